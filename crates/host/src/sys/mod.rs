@@ -1,0 +1,6 @@
+//! System calls behind safe functions; the only `unsafe` of this crate.
+
+pub mod clock;
+pub mod cpu;
+pub mod namespace;
+pub mod socket;

@@ -1,0 +1,320 @@
+//! Thresholds that a script sets: `--expect 'p99<100us'`, `--expect 'goodput>9G'`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::plan::Kind;
+use crate::record::Summary;
+use crate::units::{
+    BitRate, UnitError, format_bit_rate, format_count, format_nanos, format_per_second,
+    format_share, parse_count, parse_duration, parse_fraction,
+};
+
+/// How a figure's value is written and read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Bits per second.
+    BitRate,
+    /// Nanoseconds.
+    Nanos,
+    /// A share, 0 to 1.
+    Share,
+    /// A number of things.
+    Count,
+    /// Things per second.
+    PerSecond,
+}
+
+impl Unit {
+    fn parse(self, text: &str) -> Result<f64, UnitError> {
+        match self {
+            Self::BitRate => text.parse::<BitRate>().map(|rate| rate.0 as f64),
+            Self::Nanos => parse_duration(text).map(|time| time.as_nanos() as f64),
+            Self::Share => parse_fraction(text),
+            Self::Count | Self::PerSecond => {
+                parse_count(text.trim_end_matches("/s").trim_end()).map(|count| count as f64)
+            }
+        }
+    }
+
+    /// Prints a value with its unit.
+    #[must_use]
+    pub fn format(self, value: f64) -> String {
+        match self {
+            Self::BitRate => format_bit_rate(value),
+            Self::Nanos => format_nanos(value),
+            Self::Share => format_share(value),
+            Self::Count => format_count(value as u64),
+            Self::PerSecond => format_per_second(value),
+        }
+    }
+}
+
+/// A figure of a summary that has a name.
+pub struct Figure {
+    /// As it is written in `--expect` and in the results of repeats.
+    pub name: &'static str,
+    /// How its value is written.
+    pub unit: Unit,
+    /// The kinds of run that have it.
+    pub kinds: &'static [Kind],
+    /// Reads it; `None` where the run could not know it.
+    pub read: fn(&Summary) -> Option<f64>,
+}
+
+const THROUGHPUT: &[Kind] = &[Kind::Throughput];
+const LATENCY: &[Kind] = &[Kind::Latency];
+const BOTH: &[Kind] = &[Kind::Throughput, Kind::Latency];
+
+macro_rules! figure {
+    ($name:literal, $unit:ident, $kinds:ident, $read:expr) => {
+        Figure {
+            name: $name,
+            unit: Unit::$unit,
+            kinds: $kinds,
+            read: $read,
+        }
+    };
+}
+
+/// Every figure that has a name, in the order messages list them.
+pub const FIGURES: &[Figure] = &[
+    figure!("goodput", BitRate, THROUGHPUT, |s| s.goodput_bps),
+    figure!("offered", BitRate, THROUGHPUT, |s| s.offered_bps),
+    figure!("pps", PerSecond, THROUGHPUT, |s| s.packets_per_second),
+    figure!("loss", Share, BOTH, |s| s.loss_fraction),
+    figure!("lost", Count, BOTH, |s| s.lost.map(|n| n as f64)),
+    figure!("retransmits", Count, BOTH, |s| s
+        .retransmits
+        .map(|n| n as f64)),
+    figure!("ipdv", Nanos, THROUGHPUT, |s| s.ipdv_ns),
+    figure!("min", Nanos, LATENCY, |s| s.rtt_ns.map(|q| q.min as f64)),
+    figure!("mean", Nanos, LATENCY, |s| s.rtt_ns.map(|q| q.mean)),
+    figure!("p50", Nanos, LATENCY, |s| s.rtt_ns.map(|q| q.p50 as f64)),
+    figure!("p90", Nanos, LATENCY, |s| s.rtt_ns.map(|q| q.p90 as f64)),
+    figure!("p99", Nanos, LATENCY, |s| s.rtt_ns.map(|q| q.p99 as f64)),
+    figure!("p99.9", Nanos, LATENCY, |s| s
+        .rtt_ns
+        .map(|q| q.p99_9 as f64)),
+    figure!("p99.99", Nanos, LATENCY, |s| s
+        .rtt_ns
+        .map(|q| q.p99_99 as f64)),
+    figure!("max", Nanos, LATENCY, |s| s.rtt_ns.map(|q| q.max as f64)),
+    figure!("round_trips", Count, LATENCY, |s| s
+        .round_trips
+        .map(|n| n as f64)),
+    figure!("rate", PerSecond, LATENCY, |s| s.round_trips_per_second),
+    figure!("mismatched", Count, LATENCY, |s| s
+        .mismatched
+        .map(|n| n as f64)),
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Comparison {
+    Less,
+    LessOrEqual,
+    Equal,
+    MoreOrEqual,
+    More,
+}
+
+/// One threshold.
+#[derive(Clone)]
+pub struct Expectation {
+    figure: &'static Figure,
+    comparison: Comparison,
+    bound: f64,
+    text: String,
+}
+
+/// Why a text is no threshold.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ExpectError {
+    /// No comparison sign.
+    #[error("`{text}` compares nothing: write FIGURE<VALUE, as in p99<100us or goodput>9G")]
+    NoComparison {
+        /// What was written.
+        text: String,
+    },
+    /// The figure has no such name.
+    #[error("`{name}` is no figure: {}", figure_names(None))]
+    UnknownFigure {
+        /// What was written.
+        name: String,
+    },
+    /// The value cannot be read.
+    #[error(transparent)]
+    Value(#[from] UnitError),
+    /// The kind of run never has this figure.
+    #[error("a {kind} run has no {name}: {}", figure_names(Some(*kind)))]
+    WrongKind {
+        /// What was asked for.
+        name: &'static str,
+        /// The kind of run.
+        kind: Kind,
+    },
+}
+
+fn figure_names(kind: Option<Kind>) -> String {
+    let names: Vec<_> = FIGURES
+        .iter()
+        .filter(|figure| kind.is_none_or(|kind| figure.kinds.contains(&kind)))
+        .map(|figure| figure.name)
+        .collect();
+    names.join(", ")
+}
+
+impl FromStr for Expectation {
+    type Err = ExpectError;
+
+    fn from_str(text: &str) -> Result<Self, ExpectError> {
+        let missing = || ExpectError::NoComparison {
+            text: text.to_owned(),
+        };
+        let at = text.find(['<', '>', '=']).ok_or_else(missing)?;
+        let (name, rest) = text.split_at(at);
+        let (comparison, length) = match rest.as_bytes() {
+            [b'<', b'=', ..] => (Comparison::LessOrEqual, 2),
+            [b'>', b'=', ..] => (Comparison::MoreOrEqual, 2),
+            [b'=', b'=', ..] => (Comparison::Equal, 2),
+            [b'<', ..] => (Comparison::Less, 1),
+            [b'>', ..] => (Comparison::More, 1),
+            _ => (Comparison::Equal, 1),
+        };
+        // The record spells p99.9 as p99_9, and both are read here.
+        let name = name.trim().replace("p99_", "p99.");
+        let figure = FIGURES
+            .iter()
+            .find(|figure| figure.name == name)
+            .ok_or(ExpectError::UnknownFigure { name })?;
+        Ok(Self {
+            figure,
+            comparison,
+            bound: figure.unit.parse(rest[length..].trim())?,
+            text: text.to_owned(),
+        })
+    }
+}
+
+impl fmt::Debug for Expectation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Expectation({})", self.text)
+    }
+}
+
+/// How a threshold came out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Verdict {
+    /// The threshold as it was written.
+    pub expectation: String,
+    /// Whether it holds. A figure that could not be known does not hold.
+    pub holds: bool,
+    /// What was measured, for people.
+    pub measured: String,
+}
+
+impl Expectation {
+    /// Refuses a threshold on a figure that this kind of run never has.
+    ///
+    /// # Errors
+    /// [`ExpectError::WrongKind`].
+    pub fn check_kind(&self, kind: Kind) -> Result<(), ExpectError> {
+        if self.figure.kinds.contains(&kind) {
+            return Ok(());
+        }
+        Err(ExpectError::WrongKind {
+            name: self.figure.name,
+            kind,
+        })
+    }
+
+    /// Holds it against a run.
+    #[must_use]
+    pub fn judge(&self, summary: &Summary) -> Verdict {
+        self.judge_value((self.figure.read)(summary))
+    }
+
+    /// Holds it against the median of repeats.
+    #[must_use]
+    pub fn judge_result(&self, result: &crate::set::SetResult) -> Verdict {
+        self.judge_value(result.figures.get(self.figure.name).map(|e| e.median))
+    }
+
+    fn judge_value(&self, value: Option<f64>) -> Verdict {
+        let holds = value.is_some_and(|value| match self.comparison {
+            Comparison::Less => value < self.bound,
+            Comparison::LessOrEqual => value <= self.bound,
+            Comparison::Equal => value == self.bound,
+            Comparison::MoreOrEqual => value >= self.bound,
+            Comparison::More => value > self.bound,
+        });
+        Verdict {
+            expectation: self.text.clone(),
+            holds,
+            measured: match value {
+                Some(value) => format!("{} = {}", self.figure.name, self.figure.unit.format(value)),
+                None => format!("{} is not known for this run", self.figure.name),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn summary() -> Summary {
+        Summary {
+            goodput_bps: Some(9.5e9),
+            loss_fraction: Some(0.001),
+            lost: Some(0),
+            ..Summary::default()
+        }
+    }
+
+    #[test]
+    fn thresholds_hold_or_do_not() {
+        for (text, holds) in [
+            ("goodput>9G", true),
+            ("goodput > 9.5G", false),
+            ("goodput>=9.5G", true),
+            ("goodput<9.6Gbit/s", true),
+            ("loss<=0.1%", true),
+            ("loss<0.0005", false),
+            ("lost=0", true),
+            ("lost==0", true),
+            ("pps>1", false),
+        ] {
+            let verdict = text.parse::<Expectation>().unwrap().judge(&summary());
+            assert_eq!(verdict.holds, holds, "{text}: {}", verdict.measured);
+        }
+    }
+
+    #[test]
+    fn nonsense_is_told() {
+        assert!(matches!(
+            "goodput".parse::<Expectation>(),
+            Err(ExpectError::NoComparison { .. })
+        ));
+        let unknown = "speed>9G".parse::<Expectation>().unwrap_err();
+        assert!(unknown.to_string().contains("goodput"), "{unknown}");
+        assert!("p99<100Q".parse::<Expectation>().is_err());
+        let p99 = "p99<100us".parse::<Expectation>().unwrap();
+        assert!(p99.check_kind(Kind::Throughput).is_err());
+        assert!(p99.check_kind(Kind::Latency).is_ok());
+    }
+
+    #[test]
+    fn the_records_spelling_is_read_too() {
+        assert!("p99_9<1ms".parse::<Expectation>().is_ok());
+        assert!("p99.99<1ms".parse::<Expectation>().is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in ".{0,24}") {
+            let _ = text.parse::<Expectation>();
+        }
+    }
+}

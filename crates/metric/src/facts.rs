@@ -1,0 +1,176 @@
+//! What is known of a host and of the interface that a run used.
+//!
+//! Plain data for the record; reading it from the kernel is the `host` crate's work. What could not
+//! be read is `None` or left out, never zero.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Which end of a run a host was.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// The end that asked for the run.
+    Client,
+    /// The end that served it.
+    Server,
+}
+
+/// One host of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Host {
+    /// Which end it was; absent for a host that only looked at itself (`linerate doctor`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<Role>,
+    /// Its node name.
+    pub hostname: Option<String>,
+    /// A value that differs from boot to boot and machine to machine: equal means the same kernel,
+    /// so the ends share their cores.
+    pub boot_id: Option<String>,
+    /// Kernel release, as `uname -r` prints it.
+    pub kernel: Option<String>,
+    /// Distribution, from os-release.
+    pub distribution: Option<String>,
+    /// Machine architecture, as `uname -m` prints it.
+    pub architecture: Option<String>,
+    /// Processor.
+    pub cpu: Cpu,
+    /// Memory in bytes.
+    pub memory_bytes: Option<u64>,
+    /// The kernel's clock source (`tsc` is the cheap and steady one on x86).
+    pub clock_source: Option<String>,
+    /// The interface that carried the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interface: Option<Interface>,
+    /// Settings that matter to a network stack, by their sysctl names.
+    pub sysctls: BTreeMap<String, String>,
+}
+
+/// The processor of a host.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Cpu {
+    /// Model name.
+    pub model: Option<String>,
+    /// Processors this process may run on (its affinity mask).
+    pub usable: Option<u32>,
+    /// Logical processors online.
+    pub logical: Option<u32>,
+    /// Physical cores online.
+    pub cores: Option<u32>,
+    /// Sockets.
+    pub sockets: Option<u32>,
+    /// NUMA nodes.
+    pub numa_nodes: Option<u32>,
+    /// Hypervisor that it runs under; absent on bare metal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hypervisor: Option<String>,
+    /// Frequency governor of processor 0; absent where the kernel does not scale.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub governor: Option<String>,
+    /// Current idle driver, and `idle states` it offers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle: Option<String>,
+    /// Mitigations by vulnerability; those not affected are left out.
+    pub mitigations: BTreeMap<String, String>,
+}
+
+/// A network interface.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Driver.
+    pub driver: Option<String>,
+    /// Version that the driver states.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub driver_version: Option<String>,
+    /// Firmware version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub firmware: Option<String>,
+    /// PCI vendor and device, `8086:1521`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pci_id: Option<String>,
+    /// PCI address, `0000:03:00.0`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pci_address: Option<String>,
+    /// NUMA node that the device sits on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub numa_node: Option<u32>,
+    /// Link-layer address.
+    pub mac: Option<String>,
+    /// Link speed in bit/s; absent where the link has none (veth, loopback).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speed_bps: Option<u64>,
+    /// `full` or `half`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duplex: Option<String>,
+    /// Largest IP packet in bytes.
+    pub mtu: Option<u32>,
+    /// Root queueing discipline.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub qdisc: Option<String>,
+    /// Offloads by ethtool's names (`tx-tcp-segmentation`, `generic-receive-offload`, ...).
+    pub offloads: BTreeMap<String, bool>,
+    /// Largest segmentation-offload packet in bytes for IPv4.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gso_ipv4_max_bytes: Option<u32>,
+    /// Receive queues.
+    pub rx_queues: Option<u32>,
+    /// Transmit queues.
+    pub tx_queues: Option<u32>,
+    /// Receive descriptors per queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rx_descriptors: Option<u32>,
+    /// Transmit descriptors per queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tx_descriptors: Option<u32>,
+}
+
+/// What this machine can do towards one thing that a run may want.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Ability {
+    /// It can.
+    Ok,
+    /// It can, but less than it could.
+    Limited,
+    /// It cannot.
+    Missing,
+    /// Nobody could tell.
+    Unknown,
+}
+
+/// One line of `linerate doctor`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Check {
+    /// Kebab-case name, stable for scripts.
+    pub name: String,
+    /// Whether the machine can.
+    pub ability: Ability,
+    /// What was found, for people.
+    pub found: String,
+    /// How to enable what is missing or limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enable: Option<String>,
+}
+
+/// All that `linerate doctor` found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Examination {
+    /// `linerate/doctor/1`.
+    pub schema: String,
+    /// The host.
+    pub host: Host,
+    /// Every check, in the order they print.
+    pub checks: Vec<Check>,
+}
+
+/// Schema id of an [`Examination`].
+pub const EXAMINATION_SCHEMA: &str = "linerate/doctor/1";

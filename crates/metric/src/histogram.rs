@@ -1,0 +1,332 @@
+//! Distributions of durations in fixed memory.
+//!
+//! An HDR histogram with three significant digits: a percentile is at most 0.1 % above the sample it
+//! stands for. The memory is the same for 10^3 and 10^8 samples. Minimum, maximum and mean are
+//! exact: they are kept beside the buckets.
+
+use hdrhistogram::Histogram as Hdr;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Significant decimal digits that the buckets keep.
+pub const SIGNIFICANT_DIGITS: u8 = 3;
+
+/// The longest duration with a bucket of its own, 137 s; longer ones count in the last bucket, and
+/// the exact maximum still tells.
+pub const HIGHEST_NS: u64 = (1 << 37) - 1;
+
+/// A distribution of durations in nanoseconds.
+#[derive(Clone, Debug)]
+pub struct Histogram {
+    buckets: Hdr<u64>,
+    sum: u128,
+    min: u64,
+    max: u64,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Histogram {
+    /// An empty histogram. All memory it will ever use (about 230 KiB) is allocated here.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            buckets: Hdr::new_with_bounds(1, HIGHEST_NS, SIGNIFICANT_DIGITS)
+                .expect("the bounds and digits are constants that the library accepts"),
+            sum: 0,
+            min: u64::MAX,
+            max: 0,
+        }
+    }
+
+    /// Adds one duration. Never allocates.
+    #[inline]
+    pub fn record(&mut self, nanoseconds: u64) {
+        self.record_many(nanoseconds, 1);
+    }
+
+    /// Adds the same duration `count` times.
+    #[inline]
+    pub fn record_many(&mut self, nanoseconds: u64, count: u64) {
+        if count == 0 {
+            return;
+        }
+        self.buckets
+            .saturating_record_n(nanoseconds.min(HIGHEST_NS), count);
+        self.sum += u128::from(nanoseconds) * u128::from(count);
+        self.min = self.min.min(nanoseconds);
+        self.max = self.max.max(nanoseconds);
+    }
+
+    /// Adds all of another histogram; nothing is lost, in whatever order histograms are added.
+    pub fn add(&mut self, other: &Self) {
+        self.buckets
+            .add(&other.buckets)
+            .expect("all histograms here have the same bounds");
+        self.sum += other.sum;
+        self.min = self.min.min(other.min);
+        self.max = self.max.max(other.max);
+    }
+
+    /// Empties it and keeps its memory.
+    pub fn clear(&mut self) {
+        self.buckets.reset();
+        self.sum = 0;
+        self.min = u64::MAX;
+        self.max = 0;
+    }
+
+    /// How many durations were added.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.buckets.len()
+    }
+
+    /// The shortest duration, exact; `None` when there is none.
+    #[must_use]
+    pub fn min(&self) -> Option<u64> {
+        (self.count() > 0).then_some(self.min)
+    }
+
+    /// The longest duration, exact; `None` when there is none.
+    #[must_use]
+    pub fn max(&self) -> Option<u64> {
+        (self.count() > 0).then_some(self.max)
+    }
+
+    /// The arithmetic mean, exact; `None` when there is none.
+    #[must_use]
+    pub fn mean(&self) -> Option<f64> {
+        (self.count() > 0).then(|| self.sum as f64 / self.count() as f64)
+    }
+
+    /// The duration that the share `quantile` (`0.0..=1.0`) of all durations does not exceed.
+    ///
+    /// Error: at most 0.1 % above the true one. `None` when there is none.
+    #[must_use]
+    pub fn quantile(&self, quantile: f64) -> Option<u64> {
+        (self.count() > 0).then(|| {
+            self.buckets
+                .value_at_quantile(quantile)
+                .clamp(self.min, self.max)
+        })
+    }
+
+    /// The figures of a distribution that people compare; `None` when it is empty.
+    #[must_use]
+    pub fn summary(&self) -> Option<Quantiles> {
+        let at = |quantile| self.quantile(quantile);
+        Some(Quantiles {
+            count: self.count(),
+            min: self.min()?,
+            mean: self.mean()?,
+            p50: at(0.50)?,
+            p90: at(0.90)?,
+            p99: at(0.99)?,
+            p99_9: at(0.999)?,
+            p99_99: at(0.9999)?,
+            max: self.max()?,
+            standard_deviation: self.buckets.stdev(),
+        })
+    }
+
+    /// The cumulative distribution as `(nanoseconds, share not above)`, one point a used bucket.
+    #[must_use]
+    pub fn cumulative(&self) -> Vec<(u64, f64)> {
+        let total = self.count() as f64;
+        let mut seen = 0;
+        self.buckets
+            .iter_recorded()
+            .map(|bucket| {
+                seen += bucket.count_at_value();
+                (
+                    bucket.value_iterated_to().clamp(self.min, self.max),
+                    seen as f64 / total,
+                )
+            })
+            .collect()
+    }
+}
+
+impl PartialEq for Histogram {
+    fn eq(&self, other: &Self) -> bool {
+        self.sum == other.sum
+            && self.min == other.min
+            && self.max == other.max
+            && self.buckets == other.buckets
+    }
+}
+
+/// The figures of a distribution, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Quantiles {
+    /// How many samples there are.
+    #[serde(default)]
+    pub count: u64,
+    /// The shortest, exact.
+    pub min: u64,
+    /// The arithmetic mean, exact.
+    pub mean: f64,
+    /// Half of the samples do not exceed this (error at most 0.1 %, as for all that follow).
+    pub p50: u64,
+    /// 90 % of the samples do not exceed this.
+    pub p90: u64,
+    /// 99 % of the samples do not exceed this.
+    pub p99: u64,
+    /// 99.9 % of the samples do not exceed this.
+    pub p99_9: u64,
+    /// 99.99 % of the samples do not exceed this.
+    pub p99_99: u64,
+    /// The longest, exact.
+    pub max: u64,
+    /// Standard deviation, computed from the buckets (error at most 0.1 %).
+    #[serde(default)]
+    pub standard_deviation: f64,
+}
+
+/// A histogram as it stands in a record and on the wire: the used buckets only.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct HistogramData {
+    /// Always `ns`.
+    pub unit: String,
+    /// Significant decimal digits of the bucket bounds.
+    pub significant_digits: u8,
+    /// Number of samples.
+    pub count: u64,
+    /// Shortest sample, exact; 0 when there is none.
+    pub min: u64,
+    /// Longest sample, exact; 0 when there is none.
+    pub max: u64,
+    /// Sum of all samples, exact up to 2^64 - 1 ns (584 years), saturating there.
+    pub sum: u64,
+    /// `[lowest value of the bucket, samples in it]`, ascending.
+    pub buckets: Vec<(u64, u64)>,
+}
+
+impl From<&Histogram> for HistogramData {
+    fn from(histogram: &Histogram) -> Self {
+        Self {
+            unit: "ns".to_owned(),
+            significant_digits: SIGNIFICANT_DIGITS,
+            count: histogram.count(),
+            min: histogram.min().unwrap_or(0),
+            max: histogram.max().unwrap_or(0),
+            sum: u64::try_from(histogram.sum).unwrap_or(u64::MAX),
+            buckets: histogram
+                .buckets
+                .iter_recorded()
+                .map(|bucket| {
+                    let value = bucket.value_iterated_to();
+                    (
+                        histogram.buckets.lowest_equivalent(value),
+                        bucket.count_at_value(),
+                    )
+                })
+                .collect(),
+        }
+    }
+}
+
+impl From<&HistogramData> for Histogram {
+    fn from(data: &HistogramData) -> Self {
+        let mut histogram = Histogram::new();
+        let mut count = 0u64;
+        for &(value, samples) in &data.buckets {
+            // A record may come from anywhere: counts that overflow are cut, never wrapped.
+            let samples = samples.min(u64::MAX - count);
+            count += samples;
+            histogram
+                .buckets
+                .saturating_record_n(value.min(HIGHEST_NS), samples);
+        }
+        if count > 0 {
+            histogram.sum = u128::from(data.sum);
+            histogram.min = data.min;
+            histogram.max = data.max.max(data.min);
+        }
+        histogram
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn an_empty_histogram_has_no_figures() {
+        let histogram = Histogram::new();
+        assert_eq!(histogram.summary(), None);
+        assert_eq!(histogram.min(), None);
+        let back = Histogram::from(&HistogramData::from(&histogram));
+        assert_eq!(back, histogram);
+    }
+
+    #[test]
+    fn longer_than_the_last_bucket_still_shows_in_the_maximum() {
+        let mut histogram = Histogram::new();
+        histogram.record(u64::MAX / 4);
+        assert_eq!(histogram.max(), Some(u64::MAX / 4));
+        assert_eq!(histogram.count(), 1);
+    }
+
+    #[test]
+    fn a_hundred_million_samples_take_no_more_room() {
+        let mut few = Histogram::new();
+        few.record(10_000);
+        let mut many = Histogram::new();
+        many.record_many(10_000, 100_000_000);
+        let size = |h: &Histogram| h.buckets.distinct_values();
+        assert_eq!(size(&few), size(&many));
+        assert_eq!(many.mean(), Some(10_000.0));
+    }
+
+    proptest! {
+        #[test]
+        fn percentiles_are_within_a_thousandth(mut samples in prop::collection::vec(1u64..10_000_000_000, 1..300)) {
+            let mut histogram = Histogram::new();
+            for &sample in &samples {
+                histogram.record(sample);
+            }
+            samples.sort_unstable();
+            for quantile in [0.5, 0.9, 0.99, 1.0] {
+                let rank = ((quantile * samples.len() as f64).ceil() as usize).max(1) - 1;
+                let exact = samples[rank] as f64;
+                let got = histogram.quantile(quantile).unwrap() as f64;
+                prop_assert!((got - exact).abs() <= exact * 0.001 + 1.0, "{quantile}: {got} for {exact}");
+            }
+            prop_assert_eq!(histogram.min(), samples.first().copied());
+            prop_assert_eq!(histogram.max(), samples.last().copied());
+        }
+
+        #[test]
+        fn the_record_form_round_trips(samples in prop::collection::vec(0u64..1 << 40, 0..200)) {
+            let mut histogram = Histogram::new();
+            for &sample in &samples {
+                histogram.record(sample);
+            }
+            let data = HistogramData::from(&histogram);
+            let json = serde_json::to_string(&data).unwrap();
+            let read: HistogramData = serde_json::from_str(&json).unwrap();
+            prop_assert_eq!(&read, &data);
+            prop_assert_eq!(Histogram::from(&read), histogram);
+        }
+
+        #[test]
+        fn adding_loses_nothing(a in prop::collection::vec(1u64..1 << 30, 0..100), b in prop::collection::vec(1u64..1 << 30, 0..100)) {
+            let fill = |samples: &[u64]| {
+                let mut histogram = Histogram::new();
+                samples.iter().for_each(|&sample| histogram.record(sample));
+                histogram
+            };
+            let mut sum = fill(&a);
+            sum.add(&fill(&b));
+            let whole: Vec<u64> = a.iter().chain(&b).copied().collect();
+            prop_assert_eq!(sum, fill(&whole));
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! Rates, sizes, durations and counts as people write and read them.
+//!
+//! Rates are SI bits per second (`10G` = 10^10 bit/s), sizes are IEC bytes (`64K` = 65536 B), a bare
+//! duration is seconds, counts take SI suffixes (`500k` = 500,000). Inside the program every unit
+//! is its base unit: bit/s, bytes, nanoseconds.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Why a text is not a rate, a size, a duration or a count.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UnitError {
+    /// The text does not start with a number.
+    #[error("`{text}` does not start with a number")]
+    NoNumber {
+        /// What was written.
+        text: String,
+    },
+    /// The suffix is none of this unit's.
+    #[error("`{suffix}` is no unit of a {what}: use {known}")]
+    UnknownSuffix {
+        /// What follows the number.
+        suffix: String,
+        /// Which unit was wanted.
+        what: &'static str,
+        /// The suffixes that are understood.
+        known: &'static str,
+    },
+    /// The value does not fit (or is negative, or not a number).
+    #[error("`{text}` is out of range for a {what}")]
+    OutOfRange {
+        /// What was written.
+        text: String,
+        /// Which unit was wanted.
+        what: &'static str,
+    },
+}
+
+/// Splits `12.5G` into the number and its suffix.
+fn split(text: &str) -> Result<(f64, &str), UnitError> {
+    let text = text.trim();
+    let end = text
+        .find(|c: char| !(c.is_ascii_digit() || c == '.'))
+        .unwrap_or(text.len());
+    let number = text[..end]
+        .parse::<f64>()
+        .map_err(|_| UnitError::NoNumber {
+            text: text.to_owned(),
+        })?;
+    Ok((number, text[end..].trim_start()))
+}
+
+/// Scales and rounds to the base unit, refusing what a `u64` cannot hold.
+fn scale(text: &str, what: &'static str, number: f64, factor: f64) -> Result<u64, UnitError> {
+    let value = (number * factor).round();
+    // 2^63 rather than 2^64: nothing real comes near, and signed arithmetic stays safe.
+    if !(0.0..9.2e18).contains(&value) {
+        return Err(UnitError::OutOfRange {
+            text: text.to_owned(),
+            what,
+        });
+    }
+    Ok(value as u64)
+}
+
+/// A rate in bits per second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BitRate(pub u64);
+
+impl FromStr for BitRate {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let (number, suffix) = split(text)?;
+        let unit = suffix
+            .trim_end_matches("bit/s")
+            .trim_end_matches("bps")
+            .trim_end_matches("b/s");
+        let factor = match unit {
+            "" => 1.0,
+            "k" | "K" => 1e3,
+            "m" | "M" => 1e6,
+            "g" | "G" => 1e9,
+            "t" | "T" => 1e12,
+            _ => {
+                return Err(UnitError::UnknownSuffix {
+                    suffix: suffix.to_owned(),
+                    what: "rate",
+                    known: "K, M, G or T (10^3, 10^6, 10^9, 10^12 bit/s)",
+                });
+            }
+        };
+        scale(text, "rate", number, factor).map(BitRate)
+    }
+}
+
+impl fmt::Display for BitRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format_bit_rate(self.0 as f64))
+    }
+}
+
+/// A size in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ByteSize(pub u64);
+
+impl FromStr for ByteSize {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let (number, suffix) = split(text)?;
+        let unit = suffix.trim_end_matches('B').trim_end_matches('i');
+        let factor = match unit {
+            "" => 1.0,
+            "k" | "K" => 1024.0,
+            "m" | "M" => 1_048_576.0,
+            "g" | "G" => 1_073_741_824.0,
+            "t" | "T" => 1_099_511_627_776.0,
+            _ => {
+                return Err(UnitError::UnknownSuffix {
+                    suffix: suffix.to_owned(),
+                    what: "size",
+                    known: "K, M, G or T (1024 B and its powers)",
+                });
+            }
+        };
+        scale(text, "size", number, factor).map(ByteSize)
+    }
+}
+
+impl fmt::Display for ByteSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format_bytes(self.0))
+    }
+}
+
+/// Reads a duration: `10`, `10s`, `500ms`, `20us`, `800ns`, `2m`, `1h`; a bare number is seconds.
+///
+/// # Errors
+/// [`UnitError`] for what is not a number with one of these suffixes.
+pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
+    let (number, suffix) = split(text)?;
+    let factor = match suffix {
+        "" | "s" => 1e9,
+        "ms" => 1e6,
+        "us" | "µs" | "μs" => 1e3,
+        "ns" => 1.0,
+        "m" | "min" => 60e9,
+        "h" => 3600e9,
+        _ => {
+            return Err(UnitError::UnknownSuffix {
+                suffix: suffix.to_owned(),
+                what: "duration",
+                known: "ns, us, ms, s, m or h",
+            });
+        }
+    };
+    scale(text, "duration", number, factor).map(Duration::from_nanos)
+}
+
+/// Reads a count with an SI suffix: `500000`, `500k`, `2M`.
+///
+/// # Errors
+/// [`UnitError`] for what is not a whole number with one of these suffixes.
+pub fn parse_count(text: &str) -> Result<u64, UnitError> {
+    let (number, suffix) = split(text)?;
+    let factor = match suffix {
+        "" => 1.0,
+        "k" | "K" => 1e3,
+        "m" | "M" => 1e6,
+        "g" | "G" => 1e9,
+        _ => {
+            return Err(UnitError::UnknownSuffix {
+                suffix: suffix.to_owned(),
+                what: "count",
+                known: "k, M or G (10^3, 10^6, 10^9)",
+            });
+        }
+    };
+    scale(text, "count", number, factor)
+}
+
+/// Reads a share: `0.1%` or `0.001`.
+///
+/// # Errors
+/// [`UnitError`] for what is not a number with or without `%`.
+pub fn parse_fraction(text: &str) -> Result<f64, UnitError> {
+    let (number, suffix) = split(text)?;
+    match suffix {
+        "" => Ok(number),
+        "%" => Ok(number / 100.0),
+        _ => Err(UnitError::UnknownSuffix {
+            suffix: suffix.to_owned(),
+            what: "share",
+            known: "% or none",
+        }),
+    }
+}
+
+/// Three significant digits, as every figure for people is printed: the tools' noise is larger.
+fn three_digits(value: f64) -> String {
+    // 99.95 prints as 100 rather than 100.0: the threshold is where rounding adds a digit.
+    let digits = match value.abs() {
+        v if v >= 99.95 => 0,
+        v if v >= 9.995 => 1,
+        _ => 2,
+    };
+    format!("{value:.digits$}")
+}
+
+/// `9.41 Gb/s`; SI prefixes.
+#[must_use]
+pub fn format_bit_rate(bits_per_second: f64) -> String {
+    let (value, unit) = match bits_per_second {
+        v if v >= 999.5e9 => (v / 1e12, "Tb/s"),
+        v if v >= 999.5e6 => (v / 1e9, "Gb/s"),
+        v if v >= 999.5e3 => (v / 1e6, "Mb/s"),
+        v if v >= 999.5 => (v / 1e3, "kb/s"),
+        v => (v, "b/s"),
+    };
+    format!("{} {unit}", three_digits(value))
+}
+
+/// `64 KiB` where the size is exact, `1.43 GiB` where it is not.
+#[must_use]
+pub fn format_bytes(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 4] = [
+        (1 << 40, "TiB"),
+        (1 << 30, "GiB"),
+        (1 << 20, "MiB"),
+        (1 << 10, "KiB"),
+    ];
+    for (size, unit) in UNITS {
+        if bytes >= size {
+            return if bytes.is_multiple_of(size) {
+                format!("{} {unit}", bytes / size)
+            } else if bytes < 10 * 1024 {
+                // 1472 B says more than 1.44 KiB: people compare it with an MTU.
+                format!("{bytes} B")
+            } else {
+                format!("{} {unit}", three_digits(bytes as f64 / size as f64))
+            };
+        }
+    }
+    format!("{bytes} B")
+}
+
+/// `48.3 us`, `1.20 ms`; three significant digits, ASCII only.
+#[must_use]
+pub fn format_nanos(nanoseconds: f64) -> String {
+    let (value, unit) = match nanoseconds {
+        v if v >= 999.5e6 => (v / 1e9, "s"),
+        v if v >= 999.5e3 => (v / 1e6, "ms"),
+        v if v >= 999.5 => (v / 1e3, "us"),
+        v => (v, "ns"),
+    };
+    format!("{} {unit}", three_digits(value))
+}
+
+/// `1,234,567`.
+#[must_use]
+pub fn format_count(count: u64) -> String {
+    let digits = count.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// `266 k/s`, `1.20 M/s`: events per second.
+#[must_use]
+pub fn format_per_second(per_second: f64) -> String {
+    let (value, unit) = match per_second {
+        v if v >= 999.5e6 => (v / 1e9, "G/s"),
+        v if v >= 999.5e3 => (v / 1e6, "M/s"),
+        v if v >= 999.5 => (v / 1e3, "k/s"),
+        v => (v, "/s"),
+    };
+    format!("{} {unit}", three_digits(value))
+}
+
+/// `0.12 %`; a share that is not zero never prints as zero.
+#[must_use]
+pub fn format_share(fraction: f64) -> String {
+    let percent = fraction * 100.0;
+    if percent > 0.0 && percent < 0.01 {
+        return "<0.01 %".to_owned();
+    }
+    format!("{} %", three_digits(percent))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn rates_are_si_bits() {
+        for (text, want) in [
+            ("10G", 10_000_000_000),
+            ("1.5M", 1_500_000),
+            ("55kb/s", 55_000),
+            ("100", 100),
+            ("9Gbit/s", 9_000_000_000),
+            ("1Tbps", 1_000_000_000_000),
+        ] {
+            assert_eq!(text.parse::<BitRate>(), Ok(BitRate(want)), "{text}");
+        }
+        for text in ["", "G", "10X", "-1", "1e9", "99999999999T"] {
+            assert!(text.parse::<BitRate>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_iec_bytes() {
+        for (text, want) in [
+            ("64K", 65_536),
+            ("1472", 1472),
+            ("1M", 1_048_576),
+            ("32KiB", 32_768),
+            ("2GB", 2_147_483_648),
+        ] {
+            assert_eq!(text.parse::<ByteSize>(), Ok(ByteSize(want)), "{text}");
+        }
+        assert!("64Q".parse::<ByteSize>().is_err());
+    }
+
+    #[test]
+    fn bare_durations_are_seconds() {
+        for (text, want) in [
+            ("10", 10_000_000_000),
+            ("500ms", 500_000_000),
+            ("1.5us", 1_500),
+            ("2m", 120_000_000_000),
+            ("20µs", 20_000),
+        ] {
+            assert_eq!(
+                parse_duration(text),
+                Ok(Duration::from_nanos(want)),
+                "{text}"
+            );
+        }
+        assert!(parse_duration("3 fortnights").is_err());
+    }
+
+    #[test]
+    fn figures_print_three_digits() {
+        for (value, want) in [
+            (9_414_000_000.0, "9.41 Gb/s"),
+            (55_000.0, "55.0 kb/s"),
+            (999_600_000.0, "1.00 Gb/s"),
+            (434_000_000.0, "434 Mb/s"),
+            (0.0, "0.00 b/s"),
+        ] {
+            assert_eq!(format_bit_rate(value), want);
+        }
+        assert_eq!(format_nanos(48_312.0), "48.3 us");
+        assert_eq!(format_nanos(99_960.0), "100 us");
+        assert_eq!(format_bytes(1472), "1472 B");
+        assert_eq!(format_bytes(65_536), "64 KiB");
+        assert_eq!(format_count(1_234_567), "1,234,567");
+        assert_eq!(format_share(0.000_001), "<0.01 %");
+        assert_eq!(format_share(0.0), "0.00 %");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in ".{0,20}") {
+            let _ = text.parse::<BitRate>();
+            let _ = text.parse::<ByteSize>();
+            let _ = parse_duration(&text);
+            let _ = parse_count(&text);
+            let _ = parse_fraction(&text);
+        }
+
+        #[test]
+        fn printed_rates_read_back_within_their_digits(rate in 1_000u64..1_000_000_000_000) {
+            let printed = BitRate(rate).to_string();
+            let read: BitRate = printed.parse().unwrap();
+            let error = (read.0 as f64 - rate as f64).abs() / rate as f64;
+            prop_assert!(error <= 0.006, "{rate} printed {printed}");
+        }
+
+        #[test]
+        fn printed_sizes_read_back(size in 0u64..1 << 50) {
+            let printed = ByteSize(size).to_string();
+            let read: ByteSize = printed.parse().unwrap();
+            let error = (read.0 as f64 - size as f64).abs();
+            prop_assert!(error <= size as f64 * 0.006, "{size} printed {printed}");
+        }
+    }
+}
