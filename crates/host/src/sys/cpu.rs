@@ -1,1 +1,130 @@
-//! (cpu)
+//! Processors: where a thread runs and what it has used.
+
+use std::io;
+use std::mem;
+
+/// Processors that the calling thread may run on.
+///
+/// # Errors
+/// What the kernel says; an affinity mask above 1024 processors is not read.
+pub fn usable() -> io::Result<Vec<u32>> {
+    // SAFETY: a cpu_set_t is an array of integers; all zeros is its empty set.
+    let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
+    // SAFETY: the set is writable and its size is the one given.
+    let result = unsafe { libc::sched_getaffinity(0, mem::size_of_val(&set), &raw mut set) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((0..libc::CPU_SETSIZE as u32)
+        .filter(|&cpu| {
+            // SAFETY: `cpu` is below CPU_SETSIZE, so it lies within the set.
+            unsafe { libc::CPU_ISSET(cpu as usize, &set) }
+        })
+        .collect())
+}
+
+/// Keeps the calling thread on these processors; threads it starts later inherit that.
+///
+/// # Errors
+/// `EINVAL` when none of them is online or allowed here.
+pub fn pin(cpus: &[u32]) -> io::Result<()> {
+    // SAFETY: as in `usable`.
+    let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
+    for &cpu in cpus {
+        if cpu >= libc::CPU_SETSIZE as u32 {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        // SAFETY: `cpu` is below CPU_SETSIZE, so it lies within the set.
+        unsafe { libc::CPU_SET(cpu as usize, &mut set) };
+    }
+    // SAFETY: the set is readable and its size is the one given.
+    let result = unsafe { libc::sched_setaffinity(0, mem::size_of_val(&set), &raw const set) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// What the calling thread has used so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThreadUsage {
+    /// User and system time together, exact to the scheduler's clock.
+    pub cpu_ns: u64,
+    /// User time; sampled by ticks on kernels without precise accounting.
+    pub user_ns: u64,
+    /// System time; sampled likewise.
+    pub system_ns: u64,
+    /// Times it went to sleep.
+    pub voluntary_switches: u64,
+    /// Times it was pushed off its processor.
+    pub involuntary_switches: u64,
+}
+
+impl ThreadUsage {
+    /// Reads the calling thread's usage (two system calls: keep it out of measured loops).
+    #[must_use]
+    pub fn now() -> Self {
+        // SAFETY: rusage is plain integers; all zeros is valid.
+        let mut usage: libc::rusage = unsafe { mem::zeroed() };
+        // SAFETY: `usage` is a valid, writable rusage.
+        let result = unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+        debug_assert_eq!(result, 0, "RUSAGE_THREAD exists since Linux 2.6.26");
+        let ns = |time: libc::timeval| {
+            (time.tv_sec as u64) * 1_000_000_000 + (time.tv_usec as u64) * 1_000
+        };
+        Self {
+            cpu_ns: super::clock::thread_cpu(),
+            user_ns: ns(usage.ru_utime),
+            system_ns: ns(usage.ru_stime),
+            voluntary_switches: usage.ru_nvcsw as u64,
+            involuntary_switches: usage.ru_nivcsw as u64,
+        }
+    }
+
+    /// What was used since an earlier reading of the same thread.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            cpu_ns: self.cpu_ns.saturating_sub(earlier.cpu_ns),
+            user_ns: self.user_ns.saturating_sub(earlier.user_ns),
+            system_ns: self.system_ns.saturating_sub(earlier.system_ns),
+            voluntary_switches: self
+                .voluntary_switches
+                .saturating_sub(earlier.voluntary_switches),
+            involuntary_switches: self
+                .involuntary_switches
+                .saturating_sub(earlier.involuntary_switches),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pinned_thread_stays_where_it_was_put() {
+        std::thread::spawn(|| {
+            let cpu = *usable().unwrap().last().unwrap();
+            pin(&[cpu]).unwrap();
+            assert_eq!(usable().unwrap(), [cpu]);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn a_processor_that_is_not_there_is_refused() {
+        assert!(pin(&[1023]).is_err());
+        assert!(pin(&[100_000]).is_err());
+    }
+
+    #[test]
+    fn usage_grows() {
+        let before = ThreadUsage::now();
+        let end = super::super::clock::now() + 2_000_000;
+        while super::super::clock::now() < end {}
+        assert!(ThreadUsage::now().since(&before).cpu_ns > 0);
+    }
+}
