@@ -2,5 +2,6 @@
 
 pub mod clock;
 pub mod cpu;
+pub mod ethtool_set;
 pub mod namespace;
 pub mod socket;

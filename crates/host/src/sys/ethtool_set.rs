@@ -1,0 +1,242 @@
+//! Offload settings of an interface, read and written through `SIOCETHTOOL`.
+//!
+//! The socket chooses the network namespace: the one in which it was opened, whichever thread asks.
+//! Two families of calls exist. The six old switches ([`Switch`]) stand for groups of features, as
+//! `ethtool -K eth0 tso off` means every kind of TCP segmentation; everything newer has a name of the
+//! kernel's own ([`features`]).
+
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Name of an interface as the kernel takes it: at most 15 bytes and a zero.
+const NAME_BYTES: usize = libc::IFNAMSIZ;
+/// `SIOCETHTOOL` of linux/sockios.h.
+const SIOCETHTOOL: u32 = 0x8946;
+/// `ETH_SS_FEATURES` of linux/ethtool.h: the set of feature names.
+const FEATURE_NAMES: u32 = 4;
+/// `ETH_GSTRING_LEN`: bytes of one name.
+const STRING_BYTES: usize = 32;
+const ETHTOOL_GSTRINGS: u32 = 0x1b;
+const ETHTOOL_GSSET_INFO: u32 = 0x37;
+const ETHTOOL_GFEATURES: u32 = 0x3a;
+const ETHTOOL_SFEATURES: u32 = 0x3b;
+
+/// One of the old switches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Switch {
+    /// Receive checksums are checked by the device.
+    RxChecksum,
+    /// Transmit checksums are left to the device.
+    TxChecksum,
+    /// Frames may consist of several pieces of memory.
+    ScatterGather,
+    /// TCP segmentation by the device.
+    Tso,
+    /// Segmentation just before the device, by the kernel.
+    Gso,
+    /// Segments are merged after the device, by the kernel.
+    Gro,
+}
+
+impl Switch {
+    /// `ETHTOOL_G…` and `ETHTOOL_S…` of linux/ethtool.h; both take `struct ethtool_value`.
+    fn commands(self) -> (u32, u32) {
+        match self {
+            Self::RxChecksum => (0x14, 0x15),
+            Self::TxChecksum => (0x16, 0x17),
+            Self::ScatterGather => (0x18, 0x19),
+            Self::Tso => (0x1e, 0x1f),
+            Self::Gso => (0x23, 0x24),
+            Self::Gro => (0x2b, 0x2c),
+        }
+    }
+}
+
+/// Hands `words` to the kernel as the structure that its first word (the command) stands for.
+///
+/// Private, as it is sound only for a buffer at least as long as the kernel takes it to be from
+/// the command and the counts inside: each caller below says why that holds.
+fn request(socket: BorrowedFd<'_>, interface: &str, words: &mut [u32]) -> io::Result<()> {
+    /// `struct ifreq` as far as this call reads it, padded to more than its size anywhere.
+    #[repr(C)]
+    struct InterfaceRequest {
+        name: [u8; NAME_BYTES],
+        data: *mut c_void,
+        rest: [u8; 32],
+    }
+    let bytes = interface.as_bytes();
+    if bytes.len() >= NAME_BYTES || bytes.contains(&0) {
+        return Err(io::Error::from_raw_os_error(libc::ENODEV));
+    }
+    let mut name = [0; NAME_BYTES];
+    name[..bytes.len()].copy_from_slice(bytes);
+    let mut asked = InterfaceRequest {
+        name,
+        data: words.as_mut_ptr().cast(),
+        rest: [0; 32],
+    };
+    // SAFETY: `asked` is at least as large as `struct ifreq`, its name ends in a zero, and `data`
+    // points to `words`, exclusively borrowed and long enough as each caller assures.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut asked) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// Reads an old switch.
+///
+/// # Errors
+/// `ENODEV` for an unknown interface, `EOPNOTSUPP` where the driver knows no such thing.
+pub fn switch(socket: BorrowedFd<'_>, interface: &str, switch: Switch) -> io::Result<bool> {
+    // `struct ethtool_value` is two words: command and data.
+    let mut value = [switch.commands().0, 0];
+    request(socket, interface, &mut value)?;
+    Ok(value[1] != 0)
+}
+
+/// Sets an old switch. What depends on it follows (no TSO without transmit checksums), and some
+/// drivers refuse silently: read back.
+///
+/// # Errors
+/// As [`switch`], and `EPERM` without `CAP_NET_ADMIN`.
+pub fn set_switch(
+    socket: BorrowedFd<'_>,
+    interface: &str,
+    switch: Switch,
+    on: bool,
+) -> io::Result<()> {
+    let mut value = [switch.commands().1, u32::from(on)];
+    request(socket, interface, &mut value)
+}
+
+/// A feature by the kernel's own name, such as `tx-udp-segmentation`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Feature {
+    /// The name; its place in the list is its number.
+    pub name: String,
+    /// It is on.
+    pub active: bool,
+    /// It can be changed.
+    pub available: bool,
+}
+
+/// How many feature names the kernel has.
+fn feature_count(socket: BorrowedFd<'_>, interface: &str) -> io::Result<usize> {
+    // `struct ethtool_sset_info`: command, reserved, a 64-bit mask, one word for each set bit: one.
+    let mut info = [ETHTOOL_GSSET_INFO, 0, 0, 0, 0];
+    let mask = (1_u64 << FEATURE_NAMES).to_ne_bytes();
+    for (word, bytes) in info[2..4].iter_mut().zip(mask.chunks_exact(4)) {
+        *word = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    }
+    request(socket, interface, &mut info)?;
+    Ok(info[4] as usize)
+}
+
+/// Reads every feature and whether it is on.
+///
+/// # Errors
+/// As [`switch`].
+pub fn features(socket: BorrowedFd<'_>, interface: &str) -> io::Result<Vec<Feature>> {
+    const WORDS: usize = STRING_BYTES / 4;
+    let count = feature_count(socket, interface)?;
+    // `struct ethtool_gstrings`: command, set, count, names. The kernel writes as many names as it
+    // has for this set, which is the count it just gave and does not change while it runs.
+    let mut names = vec![0; 3 + count * WORDS];
+    names[0] = ETHTOOL_GSTRINGS;
+    names[1] = FEATURE_NAMES;
+    names[2] = count as u32;
+    request(socket, interface, &mut names)?;
+    // `struct ethtool_gfeatures`: command, blocks, then four words for each block of 32. The kernel
+    // writes at most as many blocks as are asked for.
+    let blocks = count.div_ceil(32);
+    let mut states = vec![0; 2 + blocks * 4];
+    states[0] = ETHTOOL_GFEATURES;
+    states[1] = blocks as u32;
+    request(socket, interface, &mut states)?;
+    Ok((0..count)
+        .map(|number| {
+            let text: Vec<u8> = names[3 + number * WORDS..][..WORDS]
+                .iter()
+                .flat_map(|word| word.to_ne_bytes())
+                .take_while(|&byte| byte != 0)
+                .collect();
+            let block = &states[2 + number / 32 * 4..][..4];
+            let bit = 1 << (number % 32);
+            Feature {
+                name: String::from_utf8_lossy(&text).into_owned(),
+                // available, requested, active, never changed
+                active: block[2] & bit != 0,
+                available: block[0] & bit != 0 && block[3] & bit == 0,
+            }
+        })
+        .collect())
+}
+
+/// Sets a feature by its name.
+///
+/// # Errors
+/// `ENOENT` for a name the kernel does not have; otherwise as [`set_switch`].
+pub fn set_feature(
+    socket: BorrowedFd<'_>,
+    interface: &str,
+    name: &str,
+    on: bool,
+) -> io::Result<()> {
+    let all = features(socket, interface)?;
+    let number = all
+        .iter()
+        .position(|feature| feature.name == name)
+        .ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))?;
+    // `struct ethtool_sfeatures`: command, blocks, then (valid, requested) for each block. The kernel
+    // wants the very number of blocks it has.
+    let blocks = all.len().div_ceil(32);
+    let mut change = vec![0; 2 + blocks * 2];
+    change[0] = ETHTOOL_SFEATURES;
+    change[1] = blocks as u32;
+    let bit = 1 << (number % 32);
+    change[2 + number / 32 * 2] = bit;
+    change[3 + number / 32 * 2] = if on { bit } else { 0 };
+    request(socket, interface, &mut change)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    fn socket() -> std::net::UdpSocket {
+        std::net::UdpSocket::bind("127.0.0.1:0").unwrap()
+    }
+
+    #[test]
+    fn loopback_lists_its_features() {
+        let socket = socket();
+        let all = match features(socket.as_fd(), "lo") {
+            Ok(all) => all,
+            Err(error) => {
+                println!("skipped: no ethtool calls here: {error}");
+                return;
+            }
+        };
+        assert!(all.len() > 30, "{all:?}");
+        assert!(
+            all.iter()
+                .any(|feature| feature.name == "tx-tcp-segmentation")
+        );
+        let gso = switch(socket.as_fd(), "lo", Switch::Gso).unwrap();
+        let by_name = all.iter().find(|f| f.name == "tx-generic-segmentation");
+        assert_eq!(by_name.map(|feature| feature.active), Some(gso));
+    }
+
+    #[test]
+    fn names_that_no_interface_can_have_are_refused() {
+        let socket = socket();
+        for name in ["a-name-much-too-long", "nul\0", "nosuch0"] {
+            let error = switch(socket.as_fd(), name, Switch::Tso).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::ENODEV), "{name:?}");
+        }
+    }
+}
