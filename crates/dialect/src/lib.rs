@@ -1,1 +1,11 @@
-//! Room dialect.
+//! What a peer says: the wire formats of our own control protocol and of other tools, as codecs.
+//!
+//! Bytes go in and frames come out. Nothing here opens a socket, reads a clock or draws a random
+//! number: whoever does passes the bytes, the times and the tokens.
+//!
+//! A dialect is one file (or one folder) and one line in [`sniff::DIALECTS`].
+#![forbid(unsafe_code)]
+
+pub mod sniff;
+
+pub mod control;

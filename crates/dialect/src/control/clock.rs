@@ -1,0 +1,155 @@
+//! How far the far end's clock is ahead of ours, from questions and answers on the control
+//! connection.
+//!
+//! The near clock says t1 when the question leaves and t4 when the answer arrives, the far clock t2
+//! when the question arrives and t3 when the answer leaves (RFC 5905 section 8):
+//!
+//! ```text
+//! rtt    = (t4 - t1) - (t3 - t2)
+//! offset = ((t2 - t1) + (t3 - t4)) / 2        far clock = near clock + offset
+//! error <= rtt / 2                            whatever the path did, one way or the other
+//! ```
+//!
+//! The bound holds because neither way can have taken less than nothing. Queues only ever add to a
+//! round trip, so the sample with the least `rtt` has the tightest bound, and it alone is used. The
+//! clocks' drift since that sample is not in the bound: ask again at the end of a long run.
+
+/// One question and its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// Near clock when the question left, in ns.
+    pub t1_ns: u64,
+    /// Far clock when the question arrived, in ns.
+    pub t2_ns: u64,
+    /// Far clock when the answer left, in ns.
+    pub t3_ns: u64,
+    /// Near clock when the answer arrived, in ns.
+    pub t4_ns: u64,
+}
+
+/// Where the far clock stands, seen from the near one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offset {
+    /// To be added to a near time to get the far one, in ns.
+    pub offset_ns: i64,
+    /// The true offset is no further away than this, in ns, when the sample was taken.
+    pub error_ns: u64,
+    /// The round trip that both come from, in ns, without the far end's time to answer.
+    pub rtt_ns: u64,
+}
+
+impl Offset {
+    /// The offset by the sample with the least round trip.
+    ///
+    /// What no path can make is left out (an answer before its question, a far end that took
+    /// longer than the whole round trip: somebody set a clock meanwhile); `None` when none is left.
+    #[must_use]
+    pub fn from_samples(samples: &[Sample]) -> Option<Self> {
+        samples
+            .iter()
+            .filter_map(|&sample| Self::from_sample(sample))
+            .min_by_key(|offset| offset.rtt_ns)
+    }
+
+    fn from_sample(sample: Sample) -> Option<Self> {
+        let near_ns = sample.t4_ns.checked_sub(sample.t1_ns)?;
+        let far_ns = sample.t3_ns.checked_sub(sample.t2_ns)?;
+        let rtt_ns = near_ns.checked_sub(far_ns)?;
+        // The two clocks may have begun at any time: 64 bits do not hold the sum.
+        let there = i128::from(sample.t2_ns) - i128::from(sample.t1_ns);
+        let back = i128::from(sample.t3_ns) - i128::from(sample.t4_ns);
+        Some(Self {
+            offset_ns: i64::try_from((there + back).div_euclid(2)).ok()?,
+            // Rounded up, also for the half nanosecond that the division may have cut from the
+            // offset: there + back is odd exactly when rtt is.
+            error_ns: rtt_ns.div_ceil(2),
+            rtt_ns,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sample(t1_ns: u64, t2_ns: u64, t3_ns: u64, t4_ns: u64) -> Sample {
+        Sample {
+            t1_ns,
+            t2_ns,
+            t3_ns,
+            t4_ns,
+        }
+    }
+
+    #[test]
+    fn the_shortest_round_trip_decides() {
+        let samples = [
+            sample(1_000, 5_900, 5_910, 2_000),
+            sample(3_000, 7_050, 7_060, 3_110),
+            sample(4_000, 9_000, 9_010, 6_000),
+        ];
+        let offset = Offset::from_samples(&samples).unwrap();
+        assert_eq!(
+            offset,
+            Offset {
+                offset_ns: 4_000,
+                error_ns: 50,
+                rtt_ns: 100
+            }
+        );
+    }
+
+    #[test]
+    fn a_clock_that_was_set_tells_nothing() {
+        for (case, why) in [
+            (sample(10, 5, 5, 9), "the answer came before the question"),
+            (
+                sample(0, 9, 5, 9),
+                "the far end answered before it was asked",
+            ),
+            (
+                sample(0, 0, 10, 9),
+                "the answer took longer than the round trip",
+            ),
+            (
+                sample(0, u64::MAX, u64::MAX, 1),
+                "beyond what the offset can say",
+            ),
+        ] {
+            assert_eq!(Offset::from_samples(&[case]), None, "{why}");
+        }
+        assert_eq!(Offset::from_samples(&[]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn the_truth_is_within_the_bound(
+            truth in -1_000_000_000_000i64..1_000_000_000_000,
+            trips in prop::collection::vec(
+                (2_000_000_000_000u64..1 << 62, 0u64..1_000_000, 0u64..1_000_000, 0u64..1_000_000),
+                1..20,
+            ),
+        ) {
+            let samples: Vec<_> = trips
+                .iter()
+                .map(|&(t1, there, answering, back)| {
+                    let t2 = (t1 + there).checked_add_signed(truth).unwrap();
+                    sample(t1, t2, t2 + answering, t1 + there + answering + back)
+                })
+                .collect();
+            let offset = Offset::from_samples(&samples).unwrap();
+            prop_assert!(offset.offset_ns.abs_diff(truth) <= offset.error_ns, "{offset:?}");
+            prop_assert_eq!(
+                offset.rtt_ns,
+                trips.iter().map(|&(_, there, _, back)| there + back).min().unwrap()
+            );
+        }
+
+        #[test]
+        fn no_times_panic(samples in prop::collection::vec(any::<[u64; 4]>(), 0..8)) {
+            let samples: Vec<_> = samples.iter().map(|t| sample(t[0], t[1], t[2], t[3])).collect();
+            let _ = Offset::from_samples(&samples);
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The first bytes of a data flow, and the header of our UDP payloads.
+//!
+//! ```text
+//! opening, client to server     01 'l' 'r' c0 ff 'd' 'a' 't' | token, 16 bytes
+//! answer, server to client      01 'l' 'r' c0 ff 'a' 'n' 's' | token, 16 bytes     (UDP only)
+//! UDP payload, 16 bytes or more u64 sequence | u64 send time in ns | filler        (big-endian)
+//! ```
+//!
+//! On TCP the opening is the first 24 bytes of the connection, is not answered and is not counted
+//! as payload. On UDP it is a datagram of its own. The client repeats it until the answer comes;
+//! the server answers every copy. The answer is no larger than the opening, so nobody can use the
+//! server to multiply traffic. A late copy cannot be taken for payload: the magic as a sequence
+//! number would be 10^17.
+
+use super::magic::{ANSWER_MAGIC, DATA_MAGIC};
+use super::token::{TOKEN_BYTES, Token};
+
+/// Bytes of an opening, and of its answer.
+pub const OPENING_BYTES: usize = 24;
+
+const _: () = assert!(DATA_MAGIC.len() + TOKEN_BYTES == OPENING_BYTES);
+const _: () = assert!(ANSWER_MAGIC.len() == DATA_MAGIC.len());
+
+/// What the client says first on a data flow.
+#[must_use]
+pub fn opening(token: Token) -> [u8; OPENING_BYTES] {
+    with_magic(DATA_MAGIC, token)
+}
+
+/// What the server answers to the opening of a UDP flow.
+#[must_use]
+pub fn answer(token: Token) -> [u8; OPENING_BYTES] {
+    with_magic(ANSWER_MAGIC, token)
+}
+
+fn with_magic(magic: [u8; 8], token: Token) -> [u8; OPENING_BYTES] {
+    let mut bytes = [0; OPENING_BYTES];
+    bytes[..magic.len()].copy_from_slice(&magic);
+    bytes[magic.len()..].copy_from_slice(&token.0);
+    bytes
+}
+
+/// The token of an opening: exactly [`OPENING_BYTES`] bytes, a datagram or the start of a stream.
+#[must_use]
+pub fn read_opening(bytes: &[u8]) -> Option<Token> {
+    after_magic(DATA_MAGIC, bytes)
+}
+
+/// The token of an answer: a datagram of exactly [`OPENING_BYTES`] bytes.
+#[must_use]
+pub fn read_answer(bytes: &[u8]) -> Option<Token> {
+    after_magic(ANSWER_MAGIC, bytes)
+}
+
+fn after_magic(magic: [u8; 8], bytes: &[u8]) -> Option<Token> {
+    bytes.strip_prefix(&magic)?.try_into().ok().map(Token)
+}
+
+/// Bytes of a [`Header`]; a payload that is smaller has none and is only counted.
+pub const HEADER_BYTES: usize = 16;
+
+/// The beginning of a UDP payload of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Number of the datagram within its flow and direction, from 0.
+    pub sequence: u64,
+    /// When it was handed to the kernel, in nanoseconds of the sender's monotonic clock.
+    pub sent_ns: u64,
+}
+
+/// Writes the header over the first [`HEADER_BYTES`] of a payload; a smaller one stays as it is.
+#[inline]
+pub fn write_header(payload: &mut [u8], sequence: u64, sent_ns: u64) {
+    if let Some(header) = payload.first_chunk_mut::<HEADER_BYTES>() {
+        header[..8].copy_from_slice(&sequence.to_be_bytes());
+        header[8..].copy_from_slice(&sent_ns.to_be_bytes());
+    }
+}
+
+/// Reads the header of a payload; `None` when it is too small to have one.
+#[inline]
+#[must_use]
+pub fn read_header(payload: &[u8]) -> Option<Header> {
+    let (sequence, rest) = payload.split_first_chunk()?;
+    let sent_ns = rest.first_chunk()?;
+    Some(Header {
+        sequence: u64::from_be_bytes(*sequence),
+        sent_ns: u64::from_be_bytes(*sent_ns),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const TOKEN: Token = Token(*b"0123456789abcdef");
+
+    #[test]
+    fn openings_do_not_drift() {
+        assert_eq!(&opening(TOKEN), b"\x01lr\xC0\xFFdat0123456789abcdef");
+        assert_eq!(&answer(TOKEN), b"\x01lr\xC0\xFFans0123456789abcdef");
+    }
+
+    #[test]
+    fn an_opening_is_no_answer_and_has_its_size() {
+        assert_eq!(read_opening(&opening(TOKEN)), Some(TOKEN));
+        assert_eq!(read_answer(&answer(TOKEN)), Some(TOKEN));
+        assert_eq!(read_answer(&opening(TOKEN)), None);
+        assert_eq!(read_opening(&answer(TOKEN)), None);
+        assert_eq!(read_opening(&opening(TOKEN)[..23]), None);
+        assert_eq!(read_opening(&[&opening(TOKEN)[..], b"x"].concat()), None);
+    }
+
+    #[test]
+    fn headers_are_big_endian_and_leave_the_rest_alone() {
+        let mut payload = [0xee; 20];
+        write_header(&mut payload, 0x0102_0304_0506_0708, 9);
+        assert_eq!(
+            payload,
+            [
+                1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0, 9, 0xee, 0xee, 0xee, 0xee
+            ]
+        );
+        let mut small = [0xee; 15];
+        write_header(&mut small, 1, 2);
+        assert_eq!(small, [0xee; 15]);
+        assert_eq!(read_header(&small), None);
+    }
+
+    proptest! {
+        #[test]
+        fn headers_read_as_written(sequence: u64, sent_ns: u64, size in HEADER_BYTES..100) {
+            let mut payload = vec![0; size];
+            write_header(&mut payload, sequence, sent_ns);
+            prop_assert_eq!(read_header(&payload), Some(Header { sequence, sent_ns }));
+        }
+
+        #[test]
+        fn tokens_read_as_written(bytes: [u8; 16]) {
+            prop_assert_eq!(read_opening(&opening(Token(bytes))), Some(Token(bytes)));
+            prop_assert_eq!(read_answer(&answer(Token(bytes))), Some(Token(bytes)));
+        }
+    }
+}

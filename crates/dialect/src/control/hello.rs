@@ -1,0 +1,140 @@
+//! Who the ends are and which protocol they share.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Oldest version of the protocol that this crate speaks.
+pub const PROTOCOL_MIN: u16 = 1;
+
+/// Newest version of the protocol that this crate speaks.
+pub const PROTOCOL_MAX: u16 = 1;
+
+/// What protects the frames, as the byte after the magic says.
+///
+/// Only [`Security::Plain`] is spoken today; every other byte is reserved and refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Security {
+    /// Nothing: frames follow in clear.
+    Plain = 0,
+}
+
+impl Security {
+    /// Its byte on the wire.
+    #[must_use]
+    pub fn to_byte(self) -> u8 {
+        self as u8
+    }
+
+    /// The security of a byte; `None` for those that are reserved.
+    #[must_use]
+    pub fn from_byte(byte: u8) -> Option<Self> {
+        (byte == Self::Plain.to_byte()).then_some(Self::Plain)
+    }
+}
+
+/// A range of protocol versions, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Versions {
+    /// Oldest.
+    pub min: u16,
+    /// Newest.
+    pub max: u16,
+}
+
+impl Versions {
+    /// The highest version that both ranges have.
+    #[must_use]
+    pub fn common(self, other: Self) -> Option<u16> {
+        let highest = self.max.min(other.max);
+        (highest >= self.min.max(other.min)).then_some(highest)
+    }
+}
+
+impl fmt::Display for Versions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.min == self.max {
+            write!(f, "{}", self.min)
+        } else {
+            write!(f, "{} to {}", self.min, self.max)
+        }
+    }
+}
+
+/// First frame in both directions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// Oldest version of the protocol that the sender speaks.
+    pub protocol_min: u16,
+    /// Newest version of the protocol that the sender speaks.
+    pub protocol_max: u16,
+    /// What the sender is, for people: `linerate 0.1.0`.
+    #[serde(default)]
+    pub agent: String,
+    /// What the sender can do beyond its versions, by kebab-case names; unknown ones are ignored.
+    #[serde(default)]
+    pub features: Vec<String>,
+    /// The sender's [`Host::boot_id`](linerate_metric::facts::Host::boot_id): equal at both ends
+    /// when they share a kernel, and so their cores.
+    #[serde(default)]
+    pub boot_id: Option<String>,
+}
+
+impl Hello {
+    /// A greeting with this crate's versions and no features.
+    #[must_use]
+    pub fn new(agent: impl Into<String>) -> Self {
+        Self {
+            protocol_min: PROTOCOL_MIN,
+            protocol_max: PROTOCOL_MAX,
+            agent: agent.into(),
+            features: Vec::new(),
+            boot_id: None,
+        }
+    }
+
+    /// The versions that its sender speaks.
+    #[must_use]
+    pub fn versions(&self) -> Versions {
+        Versions {
+            min: self.protocol_min,
+            max: self.protocol_max,
+        }
+    }
+
+    /// Whether its sender announced this feature.
+    #[must_use]
+    pub fn has_feature(&self, name: &str) -> bool {
+        self.features.iter().any(|feature| feature == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_highest_common_version_is_spoken() {
+        for ((our_min, our_max), (their_min, their_max), want) in [
+            ((1, 1), (1, 1), Some(1)),
+            ((1, 3), (2, 5), Some(3)),
+            ((2, 5), (1, 3), Some(3)),
+            ((1, 9), (4, 4), Some(4)),
+            ((1, 2), (3, 4), None),
+            ((3, 4), (1, 2), None),
+            ((0, u16::MAX), (5, 5), Some(5)),
+            ((1, 3), (3, 1), None),
+        ] {
+            let ours = Versions {
+                min: our_min,
+                max: our_max,
+            };
+            let theirs = Versions {
+                min: their_min,
+                max: their_max,
+            };
+            assert_eq!(ours.common(theirs), want, "{ours} and {theirs}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The secret that ties a data flow to its control connection.
+
+use std::fmt;
+
+use serde::de::{self, Deserializer, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize, Serializer};
+
+/// Bytes of a [`Token`].
+pub const TOKEN_BYTES: usize = 16;
+
+/// 16 random bytes that the server announces on the control connection and the client repeats when
+/// it opens a data flow.
+///
+/// They protect against strangers: whoever does not read the control connection can neither place a
+/// flow into somebody's test nor make the server send UDP to an address of his choice. They do not
+/// protect against someone on the path, who sees them in clear. A token is used for one flow of one
+/// run and must come from the system's random number generator. Comparing tokens takes a time that
+/// depends on them; over a network that gives nothing away that 16 random bytes could not afford.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(pub [u8; TOKEN_BYTES]);
+
+impl fmt::Debug for Token {
+    /// The first two bytes tell tokens apart in a log without giving them away.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Token({:02x}{:02x}..)", self.0[0], self.0[1])
+    }
+}
+
+impl Serialize for Token {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Token {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Bytes;
+        impl<'de> Visitor<'de> for Bytes {
+            type Value = Token;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{TOKEN_BYTES} bytes")
+            }
+
+            fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Token, E> {
+                let bytes = bytes
+                    .try_into()
+                    .map_err(|_| E::invalid_length(bytes.len(), &self))?;
+                Ok(Token(bytes))
+            }
+
+            // Formats without a type for bytes (JSON in tests and logs) have them as numbers.
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Token, A::Error> {
+                let mut bytes = [0; TOKEN_BYTES];
+                for (position, byte) in bytes.iter_mut().enumerate() {
+                    *byte = seq
+                        .next_element()?
+                        .ok_or_else(|| de::Error::invalid_length(position, &self))?;
+                }
+                match seq.next_element::<u8>()? {
+                    None => Ok(Token(bytes)),
+                    Some(_) => Err(de::Error::invalid_length(TOKEN_BYTES + 1, &self)),
+                }
+            }
+        }
+        deserializer.deserialize_bytes(Bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_does_not_give_it_away() {
+        let token = Token(*b"0123456789abcdef");
+        assert_eq!(format!("{token:?}"), "Token(3031..)");
+    }
+
+    #[test]
+    fn only_sixteen_bytes_are_one() {
+        for length in 0..40 {
+            let encoded = rmp_serde::to_vec(&vec![7u8; length]).unwrap();
+            assert_eq!(
+                rmp_serde::from_slice::<Token>(&encoded).is_ok(),
+                length == TOKEN_BYTES,
+                "{length}"
+            );
+            let mut binary = vec![0xc4, length as u8];
+            binary.resize(2 + length, 7);
+            assert_eq!(
+                rmp_serde::from_slice::<Token>(&binary).is_ok(),
+                length == TOKEN_BYTES,
+                "{length}"
+            );
+        }
+    }
+}

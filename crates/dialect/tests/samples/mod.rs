@@ -1,0 +1,435 @@
+//! Frames to test with: every one full, every one with as little as it may have, and random ones.
+#![allow(dead_code, reason = "each test uses its part")]
+
+use std::collections::BTreeMap;
+
+use linerate_dialect::control::{
+    Accept, Attached, Bye, ClockAnswer, ClockQuestion, FlowFigures, FlowGrant, FlowTotal, Frame,
+    Heartbeat, Hello, IntervalEnded, Outcome, Propose, Refuse, Sent, Settings, SettingsAnswer,
+    Start, Stop, Token,
+};
+use linerate_metric::event::Problem;
+use linerate_metric::facts::{Cpu, Host, Interface, Role};
+use linerate_metric::plan::{Cpus, Direction, Ends, Kind, Plan, Protocol, Wait};
+use linerate_metric::record::{
+    CountedAt, CpuCost, Doubt, HistogramData, Interval, Loss, Quantiles, Socket, Stream, Summary,
+    TcpState,
+};
+
+/// Where values come from: every optional one is there or not by the same rule.
+pub enum Source {
+    /// Nothing that may be absent, and zeros.
+    Least,
+    /// Everything, by counting up.
+    Full(u64),
+    /// By chance.
+    Random(fastrand::Rng),
+}
+
+impl Source {
+    fn number(&mut self) -> u64 {
+        match self {
+            Self::Least => 0,
+            Self::Full(next) => {
+                *next += 1;
+                *next
+            }
+            // Every width that MessagePack has.
+            Self::Random(rng) => rng.u64(..) >> rng.u32(..64),
+        }
+    }
+
+    fn small(&mut self) -> u32 {
+        (self.number() & 0xffff_ffff) as u32
+    }
+
+    fn real(&mut self) -> f64 {
+        match self {
+            Self::Random(rng) => match rng.u8(..8) {
+                0 => 0.0,
+                1 => rng.u32(..).into(),
+                2 => f64::MAX,
+                3 => -rng.f64(),
+                _ => rng.f64() * 1e12,
+            },
+            _ => self.number() as f64 + 0.5,
+        }
+    }
+
+    fn yes(&mut self) -> bool {
+        match self {
+            Self::Least => false,
+            Self::Full(_) => true,
+            Self::Random(rng) => rng.bool(),
+        }
+    }
+
+    fn count(&mut self) -> usize {
+        match self {
+            Self::Least => 0,
+            Self::Full(_) => 1,
+            Self::Random(rng) => rng.usize(..4),
+        }
+    }
+
+    fn text(&mut self) -> String {
+        match self {
+            Self::Least => String::new(),
+            Self::Full(_) => format!("text {}", self.number()),
+            Self::Random(rng) => (0..rng.usize(..40)).map(|_| rng.char(..)).collect(),
+        }
+    }
+
+    fn maybe<T>(&mut self, value: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        self.yes().then(|| value(self))
+    }
+
+    fn many<T>(&mut self, mut value: impl FnMut(&mut Self) -> T) -> Vec<T> {
+        (0..self.count()).map(|_| value(self)).collect()
+    }
+
+    fn texts(&mut self) -> BTreeMap<String, String> {
+        self.many(|s| (s.text(), s.text())).into_iter().collect()
+    }
+
+    fn pick<T: Clone>(&mut self, choices: &[T]) -> T {
+        let choice = match self {
+            Self::Least => 0,
+            Self::Full(_) => choices.len() - 1,
+            Self::Random(rng) => rng.usize(..choices.len()),
+        };
+        choices[choice].clone()
+    }
+
+    fn direction(&mut self) -> Direction {
+        self.pick(&[Direction::Send, Direction::Receive])
+    }
+
+    fn role(&mut self) -> Role {
+        self.pick(&[Role::Client, Role::Server])
+    }
+
+    fn waiting(&mut self) -> Wait {
+        self.pick(&[Wait::Block, Wait::Spin])
+    }
+
+    fn cpus(&mut self) -> Cpus {
+        Cpus(self.many(Self::small))
+    }
+
+    fn doubt(&mut self) -> Doubt {
+        Doubt::new(&self.text(), self.text())
+    }
+
+    fn token(&mut self) -> Token {
+        let mut token = [0; 16];
+        for byte in &mut token {
+            *byte = (self.number() & 0xff) as u8;
+        }
+        Token(token)
+    }
+
+    fn plan(&mut self) -> Plan {
+        Plan {
+            kind: self.pick(&[Kind::Throughput, Kind::Latency]),
+            protocol: self.pick(&[Protocol::Tcp, Protocol::Udp]),
+            host: self.text(),
+            port: (self.number() & 0xffff) as u16,
+            directions: self.many(Self::direction),
+            streams: self.small(),
+            duration_ns: self.maybe(Self::number),
+            amount_bytes: self.maybe(Self::number),
+            round_trips: self.maybe(Self::number),
+            omit_ns: self.number(),
+            interval_ns: self.maybe(Self::number),
+            payload_bytes: self.number(),
+            receive_bytes: self.maybe(Self::number),
+            window_bytes: self.maybe(Self::number),
+            rate_bps: self.maybe(Self::number),
+            congestion_control: self.maybe(Self::text),
+            congestion_control_asked: self.yes(),
+            bind: self.maybe(Self::text),
+            source_port: self.maybe(|s| (s.number() & 0xffff) as u16),
+            wait: self.maybe(|s| Ends {
+                near: s.waiting(),
+                far: s.waiting(),
+            }),
+            cpu: Ends {
+                near: self.cpus(),
+                far: self.cpus(),
+            },
+            answer_timeout_ns: self.maybe(Self::number),
+            stack: Ends {
+                near: self.text(),
+                far: self.text(),
+            },
+        }
+    }
+
+    fn host(&mut self) -> Host {
+        Host {
+            role: self.maybe(Self::role),
+            hostname: self.maybe(Self::text),
+            boot_id: self.maybe(Self::text),
+            kernel: self.maybe(Self::text),
+            distribution: self.maybe(Self::text),
+            architecture: self.maybe(Self::text),
+            cpu: Cpu {
+                model: self.maybe(Self::text),
+                usable: self.maybe(Self::small),
+                logical: self.maybe(Self::small),
+                cores: self.maybe(Self::small),
+                sockets: self.maybe(Self::small),
+                numa_nodes: self.maybe(Self::small),
+                hypervisor: self.maybe(Self::text),
+                governor: self.maybe(Self::text),
+                idle: self.maybe(Self::text),
+                mitigations: self.texts(),
+            },
+            memory_bytes: self.maybe(Self::number),
+            clock_source: self.maybe(Self::text),
+            interface: self.maybe(Self::interface),
+            sysctls: self.texts(),
+        }
+    }
+
+    fn interface(&mut self) -> Interface {
+        Interface {
+            name: self.text(),
+            driver: self.maybe(Self::text),
+            driver_version: self.maybe(Self::text),
+            firmware: self.maybe(Self::text),
+            pci_id: self.maybe(Self::text),
+            pci_address: self.maybe(Self::text),
+            numa_node: self.maybe(Self::small),
+            mac: self.maybe(Self::text),
+            speed_bps: self.maybe(Self::number),
+            duplex: self.maybe(Self::text),
+            mtu: self.maybe(Self::small),
+            qdisc: self.maybe(Self::text),
+            offloads: self.many(|s| (s.text(), s.yes())).into_iter().collect(),
+            gso_ipv4_max_bytes: self.maybe(Self::small),
+            rx_queues: self.maybe(Self::small),
+            tx_queues: self.maybe(Self::small),
+            rx_descriptors: self.maybe(Self::small),
+            tx_descriptors: self.maybe(Self::small),
+        }
+    }
+
+    fn quantiles(&mut self) -> Quantiles {
+        Quantiles {
+            count: self.number(),
+            min: self.number(),
+            mean: self.real(),
+            p50: self.number(),
+            p90: self.number(),
+            p99: self.number(),
+            p99_9: self.number(),
+            p99_99: self.number(),
+            max: self.number(),
+            standard_deviation: self.real(),
+        }
+    }
+
+    fn interval(&mut self) -> Interval {
+        Interval {
+            start_ns: self.number(),
+            end_ns: self.number(),
+            direction: self.direction(),
+            omitted: self.yes(),
+            counted_at: self.pick(&[CountedAt::Sender, CountedAt::Receiver]),
+            bytes: self.number(),
+            packets: self.maybe(Self::number),
+            calls: self.maybe(Self::number),
+            bytes_sent: self.maybe(Self::number),
+            packets_sent: self.maybe(Self::number),
+            lost: self.maybe(Self::number),
+            retransmits: self.maybe(Self::number),
+            cwnd_bytes: self.maybe(Self::number),
+            tcp_rtt_ns: self.maybe(Self::number),
+            rtt_ns: self.maybe(Self::quantiles),
+        }
+    }
+
+    fn cpu_cost(&mut self) -> CpuCost {
+        CpuCost {
+            role: self.role(),
+            share: self.real(),
+            user_share: self.real(),
+            voluntary_switches: self.number(),
+            involuntary_switches: self.number(),
+        }
+    }
+
+    fn summary(&mut self) -> Summary {
+        Summary {
+            duration_ns: self.maybe(Self::number),
+            goodput_bps: self.maybe(Self::real),
+            offered_bps: self.maybe(Self::real),
+            packets_per_second: self.maybe(Self::real),
+            calls_per_second: self.maybe(Self::real),
+            bytes_sent: self.maybe(Self::number),
+            bytes_received: self.maybe(Self::number),
+            packets_sent: self.maybe(Self::number),
+            packets_received: self.maybe(Self::number),
+            loss_fraction: self.maybe(Self::real),
+            out_of_order: self.maybe(Self::number),
+            duplicates: self.maybe(Self::number),
+            ipdv_ns: self.maybe(Self::real),
+            retransmits: self.maybe(Self::number),
+            rtt_ns: self.maybe(Self::quantiles),
+            round_trips: self.maybe(Self::number),
+            round_trips_per_second: self.maybe(Self::real),
+            lost: self.maybe(Self::number),
+            mismatched: self.maybe(Self::number),
+            slow: self.maybe(Self::number),
+            cpu: self.many(Self::cpu_cost),
+        }
+    }
+
+    fn socket(&mut self) -> Socket {
+        Socket {
+            local: self.maybe(Self::text),
+            remote: self.maybe(Self::text),
+            send_buffer_bytes: self.maybe(Self::number),
+            receive_buffer_bytes: self.maybe(Self::number),
+            congestion_control: self.maybe(Self::text),
+            receive_queue_drops: self.maybe(Self::number),
+            tcp: self.maybe(|s| TcpState {
+                retransmits: s.number(),
+                cwnd_segments: s.number(),
+                mss_bytes: s.number(),
+                path_mtu_bytes: s.number(),
+                rtt_ns: s.number(),
+                rtt_variation_ns: s.number(),
+                min_rtt_ns: s.maybe(Self::number),
+                delivery_rate_bps: s.maybe(Self::number),
+                busy_ns: s.maybe(Self::number),
+                receive_window_limited_ns: s.maybe(Self::number),
+                send_buffer_limited_ns: s.maybe(Self::number),
+            }),
+        }
+    }
+
+    fn figures(&mut self) -> FlowFigures {
+        FlowFigures {
+            direction: self.direction(),
+            stream: Stream {
+                id: self.small(),
+                summary: self.summary(),
+                sender: self.maybe(Self::socket),
+                receiver: self.maybe(Self::socket),
+            },
+        }
+    }
+
+    fn histogram(&mut self) -> HistogramData {
+        HistogramData {
+            unit: self.text(),
+            significant_digits: 3,
+            count: self.number(),
+            min: self.number(),
+            max: self.number(),
+            sum: self.number(),
+            buckets: self.many(|s| (s.number(), s.number())),
+        }
+    }
+
+    fn outcome(&mut self) -> Outcome {
+        Outcome {
+            role: self.role(),
+            host: self.host(),
+            cpu: self.maybe(Self::cpu_cost),
+            // One even of the least: its flattened part must survive without any field.
+            streams: vec![self.figures()],
+            histograms: self
+                .many(|s| (s.text(), s.histogram()))
+                .into_iter()
+                .collect(),
+            losses: self.many(|s| Loss {
+                direction: s.direction(),
+                place: s.text(),
+                packets: s.number(),
+                exact: s.yes(),
+            }),
+            doubts: self.many(Self::doubt),
+            interrupted: self.yes(),
+            duration_ns: self.number(),
+        }
+    }
+
+    /// One frame of every type but HELLO, in the order of their types.
+    pub fn frames(&mut self) -> Vec<Frame> {
+        vec![
+            Refuse {
+                problem: Problem::new(self.text(), self.text(), self.text()),
+                exit_code: (self.number() & 0xff) as u8,
+            }
+            .into(),
+            Propose {
+                plan: self.plan(),
+                host: self.host(),
+            }
+            .into(),
+            Accept {
+                plan: self.plan(),
+                wait: self.waiting(),
+                cpus: self.cpus(),
+                flows: self.many(|s| FlowGrant {
+                    id: s.small(),
+                    direction: s.direction(),
+                    token: s.token(),
+                }),
+                doubts: self.many(Self::doubt),
+            }
+            .into(),
+            Attached {}.into(),
+            Start {}.into(),
+            IntervalEnded {
+                interval: self.interval(),
+            }
+            .into(),
+            Sent {
+                flows: self.many(|s| FlowTotal {
+                    id: s.small(),
+                    bytes: s.number(),
+                    packets: s.maybe(Self::number),
+                }),
+            }
+            .into(),
+            Stop { why: self.text() }.into(),
+            self.outcome().into(),
+            Settings {
+                wanted: self.texts(),
+            }
+            .into(),
+            SettingsAnswer {
+                granted: self.texts(),
+                refused: self.texts(),
+            }
+            .into(),
+            ClockQuestion {
+                t1_ns: self.number(),
+            }
+            .into(),
+            ClockAnswer {
+                t1_ns: self.number(),
+                t2_ns: self.number(),
+                t3_ns: self.number(),
+            }
+            .into(),
+            Heartbeat {}.into(),
+            Bye {}.into(),
+        ]
+    }
+
+    /// A HELLO of version 1.
+    pub fn hello(&mut self) -> Hello {
+        Hello {
+            agent: self.text(),
+            features: self.many(Self::text),
+            boot_id: self.maybe(Self::text),
+            ..Hello::new("")
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Nobody's first bytes are taken for ours, nor ours for theirs.
+
+use linerate_dialect::control::{
+    CONTROL_MAGIC, Connection, DATA_MAGIC, Hello, Opening, Token, flow,
+};
+use linerate_dialect::sniff::{Carrier, Speaker, Verdict, speaker};
+use proptest::prelude::*;
+
+/// What the table says of first bytes.
+fn verdict(carrier: Carrier, bytes: &[u8]) -> Verdict {
+    match speaker(carrier, bytes) {
+        Speaker::Known(dialect) => {
+            assert_eq!(dialect.name, "linerate");
+            Verdict::Yes
+        }
+        Speaker::NeedMore => Verdict::NeedMore,
+        Speaker::Unknown => Verdict::No,
+    }
+}
+
+/// The first words of a header.
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_be_bytes()).collect()
+}
+
+/// A sockperf header.
+fn sockperf(sequence: u64, flags: u16, length: u32) -> Vec<u8> {
+    [
+        &sequence.to_be_bytes()[..],
+        &flags.to_be_bytes(),
+        &length.to_be_bytes(),
+    ]
+    .concat()
+}
+
+#[test]
+fn other_streams_are_not_ours() {
+    for (first, whose) in [
+        (
+            words(&[0x4001_0078, 1, 5001, 0, 0, (-1000i32) as u32]),
+            "iperf2 2.1.8",
+        ),
+        (words(&[0x4401_0078, 1, 5001]), "iperf2 reverse"),
+        (words(&[0x8000_0001, 1, 5001]), "iperf2 -d"),
+        (words(&[0x8000_0000, 1, 5001]), "iperf2 -r, lwIP"),
+        (words(&[0x0080_0000, 100, 1]), "iperf2 bounceback"),
+        (words(&[0, 1, 5001]), "iperf2 legacy"),
+        (
+            b"\0\0\0\0\0\0\0\x01\x3c\x9d".to_vec(),
+            "iperf2 legacy, counting",
+        ),
+        (b"0123456789".to_vec(), "iperf2 payload"),
+        (
+            b"o3zcvulb4ybmnxqckv4jjlyxqyqlvw2hkrkp\0".to_vec(),
+            "iperf3 cookie",
+        ),
+        (b"HELO nuttcp v6.1.2\n".to_vec(), "nuttcp"),
+        (sockperf(1, 3, 14), "sockperf ping-pong"),
+        (sockperf(0, 7, 64), "sockperf warm-up"),
+        (b" !\"#$%&'()*+,-./0123".to_vec(), "ttcp"),
+        (b"hello, echo\r\n".to_vec(), "text"),
+        ("grüße".as_bytes().to_vec(), "text that is not ASCII"),
+        (
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec(),
+            "TLS 1.3",
+        ),
+        (b"\x80\x2e\x01\x00\x02".to_vec(), "SSL 2"),
+        (b"GET / HTTP/1.1\r\n".to_vec(), "HTTP"),
+        (b"PRI * HTTP/2.0\r\n".to_vec(), "HTTP 2"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n".to_vec(), "SSH"),
+        (vec![0; 64], "zeros"),
+        (vec![0xff; 64], "ones"),
+        ((1..=64).collect(), "counting from 1"),
+    ] {
+        assert_eq!(verdict(Carrier::Stream, &first), Verdict::No, "{whose}");
+    }
+}
+
+#[test]
+fn other_datagrams_are_not_ours() {
+    let filled = |mut bytes: Vec<u8>, size: usize| {
+        bytes.resize(size, b'7');
+        bytes
+    };
+    let now = 1_795_000_000;
+    for (datagram, whose) in [
+        (
+            filled(words(&[1, now, 999_999, 0, 0x4801_0098]), 1470),
+            "iperf2",
+        ),
+        (
+            filled(words(&[u32::MAX, now, 1, u32::MAX]), 1470),
+            "iperf2 end",
+        ),
+        (
+            filled(words(&[1, now, 5]), 24),
+            "iperf2 legacy, of the size of our opening",
+        ),
+        (b"9876".to_vec(), "iperf3 hello"),
+        (b"\xb1\x68\xde\x3a".to_vec(), "iperf3 hello, legacy"),
+        (filled(words(&[now, 17, 1]), 24), "iperf3 data"),
+        (b"BOD0".to_vec(), "nuttcp"),
+        (b"\0\0\0\0".to_vec(), "ttcp marker"),
+        (b"\x01".to_vec(), "a marker that begins as we do"),
+        (sockperf(1, 3, 14), "sockperf"),
+        (
+            filled(sockperf(1, 3, 24), 24),
+            "sockperf of the size of our opening",
+        ),
+        (
+            b"hello, echo, how are you".to_vec(),
+            "text of the size of our opening",
+        ),
+        (vec![], "nothing"),
+        (DATA_MAGIC.to_vec(), "our magic without a token"),
+        (
+            flow::answer(Token([1; 16])).to_vec(),
+            "our answer, which no client opens with",
+        ),
+        (
+            filled(flow::opening(Token([1; 16])).to_vec(), 25),
+            "our opening and more",
+        ),
+    ] {
+        assert_eq!(
+            verdict(Carrier::Datagram, &datagram),
+            Verdict::No,
+            "{whose}"
+        );
+    }
+}
+
+#[test]
+fn our_first_bytes_are_ours_as_soon_as_the_magic_is_there() {
+    let client = Connection::client(Hello::new("x")).unwrap();
+    let flow = flow::opening(Token([9; 16]));
+    for (bytes, opening) in [
+        (client.outgoing(), Opening::Control),
+        (&flow[..], Opening::Data),
+    ] {
+        for length in 0..bytes.len() {
+            let (want, opens) = match length {
+                0..8 => (Verdict::NeedMore, None),
+                _ => (Verdict::Yes, Some(opening)),
+            };
+            assert_eq!(verdict(Carrier::Stream, &bytes[..length]), want, "{length}");
+            assert_eq!(Opening::of(&bytes[..length]), opens, "{length}");
+        }
+    }
+    assert_eq!(verdict(Carrier::Datagram, &flow), Verdict::Yes);
+}
+
+type Rule = fn(&[u8]) -> bool;
+
+/// The rules by which another server tells its clients, as that dialect's documents and sources
+/// have them.
+const THEIR_RULES: &[(&str, Rule)] = &[
+    ("iperf2 over TCP", |bytes| {
+        // V1, V2, extension, bounceback; without them a stock server takes all for payload.
+        word(bytes, 0) & 0xc480_0000 != 0
+    }),
+    ("iperf2 over UDP", |bytes| {
+        // A sequence from 1 or just after, or a negative one, and microseconds.
+        let sequence = word(bytes, 0) as i32;
+        sequence < 1 << 20 && word(bytes, 8) < 1_000_000
+    }),
+    ("iperf3 cookie", |bytes| {
+        bytes[0].is_ascii_lowercase() || (b'2'..=b'7').contains(&bytes[0])
+    }),
+    ("iperf3 over UDP", |bytes| bytes.len() == 4),
+    ("nuttcp", |bytes| {
+        bytes.starts_with(b"HELO") || bytes.starts_with(b"BOD")
+    }),
+    ("sockperf", |bytes| {
+        let sequence = u64::from_be_bytes(bytes[..8].try_into().unwrap());
+        sequence < 1 << 48 && matches!(bytes[8..10], [0, 1 | 3 | 5 | 7])
+    }),
+    ("ttcp marker", |bytes| bytes.len() <= 4),
+    ("TLS", |bytes| bytes[0] == 0x16 || bytes[0] & 0x80 != 0),
+    ("text", |bytes| {
+        bytes[0].is_ascii_graphic()
+            || bytes[0].is_ascii_whitespace()
+            || std::str::from_utf8(&bytes[..8]).is_ok()
+    }),
+];
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap())
+}
+
+proptest! {
+    #[test]
+    fn ours_are_not_taken_for_theirs(token: [u8; 16], agent in "[ -~]{0,40}", security: u8) {
+        let mut control = Connection::client(Hello::new(agent)).unwrap().outgoing().to_vec();
+        control[CONTROL_MAGIC.len()] = security;
+        let flow = flow::opening(Token(token));
+        let answer = flow::answer(Token(token));
+        for bytes in [&control[..], &flow, &answer] {
+            for (whose, rule) in THEIR_RULES {
+                prop_assert!(!rule(bytes), "{whose}: {bytes:02x?}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+        for carrier in [Carrier::Stream, Carrier::Datagram] {
+            let _ = speaker(carrier, &bytes);
+        }
+    }
+
+    #[test]
+    fn more_bytes_never_take_back_a_verdict(
+        keep in 0usize..12,
+        rest in prop::collection::vec(any::<u8>(), 0..20),
+    ) {
+        let bytes = [&CONTROL_MAGIC[..keep.min(8)], &rest].concat();
+        let mut last = Verdict::NeedMore;
+        for length in 0..=bytes.len() {
+            let next = verdict(Carrier::Stream, &bytes[..length]);
+            if last != Verdict::NeedMore {
+                prop_assert_eq!(next, last);
+            }
+            last = next;
+        }
+    }
+}
