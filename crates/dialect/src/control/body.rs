@@ -1,9 +1,9 @@
 //! The body of a frame: named MessagePack that is weighed before it is unpacked.
 //!
-//! MessagePack is compact: an empty map is one byte on the wire and a whole
-//! [`Stream`](linerate_metric::record::Stream) in memory, so that 16 MiB could unpack to 16 GiB. A
-//! first pass without allocation therefore counts values and maps and finds out whether announced
-//! lengths are really there; only what passes is unpacked. That bounds a frame to
+//! MessagePack is compact: a flow without figures is 26 bytes on the wire and 1 KiB in memory, and a
+//! value that a flattened structure has to buffer is one byte against 32, so that 16 MiB could
+//! unpack to 1 GiB. A first pass without allocation therefore counts values and maps and finds out
+//! whether announced lengths are really there; only what passes is unpacked. That bounds a frame to
 //! [`FRAME_LIMIT_BYTES`](super::FRAME_LIMIT_BYTES) of text, [`MAP_LIMIT`] structures and
 //! [`VALUE_LIMIT`] plain values: below 160 MiB in the worst case, and far below in any real one.
 
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_unpack_to_gigabytes_is_refused_before_it_does() {
+    fn what_would_unpack_to_far_more_is_refused_before_it_does() {
         assert!(refused(&around(&array(1 << 23, 0x80))).contains("maps"));
         assert!(refused(&around(&array(1 << 23, 0xa0))).contains("values"));
         assert!(decode::<IgnoredAny>(&around(&array(1 << 19, 0xa0))).is_ok());
