@@ -1,1 +1,26 @@
-//! Room report.
+//! How runs are shown: live lines, text, JSON lines, an HTML page with plots; and where they are kept.
+//!
+//! Everything here is made from what `linerate_metric` defines (records, sets, events, examinations),
+//! so a record from another machine reads like one's own. Nothing here measures anything or asks the
+//! machine about itself. Texts come without a newline at their end.
+#![forbid(unsafe_code)]
+
+mod error;
+pub mod style;
+
+mod facts;
+mod figures;
+mod words;
+
+pub mod lines;
+pub mod stream;
+pub mod text;
+
+pub mod html;
+mod svg;
+
+pub mod schema;
+pub mod store;
+
+pub use error::ReportError;
+pub use style::Style;

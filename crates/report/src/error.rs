@@ -1,0 +1,70 @@
+//! What can go wrong when a result is put away, with the next step.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a result was not written.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// There is no place for records: neither variable names one.
+    #[error(
+        "there is no folder for records: set HOME or XDG_DATA_HOME to an absolute path, or pass --no-store"
+    )]
+    NoDataFolder,
+    /// A record's id cannot be a file name.
+    #[error(
+        "`{id}` is no id to name a file with: only letters, digits, `-`, `_` and `.` within; pass --no-store"
+    )]
+    BadId {
+        /// The id.
+        id: String,
+    },
+    /// The store could not take a record.
+    #[error("cannot store {}: {source}; {}, or pass --no-store", path.display(), next_step(source, path))]
+    Store {
+        /// The file that was to be.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A file that was asked for could not be written.
+    #[error("cannot write {}: {source}; {}", path.display(), next_step(source, path))]
+    Write {
+        /// The file that was asked for.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl ReportError {
+    /// Whether the reader of a pipe went away (`linerate … | head`), which ends a program quietly.
+    #[must_use]
+    pub fn is_broken_pipe(&self) -> bool {
+        matches!(self, Self::Store { source, .. } | Self::Write { source, .. }
+            if source.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
+/// What to do about it, as far as the kind of failure tells.
+fn next_step(source: &io::Error, path: &Path) -> String {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder.display().to_string(),
+        _ => ".".to_owned(),
+    };
+    match source.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            format!("free some space under {folder}")
+        }
+        io::ErrorKind::PermissionDenied => format!("make {folder} writable for this user"),
+        io::ErrorKind::ReadOnlyFilesystem => {
+            format!("{folder} is mounted read-only: choose another place")
+        }
+        io::ErrorKind::NotFound => format!("create {folder} first"),
+        io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
+            format!("{folder} has a file where a folder is needed: move it away")
+        }
+        io::ErrorKind::IsADirectory => "name a file, not a folder".to_owned(),
+        _ => "choose another place".to_owned(),
+    }
+}

@@ -1,0 +1,183 @@
+//! Several runs side by side.
+
+use linerate_metric::histogram::Histogram;
+use linerate_metric::plan::{Ends, Kind, Wait};
+use linerate_metric::record::Record;
+use linerate_metric::units::{format_bit_rate, format_nanos};
+
+use super::figure::{self, Data, Row};
+use super::pretty;
+use crate::svg::{Axis, Bar, BarChart, Chart, Mark, Series, Unit, escape};
+use crate::words;
+
+/// Nothing for a single run.
+pub(super) fn section(runs: &[Record]) -> String {
+    if runs.len() < 2 {
+        return String::new();
+    }
+    let mut out = String::from("<section>\n<h2>Side by side</h2>\n");
+    out.push_str(&table(runs));
+    out.push_str(&goodput(runs).map_or(String::new(), |bars| figure::bars(&bars)));
+    out.push_str(&round_trips(runs).map_or(String::new(), |bars| figure::bars(&bars)));
+    let latency: Vec<_> = runs
+        .iter()
+        .filter(|run| run.kind == Kind::Latency)
+        .collect();
+    if latency.len() > 1 {
+        out.push_str(&distribution("Round-trip times by percentile", &latency));
+    }
+    out.push_str("</section>\n");
+    out
+}
+
+fn table(runs: &[Record]) -> String {
+    let mut out = String::from("<table class=\"measurements\"><tbody>");
+    for row in words::measurements(runs) {
+        out.push_str(&format!(
+            "<tr><th scope=\"row\"><a href=\"#{}\">{}</a></th><td class=\"figure\">{}</td><td>{}</td></tr>",
+            super::anchor(row.run),
+            escape(&row.name),
+            escape(&pretty(&row.figure)).replace(' ', "&nbsp;"),
+            escape(&pretty(&row.meaning))
+        ));
+    }
+    out.push_str("</tbody></table>\n");
+    out
+}
+
+fn goodput(runs: &[Record]) -> Option<BarChart> {
+    let mut rows = Vec::new();
+    for run in runs.iter().filter(|run| run.kind == Kind::Throughput) {
+        let both = run.directions.len() > 1;
+        for way in &run.directions {
+            let name = if both {
+                format!("{}: {}", words::name(run), way.direction)
+            } else {
+                words::name(run)
+            };
+            rows.extend(way.summary.goodput_bps.map(|rate| (name, rate)));
+        }
+    }
+    if rows.len() < 2 {
+        return None;
+    }
+    let highest = rows.iter().map(|row| row.1).fold(0.0, f64::max);
+    Some(BarChart {
+        title: "Goodput".to_owned(),
+        axis: Axis::between("goodput", 0.0, highest, Unit::of_rate(highest)),
+        bars: rows
+            .into_iter()
+            .map(|(name, value)| Bar {
+                name,
+                value,
+                text: format_bit_rate(value),
+                color: 0,
+            })
+            .collect(),
+    })
+}
+
+fn round_trips(runs: &[Record]) -> Option<BarChart> {
+    let rows: Vec<_> = runs
+        .iter()
+        .filter_map(|run| Some((run, run.summary.rtt_ns?)))
+        .collect();
+    if rows.len() < 2 {
+        return None;
+    }
+    let highest = rows.iter().map(|row| row.1.p50).max()? as f64;
+    Some(BarChart {
+        title: "Median round trip (shorter is better)".to_owned(),
+        axis: Axis::between("median round trip", 0.0, highest, Unit::of_time(highest)),
+        bars: rows
+            .into_iter()
+            .map(|(run, rtt)| Bar {
+                name: words::name(run),
+                value: rtt.p50 as f64,
+                text: pretty(&format_nanos(rtt.p50 as f64)),
+                color: usize::from(run.plan.wait == Some(Ends::both(Wait::Spin))),
+            })
+            .collect(),
+    })
+}
+
+/// Percentiles that the data table of a distribution lists.
+const PERCENTILES: &[f64] = &[
+    0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.999_5, 0.999_9,
+    0.999_99, 0.999_999, 1.0,
+];
+
+/// The round-trip times of some runs by percentile, the tail stretched.
+pub(super) fn distribution(title: &str, runs: &[&Record]) -> String {
+    let found: Vec<_> = runs
+        .iter()
+        .filter_map(|run| {
+            let histogram = Histogram::from(run.histograms.get("rtt_ns")?);
+            (histogram.count() > 0).then(|| (words::name(run), histogram))
+        })
+        .collect();
+    let lowest = found.iter().filter_map(|(_, h)| h.min()).min();
+    let highest = found.iter().filter_map(|(_, h)| h.max()).max();
+    let most = found.iter().map(|(_, h)| h.count()).max();
+    let (Some(lowest), Some(highest), Some(most)) = (lowest, highest, most) else {
+        return String::new();
+    };
+    let series = found
+        .iter()
+        .map(|(name, histogram)| {
+            // From the shortest one on: the first bucket alone would leave its start open.
+            let mut points = vec![(0.0, histogram.min().unwrap_or(lowest) as f64)];
+            let mut before = 0.0;
+            for (value, share) in histogram.cumulative() {
+                points.push((f64::midpoint(before, share), value as f64));
+                before = share;
+            }
+            // A histogram never ends below its own last sample's share.
+            points.push((
+                1.0 - 0.5 / histogram.count() as f64,
+                histogram.max().unwrap_or(highest) as f64,
+            ));
+            points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            Series {
+                name: name.clone(),
+                mark: Mark::Line(points),
+            }
+        })
+        .collect();
+    let chart = Chart {
+        title: title.to_owned(),
+        low: false,
+        x: Axis::tail("share of round trips that took no longer", most),
+        y: Axis::log_time("round-trip time", lowest as f64, highest as f64),
+        series,
+        shades: Vec::new(),
+        references: Vec::new(),
+    };
+    let mut headings = vec!["percentile".to_owned()];
+    headings.extend(found.iter().map(|(name, _)| name.clone()));
+    let rows = PERCENTILES
+        .iter()
+        // A percentile finer than the samples is the maximum under another name.
+        .filter(|&&share| share == 1.0 || (1.0 - share) * most as f64 >= 1.0)
+        .map(|&share| Row {
+            x: share,
+            text: match share {
+                0.0 => "min".to_owned(),
+                1.0 => "max".to_owned(),
+                share => format!("{} %", (share * 1e8).round() / 1e6),
+            },
+            cells: found
+                .iter()
+                .map(|(_, histogram)| {
+                    let value = if share == 0.0 {
+                        histogram.min()?
+                    } else {
+                        histogram.quantile(share)?
+                    } as f64;
+                    Some((value, pretty(&format_nanos(value))))
+                })
+                .collect(),
+        })
+        .collect();
+    figure::chart(&chart, &Data { headings, rows })
+}

@@ -1,0 +1,120 @@
+//! A chart with its legend and its data as a table, which serves readers and the crosshair alike.
+
+use std::fmt::Write;
+
+use crate::svg::{BarChart, COLORS, Chart, NARROW, WIDE, escape};
+
+/// Rows of a data table at most: beyond, evenly chosen ones stand for the rest.
+const ROWS: usize = 240;
+
+/// The data behind a chart.
+pub(super) struct Data {
+    /// Headings: of x, then of each series.
+    pub(super) headings: Vec<String>,
+    pub(super) rows: Vec<Row>,
+}
+
+/// One x with the value of each series there.
+pub(super) struct Row {
+    pub(super) x: f64,
+    pub(super) text: String,
+    /// The value as it is drawn and as it is written; `None` where it is not known.
+    pub(super) cells: Vec<Option<(f64, String)>>,
+}
+
+/// A chart with axes.
+pub(super) fn chart(chart: &Chart, data: &Data) -> String {
+    let legend = if chart.series.len() > 1 {
+        let items: String = chart
+            .series
+            .iter()
+            .enumerate()
+            .map(|(position, series)| {
+                format!(
+                    "<label class=\"k{position} c{}\"><input type=\"checkbox\" checked><i></i>{}</label>",
+                    position % COLORS,
+                    escape(&series.name)
+                )
+            })
+            .collect();
+        format!("<div class=\"legend\">{items}</div>")
+    } else {
+        String::new()
+    };
+    framed(
+        &chart.title,
+        &legend,
+        &(chart.draw(WIDE) + &chart.draw(NARROW)),
+        &table(chart, data),
+    )
+}
+
+/// Lying bars.
+pub(super) fn bars(bars: &BarChart) -> String {
+    let mut rows = String::new();
+    for bar in &bars.bars {
+        write!(
+            rows,
+            "<tr><th scope=\"row\">{}</th><td>{}</td></tr>",
+            escape(&bar.name),
+            escape(&bar.text)
+        )
+        .expect("a string takes all that is written");
+    }
+    let table = format!(
+        "<details><summary>Data</summary><div class=\"scroll\"><table><thead><tr><th>measurement</th><th>{}</th></tr></thead><tbody>{rows}</tbody></table></div></details>",
+        escape(&bars.axis.label)
+    );
+    framed(
+        &bars.title,
+        "",
+        &(bars.draw(WIDE) + &bars.draw(NARROW)),
+        &table,
+    )
+}
+
+fn framed(title: &str, legend: &str, drawing: &str, table: &str) -> String {
+    format!(
+        "<figure class=\"chart\">\n<figcaption><h4>{}</h4>{legend}</figcaption>\n<div class=\"canvas\">{drawing}<div class=\"tip\" hidden></div></div>\n{table}\n</figure>\n",
+        escape(title)
+    )
+}
+
+fn table(chart: &Chart, data: &Data) -> String {
+    let mut out = String::from("<details><summary>Data</summary>");
+    let every = data.rows.len().div_ceil(ROWS).max(1);
+    if every > 1 {
+        write!(
+            out,
+            "<p class=\"muted\">Every {every}th of {} rows; the record has all of them.</p>",
+            data.rows.len()
+        )
+        .expect("a string takes all that is written");
+    }
+    out.push_str("<div class=\"scroll\"><table><thead><tr>");
+    for heading in &data.headings {
+        out.push_str(&format!("<th scope=\"col\">{}</th>", escape(heading)));
+    }
+    out.push_str("</tr></thead><tbody>");
+    for row in data.rows.iter().step_by(every) {
+        // Where it lies on the axes is given as a share of the plot: both drawings can use that.
+        out.push_str(&format!(
+            "<tr data-x=\"{:.4}\"><th scope=\"row\">{}</th>",
+            chart.x.position(row.x),
+            escape(&row.text)
+        ));
+        for cell in &row.cells {
+            match cell {
+                Some((value, text)) => out.push_str(&format!(
+                    "<td data-y=\"{:.3}\">{}</td>",
+                    chart.y.position(*value),
+                    escape(text)
+                )),
+                None => out.push_str("<td>-</td>"),
+            }
+        }
+        out.push_str("</tr>");
+    }
+    out.push_str("</tbody></table></div></details>");
+    out
+}

@@ -1,0 +1,144 @@
+//! One self-contained page: no network, no other file, light and dark, on a phone, on paper, without script.
+
+mod compare;
+mod figure;
+mod hosts;
+mod run;
+
+use linerate_metric::record::Record;
+
+use crate::svg::escape;
+use crate::words;
+
+/// The page's rules; nothing is loaded from anywhere, and the policy forbids that anything could be.
+const HEAD: &str = "<meta charset=\"utf-8\">\n\
+<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\">\n\
+<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+<meta name=\"color-scheme\" content=\"light dark\">\n";
+const STYLE: &str = include_str!("style.css");
+const SCRIPT: &str = include_str!("script.js");
+
+/// A page about some runs: their main figures in words, the hosts, the runs side by side, each run.
+///
+/// `notes` are sentences that belong to all of it: what could not be measured, and why.
+#[must_use]
+pub fn report(title: &str, runs: &[Record], notes: &[String]) -> String {
+    let mut body = String::new();
+    body.push_str(&header(title, runs, notes));
+    body.push_str(&hosts::section(runs));
+    body.push_str(&compare::section(runs));
+    for run in runs {
+        body.push_str(&run::section(run));
+    }
+    body.push_str(&footer(runs));
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n{HEAD}<title>{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n{body}</main>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n",
+        escape(title)
+    )
+}
+
+fn header(title: &str, runs: &[Record], notes: &[String]) -> String {
+    let mut out = format!(
+        "<header>\n<p class=\"brand\">linerate</p>\n<h1>{}</h1>\n",
+        escape(title)
+    );
+    let sentences = words::headline(runs);
+    for sentence in &sentences {
+        out.push_str(&format!(
+            "<p class=\"lead\">{}</p>\n",
+            stressed(&pretty(sentence))
+        ));
+    }
+    if sentences.is_empty() {
+        out.push_str("<p class=\"lead\">No run gave a figure.</p>\n");
+    }
+    if let Some(first) = runs.first() {
+        let count = match runs.len() {
+            1 => "1 run".to_owned(),
+            n => format!("{n} runs"),
+        };
+        out.push_str(&format!(
+            "<p class=\"muted\">{count}, started {}</p>\n",
+            first.started.strftime("%Y-%m-%d %H:%M:%S UTC")
+        ));
+    }
+    for note in notes {
+        out.push_str(&format!("<p class=\"callout\">{}</p>\n", escape(note)));
+    }
+    out.push_str("</header>\n");
+    out
+}
+
+fn footer(runs: &[Record]) -> String {
+    let mut tools: Vec<_> = runs
+        .iter()
+        .map(|run| format!("{} {}", run.tool.name, run.tool.version))
+        .collect();
+    tools.dedup();
+    format!(
+        "<footer>Made by {}. A dash stands for what could not be known. Rates are payload in SI units (1 Gb/s = 10<sup>9</sup> bit/s), sizes in IEC units (1 KiB = 1024 B).</footer>\n",
+        escape(&if tools.is_empty() {
+            "linerate".to_owned()
+        } else {
+            tools.join(", ")
+        })
+    )
+}
+
+/// Texts of the terminal keep to ASCII; the page need not.
+fn pretty(text: &str) -> String {
+    text.replace(" us", " µs")
+}
+
+/// Puts figures with their units in bold: a reader's eye goes there first. The text gets escaped.
+fn stressed(text: &str) -> String {
+    const UNITS: &[&str] = &[
+        "b/s", "kb/s", "Mb/s", "Gb/s", "Tb/s", "ns", "µs", "ms", "s", "%",
+    ];
+    let words: Vec<&str> = text.split(' ').collect();
+    let bare = |word: &str| word.trim_end_matches([',', '.', ':', ';']).to_owned();
+    let is_number = |word: &str| word.trim_start_matches('<').parse::<f64>().is_ok();
+    let mut out = Vec::new();
+    let mut position = 0;
+    while position < words.len() {
+        let word = words[position];
+        let next = words.get(position + 1).copied().unwrap_or("");
+        let unit = bare(next);
+        if is_number(word) && UNITS.contains(&unit.as_str()) {
+            out.push(format!(
+                "<b>{}&nbsp;{}</b>{}",
+                escape(word),
+                escape(&unit),
+                escape(&next[unit.len()..])
+            ));
+            position += 2;
+            continue;
+        }
+        let ratio = word.strip_suffix('x').is_some_and(is_number);
+        out.push(if ratio {
+            format!("<b>{}</b>", escape(word))
+        } else {
+            escape(word)
+        });
+        position += 1;
+    }
+    out.join(" ")
+}
+
+/// The place of a run in the page, for links.
+fn anchor(run: &Record) -> String {
+    format!("run-{}", escape(&run.id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_in_sentences_are_stressed_and_the_rest_escaped() {
+        assert_eq!(
+            stressed("TCP <b> carried 61.5 Gb/s, 7.9x more with 0.26 % lost."),
+            "TCP &lt;b&gt; carried <b>61.5&nbsp;Gb/s</b>, <b>7.9x</b> more with <b>0.26&nbsp;%</b> lost."
+        );
+    }
+}

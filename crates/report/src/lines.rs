@@ -1,0 +1,380 @@
+//! Live text: one or a few lines for what happens while runs go on.
+
+use std::collections::HashMap;
+
+use linerate_metric::event::{Event, What};
+use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+use linerate_metric::record::{CountedAt, Interval};
+use linerate_metric::units::{
+    format_bit_rate, format_bytes, format_count, format_nanos, format_per_second, format_share,
+};
+
+use crate::style::{Paint, Style, clean, hang};
+use crate::text;
+use crate::words::{self, UNKNOWN, or_unknown};
+
+/// Turns events into lines, remembering what the columns of each test are.
+///
+/// For a client the summary and the failure are left out: whoever started the run has the record, or
+/// the error, and prints it. A server's lines carry the number of the test and include both.
+#[derive(Debug)]
+pub struct Lines {
+    style: Style,
+    serving: bool,
+    tests: HashMap<u32, Test>,
+    /// The columns that the last header named.
+    header: Option<Shape>,
+}
+
+#[derive(Debug, Default)]
+struct Test {
+    peer: String,
+    shape: Option<Shape>,
+}
+
+/// What the columns are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    kind: Kind,
+    protocol: Protocol,
+    both_ways: bool,
+    decimals: usize,
+}
+
+impl Lines {
+    /// Lines of a program that makes one run at a time.
+    #[must_use]
+    pub fn new(style: Style) -> Self {
+        Self {
+            style,
+            serving: false,
+            tests: HashMap::new(),
+            header: None,
+        }
+    }
+
+    /// Lines of a server, whose tests run side by side.
+    #[must_use]
+    pub fn serving(style: Style) -> Self {
+        Self {
+            serving: true,
+            ..Self::new(style)
+        }
+    }
+
+    /// The lines for one event; `None` when there is nothing to say.
+    pub fn event(&mut self, event: &Event) -> Option<String> {
+        let text = match &event.what {
+            What::Ready { port, addresses } => self.ready(*port, addresses),
+            What::Connected { peer, agent } => {
+                self.tests.entry(event.test).or_default().peer = clean(peer).into_owned();
+                let verb = if self.serving {
+                    "client"
+                } else {
+                    "connected to"
+                };
+                self.dim(&format!("{verb} {} ({})", clean(peer), clean(agent)))
+            }
+            What::Started {
+                plan,
+                wait,
+                cpu,
+                because,
+            } => {
+                let shape = Shape::of(plan);
+                self.tests.entry(event.test).or_default().shape = Some(shape);
+                // A new run names its columns again; the tests of a server share them.
+                if !self.serving {
+                    self.header = None;
+                }
+                let (near, far) = if self.serving {
+                    ("client", "server")
+                } else {
+                    ("near", "far")
+                };
+                let mut line = format!(
+                    "{}: {}; {}",
+                    self.title(event.test, plan),
+                    words::details(plan).join(", "),
+                    words::ends(near, far, wait, cpu)
+                );
+                if let Some(because) = because {
+                    line.push_str(&format!(" ({because})"));
+                }
+                crate::style::wrap(&clean(&line), self.text_width(event.test)).join("\n")
+            }
+            What::Interval { interval } => self.interval(event.test, interval),
+            What::Doubted { doubt } => text::note(doubt, &self.style, self.text_width(event.test)),
+            What::Finished { record } => {
+                self.tests.remove(&event.test);
+                if !self.serving {
+                    return None;
+                }
+                text::summary(record, &self.style)
+            }
+            What::Failed { problem } => {
+                self.tests.remove(&event.test);
+                if !self.serving {
+                    return None;
+                }
+                text::problem(problem, &self.style)
+            }
+        };
+        Some(self.numbered(event.test, &text))
+    }
+
+    fn ready(&self, port: u16, addresses: &[String]) -> String {
+        let places: Vec<_> = addresses
+            .iter()
+            .map(|address| words::address(&clean(address), port))
+            .collect();
+        let places = if places.is_empty() {
+            format!("port {port}")
+        } else {
+            places.join(", ")
+        };
+        let prefix = "listening on ";
+        hang(prefix, prefix, &places, self.style.width)
+    }
+
+    /// `TCP send to 10.77.0.2:5201`; a server says who sends, since both ends are somebody's near one.
+    fn title(&self, test: u32, plan: &Plan) -> String {
+        if !self.serving {
+            return words::title(plan);
+        }
+        let peer = self
+            .tests
+            .get(&test)
+            .map(|test| test.peer.as_str())
+            .filter(|peer| !peer.is_empty())
+            .unwrap_or("the client");
+        match (plan.kind, words::directions(plan)) {
+            (Kind::Latency, _) => format!("{} round trips asked by {peer}", plan.protocol),
+            (_, words::Ways::Send) => format!("{} from {peer}", plan.protocol),
+            (_, words::Ways::Receive) => format!("{} to {peer}", plan.protocol),
+            (_, words::Ways::Both) => format!("{} both ways with {peer}", plan.protocol),
+        }
+    }
+
+    fn interval(&mut self, test: u32, interval: &Interval) -> String {
+        let shape = self
+            .tests
+            .get(&test)
+            .and_then(|test| test.shape)
+            .unwrap_or_else(|| Shape::guess(interval));
+        let mut out = String::new();
+        if self.header != Some(shape) {
+            self.header = Some(shape);
+            let header = join(shape.columns(), |column| column.heading.to_owned());
+            out.push_str(&self.style.paint(Paint::Head, header.trim_end()));
+            out.push('\n');
+        }
+        let mut line = join(shape.columns(), |column| (column.cell)(shape, interval));
+        if interval.counted_at == CountedAt::Sender {
+            line.push_str("  (counted at the sender)");
+        }
+        if interval.omitted {
+            line.push_str("  (omitted)");
+            line = self.dim(&line);
+        }
+        out.push_str(&line);
+        out
+    }
+
+    fn dim(&self, text: &str) -> String {
+        self.style.paint(Paint::Dim, text)
+    }
+
+    fn text_width(&self, test: u32) -> usize {
+        self.style.width - if self.serving { prefix(test).len() } else { 0 }
+    }
+
+    /// Puts the number of the test before every line, so that lines of several tests can be told apart.
+    fn numbered(&self, test: u32, text: &str) -> String {
+        if !self.serving || test == 0 {
+            return text.to_owned();
+        }
+        let prefix = prefix(test);
+        let lines: Vec<_> = text
+            .lines()
+            .map(|line| format!("{prefix}{line}").trim_end().to_owned())
+            .collect();
+        lines.join("\n")
+    }
+}
+
+fn prefix(test: u32) -> String {
+    format!("{:<5}", format!("[{test}]"))
+}
+
+/// One column: its heading, its width (negative: flush left), and what stands in it.
+struct Column {
+    heading: &'static str,
+    width: usize,
+    left: bool,
+    cell: fn(Shape, &Interval) -> String,
+}
+
+const fn column(
+    heading: &'static str,
+    width: usize,
+    cell: fn(Shape, &Interval) -> String,
+) -> Column {
+    Column {
+        heading,
+        width,
+        left: false,
+        cell,
+    }
+}
+
+const TIME: Column = column("time", 17, |shape, i| {
+    let at = |ns: u64| format!("{:.*}", shape.decimals, ns as f64 / 1e9);
+    // The dash stays in its column as the numbers grow.
+    format!("{:>7}-{:<7} s", at(i.start_ns), at(i.end_ns))
+});
+const DIRECTION: Column = Column {
+    heading: "way",
+    width: 7,
+    left: true,
+    cell: |_, i| i.direction.to_string(),
+};
+const TRANSFERRED: Column = column("transferred", 11, |_, i| format_bytes(i.bytes));
+const RATE: Column = column("goodput", 9, |_, i| {
+    or_unknown(seconds(i), |s| format_bit_rate(i.bytes as f64 * 8.0 / s))
+});
+const LOST: Column = column("lost", 6, |_, i| or_unknown(i.lost, format_count));
+
+const TCP: &[Column] = &[
+    TRANSFERRED,
+    RATE,
+    column("calls/s", 8, |_, i| per_second(i, i.calls)),
+    column("retr", 6, |_, i| or_unknown(i.retransmits, format_count)),
+    column("cwnd", 8, |_, i| or_unknown(i.cwnd_bytes, format_bytes)),
+    column("rtt", 7, |_, i| {
+        or_unknown(i.tcp_rtt_ns, |ns| format_nanos(ns as f64))
+    }),
+];
+
+const UDP: &[Column] = &[
+    TRANSFERRED,
+    RATE,
+    column("packets/s", 9, |_, i| per_second(i, i.packets)),
+    column("lost/total", 17, |_, i| {
+        or_unknown(lost_of_total(i), |(lost, total)| {
+            format!("{}/{}", format_count(lost), format_count(total))
+        })
+    }),
+    column("loss", 7, |_, i| {
+        or_unknown(
+            lost_of_total(i).filter(|(_, total)| *total > 0),
+            |(lost, total)| format_share(lost as f64 / total as f64),
+        )
+    }),
+];
+
+const LATENCY: &[Column] = &[
+    column("round trips", 11, |_, i| {
+        or_unknown(i.packets, format_count)
+    }),
+    column("rate", 8, |_, i| per_second(i, i.packets)),
+    column("min", 7, |_, i| {
+        or_unknown(i.rtt_ns, |q| format_nanos(q.min as f64))
+    }),
+    column("mean", 7, |_, i| {
+        or_unknown(i.rtt_ns, |q| format_nanos(q.mean))
+    }),
+    column("p50", 7, |_, i| {
+        or_unknown(i.rtt_ns, |q| format_nanos(q.p50 as f64))
+    }),
+    column("p99", 7, |_, i| {
+        or_unknown(i.rtt_ns, |q| format_nanos(q.p99 as f64))
+    }),
+    column("max", 7, |_, i| {
+        or_unknown(i.rtt_ns, |q| format_nanos(q.max as f64))
+    }),
+    LOST,
+];
+
+fn seconds(interval: &Interval) -> Option<f64> {
+    let length = interval.end_ns.saturating_sub(interval.start_ns);
+    (length > 0).then(|| length as f64 / 1e9)
+}
+
+fn per_second(interval: &Interval, count: Option<u64>) -> String {
+    match (count, seconds(interval)) {
+        (Some(count), Some(seconds)) => format_per_second(count as f64 / seconds),
+        _ => UNKNOWN.to_owned(),
+    }
+}
+
+/// Numbers that were missed, of all numbers that went by; only the receiver knows them.
+fn lost_of_total(interval: &Interval) -> Option<(u64, u64)> {
+    let lost = interval.lost?;
+    Some((lost, interval.packets?.saturating_add(lost)))
+}
+
+impl Shape {
+    fn of(plan: &Plan) -> Self {
+        // As many decimals as the interval's length needs: 1 s and 0.25 s take two.
+        let length = plan.interval_ns.unwrap_or(1_000_000_000);
+        let decimals = match length {
+            n if n % 10_000_000 == 0 => 2,
+            n if n % 1_000_000 == 0 => 3,
+            _ => 4,
+        };
+        Self {
+            kind: plan.kind,
+            protocol: plan.protocol,
+            both_ways: plan.flows(Direction::Send) && plan.flows(Direction::Receive),
+            decimals,
+        }
+    }
+
+    /// For an interval whose start nobody heard of.
+    fn guess(interval: &Interval) -> Self {
+        Self {
+            kind: if interval.rtt_ns.is_some() {
+                Kind::Latency
+            } else {
+                Kind::Throughput
+            },
+            protocol: if interval.packets.is_some() {
+                Protocol::Udp
+            } else {
+                Protocol::Tcp
+            },
+            both_ways: true,
+            decimals: 2,
+        }
+    }
+
+    fn columns(&self) -> impl Iterator<Item = &'static Column> {
+        let figures = match (self.kind, self.protocol) {
+            (Kind::Latency, _) => LATENCY,
+            (Kind::Throughput, Protocol::Tcp) => TCP,
+            (Kind::Throughput, Protocol::Udp) => UDP,
+        };
+        let both_ways = self.both_ways && self.kind == Kind::Throughput;
+        std::iter::once(&TIME)
+            .chain(both_ways.then_some(&DIRECTION))
+            .chain(figures)
+    }
+}
+
+fn join(
+    columns: impl Iterator<Item = &'static Column>,
+    cell: impl Fn(&Column) -> String,
+) -> String {
+    let cells: Vec<_> = columns
+        .map(|column| {
+            let (text, width) = (cell(column), column.width);
+            if column.left {
+                format!("{text:<width$}")
+            } else {
+                format!("{text:>width$}")
+            }
+        })
+        .collect();
+    cells.join("  ").trim_end().to_owned()
+}

@@ -1,0 +1,23 @@
+//! JSON Schema (2020-12) of what scripts read, made from the types themselves.
+
+use linerate_metric::record::Record;
+use linerate_metric::set::RunSet;
+use schemars::{JsonSchema, schema_for};
+
+/// The schema of one run, `linerate/run/1`.
+#[must_use]
+pub fn record_schema() -> String {
+    schema_of::<Record>()
+}
+
+/// The schema of several runs with their result, `linerate/set/1`.
+#[must_use]
+pub fn set_schema() -> String {
+    schema_of::<RunSet>()
+}
+
+fn schema_of<T: JsonSchema>() -> String {
+    let mut text = serde_json::to_string_pretty(&schema_for!(T)).expect("a schema is JSON");
+    text.push('\n');
+    text
+}

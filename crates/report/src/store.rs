@@ -1,0 +1,262 @@
+//! Where results are put: the store of records, and files that were asked for.
+//!
+//! A file appears whole or not at all: it is written beside its place under another name and then
+//! renamed. It is not flushed to the disk (`fsync`): a measurement after a power cut is made again, and the
+//! wait would disturb the next run.
+
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use linerate_metric::record::Record;
+use linerate_metric::set::RunSet;
+
+use crate::ReportError;
+
+/// The folder in which every record is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Store {
+    folder: PathBuf,
+}
+
+impl Store {
+    /// `$XDG_DATA_HOME/linerate/runs`, or `~/.local/share/linerate/runs`. Nothing is created yet.
+    ///
+    /// # Errors
+    /// [`ReportError::NoDataFolder`] when neither variable holds an absolute path.
+    pub fn open_default() -> Result<Self, ReportError> {
+        let folder = data_folder(std::env::var_os("XDG_DATA_HOME"), std::env::var_os("HOME"))
+            .ok_or(ReportError::NoDataFolder)?;
+        Ok(Self::at(folder.join("linerate").join("runs")))
+    }
+
+    /// A store in this folder. Nothing is created yet.
+    #[must_use]
+    pub fn at(folder: impl Into<PathBuf>) -> Self {
+        Self {
+            folder: folder.into(),
+        }
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Keeps a record as `ID.json`; returns the file.
+    ///
+    /// # Errors
+    /// [`ReportError::Store`], with no part of the file left behind; [`ReportError::BadId`].
+    pub fn store(&self, record: &Record) -> Result<PathBuf, ReportError> {
+        self.put(&record.id, &record.to_json())
+    }
+
+    /// Keeps a set as `ID.json`; returns the file.
+    ///
+    /// # Errors
+    /// As [`Store::store`].
+    pub fn store_set(&self, set: &RunSet) -> Result<PathBuf, ReportError> {
+        let text = serde_json::to_string(set).expect("a set holds only what JSON can say");
+        self.put(&set.id, &text)
+    }
+
+    fn put(&self, id: &str, text: &str) -> Result<PathBuf, ReportError> {
+        // An id may come from another machine: it must not lead out of the folder.
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if id.is_empty() || id.starts_with('.') || !id.chars().all(plain) {
+            return Err(ReportError::BadId { id: id.to_owned() });
+        }
+        let path = self.folder.join(format!("{id}.json"));
+        // 0700: what the XDG base directory specification asks for.
+        let created = DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.folder);
+        match created.and_then(|()| replace(&path, text)) {
+            Ok(()) => Ok(path),
+            Err(source) => Err(ReportError::Store { path, source }),
+        }
+    }
+}
+
+/// The base folder for data. The specification says that a relative path is to be ignored.
+fn data_folder(data_home: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
+    let absolute =
+        |path: Option<OsString>| path.map(PathBuf::from).filter(|path| path.is_absolute());
+    absolute(data_home).or_else(|| Some(absolute(home)?.join(".local").join("share")))
+}
+
+/// Writes a text to the file that `-o` named; `-` is standard output.
+///
+/// A file is replaced whole. What is no regular file (`/dev/stdout`, a pipe) is written into.
+///
+/// # Errors
+/// [`ReportError::Write`], with the old content of the file in place.
+pub fn write_file(path: impl AsRef<Path>, text: &str) -> Result<(), ReportError> {
+    let path = path.as_ref();
+    let written = if path == Path::new("-") {
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes()).and_then(|()| out.flush())
+    } else {
+        write_path(path, text)
+    };
+    written.map_err(|source| ReportError::Write {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn write_path(path: &Path, text: &str) -> io::Result<()> {
+    match fs::metadata(path) {
+        // Through a symbolic link the file it points to is replaced, and the link stays.
+        Ok(found) if found.is_file() => replace(&fs::canonicalize(path)?, text),
+        // fs::write would cut such a file off first, which a pipe cannot have.
+        Ok(found) if !found.is_dir() => fs::OpenOptions::new()
+            .write(true)
+            .open(path)?
+            .write_all(text.as_bytes()),
+        Ok(_) => Err(io::ErrorKind::IsADirectory.into()),
+        Err(_) => replace(path, text),
+    }
+}
+
+/// Writes beside `path` and renames; on any error the file beside is removed.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let mut file = tempfile::Builder::new()
+        .prefix(".linerate-")
+        .suffix(".partial")
+        // As any new file: the process's umask takes away what it does not want.
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(folder)?;
+    file.write_all(text.as_bytes())?;
+    file.persist(path).map_err(|failed| failed.error)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn os(text: &str) -> Option<OsString> {
+        Some(text.into())
+    }
+
+    #[test]
+    fn the_data_folder_follows_xdg() {
+        for (data_home, home, want) in [
+            (os("/data"), os("/home/a"), Some("/data")),
+            (None, os("/home/a"), Some("/home/a/.local/share")),
+            (os(""), os("/home/a"), Some("/home/a/.local/share")),
+            (os("relative"), os("/home/a"), Some("/home/a/.local/share")),
+            (None, os("relative"), None),
+            (None, None, None),
+        ] {
+            assert_eq!(
+                data_folder(data_home.clone(), home.clone()),
+                want.map(PathBuf::from),
+                "{data_home:?} {home:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_file_is_replaced_whole_and_keeps_what_it_was_on_failure() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("report.html");
+        write_file(&path, "one").unwrap();
+        write_file(&path, "two").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "two");
+
+        let link = folder.path().join("latest.html");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        write_file(&link, "three").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "three");
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+
+        let names: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
+        assert_eq!(names.len(), 2, "{names:?}");
+    }
+
+    #[test]
+    fn a_device_is_written_into_and_stays() {
+        write_file("/dev/null", "gone").unwrap();
+        assert!(!fs::metadata("/dev/null").unwrap().is_file());
+        let full = write_file("/dev/full", "no room").unwrap_err().to_string();
+        assert!(full.contains("free some space under /dev"), "{full}");
+    }
+
+    #[test]
+    fn errors_name_the_path_and_the_next_step() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        for (path, step) in [
+            (folder.path().to_owned(), "name a file, not a folder"),
+            (folder.path().join("missing/report.html"), "create "),
+            (
+                file.join("report.html"),
+                "has a file where a folder is needed",
+            ),
+        ] {
+            let error = write_file(&path, "text").unwrap_err().to_string();
+            assert!(error.contains(step), "{error}");
+            assert!(error.contains(path.to_str().unwrap()), "{error}");
+        }
+        let error = Store::at(file.join("runs")).put("id", "{}").unwrap_err();
+        assert!(error.to_string().contains("--no-store"), "{error}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn an_id_cannot_lead_out_of_the_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::at(folder.path().join("runs"));
+        for id in ["", "../x", "a/b", ".hidden", "a\0b", "a b"] {
+            let error = store.put(id, "{}");
+            assert!(matches!(error, Err(ReportError::BadId { .. })), "{id:?}");
+        }
+        let path = store.put("20261121T144042Z-3f9a1c", "{}").unwrap();
+        assert_eq!(path, store.folder().join("20261121T144042Z-3f9a1c.json"));
+    }
+
+    /// Fills a small file system. Needs a mount namespace, so the test runs itself again in one.
+    #[test]
+    fn a_full_disk_leaves_nothing_half_written() {
+        const INSIDE: &str = "LINERATE_TEST_FULL_DISK";
+        if let Some(disk) = std::env::var_os(INSIDE) {
+            let disk = PathBuf::from(disk);
+            let store = Store::at(disk.join("runs"));
+            store.put("small", "{}").unwrap();
+            let error = store.put("large", &"x".repeat(1 << 20)).unwrap_err();
+            assert!(error.to_string().contains("free some space"), "{error}");
+            let names: Vec<_> = fs::read_dir(store.folder()).unwrap().collect();
+            assert_eq!(names.len(), 1, "{names:?}");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let mounted = "mount -t tmpfs -o size=64k none \"$0\" || exit 77; exec \"$@\"";
+        let status = std::process::Command::new("unshare")
+            .args(["--user", "--map-root-user", "--mount", "sh", "-c", mounted])
+            .arg(folder.path())
+            .arg(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "store::tests::a_full_disk_leaves_nothing_half_written",
+            ])
+            .env(INSIDE, folder.path())
+            .stdout(std::process::Stdio::null())
+            .status();
+        match status {
+            Ok(status) if status.success() => {}
+            Ok(status) if status.code() == Some(101) => panic!("failed on a full disk"),
+            other => println!("skipped: no mount namespace for a small file system ({other:?})"),
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! `--json-stream`: one line of JSON for each event.
+
+use jiff::Timestamp;
+use linerate_metric::event::Event;
+use serde::Serialize;
+
+/// Schema id of a line.
+pub const EVENT_SCHEMA: &str = "linerate/event/1";
+
+#[derive(Serialize)]
+struct Line<'a> {
+    schema: &'static str,
+    time: Timestamp,
+    #[serde(flatten)]
+    event: &'a Event,
+}
+
+/// One event as one line, with the absolute time at which it was told (RFC 3339, UTC).
+#[must_use]
+pub fn line(event: &Event, now: Timestamp) -> String {
+    serde_json::to_string(&Line {
+        schema: EVENT_SCHEMA,
+        time: now,
+        event,
+    })
+    .expect("an event holds only what JSON can say")
+}

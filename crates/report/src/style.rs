@@ -1,0 +1,273 @@
+//! How text may look: colours, width and characters, decided once from what the terminal can.
+
+use std::borrow::Cow;
+use std::str::FromStr;
+
+/// Widest text that is made: longer lines are tiring to read, however wide the window is.
+pub const WIDEST: usize = 100;
+
+/// Narrowest width that tables are laid out for; narrower windows wrap by themselves.
+pub const NARROWEST: usize = 60;
+
+/// How text may look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Style {
+    /// Whether colours (SGR sequences) may be used.
+    pub color: bool,
+    /// Columns that lines may fill.
+    pub width: usize,
+    /// Whether characters beyond ASCII may be used.
+    pub unicode: bool,
+}
+
+/// What `--color` says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ColorChoice {
+    /// Colours where a terminal reads them.
+    #[default]
+    Auto,
+    /// Colours in files and pipes too.
+    Always,
+    /// None.
+    Never,
+}
+
+impl FromStr for ColorChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "always" => Ok(Self::Always),
+            "never" => Ok(Self::Never),
+            _ => Err(format!("`{text}` is not auto, always or never")),
+        }
+    }
+}
+
+/// What the program knows of where its text goes. Empty variables count as unset.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Output<'a> {
+    /// Whether a terminal reads it.
+    pub is_terminal: bool,
+    /// Columns of that terminal.
+    pub columns: Option<usize>,
+    /// `NO_COLOR`.
+    pub no_color: Option<&'a str>,
+    /// `CLICOLOR_FORCE`.
+    pub clicolor_force: Option<&'a str>,
+    /// `TERM`.
+    pub term: Option<&'a str>,
+    /// The first of `LC_ALL`, `LC_CTYPE` and `LANG` that is set.
+    pub locale: Option<&'a str>,
+}
+
+impl Style {
+    /// Text for files and pipes: no colours, ASCII, [`WIDEST`] columns.
+    pub const PLAIN: Self = Self {
+        color: false,
+        width: WIDEST,
+        unicode: false,
+    };
+
+    /// Decides: `--color` first, then NO_COLOR, then CLICOLOR_FORCE, then what reads the text.
+    #[must_use]
+    pub fn decide(choice: ColorChoice, output: &Output<'_>) -> Self {
+        let set = |variable: Option<&str>| variable.is_some_and(|value| !value.is_empty());
+        let forced = set(output.clicolor_force) && output.clicolor_force != Some("0");
+        let dumb = output.term == Some("dumb");
+        let color = match choice {
+            ColorChoice::Always => true,
+            ColorChoice::Never => false,
+            ColorChoice::Auto if set(output.no_color) => false,
+            ColorChoice::Auto => forced || (output.is_terminal && !dumb),
+        };
+        let unicode = output.locale.is_some_and(|locale| {
+            let locale = locale.to_ascii_lowercase();
+            locale.contains("utf-8") || locale.contains("utf8")
+        });
+        Self {
+            color,
+            width: match output.columns {
+                Some(columns) if output.is_terminal => columns.clamp(NARROWEST, WIDEST),
+                _ => WIDEST,
+            },
+            unicode: unicode && !dumb,
+        }
+    }
+
+    /// Colours a text that holds no sequences yet.
+    pub(crate) fn paint(&self, paint: Paint, text: &str) -> String {
+        if !self.color || text.is_empty() {
+            return text.to_owned();
+        }
+        let code = match paint {
+            Paint::Bold => "1",
+            Paint::Dim => "2",
+            Paint::Good => "32",
+            Paint::Warn => "33",
+            Paint::Bad => "31",
+            Paint::Head => "36",
+        };
+        format!("\x1b[{code}m{text}\x1b[0m")
+    }
+
+    /// One of two spellings.
+    pub(crate) fn glyph(&self, unicode: &'static str, ascii: &'static str) -> &'static str {
+        if self.unicode { unicode } else { ascii }
+    }
+}
+
+/// What a piece of text is, for its colour. The basic colours only: people choose what they look like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Paint {
+    Bold,
+    Dim,
+    Good,
+    Warn,
+    Bad,
+    Head,
+}
+
+/// A text from elsewhere (a host name, a peer's agent, an error) as a terminal may have it.
+///
+/// Control characters, which could move the cursor or set the window's title, and characters that
+/// turn the reading direction are left out; a newline or tab becomes a space.
+#[must_use]
+pub fn clean(text: &str) -> Cow<'_, str> {
+    let harmless = |c: char| !(c.is_control() || turns_direction(c));
+    if text.chars().all(harmless) {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(
+        text.chars()
+            .filter_map(|c| match c {
+                '\n' | '\t' => Some(' '),
+                c => harmless(c).then_some(c),
+            })
+            .collect(),
+    )
+}
+
+/// Embeddings, overrides and isolates of Unicode's bidirectional algorithm (UAX 9).
+fn turns_direction(c: char) -> bool {
+    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Breaks a text at its spaces into lines of at most `width` characters; longer words stay whole.
+pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    for paragraph in text.split('\n') {
+        let mut line = String::new();
+        let mut length = 0;
+        for word in paragraph.split_whitespace() {
+            let word_length = word.chars().count();
+            if length > 0 && length + 1 + word_length > width {
+                lines.push(std::mem::take(&mut line));
+                length = 0;
+            }
+            if length > 0 {
+                line.push(' ');
+                length += 1;
+            }
+            line.push_str(word);
+            length += word_length;
+        }
+        lines.push(line);
+    }
+    lines
+}
+
+/// A text under a first line's prefix: every further line is indented as far as the prefix reaches.
+pub(crate) fn hang(prefix: &str, painted_prefix: &str, text: &str, width: usize) -> String {
+    let indent = prefix.chars().count();
+    let lines = wrap(text, width.saturating_sub(indent).max(20));
+    let separator = format!("\n{}", " ".repeat(indent));
+    format!("{painted_prefix}{}", lines.join(&separator))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn colours_follow_the_option_then_the_variables_then_the_terminal() {
+        use ColorChoice::{Always, Auto, Never};
+        for (choice, terminal, no_color, force, term, want) in [
+            (Auto, true, None, None, Some("xterm"), true),
+            (Auto, false, None, None, Some("xterm"), false),
+            (Auto, true, None, None, Some("dumb"), false),
+            (Auto, true, Some("1"), None, None, false),
+            (Auto, true, Some(""), None, None, true),
+            (Auto, true, Some("1"), Some("1"), None, false),
+            (Auto, false, None, Some("1"), Some("dumb"), true),
+            (Auto, false, None, Some("0"), None, false),
+            (Auto, false, None, Some(""), None, false),
+            (Always, false, Some("1"), None, Some("dumb"), true),
+            (Never, true, None, Some("1"), None, false),
+        ] {
+            let output = Output {
+                is_terminal: terminal,
+                no_color,
+                clicolor_force: force,
+                term,
+                ..Output::default()
+            };
+            let style = Style::decide(choice, &output);
+            assert_eq!(style.color, want, "{choice:?} {output:?}");
+        }
+    }
+
+    #[test]
+    fn width_and_characters_follow_the_terminal() {
+        for (terminal, columns, locale, term, want) in [
+            (true, Some(80), Some("en_US.UTF-8"), None, (80, true)),
+            (true, Some(300), Some("C.utf8"), None, (WIDEST, true)),
+            (true, Some(20), Some("C"), None, (NARROWEST, false)),
+            (false, Some(80), None, None, (WIDEST, false)),
+            (
+                true,
+                None,
+                Some("de_DE.UTF-8"),
+                Some("dumb"),
+                (WIDEST, false),
+            ),
+        ] {
+            let output = Output {
+                is_terminal: terminal,
+                columns,
+                locale,
+                term,
+                ..Output::default()
+            };
+            let style = Style::decide(ColorChoice::Auto, &output);
+            assert_eq!((style.width, style.unicode), want, "{output:?}");
+        }
+    }
+
+    #[test]
+    fn a_host_name_cannot_drive_the_terminal() {
+        assert_eq!(clean("host-1"), "host-1");
+        assert_eq!(clean("a\x1b]0;title\x07b"), "a]0;titleb");
+        assert_eq!(clean("two\nlines\r"), "two lines");
+        assert_eq!(clean("abc\u{202e}fed\u{9b}31m"), "abcfed31m");
+    }
+
+    proptest! {
+        #[test]
+        fn cleaned_text_has_no_control_characters(text in "\\PC*|[\\x00-\\x1f\\x7f-\\u{9f}a-z]*") {
+            prop_assert!(!clean(&text).chars().any(char::is_control));
+        }
+
+        #[test]
+        fn wrapping_keeps_every_word(text in "[a-z \n]{0,200}", width in 5usize..60) {
+            let lines = wrap(&text, width);
+            let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+            prop_assert_eq!(words(&lines.join(" ")), words(&text));
+            for line in lines {
+                prop_assert!(line.len() <= width || !line.contains(' '), "{}", line);
+            }
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! Axes: how values become positions, and which of them get a label.
+
+use linerate_metric::units::format_count;
+
+use crate::words::short;
+
+/// How values are spaced.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Scale {
+    /// Evenly.
+    Linear,
+    /// Every factor of ten takes the same room.
+    Log,
+    /// Shares from 0 to 1: every factor of ten towards 1 takes the same room, so that 90 %, 99 %,
+    /// 99.9 % lie evenly and the tail can be read.
+    Tail,
+}
+
+/// A unit that labels of an axis share.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Unit {
+    pub(crate) name: &'static str,
+    pub(crate) size: f64,
+}
+
+impl Unit {
+    const fn new(name: &'static str, size: f64) -> Self {
+        Self { name, size }
+    }
+
+    /// The unit in which `highest` prints as a number between 1 and 1000.
+    fn largest_below(units: &'static [Self], highest: f64) -> Self {
+        *units
+            .iter()
+            .rev()
+            .find(|unit| highest >= unit.size)
+            .unwrap_or(&units[0])
+    }
+
+    /// For bit rates.
+    pub(crate) fn of_rate(highest: f64) -> Self {
+        const UNITS: &[Unit] = &[
+            Unit::new("b/s", 1.0),
+            Unit::new("kb/s", 1e3),
+            Unit::new("Mb/s", 1e6),
+            Unit::new("Gb/s", 1e9),
+            Unit::new("Tb/s", 1e12),
+        ];
+        Self::largest_below(UNITS, highest)
+    }
+
+    /// For times in nanoseconds; runs of more than ten minutes are read in minutes.
+    pub(crate) fn of_time(highest: f64) -> Self {
+        const UNITS: &[Unit] = &[
+            Unit::new("ns", 1.0),
+            Unit::new("µs", 1e3),
+            Unit::new("ms", 1e6),
+            Unit::new("s", 1e9),
+        ];
+        match highest {
+            h if h > 10.0 * 3600e9 => Self::new("h", 3600e9),
+            h if h > 600e9 => Self::new("min", 60e9),
+            h => Self::largest_below(UNITS, h),
+        }
+    }
+
+    /// Things are not divided: a step between labels is at least one of them.
+    fn least(self, step: f64) -> f64 {
+        if self == Self::COUNT {
+            step.max(1.0)
+        } else {
+            step
+        }
+    }
+
+    /// For numbers of things.
+    pub(crate) const COUNT: Self = Self::new("", 1.0);
+}
+
+/// One axis.
+#[derive(Clone, Debug)]
+pub(crate) struct Axis {
+    /// What is along it, with the unit where the labels have none.
+    pub(crate) label: String,
+    scale: Scale,
+    low: f64,
+    high: f64,
+    unit: Unit,
+}
+
+/// A position with a label.
+#[derive(Debug, PartialEq)]
+pub(super) struct Tick {
+    /// From 0 at the low end to 1 at the high end.
+    pub(super) at: f64,
+    pub(super) label: String,
+}
+
+impl Axis {
+    /// From zero to a round number above `highest`.
+    pub(crate) fn from_zero(label: &str, highest: f64, unit: Unit) -> Self {
+        let highest = if highest > 0.0 { highest } else { unit.size };
+        let step = unit.least(step(highest / 4.0));
+        Self {
+            label: with_unit(label, unit),
+            scale: Scale::Linear,
+            low: 0.0,
+            high: (highest / step).ceil() * step,
+            unit,
+        }
+    }
+
+    /// Exactly from `low` to `high`: for time, whose ends are the run's.
+    pub(crate) fn between(label: &str, low: f64, high: f64, unit: Unit) -> Self {
+        Self {
+            label: with_unit(label, unit),
+            scale: Scale::Linear,
+            low,
+            high: if high > low { high } else { low + unit.size },
+            unit,
+        }
+    }
+
+    /// Times in nanoseconds on a logarithmic axis that holds `low` and `high` with some room.
+    pub(crate) fn log_time(label: &str, low: f64, high: f64) -> Self {
+        let (low, high) = (low.max(1.0), high.max(2.0));
+        // Room above and below, but never a whole decade of nothing.
+        let low = round_down(low);
+        let high = round_up(high.max(low * 1.5));
+        Self {
+            label: label.to_owned(),
+            scale: Scale::Log,
+            low,
+            high,
+            unit: Unit::of_time(low),
+        }
+    }
+
+    /// Percentiles up to the one that a single sample of `samples` stands for.
+    pub(crate) fn tail(label: &str, samples: u64) -> Self {
+        let least_share = 1.0 / (samples.max(10) as f64);
+        Self {
+            label: label.to_owned(),
+            scale: Scale::Tail,
+            low: 0.0,
+            // Half a sample further, so that the longest has its place inside.
+            high: 1.0 - least_share / 2.0,
+            unit: Unit::COUNT,
+        }
+    }
+
+    /// Position from 0 to 1; values outside lie at the ends.
+    pub(crate) fn position(&self, value: f64) -> f64 {
+        let along = |value: f64| match self.scale {
+            Scale::Linear => value,
+            Scale::Log => value.max(f64::MIN_POSITIVE).log10(),
+            Scale::Tail => -(1.0 - value.min(self.high)).log10(),
+        };
+        let (low, high) = (along(self.low), along(self.high));
+        ((along(value) - low) / (high - low)).clamp(0.0, 1.0)
+    }
+
+    /// Whether lengths from its low end are amounts.
+    pub(super) fn starts_at_zero(&self) -> bool {
+        self.scale == Scale::Linear && self.low == 0.0
+    }
+
+    /// Labels for an axis that is `room` long, each of which takes about `each`.
+    pub(super) fn ticks(&self, room: f64, each: f64) -> Vec<Tick> {
+        let most = (room / each).floor().max(2.0);
+        let values = match self.scale {
+            Scale::Linear => self.linear_values(most),
+            Scale::Log => self.log_values(most),
+            Scale::Tail => return self.tail_ticks(most),
+        };
+        values
+            .into_iter()
+            .map(|value| Tick {
+                at: self.position(value),
+                label: match self.scale {
+                    Scale::Log => {
+                        let unit = Unit::of_time(value * 1.000_001);
+                        format!("{} {}", short(value / unit.size), unit.name)
+                    }
+                    _ if self.unit == Unit::COUNT => format_count(value as u64),
+                    _ => short(value / self.unit.size),
+                },
+            })
+            .collect()
+    }
+
+    fn linear_values(&self, most: f64) -> Vec<f64> {
+        let step = self.unit.least(step((self.high - self.low) / most));
+        let first = (self.low / step).ceil();
+        let last = (self.high / step * 1.000_000_1).floor();
+        let mut values = Vec::new();
+        let mut at = first;
+        while at <= last {
+            values.push(at * step);
+            at += 1.0;
+        }
+        values
+    }
+
+    /// 1, 2, 5 of every decade while there is room for them, else the decades.
+    fn log_values(&self, most: f64) -> Vec<f64> {
+        let decades = self.low.log10().floor() as i32..=self.high.log10().ceil() as i32;
+        for factors in [&[1.0, 2.0, 5.0][..], &[1.0]] {
+            let values: Vec<f64> = decades
+                .clone()
+                .flat_map(|decade| factors.iter().map(move |f| f * 10f64.powi(decade)))
+                .filter(|value| (self.low * 0.999..=self.high * 1.001).contains(value))
+                .collect();
+            if (values.len() as f64) <= most || (factors.len() == 1 && values.len() > 1) {
+                return values;
+            }
+        }
+        vec![self.low, self.high]
+    }
+
+    fn tail_ticks(&self, most: f64) -> Vec<Tick> {
+        let mut shares = vec![(0.0, "0".to_owned()), (0.5, "50".to_owned())];
+        let mut left = 0.1;
+        let mut digits = 0;
+        while 1.0 - left < self.high {
+            let label = match digits {
+                0 => "90".to_owned(),
+                n => format!("{:.*}", n - 1, 100.0 - 100.0 * left),
+            };
+            shares.push((1.0 - left, label));
+            left /= 10.0;
+            digits += 1;
+        }
+        // 50 lies close to 0 on this axis, so it is the first to go.
+        if shares.len() as f64 > most {
+            shares.remove(1);
+        }
+        shares
+            .into_iter()
+            .map(|(share, label)| Tick {
+                at: self.position(share),
+                label: format!("{label} %"),
+            })
+            .collect()
+    }
+}
+
+fn with_unit(label: &str, unit: Unit) -> String {
+    match (label, unit.name) {
+        (label, "") => label.to_owned(),
+        ("", name) => name.to_owned(),
+        (label, name) => format!("{label}, {name}"),
+    }
+}
+
+/// The smallest of 1, 2, 5 times a power of ten that is not below `least`.
+fn step(least: f64) -> f64 {
+    let power = 10f64.powf(least.log10().floor());
+    for factor in [1.0, 2.0, 5.0] {
+        if factor * power >= least * 0.999_999 {
+            return factor * power;
+        }
+    }
+    10.0 * power
+}
+
+fn round_up(value: f64) -> f64 {
+    step(value)
+}
+
+fn round_down(value: f64) -> f64 {
+    let power = 10f64.powf(value.log10().floor());
+    for factor in [5.0, 2.0] {
+        if factor * power <= value * 1.000_001 {
+            return factor * power;
+        }
+    }
+    power
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn labels(axis: &Axis, room: f64, each: f64) -> Vec<String> {
+        let ticks = axis.ticks(room, each);
+        ticks.into_iter().map(|tick| tick.label).collect()
+    }
+
+    #[test]
+    fn linear_axes_end_at_round_numbers() {
+        let axis = Axis::from_zero("", 61.2e9, Unit::of_rate(61.2e9));
+        assert_eq!(axis.label, "Gb/s");
+        assert_eq!(labels(&axis, 220.0, 40.0), ["0", "20", "40", "60", "80"]);
+        let nothing = Axis::from_zero("lost", 0.0, Unit::COUNT);
+        assert_eq!(labels(&nothing, 100.0, 40.0), ["0", "1"]);
+    }
+
+    #[test]
+    fn log_axes_label_what_there_is_room_for() {
+        let axis = Axis::log_time("", 41_300.0, 1_430_000.0);
+        let all = [
+            "20 µs", "50 µs", "100 µs", "200 µs", "500 µs", "1 ms", "2 ms",
+        ];
+        assert_eq!(labels(&axis, 300.0, 30.0), all);
+        assert_eq!(labels(&axis, 100.0, 30.0), ["100 µs", "1 ms"]);
+    }
+
+    #[test]
+    fn the_tail_axis_is_stretched() {
+        let axis = Axis::tail("", 100_000);
+        assert_eq!(
+            labels(&axis, 700.0, 50.0),
+            [
+                "0 %", "50 %", "90 %", "99 %", "99.9 %", "99.99 %", "99.999 %"
+            ]
+        );
+        let nine = axis.position(0.99) - axis.position(0.9);
+        let next = axis.position(0.999) - axis.position(0.99);
+        assert!((nine - next).abs() < 1e-9);
+        assert_eq!(axis.position(1.0), 1.0);
+    }
+
+    proptest! {
+        #[test]
+        fn ticks_are_few_and_inside(low in 1.0f64..1e12, factor in 1.0f64..1e6, room in 100.0f64..900.0) {
+            let high = low * factor;
+            for axis in [
+                Axis::from_zero("", high, Unit::COUNT),
+                Axis::between("", low, high, Unit::COUNT),
+                Axis::log_time("", low, high),
+                Axis::tail("", low as u64),
+            ] {
+                let ticks = axis.ticks(room, 40.0);
+                prop_assert!(ticks.len() <= 26, "{axis:?} {ticks:?}");
+                for pair in ticks.windows(2) {
+                    prop_assert!(pair[0].at < pair[1].at, "{axis:?} {ticks:?}");
+                    prop_assert!(pair[0].label != pair[1].label, "{axis:?} {ticks:?}");
+                }
+                prop_assert!((0.0..=1.0).contains(&axis.position(high)));
+            }
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! A chart with two axes.
+
+use std::fmt::Write;
+
+use super::axis::Axis;
+use super::{CHARACTER, COLORS, Plot, Size, downsample, escape, number, open};
+
+/// A chart with two axes.
+pub(crate) struct Chart {
+    /// What it shows; its accessible name too.
+    pub(crate) title: String,
+    /// Whether it is drawn less high, since it stands beside a more important one.
+    pub(crate) low: bool,
+    pub(crate) x: Axis,
+    pub(crate) y: Axis,
+    pub(crate) series: Vec<Series>,
+    /// Stretches of x that are set apart.
+    pub(crate) shades: Vec<Shade>,
+    /// Values of y that others are held against.
+    pub(crate) references: Vec<Reference>,
+}
+
+/// Marks of one colour with one name.
+pub(crate) struct Series {
+    pub(crate) name: String,
+    pub(crate) mark: Mark,
+}
+
+/// How values are drawn.
+pub(crate) enum Mark {
+    /// Points joined by a line.
+    Line(Vec<(f64, f64)>),
+    /// A value over each span `(from, to, value)`, joined where spans meet.
+    Step(Vec<(f64, f64, f64)>),
+    /// A column over each span, from zero.
+    Bars(Vec<(f64, f64, f64)>),
+}
+
+/// A stretch of x that is set apart.
+pub(crate) struct Shade {
+    pub(crate) from: f64,
+    pub(crate) to: f64,
+    pub(crate) label: &'static str,
+}
+
+/// A value of y that others are held against.
+pub(crate) struct Reference {
+    pub(crate) value: f64,
+    pub(crate) label: String,
+}
+
+/// Height of a chart that is less important.
+const LOW: f64 = 180.0;
+const TOP: f64 = 26.0;
+const BOTTOM: f64 = 44.0;
+const RIGHT: f64 = 16.0;
+
+impl Chart {
+    /// Draws it.
+    pub(crate) fn draw(&self, mut size: Size) -> String {
+        if self.low {
+            size.height = LOW;
+        }
+        let height = size.height - TOP - BOTTOM;
+        let y_ticks = self.y.ticks(height, 30.0);
+        let longest = y_ticks
+            .iter()
+            .map(|tick| tick.label.chars().count())
+            .max()
+            .unwrap_or(1);
+        let left = longest as f64 * CHARACTER + 14.0;
+        let plot = Plot {
+            left,
+            top: TOP,
+            width: size.width - left - RIGHT,
+            height,
+        };
+        let mut out = String::new();
+        open(&mut out, size, size.height, &self.title, Some(plot));
+        self.frame(&mut out, plot, &y_ticks);
+        for (position, series) in self.series.iter().enumerate() {
+            write!(
+                out,
+                "<g class=\"s{position} c{}\">{}</g>",
+                position % COLORS,
+                self.mark(&series.mark, plot)
+            )
+            .expect("a string takes all that is written");
+        }
+        for reference in &self.references {
+            self.reference(&mut out, plot, reference);
+        }
+        out.push_str("</svg>");
+        out
+    }
+
+    fn frame(&self, out: &mut String, plot: Plot, y_ticks: &[super::axis::Tick]) {
+        let mut put = |text: std::fmt::Arguments<'_>| {
+            out.write_fmt(text)
+                .expect("a string takes all that is written");
+        };
+        let bottom = plot.top + plot.height;
+        for shade in &self.shades {
+            let (from, to) = (
+                plot.x(self.x.position(shade.from)),
+                plot.x(self.x.position(shade.to)),
+            );
+            put(format_args!(
+                "<rect class=\"shade\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/>",
+                number(from),
+                number(plot.top),
+                number(to - from),
+                number(plot.height)
+            ));
+            if to - from > shade.label.len() as f64 * CHARACTER {
+                put(format_args!(
+                    "<text class=\"tick mid\" x=\"{}\" y=\"{}\">{}</text>",
+                    number(f64::midpoint(from, to)),
+                    number(plot.top + 14.0),
+                    escape(shade.label)
+                ));
+            }
+        }
+        let mut grid = String::new();
+        for tick in y_ticks {
+            let y = plot.y(tick.at);
+            write!(
+                grid,
+                "M{} {}h{}",
+                number(plot.left),
+                number(y),
+                number(plot.width)
+            )
+            .expect("a string takes all that is written");
+            put(format_args!(
+                "<text class=\"tick end\" x=\"{}\" y=\"{}\">{}</text>",
+                number(plot.left - 8.0),
+                number(y + 4.0),
+                escape(&tick.label)
+            ));
+        }
+        put(format_args!("<path class=\"grid\" d=\"{grid}\"/>"));
+        put(format_args!(
+            "<path class=\"axis\" d=\"M{} {}h{}\"/>",
+            number(plot.left),
+            number(bottom),
+            number(plot.width)
+        ));
+        // Labels that would touch the one before are left out; the room is judged by their length.
+        let mut taken = f64::NEG_INFINITY;
+        for tick in self.x.ticks(plot.width, 56.0) {
+            let half = tick.label.chars().count() as f64 * CHARACTER / 2.0;
+            let x = plot.x(tick.at);
+            let (middle, class) = if x + half > plot.left + plot.width + RIGHT {
+                (plot.left + plot.width + RIGHT, "tick end")
+            } else {
+                (x, "tick mid")
+            };
+            if x - half < taken + 6.0 {
+                continue;
+            }
+            taken = x + half;
+            put(format_args!(
+                "<path class=\"axis\" d=\"M{} {}v4\"/><text class=\"{class}\" x=\"{}\" y=\"{}\">{}</text>",
+                number(x),
+                number(bottom),
+                number(middle),
+                number(bottom + 18.0),
+                escape(&tick.label)
+            ));
+        }
+        put(format_args!(
+            "<text class=\"label\" x=\"0\" y=\"14\">{}</text>",
+            escape(&self.y.label)
+        ));
+        put(format_args!(
+            "<text class=\"label end\" x=\"{}\" y=\"{}\">{}</text>",
+            number(plot.left + plot.width),
+            number(bottom + 38.0),
+            escape(&self.x.label)
+        ));
+    }
+
+    fn mark(&self, mark: &Mark, plot: Plot) -> String {
+        let at = |x: f64, y: f64| (plot.x(self.x.position(x)), plot.y(self.y.position(y)));
+        let columns = plot.width as usize;
+        match mark {
+            Mark::Line(points) => {
+                let points: Vec<_> = points.iter().map(|&(x, y)| at(x, y)).collect();
+                let mut points = downsample::line(&points, columns);
+                drop_invisible(&mut points);
+                path("line", &points)
+            }
+            Mark::Step(spans) if spans.len() > columns => {
+                // More spans than pixels: the mean as a line, and how far the values reach around it.
+                let few = downsample::spans(spans, columns / 2);
+                let reach = band(few.iter().map(|&(x, low, _, high)| {
+                    let ((x, low), (_, high)) = (at(x, low), at(x, high));
+                    (x, low, high)
+                }));
+                let mean: Vec<_> = few.iter().map(|&(x, _, mean, _)| at(x, mean)).collect();
+                reach + &path("line", &mean)
+            }
+            Mark::Step(spans) => {
+                // Where spans do not meet nothing is known: the line breaks.
+                let pieces = spans.chunk_by(|a, b| b.0 <= a.1);
+                let mut out = String::new();
+                for piece in pieces {
+                    let points: Vec<_> = piece
+                        .iter()
+                        .flat_map(|&(from, to, value)| [at(from, value), at(to, value)])
+                        .collect();
+                    // An area speaks of amounts, which a logarithmic axis does not show; several
+                    // of them would only cover each other.
+                    if self.y.starts_at_zero() && self.series.len() == 1 {
+                        out.push_str(&area(&points, plot));
+                    }
+                    out.push_str(&path("line", &points));
+                }
+                out
+            }
+            Mark::Bars(spans) => {
+                let mut out = String::new();
+                // Of several spans in one pixel the tallest stands: a spike must not vanish.
+                let spans: Vec<_> = if spans.len() > columns {
+                    let width = (self.x_span(spans)) / columns as f64;
+                    downsample::spans(spans, columns / 2)
+                        .into_iter()
+                        .map(|(x, _, _, highest)| (x - width / 2.0, x + width / 2.0, highest))
+                        .collect()
+                } else {
+                    spans.clone()
+                };
+                for (from, to, value) in spans {
+                    let ((left, top), (right, _)) = (at(from, value), at(to, value));
+                    if value <= 0.0 {
+                        continue;
+                    }
+                    let gap = ((right - left) * 0.15).min(3.0);
+                    write!(
+                        out,
+                        "<rect class=\"bar\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/>",
+                        number(left + gap),
+                        number(top),
+                        number((right - left - 2.0 * gap).max(1.0)),
+                        number((plot.top + plot.height - top).max(1.0))
+                    )
+                    .expect("a string takes all that is written");
+                }
+                out
+            }
+        }
+    }
+
+    fn x_span(&self, spans: &[(f64, f64, f64)]) -> f64 {
+        match (spans.first(), spans.last()) {
+            (Some(first), Some(last)) => last.1 - first.0,
+            _ => 0.0,
+        }
+    }
+
+    fn reference(&self, out: &mut String, plot: Plot, reference: &Reference) {
+        let y = plot.y(self.y.position(reference.value));
+        // Below the line when there is no room above it.
+        let text = if y - plot.top < 18.0 {
+            y + 15.0
+        } else {
+            y - 6.0
+        };
+        write!(
+            out,
+            "<path class=\"reference\" d=\"M{} {}h{}\"/><text class=\"note end\" x=\"{}\" y=\"{}\">{}</text>",
+            number(plot.left),
+            number(y),
+            number(plot.width),
+            number(plot.left + plot.width - 4.0),
+            number(text),
+            escape(&reference.label)
+        )
+        .expect("a string takes all that is written");
+    }
+}
+
+impl Plot {
+    fn x(&self, position: f64) -> f64 {
+        self.left + position * self.width
+    }
+
+    fn y(&self, position: f64) -> f64 {
+        self.top + (1.0 - position) * self.height
+    }
+}
+
+/// Leaves out points that lie within half a pixel of the one before; the last one stays.
+fn drop_invisible(points: &mut Vec<(f64, f64)>) {
+    let Some(last) = points.pop() else { return };
+    let mut kept = (f64::NEG_INFINITY, f64::NEG_INFINITY);
+    points.retain(|&(x, y)| {
+        let visible = (x - kept.0).abs() >= 0.5 || (y - kept.1).abs() >= 0.5;
+        if visible {
+            kept = (x, y);
+        }
+        visible
+    });
+    points.push(last);
+}
+
+fn path(class: &str, points: &[(f64, f64)]) -> String {
+    format!("<path class=\"{class}\" d=\"{}\"/>", line_to(points))
+}
+
+fn line_to(points: &[(f64, f64)]) -> String {
+    let mut d = String::new();
+    for (position, &(x, y)) in points.iter().enumerate() {
+        d.push(if position == 0 { 'M' } else { 'L' });
+        d.push_str(&number(x));
+        d.push(' ');
+        d.push_str(&number(y));
+    }
+    d
+}
+
+fn area(points: &[(f64, f64)], plot: Plot) -> String {
+    let (Some(first), Some(last)) = (points.first(), points.last()) else {
+        return String::new();
+    };
+    let bottom = number(plot.top + plot.height);
+    format!(
+        "<path class=\"area\" d=\"{}L{} {bottom}L{} {bottom}Z\"/>",
+        line_to(points),
+        number(last.0),
+        number(first.0)
+    )
+}
+
+fn band(points: impl Iterator<Item = (f64, f64, f64)>) -> String {
+    let points: Vec<_> = points.collect();
+    let mut outline: Vec<_> = points.iter().map(|&(x, _, high)| (x, high)).collect();
+    outline.extend(points.iter().rev().map(|&(x, low, _)| (x, low)));
+    format!("<path class=\"band\" d=\"{}Z\"/>", line_to(&outline))
+}

@@ -1,0 +1,96 @@
+//! Fewer points that look the same: what a pixel column holds comes down to its lowest and highest.
+
+/// At most four points for each of `columns` columns: the first, lowest, highest and last in their order.
+///
+/// `points` ascend in x. A line through the result covers the same pixels as one through all of them.
+pub(crate) fn line(points: &[(f64, f64)], columns: usize) -> Vec<(f64, f64)> {
+    if points.len() <= columns * 2 {
+        return points.to_vec();
+    }
+    let mut kept = Vec::with_capacity(columns * 4);
+    for part in parts(points, columns, |point| point.0) {
+        let lowest = extreme(part, |a, b| a < b);
+        let highest = extreme(part, |a, b| a > b);
+        let mut positions = [0, lowest, highest, part.len() - 1];
+        positions.sort_unstable();
+        let mut last = usize::MAX;
+        for position in positions {
+            if position != last {
+                kept.push(part[position]);
+            }
+            last = position;
+        }
+    }
+    kept
+}
+
+/// For values over spans: the lowest, the mean and the highest in each of `columns` columns.
+pub(crate) fn spans(values: &[(f64, f64, f64)], columns: usize) -> Vec<(f64, f64, f64, f64)> {
+    parts(values, columns, |span| span.0)
+        .map(|part| {
+            let (first, last) = (part[0], part[part.len() - 1]);
+            let mean = part.iter().map(|span| span.2).sum::<f64>() / part.len() as f64;
+            let lowest = part.iter().map(|span| span.2).fold(f64::INFINITY, f64::min);
+            let highest = part
+                .iter()
+                .map(|span| span.2)
+                .fold(f64::NEG_INFINITY, f64::max);
+            (f64::midpoint(first.0, last.1), lowest, mean, highest)
+        })
+        .collect()
+}
+
+/// The points of each column that has some.
+fn parts<T>(
+    points: &[T],
+    columns: usize,
+    x: impl Fn(&T) -> f64 + Copy,
+) -> impl Iterator<Item = &[T]> {
+    let low = points.first().map_or(0.0, x);
+    let high = points.last().map_or(0.0, x);
+    let width = ((high - low) / columns as f64).max(f64::MIN_POSITIVE);
+    let column = move |point: &T| ((x(point) - low) / width).floor() as usize;
+    points.chunk_by(move |a, b| column(a).min(columns - 1) == column(b).min(columns - 1))
+}
+
+fn extreme(part: &[(f64, f64)], better: impl Fn(f64, f64) -> bool) -> usize {
+    let mut best = 0;
+    for (position, point) in part.iter().enumerate() {
+        if better(point.1, part[best].1) {
+            best = position;
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_million_points_become_few_and_keep_their_spike() {
+        let mut points: Vec<_> = (0..1_000_000).map(|n| (f64::from(n), 1.0)).collect();
+        points[654_321].1 = 99.0;
+        let kept = line(&points, 800);
+        assert!(kept.len() <= 3_200, "{}", kept.len());
+        assert!(kept.contains(&(654_321.0, 99.0)));
+    }
+
+    proptest! {
+        #[test]
+        fn extremes_and_order_are_kept(values in prop::collection::vec(-1e6f64..1e6, 1..3_000), columns in 1usize..50) {
+            let points: Vec<_> = values.iter().enumerate().map(|(n, &v)| (n as f64, v)).collect();
+            let kept = line(&points, columns);
+            let extremes = |points: &[(f64, f64)]| {
+                points.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), point| {
+                    (low.min(point.1), high.max(point.1))
+                })
+            };
+            prop_assert_eq!(extremes(&kept), extremes(&points));
+            prop_assert!(kept.windows(2).all(|pair| pair[0].0 < pair[1].0));
+            prop_assert!(kept.len() <= points.len());
+            prop_assert_eq!(kept.last(), points.last());
+        }
+    }
+}

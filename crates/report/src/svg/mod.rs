@@ -1,0 +1,96 @@
+//! Charts as SVG that follows the page's theme: colours are classes, never values.
+//!
+//! A chart is drawn twice, for a wide page and for a phone: scaling one drawing would make its text
+//! too small on the one or too large on the other.
+
+mod axis;
+mod bars;
+mod chart;
+mod downsample;
+
+pub(crate) use axis::{Axis, Unit};
+pub(crate) use bars::{Bar, BarChart};
+pub(crate) use chart::{Chart, Mark, Reference, Series, Shade};
+
+use std::fmt::Write;
+
+/// Colours that series take in turn; the page defines as many (`style.css`).
+pub(crate) const COLORS: usize = 6;
+
+/// The size of a drawing in its own units, which are CSS pixels where it is not scaled.
+#[derive(Clone, Copy)]
+pub(crate) struct Size {
+    pub(crate) class: &'static str,
+    pub(crate) width: f64,
+    pub(crate) height: f64,
+}
+
+/// For pages from 640 px on.
+pub(crate) const WIDE: Size = Size {
+    class: "wide",
+    width: 860.0,
+    height: 290.0,
+};
+
+/// For phones of 360 to 430 px.
+pub(crate) const NARROW: Size = Size {
+    class: "narrow",
+    width: 350.0,
+    height: 250.0,
+};
+
+/// Width of a character of a label on average, for the room it needs: the page's font at 12 px.
+const CHARACTER: f64 = 6.7;
+
+/// Characters that mean something in HTML and SVG, made harmless; control characters are left out.
+pub(crate) fn escape(text: &str) -> String {
+    let text = crate::style::clean(text);
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// A coordinate with one decimal, which is finer than screens show.
+fn number(value: f64) -> String {
+    let text = format!("{value:.1}");
+    text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
+}
+
+fn open(out: &mut String, size: Size, height: f64, title: &str, plot: Option<Plot>) {
+    let data = plot.map_or(String::new(), |plot| {
+        format!(
+            " data-plot=\"{} {} {} {}\"",
+            number(plot.left),
+            number(plot.top),
+            number(plot.width),
+            number(plot.height)
+        )
+    });
+    let title = escape(title);
+    write!(
+        out,
+        "<svg class=\"{}\" viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{title}\"{data}><title>{title}</title>",
+        size.class,
+        number(size.width),
+        number(height),
+    )
+    .expect("a string takes all that is written");
+}
+
+/// Where the marks are, in the drawing's units.
+#[derive(Clone, Copy)]
+struct Plot {
+    left: f64,
+    top: f64,
+    width: f64,
+    height: f64,
+}

@@ -1,0 +1,173 @@
+//! Several runs together: repeats as medians with intervals, different measurements side by side.
+
+use linerate_metric::expect::{FIGURES, Unit};
+use linerate_metric::set::RunSet;
+
+use super::table::table;
+use super::{SHOWN, and_more, note, sentence_note};
+use crate::style::{Paint, Style, clean, wrap};
+use crate::words::{self, or_unknown};
+
+/// What several runs say: for repeats the median and interval of every figure, otherwise one row a
+/// measurement with a sentence on what its figure means.
+#[must_use]
+pub fn set(set: &RunSet, style: &Style) -> String {
+    let mut blocks = Vec::new();
+    if set.interrupted {
+        blocks.push(sentence_note(
+            "interrupted: what follows was measured until then",
+            style,
+            style.width,
+        ));
+    }
+    if set.result.figures.is_empty() {
+        blocks.push(measurements(set, style));
+        let sentences: Vec<_> = words::headline(&set.runs)
+            .iter()
+            .flat_map(|sentence| wrap(sentence, style.width))
+            .collect();
+        if !sentences.is_empty() {
+            blocks.push(sentences.join("\n"));
+        }
+    } else {
+        blocks.push(repeats(set, style));
+    }
+    blocks.extend(notes(set, style));
+    blocks.retain(|block| !block.is_empty());
+    blocks.join("\n\n")
+}
+
+fn repeats(set: &RunSet, style: &Style) -> String {
+    let figures = &set.result.figures;
+    let runs = figures
+        .values()
+        .map(|estimate| estimate.runs)
+        .max()
+        .unwrap_or(0);
+    let title = set.runs.first().map_or_else(String::new, |run| {
+        format!("{}: ", clean(&words::title(&run.plan)))
+    });
+    let mut text = style.paint(Paint::Bold, &format!("{title}median of {runs} runs"));
+    text.push('\n');
+    // Fewer runs cannot carry a 95 % interval: then low and high are the extremes.
+    let (low, high) = if runs < 6 {
+        ("lowest", "highest")
+    } else {
+        ("95 % from", "to")
+    };
+    let rows = FIGURES
+        .iter()
+        .filter_map(|figure| Some((figure, figures.get(figure.name)?)))
+        .map(|(figure, estimate)| {
+            // The median of a count may lie between two of them.
+            let format = |value: f64| match figure.unit {
+                Unit::Count => words::short(value),
+                unit => unit.format(value),
+            };
+            vec![
+                figure.name.to_owned(),
+                format(estimate.median),
+                format(estimate.low),
+                format(estimate.high),
+            ]
+        })
+        .collect();
+    text.push_str(&table(&["figure", "median", low, high], rows, 1, style));
+    for name in ["goodput", "p50"] {
+        let Some(figure) = FIGURES
+            .iter()
+            .find(|f| f.name == name && figures.contains_key(name))
+        else {
+            continue;
+        };
+        let mut values: Vec<_> = set
+            .runs
+            .iter()
+            .take(SHOWN)
+            .map(|run| {
+                or_unknown((figure.read)(&run.summary), |value| {
+                    figure.unit.format(value)
+                })
+            })
+            .collect();
+        if set.runs.len() > SHOWN {
+            values.push(and_more(set.runs.len() - SHOWN, style));
+        }
+        let prefix = format!("{name} of each run: ");
+        text.push_str("\n\n");
+        text.push_str(&crate::style::hang(
+            &prefix,
+            &prefix,
+            &values.join(", "),
+            style.width,
+        ));
+    }
+    text
+}
+
+/// Columns of the measurement's name before its figure.
+const NAME_WIDTH: usize = 34;
+
+fn measurements(set: &RunSet, style: &Style) -> String {
+    let rows = words::measurements(&set.runs);
+    let name_width = rows
+        .iter()
+        .map(|row| row.name.chars().count())
+        .max()
+        .unwrap_or(0)
+        .clamp("measurement".len(), NAME_WIDTH);
+    let figure_width = rows
+        .iter()
+        .map(|row| row.figure.len())
+        .max()
+        .unwrap_or(0)
+        .max("result".len());
+    let indent = name_width + 2 + figure_width + 2;
+    let head = format!(
+        "{:<name_width$}  {:>figure_width$}  what it means",
+        "measurement", "result"
+    );
+    let mut lines = vec![style.paint(Paint::Head, &head)];
+    for row in rows {
+        let meaning = wrap(
+            &clean(&row.meaning),
+            style.width - indent.min(style.width - 24),
+        );
+        let name = clean(&row.name);
+        let mut name_lines = wrap(&name, name_width).into_iter();
+        for (position, meaning) in meaning.iter().enumerate() {
+            let name = name_lines.next().unwrap_or_default();
+            let figure = if position == 0 {
+                row.figure.as_str()
+            } else {
+                ""
+            };
+            let figure = format!("{figure:>figure_width$}");
+            let line = format!(
+                "{name:<name_width$}  {}  {meaning}",
+                style.paint(Paint::Bold, &figure)
+            );
+            lines.push(line.trim_end().to_owned());
+        }
+        lines.extend(name_lines);
+    }
+    lines.join("\n")
+}
+
+/// The set's own notes, then the doubts of its runs: each once, with the runs that it is about.
+fn notes(set: &RunSet, style: &Style) -> Option<String> {
+    let mut notes: Vec<_> = set
+        .result
+        .notes
+        .iter()
+        .map(|text| sentence_note(&clean(text), style, style.width))
+        .collect();
+    for (doubt, names) in words::doubts(&set.runs) {
+        let mut doubt = doubt.clone();
+        if names.len() < set.runs.len() {
+            doubt.why = format!("{}: {}", names.join("; "), doubt.why);
+        }
+        notes.push(note(&doubt, style, style.width));
+    }
+    (!notes.is_empty()).then(|| notes.join("\n"))
+}

@@ -1,0 +1,446 @@
+//! Plans and records in words, the same on every surface. Texts here are not cleaned or escaped: the
+//! surface that shows them does that.
+
+use linerate_metric::plan::{Cpus, Direction, Ends, Kind, Plan, Protocol, Wait};
+use linerate_metric::record::{Doubt, Record, Summary};
+use linerate_metric::units::{
+    format_bit_rate, format_bytes, format_count, format_nanos, format_per_second, format_share,
+};
+
+/// The sign for what is not known.
+pub(crate) const UNKNOWN: &str = "-";
+
+/// A value, or the sign for one that is not known.
+pub(crate) fn or_unknown<T>(value: Option<T>, format: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| UNKNOWN.to_owned(), format)
+}
+
+/// `10.77.0.2:5201`, `[fd00::1]:5201`.
+pub(crate) fn address(host: &str, port: u16) -> String {
+    if host.contains(':') && !host.starts_with('[') {
+        format!("[{host}]:{port}")
+    } else {
+        format!("{host}:{port}")
+    }
+}
+
+/// `TCP send to 10.77.0.2:5201`.
+pub(crate) fn title(plan: &Plan) -> String {
+    let far = address(&plan.host, plan.port);
+    match plan.kind {
+        Kind::Latency => format!("{} round trips with {far}", plan.protocol),
+        Kind::Throughput => match directions(plan) {
+            Ways::Send => format!("{} send to {far}", plan.protocol),
+            Ways::Receive => format!("{} receive from {far}", plan.protocol),
+            Ways::Both => format!("{} both ways with {far}", plan.protocol),
+        },
+    }
+}
+
+/// What a run is called beside others: its label, or what it does.
+pub(crate) fn name(record: &Record) -> String {
+    if let Some(label) = &record.label {
+        return label.clone();
+    }
+    let plan = &record.plan;
+    match plan.kind {
+        Kind::Latency => {
+            let wait = plan.wait.as_ref().map_or(String::new(), |wait| {
+                if wait.near == wait.far {
+                    format!(", {}", waiting(wait.near))
+                } else {
+                    format!(", {} and {}", waiting(wait.near), waiting(wait.far))
+                }
+            });
+            format!("{} round trips{wait}", plan.protocol)
+        }
+        Kind::Throughput => {
+            let way = match directions(plan) {
+                Ways::Send => "sending",
+                Ways::Receive => "receiving",
+                Ways::Both => "both ways",
+            };
+            format!("{} {way}", plan.protocol)
+        }
+    }
+}
+
+pub(crate) enum Ways {
+    Send,
+    Receive,
+    Both,
+}
+
+pub(crate) fn directions(plan: &Plan) -> Ways {
+    match (plan.flows(Direction::Send), plan.flows(Direction::Receive)) {
+        (true, true) => Ways::Both,
+        (false, true) => Ways::Receive,
+        _ => Ways::Send,
+    }
+}
+
+/// `blocking`.
+pub(crate) fn waiting(wait: Wait) -> String {
+    match wait {
+        Wait::Block => "blocking".to_owned(),
+        Wait::Spin => "spinning".to_owned(),
+    }
+}
+
+/// `near blocks on any core, far spins on core 1`.
+pub(crate) fn ends(near: &str, far: &str, wait: &Ends<Wait>, cpu: &Ends<Cpus>) -> String {
+    let one = |name: &str, wait: Wait, cpu: &Cpus| {
+        let verb = match wait {
+            Wait::Block => "blocks",
+            Wait::Spin => "spins",
+        };
+        format!("{name} {verb} on {}", cores(cpu))
+    };
+    format!(
+        "{}, {}",
+        one(near, wait.near, &cpu.near),
+        one(far, wait.far, &cpu.far)
+    )
+}
+
+/// `any core`, `core 1`, `cores 0-3`.
+fn cores(cpus: &Cpus) -> String {
+    match cpus.0.len() {
+        0 => "any core".to_owned(),
+        1 => format!("core {cpus}"),
+        _ => format!("cores {cpus}"),
+    }
+}
+
+/// The plan beyond its title: streams, length, sizes, and what was asked for.
+pub(crate) fn details(plan: &Plan) -> Vec<String> {
+    let mut words = vec![match plan.streams {
+        1 => "1 stream".to_owned(),
+        n => format!("{} streams", format_count(n.into())),
+    }];
+    match (
+        plan.kind,
+        plan.round_trips,
+        plan.amount_bytes,
+        plan.duration_ns,
+    ) {
+        (Kind::Latency, Some(count), _, _) => {
+            words.push(format!("{} round trips", format_count(count)));
+        }
+        (Kind::Throughput, _, Some(bytes), _) => words.push(format_bytes(bytes)),
+        (_, _, _, Some(time)) => words.push(duration(time)),
+        _ => {}
+    }
+    if plan.omit_ns > 0 {
+        words.push(format!("first {} omitted", duration(plan.omit_ns)));
+    }
+    // A UDP payload of 0 is one that the path has yet to settle.
+    if plan.payload_bytes > 0 {
+        let unit = match (plan.kind, plan.protocol) {
+            (Kind::Latency, _) => "messages",
+            (Kind::Throughput, Protocol::Tcp) => "writes",
+            (Kind::Throughput, Protocol::Udp) => "datagrams",
+        };
+        words.push(format!("{} {unit}", format_bytes(plan.payload_bytes)));
+    }
+    words.extend(plan.congestion_control.clone());
+    words.extend(
+        plan.rate_bps
+            .map(|rate| format!("at {} a stream", format_bit_rate(rate as f64))),
+    );
+    words.extend(
+        plan.window_bytes
+            .map(|bytes| format!("{} socket buffers", format_bytes(bytes))),
+    );
+    words.extend(plan.bind.as_ref().map(|bind| format!("from {bind}")));
+    if plan.stack.near != "kernel" || plan.stack.far != "kernel" {
+        words.push(format!("stack {}", plan.stack));
+    }
+    words
+}
+
+/// `10 s`, `1.5 s`, `500 ms`: a length that somebody chose, without digits that say nothing.
+pub(crate) fn duration(nanoseconds: u64) -> String {
+    let (unit, name) = match nanoseconds {
+        n if n >= 1_000_000_000 => (1e9, "s"),
+        n if n >= 1_000_000 => (1e6, "ms"),
+        n if n >= 1_000 => (1e3, "us"),
+        _ => (1.0, "ns"),
+    };
+    format!("{} {name}", short(nanoseconds as f64 / unit))
+}
+
+/// Up to three decimals, and no zeros at the end.
+pub(crate) fn short(value: f64) -> String {
+    let text = format!("{value:.3}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    if text == "-0" {
+        "0".to_owned()
+    } else {
+        text.to_owned()
+    }
+}
+
+/// `7.9x`, with the digits that such a ratio can carry.
+pub(crate) fn times(ratio: f64) -> String {
+    if ratio >= 9.95 {
+        format!("{ratio:.0}x")
+    } else {
+        format!("{ratio:.1}x")
+    }
+}
+
+/// The main figures of some runs in sentences, one for each protocol and kind, in the runs' order.
+pub(crate) fn headline(runs: &[Record]) -> Vec<String> {
+    let mut sentences = Vec::new();
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        sentences.extend(throughput_sentence(runs, protocol));
+    }
+    for protocol in [Protocol::Udp, Protocol::Tcp] {
+        sentences.extend(latency_sentence(runs, protocol));
+    }
+    sentences
+}
+
+/// `TCP carried 61.2 Gb/s out and 58.9 Gb/s back.`
+fn throughput_sentence(runs: &[Record], protocol: Protocol) -> Option<String> {
+    // Of several runs of one way the best is told; all of them stand below.
+    let best = |direction: Direction| {
+        runs.iter()
+            .filter(|run| run.kind == Kind::Throughput && run.plan.protocol == protocol)
+            .flat_map(|run| &run.directions)
+            .filter(|figures| figures.direction == direction)
+            .filter_map(|figures| Some((figures.summary.goodput_bps?, &figures.summary)))
+            .max_by(|a, b| a.0.total_cmp(&b.0))
+    };
+    let lost = |loss: Option<f64>| match loss {
+        Some(loss) if loss > 0.0 => {
+            format!(" with {} lost", format_share(loss))
+        }
+        _ => String::new(),
+    };
+    let way = |(rate, summary): (f64, &Summary), word: &str| {
+        format!(
+            "{}{word}{}",
+            format_bit_rate(rate),
+            lost(summary.loss_fraction)
+        )
+    };
+    let text = match (best(Direction::Send), best(Direction::Receive)) {
+        (Some(send), Some(receive)) => {
+            format!("{} and {}", way(send, " out"), way(receive, " back"))
+        }
+        (Some(send), None) => way(send, ""),
+        (None, Some(receive)) => way(receive, " back"),
+        (None, None) => return None,
+    };
+    Some(format!("{protocol} carried {text}."))
+}
+
+/// `Half of all UDP round trips took 48.3 us or less blocking, 6.10 us spinning: 7.9x faster.`
+fn latency_sentence(runs: &[Record], protocol: Protocol) -> Option<String> {
+    let runs: Vec<_> = runs
+        .iter()
+        .filter(|run| run.kind == Kind::Latency && run.plan.protocol == protocol)
+        .filter_map(|run| Some((run, run.summary.rtt_ns?.p50)))
+        .collect();
+    let waited = |wanted: Wait| {
+        runs.iter()
+            .find(|(run, _)| run.plan.wait == Some(Ends::both(wanted)))
+            .map(|&(_, p50)| p50)
+    };
+    if let (Some(block), Some(spin)) = (waited(Wait::Block), waited(Wait::Spin)) {
+        return Some(format!(
+            "Half of all {protocol} round trips took {} or less when the ends sleep while they wait, {} when they never sleep{}.",
+            format_nanos(block as f64),
+            format_nanos(spin as f64),
+            faster(block, spin),
+        ));
+    }
+    let &(run, p50) = runs.first()?;
+    let p99 = run.summary.rtt_ns?.p99;
+    Some(format!(
+        "Half of all {protocol} round trips took {} or less, 99 of 100 took {} or less.",
+        format_nanos(p50 as f64),
+        format_nanos(p99 as f64),
+    ))
+}
+
+/// `: 7.9x faster`, where the ratio says that.
+pub(crate) fn faster(slow: u64, fast: u64) -> String {
+    if fast == 0 || slow <= fast {
+        return String::new();
+    }
+    format!(": {} faster", times(slow as f64 / fast as f64))
+}
+
+/// A measurement as one row: what it is called, its main figure, and what that means.
+pub(crate) struct Measurement<'a> {
+    pub(crate) run: &'a Record,
+    pub(crate) name: String,
+    pub(crate) figure: String,
+    pub(crate) meaning: String,
+}
+
+/// One row a run; two for a run both ways.
+pub(crate) fn measurements(runs: &[Record]) -> Vec<Measurement<'_>> {
+    runs.iter().flat_map(|run| rows(run, runs)).collect()
+}
+
+fn rows<'a>(run: &'a Record, runs: &[Record]) -> Vec<Measurement<'a>> {
+    let name = name(run);
+    match run.kind {
+        Kind::Latency => vec![Measurement {
+            run,
+            name,
+            figure: or_unknown(run.summary.rtt_ns, |rtt| format_nanos(rtt.p50 as f64)),
+            meaning: round_trip_meaning(run, runs),
+        }],
+        Kind::Throughput if run.directions.len() > 1 => run
+            .directions
+            .iter()
+            .map(|way| Measurement {
+                run,
+                name: format!("{name}: {}", way.direction),
+                figure: or_unknown(way.summary.goodput_bps, format_bit_rate),
+                meaning: goodput_meaning(run, &way.summary),
+            })
+            .collect(),
+        Kind::Throughput => vec![Measurement {
+            run,
+            name,
+            figure: or_unknown(run.summary.goodput_bps, format_bit_rate),
+            meaning: goodput_meaning(run, &run.summary),
+        }],
+    }
+}
+
+fn goodput_meaning(run: &Record, summary: &Summary) -> String {
+    if summary.goodput_bps.is_none() {
+        return match summary.offered_bps {
+            Some(rate) => format!(
+                "nobody knows what arrived; {} were sent",
+                format_bit_rate(rate)
+            ),
+            None => "nobody knows what arrived".to_owned(),
+        };
+    }
+    let mut text = format!(
+        "{} goodput: payload that arrived per second",
+        run.plan.protocol
+    );
+    match run.plan.protocol {
+        Protocol::Tcp => {
+            if let Some(count) = summary.retransmits {
+                text.push_str(&match count {
+                    0 => "; nothing had to be sent again".to_owned(),
+                    1 => "; 1 segment had to be sent again".to_owned(),
+                    n => format!("; {} segments had to be sent again", format_count(n)),
+                });
+            }
+        }
+        Protocol::Udp => {
+            if let Some(rate) = summary.packets_per_second {
+                text.push_str(&format!(
+                    ", as {} datagrams of {}",
+                    format_per_second(rate),
+                    format_bytes(run.plan.payload_bytes)
+                ));
+            }
+            if let Some(loss) = summary.loss_fraction {
+                text.push_str(&if loss > 0.0 {
+                    format!("; {} of what was sent did not arrive", format_share(loss))
+                } else {
+                    "; nothing was lost".to_owned()
+                });
+            }
+        }
+    }
+    text
+}
+
+fn round_trip_meaning(run: &Record, runs: &[Record]) -> String {
+    let Some(rtt) = run.summary.rtt_ns else {
+        return "no question was answered".to_owned();
+    };
+    let mut text = format!(
+        "half of the questions had their answer within this, 99 of 100 within {}",
+        format_nanos(rtt.p99 as f64)
+    );
+    let wait = run.plan.wait.as_ref();
+    if wait == Some(&Ends::both(Wait::Block)) {
+        text.push_str("; both ends sleep while they wait");
+    }
+    if wait == Some(&Ends::both(Wait::Spin)) {
+        text.push_str("; neither end ever sleeps");
+        let blocking = runs.iter().find(|other| {
+            other.kind == Kind::Latency
+                && other.plan.protocol == run.plan.protocol
+                && other.plan.payload_bytes == run.plan.payload_bytes
+                && other.plan.wait == Some(Ends::both(Wait::Block))
+        });
+        if let Some(slow) = blocking.and_then(|other| other.summary.rtt_ns) {
+            text.push_str(&faster(slow.p50, rtt.p50));
+            if slow.p50 > rtt.p50 {
+                text.push_str(" than blocking");
+            }
+        }
+    }
+    text
+}
+
+/// Every doubt of some runs once, with the names of the runs that have it.
+pub(crate) fn doubts(runs: &[Record]) -> Vec<(&Doubt, Vec<String>)> {
+    let mut found: Vec<(&Doubt, Vec<String>)> = Vec::new();
+    for run in runs {
+        for doubt in &run.validity {
+            match found.iter_mut().find(|(known, _)| *known == doubt) {
+                Some((_, names)) => names.push(name(run)),
+                None => found.push((doubt, vec![name(run)])),
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chosen_lengths_print_short() {
+        for (nanoseconds, want) in [
+            (10_000_000_000, "10 s"),
+            (1_500_000_000, "1.5 s"),
+            (500_000_000, "500 ms"),
+            (20_000, "20 us"),
+            (0, "0 ns"),
+        ] {
+            assert_eq!(duration(nanoseconds), want);
+        }
+    }
+
+    #[test]
+    fn ends_say_how_they_wait_and_where() {
+        let wait = "block/spin".parse().unwrap();
+        for (cpu, want) in [
+            (
+                Ends::default(),
+                "near blocks on any core, far spins on any core",
+            ),
+            (
+                "0/1-2".parse().unwrap(),
+                "near blocks on core 0, far spins on cores 1-2",
+            ),
+        ] {
+            assert_eq!(ends("near", "far", &wait, &cpu), want);
+        }
+    }
+
+    #[test]
+    fn addresses_of_both_families() {
+        assert_eq!(address("10.0.0.1", 7), "10.0.0.1:7");
+        assert_eq!(address("fd00::1", 7), "[fd00::1]:7");
+        assert_eq!(address("[fd00::1]", 7), "[fd00::1]:7");
+    }
+}
