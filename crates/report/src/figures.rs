@@ -207,7 +207,6 @@ pub(crate) fn cpu_words(cost: &CpuCost) -> String {
 
 fn times(count: u64) -> String {
     match count {
-        0 => "never".to_owned(),
         1 => "once".to_owned(),
         n => format!("{} times", format_count(n)),
     }

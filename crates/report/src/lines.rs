@@ -83,10 +83,8 @@ impl Lines {
             } => {
                 let shape = Shape::of(plan);
                 self.tests.entry(event.test).or_default().shape = Some(shape);
-                // A new run names its columns again; the tests of a server share them.
-                if !self.serving {
-                    self.header = None;
-                }
+                // After other lines the columns are named again.
+                self.header = None;
                 let (near, far) = if self.serving {
                     ("client", "server")
                 } else {
@@ -107,17 +105,19 @@ impl Lines {
             What::Doubted { doubt } => text::note(doubt, &self.style, self.text_width(event.test)),
             What::Finished { record } => {
                 self.tests.remove(&event.test);
+                self.header = None;
                 if !self.serving {
                     return None;
                 }
-                text::summary(record, &self.style)
+                text::summary(record, &self.narrowed(event.test))
             }
             What::Failed { problem } => {
                 self.tests.remove(&event.test);
+                self.header = None;
                 if !self.serving {
                     return None;
                 }
-                text::problem(problem, &self.style)
+                text::problem(problem, &self.narrowed(event.test))
             }
         };
         Some(self.numbered(event.test, &text))
@@ -170,11 +170,15 @@ impl Lines {
             out.push('\n');
         }
         let mut line = join(shape.columns(), |column| (column.cell)(shape, interval));
-        if interval.counted_at == CountedAt::Sender {
-            line.push_str("  (counted at the sender)");
+        // Round trips are always counted where they were asked.
+        let sent = shape.kind == Kind::Throughput && interval.counted_at == CountedAt::Sender;
+        match (sent, interval.omitted) {
+            (false, false) => {}
+            (true, false) => line.push_str("  (sent)"),
+            (false, true) => line.push_str("  (omitted)"),
+            (true, true) => line.push_str("  (sent, omitted)"),
         }
         if interval.omitted {
-            line.push_str("  (omitted)");
             line = self.dim(&line);
         }
         out.push_str(&line);
@@ -183,6 +187,13 @@ impl Lines {
 
     fn dim(&self, text: &str) -> String {
         self.style.paint(Paint::Dim, text)
+    }
+
+    fn narrowed(&self, test: u32) -> Style {
+        Style {
+            width: self.text_width(test),
+            ..self.style
+        }
     }
 
     fn text_width(&self, test: u32) -> usize {
@@ -228,10 +239,10 @@ const fn column(
     }
 }
 
-const TIME: Column = column("time", 17, |shape, i| {
+const TIME: Column = column("seconds", 13, |shape, i| {
     let at = |ns: u64| format!("{:.*}", shape.decimals, ns as f64 / 1e9);
     // The dash stays in its column as the numbers grow.
-    format!("{:>7}-{:<7} s", at(i.start_ns), at(i.end_ns))
+    format!("{:>6}-{:<6}", at(i.start_ns), at(i.end_ns))
 });
 const DIRECTION: Column = Column {
     heading: "way",
@@ -239,7 +250,7 @@ const DIRECTION: Column = Column {
     left: true,
     cell: |_, i| i.direction.to_string(),
 };
-const TRANSFERRED: Column = column("transferred", 11, |_, i| format_bytes(i.bytes));
+const TRANSFERRED: Column = column("payload", 9, |_, i| format_bytes(i.bytes));
 const RATE: Column = column("goodput", 9, |_, i| {
     or_unknown(seconds(i), |s| format_bit_rate(i.bytes as f64 * 8.0 / s))
 });

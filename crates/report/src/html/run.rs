@@ -22,7 +22,7 @@ pub(super) fn section(run: &Record) -> String {
     );
     let mut details = words::details(&run.plan);
     if let Some(wait) = &run.plan.wait {
-        details.push(words::ends("near", "far", wait, &run.plan.cpu));
+        details.push(words::ends("client", "server", wait, &run.plan.cpu));
     }
     out.push_str(&format!(
         "<p class=\"muted\">{}: {}</p>\n",

@@ -46,7 +46,7 @@ fn heading(record: &Record, style: &Style) -> String {
     let mut details = words::details(plan).join(", ");
     if let Some(wait) = &plan.wait {
         details.push_str("; ");
-        details.push_str(&words::ends("near", "far", wait, &plan.cpu));
+        details.push_str(&words::ends("client", "server", wait, &plan.cpu));
     }
     lines.extend(
         wrap(&clean(&details), style.width)

@@ -1,0 +1,337 @@
+//! Every text as people see it. After a wanted change: `INSTA_UPDATE=always cargo test -p linerate-report --test golden`.
+
+mod samples;
+
+use insta::assert_snapshot;
+use linerate_metric::event::{Event, Problem, What};
+use linerate_metric::expect::Expectation;
+use linerate_metric::record::{Doubt, Record};
+use linerate_report::lines::Lines;
+use linerate_report::{Style, html, stream, text};
+
+const UNICODE: Style = Style {
+    unicode: true,
+    ..Style::PLAIN
+};
+const COLOR: Style = Style {
+    color: true,
+    ..UNICODE
+};
+const SMALL: Style = Style {
+    width: 64,
+    ..Style::PLAIN
+};
+
+/// What the engine tells of a run.
+fn events(test: u32, record: &Record) -> Vec<Event> {
+    let mut all = vec![
+        What::Connected {
+            peer: "10.77.0.2:5201".to_owned(),
+            agent: "linerate 0.1.0".to_owned(),
+        },
+        What::Started {
+            plan: Box::new(record.plan.clone()),
+            wait: record.plan.wait.clone().unwrap_or_else(samples::block_spin),
+            cpu: record.plan.cpu.clone(),
+            because: None,
+        },
+    ];
+    all.extend(record.intervals.iter().map(|interval| What::Interval {
+        interval: Box::new(interval.clone()),
+    }));
+    all.extend(record.validity.iter().map(|doubt| What::Doubted {
+        doubt: doubt.clone(),
+    }));
+    all.push(What::Finished {
+        record: Box::new(record.clone()),
+    });
+    all.into_iter().map(|what| Event { test, what }).collect()
+}
+
+fn lines(mut lines: Lines, events: &[Event]) -> String {
+    let lines: Vec<_> = events
+        .iter()
+        .filter_map(|event| lines.event(event))
+        .collect();
+    let text = lines.join("\n");
+    for line in text.lines() {
+        assert!(line.chars().count() <= 100, "too long: {line}");
+        assert_eq!(line, line.trim_end(), "blank at the end");
+    }
+    text
+}
+
+#[test]
+fn live_lines_of_a_client() {
+    let client = || Lines::new(Style::PLAIN);
+    assert_snapshot!(
+        "lines_tcp",
+        lines(client(), &events(1, &samples::tcp_send()))
+    );
+    assert_snapshot!(
+        "lines_udp_both",
+        lines(client(), &events(1, &samples::udp_both()))
+    );
+    assert_snapshot!(
+        "lines_latency",
+        lines(client(), &events(1, &samples::latency_spinning()))
+    );
+    assert_snapshot!(
+        "lines_far_unknown",
+        lines(client(), &events(1, &samples::far_unknown()))
+    );
+}
+
+#[test]
+fn live_lines_of_a_server_carry_the_test() {
+    let tcp = events(3, &samples::tcp_send());
+    let udp = events(4, &samples::udp_both());
+    let mut all = vec![Event {
+        test: 0,
+        what: What::Ready {
+            port: 5201,
+            addresses: vec!["0.0.0.0".to_owned(), "::".to_owned()],
+        },
+    }];
+    // Two tests side by side: the columns are named again when they change.
+    all.extend(tcp[..5].iter().cloned());
+    all.extend(udp[..6].iter().cloned());
+    all.extend(tcp[11..].iter().cloned());
+    all.push(Event {
+        test: 4,
+        what: What::Failed {
+            problem: Problem::new(
+                "nothing was heard for 10 s",
+                "10.77.0.1:40522",
+                "look whether the client still runs",
+            ),
+        },
+    });
+    assert_snapshot!("lines_server", lines(Lines::serving(Style::PLAIN), &all));
+}
+
+#[test]
+fn an_interval_without_its_start_is_still_told() {
+    let record = samples::udp_both();
+    let interval = Event {
+        test: 1,
+        what: What::Interval {
+            interval: Box::new(record.intervals[0].clone()),
+        },
+    };
+    let text = lines(Lines::new(Style::PLAIN), &[interval]);
+    assert!(text.contains("packets/s"), "{text}");
+}
+
+#[test]
+fn summaries() {
+    for (name, record, style) in [
+        ("summary_tcp", samples::tcp_send(), Style::PLAIN),
+        ("summary_udp_both", samples::udp_both(), Style::PLAIN),
+        ("summary_latency", samples::latency_blocking(), Style::PLAIN),
+        ("summary_many_streams", samples::ten_streams(), UNICODE),
+        ("summary_interrupted", samples::interrupted(), Style::PLAIN),
+        ("summary_far_unknown", samples::far_unknown(), Style::PLAIN),
+        ("summary_color", samples::udp_both(), COLOR),
+        ("summary_hostile", samples::hostile(), Style::PLAIN),
+    ] {
+        assert_snapshot!(name, text::summary(&record, &style).replace('\x1b', "ESC"));
+    }
+}
+
+#[test]
+fn sets() {
+    assert_snapshot!("set_demo", text::set(&samples::demo(), &Style::PLAIN));
+    assert_snapshot!("set_demo_small", text::set(&samples::demo(), &SMALL));
+    assert_snapshot!("set_repeats", text::set(&samples::repeats(), &Style::PLAIN));
+}
+
+#[test]
+fn hosts() {
+    let hosts = [samples::client(), samples::board()];
+    assert_snapshot!("hosts", text::hosts(&hosts, &Style::PLAIN));
+}
+
+#[test]
+fn examinations() {
+    let found = samples::examination();
+    assert_snapshot!("examination", text::examination(&found, &Style::PLAIN));
+    assert_snapshot!("examination_unicode", text::examination(&found, &UNICODE));
+}
+
+#[test]
+fn verdicts() {
+    let record = samples::latency_blocking();
+    let verdicts: Vec<_> = ["p99<100us", "p50<10us", "p99.9>=1us"]
+        .iter()
+        .map(|text| text.parse::<Expectation>().unwrap().judge(&record.summary))
+        .collect();
+    assert_snapshot!(text::verdicts(&verdicts, &Style::PLAIN), @r"
+    holds   p99<100us   p99 = 55.4 us
+    missed  p50<10us    p50 = 48.5 us
+    holds   p99.9>=1us  p99.9 = 140 us
+    ");
+}
+
+#[test]
+fn problems() {
+    let problem = Problem::new(
+        "connection refused",
+        "10.77.0.2:5201",
+        "start `linerate server` there",
+    );
+    assert_snapshot!(text::problem(&problem, &Style::PLAIN), @r"
+    error: 10.77.0.2:5201: connection refused
+    help:  start `linerate server` there
+    ");
+}
+
+#[test]
+fn every_event_is_one_line_of_json() {
+    let now = "2026-11-21T14:40:43.5Z".parse().unwrap();
+    let record = samples::latency_spinning();
+    for event in events(1, &record) {
+        let line = stream::line(&event, now);
+        assert!(!line.contains('\n'));
+        let back: Event = serde_json::from_str(&line).unwrap();
+        assert_eq!(back, event);
+    }
+    let ready = Event {
+        test: 0,
+        what: What::Ready {
+            port: 5201,
+            addresses: vec!["::".to_owned()],
+        },
+    };
+    assert_snapshot!(stream::line(&ready, now), @r#"{"schema":"linerate/event/1","time":"2026-11-21T14:40:43.5Z","test":0,"event":"ready","port":5201,"addresses":["::"]}"#);
+    let doubted = Event {
+        test: 1,
+        what: What::Doubted {
+            doubt: Doubt::new("cores-shared", "both ends share 2 cores"),
+        },
+    };
+    assert_snapshot!(stream::line(&doubted, now), @r#"{"schema":"linerate/event/1","time":"2026-11-21T14:40:43.5Z","test":1,"event":"doubted","doubt":{"doubt":"cores-shared","why":"both ends share 2 cores"}}"#);
+}
+
+/// The page without what makes it long: style, script, paths and rows of data.
+fn skeleton(page: &str) -> String {
+    let mut out = String::new();
+    let mut rest = page;
+    for (open, close) in [("<style>\n", "</style>"), ("<script>\n", "</script>")] {
+        let (before, inside) = rest.split_once(open).unwrap();
+        let (_, after) = inside.split_once(close).unwrap();
+        out.push_str(before);
+        out.push_str(open);
+        out.push_str("...");
+        out.push_str(close);
+        rest = after;
+    }
+    out.push_str(rest);
+    let mut lean = String::new();
+    let mut rest = out.as_str();
+    while let Some((before, inside)) = rest.split_once(" d=\"") {
+        lean.push_str(before);
+        lean.push_str(" d=\"...");
+        rest = &inside[inside.find('"').unwrap()..];
+    }
+    lean.push_str(rest);
+    lean.replace("><", ">\n<")
+}
+
+#[test]
+fn the_page() {
+    let mut record = samples::udp_both();
+    record.intervals.truncate(4);
+    let page = html::report("UDP", &[record], &["one note".to_owned()]);
+    assert_snapshot!("page", skeleton(&page));
+}
+
+/// Tags that stand alone in what is written here.
+const VOID: &[&str] = &["meta", "input", "path", "rect", "!doctype"];
+
+/// The tags of a page, each of which must close what was opened last.
+fn tags(page: &str) -> Result<usize, String> {
+    let mut open = Vec::new();
+    let mut count = 0;
+    let mut rest = page;
+    while let Some(start) = rest.find('<') {
+        let end = start + rest[start..].find('>').ok_or("a tag without an end")?;
+        let tag = &rest[start + 1..end];
+        rest = &rest[end + 1..];
+        let name = tag.split(|c: char| c.is_whitespace()).next().unwrap_or("");
+        if let Some(closed) = name.strip_prefix('/') {
+            let opened = open.pop();
+            if opened != Some(closed) {
+                return Err(format!("</{closed}> closes {opened:?}"));
+            }
+        } else if !VOID.contains(&name.trim_end_matches('/')) {
+            count += 1;
+            open.push(name);
+            if name == "script" || name == "style" {
+                let close = format!("</{name}>");
+                rest = &rest[rest.find(&close).ok_or("an open script")?..];
+            }
+        }
+    }
+    if open.is_empty() {
+        Ok(count)
+    } else {
+        Err(format!("left open: {open:?}"))
+    }
+}
+
+#[test]
+fn pages_are_whole_load_nothing_and_escape_everything() {
+    let demo = samples::demo();
+    let odd = [
+        samples::hostile(),
+        samples::far_unknown(),
+        samples::interrupted(),
+        samples::ten_streams(),
+    ];
+    let evil = "<img src=x onerror=alert(1)>".to_owned();
+    for page in [
+        html::report("demo", &demo.runs, &demo.result.notes),
+        html::report(&evil, &odd, std::slice::from_ref(&evil)),
+        html::report("nothing", &[], &[]),
+    ] {
+        let tags = tags(&page).unwrap_or_else(|error| panic!("{error}"));
+        assert!(tags > 10);
+        assert!(!page.contains("alert(1)</script>"));
+        assert!(!page.contains("<img"));
+        assert!(!page.contains('\x1b'));
+        assert_eq!(page.matches("<script>").count(), 1);
+        assert!(page.contains("default-src 'none'"));
+        for loads in ["src=\"", "href=\"http", "url(", "@import", "<link"] {
+            assert!(!page.contains(loads), "{loads}");
+        }
+        assert!(
+            !page.contains("NaN") && !page.contains("\"inf"),
+            "a figure that is no number"
+        );
+        let drawings = page.matches("<svg").count();
+        assert_eq!(page.matches("role=\"img\"").count(), drawings);
+        assert_eq!(page.matches("<title>").count(), drawings + 1);
+    }
+}
+
+#[test]
+fn a_long_run_makes_a_small_page() {
+    let mut record = samples::tcp_send();
+    let one = record.intervals.pop().unwrap();
+    record.intervals = (0..1_000_000)
+        .map(|n| linerate_metric::record::Interval {
+            start_ns: n * 1_000_000,
+            end_ns: (n + 1) * 1_000_000,
+            bytes: if n == 654_321 {
+                40_000_000
+            } else {
+                7_000_000 + n % 977
+            },
+            retransmits: Some(u64::from(n == 700_000)),
+            ..one.clone()
+        })
+        .collect();
+    let page = html::report("long", &[record], &[]);
+    assert!(page.len() < 300_000, "{} bytes", page.len());
+}
