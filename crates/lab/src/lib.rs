@@ -1,1 +1,29 @@
-//! Room lab.
+//! Networks to test on: hosts, switches and shaped links out of network namespaces, bridges and veth
+//! pairs; without root through a user namespace; gone when dropped or killed, without a trace.
+//!
+//! [`Lab::up`] builds a [`Topology`] inside this process. [`up`], [`list`], [`exec`] and [`down`] are
+//! for labs that outlive a command: a process of their own holds them. Nothing here measures, and
+//! nothing touches the machine's own network.
+#![forbid(unsafe_code)]
+
+pub mod topology;
+
+pub mod layout;
+
+mod offload;
+mod shape;
+
+mod check;
+mod error;
+mod info;
+mod lab;
+mod namespace;
+mod netlink;
+mod privilege;
+
+pub use check::CheckResult;
+pub use error::LabError;
+pub use info::{HostInfo, InterfaceInfo, LabInfo, LinkInfo};
+pub use lab::{Lab, LabHost};
+pub use privilege::{enter_user_namespace, privileged};
+pub use topology::{Topology, TopologyError};

@@ -1,0 +1,324 @@
+//! Proof that a lab is what was asked for: every host reaches every other, and every link has its
+//! properties, read back from the kernel.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::error::LabError;
+use crate::lab::Lab;
+use crate::netlink::{LinkState, Netlink, QdiscState};
+use crate::offload::Offload;
+use crate::shape::{Netem, TokenBucket};
+use crate::topology::Link;
+
+/// How long hosts have to reach each other, plus eight times the delays of all links. A carrier can
+/// take a second to be noticed, as the kernel looks at them once a second.
+const REACH: Duration = Duration::from_secs(5);
+/// How long an unanswered question waits before it is asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
+
+/// One property of a lab and whether it holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckResult {
+    /// What was looked at: `link client-s1, interface eth0 of client`.
+    pub subject: String,
+    /// `mtu`, `rate`, `gso`, `offload tso`, `reaches server`, ...
+    pub property: String,
+    /// What was asked for.
+    pub asked: String,
+    /// What is there; `None` when nothing is.
+    pub found: Option<String>,
+}
+
+impl CheckResult {
+    /// Whether what is there is what was asked for.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.found.as_ref() == Some(&self.asked)
+    }
+}
+
+impl fmt::Display for CheckResult {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            subject,
+            property,
+            asked,
+            found,
+        } = self;
+        match found {
+            Some(found) if self.holds() => write!(f, "{subject}: {property} is {found}"),
+            Some(found) => write!(f, "{subject}: {property} is {found} instead of {asked}"),
+            None => write!(f, "{subject}: {property} is missing (asked for: {asked})"),
+        }
+    }
+}
+
+/// Checks everything.
+pub(crate) fn check(lab: &Lab) -> Result<Vec<CheckResult>, LabError> {
+    let mut results = links(lab)?;
+    results.extend(reach(lab)?);
+    Ok(results)
+}
+
+/// Reads every end of every link back.
+fn links(lab: &Lab) -> Result<Vec<CheckResult>, LabError> {
+    let mut results = Vec::new();
+    for (link, ends) in lab.topology().links.iter().zip(&lab.layout().links) {
+        for (name, end) in link.between.iter().zip(ends) {
+            let interface = &end.interface;
+            let subject = format!("link {}, interface {interface} of {name}", link.label());
+            let found = lab.space(end.node).run(|| read(link, interface))??;
+            results.extend(
+                found
+                    .into_iter()
+                    .map(|(property, asked, found)| CheckResult {
+                        subject: subject.clone(),
+                        property,
+                        asked,
+                        found,
+                    }),
+            );
+        }
+    }
+    Ok(results)
+}
+
+/// (property, asked, found)
+type Line = (String, String, Option<String>);
+
+/// Runs inside the namespace of the interface.
+fn read(link: &Link, interface: &str) -> Result<Vec<Line>, LabError> {
+    let mut netlink = Netlink::open()?;
+    let state = netlink.link(interface)?;
+    let qdiscs = netlink.qdiscs(state.index)?;
+    let mut lines = vec![
+        line("mtu", link.mtu(), Some(state.mtu)),
+        line("state", "up", Some(if state.up { "up" } else { "down" })),
+    ];
+    lines.extend(sizes(link, &state));
+    lines.extend(shape(link, &qdiscs));
+    if !link.offloads.is_empty() {
+        // Any socket will do: its namespace is what counts.
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
+            .map_err(|error| LabError::system("open a socket", error))?;
+        for (name, &on) in &link.offloads {
+            let word = |on: bool| if on { "on" } else { "off" };
+            let found =
+                Offload::parse(name).and_then(|one| one.read(socket.as_fd(), interface).ok());
+            lines.push(line(&format!("offload {name}"), word(on), found.map(word)));
+        }
+    }
+    Ok(lines)
+}
+
+fn line(property: &str, asked: impl ToString, found: Option<impl ToString>) -> Line {
+    (
+        property.to_owned(),
+        asked.to_string(),
+        found.map(|found| found.to_string()),
+    )
+}
+
+fn sizes(link: &Link, state: &LinkState) -> Vec<Line> {
+    let Some(gso) = link.gso_bytes() else {
+        return Vec::new();
+    };
+    vec![
+        line("gso", gso, state.gso),
+        line("gro", gso, state.gro),
+        line("gso for IPv4", gso, state.gso_ipv4),
+        line("gro for IPv4", gso, state.gro_ipv4),
+    ]
+}
+
+fn shape(link: &Link, qdiscs: &[QdiscState]) -> Vec<Line> {
+    let mut lines = Vec::new();
+    if let Some(asked) = TokenBucket::of(link) {
+        let found = qdiscs
+            .iter()
+            .find(|qdisc| qdisc.kind == "tbf")
+            .and_then(|qdisc| TokenBucket::decode(&qdisc.options));
+        let bits = |bucket: TokenBucket| format!("{} bit/s", bucket.rate * 8);
+        let bytes = |bucket: TokenBucket| format!("{} bytes", bucket.limit);
+        lines.push(line("rate", bits(asked), found.map(bits)));
+        lines.push(line("queue", bytes(asked), found.map(bytes)));
+    }
+    if Netem::of(link).is_some() {
+        let found = qdiscs.iter().find(|qdisc| qdisc.kind == "netem");
+        lines.push(line("delay and loss", "netem", found.map(|one| &one.kind)));
+    }
+    lines
+}
+
+/// A host's socket for asking and answering.
+struct Speaker {
+    host: usize,
+    socket: UdpSocket,
+}
+
+/// A question from one host to an address of another.
+struct Question {
+    from: usize,
+    to: usize,
+    address: IpAddr,
+    answered: bool,
+}
+
+const ASKED: u8 = 1;
+const ANSWERED: u8 = 2;
+
+/// Lets every host ask every address of every other, all at once, until all have answered.
+///
+/// Datagrams to sockets of our own, as ping needs a privilege where `ping_group_range` is empty.
+fn reach(lab: &Lab) -> Result<Vec<CheckResult>, LabError> {
+    let mut speakers = Vec::new();
+    for (host, one) in lab.hosts().iter().enumerate() {
+        let any: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
+        let families = if one.address_v6().is_some() { 2 } else { 1 };
+        for any in any.into_iter().take(families) {
+            let socket = one
+                .namespace()
+                .run(|| {
+                    let socket = UdpSocket::bind((any, 0))?;
+                    socket.set_nonblocking(true)?;
+                    Ok(socket)
+                })?
+                .map_err(|error: io::Error| {
+                    LabError::system(format!("open a socket in host {}", one.name()), error)
+                })?;
+            speakers.push(Speaker { host, socket });
+        }
+    }
+    let mut questions = questions(lab);
+    let delays: Duration = lab.topology().links.iter().filter_map(|l| l.delay).sum();
+    let deadline = Instant::now() + REACH + delays * 8;
+    converse(&speakers, &mut questions, deadline)
+        .map_err(|error| LabError::system("let the hosts reach each other", error))?;
+    Ok(questions
+        .iter()
+        .map(|question| CheckResult {
+            subject: format!("host {}", lab.hosts()[question.from].name()),
+            property: format!(
+                "reaching {} ({})",
+                lab.hosts()[question.to].name(),
+                question.address
+            ),
+            asked: "possible".to_owned(),
+            found: Some(
+                if question.answered {
+                    "possible"
+                } else {
+                    "impossible"
+                }
+                .to_owned(),
+            ),
+        })
+        .collect())
+}
+
+fn questions(lab: &Lab) -> Vec<Question> {
+    let mut questions = Vec::new();
+    for from in 0..lab.hosts().len() {
+        for (to, far) in lab.hosts().iter().enumerate().filter(|(to, _)| *to != from) {
+            for interface in far.interfaces() {
+                let v6 = interface.address_v6.map(IpAddr::V6);
+                let addresses = [Some(IpAddr::V4(interface.address)), v6];
+                questions.extend(addresses.into_iter().flatten().map(|address| Question {
+                    from,
+                    to,
+                    address,
+                    answered: false,
+                }));
+            }
+        }
+    }
+    questions
+}
+
+fn converse(speakers: &[Speaker], questions: &mut [Question], deadline: Instant) -> io::Result<()> {
+    let family = |speaker: &Speaker| speaker.socket.local_addr().map(|own| own.is_ipv6());
+    let speaker = |host: usize, v6: bool| {
+        let mut both = speakers.iter().filter(|speaker| speaker.host == host);
+        both.find(|speaker| family(speaker).is_ok_and(|own| own == v6))
+    };
+    while questions.iter().any(|question| !question.answered) && Instant::now() < deadline {
+        for (number, question) in questions.iter().enumerate() {
+            let v6 = question.address.is_ipv6();
+            let ends = (speaker(question.from, v6), speaker(question.to, v6));
+            if let (false, (Some(near), Some(far))) = (question.answered, ends) {
+                let mut text = vec![ASKED];
+                text.extend((number as u64).to_be_bytes());
+                let port = far.socket.local_addr()?.port();
+                // Unreachable now may be reachable in a moment; the deadline decides.
+                let _ = near.socket.send_to(&text, (question.address, port));
+            }
+        }
+        listen(speakers, questions, Instant::now() + ASK_AGAIN)?;
+    }
+    Ok(())
+}
+
+/// Answers questions and notes answers until `until` or until all are answered.
+fn listen(speakers: &[Speaker], questions: &mut [Question], until: Instant) -> io::Result<()> {
+    while questions.iter().any(|question| !question.answered) {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        let mut waiting: Vec<PollFd<'_>> = speakers
+            .iter()
+            .map(|speaker| PollFd::new(&speaker.socket, PollFlags::IN))
+            .collect();
+        let timeout = Timespec {
+            tv_sec: 0,
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        match poll(&mut waiting, Some(&timeout)) {
+            Ok(0) => return Ok(()),
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for speaker in speakers {
+            drain(speaker, questions);
+        }
+    }
+    Ok(())
+}
+
+fn drain(speaker: &Speaker, questions: &mut [Question]) {
+    let mut text = [0; 16];
+    // An error other than "nothing there" is a refused earlier packet: it comes once, and asking
+    // again follows.
+    while let Ok((length, from)) = speaker.socket.recv_from(&mut text) {
+        let Some((&kind, number)) = text[..length].split_first() else {
+            continue;
+        };
+        let Ok(number) = number.try_into().map(u64::from_be_bytes) else {
+            continue;
+        };
+        let question = usize::try_from(number)
+            .ok()
+            .and_then(|number| questions.get_mut(number));
+        match (kind, question) {
+            (ASKED, Some(question)) if question.to == speaker.host => {
+                answer(speaker, from, number);
+            }
+            (ANSWERED, Some(question)) if question.from == speaker.host => {
+                question.answered = true;
+            }
+            _ => {}
+        }
+    }
+}
+
+fn answer(speaker: &Speaker, to: SocketAddr, number: u64) {
+    let mut text = vec![ANSWERED];
+    text.extend(number.to_be_bytes());
+    let _ = speaker.socket.send_to(&text, to);
+}

@@ -1,0 +1,497 @@
+//! A lab inside this process: built, checked, and gone when dropped.
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use linerate_host::sys::namespace;
+
+use crate::check::{self, CheckResult};
+use crate::error::LabError;
+use crate::info::{HostInfo, InterfaceInfo, LabInfo, LinkInfo};
+use crate::layout::{HostLayout, IPV6_PREFIX, Layout, Node};
+use crate::namespace::Namespace;
+use crate::netlink::Netlink;
+use crate::offload::{ENOENT, Offload};
+use crate::privilege::privileged;
+use crate::shape::{Netem, TokenBucket};
+use crate::topology::{Link, Topology};
+
+/// A network of hosts that exists as long as this value.
+///
+/// Its namespaces have no names and no files: descriptors of this process alone hold them, so that
+/// nothing is left however the process ends. The kernel takes them down a moment *after* the last
+/// descriptor and the last thread inside are gone.
+#[derive(Debug)]
+pub struct Lab {
+    topology: Topology,
+    layout: Layout,
+    hosts: Vec<LabHost>,
+    /// One namespace for all switches; none without switches.
+    switches: Option<Namespace>,
+}
+
+/// A host of a [`Lab`].
+#[derive(Debug)]
+pub struct LabHost {
+    namespace: Namespace,
+    info: HostInfo,
+}
+
+impl Lab {
+    /// Builds a network and checks it; ready to use when this returns.
+    ///
+    /// # Errors
+    /// [`LabError::Topology`] for what cannot be built at all, [`LabError::NotPrivileged`] without the
+    /// capabilities (see [`crate::enter_user_namespace`]), [`LabError::MissingFeature`] for what this
+    /// kernel lacks, [`LabError::CheckFailed`] naming what is not as asked for.
+    pub fn up(topology: &Topology) -> Result<Self, LabError> {
+        topology.validate()?;
+        let layout = Layout::of(topology)?;
+        if !privileged() {
+            return Err(LabError::NotPrivileged);
+        }
+        let lab = Self::build(topology.clone(), layout)?;
+        let failed: Vec<CheckResult> = lab
+            .check()?
+            .into_iter()
+            .filter(|result| !result.holds())
+            .collect();
+        if failed.is_empty() {
+            Ok(lab)
+        } else {
+            Err(LabError::CheckFailed { failed })
+        }
+    }
+
+    fn build(topology: Topology, mut layout: Layout) -> Result<Self, LabError> {
+        let ipv6 = AtomicBool::new(true);
+        let mut spaces = Vec::with_capacity(layout.hosts.len());
+        for host in &layout.hosts {
+            spaces.push(Namespace::new(|| {
+                host_settings(host.forwards);
+                if !ipv6_works() {
+                    ipv6.store(false, Ordering::Relaxed);
+                }
+            })?);
+        }
+        if !ipv6.into_inner() {
+            layout.drop_ipv6();
+        }
+        let switches = if topology.switches.is_empty() {
+            None
+        } else {
+            Some(Namespace::new(switch_settings)?)
+        };
+        let hosts = spaces
+            .into_iter()
+            .enumerate()
+            .map(|(host, namespace)| LabHost {
+                namespace,
+                info: host_info(&topology, &layout, host),
+            })
+            .collect();
+        let lab = Self {
+            topology,
+            layout,
+            hosts,
+            switches,
+        };
+        lab.wire()?;
+        Ok(lab)
+    }
+
+    /// Makes bridges, links, addresses and routes.
+    fn wire(&self) -> Result<(), LabError> {
+        if let Some(space) = &self.switches {
+            let mut netlink = space.run(Netlink::open)??;
+            for (name, _) in &self.topology.switches {
+                netlink.add_bridge(name)?;
+                let bridge = netlink.link(name)?;
+                netlink.set_up(bridge.index)?;
+            }
+        }
+        for (link, ends) in self.topology.links.iter().zip(&self.layout.links) {
+            let [near, far] = ends;
+            let mut netlink = self.space(near.node).run(Netlink::open)??;
+            netlink.add_veth(
+                &near.interface,
+                &far.interface,
+                self.space(far.node).as_fd(),
+                link.mtu(),
+            )?;
+            for end in ends {
+                let bridge = match end.node {
+                    Node::Switch(switch) => Some(self.topology.switches[switch].0.as_str()),
+                    Node::Host(_) => None,
+                };
+                self.space(end.node)
+                    .run(|| set_end(link, &end.interface, bridge))??;
+            }
+        }
+        for (layout, host) in self.layout.hosts.iter().zip(&self.hosts) {
+            host.namespace.run(|| give_addresses(layout))??;
+        }
+        // A route needs its gateway's network, so routes come after all addresses.
+        for (layout, host) in self.layout.hosts.iter().zip(&self.hosts) {
+            host.namespace.run(|| give_routes(layout))??;
+        }
+        Ok(())
+    }
+
+    /// Checks that every host reaches every address of every other, over IPv4 and IPv6, and reads
+    /// every property of every link back.
+    ///
+    /// # Errors
+    /// Only what kept it from checking; what does not hold is in the results.
+    pub fn check(&self) -> Result<Vec<CheckResult>, LabError> {
+        check::check(self)
+    }
+
+    /// A host by its name.
+    ///
+    /// # Errors
+    /// [`LabError::UnknownHost`] with the names there are.
+    pub fn host(&self, name: &str) -> Result<&LabHost, LabError> {
+        self.hosts
+            .iter()
+            .find(|host| host.name() == name)
+            .ok_or_else(|| {
+                let known: Vec<&str> = self.hosts.iter().map(LabHost::name).collect();
+                LabError::UnknownHost {
+                    host: name.to_owned(),
+                    known: known.join(", "),
+                }
+            })
+    }
+
+    /// All hosts, in the order of the file.
+    #[must_use]
+    pub fn hosts(&self) -> &[LabHost] {
+        &self.hosts
+    }
+
+    /// What was asked for.
+    #[must_use]
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// How it is wired.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// What it consists of, as for `lab list`. Held by process `holder_pid` for user `uid`.
+    #[must_use]
+    pub fn info(&self, name: &str, holder_pid: u32, uid: u32) -> LabInfo {
+        let links = self.topology.links.iter().zip(&self.layout.links);
+        LabInfo {
+            name: name.to_owned(),
+            holder_pid,
+            uid,
+            rootless: false,
+            hosts: self.hosts.iter().map(|host| host.info.clone()).collect(),
+            switches: self
+                .topology
+                .switches
+                .iter()
+                .map(|(name, _)| name.clone())
+                .collect(),
+            links: links
+                .map(|(link, ends)| LinkInfo {
+                    between: link.between.clone(),
+                    interfaces: ends.each_ref().map(|end| end.interface.clone()),
+                    mtu: link.mtu(),
+                    rate_bps: link.rate.map(|rate| rate.0),
+                    gso_bytes: link.gso_bytes(),
+                })
+                .collect(),
+        }
+    }
+
+    pub(crate) fn space(&self, node: Node) -> &Namespace {
+        match node {
+            Node::Host(host) => &self.hosts[host].namespace,
+            Node::Switch(_) => self
+                .switches
+                .as_ref()
+                .expect("a lab with a switch has a namespace for switches"),
+        }
+    }
+}
+
+impl LabHost {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.info.name
+    }
+
+    /// IPv4 address of its first interface.
+    #[must_use]
+    pub fn address(&self) -> Ipv4Addr {
+        self.info.address
+    }
+
+    /// IPv6 address of its first interface; `None` where the kernel has no IPv6 or a link is smaller
+    /// than 1280 bytes.
+    #[must_use]
+    pub fn address_v6(&self) -> Option<Ipv6Addr> {
+        self.info.address_v6
+    }
+
+    /// Its interfaces.
+    #[must_use]
+    pub fn interfaces(&self) -> &[InterfaceInfo] {
+        &self.info.interfaces
+    }
+
+    /// Runs `f` on a fresh thread inside the host and waits for it. Sockets it opens, threads it
+    /// starts and programs it runs belong to the host; sockets stay so when `f` hands them out.
+    ///
+    /// Trap: the host's counters are in `/proc/thread-self/net` and not in `/proc/net`, which is the
+    /// main thread's. `/sys/class/net` and `/proc/sys/net` are the host's (the former where mounts
+    /// are possible).
+    ///
+    /// # Errors
+    /// [`LabError::System`] when there can be no thread, or when this process gave up the capability
+    /// to enter. A panic of `f` goes on in the caller.
+    pub fn run<R: Send>(&self, f: impl FnOnce() -> R + Send) -> Result<R, LabError> {
+        self.namespace.run(|| {
+            show_own_sys();
+            f()
+        })
+    }
+
+    /// Runs `f` as [`LabHost::run`] does, without waiting for it. It may outlive the [`Lab`]: the host
+    /// exists until its last thread ends, although its links do not.
+    ///
+    /// # Errors
+    /// As [`LabHost::run`].
+    pub fn spawn<R: Send + 'static>(
+        &self,
+        f: impl FnOnce() -> R + Send + 'static,
+    ) -> Result<JoinHandle<R>, LabError> {
+        // A thread is born into the namespaces of the one that starts it.
+        let started = self.run(|| {
+            thread::Builder::new()
+                .name(format!("lab-{}", self.info.name))
+                .spawn(f)
+        })?;
+        started.map_err(|error| LabError::system("start a thread", error))
+    }
+
+    /// Its network namespace, for `setns` or `/proc/PID/fd`.
+    #[must_use]
+    pub fn handle(&self) -> BorrowedFd<'_> {
+        self.namespace.as_fd()
+    }
+
+    pub(crate) fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+}
+
+/// Gives the calling thread a `/sys` that shows its own network namespace, where that is possible:
+/// in containers it often is not, and nothing that is measured depends on it.
+fn show_own_sys() {
+    let _ = namespace::private_mounts().and_then(|()| namespace::remount_sys());
+}
+
+/// Writes a setting of the calling thread's namespace, where the kernel has it and lets it be written.
+fn setting(path: &str, value: &str) {
+    let _ = fs::write(Path::new("/proc/sys/net").join(path), value);
+}
+
+fn host_settings(forwards: bool) {
+    // New namespaces inherit some of these from the machine, so that none can be relied on.
+    for scope in ["all", "default"] {
+        setting(&format!("ipv6/conf/{scope}/disable_ipv6"), "0");
+        // Addresses are ours alone: nobody needs to be asked for a second whether they are taken.
+        setting(&format!("ipv6/conf/{scope}/accept_dad"), "0");
+        setting(&format!("ipv6/conf/{scope}/router_solicitations"), "0");
+        // Answers may leave by another interface than the question came in.
+        setting(&format!("ipv4/conf/{scope}/rp_filter"), "0");
+    }
+    if forwards {
+        setting("ipv4/ip_forward", "1");
+        setting("ipv6/conf/all/forwarding", "1");
+    }
+}
+
+fn switch_settings() {
+    // A switch speaks no IPv6 of its own; its router solicitations would show in the counters.
+    for scope in ["all", "default"] {
+        setting(&format!("ipv6/conf/{scope}/disable_ipv6"), "1");
+    }
+    // Where the kernel has br_netfilter, every bridged packet would pass the firewall's hooks.
+    for table in ["iptables", "ip6tables", "arptables"] {
+        setting(&format!("bridge/bridge-nf-call-{table}"), "0");
+    }
+}
+
+fn ipv6_works() -> bool {
+    fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6")
+        .is_ok_and(|disabled| disabled.trim() == "0")
+}
+
+/// Sets one end of a link, inside its namespace.
+fn set_end(link: &Link, interface: &str, bridge: Option<&str>) -> Result<(), LabError> {
+    let mut netlink = Netlink::open()?;
+    let index = netlink.link(interface)?.index;
+    if let Some(bytes) = link.gso_bytes() {
+        netlink.set_gso(index, bytes)?;
+    }
+    set_offloads(link, interface)?;
+    if let Some(bridge) = bridge {
+        let bridge = netlink.link(bridge)?.index;
+        netlink.set_bridge(index, bridge)?;
+    }
+    set_shape(&mut netlink, link, index)?;
+    netlink.set_up(index)
+}
+
+fn set_offloads(link: &Link, interface: &str) -> Result<(), LabError> {
+    if link.offloads.is_empty() {
+        return Ok(());
+    }
+    // Any socket will do: its namespace is what counts.
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
+        .map_err(|error| LabError::system("open a socket", error))?;
+    for (name, &on) in &link.offloads {
+        let offload = Offload::parse(name).expect("names were checked");
+        offload
+            .set(socket.as_fd(), interface, on)
+            .map_err(|source| match source.raw_os_error() {
+                Some(ENOENT) => LabError::UnknownOffload {
+                    link: link.label(),
+                    name: name.clone(),
+                },
+                _ => LabError::Kernel {
+                    action: format!("switch {name} of link {}", link.label()),
+                    kernel_says: None,
+                    source,
+                },
+            })?;
+    }
+    Ok(())
+}
+
+/// Delay first, then rate: a packet waits out its delay and then takes its place in the queue, as
+/// on a long cable into a slow port.
+fn set_shape(netlink: &mut Netlink, link: &Link, index: u32) -> Result<(), LabError> {
+    let mut parent = None;
+    if let Some(netem) = Netem::of(link) {
+        netlink
+            .add_qdisc(index, "netem", 1, parent, netem.encode())
+            .map_err(|error| {
+                without(
+                    error,
+                    "netem (CONFIG_NET_SCH_NETEM)",
+                    link,
+                    "delay, jitter, loss or reordering",
+                    "remove them from the link, or take a kernel that has it; linerate's forwarder in \
+                     link mode will make such links without it",
+                )
+            })?;
+        parent = Some(1);
+    }
+    if let Some(bucket) = TokenBucket::of(link) {
+        netlink
+            .add_qdisc(index, "tbf", 2, parent, bucket.encode())
+            .map_err(|error| {
+                without(
+                    error,
+                    "token bucket (CONFIG_NET_SCH_TBF)",
+                    link,
+                    "its rate",
+                    "remove the rate, or load the module sch_tbf",
+                )
+            })?;
+    }
+    Ok(())
+}
+
+/// A discipline that does not exist is answered with "no such file".
+fn without(
+    error: LabError,
+    feature: &'static str,
+    link: &Link,
+    wanted: &str,
+    remedy: &'static str,
+) -> LabError {
+    match error {
+        LabError::Kernel { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+            LabError::MissingFeature {
+                feature,
+                link: link.label(),
+                wanted: wanted.to_owned(),
+                remedy,
+            }
+        }
+        other => other,
+    }
+}
+
+fn give_addresses(layout: &HostLayout) -> Result<(), LabError> {
+    let mut netlink = Netlink::open()?;
+    for interface in &layout.interfaces {
+        let index = netlink.link(&interface.name)?.index;
+        netlink.add_address(index, interface.address)?;
+        if let Some(address) = interface.address_v6 {
+            netlink.add_address_v6(index, address, IPV6_PREFIX)?;
+        }
+    }
+    Ok(())
+}
+
+fn give_routes(layout: &HostLayout) -> Result<(), LabError> {
+    if layout.routes.is_empty() {
+        return Ok(());
+    }
+    let mut netlink = Netlink::open()?;
+    for route in &layout.routes {
+        netlink.add_route(
+            IpAddr::V4(route.network.address),
+            route.network.length,
+            IpAddr::V4(route.gateway),
+        )?;
+        if let Some((network, gateway)) = route.v6 {
+            netlink.add_route(IpAddr::V6(network), IPV6_PREFIX, IpAddr::V6(gateway))?;
+        }
+    }
+    Ok(())
+}
+
+fn host_info(topology: &Topology, layout: &Layout, host: usize) -> HostInfo {
+    let name = &topology.hosts[host].0;
+    let interfaces: Vec<InterfaceInfo> = layout.hosts[host]
+        .interfaces
+        .iter()
+        .map(|interface| {
+            let link = &topology.links[interface.link];
+            let [one, other] = &link.between;
+            InterfaceInfo {
+                name: interface.name.clone(),
+                peer: if one == name { other } else { one }.clone(),
+                mtu: link.mtu(),
+                address: interface.address.address,
+                prefix: interface.address.length,
+                address_v6: interface.address_v6,
+            }
+        })
+        .collect();
+    let first = interfaces.first().expect("every host has a link");
+    HostInfo {
+        name: name.clone(),
+        address: first.address,
+        address_v6: first.address_v6,
+        interfaces,
+    }
+}

@@ -1,0 +1,404 @@
+//! How a topology is wired: the segments it falls into, every interface with its addresses, and the
+//! routes between segments. Pure: the same topology always gives the same layout.
+
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use crate::topology::{IPV6_MIN_MTU, Ipv4Prefix, Topology, TopologyError};
+
+/// Prefix length of every IPv6 network of a lab.
+pub const IPV6_PREFIX: u8 = 64;
+
+/// The wiring of a topology. Hosts, switches and links are named by their place in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// In the order of [`Topology::hosts`].
+    pub hosts: Vec<HostLayout>,
+    /// Both ends of every link, in the order of [`Topology::links`].
+    pub links: Vec<[End; 2]>,
+}
+
+/// A host's interfaces and routes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostLayout {
+    /// `eth0`, `eth1`, ... in the order of its links.
+    pub interfaces: Vec<Interface>,
+    /// Ways to the segments it is not on.
+    pub routes: Vec<Route>,
+    /// Others reach a segment through it.
+    pub forwards: bool,
+}
+
+/// One interface of a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name inside the host.
+    pub name: String,
+    /// The link it is an end of.
+    pub link: usize,
+    /// The segment that link is in.
+    pub segment: usize,
+    /// Its IPv4 address and network.
+    pub address: Ipv4Prefix,
+    /// Its IPv6 address, unless a link of the lab is too small for IPv6.
+    pub address_v6: Option<Ipv6Addr>,
+}
+
+/// A way to a segment through another host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The segment's network; its address part is the network's.
+    pub network: Ipv4Prefix,
+    /// The next host, on a common segment.
+    pub gateway: Ipv4Addr,
+    /// The same for IPv6: network and gateway.
+    pub v6: Option<(Ipv6Addr, Ipv6Addr)>,
+}
+
+/// What a link ends at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Node {
+    /// A host, by its place in the topology.
+    Host(usize),
+    /// A switch, by its place in the topology.
+    Switch(usize),
+}
+
+/// One end of a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct End {
+    /// Where it is.
+    pub node: Node,
+    /// The name of the interface there.
+    pub interface: String,
+}
+
+impl Layout {
+    /// Works out the wiring of a topology whose names and links were checked.
+    pub(crate) fn of(topology: &Topology) -> Result<Self, TopologyError> {
+        let nodes: Vec<[Node; 2]> = topology
+            .links
+            .iter()
+            .map(|link| link.between.each_ref().map(|name| node(topology, name)))
+            .collect();
+        let segments = segments(topology, &nodes)?;
+        let mut hosts = vec![HostLayout::default(); topology.hosts.len()];
+        let mut ports = 0;
+        let mut links = Vec::with_capacity(nodes.len());
+        for (link, ends) in nodes.into_iter().enumerate() {
+            links.push(ends.map(|node| {
+                let interface = match node {
+                    Node::Host(host) => {
+                        let name = format!("eth{}", hosts[host].interfaces.len());
+                        hosts[host].interfaces.push(Interface {
+                            name: name.clone(),
+                            link,
+                            segment: segments[link],
+                            address: UNKNOWN,
+                            address_v6: None,
+                        });
+                        name
+                    }
+                    // All switches are in one namespace: ports are numbered through.
+                    Node::Switch(_) => {
+                        ports += 1;
+                        format!("port{ports}")
+                    }
+                };
+                End { node, interface }
+            }));
+        }
+        let mut layout = Self { hosts, links };
+        layout.refuse_doubled(topology)?;
+        layout.address(topology)?;
+        layout.route();
+        Ok(layout)
+    }
+
+    /// Takes IPv6 out again: this kernel has none.
+    pub(crate) fn drop_ipv6(&mut self) {
+        for host in &mut self.hosts {
+            for interface in &mut host.interfaces {
+                interface.address_v6 = None;
+            }
+            for route in &mut host.routes {
+                route.v6 = None;
+            }
+        }
+    }
+
+    /// Every interface on a segment as (host, interface), in the order of hosts.
+    fn members(&self, segment: usize) -> impl Iterator<Item = (usize, usize)> {
+        self.hosts
+            .iter()
+            .enumerate()
+            .flat_map(move |(host, layout)| {
+                let on = move |(number, interface): (usize, &Interface)| {
+                    (interface.segment == segment).then_some((host, number))
+                };
+                layout.interfaces.iter().enumerate().filter_map(on)
+            })
+    }
+
+    fn segment_count(&self) -> usize {
+        let all = self.hosts.iter().flat_map(|host| &host.interfaces);
+        all.map(|interface| interface.segment + 1)
+            .max()
+            .unwrap_or(0)
+    }
+
+    fn refuse_doubled(&self, topology: &Topology) -> Result<(), TopologyError> {
+        for (host, (name, _)) in self.hosts.iter().zip(&topology.hosts) {
+            for (number, one) in host.interfaces.iter().enumerate() {
+                let twin = host.interfaces[..number]
+                    .iter()
+                    .find(|other| other.segment == one.segment);
+                if let Some(other) = twin {
+                    return Err(TopologyError::TwiceOnSegment {
+                        host: name.clone(),
+                        interfaces: format!("{} and {}", other.name, one.name),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives every interface its addresses.
+    fn address(&mut self, topology: &Topology) -> Result<(), TopologyError> {
+        let networks = self.networks(topology)?;
+        let ipv6 = topology.links.iter().all(|link| link.mtu() >= IPV6_MIN_MTU);
+        for (segment, network) in networks.iter().enumerate() {
+            let members: Vec<_> = self.members(segment).collect();
+            let asked = |(host, number): (usize, usize)| {
+                // What a file asks for is about the first interface.
+                let address = topology.hosts[host].1.address;
+                address.filter(|_| number == 0)
+            };
+            let taken: Vec<u32> = members
+                .iter()
+                .filter_map(|&member| asked(member))
+                .map(Ipv4Prefix::host_number)
+                .collect();
+            let mut next = 1;
+            for &(host, number) in &members {
+                let own = match asked((host, number)) {
+                    Some(address) => address.host_number(),
+                    None => {
+                        while taken.contains(&next) {
+                            next += 1;
+                        }
+                        next += 1;
+                        next - 1
+                    }
+                };
+                if own > network.last_host() {
+                    return Err(TopologyError::Full {
+                        network: network.to_string(),
+                        host: topology.hosts[host].0.clone(),
+                    });
+                }
+                let interface = &mut self.hosts[host].interfaces[number];
+                interface.address = Ipv4Prefix {
+                    address: Ipv4Addr::from_bits(network.network() | own),
+                    length: network.length,
+                };
+                interface.address_v6 = ipv6.then(|| address_v6(segment, own));
+            }
+        }
+        Ok(())
+    }
+
+    /// The network of every segment: as asked, or the next free 10.77.N.0/24.
+    fn networks(&self, topology: &Topology) -> Result<Vec<Ipv4Prefix>, TopologyError> {
+        let mut asked: Vec<Option<(usize, Ipv4Prefix)>> = Vec::new();
+        for segment in 0..self.segment_count() {
+            let wishes: Vec<(usize, Ipv4Prefix)> = self
+                .members(segment)
+                .filter(|&(_, number)| number == 0)
+                .filter_map(|(host, _)| Some((host, topology.hosts[host].1.address?)))
+                .collect();
+            agree(topology, &wishes)?;
+            let first = wishes.first().copied();
+            if let Some((host, network)) = first {
+                let clash = asked
+                    .iter()
+                    .flatten()
+                    .find(|(_, one)| one.overlaps(network));
+                if let Some((_, other)) = clash {
+                    return Err(TopologyError::Overlap {
+                        one: network_of(*other).to_string(),
+                        other: network_of(network).to_string(),
+                        host: topology.hosts[host].0.clone(),
+                    });
+                }
+            }
+            asked.push(first);
+        }
+        let mut free = (0..)
+            .map(|number: u32| Ipv4Prefix {
+                address: Ipv4Addr::from_bits(FIRST_NETWORK + (number << 8)),
+                length: 24,
+            })
+            .filter(|given| !asked.iter().flatten().any(|(_, one)| one.overlaps(*given)));
+        Ok(asked
+            .iter()
+            .map(|wish| match wish {
+                Some((_, network)) => network_of(*network),
+                None => free.next().expect("an endless iterator"),
+            })
+            .collect())
+    }
+
+    /// Gives every host a way to the segments it is not on: the fewest hosts between, and among
+    /// equals the first in the file.
+    fn route(&mut self) {
+        let count = self.segment_count();
+        let members: Vec<Vec<(usize, usize)>> = (0..count)
+            .map(|segment| self.members(segment).collect())
+            .collect();
+        for start in 0..self.hosts.len() {
+            // Breadth first over segments; each remembers through which neighbour it was reached.
+            let mut through: Vec<Option<Option<(usize, usize)>>> = vec![None; count];
+            let mut waiting = VecDeque::new();
+            for interface in &self.hosts[start].interfaces {
+                through[interface.segment] = Some(None);
+                waiting.push_back(interface.segment);
+            }
+            while let Some(segment) = waiting.pop_front() {
+                for &(host, number) in &members[segment] {
+                    for next in self.hosts[host].interfaces.iter().map(|i| i.segment) {
+                        if through[next].is_none() {
+                            let first = through[segment].flatten().unwrap_or((host, number));
+                            through[next] = Some(Some(first));
+                            waiting.push_back(next);
+                        }
+                    }
+                }
+            }
+            for (segment, way) in through.into_iter().enumerate() {
+                let (Some(Some((host, number))), Some(&(far, port))) =
+                    (way, members[segment].first())
+                else {
+                    continue;
+                };
+                let gateway = &self.hosts[host].interfaces[number];
+                let target = &self.hosts[far].interfaces[port];
+                let route = Route {
+                    network: network_of(target.address),
+                    gateway: gateway.address.address,
+                    v6: gateway
+                        .address_v6
+                        .map(|gateway| (address_v6(segment, 0), gateway)),
+                };
+                self.hosts[host].forwards = true;
+                self.hosts[start].routes.push(route);
+            }
+        }
+    }
+}
+
+/// 10.77.0.0.
+const FIRST_NETWORK: u32 = u32::from_be_bytes([10, 77, 0, 0]);
+/// Stands where an address is given a moment later.
+const UNKNOWN: Ipv4Prefix = Ipv4Prefix {
+    address: Ipv4Addr::UNSPECIFIED,
+    length: 24,
+};
+
+/// `fd77:0:0:SEGMENT::HOST`, a unique local address (RFC 4193) with the host number of IPv4.
+fn address_v6(segment: usize, host: u32) -> Ipv6Addr {
+    let segment = u128::from(segment as u16) << 64;
+    Ipv6Addr::from_bits(0xfd77_u128 << 112 | segment | u128::from(host))
+}
+
+fn network_of(prefix: Ipv4Prefix) -> Ipv4Prefix {
+    Ipv4Prefix {
+        address: Ipv4Addr::from_bits(prefix.network()),
+        length: prefix.length,
+    }
+}
+
+fn node(topology: &Topology, name: &str) -> Node {
+    let host = topology.hosts.iter().position(|(known, _)| known == name);
+    let switch = topology
+        .switches
+        .iter()
+        .position(|(known, _)| known == name);
+    match (host, switch) {
+        (Some(host), _) => Node::Host(host),
+        (None, switch) => Node::Switch(switch.expect("ends of links were checked")),
+    }
+}
+
+/// The segment of every link: links that meet in a switch share one. Numbered by their first link.
+fn segments(topology: &Topology, links: &[[Node; 2]]) -> Result<Vec<usize>, TopologyError> {
+    // Union-find over switches: few enough that walking up without shortcuts does.
+    let mut above: Vec<usize> = (0..topology.switches.len()).collect();
+    let top = |above: &[usize], mut switch: usize| {
+        while above[switch] != switch {
+            switch = above[switch];
+        }
+        switch
+    };
+    for (number, ends) in links.iter().enumerate() {
+        if let [Node::Switch(one), Node::Switch(other)] = *ends {
+            let (one, other) = (top(&above, one), top(&above, other));
+            if one == other {
+                return Err(TopologyError::Loop {
+                    link: topology.links[number].label(),
+                });
+            }
+            above[other] = one;
+        }
+    }
+    let mut of_switch = vec![None; above.len()];
+    let mut count = 0;
+    Ok(links
+        .iter()
+        .map(|ends| {
+            let switch = ends.iter().find_map(|end| match end {
+                Node::Switch(switch) => Some(top(&above, *switch)),
+                Node::Host(_) => None,
+            });
+            let known = switch.and_then(|switch| of_switch[switch]);
+            known.unwrap_or_else(|| {
+                if let Some(switch) = switch {
+                    of_switch[switch] = Some(count);
+                }
+                count += 1;
+                count - 1
+            })
+        })
+        .collect())
+}
+
+/// Addresses asked for on one segment are of one network and differ.
+fn agree(topology: &Topology, wishes: &[(usize, Ipv4Prefix)]) -> Result<(), TopologyError> {
+    let name = |host: usize| topology.hosts[host].0.clone();
+    let Some(&(first, network)) = wishes.first() else {
+        return Ok(());
+    };
+    for (number, &(host, address)) in wishes.iter().enumerate() {
+        if network_of(address) != network_of(network) {
+            return Err(TopologyError::NotInNetwork {
+                host: name(host),
+                address: address.to_string(),
+                other: name(first),
+                network: network_of(network).to_string(),
+            });
+        }
+        let twin = wishes[..number].iter().find(|(_, other)| *other == address);
+        if let Some(&(other, _)) = twin {
+            return Err(TopologyError::AddressTwice {
+                one: name(other),
+                other: name(host),
+                address: address.to_string(),
+            });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

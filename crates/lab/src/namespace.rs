@@ -1,0 +1,73 @@
+//! A network namespace without a name: held by a file descriptor and gone with it, however the
+//! process ends.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::thread;
+
+use linerate_host::sys::namespace::{self, Space};
+
+use crate::error::LabError;
+use crate::netlink::Netlink;
+
+/// A network namespace.
+#[derive(Debug)]
+pub(crate) struct Namespace {
+    handle: OwnedFd,
+}
+
+impl Namespace {
+    /// Makes a namespace and runs `prepare` in it, while nothing is there but `lo`, which is up.
+    pub fn new(prepare: impl FnOnce() + Send) -> Result<Self, LabError> {
+        thread::scope(|scope| {
+            let made = thread::Builder::new()
+                .name("lab-namespace".to_owned())
+                .spawn_scoped(scope, || {
+                    namespace::unshare(Space::Net).map_err(|error| match error.kind() {
+                        io::ErrorKind::PermissionDenied => LabError::NotPrivileged,
+                        _ => LabError::system("make a network namespace", error),
+                    })?;
+                    let handle = File::open("/proc/thread-self/ns/net").map_err(|error| {
+                        LabError::system("open /proc/thread-self/ns/net (is /proc mounted?)", error)
+                    })?;
+                    prepare();
+                    let mut netlink = Netlink::open()?;
+                    let loopback = netlink.link("lo")?;
+                    netlink.set_up(loopback.index)?;
+                    Ok(Self {
+                        handle: handle.into(),
+                    })
+                })
+                .map_err(|error| LabError::system("start a thread", error))?;
+            joined(made.join())
+        })
+    }
+
+    /// Runs `f` on a fresh thread inside, whose threads and sockets are then inside as well.
+    pub fn run<R: Send>(&self, f: impl FnOnce() -> R + Send) -> Result<R, LabError> {
+        thread::scope(|scope| {
+            let running = thread::Builder::new()
+                .name("lab-host".to_owned())
+                .spawn_scoped(scope, || {
+                    namespace::enter(self.handle.as_fd(), Space::Net).map_err(|error| {
+                        LabError::system("enter a host's network namespace", error)
+                    })?;
+                    Ok(f())
+                })
+                .map_err(|error| LabError::system("start a thread", error))?;
+            joined(running.join())
+        })
+    }
+}
+
+impl AsFd for Namespace {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.handle.as_fd()
+    }
+}
+
+/// A panic on the other thread goes on in this one, as if there were no other thread.
+fn joined<R>(result: thread::Result<R>) -> R {
+    result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}

@@ -1,0 +1,88 @@
+//! Offloads by the names that people know from ethtool.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use linerate_host::sys::ethtool_set::{self, Switch};
+
+/// One thing to switch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Offload {
+    /// One of ethtool's old switches, which stand for groups of features.
+    Switch(Switch),
+    /// A feature by the kernel's name.
+    Feature(String),
+}
+
+impl Offload {
+    /// Reads a name as `ethtool -K` takes it; `None` for what cannot be one. Whether the kernel has a
+    /// feature of that name is only known on the interface.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        let switch = match name {
+            "tso" | "tcp-segmentation-offload" => Switch::Tso,
+            "gso" | "generic-segmentation-offload" => Switch::Gso,
+            "gro" | "generic-receive-offload" => Switch::Gro,
+            "tx" | "tx-checksumming" => Switch::TxChecksum,
+            "rx" | "rx-checksumming" => Switch::RxChecksum,
+            "sg" | "scatter-gather" => Switch::ScatterGather,
+            _ => {
+                // Every feature of the kernel is written so, and has a `-` in it.
+                let good = name.contains('-')
+                    && name.len() < 32
+                    && name
+                        .chars()
+                        .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
+                return good.then(|| Self::Feature(name.to_owned()));
+            }
+        };
+        Some(Self::Switch(switch))
+    }
+
+    /// Whether it is on. The socket chooses the namespace.
+    pub(crate) fn read(&self, socket: BorrowedFd<'_>, interface: &str) -> io::Result<bool> {
+        match self {
+            Self::Switch(switch) => ethtool_set::switch(socket, interface, *switch),
+            Self::Feature(name) => ethtool_set::features(socket, interface)?
+                .into_iter()
+                .find(|feature| feature.name == *name)
+                .map(|feature| feature.active)
+                .ok_or_else(|| io::Error::from_raw_os_error(ENOENT)),
+        }
+    }
+
+    /// Switches it.
+    pub(crate) fn set(&self, socket: BorrowedFd<'_>, interface: &str, on: bool) -> io::Result<()> {
+        match self {
+            Self::Switch(switch) => ethtool_set::set_switch(socket, interface, *switch, on),
+            Self::Feature(name) => ethtool_set::set_feature(socket, interface, name, on),
+        }
+    }
+}
+
+/// The error for a feature that this kernel does not have.
+pub(crate) const ENOENT: i32 = rustix::io::Errno::NOENT.raw_os_error();
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_ethtools() {
+        for (name, want) in [
+            ("tso", Some(Offload::Switch(Switch::Tso))),
+            ("tx-checksumming", Some(Offload::Switch(Switch::TxChecksum))),
+            ("tx", Some(Offload::Switch(Switch::TxChecksum))),
+            (
+                "tx-udp-segmentation",
+                Some(Offload::Feature("tx-udp-segmentation".to_owned())),
+            ),
+            ("tsoo", None),
+            ("", None),
+            ("TX-UDP", None),
+            ("a-name-that-is-much-longer-than-the-kernel-has", None),
+        ] {
+            assert_eq!(Offload::parse(name), want, "{name}");
+        }
+    }
+}

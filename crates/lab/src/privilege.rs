@@ -1,0 +1,86 @@
+//! Becoming able to build networks without being root: through a user namespace.
+
+use std::fs;
+use std::io;
+
+use linerate_host::sys::namespace::{self, Space};
+
+use crate::error::LabError;
+use crate::netlink::Netlink;
+
+/// Whether this process may build networks as it is.
+#[must_use]
+pub fn privileged() -> bool {
+    namespace::may_build_networks()
+}
+
+/// Moves this process into a user namespace in which the present user is root, and into a network
+/// namespace of its own there (with `lo` up), so that labs can be built without any privilege.
+///
+/// Everything the process and its children do from then on happens in there: they cannot reach the
+/// machine's network any more, and files of other users look as if nobody owned them.
+///
+/// # Errors
+/// [`LabError::ThreadsRunning`] once the process has a second thread (call it first thing in `main`),
+/// [`LabError::UserNamespaceForbidden`] with the settings that forbid it.
+pub fn enter_user_namespace() -> Result<(), LabError> {
+    become_root()?;
+    namespace::unshare(Space::Net).map_err(forbidden)?;
+    let mut netlink = Netlink::open()?;
+    let loopback = netlink.link("lo")?;
+    netlink.set_up(loopback.index)
+}
+
+/// Moves this process into a user namespace in which the present user is root.
+pub(crate) fn become_root() -> Result<(), LabError> {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    let threads = fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+    if threads > 1 {
+        return Err(LabError::ThreadsRunning { threads });
+    }
+    namespace::unshare(Space::User).map_err(forbidden)?;
+    // Without this the kernel does not let a user map groups: dropping a group could otherwise gain
+    // access to files that the group is locked out of. Absent before Linux 3.19, where it is no need.
+    match fs::write("/proc/self/setgroups", "deny") {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(forbidden(error)),
+        _ => {}
+    }
+    fs::write("/proc/self/uid_map", format!("0 {} 1\n", uid.as_raw())).map_err(forbidden)?;
+    fs::write("/proc/self/gid_map", format!("0 {} 1\n", gid.as_raw())).map_err(forbidden)?;
+    // Some distributions let anyone make a user namespace and then grant nothing in it.
+    if privileged() {
+        Ok(())
+    } else {
+        Err(forbidden(io::ErrorKind::PermissionDenied.into()))
+    }
+}
+
+/// Names the settings that forbid it here, or all that could where none of them tells.
+fn forbidden(source: io::Error) -> LabError {
+    const SETTINGS: [(&str, &str, &str); 3] = [
+        ("kernel/unprivileged_userns_clone", "0", "1"),
+        ("user/max_user_namespaces", "0", "10000"),
+        ("kernel/apparmor_restrict_unprivileged_userns", "1", "0"),
+    ];
+    let command = |(path, _, allow): &(&str, &str, &str)| {
+        format!("`sysctl -w {}={allow}`", path.replace('/', "."))
+    };
+    let guilty: Vec<String> = SETTINGS
+        .iter()
+        .filter(|(path, forbids, _)| {
+            fs::read_to_string(format!("/proc/sys/{path}"))
+                .is_ok_and(|value| value.trim() == *forbids)
+        })
+        .map(command)
+        .collect();
+    let allow = if guilty.is_empty() {
+        let all: Vec<String> = SETTINGS.iter().map(command).collect();
+        format!(
+            "{} (whichever exists; in a container also its seccomp profile)",
+            all.join(", ")
+        )
+    } else {
+        guilty.join(" and ")
+    };
+    LabError::UserNamespaceForbidden { allow, source }
+}

@@ -1,0 +1,303 @@
+//! What a link's rate, burst, queue, delay and loss mean to the kernel's queueing disciplines, and
+//! how that is written in `TCA_OPTIONS`. Pure.
+
+use netlink_packet_core::{DefaultNla, Emitable, NlaBuffer, NlasIterator};
+
+use crate::topology::{ETHERNET_HEADER_BYTES, Link};
+
+/// How long a burst lasts at the link's rate when none is asked for. A smaller bucket would lose
+/// rate whenever the timer that refills it comes late, as it does by up to a millisecond on a
+/// virtual machine whose core was halted.
+const BURST_NS: u128 = 1_000_000;
+/// How long a full queue takes to drain when none is asked for: about what routers ship with.
+const QUEUE_NS: u128 = 50_000_000;
+/// Fewest frames that a queue holds: TCP's initial window and then some.
+const QUEUE_FRAMES: u64 = 64;
+/// Packets that netem holds at most, where the bytes asked for say nothing. Its own default of
+/// 1000 drops packets at 1 Gb/s from a delay of 12 ms on, which looks like loss on the path.
+const NETEM_PACKETS: u32 = 1_000_000;
+
+// linux/pkt_sched.h
+const TCA_TBF_PARMS: u16 = 1;
+const TCA_TBF_RATE64: u16 = 4;
+const TCA_TBF_BURST: u16 = 6;
+const TCA_NETEM_REORDER: u16 = 3;
+const TCA_NETEM_LATENCY64: u16 = 10;
+const TCA_NETEM_JITTER64: u16 = 11;
+/// `TC_LINKLAYER_ETHERNET`. Left at zero ("unaware"), the kernel insists on a rate table of 256
+/// times that it has not used since Linux 3.8.
+const LINKLAYER_ETHERNET: u8 = 1;
+
+/// A token bucket: the `tbf` discipline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenBucket {
+    /// Bytes per second.
+    pub rate: u64,
+    /// Bytes that may leave at once.
+    pub burst: u32,
+    /// Bytes that wait before it drops.
+    pub limit: u32,
+}
+
+impl TokenBucket {
+    /// The bucket of a link that asks for a rate.
+    #[must_use]
+    pub fn of(link: &Link) -> Option<Self> {
+        let rate = link.rate?.0 / 8;
+        let frame = u64::from(link.mtu() + ETHERNET_HEADER_BYTES);
+        let in_time = |ns: u128| (u128::from(rate) * ns / 1_000_000_000) as u64;
+        let fit = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
+        Some(Self {
+            rate,
+            burst: fit(link
+                .burst
+                .map_or(in_time(BURST_NS).max(2 * frame), |size| size.0)),
+            limit: fit(link
+                .queue
+                .map_or(in_time(QUEUE_NS).max(QUEUE_FRAMES * frame), |size| size.0)),
+        })
+    }
+
+    /// The content of `TCA_OPTIONS`.
+    #[must_use]
+    pub fn encode(self) -> Vec<u8> {
+        let narrow = u32::try_from(self.rate).unwrap_or(u32::MAX);
+        // struct tc_tbf_qopt: rate, peak rate, limit, buffer, mtu. The last two are in ticks of
+        // time and superseded by TCA_TBF_BURST; no peak rate.
+        let mut parameters = Vec::with_capacity(36);
+        parameters.extend(rate_spec(narrow));
+        parameters.extend([0; 12]);
+        parameters.extend(self.limit.to_ne_bytes());
+        parameters.extend([0; 8]);
+        let mut all = vec![
+            DefaultNla::new(TCA_TBF_PARMS, parameters),
+            DefaultNla::new(TCA_TBF_BURST, self.burst.to_ne_bytes().to_vec()),
+        ];
+        // Only beyond 34 Gb/s: the kernel takes the wide field only when the narrow one is full.
+        if narrow == u32::MAX {
+            all.push(DefaultNla::new(
+                TCA_TBF_RATE64,
+                self.rate.to_ne_bytes().to_vec(),
+            ));
+        }
+        emit(&all)
+    }
+
+    /// Reads rate and queue back from the `TCA_OPTIONS` of a dump; the burst stands there as a
+    /// time in ticks, rounded, and is worked out from the rate.
+    #[must_use]
+    pub fn decode(options: &[u8]) -> Option<Self> {
+        let parameters = attribute(options, TCA_TBF_PARMS)?;
+        let word = |at: usize| {
+            let bytes = parameters.get(at..at + 4)?;
+            Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+        };
+        let wide = attribute(options, TCA_TBF_RATE64)
+            .and_then(|bytes| Some(u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?)));
+        let rate = wide.unwrap_or(u64::from(word(8)?));
+        // A tick is 64 ns (PSCHED_SHIFT 6).
+        let burst = u128::from(word(28)?) * 64 * u128::from(rate) / 1_000_000_000;
+        Some(Self {
+            rate,
+            burst: u32::try_from(burst).unwrap_or(u32::MAX),
+            limit: word(24)?,
+        })
+    }
+}
+
+/// `struct tc_ratespec`: cell_log, linklayer, overhead, cell_align, mpu, rate.
+fn rate_spec(rate: u32) -> [u8; 12] {
+    let mut spec = [0; 12];
+    spec[1] = LINKLAYER_ETHERNET;
+    spec[8..].copy_from_slice(&rate.to_ne_bytes());
+    spec
+}
+
+/// Delay, jitter, loss and reordering: the `netem` discipline.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Netem {
+    /// Nanoseconds that every packet is held.
+    pub delay_ns: i64,
+    /// Nanoseconds by which that varies.
+    pub jitter_ns: i64,
+    /// Share of packets lost.
+    pub loss: f64,
+    /// Share of packets that skip the delay.
+    pub reorder: f64,
+    /// Packets held at most.
+    pub limit: u32,
+}
+
+impl Netem {
+    /// What a link asks of netem; `None` when nothing.
+    #[must_use]
+    pub fn of(link: &Link) -> Option<Self> {
+        if !link.needs_netem() {
+            return None;
+        }
+        let nanos = |time: Option<std::time::Duration>| {
+            time.map_or(0, |time| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX))
+        };
+        // With a rate the bucket behind it counts the queue; alone, netem counts in packets.
+        let frame = u64::from(link.mtu() + ETHERNET_HEADER_BYTES);
+        let limit = match (link.rate, link.queue) {
+            (None, Some(queue)) => u32::try_from(queue.0.div_ceil(frame)).unwrap_or(u32::MAX),
+            _ => NETEM_PACKETS,
+        };
+        Some(Self {
+            delay_ns: nanos(link.delay),
+            jitter_ns: nanos(link.jitter),
+            loss: link.loss.unwrap_or(0.0),
+            reorder: link.reorder.unwrap_or(0.0),
+            limit,
+        })
+    }
+
+    /// The content of `TCA_OPTIONS`: unlike other disciplines a structure stands first and the
+    /// attributes follow it.
+    #[must_use]
+    pub fn encode(self) -> Vec<u8> {
+        let ticks = |ns: i64| u32::try_from(ns / 64).unwrap_or(u32::MAX);
+        // struct tc_netem_qopt: latency, limit, loss, gap, duplicate, jitter. Reordering works only
+        // with a gap: every packet that is not the gap-th in a row is delayed for sure.
+        let gap = u32::from(self.reorder > 0.0);
+        let fields = [
+            ticks(self.delay_ns),
+            self.limit,
+            probability(self.loss),
+            gap,
+            0,
+            ticks(self.jitter_ns),
+        ];
+        let mut bytes: Vec<u8> = fields.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let mut all = vec![
+            DefaultNla::new(TCA_NETEM_LATENCY64, self.delay_ns.to_ne_bytes().to_vec()),
+            DefaultNla::new(TCA_NETEM_JITTER64, self.jitter_ns.to_ne_bytes().to_vec()),
+        ];
+        if self.reorder > 0.0 {
+            // struct tc_netem_reorder: probability, correlation.
+            let mut reorder = probability(self.reorder).to_ne_bytes().to_vec();
+            reorder.extend([0; 4]);
+            all.push(DefaultNla::new(TCA_NETEM_REORDER, reorder));
+        }
+        bytes.extend(emit(&all));
+        bytes
+    }
+}
+
+/// A share as the kernel's 32-bit fraction.
+fn probability(share: f64) -> u32 {
+    (share.clamp(0.0, 1.0) * f64::from(u32::MAX)).round() as u32
+}
+
+fn emit(attributes: &[DefaultNla]) -> Vec<u8> {
+    let mut bytes = vec![0; attributes.buffer_len()];
+    attributes.emit(&mut bytes);
+    bytes
+}
+
+fn attribute(options: &[u8], kind: u16) -> Option<&[u8]> {
+    NlasIterator::new(options)
+        .filter_map(Result::ok)
+        .find(|nla: &NlaBuffer<&[u8]>| nla.kind() == kind)
+        .map(|nla| {
+            let start = nla.into_inner();
+            let length = usize::from(u16::from_ne_bytes([start[0], start[1]]));
+            &start[4..length]
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_metric::units::{BitRate, ByteSize};
+    use proptest::prelude::*;
+    use std::time::Duration;
+
+    fn link(rate: u64) -> Link {
+        Link {
+            rate: Some(BitRate(rate)),
+            ..Link::between("a", "b")
+        }
+    }
+
+    #[test]
+    fn bursts_and_queues_follow_the_rate() {
+        for (rate, burst, limit) in [
+            // (bit/s, bytes of a millisecond or two frames, bytes of 50 ms or 64 frames)
+            (55_000, 2 * 1514, 64 * 1514),
+            (100_000_000, 12_500, 625_000),
+            (1_000_000_000, 125_000, 6_250_000),
+            (10_000_000_000_000, 1_250_000_000, u32::MAX),
+        ] {
+            let bucket = TokenBucket::of(&link(rate)).unwrap();
+            let want = TokenBucket {
+                rate: rate / 8,
+                burst,
+                limit,
+            };
+            assert_eq!(bucket, want, "{rate}");
+        }
+        let asked = Link {
+            burst: Some(ByteSize(4000)),
+            queue: Some(ByteSize(9000)),
+            ..link(8000)
+        };
+        let bucket = TokenBucket::of(&asked).unwrap();
+        assert_eq!((bucket.burst, bucket.limit), (4000, 9000));
+        assert_eq!(TokenBucket::of(&Link::between("a", "b")), None);
+    }
+
+    #[test]
+    fn a_bucket_is_written_as_tc_writes_it() {
+        let bytes = TokenBucket {
+            rate: 0x0102_0304,
+            burst: 0x0506_0708,
+            limit: 0x090a_0b0c,
+        }
+        .encode();
+        // 4 + 36 of TCA_TBF_PARMS, 4 + 4 of TCA_TBF_BURST.
+        assert_eq!(bytes.len(), 48);
+        assert_eq!(bytes[5], LINKLAYER_ETHERNET);
+        assert_eq!(bytes[12..16], 0x0102_0304_u32.to_ne_bytes());
+        assert_eq!(bytes[28..32], 0x090a_0b0c_u32.to_ne_bytes());
+        assert_eq!(bytes[44..48], 0x0506_0708_u32.to_ne_bytes());
+    }
+
+    #[test]
+    fn netem_puts_its_structure_first() {
+        let bytes = Netem::of(&Link {
+            delay: Some(Duration::from_millis(20)),
+            jitter: Some(Duration::from_millis(1)),
+            loss: Some(0.5),
+            reorder: Some(1.0),
+            ..Link::between("a", "b")
+        })
+        .unwrap()
+        .encode();
+        let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
+        assert_eq!(word(0), 20_000_000 / 64, "ticks of 64 ns");
+        assert_eq!(word(4), NETEM_PACKETS);
+        assert_eq!(word(8), 0x8000_0000, "half of all");
+        assert_eq!(word(12), 1, "the gap that reordering needs");
+        assert_eq!(word(20), 1_000_000 / 64);
+        let latency = attribute(&bytes[24..], TCA_NETEM_LATENCY64).unwrap();
+        assert_eq!(latency, 20_000_000_i64.to_ne_bytes());
+        let reorder = attribute(&bytes[24..], TCA_NETEM_REORDER).unwrap();
+        assert_eq!(reorder[..4], u32::MAX.to_ne_bytes());
+    }
+
+    proptest! {
+        #[test]
+        fn a_bucket_reads_back(rate in 1u64..1 << 40, limit: u32) {
+            let written = TokenBucket { rate, burst: 4000, limit };
+            let read = TokenBucket::decode(&written.encode()).unwrap();
+            prop_assert_eq!((read.rate, read.limit), (rate, limit));
+        }
+
+        #[test]
+        fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+            let _ = TokenBucket::decode(&bytes);
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Figures in a lab file: a number in the base unit, or a text with a unit (`"1G"`, `"20ms"`,
+//! `"0.1%"`); and tables that keep the order of the file.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
+
+/// The two ends of a link. (An array would do, did it not drop a third name without a word.)
+pub fn two_names<'de, D: Deserializer<'de>>(from: D) -> Result<[String; 2], D::Error> {
+    <Vec<String> as serde::Deserialize>::deserialize(from)?
+        .try_into()
+        .map_err(|names: Vec<String>| {
+            D::Error::custom(format_args!(
+                "a link is between two names, as [\"client\", \"s1\"], and not {}",
+                names.len()
+            ))
+        })
+}
+
+/// A figure as written.
+enum Figure {
+    Whole(u64),
+    Real(f64),
+    Text(String),
+}
+
+struct FigureVisitor(&'static str);
+
+impl Visitor<'_> for FigureVisitor {
+    type Value = Figure;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Figure, E> {
+        Ok(Figure::Whole(value))
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Figure, E> {
+        u64::try_from(value)
+            .map(Figure::Whole)
+            .map_err(|_| E::custom(format_args!("`{value}` is negative: expected {}", self.0)))
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Figure, E> {
+        Ok(Figure::Real(value))
+    }
+
+    fn visit_str<E: Error>(self, value: &str) -> Result<Figure, E> {
+        Ok(Figure::Text(value.to_owned()))
+    }
+}
+
+fn figure<'de, D: Deserializer<'de>>(from: D, what: &'static str) -> Result<Figure, D::Error> {
+    from.deserialize_any(FigureVisitor(what))
+}
+
+/// Bit rates: `"1G"` or bits per second.
+pub mod rate {
+    use super::{Figure, figure};
+    use linerate_metric::units::BitRate;
+    use serde::{Deserializer, Serializer, de::Error};
+
+    const WHAT: &str = "a rate such as \"1G\" (10^9 bit/s) or a whole number of bit/s";
+
+    pub fn serialize<S: Serializer>(value: &Option<BitRate>, to: S) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(rate) => to.serialize_u64(rate.0),
+            None => to.serialize_none(),
+        }
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<BitRate>, D::Error> {
+        match figure(from, WHAT)? {
+            Figure::Whole(bits) => Ok(BitRate(bits)),
+            Figure::Text(text) => text.parse().map_err(D::Error::custom),
+            Figure::Real(value) => Err(D::Error::custom(format_args!("`{value}` is not {WHAT}"))),
+        }
+        .map(Some)
+    }
+}
+
+/// Sizes: `"64K"` or bytes.
+pub mod size {
+    use super::{Figure, figure};
+    use linerate_metric::units::ByteSize;
+    use serde::{Deserializer, Serializer, de::Error};
+
+    const WHAT: &str = "a size such as \"64K\" (65536 B) or a whole number of bytes";
+
+    pub fn serialize<S: Serializer>(value: &Option<ByteSize>, to: S) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(size) => to.serialize_u64(size.0),
+            None => to.serialize_none(),
+        }
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ByteSize>, D::Error> {
+        match figure(from, WHAT)? {
+            Figure::Whole(bytes) => Ok(ByteSize(bytes)),
+            Figure::Text(text) => text.parse().map_err(D::Error::custom),
+            Figure::Real(value) => Err(D::Error::custom(format_args!("`{value}` is not {WHAT}"))),
+        }
+        .map(Some)
+    }
+}
+
+/// Durations: `"20ms"` or seconds.
+pub mod duration {
+    use super::{Figure, figure};
+    use linerate_metric::units::parse_duration;
+    use serde::{Deserializer, Serializer, de::Error};
+    use std::time::Duration;
+
+    const WHAT: &str = "a duration such as \"20ms\" or a number of seconds";
+
+    pub fn serialize<S: Serializer>(value: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(time) => to.collect_str(&format_args!("{}ns", time.as_nanos())),
+            None => to.serialize_none(),
+        }
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+        let time = match figure(from, WHAT)? {
+            Figure::Whole(seconds) => Duration::from_secs(seconds),
+            Figure::Real(seconds) => Duration::try_from_secs_f64(seconds)
+                .map_err(|_| D::Error::custom(format_args!("`{seconds}` is not {WHAT}")))?,
+            Figure::Text(text) => parse_duration(&text).map_err(D::Error::custom)?,
+        };
+        Ok(Some(time))
+    }
+}
+
+/// Shares: `"0.1%"` or `0.001`.
+pub mod share {
+    use super::{Figure, figure};
+    use linerate_metric::units::parse_fraction;
+    use serde::{Deserializer, Serializer, de::Error};
+
+    pub fn serialize<S: Serializer>(value: &Option<f64>, to: S) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(share) => to.serialize_f64(*share),
+            None => to.serialize_none(),
+        }
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
+        match figure(from, "a share such as \"0.1%\" or a number from 0 to 1")? {
+            Figure::Whole(share) => Ok(share as f64),
+            Figure::Real(share) => Ok(share),
+            Figure::Text(text) => parse_fraction(&text).map_err(D::Error::custom),
+        }
+        .map(Some)
+    }
+}
+
+/// A table as a list of names and values, in the order of the file.
+pub mod named {
+    use super::{Deserializer, MapAccess, PhantomData, Visitor, fmt};
+    use serde::de::Deserialize;
+    use serde::ser::{Serialize, SerializeMap, Serializer};
+
+    pub fn serialize<T: Serialize, S: Serializer>(
+        items: &[(String, T)],
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        let mut map = to.serialize_map(Some(items.len()))?;
+        for (name, item) in items {
+            map.serialize_entry(name, item)?;
+        }
+        map.end()
+    }
+
+    struct Table<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Table<T> {
+        type Value = Vec<(String, T)>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a table with one entry for each name, as [hosts.client]")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut items = Vec::new();
+            while let Some(entry) = map.next_entry()? {
+                items.push(entry);
+            }
+            Ok(items)
+        }
+    }
+
+    pub fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Vec<(String, T)>, D::Error> {
+        from.deserialize_map(Table(PhantomData))
+    }
+}

@@ -1,0 +1,339 @@
+//! What is wrong with a topology, found before anything is built.
+
+use std::collections::HashSet;
+
+use super::{GSO_MAX_BYTES, Link, Topology};
+
+/// Longest name of a host or a switch in bytes: the kernel's limit for interface names, as a
+/// switch is an interface.
+const NAME_BYTES: usize = 15;
+/// What veth takes, in bytes: `ETH_MIN_MTU` and `ETH_MAX_MTU`.
+const MTU: std::ops::RangeInclusive<u32> = 68..=65_535;
+/// `512K`, which stands for [`GSO_MAX_BYTES`].
+const GSO_WRITTEN_MAX: u64 = 512 * 1024;
+const _: () = assert!(GSO_WRITTEN_MAX - GSO_MAX_BYTES == 8);
+/// Bytes of the Ethernet header, which the token bucket counts.
+pub(crate) const ETHERNET_HEADER_BYTES: u32 = 14;
+
+/// What is wrong with a lab file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "each text names the situation and its fields")]
+pub enum TopologyError {
+    #[error("not a lab file: {0}")]
+    Syntax(String),
+    #[error("the lab has no hosts: add [hosts.client] and [hosts.server]")]
+    NoHosts,
+    #[error(
+        "`{name}` cannot be a name: use 1 to 15 letters, digits, `-` and `_`, with a letter or digit first (`lo`, `all` and `default` are the kernel's)"
+    )]
+    BadName { name: String },
+    #[error("`{name}` is used twice: every host and switch needs a name of its own")]
+    DuplicateName { name: String },
+    #[error(
+        "link {link} ends at `{name}`, which is neither a host nor a switch: known are {known}"
+    )]
+    UnknownEnd {
+        link: String,
+        name: String,
+        known: String,
+    },
+    #[error("link {link} joins `{name}` with itself: name two ends")]
+    SelfLink { link: String, name: String },
+    #[error("`{name}` has no link: join it with [[links]] or remove it")]
+    Unlinked { name: String },
+    #[error(
+        "`{one}` and `{other}` are not connected: add a link between their parts of the network"
+    )]
+    Disconnected { one: String, other: String },
+    #[error(
+        "link {link} closes a loop of switches, in which every broadcast would circle for ever: remove one link of the loop"
+    )]
+    Loop { link: String },
+    #[error(
+        "host `{host}` has two links into the same segment (interfaces {interfaces}): one address cannot stand at both, so join it once, or to another switch"
+    )]
+    TwiceOnSegment { host: String, interfaces: String },
+    #[error("link {link}: mtu {mtu} is not possible: choose 68 to 65535 bytes")]
+    Mtu { link: String, mtu: u32 },
+    #[error(
+        "link {link}: gso {bytes} is not possible: the kernel takes at most 524280 bytes (`512K` is taken as that), and a frame has {mtu} plus 14"
+    )]
+    Gso { link: String, bytes: u64, mtu: u32 },
+    #[error("link {link}: rate {rate} bit/s is not possible: choose 8 bit/s to 10T")]
+    Rate { link: String, rate: u64 },
+    #[error(
+        "link {link}: {what} of {bytes} bytes is not possible: choose {least} (one frame) to 4294967295"
+    )]
+    Bytes {
+        link: String,
+        what: &'static str,
+        bytes: u64,
+        least: u64,
+    },
+    #[error("link {link}: {what} needs {needs}: add it or remove {what}")]
+    Needs {
+        link: String,
+        what: &'static str,
+        needs: &'static str,
+    },
+    #[error("link {link}: {what} {value} is not a share: choose 0 to 100 %")]
+    Share {
+        link: String,
+        what: &'static str,
+        value: String,
+    },
+    #[error("link {link}: {what} of {seconds} s is longer than an hour: did you mean ms?")]
+    TooLong {
+        link: String,
+        what: &'static str,
+        seconds: u64,
+    },
+    #[error(
+        "link {link}: `{name}` is no offload: use tso, gso, gro, tx-checksumming, rx-checksumming, scatter-gather or a feature that `ethtool -k` lists"
+    )]
+    Offload { link: String, name: String },
+    #[error("link {link}: `{name}` and `{other}` are the same offload: keep one")]
+    OffloadTwice {
+        link: String,
+        name: String,
+        other: String,
+    },
+    #[error(
+        "hosts `{one}` and `{other}` have the same address {address}: change one or let it be given"
+    )]
+    AddressTwice {
+        one: String,
+        other: String,
+        address: String,
+    },
+    #[error(
+        "address {address} of `{host}` is not in {network}, the network of `{other}` on the same segment: change one of them"
+    )]
+    NotInNetwork {
+        host: String,
+        address: String,
+        other: String,
+        network: String,
+    },
+    #[error(
+        "networks {one} and {other} overlap, but are not on the same segment: change the address of `{host}`"
+    )]
+    Overlap {
+        one: String,
+        other: String,
+        host: String,
+    },
+    #[error("network {network} has no address left for `{host}`: use a shorter prefix")]
+    Full { network: String, host: String },
+}
+
+pub(super) fn validate(topology: &Topology) -> Result<(), TopologyError> {
+    if topology.hosts.is_empty() {
+        return Err(TopologyError::NoHosts);
+    }
+    names(topology)?;
+    for link in &topology.links {
+        ends(topology, link)?;
+        figures(link)?;
+        shape(link)?;
+        offloads(link)?;
+    }
+    connected(topology)
+}
+
+fn all_names(topology: &Topology) -> impl Iterator<Item = &String> {
+    let hosts = topology.hosts.iter().map(|(name, _)| name);
+    hosts.chain(topology.switches.iter().map(|(name, _)| name))
+}
+
+fn names(topology: &Topology) -> Result<(), TopologyError> {
+    let mut seen = HashSet::new();
+    for name in all_names(topology) {
+        // `.` is left out although the kernel takes it: it would look like a domain, and sysctl
+        // writes it differently. `/` separates the lab from the host on the command line.
+        let good = (1..=NAME_BYTES).contains(&name.len())
+            && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && name
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+        // All switches are interfaces of one namespace, which has an interface of its own already.
+        if !good || name == "lo" || name == "all" || name == "default" {
+            return Err(TopologyError::BadName { name: name.clone() });
+        }
+        if !seen.insert(name) {
+            return Err(TopologyError::DuplicateName { name: name.clone() });
+        }
+    }
+    Ok(())
+}
+
+fn ends(topology: &Topology, link: &Link) -> Result<(), TopologyError> {
+    for name in &link.between {
+        if !all_names(topology).any(|known| known == name) {
+            let known: Vec<&str> = all_names(topology).map(String::as_str).collect();
+            return Err(TopologyError::UnknownEnd {
+                link: link.label(),
+                name: name.clone(),
+                known: known.join(", "),
+            });
+        }
+    }
+    if link.between[0] == link.between[1] {
+        return Err(TopologyError::SelfLink {
+            link: link.label(),
+            name: link.between[0].clone(),
+        });
+    }
+    Ok(())
+}
+
+fn figures(link: &Link) -> Result<(), TopologyError> {
+    let label = || link.label();
+    let mtu = link.mtu();
+    if !MTU.contains(&mtu) {
+        return Err(TopologyError::Mtu { link: label(), mtu });
+    }
+    let frame = u64::from(mtu + ETHERNET_HEADER_BYTES);
+    if let Some(gso) = link.gso
+        // Below one frame, plain packets would no longer pass the device.
+        && !(frame..=GSO_WRITTEN_MAX).contains(&gso.0)
+    {
+        return Err(TopologyError::Gso {
+            link: label(),
+            bytes: gso.0,
+            mtu,
+        });
+    }
+    // 8 bit/s is one byte, the token bucket's unit.
+    if let Some(rate) = link.rate
+        && !(8..=10_000_000_000_000).contains(&rate.0)
+    {
+        return Err(TopologyError::Rate {
+            link: label(),
+            rate: rate.0,
+        });
+    }
+    for (what, size) in [("burst", link.burst), ("queue", link.queue)] {
+        if let Some(size) = size
+            && !(frame..=u64::from(u32::MAX)).contains(&size.0)
+        {
+            return Err(TopologyError::Bytes {
+                link: label(),
+                what,
+                bytes: size.0,
+                least: frame,
+            });
+        }
+    }
+    Ok(())
+}
+
+fn shape(link: &Link) -> Result<(), TopologyError> {
+    let label = || link.label();
+    let needs = [
+        ("burst", link.burst.is_some(), "rate", link.rate.is_some()),
+        (
+            "queue",
+            link.queue.is_some(),
+            "rate or delay",
+            link.rate.is_some() || link.delay.is_some(),
+        ),
+        (
+            "jitter",
+            link.jitter.is_some(),
+            "delay",
+            link.delay.is_some(),
+        ),
+        (
+            "reorder",
+            link.reorder.is_some(),
+            "delay",
+            link.delay.is_some(),
+        ),
+    ];
+    for (what, asked, needs, there) in needs {
+        if asked && !there {
+            return Err(TopologyError::Needs {
+                link: label(),
+                what,
+                needs,
+            });
+        }
+    }
+    for (what, share) in [("loss", link.loss), ("reorder", link.reorder)] {
+        if let Some(share) = share
+            && !(0.0..=1.0).contains(&share)
+        {
+            return Err(TopologyError::Share {
+                link: label(),
+                what,
+                value: share.to_string(),
+            });
+        }
+    }
+    for (what, time) in [("delay", link.delay), ("jitter", link.jitter)] {
+        if let Some(time) = time
+            && time.as_secs() > 3600
+        {
+            return Err(TopologyError::TooLong {
+                link: label(),
+                what,
+                seconds: time.as_secs(),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn offloads(link: &Link) -> Result<(), TopologyError> {
+    let mut seen: Vec<(crate::offload::Offload, &String)> = Vec::new();
+    for name in link.offloads.keys() {
+        let offload =
+            crate::offload::Offload::parse(name).ok_or_else(|| TopologyError::Offload {
+                link: link.label(),
+                name: name.clone(),
+            })?;
+        if let Some((_, other)) = seen.iter().find(|(known, _)| *known == offload) {
+            return Err(TopologyError::OffloadTwice {
+                link: link.label(),
+                name: name.clone(),
+                other: (*other).clone(),
+            });
+        }
+        seen.push((offload, name));
+    }
+    Ok(())
+}
+
+/// Every host and switch hangs together with the first host.
+fn connected(topology: &Topology) -> Result<(), TopologyError> {
+    for name in all_names(topology) {
+        let linked = topology
+            .links
+            .iter()
+            .any(|link| link.between.contains(name));
+        if !linked {
+            return Err(TopologyError::Unlinked { name: name.clone() });
+        }
+    }
+    let first = &topology.hosts[0].0;
+    let mut reached = HashSet::from([first]);
+    let mut waiting = vec![first];
+    while let Some(name) = waiting.pop() {
+        for link in &topology.links {
+            let [one, other] = &link.between;
+            for (from, to) in [(one, other), (other, one)] {
+                if from == name && reached.insert(to) {
+                    waiting.push(to);
+                }
+            }
+        }
+    }
+    match all_names(topology).find(|name| !reached.contains(name)) {
+        Some(name) => Err(TopologyError::Disconnected {
+            one: first.clone(),
+            other: name.clone(),
+        }),
+        None => Ok(()),
+    }
+}
