@@ -13,7 +13,22 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         samples::ten_streams(),
         samples::hostile(),
     ];
+    let mut long = samples::tcp_send();
+    let one = long.intervals[3].clone();
+    long.intervals = (0..100_000u64)
+        .map(|n| {
+            let mut interval = one.clone();
+            interval.start_ns = n * 10_000_000;
+            interval.end_ns = (n + 1) * 10_000_000;
+            interval.bytes = 70_000_000 + n * 7_919 % 9_000_000 - 500 * (n / 2_000 % 7) * 2_000;
+            interval.retransmits = Some(u64::from(n % 31_337 == 31_000) * 12);
+            interval
+        })
+        .collect();
+    let repeats = samples::repeats();
     for (name, page) in [
+        ("long", html::report("A long run", &[long], &[])),
+        ("repeats", html::report("Repeats", &repeats.runs, &[])),
         (
             "demo",
             html::report("What this machine can do", &demo.runs, &demo.result.notes),

@@ -2,7 +2,8 @@
 //! surface that shows them does that.
 
 use linerate_metric::plan::{Cpus, Direction, Ends, Kind, Plan, Protocol, Wait};
-use linerate_metric::record::{Doubt, Record, Summary};
+use linerate_metric::record::{Doubt, Quantiles, Record, Summary};
+use linerate_metric::statistics::median;
 use linerate_metric::units::{
     format_bit_rate, format_bytes, format_count, format_nanos, format_per_second, format_share,
 };
@@ -63,6 +64,26 @@ pub(crate) fn name(record: &Record) -> String {
             format!("{} {way}", plan.protocol)
         }
     }
+}
+
+/// The same runs under names that tell them apart: of several with one name each gets its number.
+pub(crate) fn told_apart(runs: &[Record]) -> Vec<Record> {
+    let names: Vec<String> = runs.iter().map(name).collect();
+    runs.iter()
+        .zip(&names)
+        .enumerate()
+        .map(|(position, (run, name))| {
+            let mut run = run.clone();
+            if names.iter().filter(|other| *other == name).count() > 1 {
+                let number = names[..=position]
+                    .iter()
+                    .filter(|other| *other == name)
+                    .count();
+                run.label = Some(format!("{name}, run {number}"));
+            }
+            run
+        })
+        .collect()
 }
 
 pub(crate) enum Ways {
@@ -204,14 +225,21 @@ pub(crate) fn headline(runs: &[Record]) -> Vec<String> {
 
 /// `TCP carried 61.2 Gb/s out and 58.9 Gb/s back.`
 fn throughput_sentence(runs: &[Record], protocol: Protocol) -> Option<String> {
-    // Of several runs of one way the best is told; all of them stand below.
-    let best = |direction: Direction| {
-        runs.iter()
-            .filter(|run| run.kind == Kind::Throughput && run.plan.protocol == protocol)
-            .flat_map(|run| &run.directions)
-            .filter(|figures| figures.direction == direction)
-            .filter_map(|figures| Some((figures.summary.goodput_bps?, &figures.summary)))
-            .max_by(|a, b| a.0.total_cmp(&b.0))
+    let found = |direction: Direction| {
+        let of = |run: &Record| {
+            let way = run
+                .directions
+                .iter()
+                .find(|way| way.direction == direction)?;
+            Some((way.summary.goodput_bps?, way.summary.loss_fraction))
+        };
+        let first = runs.iter().find(|run| {
+            run.kind == Kind::Throughput && run.plan.protocol == protocol && of(run).is_some()
+        })?;
+        let same: Vec<_> = repeats(runs, first).filter_map(of).collect();
+        let rates: Vec<_> = same.iter().map(|way| way.0).collect();
+        let losses: Vec<_> = same.iter().filter_map(|way| way.1).collect();
+        Some((median(&rates)?, median(&losses), rates.len()))
     };
     let lost = |loss: Option<f64>| match loss {
         Some(loss) if loss > 0.0 => {
@@ -219,14 +247,12 @@ fn throughput_sentence(runs: &[Record], protocol: Protocol) -> Option<String> {
         }
         _ => String::new(),
     };
-    let way = |(rate, summary): (f64, &Summary), word: &str| {
-        format!(
-            "{}{word}{}",
-            format_bit_rate(rate),
-            lost(summary.loss_fraction)
-        )
+    let way = |(rate, loss, _): (f64, Option<f64>, usize), word: &str| {
+        format!("{}{word}{}", format_bit_rate(rate), lost(loss))
     };
-    let text = match (best(Direction::Send), best(Direction::Receive)) {
+    let (send, receive) = (found(Direction::Send), found(Direction::Receive));
+    let count = send.or(receive)?.2;
+    let text = match (send, receive) {
         (Some(send), Some(receive)) => {
             format!("{} and {}", way(send, " out"), way(receive, " back"))
         }
@@ -234,44 +260,65 @@ fn throughput_sentence(runs: &[Record], protocol: Protocol) -> Option<String> {
         (None, Some(receive)) => way(receive, " back"),
         (None, None) => return None,
     };
-    Some(format!("{protocol} carried {text}."))
+    Some(format!("{protocol} carried {text}{}.", of_runs(count)))
+}
+
+/// The runs that did the same as `first`.
+fn repeats<'a>(runs: &'a [Record], first: &'a Record) -> impl Iterator<Item = &'a Record> {
+    runs.iter().filter(|run| run.plan == first.plan)
+}
+
+/// ` (median of 7 runs)`; one run needs no such words.
+fn of_runs(count: usize) -> String {
+    match count {
+        0 | 1 => String::new(),
+        n => format!(" (median of {n} runs)"),
+    }
 }
 
 /// `Half of all UDP round trips took 48.3 us or less blocking, 6.10 us spinning: 7.9x faster.`
 fn latency_sentence(runs: &[Record], protocol: Protocol) -> Option<String> {
-    let runs: Vec<_> = runs
-        .iter()
-        .filter(|run| run.kind == Kind::Latency && run.plan.protocol == protocol)
-        .filter_map(|run| Some((run, run.summary.rtt_ns?.p50)))
-        .collect();
+    let known = |run: &&Record| {
+        run.kind == Kind::Latency && run.plan.protocol == protocol && run.summary.rtt_ns.is_some()
+    };
+    let typical = |first: &Record, read: fn(&Quantiles) -> u64| {
+        let values: Vec<_> = repeats(runs, first)
+            .filter_map(|run| run.summary.rtt_ns.as_ref())
+            .map(|rtt| read(rtt) as f64)
+            .collect();
+        Some((median(&values)?, of_runs(values.len())))
+    };
     let waited = |wanted: Wait| {
         runs.iter()
-            .find(|(run, _)| run.plan.wait == Some(Ends::both(wanted)))
-            .map(|&(_, p50)| p50)
+            .filter(known)
+            .find(|run| run.plan.wait == Some(Ends::both(wanted)))
     };
     if let (Some(block), Some(spin)) = (waited(Wait::Block), waited(Wait::Spin)) {
+        let (block, count) = typical(block, |rtt| rtt.p50)?;
+        let (spin, _) = typical(spin, |rtt| rtt.p50)?;
         return Some(format!(
-            "Half of all {protocol} round trips took {} or less when the ends sleep while they wait, {} when they never sleep{}.",
-            format_nanos(block as f64),
-            format_nanos(spin as f64),
+            "Half of all {protocol} round trips took {} or less when the ends sleep while they wait, {} when they never sleep{}{count}.",
+            format_nanos(block),
+            format_nanos(spin),
             faster(block, spin),
         ));
     }
-    let &(run, p50) = runs.first()?;
-    let p99 = run.summary.rtt_ns?.p99;
+    let first = runs.iter().find(known)?;
+    let (p50, count) = typical(first, |rtt| rtt.p50)?;
+    let (p99, _) = typical(first, |rtt| rtt.p99)?;
     Some(format!(
-        "Half of all {protocol} round trips took {} or less, 99 of 100 took {} or less.",
-        format_nanos(p50 as f64),
-        format_nanos(p99 as f64),
+        "Half of all {protocol} round trips took {} or less, 99 of 100 took {} or less{count}.",
+        format_nanos(p50),
+        format_nanos(p99),
     ))
 }
 
 /// `: 7.9x faster`, where the ratio says that.
-pub(crate) fn faster(slow: u64, fast: u64) -> String {
-    if fast == 0 || slow <= fast {
+pub(crate) fn faster(slow: f64, fast: f64) -> String {
+    if fast <= 0.0 || slow <= fast {
         return String::new();
     }
-    format!(": {} faster", times(slow as f64 / fast as f64))
+    format!(": {} faster", times(slow / fast))
 }
 
 /// A measurement as one row: what it is called, its main figure, and what that means.
@@ -380,7 +427,7 @@ fn round_trip_meaning(run: &Record, runs: &[Record]) -> String {
                 && other.plan.wait == Some(Ends::both(Wait::Block))
         });
         if let Some(slow) = blocking.and_then(|other| other.summary.rtt_ns) {
-            text.push_str(&faster(slow.p50, rtt.p50));
+            text.push_str(&faster(slow.p50 as f64, rtt.p50 as f64));
             if slow.p50 > rtt.p50 {
                 text.push_str(" than blocking");
             }

@@ -23,6 +23,7 @@ const SCRIPT: &str = include_str!("script.js");
 /// `notes` are sentences that belong to all of it: what could not be measured, and why.
 #[must_use]
 pub fn report(title: &str, runs: &[Record], notes: &[String]) -> String {
+    let runs = &words::told_apart(runs)[..];
     let mut body = String::new();
     body.push_str(&header(title, runs, notes));
     body.push_str(&hosts::section(runs));

@@ -64,13 +64,16 @@ impl Unit {
         }
     }
 
-    /// Things are not divided: a step between labels is at least one of them.
-    fn least(self, step: f64) -> f64 {
-        if self == Self::COUNT {
+    /// A round number of this unit that is not below `least`. Things are not divided: a step is at
+    /// least one of them.
+    fn step(self, least: f64) -> f64 {
+        let step = step(least / self.size);
+        let step = if self == Self::COUNT {
             step.max(1.0)
         } else {
             step
-        }
+        };
+        step * self.size
     }
 
     /// For numbers of things.
@@ -100,7 +103,7 @@ impl Axis {
     /// From zero to a round number above `highest`.
     pub(crate) fn from_zero(label: &str, highest: f64, unit: Unit) -> Self {
         let highest = if highest > 0.0 { highest } else { unit.size };
-        let step = unit.least(step(highest / 4.0));
+        let step = unit.step(highest / 4.0);
         Self {
             label: with_unit(label, unit),
             scale: Scale::Linear,
@@ -190,7 +193,7 @@ impl Axis {
     }
 
     fn linear_values(&self, most: f64) -> Vec<f64> {
-        let step = self.unit.least(step((self.high - self.low) / most));
+        let step = self.unit.step((self.high - self.low) / most);
         let first = (self.low / step).ceil();
         let last = (self.high / step * 1.000_000_1).floor();
         let mut values = Vec::new();
@@ -293,6 +296,8 @@ mod tests {
         let axis = Axis::from_zero("", 61.2e9, Unit::of_rate(61.2e9));
         assert_eq!(axis.label, "Gb/s");
         assert_eq!(labels(&axis, 220.0, 40.0), ["0", "20", "40", "60", "80"]);
+        let minutes = Axis::between("", 0.0, 1e12, Unit::of_time(1e12));
+        assert_eq!(labels(&minutes, 200.0, 40.0), ["0", "5", "10", "15"]);
         let nothing = Axis::from_zero("lost", 0.0, Unit::COUNT);
         assert_eq!(labels(&nothing, 100.0, 40.0), ["0", "1"]);
     }

@@ -109,7 +109,8 @@ fn repeats(set: &RunSet, style: &Style) -> String {
 const NAME_WIDTH: usize = 34;
 
 fn measurements(set: &RunSet, style: &Style) -> String {
-    let rows = words::measurements(&set.runs);
+    let runs = words::told_apart(&set.runs);
+    let rows = words::measurements(&runs);
     let name_width = rows
         .iter()
         .map(|row| row.name.chars().count())
