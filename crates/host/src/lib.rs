@@ -8,3 +8,7 @@ pub mod sys;
 
 pub mod doctor;
 pub mod snapshot;
+pub mod steal;
+pub mod stop;
+
+pub mod knob;

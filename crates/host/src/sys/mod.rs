@@ -2,6 +2,11 @@
 
 pub mod clock;
 pub mod cpu;
+pub mod cpuid;
+pub mod ethtool;
 pub mod ethtool_set;
 pub mod namespace;
+pub mod signal;
 pub mod socket;
+pub mod timestamping;
+pub mod trial;

@@ -1,0 +1,104 @@
+//! Small files of /proc, /sys and /etc below a root.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// A tree to read from: the machine's own, or one that a test laid out.
+#[derive(Clone, Debug)]
+pub struct Files {
+    root: PathBuf,
+}
+
+impl Files {
+    /// The machine's own files.
+    #[must_use]
+    pub fn machine() -> Self {
+        Self::below("/")
+    }
+
+    /// The files below `root`.
+    #[must_use]
+    pub fn below(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    /// Where `path` (absolute, as it is called on the machine) lies in this tree.
+    #[must_use]
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    /// A file's text without the white space around it; `None` when unreadable or empty.
+    #[must_use]
+    pub fn text(&self, path: &str) -> Option<String> {
+        let bytes = fs::read(self.path(path)).ok()?;
+        let text = String::from_utf8_lossy(&bytes).trim().to_owned();
+        (!text.is_empty()).then_some(text)
+    }
+
+    /// A file that holds one number.
+    #[must_use]
+    pub fn number<T: FromStr>(&self, path: &str) -> Option<T> {
+        self.text(path)?.parse().ok()
+    }
+
+    /// Names in a directory, in order; none when it is unreadable.
+    #[must_use]
+    pub fn names(&self, path: &str) -> Vec<String> {
+        let Ok(entries) = fs::read_dir(self.path(path)) else {
+            return Vec::new();
+        };
+        let mut names: Vec<String> = entries
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// Whether there is such a file or directory.
+    #[must_use]
+    pub fn exists(&self, path: &str) -> bool {
+        self.path(path).exists()
+    }
+
+    /// The last part of what a link points to.
+    #[must_use]
+    pub fn link_name(&self, path: &str) -> Option<String> {
+        let target = fs::read_link(self.path(path)).ok()?;
+        Some(Path::new(&target).file_name()?.to_str()?.to_owned())
+    }
+}
+
+/// Lays out `files` below a fresh directory.
+#[cfg(test)]
+pub(crate) fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, Files) {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let tree = Files::below(directory.path());
+    for (path, text) in files {
+        let path = tree.path(path);
+        fs::create_dir_all(path.parent().expect("files have a parent")).expect("a directory");
+        fs::write(path, text).expect("a file");
+    }
+    (directory, tree)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unreadable_and_empty_are_absent() {
+        let (_directory, files) = tree(&[
+            ("/proc/number", "42\n"),
+            ("/proc/empty", "\n"),
+            ("/proc/word", "abc"),
+        ]);
+        assert_eq!(files.number::<u32>("/proc/number"), Some(42));
+        assert_eq!(files.text("/proc/empty"), None);
+        assert_eq!(files.number::<u32>("/proc/word"), None);
+        assert_eq!(files.text("/proc/none"), None);
+        assert_eq!(files.names("/proc"), ["empty", "number", "word"]);
+        assert!(files.names("/none").is_empty());
+    }
+}

@@ -1,0 +1,227 @@
+//! An interface of the calling thread's network namespace.
+
+use std::net::IpAddr;
+
+use linerate_metric::facts::Interface;
+
+use super::netlink::{self, Link};
+use super::{Files, offloads};
+use crate::sys::ethtool::{Driver, Ethtool};
+
+/// Drivers that state a speed which is none of a wire's: the kernel limits nothing to it.
+const SPEED_MADE_UP: &[&str] = &["veth", "tun", "bridge", "dummy", "ifb"];
+
+/// What an IPv4 packet could hold at most before Linux 6.3 let interfaces say so.
+const OLD_GSO_IPV4_MAX_BYTES: u32 = 65536;
+
+/// What is known of an interface; `None` where there is none of that name.
+#[must_use]
+pub fn interface(name: &str) -> Option<Interface> {
+    let link = netlink::link(name).ok()?;
+    Some(facts(&Files::machine(), &link))
+}
+
+/// Name of the interface through which the kernel would send to `destination`.
+///
+/// The host's own addresses are reached through `lo`. `None` where there is no route.
+#[must_use]
+pub fn interface_towards(destination: IpAddr) -> Option<String> {
+    netlink::route_interface(destination).ok()
+}
+
+fn facts(files: &Files, link: &Link) -> Interface {
+    let ethtool = Ethtool::new(&link.name).ok();
+    let driver = ethtool.as_ref().and_then(|ethtool| ethtool.driver().ok());
+    let speed = ethtool.as_ref().and_then(|ethtool| ethtool.link().ok());
+    let rings = ethtool.as_ref().and_then(|ethtool| ethtool.rings().ok());
+    let channels = ethtool.as_ref().and_then(|ethtool| ethtool.channels().ok());
+
+    let driver_name = driver
+        .as_ref()
+        .map(|driver| driver.name.clone())
+        .filter(|name| !name.is_empty())
+        .or_else(|| link.kind.clone());
+    let wire = driver_name
+        .as_deref()
+        .is_some_and(|name| !SPEED_MADE_UP.contains(&name));
+    let speed = speed.filter(|_| wire).unwrap_or_default();
+    let device = device(files, link, driver.as_ref());
+    let nonzero = |number: u32| (number > 0).then_some(number);
+
+    Interface {
+        name: link.name.clone(),
+        driver_version: driver.as_ref().and_then(|driver| driver.version.clone()),
+        firmware: driver.and_then(|driver| driver.firmware),
+        driver: driver_name,
+        pci_id: device.as_ref().and_then(|device| device.pci_id.clone()),
+        numa_node: device.as_ref().and_then(|device| device.numa_node),
+        pci_address: device.map(|device| device.pci_address),
+        mac: link.address.as_deref().and_then(mac),
+        speed_bps: speed.speed_mbps.map(|mbps| u64::from(mbps) * 1_000_000),
+        duplex: speed
+            .full_duplex
+            .map(|full| if full { "full" } else { "half" }.to_owned()),
+        mtu: link.mtu,
+        qdisc: link.qdisc.clone(),
+        offloads: offloads(&link.name)
+            .into_iter()
+            .map(|offload| (offload.name.to_owned(), offload.on))
+            .collect(),
+        gso_ipv4_max_bytes: link.gso_ipv4_max_bytes.or_else(|| {
+            link.gso_max_bytes
+                .map(|bytes| bytes.min(OLD_GSO_IPV4_MAX_BYTES))
+        }),
+        rx_queues: channels
+            .and_then(|channels| nonzero(channels.rx))
+            .or(link.rx_queues),
+        tx_queues: channels
+            .and_then(|channels| nonzero(channels.tx))
+            .or(link.tx_queues),
+        rx_descriptors: rings.and_then(|rings| nonzero(rings.rx)),
+        tx_descriptors: rings.and_then(|rings| nonzero(rings.tx)),
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Device {
+    pci_address: String,
+    pci_id: Option<String>,
+    numa_node: Option<u32>,
+}
+
+/// The PCI device behind an interface, by what the driver or the kernel says of its place.
+///
+/// /sys/bus is the same in every network namespace. A virtio device sits below its PCI device.
+fn device(files: &Files, link: &Link, driver: Option<&Driver>) -> Option<Device> {
+    let stated = driver.and_then(|driver| driver.bus_address.clone());
+    let parent = link.parent.as_ref().map(|(_, device)| device.clone());
+    let address = stated
+        .into_iter()
+        .chain(parent)
+        .find(|address| is_pci_address(address))?;
+    let directory = format!("/sys/bus/pci/devices/{address}");
+    let id = |file: &str| {
+        let text = files.text(&format!("{directory}/{file}"))?;
+        text.strip_prefix("0x").map(str::to_owned)
+    };
+    Some(Device {
+        pci_id: id("vendor")
+            .zip(id("device"))
+            .map(|(vendor, device)| format!("{vendor}:{device}")),
+        // -1: the machine does not say.
+        numa_node: files.number(&format!("{directory}/numa_node")),
+        pci_address: address,
+    })
+}
+
+/// `0000:03:00.0`: domain, bus, device and function.
+fn is_pci_address(text: &str) -> bool {
+    let hexadecimal = |part: &str, least: usize| {
+        part.len() >= least && part.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    let Some((slot, function)) = text.rsplit_once('.') else {
+        return false;
+    };
+    let parts: Vec<&str> = slot.split(':').collect();
+    matches!(parts[..], [domain, bus, device]
+        if hexadecimal(domain, 4) && hexadecimal(bus, 2) && hexadecimal(device, 2))
+        && hexadecimal(function, 1)
+}
+
+/// An address in the usual spelling; `None` for all zeros (loopback has no address).
+fn mac(address: &[u8]) -> Option<String> {
+    if address.iter().all(|&byte| byte == 0) {
+        return None;
+    }
+    let parts: Vec<String> = address.iter().map(|byte| format!("{byte:02x}")).collect();
+    Some(parts.join(":"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::files::tree;
+    use super::*;
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    #[test]
+    fn pci_addresses() {
+        let table = [
+            ("0000:03:00.0", true),
+            ("10000:e1:00.7", true),
+            ("virtio2", false),
+            ("usb-0000:00:14.0-2", false),
+            ("", false),
+            ("03:00.0", false),
+        ];
+        for (text, expected) in table {
+            assert_eq!(is_pci_address(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_pci_device_is_found_by_driver_or_parent() {
+        let (_directory, files) = tree(&[
+            ("/sys/bus/pci/devices/0000:03:00.0/vendor", "0x8086\n"),
+            ("/sys/bus/pci/devices/0000:03:00.0/device", "0x1521\n"),
+            ("/sys/bus/pci/devices/0000:03:00.0/numa_node", "-1\n"),
+        ]);
+        let expected = Some(Device {
+            pci_address: "0000:03:00.0".to_owned(),
+            pci_id: Some("8086:1521".to_owned()),
+            numa_node: None,
+        });
+        let driver = Driver {
+            bus_address: Some("0000:03:00.0".to_owned()),
+            ..Driver::default()
+        };
+        let bare = Link::default();
+        assert_eq!(device(&files, &bare, Some(&driver)), expected);
+        let link = Link {
+            parent: Some(("pci".to_owned(), "0000:03:00.0".to_owned())),
+            ..Link::default()
+        };
+        assert_eq!(device(&files, &link, None), expected);
+        assert_eq!(device(&files, &bare, None), None);
+    }
+
+    #[test]
+    fn addresses_of_links() {
+        assert_eq!(
+            mac(&[2, 0xfc, 0, 0, 0, 1]).as_deref(),
+            Some("02:fc:00:00:00:01")
+        );
+        assert_eq!(mac(&[0; 6]), None);
+        assert_eq!(mac(&[]), None);
+    }
+
+    #[test]
+    fn loopback_has_no_wire() {
+        let lo = interface("lo").unwrap();
+        assert_eq!((lo.speed_bps, lo.duplex, lo.mac), (None, None, None));
+        assert!(lo.mtu.is_some_and(|mtu| mtu > 0));
+        assert!(lo.offloads.contains_key("generic-receive-offload"));
+        assert_eq!(interface("none-such0"), None);
+    }
+
+    #[test]
+    fn the_way_to_oneself_is_loopback() {
+        if !netlink::link("lo").is_ok_and(|lo| lo.up) {
+            println!("needs loopback up");
+            return;
+        }
+        assert_eq!(
+            interface_towards(Ipv4Addr::LOCALHOST.into()).as_deref(),
+            Some("lo")
+        );
+        assert_eq!(
+            interface_towards(Ipv4Addr::LOCALHOST.to_ipv6_mapped().into()).as_deref(),
+            Some("lo")
+        );
+        if std::net::UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
+            assert_eq!(
+                interface_towards(Ipv6Addr::LOCALHOST.into()).as_deref(),
+                Some("lo")
+            );
+        }
+    }
+}

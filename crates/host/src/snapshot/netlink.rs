@@ -1,0 +1,350 @@
+//! Two questions to the kernel's routing socket: what a link is, and which link a route takes.
+//!
+//! A small reader of our own: the general crates fail a whole message over one attribute whose
+//! layout a newer kernel changed, and a fact of a record may be absent but must not fail. The
+//! attributes' numbers are those of linux/if_link.h and linux/rtnetlink.h.
+
+use std::io::{self, Read, Write};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// An interface as the kernel sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Link {
+    /// Its number.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// Somebody switched it on.
+    pub up: bool,
+    /// It is a loopback interface.
+    pub loopback: bool,
+    /// Largest IP packet in bytes.
+    pub mtu: Option<u32>,
+    /// Link-layer address.
+    pub address: Option<Vec<u8>>,
+    /// Root queueing discipline.
+    pub qdisc: Option<String>,
+    /// Transmit queues that it was made with.
+    pub tx_queues: Option<u32>,
+    /// Receive queues that it was made with.
+    pub rx_queues: Option<u32>,
+    /// Largest segmentation-offload packet in bytes.
+    pub gso_max_bytes: Option<u32>,
+    /// The same for IPv4 alone (Linux 6.3 and later).
+    pub gso_ipv4_max_bytes: Option<u32>,
+    /// Kind of a virtual interface (`veth`, `bridge`, `vlan`).
+    pub kind: Option<String>,
+    /// Bus and name of the device behind it (`pci`, `0000:03:00.0`; Linux 5.14 and later).
+    pub parent: Option<(String, String)>,
+}
+
+/// Every interface of the calling thread's network namespace.
+///
+/// # Errors
+/// What the kernel says.
+pub fn links() -> io::Result<Vec<Link>> {
+    let answer = ask(GET_LINK, DUMP, &link_header(0))?;
+    Ok(answer
+        .iter()
+        .filter_map(|(kind, body)| link_of(*kind, body))
+        .collect())
+}
+
+/// One interface by name.
+///
+/// # Errors
+/// `ENODEV` where there is none.
+pub fn link(name: &str) -> io::Result<Link> {
+    if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains('\0') {
+        return Err(io::Error::from_raw_os_error(libc::ENODEV));
+    }
+    let mut request = link_header(0);
+    let mut value = name.as_bytes().to_vec();
+    value.push(0);
+    push_attribute(&mut request, IFLA_IFNAME, &value);
+    one_link(&request)
+}
+
+/// The name of the interface that the kernel would send packets to `destination` through.
+///
+/// # Errors
+/// `ENETUNREACH` and the like where there is no route.
+pub fn route_interface(destination: IpAddr) -> io::Result<String> {
+    // A route to a mapped address is IPv4's.
+    let destination = destination.to_canonical();
+    let (family, bytes) = match destination {
+        IpAddr::V4(address) => (libc::AF_INET, address.octets().to_vec()),
+        IpAddr::V6(address) => (libc::AF_INET6, address.octets().to_vec()),
+    };
+    // struct rtmsg: family, destination bits, ten more bytes.
+    let mut request = vec![0_u8; RTMSG_BYTES];
+    request[0] = family as u8;
+    request[1] = 8 * bytes.len() as u8;
+    push_attribute(&mut request, RTA_DST, &bytes);
+    let answer = ask(GET_ROUTE, 0, &request)?;
+    let index = answer
+        .iter()
+        .find_map(|(kind, body)| route_of(*kind, body))
+        .ok_or_else(|| io::Error::from_raw_os_error(libc::ENETUNREACH))?;
+    Ok(one_link(&link_header(index))?.name)
+}
+
+fn one_link(request: &[u8]) -> io::Result<Link> {
+    ask(GET_LINK, 0, request)?
+        .iter()
+        .find_map(|(kind, body)| link_of(*kind, body))
+        .ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))
+}
+
+const NEW_LINK: u16 = 16;
+const GET_LINK: u16 = 18;
+const NEW_ROUTE: u16 = 24;
+const GET_ROUTE: u16 = 26;
+const ERROR: u16 = 2;
+const DONE: u16 = 3;
+const REQUEST: u16 = 0x1;
+const DUMP: u16 = 0x300;
+
+const HEADER_BYTES: usize = 16;
+const IFINFOMSG_BYTES: usize = 16;
+const RTMSG_BYTES: usize = 12;
+
+const IFLA_ADDRESS: u16 = 1;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_MTU: u16 = 4;
+const IFLA_QDISC: u16 = 6;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_NUM_TX_QUEUES: u16 = 31;
+const IFLA_NUM_RX_QUEUES: u16 = 32;
+const IFLA_GSO_MAX_SIZE: u16 = 41;
+const IFLA_PARENT_DEV_NAME: u16 = 56;
+const IFLA_PARENT_DEV_BUS_NAME: u16 = 57;
+const IFLA_GSO_IPV4_MAX_SIZE: u16 = 63;
+const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
+
+/// struct ifinfomsg with nothing but an index.
+fn link_header(index: u32) -> Vec<u8> {
+    let mut header = vec![0_u8; IFINFOMSG_BYTES];
+    header[4..8].copy_from_slice(&index.to_ne_bytes());
+    header
+}
+
+fn push_attribute(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    let length = u16::try_from(4 + value.len()).expect("attributes asked with are short");
+    message.extend(length.to_ne_bytes());
+    message.extend(kind.to_ne_bytes());
+    message.extend(value);
+    message.resize(message.len().next_multiple_of(4), 0);
+}
+
+/// Sends one request; returns the type and body of every message of the answer.
+fn ask(kind: u16, flags: u16, body: &[u8]) -> io::Result<Vec<(u16, Vec<u8>)>> {
+    // A dump is never cut: the kernel fits each part to the buffer, and one link takes a few KiB
+    // (more with hundreds of virtual functions, which are not asked for).
+    const ROOM_BYTES: usize = 64 * 1024;
+    let mut socket = Socket::new(
+        Domain::from(libc::AF_NETLINK),
+        Type::RAW,
+        Some(Protocol::from(libc::NETLINK_ROUTE)),
+    )?;
+    // The kernel answers within the call to send; the limit only keeps a defect from hanging us.
+    socket.set_read_timeout(Some(Duration::from_secs(1)))?;
+
+    let mut request = Vec::with_capacity(HEADER_BYTES + body.len());
+    let length = u32::try_from(HEADER_BYTES + body.len()).expect("requests are short");
+    request.extend(length.to_ne_bytes());
+    request.extend(kind.to_ne_bytes());
+    request.extend((REQUEST | flags).to_ne_bytes());
+    request.extend([0; 8]);
+    request.extend(body);
+    socket.write_all(&request)?;
+
+    let mut messages = Vec::new();
+    let mut room = vec![0_u8; ROOM_BYTES];
+    loop {
+        let length = socket.read(&mut room)?;
+        if length == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        for (kind, body) in split(&room[..length]) {
+            match kind {
+                DONE => return Ok(messages),
+                ERROR => {
+                    let code = body
+                        .first_chunk()
+                        .map_or(0, |code| i32::from_ne_bytes(*code));
+                    return match code {
+                        0 => Ok(messages),
+                        _ => Err(io::Error::from_raw_os_error(code.saturating_neg())),
+                    };
+                }
+                _ => messages.push((kind, body.to_vec())),
+            }
+        }
+        if flags & DUMP == 0 {
+            return Ok(messages);
+        }
+    }
+}
+
+/// Messages of one datagram: type and body; stops at the first that is cut.
+fn split(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
+    let mut messages = Vec::new();
+    while let Some(header) = bytes.first_chunk::<HEADER_BYTES>() {
+        let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;
+        let kind = u16::from_ne_bytes([header[4], header[5]]);
+        if length < HEADER_BYTES || length > bytes.len() {
+            break;
+        }
+        messages.push((kind, &bytes[HEADER_BYTES..length]));
+        bytes = &bytes[length.next_multiple_of(4).min(bytes.len())..];
+    }
+    messages
+}
+
+/// Attributes: number without its flag bits, and value; stops at the first that is cut.
+fn attributes(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
+    const FLAG_BITS: u16 = 0xc000;
+    let mut list = Vec::new();
+    while let Some(header) = bytes.first_chunk::<4>() {
+        let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
+        let kind = u16::from_ne_bytes([header[2], header[3]]) & !FLAG_BITS;
+        if length < 4 || length > bytes.len() {
+            break;
+        }
+        list.push((kind, &bytes[4..length]));
+        bytes = &bytes[length.next_multiple_of(4).min(bytes.len())..];
+    }
+    list
+}
+
+fn link_of(kind: u16, body: &[u8]) -> Option<Link> {
+    if kind != NEW_LINK {
+        return None;
+    }
+    let header = body.first_chunk::<IFINFOMSG_BYTES>()?;
+    let index = i32::from_ne_bytes([header[4], header[5], header[6], header[7]]);
+    let flags = u32::from_ne_bytes([header[8], header[9], header[10], header[11]]);
+    let is = |flag: libc::c_int| flags & flag as u32 != 0;
+    let mut link = Link {
+        index: u32::try_from(index).ok()?,
+        up: is(libc::IFF_UP),
+        loopback: is(libc::IFF_LOOPBACK),
+        ..Link::default()
+    };
+    let (mut bus, mut device) = (None, None);
+    for (kind, value) in attributes(&body[IFINFOMSG_BYTES..]) {
+        match kind {
+            IFLA_IFNAME => link.name = text(value).unwrap_or_default(),
+            IFLA_ADDRESS => link.address = (!value.is_empty()).then(|| value.to_vec()),
+            IFLA_MTU => link.mtu = number(value),
+            IFLA_QDISC => link.qdisc = text(value),
+            IFLA_NUM_TX_QUEUES => link.tx_queues = number(value),
+            IFLA_NUM_RX_QUEUES => link.rx_queues = number(value),
+            IFLA_GSO_MAX_SIZE => link.gso_max_bytes = number(value),
+            IFLA_GSO_IPV4_MAX_SIZE => link.gso_ipv4_max_bytes = number(value),
+            IFLA_PARENT_DEV_NAME => device = text(value),
+            IFLA_PARENT_DEV_BUS_NAME => bus = text(value),
+            IFLA_LINKINFO => {
+                link.kind = attributes(value)
+                    .into_iter()
+                    .find(|(kind, _)| *kind == IFLA_INFO_KIND)
+                    .and_then(|(_, value)| text(value));
+            }
+            _ => {}
+        }
+    }
+    link.parent = bus.zip(device);
+    (!link.name.is_empty()).then_some(link)
+}
+
+/// The interface number of a route.
+fn route_of(kind: u16, body: &[u8]) -> Option<u32> {
+    if kind != NEW_ROUTE {
+        return None;
+    }
+    attributes(body.get(RTMSG_BYTES..)?)
+        .into_iter()
+        .find(|(kind, _)| *kind == RTA_OIF)
+        .and_then(|(_, value)| number(value))
+}
+
+fn number(value: &[u8]) -> Option<u32> {
+    value.first_chunk().map(|value| u32::from_ne_bytes(*value))
+}
+
+fn text(value: &[u8]) -> Option<String> {
+    let end = value
+        .iter()
+        .position(|&byte| byte == 0)
+        .unwrap_or(value.len());
+    let text = String::from_utf8_lossy(&value[..end]).into_owned();
+    (!text.is_empty()).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_link_is_read_attribute_by_attribute() {
+        let mut body = link_header(7);
+        body[8..12].copy_from_slice(&(libc::IFF_UP as u32).to_ne_bytes());
+        push_attribute(&mut body, IFLA_IFNAME, b"veth0\0");
+        push_attribute(&mut body, IFLA_ADDRESS, &[2, 0, 0, 0, 0, 9]);
+        push_attribute(&mut body, IFLA_MTU, &1500_u32.to_ne_bytes());
+        push_attribute(&mut body, IFLA_QDISC, b"noqueue\0");
+        push_attribute(&mut body, 0x7ff, b"unknown");
+        push_attribute(
+            &mut body,
+            IFLA_GSO_IPV4_MAX_SIZE,
+            &524_280_u32.to_ne_bytes(),
+        );
+        let mut info = Vec::new();
+        push_attribute(&mut info, IFLA_INFO_KIND, b"veth\0");
+        // The flag bit that marks nested attributes must not hide the number.
+        push_attribute(&mut body, IFLA_LINKINFO | 0x8000, &info);
+        let expected = Link {
+            index: 7,
+            name: "veth0".to_owned(),
+            up: true,
+            address: Some(vec![2, 0, 0, 0, 0, 9]),
+            mtu: Some(1500),
+            qdisc: Some("noqueue".to_owned()),
+            gso_ipv4_max_bytes: Some(524_280),
+            kind: Some("veth".to_owned()),
+            ..Link::default()
+        };
+        assert_eq!(link_of(NEW_LINK, &body), Some(expected));
+        assert_eq!(link_of(NEW_ROUTE, &body), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_can_hurt(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            for (kind, body) in split(&bytes) {
+                let _ = link_of(kind, body);
+            }
+            let _ = link_of(NEW_LINK, &bytes);
+            let _ = route_of(NEW_ROUTE, &bytes);
+        }
+    }
+
+    #[test]
+    fn loopback_is_there_by_name_and_in_the_list() {
+        let lo = link("lo").unwrap();
+        assert!(lo.loopback);
+        assert_eq!(lo.mtu.is_some(), true);
+        assert!(links().unwrap().iter().any(|link| link.name == "lo"));
+        assert_eq!(
+            link("none-such0").unwrap_err().raw_os_error(),
+            Some(libc::ENODEV)
+        );
+    }
+}

@@ -1,0 +1,389 @@
+//! The processor of a host.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use linerate_metric::facts::Cpu;
+
+use super::{Files, hypervisor};
+use crate::sys;
+
+const CPUS: &str = "/sys/devices/system/cpu";
+
+pub(super) fn cpu(files: &Files) -> Cpu {
+    let cpuinfo = files.text("/proc/cpuinfo").unwrap_or_default();
+    let online = files
+        .text(&format!("{CPUS}/online"))
+        .and_then(|text| cpu_list(&text));
+    let logical = match &online {
+        Some(list) => some_count(list.len()),
+        None => some_count(processors_of(&cpuinfo)),
+    };
+    // Without the list, /proc/cpuinfo still numbers them.
+    let numbers = online.unwrap_or_else(|| (0..logical.unwrap_or(0)).collect());
+    let topology = |file: &str| -> BTreeSet<String> {
+        numbers
+            .iter()
+            .filter_map(|cpu| files.text(&format!("{CPUS}/cpu{cpu}/topology/{file}")))
+            // -1: the machine does not say.
+            .filter(|text| text != "-1")
+            .collect()
+    };
+    Cpu {
+        model: model(files, &cpuinfo),
+        usable: files
+            .text("/proc/thread-self/status")
+            .and_then(|status| usable_of(&status)),
+        logical,
+        // Siblings of one core share the text, so its distinct values count cores.
+        cores: some_count(topology("thread_siblings_list").len()),
+        sockets: some_count(topology("physical_package_id").len()),
+        numa_nodes: files
+            .text("/sys/devices/system/node/online")
+            .and_then(|text| some_count(cpu_list(&text)?.len())),
+        hypervisor: hypervisor::find(
+            files,
+            sys::cpuid::hypervisor_signature().as_deref(),
+            &cpuinfo,
+        ),
+        governor: files.text(&format!("{CPUS}/cpu0/cpufreq/scaling_governor")),
+        idle: idle(files),
+        mitigations: mitigations(files),
+    }
+}
+
+fn some_count(count: usize) -> Option<u32> {
+    u32::try_from(count).ok().filter(|&count| count > 0)
+}
+
+/// A list of processors or nodes as the kernel writes it (`0-3,8,10-11`); `None` when malformed.
+#[must_use]
+pub fn cpu_list(text: &str) -> Option<Vec<u32>> {
+    // More than any kernel is built for; keeps a broken file from filling the memory.
+    const MOST: u32 = 1 << 16;
+    let mut list = Vec::new();
+    for part in text.trim().split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        if first > last || last >= MOST {
+            return None;
+        }
+        list.extend(first..=last);
+    }
+    Some(list)
+}
+
+/// Writes a sorted list of processors the way [`cpu_list`] reads it.
+#[must_use]
+pub fn text_of_cpu_list(list: &[u32]) -> String {
+    let mut parts: Vec<(u32, u32)> = Vec::new();
+    for &cpu in list {
+        match parts.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(cpu) => *last = cpu,
+            _ => parts.push((cpu, cpu)),
+        }
+    }
+    let texts: Vec<String> = parts
+        .into_iter()
+        .map(|(first, last)| match first == last {
+            true => first.to_string(),
+            false => format!("{first}-{last}"),
+        })
+        .collect();
+    texts.join(",")
+}
+
+/// Processors that a thread may run on, from its status file.
+fn usable_of(status: &str) -> Option<u32> {
+    let list = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    some_count(cpu_list(list)?.len())
+}
+
+fn processors_of(cpuinfo: &str) -> usize {
+    fields(cpuinfo)
+        .filter(|(name, value)| *name == "processor" && value.parse::<u32>().is_ok())
+        .count()
+}
+
+fn fields(cpuinfo: &str) -> impl Iterator<Item = (&str, &str)> {
+    cpuinfo.lines().filter_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        Some((name.trim(), value.trim()))
+    })
+}
+
+/// The model's name: what /proc/cpuinfo calls it differs by architecture.
+fn model(files: &Files, cpuinfo: &str) -> Option<String> {
+    model_of(cpuinfo).or_else(|| {
+        let board = files.text("/proc/device-tree/model")?;
+        Some(board.trim_end_matches('\0').to_owned())
+    })
+}
+
+fn model_of(cpuinfo: &str) -> Option<String> {
+    // x86 and LoongArch, MIPS, POWER and s390, SPARC, RISC-V; ARM gives numbers instead.
+    const NAMES: [&str; 6] = [
+        "model name",
+        "Model Name",
+        "cpu model",
+        "cpu",
+        "uarch",
+        "Hardware",
+    ];
+    let field = |wanted: &str| {
+        fields(cpuinfo)
+            .find(|(name, value)| *name == wanted && !value.is_empty())
+            .map(|(_, value)| value)
+    };
+    if let (Some(implementer), Some(part)) = (field("CPU implementer"), field("CPU part")) {
+        let known = ARM_PARTS
+            .iter()
+            .find(|(i, p, _)| *i == implementer && *p == part);
+        return Some(match known {
+            Some((_, _, name)) => (*name).to_owned(),
+            None => format!("ARM implementer {implementer} part {part}"),
+        });
+    }
+    NAMES
+        .iter()
+        .find_map(|name| field(name))
+        .map(|value| value.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+/// ARM implementer and part (main ID register) of processors met in servers and boards.
+const ARM_PARTS: &[(&str, &str, &str)] = &[
+    ("0x41", "0xc07", "ARM Cortex-A7"),
+    ("0x41", "0xc09", "ARM Cortex-A9"),
+    ("0x41", "0xc0f", "ARM Cortex-A15"),
+    ("0x41", "0xd03", "ARM Cortex-A53"),
+    ("0x41", "0xd04", "ARM Cortex-A35"),
+    ("0x41", "0xd05", "ARM Cortex-A55"),
+    ("0x41", "0xd07", "ARM Cortex-A57"),
+    ("0x41", "0xd08", "ARM Cortex-A72"),
+    ("0x41", "0xd09", "ARM Cortex-A73"),
+    ("0x41", "0xd0a", "ARM Cortex-A75"),
+    ("0x41", "0xd0b", "ARM Cortex-A76"),
+    ("0x41", "0xd0c", "ARM Neoverse-N1"),
+    ("0x41", "0xd40", "ARM Neoverse-V1"),
+    ("0x41", "0xd41", "ARM Cortex-A78"),
+    ("0x41", "0xd49", "ARM Neoverse-N2"),
+    ("0x41", "0xd4f", "ARM Neoverse-V2"),
+    ("0xc0", "0xac3", "Ampere-1"),
+    ("0xc0", "0xac4", "Ampere-1a"),
+];
+
+/// The idle driver and the states it offers: `intel_idle: POLL, C1, C6`.
+fn idle(files: &Files) -> Option<String> {
+    let driver = files
+        .text(&format!("{CPUS}/cpuidle/current_driver"))
+        .filter(|driver| driver != "none")?;
+    let states: Vec<String> = idle_states(files)
+        .into_iter()
+        .map(|state| state.name)
+        .collect();
+    Some(match states.is_empty() {
+        true => driver,
+        false => format!("{driver}: {}", states.join(", ")),
+    })
+}
+
+/// One way for processor 0 to rest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct IdleState {
+    pub(crate) name: String,
+    /// Time to wake up that the driver states.
+    pub(crate) latency_us: Option<u64>,
+    pub(crate) disabled: bool,
+}
+
+/// Idle states of processor 0, lightest first.
+pub(crate) fn idle_states(files: &Files) -> Vec<IdleState> {
+    let directory = format!("{CPUS}/cpu0/cpuidle");
+    let mut numbers: Vec<u32> = files
+        .names(&directory)
+        .iter()
+        .filter_map(|name| name.strip_prefix("state")?.parse().ok())
+        .collect();
+    numbers.sort_unstable();
+    numbers
+        .into_iter()
+        .filter_map(|number| {
+            let state = format!("{directory}/state{number}");
+            Some(IdleState {
+                name: files.text(&format!("{state}/name"))?,
+                latency_us: files.number(&format!("{state}/latency")),
+                disabled: files.number::<u64>(&format!("{state}/disable")) == Some(1),
+            })
+        })
+        .collect()
+}
+
+/// Mitigations by vulnerability, without those that the processor is not affected by.
+fn mitigations(files: &Files) -> BTreeMap<String, String> {
+    let directory = format!("{CPUS}/vulnerabilities");
+    files
+        .names(&directory)
+        .into_iter()
+        .filter_map(|name| {
+            let text = files.text(&format!("{directory}/{name}"))?;
+            (text != "Not affected").then_some((name, text))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::files::tree;
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn lists_of_processors() {
+        let table: [(&str, Option<&[u32]>); 9] = [
+            ("0-1\n", Some(&[0, 1])),
+            ("0", Some(&[0])),
+            ("0-3,8,10-11", Some(&[0, 1, 2, 3, 8, 10, 11])),
+            ("", Some(&[])),
+            ("3-1", None),
+            ("a", None),
+            ("0-4000000000", None),
+            ("-1", None),
+            ("1-2-3", None),
+        ];
+        for (text, expected) in table {
+            assert_eq!(cpu_list(text).as_deref(), expected, "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_list_reads_back(set in prop::collection::btree_set(0_u32..300, 0..40)) {
+            let list: Vec<u32> = set.into_iter().collect();
+            prop_assert_eq!(cpu_list(&text_of_cpu_list(&list)), Some(list));
+        }
+    }
+
+    #[test]
+    fn models_by_architecture() {
+        let table = [
+            (
+                "processor\t: 0\nmodel\t\t: 2\nmodel name\t: AMD  EPYC 9004\n",
+                Some("AMD EPYC 9004"),
+            ),
+            (
+                "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n",
+                Some("ARM Neoverse-N1"),
+            ),
+            (
+                "CPU implementer\t: 0x48\nCPU part\t: 0xd02\nHardware\t: X\n",
+                Some("ARM implementer 0x48 part 0xd02"),
+            ),
+            (
+                "processor\t: 0\ncpu\t\t: POWER9, altivec supported\n",
+                Some("POWER9, altivec supported"),
+            ),
+            (
+                "system type\t: MT7621\ncpu model\t\t: MIPS 1004Kc V2.15\n",
+                Some("MIPS 1004Kc V2.15"),
+            ),
+            (
+                "processor\t: 0\nisa\t: rv64imafdc\nuarch\t: sifive,u74-mc\n",
+                Some("sifive,u74-mc"),
+            ),
+            ("", None),
+        ];
+        for (text, expected) in table {
+            assert_eq!(model_of(text).as_deref(), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn two_sockets_of_two_cores_with_two_threads() {
+        let mut layout = vec![
+            (
+                "/sys/devices/system/cpu/online".to_owned(),
+                "0-7".to_owned(),
+            ),
+            (
+                "/sys/devices/system/node/online".to_owned(),
+                "0-1".to_owned(),
+            ),
+            (
+                "/proc/thread-self/status".to_owned(),
+                "Name:\tx\nCpus_allowed:\tf0\nCpus_allowed_list:\t4-6\n".to_owned(),
+            ),
+        ];
+        for cpu in 0..8 {
+            let topology = format!("/sys/devices/system/cpu/cpu{cpu}/topology");
+            layout.push((
+                format!("{topology}/thread_siblings_list"),
+                format!("{},{}", cpu % 4, cpu % 4 + 4),
+            ));
+            layout.push((
+                format!("{topology}/physical_package_id"),
+                (cpu % 2).to_string(),
+            ));
+        }
+        let layout: Vec<(&str, &str)> = layout
+            .iter()
+            .map(|(path, text)| (path.as_str(), text.as_str()))
+            .collect();
+        let (_directory, files) = tree(&layout);
+        let cpu = cpu(&files);
+        assert_eq!(
+            (cpu.usable, cpu.logical, cpu.cores, cpu.sockets),
+            (Some(3), Some(8), Some(4), Some(2))
+        );
+        assert_eq!(cpu.numa_nodes, Some(2));
+    }
+
+    #[test]
+    fn idle_states_and_mitigations() {
+        let (_directory, files) = tree(&[
+            (
+                "/sys/devices/system/cpu/cpuidle/current_driver",
+                "intel_idle\n",
+            ),
+            ("/sys/devices/system/cpu/cpu0/cpuidle/state0/name", "POLL\n"),
+            ("/sys/devices/system/cpu/cpu0/cpuidle/state10/name", "C6\n"),
+            ("/sys/devices/system/cpu/cpu0/cpuidle/state2/name", "C1\n"),
+            ("/sys/devices/system/cpu/cpu0/cpuidle/state2/latency", "2\n"),
+            ("/sys/devices/system/cpu/cpu0/cpuidle/state2/disable", "1\n"),
+            (
+                "/sys/devices/system/cpu/vulnerabilities/l1tf",
+                "Not affected\n",
+            ),
+            (
+                "/sys/devices/system/cpu/vulnerabilities/spectre_v1",
+                "Mitigation: x\n",
+            ),
+        ]);
+        assert_eq!(idle(&files).as_deref(), Some("intel_idle: POLL, C1, C6"));
+        assert_eq!(
+            idle_states(&files)[1],
+            IdleState {
+                name: "C1".to_owned(),
+                latency_us: Some(2),
+                disabled: true
+            }
+        );
+        assert_eq!(
+            mitigations(&files),
+            BTreeMap::from([("spectre_v1".to_owned(), "Mitigation: x".to_owned())])
+        );
+    }
+
+    #[test]
+    fn nothing_readable_is_all_absent() {
+        let (_directory, files) = tree(&[]);
+        let found = cpu(&files);
+        assert_eq!(
+            Cpu {
+                hypervisor: None,
+                ..found
+            },
+            Cpu::default()
+        );
+    }
+}

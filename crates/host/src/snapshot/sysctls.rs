@@ -1,0 +1,86 @@
+//! Kernel settings that change what a network stack does.
+
+use std::collections::BTreeMap;
+
+use super::Files;
+
+/// Settings kept in a record, by their sysctl names.
+pub const SYSCTLS: &[&str] = &[
+    "kernel.sched_rt_runtime_us",
+    "net.core.busy_poll",
+    "net.core.busy_read",
+    "net.core.default_qdisc",
+    "net.core.gro_normal_batch",
+    "net.core.netdev_budget",
+    "net.core.netdev_budget_usecs",
+    "net.core.netdev_max_backlog",
+    "net.core.netdev_tstamp_prequeue",
+    "net.core.optmem_max",
+    "net.core.rmem_default",
+    "net.core.rmem_max",
+    "net.core.rps_sock_flow_entries",
+    "net.core.wmem_default",
+    "net.core.wmem_max",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.tcp_allowed_congestion_control",
+    "net.ipv4.tcp_available_congestion_control",
+    "net.ipv4.tcp_congestion_control",
+    "net.ipv4.tcp_limit_output_bytes",
+    "net.ipv4.tcp_mem",
+    "net.ipv4.tcp_mtu_probing",
+    "net.ipv4.tcp_no_metrics_save",
+    "net.ipv4.tcp_notsent_lowat",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_sack",
+    "net.ipv4.tcp_slow_start_after_idle",
+    "net.ipv4.tcp_timestamps",
+    "net.ipv4.tcp_window_scaling",
+    "net.ipv4.tcp_wmem",
+    "net.ipv4.udp_mem",
+    "net.ipv4.udp_rmem_min",
+];
+
+/// Reads those settings of [`SYSCTLS`] that the kernel has.
+///
+/// Most of net.* belongs to a network namespace: the values are the calling thread's. A namespace
+/// other than the first one lacks some of net.core.
+pub(super) fn read(files: &Files) -> BTreeMap<String, String> {
+    SYSCTLS
+        .iter()
+        .filter_map(|&name| Some((name.to_owned(), value(files, name)?)))
+        .collect()
+}
+
+/// One setting, its parts apart by one space.
+pub(crate) fn value(files: &Files, name: &str) -> Option<String> {
+    let text = files.text(&format!("/proc/sys/{}", name.replace('.', "/")))?;
+    Some(text.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::files::tree;
+    use super::*;
+
+    #[test]
+    fn only_what_is_there_is_kept() {
+        let (_directory, files) = tree(&[
+            ("/proc/sys/net/ipv4/tcp_rmem", "4096\t131072\t6291456\n"),
+            ("/proc/sys/net/core/busy_poll", "0\n"),
+            ("/proc/sys/net/core/unasked", "1\n"),
+        ]);
+        let expected = BTreeMap::from([
+            ("net.core.busy_poll".to_owned(), "0".to_owned()),
+            (
+                "net.ipv4.tcp_rmem".to_owned(),
+                "4096 131072 6291456".to_owned(),
+            ),
+        ]);
+        assert_eq!(read(&files), expected);
+    }
+
+    #[test]
+    fn the_table_is_sorted_and_free_of_doubles() {
+        assert!(SYSCTLS.is_sorted_by(|left, right| left < right));
+    }
+}

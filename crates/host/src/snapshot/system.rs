@@ -1,0 +1,144 @@
+//! The host as a whole.
+
+use linerate_metric::facts::Host;
+
+use super::{Files, processor, sysctls};
+
+pub(super) fn host(files: &Files) -> Host {
+    let uname = rustix::system::uname();
+    let text = |value: &std::ffi::CStr| {
+        let value = value.to_string_lossy().into_owned();
+        (!value.is_empty() && value != "(none)").then_some(value)
+    };
+    let architecture = text(uname.machine());
+    Host {
+        role: None,
+        hostname: text(uname.nodename()),
+        boot_id: files.text("/proc/sys/kernel/random/boot_id"),
+        kernel: text(uname.release()),
+        distribution: distribution(files),
+        cpu: processor::cpu(files),
+        architecture,
+        memory_bytes: files
+            .text("/proc/meminfo")
+            .and_then(|meminfo| meminfo_bytes(&meminfo, "MemTotal")),
+        clock_source: files
+            .text("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+        interface: None,
+        sysctls: sysctls::read(files),
+    }
+}
+
+/// What os-release(5) calls the distribution.
+fn distribution(files: &Files) -> Option<String> {
+    ["/etc/os-release", "/usr/lib/os-release"]
+        .iter()
+        .find_map(|path| distribution_of(&files.text(path)?))
+}
+
+fn distribution_of(os_release: &str) -> Option<String> {
+    let field = |name: &str| {
+        os_release.lines().find_map(|line| {
+            let value = line.trim().strip_prefix(name)?.strip_prefix('=')?;
+            let value = unquoted(value);
+            (!value.is_empty()).then_some(value)
+        })
+    };
+    field("PRETTY_NAME").or_else(|| match (field("NAME"), field("VERSION")) {
+        (Some(name), Some(version)) => Some(format!("{name} {version}")),
+        (name, _) => name,
+    })
+}
+
+/// A value as a shell would read it (os-release allows quotes and `\` before `$`, `"`, `\`, `` ` ``).
+fn unquoted(value: &str) -> String {
+    let value = value.trim();
+    if let Some(inner) = value
+        .strip_prefix('\'')
+        .and_then(|rest| rest.strip_suffix('\''))
+    {
+        return inner.to_owned();
+    }
+    let inner = value
+        .strip_prefix('"')
+        .and_then(|rest| rest.strip_suffix('"'))
+        .unwrap_or(value);
+    let mut text = String::with_capacity(inner.len());
+    let mut characters = inner.chars();
+    while let Some(character) = characters.next() {
+        match character {
+            '\\' => text.extend(characters.next()),
+            _ => text.push(character),
+        }
+    }
+    text
+}
+
+/// A line of /proc/meminfo in bytes (the file says kB and means KiB).
+pub(crate) fn meminfo_bytes(meminfo: &str, name: &str) -> Option<u64> {
+    let value = meminfo_value(meminfo, name)?;
+    value
+        .strip_suffix("kB")?
+        .trim()
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1024)
+}
+
+/// A line of /proc/meminfo that is a bare count.
+pub(crate) fn meminfo_count(meminfo: &str, name: &str) -> Option<u64> {
+    meminfo_value(meminfo, name)?.parse().ok()
+}
+
+fn meminfo_value<'a>(meminfo: &'a str, name: &str) -> Option<&'a str> {
+    meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        .map(str::trim)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::files::tree;
+    use super::*;
+
+    #[test]
+    fn distributions_by_what_os_release_says() {
+        let table = [
+            (
+                "NAME=\"Debian GNU/Linux\"\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\n",
+                Some("Debian GNU/Linux 12 (bookworm)"),
+            ),
+            ("NAME=Fedora\nVERSION='41 (x)'\n", Some("Fedora 41 (x)")),
+            ("PRETTY_NAME=Alpine\\ Linux\n", Some("Alpine Linux")),
+            ("NAME=Void\n", Some("Void")),
+            ("PRETTY_NAME=\"A \\\"B\\\" C\"", Some("A \"B\" C")),
+            ("PRETTY_NAME=\"\"\nID=x\n", None),
+            ("", None),
+        ];
+        for (text, expected) in table {
+            assert_eq!(distribution_of(text).as_deref(), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn memory_is_in_bytes() {
+        let meminfo = "MemTotal:        8038720 kB\nMemFree: 1 kB\nHugePages_Total:       3\n";
+        assert_eq!(meminfo_bytes(meminfo, "MemTotal"), Some(8_231_649_280));
+        assert_eq!(meminfo_bytes(meminfo, "Mem"), None);
+        assert_eq!(meminfo_bytes(meminfo, "HugePages_Total"), None);
+        assert_eq!(meminfo_count(meminfo, "HugePages_Total"), Some(3));
+        assert_eq!(meminfo_count(meminfo, "HugePages_Free"), None);
+    }
+
+    #[test]
+    fn without_proc_and_sys_the_rest_is_absent() {
+        let (_directory, files) = tree(&[]);
+        let host = host(&files);
+        assert!(host.kernel.is_some());
+        assert_eq!(host.boot_id, None);
+        assert_eq!(host.memory_bytes, None);
+        assert_eq!(host.clock_source, None);
+        assert!(host.sysctls.is_empty());
+    }
+}

@@ -1,0 +1,107 @@
+//! Processor time that the hypervisor gave to others.
+
+use std::fs;
+
+/// Where processor time went since boot, all processors together.
+///
+/// Unit: ticks of [`ticks_per_second`]. `None` where /proc/stat is unreadable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ticks {
+    /// Time in which a processor had work but the hypervisor ran somebody else.
+    pub steal: u64,
+    /// All time, idle time included.
+    pub total: u64,
+}
+
+impl Ticks {
+    /// Reads the counters.
+    #[must_use]
+    pub fn now() -> Option<Self> {
+        ticks_of(&fs::read_to_string("/proc/stat").ok()?)
+    }
+
+    /// Share of the time since `earlier` that was stolen, `0.0..=1.0`; `None` when none passed.
+    #[must_use]
+    pub fn stolen_since(&self, earlier: &Self) -> Option<f64> {
+        let total = self.total.checked_sub(earlier.total)?;
+        let steal = self.steal.checked_sub(earlier.steal)?;
+        (total > 0).then(|| steal as f64 / total as f64)
+    }
+}
+
+/// Ticks stolen since boot, all processors together; `None` where the kernel does not count them.
+#[must_use]
+pub fn steal_ticks() -> Option<u64> {
+    Ticks::now().map(|ticks| ticks.steal)
+}
+
+/// Length of a tick of /proc/stat: usually a hundred to a second.
+#[must_use]
+pub fn ticks_per_second() -> u64 {
+    rustix::param::clock_ticks_per_second()
+}
+
+fn ticks_of(stat: &str) -> Option<Ticks> {
+    // proc(5): user nice system idle iowait irq softirq steal guest guest_nice. Guest time is part
+    // of user and nice time already.
+    const STEAL: usize = 7;
+    let line = stat
+        .lines()
+        .find(|line| line.split_whitespace().next() == Some("cpu"))?;
+    let numbers: Vec<u64> = line
+        .split_whitespace()
+        .skip(1)
+        .take(STEAL + 1)
+        .map(|number| number.parse().ok())
+        .collect::<Option<_>>()?;
+    Some(Ticks {
+        steal: *numbers.get(STEAL)?,
+        total: numbers
+            .iter()
+            .fold(0, |sum, number| sum.saturating_add(*number)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_eighth_number_is_steal() {
+        let table = [
+            (
+                "cpu  1 2 3 4 5 6 7 8 90 90\ncpu0 9 9 9 9 9 9 9 9 9 9\n",
+                Some(Ticks {
+                    steal: 8,
+                    total: 36,
+                }),
+            ),
+            ("cpu  1 2 3 4\n", None),
+            ("cpu  1 2 3 4 5 6 x 8\n", None),
+            ("intr 1\n", None),
+            ("", None),
+        ];
+        for (text, expected) in table {
+            assert_eq!(ticks_of(text), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn shares_of_a_span() {
+        let ticks = |steal, total| Ticks { steal, total };
+        assert_eq!(ticks(30, 300).stolen_since(&ticks(10, 200)), Some(0.2));
+        assert_eq!(ticks(10, 200).stolen_since(&ticks(10, 200)), None);
+        // A processor that went offline takes its time along.
+        assert_eq!(ticks(10, 100).stolen_since(&ticks(10, 200)), None);
+    }
+
+    #[test]
+    fn this_machine_counts_upwards() {
+        let Some(before) = steal_ticks() else {
+            println!("needs /proc/stat");
+            return;
+        };
+        assert!(steal_ticks().unwrap() >= before);
+        assert!(ticks_per_second() > 0);
+    }
+}

@@ -1,0 +1,423 @@
+//! Questions to a network driver (`ethtool -i`, `-k`, `-g`, `-l`, `-T` and the link's speed).
+//!
+//! They go through a socket, so they are answered for the network namespace of the calling thread;
+//! none of them needs a privilege. Layouts are those of linux/ethtool.h, kept here as arrays of
+//! 32-bit words so that they are aligned and every bit pattern is valid.
+
+use std::io;
+use std::os::fd::AsRawFd;
+
+use socket2::{Domain, Socket, Type};
+
+/// `SIOCETHTOOL` of linux/sockios.h.
+const SIOCETHTOOL: libc::Ioctl = 0x8946;
+
+const GET_SETTINGS: u32 = 0x01;
+const GET_DRIVER: u32 = 0x03;
+const GET_RINGS: u32 = 0x10;
+const GET_STRINGS: u32 = 0x1b;
+const GET_SET_SIZES: u32 = 0x37;
+const GET_FEATURES: u32 = 0x3a;
+const GET_CHANNELS: u32 = 0x3c;
+const GET_TIMESTAMPING: u32 = 0x41;
+const GET_LINK_SETTINGS: u32 = 0x4c;
+
+/// `ETH_SS_FEATURES`: the set of strings that name the offloads.
+const FEATURE_NAMES: u32 = 4;
+/// `ETH_GSTRING_LEN`.
+const NAME_BYTES: usize = 32;
+
+/// Who drives an interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Driver {
+    /// Name of the driver.
+    pub name: String,
+    /// Version it states.
+    pub version: Option<String>,
+    /// Firmware version.
+    pub firmware: Option<String>,
+    /// Where the device sits on its bus (`0000:03:00.0`).
+    pub bus_address: Option<String>,
+}
+
+/// Speed and duplex of a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Link {
+    /// Megabit (10^6) per second.
+    pub speed_mbps: Option<u32>,
+    /// Both directions at a time.
+    pub full_duplex: Option<bool>,
+}
+
+/// One offload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Feature {
+    /// The kernel's name for it (`rx-gro`, `tx-tcp-segmentation`).
+    pub name: String,
+    /// It is at work.
+    pub active: bool,
+    /// The device lets it be switched; what cannot be is `[fixed]` in `ethtool -k`.
+    pub changeable: bool,
+}
+
+/// Descriptors per queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rings {
+    /// Receive descriptors.
+    pub rx: u32,
+    /// Most that the device takes.
+    pub rx_max: u32,
+    /// Transmit descriptors.
+    pub tx: u32,
+    /// Most that the device takes.
+    pub tx_max: u32,
+}
+
+/// Queues in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Channels {
+    /// Receive queues, those joined with a transmit queue included.
+    pub rx: u32,
+    /// Transmit queues, those joined with a receive queue included.
+    pub tx: u32,
+}
+
+/// What an interface can stamp.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timestamping {
+    /// The kernel stamps frames that leave, in the driver.
+    pub software_transmit: bool,
+    /// The kernel stamps frames that arrive.
+    pub software_receive: bool,
+    /// The device has a clock of its own that stamps.
+    pub hardware: bool,
+}
+
+/// One interface of the calling thread's network namespace.
+#[derive(Debug)]
+pub struct Ethtool {
+    socket: Socket,
+    interface: String,
+}
+
+impl Ethtool {
+    /// Prepares questions about `interface`; whether there is one shows with the first question.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a name that no interface can have; else what `socket(2)` says.
+    pub fn new(interface: &str) -> io::Result<Self> {
+        // The kernel needs a terminating zero within IFNAMSIZ.
+        if interface.is_empty() || interface.len() >= libc::IFNAMSIZ || interface.contains('\0') {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Ok(Self {
+            socket: Socket::new(Domain::UNIX, Type::DGRAM, None)?,
+            interface: interface.to_owned(),
+        })
+    }
+
+    /// Who drives it.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` for loopback and the like, `ENODEV` where there is no such interface.
+    pub fn driver(&self) -> io::Result<Driver> {
+        // struct ethtool_drvinfo: 196 bytes.
+        let mut words = [0_u32; 49];
+        words[0] = GET_DRIVER;
+        // SAFETY: the command writes one ethtool_drvinfo, which is as large as the array.
+        unsafe { self.ask(&mut words)? };
+        let bytes = bytes_of(&words);
+        let text = |start: usize| text_of(&bytes[start..start + NAME_BYTES]);
+        Ok(Driver {
+            name: text(4).unwrap_or_default(),
+            version: text(36),
+            firmware: text(68),
+            bus_address: text(100),
+        })
+    }
+
+    /// Speed and duplex; both absent while the link is down or where it has none.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where the driver knows no speed.
+    pub fn link(&self) -> io::Result<Link> {
+        self.link_settings().or_else(|_| self.old_settings())
+    }
+
+    fn link_settings(&self) -> io::Result<Link> {
+        // struct ethtool_link_settings (12 words) and three masks, each of up to i8::MAX words.
+        const HEADER: usize = 12;
+        let mut words = [0_u32; HEADER + 3 * i8::MAX as usize];
+        words[0] = GET_LINK_SETTINGS;
+        // The first answer gives the masks' length as a negative number (ethtool's handshake).
+        // SAFETY: with a length of 0 the command writes the header alone.
+        unsafe { self.ask(&mut words)? };
+        let length = bytes_of(&words)[15] as i8;
+        if length >= 0 {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        words = [0; HEADER + 3 * i8::MAX as usize];
+        words[0] = GET_LINK_SETTINGS;
+        let mut fourth = words[3].to_ne_bytes();
+        fourth[3] = length.unsigned_abs();
+        words[3] = u32::from_ne_bytes(fourth);
+        // SAFETY: the command writes the header and three masks of `length` words; the array has
+        // room for the largest that the field can say.
+        unsafe { self.ask(&mut words)? };
+        let bytes = bytes_of(&words);
+        Ok(link_of(words[1], bytes[8]))
+    }
+
+    fn old_settings(&self) -> io::Result<Link> {
+        // struct ethtool_cmd: 44 bytes.
+        let mut words = [0_u32; 11];
+        words[0] = GET_SETTINGS;
+        // SAFETY: the command writes one ethtool_cmd, which is as large as the array.
+        unsafe { self.ask(&mut words)? };
+        let bytes = bytes_of(&words);
+        let low = u16::from_ne_bytes([bytes[12], bytes[13]]);
+        let high = u16::from_ne_bytes([bytes[28], bytes[29]]);
+        let speed = match (high, low) {
+            // Kernels without the high half say "unknown" in 16 bits.
+            (0, u16::MAX) => u32::MAX,
+            _ => u32::from(high) << 16 | u32::from(low),
+        };
+        Ok(link_of(speed, bytes[14]))
+    }
+
+    /// Every offload the kernel knows, in its order.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn features(&self) -> io::Result<Vec<Feature>> {
+        // struct ethtool_sset_info and one answer.
+        let mut sizes = [0_u32; 5];
+        sizes[0] = GET_SET_SIZES;
+        let mask = (1_u64 << FEATURE_NAMES).to_ne_bytes();
+        sizes[2] = u32::from_ne_bytes([mask[0], mask[1], mask[2], mask[3]]);
+        sizes[3] = u32::from_ne_bytes([mask[4], mask[5], mask[6], mask[7]]);
+        // SAFETY: one bit of the mask is set, so one word follows the header.
+        unsafe { self.ask(&mut sizes)? };
+        let count = sizes[4] as usize;
+        if count == 0 || count > 4096 {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+
+        // struct ethtool_gstrings: three words, then the names.
+        let mut names = vec![0_u32; 3 + count * NAME_BYTES / 4];
+        names[0] = GET_STRINGS;
+        names[1] = FEATURE_NAMES;
+        names[2] = count as u32;
+        // SAFETY: the command writes `count` names: the number of offloads is a constant of the
+        // running kernel, and the vector was sized from its own answer.
+        unsafe { self.ask(&mut names)? };
+
+        // struct ethtool_gfeatures: two words, then four for every 32 offloads.
+        let blocks = count.div_ceil(32);
+        let mut states = vec![0_u32; 2 + 4 * blocks];
+        states[0] = GET_FEATURES;
+        states[1] = blocks as u32;
+        // SAFETY: the command writes at most the blocks that word 1 names.
+        unsafe { self.ask(&mut states)? };
+
+        let bytes = bytes_of(&names[3..]);
+        Ok(bytes
+            .chunks_exact(NAME_BYTES)
+            .enumerate()
+            .filter_map(|(number, name)| {
+                let block = 2 + 4 * (number / 32);
+                let bit = 1 << (number % 32);
+                let [available, _, active, never_changed] =
+                    [0, 1, 2, 3].map(|word| states[block + word] & bit != 0);
+                Some(Feature {
+                    name: text_of(name)?,
+                    active,
+                    changeable: available && !never_changed,
+                })
+            })
+            .collect())
+    }
+
+    /// Descriptors per queue.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where the driver has no rings.
+    pub fn rings(&self) -> io::Result<Rings> {
+        // struct ethtool_ringparam: nine words.
+        let mut words = [0_u32; 9];
+        words[0] = GET_RINGS;
+        // SAFETY: the command writes one ethtool_ringparam, which is as large as the array.
+        unsafe { self.ask(&mut words)? };
+        Ok(Rings {
+            rx_max: words[1],
+            tx_max: words[4],
+            rx: words[5],
+            tx: words[8],
+        })
+    }
+
+    /// Queues in use.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where the driver has one of each only.
+    pub fn channels(&self) -> io::Result<Channels> {
+        // struct ethtool_channels: nine words.
+        let mut words = [0_u32; 9];
+        words[0] = GET_CHANNELS;
+        // SAFETY: the command writes one ethtool_channels, which is as large as the array.
+        unsafe { self.ask(&mut words)? };
+        let combined = words[8];
+        Ok(Channels {
+            rx: words[5].saturating_add(combined),
+            tx: words[6].saturating_add(combined),
+        })
+    }
+
+    /// What it can stamp.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn timestamping(&self) -> io::Result<Timestamping> {
+        // struct ethtool_ts_info: 44 bytes.
+        let mut words = [0_u32; 11];
+        words[0] = GET_TIMESTAMPING;
+        // SAFETY: the command writes one ethtool_ts_info, which is as large as the array.
+        unsafe { self.ask(&mut words)? };
+        let can = |flags: libc::c_uint| words[1] & flags == flags;
+        Ok(Timestamping {
+            software_transmit: can(
+                libc::SOF_TIMESTAMPING_TX_SOFTWARE | libc::SOF_TIMESTAMPING_SOFTWARE
+            ),
+            software_receive: can(
+                libc::SOF_TIMESTAMPING_RX_SOFTWARE | libc::SOF_TIMESTAMPING_SOFTWARE
+            ),
+            hardware: can(libc::SOF_TIMESTAMPING_RAW_HARDWARE),
+        })
+    }
+
+    /// Sends one command and lets the kernel write its answer over it.
+    ///
+    /// # Safety
+    /// `words` must hold the whole answer to the command in its first word: the kernel does not
+    /// know how large it is.
+    unsafe fn ask(&self, words: &mut [u32]) -> io::Result<()> {
+        // SAFETY: ifreq is integers, arrays and a pointer; all zeros is valid.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        for (slot, byte) in request.ifr_name.iter_mut().zip(self.interface.bytes()) {
+            *slot = byte as libc::c_char;
+        }
+        request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
+        // SAFETY: the request is valid and writable, its name ends with a zero (`new` checked the
+        // length), and the caller made the data large enough.
+        let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
+        if result < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(())
+        }
+    }
+}
+
+fn bytes_of(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+/// A C string that may fill its field; `None` when empty or a driver's "N/A".
+fn text_of(field: &[u8]) -> Option<String> {
+    let end = field
+        .iter()
+        .position(|&byte| byte == 0)
+        .unwrap_or(field.len());
+    let text = String::from_utf8_lossy(&field[..end]).trim().to_owned();
+    (!text.is_empty() && text != "N/A").then_some(text)
+}
+
+/// `SPEED_UNKNOWN` is all ones, `DUPLEX_UNKNOWN` is 255; some drivers say 0 for a link that is down.
+fn link_of(speed: u32, duplex: u8) -> Link {
+    Link {
+        speed_mbps: (speed != 0 && speed != u32::MAX).then_some(speed),
+        full_duplex: match duplex {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_speeds_and_duplexes_are_absent() {
+        let table = [
+            ((1000, 1), (Some(1000), Some(true))),
+            ((10, 0), (Some(10), Some(false))),
+            ((400_000, 1), (Some(400_000), Some(true))),
+            ((u32::MAX, 255), (None, None)),
+            ((0, 255), (None, None)),
+        ];
+        for ((speed, duplex), (speed_mbps, full_duplex)) in table {
+            assert_eq!(
+                link_of(speed, duplex),
+                Link {
+                    speed_mbps,
+                    full_duplex
+                },
+                "speed {speed}, duplex {duplex}"
+            );
+        }
+    }
+
+    #[test]
+    fn texts_end_at_zero_or_with_their_field() {
+        let table: [(&[u8], Option<&str>); 5] = [
+            (b"veth\0\0rest", Some("veth")),
+            (b"full", Some("full")),
+            (b"\0\0\0", None),
+            (b"N/A\0", None),
+            (b" 1.2 \0", Some("1.2")),
+        ];
+        for (field, expected) in table {
+            assert_eq!(text_of(field).as_deref(), expected, "{field:?}");
+        }
+    }
+
+    #[test]
+    fn loopback_tells_its_offloads() {
+        let features = Ethtool::new("lo").unwrap().features().unwrap();
+        let gro = features.iter().find(|feature| feature.name == "rx-gro");
+        assert!(gro.is_some(), "{features:?}");
+        assert!(
+            features
+                .iter()
+                .any(|feature| feature.name == "tx-tcp-segmentation")
+        );
+        assert!(
+            features
+                .iter()
+                .any(|feature| !feature.changeable && feature.active),
+            "loopback's checksums are fixed"
+        );
+    }
+
+    #[test]
+    fn what_is_not_there_is_an_error() {
+        assert_eq!(
+            Ethtool::new("none-such0")
+                .unwrap()
+                .driver()
+                .unwrap_err()
+                .raw_os_error(),
+            Some(libc::ENODEV)
+        );
+        for name in ["", "a-name-of-16-byt", "with\0zero"] {
+            assert_eq!(
+                Ethtool::new(name).unwrap_err().kind(),
+                io::ErrorKind::InvalidInput,
+                "{name:?}"
+            );
+        }
+        assert!(Ethtool::new("lo").unwrap().link().is_err());
+    }
+}
