@@ -15,15 +15,21 @@ mod shape;
 
 mod check;
 mod error;
+mod exec;
+mod holder;
 mod info;
 mod lab;
 mod namespace;
 mod netlink;
 mod privilege;
+mod registry;
 
 pub use check::CheckResult;
 pub use error::LabError;
+pub use exec::exec;
+pub use holder::{HOLDER_COMMAND, hold, up};
 pub use info::{HostInfo, InterfaceInfo, LabInfo, LinkInfo};
 pub use lab::{Lab, LabHost};
 pub use privilege::{enter_user_namespace, privileged};
+pub use registry::{down, list};
 pub use topology::{Topology, TopologyError};

@@ -1,0 +1,165 @@
+//! Running a command on a host of a lab that is up.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus};
+
+use linerate_host::sys::namespace::{self, Signals, Space};
+use rustix::process::{Pid, Signal};
+
+use crate::error::LabError;
+use crate::holder::{ENTER, this_program};
+use crate::registry::{self, Found};
+
+/// Signals that are passed on to the command.
+const PASSED_ON: [Signal; 6] = [
+    Signal::INT,
+    Signal::QUIT,
+    Signal::TERM,
+    Signal::HUP,
+    Signal::USR1,
+    Signal::USR2,
+];
+
+/// Runs a command on a host, with this program's standard streams, and returns its exit code as a
+/// shell would: 128 and the signal's number for one that was killed, 127 when it was not found.
+/// Without a command it is the user's shell; without a lab it is the user's only one.
+///
+/// The command sees the host's network alone, and of processes only those of the lab; it dies with
+/// this process and with the lab. In a lab without root it is root of the lab's user namespace.
+///
+/// Call it while the process has one thread: it changes this process for good.
+///
+/// # Errors
+/// [`LabError::NoLab`], [`LabError::UnknownLab`], [`LabError::WhichLab`], [`LabError::UnknownHost`],
+/// [`LabError::ThreadsRunning`], or [`LabError::System`] when the lab cannot be entered.
+pub fn exec(lab: Option<&str>, host: &str, command: &[OsString]) -> Result<u8, LabError> {
+    let lab = registry::find(lab)?;
+    join(&lab, host)?;
+    let shell = [std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into())];
+    let command = if command.is_empty() { &shell } else { command };
+    // Born into the process-number namespace, which this process only names for its children.
+    let child = this_program(ENTER)
+        .args(command)
+        .spawn()
+        .map_err(|error| LabError::system("start a process inside the lab", error))?;
+    let status = attend(child).map_err(|error| LabError::system("wait for the command", error))?;
+    Ok(exit_code(status))
+}
+
+fn exit_code(status: ExitStatus) -> u8 {
+    let code = status
+        .code()
+        .or_else(|| status.signal().map(|signal| 128 + signal));
+    // Both are below 256 on Linux.
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+}
+
+/// Enters the lab's user and process-number namespaces and the host's network namespace.
+fn join(lab: &Found, host: &str) -> Result<(), LabError> {
+    let name = &lab.info().name;
+    let number = lab.registration.namespaces.get(host).ok_or_else(|| {
+        let known: Vec<&str> = lab.info().hosts.iter().map(|h| h.name.as_str()).collect();
+        LabError::UnknownHost {
+            host: host.to_owned(),
+            known: known.join(", "),
+        }
+    })?;
+    let open = |below: &str| {
+        registry::open(&lab.path(below))
+            .map_err(|error| LabError::system(format!("look into the lab {name}"), error))
+    };
+    let user = open("ns/user")?;
+    let processes = open("ns/pid")?;
+    let network = open(&format!("fd/{number}"))?;
+    if !lab.lives() {
+        return Err(LabError::UnknownLab {
+            name: name.clone(),
+            known: Vec::new(),
+        });
+    }
+    let entering = |error: io::Error| LabError::system(format!("enter the lab {name}"), error);
+    // A process may not enter the user namespace it is in already.
+    let own = fs::metadata("/proc/self/ns/user").map_err(entering)?;
+    let theirs = user.metadata().map_err(entering)?;
+    if (own.dev(), own.ino()) != (theirs.dev(), theirs.ino()) {
+        let threads = fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+        if threads > 1 {
+            return Err(LabError::ThreadsRunning { threads });
+        }
+        namespace::enter(user.as_fd(), Space::User).map_err(entering)?;
+        namespace::become_root_inside().map_err(entering)?;
+    }
+    namespace::enter(processes.as_fd(), Space::Pid).map_err(entering)?;
+    namespace::enter(network.as_fd(), Space::Net).map_err(entering)
+}
+
+fn passed_on() -> impl Iterator<Item = i32> {
+    PASSED_ON.into_iter().map(Signal::as_raw)
+}
+
+/// Waits for the command and passes signals on to it.
+fn attend(mut child: Child) -> io::Result<ExitStatus> {
+    let mut numbers: Vec<i32> = passed_on().collect();
+    numbers.push(Signal::CHILD.as_raw());
+    let signals = Signals::new(&numbers);
+    // After the start, so that the command does not inherit it. A child that ended before is found
+    // by looking first.
+    signals.hold()?;
+    let pid = Pid::from_child(&child);
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        let arrived = signals.wait()?;
+        let signal = PASSED_ON
+            .into_iter()
+            .find(|signal| signal.as_raw() == arrived.signal);
+        // Ctrl-C on the terminal went to the command as well: a second one would abort it.
+        if let (Some(signal), false) = (signal, arrived.from_kernel) {
+            // Not reaped yet, so the number is still the child's.
+            let _ = rustix::process::kill_process(pid, signal);
+        }
+    }
+}
+
+/// Inside the lab's process-number namespace and the host's network: makes `/proc` and `/sys` fit and
+/// becomes the command.
+pub(crate) fn enter(command: &[OsString]) -> Result<(), LabError> {
+    let (program, arguments) = command.split_first().ok_or(LabError::HolderArguments)?;
+    // Whoever kills `lab exec` the hard way means what runs inside.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|error| LabError::system("tie the command to `lab exec`", error))?;
+    // Best effort: where a container hides parts of /proc, the kernel allows no other, and the
+    // command sees processes and interfaces of the outside, but is inside all the same.
+    if namespace::private_mounts().is_ok() {
+        let _ = namespace::remount_proc();
+        let _ = namespace::remount_sys();
+    }
+    let source = Command::new(program).args(arguments).exec();
+    Err(match source.kind() {
+        io::ErrorKind::NotFound => LabError::CommandNotFound {
+            command: program.clone(),
+        },
+        _ => LabError::CommandFailed {
+            command: program.clone(),
+            source,
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_are_shells() {
+        for (raw, want) in [(0, 0), (7 << 8, 7), (255 << 8, 255), (9, 137), (15, 143)] {
+            assert_eq!(exit_code(ExitStatus::from_raw(raw)), want, "{raw:#x}");
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Labs that outlive a command: a process of their own holds each.
+//!
+//! The holder is the first process of a process-number namespace that `lab exec` joins: when it ends,
+//! by `kill -9` too, the kernel kills whatever runs inside, and with the last process and descriptor
+//! the networks go. It stays in the network namespace of its starter, where its socket is found.
+//!
+//! ```text
+//! lab up ── lab-holder start ── lab-holder keep
+//!           new session, new     process 1 inside: builds, checks, reports through
+//!           namespaces, ends     its standard output, then waits
+//! ```
+//!
+//! Both steps are this program again, by `/proc/self/exe`: a process can enter a user namespace only
+//! while it has one thread, and a process-number namespace only by being born into it.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use linerate_host::sys::namespace::{self, Signals, Space};
+use rustix::fs::MemfdFlags;
+use rustix::process::{Signal, WaitOptions};
+use serde::{Deserialize, Serialize};
+
+use crate::error::LabError;
+use crate::exec;
+use crate::info::LabInfo;
+use crate::lab::{Lab, LabHost};
+use crate::privilege::{become_root, privileged};
+use crate::registry::{self, Registration};
+use crate::topology::Topology;
+
+/// The hidden subcommand by which the program runs itself.
+pub const HOLDER_COMMAND: &str = "lab-holder";
+const START: &str = "start";
+const KEEP: &str = "keep";
+pub(crate) const ENTER: &str = "enter";
+
+/// The program itself at one of its steps, also when its file was replaced or removed meanwhile.
+pub(crate) fn this_program(step: &str) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    // What `ps` shows; otherwise /proc/self/exe.
+    command.arg0("linerate").args([HOLDER_COMMAND, step]);
+    command
+}
+
+/// What the holder is to build.
+#[derive(Serialize, Deserialize)]
+struct Order {
+    name: Option<String>,
+    uid: u32,
+    /// A lab file: its figures read back exactly, which those in JSON need not.
+    file: String,
+    rootless: bool,
+}
+
+/// What the holder reports: one line of JSON.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Report {
+    Up(String),
+    Failed {
+        reason: String,
+        missing_privilege: bool,
+    },
+    Taken(String),
+}
+
+/// Starts a lab that stays up until [`crate::down`], and returns once every host reaches every other.
+/// Without a name it is called `lab1`, or the next such name that is free.
+///
+/// The program must hand its arguments after [`HOLDER_COMMAND`] to [`hold`] when it is started with
+/// that subcommand.
+///
+/// # Errors
+/// As [`Lab::up`], and [`LabError::NameTaken`].
+pub fn up(topology: &Topology, name: Option<&str>) -> Result<LabInfo, LabError> {
+    topology.validate()?;
+    if let Some(name) = name {
+        registry::check_name(name)?;
+    }
+    let order = Order {
+        name: name.map(str::to_owned),
+        uid: rustix::process::geteuid().as_raw(),
+        file: toml::to_string(topology).map_err(|error| {
+            LabError::system("write the lab file down", io::Error::other(error))
+        })?,
+        rootless: !privileged(),
+    };
+    let output = start(&order)
+        .map_err(|error: io::Error| LabError::system("start the lab's holder", error))?;
+    let report = output
+        .lines()
+        .find_map(|line| serde_json::from_str(line).ok());
+    match report {
+        Some(Report::Up(name)) => registry::find(Some(&name)).map(|lab| lab.registration.info),
+        Some(Report::Taken(name)) => Err(LabError::NameTaken { name }),
+        Some(Report::Failed {
+            reason,
+            missing_privilege,
+        }) => Err(LabError::Holder {
+            reason,
+            missing_privilege,
+        }),
+        None => Err(LabError::HolderVanished {
+            output: Some(output.trim().to_owned()).filter(|text| !text.is_empty()),
+        }),
+    }
+}
+
+/// Runs the first step and returns all that both steps print, up to when the holder lets go of it.
+fn start(order: &Order) -> io::Result<String> {
+    // A memory file rather than a pipe: writing to a pipe whose reader failed ends this program
+    // where SIGPIPE has its default.
+    let mut input = File::from(rustix::fs::memfd_create(
+        "linerate-order",
+        MemfdFlags::CLOEXEC,
+    )?);
+    serde_json::to_writer(&input, order)?;
+    input.rewind()?;
+    let (mut reader, writer) = io::pipe()?;
+    let mut first = this_program(START)
+        .stdin(Stdio::from(input))
+        .stdout(Stdio::from(writer.try_clone()?))
+        .stderr(Stdio::from(writer))
+        .spawn()?;
+    // The command, and with it this side's copies of the pipe, is gone by now: the end of the
+    // output is when the holder lets go.
+    let mut output = Vec::new();
+    reader.read_to_end(&mut output)?;
+    first.wait()?;
+    Ok(String::from_utf8_lossy(&output).into_owned())
+}
+
+/// What the program does as `lab-holder ARGUMENTS`. Call it before any thread exists.
+///
+/// # Errors
+/// [`LabError::HolderArguments`] when started by hand, and [`LabError::CommandNotFound`] or
+/// [`LabError::CommandFailed`] for a command of `lab exec`: print them and end with
+/// [`LabError::command_exit_code`].
+pub fn hold(arguments: impl IntoIterator<Item = OsString>) -> Result<(), LabError> {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let (step, rest) = arguments.split_first().ok_or(LabError::HolderArguments)?;
+    match step.to_str() {
+        Some(START) if rest.is_empty() => report(detach()),
+        Some(KEEP) if rest.is_empty() => report(keep()),
+        Some(ENTER) if !rest.is_empty() => exec::enter(rest),
+        _ => Err(LabError::HolderArguments),
+    }
+}
+
+/// Tells the starter what went wrong; it is the one who reports.
+fn report(result: Result<(), LabError>) -> Result<(), LabError> {
+    let report = match result {
+        Ok(()) => return Ok(()),
+        Err(LabError::NameTaken { name }) => Report::Taken(name),
+        Err(error) => Report::Failed {
+            reason: error.full_text(),
+            missing_privilege: error.is_missing_privilege(),
+        },
+    };
+    tell(&report)
+}
+
+fn tell(report: &Report) -> Result<(), LabError> {
+    let write = || {
+        let mut line = serde_json::to_vec(report)?;
+        line.push(b'\n');
+        io::stdout().write_all(&line)?;
+        io::stdout().flush()
+    };
+    write().map_err(|error: io::Error| LabError::system("report to `lab up`", error))
+}
+
+/// First step: leaves the terminal and the directory, makes the namespaces, starts the holder.
+fn detach() -> Result<(), LabError> {
+    // Fails only for the leader of a session, which has left the terminal already.
+    let _ = rustix::process::setsid();
+    rustix::process::chdir("/").map_err(|error| LabError::system("go to /", error))?;
+    // Best effort: without it (before Linux 5.11) the holder keeps what its starter left open.
+    let _ = namespace::close_descriptors_at_exec();
+    if !privileged() {
+        become_root()?;
+    }
+    namespace::unshare(Space::Pid)
+        .map_err(|error| LabError::system("make a process-number namespace", error))?;
+    this_program(KEEP)
+        .spawn()
+        .map(drop)
+        .map_err(|error| LabError::system("start the lab's holder", error))
+}
+
+/// Second step, as process 1 of its namespace: builds the lab and holds it until told to end.
+fn keep() -> Result<(), LabError> {
+    let mut order = String::new();
+    io::stdin()
+        .read_to_string(&mut order)
+        .map_err(|error| LabError::system("read what to build", error))?;
+    let order: Order = serde_json::from_str(&order).map_err(|_| LabError::HolderArguments)?;
+    // Process 1 ignores every signal it has no handler for, SIGHUP and SIGINT among them, but gets
+    // those it holds back. Held before the first thread, so that no thread takes them.
+    let signals = Signals::new(&[Signal::TERM.as_raw(), Signal::CHILD.as_raw()]);
+    signals
+        .hold()
+        .map_err(|error| LabError::system("hold signals back", error))?;
+    let (name, socket) = take_name(&order)?;
+    let topology = Topology::from_toml(&order.file)?;
+    let lab = Lab::up(&topology)?;
+    // Filled in by whoever reads it, as process 1 does not know its number outside.
+    let mut info = lab.info(&name, 0, order.uid);
+    info.rootless = order.rootless;
+    let registration = Registration {
+        info,
+        namespaces: lab
+            .hosts()
+            .iter()
+            .map(|host: &LabHost| (host.name().to_owned(), host.handle().as_raw_fd()))
+            .collect(),
+    };
+    let _offered = registry::offer(&registration)?;
+    listen(socket)?;
+    tell(&Report::Up(name))?;
+    let_go_of_starter()?;
+    wait(&signals);
+    Ok(())
+}
+
+/// Takes the name asked for, or the first of `lab1`, `lab2`, ... that is free.
+fn take_name(order: &Order) -> Result<(String, OwnedFd), LabError> {
+    let candidates: Box<dyn Iterator<Item = String>> = match &order.name {
+        Some(name) => Box::new(std::iter::once(name.clone())),
+        None => Box::new((1..=9999).map(|number| format!("lab{number}"))),
+    };
+    for name in candidates {
+        if let Some(socket) = registry::bind(order.uid, &name)? {
+            return Ok((name, socket));
+        }
+    }
+    Err(LabError::NameTaken {
+        name: order.name.clone().unwrap_or_else(|| "lab1".to_owned()),
+    })
+}
+
+/// From now on the lab is found. Whoever connects learns from the kernel which process this is, and
+/// everything else from `/proc`; the connections themselves carry nothing.
+fn listen(socket: OwnedFd) -> Result<(), LabError> {
+    rustix::net::listen(&socket, 64)
+        .map_err(|error| LabError::system("listen on the lab's socket", error))?;
+    let listener = UnixListener::from(socket);
+    thread::Builder::new()
+        .name("lab-socket".to_owned())
+        .spawn(move || {
+            loop {
+                if listener.accept().is_err() {
+                    // Out of descriptors, say: never spin on it.
+                    thread::sleep(Duration::from_millis(100));
+                }
+            }
+        })
+        .map(drop)
+        .map_err(|error| LabError::system("start a thread", error))
+}
+
+/// Closes the three standard streams, at which the starter sees that the lab is up.
+fn let_go_of_starter() -> Result<(), LabError> {
+    let turn = || {
+        let null = File::options().read(true).write(true).open("/dev/null")?;
+        rustix::stdio::dup2_stdin(&null)?;
+        rustix::stdio::dup2_stdout(&null)?;
+        rustix::stdio::dup2_stderr(&null)?;
+        Ok(())
+    };
+    turn().map_err(|error: io::Error| LabError::system("open /dev/null", error))
+}
+
+/// Reaps what the lab's processes left behind, until told to end.
+fn wait(signals: &Signals) {
+    while let Ok(arrived) = signals.wait() {
+        if arrived.signal == Signal::TERM.as_raw() {
+            return;
+        }
+        while let Ok(Some(_)) = rustix::process::wait(WaitOptions::NOHANG) {}
+    }
+}

@@ -1,0 +1,81 @@
+//! What tests of real labs share.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use linerate_lab::privileged;
+
+/// The example that drives labs; `None` (and the reason) when it was not built.
+pub fn labctl() -> Option<PathBuf> {
+    let own = std::env::current_exe().expect("a test has a path");
+    let path = own.parent()?.parent()?.join("examples/labctl");
+    if path.exists() {
+        Some(path)
+    } else {
+        println!(
+            "skipped: {} is not built: run `cargo test` without --test",
+            path.display()
+        );
+        None
+    }
+}
+
+/// Runs a test where labs can be built: here, or once more in a user namespace. `name` is the test's.
+pub fn with_privilege(name: &str, test: impl FnOnce()) {
+    if privileged() {
+        test();
+        return;
+    }
+    let Some(labctl) = labctl() else { return };
+    let own = std::env::current_exe().expect("a test has a path");
+    let rootless = |command: &mut Command| command.output().expect("labctl runs");
+    let probe = rootless(Command::new(&labctl).args(["rootless", "true"]));
+    if !probe.status.success() {
+        println!("skipped: {}", String::from_utf8_lossy(&probe.stderr));
+        return;
+    }
+    let output = rootless(Command::new(&labctl).arg("rootless").arg(own).args([
+        "--exact",
+        name,
+        "--nocapture",
+    ]));
+    assert!(
+        output.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// Whether any process is in a network namespace or holds it open, by its `net:[NUMBER]`.
+pub fn namespace_is_held(namespace: &str) -> bool {
+    let links = |folder: PathBuf| {
+        std::fs::read_dir(folder)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|entry| std::fs::read_link(entry.path()).ok())
+            .any(|target| target.to_string_lossy() == namespace)
+    };
+    let processes = std::fs::read_dir("/proc").expect("/proc is mounted");
+    processes.flatten().any(|process| {
+        let tasks = std::fs::read_dir(process.path().join("task"));
+        links(process.path().join("fd"))
+            || tasks
+                .into_iter()
+                .flatten()
+                .flatten()
+                .any(|task| links(task.path().join("ns")))
+    })
+}
+
+/// Waits up to three seconds for something to become true.
+pub fn soon(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..300 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("{what}: not within 3 s");
+}

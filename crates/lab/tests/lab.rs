@@ -1,0 +1,340 @@
+//! Labs inside this process: real namespaces, links and traffic.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{labctl, namespace_is_held, soon, with_privilege};
+use linerate_lab::{Lab, LabError, LabHost, Topology};
+
+fn up(file: &str) -> Lab {
+    let topology = Topology::from_toml(file).expect("a good lab file");
+    Lab::up(&topology).unwrap_or_else(|error| panic!("{}", error.full_text()))
+}
+
+/// A lab file of two hosts and a link with these properties.
+fn pair(properties: &str) -> String {
+    format!("[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ['a', 'b']\n{properties}\n")
+}
+
+fn connect(from: &LabHost, to: &LabHost, address: IpAddr) -> (TcpStream, TcpStream) {
+    let listener = to.run(|| TcpListener::bind((address, 0)).unwrap()).unwrap();
+    let target = listener.local_addr().unwrap();
+    let near = from.run(|| TcpStream::connect(target).unwrap()).unwrap();
+    let (far, _) = listener.accept().unwrap();
+    (near, far)
+}
+
+#[test]
+fn hosts_connect_across_switches() {
+    with_privilege("hosts_connect_across_switches", || {
+        for hops in [0, 1, 4] {
+            let lab = Lab::up(&Topology::hops(hops)).unwrap();
+            let (client, server) = (lab.host("client").unwrap(), lab.host("server").unwrap());
+            assert_eq!(client.address().to_string(), "10.77.0.1");
+            let mut addresses = vec![IpAddr::V4(server.address())];
+            addresses.extend(server.address_v6().map(IpAddr::V6));
+            for address in addresses {
+                let (mut near, mut far) = connect(client, server, address);
+                near.write_all(b"ping").unwrap();
+                let mut text = [0; 4];
+                far.read_exact(&mut text).unwrap();
+                assert_eq!(&text, b"ping", "{hops} hops, {address}");
+            }
+        }
+    });
+}
+
+#[test]
+fn several_hosts_share_a_segment_and_reach_each_other() {
+    with_privilege("several_hosts_share_a_segment_and_reach_each_other", || {
+        let mut file = "[switches.s]\n".to_owned();
+        for number in 1..=5 {
+            file.push_str(&format!(
+                "[hosts.h{number}]\n[[links]]\nbetween=['h{number}','s']\n"
+            ));
+        }
+        let lab = up(&file);
+        let results = lab.check().unwrap();
+        let reached = results
+            .iter()
+            .filter(|result| result.property.starts_with("reaching"));
+        let families = if lab.hosts()[0].address_v6().is_some() {
+            2
+        } else {
+            1
+        };
+        assert_eq!(reached.count(), 5 * 4 * families);
+        assert_eq!(lab.host("h5").unwrap().address().to_string(), "10.77.0.5");
+    });
+}
+
+#[test]
+fn hosts_between_segments_forward() {
+    with_privilege("hosts_between_segments_forward", || {
+        let lab = up(
+            "[hosts.a]\n[hosts.r]\n[hosts.b]\n[[links]]\nbetween=['a','r']\n[[links]]\nbetween=['r','b']",
+        );
+        let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
+        let (near, far) = connect(a, b, b.address().into());
+        assert_eq!(far.peer_addr().unwrap(), near.local_addr().unwrap());
+        assert_eq!(lab.host("r").unwrap().interfaces().len(), 2);
+    });
+}
+
+/// Payload that arrives at `to` in a second, in bit/s.
+fn goodput(from: &LabHost, to: &LabHost) -> f64 {
+    let (mut near, mut far) = connect(from, to, to.address().into());
+    let sending = std::thread::spawn(move || while near.write_all(&[0; 65_536]).is_ok() {});
+    let mut buffer = vec![0; 1 << 18];
+    let mut count = |time: Duration| {
+        let start = Instant::now();
+        let mut bytes = 0;
+        while start.elapsed() < time {
+            bytes += far.read(&mut buffer).unwrap();
+        }
+        bytes as f64 * 8.0 / start.elapsed().as_secs_f64()
+    };
+    // Slow start, and the full bucket that a pause has left.
+    count(Duration::from_millis(500));
+    let rate = count(Duration::from_millis(1500));
+    drop(far);
+    sending.join().unwrap();
+    rate
+}
+
+#[test]
+fn a_link_keeps_to_its_rate() {
+    with_privilege("a_link_keeps_to_its_rate", || {
+        let lab = up(&pair("rate = '100M'"));
+        let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
+        for (from, to) in [(a, b), (b, a)] {
+            // Of 1514 bytes that the bucket counts, 1448 are payload.
+            let rate = goodput(from, to) * 1514.0 / 1448.0;
+            assert!(
+                (85e6..115e6).contains(&rate),
+                "{} to {}: {rate}",
+                from.name(),
+                to.name()
+            );
+        }
+    });
+}
+
+#[test]
+fn a_link_has_its_mtu() {
+    with_privilege("a_link_has_its_mtu", || {
+        for mtu in [576, 1500, 9000] {
+            let lab = up(&pair(&format!("mtu = {mtu}")));
+            let host = lab.host("a").unwrap();
+            // Only IPv4 below IPv6's least MTU.
+            assert_eq!(host.address_v6().is_some(), mtu >= 1280, "{mtu}");
+            let (near, _far) = connect(
+                host,
+                lab.host("b").unwrap(),
+                lab.host("b").unwrap().address().into(),
+            );
+            let size = socket2::SockRef::from(&near).tcp_mss().unwrap();
+            // 40 bytes of headers, 12 of time stamps where they are on.
+            assert!(
+                [mtu - 40, mtu - 52].contains(&size),
+                "mtu {mtu}: segments of {size}"
+            );
+        }
+    });
+}
+
+#[test]
+fn gso_sizes_and_offloads_are_as_asked() {
+    with_privilege("gso_sizes_and_offloads_are_as_asked", || {
+        let topology = Topology::from_toml(&pair(
+            "gso = '512K'\noffloads = { tso = false, gro = true, tx-udp-segmentation = false }",
+        ))
+        .unwrap();
+        let lab = match Lab::up(&topology) {
+            Ok(lab) => lab,
+            Err(LabError::CheckFailed { failed })
+                if failed.iter().all(|result| result.property.contains("IPv4")) =>
+            {
+                println!("skipped: this kernel has no large segments for IPv4 (Linux 6.3)");
+                return;
+            }
+            Err(error) => panic!("{}", error.full_text()),
+        };
+        let results = lab.check().unwrap();
+        let found = |property: &str| {
+            let ends: Vec<_> = results
+                .iter()
+                .filter(|result| result.property == property)
+                .map(|result| result.found.as_deref().unwrap_or("missing"))
+                .collect();
+            assert_eq!(ends.len(), 2, "{property} at both ends");
+            ends.join(" ")
+        };
+        for property in ["gso", "gro", "gso for IPv4", "gro for IPv4"] {
+            assert_eq!(found(property), "524280 524280", "{property}");
+        }
+        assert_eq!(found("offload tso"), "off off");
+        assert_eq!(found("offload gro"), "on on");
+        assert_eq!(found("offload tx-udp-segmentation"), "off off");
+    });
+}
+
+#[test]
+fn a_property_that_cannot_be_is_named() {
+    with_privilege("a_property_that_cannot_be_is_named", || {
+        // Without transmit checksums the kernel switches segmentation off again.
+        let impossible = pair("offloads = { tso = true, tx-checksumming = false }");
+        let error = Lab::up(&Topology::from_toml(&impossible).unwrap()).unwrap_err();
+        let LabError::CheckFailed { failed } = &error else {
+            panic!("{error}");
+        };
+        assert_eq!(failed.len(), 2);
+        assert!(
+            error
+                .to_string()
+                .contains("link a-b, interface eth0 of a: offload tso is off instead of on"),
+            "{error}"
+        );
+
+        let unknown = pair("offloads = { tx-no-such-thing = true }");
+        let error = Lab::up(&Topology::from_toml(&unknown).unwrap()).unwrap_err();
+        assert!(matches!(error, LabError::UnknownOffload { .. }), "{error}");
+    });
+}
+
+#[test]
+fn delay_needs_netem_and_says_so() {
+    with_privilege("delay_needs_netem_and_says_so", || {
+        let topology = Topology::from_toml(&pair("delay = '20ms'\nrate = '1G'")).unwrap();
+        let lab = match Lab::up(&topology) {
+            Ok(lab) => lab,
+            Err(error) => {
+                assert!(matches!(error, LabError::MissingFeature { .. }), "{error}");
+                assert!(error.is_missing_privilege());
+                let text = error.to_string();
+                assert!(
+                    text.contains("netem") && text.contains("link mode"),
+                    "{text}"
+                );
+                println!("this kernel has no netem: refused as it should be");
+                return;
+            }
+        };
+        let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
+        let far = b
+            .run(|| UdpSocket::bind((b.address(), 0)).unwrap())
+            .unwrap();
+        let near = a
+            .run(|| UdpSocket::bind((a.address(), 0)).unwrap())
+            .unwrap();
+        let start = Instant::now();
+        near.send_to(b"x", far.local_addr().unwrap()).unwrap();
+        let (_, from) = far.recv_from(&mut [0; 1]).unwrap();
+        far.send_to(b"x", from).unwrap();
+        near.recv_from(&mut [0; 1]).unwrap();
+        assert!(start.elapsed() >= Duration::from_millis(40));
+    });
+}
+
+#[test]
+fn threads_and_programs_are_inside() {
+    with_privilege("threads_and_programs_are_inside", || {
+        let lab = Lab::up(&Topology::hops(0)).unwrap();
+        let host = lab.host("client").unwrap();
+        let own = || std::fs::read_link("/proc/thread-self/ns/net").unwrap();
+        let outside = own();
+        let inside = host.run(own).unwrap();
+        assert_ne!(outside, inside);
+        let nested = host
+            .run(|| std::thread::spawn(own).join().unwrap())
+            .unwrap();
+        assert_eq!(nested, inside);
+        assert_eq!(host.spawn(own).unwrap().join().unwrap(), inside);
+        let program = host
+            .run(|| {
+                Command::new("readlink")
+                    .arg("/proc/self/ns/net")
+                    .output()
+                    .unwrap()
+            })
+            .unwrap();
+        assert_eq!(
+            String::from_utf8_lossy(&program.stdout).trim(),
+            inside.to_string_lossy()
+        );
+        let counters = host
+            .run(|| std::fs::read_to_string("/proc/thread-self/net/dev").unwrap())
+            .unwrap();
+        assert!(counters.contains("eth0"), "{counters}");
+        assert_eq!(own(), outside, "this thread has not moved");
+        let panic = std::panic::catch_unwind(|| host.run(|| panic!("as planned")));
+        assert!(panic.is_err(), "a panic inside is not lost");
+    });
+}
+
+#[test]
+fn nothing_is_left_when_dropped() {
+    with_privilege("nothing_is_left_when_dropped", || {
+        let own = || std::fs::read_link("/proc/thread-self/ns/net").unwrap();
+        let lab = Lab::up(&Topology::hops(1)).unwrap();
+        let spaces: Vec<_> = lab
+            .hosts()
+            .iter()
+            .map(|host| host.run(own).unwrap().to_string_lossy().into_owned())
+            .collect();
+        assert!(namespace_is_held(&spaces[0]));
+        drop(lab);
+        for space in spaces {
+            soon("the namespace is gone", || !namespace_is_held(&space));
+        }
+    });
+}
+
+#[test]
+fn nothing_is_left_when_killed() {
+    with_privilege("nothing_is_left_when_killed", || {
+        let Some(labctl) = labctl() else { return };
+        let interfaces = || {
+            std::fs::read_to_string("/proc/net/dev")
+                .unwrap()
+                .lines()
+                .count()
+        };
+        let before = interfaces();
+        let mut child = Command::new(labctl)
+            .arg("here")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut space = String::new();
+        let mut output = std::io::BufReader::new(child.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut output, &mut space).unwrap();
+        assert!(namespace_is_held(space.trim()), "{space}");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        soon("the namespace is gone", || !namespace_is_held(space.trim()));
+        assert_eq!(interfaces(), before, "nothing was made outside");
+    });
+}
+
+#[test]
+fn labs_live_side_by_side() {
+    with_privilege("labs_live_side_by_side", || {
+        let (one, two) = (
+            Lab::up(&Topology::hops(1)).unwrap(),
+            Lab::up(&Topology::hops(1)).unwrap(),
+        );
+        // The same address and port, twice: they share nothing.
+        let bind = |lab: &Lab| {
+            let server = lab.host("server").unwrap();
+            let target = SocketAddr::new(server.address().into(), 5201);
+            server.run(|| TcpListener::bind(target).unwrap()).unwrap()
+        };
+        let _both = (bind(&one), bind(&two));
+        assert!(one.host("nobody").is_err());
+    });
+}
