@@ -1,1 +1,89 @@
-fn main() {}
+//! `linerate`: how fast a network stack goes, why it goes no faster, and what to change.
+#![forbid(unsafe_code)]
+
+mod args;
+mod command;
+mod failure;
+mod output;
+mod plan;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+use linerate_metric::event::Problem;
+use linerate_metric::exit;
+
+use args::{Cli, Command};
+use failure::Failure;
+use output::print_error_json;
+
+/// What `linerate` alone prints.
+const WELCOME: &str = "\
+linerate tells how fast a network stack goes, why it goes no faster, and what to change.
+
+Try first:
+  linerate demo                      everything on this machine, no root needed; writes a report
+  linerate doctor                    what this machine can do, and how to enable the rest
+
+Between two hosts:
+  linerate server                    on one of them
+  linerate throughput HOST           on the other: how much arrives in a second
+  linerate latency HOST              how long an answer takes
+
+`linerate --help` lists all commands, `linerate COMMAND --help` shows their options and examples.";
+
+fn main() -> ExitCode {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    // The holder of a lab enters namespaces, which a process can do before its first thread only.
+    if words.get(1).is_some_and(|word| word == linerate_lab::HOLDER_COMMAND) {
+        return command::lab::hold(&words[2..]);
+    }
+    linerate_host::sys::signal::quiet_sigpipe();
+    if words.len() == 1 {
+        println!("{WELCOME}");
+        return ExitCode::from(exit::OK);
+    }
+    let cli = match Cli::try_parse_from(&words) {
+        Ok(cli) => cli,
+        Err(error) => return ExitCode::from(usage(&words, &error)),
+    };
+    let code = match cli.command {
+        Command::Demo(args) => command::demo::run(args),
+        Command::Server(args) => command::server::run(args),
+        Command::Throughput(args) => command::throughput::run(args),
+        Command::Latency(args) => command::latency::run(args),
+        Command::Lab(args) => command::lab::run(args),
+        Command::Doctor(args) => command::doctor::run(args),
+        Command::Completions(args) => command::completions::run(&args),
+    };
+    ExitCode::from(code)
+}
+
+/// Prints what clap has to say; under `--json` an error is JSON on standard output.
+fn usage(words: &[OsString], error: &clap::Error) -> u8 {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let _ = error.print();
+            return exit::OK;
+        }
+        _ => {}
+    }
+    let json = words.iter().any(|word| word == "--json" || word == "--json-stream");
+    if json {
+        let text = error.to_string();
+        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let first = lines.next().unwrap_or_default();
+        let situation = first.trim_start_matches("error: ").to_owned();
+        let command: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+        print_error_json(&Failure::usage(Problem::new(
+            situation,
+            command.join(" "),
+            "`linerate --help` lists the commands and options",
+        )));
+    } else {
+        let _ = error.print();
+    }
+    exit::USAGE
+}

@@ -1,0 +1,344 @@
+//! `linerate demo`: everything at once on this machine, and a report to look at.
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use jiff::Timestamp;
+use linerate_host::stop::Stop;
+use linerate_lab::{Lab, Topology};
+use linerate_measure::{Client, Family, MeasureError, Server, ServerOptions};
+use linerate_metric::event::{Problem, What};
+use linerate_metric::exit;
+use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol, Wait};
+use linerate_metric::record::{Record, new_id};
+use linerate_metric::set::{RunSet, SET_SCHEMA, SetResult};
+use linerate_report::html;
+use linerate_report::store::write_file;
+
+use super::measure::stop_on_signals;
+use crate::args::DemoArgs;
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// One measurement of the demo.
+struct Step {
+    label: &'static str,
+    kind: Kind,
+    protocol: Protocol,
+    direction: Direction,
+    wait: Option<Wait>,
+}
+
+const fn step(
+    label: &'static str,
+    kind: Kind,
+    protocol: Protocol,
+    direction: Direction,
+    wait: Option<Wait>,
+) -> Step {
+    Step {
+        label,
+        kind,
+        protocol,
+        direction,
+        wait,
+    }
+}
+
+/// What the demo measures, in this order.
+const STEPS: &[Step] = &[
+    step("TCP, sending", Kind::Throughput, Protocol::Tcp, Direction::Send, None),
+    step("TCP, receiving", Kind::Throughput, Protocol::Tcp, Direction::Receive, None),
+    step("UDP, sending", Kind::Throughput, Protocol::Udp, Direction::Send, None),
+    step("UDP round trip, blocking", Kind::Latency, Protocol::Udp, Direction::Send, Some(Wait::Block)),
+    step("UDP round trip, spinning", Kind::Latency, Protocol::Udp, Direction::Send, Some(Wait::Spin)),
+    step("TCP round trip, blocking", Kind::Latency, Protocol::Tcp, Direction::Send, Some(Wait::Block)),
+    step("TCP round trip, spinning", Kind::Latency, Protocol::Tcp, Direction::Send, Some(Wait::Spin)),
+];
+
+/// Runs it; gives the exit code.
+pub fn run(args: DemoArgs) -> u8 {
+    let mut output = Output::new(&args.output);
+    demo(&args, &mut output).unwrap_or_else(|failure| {
+        output.failure(&failure);
+        failure.code
+    })
+}
+
+fn demo(args: &DemoArgs, output: &mut Output) -> Result<u8, Failure> {
+    if args.time < Duration::from_millis(100) {
+        return Err(Failure::usage(Problem::new(
+            "too short to measure anything",
+            "-t",
+            "give 100ms or more",
+        )));
+    }
+    prepare_folder(&args.dir)?;
+    let mut notes = Vec::new();
+    // Before the first thread: only a process with one can enter a user namespace.
+    let place = if args.loopback {
+        notes.push("Measured over loopback, as asked: no virtual link is in the path.".to_owned());
+        Place::Loopback
+    } else {
+        Place::build(&mut notes)
+    };
+    for note in &notes {
+        output.remark(note);
+    }
+    let stop = stop_on_signals()?;
+    let (runs, failure) = measure(args, &place, &stop)?;
+    if let Some(error) = failure {
+        notes.push(format!("Ended early: {error}"));
+    }
+    let set = RunSet {
+        schema: SET_SCHEMA.to_owned(),
+        id: new_id(Timestamp::now()),
+        kind: "demo".to_owned(),
+        started: runs.first().map_or_else(Timestamp::now, |run| run.started),
+        interrupted: stop.is_set(),
+        result: SetResult {
+            notes: notes.clone(),
+            ..SetResult::default()
+        },
+        runs,
+    };
+    output.set(&set, &[])?;
+    write_folder(&args.dir, &set)?;
+    let report = args.dir.join("report.html");
+    output.remark(&format!("report: {}", report.display()));
+    Ok(if stop.is_set() {
+        exit::INTERRUPTED
+    } else if set.runs.len() < STEPS.len() {
+        exit::FAILED
+    } else {
+        exit::OK
+    })
+}
+
+/// Found out before half a minute of measuring, not after.
+fn prepare_folder(dir: &Path) -> Result<(), Failure> {
+    std::fs::create_dir_all(dir).map_err(|error| {
+        Failure::failed(Problem::new(
+            format!("the folder cannot be made ({error})"),
+            dir.display().to_string(),
+            "run it where this user may write, or name another folder with --dir",
+        ))
+    })
+}
+
+fn write_folder(dir: &Path, set: &RunSet) -> Result<(), Failure> {
+    for run in &set.runs {
+        write_file(dir.join(format!("{}.json", run.id)), &run.to_json())?;
+    }
+    let page = html::report("linerate demo", &set.runs, &set.result.notes);
+    write_file(dir.join("report.html"), &page)?;
+    Ok(())
+}
+
+/// Where the demo's two ends are.
+enum Place {
+    /// Two hosts joined by a virtual link.
+    Lab(Box<Lab>),
+    /// Both on this machine's loopback.
+    Loopback,
+}
+
+impl Place {
+    /// The lab; where it is not to be had, loopback with a note that says how to get it.
+    fn build(notes: &mut Vec<String>) -> Self {
+        let entered = if linerate_lab::privileged() {
+            Ok(())
+        } else {
+            linerate_lab::enter_user_namespace()
+        };
+        match entered.and_then(|()| Lab::up(&Topology::hops(0))) {
+            Ok(lab) => Self::Lab(Box::new(lab)),
+            Err(error) => {
+                notes.push(format!(
+                    "Measured over loopback, because two hosts cannot be built here: {}.",
+                    error.full_text()
+                ));
+                Self::Loopback
+            }
+        }
+    }
+
+    fn far(&self) -> Result<String, Failure> {
+        match self {
+            Self::Lab(lab) => Ok(lab.host("server")?.address().to_string()),
+            Self::Loopback => Ok("127.0.0.1".to_owned()),
+        }
+    }
+
+    /// Starts the far end; gives its port.
+    fn serve(&self, stop: &Arc<AtomicBool>) -> Result<(JoinHandle<()>, u16), Failure> {
+        let (told, port) = std::sync::mpsc::channel();
+        let flag = Arc::clone(stop);
+        let loopback = matches!(self, Self::Loopback);
+        let body = move || {
+            let server = Server::bind(&ServerOptions {
+                port: 0,
+                address: loopback.then_some(std::net::Ipv4Addr::LOCALHOST.into()),
+                interface: None,
+                family: Family::V4,
+                once: false,
+            });
+            match server {
+                Ok(server) => {
+                    let _ = told.send(Ok(server.port()));
+                    // What breaks a test is told by its client.
+                    let _ = server.run(flag, Arc::new(|_| {}));
+                }
+                Err(error) => {
+                    let _ = told.send(Err(error));
+                }
+            }
+        };
+        let thread = match self {
+            Self::Lab(lab) => lab.host("server")?.spawn(body)?,
+            Self::Loopback => std::thread::spawn(body),
+        };
+        match port.recv() {
+            Ok(Ok(port)) => Ok((thread, port)),
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => Err(Failure::failed(Problem::new(
+                "the far end did not start",
+                "demo",
+                "see what `linerate doctor` finds",
+            ))),
+        }
+    }
+
+    /// Runs a client at the near end.
+    fn ask(
+        &self,
+        client: &Client,
+        stop: &AtomicBool,
+        emit: &mut (dyn FnMut(What) + Send),
+    ) -> Result<(Record, Option<MeasureError>), Failure> {
+        let ran = match self {
+            Self::Lab(lab) => lab.host("client")?.run(|| client.run(stop, emit))?,
+            Self::Loopback => client.run(stop, emit),
+        };
+        Ok(ran?)
+    }
+}
+
+fn plan(step: &Step, host: &str, port: u16, time: Duration) -> Plan {
+    let mut plan = Plan::new(step.kind, step.protocol, host);
+    plan.port = port;
+    plan.directions = vec![step.direction];
+    plan.duration_ns = u64::try_from(time.as_nanos()).ok();
+    plan.interval_ns = plan.duration_ns.map(|time| (time / 20).max(50_000_000));
+    plan.wait = step.wait.map(Ends::both);
+    plan
+}
+
+fn measure(
+    args: &DemoArgs,
+    place: &Place,
+    stop: &Stop,
+) -> Result<(Vec<Record>, Option<MeasureError>), Failure> {
+    let far = place.far()?;
+    let over = Arc::new(AtomicBool::new(false));
+    let (server, port) = place.serve(&over)?;
+    let bar = Bar::new(args.time * STEPS.len() as u32);
+    let mut runs = Vec::new();
+    let mut failure = None;
+    for (number, step) in STEPS.iter().enumerate() {
+        bar.step(number, step.label);
+        let client = Client {
+            plan: plan(step, &far, port, args.time),
+            family: Family::V4,
+            retry: Duration::ZERO,
+        };
+        let flag = stop.as_flag();
+        let ran = place.ask(&client, &flag, &mut |what| bar.event(&what));
+        match ran {
+            Ok((mut record, failed)) => {
+                record.label = Some(step.label.to_owned());
+                runs.push(record);
+                failure = failed;
+            }
+            Err(error) if runs.is_empty() => {
+                over.store(true, Relaxed);
+                let _ = server.join();
+                return Err(error);
+            }
+            // What was measured before is not lost.
+            Err(error) => {
+                bar.say(&format!("{}: {}", step.label, error.problem));
+                break;
+            }
+        }
+        if stop.is_set() || failure.is_some() {
+            break;
+        }
+    }
+    bar.finish();
+    over.store(true, Relaxed);
+    let _ = server.join();
+    Ok((runs, failure))
+}
+
+/// Progress on standard error, drawn only when an interval ends: a thread of its own would take
+/// a core from what is measured.
+struct Bar {
+    bar: ProgressBar,
+    began: Instant,
+    total: Duration,
+}
+
+impl Bar {
+    fn new(total: Duration) -> Self {
+        let target = if std::io::stderr().is_terminal() {
+            ProgressDrawTarget::stderr_with_hz(5)
+        } else {
+            ProgressDrawTarget::hidden()
+        };
+        let bar = ProgressBar::with_draw_target(Some(total.as_millis() as u64), target);
+        let style = ProgressStyle::with_template("{bar:30} {percent:>3} %  {msg}")
+            .expect("the template is a constant")
+            .progress_chars("=> ");
+        bar.set_style(style);
+        Self {
+            bar,
+            began: Instant::now(),
+            total,
+        }
+    }
+
+    fn step(&self, number: usize, label: &str) {
+        let done = self.total.as_millis() as u64 * number as u64 / STEPS.len() as u64;
+        self.bar.set_position(done);
+        self.bar.set_message(format!("{}/{} {label}", number + 1, STEPS.len()));
+        if self.bar.is_hidden() {
+            eprintln!(
+                "[{:>5.1} s] {}/{} {label}",
+                self.began.elapsed().as_secs_f64(),
+                number + 1,
+                STEPS.len()
+            );
+        }
+    }
+
+    fn event(&self, what: &What) {
+        if let What::Interval { interval } = what {
+            let length = interval.end_ns.saturating_sub(interval.start_ns);
+            self.bar.inc(length / 1_000_000);
+        }
+    }
+
+    fn say(&self, text: &str) {
+        self.bar.suspend(|| eprintln!("{text}"));
+    }
+
+    fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,10 @@
+//! One module per subcommand: arguments become a plan, the libraries run it, `report` shows it.
+
+pub mod completions;
+pub mod demo;
+pub mod doctor;
+pub mod lab;
+pub mod latency;
+mod measure;
+pub mod server;
+pub mod throughput;

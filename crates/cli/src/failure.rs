@@ -1,0 +1,73 @@
+//! How a command fails: what to say, and the exit code that tells scripts the kind of it.
+
+use linerate_lab::LabError;
+use linerate_measure::MeasureError;
+use linerate_metric::event::Problem;
+use linerate_metric::exit;
+use linerate_report::ReportError;
+
+/// A failed command.
+#[derive(Debug)]
+pub struct Failure {
+    /// What happened, to what, and what to do.
+    pub problem: Problem,
+    /// A code of [`exit`].
+    pub code: u8,
+}
+
+impl Failure {
+    /// The command line makes no sense.
+    pub fn usage(problem: Problem) -> Self {
+        Self {
+            problem,
+            code: exit::USAGE,
+        }
+    }
+
+    /// Something that should work did not.
+    pub fn failed(problem: Problem) -> Self {
+        Self {
+            problem,
+            code: exit::FAILED,
+        }
+    }
+}
+
+impl From<MeasureError> for Failure {
+    fn from(error: MeasureError) -> Self {
+        Self {
+            problem: error.problem(),
+            code: error.exit_code(),
+        }
+    }
+}
+
+/// Splits `what is wrong: what to do` as the libraries write it.
+fn split(text: &str, object: &str) -> Problem {
+    match text.rsplit_once(": ").or_else(|| text.rsplit_once("; ")) {
+        Some((situation, next_step)) => Problem::new(situation, object, next_step),
+        None => Problem::new(text, object, "see `linerate doctor`"),
+    }
+}
+
+impl From<LabError> for Failure {
+    fn from(error: LabError) -> Self {
+        let code = if error.is_missing_privilege() {
+            exit::MISSING
+        } else if matches!(error, LabError::Topology(_)) {
+            exit::USAGE
+        } else {
+            error.command_exit_code().unwrap_or(exit::FAILED)
+        };
+        Self {
+            problem: split(&error.full_text(), "lab"),
+            code,
+        }
+    }
+}
+
+impl From<ReportError> for Failure {
+    fn from(error: ReportError) -> Self {
+        Self::failed(split(&error.to_string(), "result"))
+    }
+}

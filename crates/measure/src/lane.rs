@@ -1,0 +1,336 @@
+//! A measuring thread: opens its flows, waits for the start, runs its workload, ends.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::task::Poll;
+use std::thread::JoinHandle;
+
+use linerate_dialect::control::Token;
+use linerate_dialect::control::flow::{opening, read_answer};
+use linerate_host::sys::clock::{self, Nanos};
+use linerate_host::sys::cpu::{self, ThreadUsage};
+use linerate_metric::plan::{Direction, Plan, Protocol, Wait};
+
+use crate::flow::{FlowOutcome, Part, Phase, Shared, Timeline};
+use crate::transport::{Block, FlowOptions, Kernel, Spin, Transport, Waiting, Watch};
+use crate::workload::{self, Lane, Opened, PATIENCE_NS};
+
+/// How long the opening of a UDP flow is repeated.
+const UDP_OPENING_NS: Nanos = 5_000_000_000;
+
+/// How a flow comes to its socket.
+pub enum Opening {
+    /// By opening it towards the far end.
+    Connect {
+        /// Where to.
+        remote: SocketAddr,
+        /// What ties it to the control connection.
+        token: Token,
+    },
+    /// By taking over what was accepted.
+    Adopt(OwnedFd),
+}
+
+/// A flow to be run.
+pub struct FlowSpec {
+    /// Its number.
+    pub id: u32,
+    /// How it comes to its socket.
+    pub opening: Opening,
+    /// How its socket is set up.
+    pub options: FlowOptions,
+    /// What its thread and the coordinator share.
+    pub shared: Arc<Shared>,
+}
+
+/// A thread to be started.
+pub struct LaneSpec {
+    /// What the run does.
+    pub plan: Arc<Plan>,
+    /// Which way its flows go.
+    pub direction: Direction,
+    /// What this end does in them.
+    pub part: Part,
+    /// How it waits.
+    pub wait: Wait,
+    /// The processor it stays on; `None`: wherever the scheduler puts it.
+    pub cpu: Option<u32>,
+    /// Its flows.
+    pub flows: Vec<FlowSpec>,
+}
+
+/// Holds all threads of a run until it starts, and tells them how it goes on.
+#[derive(Default)]
+pub struct Gate {
+    state: Mutex<GateState>,
+    changed: Condvar,
+    /// How the run goes on.
+    pub phase: Phase,
+}
+
+#[derive(Default)]
+enum GateState {
+    #[default]
+    Closed,
+    Open(Timeline),
+    /// The run does not take place.
+    Cancelled,
+}
+
+impl Gate {
+    /// Lets everybody run.
+    pub fn open(&self, timeline: Timeline) {
+        self.set(GateState::Open(timeline));
+    }
+
+    /// Sends everybody home.
+    pub fn cancel(&self) {
+        self.phase.abort();
+        self.set(GateState::Cancelled);
+    }
+
+    fn set(&self, state: GateState) {
+        *self.state.lock().expect("no holder panics") = state;
+        self.changed.notify_all();
+    }
+
+    fn wait(&self) -> Option<Timeline> {
+        let mut state = self.state.lock().expect("no holder panics");
+        loop {
+            match *state {
+                GateState::Open(timeline) => return Some(timeline),
+                GateState::Cancelled => return None,
+                GateState::Closed => {
+                    state = self.changed.wait(state).expect("no holder panics");
+                }
+            }
+        }
+    }
+}
+
+/// Why a thread could not open its flows.
+#[derive(Debug)]
+pub enum LaneError {
+    /// It cannot run on that processor.
+    Cpu(u32, io::Error),
+    /// A flow does not open.
+    Open(io::Error),
+    /// The far end does not answer over UDP.
+    UdpBlocked(SocketAddr),
+}
+
+/// What a thread came to.
+#[derive(Default)]
+pub struct LaneOutcome {
+    /// Its flows.
+    pub flows: Vec<FlowOutcome>,
+    /// What it cost from the start on.
+    pub usage: ThreadUsage,
+}
+
+/// A started thread.
+pub struct LaneHandle {
+    /// What its flows do at this end.
+    pub part: Part,
+    thread: Option<JoinHandle<LaneOutcome>>,
+}
+
+impl LaneHandle {
+    /// Whether the thread has come to its end.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Waits for its end; later calls give nothing.
+    pub fn join(&mut self) -> LaneOutcome {
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(outcome)) => outcome,
+            // A panic is our bug: it goes on in the thread that asked.
+            Some(Err(panic)) => std::panic::resume_unwind(panic),
+            None => LaneOutcome::default(),
+        }
+    }
+}
+
+/// The sockets of a thread for the coordinator to look at, by flow number.
+pub type Watches = Vec<(u32, Watch)>;
+
+/// Starts a thread; it reports on `ready` once its flows stand, and writes a byte to `done` at its
+/// end.
+///
+/// # Errors
+/// When the system gives no thread.
+pub fn start(
+    spec: LaneSpec,
+    gate: &Arc<Gate>,
+    ready: mpsc::Sender<Result<Watches, LaneError>>,
+    done: UnixStream,
+) -> io::Result<LaneHandle> {
+    let part = spec.part;
+    let gate = Arc::clone(gate);
+    let body = move || {
+        let outcome = match spec.wait {
+            Wait::Block => run::<Block>(spec, &gate, &ready, |spec| spec.over_blocking),
+            Wait::Spin => run::<Spin>(spec, &gate, &ready, |spec| spec.over_spinning),
+        };
+        // Whoever listened may be gone; then nobody waits for this byte.
+        let _ = io::Write::write(&mut &done, &[1]);
+        outcome
+    };
+    let thread = std::thread::Builder::new()
+        .name(match part {
+            Part::Source => "source".to_owned(),
+            Part::Sink => "sink".to_owned(),
+        })
+        // The workload keeps its memory on the heap; 10,000 threads are to fit.
+        .stack_size(256 << 10)
+        .spawn(body)?;
+    Ok(LaneHandle {
+        part,
+        thread: Some(thread),
+    })
+}
+
+type RunLane<T> = fn(&Lane<'_>, &mut T, Vec<Opened<<T as Transport>::Socket>>) -> Vec<FlowOutcome>;
+
+fn run<W: Waiting>(
+    spec: LaneSpec,
+    gate: &Gate,
+    ready: &mpsc::Sender<Result<Watches, LaneError>>,
+    pick: fn(&workload::WorkloadSpec) -> RunLane<Kernel<W>>,
+) -> LaneOutcome {
+    let plan = Arc::clone(&spec.plan);
+    let (direction, part) = (spec.direction, spec.part);
+    let (mut transport, flows) = match prepare::<W>(spec) {
+        Ok((transport, flows, watches)) => {
+            let _ = ready.send(Ok(watches));
+            (transport, flows)
+        }
+        Err(error) => {
+            let _ = ready.send(Err(error));
+            return LaneOutcome::default();
+        }
+    };
+    let Some(timeline) = gate.wait() else {
+        return LaneOutcome::default();
+    };
+    let lane = Lane {
+        plan: &plan,
+        direction,
+        part,
+        timeline,
+        phase: &gate.phase,
+    };
+    let before = ThreadUsage::now();
+    let flows = pick(workload::find(plan.kind))(&lane, &mut transport, flows);
+    LaneOutcome {
+        flows,
+        usage: ThreadUsage::now().since(&before),
+    }
+}
+
+type Prepared<W> = (
+    Kernel<W>,
+    Vec<Opened<<Kernel<W> as Transport>::Socket>>,
+    Watches,
+);
+
+fn prepare<W: Waiting>(spec: LaneSpec) -> Result<Prepared<W>, LaneError> {
+    if let Some(cpu) = spec.cpu {
+        cpu::pin(&[cpu]).map_err(|error| LaneError::Cpu(cpu, error))?;
+    }
+    let plan = &spec.plan;
+    let payload = plan.payload_bytes as usize;
+    // Datagrams up to the largest come whole; a stream offers the room it was told to.
+    let room = match plan.protocol {
+        Protocol::Udp => payload.max(1 << 16),
+        Protocol::Tcp => plan.receive_bytes.unwrap_or(plan.payload_bytes) as usize,
+    };
+    let mut transport = Kernel::<W>::new(payload.max(64), room.max(64));
+    let mut flows = Vec::with_capacity(spec.flows.len());
+    let mut watches = Vec::with_capacity(spec.flows.len());
+    for flow in spec.flows {
+        let socket = match flow.opening {
+            Opening::Adopt(fd) => transport
+                .adopt(fd, &flow.options)
+                .map_err(LaneError::Open)?,
+            Opening::Connect { remote, token } => {
+                connect(&mut transport, remote, token, &flow.options)?
+            }
+        };
+        if plan.protocol == Protocol::Tcp {
+            watches.push((flow.id, transport.watch(socket).map_err(LaneError::Open)?));
+        }
+        flows.push(Opened {
+            id: flow.id,
+            socket,
+            shared: flow.shared,
+        });
+    }
+    Ok((transport, flows, watches))
+}
+
+/// Opens a flow and says whose it is.
+fn connect<T: Transport>(
+    transport: &mut T,
+    remote: SocketAddr,
+    token: Token,
+    options: &FlowOptions,
+) -> Result<T::Socket, LaneError> {
+    let socket = transport
+        .connect(remote, options)
+        .map_err(LaneError::Open)?;
+    let greeting = opening(token);
+    match options.protocol {
+        Protocol::Tcp => {
+            let mut sent = 0;
+            while sent < greeting.len() {
+                let rest = &greeting[sent..];
+                let taken = transport.tcp_send(socket, rest.len(), |payload| {
+                    payload.copy_from_slice(&rest[..payload.len()]);
+                });
+                match taken {
+                    Poll::Ready(taken) => sent += taken.map_err(LaneError::Open)?,
+                    Poll::Pending => transport.idle(None),
+                }
+            }
+            Ok(socket)
+        }
+        Protocol::Udp => {
+            let give_up = clock::now() + UDP_OPENING_NS;
+            while clock::now() < give_up {
+                // A full queue loses one copy of many; the next one is due soon.
+                let _ = transport.udp_send(socket, greeting.len(), |payload| {
+                    payload.copy_from_slice(&greeting);
+                });
+                if answered(transport, socket, token).map_err(LaneError::Open)? {
+                    return Ok(socket);
+                }
+            }
+            Err(LaneError::UdpBlocked(remote))
+        }
+    }
+}
+
+/// Waits a moment for the answer to the opening of a UDP flow.
+fn answered<T: Transport>(transport: &mut T, socket: T::Socket, token: Token) -> io::Result<bool> {
+    let until = clock::now() + PATIENCE_NS;
+    while clock::now() < until {
+        transport.turn();
+        match transport.udp_receive(socket, |payload, _| read_answer(payload) == Some(token)) {
+            Poll::Ready(Ok(true)) => return Ok(true),
+            Poll::Ready(Ok(false)) => {}
+            // Nobody had the port for a moment: the server's own socket may just be changing.
+            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                transport.idle(Some(clock::now() + PATIENCE_NS / 10));
+            }
+            Poll::Ready(Err(error)) => return Err(error),
+            Poll::Pending => transport.idle(Some(clock::now() + PATIENCE_NS / 100)),
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,75 @@
+//! Counters that a measuring thread writes and the coordinator reads while payload moves.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// What one flow has moved so far at this end.
+///
+/// One writer stores plain totals, so neither side takes a lock or an atomic addition. A reader may
+/// see one counter a call ahead of another. Aligned so that no two flows share a cache line (128 B:
+/// adjacent lines are fetched in pairs).
+#[repr(align(128))]
+#[derive(Debug, Default)]
+pub struct Meter {
+    bytes: AtomicU64,
+    packets: AtomicU64,
+    calls: AtomicU64,
+    missing: AtomicU64,
+}
+
+/// A reading of a [`Meter`], or a sum of readings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Payload bytes.
+    pub bytes: u64,
+    /// Datagrams, or round trips.
+    pub packets: u64,
+    /// Calls that moved payload.
+    pub calls: u64,
+    /// Datagrams found missing, or answers that did not come in time.
+    pub missing: u64,
+}
+
+impl Totals {
+    /// What was added since an earlier reading.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_sub(earlier.bytes),
+            packets: self.packets.saturating_sub(earlier.packets),
+            calls: self.calls.saturating_sub(earlier.calls),
+            // A late datagram is missed first and found later: the count may fall.
+            missing: self.missing.saturating_sub(earlier.missing),
+        }
+    }
+}
+
+impl std::ops::AddAssign for Totals {
+    fn add_assign(&mut self, other: Self) {
+        self.bytes += other.bytes;
+        self.packets += other.packets;
+        self.calls += other.calls;
+        self.missing += other.missing;
+    }
+}
+
+impl Meter {
+    /// Publishes the writer's own totals.
+    #[inline]
+    pub fn publish(&self, totals: &Totals) {
+        self.bytes.store(totals.bytes, Relaxed);
+        self.packets.store(totals.packets, Relaxed);
+        self.calls.store(totals.calls, Relaxed);
+        self.missing.store(totals.missing, Relaxed);
+    }
+
+    /// Reads it from another thread.
+    #[must_use]
+    pub fn read(&self) -> Totals {
+        Totals {
+            bytes: self.bytes.load(Relaxed),
+            packets: self.packets.load(Relaxed),
+            calls: self.calls.load(Relaxed),
+            missing: self.missing.load(Relaxed),
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! What is done over a transport, as step machines.
+//!
+//! A step does one thing that may be possible now and says how it went; it never sleeps and never
+//! loops. One driver turns the transport, steps every flow of the thread, and idles when all starve.
+//! A workload is one file and one line in [`WORKLOADS`].
+
+mod round_trip;
+mod stream;
+
+use std::io;
+use std::sync::Arc;
+
+use linerate_host::sys::clock::Nanos;
+use linerate_metric::plan::{Direction, Kind, Plan};
+
+use crate::flow::{FlowOutcome, Part, Phase, Shared, Timeline};
+use crate::transport::{Block, Kernel, Spin, Transport};
+
+/// How a step went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Nothing is left to do.
+    Done,
+    /// Something moved.
+    Worked,
+    /// Nothing could move now; with a time when it was a departure that is not due before.
+    Starved(Option<Nanos>),
+}
+
+/// One flow of a workload at one end.
+pub trait Workload<T: Transport> {
+    /// Does one thing.
+    ///
+    /// # Errors
+    /// When the flow is broken; it is not stepped again.
+    fn step(&mut self, transport: &mut T) -> io::Result<Progress>;
+
+    /// What it came to.
+    fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome;
+}
+
+/// A flow that stands, before its workload.
+pub struct Opened<S> {
+    /// Number of the flow.
+    pub id: u32,
+    /// Its socket.
+    pub socket: S,
+    /// What its thread and the coordinator share.
+    pub shared: Arc<Shared>,
+}
+
+/// What all flows of a thread have in common.
+pub struct Lane<'a> {
+    /// What the run does.
+    pub plan: &'a Plan,
+    /// Which way the flows go.
+    pub direction: Direction,
+    /// What this end does in them.
+    pub part: Part,
+    /// When the run counts.
+    pub timeline: Timeline,
+    /// How it goes on.
+    pub phase: &'a Phase,
+}
+
+/// A kind of measurement and its code, compiled once for each transport.
+pub struct WorkloadSpec {
+    /// Its name on the command line.
+    pub kind: Kind,
+    /// What it finds out.
+    pub about: &'static str,
+    /// Runs the flows of one thread over blocking kernel sockets.
+    pub over_blocking: RunLane<Kernel<Block>>,
+    /// Runs them over kernel sockets that never sleep.
+    pub over_spinning: RunLane<Kernel<Spin>>,
+}
+
+type RunLane<T> = fn(&Lane<'_>, &mut T, Vec<Opened<<T as Transport>::Socket>>) -> Vec<FlowOutcome>;
+
+/// Every workload.
+pub const WORKLOADS: &[WorkloadSpec] = &[
+    WorkloadSpec {
+        kind: Kind::Throughput,
+        about: "how much payload arrives in a second",
+        over_blocking: stream::run,
+        over_spinning: stream::run,
+    },
+    WorkloadSpec {
+        kind: Kind::Latency,
+        about: "how long a question takes to be answered",
+        over_blocking: round_trip::run,
+        over_spinning: round_trip::run,
+    },
+];
+
+/// The workload of a kind.
+#[must_use]
+pub fn find(kind: Kind) -> &'static WorkloadSpec {
+    WORKLOADS
+        .iter()
+        .find(|spec| spec.kind == kind)
+        .expect("every kind has its line in the table")
+}
+
+/// How long a thread idles at most before it looks whether the run goes on.
+pub const PATIENCE_NS: Nanos = 100_000_000;
+
+/// Steps all flows until each is done.
+fn drive<T: Transport, W: Workload<T>>(transport: &mut T, flows: Vec<W>) -> Vec<FlowOutcome> {
+    let mut running = flows;
+    let mut outcomes = Vec::with_capacity(running.len());
+    while !running.is_empty() {
+        transport.turn();
+        let mut worked = false;
+        let mut departure: Option<Nanos> = None;
+        let mut index = 0;
+        while index < running.len() {
+            let ended = match running[index].step(transport) {
+                Ok(Progress::Worked) => {
+                    worked = true;
+                    None
+                }
+                Ok(Progress::Starved(until)) => {
+                    departure = match (departure, until) {
+                        (Some(a), Some(b)) => Some(a.min(b)),
+                        (a, b) => a.or(b),
+                    };
+                    None
+                }
+                Ok(Progress::Done) => Some(None),
+                Err(error) => Some(Some(error)),
+            };
+            match ended {
+                None => index += 1,
+                Some(error) => {
+                    let flow = running.swap_remove(index);
+                    outcomes.push(flow.outcome(transport, error));
+                }
+            }
+        }
+        if !worked && !running.is_empty() {
+            let limit = departure.map(|due| due.min(transport.now() + PATIENCE_NS));
+            transport.idle(limit);
+        }
+    }
+    outcomes
+}
