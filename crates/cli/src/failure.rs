@@ -1,6 +1,6 @@
 //! How a command fails: what to say, and the exit code that tells scripts the kind of it.
 
-use linerate_lab::LabError;
+use linerate_lab::{LabError, TopologyError};
 use linerate_measure::MeasureError;
 use linerate_metric::event::Problem;
 use linerate_metric::exit;
@@ -63,6 +63,12 @@ impl From<LabError> for Failure {
             problem: split(&error.full_text(), "lab"),
             code,
         }
+    }
+}
+
+impl From<TopologyError> for Failure {
+    fn from(error: TopologyError) -> Self {
+        LabError::from(error).into()
     }
 }
 

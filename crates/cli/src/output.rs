@@ -67,6 +67,11 @@ fn style(choice: ColorChoice, is_terminal: bool) -> Style {
     )
 }
 
+/// How text on standard error may look, for commands without output options.
+pub fn stderr_style() -> Style {
+    style(ColorChoice::Auto, std::io::stderr().is_terminal())
+}
+
 impl Output {
     /// Settles it from the options.
     pub fn new(args: &OutputArgs) -> Self {

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use linerate_dialect::control::{FlowFigures, Outcome};
 use linerate_metric::facts::Role;
 use linerate_metric::histogram::Histogram;
-use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+use linerate_metric::plan::{Kind, Plan, Protocol};
 use linerate_metric::record::{
     DirectionFigures, Doubt, HistogramData, RUN_SCHEMA, Record, Stream, Summary, Tool, new_id,
 };
@@ -245,7 +245,7 @@ fn whole(
 /// Says so when a high percentile rests on a few samples.
 fn thin_tail(summary: &Summary) -> Option<Doubt> {
     let rtt = summary.rtt_ns.as_ref()?;
-    let thin: Vec<&str> = [("p99", 100), ("p99.9", 1_000), ("p99.99", 10_000)]
+    let thin: Vec<&str> = [("p99", 100), ("p99.9", 1_000)]
         .into_iter()
         .filter(|(_, one_in)| rtt.count < TAIL_SAMPLES * one_in)
         .map(|(name, _)| name)

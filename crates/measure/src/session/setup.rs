@@ -334,10 +334,9 @@ fn probe_socket() -> Result<socket2::Socket, MeasureError> {
 /// This host as the record has it, with the interface that leads to the other end.
 #[must_use]
 pub fn host_facts(role: Role, peer: std::net::IpAddr) -> Host {
-    let _ = peer;
-    Host {
-        role: Some(role),
-        boot_id: std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok(),
-        ..Host::default()
-    }
+    let mut host = linerate_host::snapshot::host();
+    host.role = Some(role);
+    host.interface = linerate_host::snapshot::interface_towards(peer)
+        .and_then(|name| linerate_host::snapshot::interface(&name));
+    host
 }

@@ -1,0 +1,158 @@
+//! `linerate lab`: hosts, switches and links to test on.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use linerate_lab::{LabInfo, Topology};
+use linerate_metric::event::Problem;
+use linerate_metric::exit;
+use linerate_metric::units::{format_bit_rate, format_bytes};
+use linerate_report::text;
+use serde::Serialize;
+
+use crate::args::{LabAction, LabArgs};
+use crate::failure::Failure;
+use crate::output::{print_error_json, stderr_style};
+
+/// The process that holds a lab.
+pub fn hold(arguments: &[OsString]) -> ExitCode {
+    match linerate_lab::hold(arguments.iter().cloned()) {
+        Ok(()) => ExitCode::from(exit::OK),
+        Err(error) => {
+            let failure = Failure::from(error);
+            eprintln!("{}", text::problem(&failure.problem, &stderr_style()));
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// Runs it; gives the exit code.
+pub fn run(args: LabArgs) -> u8 {
+    let json = match &args.action {
+        LabAction::Up { json, .. } | LabAction::List { json } => *json,
+        LabAction::Exec { .. } | LabAction::Down { .. } => false,
+    };
+    act(args.action).unwrap_or_else(|failure| {
+        if json {
+            print_error_json(&failure);
+        } else {
+            eprintln!("{}", text::problem(&failure.problem, &stderr_style()));
+        }
+        failure.code
+    })
+}
+
+#[derive(Serialize)]
+struct Labs<'a> {
+    schema: &'static str,
+    labs: &'a [LabInfo],
+}
+
+fn print_json(labs: &[LabInfo]) {
+    let document = Labs {
+        schema: "linerate/labs/1",
+        labs,
+    };
+    println!(
+        "{}",
+        serde_json::to_string(&document).expect("a lab holds only what JSON can say")
+    );
+}
+
+fn act(action: LabAction) -> Result<u8, Failure> {
+    match action {
+        LabAction::Up {
+            file,
+            hops,
+            name,
+            json,
+        } => {
+            let topology = match (file, hops) {
+                (Some(file), _) => {
+                    let text = std::fs::read_to_string(&file).map_err(|error| {
+                        Failure::usage(Problem::new(
+                            format!("cannot be read ({error})"),
+                            file.display().to_string(),
+                            "give a lab file, or --hops N",
+                        ))
+                    })?;
+                    Topology::from_toml(&text)?
+                }
+                (None, hops) => {
+                    let topology = Topology::hops(hops.unwrap_or(0));
+                    topology.validate()?;
+                    topology
+                }
+            };
+            let lab = linerate_lab::up(&topology, name.as_deref())?;
+            if json {
+                print_json(&[lab]);
+            } else {
+                print!("{}", describe(&lab));
+            }
+            Ok(exit::OK)
+        }
+        LabAction::Exec { host, command } => {
+            let (lab, host) = match host.rsplit_once('/') {
+                Some((lab, host)) => (Some(lab), host),
+                None => (None, host.as_str()),
+            };
+            Ok(linerate_lab::exec(lab, host, &command)?)
+        }
+        LabAction::List { json } => {
+            let labs = linerate_lab::list()?;
+            if json {
+                print_json(&labs);
+            } else if labs.is_empty() {
+                println!("no lab is up; start one with `linerate lab up --hops 1`");
+            } else {
+                let all: Vec<_> = labs.iter().map(describe).collect();
+                print!("{}", all.join("\n"));
+            }
+            Ok(exit::OK)
+        }
+        LabAction::Down { name } => {
+            let lab = linerate_lab::down(name.as_deref())?;
+            println!("lab {} is down", lab.name);
+            Ok(exit::OK)
+        }
+    }
+}
+
+/// A lab as text: its holder, its hosts, its links.
+fn describe(lab: &LabInfo) -> String {
+    let mut out = String::new();
+    let how = if lab.rootless {
+        ", without root"
+    } else {
+        ""
+    };
+    let _ = writeln!(out, "lab {} is up (held by process {}{how})", lab.name, lab.holder_pid);
+    let width = |names: &mut dyn Iterator<Item = usize>| names.max().unwrap_or(0);
+    let names = width(&mut lab.hosts.iter().map(|host| host.name.len()));
+    for host in &lab.hosts {
+        let v6 = (host.address_v6).map_or(String::new(), |address| format!("  {address}"));
+        let _ = writeln!(out, "  host {:names$}  {}{v6}", host.name, host.address);
+    }
+    for link in &lab.links {
+        let mut properties = vec![format!("mtu {}", link.mtu)];
+        properties.extend(link.rate_bps.map(|rate| format_bit_rate(rate as f64)));
+        properties.extend(link.gso_bytes.map(|gso| format!("gso {}", format_bytes(u64::from(gso)))));
+        let _ = writeln!(
+            out,
+            "  link {} - {}  {}",
+            link.between[0],
+            link.between[1],
+            properties.join(", ")
+        );
+    }
+    if let Some(host) = lab.hosts.first() {
+        let _ = writeln!(
+            out,
+            "  try  linerate lab exec {}/{} -- ip address",
+            lab.name, host.name
+        );
+    }
+    out
+}
