@@ -110,7 +110,7 @@ fn read(link: &Link, interface: &str) -> Result<Vec<Line>, LabError> {
         for (name, &on) in &link.offloads {
             let word = |on: bool| if on { "on" } else { "off" };
             let found =
-                Offload::parse(name).and_then(|one| one.read(socket.as_fd(), interface).ok());
+                Offload::parse(name).and_then(|one| one.read(socket.as_fd(), interface, on).ok());
             lines.push(line(&format!("offload {name}"), word(on), found.map(word)));
         }
     }

@@ -1,9 +1,10 @@
 //! Running a command on a host of a lab that is up.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
@@ -42,13 +43,16 @@ pub fn exec(lab: Option<&str>, host: &str, command: &[OsString]) -> Result<u8, L
     join(&lab, host)?;
     let shell = [std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into())];
     let command = if command.is_empty() { &shell } else { command };
+    let signals = signals();
+    let waiting = |error| LabError::system("wait for the command", error);
+    // Before the start: a signal that comes in between must not end this process alone.
+    signals.hold().map_err(waiting)?;
     // Born into the process-number namespace, which this process only names for its children.
     let child = this_program(ENTER)
         .args(command)
         .spawn()
         .map_err(|error| LabError::system("start a process inside the lab", error))?;
-    let status = attend(child).map_err(|error| LabError::system("wait for the command", error))?;
-    Ok(exit_code(status))
+    attend(child, &signals).map(exit_code).map_err(waiting)
 }
 
 fn exit_code(status: ExitStatus) -> u8 {
@@ -98,18 +102,15 @@ fn join(lab: &Found, host: &str) -> Result<(), LabError> {
     namespace::enter(network.as_fd(), Space::Net).map_err(entering)
 }
 
-fn passed_on() -> impl Iterator<Item = i32> {
-    PASSED_ON.into_iter().map(Signal::as_raw)
+/// What this process takes one by one while the command runs.
+fn signals() -> Signals {
+    let mut numbers = PASSED_ON.map(Signal::as_raw).to_vec();
+    numbers.push(Signal::CHILD.as_raw());
+    Signals::new(&numbers)
 }
 
 /// Waits for the command and passes signals on to it.
-fn attend(mut child: Child) -> io::Result<ExitStatus> {
-    let mut numbers: Vec<i32> = passed_on().collect();
-    numbers.push(Signal::CHILD.as_raw());
-    let signals = Signals::new(&numbers);
-    // After the start, so that the command does not inherit it. A child that ended before is found
-    // by looking first.
-    signals.hold()?;
+fn attend(mut child: Child, signals: &Signals) -> io::Result<ExitStatus> {
     let pid = Pid::from_child(&child);
     loop {
         if let Some(status) = child.try_wait()? {
@@ -134,6 +135,10 @@ pub(crate) fn enter(command: &[OsString]) -> Result<(), LabError> {
     // Whoever kills `lab exec` the hard way means what runs inside.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| LabError::system("tie the command to `lab exec`", error))?;
+    // Held back by whoever started this, and inherited.
+    signals()
+        .release()
+        .map_err(|error| LabError::system("let signals act", error))?;
     // Best effort: where a container hides parts of /proc, the kernel allows no other, and the
     // command sees processes and interfaces of the outside, but is inside all the same.
     if namespace::private_mounts().is_ok() {
@@ -141,15 +146,30 @@ pub(crate) fn enter(command: &[OsString]) -> Result<(), LabError> {
         let _ = namespace::remount_sys();
     }
     let source = Command::new(program).args(arguments).exec();
-    Err(match source.kind() {
-        io::ErrorKind::NotFound => LabError::CommandNotFound {
+    let missing = match source.kind() {
+        io::ErrorKind::NotFound => true,
+        // What exec says also when it may not look into one folder of PATH, whatever the others have.
+        io::ErrorKind::PermissionDenied => !is_in_path(program),
+        _ => false,
+    };
+    Err(match missing {
+        true => LabError::CommandNotFound {
             command: program.clone(),
         },
-        _ => LabError::CommandFailed {
+        false => LabError::CommandFailed {
             command: program.clone(),
             source,
         },
     })
+}
+
+/// Whether there is a file for a command, in PATH or where its path says.
+fn is_in_path(program: &OsStr) -> bool {
+    if program.as_bytes().contains(&b'/') {
+        return true;
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
 #[cfg(test)]

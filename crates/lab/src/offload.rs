@@ -39,9 +39,21 @@ impl Offload {
         Some(Self::Switch(switch))
     }
 
-    /// Whether it is on. The socket chooses the namespace.
-    pub(crate) fn read(&self, socket: BorrowedFd<'_>, interface: &str) -> io::Result<bool> {
+    /// Whether it is on, for one who asked for `asked`. The socket chooses the namespace.
+    pub(crate) fn read(
+        &self,
+        socket: BorrowedFd<'_>,
+        interface: &str,
+        asked: bool,
+    ) -> io::Result<bool> {
         match self {
+            // Off means that no kind is on, and on that the plain kinds are.
+            Self::Switch(Switch::Tso) if !asked => {
+                Ok(ethtool_set::switch(socket, interface, Switch::Tso)?
+                    || ethtool_set::features(socket, interface)?
+                        .iter()
+                        .any(|feature| is_tso(feature) && feature.active))
+            }
             Self::Switch(switch) => ethtool_set::switch(socket, interface, *switch),
             Self::Feature(name) => ethtool_set::features(socket, interface)?
                 .into_iter()
@@ -54,10 +66,27 @@ impl Offload {
     /// Switches it.
     pub(crate) fn set(&self, socket: BorrowedFd<'_>, interface: &str, on: bool) -> io::Result<()> {
         match self {
-            Self::Switch(switch) => ethtool_set::set_switch(socket, interface, *switch, on),
+            Self::Switch(switch) => {
+                ethtool_set::set_switch(socket, interface, *switch, on)?;
+                // The kernel's own group misses the newest kinds (accurate ECN, Linux 6.16), which
+                // `ethtool` counts in by their names.
+                if *switch == Switch::Tso && !on {
+                    for feature in ethtool_set::features(socket, interface)? {
+                        if is_tso(&feature) && feature.active && feature.available {
+                            ethtool_set::set_feature(socket, interface, &feature.name, false)?;
+                        }
+                    }
+                }
+                Ok(())
+            }
             Self::Feature(name) => ethtool_set::set_feature(socket, interface, name, on),
         }
     }
+}
+
+/// Whether a feature is a kind of TCP segmentation.
+fn is_tso(feature: &ethtool_set::Feature) -> bool {
+    feature.name.starts_with("tx-tcp") && feature.name.ends_with("-segmentation")
 }
 
 /// The error for a feature that this kernel does not have.
