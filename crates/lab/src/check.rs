@@ -22,6 +22,11 @@ const REACH: Duration = Duration::from_secs(5);
 /// How long an unanswered question waits before it is asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 
+/// Pairs of hosts up to which each asks every other. The machine has one table of neighbours for each
+/// family, of 1024 entries over *all* namespaces (`net.ipv4.neigh.default.gc_thresh3`): 60 hosts that
+/// all speak with each other overflow it, and then nobody reaches anybody.
+const MESH_PAIRS: usize = 400;
+
 /// One property of a lab and whether it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckResult {
@@ -159,6 +164,8 @@ fn shape(link: &Link, qdiscs: &[QdiscState]) -> Vec<Line> {
 /// A host's socket for asking and answering.
 struct Speaker {
     host: usize,
+    v6: bool,
+    port: u16,
     socket: UdpSocket,
 }
 
@@ -173,7 +180,8 @@ struct Question {
 const ASKED: u8 = 1;
 const ANSWERED: u8 = 2;
 
-/// Lets every host ask every address of every other, all at once, until all have answered.
+/// Lets every host ask every address of every other (in a large lab, of some others), all at once,
+/// until all have answered.
 ///
 /// Datagrams to sockets of our own, as ping needs a privilege where `ping_group_range` is empty.
 fn reach(lab: &Lab) -> Result<Vec<CheckResult>, LabError> {
@@ -182,17 +190,23 @@ fn reach(lab: &Lab) -> Result<Vec<CheckResult>, LabError> {
         let any: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
         let families = if one.address_v6().is_some() { 2 } else { 1 };
         for any in any.into_iter().take(families) {
-            let socket = one
+            let (socket, port) = one
                 .namespace()
                 .run(|| {
                     let socket = UdpSocket::bind((any, 0))?;
                     socket.set_nonblocking(true)?;
-                    Ok(socket)
+                    let port = socket.local_addr()?.port();
+                    Ok((socket, port))
                 })?
                 .map_err(|error: io::Error| {
                     LabError::system(format!("open a socket in host {}", one.name()), error)
                 })?;
-            speakers.push(Speaker { host, socket });
+            speakers.push(Speaker {
+                host,
+                v6: any.is_ipv6(),
+                port,
+                socket,
+            });
         }
     }
     let mut questions = questions(lab);
@@ -222,10 +236,22 @@ fn reach(lab: &Lab) -> Result<Vec<CheckResult>, LabError> {
         .collect())
 }
 
+/// Who asks whom: in a large lab every host the first and the next one, both ways, which still takes
+/// every host, port and switch in.
+fn asks(hosts: usize, from: usize, to: usize) -> bool {
+    let next = |host: usize| (host + 1) % hosts;
+    let mesh = hosts * (hosts - 1) <= MESH_PAIRS;
+    from != to && (mesh || from == 0 || to == 0 || to == next(from) || from == next(to))
+}
+
 fn questions(lab: &Lab) -> Vec<Question> {
+    let count = lab.hosts().len();
     let mut questions = Vec::new();
-    for from in 0..lab.hosts().len() {
-        for (to, far) in lab.hosts().iter().enumerate().filter(|(to, _)| *to != from) {
+    for from in 0..count {
+        for (to, far) in lab.hosts().iter().enumerate() {
+            if !asks(count, from, to) {
+                continue;
+            }
             for interface in far.interfaces() {
                 let v6 = interface.address_v6.map(IpAddr::V6);
                 let addresses = [Some(IpAddr::V4(interface.address)), v6];
@@ -242,10 +268,9 @@ fn questions(lab: &Lab) -> Vec<Question> {
 }
 
 fn converse(speakers: &[Speaker], questions: &mut [Question], deadline: Instant) -> io::Result<()> {
-    let family = |speaker: &Speaker| speaker.socket.local_addr().map(|own| own.is_ipv6());
     let speaker = |host: usize, v6: bool| {
-        let mut both = speakers.iter().filter(|speaker| speaker.host == host);
-        both.find(|speaker| family(speaker).is_ok_and(|own| own == v6))
+        let mut all = speakers.iter();
+        all.find(|speaker| speaker.host == host && speaker.v6 == v6)
     };
     while questions.iter().any(|question| !question.answered) && Instant::now() < deadline {
         for (number, question) in questions.iter().enumerate() {
@@ -254,9 +279,8 @@ fn converse(speakers: &[Speaker], questions: &mut [Question], deadline: Instant)
             if let (false, (Some(near), Some(far))) = (question.answered, ends) {
                 let mut text = vec![ASKED];
                 text.extend((number as u64).to_be_bytes());
-                let port = far.socket.local_addr()?.port();
                 // Unreachable now may be reachable in a moment; the deadline decides.
-                let _ = near.socket.send_to(&text, (question.address, port));
+                let _ = near.socket.send_to(&text, (question.address, far.port));
             }
         }
         listen(speakers, questions, Instant::now() + ASK_AGAIN)?;
@@ -321,4 +345,32 @@ fn answer(speaker: &Speaker, to: SocketAddr, number: u64) {
     let mut text = vec![ANSWERED];
     text.extend(number.to_be_bytes());
     let _ = speaker.socket.send_to(&text, to);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn few_hosts_ask_all_and_many_ask_enough() {
+        for hosts in [2, 3, 20, 21, 60, 250] {
+            let asked: Vec<(usize, usize)> = (0..hosts)
+                .flat_map(|from| (0..hosts).map(move |to| (from, to)))
+                .filter(|&(from, to)| asks(hosts, from, to))
+                .collect();
+            let askers: HashSet<usize> = asked.iter().map(|&(from, _)| from).collect();
+            assert_eq!(askers.len(), hosts, "every host asks");
+            assert!(asked.iter().all(|&(from, to)| asked.contains(&(to, from))));
+            if hosts <= 20 {
+                assert_eq!(asked.len(), hosts * (hosts - 1));
+            } else {
+                assert!(
+                    asked.len() <= 4 * hosts,
+                    "{hosts} hosts, {} pairs",
+                    asked.len()
+                );
+            }
+        }
+    }
 }

@@ -146,7 +146,12 @@ fn said(text: Option<&str>) -> String {
 }
 
 fn missing(failed: &[CheckResult]) -> String {
-    let texts: Vec<String> = failed.iter().map(ToString::to_string).collect();
+    /// The first ones tell; a broken switch would fill pages.
+    const SHOWN: usize = 4;
+    let mut texts: Vec<String> = failed.iter().take(SHOWN).map(ToString::to_string).collect();
+    if failed.len() > SHOWN {
+        texts.push(format!("and {} more like these", failed.len() - SHOWN));
+    }
     texts.join("; ")
 }
 

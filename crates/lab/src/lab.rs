@@ -144,7 +144,8 @@ impl Lab {
     }
 
     /// Checks that every host reaches every address of every other, over IPv4 and IPv6, and reads
-    /// every property of every link back.
+    /// every property of every link back. With more than 20 hosts each asks only the first and its
+    /// neighbours in the file: all pairs would overflow the machine's neighbour tables.
     ///
     /// # Errors
     /// Only what kept it from checking; what does not hold is in the results.

@@ -93,7 +93,7 @@ fn a_lab_is_started_listed_entered_and_ended() {
         let lab = place.up(&["--hops", "1"]);
         assert_eq!(lab.name, "lab1");
         assert_eq!(lab.switches, ["s1"]);
-        assert_eq!(place.list(), [lab.clone()]);
+        assert_eq!(place.list(), std::slice::from_ref(&lab));
         assert!(process_lives(lab.holder_pid));
 
         // With one lab its name may be left out.
@@ -313,7 +313,7 @@ fn an_ordinary_user_has_labs_of_its_own() {
         assert!(place.list().is_empty());
         assert!(stderr(&place.run(&["exec", "lab1/client", "true"])).contains("no lab `lab1`"));
         place.uid = None;
-        assert_eq!(place.list(), [lab.clone()]);
+        assert_eq!(place.list(), std::slice::from_ref(&lab));
         let (code, text) = place.exec(&["lab1/server", "sh", "-c", "id -u"]);
         assert_eq!((code, text.as_str()), (Some(0), "0"));
         place.uid = Some(65_534);

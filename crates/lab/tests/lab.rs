@@ -73,6 +73,19 @@ fn several_hosts_share_a_segment_and_reach_each_other() {
 }
 
 #[test]
+fn many_hosts_fit_on_a_switch() {
+    with_privilege("many_hosts_fit_on_a_switch", || {
+        let mut file = "[switches.s]\n".to_owned();
+        for number in 1..=40 {
+            file.push_str(&format!(
+                "[hosts.h{number}]\n[[links]]\nbetween=['h{number}','s']\n"
+            ));
+        }
+        assert_eq!(up(&file).hosts().len(), 40);
+    });
+}
+
+#[test]
 fn hosts_between_segments_forward() {
     with_privilege("hosts_between_segments_forward", || {
         let lab = up(
