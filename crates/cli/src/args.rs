@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use linerate_metric::expect::Expectation;
 use linerate_metric::plan::{Cpus, DEFAULT_PORT, Ends, Wait};
 use linerate_metric::units::{BitRate, ByteSize, parse_count, parse_duration};
@@ -11,7 +11,11 @@ use linerate_report::style::ColorChoice;
 
 /// How fast a network stack goes, why it goes no faster, and what to change
 #[derive(Debug, Parser)]
-#[command(name = "linerate", version, max_term_width = 100, after_help = "\
+#[command(
+    name = "linerate",
+    version,
+    max_term_width = 100,
+    after_help = "\
 Examples:
   linerate demo                         measure everything on this machine, write a report
   linerate server                       be the far end
@@ -19,13 +23,19 @@ Examples:
   linerate latency 127.0.0.1 -u         UDP round trips
   linerate doctor                       what this machine can do
 
-Every option can also be set in the environment: -t as LINERATE_TIME, and so on.
+Every option can also be set in the environment: --time as LINERATE_TIME, and so on.
 Exit codes: 0 ok, 1 failed, 2 usage, 3 an --expect missed, 4 privilege or kernel feature missing,
-5 the far end refused, vanished or cannot be reached, 130 interrupted.")]
+5 the far end refused, vanished or cannot be reached, 130 interrupted."
+)]
 pub struct Cli {
     /// What to do
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// The whole command line. The variables of all options follow one rule, which is told once.
+pub fn command() -> clap::Command {
+    Cli::command().mut_subcommands(|command| command.mut_args(|arg| arg.hide_env(true)))
 }
 
 /// The commands.
@@ -71,7 +81,12 @@ pub struct OutputArgs {
     #[arg(long, env = "LINERATE_NO_STORE")]
     pub no_store: bool,
     /// Colours: auto, always or never
-    #[arg(long, value_name = "WHEN", default_value = "auto", env = "LINERATE_COLOR")]
+    #[arg(
+        long,
+        value_name = "WHEN",
+        default_value = "auto",
+        env = "LINERATE_COLOR"
+    )]
     pub color: ColorChoice,
 }
 
@@ -102,7 +117,13 @@ pub struct MeasureArgs {
     #[arg(short, long, value_name = "SIZE", env = "LINERATE_LENGTH")]
     pub length: Option<ByteSize>,
     /// Flows at the same time
-    #[arg(short = 'P', long, value_name = "N", default_value_t = 1, env = "LINERATE_PARALLEL")]
+    #[arg(
+        short = 'P',
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        env = "LINERATE_PARALLEL"
+    )]
     pub parallel: u32,
     /// Time between interval lines; 0 for none
     #[arg(short, long, value_name = "TIME", default_value = "1", value_parser = duration, env = "LINERATE_INTERVAL")]
@@ -141,7 +162,12 @@ pub struct MeasureArgs {
     #[arg(long, value_name = "N", default_value_t = 1, env = "LINERATE_REPEAT")]
     pub repeat: u32,
     /// End with exit code 3 unless this holds ('p99<100us', 'goodput>9G'); repeatable
-    #[arg(long, value_name = "FIGURE<VALUE", env = "LINERATE_EXPECT", value_delimiter = ';')]
+    #[arg(
+        long,
+        value_name = "FIGURE<VALUE",
+        env = "LINERATE_EXPECT",
+        value_delimiter = ';'
+    )]
     pub expect: Vec<Expectation>,
     /// Where results go
     #[command(flatten)]
@@ -236,7 +262,12 @@ Examples:
   linerate demo --json > demo.json      the same as one document")]
 pub struct DemoArgs {
     /// Folder for the report and the records
-    #[arg(long, value_name = "DIR", default_value = "linerate-demo", env = "LINERATE_DEMO_DIR")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "linerate-demo",
+        env = "LINERATE_DEMO_DIR"
+    )]
     pub dir: PathBuf,
     /// Time for each of the seven measurements
     #[arg(short, long, value_name = "TIME", default_value = "3", value_parser = duration, env = "LINERATE_TIME")]

@@ -10,7 +10,7 @@ mod plan;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::FromArgMatches;
 use clap::error::ErrorKind;
 use linerate_metric::event::Problem;
 use linerate_metric::exit;
@@ -37,7 +37,10 @@ Between two hosts:
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
     // The holder of a lab enters namespaces, which a process can do before its first thread only.
-    if words.get(1).is_some_and(|word| word == linerate_lab::HOLDER_COMMAND) {
+    if words
+        .get(1)
+        .is_some_and(|word| word == linerate_lab::HOLDER_COMMAND)
+    {
         return command::lab::hold(&words[2..]);
     }
     linerate_host::sys::signal::quiet_sigpipe();
@@ -45,7 +48,10 @@ fn main() -> ExitCode {
         println!("{WELCOME}");
         return ExitCode::from(exit::OK);
     }
-    let cli = match Cli::try_parse_from(&words) {
+    let parsed = args::command()
+        .try_get_matches_from(&words)
+        .and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => return ExitCode::from(usage(&words, &error)),
     };
@@ -70,7 +76,9 @@ fn usage(words: &[OsString], error: &clap::Error) -> u8 {
         }
         _ => {}
     }
-    let json = words.iter().any(|word| word == "--json" || word == "--json-stream");
+    let json = words
+        .iter()
+        .any(|word| word == "--json" || word == "--json-stream");
     if json {
         let text = error.to_string();
         let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());

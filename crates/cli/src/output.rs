@@ -101,11 +101,6 @@ impl Output {
         }
     }
 
-    /// How text on standard output may look.
-    pub fn style(&self) -> &Style {
-        &self.style
-    }
-
     /// Whether a document of JSON is what standard output gets.
     pub fn is_json(&self) -> bool {
         self.form == Form::Json
@@ -139,7 +134,10 @@ impl Output {
         match self.form {
             Form::JsonStream => self.say(&stream::line(event, Timestamp::now())),
             Form::Json => eprintln!("{}", stream::line(event, Timestamp::now())),
-            Form::Text => self.say(&format!("READY port={port} address={}", addresses.join(","))),
+            Form::Text => self.say(&format!(
+                "READY port={port} address={}",
+                addresses.join(",")
+            )),
         }
     }
 

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use linerate_dialect::control::{
     FlowFigures, FlowTotal, Frame, IntervalEnded, Outcome, Sent, Stop as StopFrame,
 };
+use linerate_host::steal::Ticks;
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_host::sys::cpu::ThreadUsage;
 use linerate_metric::event::What;
@@ -22,6 +23,8 @@ use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
 use linerate_metric::record::{
     CountedAt, CpuCost, Doubt, HistogramData, Interval, Loss, Stream, Summary,
 };
+
+use linerate_metric::units::format_share;
 
 use crate::error::MeasureError;
 use crate::flow::{FlowOutcome, Part, Shared, Timeline};
@@ -42,6 +45,9 @@ const STALL_NS: Nanos = 10_000_000_000;
 
 /// How long an interval waits for its asking thread, or for the other end's half.
 const GRACE_NS: Nanos = 150_000_000;
+
+/// Stolen processor time from which a figure is doubtful: the third digit moves.
+const STEAL_SHARE: f64 = 0.01;
 
 /// A flow as the coordinator sees it.
 pub struct FlowHandle {
@@ -81,6 +87,8 @@ pub struct End<'a> {
     pub emit: &'a mut dyn FnMut(What),
     /// What is known to speak against the figures before the start.
     pub doubts: Vec<Doubt>,
+    /// Whether this end watches over its machine; of two ends on one machine, one does.
+    pub watches_machine: bool,
 }
 
 /// What became of a run at one end.
@@ -134,7 +142,7 @@ struct Run<'a> {
     progress: Progress,
     finished: Vec<FlowOutcome>,
     usage: ThreadUsage,
-    joined: usize,
+    ticks: Option<Ticks>,
 }
 
 impl<'a> End<'a> {
@@ -168,7 +176,7 @@ impl<'a> End<'a> {
             },
             finished: Vec::new(),
             usage: ThreadUsage::default(),
-            joined: 0,
+            ticks: self.watches_machine.then(Ticks::now).flatten(),
             end: self,
         };
         let failure = run.conduct().err();
@@ -445,7 +453,6 @@ impl Run<'_> {
             if outcome.flows.is_empty() {
                 continue;
             }
-            self.joined += 1;
             self.finished.extend(outcome.flows);
             self.usage.cpu_ns += outcome.usage.cpu_ns;
             self.usage.user_ns += outcome.usage.user_ns;
@@ -534,6 +541,7 @@ impl Run<'_> {
         if !broken.is_empty() {
             doubts.push(Doubt::new("stream-broken", broken.join("; ")));
         }
+        doubts.extend(self.stolen());
         let streams: Vec<_> = self
             .finished
             .iter()
@@ -553,6 +561,20 @@ impl Run<'_> {
             interrupted: self.progress.interrupted,
             duration_ns: ended.saturating_sub(self.counted_from_ns),
         }
+    }
+
+    /// Says so when the hypervisor gave processor time of this machine to others.
+    fn stolen(&self) -> Option<Doubt> {
+        let share = Ticks::now()?.stolen_since(self.ticks.as_ref()?)?;
+        (share >= STEAL_SHARE).then(|| {
+            Doubt::new(
+                "steal",
+                format!(
+                    "the hypervisor gave {} of this machine's processor time to others meanwhile",
+                    format_share(share)
+                ),
+            )
+        })
     }
 
     fn cpu(&self, ended: Nanos) -> CpuCost {

@@ -83,6 +83,10 @@ fn join(a: Option<&Interval>, b: Option<&Interval>) -> Option<Interval> {
         whole.bytes_sent = sender.bytes_sent;
         whole.packets_sent = sender.packets_sent;
         whole.retransmits = sender.retransmits;
+        if whole.packets.is_none() {
+            // A stream has no packets to count; the calls that made it are the sender's.
+            whole.calls = sender.calls;
+        }
         whole.cwnd_bytes = sender.cwnd_bytes;
         whole.tcp_rtt_ns = sender.tcp_rtt_ns;
     }

@@ -15,4 +15,5 @@ pub mod plan;
 pub mod record;
 pub mod set;
 
+pub mod exit;
 pub mod expect;

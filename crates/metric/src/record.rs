@@ -252,7 +252,7 @@ pub struct Interval {
     /// UDP: datagrams. Latency: round trips.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packets: Option<u64>,
-    /// Calls that moved payload.
+    /// Calls that moved payload: the sender's on a stream, the receiver's for datagrams.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calls: Option<u64>,
     /// Payload bytes that the sender handed over meanwhile.

@@ -1,15 +1,14 @@
 //! `linerate completions SHELL`: a completion script, made from the command line itself.
 
-use clap::CommandFactory;
 use linerate_metric::exit;
 
-use crate::args::{Cli, CompletionsArgs};
+use crate::args::{self, CompletionsArgs};
 
 /// Runs it; gives the exit code.
 pub fn run(args: &CompletionsArgs) -> u8 {
     clap_complete::generate(
         args.shell,
-        &mut Cli::command(),
+        &mut args::command(),
         "linerate",
         &mut std::io::stdout(),
     );

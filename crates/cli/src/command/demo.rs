@@ -52,13 +52,55 @@ const fn step(
 
 /// What the demo measures, in this order.
 const STEPS: &[Step] = &[
-    step("TCP, sending", Kind::Throughput, Protocol::Tcp, Direction::Send, None),
-    step("TCP, receiving", Kind::Throughput, Protocol::Tcp, Direction::Receive, None),
-    step("UDP, sending", Kind::Throughput, Protocol::Udp, Direction::Send, None),
-    step("UDP round trip, blocking", Kind::Latency, Protocol::Udp, Direction::Send, Some(Wait::Block)),
-    step("UDP round trip, spinning", Kind::Latency, Protocol::Udp, Direction::Send, Some(Wait::Spin)),
-    step("TCP round trip, blocking", Kind::Latency, Protocol::Tcp, Direction::Send, Some(Wait::Block)),
-    step("TCP round trip, spinning", Kind::Latency, Protocol::Tcp, Direction::Send, Some(Wait::Spin)),
+    step(
+        "TCP, sending",
+        Kind::Throughput,
+        Protocol::Tcp,
+        Direction::Send,
+        None,
+    ),
+    step(
+        "TCP, receiving",
+        Kind::Throughput,
+        Protocol::Tcp,
+        Direction::Receive,
+        None,
+    ),
+    step(
+        "UDP, sending",
+        Kind::Throughput,
+        Protocol::Udp,
+        Direction::Send,
+        None,
+    ),
+    step(
+        "UDP round trip, blocking",
+        Kind::Latency,
+        Protocol::Udp,
+        Direction::Send,
+        Some(Wait::Block),
+    ),
+    step(
+        "UDP round trip, spinning",
+        Kind::Latency,
+        Protocol::Udp,
+        Direction::Send,
+        Some(Wait::Spin),
+    ),
+    step(
+        "TCP round trip, blocking",
+        Kind::Latency,
+        Protocol::Tcp,
+        Direction::Send,
+        Some(Wait::Block),
+    ),
+    step(
+        "TCP round trip, spinning",
+        Kind::Latency,
+        Protocol::Tcp,
+        Direction::Send,
+        Some(Wait::Spin),
+    ),
 ];
 
 /// Runs it; gives the exit code.
@@ -316,7 +358,8 @@ impl Bar {
     fn step(&self, number: usize, label: &str) {
         let done = self.total.as_millis() as u64 * number as u64 / STEPS.len() as u64;
         self.bar.set_position(done);
-        self.bar.set_message(format!("{}/{} {label}", number + 1, STEPS.len()));
+        self.bar
+            .set_message(format!("{}/{} {label}", number + 1, STEPS.len()));
         if self.bar.is_hidden() {
             eprintln!(
                 "[{:>5.1} s] {}/{} {label}",

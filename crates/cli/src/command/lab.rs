@@ -123,12 +123,12 @@ fn act(action: LabAction) -> Result<u8, Failure> {
 /// A lab as text: its holder, its hosts, its links.
 fn describe(lab: &LabInfo) -> String {
     let mut out = String::new();
-    let how = if lab.rootless {
-        ", without root"
-    } else {
-        ""
-    };
-    let _ = writeln!(out, "lab {} is up (held by process {}{how})", lab.name, lab.holder_pid);
+    let how = if lab.rootless { ", without root" } else { "" };
+    let _ = writeln!(
+        out,
+        "lab {} is up (held by process {}{how})",
+        lab.name, lab.holder_pid
+    );
     let width = |names: &mut dyn Iterator<Item = usize>| names.max().unwrap_or(0);
     let names = width(&mut lab.hosts.iter().map(|host| host.name.len()));
     for host in &lab.hosts {
@@ -138,7 +138,10 @@ fn describe(lab: &LabInfo) -> String {
     for link in &lab.links {
         let mut properties = vec![format!("mtu {}", link.mtu)];
         properties.extend(link.rate_bps.map(|rate| format_bit_rate(rate as f64)));
-        properties.extend(link.gso_bytes.map(|gso| format!("gso {}", format_bytes(u64::from(gso)))));
+        properties.extend(
+            link.gso_bytes
+                .map(|gso| format!("gso {}", format_bytes(u64::from(gso)))),
+        );
         let _ = writeln!(
             out,
             "  link {} - {}  {}",

@@ -18,10 +18,7 @@ pub fn run(args: ServerArgs) -> u8 {
     let output = Output::serving(&args.output);
     let output = Arc::new(Mutex::new(output));
     serve(&args, &output).unwrap_or_else(|failure| {
-        output
-            .lock()
-            .expect("no holder panics")
-            .failure(&failure);
+        output.lock().expect("no holder panics").failure(&failure);
         failure.code
     })
 }

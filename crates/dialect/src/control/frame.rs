@@ -150,6 +150,9 @@ pub struct Accept {
     /// What the server could not do as asked, or finds to speak against the figures to come.
     #[serde(default)]
     pub doubts: Vec<Doubt>,
+    /// Why its threads will wait like that, when nobody asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub because: Option<String>,
 }
 
 /// Leave to open one flow.

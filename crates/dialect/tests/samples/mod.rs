@@ -381,6 +381,7 @@ impl Source {
                     token: s.token(),
                 }),
                 doubts: self.many(Self::doubt),
+                because: self.maybe(Self::text),
             }
             .into(),
             Attached {}.into(),

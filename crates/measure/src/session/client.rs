@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use linerate_dialect::control::{Accept, Bye, Connection, Frame, Propose, Start};
 use linerate_metric::event::What;
 use linerate_metric::facts::Role;
-use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol, Wait};
+use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol};
 use linerate_metric::record::Record;
 use socket2::{Domain, SockAddr, Socket, Type};
 
@@ -225,6 +225,7 @@ impl Client {
             stop,
             emit,
             doubts,
+            watches_machine: true,
         }
         .run();
         if ended.failure.is_none() {
@@ -249,10 +250,7 @@ impl Client {
         if near_chose {
             return manner.because.clone();
         }
-        Some(match accept.wait {
-            Wait::Spin => "a core is free for the receiver".to_owned(),
-            Wait::Block => "the far end has no core to spare, or the sender paces".to_owned(),
-        })
+        accept.because.clone()
     }
 
     fn connect(&self, local: &Local, stop: &AtomicBool) -> Result<TcpStream, MeasureError> {

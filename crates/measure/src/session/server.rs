@@ -610,7 +610,7 @@ impl Session<'_> {
             }
         }
         self.began = true;
-        self.measure(wire, plan, host, ready, &accept)
+        self.measure(wire, plan, host, ready, &accept, shares_cores)
     }
 
     fn measure(
@@ -620,6 +620,7 @@ impl Session<'_> {
         host: Host,
         ready: setup::Ready,
         accept: &Accept,
+        shares_cores: bool,
     ) -> Result<(), MeasureError> {
         let started = jiff::Timestamp::now();
         let near_wait = plan.wait.as_ref().map_or(accept.wait, |wait| wait.near);
@@ -630,7 +631,7 @@ impl Session<'_> {
                 far: accept.wait,
             },
             cpu: plan.cpu.clone(),
-            because: None,
+            because: accept.because.clone(),
         });
         let ended = End {
             role: Role::Server,
@@ -644,6 +645,7 @@ impl Session<'_> {
             stop: &self.house.stop,
             emit: &mut |what| (self.emit)(what),
             doubts: accept.doubts.clone(),
+            watches_machine: !shares_cores,
         }
         .run();
         wire.close(Duration::from_secs(1));
@@ -738,6 +740,7 @@ impl Session<'_> {
             cpus: manner.cpus.clone(),
             flows,
             doubts: Vec::new(),
+            because: manner.because.clone(),
         };
         Ok((accept, manner, arrivals))
     }

@@ -1,0 +1,16 @@
+//! Exit codes: a contract with scripts.
+
+/// All went well.
+pub const OK: u8 = 0;
+/// The run failed.
+pub const FAILED: u8 = 1;
+/// The command line makes no sense.
+pub const USAGE: u8 = 2;
+/// A gate failed: a threshold, an expected shape, a regression.
+pub const GATE: u8 = 3;
+/// A privilege or a kernel feature is missing.
+pub const MISSING: u8 = 4;
+/// The peer refused, vanished or could not be reached.
+pub const PEER: u8 = 5;
+/// Ended by SIGINT or SIGTERM; the partial result was printed and stored.
+pub const INTERRUPTED: u8 = 130;
