@@ -15,6 +15,9 @@ mod processor;
 mod sysctls;
 mod system;
 
+#[cfg(test)]
+mod tests;
+
 use linerate_metric::facts;
 
 pub use files::Files;
@@ -23,30 +26,14 @@ pub use offloads::{Offload, offloads};
 pub use processor::{cpu_list, text_of_cpu_list};
 pub use sysctls::SYSCTLS;
 
+#[cfg(test)]
+pub(crate) use files::tree;
+pub(crate) use processor::idle_states;
+pub(crate) use sysctls::value as sysctl;
+pub(crate) use system::{host as host_on, meminfo_bytes, meminfo_count};
+
 /// This host: everything but its role and the interface of a run.
 #[must_use]
 pub fn host() -> facts::Host {
     system::host(&Files::machine())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn this_host_knows_its_kernel_and_processors() {
-        let host = host();
-        let uname = rustix::system::uname();
-        assert_eq!(host.kernel.as_deref(), uname.release().to_str().ok());
-        assert!(host.memory_bytes.is_some_and(|bytes| bytes > 1 << 20));
-        assert!(host.cpu.usable <= host.cpu.logical, "{:?}", host.cpu);
-        assert!(host.role.is_none() && host.interface.is_none());
-        assert!(
-            host.sysctls
-                .values()
-                .all(|value| !value.contains(['\t', '\n'])),
-            "{:?}",
-            host.sysctls
-        );
-    }
 }

@@ -340,7 +340,7 @@ mod tests {
     fn loopback_is_there_by_name_and_in_the_list() {
         let lo = link("lo").unwrap();
         assert!(lo.loopback);
-        assert_eq!(lo.mtu.is_some(), true);
+        assert!(lo.mtu.is_some());
         assert!(links().unwrap().iter().any(|link| link.name == "lo"));
         assert_eq!(
             link("none-such0").unwrap_err().raw_os_error(),

@@ -4,7 +4,7 @@ use linerate_metric::facts::Host;
 
 use super::{Files, processor, sysctls};
 
-pub(super) fn host(files: &Files) -> Host {
+pub(crate) fn host(files: &Files) -> Host {
     let uname = rustix::system::uname();
     let text = |value: &std::ffi::CStr| {
         let value = value.to_string_lossy().into_owned();

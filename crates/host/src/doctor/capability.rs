@@ -1,0 +1,146 @@
+//! Which capabilities the calling thread has.
+
+use crate::snapshot::Files;
+
+/// Capabilities that a measurement may want: bit (linux/capability.h) and what it is good for.
+pub(super) const WANTED: &[(u32, &str)] = &[
+    (12, "net_admin"),
+    (13, "net_raw"),
+    (21, "sys_admin"),
+    (23, "sys_nice"),
+    (14, "ipc_lock"),
+    (39, "bpf"),
+];
+
+/// Those that the kernel asks for in the first user namespace: inside another they are worth nothing.
+const OF_THE_FIRST: &[&str] = &["sys_nice", "ipc_lock", "bpf"];
+
+/// Effective capabilities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Capabilities {
+    /// `None` where /proc is unreadable.
+    effective: Option<u64>,
+    /// They end at the borders of a user namespace.
+    pub(super) confined: bool,
+}
+
+impl Capabilities {
+    /// Reads them from a thread's status file; `uid_map` tells whether a user namespace is around it.
+    pub(super) fn read(files: &Files) -> Self {
+        const MAP: &str = "/proc/thread-self/uid_map";
+        let status = files.text("/proc/thread-self/status").unwrap_or_default();
+        let confined = match files.text(MAP) {
+            Some(map) => !is_whole(&map),
+            // Empty until somebody maps a user.
+            None => files.exists(MAP),
+        };
+        Self::of(&status, confined)
+    }
+
+    fn of(status: &str, confined: bool) -> Self {
+        let effective = status
+            .lines()
+            .find_map(|line| line.strip_prefix("CapEff:"))
+            .and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+        Self {
+            effective,
+            confined,
+        }
+    }
+
+    /// Whether they could be read.
+    pub(super) fn known(self) -> bool {
+        self.effective.is_some()
+    }
+
+    /// Whether the one of that name is there; `false` when unknown.
+    pub(super) fn has(self, name: &str) -> bool {
+        if self.confined && OF_THE_FIRST.contains(&name) {
+            return false;
+        }
+        let bit = WANTED.iter().find(|(_, known)| *known == name);
+        match (self.effective, bit) {
+            (Some(effective), Some((bit, _))) => effective >> bit & 1 == 1,
+            _ => false,
+        }
+    }
+
+    /// Names of those of [`WANTED`] that are not there.
+    pub(super) fn lacking(self) -> Vec<&'static str> {
+        WANTED
+            .iter()
+            .map(|(_, name)| *name)
+            .filter(|name| !self.has(name))
+            .collect()
+    }
+
+    /// How to get those.
+    pub(super) fn grant(self, names: &[&str]) -> String {
+        if self.confined {
+            return "run with sudo outside this user namespace".to_owned();
+        }
+        let list: Vec<String> = names.iter().map(|name| format!("cap_{name}")).collect();
+        format!(
+            "run with sudo, or `sudo setcap {}+ep \"$(command -v linerate)\"`",
+            list.join(",")
+        )
+    }
+}
+
+/// Whether a user namespace maps every user to itself, as the first one does.
+fn is_whole(uid_map: &str) -> bool {
+    uid_map.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_become_names() {
+        let table: [(&str, &[&str]); 4] = [
+            ("CapEff:\t000001ffffffffff\n", &[]),
+            (
+                "CapEff:\t0000000000000000\n",
+                &[
+                    "net_admin",
+                    "net_raw",
+                    "sys_admin",
+                    "sys_nice",
+                    "ipc_lock",
+                    "bpf",
+                ],
+            ),
+            // Docker's default set has net_raw alone of these.
+            (
+                "Name:\tx\nCapPrm:\t0\nCapEff:\t00000000a80425fb\n",
+                &["net_admin", "sys_admin", "sys_nice", "ipc_lock", "bpf"],
+            ),
+            (
+                "",
+                &[
+                    "net_admin",
+                    "net_raw",
+                    "sys_admin",
+                    "sys_nice",
+                    "ipc_lock",
+                    "bpf",
+                ],
+            ),
+        ];
+        for (status, lacking) in table {
+            let capabilities = Capabilities::of(status, false);
+            assert_eq!(capabilities.lacking(), lacking, "{status:?}");
+            assert_eq!(capabilities.known(), !status.is_empty(), "{status:?}");
+        }
+    }
+
+    #[test]
+    fn a_user_namespace_takes_some_away() {
+        let inside = Capabilities::of("CapEff:\t000001ffffffffff\n", true);
+        assert_eq!(inside.lacking(), ["sys_nice", "ipc_lock", "bpf"]);
+        assert!(is_whole("         0          0 4294967295\n"));
+        assert!(!is_whole("         0       1000          1\n"));
+        assert!(!is_whole("0 100000 65536"));
+    }
+}

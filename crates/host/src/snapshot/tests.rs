@@ -1,0 +1,51 @@
+use super::*;
+use crate::sys::namespace::{Space, may_build_networks, unshare};
+
+#[test]
+fn this_host_knows_its_kernel_and_processors() {
+    let host = host();
+    let uname = rustix::system::uname();
+    assert_eq!(host.kernel.as_deref(), uname.release().to_str().ok());
+    assert!(host.memory_bytes.is_some_and(|bytes| bytes > 1 << 20));
+    assert!(host.cpu.usable <= host.cpu.logical, "{:?}", host.cpu);
+    assert!(host.role.is_none() && host.interface.is_none());
+    assert!(
+        host.sysctls
+            .values()
+            .all(|value| !value.contains(['\t', '\n'])),
+        "{:?}",
+        host.sysctls
+    );
+}
+
+#[test]
+fn a_thread_in_another_network_sees_that_network() {
+    if !may_build_networks() {
+        println!("skipped: needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
+        return;
+    }
+    const PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
+    let outside = host().sysctls;
+    std::thread::spawn(move || {
+        unshare(Space::Net).unwrap();
+        // Some kernels put tunnels into every new network, always down.
+        let links = netlink::links().unwrap();
+        assert!(
+            links.iter().all(|link| !link.up) && links.iter().any(|link| link.name == "lo"),
+            "{links:?}"
+        );
+        assert!(interface("lo").is_some());
+        assert_eq!(interface_towards([192, 0, 2, 1].into()), None);
+        if std::fs::write(PORTS, "20001 20011").is_err() {
+            println!("skipped: /proc/sys is read-only");
+            return;
+        }
+        let range = |sysctls: &std::collections::BTreeMap<String, String>| {
+            sysctls.get("net.ipv4.ip_local_port_range").cloned()
+        };
+        assert_eq!(range(&host().sysctls).as_deref(), Some("20001 20011"));
+        assert_ne!(range(&outside).as_deref(), Some("20001 20011"));
+    })
+    .join()
+    .unwrap();
+}
