@@ -14,6 +14,8 @@ pub const NEAR_BELOW: Duration = Duration::from_nanos(250);
 
 /// How long one measurement looks.
 const SPAN_NS: u64 = 50_000_000;
+/// How long to wait for both threads to run at a time.
+const START_NS: u64 = 250_000_000;
 /// Round trips timed together: the two clock reads (20 ns each) vanish among them, and a batch stays
 /// far below a scheduler tick.
 const BATCH: u32 = 128;
@@ -76,10 +78,10 @@ fn answer(ball: &AtomicU32) {
 
 /// Throws odd numbers and waits for even ones; the median of the batches.
 fn bounce(ball: &AtomicU32) -> Option<Duration> {
-    let deadline = clock::now() + SPAN_NS;
     let mut number = 0;
-    // The first batch waits for the other thread to start.
-    throw(ball, &mut number, deadline)?;
+    // The first batch waits for the other thread to start, on a busy machine for some time slices.
+    throw(ball, &mut number, clock::now() + START_NS)?;
+    let deadline = clock::now() + SPAN_NS;
     let mut batches = Vec::with_capacity(MOST_BATCHES);
     let mut before = clock::now();
     while before < deadline && batches.len() < MOST_BATCHES {

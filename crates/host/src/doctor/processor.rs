@@ -149,7 +149,7 @@ fn cache_line_of(a: u32, b: u32, time: Duration) -> Answer {
     let found = format!("{} ns from processor {a} to {b} and back", time.as_nanos());
     match time < cache_line::NEAR_BELOW {
         true => Answer::ok(format!("{found} (near)")),
-        false => Answer::limited(format!("{found} (far: they share no cache now)"))
+        false => Answer::limited(format!("{found} (far: they share no cache now, or are busy)"))
             .enable("pin both ends to processors of one cache; on a virtual machine measure again, its host moves them"),
     }
 }
