@@ -285,7 +285,7 @@ pub struct DemoArgs {
 #[command(after_help = "\
 Examples:
   linerate lab up --hops 1                              client, one switch, server
-  linerate lab exec client -- ping -c 1 10.77.0.2
+  linerate lab exec client -- ip address
   linerate lab list
   linerate lab down
 

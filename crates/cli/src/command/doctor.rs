@@ -9,11 +9,7 @@ use crate::output::Output;
 /// Runs it; gives the exit code.
 pub fn run(args: DoctorArgs) -> u8 {
     let output = Output::new(&args.output);
-    let examination = linerate_metric::facts::Examination {
-        schema: String::new(),
-        host: linerate_host::snapshot::host(),
-        checks: vec![],
-    };
+    let examination = linerate_host::doctor::examine();
     let printed = output.document(&examination, |style| text::examination(&examination, style));
     match printed {
         Ok(()) => exit::OK,
