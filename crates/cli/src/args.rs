@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
+use linerate_measure::Grant;
 use linerate_metric::expect::Expectation;
 use linerate_metric::plan::{Cpus, DEFAULT_PORT, Ends, Wait};
 use linerate_metric::units::{BitRate, ByteSize, parse_count, parse_duration};
@@ -155,6 +156,9 @@ pub struct MeasureArgs {
     /// Processors for the threads: 0/1, or 0-3/4-7
     #[arg(long, value_name = "NEAR[/FAR]", env = "LINERATE_CPU")]
     pub cpu: Option<Ends<Cpus>>,
+    /// Keep the cores from halting for the run; the far end needs `server --grant idle`
+    #[arg(long, env = "LINERATE_HOLD_LATENCY")]
+    pub hold_latency: bool,
     /// Try again for so long while nobody answers
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = duration, env = "LINERATE_RETRY")]
     pub retry: Duration,
@@ -249,6 +253,14 @@ pub struct ServerArgs {
     /// IPv6 only
     #[arg(short = '6', long, env = "LINERATE_IPV6")]
     pub ipv6: bool,
+    /// What far clients may have for the time of their runs: idle (keep the cores from halting)
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        env = "LINERATE_GRANT"
+    )]
+    pub grant: Vec<Grant>,
     /// Where results go
     #[command(flatten)]
     pub output: OutputArgs,

@@ -176,6 +176,7 @@ fn common(kind: Kind, args: &MeasureArgs) -> Result<Plan, Failure> {
         }
     }
     plan.wait.clone_from(&args.wait);
+    plan.hold_latency = args.hold_latency;
     plan.cpu = args.cpu.clone().unwrap_or_default();
     Ok(plan)
 }

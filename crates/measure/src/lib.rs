@@ -25,4 +25,4 @@ mod error;
 mod session;
 
 pub use error::MeasureError;
-pub use session::{Client, Emit, Family, PEER_PATIENCE, Server, ServerOptions, agent};
+pub use session::{Client, Emit, Family, Grant, PEER_PATIENCE, Server, ServerOptions, agent};

@@ -27,6 +27,7 @@ impl Far {
             interface: None,
             family: Family::Any,
             once,
+            grants: Vec::new(),
         })
         .unwrap();
         let port = server.port();
@@ -368,6 +369,7 @@ fn retrying_waits_for_the_server() {
             interface: None,
             family: Family::Any,
             once: true,
+            grants: Vec::new(),
         });
         server.unwrap().run(Arc::default(), Arc::new(|_| {}))
     });
@@ -432,6 +434,7 @@ fn a_taken_port_is_told() {
         interface: None,
         family: Family::Any,
         once: false,
+        grants: Vec::new(),
     })
     .err()
     .unwrap();
@@ -465,4 +468,23 @@ fn a_peer_that_dies_is_noticed() {
     assert!(matches!(error, MeasureError::Vanished { .. }), "{error}");
     assert_eq!(error.exit_code(), exit::PEER);
     other.join().unwrap();
+}
+
+#[test]
+fn idle_states_are_held_only_where_they_may_be() {
+    let far = Far::start(false);
+    let mut plan = far.plan(Kind::Latency, Protocol::Udp);
+    plan.duration_ns = None;
+    plan.round_trips = Some(100);
+    plan.hold_latency = true;
+    let stop = AtomicBool::new(false);
+    // Both ends share this machine, so this end's hold is enough and the server is not asked.
+    match client(plan).run(&stop, &mut |_| {}) {
+        Ok((record, _)) => assert!(record.plan.hold_latency),
+        Err(error) => {
+            println!("no /dev/cpu_dma_latency for this user: {error}");
+            assert_eq!(error.exit_code(), exit::MISSING);
+        }
+    }
+    far.end().unwrap();
 }

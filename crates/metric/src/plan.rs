@@ -285,6 +285,9 @@ pub struct Plan {
     /// Processors of each end's threads, dealt in turn; empty: wherever the scheduler puts them.
     #[serde(default)]
     pub cpu: Ends<Cpus>,
+    /// Whether cores are kept from halting for the time of the run.
+    #[serde(default)]
+    pub hold_latency: bool,
     /// Latency: an answer later than this counts as lost.
     #[serde(default)]
     pub answer_timeout_ns: Option<u64>,
@@ -324,6 +327,7 @@ impl Plan {
             source_port: None,
             wait: None,
             cpu: Ends::default(),
+            hold_latency: false,
             answer_timeout_ns: (kind == Kind::Latency).then_some(1_000_000_000),
             stack: Ends::both("kernel".to_owned()),
         }

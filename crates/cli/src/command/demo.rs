@@ -229,6 +229,7 @@ impl Place {
                 interface: None,
                 family: Family::V4,
                 once: false,
+                grants: Vec::new(),
             });
             match server {
                 Ok(server) => {

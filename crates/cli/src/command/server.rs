@@ -51,6 +51,7 @@ fn options(args: &ServerArgs) -> Result<ServerOptions, Failure> {
             _ => Family::Any,
         },
         once: args.one_off,
+        grants: args.grant.clone(),
     })
 }
 

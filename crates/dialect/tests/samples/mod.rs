@@ -158,6 +158,7 @@ impl Source {
                 near: self.cpus(),
                 far: self.cpus(),
             },
+            hold_latency: self.yes(),
             answer_timeout_ns: self.maybe(Self::number),
             stack: Ends {
                 near: self.text(),

@@ -134,6 +134,7 @@ impl Client {
 
         let mut plan = self.plan.clone();
         settle(&mut plan, far)?;
+        let _hold = setup::hold_idle(&plan)?;
         wire.say(Propose {
             plan: plan.clone(),
             host: host.clone(),

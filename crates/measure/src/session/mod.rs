@@ -6,7 +6,7 @@ mod setup;
 mod wire;
 
 pub use client::{Client, Family};
-pub use server::{Emit, Server, ServerOptions};
+pub use server::{Emit, Grant, Server, ServerOptions};
 pub use wire::{PEER_PATIENCE, Wire};
 
 use linerate_dialect::control::Hello;

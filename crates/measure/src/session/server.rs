@@ -16,6 +16,7 @@ use linerate_dialect::control::flow::{OPENING_BYTES, answer, read_opening};
 use linerate_dialect::control::{
     Accept, Attached, CONTROL_MAGIC, Connection, DATA_MAGIC, FlowGrant, Frame, Refuse, Token,
 };
+use linerate_host::knob::idle::IdleHold;
 use linerate_metric::event::{Event, Problem, What};
 use linerate_metric::exit;
 use linerate_metric::facts::{Host, Role};
@@ -70,6 +71,26 @@ pub struct ServerOptions {
     pub family: Family,
     /// Serve one test and end.
     pub once: bool,
+    /// What far clients may have for the time of their runs.
+    pub grants: Vec<Grant>,
+}
+
+/// Something that a far client may have for the time of its run, if the server says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grant {
+    /// Keep the cores from halting.
+    Idle,
+}
+
+impl std::str::FromStr for Grant {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "idle" => Ok(Self::Idle),
+            _ => Err(format!("`{text}` cannot be granted: idle")),
+        }
+    }
 }
 
 /// Takes events of any test, from any thread.
@@ -81,6 +102,7 @@ pub struct Server {
     udp: UdpSocket,
     port: u16,
     once: bool,
+    grants: Vec<Grant>,
 }
 
 /// Flows that have been announced and have not arrived yet.
@@ -100,6 +122,7 @@ struct House {
     emit: Emit,
     stop: Arc<AtomicBool>,
     once: bool,
+    grants: Vec<Grant>,
     tests: AtomicU32,
     running: AtomicUsize,
     taken: AtomicBool,
@@ -147,6 +170,7 @@ impl Server {
             udp,
             port: local.port(),
             once: options.once,
+            grants: options.grants.clone(),
         })
     }
 
@@ -181,6 +205,7 @@ impl Server {
             emit,
             stop,
             once: self.once,
+            grants: self.grants.clone(),
             tests: AtomicU32::new(0),
             running: AtomicUsize::new(0),
             taken: AtomicBool::new(false),
@@ -528,6 +553,15 @@ fn serve(house: &Arc<House>, stream: TcpStream, first: &[u8]) {
     }
 }
 
+/// What the server promised: its answer, how it will wait, where the flows will arrive, and what
+/// it holds meanwhile.
+type Agreed = (
+    Accept,
+    Manner,
+    mpsc::Receiver<(u32, OwnedFd)>,
+    Option<IdleHold>,
+);
+
 struct Session<'a> {
     house: &'a Arc<House>,
     emit: &'a dyn Fn(What),
@@ -572,7 +606,8 @@ impl Session<'_> {
         });
         let shares_cores = greeting.boot_id.is_some() && greeting.boot_id == host.boot_id;
         let agreed = self.agree(propose.plan, shares_cores, local);
-        let (accept, manner, arrivals) = match agreed {
+        // The hold ends with this function, and so with the run.
+        let (accept, manner, arrivals, _hold) = match agreed {
             Ok(agreed) => agreed,
             Err(error) => {
                 wire.say(Refuse {
@@ -697,8 +732,21 @@ impl Session<'_> {
         mut plan: Plan,
         shares_cores: bool,
         local: SocketAddr,
-    ) -> Result<(Accept, Manner, mpsc::Receiver<(u32, OwnedFd)>), MeasureError> {
+    ) -> Result<Agreed, MeasureError> {
         setup::check_congestion_control(&plan)?;
+        // On the client's own machine its hold is enough.
+        let hold = if plan.hold_latency && !shares_cores {
+            if !self.house.grants.contains(&Grant::Idle) {
+                return Err(MeasureError::OptionRefused {
+                    option: "--hold-latency".to_owned(),
+                    why: "it does not let clients keep its cores from halting".to_owned(),
+                    next_step: "start it as root with `linerate server --grant idle`".to_owned(),
+                });
+            }
+            setup::hold_idle(&plan)?
+        } else {
+            None
+        };
         if plan.protocol == Protocol::Tcp && plan.flows(Direction::Receive) {
             // In both directions the client's name stands: the ends differ only where nobody asked.
             plan.congestion_control = plan
@@ -742,7 +790,7 @@ impl Session<'_> {
             doubts: Vec::new(),
             because: manner.because.clone(),
         };
-        Ok((accept, manner, arrivals))
+        Ok((accept, manner, arrivals, hold))
     }
 
     /// Waits until every announced flow has arrived.

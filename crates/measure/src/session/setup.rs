@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use linerate_host::knob::idle::{IdleHold, idle_hold};
 use linerate_host::sys::cpu;
 use linerate_metric::facts::{Host, Role};
 use linerate_metric::plan::{Cpus, Direction, Kind, Plan, Protocol, Wait};
@@ -329,6 +330,23 @@ fn probe_socket() -> Result<socket2::Socket, MeasureError> {
     socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)
         .or_else(|_| socket2::Socket::new(socket2::Domain::IPV6, socket2::Type::STREAM, None))
         .map_err(|error| MeasureError::system("new socket", error))
+}
+
+/// Keeps this machine's cores from halting while it lives, if the plan asks for that.
+///
+/// # Errors
+/// [`MeasureError::OptionRefused`] where the kernel or its permissions do not allow it.
+pub fn hold_idle(plan: &Plan) -> Result<Option<IdleHold>, MeasureError> {
+    if !plan.hold_latency {
+        return Ok(None);
+    }
+    idle_hold()
+        .map(Some)
+        .map_err(|error| MeasureError::OptionRefused {
+            option: "--hold-latency".to_owned(),
+            why: error.to_string(),
+            next_step: "run as root, or leave --hold-latency out".to_owned(),
+        })
 }
 
 /// This host as the record has it, with the interface that leads to the other end.
