@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use linerate_measure::Grant;
 use linerate_metric::expect::Expectation;
 use linerate_metric::plan::{Cpus, DEFAULT_PORT, Ends, Wait};
@@ -178,6 +178,17 @@ pub struct MeasureArgs {
     pub output: OutputArgs,
 }
 
+/// Something that the kernel can do for many datagrams in one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Offload {
+    /// Cut what one call sends into datagrams (UDP_SEGMENT)
+    Gso,
+    /// Join datagrams for one receive call (UDP_GRO)
+    Gro,
+    /// Neither: one datagram a call
+    None,
+}
+
 /// `linerate throughput`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -199,6 +210,15 @@ pub struct ThroughputArgs {
     /// Payload rate of each flow (10M = 10^7 bit/s); without it: as fast as it goes
     #[arg(short, long, value_name = "RATE", env = "LINERATE_BITRATE")]
     pub bitrate: Option<BitRate>,
+    /// UDP: what the kernel does for many datagrams in one call: gso, gro or none [default: both,
+    /// unless paced]
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        env = "LINERATE_OFFLOAD"
+    )]
+    pub offload: Vec<Offload>,
     /// Bytes to move in each direction instead of a time
     #[arg(short = 'n', long, value_name = "SIZE", env = "LINERATE_BYTES")]
     pub bytes: Option<ByteSize>,

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use linerate_measure::{Client, Family};
 use linerate_metric::event::Problem;
-use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+use linerate_metric::plan::{Direction, Kind, Plan, Protocol, UdpOffload};
 
-use crate::args::{LatencyArgs, MeasureArgs, ThroughputArgs};
+use crate::args::{LatencyArgs, MeasureArgs, Offload, ThroughputArgs};
 use crate::failure::Failure;
 
 /// Largest UDP payload: a 16-bit length with the UDP and IPv4 headers inside.
@@ -39,6 +39,23 @@ pub fn throughput(args: &ThroughputArgs) -> Result<Measurement, Failure> {
         plan.directions = vec![Direction::Send, Direction::Receive];
     }
     plan.rate_bps = args.bitrate.map(|rate| rate.0).filter(|&rate| rate > 0);
+    if !args.offload.is_empty() {
+        if !args.measure.udp {
+            return refuse(
+                "--offload without -u",
+                "gso and gro here are UDP's",
+                "add -u; TCP's are settings of the interface (`ethtool -k`)",
+            );
+        }
+        if args.offload.contains(&Offload::None) && args.offload.len() > 1 {
+            return refuse("--offload", "none excludes the others", "leave none out");
+        }
+        plan.udp_offload = UdpOffload {
+            gso: Some(args.offload.contains(&Offload::Gso)),
+            gro: Some(args.offload.contains(&Offload::Gro)),
+            asked: true,
+        };
+    }
     if let Some(bytes) = args.bytes {
         if bytes.0 == 0 {
             return refuse("-n 0", "there is nothing to move", "give a size above 0");

@@ -15,7 +15,9 @@ use linerate_host::sys::cpu::{self, ThreadUsage};
 use linerate_metric::plan::{Direction, Plan, Protocol, Wait};
 
 use crate::flow::{FlowOutcome, Part, Phase, Shared, Timeline};
-use crate::transport::{Block, FlowOptions, Kernel, Spin, Transport, Waiting, Watch};
+use crate::transport::{
+    Block, Epoll, FlowOptions, Kernel, PollCall, Select, Spin, Transport, Waiting, Watch,
+};
 use crate::workload::{self, Lane, Opened, PATIENCE_NS};
 
 /// How long the opening of a UDP flow is repeated.
@@ -174,8 +176,11 @@ pub fn start(
     let gate = Arc::clone(gate);
     let body = move || {
         let outcome = match spec.wait {
-            Wait::Block => run::<Block>(spec, &gate, &ready, |spec| spec.over_blocking),
-            Wait::Spin => run::<Spin>(spec, &gate, &ready, |spec| spec.over_spinning),
+            Wait::Block => run::<Block>(spec, &gate, &ready),
+            Wait::Spin => run::<Spin>(spec, &gate, &ready),
+            Wait::Poll => run::<PollCall>(spec, &gate, &ready),
+            Wait::Select { .. } => run::<Select>(spec, &gate, &ready),
+            Wait::Epoll => run::<Epoll>(spec, &gate, &ready),
         };
         // Whoever listened may be gone; then nobody waits for this byte.
         let _ = io::Write::write(&mut &done, &[1]);
@@ -195,13 +200,10 @@ pub fn start(
     })
 }
 
-type RunLane<T> = fn(&Lane<'_>, &mut T, Vec<Opened<<T as Transport>::Socket>>) -> Vec<FlowOutcome>;
-
 fn run<W: Waiting>(
     spec: LaneSpec,
     gate: &Gate,
     ready: &mpsc::Sender<Result<Watches, LaneError>>,
-    pick: fn(&workload::WorkloadSpec) -> RunLane<Kernel<W>>,
 ) -> LaneOutcome {
     let plan = Arc::clone(&spec.plan);
     let (direction, part) = (spec.direction, spec.part);
@@ -226,7 +228,7 @@ fn run<W: Waiting>(
         phase: &gate.phase,
     };
     let before = ThreadUsage::now();
-    let flows = pick(workload::find(plan.kind))(&lane, &mut transport, flows);
+    let flows = workload::run(&lane, &mut transport, flows);
     LaneOutcome {
         flows,
         usage: ThreadUsage::now().since(&before),
@@ -250,7 +252,11 @@ fn prepare<W: Waiting>(spec: LaneSpec) -> Result<Prepared<W>, LaneError> {
         Protocol::Udp => payload.max(1 << 16),
         Protocol::Tcp => plan.receive_bytes.unwrap_or(plan.payload_bytes) as usize,
     };
-    let mut transport = Kernel::<W>::new(payload.max(64), room.max(64));
+    let sent = match plan.udp_offload.gso {
+        Some(true) => 1 << 16,
+        _ => payload.max(64),
+    };
+    let mut transport = Kernel::<W>::new(spec.wait, sent, room.max(64)).map_err(LaneError::Open)?;
     let mut flows = Vec::with_capacity(spec.flows.len());
     let mut watches = Vec::with_capacity(spec.flows.len());
     for flow in spec.flows {

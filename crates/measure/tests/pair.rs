@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use linerate_measure::{Client, Family, MeasureError, Server, ServerOptions};
 use linerate_metric::event::{Event, What};
 use linerate_metric::exit;
-use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol, Wait};
+use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol, UdpOffload, Wait};
 use linerate_metric::record::Record;
 
 struct Far {
@@ -145,6 +145,64 @@ fn udp_accounts_for_every_datagram() {
 }
 
 #[test]
+fn udp_in_bursts_counts_datagrams() {
+    let far = Far::start(false);
+    for (gso, gro, wait) in [
+        (true, true, "spin"),
+        (true, true, "block"),
+        (true, false, "spin"),
+        (false, true, "epoll"),
+        (false, false, "poll"),
+    ] {
+        for bytes in [16, 100, 1472] {
+            let mut plan = far.plan(Kind::Throughput, Protocol::Udp);
+            plan.payload_bytes = bytes;
+            plan.udp_offload = UdpOffload {
+                gso: Some(gso),
+                gro: Some(gro),
+                asked: true,
+            };
+            plan.wait = Some(wait.parse().unwrap());
+            let record = run(plan);
+            let summary = &record.summary;
+            let (sent, received) = (
+                summary.packets_sent.unwrap(),
+                summary.packets_received.unwrap(),
+            );
+            assert_eq!(
+                sent,
+                received + summary.lost.unwrap(),
+                "{gso} {gro} {wait} {bytes}"
+            );
+            assert_eq!(summary.bytes_received.unwrap(), received * bytes);
+            assert_eq!(summary.bytes_sent.unwrap(), sent * bytes);
+            assert_eq!(summary.out_of_order, Some(0));
+            let sender = record.directions[0].streams[0].sender.as_ref().unwrap();
+            assert_eq!(sender.datagrams_per_call.is_some(), gso);
+        }
+    }
+    far.end().unwrap();
+}
+
+#[test]
+fn throughput_flows_under_every_way_of_waiting() {
+    let far = Far::start(false);
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        for wait in ["block", "spin", "poll", "select", "select:50us", "epoll"] {
+            let mut plan = far.plan(Kind::Throughput, protocol);
+            plan.wait = Some(wait.parse().unwrap());
+            plan.streams = 3;
+            let record = run(plan);
+            assert!(
+                record.summary.bytes_received.unwrap() > 0,
+                "{protocol} {wait}"
+            );
+        }
+    }
+    far.end().unwrap();
+}
+
+#[test]
 fn the_default_datagram_fills_a_packet() {
     let far = Far::start(false);
     let mut plan = far.plan(Kind::Throughput, Protocol::Udp);
@@ -180,7 +238,15 @@ fn an_amount_arrives_whole() {
 fn round_trips_are_answered_right() {
     let far = Far::start(false);
     for protocol in [Protocol::Tcp, Protocol::Udp] {
-        for wait in ["block", "spin", "block/spin"] {
+        for wait in [
+            "block",
+            "spin",
+            "block/spin",
+            "poll",
+            "select",
+            "select:50us",
+            "epoll",
+        ] {
             for bytes in [1, 14, 64, 20_000] {
                 let mut plan = far.plan(Kind::Latency, protocol);
                 plan.payload_bytes = bytes;

@@ -9,6 +9,8 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::units::parse_duration;
+
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -68,21 +70,43 @@ impl fmt::Display for Direction {
     }
 }
 
-/// How a thread waits for its socket.
+/// How a thread waits for its socket. Written as on the command line: `block`, `select:100us`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
+#[serde(into = "String", try_from = "String")]
+#[schemars(with = "String")]
 pub enum Wait {
     /// The call sleeps in the kernel until it can go on.
     Block,
     /// The call returns at once and is made again: the core never sleeps.
     Spin,
+    /// `poll` sleeps before each receive call.
+    Poll,
+    /// `select` sleeps before each receive call, for at most this time at once.
+    Select {
+        /// Its time-out; absent: as long as the run allows.
+        timeout_ns: Option<u64>,
+    },
+    /// Calls return at once; `epoll_wait` sleeps when none of the sockets could go on.
+    Epoll,
 }
 
 /// Every way of waiting with its name, in the order help lists them.
-pub const WAITS: &[(&str, Wait)] = &[("block", Wait::Block), ("spin", Wait::Spin)];
+pub const WAITS: &[(&str, Wait)] = &[
+    ("block", Wait::Block),
+    ("spin", Wait::Spin),
+    ("poll", Wait::Poll),
+    ("select", Wait::Select { timeout_ns: None }),
+    ("epoll", Wait::Epoll),
+];
 
 impl fmt::Display for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Self::Select {
+            timeout_ns: Some(timeout),
+        } = self
+        {
+            return f.pad(&format!("select:{timeout}ns"));
+        }
         let (name, _) = WAITS
             .iter()
             .find(|(_, wait)| wait == self)
@@ -91,10 +115,30 @@ impl fmt::Display for Wait {
     }
 }
 
+impl From<Wait> for String {
+    fn from(wait: Wait) -> Self {
+        wait.to_string()
+    }
+}
+
+impl TryFrom<String> for Wait {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
 impl FromStr for Wait {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(timeout) = text.strip_prefix("select:") {
+            let timeout = parse_duration(timeout).map_err(|error| error.to_string())?;
+            return Ok(Self::Select {
+                timeout_ns: Some(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)),
+            });
+        }
         WAITS
             .iter()
             .find(|(name, _)| *name == text)
@@ -226,6 +270,21 @@ impl<T: fmt::Display + PartialEq> fmt::Display for Ends<T> {
     }
 }
 
+/// What the kernel does for many datagrams in one call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct UdpOffload {
+    /// Cutting at the sender (UDP_SEGMENT); absent: not settled yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gso: Option<bool>,
+    /// Joining at the receiver (UDP_GRO); absent: not settled yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gro: Option<bool>,
+    /// Whether this was asked for rather than chosen.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub asked: bool,
+}
+
 /// Every effective option of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Plan {
@@ -285,6 +344,10 @@ pub struct Plan {
     /// Processors of each end's threads, dealt in turn; empty: wherever the scheduler puts them.
     #[serde(default)]
     pub cpu: Ends<Cpus>,
+    /// UDP throughput: whether the kernel cuts what one call sends into datagrams (GSO) at the
+    /// sender, and joins them for one receive call (GRO) at the receiver. Figures count datagrams.
+    #[serde(default)]
+    pub udp_offload: UdpOffload,
     /// Whether cores are kept from halting for the time of the run.
     #[serde(default)]
     pub hold_latency: bool,
@@ -327,6 +390,7 @@ impl Plan {
             source_port: None,
             wait: None,
             cpu: Ends::default(),
+            udp_offload: UdpOffload::default(),
             hold_latency: false,
             answer_timeout_ns: (kind == Kind::Latency).then_some(1_000_000_000),
             stack: Ends::both("kernel".to_owned()),
@@ -379,6 +443,24 @@ mod tests {
         let cpus: Ends<Cpus> = "0-3/4-7".parse().unwrap();
         assert_eq!(cpus.far.0, [4, 5, 6, 7]);
         assert!("spin/nap".parse::<Ends<Wait>>().is_err());
+    }
+
+    #[test]
+    fn ways_of_waiting_read_as_they_print() {
+        for (text, wait) in WAITS {
+            assert_eq!(text.parse(), Ok(*wait));
+        }
+        let timed: Wait = "select:100us".parse().unwrap();
+        assert_eq!(
+            timed,
+            Wait::Select {
+                timeout_ns: Some(100_000)
+            }
+        );
+        assert_eq!(timed.to_string().parse(), Ok(timed));
+        for text in ["", "nap", "select:", "select:x", "block:1s"] {
+            assert!(text.parse::<Wait>().is_err(), "{text}");
+        }
     }
 
     proptest! {

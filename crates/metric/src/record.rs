@@ -195,6 +195,9 @@ pub struct Socket {
     /// Datagrams that this socket's full receive buffer refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receive_queue_drops: Option<u64>,
+    /// UDP: datagrams that one send call took at most (UDP GSO); absent: one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub datagrams_per_call: Option<u32>,
     /// The kernel's view of the connection at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tcp: Option<TcpState>,

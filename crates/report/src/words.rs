@@ -105,6 +105,7 @@ pub(crate) fn waiting(wait: Wait) -> String {
     match wait {
         Wait::Block => "blocking".to_owned(),
         Wait::Spin => "spinning".to_owned(),
+        Wait::Poll | Wait::Select { .. } | Wait::Epoll => format!("waiting in {wait}"),
     }
 }
 
@@ -112,8 +113,9 @@ pub(crate) fn waiting(wait: Wait) -> String {
 pub(crate) fn ends(near: &str, far: &str, wait: &Ends<Wait>, cpu: &Ends<Cpus>) -> String {
     let one = |name: &str, wait: Wait, cpu: &Cpus| {
         let verb = match wait {
-            Wait::Block => "blocks",
-            Wait::Spin => "spins",
+            Wait::Block => "blocks".to_owned(),
+            Wait::Spin => "spins".to_owned(),
+            Wait::Poll | Wait::Select { .. } | Wait::Epoll => format!("waits in {wait}"),
         };
         format!("{name} {verb} on {}", cores(cpu))
     };
@@ -164,6 +166,9 @@ pub(crate) fn details(plan: &Plan) -> Vec<String> {
         };
         words.push(format!("{} {unit}", format_bytes(plan.payload_bytes)));
     }
+    if let Some(many) = many_in_one_call(plan) {
+        words.push(many);
+    }
     words.extend(plan.congestion_control.clone());
     words.extend(
         plan.rate_bps
@@ -178,6 +183,17 @@ pub(crate) fn details(plan: &Plan) -> Vec<String> {
         words.push(format!("stack {}", plan.stack));
     }
     words
+}
+
+/// `GSO and GRO`: what the kernel did for many datagrams in one call.
+fn many_in_one_call(plan: &Plan) -> Option<String> {
+    let offload = &plan.udp_offload;
+    match (offload.gso == Some(true), offload.gro == Some(true)) {
+        (true, true) => Some("GSO and GRO".to_owned()),
+        (true, false) => Some("GSO".to_owned()),
+        (false, true) => Some("GRO".to_owned()),
+        (false, false) => None,
+    }
 }
 
 /// `10 s`, `1.5 s`, `500 ms`: a length that somebody chose, without digits that say nothing.
@@ -393,6 +409,9 @@ fn goodput_meaning(run: &Record, summary: &Summary) -> String {
                     format_per_second(rate),
                     format_bytes(run.plan.payload_bytes)
                 ));
+            }
+            if let Some(many) = many_in_one_call(&run.plan) {
+                text.push_str(&format!(", many in one call ({many})"));
             }
             if let Some(loss) = summary.loss_fraction {
                 text.push_str(&if loss > 0.0 {

@@ -10,7 +10,7 @@ use linerate_dialect::control::{
 };
 use linerate_metric::event::Problem;
 use linerate_metric::facts::{Cpu, Host, Interface, Role};
-use linerate_metric::plan::{Cpus, Direction, Ends, Kind, Plan, Protocol, Wait};
+use linerate_metric::plan::{Cpus, Direction, Ends, Kind, Plan, Protocol, UdpOffload, Wait};
 use linerate_metric::record::{
     CountedAt, CpuCost, Doubt, HistogramData, Interval, Loss, Quantiles, Socket, Stream, Summary,
     TcpState,
@@ -110,7 +110,15 @@ impl Source {
     }
 
     fn waiting(&mut self) -> Wait {
-        self.pick(&[Wait::Block, Wait::Spin])
+        self.pick(&[
+            Wait::Block,
+            Wait::Spin,
+            Wait::Poll,
+            Wait::Select {
+                timeout_ns: Some(100_000),
+            },
+            Wait::Epoll,
+        ])
     }
 
     fn cpus(&mut self) -> Cpus {
@@ -157,6 +165,11 @@ impl Source {
             cpu: Ends {
                 near: self.cpus(),
                 far: self.cpus(),
+            },
+            udp_offload: UdpOffload {
+                gso: self.maybe(Self::yes),
+                gro: self.maybe(Self::yes),
+                asked: self.yes(),
             },
             hold_latency: self.yes(),
             answer_timeout_ns: self.maybe(Self::number),
@@ -296,6 +309,7 @@ impl Source {
             receive_buffer_bytes: self.maybe(Self::number),
             congestion_control: self.maybe(Self::text),
             receive_queue_drops: self.maybe(Self::number),
+            datagrams_per_call: self.maybe(Self::small),
             tcp: self.maybe(|s| TcpState {
                 retransmits: s.number(),
                 cwnd_segments: s.number(),

@@ -105,24 +105,12 @@ pub fn path_mtu(socket: &impl AsRawFd, ipv6: bool) -> io::Result<u32> {
     Ok(u32::from_ne_bytes(room))
 }
 
-/// Lets datagrams above the path MTU leave as IP fragments instead of failing.
-///
-/// # Errors
-/// What `setsockopt` says.
-pub fn allow_fragments(socket: &impl AsRawFd, ipv6: bool) -> io::Result<()> {
-    let (level, name, value) = if ipv6 {
-        (
-            libc::IPPROTO_IPV6,
-            libc::IPV6_MTU_DISCOVER,
-            libc::IPV6_PMTUDISC_DONT,
-        )
-    } else {
-        (
-            libc::IPPROTO_IP,
-            libc::IP_MTU_DISCOVER,
-            libc::IP_PMTUDISC_DONT,
-        )
-    };
+fn set_option(
+    socket: &impl AsRawFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
     // SAFETY: `value` is a readable c_int of the size given.
     let result = unsafe {
         libc::setsockopt(
@@ -138,6 +126,73 @@ pub fn allow_fragments(socket: &impl AsRawFd, ipv6: bool) -> io::Result<()> {
     } else {
         Err(io::Error::last_os_error())
     }
+}
+
+/// Lets the kernel cut what one call sends into datagrams of `bytes` payload (UDP GSO).
+///
+/// # Errors
+/// Before Linux 4.18.
+pub fn set_udp_segment(socket: &impl AsRawFd, bytes: u16) -> io::Result<()> {
+    set_option(
+        socket,
+        libc::SOL_UDP,
+        libc::UDP_SEGMENT,
+        libc::c_int::from(bytes),
+    )
+}
+
+/// Lets the kernel hand over several datagrams of one size in one call (UDP GRO).
+///
+/// # Errors
+/// Before Linux 5.0.
+pub fn set_udp_coalescing(socket: &impl AsRawFd) -> io::Result<()> {
+    set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1)
+}
+
+/// Receives as [`receive`], and tells the payload bytes of each datagram where several came as one.
+///
+/// # Errors
+/// As [`receive`].
+#[inline]
+pub fn receive_segments(
+    socket: &impl AsRawFd,
+    room: &mut [u8],
+    flags: Flags,
+) -> io::Result<(usize, Option<u16>)> {
+    /// Room for the one message asked for, and its alignment.
+    #[repr(C, align(8))]
+    struct Control([u8; 64]);
+
+    let mut control = Control([0; 64]);
+    let mut part = libc::iovec {
+        iov_base: room.as_mut_ptr().cast(),
+        iov_len: room.len(),
+    };
+    // SAFETY: a msghdr is pointers and integers; all zeros is an empty one.
+    let mut message: libc::msghdr = unsafe { mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = control.0.len() as _;
+    // SAFETY: the message names one part, `room`, and `control`; both are writable for the lengths
+    // given and outlive the call.
+    let result = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags.0) };
+    let bytes = check(result)?;
+    // SAFETY: the kernel has written `msg_controllen` bytes of well-formed headers to `control`.
+    let mut header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+    let mut segment = None;
+    while !header.is_null() {
+        // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR give null or a whole header within `control`.
+        let (level, kind) = unsafe { ((*header).cmsg_level, (*header).cmsg_type) };
+        if (level, kind) == (libc::SOL_UDP, libc::UDP_GRO) {
+            // SAFETY: this message carries one c_int behind its header (udp(7)), maybe unaligned.
+            let size = unsafe { libc::CMSG_DATA(header).cast::<libc::c_int>().read_unaligned() };
+            segment = u16::try_from(size).ok().filter(|&size| size > 0);
+        }
+        // SAFETY: as above; the message is the one that `header` belongs to.
+        header = unsafe { libc::CMSG_NXTHDR(&raw const message, header) };
+    }
+    Ok((bytes, segment))
 }
 
 /// Datagrams that this socket refused because its receive buffer was full (SO_MEMINFO).
@@ -263,6 +318,26 @@ mod tests {
             received += 1;
         }
         assert_eq!(received + drops, 20_000);
+    }
+
+    #[test]
+    fn segments_are_cut_and_joined_by_the_kernel() {
+        let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+        near.connect(far.local_addr().unwrap()).unwrap();
+        if let Err(error) = set_udp_segment(&near, 100).and(set_udp_coalescing(&far)) {
+            println!("this kernel has no UDP GSO or GRO: {error}");
+            return;
+        }
+        assert_eq!(send(&near, &[7; 350], Flags::NONE).unwrap(), 350);
+        let mut room = [0; 1000];
+        let mut lengths = Vec::new();
+        while lengths.iter().sum::<usize>() < 350 {
+            let (bytes, segment) = receive_segments(&far, &mut room, Flags::NONE).unwrap();
+            let segment = segment.map_or(bytes, usize::from);
+            lengths.extend(room[..bytes].chunks(segment).map(<[u8]>::len));
+        }
+        assert_eq!(lengths, [100, 100, 100, 50]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use linerate_dialect::control::{Accept, Bye, Connection, Frame, Propose, Start};
 use linerate_metric::event::What;
 use linerate_metric::facts::Role;
 use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol};
-use linerate_metric::record::Record;
+use linerate_metric::record::{Doubt, Record};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::hello;
@@ -133,7 +133,7 @@ impl Client {
         });
 
         let mut plan = self.plan.clone();
-        settle(&mut plan, far)?;
+        let refused = settle(&mut plan, far)?;
         let _hold = setup::hold_idle(&plan)?;
         wire.say(Propose {
             plan: plan.clone(),
@@ -202,6 +202,7 @@ impl Client {
             because,
         });
         let mut doubts = accept.doubts.clone();
+        doubts.extend(refused);
         doubts.extend(doubts_before(&plan, shares_cores));
         for doubt in &doubts {
             emit(What::Doubted {
@@ -342,7 +343,7 @@ fn open(address: SocketAddr, local: &Local) -> Result<TcpStream, MeasureError> {
 }
 
 /// Settles what this end can know before it asks.
-fn settle(plan: &mut Plan, far: SocketAddr) -> Result<(), MeasureError> {
+fn settle(plan: &mut Plan, far: SocketAddr) -> Result<Option<Doubt>, MeasureError> {
     match plan.protocol {
         Protocol::Tcp => {
             setup::check_congestion_control(plan)?;
@@ -351,12 +352,32 @@ fn settle(plan: &mut Plan, far: SocketAddr) -> Result<(), MeasureError> {
             }
         }
         Protocol::Udp => {
+            let whole = whole_packet_payload(far)?;
             if plan.payload_bytes == 0 {
-                plan.payload_bytes = whole_packet_payload(far)?;
+                plan.payload_bytes = whole;
             }
+            // Paced datagrams leave one by one; one above the MTU is cut by IP, not by GSO.
+            let fits = plan.rate_bps.is_none() && plan.payload_bytes <= whole;
+            let offload = &mut plan.udp_offload;
+            if fits && !offload.asked {
+                offload.gso.get_or_insert(true);
+                offload.gro.get_or_insert(true);
+            }
+            if plan.payload_bytes > whole && offload.gso == Some(true) {
+                return Err(MeasureError::OptionRefused {
+                    option: "--offload gso".to_owned(),
+                    why: format!(
+                        "a datagram of {} B does not fit one packet on this path",
+                        plan.payload_bytes
+                    ),
+                    next_step: format!("use -l {whole} or less, or leave gso out"),
+                });
+            }
+            offload.gso.get_or_insert(false);
+            offload.gro.get_or_insert(false);
         }
     }
-    Ok(())
+    setup::settle_udp_offload(plan, Role::Client)
 }
 
 /// The largest UDP payload that one packet on the way to `far` holds.
@@ -413,8 +434,7 @@ fn agreed(
 }
 
 /// What is known to speak against the figures before anything is measured.
-fn doubts_before(plan: &Plan, shares_cores: bool) -> Vec<linerate_metric::record::Doubt> {
-    use linerate_metric::record::Doubt;
+fn doubts_before(plan: &Plan, shares_cores: bool) -> Vec<Doubt> {
     let mut doubts = Vec::new();
     let usable = linerate_host::sys::cpu::usable().map_or(1, |cpus| cpus.len());
     let busy = 2 * plan.streams as usize * plan.directions.len();

@@ -734,6 +734,7 @@ impl Session<'_> {
         local: SocketAddr,
     ) -> Result<Agreed, MeasureError> {
         setup::check_congestion_control(&plan)?;
+        let refused = setup::settle_udp_offload(&mut plan, Role::Server)?;
         // On the client's own machine its hold is enough.
         let hold = if plan.hold_latency && !shares_cores {
             if !self.house.grants.contains(&Grant::Idle) {
@@ -787,7 +788,7 @@ impl Session<'_> {
             wait: manner.wait,
             cpus: manner.cpus.clone(),
             flows,
-            doubts: Vec::new(),
+            doubts: refused.into_iter().collect(),
             because: manner.because.clone(),
         };
         Ok((accept, manner, arrivals, hold))

@@ -9,7 +9,8 @@ use std::time::Duration;
 use linerate_host::knob::idle::{IdleHold, idle_hold};
 use linerate_host::sys::cpu;
 use linerate_metric::facts::{Host, Role};
-use linerate_metric::plan::{Cpus, Direction, Kind, Plan, Protocol, Wait};
+use linerate_metric::plan::{Cpus, Direction, Kind, Plan, Protocol, UdpOffload, Wait};
+use linerate_metric::record::Doubt;
 
 use crate::choose::{self, Situation};
 use crate::end::FlowHandle;
@@ -117,6 +118,10 @@ pub fn flow_options(plan: &Plan, part: Part) -> FlowOptions {
             .clone()
             .filter(|_| plan.congestion_control_asked),
         no_delay: plan.kind == Kind::Latency,
+        segment_bytes: (part == Part::Source && plan.udp_offload.gso == Some(true))
+            .then(|| u16::try_from(plan.payload_bytes).ok())
+            .flatten(),
+        coalesce: part == Part::Sink && plan.udp_offload.gro == Some(true),
         patience: Duration::from_nanos(patience),
     }
 }
@@ -250,8 +255,8 @@ fn deal(
         let side = usize::from(flow.direction == Direction::Receive);
         let wait = manner.of(part(role, flow.direction), plan.kind);
         let limit = match wait {
-            Wait::Block => usize::MAX,
-            Wait::Spin => usable.len().max(1),
+            Wait::Block | Wait::Poll | Wait::Select { .. } => usize::MAX,
+            Wait::Spin | Wait::Epoll => usable.len().max(1),
         };
         let place = counts[side] % limit;
         counts[side] += 1;
@@ -330,6 +335,52 @@ fn probe_socket() -> Result<socket2::Socket, MeasureError> {
     socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)
         .or_else(|_| socket2::Socket::new(socket2::Domain::IPV6, socket2::Type::STREAM, None))
         .map_err(|error| MeasureError::system("new socket", error))
+}
+
+/// Settles what the kernel does for many datagrams in one call, as far as this end can know.
+///
+/// What was asked for is refused where it is not to be had; a default is given up, with a doubt.
+///
+/// # Errors
+/// [`MeasureError::OptionRefused`].
+pub fn settle_udp_offload(plan: &mut Plan, role: Role) -> Result<Option<Doubt>, MeasureError> {
+    if plan.protocol != Protocol::Udp || plan.kind != Kind::Throughput {
+        plan.udp_offload = UdpOffload::default();
+        return Ok(None);
+    }
+    let parts: Vec<Part> = (plan.directions.iter())
+        .map(|&direction| part(role, direction))
+        .collect();
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)
+        .map_err(|error| MeasureError::system("new socket", error))?;
+    let mut refused = Vec::new();
+    let bytes = u16::try_from(plan.payload_bytes).unwrap_or(u16::MAX);
+    if parts.contains(&Part::Source) && plan.udp_offload.gso == Some(true) {
+        if let Err(error) = linerate_host::sys::socket::set_udp_segment(&socket, bytes) {
+            plan.udp_offload.gso = Some(false);
+            refused.push(("gso", error));
+        }
+    }
+    if parts.contains(&Part::Sink) && plan.udp_offload.gro == Some(true) {
+        if let Err(error) = linerate_host::sys::socket::set_udp_coalescing(&socket) {
+            plan.udp_offload.gro = Some(false);
+            refused.push(("gro", error));
+        }
+    }
+    let Some((name, error)) = refused.pop() else {
+        return Ok(None);
+    };
+    if plan.udp_offload.asked {
+        return Err(MeasureError::OptionRefused {
+            option: format!("--offload {name}"),
+            why: format!("the kernel does not do it ({error})"),
+            next_step: "leave it out: UDP GSO needs Linux 4.18, GRO 5.0".to_owned(),
+        });
+    }
+    Ok(Some(Doubt::new(
+        "offload-refused",
+        format!("UDP {name} is not to be had on this kernel ({error}): one datagram a call"),
+    )))
 }
 
 /// Keeps this machine's cores from halting while it lives, if the plan asks for that.

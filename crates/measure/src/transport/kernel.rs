@@ -1,14 +1,14 @@
 //! The kernel's own stack behind its sockets.
 
 use std::io;
-use std::marker::PhantomData;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
-use std::task::Poll;
+use std::os::fd::OwnedFd;
+use std::task;
 use std::time::Duration;
 
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_host::sys::socket::{self, Flags};
+use linerate_host::sys::wait::{self, Ready};
 use linerate_metric::plan::{Protocol, Wait};
 use linerate_metric::record::{Socket as SocketFacts, TcpState};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
@@ -21,35 +21,171 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 /// Below this a departure is waited for awake: a sleep ends up to 70 us late on a halting core.
 const AWAKE_NS: Nanos = 150_000;
 
+/// Longest sleep for any of several sockets: how soon a stop is noticed.
+const IDLE_PATIENCE: Duration = Duration::from_millis(100);
+
 /// How calls on sockets wait.
-pub trait Waiting {
+pub trait Waiting: Sized {
     /// Flags of every call.
     const FLAGS: Flags;
-    /// The name of it.
-    const WAIT: Wait;
+    /// Whether a call, or what goes before it, sleeps until its one socket can go on.
+    const SLEEPS_IN_CALLS: bool;
+
+    /// Gets ready to wait.
+    ///
+    /// # Errors
+    /// When the process has no file descriptor left.
+    fn new(wait: Wait) -> io::Result<Self>;
+
+    /// Sleeps until there is something to receive; false when nothing came in time.
+    #[inline]
+    fn before_receive(&mut self, _socket: &Socket, _patience: Duration) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    /// Sleeps until there may be room to send again.
+    #[inline]
+    fn no_room(&mut self, _socket: &Socket, _patience: Duration) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Notes that a socket could not go on.
+    #[inline]
+    fn starved(&mut self, _index: usize, _socket: &Socket, _ready: Ready) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Sleeps until any socket can go on.
+    #[inline]
+    fn idle(&mut self, _patience: Duration) {}
 }
 
 /// Calls sleep until they can go on.
 pub struct Block;
 /// Calls return at once.
 pub struct Spin;
+/// `poll` sleeps before each receive call.
+pub struct Poll;
+/// `select` sleeps before each receive call.
+pub struct Select {
+    timeout: Option<Duration>,
+}
+/// `epoll_wait` sleeps when no socket could go on.
+pub struct Epoll {
+    instance: wait::Epoll,
+    /// What each socket is watched for.
+    watched: Vec<Option<Ready>>,
+}
 
 impl Waiting for Block {
     const FLAGS: Flags = Flags::NONE;
-    const WAIT: Wait = Wait::Block;
+    const SLEEPS_IN_CALLS: bool = true;
+
+    fn new(_: Wait) -> io::Result<Self> {
+        Ok(Self)
+    }
 }
 
 impl Waiting for Spin {
     const FLAGS: Flags = Flags::DONT_WAIT;
-    const WAIT: Wait = Wait::Spin;
+    const SLEEPS_IN_CALLS: bool = false;
+
+    fn new(_: Wait) -> io::Result<Self> {
+        Ok(Self)
+    }
+}
+
+impl Waiting for Poll {
+    const FLAGS: Flags = Flags::DONT_WAIT;
+    const SLEEPS_IN_CALLS: bool = true;
+
+    fn new(_: Wait) -> io::Result<Self> {
+        Ok(Self)
+    }
+
+    #[inline]
+    fn before_receive(&mut self, socket: &Socket, patience: Duration) -> io::Result<bool> {
+        wait::poll(socket, Ready::Receive, patience)
+    }
+
+    fn no_room(&mut self, socket: &Socket, patience: Duration) -> io::Result<()> {
+        wait::poll(socket, Ready::Send, patience).map(|_| ())
+    }
+}
+
+impl Waiting for Select {
+    const FLAGS: Flags = Flags::DONT_WAIT;
+    const SLEEPS_IN_CALLS: bool = true;
+
+    fn new(wait: Wait) -> io::Result<Self> {
+        let timeout = match wait {
+            Wait::Select { timeout_ns } => timeout_ns.map(Duration::from_nanos),
+            _ => None,
+        };
+        Ok(Self { timeout })
+    }
+
+    #[inline]
+    fn before_receive(&mut self, socket: &Socket, patience: Duration) -> io::Result<bool> {
+        wait::select(socket, Ready::Receive, self.timeout.unwrap_or(patience))
+    }
+
+    fn no_room(&mut self, socket: &Socket, patience: Duration) -> io::Result<()> {
+        let patience = self.timeout.unwrap_or(patience);
+        wait::select(socket, Ready::Send, patience).map(|_| ())
+    }
+}
+
+impl Waiting for Epoll {
+    const FLAGS: Flags = Flags::DONT_WAIT;
+    const SLEEPS_IN_CALLS: bool = false;
+
+    fn new(_: Wait) -> io::Result<Self> {
+        Ok(Self {
+            instance: wait::Epoll::new()?,
+            watched: Vec::new(),
+        })
+    }
+
+    #[inline]
+    fn starved(&mut self, index: usize, socket: &Socket, ready: Ready) -> io::Result<()> {
+        if self.watched.len() <= index {
+            self.watched.resize(index + 1, None);
+        }
+        let watched = &mut self.watched[index];
+        if *watched != Some(ready) {
+            self.instance.watch(socket, ready, watched.is_some())?;
+            *watched = Some(ready);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn idle(&mut self, patience: Duration) {
+        // A failure shows at the next call on the socket.
+        let _ = self.instance.wait(patience);
+    }
 }
 
 /// Kernel sockets of one thread.
 pub struct Kernel<W> {
-    sockets: Vec<Option<Socket>>,
+    sockets: Vec<Option<Entry>>,
     outgoing: Buffer,
     incoming: Buffer,
-    waiting: PhantomData<W>,
+    waiting: W,
+}
+
+/// A socket and what its calls need to know.
+struct Entry {
+    socket: Socket,
+    patience: Duration,
+    /// Datagrams that one send call may hold; 1 without UDP GSO.
+    datagrams: usize,
+    /// The size that the kernel is to cut at, until it has been told: the opening of a flow is
+    /// larger than a small datagram and must leave whole.
+    to_segment: Option<u16>,
+    /// Whether a receive call may give several datagrams.
+    coalesces: bool,
 }
 
 /// Names a socket of a [`Kernel`].
@@ -85,14 +221,16 @@ impl Buffer {
 
 impl<W: Waiting> Kernel<W> {
     /// A transport without sockets, with room for calls of `send_bytes` and `receive_bytes`.
-    #[must_use]
-    pub fn new(send_bytes: usize, receive_bytes: usize) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// When the process has no file descriptor left.
+    pub fn new(wait: Wait, send_bytes: usize, receive_bytes: usize) -> io::Result<Self> {
+        Ok(Self {
             sockets: Vec::new(),
             outgoing: Buffer::new(send_bytes),
             incoming: Buffer::new(receive_bytes),
-            waiting: PhantomData,
-        }
+            waiting: W::new(wait)?,
+        })
     }
 
     /// Takes over a connected socket that somebody else opened or accepted.
@@ -106,7 +244,7 @@ impl<W: Waiting> Kernel<W> {
         socket.set_read_timeout(Some(options.patience))?;
         socket.set_write_timeout(Some(options.patience))?;
         apply(&socket, options)?;
-        Ok(self.keep(socket))
+        self.keep(socket, options)
     }
 
     /// A handle for a thread that looks on.
@@ -114,22 +252,41 @@ impl<W: Waiting> Kernel<W> {
     /// # Errors
     /// When the process has no file descriptor left.
     pub fn watch(&self, socket: Index) -> io::Result<Watch> {
-        let socket = self.sockets[socket.0].as_ref();
-        let socket = socket.expect("a workload does not use a socket that it closed");
-        Ok(Watch(socket::watch(socket)?))
+        Ok(Watch(socket::watch(&self.entry(socket).socket)?))
     }
 
-    fn keep(&mut self, socket: Socket) -> Index {
-        self.sockets.push(Some(socket));
-        Index(self.sockets.len() - 1)
+    fn keep(&mut self, socket: Socket, options: &FlowOptions) -> io::Result<Index> {
+        if options.coalesce {
+            socket::set_udp_coalescing(&socket)?;
+        }
+        self.sockets.push(Some(Entry {
+            socket,
+            patience: options.patience,
+            datagrams: match options.segment_bytes {
+                Some(_) => SEGMENT_LIMITS[0],
+                None => 1,
+            },
+            to_segment: options.segment_bytes,
+            coalesces: options.coalesce,
+        }));
+        Ok(Index(self.sockets.len() - 1))
     }
 
     #[inline]
-    fn socket(&self, index: Index) -> SockRef<'_> {
-        let socket = self.sockets[index.0].as_ref();
-        SockRef::from(socket.expect("a workload does not use a socket that it closed"))
+    fn entry(&self, index: Index) -> &Entry {
+        self.sockets[index.0].as_ref().expect(OPEN)
     }
 }
+
+/// Why a socket is there.
+const OPEN: &str = "a workload does not use a socket that it closed";
+
+/// Datagrams that a GSO send may hold: Linux 6.9 on, before, and where a device cannot finish
+/// their checksums.
+const SEGMENT_LIMITS: [usize; 3] = [128, 64, 1];
+
+/// Largest payload of one UDP send call, cut or not.
+const UDP_CALL_BYTES: usize = 65_507;
 
 /// Looks at a socket that another thread uses.
 pub struct Watch(OwnedFd);
@@ -161,21 +318,75 @@ fn apply(socket: &Socket, options: &FlowOptions) -> io::Result<()> {
 
 /// What a call came to: done, not now, or broken.
 #[inline]
-fn poll<R>(result: io::Result<R>) -> Poll<io::Result<R>> {
+fn outcome<R>(result: io::Result<R>) -> task::Poll<io::Result<R>> {
     match result {
         Err(error) => match error.kind() {
             // A signal is as good a reason to look up as a time-out.
-            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Poll::Pending,
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => task::Poll::Pending,
             // The interface's queue is full: the same as a full socket, only later.
-            _ if error.raw_os_error() == Some(ENOBUFS) => Poll::Pending,
-            _ => Poll::Ready(Err(error)),
+            _ if error.raw_os_error() == Some(ENOBUFS) => task::Poll::Pending,
+            _ => task::Poll::Ready(Err(error)),
         },
-        done => Poll::Ready(done),
+        done => task::Poll::Ready(done),
     }
 }
 
 /// "No buffer space available"; std has no kind for it.
 const ENOBUFS: i32 = 105;
+
+/// "Input/output error": the device cannot finish the checksums of what it would cut.
+const EIO: i32 = 5;
+
+/// "Invalid argument": more datagrams in a call than this kernel takes.
+const EINVAL: i32 = 22;
+
+impl<W: Waiting> Kernel<W> {
+    #[inline]
+    fn send(
+        &mut self,
+        index: Index,
+        bytes: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> task::Poll<io::Result<usize>> {
+        let payload = self.outgoing.front(bytes);
+        fill(payload);
+        let entry = self.sockets[index.0].as_ref().expect(OPEN);
+        let sent = outcome(socket::send(&entry.socket, payload, W::FLAGS));
+        if sent.is_pending() {
+            if let Err(error) = self
+                .waiting
+                .no_room(&entry.socket, entry.patience)
+                .and_then(|()| self.waiting.starved(index.0, &entry.socket, Ready::Send))
+            {
+                return task::Poll::Ready(Err(error));
+            }
+        }
+        sent
+    }
+
+    /// One receive call, made by `call` on the socket and the room it may fill.
+    #[inline]
+    fn receive<R>(
+        &mut self,
+        index: Index,
+        room: usize,
+        call: impl FnOnce(&Socket, &mut [u8]) -> io::Result<R>,
+    ) -> task::Poll<io::Result<R>> {
+        let entry = self.sockets[index.0].as_ref().expect(OPEN);
+        match self.waiting.before_receive(&entry.socket, entry.patience) {
+            Ok(true) => {}
+            Ok(false) => return task::Poll::Pending,
+            Err(error) => return task::Poll::Ready(Err(error)),
+        }
+        let received = outcome(call(&entry.socket, self.incoming.front(room)));
+        if received.is_pending() {
+            if let Err(error) = self.waiting.starved(index.0, &entry.socket, Ready::Receive) {
+                return task::Poll::Ready(Err(error));
+            }
+        }
+        received
+    }
+}
 
 impl<W: Waiting> Transport for Kernel<W> {
     type Socket = Index;
@@ -190,8 +401,10 @@ impl<W: Waiting> Transport for Kernel<W> {
 
     #[inline]
     fn idle(&mut self, until: Option<Nanos>) {
-        // For a socket, the call itself has waited, or the run is to spin.
-        let Some(until) = until else { return };
+        let Some(until) = until else {
+            self.waiting.idle(IDLE_PATIENCE);
+            return;
+        };
         if until > clock::now() + AWAKE_NS {
             clock::sleep_until(until - AWAKE_NS);
         }
@@ -215,7 +428,7 @@ impl<W: Waiting> Transport for Kernel<W> {
         socket.connect_timeout(&SockAddr::from(remote), CONNECT_PATIENCE)?;
         socket.set_read_timeout(Some(options.patience))?;
         socket.set_write_timeout(Some(options.patience))?;
-        Ok(self.keep(socket))
+        self.keep(socket, options)
     }
 
     #[inline]
@@ -224,8 +437,8 @@ impl<W: Waiting> Transport for Kernel<W> {
         socket: Index,
         bytes: usize,
         fill: impl FnOnce(&mut [u8]),
-    ) -> Poll<io::Result<usize>> {
-        self.tcp_send(socket, bytes, fill)
+    ) -> task::Poll<io::Result<usize>> {
+        self.send(socket, bytes, fill)
     }
 
     #[inline]
@@ -233,9 +446,76 @@ impl<W: Waiting> Transport for Kernel<W> {
         &mut self,
         socket: Index,
         take: impl FnOnce(&[u8], Meta) -> R,
-    ) -> Poll<io::Result<R>> {
+    ) -> task::Poll<io::Result<R>> {
         let room = self.incoming.length;
-        self.tcp_receive(socket, room, |payload| take(payload, Meta::default()))
+        self.receive(socket, room, |socket, room| {
+            let bytes = socket::receive(socket, room, W::FLAGS)?;
+            Ok(take(&room[..bytes], Meta::default()))
+        })
+    }
+
+    #[inline]
+    fn burst(&self, socket: Index, bytes: usize) -> usize {
+        let fits = UDP_CALL_BYTES / bytes.max(1);
+        self.entry(socket).datagrams.min(fits).max(1)
+    }
+
+    #[inline]
+    fn udp_send_burst(
+        &mut self,
+        socket: Index,
+        bytes: usize,
+        count: usize,
+        mut fill: impl FnMut(usize, &mut [u8]),
+    ) -> task::Poll<io::Result<usize>> {
+        let entry = self.sockets[socket.0].as_mut().expect(OPEN);
+        if let Some(bytes) = entry.to_segment.take() {
+            if let Err(error) = socket::set_udp_segment(&entry.socket, bytes) {
+                return task::Poll::Ready(Err(error));
+            }
+        }
+        let sent = self.send(socket, bytes * count, |payload| {
+            for (number, datagram) in payload.chunks_mut(bytes).enumerate() {
+                fill(number, datagram);
+            }
+        });
+        match sent {
+            task::Poll::Ready(Err(error))
+                if count > 1 && matches!(error.raw_os_error(), Some(EINVAL | EIO)) =>
+            {
+                let entry = self.sockets[socket.0].as_mut().expect(OPEN);
+                let fewer = SEGMENT_LIMITS.into_iter().find(|&limit| limit < count);
+                entry.datagrams = fewer.unwrap_or(1);
+                task::Poll::Pending
+            }
+            sent => sent.map_ok(|sent| sent.div_ceil(bytes)),
+        }
+    }
+
+    #[inline]
+    fn udp_receive_burst(
+        &mut self,
+        socket: Index,
+        mut take: impl FnMut(&[u8], Meta),
+    ) -> task::Poll<io::Result<usize>> {
+        if !self.entry(socket).coalesces {
+            return self.udp_receive(socket, take).map_ok(|()| 1);
+        }
+        let room = self.incoming.length;
+        self.receive(socket, room, |socket, room| {
+            let (bytes, segment) = socket::receive_segments(socket, room, W::FLAGS)?;
+            let meta = Meta {
+                segment_bytes: segment,
+                ..Meta::default()
+            };
+            let size = segment.map_or(bytes, usize::from).max(1);
+            let mut count = 0;
+            for datagram in room[..bytes].chunks(size) {
+                take(datagram, meta);
+                count += 1;
+            }
+            Ok(count)
+        })
     }
 
     #[inline]
@@ -244,12 +524,8 @@ impl<W: Waiting> Transport for Kernel<W> {
         socket: Index,
         bytes: usize,
         fill: impl FnOnce(&mut [u8]),
-    ) -> Poll<io::Result<usize>> {
-        let payload = self.outgoing.front(bytes);
-        fill(payload);
-        let socket = self.sockets[socket.0].as_ref();
-        let socket = socket.expect("a workload does not use a socket that it closed");
-        poll(socket::send(socket, payload, W::FLAGS))
+    ) -> task::Poll<io::Result<usize>> {
+        self.send(socket, bytes, fill)
     }
 
     #[inline]
@@ -258,15 +534,17 @@ impl<W: Waiting> Transport for Kernel<W> {
         socket: Index,
         room: usize,
         take: impl FnOnce(&[u8]) -> R,
-    ) -> Poll<io::Result<R>> {
-        let socket = self.sockets[socket.0].as_ref();
-        let socket = socket.expect("a workload does not use a socket that it closed");
-        let room = self.incoming.front(room);
-        poll(socket::receive(socket, room, W::FLAGS)).map_ok(|bytes| take(&room[..bytes]))
+    ) -> task::Poll<io::Result<R>> {
+        self.receive(socket, room, |socket, room| {
+            let bytes = socket::receive(socket, room, W::FLAGS)?;
+            Ok(take(&room[..bytes]))
+        })
     }
 
     fn finish_sending(&mut self, socket: Index) -> io::Result<()> {
-        self.socket(socket).shutdown(std::net::Shutdown::Write)
+        self.entry(socket)
+            .socket
+            .shutdown(std::net::Shutdown::Write)
     }
 
     fn close(&mut self, socket: Index) {
@@ -274,7 +552,8 @@ impl<W: Waiting> Transport for Kernel<W> {
     }
 
     fn facts(&self, socket: Index) -> SocketFacts {
-        let socket = self.socket(socket);
+        let entry = self.entry(socket);
+        let socket = &entry.socket;
         let address = |address: io::Result<SockAddr>| {
             let address = address.ok()?.as_socket()?;
             Some(SocketAddr::new(address.ip().to_canonical(), address.port()).to_string())
@@ -286,18 +565,21 @@ impl<W: Waiting> Transport for Kernel<W> {
             remote: address(socket.peer_addr()),
             send_buffer_bytes: size(socket.send_buffer_size()),
             receive_buffer_bytes: size(socket.recv_buffer_size()),
-            congestion_control: is_stream.then(|| congestion_control(&socket)).flatten(),
+            congestion_control: is_stream
+                .then(|| congestion_control(&SockRef::from(socket)))
+                .flatten(),
+            datagrams_per_call: (entry.datagrams > 1).then_some(entry.datagrams as u32),
             receive_queue_drops: (!is_stream)
-                .then(|| socket::receive_queue_drops(&socket.as_fd()).ok())
+                .then(|| socket::receive_queue_drops(socket).ok())
                 .flatten()
                 .map(u64::from),
-            tcp: socket::tcp_info(&socket.as_fd()).ok().map(tcp_state),
+            tcp: socket::tcp_info(socket).ok().map(tcp_state),
         }
     }
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            sleeps_in_calls: W::WAIT == Wait::Block,
+            sleeps_in_calls: W::SLEEPS_IN_CALLS,
         }
     }
 }

@@ -15,7 +15,7 @@ use linerate_metric::plan::Protocol;
 use linerate_metric::record::Socket as SocketFacts;
 
 pub(crate) use kernel::congestion_control;
-pub use kernel::{Block, Kernel, Spin, Waiting, Watch};
+pub use kernel::{Block, Epoll, Kernel, Poll as PollCall, Select, Spin, Waiting, Watch};
 
 /// What came with received payload. `None`: not asked for, or this transport cannot tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,6 +53,10 @@ pub struct FlowOptions {
     pub congestion_control: Option<String>,
     /// Small messages leave at once (TCP_NODELAY).
     pub no_delay: bool,
+    /// Payload bytes of the datagrams that one call's payload is cut into (UDP GSO).
+    pub segment_bytes: Option<u16>,
+    /// Datagrams of one size may be handed over together (UDP GRO).
+    pub coalesce: bool,
     /// Longest time that a sleeping call may last: how soon a stop is noticed, or how late an
     /// answer may come.
     pub patience: Duration,
@@ -99,6 +103,26 @@ pub trait Transport {
         socket: Self::Socket,
         take: impl FnOnce(&[u8], Meta) -> R,
     ) -> Poll<io::Result<R>>;
+
+    /// How many datagrams of `bytes` one [`Self::udp_send_burst`] takes at most.
+    fn burst(&self, socket: Self::Socket, bytes: usize) -> usize;
+
+    /// Sends up to `count` datagrams of `bytes` each in one call, the nth written by `fill(n, ..)`;
+    /// returns how many were taken.
+    fn udp_send_burst(
+        &mut self,
+        socket: Self::Socket,
+        bytes: usize,
+        count: usize,
+        fill: impl FnMut(usize, &mut [u8]),
+    ) -> Poll<io::Result<usize>>;
+
+    /// Receives what is there, up to a burst, and shows each datagram to `take`; returns how many.
+    fn udp_receive_burst(
+        &mut self,
+        socket: Self::Socket,
+        take: impl FnMut(&[u8], Meta),
+    ) -> Poll<io::Result<usize>>;
 
     /// Offers up to `bytes` of stream payload, written by `fill`; returns how many were taken.
     ///

@@ -14,7 +14,7 @@ use linerate_host::sys::clock::Nanos;
 use linerate_metric::plan::{Direction, Kind, Plan};
 
 use crate::flow::{FlowOutcome, Part, Phase, Shared, Timeline};
-use crate::transport::{Block, Kernel, Spin, Transport};
+use crate::transport::Transport;
 
 /// How a step went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,43 +63,38 @@ pub struct Lane<'a> {
     pub phase: &'a Phase,
 }
 
-/// A kind of measurement and its code, compiled once for each transport.
+/// A kind of measurement.
+#[derive(Clone, Copy, Debug)]
 pub struct WorkloadSpec {
     /// Its name on the command line.
     pub kind: Kind,
     /// What it finds out.
     pub about: &'static str,
-    /// Runs the flows of one thread over blocking kernel sockets.
-    pub over_blocking: RunLane<Kernel<Block>>,
-    /// Runs them over kernel sockets that never sleep.
-    pub over_spinning: RunLane<Kernel<Spin>>,
 }
 
-type RunLane<T> = fn(&Lane<'_>, &mut T, Vec<Opened<<T as Transport>::Socket>>) -> Vec<FlowOutcome>;
+/// The table of workloads: kind, module, what it finds out.
+macro_rules! workloads {
+    ($($kind:ident $module:ident $about:literal,)+) => {
+        /// Every workload.
+        pub const WORKLOADS: &[WorkloadSpec] =
+            &[$(WorkloadSpec { kind: Kind::$kind, about: $about },)+];
 
-/// Every workload.
-pub const WORKLOADS: &[WorkloadSpec] = &[
-    WorkloadSpec {
-        kind: Kind::Throughput,
-        about: "how much payload arrives in a second",
-        over_blocking: stream::run,
-        over_spinning: stream::run,
-    },
-    WorkloadSpec {
-        kind: Kind::Latency,
-        about: "how long a question takes to be answered",
-        over_blocking: round_trip::run,
-        over_spinning: round_trip::run,
-    },
-];
+        /// Runs the flows of one thread; compiled once for each transport.
+        pub fn run<T: Transport>(
+            lane: &Lane<'_>,
+            transport: &mut T,
+            flows: Vec<Opened<T::Socket>>,
+        ) -> Vec<FlowOutcome> {
+            match lane.plan.kind {
+                $(Kind::$kind => $module::run(lane, transport, flows),)+
+            }
+        }
+    };
+}
 
-/// The workload of a kind.
-#[must_use]
-pub fn find(kind: Kind) -> &'static WorkloadSpec {
-    WORKLOADS
-        .iter()
-        .find(|spec| spec.kind == kind)
-        .expect("every kind has its line in the table")
+workloads! {
+    Throughput stream "how much payload arrives in a second",
+    Latency round_trip "how long a question takes to be answered",
 }
 
 /// How long a thread idles at most before it looks whether the run goes on.

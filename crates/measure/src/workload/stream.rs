@@ -247,18 +247,32 @@ impl<T: Transport> Workload<T> for UdpSource<'_, T::Socket> {
         if let Some(due) = self.budget.pacer.wait_until(now) {
             return Ok(Progress::Starved(Some(due)));
         }
-        let number = self.book.totals.packets;
-        let sent = transport.udp_send(self.book.socket, self.payload_bytes, |payload| {
-            wire::write_header(payload, number, now);
-        });
+        let bytes = self.payload_bytes;
+        let first = self.book.totals.packets;
+        let sent = if self.budget.pacer.is_paced() {
+            // Evenly spread: each datagram has its own time to leave.
+            transport
+                .udp_send(self.book.socket, bytes, |payload| {
+                    wire::write_header(payload, first, now);
+                })
+                .map_ok(|_| 1)
+        } else {
+            let left = self.budget.left_bytes.div_ceil(bytes as u64);
+            let burst = transport.burst(self.book.socket, bytes) as u64;
+            let count = burst.min(left) as usize;
+            transport.udp_send_burst(self.book.socket, bytes, count, |number, payload| {
+                wire::write_header(payload, first + number as u64, now);
+            })
+        };
         match sent {
             Poll::Pending => Ok(Progress::Starved(None)),
-            Poll::Ready(sent) => {
-                let sent = sent?;
-                self.budget.left_bytes = self.budget.left_bytes.saturating_sub(sent as u64);
-                self.budget.pacer.left(sent as u64, now);
-                self.book.totals.packets += 1;
-                self.book.moved(sent);
+            Poll::Ready(datagrams) => {
+                let datagrams = datagrams? as u64;
+                let sent = datagrams * bytes as u64;
+                self.budget.left_bytes = self.budget.left_bytes.saturating_sub(sent);
+                self.budget.pacer.left(sent, now);
+                self.book.totals.packets += datagrams;
+                self.book.moved(sent as usize);
                 Ok(Progress::Worked)
             }
         }
@@ -306,31 +320,37 @@ impl<'a, S: Copy> UdpSink<'a, S> {
 impl<T: Transport> Workload<T> for UdpSink<'_, T::Socket> {
     #[inline]
     fn step(&mut self, transport: &mut T) -> io::Result<Progress> {
-        let received = transport.udp_receive(self.book.socket, |payload, _| {
+        let (mut bytes, mut datagrams, mut sent_ns) = (0, 0, None);
+        let (numbered, sequence) = (self.numbered, &mut self.sequence);
+        let received = transport.udp_receive_burst(self.book.socket, |payload, _| {
             // A repeated greeting of the flow's opening may still be in the queue.
-            (
-                payload.len(),
-                wire::read_header(payload),
-                is_greeting(payload),
-            )
+            if is_greeting(payload) {
+                return;
+            }
+            bytes += payload.len();
+            datagrams += 1;
+            if let (true, Some(header)) = (numbered, wire::read_header(payload)) {
+                sequence.take(header.sequence);
+                sent_ns = Some(header.sent_ns);
+            }
         });
         let now = transport.now();
         match received {
             Poll::Pending if self.is_complete(now) => Ok(Progress::Done),
             Poll::Pending => Ok(Progress::Starved(None)),
             Poll::Ready(received) => {
-                let (bytes, header, greeting) = received?;
-                if greeting {
+                received?;
+                if datagrams == 0 {
                     return Ok(Progress::Worked);
                 }
-                if let (true, Some(header)) = (self.numbered, header) {
-                    self.sequence.take(header.sequence);
-                    self.sequence
-                        .take_transit(now.wrapping_sub(header.sent_ns) as i64);
+                if let Some(sent_ns) = sent_ns {
+                    // Datagrams of one call share its time of arrival: they count once.
+                    let transit = now.wrapping_sub(sent_ns) as i64;
+                    self.sequence.take_transit(transit);
                     self.book.totals.missing = self.sequence.missing();
                 }
                 self.book.ended_ns = now;
-                self.book.totals.packets += 1;
+                self.book.totals.packets += datagrams;
                 self.book.moved(bytes);
                 if self.book.shared.expected().is_some() && self.is_complete(now) {
                     return Ok(Progress::Done);

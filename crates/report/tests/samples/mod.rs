@@ -220,6 +220,7 @@ fn tcp_stream(id: u32, summary: Summary) -> Stream {
             receive_buffer_bytes: Some(131_072),
             congestion_control: Some("cubic".to_owned()),
             receive_queue_drops: None,
+            datagrams_per_call: None,
             tcp: Some(TcpState {
                 retransmits: summary.retransmits.unwrap_or(0),
                 cwnd_segments: 874,

@@ -1,0 +1,184 @@
+//! Calls that wait for sockets: poll, select, epoll. They go through libc's symbols like the calls
+//! that move payload.
+
+use std::io;
+use std::mem;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ready {
+    /// Something can be received.
+    Receive,
+    /// There is room to send.
+    Send,
+}
+
+fn timespec(duration: Duration) -> libc::timespec {
+    libc::timespec {
+        tv_sec: duration.as_secs() as libc::time_t,
+        tv_nsec: duration.subsec_nanos() as _,
+    }
+}
+
+/// Whether a call that returned `result` found anything ready; a signal counts as nothing.
+fn found(result: libc::c_int) -> io::Result<bool> {
+    if result >= 0 {
+        return Ok(result > 0);
+    }
+    match io::Error::last_os_error() {
+        error if error.kind() == io::ErrorKind::Interrupted => Ok(false),
+        error => Err(error),
+    }
+}
+
+/// Waits with `ppoll`; whether the socket is ready.
+///
+/// # Errors
+/// What the kernel says.
+pub fn poll(socket: &impl AsRawFd, ready: Ready, patience: Duration) -> io::Result<bool> {
+    let mut wanted = libc::pollfd {
+        fd: socket.as_raw_fd(),
+        events: match ready {
+            Ready::Receive => libc::POLLIN,
+            Ready::Send => libc::POLLOUT,
+        },
+        revents: 0,
+    };
+    let timeout = timespec(patience);
+    // SAFETY: one pollfd is passed, writable through the call; no signal mask is.
+    let result =
+        unsafe { libc::ppoll(&raw mut wanted, 1, &raw const timeout, std::ptr::null()) };
+    found(result)
+}
+
+/// Waits with `select`; whether the socket is ready.
+///
+/// # Errors
+/// `InvalidInput` for a descriptor that does not fit a `fd_set` (1024 and above), or what the
+/// kernel says.
+pub fn select(socket: &impl AsRawFd, ready: Ready, patience: Duration) -> io::Result<bool> {
+    let fd = socket.as_raw_fd();
+    if fd < 0 || fd as usize >= libc::FD_SETSIZE {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: a fd_set is an array of integers; all zeros is its empty set.
+    let mut set: libc::fd_set = unsafe { mem::zeroed() };
+    // SAFETY: `fd` was checked to lie within the set.
+    unsafe { libc::FD_SET(fd, &raw mut set) };
+    let mut timeout = libc::timeval {
+        tv_sec: patience.as_secs() as libc::time_t,
+        tv_usec: patience.subsec_micros() as _,
+    };
+    let none = std::ptr::null_mut();
+    let (receive, send) = match ready {
+        Ready::Receive => (&raw mut set, none),
+        Ready::Send => (none, &raw mut set),
+    };
+    // SAFETY: the sets and the timeout are writable through the call, or null where that is allowed.
+    let result = unsafe { libc::select(fd + 1, receive, send, none, &raw mut timeout) };
+    found(result)
+}
+
+/// An epoll instance.
+#[derive(Debug)]
+pub struct Epoll(OwnedFd);
+
+impl Epoll {
+    /// An instance that watches nothing yet.
+    ///
+    /// # Errors
+    /// When the process has no file descriptor left.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: the call takes no pointers.
+        let fd: RawFd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just given us this descriptor, and nobody else knows it.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Watches a socket, or changes what is waited for at it.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn watch(&self, socket: &impl AsRawFd, ready: Ready, known: bool) -> io::Result<()> {
+        let events = match ready {
+            Ready::Receive => libc::EPOLLIN,
+            Ready::Send => libc::EPOLLOUT,
+        };
+        let mut event = libc::epoll_event {
+            events: events as u32,
+            u64: 0,
+        };
+        let operation = if known {
+            libc::EPOLL_CTL_MOD
+        } else {
+            libc::EPOLL_CTL_ADD
+        };
+        // SAFETY: the event is readable through the call; the kernel copies it.
+        let result = unsafe {
+            libc::epoll_ctl(
+                self.0.as_raw_fd(),
+                operation,
+                socket.as_raw_fd(),
+                &raw mut event,
+            )
+        };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+
+    /// Waits until any watched socket is ready; whether one is. Whole milliseconds, rounded up.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn wait(&self, patience: Duration) -> io::Result<bool> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
+        let milliseconds = patience.as_micros().div_ceil(1_000);
+        let milliseconds = libc::c_int::try_from(milliseconds).unwrap_or(libc::c_int::MAX);
+        // SAFETY: the events are writable for the number given.
+        let result = unsafe {
+            libc::epoll_wait(
+                self.0.as_raw_fd(),
+                events.as_mut_ptr(),
+                events.len() as libc::c_int,
+                milliseconds,
+            )
+        };
+        found(result)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::UdpSocket;
+
+    #[test]
+    fn every_call_tells_ready_from_not() {
+        let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+        near.connect(far.local_addr().unwrap()).unwrap();
+        let epoll = Epoll::new().unwrap();
+        epoll.watch(&far, Ready::Receive, false).unwrap();
+        let moment = Duration::from_millis(2);
+        assert!(!poll(&far, Ready::Receive, moment).unwrap());
+        assert!(!select(&far, Ready::Receive, moment).unwrap());
+        assert!(!epoll.wait(moment).unwrap());
+        near.send(b"now").unwrap();
+        let long = Duration::from_secs(5);
+        assert!(poll(&far, Ready::Receive, long).unwrap());
+        assert!(select(&far, Ready::Receive, long).unwrap());
+        assert!(epoll.wait(long).unwrap());
+        assert!(poll(&near, Ready::Send, long).unwrap());
+        assert!(select(&near, Ready::Send, long).unwrap());
+        epoll.watch(&far, Ready::Send, true).unwrap();
+        assert!(epoll.wait(long).unwrap());
+    }
+}
