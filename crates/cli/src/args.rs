@@ -99,6 +99,35 @@ fn count(text: &str) -> Result<u64, String> {
     parse_count(text).map_err(|error| error.to_string())
 }
 
+/// Code points by name, RFC 2474, 2597, 3246, 8622: the upper six bits of the byte.
+fn tos(text: &str) -> Result<u8, String> {
+    let lower = text.to_ascii_lowercase();
+    let number = match lower.strip_prefix("0x") {
+        Some(hex) => u8::from_str_radix(hex, 16).ok(),
+        None => lower.parse().ok(),
+    };
+    let digits: Vec<u8> = lower
+        .bytes()
+        .skip_while(u8::is_ascii_alphabetic)
+        .map(|digit| digit.wrapping_sub(b'0'))
+        .collect();
+    let code_point = match (
+        lower.trim_end_matches(|c: char| c.is_ascii_digit()),
+        &digits[..],
+    ) {
+        ("ef", []) => Some(46),
+        ("le", []) => Some(1),
+        ("cs", &[class @ 0..=7]) => Some(class * 8),
+        ("af", &[class @ 1..=4, drop @ 1..=3]) => Some(class * 8 + drop * 2),
+        _ => None,
+    };
+    number
+        .or(code_point.map(|point| point << 2))
+        .ok_or_else(|| {
+            format!("`{text}` is neither 0 to 255 nor a DSCP name (ef, le, cs0-7, af11-43)")
+        })
+}
+
 /// What all measurements between two hosts have.
 #[derive(Debug, Clone, Args)]
 pub struct MeasureArgs {
@@ -135,6 +164,27 @@ pub struct MeasureArgs {
     /// Socket buffers to ask for at both ends; without it the kernel sizes them
     #[arg(short, long, value_name = "SIZE", env = "LINERATE_WINDOW")]
     pub window: Option<ByteSize>,
+    /// Send buffers to ask for at both ends (SO_SNDBUF)
+    #[arg(long, value_name = "SIZE", env = "LINERATE_SNDBUF")]
+    pub sndbuf: Option<ByteSize>,
+    /// Receive buffers to ask for at both ends (SO_RCVBUF)
+    #[arg(long, value_name = "SIZE", env = "LINERATE_RCVBUF")]
+    pub rcvbuf: Option<ByteSize>,
+    /// TCP maximum segment size
+    #[arg(short = 'M', long, value_name = "BYTES", env = "LINERATE_MSS")]
+    pub mss: Option<u32>,
+    /// TCP without Nagle's algorithm: small writes leave at once
+    #[arg(short = 'N', long, env = "LINERATE_NO_DELAY")]
+    pub no_delay: bool,
+    /// Type of service or traffic class of the packets: 0 to 255, 0x10, or a DSCP name (ef, af11, cs1)
+    #[arg(short = 'S', long, value_name = "TOS", value_parser = tos, env = "LINERATE_TOS")]
+    pub tos: Option<u8>,
+    /// Priority of the packets in queueing disciplines (SO_PRIORITY)
+    #[arg(long, value_name = "N", env = "LINERATE_SOCKET_PRIORITY")]
+    pub socket_priority: Option<u32>,
+    /// Bytes before a sleeping receiver is woken (SO_RCVLOWAT)
+    #[arg(long, value_name = "SIZE", env = "LINERATE_RCVLOWAT")]
+    pub rcvlowat: Option<ByteSize>,
     /// TCP congestion control at both ends
     #[arg(short = 'C', long, value_name = "NAME", env = "LINERATE_CONGESTION")]
     pub congestion: Option<String>,

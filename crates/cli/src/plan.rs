@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use linerate_measure::{Client, Family};
 use linerate_metric::event::Problem;
-use linerate_metric::plan::{Direction, Kind, Plan, Protocol, UdpOffload};
+use linerate_metric::plan::{Direction, Kind, Plan, Protocol, SocketPlan, UdpOffload};
 
 use crate::args::{LatencyArgs, MeasureArgs, Offload, ThroughputArgs};
 use crate::failure::Failure;
@@ -166,6 +166,7 @@ fn common(kind: Kind, args: &MeasureArgs) -> Result<Plan, Failure> {
         }
         plan.window_bytes = Some(window.0);
     }
+    plan.socket = socket(args)?;
     if let Some(name) = &args.congestion {
         if args.udp {
             return refuse(
@@ -196,6 +197,39 @@ fn common(kind: Kind, args: &MeasureArgs) -> Result<Plan, Failure> {
     plan.hold_latency = args.hold_latency;
     plan.cpu = args.cpu.clone().unwrap_or_default();
     Ok(plan)
+}
+
+/// What is asked of the payload sockets.
+fn socket(args: &MeasureArgs) -> Result<SocketPlan, Failure> {
+    for (option, size) in [
+        ("--sndbuf", args.sndbuf),
+        ("--rcvbuf", args.rcvbuf),
+        ("--rcvlowat", args.rcvlowat),
+    ] {
+        if size.is_some_and(|size| size.0 == 0 || size.0 > i32::MAX as u64) {
+            return refuse(option, "no buffer has that size", "give 1 B to 2 GiB");
+        }
+    }
+    if args.udp && (args.mss.is_some() || args.no_delay || args.rcvlowat.is_some()) {
+        return refuse(
+            "-M, -N or --rcvlowat with -u",
+            "UDP has no segments, no Nagle and no stream",
+            "leave them out",
+        );
+    }
+    // tcp(7): outside these bounds the kernel refuses.
+    if args.mss.is_some_and(|mss| !(88..=32_767).contains(&mss)) {
+        return refuse("-M", "no segment has that size", "give 88 to 32767 bytes");
+    }
+    Ok(SocketPlan {
+        send_buffer_bytes: args.sndbuf.map(|size| size.0),
+        receive_buffer_bytes: args.rcvbuf.map(|size| size.0),
+        mss_bytes: args.mss,
+        no_delay: args.no_delay,
+        tos: args.tos,
+        priority: args.socket_priority,
+        receive_low_water_bytes: args.rcvlowat.and_then(|size| u32::try_from(size.0).ok()),
+    })
 }
 
 fn finish(plan: Plan, args: &MeasureArgs) -> Result<Measurement, Failure> {

@@ -554,3 +554,27 @@ fn idle_states_are_held_only_where_they_may_be() {
     }
     far.end().unwrap();
 }
+
+#[test]
+fn sockets_get_what_was_asked_for() {
+    let far = Far::start(false);
+    let mut plan = far.plan(Kind::Throughput, Protocol::Tcp);
+    plan.socket.send_buffer_bytes = Some(50_000);
+    plan.socket.receive_buffer_bytes = Some(60_000);
+    plan.socket.mss_bytes = Some(1_000);
+    plan.socket.tos = Some(0xb8);
+    plan.socket.no_delay = true;
+    plan.socket.receive_low_water_bytes = Some(10_000);
+    let record = run(plan);
+    let stream = &record.directions[0].streams[0];
+    let (sender, receiver) = (
+        stream.sender.as_ref().unwrap(),
+        stream.receiver.as_ref().unwrap(),
+    );
+    // The kernel doubles what is asked for, for its own overhead (socket(7)).
+    assert_eq!(sender.send_buffer_bytes, Some(100_000));
+    assert_eq!(receiver.receive_buffer_bytes, Some(120_000));
+    let mss = sender.tcp.as_ref().unwrap().mss_bytes;
+    assert!((900..=1_000).contains(&mss), "{mss}");
+    far.end().unwrap();
+}

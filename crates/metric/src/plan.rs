@@ -270,6 +270,33 @@ impl<T: fmt::Display + PartialEq> fmt::Display for Ends<T> {
     }
 }
 
+/// What was asked of the payload sockets at both ends; absent: as the kernel has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct SocketPlan {
+    /// Send buffer (SO_SNDBUF); goes before the size asked for both.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub send_buffer_bytes: Option<u64>,
+    /// Receive buffer (SO_RCVBUF); goes before the size asked for both.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub receive_buffer_bytes: Option<u64>,
+    /// TCP: maximum segment size (TCP_MAXSEG).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mss_bytes: Option<u32>,
+    /// TCP: small writes leave at once (TCP_NODELAY). Round trips always have it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub no_delay: bool,
+    /// Type of service of IPv4, traffic class of IPv6: DSCP in the upper six bits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tos: Option<u8>,
+    /// SO_PRIORITY.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u32>,
+    /// Bytes before a sleeping receiver is woken (SO_RCVLOWAT).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub receive_low_water_bytes: Option<u32>,
+}
+
 /// What the kernel does for many datagrams in one call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -323,6 +350,9 @@ pub struct Plan {
     /// Socket buffers asked for (`-w`); absent: the kernel's own sizing.
     #[serde(default)]
     pub window_bytes: Option<u64>,
+    /// Everything else that was asked of the payload sockets.
+    #[serde(default)]
+    pub socket: SocketPlan,
     /// Offered load per stream in payload bits per second; absent: as fast as it goes.
     #[serde(default)]
     pub rate_bps: Option<u64>,
@@ -383,6 +413,7 @@ impl Plan {
             receive_bytes: (kind == Kind::Throughput && protocol == Protocol::Tcp)
                 .then_some(TCP_RECEIVE_BYTES),
             window_bytes: None,
+            socket: SocketPlan::default(),
             rate_bps: None,
             congestion_control: None,
             congestion_control_asked: false,

@@ -10,7 +10,7 @@ use linerate_dialect::control::{
 };
 use linerate_metric::event::Problem;
 use linerate_metric::facts::{Cpu, Host, Interface, Role};
-use linerate_metric::plan::{Cpus, Direction, Ends, Kind, Plan, Protocol, UdpOffload, Wait};
+use linerate_metric::plan::{Cpus, Direction, Ends, Kind, Plan, Protocol, SocketPlan, UdpOffload, Wait};
 use linerate_metric::record::{
     CountedAt, CpuCost, Doubt, HistogramData, Interval, Loss, Quantiles, Socket, Stream, Summary,
     TcpState,
@@ -165,6 +165,15 @@ impl Source {
             cpu: Ends {
                 near: self.cpus(),
                 far: self.cpus(),
+            },
+            socket: SocketPlan {
+                send_buffer_bytes: self.maybe(Self::number),
+                receive_buffer_bytes: self.maybe(Self::number),
+                mss_bytes: self.maybe(Self::small),
+                no_delay: self.yes(),
+                tos: self.maybe(|s| (s.number() & 0xff) as u8),
+                priority: self.maybe(Self::small),
+                receive_low_water_bytes: self.maybe(Self::small),
             },
             udp_offload: UdpOffload {
                 gso: self.maybe(Self::yes),

@@ -8,6 +8,6 @@ pub mod ethtool_set;
 pub mod namespace;
 pub mod signal;
 pub mod socket;
-pub mod wait;
 pub mod timestamping;
 pub mod trial;
+pub mod wait;

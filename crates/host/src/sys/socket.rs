@@ -128,6 +128,15 @@ fn set_option(
     }
 }
 
+/// Wakes a sleeping receiver only when so many bytes are there (SO_RCVLOWAT).
+///
+/// # Errors
+/// What `setsockopt` says.
+pub fn set_receive_low_water(socket: &impl AsRawFd, bytes: u32) -> io::Result<()> {
+    let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
+}
+
 /// Lets the kernel cut what one call sends into datagrams of `bytes` payload (UDP GSO).
 ///
 /// # Errors
@@ -186,7 +195,11 @@ pub fn receive_segments(
         let (level, kind) = unsafe { ((*header).cmsg_level, (*header).cmsg_type) };
         if (level, kind) == (libc::SOL_UDP, libc::UDP_GRO) {
             // SAFETY: this message carries one c_int behind its header (udp(7)), maybe unaligned.
-            let size = unsafe { libc::CMSG_DATA(header).cast::<libc::c_int>().read_unaligned() };
+            let size = unsafe {
+                libc::CMSG_DATA(header)
+                    .cast::<libc::c_int>()
+                    .read_unaligned()
+            };
             segment = u16::try_from(size).ok().filter(|&size| size > 0);
         }
         // SAFETY: as above; the message is the one that `header` belongs to.

@@ -48,8 +48,7 @@ pub fn poll(socket: &impl AsRawFd, ready: Ready, patience: Duration) -> io::Resu
     };
     let timeout = timespec(patience);
     // SAFETY: one pollfd is passed, writable through the call; no signal mask is.
-    let result =
-        unsafe { libc::ppoll(&raw mut wanted, 1, &raw const timeout, std::ptr::null()) };
+    let result = unsafe { libc::ppoll(&raw mut wanted, 1, &raw const timeout, std::ptr::null()) };
     found(result)
 }
 

@@ -108,16 +108,19 @@ pub fn flow_options(plan: &Plan, part: Part) -> FlowOptions {
         (Kind::Latency, Part::Source) => plan.answer_timeout_ns.unwrap_or(PATIENCE_NS),
         _ => PATIENCE_NS,
     };
+    let mut socket = plan.socket.clone();
+    socket.send_buffer_bytes = socket.send_buffer_bytes.or(plan.window_bytes);
+    socket.receive_buffer_bytes = socket.receive_buffer_bytes.or(plan.window_bytes);
+    socket.no_delay |= plan.kind == Kind::Latency;
     FlowOptions {
         protocol: plan.protocol,
         local: None,
         interface: None,
-        window_bytes: plan.window_bytes,
+        socket,
         congestion_control: plan
             .congestion_control
             .clone()
             .filter(|_| plan.congestion_control_asked),
-        no_delay: plan.kind == Kind::Latency,
         segment_bytes: (part == Part::Source && plan.udp_offload.gso == Some(true))
             .then(|| u16::try_from(plan.payload_bytes).ok())
             .flatten(),

@@ -300,16 +300,34 @@ impl Watch {
 }
 
 fn apply(socket: &Socket, options: &FlowOptions) -> io::Result<()> {
-    if let Some(bytes) = options.window_bytes {
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        socket.set_send_buffer_size(bytes)?;
-        socket.set_recv_buffer_size(bytes)?;
+    let asked = &options.socket;
+    let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+    if let Some(bytes) = asked.send_buffer_bytes {
+        socket.set_send_buffer_size(size(bytes))?;
+    }
+    if let Some(bytes) = asked.receive_buffer_bytes {
+        socket.set_recv_buffer_size(size(bytes))?;
+    }
+    if let Some(tos) = asked.tos.map(u32::from) {
+        if socket.domain()? == Domain::IPV6 {
+            socket.set_tclass_v6(tos)?;
+            // For IPv4 peers of such a socket; where it has none, there is nothing to mark.
+            let _ = socket.set_tos_v4(tos);
+        } else {
+            socket.set_tos_v4(tos)?;
+        }
+    }
+    if let Some(priority) = asked.priority {
+        socket.set_priority(priority)?;
+    }
+    if let Some(bytes) = asked.receive_low_water_bytes {
+        socket::set_receive_low_water(socket, bytes)?;
     }
     if options.protocol == Protocol::Tcp {
         if let Some(name) = &options.congestion_control {
             socket.set_tcp_congestion(name.as_bytes())?;
         }
-        if options.no_delay {
+        if asked.no_delay {
             socket.set_tcp_nodelay(true)?;
         }
     }
@@ -419,8 +437,11 @@ impl<W: Waiting> Transport for Kernel<W> {
         if let Some(interface) = &options.interface {
             socket.bind_device(Some(interface.as_bytes()))?;
         }
-        // Before connecting: the window scale is settled by the handshake.
+        // Before connecting: window scale and segment size are settled by the handshake.
         apply(&socket, options)?;
+        if let (Protocol::Tcp, Some(bytes)) = (options.protocol, options.socket.mss_bytes) {
+            socket.set_tcp_mss(bytes)?;
+        }
         if let Some(local) = options.local {
             socket.set_reuse_address(true)?;
             socket.bind(&SockAddr::from(local))?;

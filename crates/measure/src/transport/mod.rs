@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use linerate_host::sys::clock::Nanos;
-use linerate_metric::plan::Protocol;
+use linerate_metric::plan::{Protocol, SocketPlan};
 use linerate_metric::record::Socket as SocketFacts;
 
 pub(crate) use kernel::congestion_control;
@@ -47,12 +47,10 @@ pub struct FlowOptions {
     pub local: Option<SocketAddr>,
     /// Interface that the flow is bound to.
     pub interface: Option<String>,
-    /// Send and receive buffer to ask for.
-    pub window_bytes: Option<u64>,
+    /// What is asked of the socket.
+    pub socket: SocketPlan,
     /// Congestion control to ask for.
     pub congestion_control: Option<String>,
-    /// Small messages leave at once (TCP_NODELAY).
-    pub no_delay: bool,
     /// Payload bytes of the datagrams that one call's payload is cut into (UDP GSO).
     pub segment_bytes: Option<u16>,
     /// Datagrams of one size may be handed over together (UDP GRO).
