@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use linerate_measure::Grant;
 use linerate_metric::expect::Expectation;
-use linerate_metric::plan::{Cpus, DEFAULT_PORT, Ends, Wait};
+use linerate_metric::plan::{Cpus, DEFAULT_PORT, Ends, Sched, Wait};
 use linerate_metric::units::{BitRate, ByteSize, parse_count, parse_duration};
 use linerate_report::style::ColorChoice;
 
@@ -200,12 +200,16 @@ pub struct MeasureArgs {
     /// IPv6 only
     #[arg(short = '6', long, env = "LINERATE_IPV6")]
     pub ipv6: bool,
-    /// How to wait: block or spin; without /FAR the far end does as this one
+    /// How to wait: block, spin, poll, select[:TIMEOUT] or epoll; without /FAR the far end does as
+    /// this one
     #[arg(long, value_name = "NEAR[/FAR]", env = "LINERATE_WAIT")]
     pub wait: Option<Ends<Wait>>,
     /// Processors for the threads: 0/1, or 0-3/4-7
     #[arg(long, value_name = "NEAR[/FAR]", env = "LINERATE_CPU")]
     pub cpu: Option<Ends<Cpus>>,
+    /// Scheduling of the threads: nice:-20, fifo:80 or rr:99; the far end needs `server --grant sched`
+    #[arg(long, value_name = "NEAR[/FAR]", env = "LINERATE_SCHED")]
+    pub sched: Option<Ends<Sched>>,
     /// Keep the cores from halting for the run; the far end needs `server --grant idle`
     #[arg(long, env = "LINERATE_HOLD_LATENCY")]
     pub hold_latency: bool,
@@ -323,7 +327,7 @@ pub struct ServerArgs {
     /// IPv6 only
     #[arg(short = '6', long, env = "LINERATE_IPV6")]
     pub ipv6: bool,
-    /// What far clients may have for the time of their runs: idle (keep the cores from halting)
+    /// What far clients may have for their runs: idle (keep cores from halting), sched (scheduling)
     #[arg(
         long,
         value_name = "LIST",

@@ -195,6 +195,7 @@ fn common(kind: Kind, args: &MeasureArgs) -> Result<Plan, Failure> {
     }
     plan.wait.clone_from(&args.wait);
     plan.hold_latency = args.hold_latency;
+    plan.sched = args.sched.clone().unwrap_or_default();
     plan.cpu = args.cpu.clone().unwrap_or_default();
     Ok(plan)
 }

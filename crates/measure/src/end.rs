@@ -463,6 +463,9 @@ impl Run<'_> {
     }
 
     fn exchange(&mut self, now: Nanos) -> Result<(), MeasureError> {
+        // In this order: a thread may end between the two looks, and what was sent must be said
+        // before the results, behind which the other end hears nothing more.
+        let all_done = self.end.lanes.iter().all(LaneHandle::is_finished);
         let sources_done = (self.end.lanes.iter())
             .filter(|lane| lane.part == Part::Source)
             .all(LaneHandle::is_finished);
@@ -484,7 +487,6 @@ impl Run<'_> {
                 self.end.wire.say(Sent { flows })?;
             }
         }
-        let all_done = self.end.lanes.iter().all(LaneHandle::is_finished);
         if all_done && self.progress.outcome.is_none() {
             self.collect();
             self.last_interval(now)?;

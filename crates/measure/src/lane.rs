@@ -12,7 +12,8 @@ use linerate_dialect::control::Token;
 use linerate_dialect::control::flow::{opening, read_answer};
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_host::sys::cpu::{self, ThreadUsage};
-use linerate_metric::plan::{Direction, Plan, Protocol, Wait};
+use linerate_host::sys::sched;
+use linerate_metric::plan::{Direction, Plan, Protocol, Sched, Wait};
 
 use crate::flow::{FlowOutcome, Part, Phase, Shared, Timeline};
 use crate::transport::{
@@ -60,6 +61,8 @@ pub struct LaneSpec {
     pub wait: Wait,
     /// The processor it stays on; `None`: wherever the scheduler puts it.
     pub cpu: Option<u32>,
+    /// Its scheduling class and priority.
+    pub sched: Sched,
     /// Its flows.
     pub flows: Vec<FlowSpec>,
 }
@@ -118,6 +121,8 @@ impl Gate {
 pub enum LaneError {
     /// It cannot run on that processor.
     Cpu(u32, io::Error),
+    /// It cannot be scheduled like that.
+    Sched(Sched, io::Error),
     /// A flow does not open.
     Open(io::Error),
     /// The far end does not answer over UDP.
@@ -245,6 +250,13 @@ fn prepare<W: Waiting>(spec: LaneSpec) -> Result<Prepared<W>, LaneError> {
     if let Some(cpu) = spec.cpu {
         cpu::pin(&[cpu]).map_err(|error| LaneError::Cpu(cpu, error))?;
     }
+    let sched = match spec.sched {
+        Sched::Inherited => Ok(()),
+        Sched::Nice(value) => sched::nice(value),
+        Sched::Fifo(priority) => sched::fifo(priority),
+        Sched::RoundRobin(priority) => sched::round_robin(priority),
+    };
+    sched.map_err(|error| LaneError::Sched(spec.sched, error))?;
     let plan = &spec.plan;
     let payload = plan.payload_bytes as usize;
     // Datagrams up to the largest come whole; a stream offers the room it was told to.

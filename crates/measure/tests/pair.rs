@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use linerate_measure::{Client, Family, MeasureError, Server, ServerOptions};
 use linerate_metric::event::{Event, What};
 use linerate_metric::exit;
-use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol, UdpOffload, Wait};
+use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol, Sched, UdpOffload, Wait};
 use linerate_metric::record::Record;
 
 struct Far {
@@ -576,5 +576,18 @@ fn sockets_get_what_was_asked_for() {
     assert_eq!(receiver.receive_buffer_bytes, Some(120_000));
     let mss = sender.tcp.as_ref().unwrap().mss_bytes;
     assert!((900..=1_000).contains(&mss), "{mss}");
+    far.end().unwrap();
+}
+
+#[test]
+fn scheduling_needs_a_grant_at_the_far_end() {
+    let far = Far::start(false);
+    let mut plan = far.plan(Kind::Latency, Protocol::Udp);
+    plan.sched = Ends::both(Sched::Fifo(1));
+    let stop = AtomicBool::new(false);
+    let error = client(plan.clone()).run(&stop, &mut |_| {}).unwrap_err();
+    assert_eq!(error.exit_code(), exit::MISSING, "{error}");
+    plan.sched = Ends::both(Sched::Nice(5));
+    assert!(run(plan).summary.round_trips.unwrap() > 0);
     far.end().unwrap();
 }

@@ -150,6 +150,84 @@ impl FromStr for Wait {
     }
 }
 
+/// Scheduling class and priority of measuring threads. Written as on the command line: `fifo:80`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(into = "String", try_from = "String")]
+#[schemars(with = "String")]
+pub enum Sched {
+    /// As the process was started.
+    #[default]
+    Inherited,
+    /// SCHED_OTHER with this nice value, -20 to 19.
+    Nice(i8),
+    /// SCHED_FIFO with this priority, 1 to 99.
+    Fifo(u8),
+    /// SCHED_RR with this priority, 1 to 99.
+    RoundRobin(u8),
+}
+
+impl Sched {
+    /// Whether it runs before everything that is not real-time.
+    #[must_use]
+    pub fn is_real_time(self) -> bool {
+        matches!(self, Self::Fifo(_) | Self::RoundRobin(_))
+    }
+}
+
+impl fmt::Display for Sched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Inherited => f.pad("inherited"),
+            Self::Nice(value) => f.pad(&format!("nice:{value}")),
+            Self::Fifo(priority) => f.pad(&format!("fifo:{priority}")),
+            Self::RoundRobin(priority) => f.pad(&format!("rr:{priority}")),
+        }
+    }
+}
+
+impl FromStr for Sched {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let refused = || {
+            format!(
+                "`{text}` is no scheduling: nice:-20 to nice:19, fifo:1 to fifo:99, rr:1 to rr:99"
+            )
+        };
+        let priority = |value: &str| {
+            let value = value.parse().ok();
+            value
+                .filter(|value| (1..=99).contains(value))
+                .ok_or_else(refused)
+        };
+        match text.split_once(':') {
+            None if text == "inherited" => Ok(Self::Inherited),
+            Some(("nice", value)) => {
+                let value = value.parse().ok();
+                let value = value.filter(|value| (-20..=19).contains(value));
+                value.map(Self::Nice).ok_or_else(refused)
+            }
+            Some(("fifo", value)) => priority(value).map(Self::Fifo),
+            Some(("rr", value)) => priority(value).map(Self::RoundRobin),
+            _ => Err(refused()),
+        }
+    }
+}
+
+impl From<Sched> for String {
+    fn from(sched: Sched) -> Self {
+        sched.to_string()
+    }
+}
+
+impl TryFrom<String> for Sched {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
 /// Processors by number, ascending and without repeats; empty means any.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
@@ -374,6 +452,9 @@ pub struct Plan {
     /// Processors of each end's threads, dealt in turn; empty: wherever the scheduler puts them.
     #[serde(default)]
     pub cpu: Ends<Cpus>,
+    /// Scheduling of each end's threads.
+    #[serde(default)]
+    pub sched: Ends<Sched>,
     /// UDP throughput: whether the kernel cuts what one call sends into datagrams (GSO) at the
     /// sender, and joins them for one receive call (GRO) at the receiver. Figures count datagrams.
     #[serde(default)]
@@ -421,6 +502,7 @@ impl Plan {
             source_port: None,
             wait: None,
             cpu: Ends::default(),
+            sched: Ends::default(),
             udp_offload: UdpOffload::default(),
             hold_latency: false,
             answer_timeout_ns: (kind == Kind::Latency).then_some(1_000_000_000),
@@ -491,6 +573,22 @@ mod tests {
         assert_eq!(timed.to_string().parse(), Ok(timed));
         for text in ["", "nap", "select:", "select:x", "block:1s"] {
             assert!(text.parse::<Wait>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn scheduling_reads_as_it_prints() {
+        for (text, sched) in [
+            ("fifo:80", Sched::Fifo(80)),
+            ("rr:99", Sched::RoundRobin(99)),
+            ("nice:-20", Sched::Nice(-20)),
+            ("inherited", Sched::Inherited),
+        ] {
+            assert_eq!(text.parse(), Ok(sched));
+            assert_eq!(sched.to_string(), text);
+        }
+        for text in ["fifo", "fifo:0", "fifo:100", "nice:20", "rr:x", ""] {
+            assert!(text.parse::<Sched>().is_err(), "{text}");
         }
     }
 

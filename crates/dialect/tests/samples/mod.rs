@@ -10,7 +10,9 @@ use linerate_dialect::control::{
 };
 use linerate_metric::event::Problem;
 use linerate_metric::facts::{Cpu, Host, Interface, Role};
-use linerate_metric::plan::{Cpus, Direction, Ends, Kind, Plan, Protocol, SocketPlan, UdpOffload, Wait};
+use linerate_metric::plan::{
+    Cpus, Direction, Ends, Kind, Plan, Protocol, Sched, SocketPlan, UdpOffload, Wait,
+};
 use linerate_metric::record::{
     CountedAt, CpuCost, Doubt, HistogramData, Interval, Loss, Quantiles, Socket, Stream, Summary,
     TcpState,
@@ -165,6 +167,10 @@ impl Source {
             cpu: Ends {
                 near: self.cpus(),
                 far: self.cpus(),
+            },
+            sched: Ends {
+                near: Sched::RoundRobin(99),
+                far: Sched::Nice(-20),
             },
             socket: SocketPlan {
                 send_buffer_bytes: self.maybe(Self::number),

@@ -6,6 +6,7 @@ pub mod cpuid;
 pub mod ethtool;
 pub mod ethtool_set;
 pub mod namespace;
+pub mod sched;
 pub mod signal;
 pub mod socket;
 pub mod timestamping;

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use linerate_dialect::control::{Accept, Bye, Connection, Frame, Propose, Start};
 use linerate_metric::event::What;
 use linerate_metric::facts::Role;
-use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol};
+use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol, Wait};
 use linerate_metric::record::{Doubt, Record};
 use socket2::{Domain, SockAddr, Socket, Type};
 
@@ -442,6 +442,18 @@ fn doubts_before(plan: &Plan, shares_cores: bool) -> Vec<Doubt> {
         doubts.push(Doubt::new(
             "shared-cores",
             format!("both ends run on this machine: {busy} busy threads on {usable} cores"),
+        ));
+    }
+    let spins = |wait: Wait| wait == Wait::Spin;
+    let throttled = plan.wait.as_ref().is_some_and(|wait| {
+        (plan.sched.near.is_real_time() && spins(wait.near))
+            || (plan.sched.far.is_real_time() && spins(wait.far))
+    });
+    if throttled {
+        doubts.push(Doubt::new(
+            "rt-throttle",
+            "a real-time thread that spins meets the kernel's throttle (kernel.sched_rt_runtime_us): \
+             holes of some 50 ms a second; use --wait block with it",
         ));
     }
     doubts

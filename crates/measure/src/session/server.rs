@@ -20,7 +20,7 @@ use linerate_host::knob::idle::IdleHold;
 use linerate_metric::event::{Event, Problem, What};
 use linerate_metric::exit;
 use linerate_metric::facts::{Host, Role};
-use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol};
+use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol, Sched};
 use mio::net::{TcpListener as MioListener, TcpStream as MioStream, UdpSocket as MioUdp};
 use mio::{Events, Interest, Poll, Token as Key};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -80,6 +80,8 @@ pub struct ServerOptions {
 pub enum Grant {
     /// Keep the cores from halting.
     Idle,
+    /// Run its threads at a scheduling class and priority of its choice.
+    Sched,
 }
 
 impl std::str::FromStr for Grant {
@@ -88,7 +90,8 @@ impl std::str::FromStr for Grant {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "idle" => Ok(Self::Idle),
-            _ => Err(format!("`{text}` cannot be granted: idle")),
+            "sched" => Ok(Self::Sched),
+            _ => Err(format!("`{text}` cannot be granted: sched, idle")),
         }
     }
 }
@@ -735,6 +738,17 @@ impl Session<'_> {
     ) -> Result<Agreed, MeasureError> {
         setup::check_congestion_control(&plan)?;
         let refused = setup::settle_udp_offload(&mut plan, Role::Server)?;
+        // To be nicer than others takes nothing from them.
+        let takes = !matches!(plan.sched.far, Sched::Inherited | Sched::Nice(0..));
+        if takes && !self.house.grants.contains(&Grant::Sched) {
+            return Err(MeasureError::OptionRefused {
+                option: format!("--sched {}", plan.sched),
+                why: "it does not let clients choose how its threads are scheduled".to_owned(),
+                next_step: "start it as root with `linerate server --grant sched`, or ask for \
+                            this end alone: --sched CLASS/inherited"
+                    .to_owned(),
+            });
+        }
         // On the client's own machine its hold is enough.
         let hold = if plan.hold_latency && !shares_cores {
             if !self.house.grants.contains(&Grant::Idle) {

@@ -208,6 +208,10 @@ pub fn prepare(
             part,
             wait: manner.of(part, plan.kind),
             cpu: (!cpus.is_empty()).then(|| cpus[number % cpus.len()]),
+            sched: match role {
+                Role::Client => plan.sched.near,
+                Role::Server => plan.sched.far,
+            },
             flows: specs,
         };
         result = start(spec, &mut lanes);
@@ -280,6 +284,13 @@ fn lane_error(error: LaneError, plan: &Plan) -> MeasureError {
             option: format!("--cpu {cpu}"),
             why: format!("the thread cannot run there ({error})"),
             next_step: "choose another processor".to_owned(),
+        },
+        LaneError::Sched(sched, error) => MeasureError::OptionRefused {
+            option: format!("--sched {sched}"),
+            why: format!("this user may not have that ({error})"),
+            next_step:
+                "run as root, or give the user limits in /etc/security/limits.conf (rtprio, nice)"
+                    .to_owned(),
         },
         LaneError::Open(error) => match error.raw_os_error() {
             // "Address already in use", "cannot assign".
