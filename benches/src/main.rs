@@ -1,1 +1,187 @@
-fn main() {}
+//! `make bench`: interleaved pairs of linerate and what it is compared with, on two hosts of a lab.
+//!
+//! Settings come from the environment, so that `make bench ONLY=… PAIRS=…` hands them on:
+//! `ONLY=name,…` (a name or a folder of names), `PAIRS=n`, `LONG=1`, `DETAIL=1` (each pair).
+#![forbid(unsafe_code)]
+
+mod ground;
+mod outcome;
+mod pairs;
+mod peer;
+mod process;
+mod row;
+mod rows;
+mod setting;
+mod trouble;
+
+use std::process::ExitCode;
+
+use ground::Ground;
+use outcome::{Outcome, Table, write_results};
+use row::{ROWS, Row};
+use trouble::Trouble;
+
+/// All marks hold, or cannot be judged here.
+const EXIT_OK: u8 = 0;
+/// A mark does not hold.
+const EXIT_MISSED: u8 = 1;
+/// Something kept rows from being measured.
+const EXIT_BROKEN: u8 = 2;
+
+/// Pairs of a row unless PAIRS says otherwise: they tell 2 % of a round trip and 5 % of a throughput.
+const DEFAULT_PAIRS: usize = 10;
+
+/// What was asked for.
+struct Asked {
+    rows: Vec<&'static Row>,
+    pairs: usize,
+    long: bool,
+    /// Whether each pair is printed.
+    detail: bool,
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(code) = rows::memory::as_subject(&words) {
+        return code;
+    }
+    match bench() {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(EXIT_BROKEN)
+        }
+    }
+}
+
+fn bench() -> Result<u8, Trouble> {
+    let asked = asked(|name| std::env::var(name).ok())?;
+    // Before the first thread: only a process with one can enter a user namespace.
+    if !linerate_lab::privileged() {
+        linerate_lab::enter_user_namespace()?;
+    }
+    let ground = Ground::build()?;
+    setting::print(&ground);
+    let table = Table::of(asked.rows.iter().copied());
+    table.print_head();
+    let (mut outcomes, mut broken): (Vec<Outcome>, bool) = (Vec::new(), false);
+    for row in asked.rows {
+        let wanted = row.most_pairs.map_or(asked.pairs, |n| n.min(asked.pairs));
+        let ran = if row.long && !asked.long {
+            Err(Trouble::skip("takes long: ask for it with LONG=1"))
+        } else {
+            pairs::run(row, &ground, wanted)
+        };
+        match ran {
+            Ok(measured) => {
+                let outcome = Outcome::of(row, &measured);
+                table.print(&outcome);
+                outcomes.push(outcome);
+                if asked.detail {
+                    measured.print_pairs();
+                }
+            }
+            Err(Trouble::Skip { why }) => table.print_skipped(row, &why),
+            Err(error) => {
+                broken = true;
+                table.print_skipped(row, &format!("not measured: {error}"));
+            }
+        }
+        for note in ground.take_notes() {
+            println!("  {note}");
+        }
+        // After each row: what was measured survives whatever comes next.
+        write_results(&outcomes)?;
+    }
+    Ok(conclude(&outcomes, broken))
+}
+
+fn conclude(outcomes: &[Outcome], broken: bool) -> u8 {
+    println!("\nwritten: {}", outcome::RESULTS);
+    let missed: Vec<&str> = (outcomes.iter())
+        .filter(|outcome| outcome.holds == Some(false))
+        .map(|outcome| outcome.name)
+        .collect();
+    if !missed.is_empty() {
+        println!("marks that do not hold: {}", missed.join(", "));
+        EXIT_MISSED
+    } else if broken {
+        EXIT_BROKEN
+    } else {
+        EXIT_OK
+    }
+}
+
+fn asked(variable: impl Fn(&str) -> Option<String>) -> Result<Asked, Trouble> {
+    let set = |name| variable(name).filter(|value| !value.trim().is_empty());
+    let flag = |name| set(name).is_some_and(|value| value != "0");
+    let pairs = match set("PAIRS") {
+        None => DEFAULT_PAIRS,
+        Some(text) => (text.trim().parse().ok())
+            .filter(|&pairs| pairs > 0)
+            .ok_or_else(|| {
+                Trouble::usage(format!(
+                    "PAIRS={text} is no number of pairs: give 1 or more"
+                ))
+            })?,
+    };
+    let rows = match set("ONLY") {
+        None => ROWS.iter().collect(),
+        Some(names) => chosen(&names)?,
+    };
+    Ok(Asked {
+        rows,
+        pairs,
+        long: flag("LONG"),
+        detail: flag("DETAIL"),
+    })
+}
+
+/// The rows that a list of names means, in the order of the table.
+fn chosen(names: &str) -> Result<Vec<&'static Row>, Trouble> {
+    let names: Vec<&str> = (names.split(','))
+        .map(str::trim)
+        .filter(|name| !name.is_empty())
+        .collect();
+    if let Some(name) = names.iter().find(|n| !ROWS.iter().any(|row| row.is(n))) {
+        let known: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
+        return Err(Trouble::usage(format!(
+            "ONLY={name} names no row: choose among {}",
+            known.join(", ")
+        )));
+    }
+    let is_asked = |row: &&Row| names.iter().any(|name| row.is(name));
+    Ok(ROWS.iter().filter(is_asked).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(only: &str) -> Vec<&'static str> {
+        let rows = chosen(only).unwrap();
+        rows.iter().map(|row| row.name).collect()
+    }
+
+    #[test]
+    fn names_choose_rows_in_the_order_of_the_table() {
+        assert_eq!(names("throughput/udp/1472B"), ["throughput/udp/1472B"]);
+        let both = ["throughput/udp/1472B", "latency/udp/1024B/blocking"];
+        assert_eq!(names("latency/udp/1024B/blocking, throughput/udp"), both);
+        assert!(chosen("throughput/tc").is_err());
+        assert!(chosen("memory,nonsense").is_err());
+    }
+
+    #[test]
+    fn settings_are_checked() {
+        let with = |name: &'static str, value: &'static str| {
+            asked(move |asked| (asked == name).then(|| value.to_owned()))
+        };
+        assert_eq!(with("PAIRS", "4").unwrap().pairs, 4);
+        assert_eq!(with("PAIRS", "").unwrap().pairs, DEFAULT_PAIRS);
+        assert!(with("PAIRS", "0").is_err());
+        assert!(with("LONG", "1").unwrap().long);
+        assert!(!with("LONG", "0").unwrap().long);
+        assert_eq!(with("ONLY", "").unwrap().rows.len(), ROWS.len());
+    }
+}

@@ -1,0 +1,262 @@
+//! Interleaved pairs, and which of them can be compared.
+
+use std::io::{IsTerminal, Write};
+
+use linerate_host::doctor::cache_line::{NEAR_BELOW, cache_line_round_trip};
+use linerate_host::knob::idle::{IdleHold, idle_hold};
+use linerate_host::steal::Ticks;
+use serde::Serialize;
+
+use crate::ground::Ground;
+use crate::row::Row;
+use crate::trouble::Trouble;
+
+/// Pairs tried for each that is wanted, before the machine is found too restless.
+const PATIENCE: usize = 3;
+
+/// Runs that may fail in a row's time before the row is given up.
+const FAILURES: usize = 2;
+
+/// Whether the two cores share a cache at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// A cache line is there and back in 250 ns.
+    Near,
+    /// It takes longer.
+    Far,
+}
+
+impl State {
+    fn of(line_ns: u64) -> Self {
+        if u128::from(line_ns) <= NEAR_BELOW.as_nanos() {
+            Self::Near
+        } else {
+            Self::Far
+        }
+    }
+}
+
+/// One pair, run one right after the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Pair {
+    /// Ours, in the row's unit.
+    pub ours: f64,
+    /// What it is compared with.
+    pub theirs: f64,
+    /// Cache-line round trip before, between and after, in ns; `None` where it was not looked at.
+    pub line_ns: Option<[u64; 3]>,
+}
+
+impl Pair {
+    /// The machine's state; `None` when it changed meanwhile.
+    fn state(&self) -> Option<State> {
+        let [before, between, after] = self.line_ns?.map(State::of);
+        (before == between && between == after).then_some(before)
+    }
+}
+
+/// What became of a row.
+#[derive(Debug)]
+pub struct Measured {
+    /// The pairs that count, all of one state.
+    pub pairs: Vec<Pair>,
+    /// That state; `None` for a row that is not about speed.
+    pub state: Option<State>,
+    /// Pairs that were run.
+    pub tried: usize,
+    /// Share of processor time stolen meanwhile, 0 to 1.
+    pub steal: Option<f64>,
+    /// Whether the machine was as the row needs it.
+    pub fit: bool,
+}
+
+impl Measured {
+    /// Prints the pairs that count.
+    pub fn print_pairs(&self) {
+        for Pair {
+            ours,
+            theirs,
+            line_ns,
+        } in &self.pairs
+        {
+            println!(
+                "  {ours:>10.3} / {theirs:>10.3} = {:.3}  {:?}",
+                ours / theirs,
+                line_ns.unwrap_or_default(),
+            );
+        }
+    }
+}
+
+/// Measures a row until there are enough pairs of one state.
+pub fn run(row: &Row, ground: &Ground, wanted: usize) -> Result<Measured, Trouble> {
+    (row.needs)(ground)?;
+    let hold = row.speed.then(|| hold(ground)).flatten();
+    let ticks = Ticks::now();
+    let (mut pairs, mut failures) = (Vec::new(), 0);
+    if row.speed {
+        show(row, "warming up");
+        (row.ours)(ground)?;
+        (row.theirs)(ground)?;
+    }
+    let mut before = line(row, ground);
+    while pairs.len() < wanted * PATIENCE && largest(&pairs, row.speed).1 < wanted {
+        show(row, &format!("pair {}", pairs.len() + 1));
+        match pair(row, ground, pairs.len(), before) {
+            Ok(pair) => {
+                before = pair.line_ns.map(|[_, _, after]| after);
+                pairs.push(pair);
+            }
+            // One failed run says little on a busy machine.
+            Err(error @ Trouble::Program { .. }) if failures < FAILURES => {
+                failures += 1;
+                ground.note(format!("repeated a pair: {error}"));
+                before = line(row, ground);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    show(row, "");
+    let tried = pairs.len();
+    let (state, _) = largest(&pairs, row.speed);
+    if row.speed {
+        pairs.retain(|pair| pair.state().is_some() && pair.state() == state);
+    }
+    let steal = Ticks::now()
+        .zip(ticks)
+        .and_then(|(now, before)| now.stolen_since(&before));
+    if pairs.is_empty() {
+        return Err(Trouble::program(
+            "this machine",
+            format!("it changed its state within each of {tried} pairs: try again"),
+        ));
+    }
+    Ok(Measured {
+        pairs,
+        state,
+        tried,
+        steal,
+        fit: hold.is_some() || !row.speed,
+    })
+}
+
+/// One pair; every second one the other way round, so that a drift favours neither side.
+fn pair(row: &Row, ground: &Ground, number: usize, before: Option<u64>) -> Result<Pair, Trouble> {
+    let ours_first = number.is_multiple_of(2);
+    let (first, second) = if ours_first {
+        (row.ours, row.theirs)
+    } else {
+        (row.theirs, row.ours)
+    };
+    let one = first(ground)?;
+    let between = line(row, ground);
+    let other = second(ground)?;
+    let after = line(row, ground);
+    let (ours, theirs) = if ours_first {
+        (one, other)
+    } else {
+        (other, one)
+    };
+    Ok(Pair {
+        ours,
+        theirs,
+        line_ns: match (before, between, after) {
+            (Some(before), Some(between), Some(after)) => Some([before, between, after]),
+            _ => None,
+        },
+    })
+}
+
+fn line(row: &Row, ground: &Ground) -> Option<u64> {
+    let [near, far] = ground.cpus;
+    let time = row
+        .speed
+        .then(|| cache_line_round_trip(near, far))
+        .flatten()?;
+    u64::try_from(time.as_nanos()).ok()
+}
+
+fn hold(ground: &Ground) -> Option<IdleHold> {
+    match idle_hold() {
+        Ok(hold) => Some(hold),
+        Err(error) => {
+            ground.note(format!(
+                "not judged, because idle states could not be held off: {error}"
+            ));
+            None
+        }
+    }
+}
+
+/// The state with the most pairs, and how many.
+fn largest(pairs: &[Pair], speed: bool) -> (Option<State>, usize) {
+    if !speed {
+        return (None, pairs.len());
+    }
+    let count = |state| {
+        let of_it = pairs.iter().filter(|pair| pair.state() == Some(state));
+        of_it.count()
+    };
+    let (near, far) = (count(State::Near), count(State::Far));
+    if near >= far {
+        (Some(State::Near), near)
+    } else {
+        (Some(State::Far), far)
+    }
+}
+
+/// Progress on a terminal, between runs only.
+fn show(row: &Row, text: &str) {
+    let mut out = std::io::stderr();
+    if out.is_terminal() {
+        let line = if text.is_empty() {
+            String::new()
+        } else {
+            format!("{}: {text}", row.name)
+        };
+        let _ = write!(out, "\r{line:<60}\r");
+        let _ = out.flush();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(line_ns: [u64; 3]) -> Pair {
+        Pair {
+            ours: 1.0,
+            theirs: 1.0,
+            line_ns: Some(line_ns),
+        }
+    }
+
+    #[test]
+    fn a_pair_has_a_state_only_when_it_never_changed() {
+        for (line_ns, want) in [
+            ([110, 120, 250], Some(State::Near)),
+            ([500, 480, 251], Some(State::Far)),
+            ([110, 500, 110], None),
+            ([110, 110, 500], None),
+        ] {
+            assert_eq!(pair(line_ns).state(), want, "{line_ns:?}");
+        }
+        let unknown = Pair {
+            line_ns: None,
+            ..pair([0; 3])
+        };
+        assert_eq!(unknown.state(), None);
+    }
+
+    #[test]
+    fn the_state_with_most_pairs_is_told() {
+        let (near, far, both) = (pair([110; 3]), pair([500; 3]), pair([110, 500, 500]));
+        assert_eq!(
+            largest(&[near, far, far, both], true),
+            (Some(State::Far), 2)
+        );
+        assert_eq!(largest(&[near, far, both], true), (Some(State::Near), 1));
+        assert_eq!(largest(&[near, far, both], false), (None, 3));
+    }
+}

@@ -1,0 +1,59 @@
+//! Stock iperf3.
+
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::ground::Ground;
+use crate::process::Program;
+use crate::trouble::Trouble;
+
+/// Its own default; the lab's hosts have all their ports free.
+const PORT: &str = "5201";
+
+/// How long it may take to start, or to end.
+const MOMENT: Duration = Duration::from_secs(10);
+
+/// Says how to get it where it is not installed.
+pub fn installed(ground: &Ground) -> Result<(), Trouble> {
+    match ground.iperf3 {
+        Some(_) => Ok(()),
+        None => Err(Trouble::skip(
+            "needs iperf3: install it with `apt-get install iperf3`",
+        )),
+    }
+}
+
+/// Goodput at the receiver, in Gb/s.
+pub fn goodput(ground: &Ground, words: &str) -> Result<f64, Trouble> {
+    let mut command = Command::new("iperf3");
+    // Ends by itself when this process is killed before the client comes.
+    command.args(["-s", "-1", "-p", PORT, "-i", "0", "--forceflush"]);
+    command.args(["--idle-timeout", "30"]);
+    let mut server = Program::start(ground.server()?, None, &mut command)?;
+    server.wait_for("listening", MOMENT)?;
+    let [near, far] = ground.cpus;
+    let mut command = Command::new("iperf3");
+    command
+        .args([
+            "-c",
+            &ground.far()?.to_string(),
+            "-p",
+            PORT,
+            "-i",
+            "0",
+            "-J",
+        ])
+        .args(["-A", &format!("{near},{far}")])
+        .args(words.split_whitespace());
+    let text = Program::start(ground.client()?, None, &mut command)?.finish(3 * MOMENT)?;
+    server.finish(MOMENT)?;
+    let result: Value = serde_json::from_str(&text)
+        .map_err(|error| Trouble::program("iperf3", format!("its result is no JSON: {error}")))?;
+    let goodput = result.pointer("/end/sum_received/bits_per_second");
+    let goodput = goodput.and_then(Value::as_f64);
+    goodput
+        .map(|bits| bits / 1e9)
+        .ok_or_else(|| Trouble::program("iperf3", "its result has no figure of the receiver"))
+}

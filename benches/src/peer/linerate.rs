@@ -1,0 +1,57 @@
+//! Ours: a server for one test, and a client that gives its record.
+
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::ground::Ground;
+use crate::process::Program;
+use crate::trouble::Trouble;
+
+/// How long a server may take to start.
+const START: Duration = Duration::from_secs(10);
+
+/// Starts a server for one test; gives its port.
+pub fn serve(ground: &Ground) -> Result<(Program, String), Trouble> {
+    let mut command = Command::new(&ground.linerate);
+    command.args(["server", "-1", "-p", "0", "-q", "--no-store"]);
+    let mut server = Program::start(ground.server()?, None, &mut command)?;
+    let line = server.wait_for("READY", START)?;
+    let port = line
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix("port="));
+    let port =
+        port.ok_or_else(|| Trouble::program("linerate server", "its READY line has no port"));
+    Ok((server, port?.to_owned()))
+}
+
+/// A client's command line against that server, on the cores of the bench.
+pub fn client(ground: &Ground, port: &str, words: &str) -> Result<Command, Trouble> {
+    let [near, far] = ground.cpus;
+    let mut words = words.split_whitespace();
+    let mut command = Command::new(&ground.linerate);
+    command
+        .args(words.next())
+        .arg(ground.far()?.to_string())
+        .args(["-p", port, "--json", "--no-store"])
+        .args(["--cpu", &format!("{near}/{far}")])
+        .args(words);
+    Ok(command)
+}
+
+/// Runs a test and gives its record.
+pub fn run(ground: &Ground, words: &str, limit: Duration) -> Result<Value, Trouble> {
+    let (server, port) = serve(ground)?;
+    let mut command = client(ground, &port, words)?;
+    let text = Program::start(ground.client()?, None, &mut command)?.finish(limit)?;
+    server.finish(START)?;
+    serde_json::from_str(&text)
+        .map_err(|error| Trouble::program("linerate", format!("its record is no JSON: {error}")))
+}
+
+/// A figure of a record.
+pub fn figure(record: &Value, pointer: &str) -> Result<f64, Trouble> {
+    let value = record.pointer(pointer).and_then(Value::as_f64);
+    value.ok_or_else(|| Trouble::program("linerate", format!("its record has no {pointer}")))
+}

@@ -1,0 +1,57 @@
+//! The setting above the table: figures mean little without it.
+
+use std::fs;
+
+use jiff::Zoned;
+use linerate_host::snapshot;
+
+use crate::ground::{Ground, version_of};
+
+/// Prints it.
+pub fn print(ground: &Ground) {
+    let host = snapshot::host();
+    let unknown = || "unknown".to_owned();
+    let [near, far] = ground.cpus;
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split_whitespace().next().unwrap_or("unknown");
+    let lines = [
+        ("date", Zoned::now().strftime("%F %T %Z").to_string()),
+        ("kernel", host.kernel.unwrap_or_else(unknown)),
+        (
+            "processor",
+            format!(
+                "{}, {} usable{}; client on {near}, server on {far}",
+                host.cpu.model.unwrap_or_else(unknown),
+                host.cpu
+                    .usable
+                    .map_or_else(unknown, |usable| usable.to_string()),
+                (host.cpu.hypervisor).map_or(String::new(), |name| format!(" under {name}")),
+            ),
+        ),
+        ("load before", load.to_owned()),
+        (
+            "link",
+            "two network namespaces, one veth pair, MTU 1500".to_owned(),
+        ),
+        (
+            "TCP",
+            format!("{} for both sides", ground.congestion_control),
+        ),
+        (
+            "idle states",
+            "held off through /dev/cpu_dma_latency for both sides of rows about speed".to_owned(),
+        ),
+        (
+            "peers",
+            format!(
+                "{}; {}",
+                ground.iperf3.as_deref().unwrap_or("no iperf3"),
+                version_of("cc").as_deref().unwrap_or("no C compiler"),
+            ),
+        ),
+    ];
+    for (name, value) in lines {
+        println!("{name:<12}{value}");
+    }
+    println!();
+}
