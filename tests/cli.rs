@@ -1,0 +1,85 @@
+//! What people read before they measure anything: golden files. After a wanted change:
+//! `INSTA_UPDATE=always cargo test -p linerate --test cli`.
+
+mod common;
+
+use common::Room;
+use insta::assert_snapshot;
+
+/// Every text that a help request can print, and the words that ask for it.
+const PAGES: &[(&str, &str)] = &[
+    ("welcome", ""),
+    ("help", "--help"),
+    ("help_demo", "demo --help"),
+    ("help_server", "server --help"),
+    ("help_throughput", "throughput --help"),
+    ("help_latency", "latency --help"),
+    ("help_lab", "lab --help"),
+    ("help_lab_up", "lab up --help"),
+    ("help_lab_exec", "lab exec --help"),
+    ("help_lab_list", "lab list --help"),
+    ("help_lab_down", "lab down --help"),
+    ("help_doctor", "doctor --help"),
+];
+
+#[test]
+fn pages() {
+    let room = Room::new();
+    for (name, words) in PAGES {
+        let page = room.run(words).expect(0);
+        assert_eq!(page.stderr, "", "{words}");
+        for line in page.stdout.lines() {
+            assert!(line.chars().count() <= 100, "too wide: {line}");
+        }
+        assert_snapshot!(*name, page.stdout);
+    }
+}
+
+/// A command that is added without a golden page, or without examples, is found here.
+#[test]
+fn every_command_has_a_page_with_examples() {
+    let room = Room::new();
+    let mut waiting = vec![String::new()];
+    while let Some(words) = waiting.pop() {
+        let asked = format!("{words} --help");
+        let asked = asked.trim();
+        let page = room.run(asked).expect(0).stdout;
+        assert!(
+            PAGES.iter().any(|(_, words)| *words == asked),
+            "`{asked}` has no golden file"
+        );
+        let commands = page
+            .lines()
+            .skip_while(|line| *line != "Commands:")
+            .skip(1)
+            .take_while(|line| line.starts_with("  "))
+            .filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next())
+            .filter(|command| *command != "help");
+        let found: Vec<_> = commands.map(|name| format!("{words} {name}")).collect();
+        assert!(
+            page.contains("Examples") || matches!(asked, "lab list --help" | "lab down --help"),
+            "`{asked}` shows no example"
+        );
+        waiting.extend(found);
+    }
+}
+
+#[test]
+fn short_help_and_version() {
+    let room = Room::new();
+    let long = room.run("--help").expect(0).stdout;
+    assert_eq!(room.run("-h").expect(0).stdout, long);
+    let version = format!("linerate {}\n", env!("CARGO_PKG_VERSION"));
+    for words in ["-V", "--version"] {
+        assert_eq!(room.run(words).expect(0).stdout, version, "{words}");
+    }
+}
+
+#[test]
+fn completions() {
+    let room = Room::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = room.run(&format!("completions {shell}")).expect(0).stdout;
+        assert!(script.contains("throughput"), "{shell}: {script}");
+    }
+}

@@ -1,0 +1,428 @@
+//! What tests of the real binary share: clean surroundings, time limits, and servers that die with
+//! their test.
+#![allow(
+    dead_code,
+    unused_imports,
+    unused_macros,
+    reason = "every test file is a program of its own and uses its part of this"
+)]
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The binary that is tested.
+pub const LINERATE: &str = env!("CARGO_BIN_EXE_linerate");
+
+/// No command of a test takes longer, however busy the machine is.
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// The user that owns nothing.
+const NOBODY: u32 = 65534;
+
+/// Says why a test does not run here. `tests/run` collects these lines.
+macro_rules! skip {
+    ($($why:tt)*) => {{
+        println!("skipped: {}", format_args!($($why)*));
+        return;
+    }};
+}
+pub(crate) use skip;
+
+/// Whether this process is root.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// A folder of its own for a test: home, store and working folder of its commands.
+pub struct Room {
+    folder: TempDir,
+    nobody: bool,
+}
+
+impl Room {
+    pub fn new() -> Self {
+        Self {
+            folder: tempfile::tempdir().expect("a temporary folder"),
+            nobody: false,
+        }
+    }
+
+    /// The same for an ordinary user: as it is, or become one. `None`: only root can become another.
+    pub fn ordinary() -> Option<Self> {
+        let mut room = Self::new();
+        if !is_root() {
+            return Some(room);
+        }
+        let owner = (Some(NOBODY), Some(NOBODY));
+        std::os::unix::fs::chown(room.path(), owner.0, owner.1).ok()?;
+        // The checkout may lie where nobody else can read.
+        let copy = room.path().join("linerate");
+        fs::copy(LINERATE, &copy).expect("room for a copy of the binary");
+        room.nobody = true;
+        let runs = room
+            .command("true", [""; 0])
+            .status()
+            .is_ok_and(|status| status.success());
+        runs.then_some(room)
+    }
+
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The binary as the commands of this room start it.
+    pub fn binary(&self) -> PathBuf {
+        if self.nobody {
+            self.path().join("linerate")
+        } else {
+            LINERATE.into()
+        }
+    }
+
+    /// Any command, with nothing in its environment that could change what it does.
+    pub fn command<A: AsRef<OsStr>>(
+        &self,
+        program: impl AsRef<OsStr>,
+        args: impl IntoIterator<Item = A>,
+    ) -> Command {
+        let mut command = Command::new(program);
+        command
+            .args(args)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOME", self.path())
+            .env("XDG_DATA_HOME", self.path().join("data"))
+            .current_dir(self.path())
+            .stdin(Stdio::null());
+        if self.nobody {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        command
+    }
+
+    /// `linerate` with these words.
+    pub fn linerate(&self, words: &str) -> Command {
+        self.command(self.binary(), words.split_whitespace())
+    }
+
+    /// Runs `linerate` with these words to its end.
+    pub fn run(&self, words: &str) -> Finished {
+        finish(&mut self.linerate(words))
+    }
+
+    /// Starts `linerate server` on a free port.
+    pub fn server(&self, words: &str) -> Server {
+        Server::start(&mut self.linerate(&format!("server -p 0 {words}")))
+    }
+
+    /// The documents in the store.
+    pub fn stored(&self) -> Vec<Value> {
+        let folder = self.path().join("data/linerate/runs");
+        let mut files: Vec<_> = fs::read_dir(folder)
+            .into_iter()
+            .flatten()
+            .map(|entry| entry.expect("an entry").path())
+            .collect();
+        files.sort();
+        files
+            .iter()
+            .map(|file| {
+                let text = fs::read_to_string(file).expect("a stored document");
+                serde_json::from_str(&text).unwrap_or_else(|error| panic!("{file:?}: {error}"))
+            })
+            .collect()
+    }
+}
+
+/// A command that has ended.
+#[derive(Debug)]
+pub struct Finished {
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Finished {
+    /// Its exit code.
+    pub fn code(&self) -> i32 {
+        self.status.code().unwrap_or_else(|| panic!("{self:#?}"))
+    }
+
+    /// Panics with all it said unless it ended with this code.
+    #[track_caller]
+    pub fn expect(self, code: i32) -> Self {
+        assert_eq!(self.status.code(), Some(code), "{self:#?}");
+        self
+    }
+
+    /// The one JSON document on its standard output.
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|error| panic!("not one document ({error}): {self:#?}"))
+    }
+
+    /// The JSON documents on its standard output, one a line.
+    #[track_caller]
+    pub fn json_lines(&self) -> Vec<Value> {
+        self.stdout
+            .lines()
+            .map(|line| {
+                serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
+            })
+            .collect()
+    }
+}
+
+/// A running command; it is killed when its test forgets it or fails.
+pub struct Running {
+    child: Child,
+    stdout: Option<JoinHandle<String>>,
+    stderr: Option<JoinHandle<String>>,
+    /// Its lines as they come.
+    lines: Receiver<String>,
+}
+
+impl Running {
+    pub fn start(command: &mut Command) -> Self {
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let (sink, lines) = channel();
+        let out = BufReader::new(child.stdout.take().expect("it is piped"));
+        let stdout = std::thread::spawn(move || {
+            let mut all = String::new();
+            for line in out.lines().map_while(Result::ok) {
+                all.push_str(&line);
+                all.push('\n');
+                let _ = sink.send(line);
+            }
+            all
+        });
+        let mut err = child.stderr.take().expect("it is piped");
+        let stderr = std::thread::spawn(move || {
+            let mut all = Vec::new();
+            let _ = err.read_to_end(&mut all);
+            String::from_utf8_lossy(&all).into_owned()
+        });
+        Self {
+            child,
+            stdout: Some(stdout),
+            stderr: Some(stderr),
+            lines,
+        }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal by its number.
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).expect("it runs");
+    }
+
+    pub fn interrupt(&self) {
+        self.signal(rustix::process::Signal::INT);
+    }
+
+    /// The next line on standard output that `wanted` likes; it is given back.
+    #[track_caller]
+    pub fn line(&mut self, wanted: impl Fn(&str) -> bool) -> String {
+        let end = Instant::now() + LIMIT;
+        loop {
+            match self
+                .lines
+                .recv_timeout(end.saturating_duration_since(Instant::now()))
+            {
+                Ok(line) if wanted(&line) => return line,
+                Ok(_) => {}
+                Err(_) => {
+                    let _ = self.child.kill();
+                    let finished = self.collect();
+                    panic!("the line did not come: {finished:#?}");
+                }
+            }
+        }
+    }
+
+    /// Waits until the test that it runs has begun, as its own lines (`--json-stream`) tell.
+    pub fn started(&mut self) {
+        self.line(|line| line.contains(r#""event":"started""#));
+    }
+
+    /// Waits for its end.
+    #[track_caller]
+    pub fn wait(mut self) -> Finished {
+        let end = Instant::now() + LIMIT;
+        while self
+            .child
+            .try_wait()
+            .expect("a child can be asked")
+            .is_none()
+        {
+            if Instant::now() > end {
+                let _ = self.child.kill();
+                let finished = self.collect();
+                panic!("still running after {LIMIT:?}: {finished:#?}");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.collect()
+    }
+
+    fn collect(&mut self) -> Finished {
+        let status = self.child.wait().expect("a child can be waited for");
+        let text = |thread: &mut Option<JoinHandle<String>>| {
+            let thread = thread.take().expect("collected once");
+            thread.join().expect("a reader does not panic")
+        };
+        Finished {
+            status,
+            stdout: text(&mut self.stdout),
+            stderr: text(&mut self.stderr),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs a command to its end.
+#[track_caller]
+pub fn finish(command: &mut Command) -> Finished {
+    Running::start(command).wait()
+}
+
+/// Whether a command is there and can do this.
+pub fn works(command: &mut Command) -> Result<(), String> {
+    match command.output() {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(format!(
+            "{command:?}: {}{}",
+            String::from_utf8_lossy(&output.stderr).trim(),
+            match output.status.signal() {
+                Some(signal) => format!("(signal {signal})"),
+                None => String::new(),
+            }
+        )),
+        Err(error) => Err(format!("{command:?}: {error}")),
+    }
+}
+
+/// `unshare` with these flags in front of a command: from root as it is, else in a user namespace.
+/// `Err` says why that is not to be had.
+pub fn unshared(room: &Room, flags: &str, words: &[&str]) -> Result<Command, String> {
+    let mut args: Vec<&str> = flags.split_whitespace().collect();
+    if !is_root() {
+        args.extend(["--user", "--map-root-user"]);
+    }
+    args.push("--");
+    works(&mut room.command("unshare", args.iter().chain([&"true"])))?;
+    args.extend(words);
+    Ok(room.command("unshare", args))
+}
+
+/// `linerate` as somebody without capabilities who may not make a user namespace.
+pub fn without_user_namespaces(room: &Room, words: &str) -> Result<Command, String> {
+    // The limit belongs to the namespace that it is written in: nobody outside is bothered.
+    let script = "echo 0 > /proc/sys/user/max_user_namespaces
+        exec setpriv --bounding-set=-all --inh-caps=-all -- \"$@\"";
+    let inside = ["--user", "--map-root-user", "sh", "-ec", script, "sh"];
+    works(&mut room.command("unshare", inside.iter().chain([&"true"])))?;
+    let mut command = room.command("unshare", inside);
+    command.arg(room.binary()).args(words.split_whitespace());
+    Ok(command)
+}
+
+/// A running `linerate server`.
+pub struct Server {
+    pub running: Running,
+    pub port: u16,
+}
+
+impl Server {
+    /// Starts it and waits until it can be reached.
+    #[track_caller]
+    pub fn start(command: &mut Command) -> Self {
+        let mut running = Running::start(command);
+        let ready = running
+            .line(|line| line.contains("READY port=") || line.contains(r#""event":"ready""#));
+        let digits = ready
+            .split_once("port=")
+            .or_else(|| ready.split_once(r#""port":"#))
+            .expect("the ready line names the port")
+            .1;
+        let digits: String = digits.chars().take_while(char::is_ascii_digit).collect();
+        Self {
+            running,
+            port: digits.parse().expect("a port"),
+        }
+    }
+
+    /// Ends it as an operator does.
+    #[track_caller]
+    pub fn end(self) -> Finished {
+        self.running.interrupt();
+        self.running.wait()
+    }
+}
+
+/// A port of loopback on which nobody listens; it stays taken, so that nobody else gets it.
+pub struct DeafPort {
+    _socket: socket2::Socket,
+    pub port: u16,
+}
+
+impl DeafPort {
+    pub fn new() -> Self {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)
+            .expect("a socket");
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        // Bound and not listening: connections are refused.
+        socket.bind(&address.into()).expect("a free port");
+        let address = socket.local_addr().expect("it is bound");
+        Self {
+            port: address.as_socket().expect("an IP address").port(),
+            _socket: socket,
+        }
+    }
+}
+
+/// The stored, printed or written record in a value; checks what every record has.
+#[track_caller]
+pub fn is_record(value: &Value) {
+    assert_eq!(value["schema"], "linerate/run/1", "{value:#}");
+    let record: linerate_metric::record::Record =
+        serde_json::from_value(value.clone()).expect("a record");
+    let again = serde_json::to_value(&record).expect("a record is JSON");
+    assert_eq!(&again, value, "a record reads and writes itself exactly");
+}
+
+/// Waits for something to become true.
+#[track_caller]
+pub fn soon(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < end, "{what}: not within 20 s");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,874 @@
+//! What scripts rely on: documents, streams, files, the store, exit codes, signals, the environment.
+
+mod common;
+#[path = "common/schema.rs"]
+mod schema;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{
+    DeafPort, Finished, Room, Running, Server, finish, is_record, is_root, skip, soon, unshared,
+    without_user_namespaces,
+};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// Holds a record against `docs/record.schema.json`, and against the types it is made from.
+#[track_caller]
+fn is_valid(record: &Value) {
+    is_record(record);
+    let schema: Value =
+        serde_json::from_str(include_str!("../docs/record.schema.json")).expect("a schema");
+    let complaints = schema::complaints(&schema, record);
+    assert!(complaints.is_empty(), "{complaints:#?}");
+}
+
+/// The keys that DESIGN promises of every record.
+const KEYS: &[&str] = &[
+    "/schema",
+    "/id",
+    "/kind",
+    "/started",
+    "/interrupted",
+    "/plan",
+    "/plan/protocol",
+    "/plan/streams",
+    "/hosts/0/role",
+    "/hosts/1/role",
+    "/summary",
+    "/directions/0/direction",
+    "/directions/0/streams",
+    "/intervals/0/start_ns",
+    "/intervals/0/end_ns",
+    "/intervals/0/direction",
+    "/histograms",
+    "/losses",
+    "/validity",
+];
+
+/// Every kind of measurement, and the keys that it has besides.
+const MEASUREMENTS: &[(&str, &[&str])] = &[
+    (
+        "throughput -t 0.3 -i 0.1",
+        &[
+            "/summary/goodput_bps",
+            "/summary/bytes_sent",
+            "/summary/bytes_received",
+            "/summary/retransmits",
+            "/summary/cpu/1/share",
+            "/intervals/0/bytes",
+        ],
+    ),
+    (
+        "throughput -R -t 0.3 -i 0.1 -b 50M",
+        &["/summary/goodput_bps", "/intervals/0/bytes"],
+    ),
+    (
+        "throughput --bidir -P 2 -t 0.3 -i 0.1 -b 50M",
+        &["/summary/goodput_bps", "/directions/1/streams/1"],
+    ),
+    (
+        "throughput -u -t 0.3 -i 0.1 -b 20M",
+        &[
+            "/summary/goodput_bps",
+            "/summary/packets_per_second",
+            "/summary/loss_fraction",
+            "/intervals/0/packets",
+        ],
+    ),
+    (
+        "latency -t 0.3 -i 0.1",
+        &[
+            "/summary/rtt_ns/min",
+            "/summary/rtt_ns/mean",
+            "/summary/rtt_ns/p50",
+            "/summary/rtt_ns/p90",
+            "/summary/rtt_ns/p99",
+            "/summary/rtt_ns/p99_9",
+            "/summary/rtt_ns/p99_99",
+            "/summary/rtt_ns/max",
+            "/summary/round_trips",
+            "/summary/mismatched",
+            "/histograms/rtt_ns",
+        ],
+    ),
+    (
+        "latency -u -t 0.3 -i 0.1",
+        &["/summary/rtt_ns/p50", "/summary/lost", "/histograms/rtt_ns"],
+    ),
+];
+
+#[test]
+fn json_is_one_document_that_fits_its_schema() {
+    let (near, far) = (Room::new(), Room::new());
+    let server = far.server("-q");
+    for (words, keys) in MEASUREMENTS {
+        println!("{words}");
+        let ran = near.run(&format!("{words} 127.0.0.1 -p {} --json", server.port));
+        let ran = ran.expect(0);
+        let record = ran.json();
+        is_valid(&record);
+        for key in KEYS.iter().chain(*keys) {
+            let found = record.pointer(key);
+            assert!(
+                found.is_some_and(|value| !value.is_null()),
+                "no {key}: {record:#}"
+            );
+        }
+        assert_eq!(record["interrupted"], false, "{words}");
+        let stored = near.stored();
+        assert!(
+            stored.contains(&record),
+            "what is printed is what is stored"
+        );
+    }
+    assert_eq!(near.stored().len(), MEASUREMENTS.len(), "one record a run");
+    // The server's own records, of the same runs.
+    soon("the server stores what it serves", || {
+        far.stored().len() == MEASUREMENTS.len()
+    });
+    far.stored().iter().for_each(is_valid);
+    server.end().expect(0);
+}
+
+#[test]
+fn a_stream_ends_with_the_record() {
+    let room = Room::new();
+    let server = room.server("-q");
+    let words = format!(
+        "throughput 127.0.0.1 -p {} -u -b 10M -t 0.5 -i 0.1 --json-stream",
+        server.port
+    );
+    let ran = room.run(&words).expect(0);
+    let lines = ran.json_lines();
+    let named: Vec<_> = lines
+        .iter()
+        .map(|line| line["event"].as_str().expect("every line names its event"))
+        .collect();
+    assert_eq!(named[..2], ["connected", "started"], "{named:?}");
+    assert!(
+        named.iter().filter(|name| **name == "interval").count() >= 4,
+        "{named:?}"
+    );
+    assert_eq!(named.last(), Some(&"finished"), "{named:?}");
+    assert_eq!(named.iter().filter(|name| **name == "finished").count(), 1);
+    for line in &lines {
+        assert_eq!(line["schema"], "linerate/event/1", "{line}");
+        assert!(line["time"].is_string(), "{line}");
+    }
+    is_valid(&lines[lines.len() - 1]["record"]);
+}
+
+#[test]
+fn quiet_is_the_result_alone() {
+    let room = Room::new();
+    let server = room.server("-q");
+    let words = format!("latency 127.0.0.1 -p {} -t 0.3 -i 0.1", server.port);
+    let told = room.run(&words).expect(0).stdout;
+    assert!(
+        told.contains("connected to") && told.contains("seconds"),
+        "{told}"
+    );
+    let quiet = room.run(&format!("{words} -q")).expect(0);
+    assert!(quiet.stdout.contains("p99.9"), "{quiet:?}");
+    assert!(!quiet.stdout.contains("connected to") && !quiet.stdout.contains("seconds"));
+    assert_eq!(quiet.stderr, "");
+    // A quiet server still says where it is, and what it found.
+    let served = server.end().expect(0).stdout;
+    assert!(served.starts_with("READY port="), "{served}");
+}
+
+#[test]
+fn a_file_gets_the_record() {
+    let room = Room::new();
+    let server = room.server("-q");
+    let words = format!("latency 127.0.0.1 -p {} -n 50 -o out.json", server.port);
+    let file = || -> Value {
+        let text = fs::read_to_string(room.path().join("out.json")).expect("the file");
+        serde_json::from_str(&text).expect("one document")
+    };
+    let text = room.run(&words).expect(0);
+    assert!(text.stdout.contains("round trips"), "{text:?}");
+    let first = file();
+    is_valid(&first);
+    // With --json the file takes the place of standard output; it is replaced whole.
+    let json = room.run(&format!("{words} --json")).expect(0);
+    assert_eq!(json.stdout, "");
+    let second = file();
+    is_valid(&second);
+    assert_ne!(first["id"], second["id"]);
+    // `-` is standard output, as everywhere.
+    let dash = room.run(&format!(
+        "latency 127.0.0.1 -p {} -n 50 --json -o -",
+        server.port
+    ));
+    is_valid(&dash.expect(0).json());
+}
+
+#[test]
+fn nothing_is_kept_when_that_is_asked_for() {
+    let (near, far) = (Room::new(), Room::new());
+    let server = far.server("--no-store");
+    for words in ["-n 10", "-n 10 --repeat 2"] {
+        let words = format!("latency 127.0.0.1 -p {} {words} --no-store", server.port);
+        near.run(&words).expect(0);
+    }
+    server.end().expect(0);
+    assert!(!near.path().join("data").exists());
+    assert!(!far.path().join("data").exists());
+}
+
+/// Without XDG_DATA_HOME the store is in the home folder; without both it is told, and no more.
+#[test]
+fn the_store_without_a_place() {
+    let room = Room::new();
+    let server = room.server("--no-store");
+    let words = format!("latency 127.0.0.1 -p {} -n 10 --json", server.port);
+    finish(room.linerate(&words).env_remove("XDG_DATA_HOME")).expect(0);
+    let default = room.path().join(".local/share/linerate/runs");
+    assert_eq!(fs::read_dir(default).expect("the store").count(), 1);
+    let mut homeless = room.linerate(&words);
+    homeless.env_remove("XDG_DATA_HOME").env_remove("HOME");
+    let ran = finish(&mut homeless).expect(0);
+    is_valid(&ran.json());
+    assert!(ran.stderr.contains("warning"), "{ran:?}");
+}
+
+#[test]
+fn a_full_disk_costs_the_copy_and_not_the_result() {
+    let room = Room::new();
+    let server = room.server("--no-store");
+    fs::create_dir_all(room.path().join("data")).expect("a folder");
+    let script = format!(
+        "mount -t tmpfs -o size=32k tmpfs data
+        head -c 1M /dev/zero > data/full 2> /dev/null || true
+        {} latency 127.0.0.1 -p {} -n 10 --json
+        echo left: $(ls -A data/linerate/runs) >&2",
+        common::LINERATE,
+        server.port
+    );
+    match unshared(&room, "--mount", &["sh", "-c", &script]) {
+        Err(why) => skip!("no mount namespace: {why}"),
+        Ok(mut command) => {
+            let ran = finish(&mut command);
+            is_valid(&ran.json());
+            assert!(ran.stderr.contains("warning"), "{ran:?}");
+            assert!(ran.stderr.ends_with("left:\n"), "half a file: {ran:?}");
+        }
+    }
+}
+
+/// A result that could not be printed is no success.
+#[test]
+fn standard_output_on_a_full_disk() {
+    let room = Room::new();
+    let server = room.server("--no-store");
+    let words = format!(
+        "latency 127.0.0.1 -p {} -n 10 --json --no-store",
+        server.port
+    );
+    let mut child = room
+        .linerate(&words)
+        .stdout(
+            fs::OpenOptions::new()
+                .write(true)
+                .open("/dev/full")
+                .expect("a full device"),
+        )
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let stderr = std::io::read_to_string(child.stderr.take().expect("piped")).expect("text");
+    let status = child.wait().expect("it ends");
+    assert!(stderr.contains("standard output"), "{stderr}");
+    assert_eq!(status.code(), Some(1), "{stderr}");
+}
+
+#[test]
+fn repeats_give_the_median_and_its_interval() {
+    let room = Room::new();
+    let server = room.server("--no-store");
+    let words = format!("latency 127.0.0.1 -p {} -u -n 50 --repeat 3", server.port);
+    let set = room.run(&format!("{words} --json")).expect(0).json();
+    assert_eq!(set["schema"], "linerate/set/1");
+    let runs = set["runs"].as_array().expect("runs");
+    assert_eq!(runs.len(), 3);
+    runs.iter().for_each(is_valid);
+    let median = &set["result"]["figures"]["p50"];
+    let bound = |name: &str| median[name].as_f64().unwrap_or_else(|| panic!("{median}"));
+    assert!(bound("low") <= bound("median") && bound("median") <= bound("high"));
+    assert_eq!(median["runs"], 3);
+    // Each run, and the set.
+    assert_eq!(room.stored().len(), 4);
+    let text = room.run(&words).expect(0).stdout;
+    assert!(text.contains("median"), "{text}");
+    // The expectation is held against the median.
+    room.run(&format!("{words} --expect p50<1s")).expect(0);
+    room.run(&format!("{words} --expect p50<1ns")).expect(3);
+}
+
+#[test]
+fn expectations_decide_the_exit_code() {
+    let room = Room::new();
+    let server = room.server("--no-store");
+    let latency = format!("latency 127.0.0.1 -p {} -n 50", server.port);
+    let throughput = format!("throughput 127.0.0.1 -p {} -t 0.2 -b 20M", server.port);
+    for (words, code, missed) in [
+        (format!("{latency} --expect p99<10s"), 0, ""),
+        (format!("{latency} --expect p99<1ns"), 3, "p99<1ns"),
+        (format!("{latency} --expect p50<10s --expect lost=0"), 0, ""),
+        (
+            format!("{latency} --expect p50<10s --expect max<1ns"),
+            3,
+            "max<1ns",
+        ),
+        (format!("{throughput} --expect goodput>1k"), 0, ""),
+        (format!("{throughput} --expect goodput>1T"), 3, "goodput>1T"),
+        (
+            format!("{throughput} -u --expect pps>1000G"),
+            3,
+            "pps>1000G",
+        ),
+    ] {
+        let text = room.run(&words).expect(code);
+        assert!(text.stdout.contains(missed), "{text:?}");
+        assert_eq!(text.stdout.contains("missed"), code == 3, "{text:?}");
+        let json = room.run(&format!("{words} --json")).expect(code);
+        is_valid(&json.json());
+        assert!(json.stderr.contains(missed), "{json:?}");
+    }
+}
+
+#[test]
+fn a_client_waits_for_its_server() {
+    let room = Room::new();
+    let deaf = DeafPort::new();
+    let port = deaf.port;
+    let words = format!("latency 127.0.0.1 -p {port} -n 10");
+    let began = Instant::now();
+    room.run(&format!("{words} --retry 0.5")).expect(5);
+    assert!(began.elapsed() >= Duration::from_millis(500));
+    let client = Running::start(&mut room.linerate(&format!("{words} --retry 60 --json")));
+    std::thread::sleep(Duration::from_millis(300));
+    drop(deaf);
+    let server = room.linerate(&format!("server -p {port} -B 127.0.0.1 -1"));
+    let server = Server::start(&mut { server });
+    is_valid(&client.wait().expect(0).json());
+    server.running.wait().expect(0);
+}
+
+#[test]
+fn a_server_for_one_test() {
+    let room = Room::new();
+    for (form, words) in [
+        ("", "latency -u -n 20"),
+        ("--json-stream", "throughput -t 0.2 -b 10M"),
+    ] {
+        let server = room.server(&format!("-1 {form}"));
+        room.run(&format!("{words} 127.0.0.1 -p {}", server.port))
+            .expect(0);
+        server.running.wait().expect(0);
+    }
+    // As one document: what is ready is told on the other stream.
+    let mut served = room.linerate("server -1 -p 0 --json");
+    let mut child = served
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut line = String::new();
+    let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
+    stderr.read_line(&mut line).expect("a line");
+    let ready: Value = serde_json::from_str(&line).expect("the ready line");
+    assert_eq!(ready["event"], "ready", "{ready}");
+    room.run(&format!("latency 127.0.0.1 -p {} -n 20", ready["port"]))
+        .expect(0);
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{output:?}");
+    let record: Value = serde_json::from_slice(&output.stdout).expect("one document");
+    is_valid(&record);
+    assert_eq!(record["hosts"][1]["role"], "server");
+}
+
+/// Strangers and failed attempts do not use up the one test.
+#[test]
+fn a_server_for_one_test_waits_for_a_real_one() {
+    let room = Room::new();
+    let server = room.server("-1");
+    drop(std::net::TcpStream::connect(("127.0.0.1", server.port)).expect("it listens"));
+    let words = format!("latency 127.0.0.1 -p {}", server.port);
+    room.run(&format!("{words} --cpu 0/8000")).expect(4);
+    room.run(&format!("{words} -n 10")).expect(0);
+    server.running.wait().expect(0);
+}
+
+/// The options of a measurement arrive in its plan, from the command line and from the environment.
+#[test]
+fn options_and_variables() {
+    let room = Room::new();
+    let server = room.server("--no-store");
+    let port = server.port.to_string();
+    let told = |variables: &[(&str, &str)], words: &str| -> Value {
+        let mut command = room.linerate(words);
+        command.envs(variables.iter().copied());
+        finish(&mut command).expect(0).json()
+    };
+    let by_words = told(
+        &[],
+        &format!(
+            "latency localhost -p {port} -u -n 20 -l 100 -i 0 -w 100K --wait spin/block --cpu 0 --timeout 2 -4 --json"
+        ),
+    );
+    let by_variables = told(
+        &[
+            ("LINERATE_HOST", "localhost"),
+            ("LINERATE_PORT", &port),
+            ("LINERATE_UDP", "true"),
+            ("LINERATE_COUNT", "20"),
+            ("LINERATE_LENGTH", "100"),
+            ("LINERATE_INTERVAL", "0"),
+            ("LINERATE_WINDOW", "100K"),
+            ("LINERATE_WAIT", "spin/block"),
+            ("LINERATE_CPU", "0"),
+            ("LINERATE_TIMEOUT", "2"),
+            ("LINERATE_IPV4", "true"),
+            ("LINERATE_JSON", "true"),
+        ],
+        "latency",
+    );
+    assert_eq!(by_words["plan"], by_variables["plan"]);
+    let plan = &by_words["plan"];
+    for (name, want) in [
+        ("host", Value::from("localhost")),
+        ("protocol", "udp".into()),
+        ("round_trips", 20.into()),
+        ("payload_bytes", 100.into()),
+        ("interval_ns", Value::Null),
+        ("duration_ns", Value::Null),
+        ("window_bytes", (100 * 1024).into()),
+        ("answer_timeout_ns", 2_000_000_000_u64.into()),
+    ] {
+        assert_eq!(plan[name], want, "{name}");
+    }
+    assert_eq!(plan["wait"]["near"], "spin");
+    assert_eq!(plan["wait"]["far"], "block");
+    assert_eq!(by_words["summary"]["round_trips"], 20);
+    assert_eq!(by_words["summary"]["mismatched"], 0);
+    // What is written wins over what is set.
+    let both = told(
+        &[("LINERATE_LENGTH", "100")],
+        &format!("latency 127.0.0.1 -p {port} -n 10 -l 200 --json"),
+    );
+    assert_eq!(both["plan"]["payload_bytes"], 200);
+}
+
+/// As people set them: 1 is yes, 0 and nothing are no.
+#[test]
+fn switches_in_the_environment() {
+    let room = Room::new();
+    let server = room.server("--no-store");
+    for (value, json) in [
+        ("1", true),
+        ("yes", true),
+        ("0", false),
+        ("no", false),
+        ("", false),
+    ] {
+        let mut command = room.linerate(&format!("latency 127.0.0.1 -p {} -n 10", server.port));
+        let ran = finish(command.env("LINERATE_JSON", value)).expect(0);
+        assert_eq!(ran.stdout.starts_with('{'), json, "{value}: {ran:?}");
+    }
+}
+
+#[test]
+fn amounts_arrive_whole() {
+    let room = Room::new();
+    let server = room.server("--no-store");
+    for words in ["-n 10M", "-n 10M -R -P 3", "-n 10M --bidir"] {
+        let words = format!("throughput 127.0.0.1 -p {} {words} --json", server.port);
+        let record = room.run(&words).expect(0).json();
+        is_valid(&record);
+        for direction in record["directions"].as_array().expect("directions") {
+            assert_eq!(direction["bytes_received"], 10 << 20, "{words}");
+        }
+    }
+}
+
+#[test]
+fn addresses() {
+    let room = Room::new();
+    let server = room.server("--no-store");
+    let port = server.port;
+    let mut cases = vec![
+        (
+            format!("latency 127.0.0.1 -p {port} -B 127.0.0.5"),
+            "127.0.0.5:",
+        ),
+        (
+            format!("latency 127.0.0.1 -p {port} -u -B 127.0.0.5%lo"),
+            "127.0.0.5:",
+        ),
+        (
+            format!("throughput 127.0.0.1 -p {port} -B %lo"),
+            "127.0.0.1:",
+        ),
+    ];
+    if std::net::TcpListener::bind(("::1", 0)).is_ok() {
+        cases.push((format!("latency ::1 -p {port} -u"), "[::1]:"));
+        cases.push((format!("throughput ::1 -6 -p {port} -B ::1"), "[::1]:"));
+    } else {
+        println!("skipped: no IPv6 on loopback");
+    }
+    for (words, local) in cases {
+        let amount = if words.starts_with("latency") {
+            "-n 20"
+        } else {
+            "-n 1M"
+        };
+        let record = room
+            .run(&format!("{words} {amount} --json"))
+            .expect(0)
+            .json();
+        let socket = &record["directions"][0]["streams"][0]["sender"]["local"];
+        let socket = socket.as_str().unwrap_or_else(|| panic!("{record:#}"));
+        assert!(socket.starts_with(local), "{words}: {socket}");
+    }
+}
+
+#[test]
+fn colours() {
+    let room = Room::new();
+    let server = room.server("--no-store");
+    let words = format!(
+        "latency 127.0.0.1 -p {} -n 10 --expect p50<10s",
+        server.port
+    );
+    for (variables, option, coloured) in [
+        (&[][..], "", false),
+        (&[], "--color always", true),
+        (&[("CLICOLOR_FORCE", "1")], "", true),
+        (&[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")], "", false),
+        (&[("NO_COLOR", "1")], "--color always", true),
+        (&[("CLICOLOR_FORCE", "1")], "--color never", false),
+    ] {
+        let mut command = room.linerate(&format!("{words} {option}"));
+        command.envs(variables.iter().copied());
+        let ran = finish(&mut command).expect(0);
+        assert_eq!(
+            ran.stdout.contains('\x1b'),
+            coloured,
+            "{variables:?} {option}: {ran:?}"
+        );
+    }
+}
+
+/// A client whose test goes on, and the server that it runs with.
+fn in_the_middle(room: &Room, words: &str) -> (Running, Server) {
+    let mut server = room.server("--json-stream --no-store");
+    let words = format!("{words} 127.0.0.1 -p {} -t 60 -i 0.1", server.port);
+    let client = Running::start(&mut room.linerate(&words));
+    server.running.started();
+    std::thread::sleep(Duration::from_millis(400));
+    (client, server)
+}
+
+#[test]
+fn signals_end_a_test_with_its_partial_result() {
+    for (signal, words) in [
+        (Signal::INT, "throughput -b 50M --json"),
+        (Signal::TERM, "throughput -u -R -b 20M --json"),
+        (Signal::INT, "latency -u --json"),
+        (Signal::TERM, "latency --repeat 3 --json"),
+    ] {
+        println!("{signal:?} {words}");
+        let room = Room::new();
+        let (client, mut server) = in_the_middle(&room, words);
+        let began = Instant::now();
+        client.signal(signal);
+        let ran = client.wait().expect(130);
+        assert!(
+            began.elapsed() < Duration::from_secs(10),
+            "{:?}",
+            began.elapsed()
+        );
+        let document = ran.json();
+        assert_eq!(document["interrupted"], true);
+        let record = match document.get("runs") {
+            Some(runs) => &runs[0],
+            None => &document,
+        };
+        is_valid(record);
+        assert_eq!(record["interrupted"], true, "{record:#}");
+        let figure = if words.starts_with("latency") {
+            "round_trips"
+        } else {
+            "bytes_received"
+        };
+        let counted = record["summary"][figure].as_u64();
+        assert!(counted.is_some_and(|counted| counted > 0), "{record:#}");
+        assert!(
+            room.stored().contains(record),
+            "the partial result is stored"
+        );
+        // The other end knows, and serves on.
+        server
+            .running
+            .line(|line| line.contains(r#""event":"finished""#));
+        room.run(&format!("latency 127.0.0.1 -p {} -n 10", server.port))
+            .expect(0);
+    }
+}
+
+#[test]
+fn an_interrupted_test_says_so_to_people() {
+    let room = Room::new();
+    let (client, _server) = in_the_middle(&room, "throughput -b 50M");
+    client.interrupt();
+    let ran = client.wait().expect(130);
+    assert!(ran.stdout.contains("interrupted"), "{ran:?}");
+    assert!(ran.stdout.contains("goodput"), "{ran:?}");
+}
+
+/// `timeout` signals its child and then the whole group: the result is printed all the same.
+#[test]
+fn the_timeout_command_gets_the_partial_result() {
+    let room = Room::new();
+    let server = room.server("--no-store");
+    for signal in ["TERM", "INT"] {
+        for _ in 0..3 {
+            let words = format!(
+                "--preserve-status -s {signal} 0.6 {} latency 127.0.0.1 -p {} -t 60 --json",
+                common::LINERATE,
+                server.port
+            );
+            let ran = finish(&mut room.command("timeout", words.split(' '))).expect(130);
+            assert_eq!(ran.json()["interrupted"], true);
+        }
+    }
+}
+
+#[test]
+fn a_second_signal_aborts() {
+    let room = Room::new();
+    let (client, server) = in_the_middle(&room, "latency");
+    // A far end that does not answer keeps the orderly end waiting.
+    server.running.signal(Signal::STOP);
+    client.interrupt();
+    std::thread::sleep(Duration::from_millis(500));
+    let began = Instant::now();
+    client.interrupt();
+    client.wait().expect(130);
+    assert!(
+        began.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        began.elapsed()
+    );
+}
+
+#[test]
+fn a_server_that_is_told_to_end_ends_its_tests_in_order() {
+    let room = Room::new();
+    let (client, server) = in_the_middle(&room, "throughput -b 50M --json");
+    server.running.signal(Signal::TERM);
+    server.running.wait().expect(0);
+    let ran = client.wait();
+    assert!(matches!(ran.code(), 0 | 5), "{ran:?}");
+    let record = ran.json();
+    is_valid(&record);
+    assert_eq!(record["interrupted"], true);
+}
+
+/// A reader that has seen enough ends the program without a word.
+#[test]
+fn a_closed_pipe_is_quiet() {
+    let room = Room::new();
+    let server = room.server("--no-store");
+    for form in ["", "--json-stream"] {
+        let words = format!("latency 127.0.0.1 -p {} -t 30 -i 0.1 {form}", server.port);
+        let mut child = room
+            .linerate(&words)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("piped"))
+            .read_line(&mut line)
+            .expect("a line");
+        // The pipe is closed now.
+        let stderr = std::io::read_to_string(child.stderr.take().expect("piped")).expect("text");
+        let status = child.wait().expect("it ends");
+        assert!(line.contains("connected"), "{line}");
+        assert_eq!(stderr, "");
+        // Killed by SIGPIPE, as `cat` would be.
+        assert_eq!(
+            std::os::unix::process::ExitStatusExt::signal(&status),
+            Some(13),
+            "{status}"
+        );
+    }
+    let ran = finish(&mut room.command(
+        "sh",
+        ["-c", &format!("{} --help | head -1", common::LINERATE)],
+    ));
+    assert_eq!(ran.expect(0).stderr, "");
+}
+
+#[test]
+fn many_tests_at_a_time() {
+    let (near, far) = (Room::new(), Room::new());
+    let server = far.server("-q");
+    let clients: Vec<_> = [
+        "latency -u",
+        "latency",
+        "throughput -u -b 10M",
+        "throughput -R -b 10M",
+    ]
+    .into_iter()
+    .map(|words| {
+        let words = format!("{words} 127.0.0.1 -p {} -t 0.5 --json", server.port);
+        Running::start(&mut near.linerate(&words))
+    })
+    .collect();
+    for client in clients {
+        is_valid(&client.wait().expect(0).json());
+    }
+    for _ in 0..5 {
+        near.run(&format!("latency 127.0.0.1 -p {} -n 5", server.port))
+            .expect(0);
+    }
+    server.end().expect(0);
+    assert_eq!(near.stored().len(), 9);
+    let records = far.stored();
+    assert_eq!(records.len(), 9);
+    records.iter().for_each(is_valid);
+}
+
+#[test]
+fn the_ready_line() {
+    let room = Room::new();
+    for words in ["-B 127.0.0.1", "-4", ""] {
+        let served = room.server(words).end().expect(0).stdout;
+        let line = served.lines().next().expect("a line").to_owned();
+        let mut parts = line.split(' ');
+        assert_eq!(parts.next(), Some("READY"), "{line}");
+        let port = parts.next().and_then(|part| part.strip_prefix("port="));
+        assert!(
+            port.is_some_and(|port| port.parse::<u16>().is_ok_and(|port| port > 0)),
+            "{line}"
+        );
+        let address = parts.next().and_then(|part| part.strip_prefix("address="));
+        let address = address.unwrap_or_else(|| panic!("{line}"));
+        if words == "-B 127.0.0.1" {
+            assert_eq!(address, "127.0.0.1");
+        }
+    }
+}
+
+/// What a demo leaves: a report, a record for each run, and the same in the store.
+#[track_caller]
+fn is_demo(room: &Room, ran: &Finished, dir: &str) -> Value {
+    let set = ran.json();
+    assert_eq!(set["schema"], "linerate/set/1");
+    assert_eq!(set["kind"], "demo");
+    let runs = set["runs"].as_array().expect("runs");
+    assert_eq!(runs.len(), 7, "{ran:?}");
+    runs.iter().for_each(is_valid);
+    let folder = room.path().join(dir);
+    for run in runs {
+        let name = format!("{}.json", run["id"].as_str().expect("an id"));
+        let text = fs::read_to_string(folder.join(name)).expect("a record");
+        assert_eq!(
+            &serde_json::from_str::<Value>(&text).expect("a record"),
+            run
+        );
+    }
+    let page = fs::read_to_string(folder.join("report.html")).expect("the report");
+    assert!(
+        page.contains("</html>") && page.contains("<svg"),
+        "no report"
+    );
+    // Nothing is fetched from anywhere.
+    assert!(
+        !page.contains("src=\"http") && !page.contains("<link"),
+        "not self-contained"
+    );
+    assert_eq!(room.stored().len(), 8, "seven runs and the set");
+    set
+}
+
+#[test]
+fn demo() {
+    let room = Room::new();
+    let ran = room.run("demo -t 0.3 --json").expect(0);
+    is_demo(&room, &ran, "linerate-demo");
+    assert!(ran.stderr.contains("report.html"), "{ran:?}");
+}
+
+#[test]
+fn demo_as_an_ordinary_user() {
+    let Some(room) = Room::ordinary() else {
+        skip!("cannot become an ordinary user here");
+    };
+    let ran = room.run("demo -t 0.2 --json --dir here").expect(0);
+    let set = is_demo(&room, &ran, "here");
+    let notes = set["result"]["notes"].to_string();
+    if notes.contains("loopback") {
+        println!("skipped: a lab without root: {notes}");
+    } else if is_root() {
+        let owner = fs::metadata(room.path().join("here/report.html")).expect("the report");
+        assert_eq!(std::os::unix::fs::MetadataExt::uid(&owner), 65534);
+    }
+}
+
+#[test]
+fn demo_where_user_namespaces_are_forbidden() {
+    let Some(room) = Room::ordinary() else {
+        skip!("cannot become an ordinary user here");
+    };
+    let mut command: Command = match without_user_namespaces(&room, "demo -t 0.2 --json") {
+        Ok(command) => command,
+        Err(why) => skip!("{why}"),
+    };
+    let ran = finish(&mut command).expect(0);
+    let set = is_demo(&room, &ran, "linerate-demo");
+    let notes = set["result"]["notes"].to_string();
+    assert!(notes.contains("loopback"), "{notes}");
+    assert!(
+        notes.contains("sysctl -w user.max_user_namespaces"),
+        "{notes}"
+    );
+    assert!(
+        ran.stderr.contains("sysctl -w user.max_user_namespaces"),
+        "{ran:?}"
+    );
+}
+
+#[test]
+fn an_interrupted_demo_reports_what_it_has() {
+    let room = Room::new();
+    let demo = Running::start(&mut room.linerate("demo -t 1 --json --loopback"));
+    // A record of the first step takes a second; there is a report of the ones until now.
+    std::thread::sleep(Duration::from_millis(1800));
+    demo.interrupt();
+    let ran = demo.wait().expect(130);
+    let set = ran.json();
+    assert_eq!(set["interrupted"], true);
+    assert!(
+        room.path().join("linerate-demo/report.html").exists(),
+        "{ran:?}"
+    );
+}
+
+#[test]
+fn doctor() {
+    let room = Room::new();
+    let text = room.run("doctor").expect(0).stdout;
+    assert!(text.lines().count() > 10, "{text}");
+    let document = room.run("doctor --json").expect(0).json();
+    let checks = document["checks"].as_array().expect("checks");
+    assert!(checks.len() > 10, "{document:#}");
+}

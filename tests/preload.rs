@@ -1,0 +1,110 @@
+//! Payload goes through libc's symbols at both ends, so that a stack that is preloaded in front of
+//! them is what gets measured.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::{Room, Server, finish, skip, works};
+
+/// Compiles the library that counts; `Err` says why that is not to be had.
+fn library(room: &Room) -> Result<PathBuf, String> {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/preload/count.c");
+    let library = room.path().join("count.so");
+    works(
+        Command::new("cc")
+            .args(["-shared", "-fPIC", "-O1", "-o"])
+            .arg(&library)
+            .arg(source)
+            .arg("-ldl"),
+    )?;
+    Ok(library)
+}
+
+/// How often each end called to send and to receive.
+fn counts(file: &Path) -> (u64, u64) {
+    let text = fs::read_to_string(file).expect("the library has told its counts");
+    let (sends, receives) = text.trim().split_once(' ').expect("two counts");
+    (
+        sends.parse().expect("a count"),
+        receives.parse().expect("a count"),
+    )
+}
+
+#[test]
+fn payload_goes_through_the_symbols_of_libc() {
+    const ROUND_TRIPS: u64 = 1000;
+    const CALLS: u64 = 40;
+    let room = Room::new();
+    let library = match library(&room) {
+        Ok(library) => library,
+        Err(why) => skip!("no C compiler: {why}"),
+    };
+    let preloaded = |words: &str, counts: &Path| {
+        let mut command = room.linerate(words);
+        command.env("LD_PRELOAD", &library).env("COUNTS", counts);
+        command
+    };
+    for (words, at_least) in [
+        (format!("latency -n {ROUND_TRIPS}"), ROUND_TRIPS),
+        (format!("latency -u -n {ROUND_TRIPS}"), ROUND_TRIPS),
+        (format!("latency -n {ROUND_TRIPS} --wait spin"), ROUND_TRIPS),
+        (format!("throughput -l 64K -n {}K", 64 * CALLS), CALLS),
+        (format!("throughput -R -l 64K -n {}K", 64 * CALLS), CALLS),
+    ] {
+        println!("{words}");
+        let (near, far) = (room.path().join("near"), room.path().join("far"));
+        let server = Server::start(&mut preloaded("server -1 -p 0 -q", &far));
+        let words = format!("{words} 127.0.0.1 -p {} -q", server.port);
+        finish(&mut preloaded(&words, &near)).expect(0);
+        server.running.wait().expect(0);
+        let (near, far) = (counts(&near), counts(&far));
+        if words.starts_with("latency") {
+            for (end, (sends, receives)) in [("near", near), ("far", far)] {
+                assert!(sends >= at_least, "{words}: {end} sent {sends} times");
+                assert!(
+                    receives >= at_least,
+                    "{words}: {end} received {receives} times"
+                );
+            }
+        } else {
+            let (source, sink) = if words.contains("-R") {
+                (far, near)
+            } else {
+                (near, far)
+            };
+            assert!(source.0 >= at_least, "{words}: sent {} times", source.0);
+            // A receive call may take what several sends brought.
+            assert!(
+                sink.1 >= 1 + at_least / 16,
+                "{words}: received {} times",
+                sink.1
+            );
+        }
+    }
+}
+
+/// `-u` may move many datagrams in one call, through other symbols.
+#[test]
+fn datagrams_too() {
+    let room = Room::new();
+    let library = match library(&room) {
+        Ok(library) => library,
+        Err(why) => skip!("no C compiler: {why}"),
+    };
+    let counted = room.path().join("near");
+    let server = room.server("-q");
+    let words = format!(
+        "throughput -u -b 50M -l 1000 -t 0.3 127.0.0.1 -p {} --json",
+        server.port
+    );
+    let mut command = room.linerate(&words);
+    command.env("LD_PRELOAD", &library).env("COUNTS", &counted);
+    let record = finish(&mut command).expect(0).json();
+    let sent = record["summary"]["bytes_sent"].as_u64().expect("a count");
+    // No call carries more than an IP packet can.
+    let (sends, _) = counts(&counted);
+    assert!(sends >= sent / 65_536, "{sends} calls for {sent} B");
+}
