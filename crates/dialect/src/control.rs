@@ -25,21 +25,23 @@
 //! 2. **Settled.** Both compute the same version: the highest that both ranges have. Without one,
 //!    each end has the other's range and says which side to update. From here on the server may
 //!    send REFUSE instead of what was expected, and closes after it.
-//! 3. **Asking**, in any order and number: CLOCK_QUESTION is answered by CLOCK_ANSWER ([`clock`]),
-//!    SETTINGS (about the far end) by SETTINGS_ANSWER.
+//! 3. **Asking**, if the client likes: CLOCK_QUESTION is answered by CLOCK_ANSWER ([`clock`]),
+//!    SETTINGS (about the far end) by SETTINGS_ANSWER, which today refuses each by its name.
 //! 4. **Proposed.** The client sends PROPOSE. The server settles what was left open and sends
 //!    ACCEPT with one token for each flow, or REFUSE.
 //! 5. **Attaching.** The client opens the flows, each with its token ([`flow`]); on UDP it repeats
-//!    that until the answer comes. When every flow has arrived the server sends ATTACHED.
-//! 6. **Running.** The client sends START and both ends begin. Either end sends INTERVAL for each
-//!    direction that it counts. Whoever sends a direction says with SENT what it sent in all, so
-//!    that the receiver knows when it has everything. STOP ends the run early, from either end.
-//! 7. **Done.** Each end sends OUTCOME when it has all of its own. The client then proposes another
-//!    run (back to 3) or sends BYE and closes.
+//!    that until the answer comes, and the server answers each time, until START. When every flow
+//!    has arrived the server sends ATTACHED.
+//! 6. **Running.** The client sends START with what it settled for itself, and both ends begin.
+//!    Either end sends INTERVAL for each direction that it counts. Whoever sends a direction says
+//!    with SENT what it sent in all, so that the receiver knows when it has everything. STOP ends
+//!    the run early, from either end.
+//! 7. **Done.** Each end sends OUTCOME when it has all of its own. The client then sends BYE and
+//!    closes: one connection carries one run.
 //!
-//! An end that has sent nothing for a while sends HEARTBEAT, so that silence means a lost peer. How
-//! long a while is, and what to do about a frame that comes in the wrong state after HELLO, is the
-//! session's business; [`Connection`] sees to steps 1 and 2 and to the framing.
+//! An end that has sent nothing for a while sends HEARTBEAT, so that silence means a lost peer; it
+//! prolongs no state. How long a while is, and what to do about a frame that comes in the wrong
+//! state after HELLO, is the session's business; [`Connection`] sees to steps 1 and 2 and to the framing.
 //!
 //! # How it grows
 //!

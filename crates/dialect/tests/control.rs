@@ -129,6 +129,7 @@ fn without_a_common_version_both_ends_know_whom_to_update() {
     let refusal = Refuse {
         problem,
         exit_code: 5,
+        may_pass: false,
     };
     server.send(&refusal.into()).unwrap();
     let error = feed(&mut client, &take(&mut server), 100).unwrap_err();
@@ -226,6 +227,26 @@ fn lengths_are_checked_before_anything_follows_them() {
 }
 
 #[test]
+fn whoever_was_granted_nothing_says_nothing_long() {
+    let (mut client, mut server) = pair();
+    server.take_at_most(100);
+    let long = Frame::from(Stop {
+        why: "x".repeat(200),
+    });
+    client.send(&long).unwrap();
+    let bytes = take(&mut client);
+    assert!(matches!(
+        feed(&mut server, &bytes, 1000),
+        Err(ControlError::TooLong { limit: 100, .. })
+    ));
+    let (mut client, mut server) = pair();
+    server.take_at_most(100);
+    server.take_at_most(usize::MAX);
+    client.send(&long).unwrap();
+    assert_eq!(feed(&mut server, &take(&mut client), 1000).unwrap(), [long]);
+}
+
+#[test]
 fn a_frame_of_exactly_the_limit_passes() {
     let (mut client, mut server) = pair();
     let empty = Stop { why: String::new() };
@@ -274,7 +295,7 @@ fn what_the_peer_would_find_too_heavy_is_not_sent() {
 fn nothing_is_sent_before_the_ends_have_greeted() {
     let mut client = Connection::client(Hello::new("client")).unwrap();
     assert!(matches!(
-        client.send(&Start {}.into()),
+        client.send(&Start::default().into()),
         Err(ControlError::TooEarly { .. })
     ));
     client.send(&Bye {}.into()).unwrap();

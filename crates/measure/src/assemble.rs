@@ -42,6 +42,7 @@ pub fn assemble(report: Report) -> (Record, Option<MeasureError>) {
         own,
         peer,
         intervals,
+        intervals_left_out,
         interrupted,
         failure,
     } = ended;
@@ -76,6 +77,14 @@ pub fn assemble(report: Report) -> (Record, Option<MeasureError>) {
                 doubts.push(doubt);
             }
         }
+    }
+    if intervals_left_out > 0 {
+        doubts.push(Doubt::new(
+            "series-cut",
+            format!(
+                "{intervals_left_out} intervals were too many to keep: the figures hold all of the run, the series does not"
+            ),
+        ));
     }
     let mut summary = whole(&plan, &directions, &histograms);
     summary.cpu = cpu;
@@ -185,9 +194,8 @@ fn sum<'a>(kind: Kind, parts: impl Iterator<Item = &'a Summary> + Clone) -> Summ
         goodput_bps: (kind == Kind::Throughput)
             .then(|| rate(bytes_received).map(|bytes| bytes * 8.0))
             .flatten(),
-        offered_bps: (kind == Kind::Throughput)
-            .then(|| rate(bytes_sent).map(|bytes| bytes * 8.0))
-            .flatten(),
+        // Each sender by its own clock: the receiver's window may be longer.
+        offered_bps: total!(offered_bps),
         packets_per_second: rate(packets_received),
         calls_per_second: total!(calls_per_second),
         bytes_sent,

@@ -1,7 +1,8 @@
 //! One end of a run, from the start to the exchange of results.
 //!
 //! Both ends do the same here: they keep the time, report intervals, tell each other what they sent,
-//! and exchange what they found. The threads that move payload are [`lane`](crate::lane)s.
+//! and exchange what they found. The threads that move payload are [`lane`](crate::lane)s; what
+//! they came to is made into figures in [`outcome`](crate::outcome).
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -9,27 +10,26 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 use linerate_dialect::control::{
-    FlowFigures, FlowTotal, Frame, IntervalEnded, Outcome, Sent, Stop as StopFrame,
+    FlowTotal, Frame, IntervalEnded, Outcome, Sent, Stop as StopFrame,
 };
 use linerate_host::steal::Ticks;
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_host::sys::cpu::ThreadUsage;
+use linerate_host::sys::wait::{self, Ready};
 use linerate_metric::event::What;
 use linerate_metric::facts::{Host, Role};
 use linerate_metric::histogram::Histogram;
 use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
-use linerate_metric::record::{
-    CountedAt, CpuCost, Doubt, HistogramData, Interval, Loss, Stream, Summary,
-};
-
-use linerate_metric::units::format_share;
+use linerate_metric::record::{CountedAt, Doubt, Interval};
 
 use crate::error::MeasureError;
 use crate::flow::{FlowOutcome, Part, Shared, Timeline};
 use crate::lane::{Gate, LaneHandle};
 use crate::meter::Totals;
+use crate::outcome::Account;
 use crate::series::Series;
 use crate::session::Wire;
 use crate::transport::Watch;
@@ -40,14 +40,17 @@ const LOOK_UP_NS: Nanos = 250_000_000;
 /// How long a sink of a run that ends by time waits for what is still on its way.
 const DRAIN_NS: Nanos = 3_000_000_000;
 
-/// Silence of every flow after which a sink of a run that ends by amount gives up.
+/// Without any progress for so long after its end, a run is given up.
 const STALL_NS: Nanos = 10_000_000_000;
 
 /// How long an interval waits for its asking thread, or for the other end's half.
 const GRACE_NS: Nanos = 150_000_000;
 
-/// Stolen processor time from which a figure is doubtful: the third digit moves.
-const STEAL_SHARE: f64 = 0.01;
+/// How long the server waits for the client's farewell, so that its results are not cut off.
+const FAREWELL_NS: Nanos = 2_000_000_000;
+
+/// Frames taken in one turn: a peer that never stops talking does not stop our clock.
+const FRAMES_A_TURN: usize = 64;
 
 /// A flow as the coordinator sees it.
 pub struct FlowHandle {
@@ -99,29 +102,40 @@ pub struct Ended {
     pub peer: Option<Outcome>,
     /// The series, both halves joined.
     pub intervals: Vec<Interval>,
+    /// Intervals that were too many to keep.
+    pub intervals_left_out: u64,
     /// Whether somebody ended it early.
     pub interrupted: bool,
     /// What ended it before its results were exchanged.
     pub failure: Option<MeasureError>,
 }
 
-/// A direction's counters at one moment.
+/// Counters of a flow or a direction at one moment.
 #[derive(Clone, Copy, Debug, Default)]
-struct Reading {
-    totals: Totals,
-    retransmits: u64,
+pub struct Reading {
+    /// What was moved.
+    pub totals: Totals,
+    /// TCP: segments sent again.
+    pub retransmits: u64,
 }
 
 /// How far the end of the run has come.
 #[derive(Default)]
-struct Progress {
+struct Exchange {
     sent_said: bool,
-    outcome: Option<Outcome>,
+    /// When the other end said what it had sent.
+    sent_heard_ns: Option<Nanos>,
+    /// What this end found, once it has been said, and when.
+    outcome: Option<(Outcome, Nanos)>,
     peer: Option<Outcome>,
+    /// The other end has closed after its results; nothing is heard or said any more.
+    closed: bool,
     interrupted: bool,
     stop_said: bool,
     drain_until_ns: Option<Nanos>,
-    /// Bytes and the time when they last grew.
+    /// A sink was cut off while payload was on its way.
+    drain_cut: bool,
+    /// Bytes at this end, and when they or the other end's last grew.
     moved: (u64, Nanos),
 }
 
@@ -137,15 +151,20 @@ struct Run<'a> {
     series: Series,
     /// Counters at the last interval's end, by direction.
     last: BTreeMap<Direction, Reading>,
+    /// Where the running interval began on the grid of intervals, and when it really did.
+    slot_start_ns: Nanos,
     interval_start_ns: Nanos,
-    intervals: u64,
-    progress: Progress,
+    number: u64,
+    exchange: Exchange,
     finished: Vec<FlowOutcome>,
     usage: ThreadUsage,
+    threads: usize,
+    /// When the last thread was seen to have ended.
+    threads_ended_ns: Nanos,
     ticks: Option<Ticks>,
 }
 
-impl<'a> End<'a> {
+impl End<'_> {
     /// Starts, runs, and exchanges results.
     ///
     /// What goes wrong on the way is in [`Ended::failure`], beside what was measured until then.
@@ -154,7 +173,7 @@ impl<'a> End<'a> {
         let plan = Arc::clone(&self.plan);
         let timeline = Timeline {
             start_ns,
-            count_from_ns: start_ns + plan.omit_ns,
+            count_from_ns: start_ns.saturating_add(plan.omit_ns),
             interval_ns: plan.interval_ns,
         };
         self.gate.open(timeline);
@@ -162,24 +181,30 @@ impl<'a> End<'a> {
             timeline,
             ends_ns: plan
                 .duration_ns
-                .map(|duration| timeline.count_from_ns + duration),
+                .map(|duration| timeline.count_from_ns.saturating_add(duration)),
             base: BTreeMap::new(),
             counted_from_ns: start_ns,
             base_taken: plan.omit_ns == 0,
             series: Series::default(),
             last: BTreeMap::new(),
+            slot_start_ns: start_ns,
             interval_start_ns: start_ns,
-            intervals: 0,
-            progress: Progress {
+            number: 0,
+            exchange: Exchange {
                 moved: (0, start_ns),
-                ..Progress::default()
+                ..Exchange::default()
             },
             finished: Vec::new(),
             usage: ThreadUsage::default(),
+            threads: self.lanes.len(),
+            threads_ended_ns: start_ns,
             ticks: self.watches_machine.then(Ticks::now).flatten(),
             end: self,
         };
         let failure = run.conduct().err();
+        if failure.is_none() && run.end.role == Role::Server {
+            run.hear_farewell();
+        }
         run.wind_up(failure)
     }
 }
@@ -187,32 +212,66 @@ impl<'a> End<'a> {
 impl Run<'_> {
     fn conduct(&mut self) -> Result<(), MeasureError> {
         loop {
-            // With its results the other end has said all; then it may close at any time.
-            while self.progress.peer.is_none() {
-                let Some(frame) = self.end.wire.hear()? else {
-                    break;
-                };
-                self.take(frame)?;
-            }
+            self.hear()?;
             let now = clock::now();
             self.keep_time(now)?;
             self.collect();
-            self.exchange(now)?;
-            if self.progress.outcome.is_some() && self.progress.peer.is_some() {
+            self.say_what_is_due(now)?;
+            if self.exchange.outcome.is_some() && self.exchange.peer.is_some() {
                 return Ok(());
             }
-            self.end.wire.beat()?;
-            self.end.wire.flush()?;
-            let done = self.end.done.as_fd();
-            self.end.wire.wait(Some(done), self.next_look(now))?;
+            let until = self.next_look(now);
+            if self.exchange.closed {
+                let patience = Duration::from_nanos(until.saturating_sub(now));
+                let waited = wait::poll(&self.end.done, Ready::Receive, patience);
+                waited.map_err(|error| MeasureError::system("poll", error))?;
+            } else {
+                self.end.wire.beat()?;
+                self.end.wire.flush()?;
+                self.end.wire.wait(Some(self.end.done.as_fd()), until)?;
+            }
             // The bytes only wake us up; which threads ended is seen from the threads.
             let _ = (&self.end.done).read(&mut [0; 64]);
         }
     }
 
+    /// Takes what the other end has said, up to a limit.
+    fn hear(&mut self) -> Result<(), MeasureError> {
+        for _ in 0..FRAMES_A_TURN {
+            if self.exchange.closed {
+                break;
+            }
+            match self.end.wire.hear() {
+                Ok(Some(frame)) => self.take(frame)?,
+                Ok(None) => break,
+                // With its results the other end has said all: it may go.
+                Err(_) if self.exchange.peer.is_some() => self.exchange.closed = true,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Says something, if there is still somebody to hear it.
+    fn say(&mut self, frame: impl Into<Frame>) -> Result<(), MeasureError> {
+        if self.exchange.closed {
+            return Ok(());
+        }
+        match self.end.wire.say(frame) {
+            Err(_) if self.exchange.peer.is_some() => {
+                self.exchange.closed = true;
+                Ok(())
+            }
+            said => said,
+        }
+    }
+
     /// When something is due that nobody will wake us for.
     fn next_look(&self, now: Nanos) -> Nanos {
-        let mut due = (now + LOOK_UP_NS).min(self.end.wire.due_ns());
+        let mut due = now + LOOK_UP_NS;
+        if !self.exchange.closed {
+            due = due.min(self.end.wire.due_ns());
+        }
         if !self.base_taken {
             due = due.min(self.timeline.count_from_ns);
         }
@@ -223,36 +282,41 @@ impl Run<'_> {
             // Past its end, it waits for the asking thread.
             due = due.min(if end > now { end } else { now + 2_000_000 });
         }
-        if let Some(drain) = self.progress.drain_until_ns {
+        if let Some(drain) = self.exchange.drain_until_ns {
             due = due.min(drain.max(now + 1_000_000));
         }
         due
     }
 
     fn take(&mut self, frame: Frame) -> Result<(), MeasureError> {
+        let now = clock::now();
         match frame {
             Frame::Interval(ended) => {
-                self.series.peer(ended.interval);
-                self.show();
+                let interval = ended.interval;
+                if self.end.plan.flows(interval.direction) {
+                    if interval.bytes > 0 {
+                        self.exchange.moved.1 = now;
+                    }
+                    self.series.peer(interval);
+                    self.show();
+                }
             }
             Frame::Sent(sent) => {
+                self.exchange.sent_heard_ns.get_or_insert(now);
                 for total in sent.flows {
                     if let Some(flow) = self.end.flows.iter().find(|flow| flow.id == total.id) {
                         flow.shared.expect(total.packets.unwrap_or(0));
                     }
                 }
-                if self.end.plan.duration_ns.is_some() || self.progress.interrupted {
-                    self.progress
-                        .drain_until_ns
-                        .get_or_insert(clock::now() + DRAIN_NS);
+                if self.end.plan.duration_ns.is_some() || self.exchange.interrupted {
+                    self.exchange.drain_until_ns.get_or_insert(now + DRAIN_NS);
                 }
             }
             Frame::Stop(_) => {
-                self.progress.interrupted = true;
-                self.progress.stop_said = true;
-                self.end.gate.phase.end();
+                self.exchange.stop_said = true;
+                self.interrupt(now);
             }
-            Frame::Outcome(outcome) => self.progress.peer = Some(*outcome),
+            Frame::Outcome(outcome) => self.exchange.peer = Some(*outcome),
             Frame::Refuse(refuse) => {
                 return Err(MeasureError::PeerRefused {
                     peer: self.end.wire.peer(),
@@ -266,12 +330,21 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Somebody wants the run to end now.
+    fn interrupt(&mut self, now: Nanos) {
+        self.exchange.interrupted = true;
+        self.end.gate.phase.end();
+        self.ends_ns = Some(self.ends_ns.map_or(now, |ends| ends.min(now)));
+        if self.exchange.sent_heard_ns.is_some() {
+            self.exchange.drain_until_ns.get_or_insert(now + DRAIN_NS);
+        }
+    }
+
     fn keep_time(&mut self, now: Nanos) -> Result<(), MeasureError> {
-        if self.end.stop.load(Relaxed) && !self.progress.stop_said {
-            self.progress.interrupted = true;
-            self.progress.stop_said = true;
-            self.end.gate.phase.end();
-            self.end.wire.say(StopFrame {
+        if self.end.stop.load(Relaxed) && !self.exchange.stop_said {
+            self.exchange.stop_said = true;
+            self.interrupt(now);
+            self.say(StopFrame {
                 why: "interrupted".to_owned(),
             })?;
         }
@@ -286,30 +359,29 @@ impl Run<'_> {
             self.end.gate.phase.end();
         }
         while let Some(end) = self.next_interval_end().filter(|&end| now >= end) {
-            if !self.askers_passed(self.intervals) && now < end + GRACE_NS {
+            if !self.askers_passed(self.number) && now < end + GRACE_NS {
                 break;
             }
-            self.end_interval(end.max(self.interval_start_ns), now)?;
+            self.end_interval(end, now)?;
         }
-        if self
-            .progress
-            .drain_until_ns
-            .is_some_and(|drain| now >= drain)
+        if (self.exchange.drain_until_ns).is_some_and(|drain| now >= drain)
+            && !self.end.lanes.iter().all(LaneHandle::is_finished)
         {
+            self.exchange.drain_cut = true;
             self.end.gate.phase.abort();
         }
-        self.watch_for_stalls(now);
+        self.watch_for_stalls(now)?;
         self.show();
         Ok(())
     }
 
-    /// The end of the running interval; `None` when the end of the run ends it.
+    /// The end of the running interval on the grid; `None` when the end of the run ends it.
     fn next_interval_end(&self) -> Option<Nanos> {
-        let end = self.timeline.interval_end(self.interval_start_ns)?;
+        let end = self.timeline.interval_end(self.slot_start_ns)?;
         let last = self
             .ends_ns
             .is_some_and(|ends| end >= ends || self.end.gate.phase.is_ending());
-        (!last && self.progress.outcome.is_none()).then_some(end)
+        (!last && self.exchange.outcome.is_none()).then_some(end)
     }
 
     /// Whether all asking threads of this end have left the interval of that number behind.
@@ -326,52 +398,66 @@ impl Run<'_> {
                 })
     }
 
-    /// Closes the running interval of every direction. `now` is when its counters are read.
-    fn end_interval(&mut self, end_ns: Nanos, now: Nanos) -> Result<(), MeasureError> {
+    /// Closes the running interval of every direction; `slot_end_ns` is its end on the grid, `now`
+    /// when its counters are read.
+    fn end_interval(&mut self, slot_end_ns: Nanos, now: Nanos) -> Result<(), MeasureError> {
+        let mut slot_end_ns = slot_end_ns;
+        // Late by whole intervals: they end as one, under the number of the last.
+        while let Some(next) = self.timeline.interval_end(slot_end_ns) {
+            if next > now || slot_end_ns == self.timeline.count_from_ns {
+                break;
+            }
+            slot_end_ns = next;
+            self.number += 1;
+        }
         // Throughput counters are read now and not when the interval should have ended; the
         // asking threads have cut theirs at the very end.
         let end_ns = match self.end.plan.kind {
             Kind::Throughput => now,
-            Kind::Latency => end_ns,
+            Kind::Latency => slot_end_ns,
         };
-        let start_ns = self.interval_start_ns;
+        self.report(end_ns, now)?;
+        self.slot_start_ns = slot_end_ns;
+        self.interval_start_ns = end_ns;
+        self.number += 1;
+        Ok(())
+    }
+
+    /// Tells everybody of the interval that ends now.
+    fn report(&mut self, end_ns: Nanos, now: Nanos) -> Result<(), MeasureError> {
         for direction in [Direction::Send, Direction::Receive] {
-            let Some(interval) = self.interval_of(direction, start_ns, end_ns) else {
+            let Some(interval) = self.interval_of(direction, end_ns) else {
                 continue;
             };
-            self.end.wire.say(IntervalEnded {
+            self.say(IntervalEnded {
                 interval: interval.clone(),
             })?;
             self.series.own(now, interval);
         }
-        self.interval_start_ns = end_ns;
-        self.intervals += 1;
         Ok(())
     }
 
     /// This end's half of an interval; `None` for a direction that it does not count.
-    fn interval_of(
-        &mut self,
-        direction: Direction,
-        start_ns: Nanos,
-        end_ns: Nanos,
-    ) -> Option<Interval> {
+    fn interval_of(&mut self, direction: Direction, end_ns: Nanos) -> Option<Interval> {
         let plan = Arc::clone(&self.end.plan);
+        let start_ns = self.interval_start_ns;
         let mut reading = Reading::default();
         let mut times: Option<Histogram> = None;
         let (mut cwnd, mut rtt, mut watched) = (0, 0, 0);
         let mut part = None;
         for flow in self.end.flows.iter().filter(|f| f.direction == direction) {
             part = Some(flow.part);
-            let now = read_flow(flow);
-            reading.totals += now.totals;
-            reading.retransmits += now.retransmits;
+            reading.totals += flow.shared.meter.read();
+            if flow.part == Part::Sink {
+                continue;
+            }
             if let Some(tcp) = flow.watch.as_ref().and_then(Watch::tcp) {
+                reading.retransmits += u64::from(tcp.retransmits);
                 cwnd += u64::from(tcp.cwnd) * u64::from(tcp.mss);
                 rtt += u64::from(tcp.rtt_us) * 1_000;
                 watched += 1;
             }
-            if plan.kind == Kind::Latency && flow.part == Part::Source {
+            if plan.kind == Kind::Latency {
                 let mut mailbox = flow.shared.mailbox.lock().expect("no holder panics");
                 if let Some(recent) = &mut mailbox.times {
                     times.get_or_insert_default().add(recent);
@@ -379,20 +465,20 @@ impl Run<'_> {
                 }
             }
         }
-        let part = part?;
-        if plan.kind == Kind::Latency && part == Part::Sink {
+        let source = part? == Part::Source;
+        if plan.kind == Kind::Latency && !source {
             return None;
         }
         let before = self.last.insert(direction, reading).unwrap_or_default();
         let moved = reading.totals.since(before.totals);
         let is_udp = plan.protocol == Protocol::Udp;
-        let source = part == Part::Source;
-        let is_tcp_source = source && watched > 0;
+        let is_tcp_source = watched > 0;
         Some(Interval {
+            number: self.number,
             start_ns: start_ns - self.timeline.start_ns,
             end_ns: end_ns - self.timeline.start_ns,
             direction,
-            omitted: start_ns < self.timeline.count_from_ns,
+            omitted: self.slot_start_ns < self.timeline.count_from_ns,
             counted_at: if source {
                 CountedAt::Sender
             } else {
@@ -421,26 +507,41 @@ impl Run<'_> {
         }
     }
 
-    /// A run that ends by amount has no clock: when nothing moves any more, it is over.
-    fn watch_for_stalls(&mut self, now: Nanos) {
+    /// Gives up what makes no progress any more.
+    fn watch_for_stalls(&mut self, now: Nanos) -> Result<(), MeasureError> {
         let bytes = self.end.flows.iter().map(|f| f.shared.meter.read().bytes);
         let bytes = bytes.sum();
-        if bytes != self.progress.moved.0 {
-            self.progress.moved = (bytes, now);
+        if bytes != self.exchange.moved.0 {
+            self.exchange.moved = (bytes, now);
         }
-        let sources_done = self
-            .end
-            .lanes
-            .iter()
-            .filter(|lane| lane.part == Part::Source)
-            .all(LaneHandle::is_finished);
-        if sources_done && self.ends_ns.is_none() && now >= self.progress.moved.1 + STALL_NS {
+        let still = now.saturating_sub(self.exchange.moved.1);
+        // A sink of an amount has no clock: once all was sent and nothing comes, it is over.
+        let all_sent = self.sources_done() && self.exchange.sent_heard_ns.is_some();
+        if all_sent && self.ends_ns.is_none() && still >= STALL_NS {
             self.end.gate.phase.abort();
         }
         // Whatever the other end does, a run that ends by time is over some time later.
-        if (self.ends_ns).is_some_and(|ends| now >= ends + STALL_NS + DRAIN_NS) {
+        let late = |ends: Nanos| now >= ends.saturating_add(STALL_NS + DRAIN_NS);
+        if self.ends_ns.is_some_and(late) {
             self.end.gate.phase.abort();
         }
+        // It may be alive and still never come to its results.
+        let waited = self.exchange.outcome.as_ref();
+        let waited = waited.is_some_and(|(_, said)| now >= said + STALL_NS + DRAIN_NS);
+        let bounded = self.ends_ns.is_some() || self.timeline.interval_ns.is_some();
+        if waited && bounded && still >= STALL_NS + DRAIN_NS {
+            return Err(MeasureError::Vanished {
+                peer: self.end.wire.peer(),
+                how: "it answers, but sends no results".to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    fn sources_done(&self) -> bool {
+        (self.end.lanes.iter())
+            .filter(|lane| lane.part == Part::Source)
+            .all(LaneHandle::is_finished)
     }
 
     /// Takes in the threads that have ended.
@@ -453,6 +554,7 @@ impl Run<'_> {
             if outcome.flows.is_empty() {
                 continue;
             }
+            self.threads_ended_ns = clock::now();
             self.finished.extend(outcome.flows);
             self.usage.cpu_ns += outcome.usage.cpu_ns;
             self.usage.user_ns += outcome.usage.user_ns;
@@ -462,16 +564,13 @@ impl Run<'_> {
         }
     }
 
-    fn exchange(&mut self, now: Nanos) -> Result<(), MeasureError> {
+    fn say_what_is_due(&mut self, now: Nanos) -> Result<(), MeasureError> {
         // In this order: a thread may end between the two looks, and what was sent must be said
-        // before the results, behind which the other end hears nothing more.
+        // before the results.
         let all_done = self.end.lanes.iter().all(LaneHandle::is_finished);
-        let sources_done = (self.end.lanes.iter())
-            .filter(|lane| lane.part == Part::Source)
-            .all(LaneHandle::is_finished);
-        if sources_done && !self.progress.sent_said {
+        if self.sources_done() && !self.exchange.sent_said {
             self.collect();
-            self.progress.sent_said = true;
+            self.exchange.sent_said = true;
             let is_udp = self.end.plan.protocol == Protocol::Udp;
             let flows: Vec<_> = self
                 .finished
@@ -484,197 +583,79 @@ impl Run<'_> {
                 })
                 .collect();
             if !flows.is_empty() {
-                self.end.wire.say(Sent { flows })?;
+                self.say(Sent { flows })?;
             }
         }
-        if all_done && self.progress.outcome.is_none() {
+        if all_done && self.exchange.outcome.is_none() {
             self.collect();
             self.last_interval(now)?;
-            let outcome = self.outcome();
-            self.end.wire.say(outcome.clone())?;
-            self.progress.outcome = Some(outcome);
+            let outcome = self.account().outcome();
+            self.say(outcome.clone())?;
+            self.exchange.outcome = Some((outcome, now));
         }
         Ok(())
     }
 
-    /// The shorter interval at the end, if anything moved in it.
+    /// The interval at the end: shorter, or longer by what was still on its way.
     fn last_interval(&mut self, now: Nanos) -> Result<(), MeasureError> {
         if self.timeline.interval_ns.is_none() {
             return Ok(());
         }
         let ended = self.finished.iter().map(|flow| flow.ended_ns).max();
-        let ended = ended.unwrap_or(now).max(self.interval_start_ns + 1);
-        for direction in [Direction::Send, Direction::Receive] {
-            let start_ns = self.interval_start_ns;
-            let Some(interval) = self.interval_of(direction, start_ns, ended) else {
-                continue;
-            };
-            if interval.bytes == 0 && interval.lost.unwrap_or(0) == 0 {
-                continue;
-            }
-            self.end.wire.say(IntervalEnded {
-                interval: interval.clone(),
-            })?;
-            self.series.own(now, interval);
-        }
-        Ok(())
+        let ended = ended.unwrap_or(now).max(self.window_end_ns().unwrap_or(0));
+        self.report(ended.max(self.interval_start_ns + 1), now)
     }
 
-    fn outcome(&self) -> Outcome {
-        let plan = &self.end.plan;
-        let ended = self.finished.iter().map(|flow| flow.ended_ns).max();
-        let ended = ended.unwrap_or(self.counted_from_ns);
-        let mut histograms = BTreeMap::new();
-        let mut times: Option<Histogram> = None;
-        for flow in &self.finished {
-            if let Some(more) = &flow.times {
-                times.get_or_insert_default().add(more);
-            }
-        }
-        if let Some(times) = &times {
-            histograms.insert("rtt_ns".to_owned(), HistogramData::from(times));
-        }
+    /// Until when a sink counts at least, even if nothing arrives any more: a dead path is slow.
+    fn window_end_ns(&self) -> Option<Nanos> {
+        self.ends_ns.or(self.exchange.sent_heard_ns)
+    }
+
+    fn account(&self) -> Account<'_> {
         let mut doubts = self.end.doubts.clone();
-        let broken = self.finished.iter().filter_map(|flow| {
-            let error = flow.error.as_ref()?;
-            Some(format!("flow {}: {error}", flow.id))
-        });
-        let broken: Vec<_> = broken.take(3).collect();
-        if !broken.is_empty() {
-            doubts.push(Doubt::new("stream-broken", broken.join("; ")));
-        }
-        doubts.extend(self.stolen());
-        let streams: Vec<_> = self
-            .finished
-            .iter()
-            .map(|flow| FlowFigures {
-                direction: flow.direction,
-                stream: self.stream(flow),
-            })
-            .collect();
-        Outcome {
-            role: self.end.role,
-            host: self.end.host.clone(),
-            cpu: Some(self.cpu(ended)),
-            losses: losses(plan, &streams),
-            streams,
-            histograms,
-            doubts,
-            interrupted: self.progress.interrupted,
-            duration_ns: ended.saturating_sub(self.counted_from_ns),
-        }
-    }
-
-    /// Says so when the hypervisor gave processor time of this machine to others.
-    fn stolen(&self) -> Option<Doubt> {
-        let share = Ticks::now()?.stolen_since(self.ticks.as_ref()?)?;
-        (share >= STEAL_SHARE).then(|| {
-            Doubt::new(
-                "steal",
+        if self.exchange.drain_cut {
+            doubts.push(Doubt::new(
+                "drain-cut",
                 format!(
-                    "the hypervisor gave {} of this machine's processor time to others meanwhile",
-                    format_share(share)
+                    "payload was still on its way {} s after the end and is not counted",
+                    DRAIN_NS / 1_000_000_000
                 ),
-            )
-        })
-    }
-
-    fn cpu(&self, ended: Nanos) -> CpuCost {
-        let wall = ended.saturating_sub(self.timeline.start_ns).max(1) as f64;
-        CpuCost {
+            ));
+        }
+        Account {
             role: self.end.role,
-            share: self.usage.cpu_ns as f64 / wall,
-            user_share: self.usage.user_ns as f64 / wall,
-            voluntary_switches: self.usage.voluntary_switches,
-            involuntary_switches: self.usage.involuntary_switches,
+            plan: &self.end.plan,
+            host: &self.end.host,
+            flows: &self.end.flows,
+            finished: &self.finished,
+            base: &self.base,
+            start_ns: self.timeline.start_ns,
+            counted_from_ns: self.counted_from_ns,
+            window_end_ns: self.window_end_ns(),
+            threads: self.threads,
+            threads_ended_ns: self.threads_ended_ns,
+            usage: self.usage,
+            ticks: self.ticks.as_ref(),
+            interrupted: self.exchange.interrupted,
+            doubts,
         }
     }
 
-    /// What this end knows of one flow.
-    fn stream(&self, flow: &FlowOutcome) -> Stream {
-        let plan = &self.end.plan;
-        let base = self.base.get(&flow.id).copied().unwrap_or_default();
-        let totals = flow.totals.since(base.totals);
-        let duration_ns = flow.ended_ns.saturating_sub(self.counted_from_ns);
-        let seconds = duration_ns as f64 / 1e9;
-        let per_second = |count: u64| (duration_ns > 0).then(|| count as f64 / seconds);
-        let is_udp = plan.protocol == Protocol::Udp;
-        let mut summary = Summary {
-            duration_ns: Some(duration_ns),
-            ..Summary::default()
-        };
-        let retransmits = flow.facts.tcp.as_ref().map(|tcp| tcp.retransmits);
-        let retransmits = retransmits.map(|now| now.saturating_sub(base.retransmits));
-        match (plan.kind, flow.part) {
-            (Kind::Throughput, Part::Source) => {
-                summary.bytes_sent = Some(totals.bytes);
-                summary.packets_sent = is_udp.then_some(totals.packets);
-                summary.offered_bps = per_second(totals.bytes * 8);
-                summary.calls_per_second = (!is_udp).then(|| per_second(totals.calls)).flatten();
-                summary.retransmits = retransmits;
-            }
-            (Kind::Throughput, Part::Sink) => {
-                summary.bytes_received = Some(totals.bytes);
-                summary.goodput_bps = per_second(totals.bytes * 8);
-                if is_udp {
-                    summary.packets_received = Some(totals.packets);
-                    summary.packets_per_second = per_second(totals.packets);
-                    self.account(flow, base.totals, &mut summary);
+    /// Waits for the client to have read everything: closing with unread bytes resets the connection.
+    fn hear_farewell(&mut self) {
+        let until = clock::now() + FAREWELL_NS;
+        while clock::now() < until && !self.exchange.closed {
+            match self.end.wire.hear() {
+                Ok(Some(Frame::Bye(_))) | Err(_) => return,
+                Ok(Some(_)) => {}
+                Ok(None) => {
+                    let done = self.end.wire.flush();
+                    if done.and_then(|()| self.end.wire.wait(None, until)).is_err() {
+                        return;
+                    }
                 }
             }
-            (Kind::Latency, Part::Source) => {
-                let times = flow.times.as_ref();
-                let trips = times.map_or(0, Histogram::count);
-                summary.rtt_ns = times.and_then(Histogram::summary);
-                summary.round_trips = Some(trips);
-                summary.round_trips_per_second = per_second(trips);
-                summary.lost = Some(totals.missing);
-                let asked = trips + totals.missing;
-                summary.loss_fraction = (asked > 0).then(|| totals.missing as f64 / asked as f64);
-                summary.mismatched = Some(flow.mismatched);
-                summary.bytes_sent = Some(totals.calls * plan.payload_bytes);
-                summary.bytes_received = Some(totals.bytes);
-                summary.retransmits = retransmits;
-            }
-            (Kind::Latency, Part::Sink) => {}
         }
-        let facts = Some(flow.facts.clone());
-        let (sender, receiver) = match flow.part {
-            Part::Source => (facts, None),
-            Part::Sink => (None, facts),
-        };
-        Stream {
-            id: flow.id,
-            summary,
-            sender,
-            receiver,
-        }
-    }
-
-    /// What the numbers on datagrams and the sender's total tell together.
-    fn account(&self, flow: &FlowOutcome, base: Totals, summary: &mut Summary) {
-        let expected = self.end.flows.iter().find(|f| f.id == flow.id);
-        let expected = expected.and_then(|f| f.shared.expected());
-        let unique = match &flow.sequence {
-            Some(sequence) => {
-                summary.out_of_order = Some(sequence.out_of_order());
-                summary.duplicates = Some(sequence.duplicates());
-                summary.ipdv_ns = sequence.ipdv_ns();
-                sequence.unique()
-            }
-            None => flow.totals.packets,
-        };
-        let lost = match (expected, &flow.sequence) {
-            (Some(expected), _) => expected.saturating_sub(unique),
-            // The sender could not say what it sent: gaps are all there is to see.
-            (None, Some(sequence)) => sequence.missing(),
-            (None, None) => return,
-        };
-        let lost = lost.saturating_sub(base.missing);
-        let received = unique.saturating_sub(base.packets);
-        summary.lost = Some(lost);
-        let sent = received + lost;
-        summary.loss_fraction = (sent > 0).then(|| lost as f64 / sent as f64);
     }
 
     /// Ends the threads, if something went wrong, and hands everything over.
@@ -682,26 +663,26 @@ impl Run<'_> {
         if failure.is_some() {
             self.end.gate.phase.abort();
         }
-        for index in 0..self.end.lanes.len() {
-            while !self.end.lanes[index].is_finished() {
-                clock::sleep_until(clock::now() + 1_000_000);
-            }
+        while !self.end.lanes.iter().all(LaneHandle::is_finished) {
+            clock::sleep_until(clock::now() + 1_000_000);
         }
         self.collect();
-        let own = match self.progress.outcome.take() {
-            Some(outcome) => outcome,
-            None => self.outcome(),
+        let own = match self.exchange.outcome.take() {
+            Some((outcome, _)) => outcome,
+            None => self.account().outcome(),
         };
         for interval in self.series.ready(Nanos::MAX, 0) {
             (self.end.emit)(What::Interval {
                 interval: Box::new(interval),
             });
         }
+        let (intervals, intervals_left_out) = self.series.finish();
         Ended {
             own,
-            peer: self.progress.peer,
-            intervals: self.series.finish(),
-            interrupted: self.progress.interrupted,
+            peer: self.exchange.peer,
+            intervals,
+            intervals_left_out,
+            interrupted: self.exchange.interrupted,
             failure,
         }
     }
@@ -713,41 +694,4 @@ fn read_flow(flow: &FlowHandle) -> Reading {
         totals: flow.shared.meter.read(),
         retransmits: tcp.map_or(0, |tcp| u64::from(tcp.retransmits)),
     }
-}
-
-/// Where this end saw its lost datagrams go: its own sockets refused some, the rest never came.
-fn losses(plan: &Plan, streams: &[FlowFigures]) -> Vec<Loss> {
-    if plan.kind != Kind::Throughput || plan.protocol != Protocol::Udp {
-        return Vec::new();
-    }
-    let mut losses = Vec::new();
-    for direction in [Direction::Send, Direction::Receive] {
-        let (mut lost, mut refused, mut known) = (0, 0, false);
-        for flow in streams.iter().filter(|flow| flow.direction == direction) {
-            let Some(flow_lost) = flow.stream.summary.lost else {
-                continue;
-            };
-            known = true;
-            lost += flow_lost;
-            let socket = flow.stream.receiver.as_ref();
-            let drops = socket.and_then(|socket| socket.receive_queue_drops);
-            refused += drops.unwrap_or(0).min(flow_lost);
-        }
-        if !known || lost == 0 {
-            continue;
-        }
-        // The socket counts from its opening: with omitted time its count is an upper bound.
-        let exact = plan.omit_ns == 0;
-        for (place, packets) in [("udp-receive-queue", refused), ("path", lost - refused)] {
-            if packets > 0 {
-                losses.push(Loss {
-                    direction,
-                    place: place.to_owned(),
-                    packets,
-                    exact,
-                });
-            }
-        }
-    }
-    losses
 }

@@ -13,7 +13,7 @@ use linerate_dialect::control::flow::{opening, read_answer};
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_host::sys::cpu::{self, ThreadUsage};
 use linerate_host::sys::sched;
-use linerate_metric::plan::{Direction, Plan, Protocol, Sched, Wait};
+use linerate_metric::plan::{Direction, Kind, Plan, Protocol, Sched, Wait};
 
 use crate::flow::{FlowOutcome, Part, Phase, Shared, Timeline};
 use crate::transport::{
@@ -240,6 +240,33 @@ fn run<W: Waiting>(
     }
 }
 
+/// The largest payload that a thread sends and receives in one call. What only sends needs no room
+/// to receive, and the reverse: with thousands of threads this is what their memory is.
+fn call_bytes(plan: &Plan, part: Part) -> (usize, usize) {
+    let payload = plan.payload_bytes as usize;
+    let room = match plan.protocol {
+        // Datagrams up to the largest come whole; a stream offers the room it was told to.
+        Protocol::Udp => payload.max(LARGEST_DATAGRAM),
+        Protocol::Tcp => plan.receive_bytes.unwrap_or(plan.payload_bytes) as usize,
+    };
+    let sent = match plan.udp_offload.gso {
+        Some(true) => LARGEST_DATAGRAM,
+        _ => payload,
+    };
+    let (sent, room) = match (plan.kind, part) {
+        (Kind::Latency, _) => (sent, room),
+        (Kind::Throughput, Part::Source) => (sent, 0),
+        (Kind::Throughput, Part::Sink) => (0, room),
+    };
+    (sent.max(OPENING_ROOM), room.max(OPENING_ROOM))
+}
+
+/// Room of a datagram of any size.
+const LARGEST_DATAGRAM: usize = 1 << 16;
+
+/// Room for the opening of a flow and its answer.
+const OPENING_ROOM: usize = 64;
+
 type Prepared<W> = (
     Kernel<W>,
     Vec<Opened<<Kernel<W> as Transport>::Socket>>,
@@ -258,17 +285,8 @@ fn prepare<W: Waiting>(spec: LaneSpec) -> Result<Prepared<W>, LaneError> {
     };
     sched.map_err(|error| LaneError::Sched(spec.sched, error))?;
     let plan = &spec.plan;
-    let payload = plan.payload_bytes as usize;
-    // Datagrams up to the largest come whole; a stream offers the room it was told to.
-    let room = match plan.protocol {
-        Protocol::Udp => payload.max(1 << 16),
-        Protocol::Tcp => plan.receive_bytes.unwrap_or(plan.payload_bytes) as usize,
-    };
-    let sent = match plan.udp_offload.gso {
-        Some(true) => 1 << 16,
-        _ => payload.max(64),
-    };
-    let mut transport = Kernel::<W>::new(spec.wait, sent, room.max(64)).map_err(LaneError::Open)?;
+    let (sent, room) = call_bytes(plan, spec.part);
+    let mut transport = Kernel::<W>::new(spec.wait, sent, room).map_err(LaneError::Open)?;
     let mut flows = Vec::with_capacity(spec.flows.len());
     let mut watches = Vec::with_capacity(spec.flows.len());
     for flow in spec.flows {

@@ -18,6 +18,7 @@ pub mod workload;
 
 mod end;
 mod lane;
+mod outcome;
 mod series;
 
 mod assemble;

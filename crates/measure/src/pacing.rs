@@ -6,7 +6,7 @@ use linerate_host::sys::clock::Nanos;
 
 /// Lateness that is caught up with a burst; what is older is given up, so that a stall of the
 /// sender is not followed by a flood.
-const CATCH_UP_NS: Nanos = 10_000_000;
+const CATCH_UP_NS: Nanos = 100_000_000;
 
 /// Spreads payload evenly over time at a fixed rate.
 #[derive(Clone, Debug)]

@@ -7,6 +7,13 @@ use linerate_host::sys::clock::Nanos;
 use linerate_metric::plan::Direction;
 use linerate_metric::record::{CountedAt, Interval};
 
+/// Intervals of a direction that a record keeps: about 30 MB of JSON. Beyond them a run goes on in
+/// constant memory, and its later intervals are shown but not kept.
+pub const KEPT: usize = 100_000;
+
+/// How far a half may be ahead of the other end before it is not believed.
+const AHEAD: u64 = 10_000;
+
 /// The series of a run, as it grows at both ends.
 #[derive(Debug, Default)]
 pub struct Series {
@@ -15,22 +22,38 @@ pub struct Series {
 
 #[derive(Debug, Default)]
 struct Halves {
-    own: Vec<(Nanos, Interval)>,
-    peer: Vec<Interval>,
-    shown: usize,
+    /// Halves that wait for the other one, by number.
+    own: BTreeMap<u64, (Nanos, Interval)>,
+    peer: BTreeMap<u64, Interval>,
+    /// Shown intervals, ascending in number.
+    kept: Vec<Interval>,
+    next: u64,
+    left_out: u64,
 }
 
 impl Series {
-    /// Takes this end's half of the next interval of its direction.
+    /// Takes this end's half of an interval.
     pub fn own(&mut self, now: Nanos, interval: Interval) {
         let halves = self.by_direction.entry(interval.direction).or_default();
-        halves.own.push((now, interval));
+        halves.own.insert(interval.number, (now, interval));
     }
 
-    /// Takes the other end's half.
+    /// Takes the other end's half; what cannot be one is dropped.
     pub fn peer(&mut self, interval: Interval) {
         let halves = self.by_direction.entry(interval.direction).or_default();
-        halves.peer.push(interval);
+        let number = interval.number;
+        if number < halves.next {
+            // Late: it has been shown without this half, but the record shall have both.
+            if let Ok(index) = halves
+                .kept
+                .binary_search_by_key(&number, |kept| kept.number)
+            {
+                let kept = &mut halves.kept[index];
+                *kept = join(Some(kept), Some(&interval)).expect("both halves are there");
+            }
+        } else if number < halves.next + AHEAD {
+            halves.peer.insert(number, interval);
+        }
     }
 
     /// Intervals that can be shown now: both halves are there, or the other one is late by more
@@ -38,31 +61,65 @@ impl Series {
     pub fn ready(&mut self, now: Nanos, grace_ns: Nanos) -> Vec<Interval> {
         let mut out = Vec::new();
         for halves in self.by_direction.values_mut() {
-            while let Some((since, own)) = halves.own.get(halves.shown) {
-                let peer = halves.peer.get(halves.shown);
+            while let Some((&number, (since, own))) = halves.own.first_key_value() {
                 // Round trips have no second half: the asking end counts alone.
-                if peer.is_none() && own.rtt_ns.is_none() && now < since + grace_ns {
+                let alone = own.rtt_ns.is_some() || now >= since.saturating_add(grace_ns);
+                if !alone && !halves.peer.contains_key(&number) {
                     break;
                 }
-                out.push(join(Some(own), peer).expect("one half is there"));
-                halves.shown += 1;
+                let (_, own) = halves.own.remove(&number).expect("it was just seen");
+                halves.show(number, Some(own), &mut out);
             }
         }
         out
     }
 
-    /// The whole series, ascending in time.
+    /// The whole series, ascending in number, and how many intervals it does not hold.
     #[must_use]
-    pub fn finish(self) -> Vec<Interval> {
+    pub fn finish(mut self) -> (Vec<Interval>, u64) {
+        let mut shown = self.ready(Nanos::MAX, 0);
+        let mut left_out = 0;
         let mut out = Vec::new();
-        for halves in self.by_direction.values() {
-            for index in 0..halves.own.len().max(halves.peer.len()) {
-                let own = halves.own.get(index).map(|(_, interval)| interval);
-                out.extend(join(own, halves.peer.get(index)));
+        for halves in self.by_direction.values_mut() {
+            // Halves of the other end alone: this one ended earlier.
+            for number in halves.peer.keys().copied().collect::<Vec<_>>() {
+                halves.show(number, None, &mut shown);
             }
+            left_out += halves.left_out;
+            halves.count_once();
+            out.append(&mut halves.kept);
         }
-        out.sort_by_key(|interval| (interval.start_ns, interval.direction));
-        out
+        out.sort_by_key(|interval| (interval.number, interval.direction));
+        (out, left_out)
+    }
+}
+
+impl Halves {
+    /// What the receiver told of in another interval is not counted in the sender's words as well.
+    fn count_once(&mut self) {
+        let receiver = |interval: &Interval| interval.counted_at == CountedAt::Receiver;
+        if !self.kept.iter().any(receiver) {
+            return;
+        }
+        for interval in self.kept.iter_mut().filter(|interval| !receiver(interval)) {
+            interval.counted_at = CountedAt::Receiver;
+            interval.bytes = 0;
+            interval.packets = interval.packets.map(|_| 0);
+        }
+    }
+
+    fn show(&mut self, number: u64, own: Option<Interval>, out: &mut Vec<Interval>) {
+        let peer = self.peer.remove(&number);
+        let Some(whole) = join(own.as_ref(), peer.as_ref()) else {
+            return;
+        };
+        self.next = self.next.max(number + 1);
+        if self.kept.len() < KEPT {
+            self.kept.push(whole.clone());
+        } else {
+            self.left_out += 1;
+        }
+        out.push(whole);
     }
 }
 
@@ -97,11 +154,12 @@ fn join(a: Option<&Interval>, b: Option<&Interval>) -> Option<Interval> {
 mod tests {
     use super::*;
 
-    fn interval(direction: Direction, end: CountedAt, bytes: u64) -> Interval {
+    fn interval(number: u64, end: CountedAt, bytes: u64) -> Interval {
         Interval {
-            start_ns: 0,
-            end_ns: 1_000,
-            direction,
+            number,
+            start_ns: number * 1_000,
+            end_ns: number * 1_000 + 1_000,
+            direction: Direction::Send,
             omitted: false,
             counted_at: end,
             bytes,
@@ -120,21 +178,21 @@ mod tests {
     #[test]
     fn the_receiver_counts_and_the_sender_adds() {
         let mut series = Series::default();
-        series.own(0, interval(Direction::Send, CountedAt::Sender, 100));
+        series.own(0, interval(0, CountedAt::Sender, 100));
         assert!(series.ready(10, 50).is_empty(), "the other half may come");
-        series.peer(interval(Direction::Send, CountedAt::Receiver, 90));
+        series.peer(interval(0, CountedAt::Receiver, 90));
         let ready = series.ready(10, 50);
         assert_eq!(ready.len(), 1);
         assert_eq!((ready[0].bytes, ready[0].bytes_sent), (90, Some(100)));
         assert_eq!(ready[0].retransmits, Some(3));
         assert!(series.ready(1_000, 50).is_empty(), "nothing is shown twice");
-        assert_eq!(series.finish().len(), 1);
+        assert_eq!(series.finish().0.len(), 1);
     }
 
     #[test]
     fn a_half_that_does_not_come_is_not_waited_for() {
         let mut series = Series::default();
-        series.own(0, interval(Direction::Send, CountedAt::Sender, 100));
+        series.own(0, interval(0, CountedAt::Sender, 100));
         let ready = series.ready(60, 50);
         assert_eq!(ready[0].counted_at, CountedAt::Sender);
     }
@@ -142,9 +200,32 @@ mod tests {
     #[test]
     fn a_late_half_still_reaches_the_record() {
         let mut series = Series::default();
-        series.own(0, interval(Direction::Send, CountedAt::Sender, 100));
+        series.own(0, interval(0, CountedAt::Sender, 100));
         assert_eq!(series.ready(60, 50).len(), 1);
-        series.peer(interval(Direction::Send, CountedAt::Receiver, 90));
-        assert_eq!(series.finish()[0].bytes, 90);
+        series.peer(interval(0, CountedAt::Receiver, 90));
+        assert_eq!(series.finish().0[0].bytes, 90);
+    }
+
+    #[test]
+    fn halves_meet_by_number_and_not_by_order() {
+        let mut series = Series::default();
+        series.own(0, interval(1, CountedAt::Sender, 100));
+        series.peer(interval(0, CountedAt::Receiver, 70));
+        series.peer(interval(1, CountedAt::Receiver, 90));
+        assert_eq!(series.ready(0, 50)[0].bytes, 90);
+        let (whole, _) = series.finish();
+        assert_eq!(whole.iter().map(|i| i.bytes).collect::<Vec<_>>(), [70, 90]);
+    }
+
+    #[test]
+    fn a_long_run_and_a_lying_peer_take_no_more_memory() {
+        let mut series = Series::default();
+        for number in 0..KEPT as u64 + 10 {
+            series.peer(interval(number + 1_000_000_000, CountedAt::Receiver, 1));
+            series.own(0, interval(number, CountedAt::Sender, 1));
+            series.ready(1, 0);
+        }
+        let (kept, left_out) = series.finish();
+        assert_eq!((kept.len(), left_out), (KEPT, 10));
     }
 }

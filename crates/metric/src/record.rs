@@ -239,6 +239,9 @@ pub struct TcpState {
 /// One slice of the series.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Interval {
+    /// Number of the interval within its direction, from 0; both ends number alike.
+    #[serde(default)]
+    pub number: u64,
     /// Nanoseconds since the start of the run.
     pub start_ns: u64,
     /// Nanoseconds since the start of the run.

@@ -321,6 +321,7 @@ fn a_long_run_makes_a_small_page() {
     let one = record.intervals.pop().unwrap();
     record.intervals = (0..1_000_000)
         .map(|n| linerate_metric::record::Interval {
+            number: n,
             start_ns: n * 1_000_000,
             end_ns: (n + 1) * 1_000_000,
             bytes: if n == 654_321 {

@@ -55,6 +55,8 @@ pub struct Connection {
     incoming: Queue,
     outgoing: Queue,
     skipped: u64,
+    /// Longest frame that is taken now.
+    patience_bytes: usize,
 }
 
 /// What the next bytes are.
@@ -94,6 +96,7 @@ impl Connection {
             incoming: Queue::default(),
             outgoing: Queue::default(),
             skipped: 0,
+            patience_bytes: FRAME_LIMIT_BYTES,
         })
     }
 
@@ -106,7 +109,7 @@ impl Connection {
         if self.reading == Reading::Nothing {
             return Err(ControlError::Failed);
         }
-        let room = OPENING_BYTES + LENGTH_BYTES + self.limit() + READ_AHEAD_BYTES;
+        let room = OPENING_BYTES + LENGTH_BYTES + self.taken_limit() + READ_AHEAD_BYTES;
         if self.incoming.bytes().len() + bytes.len() > room {
             return Err(self.fail(ControlError::ReadAhead));
         }
@@ -134,7 +137,7 @@ impl Connection {
                 return Ok(None);
             };
             let length = u32::from_be_bytes(length);
-            let limit = self.limit();
+            let limit = self.taken_limit();
             // Checked before the frame is there: nobody waits for what will not be taken.
             let size = match usize::try_from(length) {
                 Ok(size) if size <= limit => size,
@@ -271,6 +274,17 @@ impl Connection {
         } else {
             HELLO_LIMIT_BYTES
         }
+    }
+
+    /// Takes no frame above this size (type and body, in bytes) until it is told otherwise: whoever
+    /// has not been granted anything yet has nothing long to say.
+    pub fn take_at_most(&mut self, bytes: usize) {
+        self.patience_bytes = bytes.min(FRAME_LIMIT_BYTES);
+    }
+
+    /// Longest frame that this end takes now.
+    fn taken_limit(&self) -> usize {
+        self.limit().min(self.patience_bytes)
     }
 
     fn fail(&mut self, error: ControlError) -> ControlError {

@@ -84,7 +84,7 @@ frames! {
     9 "STOP" Stop(Stop),
     /// Either end: all it found.
     10 "OUTCOME" Outcome(Box<Outcome>),
-    /// Client: settings that it wants at the far end.
+    /// Client: settings that it wants at the far end. No server makes any today.
     11 "SETTINGS" Settings(Settings),
     /// Server: what became of them.
     12 "SETTINGS_ANSWER" SettingsAnswer(SettingsAnswer),
@@ -123,6 +123,9 @@ pub struct Refuse {
     pub problem: Problem,
     /// The exit code that fits it.
     pub exit_code: u8,
+    /// Whether asking again later may help.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub may_pass: bool,
 }
 
 /// What the client wants to run.
@@ -171,8 +174,15 @@ pub struct FlowGrant {
 pub struct Attached {}
 
 /// The run begins.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Start {}
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// How the client's threads wait; absent: not told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait: Option<Wait>,
+    /// On which processors they run, empty for any; absent: not told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<Cpus>,
+}
 
 /// An interval of a direction is over.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

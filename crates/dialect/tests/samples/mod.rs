@@ -262,6 +262,7 @@ impl Source {
 
     fn interval(&mut self) -> Interval {
         Interval {
+            number: self.number(),
             start_ns: self.number(),
             end_ns: self.number(),
             direction: self.direction(),
@@ -394,6 +395,7 @@ impl Source {
             Refuse {
                 problem: Problem::new(self.text(), self.text(), self.text()),
                 exit_code: (self.number() & 0xff) as u8,
+                may_pass: self.yes(),
             }
             .into(),
             Propose {
@@ -415,7 +417,11 @@ impl Source {
             }
             .into(),
             Attached {}.into(),
-            Start {}.into(),
+            Start {
+                wait: self.maybe(Self::waiting),
+                cpus: self.maybe(Self::cpus),
+            }
+            .into(),
             IntervalEnded {
                 interval: self.interval(),
             }

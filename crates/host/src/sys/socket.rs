@@ -56,6 +56,8 @@ impl Flags {
     pub const NONE: Self = Self(0);
     /// The call returns at once, whatever the socket's mode.
     pub const DONT_WAIT: Self = Self(libc::MSG_DONTWAIT);
+    /// What is received stays in the queue.
+    pub const PEEK: Self = Self(libc::MSG_PEEK);
     /// A datagram's true length is returned even when the room was too small.
     pub const TRUNCATE: Self = Self(libc::MSG_TRUNC);
 

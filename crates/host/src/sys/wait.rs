@@ -3,7 +3,7 @@
 
 use std::io;
 use std::mem;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 /// What is waited for.
@@ -13,6 +13,16 @@ pub enum Ready {
     Receive,
     /// There is room to send.
     Send,
+}
+
+impl Ready {
+    /// As `poll` has it.
+    fn events(self) -> libc::c_short {
+        match self {
+            Self::Receive => libc::POLLIN,
+            Self::Send => libc::POLLOUT,
+        }
+    }
 }
 
 fn timespec(duration: Duration) -> libc::timespec {
@@ -40,15 +50,38 @@ fn found(result: libc::c_int) -> io::Result<bool> {
 pub fn poll(socket: &impl AsRawFd, ready: Ready, patience: Duration) -> io::Result<bool> {
     let mut wanted = libc::pollfd {
         fd: socket.as_raw_fd(),
-        events: match ready {
-            Ready::Receive => libc::POLLIN,
-            Ready::Send => libc::POLLOUT,
-        },
+        events: ready.events(),
         revents: 0,
     };
     let timeout = timespec(patience);
     // SAFETY: one pollfd is passed, writable through the call; no signal mask is.
     let result = unsafe { libc::ppoll(&raw mut wanted, 1, &raw const timeout, std::ptr::null()) };
+    found(result)
+}
+
+/// Waits with `ppoll` for any of several descriptors, each named with what is waited for (the same
+/// one may be named twice); whether one is ready.
+///
+/// # Errors
+/// What the kernel says.
+pub fn poll_any(wanted: &[(BorrowedFd<'_>, Ready)], patience: Duration) -> io::Result<bool> {
+    let mut wanted: Vec<_> = (wanted.iter())
+        .map(|(fd, ready)| libc::pollfd {
+            fd: fd.as_raw_fd(),
+            events: ready.events(),
+            revents: 0,
+        })
+        .collect();
+    let timeout = timespec(patience);
+    // SAFETY: so many pollfds are there, writable through the call; no signal mask is passed.
+    let result = unsafe {
+        libc::ppoll(
+            wanted.as_mut_ptr(),
+            wanted.len() as libc::nfds_t,
+            &raw const timeout,
+            std::ptr::null(),
+        )
+    };
     found(result)
 }
 
@@ -133,6 +166,27 @@ impl Epoll {
         }
     }
 
+    /// Does not watch a socket any more.
+    ///
+    /// # Errors
+    /// When it was not watched.
+    pub fn forget(&self, socket: &impl AsRawFd) -> io::Result<()> {
+        // SAFETY: removing takes no event; null is allowed for it since Linux 2.6.9.
+        let result = unsafe {
+            libc::epoll_ctl(
+                self.0.as_raw_fd(),
+                libc::EPOLL_CTL_DEL,
+                socket.as_raw_fd(),
+                std::ptr::null_mut(),
+            )
+        };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+
     /// Waits until any watched socket is ready; whether one is. Whole milliseconds, rounded up.
     ///
     /// # Errors
@@ -158,6 +212,7 @@ impl Epoll {
 mod tests {
     use super::*;
     use std::net::UdpSocket;
+    use std::os::fd::AsFd;
 
     #[test]
     fn every_call_tells_ready_from_not() {
@@ -170,9 +225,15 @@ mod tests {
         assert!(!poll(&far, Ready::Receive, moment).unwrap());
         assert!(!select(&far, Ready::Receive, moment).unwrap());
         assert!(!epoll.wait(moment).unwrap());
+        let any = [
+            (far.as_fd(), Ready::Receive),
+            (near.as_fd(), Ready::Receive),
+        ];
+        assert!(!poll_any(&any, moment).unwrap());
         near.send(b"now").unwrap();
         let long = Duration::from_secs(5);
         assert!(poll(&far, Ready::Receive, long).unwrap());
+        assert!(poll_any(&any, long).unwrap());
         assert!(select(&far, Ready::Receive, long).unwrap());
         assert!(epoll.wait(long).unwrap());
         assert!(poll(&near, Ready::Send, long).unwrap());

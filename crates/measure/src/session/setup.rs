@@ -105,7 +105,9 @@ impl Manner {
 pub fn flow_options(plan: &Plan, part: Part) -> FlowOptions {
     let patience = match (plan.kind, part) {
         // An asking end sleeps until its answer is too late.
-        (Kind::Latency, Part::Source) => plan.answer_timeout_ns.unwrap_or(PATIENCE_NS),
+        (Kind::Latency, Part::Source) => plan
+            .answer_timeout_ns
+            .map_or(PATIENCE_NS, |timeout| timeout.min(PATIENCE_NS)),
         _ => PATIENCE_NS,
     };
     let mut socket = plan.socket.clone();

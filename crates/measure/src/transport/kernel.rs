@@ -30,6 +30,8 @@ pub trait Waiting: Sized {
     const FLAGS: Flags;
     /// Whether a call, or what goes before it, sleeps until its one socket can go on.
     const SLEEPS_IN_CALLS: bool;
+    /// Whether a thread may sleep until a departure is due.
+    const SLEEPS: bool = true;
 
     /// Gets ready to wait.
     ///
@@ -58,6 +60,9 @@ pub trait Waiting: Sized {
     /// Sleeps until any socket can go on.
     #[inline]
     fn idle(&mut self, _patience: Duration) {}
+
+    /// Does not wait for a socket any more.
+    fn forget(&mut self, _index: usize, _socket: &Socket) {}
 }
 
 /// Calls sleep until they can go on.
@@ -89,6 +94,7 @@ impl Waiting for Block {
 impl Waiting for Spin {
     const FLAGS: Flags = Flags::DONT_WAIT;
     const SLEEPS_IN_CALLS: bool = false;
+    const SLEEPS: bool = false;
 
     fn new(_: Wait) -> io::Result<Self> {
         Ok(Self)
@@ -119,10 +125,13 @@ impl Waiting for Select {
 
     fn new(wait: Wait) -> io::Result<Self> {
         let timeout = match wait {
+            // A stop has to be noticed, whatever the time-out.
             Wait::Select { timeout_ns } => timeout_ns.map(Duration::from_nanos),
             _ => None,
         };
-        Ok(Self { timeout })
+        Ok(Self {
+            timeout: timeout.map(|timeout| timeout.min(IDLE_PATIENCE)),
+        })
     }
 
     #[inline]
@@ -164,6 +173,15 @@ impl Waiting for Epoll {
     fn idle(&mut self, patience: Duration) {
         // A failure shows at the next call on the socket.
         let _ = self.instance.wait(patience);
+    }
+
+    fn forget(&mut self, index: usize, socket: &Socket) {
+        if let Some(watched) = self.watched.get_mut(index) {
+            if watched.take().is_some() {
+                // Not watched is what was wanted, whatever the reason.
+                let _ = self.instance.forget(socket);
+            }
+        }
     }
 }
 
@@ -343,6 +361,9 @@ fn outcome<R>(result: io::Result<R>) -> task::Poll<io::Result<R>> {
             io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => task::Poll::Pending,
             // The interface's queue is full: the same as a full socket, only later.
             _ if error.raw_os_error() == Some(ENOBUFS) => task::Poll::Pending,
+            // UDP only, TCP does not say this of a standing connection: the other end has closed
+            // its socket, as it does when its part is over. The control connection knows more.
+            io::ErrorKind::ConnectionRefused => task::Poll::Pending,
             _ => task::Poll::Ready(Err(error)),
         },
         done => task::Poll::Ready(done),
@@ -418,12 +439,17 @@ impl<W: Waiting> Transport for Kernel<W> {
     }
 
     #[inline]
+    fn clock() -> Nanos {
+        clock::now()
+    }
+
+    #[inline]
     fn idle(&mut self, until: Option<Nanos>) {
         let Some(until) = until else {
             self.waiting.idle(IDLE_PATIENCE);
             return;
         };
-        if until > clock::now() + AWAKE_NS {
+        if W::SLEEPS && until > clock::now() + AWAKE_NS {
             clock::sleep_until(until - AWAKE_NS);
         }
     }
@@ -568,8 +594,9 @@ impl<W: Waiting> Transport for Kernel<W> {
             .shutdown(std::net::Shutdown::Write)
     }
 
-    fn close(&mut self, socket: Index) {
-        self.sockets[socket.0] = None;
+    fn release(&mut self, socket: Index) {
+        let entry = self.sockets[socket.0].as_ref().expect(OPEN);
+        self.waiting.forget(socket.0, &entry.socket);
     }
 
     fn facts(&self, socket: Index) -> SocketFacts {

@@ -75,6 +75,9 @@ pub trait Transport {
     /// The time now; a polled stack gives the time of the last turn.
     fn now(&self) -> Nanos;
 
+    /// The time now, read for this call: for what happens within a turn.
+    fn clock() -> Nanos;
+
     /// Passes time: until `until` when a workload waits for a departure, otherwise as this
     /// transport waits for its sockets.
     fn idle(&mut self, until: Option<Nanos>);
@@ -146,8 +149,9 @@ pub trait Transport {
     /// When the connection is gone already.
     fn finish_sending(&mut self, socket: Self::Socket) -> io::Result<()>;
 
-    /// Forgets a socket.
-    fn close(&mut self, socket: Self::Socket);
+    /// Nothing more is wanted of a socket: it is not waited for again. It stays open until the
+    /// transport goes, so that late datagrams of the other end do not meet a closed port.
+    fn release(&mut self, socket: Self::Socket);
 
     /// What the stack knows of a socket, for the record.
     fn facts(&self, socket: Self::Socket) -> SocketFacts;

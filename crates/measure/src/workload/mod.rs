@@ -35,6 +35,9 @@ pub trait Workload<T: Transport> {
     /// When the flow is broken; it is not stepped again.
     fn step(&mut self, transport: &mut T) -> io::Result<Progress>;
 
+    /// Its socket.
+    fn socket(&self) -> T::Socket;
+
     /// What it came to.
     fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome;
 }
@@ -129,6 +132,7 @@ fn drive<T: Transport, W: Workload<T>>(transport: &mut T, flows: Vec<W>) -> Vec<
                 None => index += 1,
                 Some(error) => {
                     let flow = running.swap_remove(index);
+                    transport.release(flow.socket());
                     outcomes.push(flow.outcome(transport, error));
                 }
             }

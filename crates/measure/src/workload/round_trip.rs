@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use linerate_dialect::control::flow as wire;
-use linerate_host::sys::clock::{self, Nanos};
+use linerate_host::sys::clock::Nanos;
 use linerate_metric::histogram::Histogram;
 use linerate_metric::plan::Protocol;
 
@@ -98,12 +98,11 @@ impl<'a> Questions<'a> {
     fn number_message(&mut self) -> u64 {
         let number = self.totals.calls;
         if self.message.len() >= wire::HEADER_BYTES {
-            wire::write_header(&mut self.message, number, clock::now());
+            // The asker keeps the time itself: no clock is read for a stamp that nobody needs.
+            wire::write_header(&mut self.message, number, 0);
         } else {
-            // Too short for a header: as many low bytes of the number as fit tell neighbours apart.
-            let bytes = number.to_be_bytes();
-            let length = self.message.len().min(bytes.len());
-            self.message[..length].copy_from_slice(&bytes[bytes.len() - length..]);
+            let short = short_number(number, self.message.len());
+            self.message[..short.len].copy_from_slice(&short.bytes[8 - short.len..]);
         }
         number
     }
@@ -182,7 +181,10 @@ impl<'a> Questions<'a> {
             times: Some(self.times),
             mismatched: self.mismatched,
             facts: transport.facts(socket),
-            ended_ns: self.ended_ns,
+            ended_ns: match error {
+                Some(_) => transport.now(),
+                None => self.ended_ns,
+            },
             error,
         }
     }
@@ -194,6 +196,35 @@ struct UdpAsker<'a, S> {
     socket: S,
     /// When the open question left, and its number.
     open: Option<(Nanos, u64)>,
+}
+
+/// A number in a message too short for a header: as many of its low bytes as fit tell neighbours
+/// apart.
+struct Short {
+    bytes: [u8; 8],
+    len: usize,
+}
+
+fn short_number(number: u64, message_bytes: usize) -> Short {
+    Short {
+        bytes: number.to_be_bytes(),
+        len: message_bytes.min(8),
+    }
+}
+
+/// How far back a number in a short message is looked for before its answer counts as wrong.
+const SHORT_WINDOW: u64 = 64;
+
+/// Whether a payload without a header answers a question that was given up.
+fn is_stale_short(payload: &[u8], question: &[u8], number: u64) -> bool {
+    let len = question.len().min(8);
+    if payload.len() != question.len() || payload[len..] != question[len..] {
+        return false;
+    }
+    (1..=number.min(SHORT_WINDOW)).any(|back| {
+        let earlier = short_number(number - back, question.len());
+        payload[..len] == earlier.bytes[8 - len..]
+    })
 }
 
 /// What a datagram turned out to be.
@@ -211,9 +242,15 @@ fn judge(payload: &[u8], question: &[u8], number: u64) -> Answer {
     if is_greeting(payload) {
         return Answer::Stale;
     }
-    let numbered = question.len() >= wire::HEADER_BYTES;
+    if question.len() < wire::HEADER_BYTES {
+        return if is_stale_short(payload, question, number) {
+            Answer::Stale
+        } else {
+            Answer::Wrong
+        };
+    }
     match wire::read_header(payload) {
-        Some(header) if numbered && header.sequence < number => Answer::Stale,
+        Some(header) if header.sequence < number => Answer::Stale,
         _ => Answer::Wrong,
     }
 }
@@ -237,7 +274,7 @@ impl<'a, S: Copy> UdpAsker<'a, S> {
         let sent = transport.udp_send(self.socket, message.len(), |payload| {
             payload.copy_from_slice(message);
             // After the copy: filling the message is not part of the round trip.
-            asked_ns = clock::now();
+            asked_ns = T::clock();
         });
         match sent {
             Poll::Pending => Ok(Some(Progress::Starved(None))),
@@ -264,7 +301,7 @@ impl<T: Transport> Workload<T> for UdpAsker<'_, T::Socket> {
         let question = &self.questions.message;
         let received = transport.udp_receive(self.socket, |payload, _| {
             // Before the comparison: it is not part of the round trip.
-            (clock::now(), judge(payload, question, number))
+            (T::clock(), judge(payload, question, number))
         });
         let (now, nothing_came) = match received {
             Poll::Ready(received) => match received? {
@@ -276,7 +313,7 @@ impl<T: Transport> Workload<T> for UdpAsker<'_, T::Socket> {
                     return Ok(Progress::Worked);
                 }
             },
-            Poll::Pending => (clock::now(), true),
+            Poll::Pending => (T::clock(), true),
         };
         if now >= asked_ns + self.questions.timeout_ns {
             self.open = None;
@@ -290,6 +327,10 @@ impl<T: Transport> Workload<T> for UdpAsker<'_, T::Socket> {
         Ok(Progress::Starved(None))
     }
 
+    fn socket(&self) -> T::Socket {
+        self.socket
+    }
+
     fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome {
         self.questions.outcome(transport, self.socket, error)
     }
@@ -300,6 +341,8 @@ struct TcpAsker<'a, S> {
     questions: Questions<'a>,
     socket: S,
     state: Asking,
+    /// The open question was counted as missed while it was still being sent.
+    given_up: bool,
 }
 
 /// How far a question on a stream has come.
@@ -325,6 +368,7 @@ impl<'a, S: Copy> TcpAsker<'a, S> {
             questions: Questions::new(lane, &flow),
             socket: flow.socket,
             state: Asking::Nothing,
+            given_up: false,
         }
     }
 
@@ -338,11 +382,18 @@ impl<'a, S: Copy> TcpAsker<'a, S> {
         let mut filled_ns = 0;
         let taken = transport.tcp_send(self.socket, rest.len(), |payload| {
             payload.copy_from_slice(&rest[..payload.len()]);
-            filled_ns = clock::now();
+            filled_ns = T::clock();
         });
         let asked_ns = if sent == 0 { filled_ns } else { asked_ns };
         match taken {
-            Poll::Pending => Ok(Progress::Starved(None)),
+            // A peer that does not read: an interrupted run does not wait for it.
+            Poll::Pending if self.questions.lane.phase.is_ending() => Ok(Progress::Done),
+            Poll::Pending => {
+                if sent > 0 || matches!(self.state, Asking::Sending { .. }) {
+                    self.give_up_when_late(T::clock(), asked_ns);
+                }
+                Ok(Progress::Starved(None))
+            }
             Poll::Ready(taken) => {
                 let sent = sent + taken?;
                 self.state = if sent == self.questions.message.len() {
@@ -350,13 +401,23 @@ impl<'a, S: Copy> TcpAsker<'a, S> {
                         asked_ns,
                         received: 0,
                         right: true,
-                        late: false,
+                        late: std::mem::take(&mut self.given_up),
                     }
                 } else {
                     Asking::Sending { asked_ns, sent }
                 };
                 Ok(Progress::Worked)
             }
+        }
+    }
+}
+
+impl<S: Copy> TcpAsker<'_, S> {
+    /// Counts a question that cannot even be sent as missed, once.
+    fn give_up_when_late(&mut self, now: Nanos, asked_ns: Nanos) {
+        if !self.given_up && now >= asked_ns + self.questions.timeout_ns {
+            self.given_up = true;
+            self.questions.missed(now);
         }
     }
 }
@@ -387,7 +448,7 @@ impl<T: Transport> Workload<T> for TcpAsker<'_, T::Socket> {
         };
         let question = &self.questions.message;
         let answer = transport.tcp_receive(self.socket, question.len() - received, |payload| {
-            let now = clock::now();
+            let now = T::clock();
             let expected = &question[received..received + payload.len()];
             (now, payload.len(), payload == expected)
         });
@@ -415,7 +476,7 @@ impl<T: Transport> Workload<T> for TcpAsker<'_, T::Socket> {
                 Ok(Progress::Worked)
             }
             Poll::Pending => {
-                let now = clock::now();
+                let now = T::clock();
                 if !late && now >= asked_ns + self.questions.timeout_ns {
                     self.questions.missed(now);
                     self.state = Asking::Waiting {
@@ -432,6 +493,10 @@ impl<T: Transport> Workload<T> for TcpAsker<'_, T::Socket> {
                 Ok(Progress::Starved(None))
             }
         }
+    }
+
+    fn socket(&self) -> T::Socket {
+        self.socket
     }
 
     fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome {
@@ -547,9 +612,16 @@ impl<T: Transport> Workload<T> for UdpResponder<'_, T::Socket> {
             }
             Poll::Ready(sent) => {
                 answers.answered(sent?);
+                if answers.lane.phase.is_aborted() {
+                    return Ok(Progress::Done);
+                }
                 Ok(Progress::Worked)
             }
         }
+    }
+
+    fn socket(&self) -> T::Socket {
+        self.answers.socket
     }
 
     fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome {
@@ -603,6 +675,7 @@ impl<T: Transport> Workload<T> for TcpResponder<'_, T::Socket> {
         match taken {
             Poll::Pending if answers.lane.phase.is_aborted() => Ok(Progress::Done),
             Poll::Pending => Ok(Progress::Starved(None)),
+            Poll::Ready(_) if answers.lane.phase.is_aborted() => Ok(Progress::Done),
             Poll::Ready(taken) => {
                 self.sent += taken?;
                 if self.sent == answers.message.len() {
@@ -613,6 +686,10 @@ impl<T: Transport> Workload<T> for TcpResponder<'_, T::Socket> {
                 Ok(Progress::Worked)
             }
         }
+    }
+
+    fn socket(&self) -> T::Socket {
+        self.answers.socket
     }
 
     fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome {

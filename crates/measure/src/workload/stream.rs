@@ -110,7 +110,11 @@ impl<'a, S: Copy> Book<'a, S> {
             times: None,
             mismatched: 0,
             facts: transport.facts(self.socket),
-            ended_ns: self.ended_ns,
+            ended_ns: match error {
+                // It broke now, whenever it last looked at the clock.
+                Some(_) => transport.now(),
+                None => self.ended_ns,
+            },
             error,
         }
     }
@@ -140,7 +144,8 @@ impl<T: Transport> Workload<T> for TcpSource<'_, T::Socket> {
         let bytes = self.call_bytes.min(self.budget.left_bytes);
         if bytes == 0 || self.book.lane.phase.is_ending() {
             self.book.ended_ns = transport.now();
-            transport.finish_sending(self.book.socket)?;
+            // A connection that is gone already needs no farewell.
+            let _ = transport.finish_sending(self.book.socket);
             return Ok(Progress::Done);
         }
         if self.budget.pacer.is_paced() {
@@ -161,6 +166,10 @@ impl<T: Transport> Workload<T> for TcpSource<'_, T::Socket> {
                 Ok(Progress::Worked)
             }
         }
+    }
+
+    fn socket(&self) -> T::Socket {
+        self.book.socket
     }
 
     fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome {
@@ -211,6 +220,10 @@ impl<T: Transport> Workload<T> for TcpSink<'_, T::Socket> {
             }
             Poll::Pending => Ok(Progress::Starved(None)),
         }
+    }
+
+    fn socket(&self) -> T::Socket {
+        self.book.socket
     }
 
     fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome {
@@ -276,6 +289,10 @@ impl<T: Transport> Workload<T> for UdpSource<'_, T::Socket> {
                 Ok(Progress::Worked)
             }
         }
+    }
+
+    fn socket(&self) -> T::Socket {
+        self.book.socket
     }
 
     fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome {
@@ -352,12 +369,18 @@ impl<T: Transport> Workload<T> for UdpSink<'_, T::Socket> {
                 self.book.ended_ns = now;
                 self.book.totals.packets += datagrams;
                 self.book.moved(bytes);
-                if self.book.shared.expected().is_some() && self.is_complete(now) {
+                let may_end =
+                    self.book.shared.expected().is_some() || self.book.lane.phase.is_aborted();
+                if may_end && self.is_complete(now) {
                     return Ok(Progress::Done);
                 }
                 Ok(Progress::Worked)
             }
         }
+    }
+
+    fn socket(&self) -> T::Socket {
+        self.book.socket
     }
 
     fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome {

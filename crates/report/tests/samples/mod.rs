@@ -268,6 +268,7 @@ fn tcp(id: &str, direction: Direction, goodput: f64, seed: u64) -> Record {
         let bytes = (goodput / 8.0 * noise.around(0.06) * ramp) as u64;
         bytes_received += if second == 0 { 0 } else { bytes };
         record.intervals.push(Interval {
+            number: second,
             start_ns: second * SECOND,
             end_ns: (second + 1) * SECOND,
             direction,
@@ -354,6 +355,7 @@ pub fn udp_both() -> Record {
             received += packets;
             lost_all += lost;
             record.intervals.push(Interval {
+                number: second,
                 start_ns: second * SECOND,
                 end_ns: (second + 1) * SECOND,
                 direction,
@@ -470,6 +472,7 @@ fn latency(id: &str, wait: Wait, typical: f64, seed: u64) -> Record {
         }
         all.add(&part);
         record.intervals.push(Interval {
+            number: step,
             start_ns: step * SECOND / 2,
             end_ns: (step + 1) * SECOND / 2,
             direction: Direction::Send,
