@@ -39,6 +39,8 @@ pub const ROWS: &[Row] = &[
     throughput::TCP_128K,
     throughput::TCP_1M,
     throughput::UDP_1472B,
+    throughput::UDP_1472B_BURSTS,
+    throughput::UDP_64B_BURSTS,
     latency::UDP_BLOCKING,
     latency::UDP_SPINNING,
     memory::HISTOGRAM,

@@ -45,9 +45,27 @@ pub const TCP_1M: Row = Row {
 pub const UDP_1472B: Row = Row {
     name: "throughput/udp/1472B",
     against: "iperf3 -u -b 0 -l 1472",
-    ours: |ground| ours(ground, "-u -l 1472"),
+    ours: |ground| ours(ground, "-u -l 1472 --offload none"),
     // iperf3 takes whole seconds only, so a slice is one second here.
     theirs: |ground| iperf3::goodput(ground, "-u -b 0 -l 1472 -t 1"),
+    ..BASE
+};
+
+/// The same, with the kernel cutting and joining them.
+pub const UDP_1472B_BURSTS: Row = Row {
+    name: "throughput/udp/1472B/gso_gro",
+    mark: Mark::AtLeast(28.0),
+    ours: |ground| ours(ground, "-u -l 1472 --offload gso,gro"),
+    ..UDP_1472B
+};
+
+/// Small datagrams: one a call there, up to 128 a call here.
+pub const UDP_64B_BURSTS: Row = Row {
+    name: "throughput/udp/64B/gso_gro",
+    against: "iperf3 -u -b 0 -l 64",
+    mark: Mark::AtLeast(100.0),
+    ours: |ground| ours(ground, "-u -l 64 --offload gso,gro"),
+    theirs: |ground| iperf3::goodput(ground, "-u -b 0 -l 64 -t 1"),
     ..BASE
 };
 
