@@ -497,6 +497,32 @@ fn amounts_arrive_whole() {
     }
 }
 
+/// However few datagrams or writes a rate means, it is what is offered and what arrives.
+#[test]
+fn low_rates_are_kept() {
+    let room = Room::new();
+    let server = room.server("--no-store");
+    for words in ["-u -b 1M", "-u -b 200k -l 1000", "-b 1M", "-u -R -b 1M"] {
+        let words = format!(
+            "throughput 127.0.0.1 -p {} -t 1 {words} --json",
+            server.port
+        );
+        let summary = &room.run(&words).expect(0).json()["summary"];
+        let asked = if words.contains("200k") { 2e5 } else { 1e6 };
+        for figure in ["goodput_bps", "offered_bps"] {
+            let ratio = summary[figure].as_f64().expect("a rate") / asked;
+            assert!(
+                (0.4..1.6).contains(&ratio),
+                "{words}: {figure}: {summary:#}"
+            );
+        }
+        for end in summary["cpu"].as_array().expect("both ends") {
+            let share = end["share"].as_f64().expect("a share");
+            assert!(share < 4.0, "one thread: {words}: {summary:#}");
+        }
+    }
+}
+
 #[test]
 fn addresses() {
     let room = Room::new();

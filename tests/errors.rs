@@ -578,6 +578,29 @@ fn a_killed_server_ends_the_test_with_what_there_is() {
     }
 }
 
+/// A flow that breaks in the middle of a write keeps the time and the cost that it had until then.
+#[test]
+fn a_broken_stream_keeps_its_time() {
+    let room = Room::new();
+    let mut server = server_that_tells(&room);
+    let words = format!("throughput 127.0.0.1 -p {} -t 60 --json", server.port);
+    let client = Running::start(&mut room.linerate(&words));
+    server.running.started();
+    std::thread::sleep(Duration::from_millis(500));
+    server.running.signal(Signal::KILL);
+    let record = client.wait().expect(5).json();
+    vanished(&record);
+    let summary = &record["summary"];
+    let lasted = summary["duration_ns"].as_u64().unwrap_or_default();
+    assert!(lasted > 200_000_000, "{summary:#}");
+    assert!(summary["bytes_sent"].as_u64() > Some(0), "{summary:#}");
+    let share = summary["cpu"][0]["share"].as_f64();
+    assert!(
+        share.is_none_or(|share| share < 4.0),
+        "one thread: {summary:#}"
+    );
+}
+
 /// A record of a run whose far end went away.
 #[track_caller]
 fn vanished(record: &Value) {
