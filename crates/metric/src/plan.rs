@@ -528,6 +528,15 @@ pub const TCP_SEND_BYTES: u64 = 1 << 20;
 /// (docs/METHOD.md#write-size).
 pub const TCP_RECEIVE_BYTES: u64 = 256 << 10;
 
+/// Largest UDP payload: a 16-bit length with the UDP and IPv4 headers inside (RFC 768, RFC 791).
+pub const LARGEST_DATAGRAM_BYTES: u64 = 65_507;
+
+/// Largest message or call: what a server allocates per thread for a client at most.
+pub const LARGEST_CALL_BYTES: u64 = 64 << 20;
+
+/// Shortest reporting interval: below it the reports would disturb what they report.
+pub const SHORTEST_INTERVAL_NS: u64 = 10_000_000;
+
 #[cfg(test)]
 mod tests {
     use super::*;
