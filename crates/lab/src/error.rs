@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::io;
 
+use linerate_metric::event::Problem;
+
 use crate::check::CheckResult;
 use crate::topology::TopologyError;
 
@@ -68,10 +70,10 @@ pub enum LabError {
     NameTaken { name: String },
     #[error("`{name}` cannot name a lab: use 1 to 48 letters, digits, `-`, `_` and `.`")]
     BadLabName { name: String },
-    #[error("{reason}")]
+    #[error("{}: {}; {}", problem.object, problem.situation, problem.next_step)]
     Holder {
-        /// The text of the error in the process that holds the lab.
-        reason: String,
+        /// What the process that was to hold the lab says of it.
+        problem: Problem,
         /// It was a privilege or a kernel feature that is missing.
         missing_privilege: bool,
     },
@@ -121,6 +123,112 @@ impl LabError {
         }
     }
 
+    /// The situation, the object and the next step.
+    #[must_use]
+    pub fn problem(&self) -> Problem {
+        const DOCTOR: &str = "`linerate doctor` shows what this machine can do";
+        let retry = |source: &io::Error| match source.kind() {
+            io::ErrorKind::PermissionDenied => "run as root, or see `linerate doctor`",
+            _ => DOCTOR,
+        };
+        match self {
+            Self::Topology(error) => topology_problem(error),
+            Self::NotPrivileged => Problem::new(
+                "building networks needs CAP_SYS_ADMIN and CAP_NET_ADMIN",
+                "lab",
+                "run as root, or enter a user namespace first",
+            ),
+            Self::UserNamespaceForbidden { allow, source } => Problem::new(
+                format!(
+                    "this user may not make user namespaces, and networks without root need one \
+                     ({source})"
+                ),
+                "lab",
+                format!("run as root, or allow them with {allow}"),
+            ),
+            Self::ThreadsRunning { threads } => Problem::new(
+                format!(
+                    "a user namespace is entered with a single thread, and there are {threads}"
+                ),
+                "this process",
+                "enter it first thing in main",
+            ),
+            Self::Kernel { source, .. } => {
+                Problem::new(format!("{self} ({source})"), "lab", retry(source))
+            }
+            Self::MissingFeature {
+                feature,
+                link,
+                wanted,
+                remedy,
+            } => Problem::new(
+                format!("this kernel has no {feature}, which the link needs for {wanted}"),
+                format!("link {link}"),
+                *remedy,
+            ),
+            Self::UnknownOffload { link, name } => Problem::new(
+                format!("this kernel has no offload `{name}` on veth"),
+                format!("link {link}"),
+                "choose one that `ethtool -k` lists there",
+            ),
+            Self::CheckFailed { .. } => Problem::new(self.to_string(), "lab", DOCTOR),
+            Self::System { source, .. } => {
+                Problem::new(format!("{self} ({source})"), "lab", retry(source))
+            }
+            Self::UnknownHost { host, known } => Problem::new(
+                "the lab has no such host",
+                format!("host {host}"),
+                format!("choose one of {known}"),
+            ),
+            Self::NoLab => Problem::new(
+                "none is up",
+                "lab",
+                "start one with `linerate lab up --hops 1`",
+            ),
+            Self::UnknownLab { name, known } => Problem::new(
+                "no such lab is up",
+                format!("lab {name}"),
+                if known.is_empty() {
+                    "start one with `linerate lab up --hops 1`".to_owned()
+                } else {
+                    format!("choose one of {}", known.join(", "))
+                },
+            ),
+            Self::WhichLab { known } => Problem::new(
+                format!("several are up ({})", known.join(", ")),
+                "lab",
+                "name one",
+            ),
+            Self::NameTaken { name } => Problem::new(
+                "a lab of this name is up already",
+                format!("lab {name}"),
+                format!("choose another --name, or end it with `linerate lab down {name}`"),
+            ),
+            Self::BadLabName { name } => Problem::new(
+                "cannot name a lab",
+                format!("`{name}`"),
+                "use 1 to 48 letters, digits, `-`, `_` and `.`",
+            ),
+            Self::Holder { problem, .. } => problem.clone(),
+            Self::HolderVanished { .. } => Problem::new(self.to_string(), "lab", DOCTOR),
+            Self::CommandNotFound { command } => Problem::new(
+                "not found inside the lab",
+                format!("`{}`", command.display()),
+                "give its path, or set PATH",
+            ),
+            Self::CommandFailed { command, source } => Problem::new(
+                format!("cannot be run ({source})"),
+                format!("`{}`", command.display()),
+                "check that it is a program that this user may run",
+            ),
+            Self::HolderArguments => Problem::new(
+                "for linerate's own use",
+                "`lab-holder`",
+                "start labs with `linerate lab up`",
+            ),
+        }
+    }
+
     /// The text with every cause behind it, for where only text can be handed on.
     #[must_use]
     pub fn full_text(&self) -> String {
@@ -138,6 +246,21 @@ impl LabError {
             action: action.into(),
             source: source.into(),
         }
+    }
+}
+
+/// What is wrong with a lab file. Its texts end with the next step after their last colon, which no
+/// name that stands behind it can hold; only the parser's own text is not ours.
+fn topology_problem(error: &TopologyError) -> Problem {
+    let text = error.to_string();
+    match (error, text.rsplit_once(": ")) {
+        (TopologyError::Syntax(said), _) => Problem::new(
+            said.trim_end(),
+            "lab file",
+            "`linerate lab --help` shows one that works",
+        ),
+        (_, Some((situation, next_step))) => Problem::new(situation, "lab file", next_step),
+        (_, None) => Problem::new(text, "lab file", "correct it there"),
     }
 }
 

@@ -24,6 +24,7 @@ use std::thread;
 use std::time::Duration;
 
 use linerate_host::sys::namespace::{self, Signals, Space};
+use linerate_metric::event::Problem;
 use rustix::fs::MemfdFlags;
 use rustix::process::{Signal, WaitOptions};
 use serde::{Deserialize, Serialize};
@@ -66,7 +67,7 @@ struct Order {
 enum Report {
     Up(String),
     Failed {
-        reason: String,
+        problem: Problem,
         missing_privilege: bool,
     },
     Taken(String),
@@ -102,10 +103,10 @@ pub fn up(topology: &Topology, name: Option<&str>) -> Result<LabInfo, LabError> 
         Some(Report::Up(name)) => registry::find(Some(&name)).map(|lab| lab.registration.info),
         Some(Report::Taken(name)) => Err(LabError::NameTaken { name }),
         Some(Report::Failed {
-            reason,
+            problem,
             missing_privilege,
         }) => Err(LabError::Holder {
-            reason,
+            problem,
             missing_privilege,
         }),
         None => Err(LabError::HolderVanished {
@@ -161,7 +162,7 @@ fn report(result: Result<(), LabError>) -> Result<(), LabError> {
         Ok(()) => return Ok(()),
         Err(LabError::NameTaken { name }) => Report::Taken(name),
         Err(error) => Report::Failed {
-            reason: error.full_text(),
+            problem: error.problem(),
             missing_privilege: error.is_missing_privilege(),
         },
     };

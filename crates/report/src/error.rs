@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use linerate_metric::event::Problem;
+
 /// Why a result was not written.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
@@ -43,6 +45,33 @@ impl ReportError {
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Store { source, .. } | Self::Write { source, .. }
             if source.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    /// The situation, the object and the next step.
+    #[must_use]
+    pub fn problem(&self) -> Problem {
+        match self {
+            Self::NoDataFolder => Problem::new(
+                "there is no folder for them",
+                "records",
+                "set HOME or XDG_DATA_HOME to an absolute path, or pass --no-store",
+            ),
+            Self::BadId { id } => Problem::new(
+                "no id to name a file with: only letters, digits, `-`, `_` and `.` within",
+                format!("`{id}`"),
+                "pass --no-store",
+            ),
+            Self::Store { path, source } => Problem::new(
+                format!("cannot be stored ({source})"),
+                path.display().to_string(),
+                format!("{}, or pass --no-store", next_step(source, path)),
+            ),
+            Self::Write { path, source } => Problem::new(
+                format!("cannot be written ({source})"),
+                path.display().to_string(),
+                next_step(source, path),
+            ),
+        }
     }
 }
 
