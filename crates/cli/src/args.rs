@@ -3,12 +3,15 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::builder::FalseyValueParser;
+use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use linerate_measure::Grant;
 use linerate_metric::expect::Expectation;
 use linerate_metric::plan::{Cpus, DEFAULT_PORT, Ends, Sched, Wait};
 use linerate_metric::units::{BitRate, ByteSize, parse_count, parse_duration};
 use linerate_report::style::ColorChoice;
+
+use crate::local::Local;
 
 /// How fast a network stack goes, why it goes no faster, and what to change
 #[derive(Debug, Parser)]
@@ -34,9 +37,49 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// The whole command line. The variables of all options follow one rule, which is told once.
+/// The whole command line.
 pub fn command() -> clap::Command {
-    Cli::command().mut_subcommands(|command| command.mut_args(|arg| arg.hide_env(true)))
+    settle(Cli::command())
+}
+
+/// What holds for the options of every command.
+fn settle(command: clap::Command) -> clap::Command {
+    command.mut_args(variable).mut_subcommands(settle)
+}
+
+/// How an option is set in the environment.
+fn variable(arg: clap::Arg) -> clap::Arg {
+    // The variables of all options follow one rule, which is told once.
+    let arg = arg.hide_env(true);
+    let Some(value) = arg.get_env().and_then(std::env::var_os) else {
+        return arg;
+    };
+    let switch = matches!(arg.get_action(), ArgAction::SetTrue);
+    // An empty variable is one that is not set, and so is a switch that is off: as a value it would
+    // contradict other switches.
+    if value.is_empty() || (switch && !is_on(&value)) {
+        return arg.env(None::<&'static str>);
+    }
+    if switch {
+        arg.value_parser(FalseyValueParser::new())
+    } else {
+        arg
+    }
+}
+
+/// Whether a switch in the environment is on: anything but empty, `0`, `n`, `no`, `f`, `false` and
+/// `off`.
+fn is_on(value: &std::ffi::OsStr) -> bool {
+    let value = value.to_string_lossy().to_ascii_lowercase();
+    !matches!(
+        value.as_str(),
+        "" | "0" | "n" | "no" | "f" | "false" | "off"
+    )
+}
+
+/// Whether a variable of the environment turns a switch on.
+pub fn switched_on(name: &str) -> bool {
+    std::env::var_os(name).is_some_and(|value| is_on(&value))
 }
 
 /// The commands.
@@ -57,6 +100,9 @@ pub enum Command {
     /// Print a completion script for a shell
     #[command(hide = true)]
     Completions(CompletionsArgs),
+    /// Write the manual pages, one for each command
+    #[command(hide = true)]
+    Man(ManArgs),
 }
 
 /// Where results go and how they look.
@@ -66,7 +112,7 @@ pub struct OutputArgs {
     /// Print one JSON document on standard output, and nothing else there
     #[arg(long, env = "LINERATE_JSON", conflicts_with = "json_stream")]
     pub json: bool,
-    /// Print one line of JSON per interval and event
+    /// Print one line of JSON for each interval and event, failures and the result included
     #[arg(long, env = "LINERATE_JSON_STREAM")]
     pub json_stream: bool,
     /// Write the record to FILE as JSON; with --json instead of standard output
@@ -188,9 +234,9 @@ pub struct MeasureArgs {
     /// TCP congestion control at both ends
     #[arg(short = 'C', long, value_name = "NAME", env = "LINERATE_CONGESTION")]
     pub congestion: Option<String>,
-    /// Local address, interface, or both
+    /// Local address, interface (%eth0), or both
     #[arg(short = 'B', long, value_name = "ADDRESS[%IF]", env = "LINERATE_BIND")]
-    pub bind: Option<String>,
+    pub bind: Option<Local>,
     /// Local port of the first flow; the next ones follow
     #[arg(long, value_name = "PORT", env = "LINERATE_SOURCE_PORT")]
     pub source_port: Option<u16>,
@@ -306,10 +352,13 @@ pub struct LatencyArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The first line on standard output tells scripts where it can be reached (READY port=5201 ...).
+With -q the summaries of the tests follow it, and nothing else. With --json standard output gets one
+document for each test, each on one line; the ready line is on standard error.
 
 Examples:
   linerate server                       serve until Ctrl-C
   linerate server -1 -p 0               serve one test on any free port
+  linerate server -p 0 --json           one line of JSON for each test
   linerate server -B 127.0.0.1 --json-stream")]
 pub struct ServerArgs {
     /// Port for TCP and UDP; 0 takes any free one
@@ -318,9 +367,9 @@ pub struct ServerArgs {
     /// Serve one test, then exit
     #[arg(short = '1', long, env = "LINERATE_ONE_OFF")]
     pub one_off: bool,
-    /// Listen on this address, interface, or both only
+    /// Listen on this address, interface (%eth0), or both only
     #[arg(short = 'B', long, value_name = "ADDRESS[%IF]", env = "LINERATE_BIND")]
-    pub bind: Option<String>,
+    pub bind: Option<Local>,
     /// IPv4 only
     #[arg(short = '4', long, conflicts_with = "ipv6", env = "LINERATE_IPV4")]
     pub ipv4: bool,
@@ -345,7 +394,10 @@ pub struct ServerArgs {
 #[command(after_help = "\
 Examples:
   linerate demo                         about half a minute; writes linerate-demo/report.html
-  linerate demo --json > demo.json      the same as one document")]
+  linerate demo --json > demo.json      the same as one document
+  linerate demo --json-stream           what happens while it happens, then that document
+
+Its runs are too different for one --expect: `linerate throughput` and `linerate latency` have it.")]
 pub struct DemoArgs {
     /// Folder for the report and the records
     #[arg(
@@ -401,13 +453,13 @@ Examples:
         #[arg(required_unless_present = "hops", conflicts_with = "hops")]
         file: Option<PathBuf>,
         /// Hosts `client` and `server` with N switches between them
-        #[arg(long, value_name = "N")]
+        #[arg(long, value_name = "N", env = "LINERATE_HOPS")]
         hops: Option<usize>,
         /// Its name [default: lab1, or the next free one]
-        #[arg(long)]
+        #[arg(long, env = "LINERATE_NAME")]
         name: Option<String>,
         /// Print one JSON document
-        #[arg(long)]
+        #[arg(long, env = "LINERATE_JSON")]
         json: bool,
     },
     /// Run a command on a host of a lab
@@ -426,7 +478,7 @@ Examples:
     /// List the labs that are up
     List {
         /// Print one JSON document
-        #[arg(long)]
+        #[arg(long, env = "LINERATE_JSON")]
         json: bool,
     },
     /// End a lab and everything that runs in it
@@ -453,4 +505,11 @@ pub struct DoctorArgs {
 pub struct CompletionsArgs {
     /// The shell
     pub shell: clap_complete::Shell,
+}
+
+/// `linerate man`.
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// The folder that they go to
+    pub dir: PathBuf,
 }

@@ -42,14 +42,6 @@ impl From<MeasureError> for Failure {
     }
 }
 
-/// Splits `what is wrong: what to do` as the libraries write it.
-fn split(text: &str, object: &str) -> Problem {
-    match text.rsplit_once(": ").or_else(|| text.rsplit_once("; ")) {
-        Some((situation, next_step)) => Problem::new(situation, object, next_step),
-        None => Problem::new(text, object, "see `linerate doctor`"),
-    }
-}
-
 impl From<LabError> for Failure {
     fn from(error: LabError) -> Self {
         let code = if error.is_missing_privilege() {
@@ -60,7 +52,7 @@ impl From<LabError> for Failure {
             error.command_exit_code().unwrap_or(exit::FAILED)
         };
         Self {
-            problem: split(&error.full_text(), "lab"),
+            problem: error.problem(),
             code,
         }
     }
@@ -74,6 +66,6 @@ impl From<TopologyError> for Failure {
 
 impl From<ReportError> for Failure {
     fn from(error: ReportError) -> Self {
-        Self::failed(split(&error.to_string(), "result"))
+        Self::failed(error.problem())
     }
 }

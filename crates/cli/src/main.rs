@@ -4,8 +4,10 @@
 mod args;
 mod command;
 mod failure;
+mod local;
 mod output;
 mod plan;
+mod printer;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -17,7 +19,7 @@ use linerate_metric::exit;
 
 use args::{Cli, Command};
 use failure::Failure;
-use output::print_error_json;
+use output::{Form, print, print_failure, stdout_failed};
 
 /// What `linerate` alone prints.
 const WELCOME: &str = "\
@@ -45,15 +47,15 @@ fn main() -> ExitCode {
     }
     linerate_host::sys::signal::quiet_sigpipe();
     if words.len() == 1 {
-        println!("{WELCOME}");
-        return ExitCode::from(exit::OK);
+        print(WELCOME);
+        return ended(exit::OK);
     }
     let parsed = args::command()
         .try_get_matches_from(&words)
         .and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match parsed {
         Ok(cli) => cli,
-        Err(error) => return ExitCode::from(usage(&words, &error)),
+        Err(error) => return ended(usage(&words, &error)),
     };
     let code = match cli.command {
         Command::Demo(args) => command::demo::run(args),
@@ -63,35 +65,65 @@ fn main() -> ExitCode {
         Command::Lab(args) => command::lab::run(args),
         Command::Doctor(args) => command::doctor::run(args),
         Command::Completions(args) => command::completions::run(&args),
+        Command::Man(args) => command::man::run(&args),
     };
-    ExitCode::from(code)
+    ended(code)
 }
 
-/// Prints what clap has to say; under `--json` an error is JSON on standard output.
+/// A result that could not be printed is no success.
+fn ended(code: u8) -> ExitCode {
+    ExitCode::from(match code {
+        exit::OK if stdout_failed() => exit::FAILED,
+        code => code,
+    })
+}
+
+/// Prints what clap has to say; where JSON was asked for an error is JSON on standard output.
 fn usage(words: &[OsString], error: &clap::Error) -> u8 {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            let _ = error.print();
-            return exit::OK;
+            return match error.print() {
+                Ok(()) => exit::OK,
+                Err(_) => exit::FAILED,
+            };
         }
         _ => {}
     }
-    let json = words
-        .iter()
-        .any(|word| word == "--json" || word == "--json-stream");
-    if json {
-        let text = error.to_string();
-        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-        let first = lines.next().unwrap_or_default();
-        let situation = first.trim_start_matches("error: ").to_owned();
-        let command: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
-        print_error_json(&Failure::usage(Problem::new(
-            situation,
-            command.join(" "),
-            "`linerate --help` lists the commands and options",
-        )));
-    } else {
+    let form = asked_form(words);
+    if form == Form::Text {
         let _ = error.print();
+        return exit::USAGE;
     }
+    let text = error.to_string();
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first = lines.next().unwrap_or_default();
+    let situation = first.trim_start_matches("error: ").to_owned();
+    let command: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+    let problem = Problem::new(
+        situation,
+        command.join(" "),
+        "`linerate --help` lists the commands and options",
+    );
+    print_failure(form, &Failure::usage(problem), 0);
     exit::USAGE
+}
+
+/// What standard output was to get, as far as a command line that makes no sense tells.
+fn asked_form(words: &[OsString]) -> Form {
+    // What follows `--` belongs to another program.
+    let has = |option: &str| {
+        let mut own = words.iter().take_while(|word| *word != "--");
+        own.any(|word| word == option)
+    };
+    if has("--json") {
+        Form::Json
+    } else if has("--json-stream") {
+        Form::JsonStream
+    } else if args::switched_on("LINERATE_JSON") {
+        Form::Json
+    } else if args::switched_on("LINERATE_JSON_STREAM") {
+        Form::JsonStream
+    } else {
+        Form::Text
+    }
 }

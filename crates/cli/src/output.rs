@@ -1,6 +1,7 @@
 //! Where a command's results and remarks go: results to standard output, all else to standard error.
 
 use std::io::{IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use jiff::Timestamp;
 use linerate_metric::event::{Event, Problem, What};
@@ -18,7 +19,8 @@ use crate::failure::Failure;
 
 /// What standard output gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+pub enum Form {
+    /// Text for people.
     Text,
     /// One document at the end.
     Json,
@@ -36,6 +38,37 @@ pub struct Output {
     lines: Lines,
     store: bool,
     file: Option<std::path::PathBuf>,
+    serving: Option<Serving>,
+    /// The test that failures belong to.
+    test: u32,
+    /// The failure that a line of the stream has told already.
+    told: Option<Problem>,
+}
+
+/// How a server serves.
+#[derive(Clone, Copy, Debug)]
+struct Serving {
+    /// One test, and one document.
+    once: bool,
+}
+
+/// Whether something could not be printed. A process has one standard output.
+static STDOUT_FAILED: AtomicBool = AtomicBool::new(false);
+
+/// Prints text and the end of its line to standard output.
+pub fn print(text: &str) {
+    let mut out = std::io::stdout().lock();
+    // A reader that went away ends the program through SIGPIPE; a full disk is told, once.
+    if let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush())
+        && !STDOUT_FAILED.swap(true, Relaxed)
+    {
+        eprintln!("error: standard output cannot be written: {error}");
+    }
+}
+
+/// Whether something that was to be printed is lost.
+pub fn stdout_failed() -> bool {
+    STDOUT_FAILED.load(Relaxed)
 }
 
 /// How text may look on one of our streams.
@@ -89,16 +122,30 @@ impl Output {
             lines: Lines::new(out),
             store: !args.no_store,
             file: args.output.clone(),
+            serving: None,
+            test: 0,
+            told: None,
         }
     }
 
     /// The same for a server, whose tests run side by side.
-    pub fn serving(args: &OutputArgs) -> Self {
+    pub fn serving(args: &OutputArgs, once: bool) -> Self {
         let output = Self::new(args);
         Self {
             lines: Lines::serving(output.style),
+            serving: Some(Serving { once }),
             ..output
         }
+    }
+
+    /// Whether every event is a line on standard output.
+    pub fn is_stream(&self) -> bool {
+        self.form == Form::JsonStream
+    }
+
+    /// Whether only the result is asked for.
+    pub fn is_quiet(&self) -> bool {
+        self.quiet
     }
 
     /// Whether a document of JSON is what standard output gets.
@@ -106,38 +153,73 @@ impl Output {
         self.form == Form::Json
     }
 
-    /// Tells what happens while it happens.
-    pub fn event(&mut self, event: &Event) {
+    /// Tells what happens while it happens. A server's results are its events.
+    pub fn event(&mut self, event: &Event, at: Timestamp) {
+        self.test = event.test;
+        match (&event.what, self.serving) {
+            (What::Ready { port, addresses }, _) => return self.ready(event, at, *port, addresses),
+            (What::Finished { record }, Some(_)) => self.served(record),
+            (What::Failed { problem }, Some(serving)) => self.gave_up(problem, serving),
+            _ => {}
+        }
         match self.form {
             // The whole record is in the last line of a stream.
-            Form::JsonStream => self.say(&stream::line(event, Timestamp::now())),
+            Form::JsonStream => print(&stream::line(event, at)),
             Form::Json if self.verbose => {
                 if let Some(text) = self.lines.event(event) {
                     eprintln!("{text}");
                 }
             }
             Form::Json => {}
-            Form::Text if self.quiet => {}
+            Form::Text if self.quiet && !self.is_result(&event.what) => {}
             Form::Text => {
                 if let Some(text) = self.lines.event(event) {
-                    self.say(&text);
+                    print(&text);
                 }
             }
         }
     }
 
+    /// What is told of a server's test even when nothing but results is asked for.
+    fn is_result(&self, what: &What) -> bool {
+        self.serving.is_some() && matches!(what, What::Finished { .. } | What::Failed { .. })
+    }
+
     /// The line that tells scripts where a server can be reached, whatever the form.
-    pub fn ready(&mut self, event: &Event) {
-        let What::Ready { port, addresses } = &event.what else {
-            return;
-        };
+    fn ready(&self, event: &Event, at: Timestamp, port: u16, addresses: &[String]) {
         match self.form {
-            Form::JsonStream => self.say(&stream::line(event, Timestamp::now())),
-            Form::Json => eprintln!("{}", stream::line(event, Timestamp::now())),
-            Form::Text => self.say(&format!(
+            Form::JsonStream => print(&stream::line(event, at)),
+            Form::Json => eprintln!("{}", stream::line(event, at)),
+            Form::Text => print(&format!(
                 "READY port={port} address={}",
                 addresses.join(",")
             )),
+        }
+    }
+
+    /// Puts the result of a server's test away, and prints it where it is a document.
+    fn served(&self, record: &Record) {
+        if self.store {
+            self.stored(Store::open_default().and_then(|store| store.store(record)));
+        }
+        let json = record.to_json();
+        if self.form == Form::Json && self.file.is_none() {
+            print(&json);
+        }
+        if let Err(failure) = self.write_out(&json) {
+            self.remark(&format!("warning: {}", failure.problem));
+        }
+    }
+
+    /// A test of a server that came to nothing.
+    fn gave_up(&mut self, problem: &Problem, serving: Serving) {
+        match self.form {
+            // A server for one test prints one document, when it ends.
+            Form::Json if !serving.once => {
+                print_failure(self.form, &Failure::failed(problem.clone()), self.test);
+            }
+            Form::JsonStream => self.told = Some(problem.clone()),
+            _ => {}
         }
     }
 
@@ -149,21 +231,22 @@ impl Output {
         }
         match self.form {
             Form::Text => {
-                self.say(&text::summary(record, &self.style));
+                print(&text::summary(record, &self.style));
                 self.verdicts(verdicts);
             }
             Form::JsonStream => {
-                self.event(&Event {
+                let event = Event {
                     test: 1,
                     what: What::Finished {
                         record: Box::new(record.clone()),
                     },
-                });
+                };
+                print(&stream::line(&event, Timestamp::now()));
                 self.verdicts(verdicts);
             }
             Form::Json => {
                 if self.file.is_none() {
-                    self.say(&record.to_json());
+                    print(&record.to_json());
                 }
                 self.verdicts(verdicts);
             }
@@ -184,9 +267,9 @@ impl Output {
             self.stored(stored);
         }
         match self.form {
-            Form::Text => self.say(&text::set(set, &self.style)),
-            Form::Json if self.file.is_none() => self.say(&json),
-            Form::JsonStream => self.say(&json),
+            Form::Text => print(&text::set(set, &self.style)),
+            Form::Json if self.file.is_none() => print(&json),
+            Form::JsonStream => print(&json),
             Form::Json => {}
         }
         self.verdicts(verdicts);
@@ -214,7 +297,7 @@ impl Output {
             return;
         }
         match self.form {
-            Form::Text => self.say(&text::verdicts(verdicts, &self.style)),
+            Form::Text => print(&text::verdicts(verdicts, &self.style)),
             _ => eprintln!("{}", text::verdicts(verdicts, &self.error_style)),
         }
     }
@@ -227,20 +310,11 @@ impl Output {
     ) -> Result<(), Failure> {
         let json = serde_json::to_string(value).expect("our documents hold only what JSON can say");
         match self.form {
-            Form::Text => self.say(&text(&self.style)),
-            _ if self.file.is_none() => self.say(&json),
+            Form::Text => print(&text(&self.style)),
+            _ if self.file.is_none() => print(&json),
             _ => {}
         }
         self.write_out(&json)
-    }
-
-    /// Prints a line of the result.
-    pub fn say(&self, text: &str) {
-        let mut out = std::io::stdout().lock();
-        // A reader that went away ends the program through SIGPIPE; a full disk is told below.
-        if let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush()) {
-            eprintln!("warning: standard output cannot be written: {error}");
-        }
     }
 
     /// Says something that is not the result.
@@ -252,7 +326,8 @@ impl Output {
     pub fn failure(&self, failure: &Failure) {
         match self.form {
             Form::Text => eprintln!("{}", text::problem(&failure.problem, &self.error_style)),
-            Form::Json | Form::JsonStream => print_error_json(failure),
+            Form::JsonStream if self.told.as_ref() == Some(&failure.problem) => {}
+            form => print_failure(form, failure, self.test),
         }
     }
 }
@@ -263,14 +338,18 @@ struct ErrorDocument<'a> {
     exit_code: u8,
 }
 
-/// A failure as the one JSON document of a command.
-pub fn print_error_json(failure: &Failure) {
+/// A failure on standard output: as the one JSON document of a command, or as a line of its stream.
+pub fn print_failure(form: Form, failure: &Failure, test: u32) {
+    if form == Form::JsonStream {
+        let what = What::Failed {
+            problem: failure.problem.clone(),
+        };
+        print(&stream::line(&Event { test, what }, Timestamp::now()));
+        return;
+    }
     let document = ErrorDocument {
         error: &failure.problem,
         exit_code: failure.code,
     };
-    println!(
-        "{}",
-        serde_json::to_string(&document).expect("a problem holds only texts")
-    );
+    print(&serde_json::to_string(&document).expect("a problem holds only texts"));
 }

@@ -4,19 +4,13 @@ use std::time::Duration;
 
 use linerate_measure::{Client, Family};
 use linerate_metric::event::Problem;
-use linerate_metric::plan::{Direction, Kind, Plan, Protocol, SocketPlan, UdpOffload};
+use linerate_metric::plan::{
+    Direction, Kind, LARGEST_CALL_BYTES, LARGEST_DATAGRAM_BYTES, Plan, Protocol,
+    SHORTEST_INTERVAL_NS, SocketPlan, UdpOffload,
+};
 
 use crate::args::{LatencyArgs, MeasureArgs, Offload, ThroughputArgs};
 use crate::failure::Failure;
-
-/// Largest UDP payload: a 16-bit length with the UDP and IPv4 headers inside.
-const LARGEST_DATAGRAM: u64 = 65_507;
-
-/// Largest message or call: what a server allocates for a client at most.
-const LARGEST_CALL: u64 = 64 << 20;
-
-/// Shortest interval: below it the reports would disturb what they report.
-const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A measurement that can be asked for.
 pub struct Measurement {
@@ -134,7 +128,7 @@ fn common(kind: Kind, args: &MeasureArgs) -> Result<Plan, Failure> {
         plan.duration_ns = Some(nanos(time));
     }
     plan.omit_ns = nanos(args.omit);
-    if args.interval > Duration::ZERO && args.interval < SHORTEST_INTERVAL {
+    if !args.interval.is_zero() && nanos(args.interval) < SHORTEST_INTERVAL_NS {
         return refuse(
             "-i",
             "shorter than 10 ms: the reports would disturb what they report",
@@ -145,8 +139,8 @@ fn common(kind: Kind, args: &MeasureArgs) -> Result<Plan, Failure> {
     if let Some(length) = args.length {
         let option = format!("-l {}", length.0);
         let largest = match protocol {
-            Protocol::Udp => LARGEST_DATAGRAM,
-            Protocol::Tcp => LARGEST_CALL,
+            Protocol::Udp => LARGEST_DATAGRAM_BYTES,
+            Protocol::Tcp => LARGEST_CALL_BYTES,
         };
         if length.0 == 0 {
             return refuse(&option, "there is nothing to send", "give a size above 0");
@@ -181,7 +175,7 @@ fn common(kind: Kind, args: &MeasureArgs) -> Result<Plan, Failure> {
     if args.repeat == 0 {
         return refuse("--repeat 0", "there is nothing to repeat", "give 1 or more");
     }
-    plan.bind.clone_from(&args.bind);
+    plan.bind = args.bind.as_ref().map(ToString::to_string);
     plan.source_port = args.source_port;
     if let Some(port) = args.source_port {
         let flows = args.parallel.saturating_mul(2);

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use linerate_host::stop::Stop;
 use linerate_lab::{Lab, Topology};
 use linerate_measure::{Client, Family, MeasureError, Server, ServerOptions};
-use linerate_metric::event::{Problem, What};
+use linerate_metric::event::{Event, Problem, What};
 use linerate_metric::exit;
 use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol, Wait};
 use linerate_metric::record::{Record, new_id};
@@ -24,6 +24,7 @@ use super::measure::stop_on_signals;
 use crate::args::DemoArgs;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::printer::{Teller, while_printing};
 
 /// One measurement of the demo.
 struct Step {
@@ -129,13 +130,31 @@ fn demo(args: &DemoArgs, output: &mut Output) -> Result<u8, Failure> {
     } else {
         Place::build(&mut notes)
     };
-    for note in &notes {
+    let quiet = output.is_quiet();
+    for note in notes.iter().filter(|_| !quiet) {
         output.remark(note);
     }
     let stop = stop_on_signals()?;
-    let (runs, failure) = measure(args, &place, &stop)?;
-    if let Some(error) = failure {
-        notes.push(format!("Ended early: {error}"));
+    let stream = output.is_stream();
+    let measured = while_printing(output, |teller| {
+        let watcher = Watcher {
+            bar: Bar::new(args.time * STEPS.len() as u32, quiet),
+            teller: stream.then_some(teller),
+        };
+        measure(args, &place, &stop, &watcher)
+    })?;
+    let (runs, failure) = match measured {
+        Err(failure) if stop.is_set() => {
+            return Err(Failure {
+                code: exit::INTERRUPTED,
+                ..failure
+            });
+        }
+        measured => measured?,
+    };
+    if let Some(failure) = &failure {
+        notes.push(format!("Ended early: {}.", failure.problem));
+        output.remark(&format!("error: {}", failure.problem));
     }
     let set = RunSet {
         schema: SET_SCHEMA.to_owned(),
@@ -152,13 +171,13 @@ fn demo(args: &DemoArgs, output: &mut Output) -> Result<u8, Failure> {
     output.set(&set, &[])?;
     write_folder(&args.dir, &set)?;
     let report = args.dir.join("report.html");
-    output.remark(&format!("report: {}", report.display()));
-    Ok(if stop.is_set() {
-        exit::INTERRUPTED
-    } else if set.runs.len() < STEPS.len() {
-        exit::FAILED
-    } else {
-        exit::OK
+    if !quiet {
+        output.remark(&format!("report: {}", report.display()));
+    }
+    Ok(match failure {
+        _ if stop.is_set() => exit::INTERRUPTED,
+        Some(failure) => failure.code,
+        None => exit::OK,
     })
 }
 
@@ -282,51 +301,70 @@ fn plan(step: &Step, host: &str, port: u16, time: Duration) -> Plan {
     plan
 }
 
+/// Measures step by step, until something ends it: the records, and what ended it.
 fn measure(
     args: &DemoArgs,
     place: &Place,
     stop: &Stop,
-) -> Result<(Vec<Record>, Option<MeasureError>), Failure> {
+    watcher: &Watcher,
+) -> Result<(Vec<Record>, Option<Failure>), Failure> {
     let far = place.far()?;
     let over = Arc::new(AtomicBool::new(false));
     let (server, port) = place.serve(&over)?;
-    let bar = Bar::new(args.time * STEPS.len() as u32);
     let mut runs = Vec::new();
     let mut failure = None;
     for (number, step) in STEPS.iter().enumerate() {
-        bar.step(number, step.label);
+        watcher.bar.step(number, step.label);
         let client = Client {
             plan: plan(step, &far, port, args.time),
             family: Family::V4,
             retry: Duration::ZERO,
         };
         let flag = stop.as_flag();
-        let ran = place.ask(&client, &flag, &mut |what| bar.event(&what));
-        match ran {
+        match place.ask(&client, &flag, &mut |what| watcher.tell(number, what)) {
             Ok((mut record, failed)) => {
                 record.label = Some(step.label.to_owned());
+                let record_told = Box::new(record.clone());
+                watcher.tell(
+                    number,
+                    What::Finished {
+                        record: record_told,
+                    },
+                );
                 runs.push(record);
-                failure = failed;
-            }
-            Err(error) if runs.is_empty() => {
-                over.store(true, Relaxed);
-                let _ = server.join();
-                return Err(error);
+                failure = failed.map(Failure::from);
             }
             // What was measured before is not lost.
-            Err(error) => {
-                bar.say(&format!("{}: {}", step.label, error.problem));
-                break;
-            }
+            Err(error) => failure = Some(error),
         }
         if stop.is_set() || failure.is_some() {
             break;
         }
     }
-    bar.finish();
+    watcher.bar.finish();
     over.store(true, Relaxed);
     let _ = server.join();
-    Ok((runs, failure))
+    match failure {
+        Some(failure) if runs.is_empty() => Err(failure),
+        failure => Ok((runs, failure)),
+    }
+}
+
+/// Whoever wants to know what happens meanwhile.
+struct Watcher<'a> {
+    bar: Bar,
+    /// With `--json-stream`.
+    teller: Option<&'a Teller>,
+}
+
+impl Watcher<'_> {
+    fn tell(&self, step: usize, what: What) {
+        self.bar.event(&what);
+        if let Some(teller) = self.teller {
+            let test = step as u32 + 1;
+            teller.tell(Event { test, what });
+        }
+    }
 }
 
 /// Progress on standard error, drawn only when an interval ends: a thread of its own would take
@@ -335,11 +373,12 @@ struct Bar {
     bar: ProgressBar,
     began: Instant,
     total: Duration,
+    quiet: bool,
 }
 
 impl Bar {
-    fn new(total: Duration) -> Self {
-        let target = if std::io::stderr().is_terminal() {
+    fn new(total: Duration, quiet: bool) -> Self {
+        let target = if std::io::stderr().is_terminal() && !quiet {
             ProgressDrawTarget::stderr_with_hz(5)
         } else {
             ProgressDrawTarget::hidden()
@@ -353,6 +392,7 @@ impl Bar {
             bar,
             began: Instant::now(),
             total,
+            quiet,
         }
     }
 
@@ -361,7 +401,7 @@ impl Bar {
         self.bar.set_position(done);
         self.bar
             .set_message(format!("{}/{} {label}", number + 1, STEPS.len()));
-        if self.bar.is_hidden() {
+        if self.bar.is_hidden() && !self.quiet {
             eprintln!(
                 "[{:>5.1} s] {}/{} {label}",
                 self.began.elapsed().as_secs_f64(),
@@ -376,10 +416,6 @@ impl Bar {
             let length = interval.end_ns.saturating_sub(interval.start_ns);
             self.bar.inc(length / 1_000_000);
         }
-    }
-
-    fn say(&self, text: &str) {
-        self.bar.suspend(|| eprintln!("{text}"));
     }
 
     fn finish(&self) {

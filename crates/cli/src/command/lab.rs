@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::args::{LabAction, LabArgs};
 use crate::failure::Failure;
-use crate::output::{print_error_json, stderr_style};
+use crate::output::{Form, print, print_failure, stderr_style};
 
 /// The process that holds a lab.
 pub fn hold(arguments: &[OsString]) -> ExitCode {
@@ -35,7 +35,7 @@ pub fn run(args: LabArgs) -> u8 {
     };
     act(args.action).unwrap_or_else(|failure| {
         if json {
-            print_error_json(&failure);
+            print_failure(Form::Json, &failure, 0);
         } else {
             eprintln!("{}", text::problem(&failure.problem, &stderr_style()));
         }
@@ -54,10 +54,7 @@ fn print_json(labs: &[LabInfo]) {
         schema: "linerate/labs/1",
         labs,
     };
-    println!(
-        "{}",
-        serde_json::to_string(&document).expect("a lab holds only what JSON can say")
-    );
+    print(&serde_json::to_string(&document).expect("a lab holds only what JSON can say"));
 }
 
 fn act(action: LabAction) -> Result<u8, Failure> {
@@ -89,7 +86,7 @@ fn act(action: LabAction) -> Result<u8, Failure> {
             if json {
                 print_json(&[lab]);
             } else {
-                print!("{}", describe(&lab));
+                print(describe(&lab).trim_end());
             }
             Ok(exit::OK)
         }
@@ -105,16 +102,16 @@ fn act(action: LabAction) -> Result<u8, Failure> {
             if json {
                 print_json(&labs);
             } else if labs.is_empty() {
-                println!("no lab is up; start one with `linerate lab up --hops 1`");
+                print("no lab is up; start one with `linerate lab up --hops 1`");
             } else {
                 let all: Vec<_> = labs.iter().map(describe).collect();
-                print!("{}", all.join("\n"));
+                print(all.join("\n").trim_end());
             }
             Ok(exit::OK)
         }
         LabAction::Down { name } => {
             let lab = linerate_lab::down(name.as_deref())?;
-            println!("lab {} is down", lab.name);
+            print(&format!("lab {} is down", lab.name));
             Ok(exit::OK)
         }
     }

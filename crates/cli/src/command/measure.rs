@@ -2,8 +2,7 @@
 
 use jiff::Timestamp;
 use linerate_host::stop::Stop;
-use linerate_measure::MeasureError;
-use linerate_metric::event::{Event, Problem};
+use linerate_metric::event::{Event, Problem, What};
 use linerate_metric::exit;
 use linerate_metric::expect::Verdict;
 use linerate_metric::record::{Record, new_id};
@@ -13,6 +12,7 @@ use crate::args::MeasureArgs;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::plan::Measurement;
+use crate::printer::{Teller, while_printing};
 
 /// Runs what was planned; gives the exit code.
 pub fn run(measurement: Result<Measurement, Failure>, args: &MeasureArgs) -> u8 {
@@ -35,31 +35,61 @@ pub fn stop_on_signals() -> Result<Stop, Failure> {
     })
 }
 
+/// Runs as often as asked, until something ends it: the records, and what ended it.
+fn runs(measurement: &Measurement, stop: &Stop, teller: &Teller) -> (Vec<Record>, Option<Failure>) {
+    let flag = stop.as_flag();
+    let mut runs: Vec<Record> = Vec::new();
+    for test in 1..=measurement.repeat {
+        let tell = |what| teller.tell(Event { test, what });
+        let (record, failure) = match measurement.client.run(&flag, &mut |what| tell(what)) {
+            Ok((record, failure)) => (record, failure.map(Failure::from)),
+            // What was measured before is not lost.
+            Err(error) => return (runs, Some(error.into())),
+        };
+        let left = record.interrupted && failure.is_none() && !stop.is_set();
+        let failure = failure.or_else(|| left.then(|| ended_by_far_end(&record)));
+        if measurement.repeat > 1 {
+            tell(What::Finished {
+                record: Box::new(record.clone()),
+            });
+        }
+        runs.push(record);
+        if stop.is_set() || failure.is_some() {
+            return (runs, failure);
+        }
+    }
+    (runs, None)
+}
+
+/// Somebody stopped the server, which told us so and sent what it had.
+fn ended_by_far_end(record: &Record) -> Failure {
+    let plan = &record.plan;
+    let host = match plan.host.contains(':') && !plan.host.starts_with('[') {
+        true => format!("[{}]", plan.host),
+        false => plan.host.clone(),
+    };
+    Failure {
+        problem: Problem::new(
+            "the far end ended the run early",
+            format!("{host}:{}", plan.port),
+            "see why its server was stopped, and run it again when it serves",
+        ),
+        code: exit::PEER,
+    }
+}
+
 fn measure(
     measurement: &Measurement,
     args: &MeasureArgs,
     output: &mut Output,
 ) -> Result<u8, Failure> {
     let stop = stop_on_signals()?;
-    let mut runs: Vec<Record> = Vec::new();
-    let mut vanished: Option<MeasureError> = None;
-    for number in 1..=measurement.repeat {
-        let flag = stop.as_flag();
-        let ran = measurement.client.run(&flag, &mut |what| {
-            output.event(&Event { test: number, what });
-        });
-        match ran {
-            Ok((record, failure)) => {
-                runs.push(record);
-                vanished = failure;
-            }
-            // What was measured before is not lost.
-            Err(error) if !runs.is_empty() => vanished = Some(error),
-            Err(error) => return Err(error.into()),
-        }
-        if stop.is_set() || vanished.is_some() {
-            break;
-        }
+    let (runs, mut failure) = while_printing(output, |teller| runs(measurement, &stop, teller))?;
+    if let Some(failure) = failure.as_mut().filter(|_| stop.is_set()) {
+        failure.code = exit::INTERRUPTED;
+    }
+    if runs.is_empty() {
+        return Err(failure.expect("a run gives a record or says why it has none"));
     }
     let interrupted = stop.is_set();
     let verdicts = if measurement.repeat == 1 {
@@ -73,8 +103,7 @@ fn measure(
         output.set(&set, &verdicts)?;
         verdicts
     };
-    if let Some(error) = vanished {
-        let failure = Failure::from(error);
+    if let Some(failure) = failure {
         // Under --json the document is out already, and says so in `validity`.
         if output.is_json() {
             output.remark(&format!("error: {}", failure.problem));

@@ -5,6 +5,7 @@ pub mod demo;
 pub mod doctor;
 pub mod lab;
 pub mod latency;
+pub mod man;
 mod measure;
 pub mod server;
 pub mod throughput;

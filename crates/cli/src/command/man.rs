@@ -1,0 +1,82 @@
+//! `linerate man DIR`: the manual pages, made from the command line itself.
+
+use std::io::Write;
+use std::path::Path;
+
+use clap_mangen::Man;
+use linerate_metric::event::Problem;
+use linerate_metric::exit;
+use linerate_report::text;
+
+use crate::args::{self, ManArgs};
+use crate::failure::Failure;
+use crate::output::stderr_style;
+
+/// Runs it; gives the exit code.
+pub fn run(args: &ManArgs) -> u8 {
+    let mut command = args::command().disable_help_subcommand(true);
+    // Gives subcommands their full names.
+    command.build();
+    let written = std::fs::create_dir_all(&args.dir).and_then(|()| write(&args.dir, command));
+    match written {
+        Ok(()) => exit::OK,
+        Err(error) => {
+            let failure = Failure::failed(Problem::new(
+                format!("the manual pages cannot be written there ({error})"),
+                args.dir.display().to_string(),
+                "name a folder that this user may write",
+            ));
+            eprintln!("{}", text::problem(&failure.problem, &stderr_style()));
+            failure.code
+        }
+    }
+}
+
+/// The page of a command, and those of the commands below it.
+fn write(dir: &Path, command: clap::Command) -> std::io::Result<()> {
+    for below in command.get_subcommands() {
+        if !below.is_hide_set() {
+            write(dir, below.clone())?;
+        }
+    }
+    let has_commands = command.get_subcommands().any(|below| !below.is_hide_set());
+    let after = command.get_after_help().map(ToString::to_string);
+    let man = Man::new(command);
+    let mut page = Vec::new();
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
+    if has_commands {
+        man.render_subcommands_section(&mut page)?;
+    }
+    if let Some(after) = after {
+        // Filled text would run the lines of the examples together.
+        let text = verbatim(&after);
+        write!(page, ".SH NOTES AND EXAMPLES\n.nf\n{text}.fi\n")?;
+    }
+    std::fs::write(dir.join(man.get_filename()), page)
+}
+
+/// Lines that roff prints as they are.
+fn verbatim(text: &str) -> String {
+    let mut out = String::new();
+    for line in text.lines() {
+        // A dot or a quote in front would be a request, a bare hyphen a typographic one.
+        out.push_str("\\&");
+        out.push_str(&line.replace('\\', "\\e").replace('-', "\\-"));
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_printed_as_they_are() {
+        assert_eq!(verbatim(".x -t 5\n'a\\n'"), "\\&.x \\-t 5\n\\&'a\\en'\n");
+    }
+}

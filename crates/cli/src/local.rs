@@ -1,0 +1,87 @@
+//! `-B`: a local address, an interface, or both.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+/// Longest name of an interface (IFNAMSIZ of linux/if.h, less its closing zero).
+const LONGEST_INTERFACE: usize = 15;
+
+/// Where sockets are bound: `ADDRESS`, `%IF` or `ADDRESS%IF`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Local {
+    /// The address; absent: the kernel chooses.
+    pub address: Option<IpAddr>,
+    /// The interface; absent: any.
+    pub interface: Option<String>,
+}
+
+impl FromStr for Local {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (address, interface) = match text.split_once('%') {
+            Some((address, interface)) => (address, Some(interface)),
+            None => (text, None),
+        };
+        let named = |name: &str| {
+            let odd = |c: char| c == '/' || c.is_whitespace();
+            !name.is_empty() && name.len() <= LONGEST_INTERFACE && !name.contains(odd)
+        };
+        if interface.is_some_and(|name| !named(name)) {
+            return Err("no interface can have that name: see `ip link`".to_owned());
+        }
+        let address = match (address, interface) {
+            ("", Some(_)) => None,
+            _ => Some(address.parse().map_err(|_| {
+                "not an IP address: give one that `ip address` lists, or %INTERFACE".to_owned()
+            })?),
+        };
+        Ok(Self {
+            address,
+            interface: interface.map(str::to_owned),
+        })
+    }
+}
+
+impl fmt::Display for Local {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(address) = self.address {
+            write!(f, "{address}")?;
+        }
+        if let Some(interface) = &self.interface {
+            write!(f, "%{interface}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_as_it_prints() {
+        for text in [
+            "127.0.0.1",
+            "::1",
+            "%eth0",
+            "192.0.2.1%eth0",
+            "fe80::1%eth0",
+        ] {
+            let local: Local = text.parse().unwrap();
+            assert_eq!(local.to_string(), text);
+        }
+        for text in [
+            "",
+            "%",
+            "nonsense",
+            "127.0.0.1%",
+            "1.2.3%eth0",
+            "%a-name-far-too-long",
+            "%a b",
+        ] {
+            assert!(text.parse::<Local>().is_err(), "{text}");
+        }
+    }
+}
