@@ -50,7 +50,7 @@ pub const ROUND_TRIPS: Row = Row {
 /// The client after ten minutes of throughput, against one minute and the series since.
 pub const TEN_MINUTES_CLIENT: Row = Row {
     name: "memory/10min/client",
-    against: "RSS at 1 min + series kept since (-i 0.1)",
+    against: "RSS at 1 min + 2x series since (-i 0.1)",
     long: true,
     most_pairs: Some(1),
     ours: |ground| Ok(ten_minutes(ground)?.client.late),
@@ -164,8 +164,10 @@ pub struct Growth {
 }
 
 impl Growth {
+    /// What it may have come to: a vector that grows by doubling leaves its old place behind, so the
+    /// series counts twice.
     fn allowed(self) -> f64 {
-        self.early + self.series
+        self.early + 2.0 * self.series
     }
 }
 
