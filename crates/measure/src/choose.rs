@@ -11,7 +11,8 @@ pub struct Situation<'a> {
     pub receives: bool,
     /// The sender's congestion control, where it is known.
     pub congestion_control: Option<&'a str>,
-    /// Threads that this run keeps busy on this machine: those of both ends when they share it.
+    /// Threads that are kept busy on them: of this run, those of both ends when they share the
+    /// machine, and of other runs.
     pub busy_threads: usize,
     /// Processors that they may use.
     pub processors: usize,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use linerate_dialect::control::ControlError;
 use linerate_metric::event::Problem;
 use linerate_metric::exit;
+use rustix::io::Errno;
 
 /// Why a run has no result.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +74,17 @@ pub enum MeasureError {
         /// The exit code that it says fits.
         exit_code: u8,
     },
+    /// The other end said no for now: it has no room.
+    #[error("{peer}: {problem}")]
+    PeerBusy {
+        /// The other end.
+        peer: SocketAddr,
+        /// What it said.
+        problem: Problem,
+    },
+    /// Somebody asked to stop before the run began.
+    #[error("stopped before the run began")]
+    Interrupted,
     /// The other end is gone.
     #[error("{peer}: {how}")]
     Vanished {
@@ -130,7 +142,12 @@ impl MeasureError {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::PeerRefused { exit_code, .. } => *exit_code,
+            // Whatever it says: a run that did not take place is no success, and no Ctrl-C.
+            Self::PeerRefused { exit_code, .. } => match exit_code {
+                exit::FAILED..=exit::PEER => *exit_code,
+                _ => exit::PEER,
+            },
+            Self::Interrupted => exit::INTERRUPTED,
             Self::OptionRefused { .. } => exit::MISSING,
             Self::PortTaken { .. } | Self::LocalAddress { .. } | Self::System { .. } => {
                 exit::FAILED
@@ -142,6 +159,7 @@ impl MeasureError {
             | Self::Silent { .. }
             | Self::UdpBlocked { .. }
             | Self::Protocol { .. }
+            | Self::PeerBusy { .. }
             | Self::Vanished { .. } => exit::PEER,
         }
     }
@@ -151,7 +169,10 @@ impl MeasureError {
     pub fn may_pass(&self) -> bool {
         matches!(
             self,
-            Self::Refused { .. } | Self::NoRoute { .. } | Self::Silent { .. }
+            Self::Refused { .. }
+                | Self::NoRoute { .. }
+                | Self::Silent { .. }
+                | Self::PeerBusy { .. }
         )
     }
 
@@ -210,11 +231,18 @@ impl MeasureError {
                     "check the port: it belongs to another program",
                 ),
             },
-            Self::PeerRefused { peer, problem, .. } => Problem::new(
-                format!("the far end says: {}", problem.situation),
-                format!("{} ({peer})", problem.object),
-                problem.next_step.clone(),
+            Self::Interrupted => Problem::new(
+                "stopped before the run began",
+                "this run",
+                "run it again; nothing was measured",
             ),
+            Self::PeerRefused { peer, problem, .. } | Self::PeerBusy { peer, problem } => {
+                Problem::new(
+                    format!("the far end says: {}", problem.situation),
+                    format!("{} ({peer})", problem.object),
+                    problem.next_step.clone(),
+                )
+            }
             Self::Vanished { peer, how } => Problem::new(
                 format!("the far end vanished: {how}"),
                 peer.to_string(),
@@ -240,12 +268,40 @@ impl MeasureError {
             Self::System { doing, source } => Problem::new(
                 format!("{doing} failed ({source})"),
                 "this host",
-                match source.raw_os_error() {
-                    Some(24 | 23) => "raise the open-file limit: `ulimit -n 100000`",
-                    Some(12) => "free some memory, or use fewer streams",
+                match source.raw_os_error().map(Errno::from_raw_os_error) {
+                    Some(Errno::MFILE | Errno::NFILE) => {
+                        "raise the open-file limit: `ulimit -n 100000`"
+                    }
+                    Some(Errno::NOMEM) => "free some memory, or use fewer streams",
                     _ => "`linerate doctor` shows what this host can do",
                 },
             ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_cannot_choose_any_exit_code() {
+        for (said, want) in [
+            (0, 5),
+            (1, 1),
+            (2, 2),
+            (4, 4),
+            (5, 5),
+            (6, 5),
+            (130, 5),
+            (255, 5),
+        ] {
+            let error = MeasureError::PeerRefused {
+                peer: SocketAddr::from(([127, 0, 0, 1], 1)),
+                problem: Problem::new("no", "it", "wait"),
+                exit_code: said,
+            };
+            assert_eq!(error.exit_code(), want, "{said}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::task::Poll;
@@ -14,6 +14,7 @@ use linerate_host::sys::clock::{self, Nanos};
 use linerate_host::sys::cpu::{self, ThreadUsage};
 use linerate_host::sys::sched;
 use linerate_metric::plan::{Direction, Kind, Plan, Protocol, Sched, Wait};
+use socket2::{Domain, Type};
 
 use crate::flow::{FlowOutcome, Part, Phase, Shared, Timeline};
 use crate::transport::{
@@ -97,6 +98,11 @@ impl Gate {
         self.set(GateState::Cancelled);
     }
 
+    /// Whether everybody was sent home.
+    fn is_cancelled(&self) -> bool {
+        self.phase.is_aborted()
+    }
+
     fn set(&self, state: GateState) {
         *self.state.lock().expect("no holder panics") = state;
         self.changed.notify_all();
@@ -116,6 +122,30 @@ impl Gate {
     }
 }
 
+/// Sends everybody home when it goes, whatever the reason: an early return, a panic, or the end of
+/// a run, after which nobody is there any more.
+pub struct GateKeeper(Arc<Gate>);
+
+impl GateKeeper {
+    /// Keeps a gate that nobody has passed yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Arc::default())
+    }
+
+    /// The gate.
+    #[must_use]
+    pub fn gate(&self) -> &Arc<Gate> {
+        &self.0
+    }
+}
+
+impl Drop for GateKeeper {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
 /// Why a thread could not open its flows.
 #[derive(Debug)]
 pub enum LaneError {
@@ -127,6 +157,10 @@ pub enum LaneError {
     Open(io::Error),
     /// The far end does not answer over UDP.
     UdpBlocked(SocketAddr),
+    /// `select` takes no descriptor as high as this.
+    Descriptor(RawFd),
+    /// The run was called off meanwhile.
+    Cancelled,
 }
 
 /// What a thread came to.
@@ -175,20 +209,20 @@ pub fn start(
     spec: LaneSpec,
     gate: &Arc<Gate>,
     ready: mpsc::Sender<Result<Watches, LaneError>>,
-    done: UnixStream,
+    done: Arc<UnixStream>,
 ) -> io::Result<LaneHandle> {
     let part = spec.part;
     let gate = Arc::clone(gate);
     let body = move || {
         let outcome = match spec.wait {
-            Wait::Block => run::<Block>(spec, &gate, &ready),
-            Wait::Spin => run::<Spin>(spec, &gate, &ready),
-            Wait::Poll => run::<PollCall>(spec, &gate, &ready),
-            Wait::Select { .. } => run::<Select>(spec, &gate, &ready),
-            Wait::Epoll => run::<Epoll>(spec, &gate, &ready),
+            Wait::Block => run::<Block>(spec, &gate, ready),
+            Wait::Spin => run::<Spin>(spec, &gate, ready),
+            Wait::Poll => run::<PollCall>(spec, &gate, ready),
+            Wait::Select { .. } => run::<Select>(spec, &gate, ready),
+            Wait::Epoll => run::<Epoll>(spec, &gate, ready),
         };
         // Whoever listened may be gone; then nobody waits for this byte.
-        let _ = io::Write::write(&mut &done, &[1]);
+        let _ = io::Write::write(&mut &*done, &[1]);
         outcome
     };
     let thread = std::thread::Builder::new()
@@ -208,11 +242,11 @@ pub fn start(
 fn run<W: Waiting>(
     spec: LaneSpec,
     gate: &Gate,
-    ready: &mpsc::Sender<Result<Watches, LaneError>>,
+    ready: mpsc::Sender<Result<Watches, LaneError>>,
 ) -> LaneOutcome {
     let plan = Arc::clone(&spec.plan);
     let (direction, part) = (spec.direction, spec.part);
-    let (mut transport, flows) = match prepare::<W>(spec) {
+    let (mut transport, flows) = match prepare::<W>(spec, gate) {
         Ok((transport, flows, watches)) => {
             let _ = ready.send(Ok(watches));
             (transport, flows)
@@ -222,6 +256,8 @@ fn run<W: Waiting>(
             return LaneOutcome::default();
         }
     };
+    // Once all have said so the channel closes: that is how a thread that never will is noticed.
+    drop(ready);
     let Some(timeline) = gate.wait() else {
         return LaneOutcome::default();
     };
@@ -242,7 +278,7 @@ fn run<W: Waiting>(
 
 /// The largest payload that a thread sends and receives in one call. What only sends needs no room
 /// to receive, and the reverse: with thousands of threads this is what their memory is.
-fn call_bytes(plan: &Plan, part: Part) -> (usize, usize) {
+pub fn call_bytes(plan: &Plan, part: Part) -> (usize, usize) {
     let payload = plan.payload_bytes as usize;
     let room = match plan.protocol {
         // Datagrams up to the largest come whole; a stream offers the room it was told to.
@@ -273,7 +309,7 @@ type Prepared<W> = (
     Watches,
 );
 
-fn prepare<W: Waiting>(spec: LaneSpec) -> Result<Prepared<W>, LaneError> {
+fn prepare<W: Waiting>(spec: LaneSpec, gate: &Gate) -> Result<Prepared<W>, LaneError> {
     if let Some(cpu) = spec.cpu {
         cpu::pin(&[cpu]).map_err(|error| LaneError::Cpu(cpu, error))?;
     }
@@ -291,14 +327,24 @@ fn prepare<W: Waiting>(spec: LaneSpec) -> Result<Prepared<W>, LaneError> {
     let mut watches = Vec::with_capacity(spec.flows.len());
     for flow in spec.flows {
         let socket = match flow.opening {
-            Opening::Adopt(fd) => transport
-                .adopt(fd, &flow.options)
-                .map_err(LaneError::Open)?,
+            Opening::Adopt(fd) => {
+                check_descriptor(spec.wait, fd.as_raw_fd())?;
+                transport
+                    .adopt(fd, &flow.options)
+                    .map_err(LaneError::Open)?
+            }
             Opening::Connect { remote, token } => {
-                connect(&mut transport, remote, token, &flow.options)?
+                if matches!(spec.wait, Wait::Select { .. }) {
+                    // The kernel gives the lowest free number, and so it will to the flow.
+                    let next = socket2::Socket::new(Domain::UNIX, Type::DGRAM, None);
+                    let next = next.map_err(LaneError::Open)?;
+                    check_descriptor(spec.wait, next.as_raw_fd())?;
+                }
+                connect(&mut transport, remote, token, &flow.options, gate)?
             }
         };
-        if plan.protocol == Protocol::Tcp {
+        // Nobody looks at the sockets of sinks.
+        if plan.protocol == Protocol::Tcp && spec.part == Part::Source {
             watches.push((flow.id, transport.watch(socket).map_err(LaneError::Open)?));
         }
         flows.push(Opened {
@@ -310,13 +356,27 @@ fn prepare<W: Waiting>(spec: LaneSpec) -> Result<Prepared<W>, LaneError> {
     Ok((transport, flows, watches))
 }
 
+/// The first descriptor that does not fit the sets of `select` (FD_SETSIZE, in glibc and musl).
+const SELECT_LIMIT: RawFd = 1024;
+
+fn check_descriptor(wait: Wait, fd: RawFd) -> Result<(), LaneError> {
+    if matches!(wait, Wait::Select { .. }) && fd >= SELECT_LIMIT {
+        return Err(LaneError::Descriptor(fd));
+    }
+    Ok(())
+}
+
 /// Opens a flow and says whose it is.
 fn connect<T: Transport>(
     transport: &mut T,
     remote: SocketAddr,
     token: Token,
     options: &FlowOptions,
+    gate: &Gate,
 ) -> Result<T::Socket, LaneError> {
+    if gate.is_cancelled() {
+        return Err(LaneError::Cancelled);
+    }
     let socket = transport
         .connect(remote, options)
         .map_err(LaneError::Open)?;
@@ -331,6 +391,7 @@ fn connect<T: Transport>(
                 });
                 match taken {
                     Poll::Ready(taken) => sent += taken.map_err(LaneError::Open)?,
+                    Poll::Pending if gate.is_cancelled() => return Err(LaneError::Cancelled),
                     Poll::Pending => transport.idle(None),
                 }
             }
@@ -339,6 +400,9 @@ fn connect<T: Transport>(
         Protocol::Udp => {
             let give_up = clock::now() + UDP_OPENING_NS;
             while clock::now() < give_up {
+                if gate.is_cancelled() {
+                    return Err(LaneError::Cancelled);
+                }
                 // A full queue loses one copy of many; the next one is due soon.
                 let _ = transport.udp_send(socket, greeting.len(), |payload| {
                     payload.copy_from_slice(&greeting);

@@ -56,7 +56,7 @@ pub struct Connection {
     outgoing: Queue,
     skipped: u64,
     /// Longest frame that is taken now.
-    patience_bytes: usize,
+    most_bytes: usize,
 }
 
 /// What the next bytes are.
@@ -96,7 +96,7 @@ impl Connection {
             incoming: Queue::default(),
             outgoing: Queue::default(),
             skipped: 0,
-            patience_bytes: FRAME_LIMIT_BYTES,
+            most_bytes: FRAME_LIMIT_BYTES,
         })
     }
 
@@ -279,12 +279,12 @@ impl Connection {
     /// Takes no frame above this size (type and body, in bytes) until it is told otherwise: whoever
     /// has not been granted anything yet has nothing long to say.
     pub fn take_at_most(&mut self, bytes: usize) {
-        self.patience_bytes = bytes.min(FRAME_LIMIT_BYTES);
+        self.most_bytes = bytes.min(FRAME_LIMIT_BYTES);
     }
 
     /// Longest frame that this end takes now.
     fn taken_limit(&self) -> usize {
-        self.limit().min(self.patience_bytes)
+        self.limit().min(self.most_bytes)
     }
 
     fn fail(&mut self, error: ControlError) -> ControlError {

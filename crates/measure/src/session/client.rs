@@ -7,16 +7,19 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use linerate_dialect::control::{Accept, Bye, Connection, Frame, Propose, Start};
+use linerate_dialect::control::{Accept, Bye, Connection, Frame, Propose, Refuse, Start};
+use linerate_host::sys::wait::{Ready as Readiness, poll};
 use linerate_metric::event::What;
 use linerate_metric::facts::Role;
 use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol, Wait};
 use linerate_metric::record::{Doubt, Record};
+use rustix::io::Errno;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::hello;
-use super::setup::{self, AgreedFlow, Manner, flow_options, part};
+use super::limits::raise_open_files;
+use super::setup::{self, AgreedFlow, Manner, Ready, flow_options, part};
 use super::wire::Wire;
+use super::{boot_id, hello};
 use crate::assemble::{Report, assemble};
 use crate::end::End;
 use crate::error::MeasureError;
@@ -25,7 +28,10 @@ use crate::lane::Opening;
 /// How long a connection may take: two retransmitted SYNs (1 s + 2 s) and some.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Pause between tries with `--retry`.
+/// Longest name that is taken over from the far end, in bytes.
+const NAME_LIMIT: usize = 256;
+
+/// Pause between tries with `--retry`, and how soon Ctrl-C is noticed.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Address families that may be used.
@@ -98,6 +104,27 @@ impl Local {
         };
         Ok(Self { address, interface })
     }
+
+    /// Binds a socket to it, whatever its port.
+    fn bind(&self, socket: &Socket) -> Result<(), MeasureError> {
+        if let Some(interface) = &self.interface {
+            socket
+                .bind_device(Some(interface.as_bytes()))
+                .map_err(|source| MeasureError::LocalAddress {
+                    address: format!("%{interface}"),
+                    source,
+                })?;
+        }
+        if let Some(ip) = self.address {
+            socket
+                .bind(&SockAddr::from(SocketAddr::new(ip, 0)))
+                .map_err(|source| MeasureError::LocalAddress {
+                    address: ip.to_string(),
+                    source,
+                })?;
+        }
+        Ok(())
+    }
 }
 
 impl Client {
@@ -112,81 +139,100 @@ impl Client {
         stop: &AtomicBool,
         emit: &mut dyn FnMut(What),
     ) -> Result<(Record, Option<MeasureError>), MeasureError> {
+        raise_open_files();
         let local = Local::parse(self.plan.bind.as_deref())?;
-        let stream = self.connect(&local, stop)?;
+        let began = Instant::now();
+        loop {
+            match self.converse(&local, stop, emit) {
+                Err(error) if error.may_pass() && began.elapsed() < self.retry => {
+                    std::thread::sleep(RETRY_PAUSE);
+                    if stop.load(Relaxed) {
+                        return Err(MeasureError::Interrupted);
+                    }
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// One try, from connecting to the record.
+    fn converse(
+        &self,
+        local: &Local,
+        stop: &AtomicBool,
+        emit: &mut dyn FnMut(What),
+    ) -> Result<(Record, Option<MeasureError>), MeasureError> {
+        let stream = self.connect(local, stop)?;
         let system = |error| MeasureError::system("control connection", error);
         let (near, far) = (
             stream.local_addr().map_err(system)?,
             stream.peer_addr().map_err(system)?,
         );
-        let host = setup::host_facts(Role::Client, far.ip());
-        let connection = Connection::client(hello(host.boot_id.clone()))
+        let connection = Connection::client(hello(boot_id()))
             .map_err(|source| MeasureError::Protocol { peer: far, source })?;
         let mut wire = Wire::new(stream, connection)?;
-        let Frame::Hello(greeting) = wire.expect()? else {
+        let Frame::Hello(greeting) = wire.expect(stop)? else {
             return Err(confused(far, "it did not greet"));
         };
+        let host = setup::host_facts(Role::Client, far.ip());
         let shares_cores = greeting.boot_id.is_some() && greeting.boot_id == host.boot_id;
-        emit(What::Connected {
-            peer: wire.peer().to_string(),
-            agent: greeting.agent,
-        });
-
         let mut plan = self.plan.clone();
-        let refused = settle(&mut plan, far)?;
+        let refused = settle(&mut plan, far, local)?;
         let _hold = setup::hold_idle(&plan)?;
         wire.say(Propose {
             plan: plan.clone(),
             host: host.clone(),
         })?;
-        let accept = match wire.expect()? {
+        let accept = match wire.expect(stop)? {
             Frame::Accept(accept) => *accept,
-            Frame::Refuse(refuse) => {
-                return Err(MeasureError::PeerRefused {
-                    peer: far,
-                    problem: refuse.problem,
-                    exit_code: refuse.exit_code,
-                });
-            }
+            Frame::Refuse(refuse) => return Err(refused_by(far, refuse)),
             _ => return Err(confused(far, "it neither accepted nor refused")),
         };
+        take_over(&mut plan, &accept).map_err(|how| confused(far, how))?;
+        emit(What::Connected {
+            peer: wire.peer().to_string(),
+            agent: greeting.agent,
+        });
         let asked = self.plan.wait.as_ref().map(|wait| wait.near);
-        let mut plan = accept.plan.clone();
-        let manner = Manner::settle(
-            &plan,
-            Role::Client,
-            asked,
-            plan.cpu.near.clone(),
-            shares_cores,
-        )?;
+        let manner = Manner::settle(&plan, Role::Client, asked, shares_cores, 0)?;
         plan.wait = Some(Ends {
             near: manner.wait,
             far: accept.wait,
         });
         let because = self.because(&manner, &accept);
         let plan = Arc::new(plan);
-        let flows = agreed(&plan, &accept, near, far, &local);
-        let ready = match setup::prepare(&plan, Role::Client, &manner, flows) {
+        let flows = agreed(&plan, &accept, near, far, local);
+        let mut attached = false;
+        let ready = setup::prepare(&plan, Role::Client, &manner, flows, &mut || {
+            if stop.load(Relaxed) {
+                return Err(MeasureError::Interrupted);
+            }
+            match wire.hear()? {
+                None | Some(Frame::Heartbeat(_)) => {}
+                // The far end has its last flow before we have its answer.
+                Some(Frame::Attached(_)) => attached = true,
+                Some(Frame::Refuse(refuse)) => return Err(refused_by(far, refuse)),
+                Some(_) => return Err(confused(far, "it went ahead")),
+            }
+            wire.beat()?;
+            wire.flush()
+        });
+        let ready = match ready {
             Ok(ready) => ready,
             Err(error) => {
                 let _ = wire.say(Bye {});
                 return Err(error);
             }
         };
-        match wire.expect() {
-            Ok(Frame::Attached(_)) => {}
-            Ok(Frame::Refuse(refuse)) => {
-                ready.gate.cancel();
-                return Err(MeasureError::PeerRefused {
-                    peer: far,
-                    problem: refuse.problem,
-                    exit_code: refuse.exit_code,
-                });
-            }
-            other => {
-                ready.gate.cancel();
-                other?;
-                return Err(confused(far, "it was not ready"));
+        if !attached {
+            match wire.expect(stop) {
+                Ok(Frame::Attached(_)) => {}
+                Ok(Frame::Refuse(refuse)) => return Err(refused_by(far, refuse)),
+                Ok(_) => return Err(confused(far, "it was not ready")),
+                Err(error) => {
+                    let _ = wire.say(Bye {});
+                    return Err(error);
+                }
             }
         }
         emit(What::Started {
@@ -210,20 +256,25 @@ impl Client {
             });
         }
         let started = Timestamp::now();
-        let began = wire.say(Start {});
-        if let Err(error) = began {
-            ready.gate.cancel();
-            return Err(error);
-        }
+        wire.say(Start {
+            wait: Some(manner.wait),
+            cpus: Some(manner.cpus.clone()),
+        })?;
+        let Ready {
+            keeper,
+            lanes,
+            flows,
+            done,
+        } = ready;
         let ended = End {
             role: Role::Client,
             plan: Arc::clone(&plan),
             host,
             wire: &mut wire,
-            gate: ready.gate,
-            lanes: ready.lanes,
-            flows: ready.flows,
-            done: ready.done,
+            gate: Arc::clone(keeper.gate()),
+            lanes,
+            flows,
+            done,
             stop,
             emit,
             doubts,
@@ -256,21 +307,6 @@ impl Client {
     }
 
     fn connect(&self, local: &Local, stop: &AtomicBool) -> Result<TcpStream, MeasureError> {
-        let began = Instant::now();
-        loop {
-            match self.connect_once(local) {
-                Err(error) if error.may_pass() && began.elapsed() < self.retry => {
-                    if stop.load(Relaxed) {
-                        return Err(error);
-                    }
-                    std::thread::sleep(RETRY_PAUSE);
-                }
-                done => return done,
-            }
-        }
-    }
-
-    fn connect_once(&self, local: &Local) -> Result<TcpStream, MeasureError> {
         let host = self.plan.host.as_str();
         // Brackets as in URLs are taken off: [::1] is how people write it beside a port.
         let name = host.trim_start_matches('[').trim_end_matches(']');
@@ -289,8 +325,9 @@ impl Client {
         };
         let mut first_error = None;
         for address in all.into_iter().filter(fits) {
-            match open(address, local) {
+            match open(address, local, stop) {
                 Ok(stream) => return Ok(stream),
+                Err(MeasureError::Interrupted) => return Err(MeasureError::Interrupted),
                 Err(error) => {
                     first_error.get_or_insert(error);
                 }
@@ -307,52 +344,58 @@ impl Client {
     }
 }
 
-fn open(address: SocketAddr, local: &Local) -> Result<TcpStream, MeasureError> {
+/// Waits for a connection in slices, so that Ctrl-C ends it.
+fn open(address: SocketAddr, local: &Local, stop: &AtomicBool) -> Result<TcpStream, MeasureError> {
     let system = |error| MeasureError::system("new socket", error);
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).map_err(system)?;
-    if let Some(interface) = &local.interface {
-        socket
-            .bind_device(Some(interface.as_bytes()))
-            .map_err(|source| MeasureError::LocalAddress {
-                address: format!("%{interface}"),
-                source,
-            })?;
+    local.bind(&socket)?;
+    socket.set_nonblocking(true).map_err(system)?;
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::ConnectionRefused => MeasureError::Refused { address },
+        io::ErrorKind::TimedOut => MeasureError::Silent {
+            address,
+            patience: CONNECT_PATIENCE,
+        },
+        _ => MeasureError::NoRoute {
+            address,
+            source: error,
+        },
+    };
+    match socket.connect(&SockAddr::from(address)) {
+        Ok(()) => return Ok(socket.into()),
+        Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {}
+        Err(error) => return Err(failed(error)),
     }
-    if let Some(ip) = local.address {
-        socket
-            .bind(&SockAddr::from(SocketAddr::new(ip, 0)))
-            .map_err(|source| MeasureError::LocalAddress {
-                address: ip.to_string(),
-                source,
-            })?;
-    }
-    match socket.connect_timeout(&SockAddr::from(address), CONNECT_PATIENCE) {
-        Ok(()) => Ok(socket.into()),
-        Err(error) => Err(match error.kind() {
-            io::ErrorKind::ConnectionRefused => MeasureError::Refused { address },
-            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => MeasureError::Silent {
+    let until = Instant::now() + CONNECT_PATIENCE;
+    while !poll(&socket, Readiness::Send, RETRY_PAUSE).map_err(system)? {
+        if stop.load(Relaxed) {
+            return Err(MeasureError::Interrupted);
+        }
+        if Instant::now() >= until {
+            return Err(MeasureError::Silent {
                 address,
                 patience: CONNECT_PATIENCE,
-            },
-            _ => MeasureError::NoRoute {
-                address,
-                source: error,
-            },
-        }),
+            });
+        }
+    }
+    match socket.take_error() {
+        Ok(None) => Ok(socket.into()),
+        Ok(Some(error)) | Err(error) => Err(failed(error)),
     }
 }
 
 /// Settles what this end can know before it asks.
-fn settle(plan: &mut Plan, far: SocketAddr) -> Result<Option<Doubt>, MeasureError> {
+fn settle(plan: &mut Plan, far: SocketAddr, local: &Local) -> Result<Option<Doubt>, MeasureError> {
+    setup::check_socket_options(plan)?;
     match plan.protocol {
         Protocol::Tcp => {
-            setup::check_congestion_control(plan)?;
+            setup::check_congestion_control(plan, Role::Client)?;
             if plan.congestion_control.is_none() && plan.flows(Direction::Send) {
                 plan.congestion_control = setup::default_congestion_control();
             }
         }
         Protocol::Udp => {
-            let whole = whole_packet_payload(far)?;
+            let whole = whole_packet_payload(far, local)?;
             if plan.payload_bytes == 0 {
                 plan.payload_bytes = whole;
             }
@@ -381,7 +424,7 @@ fn settle(plan: &mut Plan, far: SocketAddr) -> Result<Option<Doubt>, MeasureErro
 }
 
 /// The largest UDP payload that one packet on the way to `far` holds.
-fn whole_packet_payload(far: SocketAddr) -> Result<u64, MeasureError> {
+fn whole_packet_payload(far: SocketAddr, local: &Local) -> Result<u64, MeasureError> {
     /// IPv4 header without options, and UDP header.
     const V4_HEADERS: u32 = 20 + 8;
     /// IPv6 header without extensions, and UDP header.
@@ -390,6 +433,7 @@ fn whole_packet_payload(far: SocketAddr) -> Result<u64, MeasureError> {
     const LARGEST: u32 = 65_507;
     let system = |error| MeasureError::system("path MTU", error);
     let socket = Socket::new(Domain::for_address(far), Type::DGRAM, None).map_err(system)?;
+    local.bind(&socket)?;
     // Connecting a UDP socket sends nothing.
     socket.connect(&SockAddr::from(far)).map_err(system)?;
     let is_v6 = far.is_ipv6();
@@ -431,6 +475,62 @@ fn agreed(
         }
     };
     accept.flows.iter().enumerate().map(flow).collect()
+}
+
+/// Takes what the far end settled into the plan, and nothing else: a server does not decide what
+/// this end does.
+fn take_over(plan: &mut Plan, accept: &Accept) -> Result<(), &'static str> {
+    let theirs = &accept.plan;
+    let mut expected = plan.clone();
+    if expected.congestion_control.is_none() {
+        let name = theirs.congestion_control.clone();
+        expected.congestion_control = name.filter(|name| name.len() <= NAME_LIMIT);
+    }
+    for (ours, theirs) in [
+        (&mut expected.udp_offload.gso, theirs.udp_offload.gso),
+        (&mut expected.udp_offload.gro, theirs.udp_offload.gro),
+    ] {
+        // It may do without, not with what was not wanted.
+        if *ours == Some(true) && theirs == Some(false) {
+            *ours = theirs;
+        }
+    }
+    if expected != *theirs {
+        return Err("it answered with another plan");
+    }
+    if plan
+        .wait
+        .as_ref()
+        .is_some_and(|asked| asked.far != accept.wait)
+    {
+        return Err("it waits in another way than it was asked to");
+    }
+    let directions =
+        (plan.directions.iter()).flat_map(|&direction| (0..plan.streams).map(move |_| direction));
+    let wanted = (1u32..).zip(directions);
+    let granted = accept.flows.iter().map(|grant| (grant.id, grant.direction));
+    if !wanted.eq(granted) {
+        return Err("it granted other flows");
+    }
+    *plan = expected;
+    Ok(())
+}
+
+fn refused_by(peer: SocketAddr, refuse: Refuse) -> MeasureError {
+    let Refuse {
+        problem,
+        exit_code,
+        may_pass,
+    } = refuse;
+    if may_pass {
+        MeasureError::PeerBusy { peer, problem }
+    } else {
+        MeasureError::PeerRefused {
+            peer,
+            problem,
+            exit_code,
+        }
+    }
 }
 
 /// What is known to speak against the figures before anything is measured.

@@ -1,7 +1,16 @@
 //! Talking to the other end: who runs what with whom, and what came of it.
 
 mod client;
+mod greeter;
+mod house;
+mod limits;
+mod lobby;
 mod server;
+#[expect(
+    clippy::module_inception,
+    reason = "one session among what sessions need"
+)]
+mod session;
 mod setup;
 mod wire;
 
@@ -22,4 +31,9 @@ fn hello(boot_id: Option<String>) -> Hello {
         boot_id,
         ..Hello::new(agent())
     }
+}
+
+/// Names this boot of this kernel, so that two ends know when they share their cores.
+fn boot_id() -> Option<String> {
+    linerate_host::snapshot::Files::machine().text("/proc/sys/kernel/random/boot_id")
 }

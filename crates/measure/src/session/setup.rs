@@ -3,7 +3,8 @@
 
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use linerate_host::knob::idle::{IdleHold, idle_hold};
@@ -11,12 +12,14 @@ use linerate_host::sys::cpu;
 use linerate_metric::facts::{Host, Role};
 use linerate_metric::plan::{Cpus, Direction, Kind, Plan, Protocol, UdpOffload, Wait};
 use linerate_metric::record::Doubt;
+use rustix::io::Errno;
+use socket2::{Domain, Socket, Type};
 
 use crate::choose::{self, Situation};
 use crate::end::FlowHandle;
 use crate::error::MeasureError;
 use crate::flow::{Part, Shared};
-use crate::lane::{self, FlowSpec, Gate, LaneError, LaneHandle, LaneSpec, Opening};
+use crate::lane::{self, FlowSpec, GateKeeper, LaneError, LaneHandle, LaneSpec, Opening};
 use crate::transport::FlowOptions;
 use crate::workload::PATIENCE_NS;
 
@@ -43,14 +46,19 @@ pub struct Manner {
 }
 
 impl Manner {
-    /// Settles it for one end. `shared` says that both ends use the same processors.
+    /// Settles it for one end. `shared` says that both ends use the same machine, `others` how many
+    /// threads of other runs are busy on it.
     pub fn settle(
         plan: &Plan,
         role: Role,
         asked: Option<Wait>,
-        cpus: Cpus,
         shared: bool,
+        others: usize,
     ) -> Result<Self, MeasureError> {
+        let (cpus, their_cpus) = match role {
+            Role::Client => (plan.cpu.near.clone(), &plan.cpu.far),
+            Role::Server => (plan.cpu.far.clone(), &plan.cpu.near),
+        };
         let usable = cpu::usable().map_err(|error| MeasureError::system("affinity", error))?;
         if let Some(cpu) = cpus.0.iter().find(|cpu| !usable.contains(cpu)) {
             return Err(MeasureError::OptionRefused {
@@ -71,16 +79,20 @@ impl Manner {
         let receives = (plan.directions.iter())
             .any(|&direction| part(role, direction) == Part::Sink)
             && plan.kind == Kind::Throughput;
+        // Both ends may have been given processors of their own.
+        let meet = cpus.0.is_empty()
+            || their_cpus.0.is_empty()
+            || cpus.0.iter().any(|cpu| their_cpus.0.contains(cpu));
         let (wait, because) = choose::wait(&Situation {
             kind: plan.kind,
             receives,
             congestion_control: plan.congestion_control.as_deref(),
-            busy_threads: if shared {
-                2 * threads_here
+            busy_threads: others + threads_here * if shared && meet { 2 } else { 1 },
+            processors: if cpus.0.is_empty() {
+                usable.len()
             } else {
-                threads_here
+                cpus.0.len()
             },
-            processors: usable.len(),
         });
         Ok(Self {
             wait,
@@ -88,6 +100,30 @@ impl Manner {
             cpus,
             because: Some(because),
         })
+    }
+
+    /// How many threads the flows of a direction get at most: one each where calls sleep; where
+    /// they do not, as many as there are processors for them.
+    fn thread_limit(&self, part: Part, kind: Kind) -> Result<usize, MeasureError> {
+        match self.of(part, kind) {
+            Wait::Block | Wait::Poll | Wait::Select { .. } => Ok(usize::MAX),
+            Wait::Spin | Wait::Epoll if !self.cpus.0.is_empty() => Ok(self.cpus.0.len()),
+            Wait::Spin | Wait::Epoll => {
+                let usable =
+                    cpu::usable().map_err(|error| MeasureError::system("affinity", error))?;
+                Ok(usable.len().max(1))
+            }
+        }
+    }
+
+    /// How many threads each direction of a plan gets at this end, and what they do.
+    pub fn threads(&self, plan: &Plan, role: Role) -> Result<Vec<(Part, usize)>, MeasureError> {
+        let threads = |&direction: &Direction| {
+            let part = part(role, direction);
+            let limit = self.thread_limit(part, plan.kind)?;
+            Ok((part, limit.min(plan.streams as usize)))
+        };
+        plan.directions.iter().map(threads).collect()
     }
 
     /// How a thread with this part waits: a sender that nobody told to spin blocks.
@@ -101,6 +137,9 @@ impl Manner {
 }
 
 /// How sockets of a flow are set up at this end.
+///
+/// An accepted TCP socket gets its buffers after the handshake, in which its window scale was
+/// settled from the kernel's defaults; a connecting one gets them before.
 #[must_use]
 pub fn flow_options(plan: &Plan, part: Part) -> FlowOptions {
     let patience = match (plan.kind, part) {
@@ -145,8 +184,8 @@ pub struct AgreedFlow {
 
 /// Threads that stand ready.
 pub struct Ready {
-    /// Holds and tells them.
-    pub gate: Arc<Gate>,
+    /// Holds and tells them, and sends them home when it goes.
+    pub keeper: GateKeeper,
     /// The threads.
     pub lanes: Vec<LaneHandle>,
     /// Their flows.
@@ -155,7 +194,15 @@ pub struct Ready {
     pub done: UnixStream,
 }
 
-/// Deals flows to threads, starts these, and returns once all their sockets stand.
+/// How often [`prepare`] calls `idle`.
+const IDLE_EVERY: Duration = Duration::from_millis(50);
+
+/// How long threads that are sent home before the start are waited for. Those that still wait for
+/// an answer of the kernel go by themselves later.
+const HOME_PATIENCE: Duration = Duration::from_millis(300);
+
+/// Deals flows to threads, starts these, and returns once all their sockets stand; calls `idle`
+/// meanwhile, whose error ends it.
 ///
 /// # Errors
 /// What keeps a flow from opening; the threads that stand already are sent home.
@@ -164,6 +211,7 @@ pub fn prepare(
     role: Role,
     manner: &Manner,
     flows: Vec<AgreedFlow>,
+    idle: &mut dyn FnMut() -> Result<(), MeasureError>,
 ) -> Result<Ready, MeasureError> {
     let system = |doing: &str| {
         let doing = doing.to_owned();
@@ -172,17 +220,11 @@ pub fn prepare(
     let (done, bell) = UnixStream::pair().map_err(system("socket pair"))?;
     done.set_nonblocking(true).map_err(system("socket pair"))?;
     bell.set_nonblocking(true).map_err(system("socket pair"))?;
-    let gate = Arc::new(Gate::default());
+    let bell = Arc::new(bell);
+    let keeper = GateKeeper::new();
     let (report, reports) = mpsc::channel();
     let mut handles = Vec::new();
     let mut lanes = Vec::new();
-    let mut expected = 0;
-    let start = |spec: LaneSpec, lanes: &mut Vec<LaneHandle>| -> Result<(), MeasureError> {
-        let bell = bell.try_clone().map_err(system("socket pair"))?;
-        let lane = lane::start(spec, &gate, report.clone(), bell).map_err(system("new thread"))?;
-        lanes.push(lane);
-        Ok(())
-    };
     let mut result = Ok(());
     for (number, (direction, flows)) in deal(plan, role, manner, flows)?.into_iter().enumerate() {
         let part = part(role, direction);
@@ -216,57 +258,64 @@ pub fn prepare(
             },
             flows: specs,
         };
-        result = start(spec, &mut lanes);
-        if result.is_err() {
-            break;
+        match lane::start(spec, keeper.gate(), report.clone(), Arc::clone(&bell)) {
+            Ok(lane) => lanes.push(lane),
+            Err(error) => {
+                result = Err(MeasureError::system("new thread", error));
+                break;
+            }
         }
-        expected += 1;
     }
-    for _ in 0..expected {
-        match reports.recv() {
+    // Each thread has its own: when all have reported, or died, the channel closes.
+    drop(report);
+    let mut reported = 0;
+    while result.is_ok() {
+        match reports.recv_timeout(IDLE_EVERY) {
             Ok(Ok(watches)) => {
+                reported += 1;
                 for (id, watch) in watches {
                     if let Some(flow) = handles.iter_mut().find(|flow| flow.id == id) {
                         flow.watch = Some(watch);
                     }
                 }
             }
-            Ok(Err(error)) => result = result.and(Err(lane_error(error, plan))),
-            Err(_) => break,
+            Ok(Err(error)) => result = Err(lane_error(error, plan)),
+            Err(RecvTimeoutError::Timeout) => result = idle(),
+            Err(RecvTimeoutError::Disconnected) if reported == lanes.len() => break,
+            Err(RecvTimeoutError::Disconnected) => {
+                let died = io::Error::other("it ended before its flows were open");
+                result = Err(MeasureError::system("a measuring thread", died));
+            }
         }
     }
     if let Err(error) = result {
-        gate.cancel();
-        for lane in &mut lanes {
-            lane.join();
+        keeper.gate().cancel();
+        let until = std::time::Instant::now() + HOME_PATIENCE;
+        while std::time::Instant::now() < until && !lanes.iter().all(LaneHandle::is_finished) {
+            std::thread::sleep(Duration::from_millis(1));
         }
         return Err(error);
     }
     Ok(Ready {
-        gate,
+        keeper,
         lanes,
         flows: handles,
         done,
     })
 }
 
-/// One thread a flow where calls sleep; where they do not, as many threads as there are processors.
+/// Deals the flows of each direction in turn to its threads.
 fn deal(
     plan: &Plan,
     role: Role,
     manner: &Manner,
     flows: Vec<AgreedFlow>,
 ) -> Result<Vec<(Direction, Vec<AgreedFlow>)>, MeasureError> {
-    let usable = cpu::usable().map_err(|error| MeasureError::system("affinity", error))?;
     let mut lanes: Vec<(Direction, Vec<AgreedFlow>)> = Vec::new();
     let mut counts = [0usize; 2];
     for flow in flows {
         let side = usize::from(flow.direction == Direction::Receive);
-        let wait = manner.of(part(role, flow.direction), plan.kind);
-        let limit = match wait {
-            Wait::Block | Wait::Poll | Wait::Select { .. } => usize::MAX,
-            Wait::Spin | Wait::Epoll => usable.len().max(1),
-        };
+        let limit = manner.thread_limit(part(role, flow.direction), plan.kind)?;
         let place = counts[side] % limit;
         counts[side] += 1;
         let direction = flow.direction;
@@ -294,9 +343,16 @@ fn lane_error(error: LaneError, plan: &Plan) -> MeasureError {
                 "run as root, or give the user limits in /etc/security/limits.conf (rtprio, nice)"
                     .to_owned(),
         },
-        LaneError::Open(error) => match error.raw_os_error() {
-            // "Address already in use", "cannot assign".
-            Some(98 | 99) if plan.source_port.is_some() || plan.bind.is_some() => {
+        LaneError::Descriptor(fd) => MeasureError::OptionRefused {
+            option: "--wait select".to_owned(),
+            why: format!("select takes no descriptor above 1023, and a flow would have {fd}"),
+            next_step: "use fewer streams (-P), or --wait poll".to_owned(),
+        },
+        LaneError::Cancelled => MeasureError::Interrupted,
+        LaneError::Open(error) => match error.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::ADDRINUSE | Errno::ADDRNOTAVAIL)
+                if plan.source_port.is_some() || plan.bind.is_some() =>
+            {
                 MeasureError::LocalAddress {
                     address: format!(
                         "{} port {}",
@@ -314,9 +370,12 @@ fn lane_error(error: LaneError, plan: &Plan) -> MeasureError {
 
 /// Refuses a congestion control that this process cannot use, before any traffic.
 ///
+/// The server takes only what the kernel has loaded already: to ask the kernel for another makes
+/// it load a module when root asks, and the name is the client's.
+///
 /// # Errors
 /// [`MeasureError::OptionRefused`] with the kernel's list.
-pub fn check_congestion_control(plan: &Plan) -> Result<(), MeasureError> {
+pub fn check_congestion_control(plan: &Plan, role: Role) -> Result<(), MeasureError> {
     let Some(name) = plan
         .congestion_control
         .as_deref()
@@ -324,32 +383,88 @@ pub fn check_congestion_control(plan: &Plan) -> Result<(), MeasureError> {
     else {
         return Ok(());
     };
-    let socket = probe_socket()?;
-    socket
-        .set_tcp_congestion(name.as_bytes())
-        .map_err(|error| MeasureError::OptionRefused {
-            option: format!("-C {name}"),
-            why: match error.kind() {
-                io::ErrorKind::NotFound => "the kernel has no such congestion control".to_owned(),
-                io::ErrorKind::PermissionDenied => "not allowed for ordinary users".to_owned(),
-                _ => error.to_string(),
-            },
-            next_step: "see `sysctl net.ipv4.tcp_available_congestion_control \
-                        net.ipv4.tcp_allowed_congestion_control`; `modprobe tcp_NAME` and root add to them"
-                .to_owned(),
+    let refused = |why: String| {
+        MeasureError::OptionRefused {
+        option: format!("-C {name}"),
+        why,
+        next_step: "see `sysctl net.ipv4.tcp_available_congestion_control \
+                    net.ipv4.tcp_allowed_congestion_control`; `modprobe tcp_NAME` and root add to them"
+            .to_owned(),
+    }
+    };
+    if role == Role::Server && !is_listed(name, &loaded_congestion_controls()) {
+        return Err(refused("not loaded in the kernel there".to_owned()));
+    }
+    let socket = probe_socket(Protocol::Tcp)?;
+    socket.set_tcp_congestion(name.as_bytes()).map_err(|error| {
+        refused(match error.kind() {
+            io::ErrorKind::NotFound => "the kernel has no such congestion control".to_owned(),
+            io::ErrorKind::PermissionDenied => "not allowed for ordinary users".to_owned(),
+            _ => error.to_string(),
         })
+    })
+}
+
+/// The kernel's own list, names between blanks.
+fn loaded_congestion_controls() -> String {
+    linerate_host::snapshot::Files::machine()
+        .text("/proc/sys/net/ipv4/tcp_available_congestion_control")
+        .unwrap_or_default()
+}
+
+fn is_listed(name: &str, list: &str) -> bool {
+    list.split_whitespace().any(|listed| listed == name)
+}
+
+/// Refuses what the kernel does not let this process set on a socket, by the option's name and
+/// before any traffic.
+///
+/// # Errors
+/// [`MeasureError::OptionRefused`].
+pub fn check_socket_options(plan: &Plan) -> Result<(), MeasureError> {
+    let asked = &plan.socket;
+    let socket = probe_socket(plan.protocol)?;
+    let refused = |option: String, next_step: &'static str| {
+        move |error: io::Error| MeasureError::OptionRefused {
+            option,
+            why: format!("the kernel refuses it ({error})"),
+            next_step: next_step.to_owned(),
+        }
+    };
+    if let Some(priority) = asked.priority {
+        socket.set_priority(priority).map_err(refused(
+            format!("--socket-priority {priority}"),
+            "priorities above 6 need CAP_NET_ADMIN: use 0 to 6, or run as root",
+        ))?;
+    }
+    if let Some(bytes) = asked.mss_bytes.filter(|_| plan.protocol == Protocol::Tcp) {
+        socket.set_tcp_mss(bytes).map_err(refused(
+            format!("-M {bytes}"),
+            "use 88 to 32767 bytes, and no more than the path's MTU leaves",
+        ))?;
+    }
+    if let Some(bytes) = asked.receive_low_water_bytes {
+        linerate_host::sys::socket::set_receive_low_water(&socket, bytes)
+            .map_err(refused(format!("--rcvlowat {bytes}"), "leave it out"))?;
+    }
+    Ok(())
 }
 
 /// The congestion control that a new socket of this process gets.
 #[must_use]
 pub fn default_congestion_control() -> Option<String> {
-    let socket = probe_socket().ok()?;
+    let socket = probe_socket(Protocol::Tcp).ok()?;
     crate::transport::congestion_control(&socket2::SockRef::from(&socket))
 }
 
-fn probe_socket() -> Result<socket2::Socket, MeasureError> {
-    socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)
-        .or_else(|_| socket2::Socket::new(socket2::Domain::IPV6, socket2::Type::STREAM, None))
+/// A socket to try things on; IPv4 may be switched off.
+fn probe_socket(protocol: Protocol) -> Result<Socket, MeasureError> {
+    let kind = match protocol {
+        Protocol::Tcp => Type::STREAM,
+        Protocol::Udp => Type::DGRAM,
+    };
+    Socket::new(Domain::IPV4, kind, None)
+        .or_else(|_| Socket::new(Domain::IPV6, kind, None))
         .map_err(|error| MeasureError::system("new socket", error))
 }
 
@@ -367,8 +482,7 @@ pub fn settle_udp_offload(plan: &mut Plan, role: Role) -> Result<Option<Doubt>, 
     let parts: Vec<Part> = (plan.directions.iter())
         .map(|&direction| part(role, direction))
         .collect();
-    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)
-        .map_err(|error| MeasureError::system("new socket", error))?;
+    let socket = probe_socket(Protocol::Udp)?;
     let mut refused = Vec::new();
     let bytes = u16::try_from(plan.payload_bytes).unwrap_or(u16::MAX);
     if parts.contains(&Part::Source) && plan.udp_offload.gso == Some(true) {
@@ -424,4 +538,61 @@ pub fn host_facts(role: Role, peer: std::net::IpAddr) -> Host {
     host.interface = linerate_host::snapshot::interface_towards(peer)
         .and_then(|name| linerate_host::snapshot::interface(&name));
     host
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_metric::plan::Ends;
+
+    #[test]
+    fn only_whole_names_are_listed() {
+        let list = "reno cubic bbr\n";
+        assert!(is_listed("bbr", list) && is_listed("reno", list));
+        for name in ["bb", "", "reno cubic", "dctcp"] {
+            assert!(!is_listed(name, list), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_server_takes_only_what_is_loaded() {
+        let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "host");
+        plan.congestion_control_asked = true;
+        plan.congestion_control = Some("nonesuch".to_owned());
+        assert!(check_congestion_control(&plan, Role::Server).is_err());
+        plan.congestion_control = default_congestion_control();
+        check_congestion_control(&plan, Role::Server).unwrap();
+    }
+
+    #[test]
+    fn refused_socket_options_are_named() {
+        let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "host");
+        plan.socket.mss_bytes = Some(10);
+        let error = check_socket_options(&plan).unwrap_err();
+        assert_eq!(error.exit_code(), linerate_metric::exit::MISSING);
+        assert!(error.to_string().starts_with("-M 10"), "{error}");
+        plan.protocol = Protocol::Udp;
+        check_socket_options(&plan).unwrap();
+    }
+
+    #[test]
+    fn processors_that_were_given_bound_the_threads() {
+        let mut plan = Plan::new(Kind::Throughput, Protocol::Udp, "host");
+        plan.streams = 5;
+        let first = cpu::usable().unwrap()[0];
+        plan.cpu = Ends::both(Cpus(vec![first]));
+        let spin = Some(Wait::Spin);
+        let manner = Manner::settle(&plan, Role::Server, spin, false, 0).unwrap();
+        let threads = manner.threads(&plan, Role::Server).unwrap();
+        assert_eq!(threads, [(Part::Sink, 1)]);
+        let block = Some(Wait::Block);
+        let manner = Manner::settle(&plan, Role::Server, block, false, 0).unwrap();
+        assert_eq!(manner.threads(&plan, Role::Server).unwrap()[0].1, 5);
+        // One receiver, one processor: free for it alone, not beside another run.
+        plan.streams = 1;
+        for (others, want) in [(0, Wait::Spin), (1, Wait::Block)] {
+            let manner = Manner::settle(&plan, Role::Server, None, false, others).unwrap();
+            assert_eq!(manner.wait, want, "{others}");
+        }
+    }
 }

@@ -1,18 +1,28 @@
 //! The control connection: a socket and the codec that speaks on it.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use linerate_dialect::control::{Connection, Frame, Heartbeat};
 use linerate_host::sys::clock::{self, Nanos};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use linerate_host::sys::wait::{Ready, poll_any};
 
 use crate::error::MeasureError;
 
 /// Silence after which the other end counts as gone.
 pub const PEER_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long one state of the handshake may take, whatever arrives meanwhile.
+pub const STATE_PATIENCE: Duration = PEER_PATIENCE;
+
+/// Longest sleep in the handshake: how soon a stop is noticed.
+const LOOK_UP_NS: Nanos = 50_000_000;
+
+/// Reads of one [`Wire::hear`]: a peer that talks without end does not keep us listening.
+const READS_AT_ONCE: usize = 64;
 
 /// Nothing sent for so long: say that we are still there.
 const HEARTBEAT_NS: Nanos = 1_000_000_000;
@@ -21,6 +31,7 @@ const HEARTBEAT_NS: Nanos = 1_000_000_000;
 pub struct Wire {
     stream: TcpStream,
     codec: Connection,
+    local: SocketAddr,
     peer: SocketAddr,
     heard_ns: Nanos,
     said_ns: Nanos,
@@ -33,15 +44,17 @@ impl Wire {
     /// # Errors
     /// When the socket refuses its options or is broken already.
     pub fn new(stream: TcpStream, codec: Connection) -> Result<Self, MeasureError> {
-        let setup = || -> io::Result<SocketAddr> {
+        let setup = || -> io::Result<(SocketAddr, SocketAddr)> {
             stream.set_nonblocking(true)?;
             stream.set_nodelay(true)?;
-            stream.peer_addr()
+            Ok((stream.local_addr()?, stream.peer_addr()?))
         };
-        let peer = setup().map_err(|error| MeasureError::system("control connection", error))?;
+        let (local, peer) =
+            setup().map_err(|error| MeasureError::system("control connection", error))?;
         let mut wire = Self {
             stream,
             codec,
+            local,
             peer: SocketAddr::new(peer.ip().to_canonical(), peer.port()),
             heard_ns: clock::now(),
             said_ns: clock::now(),
@@ -49,6 +62,12 @@ impl Wire {
         };
         wire.flush()?;
         Ok(wire)
+    }
+
+    /// This end's address and port.
+    #[must_use]
+    pub fn local(&self) -> SocketAddr {
+        self.local
     }
 
     /// The other end.
@@ -80,12 +99,13 @@ impl Wire {
         self.flush()
     }
 
-    /// Says that we are still there, if nothing was said for a while.
+    /// Says that we are still there, if nothing was said for a while. Before the greeting nothing
+    /// can be said.
     ///
     /// # Errors
     /// When the other end is gone.
     pub fn beat(&mut self) -> Result<(), MeasureError> {
-        if clock::now() < self.said_ns + HEARTBEAT_NS {
+        if clock::now() < self.said_ns + HEARTBEAT_NS || self.codec.peer().is_none() {
             return Ok(());
         }
         self.say(Heartbeat {})
@@ -121,7 +141,7 @@ impl Wire {
     /// When the other end closed the connection, broke the protocol, or has been silent for
     /// [`PEER_PATIENCE`].
     pub fn hear(&mut self) -> Result<Option<Frame>, MeasureError> {
-        loop {
+        for _ in 0..READS_AT_ONCE {
             let frame = self.codec.next_frame();
             if let Some(frame) = frame.map_err(|source| self.protocol(source))? {
                 return Ok(Some(frame));
@@ -150,6 +170,7 @@ impl Wire {
                 },
             }
         }
+        Ok(None)
     }
 
     /// Waits until something arrives here or on `other`, or until `deadline`.
@@ -157,44 +178,92 @@ impl Wire {
     /// # Errors
     /// What `poll` says.
     pub fn wait(&self, other: Option<BorrowedFd<'_>>, deadline: Nanos) -> Result<(), MeasureError> {
-        let left = deadline.saturating_sub(clock::now());
-        let timeout = Timespec {
-            tv_sec: (left / 1_000_000_000) as _,
-            tv_nsec: (left % 1_000_000_000) as _,
-        };
-        let mut events = PollFlags::IN;
+        let left = Duration::from_nanos(deadline.saturating_sub(clock::now()));
+        let own = self.stream.as_fd();
+        let mut wanted = vec![(own, Ready::Receive)];
         if !self.codec.outgoing().is_empty() {
-            events |= PollFlags::OUT;
+            wanted.push((own, Ready::Send));
         }
-        let mut fds = vec![PollFd::from_borrowed_fd(self.stream.as_fd(), events)];
-        fds.extend(other.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-        match poll(&mut fds, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(MeasureError::system("poll", error.into())),
-        }
+        wanted.extend(other.map(|fd| (fd, Ready::Receive)));
+        poll_any(&wanted, left)
+            .map(|_| ())
+            .map_err(|error| MeasureError::system("poll", error))
     }
 
-    /// Waits for the next frame that is more than a sign of life.
+    /// Takes no long frames until it is told otherwise (see [`Connection::take_at_most`]).
+    pub fn take_at_most(&mut self, bytes: usize) {
+        self.codec.take_at_most(bytes);
+    }
+
+    /// Waits for the next frame that is more than a sign of life, until [`STATE_PATIENCE`] is over.
     ///
     /// # Errors
-    /// As [`Self::hear`].
-    pub fn expect(&mut self) -> Result<Frame, MeasureError> {
+    /// As [`Self::hear`], when nothing came in time, and [`MeasureError::Interrupted`] when `stop`
+    /// is set.
+    pub fn expect(&mut self, stop: &AtomicBool) -> Result<Frame, MeasureError> {
+        self.expect_until(deadline(STATE_PATIENCE), stop, &mut || {})
+    }
+
+    /// Waits as [`Self::expect`] does until `deadline`, and calls `idle` every now and then.
+    ///
+    /// # Errors
+    /// As [`Self::expect`].
+    pub fn expect_until(
+        &mut self,
+        deadline: Nanos,
+        stop: &AtomicBool,
+        idle: &mut dyn FnMut(),
+    ) -> Result<Frame, MeasureError> {
         loop {
             match self.hear()? {
                 None | Some(Frame::Heartbeat(_)) => {}
                 Some(frame) => return Ok(frame),
             }
+            if stop.load(Relaxed) {
+                return Err(MeasureError::Interrupted);
+            }
+            let now = clock::now();
+            // Signs of life do not prolong it: a state that leads nowhere ends.
+            if now >= deadline {
+                return Err(self.vanished("it did not go on with the handshake"));
+            }
+            self.beat()?;
             self.flush()?;
-            self.wait(None, clock::now() + HEARTBEAT_NS)?;
+            idle();
+            self.wait(None, deadline.min(now + LOOK_UP_NS))?;
         }
     }
 
-    /// Sends what is left, for at most `patience`, and closes.
+    /// Sends what is left, says that nothing follows, and waits until the other end has closed too;
+    /// for at most `patience`. To close while something unread is here would take back what the
+    /// other end has not read yet.
     pub fn close(mut self, patience: Duration) {
-        let deadline = clock::now() + patience.as_nanos() as Nanos;
-        while !self.codec.outgoing().is_empty() && clock::now() < deadline {
-            if self.flush().is_err() || self.wait(None, deadline).is_err() {
+        let deadline = deadline(patience);
+        while !self.codec.outgoing().is_empty() {
+            if clock::now() >= deadline
+                || self.flush().is_err()
+                || self.wait(None, deadline).is_err()
+            {
                 return;
+            }
+        }
+        if self.closed || self.stream.shutdown(Shutdown::Write).is_err() {
+            return;
+        }
+        let mut room = [0; 16 << 10];
+        while clock::now() < deadline {
+            match (&self.stream).read(&mut room) {
+                Ok(0) => return,
+                Ok(_) => {}
+                Err(error) => match error.kind() {
+                    io::ErrorKind::Interrupted => {}
+                    io::ErrorKind::WouldBlock => {
+                        if self.wait(None, deadline).is_err() {
+                            return;
+                        }
+                    }
+                    _ => return,
+                },
             }
         }
     }
@@ -212,4 +281,10 @@ impl Wire {
             source,
         }
     }
+}
+
+/// So much time from now.
+pub fn deadline(patience: Duration) -> Nanos {
+    let patience = Nanos::try_from(patience.as_nanos()).unwrap_or(Nanos::MAX);
+    clock::now().saturating_add(patience)
 }

@@ -1,0 +1,333 @@
+//! What every session of a server shares, and the guards that give back what one took.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, mpsc};
+
+use linerate_dialect::control::{Refuse, Token};
+use linerate_metric::event::Problem;
+use linerate_metric::exit;
+use linerate_metric::plan::Protocol;
+use linerate_metric::units::format_bytes;
+
+use super::limits::{MEMORY_LIMIT, TALK_LIMIT, TEST_LIMIT};
+use super::server::{Emit, Grant};
+use crate::error::MeasureError;
+
+/// A flow that has been announced and has not arrived yet.
+pub struct Waiting {
+    /// Its number.
+    pub id: u32,
+    /// What carries it.
+    pub protocol: Protocol,
+    /// Where the client reached us: its UDP flows are answered from there.
+    pub local: SocketAddr,
+    /// Where the control connection comes from: nobody else's UDP is answered, so that a client
+    /// cannot make this host send to a third one.
+    pub peer: IpAddr,
+    /// Takes its socket.
+    pub arrived: mpsc::Sender<(u32, OwnedFd)>,
+}
+
+/// What every session of a server shares.
+pub struct House {
+    /// Takes what happens.
+    pub emit: Emit,
+    /// Set when the server is to end.
+    pub stop: Arc<AtomicBool>,
+    /// Whether one test is all it serves.
+    pub once: bool,
+    /// What far clients may have.
+    pub grants: Vec<Grant>,
+    /// The port it listens on.
+    pub port: u16,
+    /// The interface it is bound to.
+    pub interface: Option<String>,
+    /// Set when the one test is over.
+    pub over: AtomicBool,
+    /// What broke the one test.
+    pub failure: Mutex<Option<MeasureError>>,
+    announced: Mutex<HashMap<Token, Waiting>>,
+    /// Conversations that have not come to a test.
+    talks: AtomicUsize,
+    /// Tests that run, and how many there were.
+    running: AtomicUsize,
+    tests: AtomicU32,
+    /// What they take together.
+    memory: AtomicU64,
+    threads: AtomicUsize,
+    /// The one test has its client.
+    taken: AtomicBool,
+}
+
+/// Adds to a counter unless that takes it above its limit.
+macro_rules! take {
+    ($counter:expr, $more:expr, $limit:expr) => {
+        $counter
+            .fetch_update(Relaxed, Relaxed, |now| {
+                now.checked_add($more).filter(|&sum| sum <= $limit)
+            })
+            .is_ok()
+    };
+}
+
+impl House {
+    /// A house without guests.
+    pub fn new(
+        emit: Emit,
+        stop: Arc<AtomicBool>,
+        once: bool,
+        grants: Vec<Grant>,
+        port: u16,
+        interface: Option<String>,
+    ) -> Self {
+        Self {
+            emit,
+            stop,
+            once,
+            grants,
+            port,
+            interface,
+            over: AtomicBool::new(false),
+            failure: Mutex::new(None),
+            announced: Mutex::default(),
+            talks: AtomicUsize::new(0),
+            running: AtomicUsize::new(0),
+            tests: AtomicU32::new(0),
+            memory: AtomicU64::new(0),
+            threads: AtomicUsize::new(0),
+            taken: AtomicBool::new(false),
+        }
+    }
+
+    /// A place for a conversation; `None` when all are taken.
+    pub fn seat(self: &Arc<Self>) -> Option<Seat> {
+        take!(self.talks, 1, TALK_LIMIT).then(|| Seat(Arc::clone(self)))
+    }
+
+    /// A test.
+    ///
+    /// # Errors
+    /// Why there is none to be had now.
+    pub fn claim(self: &Arc<Self>) -> Result<Claim, Refuse> {
+        let refuse = |situation: String, next: &str| Refuse {
+            problem: Problem::new(situation, self.address(), next),
+            exit_code: exit::PEER,
+            may_pass: true,
+        };
+        if self.once && self.taken.swap(true, Relaxed) {
+            return Err(refuse(
+                "it serves a single test, and another client has it".to_owned(),
+                "start a server without -1",
+            ));
+        }
+        if !take!(self.running, 1, TEST_LIMIT) {
+            // Nobody else can hold the one test of a server that serves only one.
+            self.taken.store(false, Relaxed);
+            return Err(refuse(
+                format!("it runs {TEST_LIMIT} tests already"),
+                "try again later, or with --retry 30s",
+            ));
+        }
+        Ok(Claim {
+            house: Arc::clone(self),
+            test: self.tests.fetch_add(1, Relaxed) + 1,
+            began: false,
+            memory: 0,
+            threads: 0,
+            tokens: Vec::new(),
+        })
+    }
+
+    /// Threads of all running tests.
+    pub fn busy_threads(&self) -> usize {
+        self.threads.load(Relaxed)
+    }
+
+    /// Hands an announced flow, if there is one with this token, the socket that `open` gives for
+    /// it; without one it stays announced.
+    pub fn admit(&self, token: Token, open: impl FnOnce(&Waiting) -> Option<OwnedFd>) {
+        let mut announced = self.announced.lock().expect("no holder panics");
+        let Some(socket) = announced.get(&token).and_then(open) else {
+            return;
+        };
+        if let Some(waiting) = announced.remove(&token) {
+            // The session may have given up meanwhile; then the socket just closes.
+            let _ = waiting.arrived.send((waiting.id, socket));
+        }
+    }
+
+    fn address(&self) -> String {
+        format!("server port {}", self.port)
+    }
+}
+
+/// Leave to talk.
+pub struct Seat(Arc<House>);
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.talks.fetch_sub(1, Relaxed);
+    }
+}
+
+/// A test, and all that was taken for it.
+pub struct Claim {
+    house: Arc<House>,
+    /// Its number.
+    pub test: u32,
+    /// Payload has moved.
+    pub began: bool,
+    memory: u64,
+    threads: usize,
+    tokens: Vec<Token>,
+}
+
+impl Claim {
+    /// Takes memory and threads for the test; `None` bytes are more than can be counted.
+    ///
+    /// # Errors
+    /// Why they are not to be had.
+    pub fn reserve(&mut self, bytes: Option<u64>, threads: usize) -> Result<(), Refuse> {
+        let wanted = bytes.filter(|&bytes| bytes <= MEMORY_LIMIT);
+        let limit = format_bytes(MEMORY_LIMIT);
+        let Some(wanted) = wanted else {
+            return Err(Refuse {
+                problem: Problem::new(
+                    format!(
+                        "the test takes {} there, and all tests together have {limit}",
+                        bytes.map_or("too much memory".to_owned(), format_bytes)
+                    ),
+                    self.house.address(),
+                    "use fewer streams (-P), or shorter calls (-l)",
+                ),
+                exit_code: exit::USAGE,
+                may_pass: false,
+            });
+        };
+        if !take!(self.house.memory, wanted, MEMORY_LIMIT) {
+            return Err(Refuse {
+                problem: Problem::new(
+                    format!(
+                        "the test takes {} there, and other tests have most of the {limit} for all",
+                        format_bytes(wanted)
+                    ),
+                    self.house.address(),
+                    "try again later, or with --retry 30s",
+                ),
+                exit_code: exit::PEER,
+                may_pass: true,
+            });
+        }
+        self.memory += wanted;
+        self.house.threads.fetch_add(threads, Relaxed);
+        self.threads += threads;
+        Ok(())
+    }
+
+    /// Announces a flow.
+    pub fn announce(&mut self, token: Token, waiting: Waiting) {
+        self.tokens.push(token);
+        let mut announced = self.house.announced.lock().expect("no holder panics");
+        announced.insert(token, waiting);
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let house = &self.house;
+        if let Ok(mut announced) = house.announced.lock() {
+            for token in &self.tokens {
+                announced.remove(token);
+            }
+        }
+        house.memory.fetch_sub(self.memory, Relaxed);
+        house.threads.fetch_sub(self.threads, Relaxed);
+        house.running.fetch_sub(1, Relaxed);
+        if house.once {
+            if self.began {
+                house.over.store(true, Relaxed);
+            } else {
+                // It never came to a test: the one test is still to be had.
+                house.taken.store(false, Relaxed);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn house(once: bool) -> Arc<House> {
+        let emit: Emit = Arc::new(|_| {});
+        let (stop, grants) = (Arc::default(), Vec::new());
+        Arc::new(House::new(emit, stop, once, grants, 1, None))
+    }
+
+    #[test]
+    fn seats_are_given_back() {
+        let house = house(false);
+        let mut seats: Vec<_> = (0..TALK_LIMIT).map(|_| house.seat().unwrap()).collect();
+        assert!(house.seat().is_none());
+        seats.pop();
+        assert!(house.seat().is_some());
+    }
+
+    #[test]
+    fn tests_have_a_limit_that_passes() {
+        let house = house(false);
+        let claims: Vec<_> = (0..TEST_LIMIT).map(|_| house.claim().unwrap()).collect();
+        let refuse = house.claim().err().unwrap();
+        assert!(refuse.may_pass);
+        drop(claims);
+        assert!(house.claim().is_ok());
+    }
+
+    #[test]
+    fn memory_is_shared_and_given_back() {
+        let house = house(false);
+        let mut first = house.claim().unwrap();
+        let mut second = house.claim().unwrap();
+        first.reserve(Some(MEMORY_LIMIT - 10), 3).unwrap();
+        assert_eq!(house.busy_threads(), 3);
+        assert!(second.reserve(Some(11), 1).unwrap_err().may_pass);
+        assert!(
+            !second
+                .reserve(Some(MEMORY_LIMIT + 1), 1)
+                .unwrap_err()
+                .may_pass
+        );
+        assert!(!second.reserve(None, 1).unwrap_err().may_pass);
+        second.reserve(Some(10), 1).unwrap();
+        drop(first);
+        second.reserve(Some(MEMORY_LIMIT - 10), 1).unwrap();
+        drop(second);
+        assert_eq!(house.busy_threads(), 0);
+        assert_eq!(house.memory.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn the_one_test_is_free_again_until_it_began() {
+        let house = house(true);
+        let claim = house.claim().unwrap();
+        assert!(house.claim().is_err());
+        drop(claim);
+        assert!(!house.over.load(Relaxed));
+        let panicked = std::thread::spawn({
+            let house = Arc::clone(&house);
+            move || {
+                let mut claim = house.claim().unwrap();
+                claim.began = true;
+                panic!("as a bug would");
+            }
+        });
+        assert!(panicked.join().is_err());
+        assert!(
+            house.over.load(Relaxed),
+            "the server does not wait for ever"
+        );
+    }
+}

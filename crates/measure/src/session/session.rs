@@ -1,0 +1,489 @@
+//! One conversation of a server with a client, from the greeting to the farewell.
+
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use linerate_dialect::control::{
+    Accept, Attached, ClockAnswer, Connection, FRAME_LIMIT_BYTES, FlowGrant, Frame, Propose,
+    Refuse, SettingsAnswer, Start, Token,
+};
+use linerate_host::knob::idle::IdleHold;
+use linerate_host::sys::clock;
+use linerate_metric::event::{Event, Problem, What};
+use linerate_metric::exit;
+use linerate_metric::facts::{Host, Role};
+use linerate_metric::plan::{Direction, Ends, Plan, Protocol, Sched};
+
+use super::greeter::Greeter;
+use super::house::{Claim, House, Seat, Waiting};
+use super::limits::{ATTACH_PATIENCE, PROPOSE_LIMIT_BYTES, attach_limit, memory_of, unfit};
+use super::server::Grant;
+use super::setup::{self, AgreedFlow, Manner, Ready, flow_options, part};
+use super::wire::{STATE_PATIENCE, Wire, deadline};
+use super::{boot_id, hello};
+use crate::assemble::{Report, assemble};
+use crate::end::End;
+use crate::error::MeasureError;
+use crate::lane::Opening;
+
+/// How long a client may take to hear the end of a conversation.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// The same when the server ends.
+const SHORT_FAREWELL: Duration = Duration::from_millis(200);
+
+/// How often the control connection is looked after while flows arrive.
+const LOOK_UP: Duration = Duration::from_millis(50);
+
+/// Serves one control connection.
+pub fn serve(house: &Arc<House>, stream: TcpStream, first: &[u8], seat: Seat) {
+    let Ok(mut wire) = open(stream, first) else {
+        return;
+    };
+    let mut session = Session {
+        house,
+        claim: None,
+        seat: Some(seat),
+        local: wire.local(),
+        peer: wire.peer(),
+    };
+    // A panic is a bug of ours; it costs this client its test, and nobody else anything.
+    let result = catch_unwind(AssertUnwindSafe(|| session.run(&mut wire)));
+    let result = result.unwrap_or_else(|_| {
+        let bug = std::io::Error::other("a bug: it panicked, see the server's standard error");
+        Err(MeasureError::system("the session", bug))
+    });
+    let began = session.claim.as_ref().is_some_and(|claim| claim.began);
+    let Err(error) = result else {
+        drop(session);
+        wire.close(FAREWELL);
+        return;
+    };
+    let stopped = matches!(error, MeasureError::Interrupted);
+    if !began {
+        // Best effort: the client may be the one who is gone, or understand nothing.
+        let _ = wire.say(match &error {
+            MeasureError::Interrupted => Refuse {
+                problem: Problem::new(
+                    "it is told to end",
+                    format!("server port {}", house.port),
+                    "start it again, or wait for it with --retry 30s",
+                ),
+                exit_code: exit::PEER,
+                may_pass: true,
+            },
+            error => Refuse {
+                problem: error.problem(),
+                exit_code: error.exit_code(),
+                may_pass: false,
+            },
+        });
+    }
+    // Whoever connects and goes away again is nobody's failure.
+    if let Some(claim) = &session.claim {
+        (house.emit)(Event {
+            test: claim.test,
+            what: What::Failed {
+                problem: error.problem(),
+            },
+        });
+        if began {
+            *house.failure.lock().expect("no holder panics") = Some(error);
+        }
+    }
+    drop(session);
+    // With another version the client learns that from our greeting, which may wait here still.
+    wire.close(if stopped { SHORT_FAREWELL } else { FAREWELL });
+}
+
+fn open(stream: TcpStream, first: &[u8]) -> Result<Wire, MeasureError> {
+    let peer = stream
+        .peer_addr()
+        .map_err(|error| MeasureError::system("control connection", error))?;
+    let mut codec = Connection::server(hello(boot_id()))
+        .map_err(|source| MeasureError::Protocol { peer, source })?;
+    codec.take_at_most(PROPOSE_LIMIT_BYTES);
+    let mut wire = Wire::new(stream, codec)?;
+    wire.preload(first)?;
+    Ok(wire)
+}
+
+/// What the server promised: its answer, how it will wait, where the flows will arrive, and what
+/// it holds meanwhile.
+struct Agreed {
+    accept: Accept,
+    manner: Manner,
+    arrivals: mpsc::Receiver<(u32, OwnedFd)>,
+    hold: Option<IdleHold>,
+}
+
+/// Why there is no agreement.
+enum No {
+    /// Said to the client, and no failure of this server.
+    Refused(Refuse),
+    Failed(MeasureError),
+}
+
+impl From<MeasureError> for No {
+    fn from(error: MeasureError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<Refuse> for No {
+    fn from(refuse: Refuse) -> Self {
+        Self::Refused(refuse)
+    }
+}
+
+struct Session<'a> {
+    house: &'a Arc<House>,
+    /// A test was asked for and granted.
+    claim: Option<Claim>,
+    /// Held until then.
+    seat: Option<Seat>,
+    local: SocketAddr,
+    peer: SocketAddr,
+}
+
+impl Session<'_> {
+    fn emit(&self, what: What) {
+        let test = self.claim.as_ref().map_or(0, |claim| claim.test);
+        (self.house.emit)(Event { test, what });
+    }
+
+    fn run(&mut self, wire: &mut Wire) -> Result<(), MeasureError> {
+        let Frame::Hello(greeting) = wire.expect(&self.house.stop)? else {
+            return Err(self.confused("it did not greet"));
+        };
+        let Some(propose) = self.listen(wire)? else {
+            return Ok(());
+        };
+        if let Some(problem) = unfit(&propose.plan) {
+            return wire.say(Refuse {
+                problem,
+                exit_code: exit::USAGE,
+                may_pass: false,
+            });
+        }
+        match self.house.claim() {
+            Ok(claim) => self.claim = Some(claim),
+            Err(refuse) => return wire.say(refuse),
+        }
+        self.seat = None;
+        wire.take_at_most(FRAME_LIMIT_BYTES);
+        self.emit(What::Connected {
+            peer: self.peer.to_string(),
+            agent: greeting.agent.clone(),
+        });
+        let host = setup::host_facts(Role::Server, self.peer.ip());
+        let shares_cores = greeting.boot_id.is_some() && greeting.boot_id == host.boot_id;
+        let agreed = match self.agree(propose.plan, shares_cores) {
+            Ok(agreed) => agreed,
+            Err(No::Failed(error)) => return Err(error),
+            Err(No::Refused(refuse)) => {
+                self.emit(What::Failed {
+                    problem: refuse.problem.clone(),
+                });
+                return wire.say(refuse);
+            }
+        };
+        let Agreed {
+            accept,
+            manner,
+            arrivals,
+            // It ends with this function, and so with the run.
+            hold: _hold,
+        } = agreed;
+        wire.say(accept.clone())?;
+        let plan = Arc::new(accept.plan.clone());
+        let (flows, greeter) = self.attach(&accept, wire, &arrivals)?;
+        let ready = setup::prepare(&plan, Role::Server, &manner, flows, &mut || {
+            greeter.answer();
+            self.look_after(wire)
+        })?;
+        wire.say(Attached {})?;
+        let start = wire.expect_until(deadline(STATE_PATIENCE), &self.house.stop, &mut || {
+            greeter.answer();
+        })?;
+        drop(greeter);
+        let start = match start {
+            Frame::Start(start) => start,
+            Frame::Bye(_) => return Err(self.gave_up()),
+            _ => return Err(self.confused("it did not start")),
+        };
+        if let Some(claim) = &mut self.claim {
+            claim.began = true;
+        }
+        self.measure(wire, &plan, host, ready, &accept, start, shares_cores)
+    }
+
+    /// Answers questions until the client proposes a run; `None` when it only asked.
+    fn listen(&self, wire: &mut Wire) -> Result<Option<Propose>, MeasureError> {
+        let until = deadline(STATE_PATIENCE);
+        loop {
+            match wire.expect_until(until, &self.house.stop, &mut || {})? {
+                Frame::Propose(propose) => return Ok(Some(*propose)),
+                Frame::ClockQuestion(question) => {
+                    let t2_ns = clock::now();
+                    wire.say(ClockAnswer {
+                        t1_ns: question.t1_ns,
+                        t2_ns,
+                        t3_ns: clock::now(),
+                    })?;
+                }
+                Frame::Settings(settings) => {
+                    let why = "this server makes no settings for clients".to_owned();
+                    let refused = settings.wanted.into_keys();
+                    wire.say(SettingsAnswer {
+                        refused: refused.map(|name| (name, why.clone())).collect(),
+                        ..SettingsAnswer::default()
+                    })?;
+                }
+                Frame::Bye(_) => return Ok(None),
+                _ => return Err(self.confused("it proposed nothing")),
+            }
+        }
+    }
+
+    /// Settles this end's part of the plan and announces the flows.
+    fn agree(&mut self, mut plan: Plan, shares_cores: bool) -> Result<Agreed, No> {
+        setup::check_congestion_control(&plan, Role::Server)?;
+        setup::check_socket_options(&plan)?;
+        let refused = setup::settle_udp_offload(&mut plan, Role::Server)?;
+        self.check_sched(&plan)?;
+        // On the client's own machine its hold is enough.
+        let hold = if plan.hold_latency && !shares_cores {
+            if !self.house.grants.contains(&Grant::Idle) {
+                return Err(No::Failed(MeasureError::OptionRefused {
+                    option: "--hold-latency".to_owned(),
+                    why: "it does not let clients keep its cores from halting".to_owned(),
+                    next_step: "start it as root with `linerate server --grant idle`".to_owned(),
+                }));
+            }
+            setup::hold_idle(&plan)?
+        } else {
+            None
+        };
+        if plan.protocol == Protocol::Tcp && plan.flows(Direction::Receive) {
+            // In both directions the client's name stands: the ends differ only where nobody asked.
+            plan.congestion_control = plan
+                .congestion_control
+                .or_else(setup::default_congestion_control);
+        }
+        let asked = plan.wait.as_ref().map(|wait| wait.far);
+        let others = self.house.busy_threads();
+        let manner = Manner::settle(&plan, Role::Server, asked, shares_cores, others)?;
+        let threads = manner.threads(&plan, Role::Server)?;
+        let arrivals;
+        let mut flows = Vec::new();
+        {
+            let claim = self.claim.as_mut().expect("agreed after the claim");
+            let busy = threads.iter().map(|&(_, count)| count).sum();
+            claim.reserve(memory_of(&plan, &threads), busy)?;
+            let (arrived, receiver) = mpsc::channel();
+            arrivals = receiver;
+            let all = (plan.directions.iter())
+                .flat_map(|&direction| (0..plan.streams).map(move |_| direction));
+            for (id, direction) in (1..).zip(all) {
+                let token = new_token()?;
+                let waiting = Waiting {
+                    id,
+                    protocol: plan.protocol,
+                    local: self.local,
+                    peer: self.peer.ip(),
+                    arrived: arrived.clone(),
+                };
+                claim.announce(token, waiting);
+                flows.push(FlowGrant {
+                    id,
+                    direction,
+                    token,
+                });
+            }
+        }
+        let accept = Accept {
+            plan,
+            wait: manner.wait,
+            cpus: manner.cpus.clone(),
+            flows,
+            doubts: refused.into_iter().collect(),
+            because: manner.because.clone(),
+        };
+        Ok(Agreed {
+            accept,
+            manner,
+            arrivals,
+            hold,
+        })
+    }
+
+    fn check_sched(&self, plan: &Plan) -> Result<(), MeasureError> {
+        // To be nicer than others takes nothing from them.
+        let takes = !matches!(plan.sched.far, Sched::Inherited | Sched::Nice(0..));
+        if takes && !self.house.grants.contains(&Grant::Sched) {
+            return Err(MeasureError::OptionRefused {
+                option: format!("--sched {}", plan.sched),
+                why: "it does not let clients choose how its threads are scheduled".to_owned(),
+                next_step: "start it as root with `linerate server --grant sched`, or ask for \
+                            this end alone: --sched CLASS/inherited"
+                    .to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Waits until every announced flow has arrived.
+    fn attach(
+        &self,
+        accept: &Accept,
+        wire: &mut Wire,
+        arrivals: &mpsc::Receiver<(u32, OwnedFd)>,
+    ) -> Result<(Vec<AgreedFlow>, Greeter), MeasureError> {
+        let wanted = accept.flows.len();
+        let began = Instant::now();
+        // Thousands of flows open one after the other: what counts is that more keep coming.
+        let (mut last, mut looked) = (began, began);
+        let mut flows: Vec<AgreedFlow> = Vec::with_capacity(wanted);
+        let mut greeter = Greeter::default();
+        while flows.len() < wanted {
+            let arrival = arrivals.recv_timeout(LOOK_UP);
+            if let Ok((id, fd)) = arrival {
+                last = Instant::now();
+                if let Some(grant) = accept.flows.iter().find(|grant| grant.id == id) {
+                    if accept.plan.protocol == Protocol::Udp {
+                        (greeter.add(&fd, grant.token))
+                            .map_err(|error| MeasureError::system("a flow's socket", error))?;
+                    }
+                    flows.push(AgreedFlow {
+                        id,
+                        direction: grant.direction,
+                        opening: Opening::Adopt(fd),
+                        options: flow_options(&accept.plan, part(Role::Server, grant.direction)),
+                    });
+                }
+            }
+            if looked.elapsed() < LOOK_UP {
+                continue;
+            }
+            looked = Instant::now();
+            greeter.answer();
+            self.look_after(wire)?;
+            if last.elapsed() > ATTACH_PATIENCE || began.elapsed() > attach_limit(wanted) {
+                return Err(MeasureError::Vanished {
+                    peer: self.peer,
+                    how: format!(
+                        "only {} of {wanted} flows arrived within {} s",
+                        flows.len(),
+                        began.elapsed().as_secs()
+                    ),
+                });
+            }
+        }
+        flows.sort_by_key(|flow| flow.id);
+        Ok((flows, greeter))
+    }
+
+    /// Sees to the control connection while something else is waited for.
+    fn look_after(&self, wire: &mut Wire) -> Result<(), MeasureError> {
+        if self.house.stop.load(Relaxed) {
+            return Err(MeasureError::Interrupted);
+        }
+        if let Some(Frame::Bye(_) | Frame::Refuse(_)) = wire.hear()? {
+            return Err(self.gave_up());
+        }
+        wire.beat()?;
+        wire.flush()
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "all that the handshake settled, used once"
+    )]
+    fn measure(
+        &self,
+        wire: &mut Wire,
+        plan: &Plan,
+        host: Host,
+        ready: Ready,
+        accept: &Accept,
+        start: Start,
+        shares_cores: bool,
+    ) -> Result<(), MeasureError> {
+        let started = jiff::Timestamp::now();
+        // A client that does not say how it waits does as it was asked, or as we do.
+        let asked = plan.wait.as_ref().map_or(accept.wait, |wait| wait.near);
+        let wait = Ends {
+            near: start.wait.unwrap_or(asked),
+            far: accept.wait,
+        };
+        let cpu = Ends {
+            near: start.cpus.unwrap_or_else(|| plan.cpu.near.clone()),
+            far: accept.cpus.clone(),
+        };
+        let mut plan = plan.clone();
+        plan.wait = Some(wait.clone());
+        self.emit(What::Started {
+            plan: Box::new(plan.clone()),
+            wait,
+            cpu,
+            because: accept.because.clone(),
+        });
+        let Ready {
+            keeper,
+            lanes,
+            flows,
+            done,
+        } = ready;
+        let ended = End {
+            role: Role::Server,
+            plan: Arc::new(plan.clone()),
+            host,
+            wire,
+            gate: Arc::clone(keeper.gate()),
+            lanes,
+            flows,
+            done,
+            stop: &self.house.stop,
+            emit: &mut |what| self.emit(what),
+            doubts: accept.doubts.clone(),
+            watches_machine: !shares_cores,
+        }
+        .run();
+        let (record, failure) = assemble(Report {
+            plan,
+            started,
+            role: Role::Server,
+            ended,
+        });
+        self.emit(What::Finished {
+            record: Box::new(record),
+        });
+        failure.map_or(Ok(()), Err)
+    }
+
+    fn confused(&self, how: &str) -> MeasureError {
+        MeasureError::Vanished {
+            peer: self.peer,
+            how: format!("the conversation made no sense: {how}"),
+        }
+    }
+
+    fn gave_up(&self) -> MeasureError {
+        MeasureError::Vanished {
+            peer: self.peer,
+            how: "it gave the test up before it began".to_owned(),
+        }
+    }
+}
+
+fn new_token() -> Result<Token, MeasureError> {
+    let mut bytes = [0; 16];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| MeasureError::system("random numbers", error.into()))?;
+    Ok(Token(bytes))
+}
