@@ -162,14 +162,15 @@ impl Lines {
             .get(&test)
             .and_then(|test| test.shape)
             .unwrap_or_else(|| Shape::guess(interval));
+        let (columns, gap) = shape.fitting(self.text_width(test));
         let mut out = String::new();
         if self.header != Some(shape) {
             self.header = Some(shape);
-            let header = join(shape.columns(), |column| column.heading.to_owned());
+            let header = join(&columns, gap, |column| column.heading.to_owned());
             out.push_str(&self.style.paint(Paint::Head, header.trim_end()));
             out.push('\n');
         }
-        let mut line = join(shape.columns(), |column| (column.cell)(shape, interval));
+        let mut line = join(&columns, gap, |column| (column.cell)(shape, interval));
         // Round trips are always counted where they were asked.
         let sent = shape.kind == Kind::Throughput && interval.counted_at == CountedAt::Sender;
         match (sent, interval.omitted) {
@@ -223,7 +224,16 @@ struct Column {
     heading: &'static str,
     width: usize,
     left: bool,
+    /// Left out where lines are too short for all: another column says nearly the same.
+    spare: bool,
     cell: fn(Shape, &Interval) -> String,
+}
+
+const fn spare(column: Column) -> Column {
+    Column {
+        spare: true,
+        ..column
+    }
 }
 
 const fn column(
@@ -235,6 +245,7 @@ const fn column(
         heading,
         width,
         left: false,
+        spare: false,
         cell,
     }
 }
@@ -248,9 +259,10 @@ const DIRECTION: Column = Column {
     heading: "way",
     width: 7,
     left: true,
+    spare: false,
     cell: |_, i| i.direction.to_string(),
 };
-const TRANSFERRED: Column = column("payload", 9, |_, i| format_bytes(i.bytes));
+const TRANSFERRED: Column = spare(column("payload", 9, |_, i| format_bytes(i.bytes)));
 const RATE: Column = column("goodput", 9, |_, i| {
     or_unknown(seconds(i), |s| format_bit_rate(i.bytes as f64 * 8.0 / s))
 });
@@ -292,9 +304,9 @@ const LATENCY: &[Column] = &[
     column("min", 7, |_, i| {
         or_unknown(i.rtt_ns, |q| format_nanos(q.min as f64))
     }),
-    column("mean", 7, |_, i| {
+    spare(column("mean", 7, |_, i| {
         or_unknown(i.rtt_ns, |q| format_nanos(q.mean))
-    }),
+    })),
     column("p50", 7, |_, i| {
         or_unknown(i.rtt_ns, |q| format_nanos(q.p50 as f64))
     }),
@@ -371,13 +383,27 @@ impl Shape {
             .chain(both_ways.then_some(&DIRECTION))
             .chain(figures)
     }
+
+    /// The columns that lines of this width hold, and the blanks between them.
+    fn fitting(&self, width: usize) -> (Vec<&'static Column>, usize) {
+        let all: Vec<_> = self.columns().collect();
+        let fits = |columns: &[&Column], gap: usize| {
+            let room: usize = columns.iter().map(|column| column.width + gap).sum();
+            room - gap <= width
+        };
+        for gap in [2, 1] {
+            if fits(&all, gap) {
+                return (all, gap);
+            }
+        }
+        let needed = all.into_iter().filter(|column| !column.spare);
+        (needed.collect(), 1)
+    }
 }
 
-fn join(
-    columns: impl Iterator<Item = &'static Column>,
-    cell: impl Fn(&Column) -> String,
-) -> String {
+fn join(columns: &[&Column], gap: usize, cell: impl Fn(&Column) -> String) -> String {
     let cells: Vec<_> = columns
+        .iter()
         .map(|column| {
             let (text, width) = (cell(column), column.width);
             if column.left {
@@ -387,5 +413,32 @@ fn join(
             }
         })
         .collect();
-    cells.join("  ").trim_end().to_owned()
+    cells.join(&" ".repeat(gap)).trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A terminal of 80 columns holds every line, a server's with the number of its test too.
+    #[test]
+    fn lines_fit_a_terminal() {
+        for kind in [Kind::Throughput, Kind::Latency] {
+            for protocol in [Protocol::Tcp, Protocol::Udp] {
+                for both_ways in [false, true] {
+                    let shape = Shape {
+                        kind,
+                        protocol,
+                        both_ways,
+                        decimals: 2,
+                    };
+                    for width in [100, 95, 80, 75] {
+                        let (columns, gap) = shape.fitting(width);
+                        let header = join(&columns, gap, |column| column.heading.to_owned());
+                        assert!(header.len() <= width, "{width}: {header}");
+                    }
+                }
+            }
+        }
+    }
 }

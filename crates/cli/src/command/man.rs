@@ -41,7 +41,9 @@ fn write(dir: &Path, command: clap::Command) -> std::io::Result<()> {
     }
     let has_commands = command.get_subcommands().any(|below| !below.is_hide_set());
     let after = command.get_after_help().map(ToString::to_string);
-    let man = Man::new(command);
+    let man = Man::new(command)
+        .source(concat!("linerate ", env!("CARGO_PKG_VERSION")))
+        .manual("linerate's manual");
     let mut page = Vec::new();
     man.render_title(&mut page)?;
     man.render_name_section(&mut page)?;

@@ -61,7 +61,7 @@ fn repeats(set: &RunSet, style: &Style) -> String {
         .map(|(figure, estimate)| {
             // The median of a count may lie between two of them.
             let format = |value: f64| match figure.unit {
-                Unit::Count => words::short(value),
+                Unit::Count if value.fract() != 0.0 => words::short(value),
                 unit => unit.format(value),
             };
             vec![

@@ -3,15 +3,89 @@
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 
-use crate::style::{Paint, Style};
+use crate::style::{Paint, Style, wrap};
+
+/// Narrowest column of sentences: below it they are harder to read than a line that is too long.
+const NARROWEST_SENTENCE: usize = 20;
 
 /// Lays out a table: the first `left` columns flush left, the others flush right under their headings.
+/// Where lines are too short for it, sentences in the last column are wrapped, and figures go on in
+/// a second table below.
 ///
 /// Cells must be clean already.
 pub(super) fn table(
     headings: &[&str],
+    mut rows: Vec<Vec<String>>,
+    left: usize,
+    style: &Style,
+) -> String {
+    let widths: Vec<_> = (0..headings.len())
+        .map(|column| {
+            let cells = rows.iter().filter_map(|row| row.get(column));
+            let widths = cells.map(|cell| cell.chars().count());
+            widths
+                .max()
+                .unwrap_or(0)
+                .max(headings[column].chars().count())
+        })
+        .collect();
+    let room = |columns: usize, gap: usize| {
+        widths[..columns].iter().sum::<usize>() + gap * columns.saturating_sub(1)
+    };
+    let all = headings.len();
+    let has_sentences = left == all;
+    let gap = if room(all, 2) <= style.width || has_sentences {
+        2
+    } else {
+        1
+    };
+    if room(all, gap) > style.width {
+        if has_sentences {
+            let before = room(all - 1, gap) + gap;
+            let width = style.width.saturating_sub(before).max(NARROWEST_SENTENCE);
+            for sentence in rows.iter_mut().filter_map(|row| row.last_mut()) {
+                *sentence = wrap(sentence, width).join("\n");
+            }
+        } else {
+            let fitting = (left + 1..all).rev().find(|&n| room(n, gap) <= style.width);
+            let first = fitting.unwrap_or(left + 1);
+            if first < all {
+                let (upper, lower) = split(headings, &rows, left, first);
+                let upper = table(&upper.0, upper.1, left, style);
+                return format!("{upper}\n{}", table(&lower.0, lower.1, left, style));
+            }
+        }
+    }
+    lay_out(headings, rows, left, gap, style)
+}
+
+type Part<'a> = (Vec<&'a str>, Vec<Vec<String>>);
+
+/// Two tables of one: the columns before `first`, and the others after the `left` that name the rows.
+fn split<'a>(
+    headings: &[&'a str],
+    rows: &[Vec<String>],
+    left: usize,
+    first: usize,
+) -> (Part<'a>, Part<'a>) {
+    fn lower<T: Clone>(cells: &[T], left: usize, first: usize) -> Vec<T> {
+        let mut part = cells[..left].to_vec();
+        part.extend_from_slice(&cells[first..]);
+        part
+    }
+    let upper = rows.iter().map(|row| row[..first].to_vec()).collect();
+    let below = rows.iter().map(|row| lower(row, left, first)).collect();
+    (
+        (headings[..first].to_vec(), upper),
+        (lower(headings, left, first), below),
+    )
+}
+
+fn lay_out(
+    headings: &[&str],
     rows: Vec<Vec<String>>,
     left: usize,
+    gap: usize,
     style: &Style,
 ) -> String {
     let mut table = Table::new();
@@ -22,7 +96,7 @@ pub(super) fn table(
     }
     for (position, column) in table.column_iter_mut().enumerate() {
         let last = position + 1 == headings.len();
-        column.set_padding((0, if last { 0 } else { 2 }));
+        column.set_padding((0, if last { 0 } else { gap as u16 }));
         column.set_cell_alignment(if position < left {
             CellAlignment::Left
         } else {
@@ -43,4 +117,47 @@ pub(super) fn table(
         })
         .collect();
     lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn narrow_lines_hold_wide_tables() {
+        let style = Style {
+            width: 24,
+            ..Style::PLAIN
+        };
+        let rows = || {
+            vec![
+                vec![
+                    "send".into(),
+                    "31.0 Gb/s".into(),
+                    "60,391".into(),
+                    "0".into(),
+                ],
+                vec!["receive".into(), "1 Gb/s".into(), "1".into(), "17".into()],
+            ]
+        };
+        let headings = ["way", "goodput", "lost", "reordered"];
+        insta::assert_snapshot!(table(&headings, rows(), 1, &style), @r"
+        way       goodput   lost
+        send    31.0 Gb/s 60,391
+        receive    1 Gb/s      1
+        way     reordered
+        send            0
+        receive        17
+        ");
+        let sentence = vec![vec![
+            "path".into(),
+            "between the ends, or nowhere at all".into(),
+        ]];
+        let lines = table(&["lost at", "what it is"], sentence, 2, &style);
+        insta::assert_snapshot!(lines, @r"
+        lost at  what it is
+        path     between the ends, or
+                 nowhere at all
+        ");
+    }
 }
