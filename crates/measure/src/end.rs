@@ -18,6 +18,7 @@ use linerate_dialect::control::{
 use linerate_host::steal::Ticks;
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_host::sys::cpu::ThreadUsage;
+use linerate_host::sys::thread::prepare_wakes;
 use linerate_host::sys::wait::{self, Ready};
 use linerate_metric::event::What;
 use linerate_metric::facts::{Host, Role};
@@ -48,6 +49,9 @@ const GRACE_NS: Nanos = 150_000_000;
 
 /// How long the server waits for the client's farewell, so that its results are not cut off.
 const FAREWELL_NS: Nanos = 2_000_000_000;
+
+/// How often it is seen whether flows of round trips move.
+const WAKE_NS: Nanos = 200_000_000;
 
 /// Frames taken in one turn: a peer that never stops talking does not stop our clock.
 const FRAMES_A_TURN: usize = 64;
@@ -162,6 +166,9 @@ struct Run<'a> {
     /// When the last thread was seen to have ended.
     threads_ended_ns: Nanos,
     ticks: Option<Ticks>,
+    /// When it was last seen whether flows move, and their calls then.
+    looked_ns: Nanos,
+    calls: Vec<u64>,
 }
 
 impl End<'_> {
@@ -176,6 +183,8 @@ impl End<'_> {
             count_from_ns: start_ns.saturating_add(plan.omit_ns),
             interval_ns: plan.interval_ns,
         };
+        // Without it, threads that sleep look around when something arrives.
+        let _ = prepare_wakes();
         self.gate.open(timeline);
         let mut run = Run {
             timeline,
@@ -199,6 +208,8 @@ impl End<'_> {
             threads: self.lanes.len(),
             threads_ended_ns: start_ns,
             ticks: self.watches_machine.then(Ticks::now).flatten(),
+            looked_ns: start_ns,
+            calls: Vec::new(),
             end: self,
         };
         let failure = run.conduct().err();
@@ -284,6 +295,11 @@ impl Run<'_> {
         }
         if let Some(drain) = self.exchange.drain_until_ns {
             due = due.min(drain.max(now + 1_000_000));
+        }
+        let ending = self.end.gate.phase.is_ending() || self.exchange.sent_heard_ns.is_some();
+        if ending && self.end.plan.kind == Kind::Latency {
+            // A wake-up that comes just before the thread sleeps is lost: the next one is due soon.
+            due = due.min(now + 10_000_000);
         }
         due
     }
@@ -371,8 +387,34 @@ impl Run<'_> {
             self.end.gate.phase.abort();
         }
         self.watch_for_stalls(now)?;
+        self.wake_sleepers(now);
         self.show();
         Ok(())
+    }
+
+    /// Threads that sleep without a time-out are woken to look around: at the end, and when none of
+    /// their flows has moved for a while.
+    fn wake_sleepers(&mut self, now: Nanos) {
+        if self.end.plan.kind != Kind::Latency {
+            return;
+        }
+        let ending = self.end.gate.phase.is_ending() || self.exchange.sent_heard_ns.is_some();
+        if !ending && now < self.looked_ns + WAKE_NS {
+            return;
+        }
+        self.looked_ns = now;
+        let mut calls = Vec::with_capacity(self.end.flows.len());
+        calls.extend(self.end.flows.iter().map(|f| f.shared.meter.read().calls));
+        let stuck = calls
+            .iter()
+            .zip(&self.calls)
+            .any(|(now, before)| now == before);
+        self.calls = calls;
+        if ending || stuck {
+            for lane in &self.end.lanes {
+                lane.wake();
+            }
+        }
     }
 
     /// The end of the running interval on the grid; `None` when the end of the run ends it.
@@ -664,6 +706,9 @@ impl Run<'_> {
             self.end.gate.phase.abort();
         }
         while !self.end.lanes.iter().all(LaneHandle::is_finished) {
+            for lane in &self.end.lanes {
+                lane.wake();
+            }
             clock::sleep_until(clock::now() + 1_000_000);
         }
         self.collect();

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, mpsc};
 use std::task::Poll;
 use std::thread::JoinHandle;
 
@@ -13,6 +13,7 @@ use linerate_dialect::control::flow::{opening, read_answer};
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_host::sys::cpu::{self, ThreadUsage};
 use linerate_host::sys::sched;
+use linerate_host::sys::thread::ThreadId;
 use linerate_metric::plan::{Direction, Kind, Plan, Protocol, Sched, Wait};
 use socket2::{Domain, Type};
 
@@ -177,9 +178,17 @@ pub struct LaneHandle {
     /// What its flows do at this end.
     pub part: Part,
     thread: Option<JoinHandle<LaneOutcome>>,
+    id: Arc<OnceLock<ThreadId>>,
 }
 
 impl LaneHandle {
+    /// Wakes it from a call that it sleeps in, so that it looks whether the run goes on.
+    pub fn wake(&self) {
+        if let Some(id) = self.id.get().filter(|_| !self.is_finished()) {
+            id.wake();
+        }
+    }
+
     /// Whether the thread has come to its end.
     #[must_use]
     pub fn is_finished(&self) -> bool {
@@ -213,7 +222,10 @@ pub fn start(
 ) -> io::Result<LaneHandle> {
     let part = spec.part;
     let gate = Arc::clone(gate);
+    let id = Arc::new(OnceLock::new());
+    let own_id = Arc::clone(&id);
     let body = move || {
+        let _ = own_id.set(ThreadId::current());
         let outcome = match spec.wait {
             Wait::Block => run::<Block>(spec, &gate, ready),
             Wait::Spin => run::<Spin>(spec, &gate, ready),
@@ -236,6 +248,7 @@ pub fn start(
     Ok(LaneHandle {
         part,
         thread: Some(thread),
+        id,
     })
 }
 
@@ -245,7 +258,7 @@ fn run<W: Waiting>(
     ready: mpsc::Sender<Result<Watches, LaneError>>,
 ) -> LaneOutcome {
     let plan = Arc::clone(&spec.plan);
-    let (direction, part) = (spec.direction, spec.part);
+    let (direction, part, wait) = (spec.direction, spec.part, spec.wait);
     let (mut transport, flows) = match prepare::<W>(spec, gate) {
         Ok((transport, flows, watches)) => {
             let _ = ready.send(Ok(watches));
@@ -268,12 +281,30 @@ fn run<W: Waiting>(
         timeline,
         phase: &gate.phase,
     };
+    if relies_on_wakes(&plan, wait) {
+        for flow in &flows {
+            // Refused, it keeps its time-out: slower by a timer, and as right.
+            let _ = transport.sleep_without_limit(flow.socket);
+        }
+    }
     let before = ThreadUsage::now();
     let flows = workload::run(&lane, &mut transport, flows);
     LaneOutcome {
         flows,
         usage: ThreadUsage::now().since(&before),
     }
+}
+
+/// Shortest answer time-out for which the coordinator's look is soon enough.
+const WAKES_IN_TIME_NS: u64 = 500_000_000;
+
+/// Whether threads sleep without a time-out of their own, and are woken by the coordinator.
+#[must_use]
+pub fn relies_on_wakes(plan: &Plan, wait: Wait) -> bool {
+    let soon_enough = plan
+        .answer_timeout_ns
+        .is_some_and(|timeout| timeout >= WAKES_IN_TIME_NS);
+    plan.kind == Kind::Latency && wait == Wait::Block && soon_enough
 }
 
 /// The largest payload that a thread sends and receives in one call. What only sends needs no room

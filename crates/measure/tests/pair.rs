@@ -606,7 +606,10 @@ fn short_intervals_add_up_to_the_whole() {
             let of_it = intervals.filter(|interval| interval.direction == direction.direction);
             let sum: u64 = of_it.clone().map(|interval| interval.bytes).sum();
             assert_eq!(Some(sum), direction.summary.bytes_received, "{protocol}");
-            let sent: u64 = of_it.clone().filter_map(|interval| interval.bytes_sent).sum();
+            let sent: u64 = of_it
+                .clone()
+                .filter_map(|interval| interval.bytes_sent)
+                .sum();
             assert_eq!(Some(sent), direction.summary.bytes_sent, "{protocol}");
             let numbers: Vec<u64> = of_it.map(|interval| interval.number).collect();
             assert!(numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");

@@ -9,6 +9,7 @@ pub mod namespace;
 pub mod sched;
 pub mod signal;
 pub mod socket;
+pub mod thread;
 pub mod timestamping;
 pub mod trial;
 pub mod wait;

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use linerate_metric::event::Problem;
-use linerate_metric::plan::{Direction, Kind, Plan, Protocol, Wait};
+use linerate_metric::plan::{
+    Direction, Kind, LARGEST_CALL_BYTES, LARGEST_DATAGRAM_BYTES, Plan, Protocol,
+    SHORTEST_INTERVAL_NS, Wait,
+};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::flow::Part;
@@ -40,17 +43,8 @@ pub const MEMORY_LIMIT: u64 = 1 << 30;
 /// Flows of one test: as many as its results can be told of in one frame.
 const FLOW_LIMIT: u64 = 2_000;
 
-/// Largest buffer of a thread for one call, in bytes.
-const CALL_BYTES_LIMIT: u64 = 64 << 20;
-
-/// Largest UDP payload (a 16-bit length with its own and the IPv4 header inside).
-const DATAGRAM_LIMIT: u64 = 65_507;
-
 /// Longest time in a plan: 11 days.
 const TIME_LIMIT_NS: u64 = 1_000_000 * 1_000_000_000;
-
-/// Shortest reporting interval.
-const INTERVAL_LEAST_NS: u64 = 1_000_000;
 
 /// Reporting intervals of one run.
 const INTERVAL_LIMIT: u64 = 1_000_000;
@@ -102,8 +96,8 @@ fn problem(what: &str, value: impl Into<String>, next: &str) -> Option<Problem> 
 
 fn sizes(plan: &Plan) -> Option<Problem> {
     let largest = match plan.protocol {
-        Protocol::Tcp => CALL_BYTES_LIMIT,
-        Protocol::Udp => DATAGRAM_LIMIT,
+        Protocol::Tcp => LARGEST_CALL_BYTES,
+        Protocol::Udp => LARGEST_DATAGRAM_BYTES,
     };
     let mut directions = plan.directions.clone();
     directions.sort_unstable();
@@ -134,7 +128,7 @@ fn sizes(plan: &Plan) -> Option<Problem> {
         );
     }
     if let Some(bytes) = plan.receive_bytes {
-        if bytes == 0 || bytes > CALL_BYTES_LIMIT {
+        if bytes == 0 || bytes > LARGEST_CALL_BYTES {
             return problem("receive size", format!("{bytes} B"), "use 1 B to 64 MiB");
         }
     }
@@ -167,8 +161,12 @@ fn times(plan: &Plan) -> Option<Problem> {
         return problem("time", "the plan", "say when it ends: with -t or -n");
     }
     if let Some(interval) = plan.interval_ns {
-        if interval < INTERVAL_LEAST_NS {
-            return problem("interval", format!("-i {interval}ns"), "use -i 1ms or more");
+        if interval < SHORTEST_INTERVAL_NS {
+            return problem(
+                "interval",
+                format!("-i {interval}ns"),
+                "use -i 10ms or more",
+            );
         }
         let whole = plan.duration_ns.unwrap_or(0) + plan.omit_ns;
         if whole / interval > INTERVAL_LIMIT {
@@ -265,10 +263,12 @@ mod tests {
             ("omit", |p| p.omit_ns = u64::MAX),
             ("long interval", |p| p.interval_ns = Some(u64::MAX)),
             ("no interval", |p| p.interval_ns = Some(0)),
-            ("short interval", |p| p.interval_ns = Some(999_999)),
+            ("short interval", |p| {
+                p.interval_ns = Some(SHORTEST_INTERVAL_NS - 1)
+            }),
             ("many intervals", |p| {
                 p.duration_ns = Some(TIME_LIMIT_NS);
-                p.interval_ns = Some(INTERVAL_LEAST_NS);
+                p.interval_ns = Some(SHORTEST_INTERVAL_NS);
             }),
             ("timeout", |p| p.answer_timeout_ns = Some(u64::MAX)),
             ("no timeout", |p| p.answer_timeout_ns = Some(0)),
@@ -298,7 +298,7 @@ mod tests {
         let one = memory_of(&plan, &[(Part::Sink, 1)]).unwrap();
         // The default room of a receive call, and little else.
         assert!((256 << 10..400 << 10).contains(&one), "{one}");
-        plan.receive_bytes = Some(CALL_BYTES_LIMIT);
+        plan.receive_bytes = Some(LARGEST_CALL_BYTES);
         let many = memory_of(&plan, &[(Part::Sink, 2_000)]).unwrap();
         assert!(many > MEMORY_LIMIT);
         plan.receive_bytes = Some(u64::MAX / 2);

@@ -32,6 +32,8 @@ pub trait Waiting: Sized {
     const SLEEPS_IN_CALLS: bool;
     /// Whether a thread may sleep until a departure is due.
     const SLEEPS: bool = true;
+    /// How often an empty receive queue is looked at before the workload is told.
+    const LOOKS: usize = 1;
 
     /// Gets ready to wait.
     ///
@@ -95,6 +97,9 @@ impl Waiting for Spin {
     const FLAGS: Flags = Flags::DONT_WAIT;
     const SLEEPS_IN_CALLS: bool = false;
     const SLEEPS: bool = false;
+    // A dozen microseconds: what the workload does between two looks is no longer seen in the
+    // round trip, and a stop is still noticed at once.
+    const LOOKS: usize = 64;
 
     fn new(_: Wait) -> io::Result<Self> {
         Ok(Self)
@@ -273,6 +278,14 @@ impl<W: Waiting> Kernel<W> {
         Ok(Watch(socket::watch(&self.entry(socket).socket)?))
     }
 
+    /// Lets a blocking receive call sleep until something comes: somebody wakes the thread.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn sleep_without_limit(&mut self, socket: Index) -> io::Result<()> {
+        self.entry(socket).socket.set_read_timeout(None)
+    }
+
     fn keep(&mut self, socket: Socket, options: &FlowOptions) -> io::Result<Index> {
         if options.coalesce {
             socket::set_udp_coalescing(&socket)?;
@@ -403,21 +416,31 @@ impl<W: Waiting> Kernel<W> {
         sent
     }
 
-    /// One receive call, made by `call` on the socket and the room it may fill.
+    /// One receive call; gives the bytes that it wrote to the front of the room, and the size of each
+    /// datagram where several came as one.
     #[inline]
-    fn receive<R>(
+    fn receive(
         &mut self,
         index: Index,
         room: usize,
-        call: impl FnOnce(&Socket, &mut [u8]) -> io::Result<R>,
-    ) -> task::Poll<io::Result<R>> {
+        call: impl Fn(&Socket, &mut [u8]) -> io::Result<(usize, Option<u16>)>,
+    ) -> task::Poll<io::Result<(usize, Option<u16>)>> {
         let entry = self.sockets[index.0].as_ref().expect(OPEN);
         match self.waiting.before_receive(&entry.socket, entry.patience) {
             Ok(true) => {}
             Ok(false) => return task::Poll::Pending,
             Err(error) => return task::Poll::Ready(Err(error)),
         }
-        let received = outcome(call(&entry.socket, self.incoming.front(room)));
+        // Several sockets take turns, so none is looked at for long.
+        let looks = if self.sockets.len() == 1 { W::LOOKS } else { 1 };
+        let room = self.incoming.front(room);
+        let mut received = outcome(call(&entry.socket, room));
+        for _ in 1..looks {
+            if received.is_ready() {
+                break;
+            }
+            received = outcome(call(&entry.socket, room));
+        }
         if received.is_pending() {
             if let Err(error) = self.waiting.starved(index.0, &entry.socket, Ready::Receive) {
                 return task::Poll::Ready(Err(error));
@@ -425,6 +448,12 @@ impl<W: Waiting> Kernel<W> {
         }
         received
     }
+}
+
+/// The plain receive call.
+#[inline]
+fn plain<W: Waiting>(socket: &Socket, room: &mut [u8]) -> io::Result<(usize, Option<u16>)> {
+    socket::receive(socket, room, W::FLAGS).map(|bytes| (bytes, None))
 }
 
 impl<W: Waiting> Transport for Kernel<W> {
@@ -495,10 +524,8 @@ impl<W: Waiting> Transport for Kernel<W> {
         take: impl FnOnce(&[u8], Meta) -> R,
     ) -> task::Poll<io::Result<R>> {
         let room = self.incoming.length;
-        self.receive(socket, room, |socket, room| {
-            let bytes = socket::receive(socket, room, W::FLAGS)?;
-            Ok(take(&room[..bytes], Meta::default()))
-        })
+        let received = self.receive(socket, room, plain::<W>);
+        received.map_ok(|(bytes, _)| take(self.incoming.front(bytes), Meta::default()))
     }
 
     #[inline]
@@ -549,19 +576,21 @@ impl<W: Waiting> Transport for Kernel<W> {
             return self.udp_receive(socket, take).map_ok(|()| 1);
         }
         let room = self.incoming.length;
-        self.receive(socket, room, |socket, room| {
-            let (bytes, segment) = socket::receive_segments(socket, room, W::FLAGS)?;
+        let received = self.receive(socket, room, |socket, room| {
+            socket::receive_segments(socket, room, W::FLAGS)
+        });
+        received.map_ok(|(bytes, segment)| {
             let meta = Meta {
                 segment_bytes: segment,
                 ..Meta::default()
             };
             let size = segment.map_or(bytes, usize::from).max(1);
             let mut count = 0;
-            for datagram in room[..bytes].chunks(size) {
+            for datagram in self.incoming.front(bytes).chunks(size) {
                 take(datagram, meta);
                 count += 1;
             }
-            Ok(count)
+            count
         })
     }
 
@@ -582,10 +611,8 @@ impl<W: Waiting> Transport for Kernel<W> {
         room: usize,
         take: impl FnOnce(&[u8]) -> R,
     ) -> task::Poll<io::Result<R>> {
-        self.receive(socket, room, |socket, room| {
-            let bytes = socket::receive(socket, room, W::FLAGS)?;
-            Ok(take(&room[..bytes]))
-        })
+        let received = self.receive(socket, room, plain::<W>);
+        received.map_ok(|(bytes, _)| take(self.incoming.front(bytes)))
     }
 
     fn finish_sending(&mut self, socket: Index) -> io::Result<()> {

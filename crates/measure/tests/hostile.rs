@@ -1,0 +1,740 @@
+//! Clients and servers that do not play by the rules, over loopback.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use linerate_dialect::control::flow::{opening, read_answer};
+use linerate_dialect::control::{
+    Accept, CONTROL_MAGIC, ClockQuestion, Connection, ControlError, FlowGrant, Frame, Heartbeat,
+    Hello, Propose, Refuse, Settings, Start, Token,
+};
+use linerate_measure::{Client, Family, MeasureError, Server, ServerOptions};
+use linerate_metric::event::{Event, What};
+use linerate_metric::exit;
+use linerate_metric::facts::Host;
+use linerate_metric::plan::{Cpus, Direction, Ends, Kind, Plan, Protocol, Wait};
+use linerate_metric::record::Record;
+
+struct Far {
+    port: u16,
+    stop: Arc<AtomicBool>,
+    events: Arc<Mutex<Vec<Event>>>,
+    thread: JoinHandle<Result<(), MeasureError>>,
+}
+
+impl Far {
+    fn start(once: bool) -> Self {
+        Self::start_with(once, |_| {})
+    }
+
+    /// `also` sees every event before it is kept.
+    fn start_with(once: bool, also: impl Fn(&Event) + Send + Sync + 'static) -> Self {
+        let server = Server::bind(&ServerOptions {
+            port: 0,
+            address: Some(Ipv4Addr::LOCALHOST.into()),
+            interface: None,
+            family: Family::Any,
+            once,
+            grants: Vec::new(),
+        })
+        .unwrap();
+        let port = server.port();
+        let stop = Arc::new(AtomicBool::new(false));
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let (flag, log) = (Arc::clone(&stop), Arc::clone(&events));
+        let emit = Arc::new(move |event: Event| {
+            also(&event);
+            log.lock().unwrap().push(event);
+        });
+        let thread = std::thread::spawn(move || server.run(flag, emit));
+        Self {
+            port,
+            stop,
+            events,
+            thread,
+        }
+    }
+
+    fn plan(&self, kind: Kind, protocol: Protocol) -> Plan {
+        plan(kind, protocol, self.port)
+    }
+
+    fn end(self) -> Result<(), MeasureError> {
+        self.stop.store(true, Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+fn plan(kind: Kind, protocol: Protocol, port: u16) -> Plan {
+    let mut plan = Plan::new(kind, protocol, "127.0.0.1");
+    plan.port = port;
+    plan.duration_ns = Some(200_000_000);
+    plan.interval_ns = Some(100_000_000);
+    plan
+}
+
+fn run_for(plan: Plan, retry: Duration) -> Result<Record, MeasureError> {
+    let client = Client {
+        plan,
+        family: Family::Any,
+        retry,
+    };
+    let stop = AtomicBool::new(false);
+    let (record, failure) = client.run(&stop, &mut |_| {})?;
+    failure.map_or(Ok(record), Err)
+}
+
+fn run(plan: Plan) -> Result<Record, MeasureError> {
+    run_for(plan, Duration::ZERO)
+}
+
+/// One end of a control connection, led by hand.
+struct Hand {
+    stream: TcpStream,
+    codec: Connection,
+}
+
+impl Hand {
+    fn client(port: u16, hello: Hello) -> Self {
+        let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        Self::new(stream, Connection::client(hello).unwrap())
+    }
+
+    fn server(listener: &TcpListener, hello: Hello) -> Self {
+        let (stream, _) = listener.accept().unwrap();
+        Self::new(stream, Connection::server(hello).unwrap())
+    }
+
+    fn new(stream: TcpStream, codec: Connection) -> Self {
+        let patience = Some(Duration::from_secs(20));
+        stream.set_read_timeout(patience).unwrap();
+        let mut hand = Self { stream, codec };
+        hand.flush();
+        hand
+    }
+
+    fn flush(&mut self) {
+        let bytes = self.codec.outgoing().to_vec();
+        self.stream.write_all(&bytes).unwrap();
+        self.codec.sent(bytes.len());
+    }
+
+    fn say(&mut self, frame: impl Into<Frame>) {
+        self.codec.send(&frame.into()).unwrap();
+        self.flush();
+    }
+
+    /// The next frame that is no sign of life; `None` when the connection was closed.
+    fn hear(&mut self) -> Result<Option<Frame>, ControlError> {
+        loop {
+            match self.codec.next_frame() {
+                Ok(Some(Frame::Heartbeat(_))) => continue,
+                Ok(Some(frame)) => {
+                    self.flush();
+                    return Ok(Some(frame));
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    self.flush();
+                    return Err(error);
+                }
+            }
+            let mut room = [0; 4096];
+            match self.stream.read(&mut room) {
+                Ok(0) | Err(_) => return Ok(None),
+                Ok(bytes) => self.codec.receive(&room[..bytes])?,
+            }
+        }
+    }
+
+    fn next(&mut self) -> Frame {
+        self.hear().unwrap().expect("a frame")
+    }
+
+    /// As far as the answer to a proposal.
+    fn propose(port: u16, plan: Plan) -> (Self, Frame) {
+        let mut hand = Self::client(port, Hello::new("hand"));
+        assert!(matches!(hand.next(), Frame::Hello(_)));
+        hand.say(Propose {
+            plan,
+            host: Host::default(),
+        });
+        let answer = hand.next();
+        (hand, answer)
+    }
+
+    fn accepted(port: u16, plan: Plan) -> (Self, Accept) {
+        match Self::propose(port, plan) {
+            (hand, Frame::Accept(accept)) => (hand, *accept),
+            (_, other) => panic!("{other:?}"),
+        }
+    }
+}
+
+fn udp_plan(port: u16) -> Plan {
+    let mut plan = plan(Kind::Latency, Protocol::Udp, port);
+    plan.wait = Some(Ends::both(Wait::Block));
+    plan
+}
+
+fn is_answered(udp: &UdpSocket, port: u16, token: Token) -> bool {
+    udp.send_to(&opening(token), ("127.0.0.1", port)).unwrap();
+    let mut room = [0; 100];
+    match udp.recv(&mut room) {
+        Ok(bytes) => read_answer(&room[..bytes]) == Some(token),
+        Err(_) => false,
+    }
+}
+
+fn udp(address: &str) -> UdpSocket {
+    let udp = UdpSocket::bind((address, 0)).unwrap();
+    udp.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    udp
+}
+
+#[test]
+fn a_token_from_another_address_is_not_answered() {
+    let far = Far::start(false);
+    let (_hand, accept) = Hand::accepted(far.port, udp_plan(far.port));
+    let token = accept.flows[0].token;
+    assert!(!is_answered(&udp("127.0.0.2"), far.port, token));
+    assert!(is_answered(&udp("127.0.0.1"), far.port, token));
+    far.end().unwrap();
+}
+
+#[test]
+fn lost_answers_are_given_again_until_the_start() {
+    let far = Far::start(false);
+    let mut plan = udp_plan(far.port);
+    plan.streams = 2;
+    let (mut hand, accept) = Hand::accepted(far.port, plan);
+    let (first, second) = (udp("127.0.0.1"), udp("127.0.0.1"));
+    let tokens: Vec<_> = accept.flows.iter().map(|flow| flow.token).collect();
+    for _ in 0..3 {
+        assert!(is_answered(&first, far.port, tokens[0]));
+    }
+    assert!(is_answered(&second, far.port, tokens[1]));
+    assert!(matches!(hand.next(), Frame::Attached(_)));
+    for _ in 0..2 {
+        assert!(is_answered(&first, far.port, tokens[0]));
+        assert!(is_answered(&second, far.port, tokens[1]));
+    }
+    far.end().unwrap();
+}
+
+#[test]
+fn guests_who_say_little_do_not_keep_the_server_from_ending() {
+    let far = Far::start(false);
+    let silent: Vec<_> = (0..10)
+        .map(|_| TcpStream::connect(("127.0.0.1", far.port)).unwrap())
+        .collect();
+    let mut brief: Vec<_> = (0..5)
+        .map(|_| TcpStream::connect(("127.0.0.1", far.port)).unwrap())
+        .collect();
+    for stream in &mut brief {
+        stream.write_all(&CONTROL_MAGIC).unwrap();
+    }
+    let mut alive = Hand::client(far.port, Hello::new("hand"));
+    assert!(matches!(alive.next(), Frame::Hello(_)));
+    alive.say(Heartbeat {});
+    let (mut unattached, _) = Hand::accepted(far.port, udp_plan(far.port));
+    unattached.say(Heartbeat {});
+    std::thread::sleep(Duration::from_millis(200));
+    let began = Instant::now();
+    far.end().unwrap();
+    assert!(
+        began.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        began.elapsed()
+    );
+    // Those who could understand it were told.
+    for hand in [&mut alive, &mut unattached] {
+        match hand.hear() {
+            Ok(Some(Frame::Refuse(refuse))) => assert!(refuse.may_pass),
+            other => panic!("{other:?}"),
+        }
+    }
+    drop(silent);
+}
+
+#[test]
+fn signs_of_life_do_not_prolong_a_handshake() {
+    let far = Far::start(false);
+    let mut hand = Hand::client(far.port, Hello::new("hand"));
+    assert!(matches!(hand.next(), Frame::Hello(_)));
+    let began = Instant::now();
+    let mut beating = hand.stream.try_clone().unwrap();
+    hand.codec.send(&Heartbeat {}.into()).unwrap();
+    let beat = hand.codec.outgoing().to_vec();
+    hand.codec.sent(beat.len());
+    let beats = std::thread::spawn(move || {
+        while began.elapsed() < Duration::from_secs(20) && beating.write_all(&beat).is_ok() {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    });
+    assert!(matches!(hand.hear(), Ok(Some(Frame::Refuse(_)))));
+    let took = began.elapsed().as_secs();
+    assert!((9..13).contains(&took), "{took}");
+    drop(hand);
+    beats.join().unwrap();
+    far.end().unwrap();
+}
+
+fn later() -> Hello {
+    Hello {
+        protocol_min: 7,
+        protocol_max: 9,
+        ..Hello::new("linerate 99")
+    }
+}
+
+#[test]
+fn a_client_of_another_version_is_told() {
+    let far = Far::start(false);
+    // Several times: an answer that is cut off by a hard close is lost only sometimes.
+    for _ in 0..20 {
+        let mut hand = Hand::client(far.port, later());
+        match hand.hear() {
+            Err(ControlError::Version { theirs, .. }) => assert_eq!(theirs.max, 1),
+            other => panic!("{other:?}"),
+        }
+    }
+    far.end().unwrap();
+}
+
+/// A server that is led by hand, in a thread.
+fn by_hand<R: Send + 'static>(
+    lead: impl FnOnce(&TcpListener) -> R + Send + 'static,
+) -> (u16, JoinHandle<R>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    (port, std::thread::spawn(move || lead(&listener)))
+}
+
+#[test]
+fn a_server_of_another_version_is_told() {
+    let (port, server) = by_hand(|listener| {
+        let mut hand = Hand::server(listener, later());
+        assert!(matches!(hand.hear(), Err(ControlError::Version { .. })));
+        let _ = hand.stream.read(&mut [0; 10]);
+    });
+    let error = run(plan(Kind::Latency, Protocol::Tcp, port)).unwrap_err();
+    match &error {
+        MeasureError::Protocol { source, .. } => {
+            assert!(matches!(source, ControlError::Version { .. }), "{source}");
+        }
+        other => panic!("{other}"),
+    }
+    assert!(error.problem().next_step.contains("same version"));
+    server.join().unwrap();
+}
+
+#[test]
+fn many_beginners_get_few_threads() {
+    let far = Far::start(false);
+    let sessions = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let names =
+            tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+        names.filter(|name| name.trim() == "session").count()
+    };
+    let beginners: Vec<_> = (0..300)
+        .map(|_| {
+            let mut stream = TcpStream::connect(("127.0.0.1", far.port)).unwrap();
+            stream.write_all(&CONTROL_MAGIC).unwrap();
+            stream
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(300));
+    // Other tests of this process have a few of their own.
+    let count = sessions();
+    assert!((64..110).contains(&count), "{count}");
+    drop(beginners);
+    let mut plan = far.plan(Kind::Latency, Protocol::Tcp);
+    plan.duration_ns = None;
+    plan.round_trips = Some(10);
+    assert_eq!(run(plan).unwrap().summary.round_trips, Some(10));
+    far.end().unwrap();
+}
+
+#[test]
+fn a_busy_server_is_tried_again() {
+    let far = Far::start(true);
+    let (hand, _) = Hand::accepted(far.port, udp_plan(far.port));
+    let plan = far.plan(Kind::Latency, Protocol::Udp);
+    let busy = run(plan.clone()).unwrap_err();
+    assert!(matches!(busy, MeasureError::PeerBusy { .. }), "{busy}");
+    assert_eq!(busy.exit_code(), exit::PEER);
+    let later = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(500));
+        drop(hand);
+    });
+    let record = run_for(plan, Duration::from_secs(10)).unwrap();
+    assert!(record.summary.round_trips.unwrap() > 0);
+    later.join().unwrap();
+    far.thread.join().unwrap().unwrap();
+}
+
+#[test]
+fn memory_has_a_budget() {
+    let far = Far::start(false);
+    let mut plan = far.plan(Kind::Throughput, Protocol::Tcp);
+    plan.directions = vec![Direction::Receive];
+    plan.payload_bytes = 64 << 20;
+    plan.streams = 100;
+    let error = run(plan).unwrap_err();
+    assert_eq!(error.exit_code(), exit::USAGE, "{error}");
+    assert!(
+        error.to_string().contains("all tests together have"),
+        "{error}"
+    );
+    far.end().unwrap();
+}
+
+#[test]
+fn nonsense_in_a_proposal_is_refused() {
+    type Change = fn(&mut Plan);
+    let changes: [(&str, u8, Change); 4] = [
+        ("streams", exit::USAGE, |p| p.streams = u32::MAX),
+        ("time", exit::USAGE, |p| p.duration_ns = Some(u64::MAX)),
+        ("text", exit::USAGE, |p| p.host = "x".repeat(100_000)),
+        ("congestion control", exit::MISSING, |p| {
+            p.congestion_control = Some("nonesuch".to_owned());
+            p.congestion_control_asked = true;
+        }),
+    ];
+    let far = Far::start(false);
+    for (name, code, change) in changes {
+        let mut plan = far.plan(Kind::Throughput, Protocol::Tcp);
+        change(&mut plan);
+        match Hand::propose(far.port, plan).1 {
+            Frame::Refuse(Refuse { exit_code, .. }) => assert_eq!(exit_code, code, "{name}"),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+    far.end().unwrap();
+}
+
+#[test]
+fn questions_are_answered_before_a_proposal() {
+    let far = Far::start(false);
+    let mut hand = Hand::client(far.port, Hello::new("hand"));
+    assert!(matches!(hand.next(), Frame::Hello(_)));
+    hand.say(ClockQuestion { t1_ns: 5 });
+    match hand.next() {
+        Frame::ClockAnswer(answer) => {
+            assert!(
+                answer.t1_ns == 5 && answer.t3_ns >= answer.t2_ns,
+                "{answer:?}"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+    hand.say(Settings {
+        wanted: [("net.core.rmem_max".to_owned(), "1".to_owned())].into(),
+    });
+    match hand.next() {
+        Frame::SettingsAnswer(answer) => {
+            assert!(answer.granted.is_empty());
+            assert!(answer.refused.contains_key("net.core.rmem_max"));
+        }
+        other => panic!("{other:?}"),
+    }
+    far.end().unwrap();
+}
+
+#[test]
+fn a_server_does_not_decide_what_the_client_does() {
+    type Change = fn(&mut Accept);
+    let changes: [(&str, Change); 7] = [
+        ("payload", |a| a.plan.payload_bytes = 1 << 40),
+        ("streams", |a| a.plan.streams = 1_000),
+        ("bind", |a| a.plan.bind = Some("%eth0".to_owned())),
+        ("flows", |a| a.flows.push(a.flows[0])),
+        ("no flows", |a| a.flows.clear()),
+        ("direction", |a| a.flows[0].direction = Direction::Receive),
+        ("wait", |a| a.wait = Wait::Spin),
+    ];
+    for (name, change) in changes {
+        let (port, server) = by_hand(move |listener| {
+            let mut hand = Hand::server(listener, Hello::new("hand"));
+            assert!(matches!(hand.next(), Frame::Hello(_)));
+            let Frame::Propose(propose) = hand.next() else {
+                panic!("no proposal");
+            };
+            let mut accept = Accept {
+                plan: propose.plan,
+                wait: Wait::Block,
+                cpus: Cpus::default(),
+                flows: vec![FlowGrant {
+                    id: 1,
+                    direction: Direction::Send,
+                    token: Token([1; 16]),
+                }],
+                doubts: Vec::new(),
+                because: None,
+            };
+            change(&mut accept);
+            hand.say(accept);
+            let _ = hand.stream.read(&mut [0; 10]);
+        });
+        let error = run(udp_plan(port)).unwrap_err();
+        assert!(
+            matches!(error, MeasureError::Vanished { .. }),
+            "{name}: {error}"
+        );
+        assert!(
+            error.to_string().contains("made no sense"),
+            "{name}: {error}"
+        );
+        server.join().unwrap();
+    }
+}
+
+/// What a client came to that is told to stop after a while, and how long that took.
+fn stopped(plan: Plan, retry: Duration) -> (MeasureError, Duration) {
+    let client = Client {
+        plan,
+        family: Family::Any,
+        retry,
+    };
+    let stop = AtomicBool::new(false);
+    let wait = Duration::from_millis(300);
+    let began = Instant::now();
+    let error = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(wait);
+            stop.store(true, Relaxed);
+        });
+        client.run(&stop, &mut |_| {}).unwrap_err()
+    });
+    (error, began.elapsed().saturating_sub(wait))
+}
+
+#[test]
+fn a_stop_is_heard_in_every_state() {
+    let hour = Duration::from_secs(3_600);
+    // Nobody there yet.
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let nobody = free.local_addr().unwrap().port();
+    drop(free);
+    // Somebody who says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mute = silent.local_addr().unwrap().port();
+    // Somebody who grants a flow and never answers its opening.
+    let (deaf, server) = by_hand(|listener| {
+        let mut hand = Hand::server(listener, Hello::new("hand"));
+        assert!(matches!(hand.next(), Frame::Hello(_)));
+        let Frame::Propose(propose) = hand.next() else {
+            panic!("no proposal");
+        };
+        let _udp = UdpSocket::bind(listener.local_addr().unwrap());
+        hand.say(Accept {
+            plan: propose.plan,
+            wait: Wait::Block,
+            cpus: Cpus::default(),
+            flows: vec![FlowGrant {
+                id: 1,
+                direction: Direction::Send,
+                token: Token([1; 16]),
+            }],
+            doubts: Vec::new(),
+            because: None,
+        });
+        assert!(matches!(hand.hear(), Ok(Some(Frame::Bye(_)))));
+    });
+    for (name, port, retry) in [
+        ("retry", nobody, hour),
+        ("handshake", mute, Duration::ZERO),
+        ("opening", deaf, Duration::ZERO),
+    ] {
+        let (error, took) = stopped(udp_plan(port), retry);
+        assert!(
+            matches!(error, MeasureError::Interrupted),
+            "{name}: {error}"
+        );
+        assert_eq!(error.exit_code(), exit::INTERRUPTED);
+        assert!(took < Duration::from_secs(1), "{name}: {took:?}");
+    }
+    server.join().unwrap();
+}
+
+#[test]
+fn a_client_that_waits_for_lanes_is_heard() {
+    // Opening takes up to five seconds: meanwhile the client has to say that it is there.
+    let (port, server) = by_hand(|listener| {
+        let mut hand = Hand::server(listener, Hello::new("hand"));
+        assert!(matches!(hand.next(), Frame::Hello(_)));
+        let Frame::Propose(propose) = hand.next() else {
+            panic!("no proposal");
+        };
+        let udp = UdpSocket::bind(listener.local_addr().unwrap()).unwrap();
+        hand.say(Accept {
+            plan: propose.plan,
+            wait: Wait::Block,
+            cpus: Cpus::default(),
+            flows: vec![FlowGrant {
+                id: 1,
+                direction: Direction::Send,
+                token: Token([1; 16]),
+            }],
+            doubts: Vec::new(),
+            because: None,
+        });
+        let mut beats = 0;
+        loop {
+            match hand.codec.next_frame() {
+                Ok(Some(Frame::Heartbeat(_))) => beats += 1,
+                Ok(Some(Frame::Bye(_))) => break,
+                Ok(Some(other)) => panic!("{other:?}"),
+                Ok(None) => {
+                    let mut room = [0; 100];
+                    let bytes = hand.stream.read(&mut room).unwrap();
+                    hand.codec.receive(&room[..bytes]).unwrap();
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        drop(udp);
+        beats
+    });
+    let error = run(udp_plan(port)).unwrap_err();
+    assert!(matches!(error, MeasureError::UdpBlocked { .. }), "{error}");
+    assert!(server.join().unwrap() >= 3);
+}
+
+#[test]
+fn the_servers_record_says_how_both_ends_waited() {
+    let far = Far::start(false);
+    let mut plan = far.plan(Kind::Throughput, Protocol::Tcp);
+    plan.wait = None;
+    let record = run(plan).unwrap();
+    let events = loop {
+        let events = far.events.lock().unwrap().clone();
+        if events
+            .iter()
+            .any(|e| matches!(e.what, What::Finished { .. }))
+        {
+            break events;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let finished = events.iter().find_map(|event| match &event.what {
+        What::Finished { record } => Some(record.plan.wait.clone()),
+        _ => None,
+    });
+    let started = events.iter().find_map(|event| match &event.what {
+        What::Started { wait, .. } => Some(wait.clone()),
+        _ => None,
+    });
+    assert_eq!(finished.unwrap(), record.plan.wait);
+    assert_eq!(started, record.plan.wait);
+    far.end().unwrap();
+}
+
+#[test]
+fn a_start_without_settings_is_one_of_an_older_client() {
+    let far = Far::start(false);
+    let mut plan = udp_plan(far.port);
+    plan.wait = Some(Ends::both(Wait::Poll));
+    let (mut hand, accept) = Hand::accepted(far.port, plan);
+    assert!(is_answered(
+        &udp("127.0.0.1"),
+        far.port,
+        accept.flows[0].token
+    ));
+    assert!(matches!(hand.next(), Frame::Attached(_)));
+    hand.say(Start::default());
+    let began = Instant::now();
+    let wait = loop {
+        let started = far
+            .events
+            .lock()
+            .unwrap()
+            .iter()
+            .find_map(|e| match &e.what {
+                What::Started { wait, .. } => Some(wait.clone()),
+                _ => None,
+            });
+        if let Some(wait) = started {
+            break wait;
+        }
+        assert!(began.elapsed() < Duration::from_secs(5));
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert_eq!(wait, Ends::both(Wait::Poll));
+    drop(hand);
+    far.end().unwrap();
+}
+
+#[test]
+fn a_bug_in_one_session_costs_that_one() {
+    let first = AtomicBool::new(true);
+    let far = Far::start_with(true, move |event| {
+        if matches!(event.what, What::Connected { .. }) && first.swap(false, Relaxed) {
+            panic!("as a bug would");
+        }
+    });
+    let error = run(far.plan(Kind::Latency, Protocol::Tcp)).unwrap_err();
+    assert!(matches!(error, MeasureError::PeerRefused { .. }), "{error}");
+    // The one test of `-1` is still to be had, and the server ends after it.
+    assert!(
+        run_for(
+            far.plan(Kind::Latency, Protocol::Tcp),
+            Duration::from_secs(5)
+        )
+        .is_ok()
+    );
+    far.thread.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_select_beyond_its_set_is_refused_by_name() {
+    let far = Far::start(false);
+    // Enough descriptors that no free one fits a fd_set.
+    let held: Result<Vec<_>, _> = (0..1_100)
+        .map(|_| std::fs::File::open("/dev/null"))
+        .collect();
+    let Ok(held) = held else {
+        println!("the open-file limit leaves no room to try this");
+        return;
+    };
+    let mut plan = far.plan(Kind::Latency, Protocol::Udp);
+    plan.wait = Some("select".parse().unwrap());
+    let error = run(plan).unwrap_err();
+    drop(held);
+    assert_eq!(error.exit_code(), exit::MISSING, "{error}");
+    assert!(error.to_string().contains("--wait select"), "{error}");
+    far.end().unwrap();
+}
+
+#[test]
+fn garbage_on_every_door_does_no_harm() {
+    let far = Far::start(false);
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, far.port));
+    let mut rng = 7u32;
+    let mut byte = || {
+        rng = rng.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (rng >> 24) as u8
+    };
+    let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for round in 0..100 {
+        let mut bytes: Vec<u8> = (0..200).map(|_| byte()).collect();
+        if round % 2 == 0 {
+            bytes[..8].copy_from_slice(&CONTROL_MAGIC);
+            bytes[8] = 0;
+        }
+        let mut stream = TcpStream::connect(address).unwrap();
+        let _ = stream.write_all(&bytes);
+        let _ = datagrams.send_to(&bytes[..24], address);
+    }
+    let mut plan = far.plan(Kind::Latency, Protocol::Udp);
+    plan.duration_ns = None;
+    plan.round_trips = Some(100);
+    assert_eq!(run(plan).unwrap().summary.round_trips, Some(100));
+    far.end().unwrap();
+}
