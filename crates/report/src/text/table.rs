@@ -145,9 +145,9 @@ mod tests {
         way       goodput   lost
         send    31.0 Gb/s 60,391
         receive    1 Gb/s      1
-        way     reordered
-        send            0
-        receive        17
+        way      reordered
+        send             0
+        receive         17
         ");
         let sentence = vec![vec![
             "path".into(),
