@@ -128,7 +128,7 @@ fn nonsense_and_contradictions() {
         ("demo -t 0.01", "-t"),
         ("demo --expect goodput>1G", "--expect"),
         ("frobnicate", "frobnicate"),
-        ("lab up", "--hops"),
+        ("lab up", "<FILE>"),
         ("lab up some-file.toml --hops 1", "--hops"),
         ("lab up no-such-file.toml", "no-such-file.toml"),
         ("lab up --hops many", "many"),
@@ -652,7 +652,16 @@ fn files() {
         "latency 127.0.0.1 -p {} -n 10 -o no-such-folder/x.json",
         server.port
     );
-    words_tell(&room, &words, &told(1, "no-such-folder/x.json", "", ""));
+    words_tell(
+        &room,
+        &words,
+        &told(
+            1,
+            "cannot be written",
+            "no-such-folder/x.json",
+            "create no-such-folder",
+        ),
+    );
     words_tell(
         &room,
         "demo --dir /proc/no-such",
