@@ -77,11 +77,7 @@ fn payload_goes_through_the_symbols_of_libc() {
             };
             assert!(source.0 >= at_least, "{words}: sent {} times", source.0);
             // A receive call may take what several sends brought.
-            assert!(
-                sink.1 > at_least / 16,
-                "{words}: received {} times",
-                sink.1
-            );
+            assert!(sink.1 > at_least / 16, "{words}: received {} times", sink.1);
         }
     }
 }
