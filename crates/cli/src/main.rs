@@ -95,9 +95,10 @@ fn usage(words: &[OsString], error: &clap::Error) -> u8 {
         return exit::USAGE;
     }
     let text = error.to_string();
-    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let first = lines.next().unwrap_or_default();
-    let situation = first.trim_start_matches("error: ").to_owned();
+    // Its first paragraph says what is wrong; what is missing stands on lines of its own.
+    let lines = text.lines().map(str::trim);
+    let said: Vec<_> = lines.take_while(|line| !line.is_empty()).collect();
+    let situation = said.join(" ").trim_start_matches("error: ").to_owned();
     let command: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
     let problem = Problem::new(
         situation,
