@@ -738,3 +738,56 @@ fn garbage_on_every_door_does_no_harm() {
     assert_eq!(run(plan).unwrap().summary.round_trips, Some(100));
     far.end().unwrap();
 }
+
+const SERVER_PART: &str = "LINERATE_HOSTILE_TEST_FILES";
+
+#[test]
+#[ignore = "a part of the test below, played in a process of its own"]
+fn play_a_server_with_few_files() {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let Some(files) = std::env::var(SERVER_PART).ok().and_then(|n| n.parse().ok()) else {
+        println!("played by another test only");
+        return;
+    };
+    let limit = Rlimit {
+        current: Some(files),
+        maximum: Some(files),
+    };
+    setrlimit(Resource::Nofile, limit).unwrap();
+    let far = Far::start(true);
+    println!("port {}", far.port);
+    far.thread.join().unwrap().unwrap();
+}
+
+#[test]
+fn silent_guests_do_not_use_up_the_descriptors() {
+    use std::io::{BufRead, BufReader};
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "play_a_server_with_few_files",
+            "--ignored",
+            "--nocapture",
+        ])
+        .env(SERVER_PART, "64")
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let port = lines.find_map(|line| line.unwrap().strip_prefix("port ")?.parse().ok());
+    let port = port.unwrap();
+    let silent: Vec<_> = (0..200)
+        .map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap())
+        .collect();
+    let began = Instant::now();
+    let mut plan = plan(Kind::Latency, Protocol::Udp, port);
+    plan.duration_ns = None;
+    plan.round_trips = Some(50);
+    plan.streams = 4;
+    let record = run(plan);
+    let took = began.elapsed();
+    drop(silent);
+    assert_eq!(record.unwrap().summary.round_trips, Some(50));
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(child.wait().unwrap().success());
+}

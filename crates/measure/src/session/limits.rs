@@ -222,6 +222,13 @@ pub fn raise_open_files() {
     }
 }
 
+/// Files that this process may have open; `None` for any number.
+#[must_use]
+pub fn open_files() -> Option<usize> {
+    let limit = getrlimit(Resource::Nofile).current?;
+    Some(usize::try_from(limit).unwrap_or(usize::MAX))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -18,7 +18,7 @@ use mio::{Events, Interest, Poll, Token as Key};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::house::{House, Seat, Waiting};
-use super::limits::{GREETING_PATIENCE, LOBBY_LIMIT};
+use super::limits::{GREETING_PATIENCE, LOBBY_LIMIT, open_files};
 use super::session::serve;
 use crate::error::MeasureError;
 
@@ -46,6 +46,8 @@ pub struct Lobby {
     guests: BTreeMap<usize, Guest>,
     /// Control connections for whom there was no seat.
     queue: VecDeque<Guest>,
+    /// Guests that fit; the one who has been silent longest goes for one more.
+    room: usize,
     next: usize,
     house: Arc<House>,
     sessions: Vec<JoinHandle<()>>,
@@ -97,6 +99,8 @@ impl Lobby {
             udp,
             guests: BTreeMap::new(),
             queue: VecDeque::new(),
+            // The other half of the descriptors is for tests.
+            room: open_files().map_or(LOBBY_LIMIT, |files| LOBBY_LIMIT.min(files / 2)),
             next: 2,
             house,
             sessions: Vec::new(),
@@ -143,7 +147,8 @@ impl Lobby {
         for _ in 0..AT_ONCE {
             match self.tcp.accept() {
                 Ok((mut stream, _)) => {
-                    if self.guests.len() + self.queue.len() >= LOBBY_LIMIT {
+                    let full = self.guests.len() + self.queue.len() >= self.room;
+                    if full && self.guests.pop_first().is_none() {
                         continue;
                     }
                     let key = self.next;
@@ -159,6 +164,8 @@ impl Lobby {
                             first: Vec::with_capacity(OPENING_BYTES),
                         };
                         self.guests.insert(key, guest);
+                        // Most say what they are at once; those are not taken for silent.
+                        self.read(key);
                     }
                 }
                 Err(error) => match error.kind() {
@@ -166,10 +173,8 @@ impl Lobby {
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
                     // No descriptor left: whoever has been silent longest gives up his, so that
                     // those who would say something come in.
-                    _ => {
-                        self.guests.pop_first();
-                        return false;
-                    }
+                    _ if self.guests.pop_first().is_some() => {}
+                    _ => return false,
                 },
             }
         }
