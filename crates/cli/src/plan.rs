@@ -33,6 +33,10 @@ pub fn throughput(args: &ThroughputArgs) -> Result<Measurement, Failure> {
         plan.directions = vec![Direction::Send, Direction::Receive];
     }
     plan.rate_bps = args.bitrate.map(|rate| rate.0).filter(|&rate| rate > 0);
+    if let (Some(rate), Protocol::Tcp, None) = (plan.rate_bps, plan.protocol, args.measure.length) {
+        // A paced stream leaves in small steps: what the rate gives in a millisecond.
+        plan.payload_bytes = (rate / 8 / 1_000).clamp(1_024, plan.payload_bytes);
+    }
     if !args.offload.is_empty() {
         if !args.measure.udp {
             return refuse(
