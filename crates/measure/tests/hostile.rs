@@ -197,6 +197,46 @@ fn udp(address: &str) -> UdpSocket {
 }
 
 #[test]
+fn a_server_of_both_families_knows_its_clients() {
+    let bound = Server::bind(&ServerOptions {
+        port: 0,
+        address: None,
+        interface: Some("lo".to_owned()),
+        family: Family::Any,
+        once: false,
+        grants: Vec::new(),
+    });
+    let server = match bound {
+        Ok(server) => server,
+        Err(error) => {
+            println!("cannot bind to lo here: {error}");
+            return;
+        }
+    };
+    let port = server.port();
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stop);
+    let thread = std::thread::spawn(move || server.run(flag, Arc::new(|_| {})));
+    for host in ["127.0.0.1", "::1"] {
+        if TcpStream::connect((host, port)).is_err() {
+            println!("no {host} here");
+            continue;
+        }
+        for bind in [None, Some("%lo".to_owned())] {
+            let mut plan = udp_plan(port);
+            plan.host = host.to_owned();
+            plan.bind = bind;
+            assert!(
+                run(plan).unwrap().summary.round_trips.unwrap() > 0,
+                "{host}"
+            );
+        }
+    }
+    stop.store(true, Relaxed);
+    thread.join().unwrap().unwrap();
+}
+
+#[test]
 fn a_token_from_another_address_is_not_answered() {
     let far = Far::start(false);
     let (_hand, accept) = Hand::accepted(far.port, udp_plan(far.port));

@@ -127,10 +127,10 @@ fn sizes(plan: &Plan) -> Option<Problem> {
             "use 1 B to 64 MiB for TCP, to 65507 B for UDP",
         );
     }
-    if let Some(bytes) = plan.receive_bytes {
-        if bytes == 0 || bytes > LARGEST_CALL_BYTES {
-            return problem("receive size", format!("{bytes} B"), "use 1 B to 64 MiB");
-        }
+    if let Some(bytes) = plan.receive_bytes
+        && (bytes == 0 || bytes > LARGEST_CALL_BYTES)
+    {
+        return problem("receive size", format!("{bytes} B"), "use 1 B to 64 MiB");
     }
     if plan.rate_bps == Some(0) {
         return problem("rate", "-b 0", "leave -b out to go as fast as it goes");
@@ -182,10 +182,9 @@ fn times(plan: &Plan) -> Option<Problem> {
         if let Wait::Select {
             timeout_ns: Some(timeout),
         } = wait
+            && timeout > TIME_LIMIT_NS
         {
-            if timeout > TIME_LIMIT_NS {
-                return problem("time", format!("--wait {wait}"), longest);
-            }
+            return problem("time", format!("--wait {wait}"), longest);
         }
     }
     None

@@ -485,17 +485,19 @@ pub fn settle_udp_offload(plan: &mut Plan, role: Role) -> Result<Option<Doubt>, 
     let socket = probe_socket(Protocol::Udp)?;
     let mut refused = Vec::new();
     let bytes = u16::try_from(plan.payload_bytes).unwrap_or(u16::MAX);
-    if parts.contains(&Part::Source) && plan.udp_offload.gso == Some(true) {
-        if let Err(error) = linerate_host::sys::socket::set_udp_segment(&socket, bytes) {
-            plan.udp_offload.gso = Some(false);
-            refused.push(("gso", error));
-        }
+    if parts.contains(&Part::Source)
+        && plan.udp_offload.gso == Some(true)
+        && let Err(error) = linerate_host::sys::socket::set_udp_segment(&socket, bytes)
+    {
+        plan.udp_offload.gso = Some(false);
+        refused.push(("gso", error));
     }
-    if parts.contains(&Part::Sink) && plan.udp_offload.gro == Some(true) {
-        if let Err(error) = linerate_host::sys::socket::set_udp_coalescing(&socket) {
-            plan.udp_offload.gro = Some(false);
-            refused.push(("gro", error));
-        }
+    if parts.contains(&Part::Sink)
+        && plan.udp_offload.gro == Some(true)
+        && let Err(error) = linerate_host::sys::socket::set_udp_coalescing(&socket)
+    {
+        plan.udp_offload.gro = Some(false);
+        refused.push(("gro", error));
     }
     let Some((name, error)) = refused.pop() else {
         return Ok(None);
