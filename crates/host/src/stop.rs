@@ -7,11 +7,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
+use crate::sys::signal::exit_when_repeated;
+
 pub use crate::sys::signal::quiet_sigpipe;
 
 /// Exit code of a process that a second signal aborted: 128 and the number of SIGINT, as a shell
 /// gives it.
 pub const ABORTED: i32 = 130;
+
+/// Two signals closer than this are one wish: nobody presses Ctrl-C that fast.
+const REPEAT_GRACE_NS: u64 = 50_000_000;
 
 /// Whether the run should end early; clones share one flag.
 #[derive(Clone, Debug, Default)]
@@ -27,7 +32,7 @@ impl Stop {
     }
 
     /// A flag that the first SIGINT or SIGTERM sets; the second ends the process at once with
-    /// [`ABORTED`].
+    /// [`ABORTED`], if it comes more than a moment later (`timeout` sends its signal twice).
     ///
     /// The handlers stay for the life of the process. [`Stop::set`] does not count as the first
     /// signal: a run that ended by itself may still be stored when Ctrl-C comes.
@@ -36,11 +41,9 @@ impl Stop {
     /// What `sigaction(2)` says.
     pub fn on_signals() -> io::Result<Self> {
         let stop = Self::new();
-        let signalled = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM] {
-            // In this order: the first signal finds `signalled` unset, passes by the exit and sets it.
-            flag::register_conditional_shutdown(signal, ABORTED, Arc::clone(&signalled))?;
-            flag::register(signal, Arc::clone(&signalled))?;
+        let signals = [SIGINT, SIGTERM];
+        exit_when_repeated(&signals, ABORTED, REPEAT_GRACE_NS)?;
+        for signal in signals {
             flag::register(signal, Arc::clone(&stop.flag))?;
         }
         Ok(stop)
@@ -151,7 +154,10 @@ mod tests {
             let mut lines = BufReader::new(child.stdout.take().unwrap());
             wait_for(&mut lines, "ready");
             signal(&child, pair[0]);
+            // At once again, as `timeout` does: still one wish.
+            signal(&child, pair[0]);
             wait_for(&mut lines, "stopping");
+            std::thread::sleep(Duration::from_millis(100));
             let asked = Instant::now();
             signal(&child, pair[1]);
             assert_eq!(child.wait().unwrap().code(), Some(ABORTED), "{pair:?}");
