@@ -62,6 +62,14 @@ const THREAD_BYTES: u64 = 48 << 10;
 /// What a flow costs besides: the window of numbers seen, counters, its socket.
 const FLOW_BYTES: u64 = 16 << 10;
 
+/// Longest frame that is taken from a client with a test, in bytes: its results, with four full
+/// histograms (0.5 MiB each) and 3 KiB a flow.
+#[must_use]
+pub fn frame_limit(plan: &Plan) -> usize {
+    let flows = plan.streams as usize * plan.directions.len();
+    (2 << 20) + flows * (4 << 10)
+}
+
 /// Memory that a test takes at the server, with so many threads in each direction; `None` when it
 /// is beyond counting.
 #[must_use]
@@ -73,7 +81,8 @@ pub fn memory_of(plan: &Plan, threads: &[(Part, usize)]) -> Option<u64> {
     };
     let mut bytes = u64::from(plan.streams)
         .checked_mul(plan.directions.len() as u64)?
-        .checked_mul(flow)?;
+        .checked_mul(flow)?
+        .checked_add(frame_limit(plan) as u64)?;
     for &(part, count) in threads {
         let (sent, received) = call_bytes(plan, part);
         let thread = THREAD_BYTES
@@ -301,7 +310,7 @@ mod tests {
     #[test]
     fn memory_is_counted_without_wrapping() {
         let mut plan = plan();
-        let one = memory_of(&plan, &[(Part::Sink, 1)]).unwrap();
+        let one = memory_of(&plan, &[(Part::Sink, 1)]).unwrap() - frame_limit(&plan) as u64;
         // The default room of a receive call, and little else.
         assert!((256 << 10..400 << 10).contains(&one), "{one}");
         plan.receive_bytes = Some(LARGEST_CALL_BYTES);

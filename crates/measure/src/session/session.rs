@@ -8,8 +8,8 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use linerate_dialect::control::{
-    Accept, Attached, ClockAnswer, Connection, FRAME_LIMIT_BYTES, FlowGrant, Frame, Propose,
-    Refuse, SettingsAnswer, Start, Token,
+    Accept, Attached, ClockAnswer, Connection, FlowGrant, Frame, Propose, Refuse, SettingsAnswer,
+    Start, Token,
 };
 use linerate_host::knob::idle::IdleHold;
 use linerate_host::sys::clock;
@@ -20,7 +20,9 @@ use linerate_metric::plan::{Direction, Ends, Plan, Protocol, Sched};
 
 use super::greeter::Greeter;
 use super::house::{Claim, House, Seat, Waiting};
-use super::limits::{ATTACH_PATIENCE, PROPOSE_LIMIT_BYTES, attach_limit, memory_of, unfit};
+use super::limits::{
+    ATTACH_PATIENCE, PROPOSE_LIMIT_BYTES, attach_limit, frame_limit, memory_of, unfit,
+};
 use super::server::Grant;
 use super::setup::{self, AgreedFlow, Manner, Ready, flow_options, part};
 use super::wire::{STATE_PATIENCE, Wire, deadline};
@@ -58,6 +60,8 @@ pub fn serve(house: &Arc<House>, stream: TcpStream, first: &[u8], seat: Seat) {
         Err(MeasureError::system("the session", bug))
     });
     let began = session.claim.as_ref().is_some_and(|claim| claim.began);
+    // Whoever never had a test keeps the seat until the farewell is over: it is a thread still.
+    let _seat = session.seat.take();
     let Err(error) = result else {
         drop(session);
         wire.close(FAREWELL);
@@ -175,7 +179,6 @@ impl Session<'_> {
             Err(refuse) => return wire.say(refuse),
         }
         self.seat = None;
-        wire.take_at_most(FRAME_LIMIT_BYTES);
         self.emit(What::Connected {
             peer: self.peer.to_string(),
             agent: greeting.agent.clone(),
@@ -199,6 +202,7 @@ impl Session<'_> {
             // It ends with this function, and so with the run.
             hold: _hold,
         } = agreed;
+        wire.take_at_most(frame_limit(&accept.plan));
         wire.say(accept.clone())?;
         let plan = Arc::new(accept.plan.clone());
         let (flows, greeter) = self.attach(&accept, wire, &arrivals)?;
