@@ -165,9 +165,13 @@ mod tests {
 
     #[test]
     fn names_choose_rows_in_the_order_of_the_table() {
-        assert_eq!(names("throughput/udp/1472B"), ["throughput/udp/1472B"]);
-        let both = ["throughput/udp/1472B", "latency/udp/1024B/blocking"];
-        assert_eq!(names("latency/udp/1024B/blocking, throughput/udp"), both);
+        let tcp = ["throughput/tcp/1_stream", "throughput/tcp/1_stream/1M"];
+        assert_eq!(names("throughput/tcp"), tcp);
+        let both = ["throughput/udp/64B/gso_gro", "latency/udp/1024B/blocking"];
+        assert_eq!(
+            names("latency/udp/1024B/blocking, throughput/udp/64B"),
+            both
+        );
         assert!(chosen("throughput/tc").is_err());
         assert!(chosen("memory,nonsense").is_err());
     }

@@ -246,7 +246,7 @@ pub struct MeasureArgs {
     /// IPv6 only
     #[arg(short = '6', long, env = "LINERATE_IPV6")]
     pub ipv6: bool,
-    /// How to wait: block, spin, poll, select[:TIMEOUT] or epoll; without /FAR the far end does as
+    /// How to wait: block, spin, poll, `select[:TIMEOUT]` or epoll; without /FAR the far end does as
     /// this one
     #[arg(long, value_name = "NEAR[/FAR]", env = "LINERATE_WAIT")]
     pub wait: Option<Ends<Wait>>,

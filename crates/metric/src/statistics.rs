@@ -41,7 +41,7 @@ fn median_of_sorted(sorted: &[f64]) -> Option<f64> {
     }
 }
 
-/// The median with a percentile-bootstrap interval ([`CONFIDENCE`], [`RESAMPLES`] resamples).
+/// The median with a percentile-bootstrap interval ([`CONFIDENCE`], 2,000 resamples).
 ///
 /// Formula: Efron's percentile interval. With fewer than six runs no interval can cover 95 %, so
 /// the whole range of the runs is given instead. The same input gives the same interval: the seed

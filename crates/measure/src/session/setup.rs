@@ -136,6 +136,11 @@ impl Manner {
     }
 }
 
+/// Receive buffer that a UDP sink asks for when nobody asked for another: the kernel's default of
+/// 208 KiB holds three large datagrams, and what it refuses looks like loss on the path. The kernel
+/// grants what net.core.rmem_max allows.
+const UDP_RECEIVE_BUFFER_BYTES: u64 = 4 << 20;
+
 /// How sockets of a flow are set up at this end.
 ///
 /// An accepted TCP socket gets its buffers after the handshake, in which its window scale was
@@ -152,6 +157,11 @@ pub fn flow_options(plan: &Plan, part: Part) -> FlowOptions {
     let mut socket = plan.socket.clone();
     socket.send_buffer_bytes = socket.send_buffer_bytes.or(plan.window_bytes);
     socket.receive_buffer_bytes = socket.receive_buffer_bytes.or(plan.window_bytes);
+    if plan.kind == Kind::Throughput && plan.protocol == Protocol::Udp && part == Part::Sink {
+        socket
+            .receive_buffer_bytes
+            .get_or_insert(UDP_RECEIVE_BUFFER_BYTES);
+    }
     socket.no_delay |= plan.kind == Kind::Latency;
     FlowOptions {
         protocol: plan.protocol,

@@ -181,11 +181,11 @@ impl Waiting for Epoll {
     }
 
     fn forget(&mut self, index: usize, socket: &Socket) {
-        if let Some(watched) = self.watched.get_mut(index) {
-            if watched.take().is_some() {
-                // Not watched is what was wanted, whatever the reason.
-                let _ = self.instance.forget(socket);
-            }
+        if let Some(watched) = self.watched.get_mut(index)
+            && watched.take().is_some()
+        {
+            // Not watched is what was wanted, whatever the reason.
+            let _ = self.instance.forget(socket);
         }
     }
 }
@@ -404,14 +404,13 @@ impl<W: Waiting> Kernel<W> {
         fill(payload);
         let entry = self.sockets[index.0].as_ref().expect(OPEN);
         let sent = outcome(socket::send(&entry.socket, payload, W::FLAGS));
-        if sent.is_pending() {
-            if let Err(error) = self
+        if sent.is_pending()
+            && let Err(error) = self
                 .waiting
                 .no_room(&entry.socket, entry.patience)
                 .and_then(|()| self.waiting.starved(index.0, &entry.socket, Ready::Send))
-            {
-                return task::Poll::Ready(Err(error));
-            }
+        {
+            return task::Poll::Ready(Err(error));
         }
         sent
     }
@@ -441,10 +440,10 @@ impl<W: Waiting> Kernel<W> {
             }
             received = outcome(call(&entry.socket, room));
         }
-        if received.is_pending() {
-            if let Err(error) = self.waiting.starved(index.0, &entry.socket, Ready::Receive) {
-                return task::Poll::Ready(Err(error));
-            }
+        if received.is_pending()
+            && let Err(error) = self.waiting.starved(index.0, &entry.socket, Ready::Receive)
+        {
+            return task::Poll::Ready(Err(error));
         }
         received
     }
@@ -543,10 +542,10 @@ impl<W: Waiting> Transport for Kernel<W> {
         mut fill: impl FnMut(usize, &mut [u8]),
     ) -> task::Poll<io::Result<usize>> {
         let entry = self.sockets[socket.0].as_mut().expect(OPEN);
-        if let Some(bytes) = entry.to_segment.take() {
-            if let Err(error) = socket::set_udp_segment(&entry.socket, bytes) {
-                return task::Poll::Ready(Err(error));
-            }
+        if let Some(bytes) = entry.to_segment.take()
+            && let Err(error) = socket::set_udp_segment(&entry.socket, bytes)
+        {
+            return task::Poll::Ready(Err(error));
         }
         let sent = self.send(socket, bytes * count, |payload| {
             for (number, datagram) in payload.chunks_mut(bytes).enumerate() {

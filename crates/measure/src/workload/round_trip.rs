@@ -290,10 +290,10 @@ impl<'a, S: Copy> UdpAsker<'a, S> {
 impl<T: Transport> Workload<T> for UdpAsker<'_, T::Socket> {
     #[inline]
     fn step(&mut self, transport: &mut T) -> io::Result<Progress> {
-        if self.open.is_none() {
-            if let Some(progress) = self.ask(transport)? {
-                return Ok(progress);
-            }
+        if self.open.is_none()
+            && let Some(progress) = self.ask(transport)?
+        {
+            return Ok(progress);
         }
         let Some((asked_ns, number)) = self.open else {
             return Ok(Progress::Worked);

@@ -148,10 +148,10 @@ impl<T: Transport> Workload<T> for TcpSource<'_, T::Socket> {
             let _ = transport.finish_sending(self.book.socket);
             return Ok(Progress::Done);
         }
-        if self.budget.pacer.is_paced() {
-            if let Some(due) = self.budget.pacer.wait_until(transport.now()) {
-                return Ok(Progress::Starved(Some(due)));
-            }
+        if self.budget.pacer.is_paced()
+            && let Some(due) = self.budget.pacer.wait_until(transport.now())
+        {
+            return Ok(Progress::Starved(Some(due)));
         }
         // The buffer keeps what it held: without verification any content will do.
         match transport.tcp_send(self.book.socket, bytes as usize, |_| {}) {
