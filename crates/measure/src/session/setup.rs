@@ -12,6 +12,7 @@ use linerate_host::sys::cpu;
 use linerate_metric::facts::{Host, Role};
 use linerate_metric::plan::{Cpus, Direction, Kind, Plan, Protocol, UdpOffload, Wait};
 use linerate_metric::record::Doubt;
+use linerate_metric::units::format_bytes;
 use rustix::io::Errno;
 use socket2::{Domain, Socket, Type};
 
@@ -453,11 +454,50 @@ pub fn check_socket_options(plan: &Plan) -> Result<(), MeasureError> {
             "use 88 to 32767 bytes, and no more than the path's MTU leaves",
         ))?;
     }
+    for (option, bytes, limit) in [
+        (
+            "-w or --sndbuf",
+            asked.send_buffer_bytes.or(plan.window_bytes),
+            "wmem_max",
+        ),
+        (
+            "-w or --rcvbuf",
+            asked.receive_buffer_bytes.or(plan.window_bytes),
+            "rmem_max",
+        ),
+    ] {
+        let Some(bytes) = bytes else { continue };
+        let granted = granted_buffer(&socket, bytes, limit == "wmem_max");
+        let granted = granted.map_err(|error| MeasureError::system("socket buffer", error))?;
+        if granted < bytes {
+            return Err(MeasureError::OptionRefused {
+                option: format!("{option} {}", format_bytes(bytes)),
+                why: format!("the kernel grants {} at most", format_bytes(granted)),
+                next_step: format!(
+                    "ask for less, or allow more with `sysctl -w net.core.{limit}={bytes}`"
+                ),
+            });
+        }
+    }
     if let Some(bytes) = asked.receive_low_water_bytes {
         linerate_host::sys::socket::set_receive_low_water(&socket, bytes)
             .map_err(refused(format!("--rcvlowat {bytes}"), "leave it out"))?;
     }
     Ok(())
+}
+
+/// The payload that a socket buffer holds when `bytes` are asked for. The kernel doubles what is
+/// asked for, for its own overhead, and cuts it at a limit without a word (socket(7)).
+fn granted_buffer(socket: &Socket, bytes: u64, send: bool) -> io::Result<u64> {
+    let size = usize::try_from(bytes).unwrap_or(usize::MAX);
+    let granted = if send {
+        socket.set_send_buffer_size(size)?;
+        socket.send_buffer_size()?
+    } else {
+        socket.set_recv_buffer_size(size)?;
+        socket.recv_buffer_size()?
+    };
+    Ok(granted as u64 / 2)
 }
 
 /// The congestion control that a new socket of this process gets.
@@ -585,6 +625,10 @@ mod tests {
         assert!(error.to_string().starts_with("-M 10"), "{error}");
         plan.protocol = Protocol::Udp;
         check_socket_options(&plan).unwrap();
+        // More than any kernel grants without being told to.
+        plan.window_bytes = Some(2_000_000_000);
+        let error = check_socket_options(&plan).unwrap_err();
+        assert!(error.to_string().contains("grants"), "{error}");
     }
 
     #[test]
