@@ -476,12 +476,20 @@ Examples:
         command: Vec<std::ffi::OsString>,
     },
     /// List the labs that are up
+    #[command(after_help = "\
+Examples:
+  linerate lab list
+  linerate lab list --json")]
     List {
         /// Print one JSON document
         #[arg(long, env = "LINERATE_JSON")]
         json: bool,
     },
     /// End a lab and everything that runs in it
+    #[command(after_help = "\
+Examples:
+  linerate lab down
+  linerate lab down two")]
     Down {
         /// Its name; not needed when only one is up
         name: Option<String>,

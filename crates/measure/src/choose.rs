@@ -9,6 +9,8 @@ pub struct Situation<'a> {
     pub kind: Kind,
     /// Whether payload arrives at this end.
     pub receives: bool,
+    /// Whether the sender keeps a rate.
+    pub paced: bool,
     /// The sender's congestion control, where it is known.
     pub congestion_control: Option<&'a str>,
     /// Threads that are kept busy on them: of this run, those of both ends when they share the
@@ -28,6 +30,7 @@ pub fn wait(situation: &Situation<'_>) -> (Wait, String) {
     let Situation {
         kind,
         receives,
+        paced,
         congestion_control,
         busy_threads,
         processors,
@@ -37,6 +40,12 @@ pub fn wait(situation: &Situation<'_>) -> (Wait, String) {
     }
     if !receives {
         return (Wait::Block, "a sender gains nothing by spinning".to_owned());
+    }
+    if paced {
+        return (
+            Wait::Block,
+            "a rate leaves the receiver time to sleep".to_owned(),
+        );
     }
     if let Some(name) = congestion_control.filter(|name| PACED.contains(name)) {
         return (
@@ -62,6 +71,7 @@ mod tests {
         let fit = Situation {
             kind: Kind::Throughput,
             receives: true,
+            paced: false,
             congestion_control: Some("cubic"),
             busy_threads: 2,
             processors: 2,
@@ -82,6 +92,7 @@ mod tests {
                 },
                 Wait::Block,
             ),
+            (Situation { paced: true, ..fit }, Wait::Block),
             (
                 Situation {
                     receives: false,

@@ -154,7 +154,9 @@ impl Account<'_> {
             Role::Server => ("server", wait.far),
         };
         // Of a throughput run, sources may sleep all the same.
-        if self.plan.kind != Kind::Latency || wait != Wait::Spin || self.threads == 0 {
+        let all_spin = self.plan.kind == Kind::Latency
+            || self.finished.iter().all(|flow| flow.part == Part::Sink);
+        if !all_spin || wait != Wait::Spin || self.threads == 0 {
             return None;
         }
         let share = self.cpu().share / self.threads as f64;
@@ -331,7 +333,8 @@ fn losses(plan: &Plan, streams: &[FlowFigures]) -> Vec<Loss> {
                     direction,
                     place: place.to_owned(),
                     packets,
-                    exact,
+                    // The rest is not yet told apart: queues of both hosts are in it.
+                    exact: exact && place != "path",
                 });
             }
         }

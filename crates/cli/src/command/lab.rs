@@ -15,6 +15,9 @@ use crate::args::{LabAction, LabArgs};
 use crate::failure::Failure;
 use crate::output::{Form, print, print_failure, stderr_style};
 
+/// Switches in a row: an IP packet would not get past 255 hops either, and building takes seconds.
+const MOST_HOPS: usize = 255;
+
 /// The process that holds a lab.
 pub fn hold(arguments: &[OsString]) -> ExitCode {
     match linerate_lab::hold(arguments.iter().cloned()) {
@@ -77,6 +80,13 @@ fn act(action: LabAction) -> Result<u8, Failure> {
                     Topology::from_toml(&text)?
                 }
                 (None, hops) => {
+                    if hops.is_some_and(|hops| hops > MOST_HOPS) {
+                        return Err(Failure::usage(Problem::new(
+                            "more switches than a path has anywhere",
+                            format!("--hops {}", hops.unwrap_or_default()),
+                            format!("give 0 to {MOST_HOPS}"),
+                        )));
+                    }
                     let topology = Topology::hops(hops.unwrap_or(0));
                     topology.validate()?;
                     topology

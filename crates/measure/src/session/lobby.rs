@@ -317,7 +317,11 @@ fn open_flow(
     token: Token,
     interface: Option<&str>,
 ) -> Option<Socket> {
-    let from = SocketAddr::new(from.ip().to_canonical(), from.port());
+    // Only a mapped address becomes another one: an IPv6 address keeps its scope.
+    let from = match from.ip().to_canonical() {
+        ip if ip == from.ip() => from,
+        ip => SocketAddr::new(ip, from.port()),
+    };
     if waiting.protocol != Protocol::Udp || from.ip() != waiting.peer {
         return None;
     }

@@ -87,6 +87,7 @@ impl Manner {
         let (wait, because) = choose::wait(&Situation {
             kind: plan.kind,
             receives,
+            paced: plan.rate_bps.is_some(),
             congestion_control: plan.congestion_control.as_deref(),
             busy_threads: others + threads_here * if shared && meet { 2 } else { 1 },
             processors: if cpus.0.is_empty() {
@@ -361,6 +362,17 @@ fn lane_error(error: LaneError, plan: &Plan) -> MeasureError {
         },
         LaneError::Cancelled => MeasureError::Interrupted,
         LaneError::Open(error) => match error.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::ACCESS) if plan.source_port.is_some_and(|port| port < 1024) => {
+                MeasureError::OptionRefused {
+                    option: format!("--source-port {}", plan.source_port.unwrap_or_default()),
+                    why: "ports below 1024 need a privilege".to_owned(),
+                    next_step: "run as root, or choose a port above 1023".to_owned(),
+                }
+            }
+            Some(Errno::ADDRINUSE) if plan.source_port.is_some() => MeasureError::PortTaken {
+                port: plan.source_port.unwrap_or_default(),
+                source: error,
+            },
             Some(Errno::ADDRINUSE | Errno::ADDRNOTAVAIL)
                 if plan.source_port.is_some() || plan.bind.is_some() =>
             {
