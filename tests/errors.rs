@@ -297,7 +297,7 @@ fn local_addresses() {
     words_tell(
         &room,
         &words,
-        &told(1, "local address", &taken.to_string(), "choose"),
+        &told(1, "port is taken", &taken.to_string(), "choose another port"),
     );
 }
 

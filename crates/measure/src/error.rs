@@ -257,7 +257,7 @@ impl MeasureError {
                 format!("the port is taken ({source})"),
                 format!("port {port}"),
                 format!(
-                    "find its owner with `ss -tulpn 'sport = :{port}'`, or choose another with -p"
+                    "find its owner with `ss -tulpn 'sport = :{port}'`, or choose another port"
                 ),
             ),
             Self::LocalAddress { address, source } => Problem::new(
