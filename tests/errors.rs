@@ -297,7 +297,12 @@ fn local_addresses() {
     words_tell(
         &room,
         &words,
-        &told(1, "port is taken", &taken.to_string(), "choose another port"),
+        &told(
+            1,
+            "port is taken",
+            &taken.to_string(),
+            "choose another port",
+        ),
     );
 }
 
