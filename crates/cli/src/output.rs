@@ -148,6 +148,26 @@ impl Output {
         self.quiet
     }
 
+    /// Finds out before anything is measured that the file of `-o` cannot be written.
+    pub fn check_file(&self) -> Result<(), Failure> {
+        let Some(file) = self.file.as_deref() else {
+            return Ok(());
+        };
+        let folder = match file.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => std::path::Path::new("."),
+        };
+        let found = std::fs::metadata(folder);
+        if file == std::path::Path::new("-") || found.is_ok_and(|found| found.is_dir()) {
+            return Ok(());
+        }
+        Err(Failure::failed(Problem::new(
+            "there is no such folder",
+            format!("-o {}", file.display()),
+            format!("make {} first, or name another file", folder.display()),
+        )))
+    }
+
     /// Whether a document of JSON is what standard output gets.
     pub fn is_json(&self) -> bool {
         self.form == Form::Json

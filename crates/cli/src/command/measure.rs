@@ -83,6 +83,7 @@ fn measure(
     args: &MeasureArgs,
     output: &mut Output,
 ) -> Result<u8, Failure> {
+    output.check_file()?;
     let stop = stop_on_signals()?;
     let (runs, mut failure) = while_printing(output, |teller| runs(measurement, &stop, teller))?;
     if let Some(failure) = failure.as_mut().filter(|_| stop.is_set()) {
