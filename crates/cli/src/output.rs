@@ -162,9 +162,9 @@ impl Output {
             return Ok(());
         }
         Err(Failure::failed(Problem::new(
-            "there is no such folder",
-            format!("-o {}", file.display()),
-            format!("make {} first, or name another file", folder.display()),
+            "cannot be written (there is no such folder)",
+            file.display().to_string(),
+            format!("create {} first, or name another file", folder.display()),
         )))
     }
 
