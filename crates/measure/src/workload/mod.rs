@@ -66,6 +66,17 @@ pub struct Lane<'a> {
     pub phase: &'a Phase,
 }
 
+impl Lane<'_> {
+    /// What one flow has of an amount that all flows of its direction move together.
+    ///
+    /// Flows of a direction are numbered in a row; the first ones carry the remainder.
+    fn share(&self, amount: u64, id: u32) -> u64 {
+        let streams = u64::from(self.plan.streams.max(1));
+        let place = u64::from(id.saturating_sub(1)) % streams;
+        amount / streams + u64::from(place < amount % streams)
+    }
+}
+
 /// A kind of measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkloadSpec {

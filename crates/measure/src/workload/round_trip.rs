@@ -61,8 +61,6 @@ struct Questions<'a> {
 impl<'a> Questions<'a> {
     fn new<S>(lane: &'a Lane<'a>, flow: &Opened<S>) -> Self {
         let plan = lane.plan;
-        let streams = u64::from(plan.streams.max(1));
-        let place = u64::from(flow.id.saturating_sub(1)) % streams;
         let mut mailbox = flow.shared.mailbox.lock().expect("no holder panics");
         mailbox.times = Some(Histogram::new());
         drop(mailbox);
@@ -73,9 +71,7 @@ impl<'a> Questions<'a> {
             id: flow.id,
             shared: Arc::clone(&flow.shared),
             message,
-            left: plan.round_trips.map_or(u64::MAX, |trips| {
-                trips / streams + u64::from(place < trips % streams)
-            }),
+            left: (plan.round_trips).map_or(u64::MAX, |trips| lane.share(trips, flow.id)),
             timeout_ns: plan.answer_timeout_ns.unwrap_or(1_000_000_000),
             totals: Totals::default(),
             mismatched: 0,
@@ -98,7 +94,7 @@ impl<'a> Questions<'a> {
     fn number_message(&mut self) -> u64 {
         let number = self.totals.calls;
         if self.message.len() >= wire::HEADER_BYTES {
-            // The asker keeps the time itself: no clock is read for a stamp that nobody needs.
+            // A datagram is stamped with the time that is read as it leaves.
             wire::write_header(&mut self.message, number, 0);
         } else {
             let short = short_number(number, self.message.len());
@@ -275,11 +271,14 @@ impl<'a, S: Copy> UdpAsker<'a, S> {
             payload.copy_from_slice(message);
             // After the copy: filling the message is not part of the round trip.
             asked_ns = T::clock();
+            wire::write_header(payload, number, asked_ns);
         });
         match sent {
             Poll::Pending => Ok(Some(Progress::Starved(None))),
             Poll::Ready(sent) => {
                 sent?;
+                // The answer is compared with what left.
+                wire::write_header(&mut self.questions.message, number, asked_ns);
                 self.open = Some((asked_ns, number));
                 Ok(None)
             }

@@ -53,12 +53,8 @@ struct Budget {
 impl Budget {
     fn new(lane: &Lane<'_>, id: u32) -> Self {
         let plan = lane.plan;
-        let left_bytes = plan.amount_bytes.map_or(u64::MAX, |amount| {
-            // Flows of a direction are numbered in a row; the first ones carry the remainder.
-            let streams = u64::from(plan.streams.max(1));
-            let place = u64::from(id.saturating_sub(1)) % streams;
-            amount / streams + u64::from(place < amount % streams)
-        });
+        let left_bytes = plan.amount_bytes;
+        let left_bytes = left_bytes.map_or(u64::MAX, |amount| lane.share(amount, id));
         Self {
             left_bytes,
             pacer: Pacer::new(plan.rate_bps, lane.timeline.start_ns),
