@@ -3,8 +3,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::capacity::CapacityTrial;
 use crate::plan::{Cpus, Ends, Plan, Wait};
 use crate::record::{Doubt, Interval, Record};
+use crate::set::Trial;
 
 /// Something that happened, and to which test.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -26,6 +28,9 @@ pub enum What {
         port: u16,
         /// The addresses it listens on.
         addresses: Vec<String>,
+        /// Ports beside its own.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        also: Vec<u16>,
     },
     /// The control connection stands.
     Connected {
@@ -55,6 +60,22 @@ pub enum What {
     Doubted {
         /// What, and why.
         doubt: Doubt,
+    },
+    /// The server did not do what somebody asked for; the next step names the option that would have
+    /// allowed it.
+    Refused {
+        /// What was refused, to whom, and what would allow it.
+        problem: Problem,
+    },
+    /// A trial of a search is over.
+    Trial {
+        /// What it saw.
+        trial: Box<Trial>,
+    },
+    /// A trial of a measurement of capacity is over.
+    CapacityTrial {
+        /// What it saw.
+        trial: Box<CapacityTrial>,
     },
     /// The run is over.
     Finished {

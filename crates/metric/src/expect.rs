@@ -3,6 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use crate::plan::Kind;
 use crate::record::Summary;
 use crate::units::{
@@ -11,7 +14,8 @@ use crate::units::{
 };
 
 /// How a figure's value is written and read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum Unit {
     /// Bits per second.
     BitRate,
@@ -26,7 +30,11 @@ pub enum Unit {
 }
 
 impl Unit {
-    fn parse(self, text: &str) -> Result<f64, UnitError> {
+    /// Reads a value in one of its spellings, into base units.
+    ///
+    /// # Errors
+    /// [`UnitError`] when it is none.
+    pub fn parse(self, text: &str) -> Result<f64, UnitError> {
         match self {
             Self::BitRate => text.parse::<BitRate>().map(|rate| rate.0 as f64),
             Self::Nanos => parse_duration(text).map(|time| time.as_nanos() as f64),
@@ -65,6 +73,8 @@ pub struct Figure {
 const THROUGHPUT: &[Kind] = &[Kind::Throughput];
 const LATENCY: &[Kind] = &[Kind::Latency];
 const BOTH: &[Kind] = &[Kind::Throughput, Kind::Latency];
+const COUNTED: &[Kind] = &[Kind::Throughput, Kind::Latency, Kind::Generate];
+const RATED: &[Kind] = &[Kind::Throughput, Kind::Generate];
 
 macro_rules! figure {
     ($name:literal, $unit:ident, $kinds:ident, $read:expr) => {
@@ -81,13 +91,20 @@ macro_rules! figure {
 pub const FIGURES: &[Figure] = &[
     figure!("goodput", BitRate, THROUGHPUT, |s| s.goodput_bps),
     figure!("offered", BitRate, THROUGHPUT, |s| s.offered_bps),
-    figure!("pps", PerSecond, THROUGHPUT, |s| s.packets_per_second),
-    figure!("loss", Share, BOTH, |s| s.loss_fraction),
-    figure!("lost", Count, BOTH, |s| s.lost.map(|n| n as f64)),
+    figure!("pps", PerSecond, RATED, |s| s.packets_per_second),
+    figure!("loss", Share, COUNTED, |s| s.loss_fraction),
+    figure!("lost", Count, COUNTED, |s| s.lost.map(|n| n as f64)),
     figure!("retransmits", Count, BOTH, |s| s
         .retransmits
         .map(|n| n as f64)),
     figure!("ipdv", Nanos, THROUGHPUT, |s| s.ipdv_ns),
+    figure!("rate_error", Share, RATED, |s| s.rate_error.map(f64::abs)),
+    figure!("lateness_p99", Nanos, RATED, |s| s
+        .lateness_ns
+        .map(|q| q.p99 as f64)),
+    figure!("delay_variation_p99", Nanos, THROUGHPUT, |s| s
+        .delay_variation_ns
+        .map(|q| q.p99 as f64)),
     figure!("min", Nanos, LATENCY, |s| s.rtt_ns.map(|q| q.min as f64)),
     figure!("mean", Nanos, LATENCY, |s| s.rtt_ns.map(|q| q.mean)),
     figure!("p50", Nanos, LATENCY, |s| s.rtt_ns.map(|q| q.p50 as f64)),
@@ -107,6 +124,26 @@ pub const FIGURES: &[Figure] = &[
     figure!("mismatched", Count, LATENCY, |s| s
         .mismatched
         .map(|n| n as f64)),
+    figure!("slow", Count, LATENCY, |s| s.slow.map(|n| n as f64)),
+    figure!("connections", PerSecond, LATENCY, |s| s
+        .connections_per_second),
+    figure!("whole_p50", Nanos, LATENCY, |s| s
+        .whole_ns
+        .map(|q| q.p50 as f64)),
+    figure!("device_p50", Nanos, LATENCY, |s| s
+        .device
+        .as_ref()
+        .map(|device| device.device_ns.p50 as f64)),
+    figure!("device_share", Share, LATENCY, |s| s
+        .device
+        .as_ref()
+        .map(|device| device.share)),
+    figure!("intended_p50", Nanos, LATENCY, |s| s
+        .rtt_intended_ns
+        .map(|q| q.p50 as f64)),
+    figure!("intended_p99", Nanos, LATENCY, |s| s
+        .rtt_intended_ns
+        .map(|q| q.p99 as f64)),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -240,17 +277,28 @@ impl Expectation {
         self.judge_value(result.figures.get(self.figure.name).map(|e| e.median))
     }
 
-    fn judge_value(&self, value: Option<f64>) -> Verdict {
-        let holds = value.is_some_and(|value| match self.comparison {
+    /// The figure that it is about.
+    #[must_use]
+    pub fn figure(&self) -> &'static Figure {
+        self.figure
+    }
+
+    /// Whether a value of that figure keeps to it.
+    #[must_use]
+    pub fn holds(&self, value: f64) -> bool {
+        match self.comparison {
             Comparison::Less => value < self.bound,
             Comparison::LessOrEqual => value <= self.bound,
             Comparison::Equal => value == self.bound,
             Comparison::MoreOrEqual => value >= self.bound,
             Comparison::More => value > self.bound,
-        });
+        }
+    }
+
+    fn judge_value(&self, value: Option<f64>) -> Verdict {
         Verdict {
             expectation: self.text.clone(),
-            holds,
+            holds: value.is_some_and(|value| self.holds(value)),
             measured: match value {
                 Some(value) => format!("{} = {}", self.figure.name, self.figure.unit.format(value)),
                 None => format!("{} is not known for this run", self.figure.name),

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::stack::StackFacts;
+
 /// Which end of a run a host was.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
@@ -44,9 +46,16 @@ pub struct Host {
     pub memory_bytes: Option<u64>,
     /// The kernel's clock source (`tsc` is the cheap and steady one on x86).
     pub clock_source: Option<String>,
+    /// Round-trip time of two threads on different cores that wake each other, each asleep until then:
+    /// lower quartile, ns. Two wake-ups and nothing of a network; absent where nobody slept in the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wake_up_ns: Option<u64>,
     /// The interface that carried the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<Interface>,
+    /// Our own stack, where it moved the payload in place of the kernel's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stack: Option<Box<StackFacts>>,
     /// Settings that matter to a network stack, by their sysctl names.
     pub sysctls: BTreeMap<String, String>,
 }
@@ -73,6 +82,12 @@ pub struct Cpu {
     /// Frequency governor of processor 0; absent where the kernel does not scale.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub governor: Option<String>,
+    /// Frequency of the slowest processor that the process may run on, when the run was over, Hz.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frequency_hz: Option<u64>,
+    /// The highest frequency that it can have, Hz.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frequency_max_hz: Option<u64>,
     /// Current idle driver, and `idle states` it offers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle: Option<String>,
@@ -108,14 +123,26 @@ pub struct Interface {
     /// Link speed in bit/s; absent where the link has none (veth, loopback).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speed_bps: Option<u64>,
+    /// The highest speed that the device supports, bit/s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fastest_bps: Option<u64>,
     /// `full` or `half`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duplex: Option<String>,
+    /// What the device sits on, where it is one: `pci`, `usb`, `virtio`, `platform`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bus: Option<String>,
     /// Largest IP packet in bytes.
     pub mtu: Option<u32>,
     /// Root queueing discipline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub qdisc: Option<String>,
+    /// Rate that the discipline holds the interface to, bit/s with Ethernet's header.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub qdisc_rate_bps: Option<u64>,
+    /// Bytes that may leave at once after a pause, where it has a rate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub qdisc_burst_bytes: Option<u64>,
     /// Offloads by ethtool's names (`tx-tcp-segmentation`, `generic-receive-offload`, ...).
     pub offloads: BTreeMap<String, bool>,
     /// Largest segmentation-offload packet in bytes for IPv4.
@@ -131,6 +158,43 @@ pub struct Interface {
     /// Transmit descriptors per queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tx_descriptors: Option<u32>,
+    /// The most receive descriptors that a queue can have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rx_descriptors_max: Option<u32>,
+    /// How long interrupts are held back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub coalescing: Option<Coalescing>,
+    /// Energy-Efficient Ethernet (IEEE 802.3az).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub energy_efficient: Option<EnergyEfficient>,
+}
+
+/// How long a device holds interrupts back (`ethtool -c`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Coalescing {
+    /// Longest time from a received frame to its interrupt, us.
+    pub rx_us: u32,
+    /// Received frames that cause one at once.
+    pub rx_frames: u32,
+    /// Longest time from a sent frame to its interrupt, us.
+    pub tx_us: u32,
+    /// Sent frames that cause one at once.
+    pub tx_frames: u32,
+    /// Whether the driver changes `rx_us` by itself.
+    pub adaptive_rx: bool,
+}
+
+/// Energy-Efficient Ethernet: the link sleeps between frames and has to wake up (`ethtool --show-eee`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct EnergyEfficient {
+    /// Whether this end wants it.
+    pub enabled: bool,
+    /// Whether both ends agreed on it.
+    pub active: bool,
+    /// Time without frames after which the link sleeps, us.
+    pub tx_timer_us: u32,
 }
 
 /// What this machine can do towards one thing that a run may want.

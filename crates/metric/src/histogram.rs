@@ -43,6 +43,19 @@ impl Histogram {
         }
     }
 
+    /// An empty histogram of two digits in about 30 KiB, for distributions that every flow keeps: its
+    /// percentiles are at most 1 % above the sample. Added to another one, it keeps that error.
+    #[must_use]
+    pub fn coarse() -> Self {
+        Self {
+            buckets: Hdr::new_with_bounds(1, HIGHEST_NS, 2)
+                .expect("the bounds and digits are constants that the library accepts"),
+            sum: 0,
+            min: u64::MAX,
+            max: 0,
+        }
+    }
+
     /// Adds one duration. Never allocates.
     #[inline]
     pub fn record(&mut self, nanoseconds: u64) {
@@ -70,6 +83,27 @@ impl Histogram {
         self.sum += other.sum;
         self.min = self.min.min(other.min);
         self.max = self.max.max(other.max);
+    }
+
+    /// Adds durations that somebody else has counted in buckets of their own, `(duration, count)`,
+    /// with what is exactly known of them: the shortest, the longest and their sum.
+    pub fn add_counted(
+        &mut self,
+        counted: impl IntoIterator<Item = (u64, u64)>,
+        min: u64,
+        max: u64,
+        sum: u128,
+    ) {
+        let before = self.count();
+        for (nanoseconds, count) in counted {
+            let value = nanoseconds.clamp(min, max).min(HIGHEST_NS);
+            self.buckets.saturating_record_n(value, count);
+        }
+        if self.count() > before {
+            self.sum += sum;
+            self.min = self.min.min(min);
+            self.max = self.max.max(max);
+        }
     }
 
     /// Empties it and keeps its memory.

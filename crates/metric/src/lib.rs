@@ -6,14 +6,37 @@
 
 pub mod units;
 
+pub mod changes;
+pub mod fit;
 pub mod histogram;
+pub mod load;
+pub mod power;
+pub mod rank;
 pub mod statistics;
+pub mod waiting;
 
+pub mod comparison;
+pub mod sweep;
+
+pub mod calls;
+pub mod capacity;
+pub mod cost;
+pub mod device_stamps;
 pub mod event;
 pub mod facts;
+pub mod finding;
+pub mod forward;
+pub mod generate;
+pub mod pace;
 pub mod plan;
 pub mod record;
+pub mod round_trip;
 pub mod set;
+pub mod stack;
+pub mod timeline;
+pub mod tuning;
 
 pub mod exit;
 pub mod expect;
+pub mod experiment;
+pub mod figure;

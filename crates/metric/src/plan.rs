@@ -9,7 +9,12 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::units::parse_duration;
+use crate::forward::ForwardPlan;
+use crate::generate::GeneratePlan;
+use crate::pace::Pace;
+use crate::round_trip::RoundTripPlan;
+use crate::stack::StackPlan;
+use crate::units::{parse_duration, written_duration};
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -19,6 +24,12 @@ pub enum Kind {
     Throughput,
     /// How long a question takes to be answered.
     Latency,
+    /// How many frames poll-mode ports hand on. No far end takes part: it is no plan for a server.
+    Forward,
+    /// What becomes of frames that a generator sends. No far end takes part: it is no plan for a server.
+    Generate,
+    /// What our own stack did as a host that serves others. It is no plan for a server.
+    Stack,
 }
 
 impl fmt::Display for Kind {
@@ -26,6 +37,9 @@ impl fmt::Display for Kind {
         f.pad(match self {
             Self::Throughput => "throughput",
             Self::Latency => "latency",
+            Self::Forward => "forward",
+            Self::Generate => "generate",
+            Self::Stack => "stack",
         })
     }
 }
@@ -88,7 +102,28 @@ pub enum Wait {
     },
     /// Calls return at once; `epoll_wait` sleeps when none of the sockets could go on.
     Epoll,
+    /// io_uring: sends are submitted and waited for, receives go on by themselves (multishot) into
+    /// registered buffers; `io_uring_enter` sleeps when nothing is completed.
+    IoUring,
+    /// As `block`, but a call that would sleep looks into the interface's receive queue first
+    /// (SO_BUSY_POLL).
+    BusyPoll {
+        /// For how long; absent: [`BUSY_POLL_NS`].
+        time_ns: Option<u64>,
+    },
+    /// Our own stack alone: it looks for frames once in so much time, and sleeps in between.
+    Interval {
+        /// The time from one look to the next.
+        time_ns: u64,
+    },
 }
+
+/// Time of `busy-poll` without a number: what the kernel's documentation suggests
+/// (net.core.busy_read in networking/sysctl).
+pub const BUSY_POLL_NS: u64 = 50_000;
+
+/// Longest time of `busy-poll`: beyond it a call does not sleep in any sense.
+pub const LONGEST_BUSY_POLL_NS: u64 = 100_000_000;
 
 /// Every way of waiting with its name, in the order help lists them.
 pub const WAITS: &[(&str, Wait)] = &[
@@ -97,6 +132,8 @@ pub const WAITS: &[(&str, Wait)] = &[
     ("poll", Wait::Poll),
     ("select", Wait::Select { timeout_ns: None }),
     ("epoll", Wait::Epoll),
+    ("io-uring", Wait::IoUring),
+    ("busy-poll", Wait::BusyPoll { time_ns: None }),
 ];
 
 impl fmt::Display for Wait {
@@ -105,7 +142,16 @@ impl fmt::Display for Wait {
             timeout_ns: Some(timeout),
         } = self
         {
-            return f.pad(&format!("select:{timeout}ns"));
+            return f.pad(&format!("select:{}", written_duration(*timeout)));
+        }
+        if let Self::BusyPoll {
+            time_ns: Some(time),
+        } = self
+        {
+            return f.pad(&format!("busy-poll:{}", written_duration(*time)));
+        }
+        if let Self::Interval { time_ns } = self {
+            return f.pad(&format!("interval:{}", written_duration(*time_ns)));
         }
         let (name, _) = WAITS
             .iter()
@@ -139,6 +185,24 @@ impl FromStr for Wait {
                 timeout_ns: Some(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)),
             });
         }
+        if let Some(time) = text.strip_prefix("interval:") {
+            let time = parse_duration(time).map_err(|error| error.to_string())?;
+            let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+            if !(1_000..=1_000_000_000).contains(&time_ns) {
+                return Err(format!("`{text}` is not within 1us and 1s"));
+            }
+            return Ok(Self::Interval { time_ns });
+        }
+        if let Some(time) = text.strip_prefix("busy-poll:") {
+            let time = parse_duration(time).map_err(|error| error.to_string())?;
+            let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+            if !(1_000..=LONGEST_BUSY_POLL_NS).contains(&time) {
+                return Err(format!("`{text}` is not within 1us and 100ms"));
+            }
+            return Ok(Self::BusyPoll {
+                time_ns: Some(time),
+            });
+        }
         WAITS
             .iter()
             .find(|(name, _)| *name == text)
@@ -170,7 +234,16 @@ impl Sched {
     /// Whether it runs before everything that is not real-time.
     #[must_use]
     pub fn is_real_time(self) -> bool {
-        matches!(self, Self::Fifo(_) | Self::RoundRobin(_))
+        self.real_time_priority().is_some()
+    }
+
+    /// The priority among what is real-time, where it is.
+    #[must_use]
+    pub fn real_time_priority(self) -> Option<u8> {
+        match self {
+            Self::Fifo(priority) | Self::RoundRobin(priority) => Some(priority),
+            Self::Inherited | Self::Nice(_) => None,
+        }
     }
 }
 
@@ -348,6 +421,11 @@ impl<T: fmt::Display + PartialEq> fmt::Display for Ends<T> {
     }
 }
 
+/// Whether something is so at no end.
+fn is_neither(ends: &Ends<bool>) -> bool {
+    !ends.near && !ends.far
+}
+
 /// What was asked of the payload sockets at both ends; absent: as the kernel has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -390,6 +468,87 @@ pub struct UdpOffload {
     pub asked: bool,
 }
 
+/// How payload leaves the sender's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum SendCopy {
+    /// The kernel copies it: what nearly every program does.
+    #[default]
+    Copied,
+    /// MSG_ZEROCOPY: the kernel takes the pages and tells when it is done with them; where it has to
+    /// it copies after all.
+    ZeroCopy,
+    /// TCP: from a file in memory with `sendfile`; the program does not touch it.
+    SendFile,
+    /// TCP: pages of the program through a pipe (`vmsplice`, `splice`).
+    Splice,
+}
+
+/// How payload comes into the receiver's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ReceiveCopy {
+    /// The kernel copies it: what nearly every program does.
+    #[default]
+    Copied,
+    /// TCP: it is counted and thrown away unseen (MSG_TRUNC).
+    Discarded,
+}
+
+/// Whether payload is copied between the kernel and user memory at both ends. Figures of runs that
+/// differ here do not compare.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Copies {
+    /// At the sender.
+    pub send: SendCopy,
+    /// At the receiver.
+    pub receive: ReceiveCopy,
+}
+
+impl Copies {
+    /// Whether both ends copy, as by default.
+    #[must_use]
+    pub fn are_made(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether the content reaches user memory at both ends, so that it can be verified.
+    #[must_use]
+    pub fn show_content(&self) -> bool {
+        self.are_made()
+    }
+}
+
+/// What a run of round trips asks the kernel to note of each packet: every level holds those before.
+///
+/// Notes cost time, so the figures of a run with them are no figures of one without.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stamping {
+    /// Nothing.
+    #[default]
+    None,
+    /// When it passed the queueing discipline and the driver, and when it arrived
+    /// (SO_TIMESTAMPING).
+    Packets,
+    /// When the thread that waits for it was woken and got a processor, as far as the kernel lets
+    /// this user see that.
+    Scheduler,
+    /// When the kernel's receive work began and ended on each processor.
+    Driver,
+}
+
+impl Stamping {
+    /// Whether nothing is noted.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        *self == Self::None
+    }
+}
+
 /// Every effective option of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Plan {
@@ -401,10 +560,19 @@ pub struct Plan {
     pub host: String,
     /// Its port, of the control connection and of the payload.
     pub port: u16,
+    /// The dialect of a far end that is another program (`iperf3`, `sockperf`, ...); absent: our own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dialect: Option<String>,
+    /// The command whose output told what the far end counted (`--far-report`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub far_report: Option<String>,
     /// The directions in which payload flows at the same time; round trips count as `send`.
     pub directions: Vec<Direction>,
     /// Flows per direction.
     pub streams: u32,
+    /// Threads that move the flows of a direction at each end; absent: chosen when the run starts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<Ends<u32>>,
     /// Stop after this time; absent when an amount ends the run.
     #[serde(default)]
     pub duration_ns: Option<u64>,
@@ -434,6 +602,9 @@ pub struct Plan {
     /// Offered load per stream in payload bits per second; absent: as fast as it goes.
     #[serde(default)]
     pub rate_bps: Option<u64>,
+    /// How that load is spread over time.
+    #[serde(default)]
+    pub pace: Pace,
     /// TCP congestion control at both ends; absent until known (UDP has none).
     #[serde(default)]
     pub congestion_control: Option<String>,
@@ -449,6 +620,9 @@ pub struct Plan {
     /// How each end waits; absent: chosen when the run starts.
     #[serde(default)]
     pub wait: Option<Ends<Wait>>,
+    /// How the near end waits where the far one is another program, whose way nobody knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub near_wait: Option<Wait>,
     /// Processors of each end's threads, dealt in turn; empty: wherever the scheduler puts them.
     #[serde(default)]
     pub cpu: Ends<Cpus>,
@@ -459,14 +633,52 @@ pub struct Plan {
     /// sender, and joins them for one receive call (GRO) at the receiver. Figures count datagrams.
     #[serde(default)]
     pub udp_offload: UdpOffload,
+    /// UDP throughput: datagrams that one call sends (sendmmsg) and receives (recvmmsg) at most, each
+    /// of them on its own way through the kernel; absent: one, or as `udp_offload` says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<u32>,
+    /// Whether the socket buffers asked for go beyond the limit of each end's system
+    /// (net.core.wmem_max, rmem_max), because the end's privilege allows it.
+    #[serde(default, skip_serializing_if = "is_neither")]
+    pub forced_buffers: Ends<bool>,
+    /// Throughput: whether payload is copied between the kernel and user memory.
+    #[serde(default, skip_serializing_if = "Copies::are_made")]
+    pub copies: Copies,
+    /// Throughput: whether the content of every byte received is compared with what was sent.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub verify: bool,
+    /// Whether the duration of every system call is recorded.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub calls: bool,
     /// Whether cores are kept from halting for the time of the run.
     #[serde(default)]
     pub hold_latency: bool,
     /// Latency: an answer later than this counts as lost.
     #[serde(default)]
     pub answer_timeout_ns: Option<u64>,
+    /// Latency: how round trips are asked and judged.
+    #[serde(default, skip_serializing_if = "RoundTripPlan::is_default")]
+    pub round_trip: RoundTripPlan,
+    /// Throughput: the latest calls of each thread are kept for a timeline.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub trace: bool,
+    /// A timeline ends soon after a round trip, or a call, slower than this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace_on_ns: Option<u64>,
+    /// Latency: what the kernel is asked to note of each packet.
+    #[serde(default, skip_serializing_if = "Stamping::is_none")]
+    pub stamps: Stamping,
+    /// Forwarding: ports, mode and threads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forward: Option<Box<ForwardPlan>>,
+    /// Generating: ports, frames and load.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generate: Option<Box<GeneratePlan>>,
     /// Which network stack moved the payload at each end.
     pub stack: Ends<String>,
+    /// Our own stack at the near end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub near_stack: Option<Box<StackPlan>>,
 }
 
 impl Plan {
@@ -478,15 +690,18 @@ impl Plan {
             protocol,
             host: host.into(),
             port: DEFAULT_PORT,
+            dialect: None,
+            far_report: None,
             directions: vec![Direction::Send],
             streams: 1,
+            threads: None,
             duration_ns: Some(10_000_000_000),
             amount_bytes: None,
             round_trips: None,
             omit_ns: 0,
             interval_ns: Some(1_000_000_000),
             payload_bytes: match (kind, protocol) {
-                (Kind::Latency, _) => 64,
+                (Kind::Latency | Kind::Forward | Kind::Generate | Kind::Stack, _) => 64,
                 (Kind::Throughput, Protocol::Tcp) => TCP_SEND_BYTES,
                 // Settled from the path's MTU once there is a socket to ask.
                 (Kind::Throughput, Protocol::Udp) => 0,
@@ -496,18 +711,38 @@ impl Plan {
             window_bytes: None,
             socket: SocketPlan::default(),
             rate_bps: None,
+            pace: Pace::default(),
             congestion_control: None,
             congestion_control_asked: false,
             bind: None,
             source_port: None,
             wait: None,
+            near_wait: None,
             cpu: Ends::default(),
             sched: Ends::default(),
             udp_offload: UdpOffload::default(),
+            batch: None,
+            forced_buffers: Ends::default(),
+            copies: Copies::default(),
+            verify: false,
+            calls: false,
             hold_latency: false,
             answer_timeout_ns: (kind == Kind::Latency).then_some(1_000_000_000),
+            round_trip: RoundTripPlan::default(),
+            trace: false,
+            trace_on_ns: None,
+            stamps: Stamping::None,
+            forward: None,
+            generate: None,
             stack: Ends::both("kernel".to_owned()),
+            near_stack: None,
         }
+    }
+
+    /// Whether what happened when is noted at both ends.
+    #[must_use]
+    pub fn is_traced(&self) -> bool {
+        self.trace || !self.stamps.is_none()
     }
 
     /// Whether payload flows in this direction.
@@ -524,6 +759,15 @@ pub const DEFAULT_PORT: u16 = 5201;
 /// nothing (docs/METHOD.md#write-size).
 pub const TCP_SEND_BYTES: u64 = 1 << 20;
 
+/// Bytes per TCP send call where so many streams are sent at the same time: with the whole megabyte a
+/// turn of thousands takes seconds, and what waits in their sockets leaves every cache
+/// (docs/METHOD.md#many-streams).
+#[must_use]
+pub fn tcp_send_bytes(streams: u32) -> u64 {
+    const TOGETHER: u64 = 64 << 20;
+    (TOGETHER / u64::from(streams.max(1))).clamp(256 << 10, TCP_SEND_BYTES)
+}
+
 /// Room of a TCP receive call: the fastest of 128 KiB to 1 MiB for a spinning receiver
 /// (docs/METHOD.md#write-size).
 pub const TCP_RECEIVE_BYTES: u64 = 256 << 10;
@@ -534,6 +778,12 @@ pub const LARGEST_DATAGRAM_BYTES: u64 = 65_507;
 /// Largest message or call: what a server allocates per thread for a client at most.
 pub const LARGEST_CALL_BYTES: u64 = 64 << 20;
 
+/// Datagrams of a `--batch` without a number: where the curve turns flat (docs/METHOD.md#batches).
+pub const BATCH: u32 = 64;
+
+/// Most datagrams that the kernel takes in one call (UIO_MAXIOV).
+pub const LARGEST_BATCH: u32 = 1024;
+
 /// Shortest reporting interval: below it the reports would disturb what they report.
 pub const SHORTEST_INTERVAL_NS: u64 = 10_000_000;
 
@@ -541,6 +791,20 @@ pub const SHORTEST_INTERVAL_NS: u64 = 10_000_000;
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn many_streams_have_shorter_turns() {
+        for (streams, want) in [
+            (0, 1 << 20),
+            (1, 1 << 20),
+            (64, 1 << 20),
+            (128, 512 << 10),
+            (1_024, 256 << 10),
+            (u32::MAX, 256 << 10),
+        ] {
+            assert_eq!(tcp_send_bytes(streams), want, "{streams}");
+        }
+    }
 
     #[test]
     fn processor_lists() {
@@ -579,8 +843,26 @@ mod tests {
                 timeout_ns: Some(100_000)
             }
         );
+        assert_eq!(timed.to_string(), "select:100us");
         assert_eq!(timed.to_string().parse(), Ok(timed));
-        for text in ["", "nap", "select:", "select:x", "block:1s"] {
+        let busy: Wait = "busy-poll:20us".parse().unwrap();
+        assert_eq!(
+            busy,
+            Wait::BusyPoll {
+                time_ns: Some(20_000)
+            }
+        );
+        assert_eq!(busy.to_string().parse(), Ok(busy));
+        for text in [
+            "",
+            "nap",
+            "select:",
+            "select:x",
+            "block:1s",
+            "busy-poll:1s",
+            "busy-poll:0",
+            "io-uring:1",
+        ] {
             assert!(text.parse::<Wait>().is_err(), "{text}");
         }
     }

@@ -9,9 +9,19 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::calls::{CallClock, Calls};
+use crate::cost::{
+    MachineTime, MemoryCost, ProcessorTime, StreamInterval, TcpInterval, ThreadCost, ThreadShares,
+};
 use crate::facts::{Host, Role};
+use crate::finding::Finding;
+use crate::forward::ForwardFigures;
+use crate::generate::GenerateFigures;
 pub use crate::histogram::{HistogramData, Quantiles};
 use crate::plan::{Direction, Kind, Plan};
+pub use crate::round_trip::SlowAnswer;
+use crate::stack::StackFigures;
+pub use crate::timeline::Timeline;
 
 /// Schema id of a [`Record`].
 pub const RUN_SCHEMA: &str = "linerate/run/1";
@@ -44,13 +54,64 @@ pub struct Record {
     pub directions: Vec<DirectionFigures>,
     /// The series, ascending in time.
     pub intervals: Vec<Interval>,
-    /// Full distributions by name (`rtt_ns`).
+    /// Full distributions by name (`rtt_ns`; `rtt_intended_ns` of an open loop; with a socket for each
+    /// question `open_ns`, `bind_ns`, `connect_ns`, `send_ns`, `receive_ns`, `close_ns`, `whole_ns`; with
+    /// times of the device in its answers `device_ns`, `around_ns`).
     pub histograms: BTreeMap<String, HistogramData>,
+    /// Latency: answers above the limit, ascending in time; the first thousand of a run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slow: Vec<SlowAnswer>,
     /// Where packets were lost, as far as that is known.
     pub losses: Vec<Loss>,
+    /// The kernel's counters at the places where packets can be lost, before and after.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub counters: Vec<PlaceCounter>,
+    /// What the near end's system calls took, by call and by what they found; empty without
+    /// `--calls`. Near is the end that was told what to do: the client.
+    #[serde(default, skip_serializing_if = "Calls::is_empty")]
+    pub calls: Calls,
+    /// The same of the far end.
+    #[serde(default, skip_serializing_if = "Calls::is_empty")]
+    pub far_calls: Calls,
+    /// What verifying costs at each end; empty without `--verify`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub verification: Vec<Verification>,
+    /// What the calls of each end were timed with.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub call_clocks: Vec<CallClock>,
+    /// Where the time of a round trip went, in the order in which it passes; empty when it was not
+    /// asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<Stage>,
+    /// How the stages were found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage_pass: Option<StagePass>,
+    /// What happened when in the latest round trips, where that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<Timeline>,
+    /// What a far end that is another program reported in words, as it came, up to
+    /// [`FAR_TEXT_BYTES`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub far_text: Option<String>,
+    /// Forwarding: what each port, stream and thread did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forward: Option<Box<ForwardFigures>>,
+    /// Generating: what was offered, and what arrived.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generate: Option<Box<GenerateFigures>>,
+    /// Why the run was no faster, by what it costs; empty until somebody explained it, and when nothing
+    /// was found.
+    #[serde(default)]
+    pub findings: Vec<Finding>,
+    /// Our stack as a host: what its services and it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stack: Option<Box<StackFigures>>,
     /// What speaks against the figures; empty when nothing does.
     pub validity: Vec<Doubt>,
 }
+
+/// Longest [`Record::far_text`] in bytes: a report with an interval line a second for an hour.
+pub const FAR_TEXT_BYTES: usize = 256 << 10;
 
 /// The program that made a record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -86,7 +147,8 @@ pub struct Summary {
     /// Payload bytes received.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes_received: Option<u64>,
-    /// UDP: datagrams sent.
+    /// UDP: datagrams that got a number: sent, or refused by a full socket of a paced flow
+    /// (`streams[].sender.send_refused`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packets_sent: Option<u64>,
     /// UDP: datagrams received, duplicates included.
@@ -95,15 +157,38 @@ pub struct Summary {
     /// UDP: share of the sent datagrams that did not arrive, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss_fraction: Option<f64>,
-    /// UDP: datagrams that arrived after one with a higher number.
+    /// UDP: datagrams that arrived after one with a higher number. Latency: answers that came after
+    /// their question was given up, or after the answer to a later one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub out_of_order: Option<u64>,
-    /// UDP: datagrams that arrived more than once.
+    /// UDP: datagrams, or answers, that arrived more than once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duplicates: Option<u64>,
+    /// UDP: the furthest that a late datagram came behind the first one that overtook it, in
+    /// datagrams (RFC 4737 section 4.2); absent when none came late.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reordering_extent: Option<u64>,
     /// UDP: smoothed inter-arrival variation in nanoseconds (RFC 3550 section 6.4.1).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ipdv_ns: Option<f64>,
+    /// UDP: how much the transit times of two datagrams that follow each other differ, whatever the
+    /// sign (RFC 5481 section 4.1, in percentiles to 1 %).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delay_variation_ns: Option<Quantiles>,
+    /// UDP: time from the sender's stamp to the arrival (RFC 7679), where the sender says that both
+    /// hosts' clocks agree.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub one_way_delay_ns: Option<Quantiles>,
+    /// Offered over asked load, less one: -0.02 is 2 % too little.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate_error: Option<f64>,
+    /// How long after its time each burst left the sending program (percentiles to 1 %).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lateness_ns: Option<Quantiles>,
+    /// UDP at a rate: time between the arrivals of datagrams that follow each other, as the receiving
+    /// program saw them (percentiles to 1 %).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub arrival_gap_ns: Option<Quantiles>,
     /// TCP: segments that the sender's kernel sent again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retransmits: Option<u64>,
@@ -119,15 +204,57 @@ pub struct Summary {
     /// Latency: questions without an answer in time. Throughput over UDP: datagrams lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost: Option<u64>,
-    /// Latency: answers that differ from what was sent.
+    /// Latency: answers that differ from what was sent. Throughput with `--verify`: bytes that do, the
+    /// omitted time included; a datagram that is too short or too long counts what is missing or too
+    /// much.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mismatched: Option<u64>,
     /// Latency: answers above the limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slow: Option<u64>,
+    /// Latency: of the mismatched answers, those of another length than their question.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wrong_length: Option<u64>,
+    /// Latency: of the mismatched answers, those of the right length with another content.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wrong_content: Option<u64>,
+    /// Latency, open loop: from the intended send time to the answer, so that a question that had to
+    /// wait for its turn counts with its waiting.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rtt_intended_ns: Option<Quantiles>,
+    /// Latency, open loop: questions that were due before the end and never left.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unsent: Option<u64>,
+    /// Latency with a socket for each question: from opening it to having closed it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub whole_ns: Option<Quantiles>,
+    /// Latency with `--device-stamps`: the part of the round trips inside the device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<Box<DeviceTimes>>,
+    /// Latency over TCP with a socket for each question: connections made, used and closed per
+    /// second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connections_per_second: Option<f64>,
+    /// Throughput with several flows: Jain's fairness index of what each received, 1/n to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fairness_index: Option<f64>,
     /// What the threads that moved payload cost, by end.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cpu: Vec<CpuCost>,
+    /// What the flows took in memory, by end.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub memory: Vec<MemoryCost>,
+}
+
+/// Round trips inside the device that answered, by its own stamps, and around it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct DeviceTimes {
+    /// From when a question came into the device to when its answer left it, by its own clock.
+    pub device_ns: Quantiles,
+    /// What is left of the same round trips.
+    pub around_ns: Quantiles,
+    /// The device's part of the time of all these round trips, 0 to 1.
+    pub share: f64,
 }
 
 /// What one end's measuring threads cost.
@@ -144,6 +271,39 @@ pub struct CpuCost {
     pub voluntary_switches: u64,
     /// Times a thread was pushed off its core.
     pub involuntary_switches: u64,
+    /// Share of the threads' time asleep in a send, receive or waiting call, 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocked_share: Option<f64>,
+    /// Share of the threads' time ready to run and waiting for a processor, 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runnable_share: Option<f64>,
+    /// Share of the calls that found nothing to receive, or no room to send.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub empty_share: Option<f64>,
+    /// Processor time of the threads over the payload bytes that they moved, omitted ones included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ns_per_byte: Option<f64>,
+    /// UDP: the same over datagrams. Latency: over round trips.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ns_per_packet: Option<f64>,
+    /// Processor cycles of the threads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cycles: Option<u64>,
+    /// Instructions that they retired.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instructions: Option<u64>,
+    /// Why cycles and instructions are not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uncounted_because: Option<String>,
+    /// Where the time of the whole machine went meanwhile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachineTime>,
+    /// The machine's processors one by one, up to 64 of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub processors: Vec<ProcessorTime>,
+    /// The threads one by one, up to 64 of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub threads: Vec<ThreadCost>,
 }
 
 /// One direction of a run.
@@ -167,6 +327,9 @@ pub struct Stream {
     /// Its figures.
     #[serde(flatten)]
     pub summary: Summary,
+    /// The first byte that differs from what was sent (`--verify`); absent when none does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mismatch: Option<Mismatch>,
     /// Its sending socket (the asking one for round trips).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sender: Option<Socket>,
@@ -195,12 +358,65 @@ pub struct Socket {
     /// Datagrams that this socket's full receive buffer refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receive_queue_drops: Option<u64>,
-    /// UDP: datagrams that one send call took at most (UDP GSO); absent: one.
+    /// UDP: datagrams of a paced flow that were never handed over, because the socket had no room
+    /// while their time passed, since counting began; the receiver finds their numbers missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub send_refused: Option<u64>,
+    /// UDP: sends that were told that nobody has the far port; absent: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refusals: Option<u64>,
+    /// UDP: datagrams that one send call took at most (UDP GSO, or a batch); absent: one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub datagrams_per_call: Option<u32>,
+    /// The interface's receive queue that its packets came from (SO_INCOMING_NAPI_ID); absent where
+    /// the kernel does not tell, as on loopback and plain veth.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub napi_id: Option<u32>,
+    /// Sends with MSG_ZEROCOPY (`--offload zerocopy`); absent: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zero_copy: Option<ZeroCopy>,
     /// The kernel's view of the connection at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tcp: Option<TcpState>,
+}
+
+/// Where received content differs from what was sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Mismatch {
+    /// Position of the first byte that differs: in the stream, or in its datagram. What differs in
+    /// the 16 bytes of a datagram's header shows in the first bytes behind it.
+    pub offset: u64,
+    /// UDP: the number that the datagram carries; absent for those too small to have one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub datagram: Option<u64>,
+    /// What had to be there from that position on, up to 16 bytes in hexadecimal.
+    pub expected: String,
+    /// What was there; empty when the datagram had ended.
+    pub found: String,
+}
+
+/// What verifying costs at one end, as measured on its processor after the run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Verification {
+    /// Which end.
+    pub role: Role,
+    /// Sender: time to write 1024 bytes of content, in nanoseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fill_ns_per_kib: Option<f64>,
+    /// Receiver: time to compare 1024 bytes, in nanoseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub check_ns_per_kib: Option<f64>,
+}
+
+/// What became of sends with MSG_ZEROCOPY.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ZeroCopy {
+    /// Calls that the kernel took.
+    pub sends: u64,
+    /// Of these it copied so many after all.
+    pub copied: u64,
+    /// Of so many it did not tell until the end.
+    pub untold: u64,
 }
 
 /// What TCP_INFO told.
@@ -222,6 +438,9 @@ pub struct TcpState {
     /// Least round-trip time of the recent past; absent before Linux 4.9.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_rtt_ns: Option<u64>,
+    /// Window that the receiver offered at the end (Linux 5.4).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub send_window_bytes: Option<u64>,
     /// Rate of the latest deliveries; absent before Linux 4.9.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delivery_rate_bps: Option<u64>,
@@ -234,6 +453,24 @@ pub struct TcpState {
     /// Of that, limited by the send buffer (the kernel misses most of it: docs/METHOD.md).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub send_buffer_limited_ns: Option<u64>,
+    /// Bytes sent again since the connection began (Linux 4.19).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retransmitted_bytes: Option<u64>,
+    /// Segments that arrived twice, as the receiver said (DSACK, Linux 4.19).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spurious_retransmits: Option<u64>,
+    /// Times the sender found segments reordered (Linux 4.19).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reordering_seen: Option<u64>,
+    /// Retransmission time-outs (Linux 6.7).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeouts: Option<u64>,
+    /// Segments that arrived with a congestion mark (ECN, Linux 4.18).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub marked: Option<u64>,
+    /// Whether both ends agreed on ECN.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ecn: Option<bool>,
 }
 
 /// One slice of the series.
@@ -264,7 +501,7 @@ pub struct Interval {
     /// Payload bytes that the sender handed over meanwhile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_sent: Option<u64>,
-    /// UDP: datagrams that the sender handed over meanwhile.
+    /// UDP: datagrams that got a number meanwhile, as in the summary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packets_sent: Option<u64>,
     /// UDP: numbers found missing meanwhile; a late datagram is missed first and found later.
@@ -283,6 +520,18 @@ pub struct Interval {
     /// Latency: the distribution within the interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rtt_ns: Option<Quantiles>,
+    /// TCP: what the sender's kernel told of its connections.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp: Option<TcpInterval>,
+    /// How the sender's threads spent it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sender_threads: Option<ThreadShares>,
+    /// How the receiver's threads spent it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receiver_threads: Option<ThreadShares>,
+    /// The flows one by one, where there are 2 to 64 in the direction.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub streams: Vec<StreamInterval>,
 }
 
 /// The end of a direction that counted.
@@ -303,10 +552,94 @@ pub struct Loss {
     /// `sender-socket`, `qdisc`, `interface-tx`, `interface-rx`, `softnet-backlog`, `reassembly`,
     /// `udp-receive-queue` or `path`.
     pub place: String,
-    /// How many.
+    /// How many; of one place and all its counters, never more than were lost in all.
     pub packets: u64,
-    /// Whether the counter is this run's alone; otherwise the number is an upper bound.
+    /// Whether nothing else can be true. Otherwise the number is an upper bound, of `path` a lower
+    /// one, unless the two fields below say more.
     pub exact: bool,
+    /// Not exact: the least that it can be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_least: Option<u64>,
+    /// Not exact: the most that it can be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_most: Option<u64>,
+}
+
+/// One of the kernel's counters around a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PlaceCounter {
+    /// `client`, `server`, or the name of a host or switch of the lab that the run was in.
+    pub host: String,
+    /// The interface; absent for what a host counts as a whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    /// What is counted: docs/METHOD.md#where-packets-were-lost lists the names.
+    pub counter: String,
+    /// Before the first payload.
+    pub before: u64,
+    /// When the run was over.
+    pub after: u64,
+}
+
+impl PlaceCounter {
+    /// What was added meanwhile; none when it was set back.
+    #[must_use]
+    pub fn added(&self) -> u64 {
+        self.after.saturating_sub(self.before)
+    }
+}
+
+/// One part of a round trip, between two stamps of the same trip.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Stage {
+    /// `client-send-call`, `client-qdisc`, `path-there`, `server-receive`, `server-application`,
+    /// `server-send-call`, `server-qdisc`, `path-back`, `client-receive`; as parts of the two
+    /// `…-receive` there are `…-softirq`, `…-wake-up`, `…-receive-call` (docs/METHOD.md#stages).
+    pub stage: String,
+    /// Median.
+    pub p50_ns: u64,
+    /// 90th percentile.
+    pub p90_ns: u64,
+    /// 99th percentile.
+    pub p99_ns: u64,
+    /// Arithmetic mean.
+    pub mean_ns: f64,
+    /// Which clock gave its stamps: `software` (the kernel's and ours) or `hardware` (at least one is
+    /// the device's).
+    pub stamps: String,
+    /// How far both of its ends may be off against each other when they were read by different clocks:
+    /// on two hosts, or one of them by a device; absent where one clock gave both.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clock_error_ns: Option<u64>,
+    /// What it consists of, found in a pass of its own that takes longer: parts tell how a stage
+    /// divides, and do not add up to it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Stage>,
+}
+
+/// The pass of round trips in which the stages were found, beside the one that gave the figures.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct StagePass {
+    /// Round trips of which every stamp is known.
+    pub round_trips: u64,
+    /// Those that lack one, and are left out.
+    pub left_out: u64,
+    /// Round-trip times of this pass.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rtt_ns: Option<Quantiles>,
+    /// The medians of all stages added up.
+    pub sum_of_medians_ns: u64,
+    /// What asking for the stamps cost: the median of this pass less that of the pass without.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asking_ns: Option<i64>,
+    /// What watching the scheduler cost, in the pass that found the parts of stages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub watching_ns: Option<i64>,
+    /// What could not be told apart, and why; for people.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// Something that speaks against a figure.

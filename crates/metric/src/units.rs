@@ -38,8 +38,14 @@ pub enum UnitError {
 }
 
 /// Splits `12.5G` into the number and its suffix.
-fn split(text: &str) -> Result<(f64, &str), UnitError> {
+fn split<'a>(text: &'a str, what: &'static str) -> Result<(f64, &'a str), UnitError> {
     let text = text.trim();
+    if (text.strip_prefix('-')).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) {
+        return Err(UnitError::OutOfRange {
+            text: text.to_owned(),
+            what,
+        });
+    }
     let end = text
         .find(|c: char| !(c.is_ascii_digit() || c == '.'))
         .unwrap_or(text.len());
@@ -72,7 +78,7 @@ impl FromStr for BitRate {
     type Err = UnitError;
 
     fn from_str(text: &str) -> Result<Self, UnitError> {
-        let (number, suffix) = split(text)?;
+        let (number, suffix) = split(text, "rate")?;
         let unit = suffix
             .trim_end_matches("bit/s")
             .trim_end_matches("bps")
@@ -109,7 +115,7 @@ impl FromStr for ByteSize {
     type Err = UnitError;
 
     fn from_str(text: &str) -> Result<Self, UnitError> {
-        let (number, suffix) = split(text)?;
+        let (number, suffix) = split(text, "size")?;
         let unit = suffix.trim_end_matches('B').trim_end_matches('i');
         let factor = match unit {
             "" => 1.0,
@@ -140,7 +146,7 @@ impl fmt::Display for ByteSize {
 /// # Errors
 /// [`UnitError`] for what is not a number with one of these suffixes.
 pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
-    let (number, suffix) = split(text)?;
+    let (number, suffix) = split(text, "duration")?;
     let factor = match suffix {
         "" | "s" => 1e9,
         "ms" => 1e6,
@@ -164,7 +170,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
 /// # Errors
 /// [`UnitError`] for what is not a whole number with one of these suffixes.
 pub fn parse_count(text: &str) -> Result<u64, UnitError> {
-    let (number, suffix) = split(text)?;
+    let (number, suffix) = split(text, "count")?;
     let factor = match suffix {
         "" => 1.0,
         "k" | "K" => 1e3,
@@ -186,7 +192,7 @@ pub fn parse_count(text: &str) -> Result<u64, UnitError> {
 /// # Errors
 /// [`UnitError`] for what is not a number with or without `%`.
 pub fn parse_fraction(text: &str) -> Result<f64, UnitError> {
-    let (number, suffix) = split(text)?;
+    let (number, suffix) = split(text, "share")?;
     match suffix {
         "" => Ok(number),
         "%" => Ok(number / 100.0),
@@ -249,6 +255,10 @@ pub fn format_bytes(bytes: u64) -> String {
 /// `48.3 us`, `1.20 ms`; three significant digits, ASCII only.
 #[must_use]
 pub fn format_nanos(nanoseconds: f64) -> String {
+    if nanoseconds == 0.0 {
+        // Nothing has no digits.
+        return "0 ns".to_owned();
+    }
     let (value, unit) = match nanoseconds {
         v if v >= 999.5e6 => (v / 1e9, "s"),
         v if v >= 999.5e3 => (v / 1e6, "ms"),
@@ -256,6 +266,43 @@ pub fn format_nanos(nanoseconds: f64) -> String {
         v => (v, "ns"),
     };
     format!("{} {unit}", three_digits(value))
+}
+
+/// A duration as options take it, exactly: `100us`, `1500us`, `2s`.
+#[must_use]
+pub fn written_duration(nanoseconds: u64) -> String {
+    let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
+    let whole = units
+        .iter()
+        .find(|(unit, _)| nanoseconds.is_multiple_of(*unit));
+    match whole {
+        Some((unit, name)) => format!("{}{name}", nanoseconds / unit),
+        None => format!("{nanoseconds}ns"),
+    }
+}
+
+/// A bit rate as options take it, exactly: `1G`, `1500M`, `999`.
+#[must_use]
+pub fn written_rate(bits_per_second: u64) -> String {
+    let units = [(1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")];
+    let whole = units
+        .iter()
+        .find(|(unit, _)| bits_per_second > 0 && bits_per_second.is_multiple_of(*unit));
+    match whole {
+        Some((unit, name)) => format!("{}{name}", bits_per_second / unit),
+        None => bits_per_second.to_string(),
+    }
+}
+
+/// A share as options take it, exactly: `0.1%`, or the number itself where a percentage would not read
+/// back as the same.
+#[must_use]
+pub fn written_share(share: f64) -> String {
+    let percent = format!("{}%", (share * 1e10).round() / 1e8);
+    match parse_fraction(&percent) {
+        Ok(read) if read == share => percent,
+        _ => share.to_string(),
+    }
 }
 
 /// `1,234,567`.
@@ -297,6 +344,35 @@ pub fn format_share(fraction: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durations_are_written_as_they_are_read() {
+        for (nanoseconds, text) in [
+            (100_000, "100us"),
+            (1_500_000, "1500us"),
+            (2_000_000_000, "2s"),
+            (250_000_000, "250ms"),
+            (123, "123ns"),
+        ] {
+            assert_eq!(written_duration(nanoseconds), text);
+            let read = parse_duration(text).unwrap();
+            assert_eq!(read.as_nanos(), u128::from(nanoseconds), "{text}");
+        }
+        assert_eq!(format_nanos(0.0), "0 ns");
+        assert_eq!(written_duration(0), "0s");
+    }
+
+    #[test]
+    fn what_is_negative_is_told_as_that() {
+        let said = "-5".parse::<BitRate>().unwrap_err().to_string();
+        assert_eq!(said, "`-5` is out of range for a rate");
+        let said = "-64K".parse::<ByteSize>().unwrap_err().to_string();
+        assert_eq!(said, "`-64K` is out of range for a size");
+        assert!(matches!(
+            "-x".parse::<ByteSize>(),
+            Err(UnitError::NoNumber { .. })
+        ));
+    }
     use proptest::prelude::*;
 
     #[test]

@@ -1,0 +1,321 @@
+//! Where a series of runs changed its level: change points without a model of the noise.
+//!
+//! Method: PELT (Killick, Fearnhead, Eckley 2012) with the sum of absolute deviations from the median
+//! as the cost of a stretch. Absolute deviations keep a single outlier from looking like a stretch of
+//! its own, which squared ones do not; adding a boundary never makes that cost larger, which is all that
+//! PELT's pruning asks for.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::statistics::{Estimate, estimate, median};
+
+/// Shortest stretch that counts as a level: of two runs that differ nobody can say which is the odd one.
+pub const SHORTEST: usize = 3;
+
+/// What a boundary costs, in mean absolute deviations of the noise times the logarithm of the number of
+/// runs. At 3, noise alone makes a boundary in fewer than one of twenty series (see the test).
+const PENALTY: f64 = 3.0;
+
+/// Mean absolute deviation of normal noise over its standard deviation: the square root of 2/pi.
+const MEAN_OVER_SIGMA: f64 = 0.797_884_560_802_865_4;
+
+/// Standard deviation of normal noise over the median of its absolute deviations.
+const SIGMA_OVER_MEDIAN: f64 = 1.482_602_218_505_602;
+
+/// A change smaller than this share of the level is none, however even the series is otherwise.
+const SMALLEST_SHARE: f64 = 0.005;
+
+/// Runs in a row that are alike.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Level {
+    /// Index of its first run.
+    pub from: usize,
+    /// Index after its last run.
+    pub to: usize,
+    /// Its median, with the interval.
+    pub figure: Estimate,
+    /// Its median over that of the level before; absent for the first one, and where that was zero.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<f64>,
+}
+
+/// Divides a series, in its order, into levels; one level where nothing changed.
+///
+/// Values that are no finite numbers must be kept out by the caller. An empty series has no level.
+#[must_use]
+pub fn levels(values: &[f64]) -> Vec<Level> {
+    let mut levels: Vec<Level> = Vec::new();
+    let mut from = 0;
+    for to in boundaries(values).into_iter().chain([values.len()]) {
+        let Some(figure) = estimate(&values[from..to]) else {
+            break;
+        };
+        let before = levels.last().map(|level| level.figure.median);
+        let ratio = before.filter(|before| *before != 0.0);
+        levels.push(Level {
+            from,
+            to,
+            figure,
+            ratio: ratio.map(|before| figure.median / before),
+        });
+        from = to;
+    }
+    levels
+}
+
+/// Indices at which a new level begins, ascending.
+fn boundaries(values: &[f64]) -> Vec<usize> {
+    let n = values.len();
+    if n < 2 * SHORTEST {
+        return Vec::new();
+    }
+    let penalty = PENALTY * (n as f64).ln() * MEAN_OVER_SIGMA * sigma(values);
+    // best[t]: the least cost of the first t values; came[t]: where their last stretch begins.
+    let mut best = vec![f64::INFINITY; n + 1];
+    let mut came = vec![0; n + 1];
+    best[0] = -penalty;
+    let mut open: Vec<Start> = Vec::new();
+    for t in 1..=n {
+        // A stretch may begin where the values before it can be divided.
+        if best[t - 1].is_finite() {
+            open.push(Start::at(t - 1));
+        }
+        for start in &mut open {
+            start.spread.add(values[t - 1]);
+            if t - start.from >= SHORTEST {
+                let cost = best[start.from] + start.spread.cost() + penalty;
+                if cost < best[t] {
+                    (best[t], came[t]) = (cost, start.from);
+                }
+            }
+        }
+        // PELT: a start that is worse than beginning here stays worse, but only for stretches that
+        // are long enough to begin here.
+        open.retain_mut(|start| {
+            if start.worse_at.is_none() && best[start.from] + start.spread.cost() >= best[t] {
+                start.worse_at = Some(t);
+            }
+            start
+                .worse_at
+                .is_none_or(|worse_at| t - worse_at < SHORTEST)
+        });
+    }
+    let mut found = Vec::new();
+    let mut end = n;
+    while end > 0 && came[end] > 0 {
+        end = came[end];
+        found.push(end);
+    }
+    found.reverse();
+    found
+}
+
+/// The noise from one run to the next: a change of level is in one difference only, so it does not count.
+fn sigma(values: &[f64]) -> f64 {
+    let steps: Vec<f64> = values
+        .windows(2)
+        .map(|two| (two[1] - two[0]).abs())
+        .collect();
+    let noise = median(&steps).unwrap_or(0.0) * SIGMA_OVER_MEDIAN / std::f64::consts::SQRT_2;
+    let level = median(values).unwrap_or(0.0).abs();
+    let smallest = (level * SMALLEST_SHARE).max(f64::MIN_POSITIVE);
+    noise.max(smallest)
+}
+
+/// Where a stretch may begin.
+struct Start {
+    from: usize,
+    spread: Spread,
+    /// Since when another start is at least as good.
+    worse_at: Option<usize>,
+}
+
+impl Start {
+    fn at(from: usize) -> Self {
+        Self {
+            from,
+            spread: Spread::default(),
+            worse_at: None,
+        }
+    }
+}
+
+/// A number that can be ordered, for the heaps.
+#[derive(Clone, Copy, PartialEq)]
+struct Value(f64);
+
+impl Eq for Value {}
+
+impl PartialOrd for Value {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Value {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+/// Values that come one by one, and the sum of their absolute deviations from their median.
+#[derive(Default)]
+struct Spread {
+    low: BinaryHeap<Value>,
+    high: BinaryHeap<Reverse<Value>>,
+    low_sum: f64,
+    high_sum: f64,
+}
+
+impl Spread {
+    fn add(&mut self, value: f64) {
+        if self.low.peek().is_none_or(|top| value <= top.0) {
+            self.low.push(Value(value));
+            self.low_sum += value;
+        } else {
+            self.high.push(Reverse(Value(value)));
+            self.high_sum += value;
+        }
+        if self.low.len() > self.high.len() + 1 {
+            if let Some(Value(moved)) = self.low.pop() {
+                self.low_sum -= moved;
+                self.high.push(Reverse(Value(moved)));
+                self.high_sum += moved;
+            }
+        } else if self.high.len() > self.low.len()
+            && let Some(Reverse(Value(moved))) = self.high.pop()
+        {
+            self.high_sum -= moved;
+            self.low.push(Value(moved));
+            self.low_sum += moved;
+        }
+    }
+
+    fn cost(&self) -> f64 {
+        let middle = self.low.peek().map_or(0.0, |top| top.0);
+        let below = middle * self.low.len() as f64 - self.low_sum;
+        let above = self.high_sum - middle * self.high.len() as f64;
+        (below + above).max(0.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn noise(random: &mut fastrand::Rng) -> f64 {
+        // Sum of twelve uniforms: normal enough, standard deviation 1.
+        (0..12).map(|_| random.f64()).sum::<f64>() - 6.0
+    }
+
+    fn starts(values: &[f64]) -> Vec<usize> {
+        levels(values).iter().map(|level| level.from).collect()
+    }
+
+    #[test]
+    fn steps_are_found_where_they_are() {
+        let mut random = fastrand::Rng::with_seed(3);
+        for (levels, want) in [
+            (&[(100.0, 20)][..], &[0][..]),
+            (&[(100.0, 20), (120.0, 20)][..], &[0, 20][..]),
+            (&[(100.0, 8), (70.0, 5), (100.0, 9)][..], &[0, 8, 13][..]),
+            (&[(100.0, 3), (200.0, 3)][..], &[0, 3][..]),
+        ] {
+            let values: Vec<f64> = levels
+                .iter()
+                .flat_map(|&(level, count)| std::iter::repeat_n(level, count))
+                .map(|level| level + 2.0 * noise(&mut random))
+                .collect();
+            assert_eq!(starts(&values), want, "{levels:?}: {values:?}");
+        }
+    }
+
+    #[test]
+    fn one_outlier_is_no_level() {
+        let mut random = fastrand::Rng::with_seed(5);
+        let mut values: Vec<f64> = (0..30).map(|_| 100.0 + noise(&mut random)).collect();
+        values[14] = 900.0;
+        values[29] = 0.0;
+        assert_eq!(starts(&values), [0]);
+    }
+
+    #[test]
+    fn noise_alone_rarely_makes_a_level() {
+        let mut random = fastrand::Rng::with_seed(11);
+        for length in [6, 12, 40, 200] {
+            let wrong = (0..200)
+                .filter(|_| {
+                    let values: Vec<f64> = (0..length)
+                        .map(|_| 1000.0 + 30.0 * noise(&mut random))
+                        .collect();
+                    !boundaries(&values).is_empty()
+                })
+                .count();
+            assert!(wrong <= 10, "{wrong} of 200 series of {length}");
+        }
+    }
+
+    #[test]
+    fn an_even_series_has_one_level_and_a_small_drift_of_it_none() {
+        assert_eq!(starts(&[5.0; 40]), [0]);
+        let mut values = vec![1000.0; 20];
+        values.extend([1001.0; 20]);
+        assert_eq!(starts(&values), [0]);
+        let last = values.len() - 20;
+        values[last..].fill(1100.0);
+        let found = levels(&values);
+        assert_eq!((found.len(), found[1].to), (2, 40));
+        assert_eq!(found[1].ratio, Some(1.1));
+    }
+
+    #[test]
+    fn few_runs_are_one_level() {
+        assert!(levels(&[]).is_empty());
+        assert_eq!(starts(&[1.0, 100.0, 1.0, 100.0]), [0]);
+    }
+
+    /// The same without pruning and without heaps.
+    fn plain(values: &[f64]) -> f64 {
+        let n = values.len();
+        let penalty = PENALTY * (n as f64).ln() * MEAN_OVER_SIGMA * sigma(values);
+        let mut best = vec![f64::INFINITY; n + 1];
+        best[0] = -penalty;
+        for t in 1..=n {
+            for s in 0..=t.saturating_sub(SHORTEST) {
+                if t - s < SHORTEST || !best[s].is_finite() {
+                    continue;
+                }
+                best[t] = best[t].min(best[s] + penalty + deviations(&values[s..t]));
+            }
+        }
+        best[n]
+    }
+
+    fn deviations(values: &[f64]) -> f64 {
+        let middle = median(values).unwrap();
+        values.iter().map(|value| (value - middle).abs()).sum()
+    }
+
+    proptest! {
+        #[test]
+        fn levels_cover_the_series_and_cost_as_little_as_can_be(
+            values in prop::collection::vec(0.0f64..100.0, 6..40)
+        ) {
+            let found = boundaries(&values);
+            let penalty = PENALTY * (values.len() as f64).ln() * MEAN_OVER_SIGMA * sigma(&values);
+            let mut cost = penalty * found.len() as f64;
+            let mut from = 0;
+            for to in found.into_iter().chain([values.len()]) {
+                prop_assert!(to - from >= SHORTEST);
+                cost += deviations(&values[from..to]);
+                from = to;
+            }
+            prop_assert!((cost - plain(&values)).abs() < 1e-6 * (1.0 + cost.abs()));
+        }
+    }
+}

@@ -1,0 +1,429 @@
+//! Two sides of one figure, and whether they differ: what `compare` finds.
+//!
+//! Pairs are judged by the signed ranks of their logarithmic ratios, samples without pairs by the ranks of
+//! all values. Everything here is arithmetic on numbers that were measured elsewhere.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::power::pairs_needed;
+use crate::rank::{centre, mann_whitney, shift, signed_rank, spread};
+use crate::statistics::{Estimate, estimate, interval_of};
+
+/// Chance that two sides that do not differ are called different.
+///
+/// All looks at the growing list of pairs together have it, so that of 100 comparisons of a thing with
+/// itself at least 95 end well: with 2 in 100 expected, more than 5 come once in 65 such hundreds.
+pub const SIGNIFICANCE: f64 = 0.02;
+
+/// The part of it that the first look has, after [`FIRST_LOOK`] pairs: all of them on one side (2 in 256).
+pub const FIRST_SIGNIFICANCE: f64 = 0.008;
+
+/// The part that the last look has.
+pub const LAST_SIGNIFICANCE: f64 = SIGNIFICANCE - FIRST_SIGNIFICANCE;
+
+/// Chance that a difference of the size asked for is found with the number of pairs that is asked for,
+/// when noise is normal. Wild runs that the first pairs did not show take some of it away: with one run
+/// in twenty 30 % low, 95 of 100 are left.
+pub const POWER: f64 = 0.995;
+
+/// Pairs before the first look: the fewest that can be significant at all.
+pub const FIRST_LOOK: usize = 8;
+
+/// Share of repeats whose interval would hold the true ratio.
+pub const CONFIDENCE: f64 = 1.0 - SIGNIFICANCE;
+
+/// Which way a figure is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Better {
+    /// As rates are.
+    Higher,
+    /// As times and losses are.
+    Lower,
+}
+
+impl std::str::FromStr for Better {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "higher" => Ok(Self::Higher),
+            "lower" => Ok(Self::Lower),
+            _ => Err(format!("`{text}` is neither higher nor lower")),
+        }
+    }
+}
+
+/// How a comparison came out, told of B.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// B is better than A.
+    Faster,
+    /// B is worse than A.
+    Slower,
+    /// They do not differ by as much as was asked for.
+    NoDifference,
+    /// Too few pairs, or too much noise, to tell.
+    Undecided,
+}
+
+/// Which test gave the p-value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Test {
+    /// Wilcoxon's, of pairs that were measured in turn.
+    SignedRank,
+    /// Mann and Whitney's, of two independent samples.
+    MannWhitney,
+}
+
+/// One of the two sides.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Side {
+    /// What it is: its options, command, or the name of its record.
+    pub label: String,
+    /// Median and interval of its runs; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<Estimate>,
+    /// Ids of its records.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub records: Vec<String>,
+}
+
+/// Both sides, measured one right after the other.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Pair {
+    /// The figure of A.
+    pub a: f64,
+    /// The figure of B.
+    pub b: f64,
+    /// Whether B was measured first.
+    pub b_first: bool,
+    /// Time of a cache line between two processors and back, before the pair and after it, in ns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line_rtt_ns: Option<[f64; 2]>,
+    /// Why it does not count: `machine-state` (the processors moved between its halves).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dropped: Option<String>,
+}
+
+/// What `compare` found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Comparison {
+    /// The figure, by the name that `--figure` knows, or the expression that found it.
+    pub figure: String,
+    /// Which way it is better.
+    pub better: Better,
+    /// The side that was there before.
+    pub a: Side,
+    /// The side that is judged.
+    pub b: Side,
+    /// The pairs in their order; empty where the sides were measured apart.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pairs: Vec<Pair>,
+    /// Which test was used.
+    pub test: Test,
+    /// B over A, with the interval of [`CONFIDENCE`]; absent where a side has no figure above zero.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<Estimate>,
+    /// Share of repeats whose interval would hold the true ratio.
+    pub confidence: f64,
+    /// Chance of ranks as uneven as these if the sides did not differ.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p_value: Option<f64>,
+    /// Below which p-value the sides are called different.
+    pub significance: f64,
+    /// Relative difference that is worth knowing.
+    pub effect: f64,
+    /// Pairs (runs of each side, where they were measured apart) that find such a difference in
+    /// [`POWER`] of all cases, with the noise that was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pairs_needed: Option<u64>,
+    /// No difference is larger than this, as a share, as far as the interval tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub largest_difference: Option<f64>,
+    /// How it came out for B.
+    pub verdict: Verdict,
+    /// Whether B lost as much as is worth knowing: `slower`, and the interval reaches a loss of `effect`.
+    pub regression: bool,
+    /// The seed of the random order; absent where there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+}
+
+/// What can be said of the pairs so far.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Look {
+    /// B over A.
+    pub ratio: f64,
+    /// Of Wilcoxon's test.
+    pub p_value: f64,
+    /// Pairs that the effect asked for takes; `None`: more than a million.
+    pub needed: Option<u64>,
+}
+
+/// Logarithms of B over A; pairs that do not count, or without two figures above zero, are left out.
+#[must_use]
+pub fn logs(pairs: &[Pair]) -> Vec<f64> {
+    pairs
+        .iter()
+        .filter(|pair| pair.dropped.is_none() && pair.a > 0.0 && pair.b > 0.0)
+        .map(|pair| (pair.b / pair.a).ln())
+        .collect()
+}
+
+/// Looks at logarithmic ratios of pairs; `None` below four of them.
+#[must_use]
+pub fn look(logs: &[f64], effect: f64) -> Option<Look> {
+    let spread = spread(logs)?;
+    Some(Look {
+        ratio: centre(logs)?.exp(),
+        p_value: signed_rank(logs)?,
+        needed: pairs_needed(spread, effect.ln_1p(), LAST_SIGNIFICANCE, POWER),
+    })
+}
+
+/// What judging needs besides the values.
+#[derive(Clone, Debug)]
+pub struct Question {
+    /// Name of the figure.
+    pub figure: String,
+    /// Which way it is better.
+    pub better: Better,
+    /// Relative difference that is worth knowing.
+    pub effect: f64,
+    /// Below which p-value the sides are called different.
+    pub significance: f64,
+}
+
+/// Judges pairs that were measured in turn.
+#[must_use]
+pub fn of_pairs(question: &Question, sides: [Side; 2], pairs: Vec<Pair>) -> Comparison {
+    let logs = logs(&pairs);
+    let counted = || pairs.iter().filter(|pair| pair.dropped.is_none());
+    let values = [
+        counted().map(|pair| pair.a).collect::<Vec<_>>(),
+        counted().map(|pair| pair.b).collect(),
+    ];
+    let seen = Seen {
+        test: Test::SignedRank,
+        ratio: interval_of(&[&logs], CONFIDENCE, |samples| centre(&samples[0])),
+        p_value: signed_rank(&logs),
+        needed: look(&logs, question.effect).and_then(|look| look.needed),
+        runs: logs.len(),
+    };
+    judged(question, sides, &values, pairs, seen)
+}
+
+/// Judges two samples that were measured apart.
+#[must_use]
+pub fn of_samples(question: &Question, sides: [Side; 2], a: &[f64], b: &[f64]) -> Comparison {
+    let log = |values: &[f64]| -> Vec<f64> {
+        (values
+            .iter()
+            .filter(|value| **value > 0.0)
+            .map(|value| value.ln()))
+        .collect()
+    };
+    let (log_a, log_b) = (log(a), log(b));
+    let fewer = log_a.len().min(log_b.len());
+    let ratio = interval_of(&[&log_a, &log_b], CONFIDENCE, |samples| {
+        shift(&samples[0], &samples[1])
+    });
+    let spreads = spread(&log_a).zip(spread(&log_b));
+    let seen = Seen {
+        test: Test::MannWhitney,
+        ratio,
+        p_value: mann_whitney(a, b),
+        needed: spreads.and_then(|(a, b)| {
+            let effect = question.effect.ln_1p();
+            pairs_needed(a.hypot(b), effect, question.significance, POWER)
+        }),
+        runs: fewer,
+    };
+    judged(question, sides, &[a.to_vec(), b.to_vec()], Vec::new(), seen)
+}
+
+struct Seen {
+    test: Test,
+    /// Of logarithms.
+    ratio: Option<Estimate>,
+    p_value: Option<f64>,
+    needed: Option<u64>,
+    runs: usize,
+}
+
+fn judged(
+    question: &Question,
+    sides: [Side; 2],
+    values: &[Vec<f64>; 2],
+    pairs: Vec<Pair>,
+    seen: Seen,
+) -> Comparison {
+    let [a, b] = sides;
+    let ratio = seen.ratio.map(|logs| Estimate {
+        median: logs.median.exp(),
+        low: logs.low.exp(),
+        high: logs.high.exp(),
+        runs: logs.runs,
+    });
+    let largest = ratio.map(|ratio| (ratio.high - 1.0).max(1.0 - ratio.low).max(0.0));
+    let differs = seen.p_value.is_some_and(|p| p <= question.significance);
+    let enough = seen.runs >= FIRST_LOOK
+        && (seen.needed.is_some_and(|needed| seen.runs as u64 >= needed)
+            || largest.is_some_and(|largest| largest <= question.effect));
+    let gain = ratio.map(|ratio| match question.better {
+        Better::Higher => ratio.median - 1.0,
+        Better::Lower => 1.0 - ratio.median,
+    });
+    let verdict = match gain {
+        Some(gain) if differs && gain > 0.0 => Verdict::Faster,
+        Some(gain) if differs && gain < 0.0 => Verdict::Slower,
+        Some(_) if enough => Verdict::NoDifference,
+        _ => Verdict::Undecided,
+    };
+    let worst = ratio.map(|ratio| match question.better {
+        Better::Higher => 1.0 - ratio.low,
+        Better::Lower => ratio.high - 1.0,
+    });
+    Comparison {
+        figure: question.figure.clone(),
+        better: question.better,
+        a: Side {
+            value: estimate(&values[0]),
+            ..a
+        },
+        b: Side {
+            value: estimate(&values[1]),
+            ..b
+        },
+        pairs,
+        test: seen.test,
+        ratio,
+        confidence: CONFIDENCE,
+        p_value: seen.p_value,
+        significance: question.significance,
+        effect: question.effect,
+        pairs_needed: seen.needed,
+        largest_difference: largest,
+        verdict,
+        regression: verdict == Verdict::Slower
+            && worst.is_some_and(|worst| worst >= question.effect),
+        seed: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn side(label: &str) -> Side {
+        Side {
+            label: label.to_owned(),
+            value: None,
+            records: Vec::new(),
+        }
+    }
+
+    fn question(better: Better, effect: f64) -> Question {
+        Question {
+            figure: "goodput".to_owned(),
+            better,
+            effect,
+            significance: SIGNIFICANCE,
+        }
+    }
+
+    fn pairs(ratio: f64, noise: f64, count: usize, seed: u64) -> Vec<Pair> {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut value = |middle: f64| middle * (1.0 + noise * (random.f64() - 0.5));
+        (0..count)
+            .map(|number| Pair {
+                a: value(100.0),
+                b: value(100.0 * ratio),
+                b_first: number % 2 == 1,
+                line_rtt_ns: None,
+                dropped: None,
+            })
+            .collect()
+    }
+
+    fn judge(better: Better, effect: f64, pairs: Vec<Pair>) -> Comparison {
+        of_pairs(&question(better, effect), [side("a"), side("b")], pairs)
+    }
+
+    #[test]
+    fn verdicts_follow_the_direction_and_the_size() {
+        for (ratio, better, effect, verdict, regression) in [
+            (1.10, Better::Higher, 0.05, Verdict::Faster, false),
+            (1.10, Better::Lower, 0.05, Verdict::Slower, true),
+            (0.90, Better::Higher, 0.05, Verdict::Slower, true),
+            (0.90, Better::Lower, 0.05, Verdict::Faster, false),
+            // Told apart, and too small to matter.
+            (0.98, Better::Higher, 0.05, Verdict::Slower, false),
+            (1.00, Better::Higher, 0.05, Verdict::NoDifference, false),
+        ] {
+            let found = judge(better, effect, pairs(ratio, 0.02, 12, 5));
+            let what = format!("{ratio} {better:?}: {found:#?}");
+            assert_eq!(found.verdict, verdict, "{what}");
+            assert_eq!(found.regression, regression, "{what}");
+            let seen = found.ratio.unwrap();
+            assert!((seen.median / ratio - 1.0).abs() < 0.02, "{what}");
+            assert!(
+                seen.low <= seen.median && seen.median <= seen.high,
+                "{what}"
+            );
+        }
+    }
+
+    #[test]
+    fn noise_and_few_pairs_leave_it_undecided() {
+        let noisy = judge(Better::Higher, 0.05, pairs(1.0, 0.6, 10, 9));
+        assert_eq!(noisy.verdict, Verdict::Undecided, "{noisy:#?}");
+        assert!(noisy.pairs_needed.unwrap() > 10);
+        assert!(noisy.largest_difference.unwrap() > 0.05);
+        let few = judge(Better::Higher, 0.05, pairs(2.0, 0.01, 3, 9));
+        assert_eq!(few.verdict, Verdict::Undecided);
+        let none = judge(Better::Higher, 0.05, Vec::new());
+        assert_eq!((none.verdict, none.p_value), (Verdict::Undecided, None));
+    }
+
+    #[test]
+    fn a_pair_that_does_not_count_moves_nothing() {
+        let mut with = pairs(1.1, 0.02, 12, 5);
+        let without = judge(Better::Higher, 0.05, with.clone());
+        with.push(Pair {
+            a: 1.0,
+            b: 1e9,
+            b_first: false,
+            line_rtt_ns: Some([110.0, 500.0]),
+            dropped: Some("machine-state".to_owned()),
+        });
+        let with = judge(Better::Higher, 0.05, with);
+        assert_eq!(with.ratio, without.ratio);
+        assert_eq!(with.b.value, without.b.value);
+    }
+
+    #[test]
+    fn samples_that_were_measured_apart() {
+        let apart = |ratio: f64, count| {
+            let pairs = pairs(ratio, 0.03, count, 4);
+            let a: Vec<f64> = pairs.iter().map(|pair| pair.a).collect();
+            let b: Vec<f64> = pairs.iter().map(|pair| pair.b).collect();
+            of_samples(
+                &question(Better::Lower, 0.05),
+                [side("a"), side("b")],
+                &a,
+                &b,
+            )
+        };
+        let slower = apart(1.1, 10);
+        assert_eq!(slower.test, Test::MannWhitney);
+        assert_eq!(slower.verdict, Verdict::Slower, "{slower:#?}");
+        assert!(slower.regression);
+        assert_eq!(apart(1.0, 12).verdict, Verdict::NoDifference);
+        assert_eq!(apart(3.0, 1).verdict, Verdict::Undecided);
+    }
+}

@@ -1,0 +1,281 @@
+//! Latency against load, and what a load beside it adds.
+
+use std::fmt;
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::histogram::Quantiles;
+use crate::units::BitRate;
+
+/// Something that runs beside a measurement. Written as on the command line: `tcp`, `udp:100M`,
+/// `cpu:2/2`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Background {
+    /// TCP to the far end, at a payload rate in bits per second or as fast as it goes.
+    Tcp(Option<u64>),
+    /// UDP to the far end, likewise.
+    Udp(Option<u64>),
+    /// Threads that burn processor time at each end; absent: one for each processor at the near
+    /// end, none at the far one.
+    Cpu {
+        /// At this end.
+        near: Option<u32>,
+        /// At the other one.
+        far: Option<u32>,
+    },
+}
+
+impl FromStr for Background {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let refused =
+            || format!("`{text}` is no load: tcp[:RATE], udp[:RATE] or cpu[:THREADS][/FAR]");
+        let rate = |rest: &str| match rest.strip_prefix(':') {
+            None if rest.is_empty() => Ok(None),
+            None => Err(refused()),
+            Some(rate) => match rate.parse::<BitRate>() {
+                Ok(rate) if rate.0 > 0 => Ok(Some(rate.0)),
+                _ => Err(refused()),
+            },
+        };
+        let threads = |text: &str| text.parse::<u32>().map(Some).map_err(|_| refused());
+        if let Some(rest) = text.strip_prefix("tcp") {
+            return rate(rest).map(Self::Tcp);
+        }
+        if let Some(rest) = text.strip_prefix("udp") {
+            return rate(rest).map(Self::Udp);
+        }
+        let rest = text.strip_prefix("cpu").ok_or_else(refused)?;
+        let (near, far) = match rest.split_once('/') {
+            Some((near, far)) => (near, threads(far)?),
+            None => (rest, None),
+        };
+        let near = match near.strip_prefix(':') {
+            Some(near) => threads(near)?,
+            None if near.is_empty() => None,
+            None => return Err(refused()),
+        };
+        if near == Some(0) && far.unwrap_or(0) == 0 {
+            return Err(format!(
+                "`{text}` is no load: no thread would run; give cpu:1 or more, or cpu alone"
+            ));
+        }
+        Ok(Self::Cpu { near, far })
+    }
+}
+
+impl fmt::Display for Background {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, rate) = match self {
+            Self::Tcp(rate) => ("TCP", rate),
+            Self::Udp(rate) => ("UDP", rate),
+            Self::Cpu { near, far } => {
+                f.write_str("threads that burn processor time, ")?;
+                match near {
+                    Some(near) => write!(f, "near {near}")?,
+                    None => f.write_str("near one a processor")?,
+                }
+                return write!(f, ", far {}", far.unwrap_or(0));
+            }
+        };
+        match rate {
+            Some(rate) => write!(f, "{name} at {}", BitRate(*rate)),
+            None => write!(f, "{name} as fast as it goes"),
+        }
+    }
+}
+
+/// Shares of the capacity at which a curve is measured.
+pub const CURVE_SHARES: &[f64] = &[0.10, 0.20, 0.30, 0.40, 0.50, 0.60, 0.70, 0.80, 0.90, 0.95];
+
+/// How many times the unloaded latency makes a load one beyond the knee.
+pub const KNEE_RATIO: f64 = 2.0;
+
+/// One load of a curve.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LoadPoint {
+    /// Share of the capacity that was asked for, 0 to 1.
+    pub share: f64,
+    /// Questions per second that were asked for, all flows together.
+    pub intended_per_second: f64,
+    /// Round trips per second that were made.
+    pub achieved_per_second: f64,
+    /// Questions without an answer in time.
+    #[serde(default)]
+    pub lost: u64,
+    /// Questions that were due and never left.
+    #[serde(default)]
+    pub unsent: u64,
+    /// From the intended send time to the answer.
+    pub rtt_intended_ns: Quantiles,
+    /// From the real send time to the answer.
+    pub rtt_ns: Quantiles,
+}
+
+/// Latency against load.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LoadCurve {
+    /// Round trips per second that were made with every question asked as soon as there was room
+    /// for it.
+    pub capacity_per_second: f64,
+    /// The loads, ascending.
+    pub points: Vec<LoadPoint>,
+    /// The highest load up to which p90, counted from the intended send time, stays within twice
+    /// that of the lowest load and at least [`KNEE_ANSWERED`] of what was asked is answered; absent
+    /// where even the second one does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub knee: Option<LoadPoint>,
+}
+
+/// Share of the questions that were asked for which has to be answered for a load to be carried.
+pub const KNEE_ANSWERED: f64 = 0.95;
+
+/// The knee of a curve whose points ascend in load.
+///
+/// Rule: the last point before the load is not carried any more. A point is carried when p90 (from
+/// the intended time) is at most [`KNEE_RATIO`] times that of the first one, and at least
+/// [`KNEE_ANSWERED`] of the questions are answered: what is not answered is in no percentile. One
+/// point that is not carried, with a better one behind it, is noise; two are none. p90, because p50
+/// hardly moves before the queue is full, and p99 is what the machine's other work makes it.
+#[must_use]
+pub fn knee(points: &[LoadPoint]) -> Option<LoadPoint> {
+    let first = points.first()?;
+    let base = first.rtt_intended_ns.p90 as f64;
+    let carried = |point: &LoadPoint| {
+        point.rtt_intended_ns.p90 as f64 <= base * KNEE_RATIO
+            && point.achieved_per_second >= point.intended_per_second * KNEE_ANSWERED
+    };
+    if !carried(first) {
+        return None;
+    }
+    let mut last = first;
+    let mut bad = 0;
+    for point in points {
+        if carried(point) {
+            last = point;
+        } else {
+            bad += 1;
+            if bad > 1 {
+                break;
+            }
+        }
+    }
+    (last.share > first.share).then_some(*last)
+}
+
+/// Latency with and without a load beside it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct UnderLoad {
+    /// What the load was: `tcp`, `udp:100M`, `cpu:2/2`.
+    pub load: String,
+    /// Without it.
+    pub idle_ns: Quantiles,
+    /// With it.
+    pub loaded_ns: Quantiles,
+    /// What the load adds to the median: for traffic, the queues on the way (bufferbloat).
+    pub added_p50_ns: f64,
+    /// What the load adds to p99.
+    pub added_p99_ns: f64,
+    /// Payload bits per second that the load moved meanwhile; absent for a load on processors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load_goodput_bps: Option<f64>,
+}
+
+impl UnderLoad {
+    /// Both side by side.
+    #[must_use]
+    pub fn compare(load: String, idle: Quantiles, loaded: Quantiles, goodput: Option<f64>) -> Self {
+        Self {
+            load,
+            added_p50_ns: loaded.p50 as f64 - idle.p50 as f64,
+            added_p99_ns: loaded.p99 as f64 - idle.p99 as f64,
+            idle_ns: idle,
+            loaded_ns: loaded,
+            load_goodput_bps: goodput,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loads_read() {
+        let cpu = |near, far| Background::Cpu { near, far };
+        for (text, want) in [
+            ("tcp", Background::Tcp(None)),
+            ("udp:100M", Background::Udp(Some(100_000_000))),
+            ("cpu", cpu(None, None)),
+            ("cpu:2", cpu(Some(2), None)),
+            ("cpu:2/3", cpu(Some(2), Some(3))),
+            ("cpu/3", cpu(None, Some(3))),
+            ("cpu:0/2", cpu(Some(0), Some(2))),
+        ] {
+            assert_eq!(text.parse(), Ok(want), "{text}");
+        }
+        for text in [
+            "", "tcpx", "udp:0", "udp:", "cpu:", "cpux", "cpu:1/", "disk", "cpu:0", "cpu:0/0",
+        ] {
+            assert!(text.parse::<Background>().is_err(), "{text}");
+        }
+    }
+
+    fn point(share: f64, p90: u64) -> LoadPoint {
+        let quantiles = Quantiles {
+            count: 10,
+            min: 1,
+            mean: 1.0,
+            p50: p90 / 2,
+            p90,
+            p99: p90,
+            p99_9: p90,
+            p99_99: p90,
+            max: p90,
+            standard_deviation: 0.0,
+        };
+        LoadPoint {
+            share,
+            intended_per_second: share * 1e5,
+            achieved_per_second: share * 1e5,
+            lost: 0,
+            unsent: 0,
+            rtt_intended_ns: quantiles,
+            rtt_ns: quantiles,
+        }
+    }
+
+    #[test]
+    fn the_knee_is_the_last_load_before_the_queue() {
+        for (p90, want) in [
+            (&[10, 11, 12, 15, 19, 80, 900][..], Some(0.5)),
+            // One bad point in between is noise.
+            (&[10, 11, 50, 12, 19, 80, 900], Some(0.5)),
+            // Two are none.
+            (&[10, 11, 50, 60, 19, 80, 900], Some(0.2)),
+            (&[10, 50, 12, 60, 19, 18, 17], Some(0.3)),
+            (&[10, 10, 10, 10], Some(0.4)),
+            (&[10, 30, 40, 50], None),
+            (&[10], None),
+            (&[], None),
+        ] {
+            let points: Vec<_> = (1..)
+                .zip(p90)
+                .map(|(n, &p90)| point(f64::from(n) / 10.0, p90))
+                .collect();
+            assert_eq!(knee(&points).map(|point| point.share), want, "{p90:?}");
+        }
+        // Good percentiles of those that were answered.
+        let mut points: Vec<_> = (1..10).map(|n| point(f64::from(n) / 10.0, 10)).collect();
+        for point in &mut points[7..] {
+            (point.achieved_per_second, point.unsent) = (74_000.0, 23_000);
+            point.intended_per_second = 97_000.0;
+        }
+        assert_eq!(knee(&points).map(|point| point.share), Some(0.7));
+        points[0].achieved_per_second *= 0.5;
+        assert_eq!(knee(&points), None);
+    }
+}

@@ -1,0 +1,159 @@
+//! How an offered load is spread over time.
+
+use std::fmt;
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::units::{ByteSize, parse_count};
+
+/// How the payload of a rate is spread over time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Pace {
+    /// Who holds payload back until its time.
+    #[serde(skip_serializing_if = "Pacing::is_default")]
+    pub by: Pacing,
+    /// What leaves at once; absent: one datagram, or one call of a stream.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst: Option<Burst>,
+    /// Datagrams (of a stream: calls) per second and flow that were asked for instead of a rate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packets_per_second: Option<u64>,
+}
+
+impl Pace {
+    /// Payload bytes that leave at once, in whole payloads of `payload_bytes`.
+    #[must_use]
+    pub fn burst_bytes(&self, payload_bytes: u64) -> u64 {
+        let payload = payload_bytes.max(1);
+        match self.burst {
+            None => payload,
+            Some(Burst::Payloads(count)) => payload.saturating_mul(count.max(1)),
+            Some(Burst::Bytes(bytes)) => (bytes / payload).max(1).saturating_mul(payload),
+        }
+    }
+
+    /// Whether more than one payload leaves at once.
+    #[must_use]
+    pub fn has_bursts(&self, payload_bytes: u64) -> bool {
+        self.burst_bytes(payload_bytes) > payload_bytes
+    }
+}
+
+/// Who holds payload back until its time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Pacing {
+    /// The sending thread: it looks at the clock.
+    #[default]
+    User,
+    /// The kernel, told the rate (SO_MAX_PACING_RATE): TCP itself, for UDP the discipline `fq`.
+    Socket,
+    /// The discipline `fq` or `etf`, told the time of each datagram (SO_TXTIME).
+    Txtime,
+}
+
+impl Pacing {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Every way of pacing, by its name.
+pub const PACINGS: &[(&str, Pacing)] = &[
+    ("user", Pacing::User),
+    ("socket", Pacing::Socket),
+    ("txtime", Pacing::Txtime),
+];
+
+impl FromStr for Pacing {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = PACINGS.iter().find(|(name, _)| *name == text);
+        known.map(|(_, pacing)| *pacing).ok_or_else(|| {
+            let names: Vec<_> = PACINGS.iter().map(|(name, _)| *name).collect();
+            format!("`{text}` is no way of pacing: {}", names.join(", "))
+        })
+    }
+}
+
+impl fmt::Display for Pacing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = PACINGS.iter().find(|(_, pacing)| pacing == self);
+        f.pad(name.expect("every way has a name").0)
+    }
+}
+
+/// What leaves at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Burst {
+    /// So many datagrams, or calls of a stream.
+    Payloads(u64),
+    /// So many bytes, rounded down to whole payloads, one at least.
+    Bytes(u64),
+}
+
+impl FromStr for Burst {
+    type Err = String;
+
+    /// A bare number counts datagrams, as iperf3 has it; with a unit it is a size: `16`, `64K`,
+    /// `9000B`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let burst = match text.bytes().all(|byte| byte.is_ascii_digit()) {
+            true => Self::Payloads(parse_count(text).map_err(|error| error.to_string())?),
+            false if !text.ends_with(|last: char| last.is_ascii_alphabetic()) => {
+                return Err(format!(
+                    "`{text}` is no burst: write 16 for datagrams, or 64K for bytes"
+                ));
+            }
+            false => Self::Bytes(
+                text.parse::<ByteSize>()
+                    .map_err(|error| error.to_string())?
+                    .0,
+            ),
+        };
+        match burst {
+            Self::Payloads(0) | Self::Bytes(0) => Err("a burst of nothing never leaves".to_owned()),
+            burst => Ok(burst),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bursts_are_whole_payloads() {
+        for (text, payload, bytes) in [
+            ("16", 1472, 16 * 1472),
+            ("64K", 1472, 44 * 1472),
+            ("1000B", 1472, 1472),
+            ("1M", 1 << 20, 1 << 20),
+        ] {
+            let pace = Pace {
+                burst: Some(text.parse().unwrap()),
+                ..Pace::default()
+            };
+            assert_eq!(pace.burst_bytes(payload), bytes, "{text}");
+        }
+        assert_eq!(Pace::default().burst_bytes(100), 100);
+        assert!(!Pace::default().has_bursts(100));
+        for text in ["", "0", "0K", "x", "-1", "1.5"] {
+            assert!(text.parse::<Burst>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn ways_read_as_they_print() {
+        for (name, pacing) in PACINGS {
+            assert_eq!(name.parse(), Ok(*pacing));
+            assert_eq!(pacing.to_string(), *name);
+        }
+        assert!("fq".parse::<Pacing>().is_err());
+    }
+}
