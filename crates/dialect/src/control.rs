@@ -7,21 +7,22 @@
 //! an *opening*, then *frames*:
 //!
 //! ```text
-//! opening   01 'l' 'r' c0 ff 'c' 't' 'l' | security, 1 byte (0: plain; others reserved)
+//! opening   01 'l' 'r' c0 ff 'c' 't' 'l' | security, 1 byte (0: plain, 1: Noise; others reserved)
 //! frame     length u32 of what follows | type u16 | body, MessagePack map with named fields
 //! ```
 //!
 //! Numbers are big-endian. A length above [`HELLO_LIMIT_BYTES`] is an error until the peer's HELLO
 //! was accepted, one above [`FRAME_LIMIT_BYTES`] always; memory grows with what has arrived, never
 //! with what a length announces, and what a body unpacks to is bounded too (see `body.rs`). With
-//! another security byte the frames would follow inside that security's own messages (Noise): the
+//! security 1 a handshake follows and the frames are inside Noise messages (see `seal.rs`): the
 //! first nine bytes stay what they are, so a server always knows whom it talks to.
 //!
 //! # State by state
 //!
 //! 1. **Opening.** The client sends its opening and HELLO at once. The server says nothing until it
 //!    has read both; then it answers with its own. Anything else is an error and ends the
-//!    connection.
+//!    connection. Where one end has a key and the other none, a server answers with its own
+//!    opening and closes; where the keys differ, a message of length 0 follows it.
 //! 2. **Settled.** Both compute the same version: the highest that both ranges have. Without one,
 //!    each end has the other's range and says which side to update. From here on the server may
 //!    send REFUSE instead of what was expected, and closes after it.
@@ -36,8 +37,10 @@
 //!    Either end sends INTERVAL for each direction that it counts. Whoever sends a direction says
 //!    with SENT what it sent in all, so that the receiver knows when it has everything. STOP ends
 //!    the run early, from either end.
-//! 7. **Done.** Each end sends OUTCOME when it has all of its own. The client then sends BYE and
-//!    closes: one connection carries one run.
+//! 7. **Done.** Each end sends OUTCOME when it has all of its own; with more flows than
+//!    [`FLOWS_A_FRAME`] it sends FIGURES with the others before, and SENT, too, comes in several
+//!    frames. Where round trips were stamped, the answering end sends its STAMPS before. The client
+//!    may ask for the time once more. It then sends BYE and closes: one connection carries one run.
 //!
 //! An end that has sent nothing for a while sends HEARTBEAT, so that silence means a lost peer; it
 //! prolongs no state. How long a while is, and what to do about a frame that comes in the wrong
@@ -60,18 +63,20 @@ mod error;
 mod frame;
 mod hello;
 mod magic;
+mod seal;
 mod token;
 
-pub use body::{DEPTH_LIMIT, MAP_LIMIT, VALUE_LIMIT};
+pub use body::{DEPTH_LIMIT, FLOWS_A_FRAME, MAP_LIMIT, VALUE_LIMIT};
 pub use connection::{BACKLOG_LIMIT_BYTES, Connection, READ_AHEAD_BYTES};
 pub use error::{BodyError, ControlError};
 pub use frame::{
-    Accept, Attached, Bye, ClockAnswer, ClockQuestion, FlowFigures, FlowGrant, FlowTotal, Frame,
-    Heartbeat, IntervalEnded, Outcome, Propose, Refuse, Sent, Settings, SettingsAnswer, Start,
-    Stop,
+    Accept, Attached, Bye, ClockAnswer, ClockQuestion, DeviceStamps, Figures, FlowFigures,
+    FlowGrant, FlowTotal, Frame, Heartbeat, IntervalEnded, Outcome, Propose, Refuse, Sent,
+    Settings, SettingsAnswer, Stamps, Start, Stop,
 };
 pub use hello::{Hello, PROTOCOL_MAX, PROTOCOL_MIN, Security, Versions};
 pub use magic::{ANSWER_MAGIC, CONTROL_MAGIC, DATA_MAGIC, DIALECT, Opening};
+pub use seal::{KEY_BYTES, Key, KeyError, Proof, SECRET_MAX_BYTES, SECRET_MIN_BYTES};
 pub use token::{TOKEN_BYTES, Token};
 
 /// Longest frame that is read before the peer's HELLO was accepted: type and body, in bytes.

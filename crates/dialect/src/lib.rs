@@ -6,6 +6,21 @@
 //! A dialect is one file (or one folder) and one line in [`sniff::DIALECTS`].
 #![forbid(unsafe_code)]
 
+pub mod far;
+pub mod guard;
 pub mod sniff;
+pub mod stray;
 
 pub mod control;
+
+pub mod chargen;
+pub mod discard;
+pub mod echo;
+pub mod iperf2;
+pub mod iperf3;
+pub mod nuttcp;
+pub mod plain;
+pub mod sockperf;
+pub mod ttcp;
+
+mod queue;

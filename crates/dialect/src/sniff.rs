@@ -5,7 +5,7 @@
 //! alone, and [`DIALECTS`] lists them with the most certain first: ours opens with a magic that
 //! nothing else can begin with, while plain payload can look like anything.
 
-use crate::control;
+use crate::{chargen, control, discard, echo, iperf2, iperf3, nuttcp, plain, sockperf, ttcp};
 
 /// What carries the bytes, because the rules of a dialect differ between the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +61,22 @@ pub struct Dialect {
 }
 
 /// Every dialect, in the order in which they are asked.
-pub const DIALECTS: &[Dialect] = &[control::DIALECT];
+///
+/// The last four have no beginning of their own: a port is told to speak them. What is none of the
+/// others is plain.
+pub const DIALECTS: &[Dialect] = &[
+    control::DIALECT,
+    nuttcp::DIALECT,
+    iperf3::DIALECT,
+    iperf2::DIALECT,
+    sockperf::DIALECT,
+    ttcp::DIALECT,
+    iperf2::LEGACY_DIALECT,
+    echo::DIALECT,
+    discard::DIALECT,
+    chargen::DIALECT,
+    plain::DIALECT,
+];
 
 /// Which dialect the first bytes belong to.
 #[derive(Clone, Copy, Debug)]

@@ -20,8 +20,14 @@ use super::frame::FlowFigures;
 /// Values in one body, map keys included: twelve full histograms of 28,000 buckets fit.
 pub const VALUE_LIMIT: usize = 1 << 20;
 
-/// Maps in one body, which is structures: a flow has at most seven, so that 2000 flows fit.
+/// Maps in one body, which is structures: a flow of an OUTCOME has at most seven, so that
+/// [`FLOWS_A_FRAME`] of them fit; one that is granted has one, so that 16,000 do.
 pub const MAP_LIMIT: usize = 1 << 14;
+
+/// Flows whose figures are sent in one frame at most.
+pub const FLOWS_A_FRAME: usize = 2_000;
+
+const _: () = assert!(7 * FLOWS_A_FRAME < MAP_LIMIT);
 
 /// Levels of nesting in one body; ours have eight.
 pub const DEPTH_LIMIT: usize = 32;

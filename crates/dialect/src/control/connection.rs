@@ -4,7 +4,9 @@ use super::error::ControlError;
 use super::frame::Frame;
 use super::hello::{Hello, Security};
 use super::magic::CONTROL_MAGIC;
+use super::seal::{self, Proof, Seal, Step};
 use super::{FRAME_LIMIT_BYTES, HELLO_LIMIT_BYTES};
+use crate::queue::Queue;
 
 /// Bytes that may be handed to [`Connection::receive`] beyond a frame that is not whole yet: the
 /// largest read that a caller should make.
@@ -47,7 +49,13 @@ const KIND_BYTES: usize = 2;
 #[derive(Debug)]
 pub struct Connection {
     hello: Hello,
-    /// What this end says first, until it has said it.
+    connects: bool,
+    proof: Option<Proof>,
+    /// Made when the other end turns out to have a key too.
+    seal: Option<Seal>,
+    /// What arrived and was not opened yet; without a seal all goes to `incoming` at once.
+    sealed: Queue,
+    /// This end's HELLO, until it has said it.
     greeting: Option<Vec<u8>>,
     reading: Reading,
     peer: Option<Hello>,
@@ -63,6 +71,7 @@ pub struct Connection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
     Opening,
+    Handshake,
     Hello,
     Frames,
     Nothing,
@@ -74,8 +83,22 @@ impl Connection {
     /// # Errors
     /// [`ControlError::Outsized`] when the greeting is too long for any peer.
     pub fn client(hello: Hello) -> Result<Self, ControlError> {
-        let mut connection = Self::server(hello)?;
+        let mut connection = Self::new(hello, None, true)?;
+        connection.open(Security::Plain);
         connection.greet();
+        Ok(connection)
+    }
+
+    /// The end that connects, and that speaks to nobody who does not prove to have its key.
+    ///
+    /// # Errors
+    /// [`ControlError::Outsized`] when the greeting is too long for any peer.
+    pub fn proving_client(hello: Hello, proof: Proof) -> Result<Self, ControlError> {
+        let mut connection = Self::new(hello, None, true)?;
+        connection.open(Security::Noise);
+        let prologue = opening(Security::Noise);
+        connection.seal = Some(Seal::client(&proof, &prologue, connection.outgoing.tail()));
+        connection.proof = Some(proof);
         Ok(connection)
     }
 
@@ -84,11 +107,26 @@ impl Connection {
     /// # Errors
     /// [`ControlError::Outsized`] when the greeting is too long for any peer.
     pub fn server(hello: Hello) -> Result<Self, ControlError> {
-        let mut greeting = CONTROL_MAGIC.to_vec();
-        greeting.push(Security::Plain.to_byte());
+        Self::new(hello, None, false)
+    }
+
+    /// The end that was connected to, and that speaks to nobody who does not prove to have its key.
+    ///
+    /// # Errors
+    /// [`ControlError::Outsized`] when the greeting is too long for any peer.
+    pub fn proving_server(hello: Hello, proof: Proof) -> Result<Self, ControlError> {
+        Self::new(hello, Some(proof), false)
+    }
+
+    fn new(hello: Hello, proof: Option<Proof>, connects: bool) -> Result<Self, ControlError> {
+        let mut greeting = Vec::new();
         encode(&hello.clone().into(), HELLO_LIMIT_BYTES, &mut greeting)?;
         Ok(Self {
             hello,
+            connects,
+            proof,
+            seal: None,
+            sealed: Queue::default(),
             greeting: Some(greeting),
             reading: Reading::Opening,
             peer: None,
@@ -109,11 +147,18 @@ impl Connection {
         if self.reading == Reading::Nothing {
             return Err(ControlError::Failed);
         }
-        let room = OPENING_BYTES + LENGTH_BYTES + self.taken_limit() + READ_AHEAD_BYTES;
-        if self.incoming.bytes().len() + bytes.len() > room {
+        let message = match self.seal {
+            Some(_) => seal::LENGTH_BYTES + seal::MESSAGE_BYTES,
+            None => 0,
+        };
+        let room = OPENING_BYTES + LENGTH_BYTES + self.taken_limit() + READ_AHEAD_BYTES + message;
+        if self.sealed.len() + self.incoming.len() + bytes.len() > room {
             return Err(self.fail(ControlError::ReadAhead));
         }
-        self.incoming.push(bytes);
+        match self.seal {
+            Some(_) => self.sealed.push(bytes),
+            None => self.incoming.push(bytes),
+        }
         Ok(())
     }
 
@@ -130,6 +175,9 @@ impl Connection {
 
     fn read(&mut self) -> Result<Option<Frame>, ControlError> {
         if self.reading == Reading::Opening && !self.read_opening()? {
+            return Ok(None);
+        }
+        if self.seal.is_some() && !self.unseal()? {
             return Ok(None);
         }
         loop {
@@ -172,20 +220,74 @@ impl Connection {
 
     /// Whether the opening is complete; what cannot become one is an error at its first wrong byte.
     fn read_opening(&mut self) -> Result<bool, ControlError> {
-        let bytes = self.incoming.bytes();
+        let arrived = match self.seal {
+            Some(_) => &mut self.sealed,
+            None => &mut self.incoming,
+        };
+        let bytes = arrived.bytes();
         let there = bytes.len().min(CONTROL_MAGIC.len());
         if bytes[..there] != CONTROL_MAGIC[..there] {
             return Err(ControlError::NotOurs);
         }
-        let Some(&security) = bytes.get(CONTROL_MAGIC.len()) else {
+        let Some(&asked) = bytes.get(CONTROL_MAGIC.len()) else {
             return Ok(false);
         };
-        if Security::from_byte(security).is_none() {
-            return Err(ControlError::Security { asked: security });
+        let security = Security::from_byte(asked).ok_or(ControlError::Security { asked })?;
+        arrived.pop(OPENING_BYTES);
+        self.reading = match (security, self.proof.is_some()) {
+            (Security::Plain, false) => Reading::Hello,
+            (Security::Noise, true) => Reading::Handshake,
+            (theirs, _) => return Err(self.part(theirs)),
+        };
+        if let (false, Some(proof)) = (self.connects, &self.proof) {
+            self.seal = Some(Seal::server(proof, &opening(Security::Noise)));
+            // What came behind the opening is sealed.
+            std::mem::swap(&mut self.incoming, &mut self.sealed);
         }
-        self.incoming.pop(OPENING_BYTES);
-        self.reading = Reading::Hello;
         Ok(true)
+    }
+
+    /// One end has a key and the other has none: a server says which it has, so that the client
+    /// knows what to do.
+    fn part(&mut self, theirs: Security) -> ControlError {
+        match (self.connects, theirs) {
+            (true, Security::Noise) => ControlError::KeyDemanded,
+            (true, Security::Plain) => ControlError::KeyUnused,
+            (false, Security::Noise) => {
+                self.open(Security::Plain);
+                ControlError::KeyUnknown
+            }
+            (false, Security::Plain) => {
+                self.open(Security::Noise);
+                ControlError::KeyMissing
+            }
+        }
+    }
+
+    /// Opens what has arrived; whether the handshake is over.
+    fn unseal(&mut self) -> Result<bool, ControlError> {
+        let Some(seal) = &mut self.seal else {
+            return Ok(true);
+        };
+        let mut answer = Vec::new();
+        let step = seal.open(&mut self.sealed, self.incoming.tail(), &mut answer);
+        let shook = self.reading == Reading::Handshake && !matches!(step, Ok(Step::Waiting));
+        if shook && !self.connects {
+            self.open(Security::Noise);
+            if matches!(step, Err(ControlError::KeyDiffers)) {
+                // A message of length 0 is none: it says that the key is another one.
+                answer = vec![0; seal::LENGTH_BYTES];
+            }
+        }
+        self.outgoing.push(&answer);
+        let step = step?;
+        if step == Step::Settled {
+            self.reading = Reading::Hello;
+            if self.connects {
+                self.greet();
+            }
+        }
+        Ok(step != Step::Waiting)
     }
 
     fn settle(&mut self, theirs: &Hello) -> Result<(), ControlError> {
@@ -193,7 +295,12 @@ impl Connection {
             return Err(ControlError::HelloAgain);
         }
         // Also when no version is shared: the client then knows why, and whom to update.
-        self.greet();
+        if !self.connects {
+            if self.seal.is_none() {
+                self.open(Security::Plain);
+            }
+            self.greet();
+        }
         let (ours, theirs_speak) = (self.hello.versions(), theirs.versions());
         let version = ours.common(theirs_speak).ok_or(ControlError::Version {
             ours,
@@ -205,9 +312,21 @@ impl Connection {
         Ok(())
     }
 
+    fn open(&mut self, security: Security) {
+        self.outgoing.push(&opening(security));
+    }
+
     fn greet(&mut self) {
         if let Some(greeting) = self.greeting.take() {
-            self.outgoing.push(&greeting);
+            self.say(&greeting);
+        }
+    }
+
+    /// Queues whole frames.
+    fn say(&mut self, frames: &[u8]) {
+        match &mut self.seal {
+            Some(seal) => seal.seal(frames, self.outgoing.tail()),
+            None => self.outgoing.push(frames),
         }
     }
 
@@ -232,7 +351,13 @@ impl Connection {
             return Err(ControlError::Backlog);
         }
         let limit = self.limit();
-        encode(frame, limit, self.outgoing.tail())
+        if self.seal.is_none() {
+            return encode(frame, limit, self.outgoing.tail());
+        }
+        let mut plain = Vec::new();
+        encode(frame, limit, &mut plain)?;
+        self.say(&plain);
+        Ok(())
     }
 
     /// What is to be written to the peer next.
@@ -290,8 +415,16 @@ impl Connection {
     fn fail(&mut self, error: ControlError) -> ControlError {
         self.reading = Reading::Nothing;
         self.incoming = Queue::default();
+        self.sealed = Queue::default();
         error
     }
+}
+
+fn opening(security: Security) -> [u8; OPENING_BYTES] {
+    let mut bytes = [0; OPENING_BYTES];
+    bytes[..CONTROL_MAGIC.len()].copy_from_slice(&CONTROL_MAGIC);
+    bytes[CONTROL_MAGIC.len()] = security.to_byte();
+    bytes
 }
 
 /// Type of the one frame that the connection itself must tell from all others.
@@ -329,70 +462,9 @@ fn encode(frame: &Frame, limit: usize, out: &mut Vec<u8>) -> Result<(), ControlE
     }
 }
 
-/// Bytes in the order they came, taken from the front.
-#[derive(Debug, Default)]
-struct Queue {
-    buffer: Vec<u8>,
-    taken: usize,
-}
-
-impl Queue {
-    /// Room that is kept when a long frame has gone.
-    const KEPT_BYTES: usize = READ_AHEAD_BYTES;
-
-    fn bytes(&self) -> &[u8] {
-        &self.buffer[self.taken..]
-    }
-
-    fn push(&mut self, bytes: &[u8]) {
-        self.tail().extend_from_slice(bytes);
-    }
-
-    /// The buffer, to be appended to.
-    fn tail(&mut self) -> &mut Vec<u8> {
-        // Moving the rest costs less than what was taken in reading it: at most once for each byte.
-        if self.taken > self.buffer.len() / 2 {
-            self.buffer.drain(..self.taken);
-            self.taken = 0;
-        }
-        &mut self.buffer
-    }
-
-    fn pop(&mut self, bytes: usize) {
-        assert!(bytes <= self.bytes().len(), "more was taken than was there");
-        self.taken += bytes;
-        if self.taken == self.buffer.len() {
-            self.buffer.clear();
-            self.buffer.shrink_to(Self::KEPT_BYTES);
-            self.taken = 0;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn a_queue_is_a_queue(steps in prop::collection::vec((0usize..300, 0usize..300), 1..60)) {
-            let (mut queue, mut model) = (Queue::default(), std::collections::VecDeque::new());
-            let mut next = 0u8;
-            for (pushed, popped) in steps {
-                let bytes: Vec<u8> = std::iter::repeat_n(next, pushed).collect();
-                next = next.wrapping_add(1);
-                queue.push(&bytes);
-                model.extend(bytes);
-                let popped = popped.min(model.len());
-                queue.pop(popped);
-                model.drain(..popped);
-                prop_assert_eq!(queue.bytes(), model.make_contiguous());
-                // Never more than twice what is in it and what was pushed last.
-                prop_assert!(queue.buffer.len() <= 2 * model.len() + popped + 300);
-            }
-        }
-    }
 
     #[test]
     fn the_constant_is_the_tables() {

@@ -1,6 +1,6 @@
 //! What can go wrong on a control connection.
 
-use super::hello::{Security, Versions};
+use super::hello::Versions;
 use super::{BACKLOG_LIMIT_BYTES, DEPTH_LIMIT, MAP_LIMIT, READ_AHEAD_BYTES, VALUE_LIMIT};
 
 /// Why a control connection cannot go on. After any of these it is to be closed; what is in
@@ -14,13 +14,38 @@ pub enum ControlError {
     NotOurs,
     /// The peer wants a security that this version does not have.
     #[error(
-        "the peer asks for security {asked}, this version only has {} (none): use the same version and the same key options at both ends",
-        Security::Plain.to_byte()
+        "the peer asks for security {asked}, which this version does not have: use the same version at both ends"
     )]
     Security {
         /// The peer's byte.
         asked: u8,
     },
+    /// Seen by a client: the server wants a key.
+    #[error(
+        "the server speaks only to those who have its key: give the same secret here with --key FILE"
+    )]
+    KeyDemanded,
+    /// Seen by a client: the server has no key, so it cannot prove who it is.
+    #[error(
+        "the server has no key: start it with --key and the same secret, or leave --key out here too"
+    )]
+    KeyUnused,
+    /// Seen by a server: a client without a key.
+    #[error("the client has no key: give it this server's secret with --key FILE")]
+    KeyMissing,
+    /// Seen by a server: a client with a key, which this server has not.
+    #[error("the client has a key and this server has none: start it with --key FILE")]
+    KeyUnknown,
+    /// The ends have different keys.
+    #[error(
+        "the other end has another key: give both the same secret with --key (compare `sha256sum FILE` at both)"
+    )]
+    KeyDiffers,
+    /// A sealed message that the peer did not send, or not in this place.
+    #[error(
+        "a message on the protected control connection was changed on the way, repeated or left out: somebody interferes, or the peer is broken"
+    )]
+    Tampered,
     /// No version of the protocol is spoken by both ends.
     #[error(
         "this end speaks version {ours} of the control protocol, the peer version {theirs}: update linerate at {}",

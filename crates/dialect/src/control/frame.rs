@@ -2,10 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use linerate_metric::calls::{CallClock, Calls};
+use linerate_metric::cost::MemoryCost;
 use linerate_metric::event::Problem;
 use linerate_metric::facts::{Host, Role};
 use linerate_metric::plan::{Cpus, Direction, Plan, Wait};
-use linerate_metric::record::{CpuCost, Doubt, HistogramData, Interval, Loss, Stream};
+use linerate_metric::record::{
+    CpuCost, Doubt, HistogramData, Interval, Loss, PlaceCounter, SlowAnswer, Stream, Verification,
+};
 use serde::{Deserialize, Serialize};
 
 use super::body;
@@ -96,6 +100,10 @@ frames! {
     15 "HEARTBEAT" Heartbeat(Heartbeat),
     /// Either end: nothing more will come.
     16 "BYE" Bye(Bye),
+    /// Either end, before OUTCOME: flows that it does not hold.
+    17 "FIGURES" Figures(Figures),
+    /// The server: what it noted of round trips or calls, before its OUTCOME.
+    20 "STAMPS" Stamps(Box<Stamps>),
 }
 
 /// Makes `connection.send(&Stop { .. }.into())` read well, boxed or not.
@@ -113,7 +121,7 @@ into_frame! {
     Hello(Hello) Refuse(Refuse) Propose(Propose) Accept(Accept) Attached(Attached) Start(Start)
     Interval(IntervalEnded) Sent(Sent) Stop(Stop) Outcome(Outcome) Settings(Settings)
     SettingsAnswer(SettingsAnswer) ClockQuestion(ClockQuestion) ClockAnswer(ClockAnswer)
-    Heartbeat(Heartbeat) Bye(Bye)
+    Heartbeat(Heartbeat) Bye(Bye) Figures(Figures) Stamps(Stamps)
 }
 
 /// The server cannot or will not.
@@ -156,6 +164,9 @@ pub struct Accept {
     /// Why its threads will wait like that, when nobody asked for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub because: Option<String>,
+    /// Threads that will move the flows of a direction there; absent: not told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<u32>,
 }
 
 /// Leave to open one flow.
@@ -167,6 +178,9 @@ pub struct FlowGrant {
     pub direction: Direction,
     /// What it opens with.
     pub token: Token,
+    /// The port of the socket that was opened for it alone; absent: the server's own port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
 }
 
 /// Every flow has arrived.
@@ -182,6 +196,9 @@ pub struct Start {
     /// On which processors they run, empty for any; absent: not told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<Cpus>,
+    /// How many of them move the flows of a direction; absent: not told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<u32>,
 }
 
 /// An interval of a direction is over.
@@ -229,6 +246,9 @@ pub struct Outcome {
     /// What its measuring threads cost; absent when the kernel did not tell.
     #[serde(default)]
     pub cpu: Option<CpuCost>,
+    /// What its flows took in memory; absent when nobody looked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryCost>,
     /// Its flows, with what this end knows of each.
     #[serde(default)]
     pub streams: Vec<FlowFigures>,
@@ -238,6 +258,21 @@ pub struct Outcome {
     /// Where this end saw packets lost.
     #[serde(default)]
     pub losses: Vec<Loss>,
+    /// The counters of this end's host, before and after.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub counters: Vec<PlaceCounter>,
+    /// What verifying costs there; absent when nobody asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verification: Option<Verification>,
+    /// What its system calls took; empty when nobody asked.
+    #[serde(default, skip_serializing_if = "Calls::is_empty")]
+    pub calls: Calls,
+    /// What they were timed with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call_clock: Option<CallClock>,
+    /// Its answers above the limit.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slow: Vec<SlowAnswer>,
     /// What speaks against its figures.
     #[serde(default)]
     pub doubts: Vec<Doubt>,
@@ -246,6 +281,15 @@ pub struct Outcome {
     pub interrupted: bool,
     /// Time that it counted, omitted time left out, in nanoseconds.
     pub duration_ns: u64,
+}
+
+/// Some of an end's flows: with more of them than one frame may hold, OUTCOME has the last ones, and
+/// frames of this type before it have all others. Up to [`FLOWS_A_FRAME`](super::FLOWS_A_FRAME) there is none, as an
+/// earlier version expects it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    /// With what this end knows of each.
+    pub flows: Vec<FlowFigures>,
 }
 
 /// A flow and its direction.
@@ -301,3 +345,39 @@ pub struct Heartbeat {}
 /// Nothing more will come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bye {}
+
+/// What the answering end noted of round trips; a long list comes in several of these.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stamps {
+    /// Number of the flow.
+    pub flow: u32,
+    /// Trips, ascending in number: the number, and times of the answering end's monotonic clock in
+    /// ns, 0 where not known: arrived, thread to be woken, thread running, received, handed over,
+    /// in the queueing discipline, in the driver, send call returned.
+    #[serde(default)]
+    pub trips: Vec<[u64; 9]>,
+    /// Receive work of its processors: from, to (both in ns), processor.
+    #[serde(default)]
+    pub work: Vec<[u64; 3]>,
+    /// Its system calls: from, to (both in ns), which call and what it found (the call's place in
+    /// the table of calls times three, plus 0 ready, 1 waited, 2 empty), thread.
+    #[serde(default)]
+    pub calls: Vec<[u64; 4]>,
+    /// What it could not note, and why.
+    #[serde(default)]
+    pub notes: Vec<String>,
+    /// What its network device stamped in place of its kernel, in the first frame of a flow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceStamps>,
+}
+
+/// What a network device stamped by its own clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceStamps {
+    /// When packets left.
+    pub departures: bool,
+    /// When they arrived.
+    pub arrivals: bool,
+    /// How far these times may be off, in ns.
+    pub error_ns: u64,
+}

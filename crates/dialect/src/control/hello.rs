@@ -10,14 +10,15 @@ pub const PROTOCOL_MIN: u16 = 1;
 /// Newest version of the protocol that this crate speaks.
 pub const PROTOCOL_MAX: u16 = 1;
 
-/// What protects the frames, as the byte after the magic says.
-///
-/// Only [`Security::Plain`] is spoken today; every other byte is reserved and refused.
+/// What protects the frames, as the byte after the magic says; every other byte is reserved and
+/// refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Security {
     /// Nothing: frames follow in clear.
     Plain = 0,
+    /// A key that both ends have: a handshake follows, then frames inside Noise messages.
+    Noise = 1,
 }
 
 impl Security {
@@ -30,7 +31,9 @@ impl Security {
     /// The security of a byte; `None` for those that are reserved.
     #[must_use]
     pub fn from_byte(byte: u8) -> Option<Self> {
-        (byte == Self::Plain.to_byte()).then_some(Self::Plain)
+        [Self::Plain, Self::Noise]
+            .into_iter()
+            .find(|security| security.to_byte() == byte)
     }
 }
 

@@ -4,19 +4,25 @@
 use std::collections::BTreeMap;
 
 use linerate_dialect::control::{
-    Accept, Attached, Bye, ClockAnswer, ClockQuestion, FlowFigures, FlowGrant, FlowTotal, Frame,
-    Heartbeat, Hello, IntervalEnded, Outcome, Propose, Refuse, Sent, Settings, SettingsAnswer,
-    Start, Stop, Token,
+    Accept, Attached, Bye, ClockAnswer, ClockQuestion, DeviceStamps, Figures, FlowFigures,
+    FlowGrant, FlowTotal, Frame, Heartbeat, Hello, IntervalEnded, Outcome, Propose, Refuse, Sent,
+    Settings, SettingsAnswer, Stamps, Start, Stop, Token,
+};
+use linerate_metric::cost::{
+    MachineTime, MemoryCost, StreamInterval, TcpInterval, ThreadCost, ThreadShares,
 };
 use linerate_metric::event::Problem;
 use linerate_metric::facts::{Cpu, Host, Interface, Role};
+use linerate_metric::pace::{Burst, Pace, Pacing};
 use linerate_metric::plan::{
-    Cpus, Direction, Ends, Kind, Plan, Protocol, Sched, SocketPlan, UdpOffload, Wait,
+    Copies, Cpus, Direction, Ends, Kind, Plan, Protocol, Sched, SocketPlan, Stamping, UdpOffload,
+    Wait,
 };
 use linerate_metric::record::{
-    CountedAt, CpuCost, Doubt, HistogramData, Interval, Loss, Quantiles, Socket, Stream, Summary,
-    TcpState,
+    CountedAt, CpuCost, Doubt, HistogramData, Interval, Loss, PlaceCounter, Quantiles, SlowAnswer,
+    Socket, Stream, Summary, TcpState,
 };
+use linerate_metric::round_trip::{Attachment, Group, RoundTripPlan};
 
 /// Where values come from: every optional one is there or not by the same rule.
 pub enum Source {
@@ -139,6 +145,33 @@ impl Source {
         Token(token)
     }
 
+    fn round_trip(&mut self) -> RoundTripPlan {
+        RoundTripPlan {
+            verify: self.yes(),
+            limit_ns: self.maybe(Self::number),
+            attachment: self.pick(&[
+                Attachment::Connected,
+                Attachment::Unconnected,
+                Attachment::Reopened,
+            ]),
+            connections: self.yes(),
+            rate_per_second: self.maybe(Self::number),
+            outstanding: self.small(),
+            group: self.maybe(|s| Group {
+                address: std::net::Ipv4Addr::new(239, 1, 2, 3).into(),
+                interface: s.maybe(Self::text),
+                ttl: 7,
+            }),
+            rt_yield: self.yes(),
+            lock_memory: self.yes(),
+            device_stamps: None,
+            burn: Ends {
+                near: self.small(),
+                far: self.small(),
+            },
+        }
+    }
+
     fn plan(&mut self) -> Plan {
         Plan {
             kind: self.pick(&[Kind::Throughput, Kind::Latency]),
@@ -147,6 +180,10 @@ impl Source {
             port: (self.number() & 0xffff) as u16,
             directions: self.many(Self::direction),
             streams: self.small(),
+            threads: self.maybe(|s| Ends {
+                near: s.small(),
+                far: s.small(),
+            }),
             duration_ns: self.maybe(Self::number),
             amount_bytes: self.maybe(Self::number),
             round_trips: self.maybe(Self::number),
@@ -156,6 +193,11 @@ impl Source {
             receive_bytes: self.maybe(Self::number),
             window_bytes: self.maybe(Self::number),
             rate_bps: self.maybe(Self::number),
+            pace: Pace {
+                by: Pacing::Txtime,
+                burst: self.maybe(|s| Burst::Payloads(s.number())),
+                packets_per_second: self.maybe(Self::number),
+            },
             congestion_control: self.maybe(Self::text),
             congestion_control_asked: self.yes(),
             bind: self.maybe(Self::text),
@@ -164,6 +206,7 @@ impl Source {
                 near: s.waiting(),
                 far: s.waiting(),
             }),
+            near_wait: None,
             cpu: Ends {
                 near: self.cpus(),
                 far: self.cpus(),
@@ -172,6 +215,7 @@ impl Source {
                 near: Sched::RoundRobin(99),
                 far: Sched::Nice(-20),
             },
+            round_trip: self.round_trip(),
             socket: SocketPlan {
                 send_buffer_bytes: self.maybe(Self::number),
                 receive_buffer_bytes: self.maybe(Self::number),
@@ -186,12 +230,30 @@ impl Source {
                 gro: self.maybe(Self::yes),
                 asked: self.yes(),
             },
+            batch: None,
+            forced_buffers: Ends::default(),
+            copies: Copies::default(),
+            verify: false,
+            calls: false,
             hold_latency: self.yes(),
             answer_timeout_ns: self.maybe(Self::number),
+            trace: self.yes(),
+            trace_on_ns: self.maybe(Self::number),
+            stamps: match self.small() % 4 {
+                0 => Stamping::None,
+                1 => Stamping::Packets,
+                2 => Stamping::Scheduler,
+                _ => Stamping::Driver,
+            },
+            forward: None,
+            generate: None,
             stack: Ends {
                 near: self.text(),
                 far: self.text(),
             },
+            near_stack: None,
+            dialect: self.maybe(Self::text),
+            far_report: self.maybe(Self::text),
         }
     }
 
@@ -212,12 +274,16 @@ impl Source {
                 numa_nodes: self.maybe(Self::small),
                 hypervisor: self.maybe(Self::text),
                 governor: self.maybe(Self::text),
+                frequency_hz: None,
+                frequency_max_hz: None,
                 idle: self.maybe(Self::text),
                 mitigations: self.texts(),
             },
             memory_bytes: self.maybe(Self::number),
             clock_source: self.maybe(Self::text),
+            wake_up_ns: None,
             interface: self.maybe(Self::interface),
+            stack: None,
             sysctls: self.texts(),
         }
     }
@@ -242,6 +308,7 @@ impl Source {
             tx_queues: self.maybe(Self::small),
             rx_descriptors: self.maybe(Self::small),
             tx_descriptors: self.maybe(Self::small),
+            ..Interface::default()
         }
     }
 
@@ -278,6 +345,75 @@ impl Source {
             cwnd_bytes: self.maybe(Self::number),
             tcp_rtt_ns: self.maybe(Self::number),
             rtt_ns: self.maybe(Self::quantiles),
+            tcp: self.maybe(Self::tcp_interval),
+            sender_threads: self.maybe(Self::thread_shares),
+            receiver_threads: self.maybe(Self::thread_shares),
+            streams: self.many(|s| StreamInterval {
+                id: s.small(),
+                bytes: s.number(),
+                packets: s.maybe(Self::number),
+                lost: s.maybe(Self::number),
+                retransmits: s.maybe(Self::number),
+                cwnd_bytes: s.maybe(Self::number),
+                tcp_rtt_ns: s.maybe(Self::number),
+            }),
+        }
+    }
+
+    fn tcp_interval(&mut self) -> TcpInterval {
+        TcpInterval {
+            flows: self.small(),
+            cwnd_bytes: self.number(),
+            rtt_ns: self.number(),
+            min_rtt_ns: self.maybe(Self::number),
+            delivery_rate_bps: self.maybe(Self::number),
+            retransmits: self.number(),
+            retransmitted_bytes: self.maybe(Self::number),
+            spurious_retransmits: self.maybe(Self::number),
+            reordering_seen: self.maybe(Self::number),
+            timeouts: self.maybe(Self::number),
+            marked: self.maybe(Self::number),
+            busy: self.maybe(Self::real),
+            receive_window_limited: self.maybe(Self::real),
+            send_buffer_limited: self.maybe(Self::real),
+        }
+    }
+
+    fn thread_shares(&mut self) -> ThreadShares {
+        ThreadShares {
+            running: self.real(),
+            runnable: self.real(),
+            blocked: self.real(),
+        }
+    }
+
+    fn thread_cost(&mut self) -> ThreadCost {
+        ThreadCost {
+            direction: self.direction(),
+            part: self.pick(&[CountedAt::Sender, CountedAt::Receiver]),
+            flows: self.small(),
+            wall_ns: self.number(),
+            cpu_ns: self.number(),
+            user_ns: self.number(),
+            system_ns: self.number(),
+            runnable_ns: self.maybe(Self::number),
+            blocked_ns: self.maybe(Self::number),
+            voluntary_switches: self.number(),
+            involuntary_switches: self.number(),
+            cpus: self.maybe(Self::cpus),
+            calls: self.maybe(Self::number),
+            empty_calls: self.maybe(Self::number),
+            cycles: self.maybe(Self::number),
+            instructions: self.maybe(Self::number),
+        }
+    }
+
+    fn memory(&mut self) -> MemoryCost {
+        MemoryCost {
+            role: self.role(),
+            streams: self.small(),
+            process_bytes_per_stream: self.maybe(Self::real),
+            socket_bytes_per_stream: self.maybe(Self::real),
         }
     }
 
@@ -288,6 +424,25 @@ impl Source {
             user_share: self.real(),
             voluntary_switches: self.number(),
             involuntary_switches: self.number(),
+            blocked_share: self.maybe(Self::real),
+            runnable_share: self.maybe(Self::real),
+            empty_share: self.maybe(Self::real),
+            ns_per_byte: self.maybe(Self::real),
+            ns_per_packet: self.maybe(Self::real),
+            cycles: self.maybe(Self::number),
+            instructions: self.maybe(Self::number),
+            uncounted_because: self.maybe(Self::text),
+            machine: self.maybe(|s| MachineTime {
+                processors: s.small(),
+                user_ns: s.number(),
+                system_ns: s.number(),
+                irq_ns: s.number(),
+                softirq_ns: s.number(),
+                steal_ns: s.number(),
+                idle_ns: s.number(),
+            }),
+            processors: Vec::new(),
+            threads: self.many(Self::thread_cost),
         }
     }
 
@@ -305,7 +460,14 @@ impl Source {
             loss_fraction: self.maybe(Self::real),
             out_of_order: self.maybe(Self::number),
             duplicates: self.maybe(Self::number),
+            reordering_extent: self.maybe(Self::number),
             ipdv_ns: self.maybe(Self::real),
+            // Of directions, made from histograms; flows have none.
+            delay_variation_ns: None,
+            one_way_delay_ns: None,
+            rate_error: self.maybe(Self::real),
+            lateness_ns: None,
+            arrival_gap_ns: None,
             retransmits: self.maybe(Self::number),
             rtt_ns: self.maybe(Self::quantiles),
             round_trips: self.maybe(Self::number),
@@ -313,7 +475,17 @@ impl Source {
             lost: self.maybe(Self::number),
             mismatched: self.maybe(Self::number),
             slow: self.maybe(Self::number),
+            wrong_length: self.maybe(Self::number),
+            wrong_content: self.maybe(Self::number),
+            rtt_intended_ns: self.maybe(Self::quantiles),
+            unsent: self.maybe(Self::number),
+            whole_ns: self.maybe(Self::quantiles),
+            // Of runs, made from histograms.
+            device: None,
+            connections_per_second: self.maybe(Self::real),
+            fairness_index: self.maybe(Self::real),
             cpu: self.many(Self::cpu_cost),
+            memory: self.many(Self::memory),
         }
     }
 
@@ -325,7 +497,11 @@ impl Source {
             receive_buffer_bytes: self.maybe(Self::number),
             congestion_control: self.maybe(Self::text),
             receive_queue_drops: self.maybe(Self::number),
+            send_refused: self.maybe(Self::number),
+            refusals: None,
             datagrams_per_call: self.maybe(Self::small),
+            napi_id: None,
+            zero_copy: None,
             tcp: self.maybe(|s| TcpState {
                 retransmits: s.number(),
                 cwnd_segments: s.number(),
@@ -334,10 +510,17 @@ impl Source {
                 rtt_ns: s.number(),
                 rtt_variation_ns: s.number(),
                 min_rtt_ns: s.maybe(Self::number),
+                send_window_bytes: None,
                 delivery_rate_bps: s.maybe(Self::number),
                 busy_ns: s.maybe(Self::number),
                 receive_window_limited_ns: s.maybe(Self::number),
                 send_buffer_limited_ns: s.maybe(Self::number),
+                retransmitted_bytes: s.maybe(Self::number),
+                spurious_retransmits: s.maybe(Self::number),
+                reordering_seen: s.maybe(Self::number),
+                timeouts: s.maybe(Self::number),
+                marked: s.maybe(Self::number),
+                ecn: s.maybe(Self::yes),
             }),
         }
     }
@@ -347,7 +530,13 @@ impl Source {
             direction: self.direction(),
             stream: Stream {
                 id: self.small(),
-                summary: self.summary(),
+                summary: Summary {
+                    // Known of the whole run alone.
+                    rtt_intended_ns: None,
+                    whole_ns: None,
+                    ..self.summary()
+                },
+                mismatch: None,
                 sender: self.maybe(Self::socket),
                 receiver: self.maybe(Self::socket),
             },
@@ -371,17 +560,38 @@ impl Source {
             role: self.role(),
             host: self.host(),
             cpu: self.maybe(Self::cpu_cost),
+            memory: self.maybe(Self::memory),
             // One even of the least: its flattened part must survive without any field.
             streams: vec![self.figures()],
             histograms: self
                 .many(|s| (s.text(), s.histogram()))
                 .into_iter()
                 .collect(),
+            verification: None,
+            calls: BTreeMap::new(),
+            call_clock: None,
             losses: self.many(|s| Loss {
                 direction: s.direction(),
                 place: s.text(),
                 packets: s.number(),
                 exact: s.yes(),
+                at_least: s.maybe(Self::number),
+                at_most: s.maybe(Self::number),
+            }),
+            counters: self.many(|s| PlaceCounter {
+                host: s.text(),
+                interface: s.maybe(Self::text),
+                counter: s.text(),
+                before: s.number(),
+                after: s.number(),
+            }),
+            slow: self.many(|s| SlowAnswer {
+                flow: s.small(),
+                number: s.number(),
+                at_ns: s.number(),
+                time_ns: s.number(),
+                cause: s.text(),
+                evidence: s.text(),
             }),
             doubts: self.many(Self::doubt),
             interrupted: self.yes(),
@@ -411,15 +621,18 @@ impl Source {
                     id: s.small(),
                     direction: s.direction(),
                     token: s.token(),
+                    port: s.maybe(|s| (s.number() & 0xffff) as u16),
                 }),
                 doubts: self.many(Self::doubt),
                 because: self.maybe(Self::text),
+                threads: self.maybe(Self::small),
             }
             .into(),
             Attached {}.into(),
             Start {
                 wait: self.maybe(Self::waiting),
                 cpus: self.maybe(Self::cpus),
+                threads: self.maybe(Self::small),
             }
             .into(),
             IntervalEnded {
@@ -457,6 +670,23 @@ impl Source {
             .into(),
             Heartbeat {}.into(),
             Bye {}.into(),
+            Figures {
+                flows: vec![self.figures()],
+            }
+            .into(),
+            Stamps {
+                flow: self.small(),
+                trips: self.many(|source| [(); 9].map(|()| source.number())),
+                work: self.many(|source| [(); 3].map(|()| source.number())),
+                calls: self.many(|source| [(); 4].map(|()| source.number())),
+                notes: self.many(Self::text),
+                device: self.maybe(|source| DeviceStamps {
+                    departures: source.number().is_multiple_of(2),
+                    arrivals: source.number().is_multiple_of(2),
+                    error_ns: source.number(),
+                }),
+            }
+            .into(),
         ]
     }
 

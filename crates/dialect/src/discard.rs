@@ -1,0 +1,28 @@
+//! Discard, RFC 863: whatever comes is thrown away and nothing is answered.
+//!
+//! Its server is a [`Sink`] like that of [`plain`](crate::plain) payload; only a port can tell the
+//! two apart. A client sends what it likes, and ends a TCP stream by closing it. A stock server
+//! (inetutils' inetd) closes its side as soon as the client's writing half is closed, and sends
+//! nothing, ever: what arrived there stays unknown unless its console tells.
+
+use crate::far::FarReport;
+use crate::sniff::{Carrier, Dialect, Verdict};
+
+pub use crate::plain::{SILENCE_NS, Sink, Totals};
+
+/// The port of RFC 863, TCP and UDP.
+pub const PORT: u16 = 9;
+
+/// Discard, as the table of dialects has it. Its bytes can be any, so it is never recognised: a
+/// port is told to speak it.
+pub const DIALECT: Dialect = Dialect {
+    name: "discard",
+    recognise: |_: Carrier, _: &[u8]| Verdict::No,
+};
+
+/// What the far end said: nothing. That it took all of a TCP stream is what its closing shows, and
+/// the near end counts.
+#[must_use]
+pub fn far_report() -> FarReport {
+    FarReport::default()
+}

@@ -1,0 +1,107 @@
+//! Networks in the notation of CIDR.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+/// A network: the addresses that share their first bits with this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    address: IpAddr,
+    prefix: u8,
+}
+
+/// Why a text names no network.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NetworkError {
+    /// No address.
+    #[error("{text:?} is no IP address: write it as 192.0.2.0/24, 2001:db8::/32 or 192.0.2.7")]
+    Address {
+        /// What was written.
+        text: String,
+    },
+    /// No length of a prefix.
+    #[error("{text:?} has no prefix from 0 to {most} behind its slash")]
+    Prefix {
+        /// What was written.
+        text: String,
+        /// The longest prefix of this family.
+        most: u8,
+    },
+}
+
+impl Network {
+    /// The network of an address; a prefix longer than the address is the address alone.
+    #[must_use]
+    pub fn new(address: IpAddr, prefix: u8) -> Self {
+        let prefix = prefix.min(bits(address));
+        Self { address, prefix }
+    }
+
+    /// The networks of this host alone.
+    #[must_use]
+    pub fn loopback() -> [Self; 2] {
+        [
+            Self::new(Ipv4Addr::LOCALHOST.into(), 8),
+            Self::new(Ipv6Addr::LOCALHOST.into(), 128),
+        ]
+    }
+
+    /// Whether it has this address. IPv4 addresses in the clothes of IPv6 (`::ffff:192.0.2.1`, as a
+    /// socket of both families tells them) count as what they are.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address.to_canonical()) {
+            (IpAddr::V4(ours), IpAddr::V4(theirs)) => {
+                let shift = 32 - u32::from(self.prefix);
+                let differing = ours.to_bits() ^ theirs.to_bits();
+                differing.checked_shr(shift).unwrap_or(0) == 0
+            }
+            (IpAddr::V6(ours), IpAddr::V6(theirs)) => {
+                let shift = 128 - u32::from(self.prefix);
+                let differing = ours.to_bits() ^ theirs.to_bits();
+                differing.checked_shr(shift).unwrap_or(0) == 0
+            }
+            _ => false,
+        }
+    }
+}
+
+fn bits(address: IpAddr) -> u8 {
+    match address {
+        IpAddr::V4(_) => 32,
+        IpAddr::V6(_) => 128,
+    }
+}
+
+impl FromStr for Network {
+    type Err = NetworkError;
+
+    fn from_str(text: &str) -> Result<Self, NetworkError> {
+        let (address, prefix) = match text.split_once('/') {
+            Some((address, prefix)) => (address, Some(prefix)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| NetworkError::Address {
+            text: text.to_owned(),
+        })?;
+        let most = bits(address);
+        let prefix = match prefix.map(str::parse) {
+            None => most,
+            Some(Ok(prefix)) if prefix <= most => prefix,
+            Some(_) => {
+                return Err(NetworkError::Prefix {
+                    text: text.to_owned(),
+                    most,
+                });
+            }
+        };
+        Ok(Self { address, prefix })
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}

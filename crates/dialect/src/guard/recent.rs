@@ -1,0 +1,161 @@
+//! The addresses heard of most recently, in fixed memory.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+/// No neighbour in the chain.
+const NONE: u32 = u32::MAX;
+
+/// A map that forgets whom it has not heard of for longest.
+///
+/// The chain is a list inside a slab, so that nothing is allocated after the beginning. The map's
+/// hash is keyed at random: nobody can choose addresses that fall into one place.
+#[derive(Clone, Debug)]
+pub(super) struct Recent<T> {
+    places: HashMap<IpAddr, u32>,
+    slab: Vec<Node<T>>,
+    free: Vec<u32>,
+    newest: u32,
+    oldest: u32,
+    capacity: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Node<T> {
+    address: IpAddr,
+    value: T,
+    newer: u32,
+    older: u32,
+}
+
+impl<T> Recent<T> {
+    /// Room for so many, at least one.
+    pub(super) fn new(capacity: usize) -> Self {
+        let capacity = capacity.clamp(1, NONE as usize - 1);
+        Self {
+            places: HashMap::with_capacity(capacity),
+            slab: Vec::with_capacity(capacity),
+            free: Vec::with_capacity(capacity),
+            newest: NONE,
+            oldest: NONE,
+            capacity,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// What is known of an address, which is the newest now.
+    pub(super) fn touch(&mut self, address: IpAddr) -> Option<&mut T> {
+        let place = *self.places.get(&address)?;
+        if place != self.newest {
+            self.unlink(place);
+            self.link(place);
+        }
+        Some(&mut self.slab[place as usize].value)
+    }
+
+    /// The same, made when it is not known; the oldest leaves when there is no room.
+    pub(super) fn entry(&mut self, address: IpAddr, make: impl FnOnce() -> T) -> &mut T {
+        if !self.places.contains_key(&address) {
+            if self.places.len() == self.capacity {
+                self.remove(self.slab[self.oldest as usize].address);
+            }
+            let node = Node {
+                address,
+                value: make(),
+                newer: NONE,
+                older: NONE,
+            };
+            let place = match self.free.pop() {
+                Some(place) => {
+                    self.slab[place as usize] = node;
+                    place
+                }
+                None => {
+                    self.slab.push(node);
+                    (self.slab.len() - 1) as u32
+                }
+            };
+            self.places.insert(address, place);
+            self.link(place);
+        }
+        self.touch(address).expect("it is there now")
+    }
+
+    /// Forgets an address.
+    pub(super) fn remove(&mut self, address: IpAddr) {
+        if let Some(place) = self.places.remove(&address) {
+            self.unlink(place);
+            self.free.push(place);
+        }
+    }
+
+    fn unlink(&mut self, place: u32) {
+        let Node { newer, older, .. } = self.slab[place as usize];
+        match newer {
+            NONE => self.newest = older,
+            newer => self.slab[newer as usize].older = older,
+        }
+        match older {
+            NONE => self.oldest = newer,
+            older => self.slab[older as usize].newer = newer,
+        }
+    }
+
+    fn link(&mut self, place: u32) {
+        let node = &mut self.slab[place as usize];
+        node.newer = NONE;
+        node.older = self.newest;
+        match self.newest {
+            NONE => self.oldest = place,
+            newest => self.slab[newest as usize].newer = place,
+        }
+        self.newest = place;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::net::Ipv4Addr;
+
+    proptest! {
+        /// Against a list with the newest at its end.
+        #[test]
+        fn agrees_with_a_list(
+            capacity in 1usize..6,
+            does in prop::collection::vec((0u8..3, 0u32..9), 0..200),
+        ) {
+            let mut recent = Recent::new(capacity);
+            let mut list: Vec<(u32, u32)> = Vec::new();
+            for (step, &(what, who)) in does.iter().enumerate() {
+                let address = IpAddr::V4(Ipv4Addr::from_bits(who));
+                let at = list.iter().position(|&(name, _)| name == who);
+                match what {
+                    0 => {
+                        let value = at.map_or(step as u32, |at| list.remove(at).1);
+                        if list.len() == capacity {
+                            list.remove(0);
+                        }
+                        list.push((who, value));
+                        prop_assert_eq!(*recent.entry(address, || step as u32), value);
+                    }
+                    1 => {
+                        let value = at.map(|at| list.remove(at).1);
+                        list.extend(value.map(|value| (who, value)));
+                        prop_assert_eq!(recent.touch(address).copied(), value);
+                    }
+                    _ => {
+                        at.map(|at| list.remove(at));
+                        recent.remove(address);
+                    }
+                }
+                prop_assert_eq!(recent.len(), list.len());
+                prop_assert!(recent.slab.len() <= capacity);
+            }
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! What a server says after a UDP test.
+//!
+//! ```text
+//!  16 flags | 20 bytes high | 24 bytes low | 28 seconds | 32 microseconds | 36 lost | 40 out of order
+//!  44 datagrams | 48 jitter seconds | 52 jitter microseconds                (stock clients need no more)
+//!  56 transit times: min, max, sum, mean, m2, vd, each in seconds and microseconds | 104 their count
+//! 108 gaps | 112 their sum | 116 lost high | 120 out of order high | 124 datagrams high
+//! ```
+//!
+//! What is in front of the flags is the datagram's header, which nobody reads. Versions before 2.0.13
+//! have a header of 12 bytes and so everything up to the jitter 4 bytes earlier.
+
+use super::settings::flags;
+use super::{put, split_ns, wall_ns, word};
+
+/// Bytes of a report.
+pub const REPORT_BYTES: usize = 128;
+
+/// Bytes of a report that every stock client understands.
+pub const REPORT_LEAST_BYTES: usize = 56;
+
+/// Which version's offsets a report has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Layout {
+    /// Of 2.0.13 and later.
+    #[default]
+    Today,
+    /// Of 2.0.5 and most boards.
+    Legacy,
+}
+
+impl Layout {
+    /// Where the flags are.
+    const fn flags_at(self) -> usize {
+        match self {
+            Self::Today => 16,
+            Self::Legacy => 12,
+        }
+    }
+}
+
+/// What a server counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Report {
+    /// Payload bytes that arrived, the end's datagram included.
+    pub bytes: u64,
+    /// From the first datagram to the last, in nanoseconds.
+    pub duration_ns: u64,
+    /// Datagrams that are missing.
+    pub lost: u64,
+    /// Datagrams that came after one with a higher number.
+    pub out_of_order: u64,
+    /// The highest number that came, the end's datagram included.
+    pub datagrams: u64,
+    /// Smoothed variation of the transit time in nanoseconds.
+    pub ipdv_ns: u64,
+    /// Transit times, where the clocks are known to agree.
+    pub transit: Option<Transit>,
+}
+
+/// Times that datagrams were on their way, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Transit {
+    /// The shortest.
+    pub min_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+    /// All together.
+    pub sum_ns: u64,
+    /// Their mean.
+    pub mean_ns: u64,
+    /// The sum of the squared differences from the mean, in square microseconds.
+    pub m2_us2: f64,
+    /// How many.
+    pub count: u32,
+}
+
+/// The report has transit times.
+const WITH_TRANSIT: u32 = flags::EXTENSION;
+
+/// Its counts have 64 bits.
+const WIDE_COUNTS: u32 = flags::WIDE;
+
+/// Halves of a count.
+fn low(count: u64) -> u32 {
+    count as u32
+}
+
+fn high(count: u64) -> u32 {
+    (count >> 32) as u32
+}
+
+impl Report {
+    /// The time between all arrivals together, as stock servers say it: in whole seconds. It is divided
+    /// by, so it is one at least.
+    fn whole_seconds(&self) -> u32 {
+        u32::try_from(self.duration_ns / 1_000_000_000).map_or(u32::MAX, |seconds| seconds.max(1))
+    }
+
+    /// Its datagram.
+    #[must_use]
+    pub fn write(&self, layout: Layout) -> [u8; REPORT_BYTES] {
+        let mut out = [0; REPORT_BYTES];
+        let at = layout.flags_at();
+        let mut flags = flags::DUAL;
+        if layout == Layout::Today {
+            flags |= WIDE_COUNTS;
+            put(&mut out, 116, high(self.lost));
+            put(&mut out, 120, high(self.out_of_order));
+            put(&mut out, 124, high(self.datagrams));
+            if let Some(transit) = self.transit {
+                flags |= WITH_TRANSIT;
+                transit.write(&mut out);
+                // Clients show transit times only beside the time between arrivals.
+                put(&mut out, 108, transit.count.saturating_sub(1));
+                put(&mut out, 112, self.whole_seconds());
+            }
+        }
+        let (seconds, microseconds) = split_ns(self.duration_ns);
+        let (ipdv_seconds, ipdv_microseconds) = split_ns(self.ipdv_ns);
+        for (offset, value) in [
+            (0, flags),
+            (4, high(self.bytes)),
+            (8, low(self.bytes)),
+            (12, seconds),
+            (16, microseconds),
+            (20, low(self.lost)),
+            (24, low(self.out_of_order)),
+            (28, low(self.datagrams)),
+            (32, ipdv_seconds),
+            (36, ipdv_microseconds),
+        ] {
+            put(&mut out, at + offset, value);
+        }
+        out
+    }
+
+    /// Reads a report; `None` for anything else. A stock server that forgot the test sends the end's
+    /// datagram back instead, which has no report's flags.
+    #[must_use]
+    pub fn read(datagram: &[u8]) -> Option<Self> {
+        // Before 2.0.13 the word at 12 is the flags and no version sets another bit there. Today it
+        // belongs to the header: zero, or the upper half of a number.
+        let layout = match word(datagram, 12)? {
+            flags::DUAL => Layout::Legacy,
+            _ => Layout::Today,
+        };
+        let at = |offset| word(datagram, layout.flags_at() + offset);
+        let flags = at(0)?;
+        if flags & flags::DUAL == 0 || flags & !(flags::DUAL | WITH_TRANSIT | WIDE_COUNTS) != 0 {
+            return None;
+        }
+        let wide = |low: u32, high_at: usize| {
+            let high = word(datagram, high_at).filter(|_| flags & WIDE_COUNTS != 0);
+            u64::from(high.unwrap_or(0)) << 32 | u64::from(low)
+        };
+        Some(Self {
+            bytes: u64::from(at(4)?) << 32 | u64::from(at(8)?),
+            duration_ns: wall_ns(at(12)?, at(16)?),
+            lost: wide(at(20)?, 116),
+            out_of_order: wide(at(24)?, 120),
+            datagrams: wide(at(28)?, 124),
+            ipdv_ns: wall_ns(at(32)?, at(36)?),
+            transit: if flags & WITH_TRANSIT == 0 {
+                None
+            } else {
+                Transit::read(datagram)
+            },
+        })
+    }
+}
+
+impl Transit {
+    fn write(&self, out: &mut [u8]) {
+        let square = (
+            self.m2_us2 as u32,
+            (self.m2_us2.fract() * 1e6).max(0.0) as u32,
+        );
+        for (at, (whole, parts)) in [
+            (56, split_ns(self.min_ns)),
+            (64, split_ns(self.max_ns)),
+            (72, split_ns(self.sum_ns)),
+            (80, split_ns(self.mean_ns)),
+            (88, square),
+        ] {
+            put(out, at, whole);
+            put(out, at + 4, parts);
+        }
+        put(out, 104, self.count);
+    }
+
+    fn read(datagram: &[u8]) -> Option<Self> {
+        let time = |at| Some(wall_ns(word(datagram, at)?, word(datagram, at + 4)?));
+        Some(Self {
+            min_ns: time(56)?,
+            max_ns: time(64)?,
+            sum_ns: time(72)?,
+            mean_ns: time(80)?,
+            m2_us2: f64::from(word(datagram, 88)?) + f64::from(word(datagram, 92)?) / 1e6,
+            count: word(datagram, 104)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn report() -> Report {
+        Report {
+            bytes: 5 << 32 | 7,
+            duration_ns: 1_500_001_000,
+            lost: 1 << 33,
+            out_of_order: 2,
+            datagrams: 3 << 33,
+            ipdv_ns: 1_234_000,
+            transit: None,
+        }
+    }
+
+    #[test]
+    fn both_layouts_read_as_written() {
+        let today = report();
+        assert_eq!(Report::read(&today.write(Layout::Today)), Some(today));
+        let legacy = Report {
+            lost: 3,
+            datagrams: 9,
+            ..today
+        };
+        assert_eq!(Report::read(&legacy.write(Layout::Legacy)), Some(legacy));
+        let transit = Report {
+            transit: Some(Transit {
+                min_ns: 1000,
+                max_ns: 9_000_000_000,
+                sum_ns: 10_000_000_000,
+                mean_ns: 2_000_000,
+                m2_us2: 12.5,
+                count: 7,
+            }),
+            ..today
+        };
+        assert_eq!(Report::read(&transit.write(Layout::Today)), Some(transit));
+    }
+
+    #[test]
+    fn a_cut_report_lacks_only_what_is_cut() {
+        let small = Report {
+            lost: 3,
+            datagrams: 9,
+            ..report()
+        };
+        let whole = small.write(Layout::Today);
+        assert_eq!(Report::read(&whole[..REPORT_LEAST_BYTES]), Some(small));
+        assert_eq!(Report::read(&whole[..REPORT_LEAST_BYTES - 1]), None);
+    }
+
+    #[test]
+    fn the_end_sent_back_is_no_report() {
+        let mut end = [0; REPORT_BYTES];
+        put(&mut end, 0, -12i32 as u32);
+        put(&mut end, 12, u32::MAX);
+        for first in [0, 0x4801_0098, 0x6c01_0098, 0x3637_3839] {
+            put(&mut end, 16, first);
+            assert_eq!(Report::read(&end), None, "{first:08x}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..140)) {
+            let _ = Report::read(&bytes);
+        }
+    }
+}

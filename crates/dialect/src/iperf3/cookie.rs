@@ -1,0 +1,136 @@
+//! What ties data flows to their control connection, and what tells iperf3 from everything else.
+
+use std::fmt;
+
+use crate::sniff::{Carrier, Dialect, Verdict};
+
+/// Bytes of a cookie on the wire: 36 characters and a NUL.
+pub const COOKIE_BYTES: usize = 37;
+
+const CHARACTERS: usize = COOKIE_BYTES - 1;
+
+/// The alphabet of today's cookies; those before 3.2 were a host name, a time and random digits.
+const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+
+/// The name of a test: whoever opens a connection with it brings one of its flows.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Cookie([u8; CHARACTERS]);
+
+impl Cookie {
+    /// A cookie as stock clients make them. The numbers must be random: whoever guesses a cookie can
+    /// place a flow into somebody's test.
+    #[must_use]
+    pub fn new(random: [u8; 36]) -> Self {
+        Self(random.map(|byte| ALPHABET[usize::from(byte % 32)]))
+    }
+
+    /// Reads the first [`COOKIE_BYTES`] of a connection; `None` when they are no cookie.
+    #[must_use]
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        let (cookie, rest) = bytes.split_first_chunk::<CHARACTERS>()?;
+        (rest == [0] && cookie.iter().all(|&byte| is_of_cookie(byte))).then_some(Self(*cookie))
+    }
+
+    /// As it opens a connection.
+    #[must_use]
+    pub fn to_wire(self) -> [u8; COOKIE_BYTES] {
+        let mut wire = [0; COOKIE_BYTES];
+        wire[..CHARACTERS].copy_from_slice(&self.0);
+        wire
+    }
+}
+
+impl fmt::Debug for Cookie {
+    /// The first characters tell cookies apart in a log without giving them away.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Cookie({}..)",
+            self.0[..4]
+                .iter()
+                .map(|&b| char::from(b))
+                .collect::<String>()
+        )
+    }
+}
+
+/// iperf3, as the table of dialects has it.
+pub const DIALECT: Dialect = Dialect {
+    name: "iperf3",
+    recognise,
+};
+
+fn recognise(carrier: Carrier, bytes: &[u8]) -> Verdict {
+    match carrier {
+        Carrier::Stream => stream(bytes),
+        Carrier::Datagram if super::udp::Hello::read(bytes).is_some() => Verdict::Yes,
+        Carrier::Datagram => Verdict::No,
+    }
+}
+
+/// A stock server takes any 37 bytes for a cookie. On a port that serves everyone only what stock
+/// clients send is one: characters of a host name, and a NUL that no text has there.
+fn stream(bytes: &[u8]) -> Verdict {
+    let characters = &bytes[..bytes.len().min(CHARACTERS)];
+    if !characters.iter().all(|&byte| is_of_cookie(byte)) {
+        return Verdict::No;
+    }
+    match bytes.get(CHARACTERS) {
+        None => Verdict::NeedMore,
+        Some(0) => Verdict::Yes,
+        Some(_) => Verdict::No,
+    }
+}
+
+fn is_of_cookie(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn cookies_of_all_versions_are_known() {
+        for (bytes, whose) in [
+            (&b"ydm5fwt4x4y5xyepdgnbnbd2a26uucdaknbs\0"[..], "3.12"),
+            (b"laptop.1400000000.123456.3c5e21f9aab\0", "3.0"),
+        ] {
+            assert!(Cookie::read(bytes).is_some(), "{whose}");
+            assert_eq!(stream(bytes), Verdict::Yes, "{whose}");
+            for length in 0..37 {
+                assert_eq!(stream(&bytes[..length]), Verdict::NeedMore, "{whose}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_cookie() {
+        for bytes in [
+            &b"HELO nuttcp v6.1.2\n"[..],
+            b"GET / HTTP/1.1\r\n",
+            b"012345678901234567890123456789012345678901",
+            b"ydm5fwt4x4y5xyepdgnbnbd2a26uucdaknbs\n",
+            b"\0",
+            b"ydm\0",
+        ] {
+            assert_eq!(stream(bytes), Verdict::No);
+            assert_eq!(Cookie::read(bytes), None);
+        }
+    }
+
+    #[test]
+    fn a_log_does_not_give_it_away() {
+        assert_eq!(format!("{:?}", Cookie::new([0; 36])), "Cookie(aaaa..)");
+    }
+
+    proptest! {
+        #[test]
+        fn cookies_read_as_written(random in prop::collection::vec(any::<u8>(), 36)) {
+            let cookie = Cookie::new(random.try_into().unwrap());
+            prop_assert_eq!(Cookie::read(&cookie.to_wire()), Some(cookie));
+            prop_assert_eq!(stream(&cookie.to_wire()), Verdict::Yes);
+        }
+    }
+}

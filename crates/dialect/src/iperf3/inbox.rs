@@ -1,0 +1,114 @@
+//! Bytes that arrived and were not taken yet, and those that wait to be written.
+
+use super::error::Iperf3Error;
+
+/// Bytes that may be handed over beyond what is being waited for: the largest read that a driver
+/// should make on a control connection.
+pub const READ_AHEAD_BYTES: usize = 64 << 10;
+
+/// The two queues of a control connection.
+#[derive(Debug, Default)]
+pub(super) struct Wire {
+    incoming: Vec<u8>,
+    outgoing: Vec<u8>,
+    written: usize,
+}
+
+impl Wire {
+    /// Takes what arrived. `limit` is the longest message that the present state waits for.
+    pub fn push(&mut self, bytes: &[u8], limit: usize) -> Result<(), Iperf3Error> {
+        if self.incoming.len() + bytes.len() > limit + READ_AHEAD_BYTES {
+            return Err(Iperf3Error::ReadAhead);
+        }
+        self.incoming.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// What arrived and was not taken.
+    pub fn incoming(&self) -> &[u8] {
+        &self.incoming
+    }
+
+    /// Takes the next byte.
+    pub fn byte(&mut self) -> Option<u8> {
+        let byte = *self.incoming.first()?;
+        self.incoming.drain(..1);
+        Some(byte)
+    }
+
+    /// Takes `N` bytes, once they are there.
+    pub fn chunk<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let chunk = *self.incoming.first_chunk()?;
+        self.incoming.drain(..N);
+        Some(chunk)
+    }
+
+    /// Takes a text with its length in front, once it is there, and reads it.
+    ///
+    /// A length above the limit is refused before the text has arrived.
+    pub fn text<T>(
+        &mut self,
+        limit: usize,
+        read: impl FnOnce(&[u8]) -> Result<T, Iperf3Error>,
+    ) -> Result<Option<T>, Iperf3Error> {
+        let Some((length, rest)) = self.incoming.split_first_chunk() else {
+            return Ok(None);
+        };
+        let length = u32::from_be_bytes(*length);
+        let size = match usize::try_from(length) {
+            Ok(size) if size <= limit => size,
+            _ => return Err(Iperf3Error::TooLong { length, limit }),
+        };
+        let Some(text) = rest.get(..size) else {
+            return Ok(None);
+        };
+        let value = read(text)?;
+        self.incoming.drain(..size_of::<u32>() + size);
+        // A long text has gone; what follows is single bytes.
+        self.incoming.shrink_to(READ_AHEAD_BYTES);
+        Ok(Some(value))
+    }
+
+    /// Queues bytes for the peer.
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.outgoing.extend_from_slice(bytes);
+    }
+
+    /// Queues a text with its length in front.
+    pub fn send_text(&mut self, text: &[u8], limit: usize) -> Result<(), Iperf3Error> {
+        match u32::try_from(text.len()) {
+            Ok(length) if text.len() <= limit => {
+                self.send(&length.to_be_bytes());
+                self.send(text);
+                Ok(())
+            }
+            _ => Err(Iperf3Error::Outsized {
+                length: text.len(),
+                limit,
+            }),
+        }
+    }
+
+    /// What is to be written next.
+    pub fn outgoing(&self) -> &[u8] {
+        &self.outgoing[self.written..]
+    }
+
+    /// So many bytes of it were written.
+    pub fn sent(&mut self, bytes: usize) {
+        assert!(
+            bytes <= self.outgoing().len(),
+            "more was written than was there"
+        );
+        self.written += bytes;
+        if self.written == self.outgoing.len() {
+            self.outgoing = Vec::new();
+            self.written = 0;
+        }
+    }
+
+    /// Forgets what arrived: nothing can be read after an error.
+    pub fn fail(&mut self) {
+        self.incoming = Vec::new();
+    }
+}

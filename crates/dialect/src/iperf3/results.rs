@@ -1,0 +1,351 @@
+//! What each end says it counted.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::ser::Serialize;
+use serde_json::value::RawValue;
+
+use super::error::{Iperf3Error, JsonError};
+use super::json::{Loose, check_depth};
+use super::{PARALLEL_LIMIT, RESULTS_LIMIT_BYTES};
+
+/// Most flows in the results of a peer: both directions.
+pub const RESULTS_LIMIT_FLOWS: usize = 2 * PARALLEL_LIMIT as usize;
+
+/// What one end says it counted.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Results {
+    /// The share of a processor that its process took.
+    pub cpu: Option<Cpu>,
+    /// Whether a sender at this end knows its retransmissions.
+    pub knows_retransmits: Option<bool>,
+    /// Congestion control that was used.
+    pub congestion: Option<String>,
+    /// One for each flow.
+    pub flows: Vec<FlowResult>,
+    /// A server's own report, as text.
+    pub output_text: Option<String>,
+    /// A server's own report, as JSON.
+    pub output_json: Option<String>,
+}
+
+/// Processor time of an end's process, in percent of one processor.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cpu {
+    /// All of it.
+    pub total: f64,
+    /// In the process.
+    pub user: f64,
+    /// In the kernel.
+    pub system: f64,
+}
+
+/// What one end says of one flow. Stock ends write all of the numbers always: those that mean nothing
+/// at this end of the flow are 0 or -1 there. [`far_report`](super::far_report) sorts them out.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct FlowResult {
+    /// Number of the flow.
+    pub id: u32,
+    /// Payload bytes sent, or received; without the omitted time.
+    pub bytes: Option<u64>,
+    /// Segments sent again; the sender's.
+    pub retransmits: Option<u64>,
+    /// Smoothed variation of the transit time in nanoseconds; the receiver's, over UDP.
+    pub ipdv_ns: Option<f64>,
+    /// Datagrams lost; the receiver's, the omitted time included.
+    pub lost: Option<u64>,
+    /// Datagrams sent, or the highest number received; the omitted time included.
+    pub packets: Option<u64>,
+    /// Of `lost`, those of the omitted time.
+    pub omitted_lost: Option<u64>,
+    /// Of `packets`, those of the omitted time.
+    pub omitted_packets: Option<u64>,
+    /// When counting began, in nanoseconds after the end of the omitted time.
+    pub start_ns: Option<u64>,
+    /// When it ended.
+    pub end_ns: Option<u64>,
+}
+
+impl Results {
+    /// Reads the text of a peer.
+    pub(super) fn read(text: &[u8]) -> Result<Self, Iperf3Error> {
+        let read = || {
+            check_depth(text)?;
+            let results: Self = serde_json::from_slice(text)?;
+            let ids = results.flows.iter().map(|flow| flow.id);
+            if ids.clone().any(|id| id == 0) {
+                return Err(JsonError::Missing("id"));
+            }
+            Ok(results)
+        };
+        read().map_err(|source| Iperf3Error::Json {
+            what: "results",
+            source,
+        })
+    }
+
+    /// The text for a peer. Whatever is unknown is written as stock ends write it.
+    pub(super) fn write(&self) -> Result<Vec<u8>, Iperf3Error> {
+        let text = serde_json::to_vec(self).expect("numbers and texts are JSON");
+        if text.len() > RESULTS_LIMIT_BYTES {
+            return Err(Iperf3Error::Outsized {
+                length: text.len(),
+                limit: RESULTS_LIMIT_BYTES,
+            });
+        }
+        Ok(text)
+    }
+}
+
+/// Nanoseconds as the seconds of the wire.
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+fn nanos(value: &Loose) -> Option<u64> {
+    let ns = (value.real()? * 1e9).round();
+    (ns < 9.2e18).then_some(ns as u64)
+}
+
+impl Serialize for Results {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeMap;
+        let cpu = self.cpu.unwrap_or_default();
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("cpu_util_total", &cpu.total)?;
+        map.serialize_entry("cpu_util_user", &cpu.user)?;
+        map.serialize_entry("cpu_util_system", &cpu.system)?;
+        let knows = match self.knows_retransmits {
+            Some(true) => 1,
+            Some(false) => 0,
+            None => -1,
+        };
+        map.serialize_entry("sender_has_retransmits", &knows)?;
+        if let Some(congestion) = &self.congestion {
+            map.serialize_entry("congestion_used", congestion)?;
+        }
+        if let Some(text) = &self.output_text {
+            map.serialize_entry("server_output_text", text)?;
+        }
+        if let Some(json) = &self.output_json {
+            let raw: &RawValue =
+                serde_json::from_str(json).map_err(<S::Error as serde::ser::Error>::custom)?;
+            map.serialize_entry("server_output_json", raw)?;
+        }
+        map.serialize_entry("streams", &self.flows)?;
+        map.end()
+    }
+}
+
+impl Serialize for FlowResult {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeMap;
+        let retransmits = self
+            .retransmits
+            .map_or(-1, |count| i64::try_from(count).unwrap_or(i64::MAX));
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("id", &self.id)?;
+        map.serialize_entry("bytes", &self.bytes.unwrap_or(0))?;
+        map.serialize_entry("retransmits", &retransmits)?;
+        map.serialize_entry("jitter", &(self.ipdv_ns.unwrap_or(0.0) / 1e9))?;
+        map.serialize_entry("errors", &self.lost.unwrap_or(0))?;
+        map.serialize_entry("packets", &self.packets.unwrap_or(0))?;
+        // Stock ends refuse one without the other.
+        if let (Some(lost), Some(packets)) = (self.omitted_lost, self.omitted_packets) {
+            map.serialize_entry("omitted_errors", &lost)?;
+            map.serialize_entry("omitted_packets", &packets)?;
+        }
+        map.serialize_entry("start_time", &seconds(self.start_ns.unwrap_or(0)))?;
+        map.serialize_entry("end_time", &seconds(self.end_ns.unwrap_or(0)))?;
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Results {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Object;
+        impl<'de> Visitor<'de> for Object {
+            type Value = Results;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Results, A::Error> {
+                let mut results = Results::default();
+                let (mut total, mut user, mut system) = (None, None, None);
+                while let Some(name) = map.next_key::<Cow<'_, str>>()? {
+                    match &*name {
+                        "cpu_util_total" => total = map.next_value::<Loose>()?.real(),
+                        "cpu_util_user" => user = map.next_value::<Loose>()?.real(),
+                        "cpu_util_system" => system = map.next_value::<Loose>()?.real(),
+                        "sender_has_retransmits" => {
+                            results.knows_retransmits =
+                                map.next_value::<Loose>()?.count().map(|known| known == 1);
+                        }
+                        "congestion_used" => {
+                            results.congestion = map.next_value::<Loose>()?.text();
+                        }
+                        "server_output_text" => {
+                            results.output_text = map.next_value::<Loose>()?.text();
+                        }
+                        "server_output_json" => {
+                            let raw: &RawValue = map.next_value()?;
+                            results.output_json = Some(raw.get().to_owned());
+                        }
+                        "streams" => results.flows = map.next_value::<Flows>()?.0,
+                        _ => {
+                            let _: IgnoredAny = map.next_value()?;
+                        }
+                    }
+                }
+                results.cpu = total.map(|total| Cpu {
+                    total,
+                    user: user.unwrap_or(0.0),
+                    system: system.unwrap_or(0.0),
+                });
+                Ok(results)
+            }
+        }
+        deserializer.deserialize_map(Object)
+    }
+}
+
+/// The flows, as many as a test can have.
+struct Flows(Vec<FlowResult>);
+
+impl<'de> Deserialize<'de> for Flows {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct List;
+        impl<'de> Visitor<'de> for List {
+            type Value = Flows;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of flows")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Flows, A::Error> {
+                let mut flows = Vec::new();
+                while let Some(flow) = seq.next_element()? {
+                    if flows.len() == RESULTS_LIMIT_FLOWS {
+                        return Err(A::Error::custom(JsonError::TooManyFlows(
+                            RESULTS_LIMIT_FLOWS,
+                        )));
+                    }
+                    flows.push(flow);
+                }
+                Ok(Flows(flows))
+            }
+        }
+        deserializer.deserialize_seq(List)
+    }
+}
+
+impl<'de> Deserialize<'de> for FlowResult {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Object;
+        impl<'de> Visitor<'de> for Object {
+            type Value = FlowResult;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a flow")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<FlowResult, A::Error> {
+                let mut flow = FlowResult::default();
+                while let Some(name) = map.next_key::<Cow<'_, str>>()? {
+                    let value: Loose = map.next_value()?;
+                    match &*name {
+                        "id" => {
+                            let id = value.count().and_then(|id| u32::try_from(id).ok());
+                            flow.id = id.unwrap_or(0);
+                        }
+                        "bytes" => flow.bytes = value.count(),
+                        "retransmits" => flow.retransmits = value.count(),
+                        "jitter" => flow.ipdv_ns = value.real().map(|seconds| seconds * 1e9),
+                        "errors" => flow.lost = value.count(),
+                        "packets" => flow.packets = value.count(),
+                        "omitted_errors" => flow.omitted_lost = value.count(),
+                        "omitted_packets" => flow.omitted_packets = value.count(),
+                        "start_time" => flow.start_ns = nanos(&value),
+                        "end_time" => flow.end_ns = nanos(&value),
+                        _ => {}
+                    }
+                }
+                Ok(flow)
+            }
+        }
+        deserializer.deserialize_map(Object)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_reads_as_written() {
+        let results = Results {
+            cpu: Some(Cpu {
+                total: 12.5,
+                user: 2.5,
+                system: 10.0,
+            }),
+            knows_retransmits: Some(true),
+            congestion: Some("cubic".into()),
+            flows: vec![FlowResult {
+                id: 3,
+                bytes: Some(1 << 50),
+                retransmits: Some(7),
+                ipdv_ns: Some(1500.0),
+                lost: Some(2),
+                packets: Some(1000),
+                omitted_lost: Some(1),
+                omitted_packets: Some(10),
+                start_ns: Some(0),
+                end_ns: Some(2_500_000_000),
+            }],
+            output_text: Some("line\n".into()),
+            output_json: Some(r#"{"a":[1,2]}"#.into()),
+        };
+        assert_eq!(Results::read(&results.write().unwrap()).unwrap(), results);
+    }
+
+    #[test]
+    fn unknown_stays_unknown() {
+        let results = Results {
+            flows: vec![FlowResult {
+                id: 1,
+                ..FlowResult::default()
+            }],
+            ..Results::default()
+        };
+        let text = String::from_utf8(results.write().unwrap()).unwrap();
+        assert!(text.contains(r#""retransmits":-1"#), "{text}");
+        let read = Results::read(text.as_bytes()).unwrap();
+        assert_eq!(read.flows[0].retransmits, None);
+        assert_eq!(read.knows_retransmits, None);
+    }
+
+    #[test]
+    fn nonsense_is_told() {
+        let many = format!(
+            r#"{{"streams":[{}{{"id":1}}]}}"#,
+            r#"{"id":1},"#.repeat(RESULTS_LIMIT_FLOWS)
+        );
+        for text in [
+            "",
+            "[]",
+            r#"{"streams":7}"#,
+            r#"{"streams":[{"bytes":7}]}"#,
+            r#"{"streams":[{"id":-1}]}"#,
+            r#"{"streams":[7]}"#,
+            &many,
+        ] {
+            assert!(Results::read(text.as_bytes()).is_err(), "{text}");
+        }
+        assert!(Results::read(b"{}").is_ok());
+    }
+}

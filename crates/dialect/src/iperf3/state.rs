@@ -1,0 +1,88 @@
+//! The single bytes by which the ends tell each other where they are.
+
+/// A byte on the control connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Server: both sides set up their flows now.
+    TestStart,
+    /// Server: payload may flow.
+    TestRunning,
+    /// Client: its time, bytes or blocks are used up.
+    TestEnd,
+    /// Server: send the parameters.
+    ParamExchange,
+    /// Server: open the flows.
+    CreateStreams,
+    /// Server: it stops before the end.
+    ServerTerminate,
+    /// Client: it stops before the end.
+    ClientTerminate,
+    /// Server: send your results, then read mine.
+    ExchangeResults,
+    /// Server: all is said.
+    DisplayResults,
+    /// Client: it is done.
+    Done,
+    /// Server: another test is running.
+    AccessDenied,
+    /// Server: it cannot; two numbers follow.
+    ServerError,
+}
+
+impl State {
+    /// The byte on the wire, as a signed number in the stock source.
+    #[must_use]
+    pub const fn to_byte(self) -> u8 {
+        match self {
+            Self::TestStart => 1,
+            Self::TestRunning => 2,
+            Self::TestEnd => 4,
+            Self::ParamExchange => 9,
+            Self::CreateStreams => 10,
+            Self::ServerTerminate => 11,
+            Self::ClientTerminate => 12,
+            Self::ExchangeResults => 13,
+            Self::DisplayResults => 14,
+            Self::Done => 16,
+            Self::AccessDenied => 0xff,
+            Self::ServerError => 0xfe,
+        }
+    }
+
+    /// The state of a byte; `None` for one that no version sends.
+    #[must_use]
+    pub const fn from_byte(byte: u8) -> Option<Self> {
+        Some(match byte {
+            1 => Self::TestStart,
+            2 => Self::TestRunning,
+            4 => Self::TestEnd,
+            9 => Self::ParamExchange,
+            10 => Self::CreateStreams,
+            11 => Self::ServerTerminate,
+            12 => Self::ClientTerminate,
+            13 => Self::ExchangeResults,
+            14 => Self::DisplayResults,
+            16 => Self::Done,
+            0xff => Self::AccessDenied,
+            0xfe => Self::ServerError,
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_read_as_written() {
+        let mut known = 0;
+        for byte in 0..=u8::MAX {
+            if let Some(state) = State::from_byte(byte) {
+                assert_eq!(state.to_byte(), byte);
+                known += 1;
+            }
+        }
+        assert_eq!(known, 12);
+    }
+}

@@ -1,0 +1,177 @@
+//! UDP flows: how one is opened, and the header of its datagrams.
+//!
+//! ```text
+//! hello, client to server    39 38 37 36   (b1 68 de 3a is what an old server answers)
+//! answer, server to client   36 37 38 39
+//! datagram                   seconds u32 | microseconds u32 | sequence u32, or u64 | filler
+//! ```
+//!
+//! Flows are opened one after another: hello and answer carry no name of a test, so a server knows a
+//! flow by its sender's address and by which test waits for flows. Neither is repeated by stock ends.
+//! The time is the sender's monotonic clock: good for the variation of transit times, not for one-way
+//! delays. Numbers begin at 1 in each flow.
+
+use super::params::Counters;
+
+/// Bytes of a hello and of its answer.
+pub const HELLO_BYTES: usize = 4;
+
+/// Which hello a client sent. Stock ends write these numbers in their own byte order, and versions
+/// before 3.8 had other numbers: each is answered in its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hello {
+    /// From a little-endian machine.
+    Little,
+    /// From a big-endian machine.
+    Big,
+    /// An old version, little-endian.
+    OldLittle,
+    /// An old version, big-endian.
+    OldBig,
+}
+
+/// The numbers of old versions.
+const OLD_HELLO: u32 = 123_456_789;
+const OLD_ANSWER: u32 = 987_654_321;
+
+impl Hello {
+    const ALL: [Self; 4] = [Self::Little, Self::Big, Self::OldLittle, Self::OldBig];
+
+    /// Reads a whole datagram; `None` when it is no hello.
+    #[must_use]
+    pub fn read(datagram: &[u8]) -> Option<Self> {
+        Self::ALL.into_iter().find(|hello| hello.wire() == datagram)
+    }
+
+    /// What a client sends.
+    #[must_use]
+    pub fn wire(self) -> [u8; HELLO_BYTES] {
+        match self {
+            Self::Little => *b"9876",
+            Self::Big => *b"6789",
+            Self::OldLittle => OLD_HELLO.to_le_bytes(),
+            Self::OldBig => OLD_HELLO.to_be_bytes(),
+        }
+    }
+
+    /// What a server answers.
+    #[must_use]
+    pub fn answer(self) -> [u8; HELLO_BYTES] {
+        match self {
+            Self::Little => *b"6789",
+            Self::Big => *b"9876",
+            Self::OldLittle => OLD_ANSWER.to_le_bytes(),
+            Self::OldBig => OLD_ANSWER.to_be_bytes(),
+        }
+    }
+}
+
+/// Whether a datagram is the answer of a server, of any version and byte order.
+#[must_use]
+pub fn is_answer(datagram: &[u8]) -> bool {
+    Hello::ALL.iter().any(|hello| hello.answer() == datagram)
+}
+
+/// The beginning of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Number of the datagram within its flow, from 1.
+    pub sequence: u64,
+    /// When it was sent, in nanoseconds of the sender's monotonic clock, exact to the microsecond;
+    /// it wraps after 2^32 seconds.
+    pub sent_ns: u64,
+}
+
+impl Counters {
+    /// Bytes of a datagram's header.
+    #[must_use]
+    pub const fn header_bytes(self) -> usize {
+        match self {
+            Self::Bits32 => 12,
+            Self::Bits64 => 16,
+        }
+    }
+}
+
+/// Writes the header over the beginning of a datagram; a smaller one stays as it is.
+#[inline]
+pub fn write_header(datagram: &mut [u8], counters: Counters, header: Header) {
+    let Some(room) = datagram.get_mut(..counters.header_bytes()) else {
+        return;
+    };
+    // Both halves fit: the seconds wrap on purpose, and the rest is below a million.
+    let seconds = (header.sent_ns / 1_000_000_000) as u32;
+    let microseconds = (header.sent_ns % 1_000_000_000 / 1000) as u32;
+    room[..4].copy_from_slice(&seconds.to_be_bytes());
+    room[4..8].copy_from_slice(&microseconds.to_be_bytes());
+    match counters {
+        Counters::Bits32 => room[8..].copy_from_slice(&(header.sequence as u32).to_be_bytes()),
+        Counters::Bits64 => room[8..].copy_from_slice(&header.sequence.to_be_bytes()),
+    }
+}
+
+/// Reads the header of a datagram; `None` when it is too small, or its time is none.
+#[inline]
+#[must_use]
+pub fn read_header(datagram: &[u8], counters: Counters) -> Option<Header> {
+    let (seconds, rest) = datagram.split_first_chunk()?;
+    let (microseconds, rest) = rest.split_first_chunk()?;
+    let sequence = match counters {
+        Counters::Bits32 => u32::from_be_bytes(*rest.first_chunk()?).into(),
+        Counters::Bits64 => u64::from_be_bytes(*rest.first_chunk()?),
+    };
+    let microseconds = u32::from_be_bytes(*microseconds);
+    (microseconds < 1_000_000).then(|| Header {
+        sequence,
+        sent_ns: u64::from(u32::from_be_bytes(*seconds)) * 1_000_000_000
+            + u64::from(microseconds) * 1000,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn openings_do_not_drift() {
+        for (hello, wire, answer) in [
+            (
+                Hello::Little,
+                [0x39, 0x38, 0x37, 0x36],
+                [0x36, 0x37, 0x38, 0x39],
+            ),
+            (
+                Hello::OldLittle,
+                [0x15, 0xcd, 0x5b, 0x07],
+                [0xb1, 0x68, 0xde, 0x3a],
+            ),
+        ] {
+            assert_eq!((hello.wire(), hello.answer()), (wire, answer));
+            assert_eq!(Hello::read(&wire), Some(hello));
+            assert!(is_answer(&answer));
+        }
+        for no in [&b""[..], b"987", b"98765", b"BOD0", &[0; 4]] {
+            assert_eq!(Hello::read(no), None);
+            assert!(!is_answer(no));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn headers_read_as_written(
+            sequence in 0u64..1 << 32,
+            microseconds in 0u64..(1 << 32) * 1_000_000,
+            wide: bool,
+            size in 0usize..40,
+        ) {
+            let counters = if wide { Counters::Bits64 } else { Counters::Bits32 };
+            let header = Header { sequence, sent_ns: microseconds * 1000 };
+            let mut datagram = vec![0xee; size];
+            write_header(&mut datagram, counters, header);
+            let fits = size >= counters.header_bytes();
+            prop_assert_eq!(read_header(&datagram, counters), fits.then_some(header));
+            prop_assert!(datagram.iter().skip(counters.header_bytes()).all(|&b| b == 0xee));
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! What a receiver or transmitter says at its end, written and read.
+
+use std::fmt::{self, Write};
+
+use super::test::{Test, Way};
+use crate::far::{FarFigures, FarFlow, FarReport};
+use crate::sniff::Carrier;
+use linerate_metric::plan::Direction;
+
+/// How far a count of bytes that was read from a report can be from the true one: reports give MB
+/// (2^20 bytes) with four decimals.
+pub const BYTES_ERROR: u64 = 53;
+
+const MB: f64 = 1_048_576.0;
+
+/// The least time that is divided by, as in stock nuttcp.
+const LEAST_NS: u64 = 1_000;
+
+/// Lines of a far end's report that are kept for people.
+const TEXT_LIMIT_LINES: usize = 64;
+
+/// Processor time of an end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cpu {
+    /// In user mode, in nanoseconds.
+    pub user_ns: u64,
+    /// In the kernel, in nanoseconds.
+    pub system_ns: u64,
+}
+
+/// What an end counted. What is `None` is left out of the report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Payload.
+    pub bytes: u64,
+    /// How long it took, in nanoseconds.
+    pub duration_ns: u64,
+    /// Processor time.
+    pub cpu: Option<Cpu>,
+    /// Calls that moved payload.
+    pub calls: Option<u64>,
+    /// Segments sent again; a transmitter's.
+    pub retransmits: Option<u64>,
+    /// Round trip when the data connection was made, in nanoseconds; whoever connected has it.
+    pub rtt_ns: Option<u64>,
+    /// Maximum segment size of the data connection.
+    pub mss: Option<u32>,
+}
+
+/// What an end counted in one interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Interval {
+    /// Payload.
+    pub bytes: u64,
+    /// How long it was, in nanoseconds.
+    pub duration_ns: u64,
+    /// UDP: datagrams that were missed, and that were sent.
+    pub lost_of: Option<(u64, u64)>,
+    /// TCP: segments sent again.
+    pub retransmits: Option<u64>,
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns.max(LEAST_NS) as f64 / 1e9
+}
+
+fn megabits(bytes: u64, ns: u64) -> f64 {
+    bytes as f64 / 125_000.0 / seconds(ns)
+}
+
+/// The line of an interval, for a client of stock nuttcp.
+pub(super) fn interval_line(test: &Test, interval: &Interval) -> String {
+    let megabytes = interval.bytes as f64 / MB;
+    let time = seconds(interval.duration_ns);
+    let rate = megabits(interval.bytes, interval.duration_ns);
+    let lost = interval.lost_of.map(|(lost, sent)| {
+        let fraction = lost as f64 / sent.max(1) as f64;
+        (lost, sent, fraction)
+    });
+    let mut line = String::new();
+    // Writing to a String cannot fail.
+    let _ = if test.parseable {
+        let _ = write!(
+            line,
+            "megabytes={megabytes:.4} real_sec={time:.2} rate_Mbps={rate:.4}"
+        );
+        match (lost, interval.retransmits) {
+            (Some((lost, sent, fraction)), _) => {
+                write!(
+                    line,
+                    " drop={lost} pkt={sent} data_loss={:.5}",
+                    fraction * 100.0
+                )
+            }
+            (None, Some(retransmits)) => write!(line, " retrans={retransmits}"),
+            (None, None) => Ok(()),
+        }
+    } else {
+        let _ = write!(
+            line,
+            "{megabytes:10.4} MB / {time:6.2} sec = {rate:9.4} Mbps"
+        );
+        match (lost, interval.retransmits) {
+            (Some((lost, sent, fraction)), _) => write!(
+                line,
+                " {lost:5} / {sent:5} ~drop/pkt {:5.2} ~%loss",
+                fraction * 100.0
+            ),
+            (None, Some(retransmits)) => write!(line, " {retransmits:5} retrans"),
+            (None, None) => Ok(()),
+        }
+    };
+    line + "\n"
+}
+
+/// The report of a server, for a client of stock nuttcp, which looks for the lines by their words.
+pub(super) fn report_lines(test: &Test, counts: &Counts) -> String {
+    // Who speaks: the server transmits when the client receives.
+    let who = if test.way == Way::ToClient { 't' } else { 'r' };
+    let transport = match test.carrier {
+        Carrier::Stream => "tcp",
+        Carrier::Datagram => "udp",
+    };
+    let megabytes = counts.bytes as f64 / MB;
+    let time = seconds(counts.duration_ns);
+    let rate = megabits(counts.bytes, counts.duration_ns);
+    let kilobytes = counts.bytes as f64 / 1024.0;
+    let (buffer, streams, port) = (test.buffer_bytes, test.streams, test.first_port);
+    let mut text = String::new();
+    let mut say = |line: fmt::Arguments<'_>| {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "nuttcp-{who}: {line}");
+    };
+    say(format_args!("v{}: linerate", super::VERSION));
+    if test.parseable {
+        say(format_args!(
+            "buflen={buffer} nstream={streams} port={port} mode={transport}"
+        ));
+        if let (Some(mss), Some(rtt_ns)) = (counts.mss, counts.rtt_ns) {
+            let rtt = rtt_ns as f64 / 1e6;
+            say(format_args!("connect mss={mss} rtt_ms={rtt:.3}"));
+        }
+        say(format_args!(
+            "megabytes={megabytes:.4} real_seconds={time:.2} rate_KBps={:.2} rate_Mbps={rate:.4}",
+            kilobytes / time
+        ));
+        if let Some(retransmits) = counts.retransmits {
+            say(format_args!("retrans={retransmits}"));
+        }
+        if let Some(calls) = counts.calls {
+            say(format_args!(
+                "io_calls={calls} msec_per_call={:.2} calls_per_sec={:.2}",
+                1_000.0 * time / calls.max(1) as f64,
+                calls as f64 / time
+            ));
+        }
+        if let Some(cpu) = counts.cpu {
+            say(format_args!(
+                "stats=cpu user={:.1} system={:.1} elapsed={} cpu={}%",
+                cpu.user_ns as f64 / 1e9,
+                cpu.system_ns as f64 / 1e9,
+                clock(time),
+                percent(cpu, time)
+            ));
+        }
+        return text;
+    }
+    say(format_args!(
+        "buflen={buffer}, nstream={streams}, port={port} {transport}"
+    ));
+    if let (Some(mss), Some(rtt_ns)) = (counts.mss, counts.rtt_ns) {
+        let rtt = rtt_ns as f64 / 1e6;
+        say(format_args!("connect with mss={mss}, RTT={rtt:.3} ms"));
+    }
+    say(format_args!(
+        "{megabytes:.4} MB in {time:.2} real seconds = {:.2} KB/sec = {rate:.4} Mbps",
+        kilobytes / time
+    ));
+    if let Some(retransmits) = counts.retransmits {
+        say(format_args!("retrans = {retransmits}"));
+    }
+    if let Some(calls) = counts.calls {
+        say(format_args!(
+            "{calls} I/O calls, msec/call = {:.2}, calls/sec = {:.2}",
+            1_000.0 * time / calls.max(1) as f64,
+            calls as f64 / time
+        ));
+    }
+    if let Some(cpu) = counts.cpu {
+        say(format_args!(
+            "{:.1}user {:.1}sys {}real {}%",
+            cpu.user_ns as f64 / 1e9,
+            cpu.system_ns as f64 / 1e9,
+            clock(time),
+            percent(cpu, time)
+        ));
+    }
+    text
+}
+
+/// Minutes and seconds.
+fn clock(seconds: f64) -> String {
+    let whole = seconds as u64;
+    format!("{}:{:02}", whole / 60, whole % 60)
+}
+
+fn percent(cpu: Cpu, seconds: f64) -> u64 {
+    ((cpu.user_ns + cpu.system_ns) as f64 / 1e7 / seconds) as u64
+}
+
+/// What a far end said, line by line.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    /// Payload that it counted, within [`BYTES_ERROR`].
+    pub bytes: Option<u64>,
+    /// How long it counted, in nanoseconds.
+    pub duration_ns: Option<u64>,
+    /// Segments that its kernel sent again.
+    pub retransmits: Option<u64>,
+    /// Calls that it made to move payload.
+    pub calls: Option<u64>,
+    /// Share of one processor that it used, in percent.
+    pub cpu_percent: Option<u64>,
+    /// Its lines, for people.
+    pub text: Vec<String>,
+}
+
+impl Report {
+    /// Takes a line: what an interval line said, if it was one.
+    pub(super) fn take(&mut self, line: &str) -> Option<Interval> {
+        if self.text.len() < TEXT_LIMIT_LINES {
+            self.text.push(line.to_owned());
+        }
+        let body = line
+            .strip_prefix("nuttcp-r: ")
+            .or_else(|| line.strip_prefix("nuttcp-t: "));
+        let Some(body) = body else {
+            return read_interval(line);
+        };
+        let value = Values(body);
+        if body.contains("real seconds =") {
+            self.performance(
+                value.before("MB in"),
+                value.before("real seconds"),
+                value.before("Mbps"),
+            );
+        } else if body.contains("real_seconds=") {
+            self.performance(
+                value.after("megabytes="),
+                value.after("real_seconds="),
+                value.after("rate_Mbps="),
+            );
+        } else if let Some(retransmits) = value.after("retrans = ").or(value.after("retrans=")) {
+            self.retransmits = whole(retransmits);
+        } else if let Some(calls) = value.before("I/O calls,").or(value.after("io_calls=")) {
+            self.calls = whole(calls);
+        } else if body.contains("real ") || body.starts_with("stats=cpu ") {
+            self.cpu_percent = value.before("%").and_then(whole);
+        }
+        None
+    }
+
+    fn performance(&mut self, megabytes: Option<f64>, seconds: Option<f64>, rate: Option<f64>) {
+        self.bytes = megabytes.and_then(bytes_of);
+        self.duration_ns = duration_of(self.bytes, seconds, rate);
+    }
+}
+
+/// A figure without decimals; none above what an `f64` counts exactly.
+fn whole(value: f64) -> Option<u64> {
+    (0.0..9e15).contains(&value).then_some(value as u64)
+}
+
+fn bytes_of(megabytes: f64) -> Option<u64> {
+    whole((megabytes * MB).round())
+}
+
+/// Seconds have two decimals, the rate has four: with it the time is known better.
+fn duration_of(bytes: Option<u64>, seconds: Option<f64>, rate: Option<f64>) -> Option<u64> {
+    let from_rate = match (bytes, rate) {
+        (Some(bytes), Some(rate)) if bytes > 0 && rate > 0.0 => {
+            whole((bytes as f64 * 8_000.0 / rate).round())
+        }
+        _ => None,
+    };
+    let from_seconds = seconds.and_then(|seconds| whole((seconds * 1e9).round()));
+    // Where the two differ by more than the rounding of the seconds, the seconds are what was meant
+    // (a rate of a few bytes has few digits).
+    match (from_rate, from_seconds) {
+        (Some(rate), Some(seconds)) if rate.abs_diff(seconds) > 10_000_000 => Some(seconds),
+        (Some(rate), _) => Some(rate),
+        (None, seconds) => seconds.filter(|&ns| ns > 0),
+    }
+}
+
+/// Reads `802.6875 MB / 0.30 sec = 22442.1510 Mbps …` or its `key=value` form.
+fn read_interval(line: &str) -> Option<Interval> {
+    let value = Values(line);
+    if line.contains("real_sec=") {
+        let bytes = value.after("megabytes=").and_then(bytes_of)?;
+        let lost = value.after("drop=").and_then(whole);
+        let sent = value.after("pkt=").and_then(whole);
+        return Some(Interval {
+            bytes,
+            duration_ns: duration_of(
+                Some(bytes),
+                value.after("real_sec="),
+                value.after("rate_Mbps="),
+            )?,
+            lost_of: lost.zip(sent),
+            retransmits: value.after("retrans=").and_then(whole),
+        });
+    }
+    if !line.contains(" MB / ") {
+        return None;
+    }
+    let bytes = value.before("MB / ").and_then(bytes_of)?;
+    // What follows the rate is `2 retrans`, or `12 / 1000 ~drop/pkt`, or nothing.
+    let (_, rest) = line.split_once(" Mbps")?;
+    let words: Vec<_> = rest.split_whitespace().take(4).collect();
+    let (lost_of, retransmits) = match words[..] {
+        [retransmits, "retrans", ..] => (None, retransmits.parse().ok()),
+        [lost, "/", sent, "~drop/pkt"] => (lost.parse().ok().zip(sent.parse().ok()), None),
+        _ => (None, None),
+    };
+    Some(Interval {
+        bytes,
+        duration_ns: duration_of(Some(bytes), value.before("sec = "), value.before("Mbps"))?,
+        lost_of,
+        retransmits,
+    })
+}
+
+/// Finds numbers beside words.
+struct Values<'a>(&'a str);
+
+impl Values<'_> {
+    /// The number that follows a word.
+    fn after(&self, word: &str) -> Option<f64> {
+        let (_, rest) = self.0.split_once(word)?;
+        let end = rest
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .unwrap_or(rest.len());
+        number(&rest[..end])
+    }
+
+    /// The number in front of a word.
+    fn before(&self, word: &str) -> Option<f64> {
+        let (rest, _) = self.0.split_once(word)?;
+        let rest = rest.trim_end();
+        let start = rest
+            .rfind(|c: char| !c.is_ascii_digit() && c != '.')
+            .map_or(0, |at| {
+                at + rest[at..].chars().next().map_or(1, char::len_utf8)
+            });
+        number(&rest[start..])
+    }
+}
+
+/// A number of digits and a point.
+fn number(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|value: &f64| value.is_finite())
+}
+
+/// A count that was read from a report as a whole number of buffers, when that is within the
+/// report's error: stock transmitters write whole ones. Of other counts this takes the result up to
+/// twice that error away.
+pub(super) fn whole_buffers(test: &Test, bytes: u64) -> u64 {
+    let buffer = test.buffer_bytes as u64;
+    if buffer <= 2 * BYTES_ERROR {
+        return bytes;
+    }
+    let nearest = (bytes + buffer / 2) / buffer * buffer;
+    if nearest.abs_diff(bytes) <= BYTES_ERROR {
+        nearest
+    } else {
+        bytes
+    }
+}
+
+/// What a far end said of a test, from its report.
+pub(super) fn far_report(test: &Test, report: &Report) -> FarReport {
+    let bytes = report.bytes.map(|bytes| whole_buffers(test, bytes));
+    let packets = match test.carrier {
+        Carrier::Datagram if test.buffer_bytes as u64 > 2 * BYTES_ERROR => {
+            bytes.map(|bytes| bytes / test.buffer_bytes as u64)
+        }
+        _ => None,
+    };
+    let figures = FarFigures {
+        bytes,
+        packets,
+        retransmits: report.retransmits,
+        duration_ns: report.duration_ns,
+        ..FarFigures::default()
+    };
+    let direction = match test.way {
+        Way::ToServer => Direction::Send,
+        Way::ToClient => Direction::Receive,
+    };
+    let said = figures != FarFigures::default();
+    FarReport {
+        flows: said
+            .then_some(FarFlow {
+                id: None,
+                direction,
+                figures,
+            })
+            .into_iter()
+            .collect(),
+        text: (!report.text.is_empty()).then(|| report.text.join("\n")),
+        stopped_first: false,
+    }
+}

@@ -1,0 +1,270 @@
+//! The server's end of a control connection.
+
+use super::error::NuttcpError;
+use super::line::Lines;
+use super::report::{Counts, Interval, interval_line, report_lines};
+use super::test::{Test, Version, Way};
+use super::{HELLO, VERSION};
+use crate::far::FarReport;
+use crate::queue::Queue;
+
+/// What the client wants, or did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerEvent {
+    /// It asks for this test. Listen on its ports if the client connects
+    /// ([`Test::client_connects`]), then say [`Server::ready`], or [`Server::refuse`].
+    Prepare(Test),
+    /// OK is on its way once what waits is sent. Move the data, then say [`Server::finish`]. If
+    /// this end connects, [`CONNECT_DELAY_NS`](super::CONNECT_DELAY_NS) from now.
+    Run(Test),
+    /// It closed its side: over UDP all it sends is sent, else it has given up.
+    ClientClosed,
+    /// Nothing more is to be said: send what waits, and close.
+    Close,
+}
+
+/// The server's end of a control connection.
+///
+/// ```
+/// use linerate_dialect::nuttcp::{Client, ClientEvent, Counts, Server, ServerEvent, Test, Way};
+/// use linerate_dialect::sniff::Carrier;
+///
+/// # fn main() -> Result<(), linerate_dialect::nuttcp::NuttcpError> {
+/// let test = Test::new(Way::ToServer, Carrier::Stream, 5001);
+/// let mut client = Client::new(test)?;
+/// let mut server = Server::default();
+/// let mut counts = Counts { bytes: 1 << 20, duration_ns: 1_000_000_000, ..Counts::default() };
+/// loop {
+///     server.receive(client.outgoing())?;
+///     client.sent(client.outgoing().len());
+///     match server.poll() {
+///         Some(ServerEvent::Prepare(_)) => server.ready(),
+///         Some(ServerEvent::Run(_)) => server.finish(&counts),
+///         Some(ServerEvent::Close) => break,
+///         _ => {}
+///     }
+///     client.receive(server.outgoing())?;
+///     server.sent(server.outgoing().len());
+///     if let Some(ClientEvent::Prepare(_)) = client.poll() {
+///         client.ready();
+///     }
+/// }
+/// client.receive(server.outgoing())?;
+/// client.closed()?;
+/// assert_eq!(client.far_report().flows[0].figures.bytes, Some(1 << 20));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Server {
+    place: Place,
+    lines: Lines,
+    waiting: Queue,
+    events: Vec<ServerEvent>,
+    version: Option<Version>,
+    client_closed: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Place {
+    Hello,
+    Parameters,
+    Preparing(Test),
+    Running(Test),
+    Closing,
+    Failed,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Self {
+            place: Place::Hello,
+            lines: Lines::default(),
+            waiting: Queue::default(),
+            events: Vec::new(),
+            version: None,
+            client_closed: false,
+        }
+    }
+}
+
+impl Server {
+    /// Takes what arrived. What a client says after its parameters is read and means nothing.
+    ///
+    /// # Errors
+    /// [`NuttcpError`]: the client gets nothing more than what waits already.
+    pub fn receive(&mut self, bytes: &[u8]) -> Result<(), NuttcpError> {
+        let taken = self.take(bytes);
+        if taken.is_err() {
+            self.place = Place::Failed;
+        }
+        taken
+    }
+
+    fn take(&mut self, mut bytes: &[u8]) -> Result<(), NuttcpError> {
+        loop {
+            match self.place {
+                Place::Failed => return Err(NuttcpError::Failed),
+                // Stock clients have nothing to say any more; what else comes is not kept.
+                Place::Preparing(_) | Place::Running(_) | Place::Closing => return Ok(()),
+                Place::Hello | Place::Parameters => {}
+            }
+            let Some(line) = self.lines.next(&mut bytes)? else {
+                return Ok(());
+            };
+            if matches!(self.place, Place::Hello) {
+                let version = line.strip_prefix(HELLO).and_then(|text| text.parse().ok());
+                let Some(version) = version else {
+                    return Err(NuttcpError::NotNuttcp { line });
+                };
+                self.version = Some(version);
+                self.say(&format!("{HELLO}{VERSION}\n"));
+                self.place = Place::Parameters;
+            } else {
+                match Test::read(&line) {
+                    Ok(test) => {
+                        self.events.push(ServerEvent::Prepare(test.clone()));
+                        self.place = Place::Preparing(test);
+                    }
+                    Err(reason) => self.refuse(&reason),
+                }
+            }
+        }
+    }
+
+    /// The client closed its side.
+    ///
+    /// # Errors
+    /// [`NuttcpError::Vanished`] when no test was agreed on.
+    pub fn closed(&mut self) -> Result<(), NuttcpError> {
+        if self.client_closed {
+            return Ok(());
+        }
+        self.client_closed = true;
+        match self.place {
+            Place::Hello | Place::Parameters => {
+                self.place = Place::Failed;
+                Err(NuttcpError::Vanished)
+            }
+            Place::Preparing(_) | Place::Running(_) => {
+                self.events.push(ServerEvent::ClientClosed);
+                Ok(())
+            }
+            Place::Closing | Place::Failed => Ok(()),
+        }
+    }
+
+    /// What happened, one after the other.
+    pub fn poll(&mut self) -> Option<ServerEvent> {
+        (!self.events.is_empty()).then(|| self.events.remove(0))
+    }
+
+    /// The data's sockets stand. Without a test that waits for it nothing happens.
+    pub fn ready(&mut self) {
+        if let Place::Preparing(test) = &self.place {
+            let test = test.clone();
+            self.say(&format!("OK v{VERSION}\n"));
+            self.events.push(ServerEvent::Run(test.clone()));
+            self.place = Place::Running(test);
+        }
+    }
+
+    /// There will be no test, for this reason.
+    pub fn refuse(&mut self, reason: &str) {
+        let version = VERSION;
+        self.say(&format!(
+            "KO\nnuttcp: v{version}: {}\nKO\n",
+            one_line(reason)
+        ));
+        self.close();
+    }
+
+    /// An interval is over, and this end receives.
+    pub fn interval(&mut self, interval: &Interval) {
+        if let Place::Running(test) = &self.place
+            && test.interval_ns.is_some()
+            && test.way == Way::ToServer
+        {
+            let line = interval_line(test, interval);
+            self.say(&line);
+        }
+    }
+
+    /// The data is over, and this is what this end counted.
+    pub fn finish(&mut self, counts: &Counts) {
+        if let Place::Running(test) = &self.place {
+            let mut text = String::new();
+            if test.interval_ns.is_some() && test.way == Way::ToServer {
+                text += "DONE\n";
+            }
+            text += &report_lines(test, counts);
+            self.say(&text);
+        }
+        self.close();
+    }
+
+    /// The test cannot go on, for this reason; the client sees a report without figures.
+    pub fn abort(&mut self, reason: &str) {
+        if let Place::Running(test) = &self.place {
+            let who = if test.way == Way::ToClient { 't' } else { 'r' };
+            let done = test.interval_ns.is_some() && test.way == Way::ToServer;
+            let text = format!(
+                "{}nuttcp-{who}: v{VERSION}: Error: {}\n",
+                if done { "DONE\n" } else { "" },
+                one_line(reason)
+            );
+            self.say(&text);
+        }
+        self.close();
+    }
+
+    fn close(&mut self) {
+        self.place = Place::Closing;
+        self.events.push(ServerEvent::Close);
+    }
+
+    fn say(&mut self, text: &str) {
+        self.waiting.push(text.as_bytes());
+    }
+
+    /// What is to be written next.
+    #[must_use]
+    pub fn outgoing(&self) -> &[u8] {
+        self.waiting.bytes()
+    }
+
+    /// So many bytes of [`Server::outgoing`] were written.
+    ///
+    /// # Panics
+    /// When there were fewer.
+    pub fn sent(&mut self, bytes: usize) {
+        self.waiting.pop(bytes);
+    }
+
+    /// The client's version, once it said it.
+    #[must_use]
+    pub fn client_version(&self) -> Option<Version> {
+        self.version
+    }
+
+    /// The test, once it was asked for, until it is over.
+    #[must_use]
+    pub fn test(&self) -> Option<&Test> {
+        match &self.place {
+            Place::Preparing(test) | Place::Running(test) => Some(test),
+            _ => None,
+        }
+    }
+
+    /// What the far end said: a client never tells what it counted.
+    #[must_use]
+    pub fn far_report(&self) -> FarReport {
+        FarReport::default()
+    }
+}
+
+/// A reason is one line for the client: more would be read as something else.
+fn one_line(reason: &str) -> String {
+    let line = |c: char| if c.is_control() { ' ' } else { c };
+    reason.chars().take(200).map(line).collect()
+}

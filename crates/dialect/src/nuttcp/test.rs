@@ -1,0 +1,369 @@
+//! What a test is, and the line of parameters that says it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::sniff::Carrier;
+
+/// The largest buffer that a server of ours takes part with (stock clients use 64 KiB).
+pub const BUFFER_LIMIT_BYTES: usize = 16 << 20;
+
+/// Most streams of a test, as in stock nuttcp.
+pub const STREAMS_LIMIT: u16 = 128;
+
+/// The largest buffer over UDP: a datagram's payload over IPv4.
+const DATAGRAM_LIMIT_BYTES: usize = 65_507;
+
+/// Number of buffers that stands for "no limit".
+const NO_LIMIT: u64 = 2_147_483_647;
+
+/// Rate that stands for "no limit".
+const NO_RATE: u64 = 4_294_967_295;
+
+/// The lowest data port that nuttcp takes.
+const LOWEST_PORT: u32 = 5_000;
+
+/// Bit of the format that asks for `key=value` output.
+const FORMAT_PARSE: u32 = 0x40;
+
+/// The format of a client without format options, whatever its bit means (seen in 6.1.2).
+const FORMAT_DEFAULT: u32 = 2_048;
+
+/// A longest time that is believed: 100 days, in nanoseconds.
+const TIME_LIMIT_NS: u64 = 8_640_000_000_000_000;
+
+/// A version of nuttcp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version {
+    major: u16,
+    minor: u16,
+    delta: u16,
+}
+
+impl Version {
+    /// `major.minor.delta`.
+    #[must_use]
+    pub const fn new(major: u16, minor: u16, delta: u16) -> Self {
+        Self {
+            major,
+            minor,
+            delta,
+        }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.major, self.minor, self.delta)
+    }
+}
+
+impl FromStr for Version {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let mut parts = text.split('.');
+        let mut part = || parts.next().and_then(|part| part.parse().ok());
+        let version = match (part(), part(), part()) {
+            (Some(major), Some(minor), Some(delta)) => Self::new(major, minor, delta),
+            _ => return Err(()),
+        };
+        if parts.next().is_some() {
+            return Err(());
+        }
+        Ok(version)
+    }
+}
+
+/// Which way payload goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// The client transmits (`-t`).
+    ToServer,
+    /// The server transmits (`-r`).
+    ToClient,
+}
+
+/// A test as both ends know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Test {
+    /// Which way payload goes.
+    pub way: Way,
+    /// TCP or UDP.
+    pub carrier: Carrier,
+    /// Data connections, on as many ports.
+    pub streams: u16,
+    /// Port of the first, at whoever is connected to.
+    pub first_port: u16,
+    /// Size of a write, and of a datagram.
+    pub buffer_bytes: usize,
+    /// Buffers in all; `None` is no limit.
+    pub buffers: Option<u64>,
+    /// How long the transmitter sends, in nanoseconds; `None` is no limit.
+    pub time_ns: Option<u64>,
+    /// Rate in kbit/s of all streams together; `None` is no limit.
+    pub rate_kbps: Option<u64>,
+    /// The rate holds between any two datagrams; otherwise on average since the beginning.
+    pub rate_instantaneous: bool,
+    /// Socket buffer, in bytes; `None` leaves the system's.
+    pub window_bytes: Option<u32>,
+    /// Time between interval reports of the receiver, in nanoseconds; `None` is none.
+    pub interval_ns: Option<u64>,
+    /// The receiver connects (`-F`), TCP only.
+    pub flip: bool,
+    /// Maximum segment size; `None` leaves the system's.
+    pub mss: Option<u32>,
+    /// Type of service.
+    pub tos: u8,
+    /// Without Nagle's algorithm.
+    pub no_delay: bool,
+    /// Reports are to be `key=value`.
+    pub parseable: bool,
+}
+
+impl Test {
+    /// A test as stock nuttcp has it without options: TCP, 10 s.
+    #[must_use]
+    pub fn new(way: Way, carrier: Carrier, first_port: u16) -> Self {
+        Self {
+            way,
+            carrier,
+            streams: 1,
+            first_port,
+            buffer_bytes: match carrier {
+                Carrier::Stream => 65_536,
+                Carrier::Datagram => 1_024,
+            },
+            buffers: None,
+            time_ns: Some(10_000_000_000),
+            rate_kbps: None,
+            rate_instantaneous: false,
+            window_bytes: None,
+            interval_ns: None,
+            flip: false,
+            mss: None,
+            tos: 0,
+            no_delay: false,
+            parseable: false,
+        }
+    }
+
+    /// Whether the client is the one that connects (over UDP: sends).
+    #[must_use]
+    pub fn client_connects(&self) -> bool {
+        (self.way == Way::ToServer) != self.flip
+    }
+
+    /// The ports of the data, at whoever is connected to.
+    pub fn ports(&self) -> impl Iterator<Item = u16> {
+        self.first_port..=self.first_port.saturating_add(self.streams - 1)
+    }
+
+    /// Whether the streams must be written in turns, one whole buffer each, because a stock
+    /// receiver reads them so and stops when one has ended.
+    #[must_use]
+    pub fn takes_turns(&self) -> bool {
+        self.streams > 1
+    }
+
+    /// Whether datagrams tell how much was sent before them: only with intervals, and when the
+    /// count fits.
+    #[must_use]
+    pub fn numbers_datagrams(&self) -> bool {
+        self.carrier == Carrier::Datagram && self.interval_ns.is_some() && self.buffer_bytes >= 32
+    }
+
+    /// Silence of the data after which a stock server gives up, in nanoseconds: half of the test's
+    /// time, at least 5 s and at most 60 s; 30 s when the end is not known.
+    #[must_use]
+    pub fn idle_ns(&self) -> u64 {
+        const SECOND: u64 = 1_000_000_000;
+        let idle_ns = match (self.interval_ns, self.time_ns) {
+            (Some(interval_ns), _) => interval_ns,
+            (None, Some(time_ns)) => time_ns / 2,
+            (None, None) => 30 * SECOND,
+        };
+        idle_ns.clamp(5 * SECOND, 60 * SECOND)
+    }
+
+    /// Why neither end can do it; `None` when it can be done.
+    pub(super) fn fault(&self) -> Option<String> {
+        let last_port = u32::from(self.first_port) + u32::from(self.streams).max(1) - 1;
+        let datagram = self.carrier == Carrier::Datagram;
+        if self.buffer_bytes == 0 || self.buffer_bytes > BUFFER_LIMIT_BYTES {
+            Some(format!(
+                "invalid buflen: {} B, 1 to {BUFFER_LIMIT_BYTES} are possible",
+                self.buffer_bytes
+            ))
+        } else if datagram && !(5..=DATAGRAM_LIMIT_BYTES).contains(&self.buffer_bytes) {
+            Some(format!(
+                "invalid buflen: {} B, 5 to {DATAGRAM_LIMIT_BYTES} are possible over UDP",
+                self.buffer_bytes
+            ))
+        } else if self.buffers == Some(0) {
+            Some("invalid nbuf: 0".to_owned())
+        } else if !(1..=STREAMS_LIMIT).contains(&self.streams) {
+            Some(format!(
+                "invalid nstream: {}, 1 to {STREAMS_LIMIT} are possible",
+                self.streams
+            ))
+        } else if u32::from(self.first_port) < LOWEST_PORT || last_port > 65_535 {
+            Some(format!(
+                "invalid port/nstream: {}/{}, ports {LOWEST_PORT} to 65535 are possible",
+                self.first_port, self.streams
+            ))
+        } else if datagram && self.flip {
+            Some("the flip option is not possible over UDP".to_owned())
+        } else {
+            None
+        }
+    }
+
+    /// The line of parameters, for a server of this version.
+    pub(super) fn line(&self, server: Version) -> String {
+        let number = |value: bool| u8::from(value);
+        let seconds = |ns: Option<u64>| {
+            let ns = ns.unwrap_or(0);
+            // As C prints a double with %f, without passing through one.
+            let micros = ns.div_ceil(1_000);
+            format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000)
+        };
+        let format = FORMAT_DEFAULT | if self.parseable { FORMAT_PARSE } else { 0 };
+        let mut line = format!(
+            "buflen = {}, nbuf = {}, win = {}, nstream = {}, rate = {}, port = {}, trans = {}, braindead = 0, timeout = {}, udp = {}, vers = {}, interval = {}, reverse = {}, format = {}, traceroute = 0, irate = {}, thirdparty = _NULL_ , multicast = 0 , datamss = {} , tos = {:X}",
+            self.buffer_bytes,
+            self.buffers.unwrap_or(NO_LIMIT),
+            self.window_bytes.unwrap_or(0),
+            self.streams,
+            self.rate_kbps.unwrap_or(NO_RATE),
+            self.first_port,
+            number(self.way == Way::ToServer),
+            seconds(self.time_ns),
+            number(self.carrier == Carrier::Datagram),
+            super::VERSION,
+            seconds(self.interval_ns),
+            number(self.flip),
+            format,
+            number(self.rate_instantaneous),
+            self.mss.unwrap_or(0),
+            self.tos,
+        );
+        if server >= Version::new(5, 5, 1) {
+            line += &format!(
+                " , nbuf_bytes = 0 , rate_pps = 0 , nodelay = {}",
+                number(self.no_delay)
+            );
+        }
+        line
+    }
+
+    /// Reads a line of parameters.
+    ///
+    /// # Errors
+    /// The reason to tell the client.
+    pub(super) fn read(line: &str) -> Result<Self, String> {
+        let fields = Fields(line);
+        let unreadable = |name: &str| format!("cannot read {name} in the parameters");
+        let need = |name: &'static str| fields.number(name).ok_or_else(|| unreadable(name));
+        // Each of them was always sent; all that came later may be missing.
+        let buffer_bytes = need("buflen")?;
+        let buffers = need("nbuf")?;
+        let window = need("win")?;
+        let streams = need("nstream")?;
+        let rate = need("rate")?;
+        let port = need("port")?;
+        let client_sends = need("trans")? != 0;
+        let time_ns = fields.seconds("timeout")?;
+        let udp = need("udp")? != 0;
+        let version: Version = fields
+            .text("vers")
+            .and_then(|text| text.parse().ok())
+            .ok_or_else(|| unreadable("vers"))?;
+        if version < Version::new(5, 4, 1) {
+            return Err(format!(
+                "nuttcp {version} is too old here: 5.4.1 or newer is wanted"
+            ));
+        }
+        let given = |name: &str| fields.number(name).unwrap_or(0);
+        match fields.text("thirdparty") {
+            None | Some("_NULL_") => {}
+            Some(_) => {
+                return Err(
+                    "doesn't allow 3rd party nuttcp: this server tests only with its client"
+                        .to_owned(),
+                );
+            }
+        }
+        if given("traceroute") != 0 {
+            return Err("traceroute is not possible here".to_owned());
+        }
+        if given("multicast") != 0 {
+            return Err("multicast is not possible here".to_owned());
+        }
+        let tos = match fields.text("tos") {
+            None => 0,
+            Some(text) => u8::from_str_radix(text, 16).map_err(|_| unreadable("tos"))?,
+        };
+        let limit = |value: u64| (value != 0).then(|| u32::try_from(value).unwrap_or(u32::MAX));
+        let test = Self {
+            way: if client_sends {
+                Way::ToServer
+            } else {
+                Way::ToClient
+            },
+            carrier: if udp {
+                Carrier::Datagram
+            } else {
+                Carrier::Stream
+            },
+            streams: u16::try_from(streams).map_err(|_| unreadable("nstream"))?,
+            first_port: u16::try_from(port).map_err(|_| unreadable("port"))?,
+            buffer_bytes: usize::try_from(buffer_bytes).map_err(|_| unreadable("buflen"))?,
+            buffers: (buffers != NO_LIMIT).then_some(buffers),
+            time_ns,
+            rate_kbps: (rate != NO_RATE && rate != 0).then_some(rate),
+            rate_instantaneous: given("irate") != 0,
+            window_bytes: limit(window),
+            interval_ns: fields.seconds("interval")?,
+            flip: given("reverse") != 0,
+            mss: limit(given("datamss")),
+            tos,
+            no_delay: given("nodelay") != 0,
+            parseable: given("format") & u64::from(FORMAT_PARSE) != 0,
+        };
+        match test.fault() {
+            None => Ok(test),
+            Some(fault) => Err(fault),
+        }
+    }
+}
+
+/// `name = value` pairs between commas.
+struct Fields<'a>(&'a str);
+
+impl<'a> Fields<'a> {
+    fn text(&self, name: &str) -> Option<&'a str> {
+        self.0.split(',').find_map(|pair| {
+            let (key, value) = pair.split_once('=')?;
+            (key.trim() == name).then(|| value.trim())
+        })
+    }
+
+    fn number(&self, name: &str) -> Option<u64> {
+        self.text(name)?.parse().ok()
+    }
+
+    /// A time in seconds; 0 is none.
+    fn seconds(&self, name: &str) -> Result<Option<u64>, String> {
+        let Some(text) = self.text(name) else {
+            return Ok(None);
+        };
+        match text.parse::<f64>() {
+            Ok(seconds) if (0.0..=TIME_LIMIT_NS as f64 / 1e9).contains(&seconds) => {
+                let ns = (seconds * 1e9).round() as u64;
+                Ok((ns > 0).then_some(ns))
+            }
+            _ => Err(format!("invalid {name}: {text}")),
+        }
+    }
+}

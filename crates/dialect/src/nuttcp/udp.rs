@@ -1,0 +1,382 @@
+//! The frame around UDP data.
+//!
+//! ```text
+//! BOD0 | 250 ms | BOD1 | data … | EOD0 | 500 ms | EOD1 | 500 ms | EOD2 … EOD4
+//! ```
+//!
+//! The receiver counts from BOD1 (or the first data) and ends with the first of EOD1 to EOD4. What
+//! came after EOD0 came late and counts. With intervals, bytes 24 to 31 of each datagram say how
+//! many bytes of payload were sent up to its end, in the byte order of the sender.
+
+use super::test::Test;
+use crate::plain::Totals;
+
+/// From BOD0 to BOD1, in nanoseconds.
+pub const START_GAP_NS: u64 = 250_000_000;
+
+/// From one EOD to the next, in nanoseconds.
+pub const EOD_GAP_NS: u64 = 500_000_000;
+
+/// Silence after EOD0 that means that EOD1 to EOD4 are lost.
+const EOD_PATIENCE_NS: u64 = 5 * EOD_GAP_NS;
+
+/// Where the count of bytes sits in a datagram.
+const COUNT: std::ops::Range<usize> = 24..32;
+
+/// A count above this in one byte order is one of the other (the rule of stock receivers).
+const COUNT_LIMIT: u64 = 1 << 32;
+
+/// What a datagram was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Took {
+    /// Time begins with it.
+    Begin,
+    /// Payload.
+    Data,
+    /// A marker on the way.
+    Marker,
+    /// The end.
+    End,
+    /// Too small for payload and no marker.
+    Stray,
+}
+
+/// The receiving end of a test's datagrams, on all its ports.
+#[derive(Clone, Debug)]
+pub struct UdpReceiver {
+    buffer_bytes: u64,
+    numbered: bool,
+    idle_ns: u64,
+    bytes: u64,
+    packets: u64,
+    begun_ns: Option<u64>,
+    last_ns: u64,
+    eod_ns: Option<u64>,
+    end_ns: Option<u64>,
+    /// The sender's byte order is big-endian; `None` before the first count.
+    big_endian: Option<bool>,
+    sent_bytes: Option<u64>,
+    strays: u64,
+}
+
+impl UdpReceiver {
+    /// Nothing has come yet; `now_ns` is when the waiting begins.
+    #[must_use]
+    pub fn new(test: &Test, now_ns: u64) -> Self {
+        Self {
+            buffer_bytes: test.buffer_bytes as u64,
+            numbered: test.numbers_datagrams(),
+            idle_ns: test.idle_ns(),
+            bytes: 0,
+            packets: 0,
+            begun_ns: None,
+            last_ns: now_ns,
+            eod_ns: None,
+            end_ns: None,
+            big_endian: None,
+            sent_bytes: None,
+            strays: 0,
+        }
+    }
+
+    /// Takes a datagram.
+    #[inline]
+    pub fn receive(&mut self, now_ns: u64, datagram: &[u8]) -> Took {
+        if datagram.len() <= 4 {
+            return self.marker(now_ns, datagram);
+        }
+        self.bytes += datagram.len() as u64;
+        self.packets += 1;
+        self.last_ns = self.last_ns.max(now_ns);
+        if self.numbered {
+            self.number(datagram);
+        }
+        if self.begun_ns.is_none() {
+            self.begun_ns = Some(now_ns);
+            return Took::Begin;
+        }
+        Took::Data
+    }
+
+    fn marker(&mut self, now_ns: u64, datagram: &[u8]) -> Took {
+        match datagram {
+            b"BOD0" => {
+                self.last_ns = self.last_ns.max(now_ns);
+                Took::Marker
+            }
+            b"BOD1" if self.begun_ns.is_none() => {
+                self.begun_ns = Some(now_ns);
+                self.last_ns = self.last_ns.max(now_ns);
+                Took::Begin
+            }
+            b"BOD1" => Took::Marker,
+            b"EOD0" => {
+                self.last_ns = self.last_ns.max(now_ns);
+                self.eod_ns.get_or_insert(now_ns);
+                Took::Marker
+            }
+            [b'E', b'O', b'D', number @ b'1'..=b'9'] => {
+                if self.end_ns.is_none() {
+                    // Without EOD0, the number says how long ago it was sent.
+                    let passed_ns = u64::from(number - b'0') * EOD_GAP_NS;
+                    if self.eod_ns.is_none() {
+                        self.last_ns = self.last_ns.max(now_ns.saturating_sub(passed_ns));
+                    }
+                    self.end_ns = Some(now_ns);
+                }
+                Took::End
+            }
+            _ => {
+                self.strays += 1;
+                Took::Stray
+            }
+        }
+    }
+
+    #[inline]
+    fn number(&mut self, datagram: &[u8]) {
+        let Some(&count) = datagram.get(COUNT).and_then(|count| count.first_chunk()) else {
+            return;
+        };
+        let little = u64::from_le_bytes(count);
+        let big_endian = *self.big_endian.get_or_insert(little > COUNT_LIMIT);
+        let sent = if big_endian {
+            u64::from_be_bytes(count)
+        } else {
+            little
+        };
+        self.sent_bytes = self.sent_bytes.max(Some(sent));
+    }
+
+    /// The client closed its side of the control connection: all it sends is sent.
+    pub fn control_closed(&mut self, now_ns: u64) {
+        self.eod_ns.get_or_insert(now_ns);
+    }
+
+    /// When it is over if nothing comes any more.
+    #[must_use]
+    pub fn deadline_ns(&self) -> u64 {
+        match self.eod_ns {
+            Some(eod_ns) => eod_ns.saturating_add(EOD_PATIENCE_NS),
+            None => self.last_ns.saturating_add(self.idle_ns),
+        }
+    }
+
+    /// Whether the end was marked, or silence tells it.
+    #[must_use]
+    pub fn is_over(&self, now_ns: u64) -> bool {
+        self.end_ns.is_some() || now_ns >= self.deadline_ns()
+    }
+
+    /// What has arrived so far.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        Totals {
+            bytes: self.bytes,
+            packets: self.packets,
+            duration_ns: self
+                .begun_ns
+                .map(|begun_ns| self.last_ns.saturating_sub(begun_ns))
+                .filter(|&duration| duration > 0),
+        }
+    }
+
+    /// Datagrams that were sent before the last one that came, and did not come; `None` when they
+    /// do not tell. What was lost behind the last arrival is not in it.
+    #[must_use]
+    pub fn lost(&self) -> Option<u64> {
+        let missing = self.sent_bytes?.saturating_sub(self.bytes);
+        Some(missing / self.buffer_bytes.max(1))
+    }
+}
+
+/// What a transmitter does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Send {
+    /// Send this marker to the port of this stream.
+    Marker {
+        /// The datagram.
+        bytes: [u8; 4],
+        /// Stream, from 0.
+        stream: u16,
+    },
+    /// Send a buffer to the port of this stream, with its count ([`UdpSender::stamp`]).
+    Data {
+        /// Stream, from 0.
+        stream: u16,
+    },
+    /// Nothing before this time.
+    Wait {
+        /// When to ask again.
+        until_ns: u64,
+    },
+    /// Nothing more. A client closes its side of the control connection now.
+    Nothing,
+}
+
+/// The transmitting end of a test's datagrams.
+#[derive(Clone, Debug)]
+pub struct UdpSender {
+    place: Place,
+    stream: u16,
+    streams: u16,
+    numbered: bool,
+    buffer_bytes: u64,
+    left: Option<u64>,
+    time_ns: Option<u64>,
+    rate_kbps: Option<u64>,
+    instantaneous: bool,
+    sent: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Begin,
+    /// BOD0 was sent.
+    Waiting {
+        until_ns: u64,
+    },
+    /// BOD1 was sent at this time; the next buffer is due at the other.
+    Data {
+        begun_ns: u64,
+        due_ns: u64,
+    },
+    /// EODs up to this number were sent, the last one at this time.
+    Ending {
+        number: u8,
+        at_ns: u64,
+    },
+}
+
+impl UdpSender {
+    /// Nothing was sent yet.
+    #[must_use]
+    pub fn new(test: &Test) -> Self {
+        Self {
+            place: Place::Begin,
+            stream: 0,
+            streams: test.streams.max(1),
+            numbered: test.numbers_datagrams(),
+            buffer_bytes: test.buffer_bytes as u64,
+            left: test.buffers,
+            time_ns: test.time_ns,
+            rate_kbps: test.rate_kbps,
+            instantaneous: test.rate_instantaneous,
+            sent: 0,
+        }
+    }
+
+    /// What to send now. What is returned counts as sent.
+    pub fn step(&mut self, now_ns: u64) -> Send {
+        match self.place {
+            Place::Begin => {
+                self.place = Place::Waiting {
+                    until_ns: now_ns.saturating_add(START_GAP_NS),
+                };
+                self.marker(*b"BOD0")
+            }
+            Place::Waiting { until_ns } if now_ns < until_ns => Send::Wait { until_ns },
+            Place::Waiting { .. } => {
+                self.place = Place::Data {
+                    begun_ns: now_ns,
+                    due_ns: now_ns,
+                };
+                self.marker(*b"BOD1")
+            }
+            Place::Data { begun_ns, due_ns } => self.data(now_ns, begun_ns, due_ns),
+            Place::Ending { number: 4, .. } => Send::Nothing,
+            Place::Ending { number, at_ns } => {
+                let until_ns = at_ns.saturating_add(EOD_GAP_NS);
+                if now_ns < until_ns {
+                    return Send::Wait { until_ns };
+                }
+                self.place = Place::Ending {
+                    number: number + 1,
+                    at_ns: now_ns,
+                };
+                let marker = self.marker([b'E', b'O', b'D', b'1' + number]);
+                self.turn();
+                marker
+            }
+        }
+    }
+
+    fn data(&mut self, now_ns: u64, begun_ns: u64, due_ns: u64) -> Send {
+        let time_is_over = self
+            .time_ns
+            .is_some_and(|time_ns| now_ns.saturating_sub(begun_ns) >= time_ns);
+        if self.left == Some(0) || time_is_over {
+            self.place = Place::Ending {
+                number: 0,
+                at_ns: now_ns,
+            };
+            return self.marker(*b"EOD0");
+        }
+        if now_ns < due_ns {
+            // A long pause at a low rate must not outlast the time.
+            let end_ns = self
+                .time_ns
+                .map_or(u64::MAX, |time_ns| begun_ns.saturating_add(time_ns));
+            return Send::Wait {
+                until_ns: due_ns.min(end_ns),
+            };
+        }
+        self.sent += 1;
+        if let Some(left) = &mut self.left {
+            *left -= 1;
+        }
+        let due_ns = match (self.rate_kbps, self.instantaneous) {
+            (None, _) => 0,
+            (Some(kbps), false) => begun_ns.saturating_add(at_rate(self.sent_bytes(), kbps)),
+            (Some(kbps), true) => now_ns.saturating_add(at_rate(self.buffer_bytes, kbps)),
+        };
+        self.place = Place::Data { begun_ns, due_ns };
+        let stream = self.stream;
+        self.turn();
+        Send::Data { stream }
+    }
+
+    fn marker(&self, bytes: [u8; 4]) -> Send {
+        Send::Marker {
+            bytes,
+            stream: self.stream,
+        }
+    }
+
+    fn turn(&mut self) {
+        self.stream = (self.stream + 1) % self.streams;
+    }
+
+    /// Writes the count of bytes into the buffer that was to be sent last, when the test has it.
+    #[inline]
+    pub fn stamp(&self, buffer: &mut [u8]) {
+        if self.numbered
+            && let Some(count) = buffer.get_mut(COUNT)
+        {
+            count.copy_from_slice(&self.sent_bytes().to_ne_bytes());
+        }
+    }
+
+    /// Ends the data now.
+    pub fn finish(&mut self) {
+        self.left = Some(0);
+    }
+
+    /// Payload that was sent.
+    #[must_use]
+    pub fn sent_bytes(&self) -> u64 {
+        self.sent * self.buffer_bytes
+    }
+
+    /// Datagrams that were sent, without markers.
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+}
+
+/// Time that bytes take at a rate, in nanoseconds.
+fn at_rate(bytes: u64, kbps: u64) -> u64 {
+    let ns = u128::from(bytes) * 8_000_000 / u128::from(kbps.max(1));
+    u64::try_from(ns).unwrap_or(u64::MAX)
+}

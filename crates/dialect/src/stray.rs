@@ -1,0 +1,92 @@
+//! What comes to an open port and is no test: the first words of other services' clients.
+//!
+//! Whoever looks for web pages, shells or mail tries every port that is open. Such words could be plain
+//! payload, and a server that took them for it would keep a record of each.
+
+/// First words, and what says them. A protocol whose clients wait for the server's word is not here:
+/// of it nothing comes.
+const WORDS: &[(&[u8], &str)] = &[
+    (b"GET ", "HTTP"),
+    (b"HEAD ", "HTTP"),
+    (b"POST ", "HTTP"),
+    (b"PUT ", "HTTP"),
+    (b"DELETE ", "HTTP"),
+    (b"OPTIONS ", "HTTP"),
+    (b"CONNECT ", "HTTP"),
+    (b"PRI * HTTP/2", "HTTP"),
+    (b"SSH-", "SSH"),
+    // A TLS record that holds a handshake, of any version.
+    (b"\x16\x03", "TLS"),
+    (b"EHLO ", "SMTP"),
+    (b"HELO ", "SMTP"),
+    (b"HELP\r", "a port scanner"),
+    (b"\r\n\r\n", "a port scanner"),
+    (b"PROXY ", "the PROXY protocol"),
+    // TPKT around a connection request.
+    (b"\x03\x00\x00", "RDP"),
+    (b"JRMI", "Java RMI"),
+];
+
+/// The protocol that these first bytes of a connection belong to, if it is one that is no test.
+#[must_use]
+pub fn protocol(first_bytes: &[u8]) -> Option<&'static str> {
+    let found = WORDS
+        .iter()
+        .find(|(words, _)| first_bytes.starts_with(words));
+    found.map(|(_, name)| *name)
+}
+
+/// Whether a datagram is one of nuttcp's markers, of a test that is over or was never agreed on.
+#[must_use]
+pub fn is_nuttcp_marker(datagram: &[u8]) -> bool {
+    matches!(datagram, [b'B' | b'E', b'O', b'D', b'0'..=b'9'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sniff::{Carrier, Speaker, speaker};
+
+    #[test]
+    fn first_words_of_services_are_known() {
+        for (words, name) in [
+            (&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], Some("HTTP")),
+            (b"SSH-2.0-OpenSSH_9.2p1 Debian\r\n", Some("SSH")),
+            (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", Some("TLS")),
+            (b"EHLO mail.example.com\r\n", Some("SMTP")),
+            (b"01234567890123456789", None),
+            (b"GETTY", None),
+            (b"\x00\x00\x00\x00", None),
+            (b"", None),
+        ] {
+            assert_eq!(protocol(words), name, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn no_dialect_begins_like_a_service() {
+        for (words, name) in WORDS {
+            let said = speaker(Carrier::Stream, words);
+            assert!(
+                matches!(said, Speaker::Unknown | Speaker::NeedMore),
+                "{name}: {said:?}"
+            );
+        }
+        // This one is nuttcp's, which is asked first.
+        let said = speaker(Carrier::Stream, b"HELO nuttcp v6.1.2\n");
+        assert!(matches!(said, Speaker::Known(dialect) if dialect.name == "nuttcp"));
+    }
+
+    #[test]
+    fn markers_are_told_from_payload() {
+        for (datagram, is_marker) in [
+            (&b"EOD1"[..], true),
+            (b"BOD0", true),
+            (b"EODx", false),
+            (b"EOD10", false),
+            (b"1234", false),
+        ] {
+            assert_eq!(is_nuttcp_marker(datagram), is_marker, "{datagram:?}");
+        }
+    }
+}

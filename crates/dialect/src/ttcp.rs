@@ -1,0 +1,217 @@
+//! Classic ttcp: payload without any header, over TCP and UDP.
+//!
+//! Over TCP the transmitter connects, writes and closes; nothing is said and nothing answered, so
+//! the receiver is a [`plain`](crate::plain) sink. Over UDP datagrams of at most 4 bytes mark start
+//! and end:
+//!
+//! ```text
+//! marker | data, data, data … | marker, and four more in case that one is lost
+//! ```
+//!
+//! Nothing carries a number: what was lost is known only to whoever knows what was sent. A receiver
+//! never answers. Markers are 4 bytes with most builds and 1 byte with some (VxWorks); what is in them
+//! does not matter. The classic receiver takes the end marker for the start when the start was lost
+//! and stops at the second end marker; [`Receiver`] knows better, because data came before.
+
+use crate::chargen::RING;
+use crate::far::FarReport;
+use crate::plain::{Sink, Totals};
+use crate::sniff::{Carrier, Dialect, Verdict};
+use crate::stray;
+
+/// The classic port (nuttcp's old data port and iperf2's port too).
+pub const PORT: u16 = 5001;
+
+/// Size of a write, and of a datagram, by default.
+pub const BUFFER_BYTES: usize = 8_192;
+
+/// Writes by default: 16 MiB in all.
+pub const BUFFERS: u64 = 2_048;
+
+/// Datagrams of at most this size are markers.
+pub const MARKER_LIMIT_BYTES: usize = 4;
+
+/// Size of our own markers.
+pub const MARKER_BYTES: usize = 4;
+
+/// End markers: the one that ends, and four more.
+pub const END_MARKERS: u32 = 5;
+
+/// Classic ttcp, as the table of dialects has it: its TCP is plain payload and cannot be
+/// recognised, its UDP begins with a marker.
+pub const DIALECT: Dialect = Dialect {
+    name: "ttcp",
+    recognise,
+};
+
+fn recognise(carrier: Carrier, bytes: &[u8]) -> Verdict {
+    // What else opens with so small a datagram says so by its bytes: nuttcp, and iperf3's hello in
+    // its two byte patterns.
+    let hellos: [&[u8]; 2] = [b"9876", b"\x15\xcd\x5b\x07"];
+    let other = stray::is_nuttcp_marker(bytes) || hellos.contains(&bytes);
+    match (carrier, bytes.len()) {
+        (Carrier::Datagram, 1..=MARKER_LIMIT_BYTES) if !other => Verdict::Yes,
+        _ => Verdict::No,
+    }
+}
+
+/// Writes the classic payload: the printable characters of ASCII, over and over.
+pub fn fill(out: &mut [u8]) {
+    for (byte, character) in out.iter_mut().zip(RING.iter().cycle()) {
+        *byte = *character;
+    }
+}
+
+/// What a datagram was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Took {
+    /// The start marker: time begins.
+    Start,
+    /// Payload.
+    Data,
+    /// The end marker: the flow is over.
+    End,
+    /// A marker that says nothing new.
+    Again,
+}
+
+/// The receiving end of a UDP flow.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Receiver {
+    sink: Sink,
+    markers: u64,
+    marker_bytes: u64,
+}
+
+impl Receiver {
+    /// Takes a datagram by its size.
+    #[inline]
+    pub fn receive(&mut self, now_ns: u64, bytes: usize) -> Took {
+        if bytes > MARKER_LIMIT_BYTES {
+            // Late payload behind the end marker still arrived.
+            self.sink.receive(now_ns, bytes);
+            return Took::Data;
+        }
+        self.markers += 1;
+        self.marker_bytes += bytes as u64;
+        if self.sink.is_closed() {
+            Took::Again
+        } else if self.sink.totals().packets > 0 {
+            self.sink.close(now_ns);
+            Took::End
+        } else {
+            self.sink.touch(now_ns);
+            if self.markers == 1 {
+                Took::Start
+            } else {
+                Took::Again
+            }
+        }
+    }
+
+    /// When it is over if nothing comes any more; `None` before the first datagram.
+    #[must_use]
+    pub fn deadline_ns(&self) -> Option<u64> {
+        self.sink.deadline_ns()
+    }
+
+    /// Whether the end was marked, or silence tells it.
+    #[must_use]
+    pub fn is_over(&self, now_ns: u64) -> bool {
+        self.sink.is_over(now_ns)
+    }
+
+    /// What arrived between start and end; markers are not in it.
+    ///
+    /// A flow that consists of small datagrams only is none of ttcp: then these are they, counted
+    /// as plain payload.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        let totals = self.sink.totals();
+        if totals.packets > 0 || self.markers < 2 {
+            return totals;
+        }
+        Totals {
+            bytes: self.marker_bytes,
+            packets: self.markers,
+            ..totals
+        }
+    }
+}
+
+/// What a transmitter does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Send {
+    /// Send a marker of this size.
+    Marker(usize),
+    /// Send a buffer of payload, as soon as the rate allows.
+    Data,
+    /// Nothing more: close.
+    Nothing,
+}
+
+/// The transmitting end of a UDP flow; over TCP it is a loop of writes and a close.
+#[derive(Clone, Copy, Debug)]
+pub struct Transmitter {
+    marker_bytes: usize,
+    started: bool,
+    /// `None` until somebody says that it is over.
+    left: Option<u64>,
+    end_markers: u32,
+}
+
+impl Transmitter {
+    /// Sends so many buffers; with `None` until [`Transmitter::finish`].
+    #[must_use]
+    pub fn new(buffers: Option<u64>) -> Self {
+        Self {
+            marker_bytes: MARKER_BYTES,
+            started: false,
+            left: buffers,
+            end_markers: END_MARKERS,
+        }
+    }
+
+    /// Marks start and end with datagrams of this size (1 to [`MARKER_LIMIT_BYTES`]), for a receiver
+    /// that wants them small.
+    #[must_use]
+    pub fn with_markers(mut self, bytes: usize) -> Self {
+        self.marker_bytes = bytes.clamp(1, MARKER_LIMIT_BYTES);
+        self
+    }
+
+    /// The time is over.
+    pub fn finish(&mut self) {
+        self.left = Some(0);
+    }
+
+    /// What to send now. Each call counts as sent.
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "it ends with Send::Nothing, not with None"
+    )]
+    pub fn next(&mut self) -> Send {
+        if !self.started {
+            self.started = true;
+            return Send::Marker(self.marker_bytes);
+        }
+        match &mut self.left {
+            None => Send::Data,
+            Some(left) if *left > 0 => {
+                *left -= 1;
+                Send::Data
+            }
+            Some(_) if self.end_markers > 0 => {
+                self.end_markers -= 1;
+                Send::Marker(self.marker_bytes)
+            }
+            Some(_) => Send::Nothing,
+        }
+    }
+}
+
+/// What the far end said: nothing, ever.
+#[must_use]
+pub fn far_report() -> FarReport {
+    FarReport::default()
+}

@@ -1,0 +1,182 @@
+//! Each dialect's beginning is told by the table, and none is taken for another's.
+
+use linerate_dialect::control::{Connection, DATA_MAGIC, Hello, Token, flow};
+use linerate_dialect::echo::Asker;
+use linerate_dialect::iperf2::{Settings, TcpClient, UdpClient};
+use linerate_dialect::nuttcp::{Client, Test, Way};
+use linerate_dialect::sniff::{Carrier, DIALECTS, Speaker, Verdict, speaker};
+use linerate_dialect::{sockperf, ttcp};
+use proptest::prelude::*;
+
+fn told(carrier: Carrier, bytes: &[u8]) -> &'static str {
+    match speaker(carrier, bytes) {
+        Speaker::Known(dialect) => dialect.name,
+        Speaker::NeedMore => "more",
+        Speaker::Unknown => "plain",
+    }
+}
+
+fn iperf2_stream() -> Vec<u8> {
+    let client = TcpClient::new(Settings::client(5_001)).unwrap();
+    [client.header(), b"0123456789"].concat()
+}
+
+fn iperf2_datagram() -> Vec<u8> {
+    let mut client = UdpClient::new(Settings::client(5_001), 1_470).unwrap();
+    let mut datagram = client.template();
+    client.write_next(&mut datagram, 1_795_000_000_999_999_000);
+    datagram
+}
+
+fn message(sequence: u64, flags: u16, length: u32) -> Vec<u8> {
+    let mut bytes = vec![7; length as usize];
+    sockperf::Header {
+        sequence,
+        flags,
+        length,
+    }
+    .write(&mut bytes);
+    bytes
+}
+
+fn nuttcp_client() -> Vec<u8> {
+    let client = Client::new(Test::new(Way::ToServer, Carrier::Stream, 5_001)).unwrap();
+    client.outgoing().to_vec()
+}
+
+fn ttcp_payload(size: usize) -> Vec<u8> {
+    let mut payload = vec![0; size];
+    ttcp::fill(&mut payload);
+    payload
+}
+
+#[test]
+fn streams_are_told() {
+    let control = Connection::client(Hello::new("x")).unwrap();
+    for (bytes, whose) in [
+        (control.outgoing().to_vec(), "linerate"),
+        (flow::opening(Token([9; 16])).to_vec(), "linerate"),
+        (nuttcp_client(), "nuttcp"),
+        (b"HELO nuttcp v8.2.2\n".to_vec(), "nuttcp"),
+        (b"o3zcvulb4ybmnxqckv4jjlyxqyqlvw2hkrkp\0".to_vec(), "iperf3"),
+        (iperf2_stream(), "iperf2"),
+        (message(1, 3, 14), "sockperf"),
+        (message(1, 1, 65_507), "sockperf"),
+        (message(1, 7, 64), "sockperf"),
+        // None of them has a beginning.
+        (ttcp_payload(200), "plain"),
+        (b"OK v6.1.2\n".to_vec(), "plain"),
+        (b"BOD1\0.1.2\n\0 v6.1.2".to_vec(), "plain"),
+        (b"hello, echo\r\n".to_vec(), "plain"),
+        (b"GET / HTTP/1.1\r\n".to_vec(), "plain"),
+        (message(1, 2, 14), "plain"),
+        (
+            message(1, 3, 65_507)[..10]
+                .iter()
+                .copied()
+                .chain([0, 1, 0, 0])
+                .collect(),
+            "plain",
+        ),
+        (vec![0xff; 64], "plain"),
+    ] {
+        assert_eq!(
+            told(Carrier::Stream, &bytes),
+            whose,
+            "{:02x?}",
+            &bytes[..bytes.len().min(40)]
+        );
+        // With less it is not told wrongly, only later.
+        for length in 0..bytes.len().min(100) {
+            let now = told(Carrier::Stream, &bytes[..length]);
+            assert!(
+                now == "more" || now == whose,
+                "{length}: {now}, not {whose}"
+            );
+        }
+    }
+}
+
+#[test]
+fn datagrams_are_told() {
+    for (bytes, whose) in [
+        (flow::opening(Token([9; 16])).to_vec(), "linerate"),
+        (b"BOD0".to_vec(), "nuttcp"),
+        (b"BOD1".to_vec(), "nuttcp"),
+        (b"9876".to_vec(), "iperf3"),
+        (message(1, 3, 14), "sockperf"),
+        (message(7, 1, 1_472), "sockperf"),
+        (iperf2_datagram(), "iperf2"),
+        (vec![0; 4], "ttcp"),
+        (b"!".to_vec(), "ttcp"),
+        (vec![], "plain"),
+        (b"hello".to_vec(), "plain"),
+        (ttcp_payload(8_192), "plain"),
+        (message(1, 3, 20)[..19].to_vec(), "plain"),
+        (message(1 << 40, 3, 20), "plain"),
+    ] {
+        assert_eq!(
+            told(Carrier::Datagram, &bytes),
+            whose,
+            "{:02x?}",
+            &bytes[..bytes.len().min(40)]
+        );
+    }
+}
+
+/// What nobody but us may say yes to.
+fn nobody_else_takes(bytes: &[u8]) {
+    for dialect in DIALECTS.iter().filter(|dialect| dialect.name != "linerate") {
+        for carrier in [Carrier::Stream, Carrier::Datagram] {
+            let verdict = (dialect.recognise)(carrier, bytes);
+            assert_ne!(
+                verdict,
+                Verdict::Yes,
+                "{} {carrier:?} {bytes:02x?}",
+                dialect.name
+            );
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn ours_is_nobody_elses(token: [u8; 16], agent in "[ -~]{0,40}", kept in 5usize..24) {
+        let control = Connection::client(Hello::new(agent)).unwrap();
+        let opening = flow::opening(Token(token));
+        nobody_else_takes(control.outgoing());
+        nobody_else_takes(&control.outgoing()[..kept]);
+        nobody_else_takes(&opening);
+        nobody_else_takes(&opening[..kept]);
+        nobody_else_takes(&flow::answer(Token(token)));
+        nobody_else_takes(&DATA_MAGIC);
+    }
+
+    /// Our own questions and payload on a UDP port are plain, in whatever state the numbers are:
+    /// but for a sequence near zero, which sits where iperf2 has its own.
+    #[test]
+    fn our_payload_begins_no_other_test(size in 16usize..1_500, sent_ns in 1u64 << 32..1 << 47) {
+        let mut payload = vec![0; size];
+        flow::write_header(&mut payload, 1 << 40, sent_ns);
+        nobody_else_takes(&payload);
+        let mut asker = Asker::new(size);
+        prop_assert_eq!(asker.ask(1).len(), size);
+    }
+
+    #[test]
+    fn more_bytes_never_take_back_what_was_told(bytes in prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..80),
+        prop::collection::vec(prop_oneof![Just(0u8), Just(1), Just(3), Just(0x10), Just(0x40), Just(0x80), any::<u8>()], 0..80),
+        "(HELO|HELO nuttcp|[a-z2-7]{30,36}).{0,30}".prop_map(String::into_bytes),
+    ]) {
+        let mut last = "more";
+        for length in 0..=bytes.len() {
+            let now = told(Carrier::Stream, &bytes[..length]);
+            if last != "more" {
+                prop_assert_eq!(now, last, "{} of {:02x?}", length, &bytes);
+            }
+            last = now;
+        }
+        prop_assert_ne!(told(Carrier::Datagram, &bytes), "more");
+    }
+}

@@ -1,0 +1,71 @@
+//! The characters of RFC 864, against those of a stock server.
+
+use linerate_dialect::chargen::{
+    ANSWER_LIMIT_BYTES, LINE_BYTES, PERIOD_BYTES, answer, character, far_report, fill,
+};
+use linerate_dialect::far::FarReport;
+use proptest::prelude::*;
+
+/// The first hundred lines that inetutils' inetd 2.4 sends over TCP.
+const STOCK: &[u8] = include_bytes!("fixtures/chargen-inetutils-2.4.txt");
+
+#[test]
+fn the_stream_is_that_of_a_stock_server() {
+    assert_eq!(STOCK.len(), 100 * LINE_BYTES);
+    let mut ours = vec![0; STOCK.len()];
+    fill(0, &mut ours);
+    assert_eq!(ours, STOCK);
+    assert_eq!(PERIOD_BYTES, 95 * LINE_BYTES);
+}
+
+#[test]
+fn an_answer_is_no_larger_than_the_request() {
+    let mut out = [0; 2_000];
+    for (request, size) in [
+        (0, 0),
+        (1, 1),
+        (74, 74),
+        (300, 300),
+        (512, ANSWER_LIMIT_BYTES),
+        (1_472, ANSWER_LIMIT_BYTES),
+        (65_507, ANSWER_LIMIT_BYTES),
+    ] {
+        assert_eq!(answer(request, 0, &mut out), size, "{request}");
+        assert_eq!(out[..size], STOCK[..size], "{request}");
+    }
+    // What stock servers send as their second answer is the second line.
+    assert_eq!(answer(74, 1, &mut out), 74);
+    assert_eq!(out[..74], STOCK[74..148]);
+    assert_eq!(answer(500, 0, &mut [0; 10]), 10, "room");
+}
+
+#[test]
+fn nothing_is_known_of_the_far_end() {
+    assert_eq!(far_report(), FarReport::default());
+}
+
+proptest! {
+    #[test]
+    fn pieces_make_the_stream(offset: u64, sizes in prop::collection::vec(0usize..300, 1..10)) {
+        // The pattern comes again before 2^64 is full only when counted from its period.
+        let offset = offset / 2;
+        let total: usize = sizes.iter().sum();
+        let mut whole = vec![0; total];
+        fill(offset, &mut whole);
+        let mut pieces = Vec::new();
+        for size in sizes {
+            let mut piece = vec![0; size];
+            fill(offset + pieces.len() as u64, &mut piece);
+            pieces.extend(piece);
+        }
+        prop_assert_eq!(&pieces, &whole);
+        let after = offset + PERIOD_BYTES as u64;
+        prop_assert!((0..50).all(|at| character(offset + at) == character(after + at)));
+    }
+
+    #[test]
+    fn no_request_panics(request: usize, line: u64, room in 0usize..1_000) {
+        let mut out = vec![0; room];
+        prop_assert!(answer(request, line, &mut out) <= request.min(room));
+    }
+}

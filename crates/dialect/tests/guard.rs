@@ -1,0 +1,247 @@
+//! What an address that proved nothing may be sent, in simulated time.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use linerate_dialect::guard::{
+    CREDIT_LIMIT_BYTES, Guard, Network, PROOF_NS, RATE_DEPTH_NS, Refusal, Rules,
+};
+use proptest::prelude::*;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn rules() -> Rules {
+    Rules {
+        neighbours: vec!["10.1.0.0/24".parse().unwrap(), "fd00::/64".parse().unwrap()],
+        ..Rules::default()
+    }
+}
+
+#[test]
+fn networks_have_what_their_prefix_says() {
+    for (network, address, has) in [
+        ("10.1.0.0/24", "10.1.0.255", true),
+        ("10.1.0.0/24", "10.1.1.0", false),
+        ("10.1.0.77/24", "10.1.0.1", true),
+        ("10.1.0.1", "10.1.0.1", true),
+        ("10.1.0.1", "10.1.0.2", false),
+        ("0.0.0.0/0", "203.0.113.9", true),
+        ("0.0.0.0/0", "::1", false),
+        ("::/0", "10.1.0.1", false),
+        ("::/0", "2001:db8::1", true),
+        ("2001:db8::/32", "2001:db8:ffff::1", true),
+        ("2001:db8::/32", "2001:db9::1", false),
+        ("::1", "::1", true),
+        ("10.1.0.0/24", "::ffff:10.1.0.9", true),
+        ("10.1.0.0/31", "10.1.0.1", true),
+    ] {
+        let parsed: Network = network.parse().unwrap();
+        assert_eq!(parsed.contains(ip(address)), has, "{network} {address}");
+    }
+    let parsed: Network = "10.1.0.1".parse().unwrap();
+    assert_eq!(parsed.to_string(), "10.1.0.1/32");
+    for text in [
+        "",
+        "ten",
+        "10.1.0.0/33",
+        "::/129",
+        "10.1.0.0/",
+        "/8",
+        "10.1.0.0/-1",
+    ] {
+        let error = text.parse::<Network>().unwrap_err();
+        assert!(!error.to_string().is_empty(), "{text}");
+    }
+}
+
+#[test]
+fn nobody_gets_more_than_came_from_there() {
+    let mut guard = Guard::new(rules());
+    let peer = ip("10.1.0.5");
+    assert_eq!(
+        guard.send(0, peer, 1),
+        Err(Refusal::MoreThanReceived {
+            address: peer,
+            wanted: 1,
+            credit: 0
+        })
+    );
+    guard.received(0, peer, 1_470);
+    assert_eq!(guard.send(0, peer, 1_470), Ok(()));
+    let refusal = guard.send(0, peer, 128).unwrap_err();
+    assert_eq!(refusal.option(), None, "only proof lifts it");
+    // Empty answers to empty requests.
+    assert_eq!(guard.send(0, peer, 0), Ok(()));
+    // What came once cannot be kept for a flood later.
+    guard.received(0, peer, 1 << 40);
+    let mut sent = 0;
+    while guard.send(3_600 * SECOND, peer, 65_000).is_ok() {
+        sent += 65_000;
+    }
+    assert!(sent <= CREDIT_LIMIT_BYTES);
+}
+
+#[test]
+fn beyond_a_router_only_whom_an_option_names() {
+    let mut guard = Guard::new(rules());
+    let far = ip("203.0.113.7");
+    guard.received(0, far, 100);
+    let refusal = guard.send(0, far, 100).unwrap_err();
+    assert_eq!(refusal, Refusal::NotNeighbour { address: far });
+    assert_eq!(refusal.option(), Some("--allow"));
+    assert!(
+        refusal.to_string().contains("--allow 203.0.113.7"),
+        "{refusal}"
+    );
+
+    let mut guard = Guard::new(Rules {
+        allowed: vec!["203.0.113.0/24".parse().unwrap()],
+        ..rules()
+    });
+    guard.received(0, far, 100);
+    assert_eq!(guard.send(0, far, 100), Ok(()));
+    // By default there is no neighbour but this host.
+    let mut guard = Guard::new(Rules::default());
+    for (address, answered) in [("127.0.0.9", true), ("::1", true), ("10.1.0.5", false)] {
+        guard.received(0, ip(address), 10);
+        assert_eq!(
+            guard.send(0, ip(address), 10).is_ok(),
+            answered,
+            "{address}"
+        );
+    }
+}
+
+#[test]
+fn proof_lifts_all_rules_for_its_time() {
+    let mut guard = Guard::new(Rules {
+        address_bytes_per_second: 1,
+        total_bytes_per_second: 1,
+        ..rules()
+    });
+    let far = ip("203.0.113.7");
+    guard.prove(5 * SECOND, far);
+    for at in [5 * SECOND, 5 * SECOND + PROOF_NS] {
+        assert_eq!(guard.send(at, far, 1 << 30), Ok(()), "{at}");
+    }
+    // Datagrams may be forged: they do not prolong it.
+    guard.received(5 * SECOND + PROOF_NS, far, 1 << 30);
+    assert!(guard.send(5 * SECOND + PROOF_NS + 1, far, 1).is_err());
+    assert!(!guard.is_proved(0, far));
+    // The same host through a socket of both families is the same host.
+    guard.prove(0, ip("::ffff:203.0.113.8"));
+    assert_eq!(guard.send(0, ip("203.0.113.8"), 1), Ok(()));
+}
+
+#[test]
+fn rates_hold_for_one_and_for_all() {
+    let mut guard = Guard::new(Rules {
+        address_bytes_per_second: 1_000_000,
+        total_bytes_per_second: 2_500_000,
+        ..rules()
+    });
+    let peers: Vec<_> = (1..=4).map(|last| ip(&format!("10.1.0.{last}"))).collect();
+    let mut sent = [0u64; 4];
+    let mut refused = [0u64; 2];
+    // Ten seconds of 4 × 2 MB/s in steps of a millisecond.
+    for step in 0..10_000u64 {
+        let now = step * 1_000_000;
+        for (peer, sent) in peers.iter().zip(&mut sent) {
+            guard.received(now, *peer, 2_000);
+            match guard.send(now, *peer, 2_000) {
+                Ok(()) => *sent += 2_000,
+                Err(refusal) => {
+                    assert_eq!(refusal.option(), Some("--max-rate"));
+                    match refusal {
+                        Refusal::AddressRate { .. } => refused[0] += 1,
+                        Refusal::TotalRate { .. } => refused[1] += 1,
+                        other => panic!("{other}"),
+                    }
+                }
+            }
+        }
+    }
+    let depth = 250_000 + 65_536;
+    assert!(
+        sent.iter().all(|&sent| sent <= 10_000_000 + depth),
+        "{sent:?}"
+    );
+    let total: u64 = sent.iter().sum();
+    assert!(
+        (24_900_000..=25_000_000 + depth).contains(&total),
+        "{total}"
+    );
+    assert!(refused.iter().all(|&refused| refused > 0), "{refused:?}");
+    const { assert!(RATE_DEPTH_NS == 100_000_000) };
+}
+
+#[test]
+fn a_rate_of_nothing_lets_nothing_pass() {
+    let mut guard = Guard::new(Rules {
+        address_bytes_per_second: 0,
+        ..rules()
+    });
+    let peer = ip("10.1.0.1");
+    guard.received(0, peer, 10);
+    assert_eq!(
+        guard.send(0, peer, 1),
+        Err(Refusal::AddressRate { address: peer })
+    );
+}
+
+#[test]
+fn a_flood_of_forged_addresses_is_forgotten_and_pushes_out_nobody_proved() {
+    let mut guard = Guard::with_addresses(rules(), 100);
+    let proved = ip("10.1.0.9");
+    guard.prove(0, proved);
+    for number in 0..1_000_000u32 {
+        guard.received(
+            u64::from(number),
+            IpAddr::V4(Ipv4Addr::from_bits(number)),
+            1,
+        );
+    }
+    assert_eq!(guard.remembered(), (100, 1));
+    assert_eq!(guard.send(SECOND, proved, 1 << 20), Ok(()));
+    // Who was forgotten has no credit.
+    let first = ip("10.1.0.0");
+    guard.received(0, first, 500);
+    for number in 0..100 {
+        guard.received(0, IpAddr::V4(Ipv4Addr::from_bits(number)), 1);
+    }
+    assert!(matches!(
+        guard.send(0, first, 1),
+        Err(Refusal::MoreThanReceived { credit: 0, .. })
+    ));
+}
+
+proptest! {
+    /// Whatever comes and in whatever order: an address that never proved itself has not been sent
+    /// more than it sent.
+    #[test]
+    fn never_more_than_received(
+        does in prop::collection::vec((0u8..4, 0u8..6, 0u64..3_000, 0u64..50_000_000), 0..300),
+        addresses in 1usize..8,
+    ) {
+        let mut guard = Guard::with_addresses(rules(), addresses);
+        let mut now = 0;
+        let mut came = [0u64; 6];
+        let mut left = [0u64; 6];
+        for (what, who, bytes, passed) in does {
+            now += passed;
+            let address = ip(&format!("10.1.0.{who}"));
+            let who = usize::from(who);
+            if what == 0 {
+                guard.received(now, address, bytes);
+                came[who] += bytes;
+            } else if guard.send(now, address, bytes).is_ok() {
+                left[who] += bytes;
+            }
+            prop_assert!(left[who] <= came[who], "{left:?} {came:?}");
+            prop_assert!(guard.remembered().0 <= addresses);
+        }
+    }
+}

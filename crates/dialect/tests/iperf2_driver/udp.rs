@@ -1,0 +1,152 @@
+//! UDP: flows either way, or both on one socket.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
+
+use linerate_dialect::iperf2::{
+    Dual, Due, Heard, QUIET_NS, Settings, UdpClient, UdpServer, Way, fill,
+};
+
+use super::{Clock, NAP, Until, wall_ns};
+
+/// What a datagram without a size of its own has.
+const DATAGRAM: usize = 1470;
+
+fn receive(socket: &UdpSocket, room: &mut [u8]) -> Option<(usize, SocketAddr)> {
+    match socket.recv_from(room) {
+        Ok(received) => Some(received),
+        Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => None,
+        // The other end has gone; its own silence tells.
+        Err(_) => None,
+    }
+}
+
+/// How long a test may take.
+const PATIENCE_NS: u64 = 30_000_000_000;
+
+/// The time between two datagrams.
+fn gap_ns(rate_bps: Option<u64>, bytes: usize) -> u64 {
+    bytes as u64 * 8 * 1_000_000_000 / rate_bps.unwrap_or(1_000_000)
+}
+
+/// Serves one flow to its end, and the one back that its client may want; `whole` sends reports that
+/// are larger than what they answer.
+pub fn serve_one(socket: &UdpSocket, whole: bool) -> (UdpServer, Option<UdpClient>) {
+    socket.set_read_timeout(Some(NAP)).unwrap();
+    let clock = Clock::start();
+    let mut room = vec![0; 1 << 16];
+    let (mut machine, from) = loop {
+        let Some((bytes, from)) = receive(socket, &mut room) else {
+            assert!(clock.now_ns() < PATIENCE_NS, "nobody came");
+            continue;
+        };
+        if let Some(machine) = UdpServer::open(&room[..bytes], wall_ns()) {
+            break (machine, from);
+        }
+    };
+    let settings = machine.settings().cloned().unwrap_or_default();
+    let size = settings
+        .buffer_bytes
+        .map_or(DATAGRAM, |bytes| bytes as usize);
+    let mut datagram = vec![0; size];
+    fill(&mut datagram);
+    let mut sends = machine.way() != Way::Forward;
+    let until = Until::now(settings.amount);
+    let gap = gap_ns(settings.rate, size);
+    // The second flow of `-d` and `-r`: to the port that the client listens on, as an old client.
+    let back = SocketAddr::new(from.ip(), settings.port);
+    let asked = Settings {
+        amount: settings.amount,
+        rate: settings.rate,
+        ..Settings::legacy(settings.port)
+    };
+    let at_once = (settings.dual == Some(Dual::Now)).then(|| {
+        let asked = asked.clone();
+        std::thread::spawn(move || run(back, asked, size))
+    });
+    let (mut due_ns, mut heard_ns) = (clock.now_ns(), clock.now_ns());
+    loop {
+        let now_ns = clock.now_ns();
+        assert!(now_ns < PATIENCE_NS, "{machine:?}");
+        if sends && now_ns >= due_ns {
+            due_ns += gap;
+            if until.next(machine.sent() * size as u64, size) == size {
+                machine.write_next(&mut datagram, wall_ns());
+            } else {
+                sends = machine.write_end(&mut datagram, wall_ns());
+            }
+            // Nobody may listen any more.
+            let _ = socket.send_to(&datagram, from);
+        }
+        if let Some((bytes, sender)) = receive(socket, &mut room)
+            && sender == from
+        {
+            heard_ns = clock.now_ns();
+            let heard = machine.receive(&room[..bytes], wall_ns());
+            let most = if whole { usize::MAX } else { bytes };
+            if heard == Heard::End
+                && let Some(report) = machine.answer(most)
+            {
+                socket.send_to(report, from).unwrap();
+            }
+        }
+        let quiet = clock.now_ns() - heard_ns > QUIET_NS;
+        if !sends && quiet && (machine.is_over() || machine.way() != Way::Forward) {
+            let back = match (at_once, settings.dual) {
+                (Some(running), _) => Some(running.join().unwrap()),
+                (None, Some(Dual::After)) => Some(run(back, asked, size)),
+                (None, _) => None,
+            };
+            return (machine, back);
+        }
+    }
+}
+
+/// Runs one flow to its end.
+pub fn run(server: SocketAddr, settings: Settings, bytes: usize) -> UdpClient {
+    let clock = Clock::start();
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(server).unwrap();
+    socket.set_read_timeout(Some(NAP)).unwrap();
+    let until = Until::now(settings.amount);
+    let gap = gap_ns(settings.rate, bytes);
+    let way = settings.way;
+    let mut machine = UdpClient::new(settings, bytes).unwrap();
+    let mut datagram = machine.template();
+    let mut room = vec![0; 1 << 16];
+    let mut sends = way != Way::Reverse;
+    let mut due_ns = clock.now_ns();
+    loop {
+        let now_ns = clock.now_ns();
+        assert!(now_ns < PATIENCE_NS, "{machine:?}");
+        if sends && now_ns >= due_ns {
+            due_ns += gap;
+            if until.next(machine.sent() * bytes as u64, bytes) == bytes {
+                machine.write_next(&mut datagram, wall_ns());
+                let _ = socket.send(&datagram);
+            } else {
+                sends = false;
+                machine.finish(now_ns);
+            }
+        }
+        let due = machine.due(now_ns);
+        match due {
+            Due::Request => {
+                machine.write_request(&mut datagram, wall_ns(), now_ns);
+                let _ = socket.send(&datagram);
+            }
+            Due::End => {
+                machine.write_end(&mut datagram, wall_ns(), now_ns);
+                let _ = socket.send(&datagram);
+            }
+            Due::At(_) | Due::Nothing => {}
+        }
+        if let Some((bytes, _)) = receive(&socket, &mut room) {
+            machine.receive(&room[..bytes], wall_ns());
+        }
+        let all_heard = way == Way::Forward || machine.far_ended();
+        if !sends && all_heard && machine.due(clock.now_ns()) == Due::Nothing {
+            return machine;
+        }
+    }
+}

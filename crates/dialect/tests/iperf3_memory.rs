@@ -1,0 +1,81 @@
+//! The worst that an iperf3 peer can send within the limits costs no more memory than the limits say.
+//!
+//! In a test binary of its own: the peak that the kernel reports is that of the whole process.
+
+use linerate_dialect::iperf3::{
+    Client, ClientEvent, Cookie, PARAMS_LIMIT_BYTES, Params, READ_AHEAD_BYTES, RESULTS_LIMIT_BYTES,
+    Results, Server,
+};
+
+/// Peak of the resident memory in bytes; `None` where the kernel does not tell.
+fn peak_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
+    let kilobytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kilobytes << 10)
+}
+
+/// `before`, as many of `element` as fit, `after`.
+fn filled(before: &str, element: &str, after: &str, limit: usize) -> String {
+    let count = (limit - before.len() - after.len()) / element.len();
+    format!("{before}{}{after}", element.repeat(count))
+}
+
+/// A client that has come as far as the server's results: whether it takes them.
+fn hear(text: &str) -> bool {
+    let mut client = Client::new(Cookie::new([1; 36]), Params::default(), 0);
+    client.receive(&[9, 10, 1, 2]).unwrap();
+    while client.next_event(0).unwrap().is_some() {}
+    client.finish(0).unwrap();
+    client.receive(&[13]).unwrap();
+    while client.next_event(0).unwrap().is_some() {}
+    client.results(&Results::default(), 0).unwrap();
+    client
+        .receive(&u32::try_from(text.len()).unwrap().to_be_bytes())
+        .unwrap();
+    for piece in text.as_bytes().chunks(READ_AHEAD_BYTES) {
+        client.receive(piece).unwrap();
+        match client.next_event(0) {
+            Ok(None) => {}
+            Ok(Some(ClientEvent::Results(_))) => return true,
+            Ok(Some(other)) => panic!("{other:?}"),
+            Err(_) => return false,
+        }
+    }
+    panic!("it waits for more");
+}
+
+#[test]
+fn the_worst_texts_stay_within_bounds() {
+    let Some(before) = peak_bytes() else {
+        eprintln!("skipped: /proc/self/status does not tell the peak of the memory");
+        return;
+    };
+    for (first, element, last, taken) in [
+        (r#"{"server_output_text":""#, "\\n", r#""}"#, true),
+        (r#"{"server_output_json":[0"#, ",0", "]}", true),
+        (r#"{"unknown":[{}"#, ",{}", "]}", true),
+        (r#"{"cpu_util_total":[0"#, ",[]", "]}", true),
+        (r#"{"a":0"#, r#","a":0"#, "}", true),
+        (r#"{"streams":[{"id":1}"#, r#",{"id":1}"#, "]}", false),
+        (r#"{"streams":[{"id":1"#, r#","id":1"#, "}]}", true),
+        ("", "[", "", false),
+        ("", "\"", "", false),
+    ] {
+        let text = filled(first, element, last, RESULTS_LIMIT_BYTES);
+        assert_eq!(hear(&text), taken, "{first}");
+    }
+    let params = filled(r#"{"tcp":true"#, r#","x":1"#, "}", PARAMS_LIMIT_BYTES);
+    for _ in 0..100 {
+        let mut server = Server::new(0);
+        let length = u32::try_from(params.len()).unwrap();
+        server.receive(&length.to_be_bytes()).unwrap();
+        server.receive(params.as_bytes()).unwrap();
+        assert!(server.next_event(0).unwrap().is_some());
+    }
+    let grown = peak_bytes().unwrap() - before;
+    // What arrived, in a vector that doubled; what was made of it; and this test's own text.
+    let bound = 8 * RESULTS_LIMIT_BYTES as u64;
+    assert!(grown < bound, "{} MiB", grown >> 20);
+    println!("the worst text took {} MiB", grown >> 20);
+}

@@ -1,0 +1,188 @@
+//! A driver of nuttcp's machines over blocking sockets, both roles: what the engine does on its
+//! own, in the least of code.
+
+mod data;
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+use data::{Ready, Side, move_data};
+use linerate_dialect::far::FarReport;
+use linerate_dialect::nuttcp::{
+    Client, ClientEvent, Counts, Interval, NuttcpError, Server, ServerEvent, Test, Way,
+};
+
+/// What both ends said of a test.
+pub struct Outcome {
+    pub test: Test,
+    /// What this end counted.
+    pub near: Counts,
+    /// What the other end said.
+    pub far: FarReport,
+    /// Intervals that the other end told.
+    pub intervals: Vec<Interval>,
+    /// UDP receivers: what they miss, when they know.
+    pub lost: Option<u64>,
+}
+
+/// Serves one client on its control connection.
+///
+/// # Errors
+/// The client was refused, or is none.
+pub fn serve(mut control: TcpStream) -> Result<Outcome, String> {
+    let peer = control.peer_addr().unwrap().ip();
+    let mut server = Server::default();
+    let mut buffer = [0; 4_096];
+    let mut ready = None;
+    loop {
+        while let Some(event) = server.poll() {
+            match event {
+                ServerEvent::Prepare(test) => {
+                    ready = Some(Ready::new(&test, Side::Server));
+                    server.ready();
+                }
+                ServerEvent::Run(test) => {
+                    flush(&mut control, &mut server);
+                    let ready = ready.take().expect("it was prepared");
+                    let (near, lost) = move_data(
+                        &test,
+                        Side::Server,
+                        peer,
+                        ready,
+                        // A closed control connection is data's end too: it is looked at between.
+                        &mut || gone(&control),
+                        &mut |interval| {
+                            server.interval(interval);
+                            let waiting = server.outgoing().to_vec();
+                            (&control).write_all(&waiting).unwrap();
+                            server.sent(waiting.len());
+                        },
+                    );
+                    server.finish(&near);
+                    flush(&mut control, &mut server);
+                    return Ok(Outcome {
+                        test,
+                        near,
+                        far: server.far_report(),
+                        intervals: Vec::new(),
+                        lost,
+                    });
+                }
+                ServerEvent::ClientClosed => return Err("the client closed".to_owned()),
+                ServerEvent::Close => {
+                    let said = String::from_utf8_lossy(server.outgoing()).into_owned();
+                    flush(&mut control, &mut server);
+                    return Err(said);
+                }
+            }
+        }
+        flush(&mut control, &mut server);
+        match control.read(&mut buffer).unwrap() {
+            0 => server.closed().map_err(|error| error.to_string())?,
+            bytes => server
+                .receive(&buffer[..bytes])
+                .map_err(|error| error.to_string())?,
+        }
+    }
+}
+
+fn flush(control: &mut TcpStream, server: &mut Server) {
+    control.write_all(server.outgoing()).unwrap();
+    server.sent(server.outgoing().len());
+}
+
+/// Whether the other end closed its side.
+fn gone(control: &TcpStream) -> bool {
+    control.set_nonblocking(true).unwrap();
+    let closed = matches!(control.peek(&mut [0]), Ok(0));
+    control.set_nonblocking(false).unwrap();
+    closed
+}
+
+/// Measures a server.
+///
+/// # Errors
+/// What the machine says.
+pub fn measure(server: SocketAddr, test: Test) -> Result<Outcome, NuttcpError> {
+    // A stock server listens again only some time after its last test.
+    let begun = Instant::now();
+    let mut control = loop {
+        match TcpStream::connect(server) {
+            Ok(control) => break control,
+            Err(error) => assert!(begun.elapsed() < Duration::from_secs(10), "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(25));
+    };
+    let mut client = Client::new(test.clone())?;
+    let mut buffer = [0; 4_096];
+    let mut ready = None;
+    let mut intervals = Vec::new();
+    let mut outcome = None;
+    loop {
+        while let Some(event) = client.poll() {
+            match event {
+                ClientEvent::Prepare(test) => {
+                    ready = Some(Ready::new(&test, Side::Client));
+                    client.ready();
+                }
+                ClientEvent::Start(test) => {
+                    let ready = ready.take().expect("it was prepared");
+                    outcome = Some(move_data(
+                        &test,
+                        Side::Client,
+                        server.ip(),
+                        ready,
+                        // What the server says meanwhile waits in the socket.
+                        &mut || false,
+                        &mut |_| {},
+                    ));
+                    if test.way == Way::ToServer {
+                        control.shutdown(std::net::Shutdown::Write).unwrap();
+                    }
+                }
+                ClientEvent::Interval(interval) => intervals.push(interval),
+                ClientEvent::Done => {}
+                ClientEvent::Ended => {
+                    let (near, lost) = outcome.expect("it ran");
+                    return Ok(Outcome {
+                        test,
+                        near,
+                        far: client.far_report(),
+                        intervals,
+                        lost,
+                    });
+                }
+            }
+        }
+        if !client.outgoing().is_empty() {
+            control.write_all(client.outgoing()).unwrap();
+            client.sent(client.outgoing().len());
+        }
+        match control.read(&mut buffer) {
+            Ok(0) => client.closed()?,
+            Ok(bytes) => client.receive(&buffer[..bytes])?,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// The first of so many ports in a row that nobody has, TCP and UDP.
+pub fn free_ports(count: u16) -> u16 {
+    for _ in 0..1_000 {
+        let first = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let free = |port: u16| {
+            let address = (IpAddr::from([127, 0, 0, 1]), port);
+            TcpListener::bind(address).is_ok() && UdpSocket::bind(address).is_ok()
+        };
+        let last = first.checked_add(count - 1);
+        if first >= 5_000 && last.is_some_and(|last| (first..=last).all(free)) {
+            return first;
+        }
+    }
+    panic!("no {count} free ports in a row");
+}

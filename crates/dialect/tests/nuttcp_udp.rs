@@ -1,0 +1,233 @@
+//! nuttcp's datagrams, against those of stock transmitters and in simulated time.
+
+use linerate_dialect::nuttcp::{
+    EOD_GAP_NS, START_GAP_NS, Send, Server, ServerEvent, Test, Took, UdpReceiver, UdpSender, Way,
+};
+use linerate_dialect::sniff::{Carrier, Speaker, speaker};
+use proptest::prelude::*;
+
+const MS: u64 = 1_000_000;
+
+/// When it was sent, on which stream, and its bytes.
+type Datagram = (u64, u16, Vec<u8>);
+
+/// Recorded datagrams of a stock transmitter: its test, and (time, stream, datagram).
+fn datagrams() -> Vec<(String, Test, Vec<Datagram>)> {
+    let mut runs: Vec<(String, Test, Vec<Datagram>)> = Vec::new();
+    let text = include_str!("fixtures/nuttcp-6.1.2/udp-datagrams.hex");
+    let mut name = String::new();
+    for line in text
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+    {
+        if let Some(command) = line.strip_prefix("> ") {
+            name = command.to_owned();
+        } else if let Some(parameters) = line.strip_prefix("= ") {
+            let mut server = Server::default();
+            let lines = format!("HELO nuttcp v6.1.2\n{parameters}\n");
+            server.receive(lines.as_bytes()).unwrap();
+            let Some(ServerEvent::Prepare(test)) = server.poll() else {
+                panic!("{name}")
+            };
+            runs.push((name.clone(), test, Vec::new()));
+        } else {
+            let fields: Vec<_> = line.split(' ').collect();
+            let at = (fields[0].parse::<f64>().unwrap() * 1e6) as u64;
+            let digit = |at: usize| u8::from_str_radix(&fields[3][at..at + 2], 16).unwrap();
+            let mut bytes: Vec<_> = (0..fields[3].len()).step_by(2).map(digit).collect();
+            bytes.resize(fields[2].parse().unwrap(), 0);
+            runs.last_mut()
+                .unwrap()
+                .2
+                .push((at, fields[1].parse().unwrap(), bytes));
+        }
+    }
+    assert_eq!(runs.len(), 4);
+    runs
+}
+
+#[test]
+fn datagrams_of_stock_transmitters_are_counted() {
+    for (name, test, datagrams) in datagrams() {
+        let mut receiver = UdpReceiver::new(&test, 0);
+        let mut ended = None;
+        for (at, _, datagram) in &datagrams {
+            if receiver.receive(*at, datagram) == Took::End {
+                ended.get_or_insert(*at);
+            }
+        }
+        let totals = receiver.totals();
+        let packets = test.buffers.unwrap();
+        assert_eq!(totals.packets, packets, "{name}");
+        assert_eq!(totals.bytes, packets * test.buffer_bytes as u64, "{name}");
+        let numbered = test.interval_ns.is_some() && test.buffer_bytes >= 32;
+        assert_eq!(receiver.lost(), numbered.then_some(0), "{name}");
+        // From BOD1 to EOD0.
+        let at = |marker: &[u8]| datagrams.iter().find(|(_, _, d)| d == marker).unwrap().0;
+        let duration = at(b"EOD0") - at(b"BOD1");
+        assert_eq!(
+            totals.duration_ns,
+            (duration > 0).then_some(duration),
+            "{name}"
+        );
+        assert_eq!(ended, Some(at(b"EOD1")), "{name}");
+        assert!(matches!(
+            speaker(Carrier::Datagram, &datagrams[0].2),
+            Speaker::Known(dialect) if dialect.name == "nuttcp"
+        ));
+    }
+}
+
+/// Runs a sender in simulated time: (time, stream, datagram).
+fn sent(test: &Test) -> Vec<Datagram> {
+    let mut sender = UdpSender::new(test);
+    let mut buffer = vec![b'x'; test.buffer_bytes];
+    let (mut now, mut sent) = (0, Vec::new());
+    loop {
+        match sender.step(now) {
+            Send::Marker { bytes, stream } => sent.push((now, stream, bytes.to_vec())),
+            Send::Data { stream } => {
+                sender.stamp(&mut buffer);
+                sent.push((now, stream, buffer.clone()));
+            }
+            Send::Wait { until_ns } => {
+                assert!(until_ns > now);
+                now = until_ns;
+            }
+            Send::Nothing => return sent,
+        }
+    }
+}
+
+#[test]
+fn our_datagrams_are_those_of_a_stock_transmitter() {
+    for (name, test, stock) in datagrams() {
+        let ours = sent(&test);
+        assert_eq!(ours.len(), stock.len(), "{name}");
+        // Two ports were read in no certain order.
+        let by_stream = |datagrams: &[Datagram]| {
+            (0..test.streams)
+                .map(|wanted| {
+                    let of = datagrams.iter().filter(|(_, stream, _)| *stream == wanted);
+                    of.map(|(_, _, datagram)| match datagram.len() {
+                        4 => String::from_utf8(datagram.clone()).unwrap(),
+                        size if test.numbers_datagrams() => {
+                            let count = datagram[24..32].try_into().unwrap();
+                            // Recorded on a little-endian machine.
+                            let count = match datagram[0] {
+                                b'x' => u64::from_ne_bytes(count),
+                                _ => u64::from_le_bytes(count),
+                            };
+                            format!("{size} {count}")
+                        }
+                        size => format!("{size}"),
+                    })
+                    .collect::<Vec<_>>()
+                })
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(by_stream(&ours), by_stream(&stock), "{name}");
+    }
+}
+
+#[test]
+fn the_times_of_our_datagrams() {
+    let test = Test {
+        time_ns: Some(1_000 * MS),
+        rate_kbps: Some(8_000),
+        buffer_bytes: 1_000,
+        ..Test::new(Way::ToServer, Carrier::Datagram, 5_001)
+    };
+    let sent = sent(&test);
+    let at = |marker: &[u8]| sent.iter().find(|(_, _, d)| d == marker).unwrap().0;
+    assert_eq!(at(b"BOD0"), 0);
+    assert_eq!(at(b"BOD1"), START_GAP_NS);
+    assert_eq!(at(b"EOD0"), START_GAP_NS + 1_000 * MS);
+    for (number, marker) in (1..).zip([b"EOD1", b"EOD2", b"EOD3", b"EOD4"]) {
+        assert_eq!(at(marker), at(b"EOD0") + number * EOD_GAP_NS);
+    }
+    // 8 Mb/s are 1000 datagrams of 1000 B a second, one each millisecond.
+    let data: Vec<_> = sent.iter().filter(|(_, _, d)| d.len() > 4).collect();
+    assert_eq!(data.len(), 1_000);
+    for (number, (at, _, _)) in (0..).zip(data) {
+        assert_eq!(*at, START_GAP_NS + number * MS);
+    }
+}
+
+#[test]
+fn a_flow_with_lost_markers_still_ends() {
+    let test = Test {
+        buffers: Some(10),
+        time_ns: None,
+        interval_ns: Some(1_000 * MS),
+        buffer_bytes: 1_000,
+        ..Test::new(Way::ToServer, Carrier::Datagram, 5_001)
+    };
+    let datagrams = sent(&test);
+    let receive = |keep: &dyn Fn(&[u8]) -> bool| {
+        let mut receiver = UdpReceiver::new(&test, 0);
+        let mut now = 0;
+        for (at, _, datagram) in &datagrams {
+            now = *at;
+            if keep(datagram) && receiver.receive(now, datagram) == Took::End {
+                break;
+            }
+        }
+        (receiver, now)
+    };
+    let (receiver, now) = receive(&|d| !matches!(d, b"EOD0" | b"EOD1"));
+    assert!(receiver.is_over(now));
+    // EOD2 says that the data ended a second ago.
+    assert_eq!(
+        receiver.totals().duration_ns,
+        None,
+        "at once: no rate was asked for"
+    );
+    let (receiver, now) = receive(&|d| !d.starts_with(b"EOD") || d == b"EOD0");
+    assert!(!receiver.is_over(now.min(receiver.deadline_ns() - 1)));
+    assert!(receiver.is_over(receiver.deadline_ns()));
+    let (mut receiver, now) = receive(&|d| !d.starts_with(b"EOD"));
+    assert!(receiver.deadline_ns() >= 5_000 * MS);
+    // The client closing its side shortens the waiting.
+    receiver.control_closed(now);
+    assert!(receiver.is_over(now + 2_500 * MS));
+    // Without BOD time begins with the first data.
+    let (receiver, _) = receive(&|d| !d.starts_with(b"BOD"));
+    assert_eq!(receiver.totals().packets, 10);
+    // Half of the data lost, the last one there.
+    let (receiver, _) = receive(&|d| {
+        d.len() == 4 || u64::from_ne_bytes(d[24..32].try_into().unwrap()).is_multiple_of(2_000)
+    });
+    assert_eq!(receiver.lost(), Some(5));
+    // A sender of the other byte order.
+    let mut swapped = UdpReceiver::new(&test, 0);
+    for (at, _, datagram) in &datagrams {
+        let mut datagram = datagram.clone();
+        if datagram.len() > 4 {
+            datagram[24..32].reverse();
+        }
+        swapped.receive(*at, &datagram);
+    }
+    assert_eq!(swapped.lost(), Some(0));
+}
+
+proptest! {
+    #[test]
+    fn hostile_datagrams_harm_nothing(
+        datagrams in prop::collection::vec((any::<u64>(), prop_oneof![
+            prop::collection::vec(any::<u8>(), 0..40),
+            "[BE]OD[0-9]".prop_map(String::into_bytes),
+        ]), 0..30),
+    ) {
+        let test = Test {
+            interval_ns: Some(MS),
+            buffer_bytes: 32,
+            ..Test::new(Way::ToServer, Carrier::Datagram, 5_001)
+        };
+        let mut receiver = UdpReceiver::new(&test, 0);
+        for (at, datagram) in &datagrams {
+            receiver.receive(*at, datagram);
+            let _ = (receiver.is_over(*at), receiver.lost(), receiver.totals());
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! Stock sockperf at the other end, over loopback. The drivers here serve and measure it with
+//! blocking sockets; the engine does the same on its own.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use linerate_dialect::guard::{Guard, Rules};
+use linerate_dialect::sockperf::{Asks, Client, Server, Step, Took, Totals};
+
+fn stock() -> bool {
+    let there = Command::new("sockperf").arg("--version").output().is_ok();
+    if !there {
+        eprintln!("skipped: sockperf is not installed");
+    }
+    there
+}
+
+/// Ends a stock program whatever happens.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start(arguments: &[&str], port: u16) -> Running {
+    let child = Command::new("sockperf")
+        .args(arguments)
+        .args(["-i", "127.0.0.1", "-p", &port.to_string()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    Running(child)
+}
+
+/// What a stock client printed, without its colours.
+fn printed(mut client: Running) -> String {
+    let mut text = String::new();
+    let mut stdout = client.0.stdout.take().unwrap();
+    stdout.read_to_string(&mut text).unwrap();
+    text
+}
+
+/// The number behind a word of what was printed.
+fn figure(text: &str, word: &str) -> u64 {
+    let (_, rest) = text
+        .split_once(word)
+        .unwrap_or_else(|| panic!("no {word:?} in {text}"));
+    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap();
+    rest[..end].parse().unwrap()
+}
+
+fn clock() -> impl Fn() -> u64 {
+    let begun = Instant::now();
+    move || u64::try_from(begun.elapsed().as_nanos()).unwrap()
+}
+
+/// Serves one UDP client until it is silent for two seconds.
+fn serve_udp(arguments: &[&str]) -> (Totals, String) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let client = start(arguments, socket.local_addr().unwrap().port());
+    let now = clock();
+    let mut guard = Guard::new(Rules::default());
+    let mut server = Server::default();
+    let mut buffer = vec![0; 65_536];
+    // A stock client needs two seconds before it says anything, more on a busy machine.
+    socket
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .unwrap();
+    while let Ok((bytes, from)) = socket.recv_from(&mut buffer) {
+        if server.totals() == Totals::default() {
+            socket
+                .set_read_timeout(Some(Duration::from_secs(2)))
+                .unwrap();
+        }
+        guard.received(now(), from.ip(), bytes as u64);
+        if let Took::Answer(_) = server.datagram(&mut buffer[..bytes]) {
+            guard.send(now(), from.ip(), bytes as u64).unwrap();
+            socket.send_to(&buffer[..bytes], from).unwrap();
+        }
+    }
+    (server.totals(), printed(client))
+}
+
+/// Serves one TCP client until it closes.
+fn serve_tcp(arguments: &[&str]) -> (Totals, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = start(arguments, listener.local_addr().unwrap().port());
+    let (mut socket, _) = listener.accept().unwrap();
+    socket.set_nodelay(true).unwrap();
+    let mut server = Server::default();
+    let mut buffer = vec![0; 65_536];
+    loop {
+        let bytes = match socket.read(&mut buffer) {
+            // Stock clients leave with a reset when an answer is still on its way.
+            Ok(0) | Err(_) => break,
+            Ok(bytes) => bytes,
+        };
+        let mut taken = 0;
+        while taken < bytes {
+            taken += server.receive(&buffer[taken..bytes]).unwrap();
+            if socket.write_all(server.outgoing()).is_err() {
+                break;
+            }
+            server.sent(server.outgoing().len());
+        }
+    }
+    (server.totals(), printed(client))
+}
+
+#[test]
+fn stock_clients_are_served() {
+    if !stock() {
+        return;
+    }
+    type Serve = fn(&[&str]) -> (Totals, String);
+    let runs: [(Serve, &[&str]); 6] = [
+        (serve_udp, &["pp", "-t", "1", "-m", "64"]),
+        (
+            serve_udp,
+            &["ul", "-t", "1", "-m", "64", "--mps=200", "--reply-every=10"],
+        ),
+        (serve_udp, &["tp", "-t", "1", "-m", "1472", "--mps=200"]),
+        (serve_tcp, &["pp", "--tcp", "-t", "1", "-m", "64"]),
+        (
+            serve_tcp,
+            &["ul", "--tcp", "-t", "1", "-m", "64", "--mps=2000"],
+        ),
+        (
+            serve_tcp,
+            &["tp", "--tcp", "-t", "1", "-m", "1472", "--mps=2000"],
+        ),
+    ];
+    // All at once: each takes three seconds of mostly waiting.
+    let servings =
+        runs.map(|(serve, arguments)| std::thread::spawn(move || (arguments, serve(arguments))));
+    for serving in servings {
+        let (arguments, (totals, text)) = serving.join().unwrap();
+        assert!(totals.messages > 0, "{arguments:?}: {totals:?}");
+        assert_eq!(totals.ignored, 0, "{arguments:?}");
+        let sent = if arguments[0] == "tp" {
+            assert_eq!(totals.bytes, totals.messages * 1_472);
+            assert_eq!(totals.answered, 0);
+            figure(&text, "Total of ")
+        } else {
+            let received = figure(&text, "ReceivedMessages=");
+            // When its time is over the client looks at no answer any more.
+            assert!(
+                totals.answered.abs_diff(received) <= 2,
+                "{arguments:?} {totals:?} {text}"
+            );
+            figure(&text, "SentMessages=")
+        };
+        let highest = totals.highest_sequence.unwrap();
+        // A client that is stopped in the middle of a call may not count its last message.
+        assert!(highest <= sent + 1, "{arguments:?} {totals:?} {sent}");
+        assert!(totals.messages <= highest, "{arguments:?} {totals:?}");
+        // On a schedule over UDP a busy machine may lose some in our socket's buffer.
+        if arguments.contains(&"--tcp") || arguments[0] == "pp" {
+            assert!(
+                totals.messages.abs_diff(sent) <= 1,
+                "{arguments:?} {totals:?} {sent}"
+            );
+        }
+        if arguments[0] == "pp" {
+            assert_eq!(figure(&text, "dropped messages = "), 0, "{arguments:?}");
+        }
+    }
+}
+
+/// A stock server, and its address.
+fn stock_server(tcp: bool) -> (Running, SocketAddr) {
+    for _ in 0..5 {
+        let port = if tcp {
+            let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+            socket.local_addr().unwrap().port()
+        } else {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            socket.local_addr().unwrap().port()
+        };
+        let options: &[&str] = if tcp { &["sr", "--tcp"] } else { &["sr"] };
+        let mut server = start(options, port);
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        // It stands when it answers.
+        for _ in 0..100 {
+            std::thread::sleep(Duration::from_millis(50));
+            let stands = if tcp {
+                TcpStream::connect(address).is_ok()
+            } else {
+                let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+                socket.connect(address).unwrap();
+                socket
+                    .set_read_timeout(Some(Duration::from_millis(50)))
+                    .unwrap();
+                let question = b"\0\0\0\0\0\0\0\x01\0\x03\0\0\0\x0e";
+                let _ = socket.send(question);
+                socket.recv(&mut [0; 14]).is_ok()
+            };
+            if stands {
+                return (server, address);
+            }
+            if server.0.try_wait().unwrap().is_some() {
+                // Somebody took the port meanwhile.
+                break;
+            }
+        }
+    }
+    panic!("no stock server stands");
+}
+
+const TIMEOUT_NS: u64 = 2_000_000_000;
+
+/// How many of so many messages ask.
+fn questions(asks: Asks, messages: u64) -> u64 {
+    match asks {
+        Asks::Each => messages,
+        Asks::Every(every) => messages / every,
+        Asks::None => 0,
+    }
+}
+
+/// Asks until so many messages were sent; the round trips in nanoseconds.
+fn measure_udp(server: SocketAddr, asks: Asks, gap_ns: u64, messages: u64) -> (Client, Vec<u64>) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(server).unwrap();
+    let now = clock();
+    let mut client = Client::new(asks, 64, gap_ns, TIMEOUT_NS, now());
+    let questions = questions(asks, messages);
+    let mut trips = Vec::new();
+    let mut message = [7; 64];
+    let mut buffer = [0; 65_536];
+    loop {
+        let wait_ns = if client.sent() == messages {
+            // The last answers, however late; or that none come.
+            match questions {
+                0 => 100_000_000,
+                _ if client.answered() + client.lost() == questions => break,
+                _ => 5_000_000_000,
+            }
+        } else {
+            match client.step(now()) {
+                Step::Send(header) => {
+                    header.write(&mut message);
+                    socket.send(&message).unwrap();
+                    continue;
+                }
+                Step::Wait { until_ns } => until_ns.saturating_sub(now()).max(1_000),
+            }
+        };
+        socket
+            .set_read_timeout(Some(Duration::from_nanos(wait_ns)))
+            .unwrap();
+        match socket.recv(&mut buffer) {
+            Ok(bytes) => trips.extend(
+                client
+                    .datagram(now(), &buffer[..bytes])
+                    .map(|answered| answered.rtt_ns),
+            ),
+            Err(_) if client.sent() == messages => break,
+            Err(_) => {}
+        }
+    }
+    (client, trips)
+}
+
+fn measure_tcp(server: SocketAddr, asks: Asks, messages: u64) -> (Client, Vec<u64>) {
+    let mut socket = TcpStream::connect(server).unwrap();
+    socket.set_nodelay(true).unwrap();
+    let now = clock();
+    let mut client = Client::new(asks, 64, 0, TIMEOUT_NS, now());
+    let questions = questions(asks, messages);
+    let mut trips = Vec::new();
+    let mut message = [7; 64];
+    let mut buffer = [0; 65_536];
+    loop {
+        let wait_ns = if client.sent() == messages {
+            // The last answers, however late; or that none come.
+            match questions {
+                0 => 100_000_000,
+                _ if client.answered() + client.lost() == questions => break,
+                _ => 5_000_000_000,
+            }
+        } else {
+            match client.step(now()) {
+                Step::Send(header) => {
+                    header.write(&mut message);
+                    socket.write_all(&message).unwrap();
+                    continue;
+                }
+                Step::Wait { until_ns } => until_ns.saturating_sub(now()).max(1_000),
+            }
+        };
+        socket
+            .set_read_timeout(Some(Duration::from_nanos(wait_ns)))
+            .unwrap();
+        match socket.read(&mut buffer) {
+            Ok(0) => panic!("the stock server closed"),
+            Ok(bytes) => {
+                let mut rest = &buffer[..bytes];
+                while !rest.is_empty() {
+                    let (taken, answered) = client.receive(now(), rest).unwrap();
+                    rest = &rest[taken..];
+                    trips.extend(answered.map(|answered| answered.rtt_ns));
+                }
+            }
+            Err(_) if client.sent() == messages => break,
+            Err(_) => {}
+        }
+    }
+    (client, trips)
+}
+
+#[test]
+fn a_stock_server_is_measured_over_udp() {
+    if !stock() {
+        return;
+    }
+    let (_server, address) = stock_server(false);
+    let (client, trips) = measure_udp(address, Asks::Each, 0, 500);
+    assert_eq!((client.answered(), client.lost()), (500, 0));
+    assert!(trips.iter().all(|&trip| trip > 0));
+    // As many as a socket buffer holds while a busy machine lets nobody read.
+    let (client, trips) = measure_udp(address, Asks::Every(10), 100_000, 200);
+    assert_eq!((client.answered(), trips.len()), (20, 20));
+    assert_eq!((client.lost(), client.unexpected()), (0, 0));
+    let (client, trips) = measure_udp(address, Asks::None, 10_000, 200);
+    assert_eq!(
+        (client.answered(), client.unexpected(), trips.len()),
+        (0, 0, 0)
+    );
+}
+
+#[test]
+fn a_stock_server_is_measured_over_tcp() {
+    if !stock() {
+        return;
+    }
+    let (_server, address) = stock_server(true);
+    let (client, trips) = measure_tcp(address, Asks::Each, 500);
+    assert_eq!((client.answered(), trips.len()), (500, 500));
+    let (client, trips) = measure_tcp(address, Asks::Every(10), 500);
+    assert_eq!((client.answered(), trips.len()), (50, 50));
+    assert_eq!(client.unexpected(), 0);
+}

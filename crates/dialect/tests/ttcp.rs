@@ -1,0 +1,280 @@
+//! Classic ttcp: markers, payload, and nuttcp's classic transmitter at the other end of TCP (its
+//! 6.1.2 has no classic receiver any more).
+
+use std::io::Read;
+use std::net::{TcpListener, UdpSocket};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use linerate_dialect::far::FarReport;
+use linerate_dialect::plain::{SILENCE_NS, Sink, Totals};
+use linerate_dialect::sniff::{Carrier, Speaker, speaker};
+use linerate_dialect::ttcp::{
+    BUFFER_BYTES, END_MARKERS, Receiver, Send, Took, Transmitter, far_report, fill,
+};
+use proptest::prelude::*;
+
+const MS: u64 = 1_000_000;
+
+#[test]
+fn the_payload_is_printable_ascii_in_a_ring() {
+    let mut payload = [0; 200];
+    fill(&mut payload);
+    assert_eq!(&payload[..10], b" !\"#$%&'()");
+    assert_eq!(&payload[93..97], b"}~ !");
+    assert_eq!(payload[190], b' ');
+}
+
+/// Datagrams as (milliseconds, size), what each was, bytes, packets, duration in milliseconds.
+#[test]
+fn markers_tell_start_and_end() {
+    use Took::{Again, Data, End, Start};
+    type Case<'a> = (
+        &'a str,
+        &'a [(u64, usize)],
+        &'a [Took],
+        (u64, u64, Option<u64>),
+    );
+    let cases: &[Case<'_>] = &[
+        (
+            "all there",
+            &[(0, 4), (1, 8_192), (9, 8_192), (10, 4), (10, 4)],
+            &[Start, Data, Data, End, Again],
+            (16_384, 2, Some(10)),
+        ),
+        (
+            "the start was lost: the first end marker ends it",
+            &[(1, 8_192), (9, 8_192), (10, 4), (11, 4)],
+            &[Data, Data, End, Again],
+            (16_384, 2, Some(9)),
+        ),
+        (
+            "the end was lost four times",
+            &[(0, 1), (5, 100), (7, 1)],
+            &[Start, Data, End],
+            (100, 1, Some(7)),
+        ),
+        (
+            "all of the end was lost: silence tells",
+            &[(0, 4), (5, 100)],
+            &[Start, Data],
+            (100, 1, Some(5)),
+        ),
+        (
+            "the start came twice",
+            &[(0, 4), (1, 4), (5, 100), (6, 4)],
+            &[Start, Again, Data, End],
+            (100, 1, Some(6)),
+        ),
+        (
+            "late payload arrived too",
+            &[(0, 4), (5, 100), (6, 4), (7, 100)],
+            &[Start, Data, End, Data],
+            (200, 2, Some(7)),
+        ),
+        (
+            "small datagrams only: no ttcp, but they count",
+            &[(0, 3), (1, 3), (2, 3)],
+            &[Start, Again, Again],
+            (9, 3, Some(2)),
+        ),
+        ("a start alone", &[(0, 4)], &[Start], (0, 0, None)),
+    ];
+    for (name, datagrams, took, (bytes, packets, duration_ms)) in cases {
+        let mut receiver = Receiver::default();
+        let is: Vec<_> = datagrams
+            .iter()
+            .map(|&(at, size)| receiver.receive(at * MS, size))
+            .collect();
+        assert_eq!(&is, took, "{name}");
+        assert_eq!(
+            receiver.totals(),
+            Totals {
+                bytes: *bytes,
+                packets: *packets,
+                duration_ns: duration_ms.map(|ms| ms * MS)
+            },
+            "{name}"
+        );
+        let last = datagrams.last().unwrap().0 * MS;
+        assert_eq!(receiver.is_over(last), took.contains(&End), "{name}");
+        assert!(receiver.is_over(last + SILENCE_NS), "{name}");
+    }
+    assert!(!Receiver::default().is_over(u64::MAX));
+    assert_eq!(far_report(), FarReport::default());
+}
+
+#[test]
+fn a_transmitter_marks_start_and_end() {
+    let steps = |mut transmitter: Transmitter| {
+        let mut steps = Vec::new();
+        loop {
+            match transmitter.next() {
+                Send::Nothing => break steps,
+                step => steps.push(step),
+            }
+        }
+    };
+    let all = steps(Transmitter::new(Some(3)));
+    assert_eq!(
+        all[..4],
+        [Send::Marker(4), Send::Data, Send::Data, Send::Data]
+    );
+    assert_eq!(all[4..], [Send::Marker(4); END_MARKERS as usize]);
+    assert_eq!(
+        steps(Transmitter::new(Some(0)).with_markers(1)),
+        [Send::Marker(1); 6]
+    );
+    let mut endless = Transmitter::new(None);
+    assert_eq!(endless.next(), Send::Marker(4));
+    for _ in 0..10 {
+        assert_eq!(endless.next(), Send::Data);
+    }
+    endless.finish();
+    assert_eq!(steps(endless), [Send::Marker(4); 5]);
+}
+
+#[test]
+fn only_small_datagrams_of_nobody_else_are_markers() {
+    let name = |bytes: &[u8]| match speaker(Carrier::Datagram, bytes) {
+        Speaker::Known(dialect) => dialect.name,
+        _ => "none",
+    };
+    for (bytes, whose) in [
+        (&b"\0\0\0\0"[..], "ttcp"),
+        (b" ", "ttcp"),
+        (b" !\"#", "ttcp"),
+        // Of a nuttcp test that is over.
+        (b"EOD1", "none"),
+        (b"", "none"),
+        (b"12345", "none"),
+        (b"BOD0", "nuttcp"),
+        (b"9876", "iperf3"),
+        (b"\x15\xcd\x5b\x07", "iperf3"),
+    ] {
+        assert_eq!(name(bytes), whose, "{bytes:02x?}");
+    }
+}
+
+proptest! {
+    /// What is sent is received, whatever single markers are lost.
+    #[test]
+    fn our_ends_understand_each_other(buffers in 1u64..50, lost in prop::collection::vec(0usize..6, 0..5), size in 5usize..9_000) {
+        let mut transmitter = Transmitter::new(Some(buffers));
+        let mut receiver = Receiver::default();
+        let (mut marker, mut now) = (0, 0);
+        loop {
+            now += MS;
+            match transmitter.next() {
+                Send::Nothing => break,
+                Send::Data => {
+                    receiver.receive(now, size);
+                }
+                Send::Marker(bytes) => {
+                    if !lost.contains(&marker) {
+                        receiver.receive(now, bytes);
+                    }
+                    marker += 1;
+                }
+            }
+        }
+        let totals = receiver.totals();
+        prop_assert_eq!((totals.bytes, totals.packets), (buffers * size as u64, buffers));
+        prop_assert!(receiver.is_over(now + SILENCE_NS));
+    }
+
+    #[test]
+    fn no_datagrams_panic(datagrams in prop::collection::vec((any::<u64>(), 0usize..10), 0..50)) {
+        let mut receiver = Receiver::default();
+        for (now, size) in datagrams {
+            receiver.receive(now, size);
+            let _ = (receiver.deadline_ns(), receiver.is_over(now));
+        }
+        let _ = receiver.totals();
+    }
+}
+
+/// The driver over UDP: our transmitter, our receiver.
+#[test]
+fn datagrams_over_loopback() {
+    let begun = Instant::now();
+    let now = move || u64::try_from(begun.elapsed().as_nanos()).unwrap();
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    let receiving = std::thread::spawn(move || {
+        socket
+            .set_read_timeout(Some(Duration::from_millis(50)))
+            .unwrap();
+        let mut receiver = Receiver::default();
+        let mut buffer = vec![0; BUFFER_BYTES];
+        while !receiver.is_over(now()) {
+            if let Ok(bytes) = socket.recv(&mut buffer) {
+                receiver.receive(now(), bytes);
+            }
+        }
+        receiver.totals()
+    });
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(address).unwrap();
+    let mut buffer = vec![0; BUFFER_BYTES];
+    fill(&mut buffer);
+    let mut transmitter = Transmitter::new(Some(10));
+    loop {
+        match transmitter.next() {
+            // The receiver may be gone after the first end marker.
+            Send::Marker(bytes) => drop(socket.send(&buffer[..bytes])),
+            Send::Data => drop(socket.send(&buffer).unwrap()),
+            Send::Nothing => break,
+        }
+    }
+    let totals = receiving.join().unwrap();
+    assert_eq!((totals.bytes, totals.packets), (10 * 8_192, 10));
+}
+
+fn stock() -> bool {
+    let there = Command::new("nuttcp").arg("-V").output().is_ok();
+    if !there {
+        eprintln!("skipped: nuttcp is not installed");
+    }
+    there
+}
+
+/// A port of TCP that nobody has now.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+#[test]
+fn a_stock_transmitter_sends_to_our_receiver() {
+    if !stock() {
+        return;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    // Nobody listens on the control port, so nuttcp falls back to the classic protocol.
+    let control = free_port();
+    let client = Command::new("nuttcp")
+        .args(["-t", "-n2048", "-l8192"])
+        .args([format!("-p{port}"), format!("-P{control}")])
+        .arg("127.0.0.1")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut socket, _) = listener.accept().unwrap();
+    let begun = Instant::now();
+    let now = || u64::try_from(begun.elapsed().as_nanos()).unwrap();
+    let mut sink = Sink::default();
+    let mut buffer = vec![0; 65_536];
+    while !sink.is_closed() {
+        match socket.read(&mut buffer).unwrap() {
+            0 => sink.close(now()),
+            bytes => sink.receive(now(), bytes),
+        }
+    }
+    assert_eq!(sink.totals().bytes, 16 << 20);
+    let output = client.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("16.0000 MB"), "{text}");
+}
