@@ -6,9 +6,13 @@
 
 pub mod sys;
 
+pub mod device_clock;
 pub mod doctor;
+pub mod evidence;
+pub mod processor_time;
 pub mod snapshot;
 pub mod steal;
 pub mod stop;
+pub mod wake_up;
 
 pub mod knob;

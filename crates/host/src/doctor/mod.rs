@@ -13,6 +13,7 @@ mod kernel;
 mod limits;
 mod network;
 mod processor;
+mod stamping;
 mod tracing;
 
 #[cfg(test)]
@@ -52,7 +53,7 @@ const PROBES: &[Probe] = &[
     ("io-uring", kernel::io_uring),
     ("netem", network::netem),
     ("tun", network::tun),
-    ("time-stamping", network::time_stamping),
+    ("time-stamping", stamping::time_stamping),
     ("perf-events", tracing::perf_events),
     ("tracefs", tracing::tracefs),
     // Last, so that the others fill the span that it looks at.

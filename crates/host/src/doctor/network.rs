@@ -7,8 +7,6 @@ use linerate_metric::facts::Ability;
 use super::ground::Ground;
 use super::{Answer, feature};
 use crate::snapshot::{self, Offload, netlink};
-use crate::sys::ethtool::Ethtool;
-use crate::sys::timestamping::{self, Stamps};
 use crate::sys::trial;
 use feature::Presence;
 
@@ -267,43 +265,6 @@ fn no_tun_device(device: &str) -> Answer {
     ))
 }
 
-pub(super) fn time_stamping(_: &Ground) -> Answer {
-    let hardware: Vec<String> = netlink::links()
-        .unwrap_or_default()
-        .into_iter()
-        .filter(|link| link.up && !link.loopback)
-        .map(|link| link.name)
-        .filter(|name| {
-            Ethtool::new(name)
-                .and_then(|ethtool| ethtool.timestamping())
-                .is_ok_and(|stamps| stamps.hardware)
-        })
-        .collect();
-    time_stamping_of(timestamping::software_on_loopback(), &hardware)
-}
-
-fn time_stamping_of(software: io::Result<Stamps>, hardware: &[String]) -> Answer {
-    let clocks = match hardware {
-        [] => "; no interface with a clock of its own".to_owned(),
-        names => format!("; in hardware on {}", names.join(", ")),
-    };
-    match software {
-        Ok(Stamps {
-            transmit: true,
-            receive: true,
-        }) => Answer::ok(format!("in software, both ways{clocks}")),
-        Ok(Stamps { receive: true, .. }) => {
-            Answer::limited(format!("in software, of arrivals alone{clocks}"))
-                .enable("a kernel with CONFIG_NETWORK_PHY_TIMESTAMPING or a later one")
-        }
-        Ok(Stamps { transmit: true, .. }) => {
-            Answer::limited(format!("in software, of departures alone{clocks}"))
-        }
-        Ok(_) => Answer::missing("loopback gave no stamps"),
-        Err(error) => Answer::unknown(format!("could not be tried on loopback: {error}")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -458,27 +419,5 @@ mod tests {
             let answer = tun(&Ground::on(files));
             assert_eq!(answer.ability, ability, "{layout:?} {answer:?}");
         }
-    }
-
-    #[test]
-    fn stamps() {
-        let stamps = |transmit, receive| Ok(Stamps { transmit, receive });
-        let eth0 = ["eth0".to_owned()];
-        assert_eq!(
-            time_stamping_of(stamps(true, true), &eth0),
-            Answer::ok("in software, both ways; in hardware on eth0")
-        );
-        assert_eq!(
-            time_stamping_of(stamps(false, true), &[]).ability,
-            Ability::Limited
-        );
-        assert_eq!(
-            time_stamping_of(stamps(false, false), &[]).ability,
-            Ability::Missing
-        );
-        assert_eq!(
-            time_stamping_of(Err(io::ErrorKind::TimedOut.into()), &[]).ability,
-            Ability::Unknown
-        );
     }
 }

@@ -29,11 +29,31 @@ pub fn interface_towards(destination: IpAddr) -> Option<String> {
     netlink::route_interface(destination).ok()
 }
 
+/// Whether packets to an address stay within this host (as the calling thread's network namespace
+/// sees it), so that whoever holds a connection from there is here.
+///
+/// A link-local address never counts: another host may have the same one on another link.
+#[must_use]
+pub fn is_own_address(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    let link_local = match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    address.is_loopback() || (!link_local && netlink::is_delivered_here(address).unwrap_or(false))
+}
+
 fn facts(files: &Files, link: &Link) -> Interface {
     let ethtool = Ethtool::new(&link.name).ok();
     let driver = ethtool.as_ref().and_then(|ethtool| ethtool.driver().ok());
     let speed = ethtool.as_ref().and_then(|ethtool| ethtool.link().ok());
     let rings = ethtool.as_ref().and_then(|ethtool| ethtool.rings().ok());
+    let coalescing = ethtool
+        .as_ref()
+        .and_then(|ethtool| ethtool.coalescing().ok());
+    let energy_efficient = ethtool
+        .as_ref()
+        .and_then(|ethtool| ethtool.energy_efficient().ok());
     let channels = ethtool.as_ref().and_then(|ethtool| ethtool.channels().ok());
 
     let driver_name = driver
@@ -46,6 +66,9 @@ fn facts(files: &Files, link: &Link) -> Interface {
         .is_some_and(|name| !SPEED_MADE_UP.contains(&name));
     let speed = speed.filter(|_| wire).unwrap_or_default();
     let device = device(files, link, driver.as_ref());
+    let bus = bus(link, driver.as_ref());
+    let discipline = netlink::root_qdisc(link.index).ok().flatten();
+    let discipline = discipline.unwrap_or_default();
     let nonzero = |number: u32| (number > 0).then_some(number);
 
     Interface {
@@ -58,11 +81,15 @@ fn facts(files: &Files, link: &Link) -> Interface {
         pci_address: device.map(|device| device.pci_address),
         mac: link.address.as_deref().and_then(mac),
         speed_bps: speed.speed_mbps.map(|mbps| u64::from(mbps) * 1_000_000),
+        fastest_bps: speed.fastest_mbps.map(|mbps| u64::from(mbps) * 1_000_000),
+        bus,
         duplex: speed
             .full_duplex
             .map(|full| if full { "full" } else { "half" }.to_owned()),
         mtu: link.mtu,
         qdisc: link.qdisc.clone(),
+        qdisc_rate_bps: discipline.rate_bps,
+        qdisc_burst_bytes: discipline.burst_bytes,
         offloads: offloads(&link.name)
             .into_iter()
             .map(|offload| (offload.name.to_owned(), offload.on))
@@ -79,7 +106,21 @@ fn facts(files: &Files, link: &Link) -> Interface {
             .or(link.tx_queues),
         rx_descriptors: rings.and_then(|rings| nonzero(rings.rx)),
         tx_descriptors: rings.and_then(|rings| nonzero(rings.tx)),
+        rx_descriptors_max: rings.and_then(|rings| nonzero(rings.rx_max)),
+        coalescing: coalescing.filter(|_| wire),
+        energy_efficient,
     }
+}
+
+/// What the device behind an interface sits on; the drivers of USB adapters state their place as
+/// `usb-0000:00:14.0-2`.
+fn bus(link: &Link, driver: Option<&Driver>) -> Option<String> {
+    let stated = driver.and_then(|driver| driver.bus_address.as_deref());
+    if stated.is_some_and(|address| address.starts_with("usb-")) {
+        return Some("usb".to_owned());
+    }
+    let (bus, _) = link.parent.as_ref()?;
+    Some(bus.clone())
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -144,6 +185,23 @@ mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
 
     #[test]
+    fn own_addresses_are_those_that_stay_here() {
+        for (address, own) in [
+            ("127.0.0.1", true),
+            ("127.9.9.9", true),
+            ("::1", true),
+            ("::ffff:127.0.0.1", true),
+            // Documentation's (RFC 5737, RFC 3849), and some link's.
+            ("198.51.100.1", false),
+            ("2001:db8::1", false),
+            ("fe80::1", false),
+            ("169.254.1.1", false),
+        ] {
+            assert_eq!(is_own_address(address.parse().unwrap()), own, "{address}");
+        }
+    }
+
+    #[test]
     fn pci_addresses() {
         let table = [
             ("0000:03:00.0", true),
@@ -182,6 +240,21 @@ mod tests {
         };
         assert_eq!(device(&files, &link, None), expected);
         assert_eq!(device(&files, &bare, None), None);
+    }
+
+    #[test]
+    fn adapters_of_usb_are_told_by_their_driver_or_the_kernel() {
+        let driver = Driver {
+            bus_address: Some("usb-0000:00:14.0-2".to_owned()),
+            ..Driver::default()
+        };
+        assert_eq!(bus(&Link::default(), Some(&driver)).as_deref(), Some("usb"));
+        let link = Link {
+            parent: Some(("pci".to_owned(), "0000:03:00.0".to_owned())),
+            ..Link::default()
+        };
+        assert_eq!(bus(&link, None).as_deref(), Some("pci"));
+        assert_eq!(bus(&Link::default(), None), None);
     }
 
     #[test]

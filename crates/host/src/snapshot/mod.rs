@@ -6,10 +6,12 @@
 //! What cannot be read is absent.
 
 pub mod netlink;
+pub mod places;
 
 mod files;
 mod hypervisor;
 mod interface;
+mod networks;
 mod offloads;
 mod processor;
 mod sysctls;
@@ -21,7 +23,7 @@ mod tests;
 use linerate_metric::facts;
 
 pub use files::Files;
-pub use interface::{interface, interface_towards};
+pub use interface::{interface, interface_towards, is_own_address};
 pub use offloads::{Offload, offloads};
 pub use processor::{cpu_list, text_of_cpu_list};
 pub use sysctls::SYSCTLS;
@@ -36,4 +38,18 @@ pub(crate) use system::{host as host_on, meminfo_bytes, meminfo_count};
 #[must_use]
 pub fn host() -> facts::Host {
     system::host(&Files::machine())
+}
+
+/// The frequency of the slowest of these processors and the highest that it can have, Hz; `None` where
+/// the kernel does not scale frequencies.
+#[must_use]
+pub fn frequency(cpus: &[u32]) -> Option<(u64, u64)> {
+    processor::frequency(&Files::machine(), cpus)
+}
+
+/// The networks that this host is directly connected to, as address and length of the prefix: whoever
+/// is in one of them is a neighbour. Loopback is not among them; empty where the kernel does not tell.
+#[must_use]
+pub fn connected_networks() -> Vec<(std::net::IpAddr, u8)> {
+    networks::connected_networks(&Files::machine())
 }

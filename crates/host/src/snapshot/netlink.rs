@@ -39,6 +39,44 @@ pub struct Link {
     pub kind: Option<String>,
     /// Bus and name of the device behind it (`pci`, `0000:03:00.0`; Linux 5.14 and later).
     pub parent: Option<(String, String)>,
+    /// What it has counted; absent before Linux 2.6.35.
+    pub statistics: Option<Statistics>,
+}
+
+/// What an interface has counted (`struct rtnl_link_stats64` of linux/if_link.h).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Packets that arrived.
+    pub rx_packets: u64,
+    /// Packets that left; several that are still one for the kernel (GSO) count once.
+    pub tx_packets: u64,
+    /// Packets that arrived broken.
+    pub rx_errors: u64,
+    /// Packets that could not be sent.
+    pub tx_errors: u64,
+    /// Packets that arrived and were not passed on.
+    pub rx_dropped: u64,
+    /// Packets that were to be sent and were not.
+    pub tx_dropped: u64,
+    /// Packets for which the device had no room.
+    pub rx_missed: u64,
+}
+
+/// A queueing discipline at the root of an interface, and what it has counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Qdisc {
+    /// `fq`, `tbf`, `noqueue`, ...
+    pub kind: String,
+    /// Packets that left it, counted one by one where several are still one for the kernel.
+    pub packets: u64,
+    /// What it dropped, those below it included; several that are one for the kernel count once.
+    pub drops: u32,
+    /// Times that it held packets back because of its rate.
+    pub over_limit: u32,
+    /// Rate that it holds to, bit/s; absent where it has none, or none that is known here.
+    pub rate_bps: Option<u64>,
+    /// Bytes that may leave at once after a pause.
+    pub burst_bytes: Option<u64>,
 }
 
 /// Every interface of the calling thread's network namespace.
@@ -68,28 +106,77 @@ pub fn link(name: &str) -> io::Result<Link> {
     one_link(&request)
 }
 
+/// The discipline at the root of an interface; `None` where the kernel shows none.
+///
+/// # Errors
+/// What the kernel says.
+pub fn root_qdisc(index: u32) -> io::Result<Option<Qdisc>> {
+    // struct tcmsg: family and padding, interface, handle, parent, info.
+    let mut request = vec![0_u8; TCMSG_BYTES];
+    request[4..8].copy_from_slice(&index.to_ne_bytes());
+    let answer = ask(GET_QDISC, DUMP, &request)?;
+    // The kernel tells of every interface.
+    Ok(answer
+        .iter()
+        .find_map(|(kind, body)| qdisc_of(*kind, body, index)))
+}
+
+/// The kinds of all disciplines of an interface, the root first where it is told first.
+///
+/// # Errors
+/// What the kernel says.
+pub fn qdisc_kinds(index: u32) -> io::Result<Vec<String>> {
+    let answer = ask(GET_QDISC, DUMP, &[0; TCMSG_BYTES])?;
+    let kinds = answer.iter().filter_map(|(kind, body)| {
+        let header = body
+            .first_chunk::<TCMSG_BYTES>()
+            .filter(|_| *kind == NEW_QDISC)?;
+        if number(&header[4..])? != index {
+            return None;
+        }
+        let mut attributes = attributes(&body[TCMSG_BYTES..]).into_iter();
+        attributes
+            .find(|(kind, _)| *kind == TCA_KIND)
+            .and_then(|(_, value)| text(value))
+    });
+    Ok(kinds.collect())
+}
+
 /// The name of the interface that the kernel would send packets to `destination` through.
 ///
 /// # Errors
 /// `ENETUNREACH` and the like where there is no route.
 pub fn route_interface(destination: IpAddr) -> io::Result<String> {
+    let index = route(destination)?
+        .iter()
+        .find_map(|(kind, body)| route_of(*kind, body))
+        .ok_or_else(|| io::Error::from_raw_os_error(libc::ENETUNREACH))?;
+    Ok(one_link(&link_header(index))?.name)
+}
+
+/// Whether the kernel delivers packets to `destination` on this host itself.
+///
+/// # Errors
+/// `ENETUNREACH` and the like where there is no route.
+pub fn is_delivered_here(destination: IpAddr) -> io::Result<bool> {
+    let answer = route(destination)?;
+    Ok((answer.iter()).any(|(kind, body)| *kind == NEW_ROUTE && body.get(7) == Some(&LOCAL_ROUTE)))
+}
+
+/// What the kernel says of the way to `destination`.
+fn route(destination: IpAddr) -> io::Result<Vec<(u16, Vec<u8>)>> {
     // A route to a mapped address is IPv4's.
     let destination = destination.to_canonical();
     let (family, bytes) = match destination {
         IpAddr::V4(address) => (libc::AF_INET, address.octets().to_vec()),
         IpAddr::V6(address) => (libc::AF_INET6, address.octets().to_vec()),
     };
-    // struct rtmsg: family, destination bits, ten more bytes.
+    // struct rtmsg: family, destination bits, five more bytes, type, flags.
     let mut request = vec![0_u8; RTMSG_BYTES];
     request[0] = family as u8;
     request[1] = 8 * bytes.len() as u8;
     push_attribute(&mut request, RTA_DST, &bytes);
-    let answer = ask(GET_ROUTE, 0, &request)?;
-    let index = answer
-        .iter()
-        .find_map(|(kind, body)| route_of(*kind, body))
-        .ok_or_else(|| io::Error::from_raw_os_error(libc::ENETUNREACH))?;
-    Ok(one_link(&link_header(index))?.name)
+    ask(GET_ROUTE, 0, &request)
 }
 
 fn one_link(request: &[u8]) -> io::Result<Link> {
@@ -103,6 +190,8 @@ const NEW_LINK: u16 = 16;
 const GET_LINK: u16 = 18;
 const NEW_ROUTE: u16 = 24;
 const GET_ROUTE: u16 = 26;
+const NEW_QDISC: u16 = 36;
+const GET_QDISC: u16 = 38;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 const REQUEST: u16 = 0x1;
@@ -111,6 +200,7 @@ const DUMP: u16 = 0x300;
 const HEADER_BYTES: usize = 16;
 const IFINFOMSG_BYTES: usize = 16;
 const RTMSG_BYTES: usize = 12;
+const TCMSG_BYTES: usize = 20;
 
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
@@ -118,14 +208,27 @@ const IFLA_MTU: u16 = 4;
 const IFLA_QDISC: u16 = 6;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
+const IFLA_STATS64: u16 = 23;
 const IFLA_NUM_TX_QUEUES: u16 = 31;
 const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFLA_GSO_MAX_SIZE: u16 = 41;
 const IFLA_PARENT_DEV_NAME: u16 = 56;
 const IFLA_PARENT_DEV_BUS_NAME: u16 = 57;
 const IFLA_GSO_IPV4_MAX_SIZE: u16 = 63;
+/// `TC_H_ROOT` of linux/pkt_sched.h.
+const ROOT: u32 = u32::MAX;
+const TCA_KIND: u16 = 1;
+const TCA_OPTIONS: u16 = 2;
+const TCA_TBF_PARMS: u16 = 1;
+const TCA_TBF_RATE64: u16 = 4;
+const TCA_TBF_BURST: u16 = 6;
+const TCA_STATS2: u16 = 7;
+const TCA_STATS_BASIC: u16 = 1;
+const TCA_STATS_QUEUE: u16 = 3;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
+/// `RTN_LOCAL` of linux/rtnetlink.h: to this host itself.
+const LOCAL_ROUTE: u8 = 2;
 
 /// struct ifinfomsg with nothing but an index.
 fn link_header(index: u32) -> Vec<u8> {
@@ -244,6 +347,7 @@ fn link_of(kind: u16, body: &[u8]) -> Option<Link> {
             IFLA_ADDRESS => link.address = (!value.is_empty()).then(|| value.to_vec()),
             IFLA_MTU => link.mtu = number(value),
             IFLA_QDISC => link.qdisc = text(value),
+            IFLA_STATS64 => link.statistics = statistics_of(value),
             IFLA_NUM_TX_QUEUES => link.tx_queues = number(value),
             IFLA_NUM_RX_QUEUES => link.rx_queues = number(value),
             IFLA_GSO_MAX_SIZE => link.gso_max_bytes = number(value),
@@ -261,6 +365,81 @@ fn link_of(kind: u16, body: &[u8]) -> Option<Link> {
     }
     link.parent = bus.zip(device);
     (!link.name.is_empty()).then_some(link)
+}
+
+fn statistics_of(value: &[u8]) -> Option<Statistics> {
+    let at = |place: usize| {
+        let bytes = value.get(8 * place..8 * place + 8)?;
+        Some(u64::from_ne_bytes(bytes.try_into().ok()?))
+    };
+    Some(Statistics {
+        rx_packets: at(0)?,
+        tx_packets: at(1)?,
+        rx_errors: at(4)?,
+        tx_errors: at(5)?,
+        rx_dropped: at(6)?,
+        tx_dropped: at(7)?,
+        rx_missed: at(15)?,
+    })
+}
+
+/// The root discipline of one interface; its statistics stand in nested attributes.
+fn qdisc_of(kind: u16, body: &[u8], index: u32) -> Option<Qdisc> {
+    if kind != NEW_QDISC {
+        return None;
+    }
+    let header = body.first_chunk::<TCMSG_BYTES>()?;
+    let word = |at: usize| number(&header[at..]);
+    if word(4)? != index || word(12)? != ROOT {
+        return None;
+    }
+    let mut qdisc = Qdisc::default();
+    let mut options = &[][..];
+    for (kind, value) in attributes(&body[TCMSG_BYTES..]) {
+        match kind {
+            TCA_KIND => qdisc.kind = text(value).unwrap_or_default(),
+            TCA_OPTIONS => options = value,
+            TCA_STATS2 => {
+                for (kind, value) in attributes(value) {
+                    match kind {
+                        // struct gnet_stats_basic: bytes (64 bits), packets.
+                        TCA_STATS_BASIC => {
+                            qdisc.packets = value.get(8..).and_then(number).map_or(0, u64::from);
+                        }
+                        // struct gnet_stats_queue: length, backlog, drops, requeues, overlimits.
+                        TCA_STATS_QUEUE => {
+                            qdisc.drops = value.get(8..).and_then(number).unwrap_or(0);
+                            qdisc.over_limit = value.get(16..).and_then(number).unwrap_or(0);
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    if qdisc.kind == "tbf" {
+        (qdisc.rate_bps, qdisc.burst_bytes) = token_bucket(options);
+    }
+    Some(qdisc)
+}
+
+/// Rate in bit/s and burst in bytes of a token bucket (linux/pkt_sched.h, struct tc_tbf_qopt: it begins
+/// with the rate's struct tc_ratespec, whose third word is bytes a second).
+fn token_bucket(options: &[u8]) -> (Option<u64>, Option<u64>) {
+    let (mut rate, mut wide, mut burst) = (None, None, None);
+    for (kind, value) in attributes(options) {
+        match kind {
+            TCA_TBF_PARMS => rate = value.get(8..).and_then(number).map(u64::from),
+            TCA_TBF_RATE64 => {
+                wide = value.first_chunk().map(|value| u64::from_ne_bytes(*value));
+            }
+            TCA_TBF_BURST => burst = number(value).map(u64::from),
+            _ => {}
+        }
+    }
+    let rate = wide.or(rate).filter(|&rate| rate > 0);
+    (rate.map(|rate| rate.saturating_mul(8)), burst)
 }
 
 /// The interface number of a route.
@@ -333,7 +512,46 @@ mod tests {
             }
             let _ = link_of(NEW_LINK, &bytes);
             let _ = route_of(NEW_ROUTE, &bytes);
+            let _ = qdisc_of(NEW_QDISC, &bytes, 0);
+            let _ = statistics_of(&bytes);
         }
+    }
+
+    #[test]
+    fn a_discipline_is_read_with_its_counters() {
+        let mut body = vec![0; TCMSG_BYTES];
+        body[4..8].copy_from_slice(&7_u32.to_ne_bytes());
+        body[12..16].copy_from_slice(&ROOT.to_ne_bytes());
+        push_attribute(&mut body, TCA_KIND, b"tbf\0");
+        let mut statistics = Vec::new();
+        let mut basic = 64_000_u64.to_ne_bytes().to_vec();
+        basic.extend(64_u32.to_ne_bytes());
+        push_attribute(&mut statistics, TCA_STATS_BASIC, &basic);
+        let queue: Vec<u8> = [1_u32, 1000, 12, 0, 5]
+            .iter()
+            .flat_map(|word| word.to_ne_bytes())
+            .collect();
+        push_attribute(&mut statistics, TCA_STATS_QUEUE, &queue);
+        push_attribute(&mut body, TCA_STATS2, &statistics);
+        let expected = Qdisc {
+            kind: "tbf".to_owned(),
+            packets: 64,
+            drops: 12,
+            over_limit: 5,
+            ..Qdisc::default()
+        };
+        assert_eq!(qdisc_of(NEW_QDISC, &body, 7), Some(expected));
+        assert_eq!(qdisc_of(NEW_QDISC, &body, 8), None, "another interface");
+        body[12..16].copy_from_slice(&1_u32.to_ne_bytes());
+        assert_eq!(qdisc_of(NEW_QDISC, &body, 7), None, "below another one");
+    }
+
+    #[test]
+    fn loopback_counts() {
+        let lo = link("lo").unwrap();
+        assert!(lo.statistics.is_some());
+        root_qdisc(lo.index).unwrap();
+        qdisc_kinds(lo.index).unwrap();
     }
 
     #[test]

@@ -46,9 +46,25 @@ pub(super) fn cpu(files: &Files) -> Cpu {
             &cpuinfo,
         ),
         governor: files.text(&format!("{CPUS}/cpu0/cpufreq/scaling_governor")),
+        frequency_hz: None,
+        frequency_max_hz: None,
         idle: idle(files),
         mitigations: mitigations(files),
     }
+}
+
+/// The frequency of the slowest of these processors and the highest that it can have, Hz; `None` where
+/// the kernel does not scale.
+pub(super) fn frequency(files: &Files, cpus: &[u32]) -> Option<(u64, u64)> {
+    let hz = |cpu: u32, file: &str| {
+        let khz: u64 = files.number(&format!("{CPUS}/cpu{cpu}/cpufreq/{file}"))?;
+        khz.checked_mul(1_000)
+    };
+    let each = cpus.iter().filter_map(|&cpu| {
+        let now = hz(cpu, "scaling_cur_freq")?;
+        Some((now, hz(cpu, "cpuinfo_max_freq")?))
+    });
+    each.min()
 }
 
 fn some_count(count: usize) -> Option<u32> {

@@ -24,7 +24,9 @@ pub(crate) fn host(files: &Files) -> Host {
             .and_then(|meminfo| meminfo_bytes(&meminfo, "MemTotal")),
         clock_source: files
             .text("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+        wake_up_ns: None,
         interface: None,
+        stack: None,
         sysctls: sysctls::read(files),
     }
 }

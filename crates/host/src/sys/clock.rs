@@ -10,8 +10,8 @@ fn read(clock: libc::clockid_t) -> Nanos {
     };
     // SAFETY: `time` is a valid, writable timespec for the whole call.
     let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
-    debug_assert_eq!(result, 0, "both clocks exist since Linux 2.6.12");
-    // Neither clock runs below zero, and tv_nsec is below 10^9 by definition.
+    debug_assert_eq!(result, 0, "these clocks exist since Linux 2.6.12");
+    // No clock runs below zero, and tv_nsec is below 10^9 by definition.
     (time.tv_sec as u64) * 1_000_000_000 + (time.tv_nsec as u64)
 }
 
@@ -22,6 +22,28 @@ fn read(clock: libc::clockid_t) -> Nanos {
 #[must_use]
 pub fn now() -> Nanos {
     read(libc::CLOCK_MONOTONIC)
+}
+
+/// Reads CLOCK_REALTIME: nanoseconds since 1970, as the kernel stamps packets.
+///
+/// Whoever sets the time moves it; only for what the kernel gives on this clock.
+#[inline]
+#[must_use]
+pub fn real() -> Nanos {
+    read(libc::CLOCK_REALTIME)
+}
+
+/// What CLOCK_TAI shows beyond [`now`].
+#[must_use]
+pub fn tai_ahead() -> Nanos {
+    // One of several tries is not interrupted between its two readings.
+    let tries = (0..8).map(|_| {
+        let before = now();
+        let tai = read(libc::CLOCK_TAI);
+        let after = now();
+        (after - before, tai.saturating_sub(before))
+    });
+    tries.min().map_or(0, |(_, ahead)| ahead)
 }
 
 /// Processor time that the calling thread has used, exact to the scheduler's clock.

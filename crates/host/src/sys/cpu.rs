@@ -85,16 +85,58 @@ impl ThreadUsage {
     /// What was used since an earlier reading of the same thread.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
+        let cpu_ns = self.cpu_ns.saturating_sub(earlier.cpu_ns);
+        // What is sampled by ticks may be more than there was.
+        let part = |now: u64, earlier: u64| now.saturating_sub(earlier).min(cpu_ns);
         Self {
-            cpu_ns: self.cpu_ns.saturating_sub(earlier.cpu_ns),
-            user_ns: self.user_ns.saturating_sub(earlier.user_ns),
-            system_ns: self.system_ns.saturating_sub(earlier.system_ns),
+            cpu_ns,
+            user_ns: part(self.user_ns, earlier.user_ns),
+            system_ns: part(self.system_ns, earlier.system_ns),
             voluntary_switches: self
                 .voluntary_switches
                 .saturating_sub(earlier.voluntary_switches),
             involuntary_switches: self
                 .involuntary_switches
                 .saturating_sub(earlier.involuntary_switches),
+        }
+    }
+}
+
+/// The processor that the calling thread runs on just now.
+#[must_use]
+pub fn current() -> u32 {
+    // SAFETY: the call takes nothing.
+    let cpu = unsafe { libc::sched_getcpu() };
+    u32::try_from(cpu).unwrap_or(0)
+}
+
+/// What interrupted the calling thread so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThreadEvents {
+    /// Times it went to sleep.
+    pub voluntary_switches: u64,
+    /// Times it was pushed off its processor.
+    pub involuntary_switches: u64,
+    /// Page faults that the kernel answered from memory.
+    pub minor_faults: u64,
+    /// Page faults that had to wait for a disk.
+    pub major_faults: u64,
+}
+
+impl ThreadEvents {
+    /// Reads the counters (one system call).
+    #[must_use]
+    pub fn now() -> Self {
+        // SAFETY: rusage is plain integers; all zeros is valid.
+        let mut usage: libc::rusage = unsafe { mem::zeroed() };
+        // SAFETY: `usage` is a valid, writable rusage.
+        let result = unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+        debug_assert_eq!(result, 0, "RUSAGE_THREAD exists since Linux 2.6.26");
+        Self {
+            voluntary_switches: usage.ru_nvcsw as u64,
+            involuntary_switches: usage.ru_nivcsw as u64,
+            minor_faults: usage.ru_minflt as u64,
+            major_faults: usage.ru_majflt as u64,
         }
     }
 }

@@ -7,6 +7,7 @@
 use std::io;
 use std::os::fd::AsRawFd;
 
+use linerate_metric::facts::{Coalescing, EnergyEfficient};
 use socket2::{Domain, Socket, Type};
 
 /// `SIOCETHTOOL` of linux/sockios.h.
@@ -14,12 +15,14 @@ const SIOCETHTOOL: libc::Ioctl = 0x8946;
 
 const GET_SETTINGS: u32 = 0x01;
 const GET_DRIVER: u32 = 0x03;
+const GET_COALESCING: u32 = 0x0e;
 const GET_RINGS: u32 = 0x10;
 const GET_STRINGS: u32 = 0x1b;
 const GET_SET_SIZES: u32 = 0x37;
 const GET_FEATURES: u32 = 0x3a;
 const GET_CHANNELS: u32 = 0x3c;
 const GET_TIMESTAMPING: u32 = 0x41;
+const GET_EEE: u32 = 0x44;
 const GET_LINK_SETTINGS: u32 = 0x4c;
 
 /// `ETH_SS_FEATURES`: the set of strings that name the offloads.
@@ -47,6 +50,8 @@ pub struct Link {
     pub speed_mbps: Option<u32>,
     /// Both directions at a time.
     pub full_duplex: Option<bool>,
+    /// The fastest of the modes that the device supports, megabit per second.
+    pub fastest_mbps: Option<u32>,
 }
 
 /// One offload.
@@ -91,6 +96,12 @@ pub struct Timestamping {
     pub software_receive: bool,
     /// The device has a clock of its own that stamps.
     pub hardware: bool,
+    /// Number of that clock among the machine's (`/dev/ptpN`).
+    pub clock: Option<u32>,
+    /// The device can stamp whatever leaves.
+    pub departures: bool,
+    /// The device can stamp whatever arrives, and not packets of PTP alone.
+    pub arrivals: bool,
 }
 
 /// One interface of the calling thread's network namespace.
@@ -165,7 +176,11 @@ impl Ethtool {
         // room for the largest that the field can say.
         unsafe { self.ask(&mut words)? };
         let bytes = bytes_of(&words);
-        Ok(link_of(words[1], bytes[8]))
+        let supported = &words[HEADER..HEADER + usize::from(length.unsigned_abs())];
+        Ok(Link {
+            fastest_mbps: fastest_of(supported),
+            ..link_of(words[1], bytes[8])
+        })
     }
 
     fn old_settings(&self) -> io::Result<Link> {
@@ -256,6 +271,32 @@ impl Ethtool {
         })
     }
 
+    /// How long interrupts are held back.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where the driver has no such setting.
+    pub fn coalescing(&self) -> io::Result<Coalescing> {
+        // struct ethtool_coalesce: 23 words.
+        let mut words = [0_u32; 23];
+        words[0] = GET_COALESCING;
+        // SAFETY: the command writes one ethtool_coalesce, which is as large as the array.
+        unsafe { self.ask(&mut words)? };
+        Ok(coalescing_of(&words))
+    }
+
+    /// Energy-Efficient Ethernet.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where the driver has none.
+    pub fn energy_efficient(&self) -> io::Result<EnergyEfficient> {
+        // struct ethtool_eee: ten words.
+        let mut words = [0_u32; 10];
+        words[0] = GET_EEE;
+        // SAFETY: the command writes one ethtool_eee, which is as large as the array.
+        unsafe { self.ask(&mut words)? };
+        Ok(energy_efficient_of(&words))
+    }
+
     /// Queues in use.
     ///
     /// # Errors
@@ -283,16 +324,7 @@ impl Ethtool {
         words[0] = GET_TIMESTAMPING;
         // SAFETY: the command writes one ethtool_ts_info, which is as large as the array.
         unsafe { self.ask(&mut words)? };
-        let can = |flags: libc::c_uint| words[1] & flags == flags;
-        Ok(Timestamping {
-            software_transmit: can(
-                libc::SOF_TIMESTAMPING_TX_SOFTWARE | libc::SOF_TIMESTAMPING_SOFTWARE
-            ),
-            software_receive: can(
-                libc::SOF_TIMESTAMPING_RX_SOFTWARE | libc::SOF_TIMESTAMPING_SOFTWARE
-            ),
-            hardware: can(libc::SOF_TIMESTAMPING_RAW_HARDWARE),
-        })
+        Ok(timestamping_of(&words))
     }
 
     /// Sends one command and lets the kernel write its answer over it.
@@ -315,6 +347,49 @@ impl Ethtool {
         } else {
             Ok(())
         }
+    }
+}
+
+/// struct ethtool_ts_info: command, stamps, number of the clock (-1: none), kinds of departures that
+/// can be stamped, three spare words, filters of arrivals, three spare words.
+fn timestamping_of(words: &[u32; 11]) -> Timestamping {
+    let can = |flags: libc::c_uint| words[1] & flags == flags;
+    let hardware = can(libc::SOF_TIMESTAMPING_RAW_HARDWARE);
+    Timestamping {
+        software_transmit: can(libc::SOF_TIMESTAMPING_TX_SOFTWARE | libc::SOF_TIMESTAMPING_SOFTWARE),
+        software_receive: can(libc::SOF_TIMESTAMPING_RX_SOFTWARE | libc::SOF_TIMESTAMPING_SOFTWARE),
+        hardware,
+        clock: (i32::try_from(words[2]).ok())
+            .and_then(|number| u32::try_from(number).ok())
+            .filter(|_| hardware),
+        departures: hardware
+            && can(libc::SOF_TIMESTAMPING_TX_HARDWARE)
+            && words[3] & (1 << libc::HWTSTAMP_TX_ON) != 0,
+        arrivals: hardware
+            && can(libc::SOF_TIMESTAMPING_RX_HARDWARE)
+            && words[7] & (1 << libc::HWTSTAMP_FILTER_ALL) != 0,
+    }
+}
+
+/// struct ethtool_coalesce: command, then time and frames for receiving, the same while an interrupt is
+/// served, both for sending, the statistics' period, whether it adapts.
+fn coalescing_of(words: &[u32; 23]) -> Coalescing {
+    Coalescing {
+        rx_us: words[1],
+        rx_frames: words[2],
+        tx_us: words[5],
+        tx_frames: words[6],
+        adaptive_rx: words[10] != 0,
+    }
+}
+
+/// struct ethtool_eee: command, three masks of modes, active, enabled, whether sending sleeps, after
+/// what time.
+fn energy_efficient_of(words: &[u32; 10]) -> EnergyEfficient {
+    EnergyEfficient {
+        active: words[4] != 0,
+        enabled: words[5] != 0,
+        tx_timer_us: words[7],
     }
 }
 
@@ -341,7 +416,43 @@ fn link_of(speed: u32, duplex: u8) -> Link {
             1 => Some(true),
             _ => None,
         },
+        fastest_mbps: None,
     }
+}
+
+/// The speeds of `ETHTOOL_LINK_MODE_*_BIT` (linux/ethtool.h) up to 100 Gb/s, by bit number.
+const MODES: &[(std::ops::RangeInclusive<usize>, u32)] = &[
+    (0..=1, 10),
+    (2..=3, 100),
+    (4..=5, 1_000),
+    (12..=12, 10_000),
+    (15..=15, 2_500),
+    (17..=17, 1_000),
+    (18..=20, 10_000),
+    (21..=22, 20_000),
+    (23..=26, 40_000),
+    (27..=30, 56_000),
+    (31..=33, 25_000),
+    (34..=35, 50_000),
+    (36..=39, 100_000),
+    (40..=40, 50_000),
+    (41..=41, 1_000),
+    (42..=46, 10_000),
+    (47..=47, 2_500),
+    (48..=48, 5_000),
+];
+
+/// The fastest mode of a mask of them.
+fn fastest_of(mask: &[u32]) -> Option<u32> {
+    let has = |bit: usize| {
+        mask.get(bit / 32)
+            .is_some_and(|word| word & (1 << (bit % 32)) != 0)
+    };
+    let speeds = MODES
+        .iter()
+        .filter(|(bits, _)| bits.clone().any(has))
+        .map(|&(_, speed)| speed);
+    speeds.max()
 }
 
 #[cfg(test)]
@@ -362,11 +473,71 @@ mod tests {
                 link_of(speed, duplex),
                 Link {
                     speed_mbps,
-                    full_duplex
+                    full_duplex,
+                    fastest_mbps: None,
                 },
                 "speed {speed}, duplex {duplex}"
             );
         }
+    }
+
+    #[test]
+    fn what_a_device_can_stamp_is_read_from_its_words() {
+        const SOFTWARE: u32 = 0x1a;
+        const HARDWARE: u32 = 0x45;
+        let of = |stamps, clock: i32, kinds, filters| {
+            let words = [0x41, stamps, clock as u32, kinds, 0, 0, 0, filters, 0, 0, 0];
+            let found = timestamping_of(&words);
+            assert_eq!(found.hardware, stamps & 0x40 != 0);
+            (found.clock, found.departures, found.arrivals)
+        };
+        for (stamps, clock, kinds, filters, want) in [
+            (SOFTWARE, -1, 0, 0, (None, false, false)),
+            (SOFTWARE | HARDWARE, 0, 0b11, 0b11, (Some(0), true, true)),
+            // Departures, and arrivals of PTP (filter 12) alone.
+            (
+                SOFTWARE | HARDWARE,
+                3,
+                0b11,
+                1 << 12 | 1,
+                (Some(3), true, false),
+            ),
+            // Stamps without a clock that could be asked.
+            (SOFTWARE | HARDWARE, -1, 0b10, 0b10, (None, true, true)),
+            // A clock alone.
+            (SOFTWARE, 2, 0, 0, (None, false, false)),
+        ] {
+            assert_eq!(
+                of(stamps, clock, kinds, filters),
+                want,
+                "{stamps:#x} {clock}"
+            );
+        }
+    }
+
+    #[test]
+    fn modes_settings_and_sleep_are_read_from_their_words() {
+        for (mask, want) in [
+            (&[][..], None),
+            (&[0b11][..], Some(10)),
+            (&[0b10_1000][..], Some(1_000)),
+            (&[0, 1 << 15][..], Some(2_500)),
+            (&[1 << 5, 1 << 4][..], Some(100_000)),
+            (&[1 << 6][..], None),
+        ] {
+            assert_eq!(fastest_of(mask), want, "{mask:?}");
+        }
+        let mut words = [0_u32; 23];
+        for (place, word) in words.iter_mut().enumerate() {
+            *word = place as u32;
+        }
+        let found = coalescing_of(&words);
+        assert_eq!((found.rx_us, found.rx_frames), (1, 2));
+        assert_eq!((found.tx_us, found.tx_frames), (5, 6));
+        assert!(found.adaptive_rx);
+        let found = energy_efficient_of(&[0x44, 0, 0, 0, 1, 1, 1, 17, 0, 0]);
+        assert!(found.active && found.enabled);
+        assert_eq!(found.tx_timer_us, 17);
     }
 
     #[test]

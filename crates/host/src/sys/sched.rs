@@ -46,9 +46,63 @@ pub fn nice(value: i8) -> io::Result<()> {
     }
 }
 
+/// The calling thread is real-time, until this goes: threads of that class that never sleep would
+/// otherwise keep it from its processor.
+#[derive(Debug)]
+pub struct Above {
+    policy: libc::c_int,
+    parameter: libc::sched_param,
+    /// What was changed is the thread that did it.
+    _not_send: std::marker::PhantomData<*const ()>,
+}
+
+impl Above {
+    /// Above all threads of `priority`; `None` where that is not allowed, or where nothing is above.
+    #[must_use]
+    pub fn priority(priority: u8) -> Option<Self> {
+        // SAFETY: the call takes no pointers; thread 0 is the calling one.
+        let before = unsafe { libc::sched_getscheduler(0) };
+        let mut parameter = libc::sched_param { sched_priority: 0 };
+        // SAFETY: the parameter is writable through the call; thread 0 is the calling one.
+        let known = unsafe { libc::sched_getparam(0, &raw mut parameter) };
+        if before < 0 || known != 0 || priority >= 99 {
+            return None;
+        }
+        fifo(priority + 1).ok()?;
+        Some(Self {
+            policy: before,
+            parameter,
+            _not_send: std::marker::PhantomData,
+        })
+    }
+}
+
+impl Drop for Above {
+    fn drop(&mut self) {
+        // SAFETY: the parameter is readable through the call; to become less is always allowed.
+        unsafe { libc::sched_setscheduler(0, self.policy, &raw const self.parameter) };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_was_above_is_what_it_was_again() {
+        // SAFETY: the call takes no pointers; thread 0 is the calling one.
+        let policy = || unsafe { libc::sched_getscheduler(0) };
+        let before = policy();
+        match Above::priority(10) {
+            Some(above) => {
+                assert_eq!(policy(), libc::SCHED_FIFO);
+                drop(above);
+            }
+            None => eprintln!("skipped: no CAP_SYS_NICE"),
+        }
+        assert_eq!(policy(), before);
+        assert!(Above::priority(99).is_none(), "nothing is above");
+    }
 
     #[test]
     fn a_thread_can_always_be_nicer() {

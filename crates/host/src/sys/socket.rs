@@ -7,6 +7,8 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd};
 
+use super::message::{self, word};
+
 fn check(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
@@ -61,6 +63,19 @@ impl Flags {
     /// A datagram's true length is returned even when the room was too small.
     pub const TRUNCATE: Self = Self(libc::MSG_TRUNC);
 
+    /// The kernel takes the pages instead of copying them (see [`skip`](super::skip)).
+    pub const ZERO_COPY: Self = Self(libc::MSG_ZEROCOPY);
+
+    /// As the kernel has them.
+    pub(super) const fn raw(self) -> libc::c_int {
+        self.0
+    }
+
+    /// As the system calls that send take them: a vanished peer is an error, never a signal.
+    pub(super) const fn raw_to_send(self) -> libc::c_int {
+        self.0 | libc::MSG_NOSIGNAL
+    }
+
     /// Both.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
@@ -107,7 +122,7 @@ pub fn path_mtu(socket: &impl AsRawFd, ipv6: bool) -> io::Result<u32> {
     Ok(u32::from_ne_bytes(room))
 }
 
-fn set_option(
+pub(super) fn set_option(
     socket: &impl AsRawFd,
     level: libc::c_int,
     name: libc::c_int,
@@ -137,6 +152,106 @@ fn set_option(
 pub fn set_receive_low_water(socket: &impl AsRawFd, bytes: u32) -> io::Result<()> {
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
     set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
+}
+
+fn index_of(interface: &str) -> io::Result<libc::c_uint> {
+    let name = std::ffi::CString::new(interface).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: the name ends with a zero byte and lives through the call.
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(io::Error::last_os_error()),
+        index => Ok(index),
+    }
+}
+
+/// Lets what a socket sends to multicast groups leave by an interface.
+///
+/// # Errors
+/// When there is no such interface.
+pub fn set_multicast_interface(
+    socket: &impl AsRawFd,
+    interface: &str,
+    ipv6: bool,
+) -> io::Result<()> {
+    let index = index_of(interface)?;
+    if ipv6 {
+        let index = libc::c_int::try_from(index).map_err(|_| io::ErrorKind::InvalidInput)?;
+        return set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF, index);
+    }
+    // ip(7): with an ip_mreqn the index counts and the addresses do not.
+    let request = libc::ip_mreqn {
+        imr_multiaddr: libc::in_addr { s_addr: 0 },
+        imr_address: libc::in_addr { s_addr: 0 },
+        imr_ifindex: libc::c_int::try_from(index).map_err(|_| io::ErrorKind::InvalidInput)?,
+    };
+    // SAFETY: `request` is a readable ip_mreqn of the size given.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_MULTICAST_IF,
+            (&raw const request).cast(),
+            mem::size_of::<libc::ip_mreqn>() as libc::socklen_t,
+        )
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The number by which the kernel knows an interface of this namespace.
+///
+/// # Errors
+/// When there is none of that name.
+pub fn interface_index(interface: &str) -> io::Result<u32> {
+    index_of(interface)
+}
+
+/// Sets the send buffer beyond the system's limit (SO_SNDBUFFORCE).
+///
+/// # Errors
+/// `EPERM` without CAP_NET_ADMIN.
+pub fn force_send_buffer(socket: &impl AsRawFd, bytes: u64) -> io::Result<()> {
+    let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    set_option(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, bytes)
+}
+
+/// Sets the receive buffer beyond the system's limit (SO_RCVBUFFORCE).
+///
+/// # Errors
+/// `EPERM` without CAP_NET_ADMIN.
+pub fn force_receive_buffer(socket: &impl AsRawFd, bytes: u64) -> io::Result<()> {
+    let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes)
+}
+
+/// Lets calls that would sleep look into the interface's receive queue first, for so long
+/// (SO_BUSY_POLL, whole microseconds), and before the interrupts do where that is allowed
+/// (SO_PREFER_BUSY_POLL, Linux 5.11).
+///
+/// # Errors
+/// `EPERM` without CAP_NET_ADMIN for more than net.core.busy_read.
+pub fn set_busy_poll(socket: &impl AsRawFd, time: std::time::Duration) -> io::Result<()> {
+    let micros = libc::c_int::try_from(time.as_micros().max(1)).unwrap_or(libc::c_int::MAX);
+    set_option(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, micros)?;
+    // Without it the interrupts go on beside the looking: less effect, the same meaning.
+    let _ = set_option(socket, libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, 1);
+    Ok(())
+}
+
+/// The receive queue that this socket's packets came from last (SO_INCOMING_NAPI_ID); `None` when
+/// it does not tell: there busy polling has nothing to look at.
+#[must_use]
+pub fn napi_id(socket: &impl AsRawFd) -> Option<u32> {
+    let mut room = [0; 4];
+    option(
+        socket,
+        libc::SOL_SOCKET,
+        libc::SO_INCOMING_NAPI_ID,
+        &mut room,
+    )
+    .ok()?;
+    Some(u32::from_ne_bytes(room)).filter(|&id| id > 0)
 }
 
 /// Lets the kernel cut what one call sends into datagrams of `bytes` payload (UDP GSO).
@@ -170,43 +285,16 @@ pub fn receive_segments(
     room: &mut [u8],
     flags: Flags,
 ) -> io::Result<(usize, Option<u16>)> {
-    /// Room for the one message asked for, and its alignment.
-    #[repr(C, align(8))]
-    struct Control([u8; 64]);
+    /// Room for the one message asked for.
+    const CONTROL: usize = 64;
 
-    let mut control = Control([0; 64]);
-    let mut part = libc::iovec {
-        iov_base: room.as_mut_ptr().cast(),
-        iov_len: room.len(),
-    };
-    // SAFETY: a msghdr is pointers and integers; all zeros is an empty one.
-    let mut message: libc::msghdr = unsafe { mem::zeroed() };
-    message.msg_iov = &raw mut part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = control.0.len() as _;
-    // SAFETY: the message names one part, `room`, and `control`; both are writable for the lengths
-    // given and outlive the call.
-    let result = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags.0) };
-    let bytes = check(result)?;
-    // SAFETY: the kernel has written `msg_controllen` bytes of well-formed headers to `control`.
-    let mut header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
     let mut segment = None;
-    while !header.is_null() {
-        // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR give null or a whole header within `control`.
-        let (level, kind) = unsafe { ((*header).cmsg_level, (*header).cmsg_type) };
+    let bytes = message::receive::<CONTROL>(socket, room, flags.raw(), |level, kind, data| {
         if (level, kind) == (libc::SOL_UDP, libc::UDP_GRO) {
-            // SAFETY: this message carries one c_int behind its header (udp(7)), maybe unaligned.
-            let size = unsafe {
-                libc::CMSG_DATA(header)
-                    .cast::<libc::c_int>()
-                    .read_unaligned()
-            };
-            segment = u16::try_from(size).ok().filter(|&size| size > 0);
+            let size = word(data, 0).and_then(|size| u16::try_from(size).ok());
+            segment = size.filter(|&size| size > 0);
         }
-        // SAFETY: as above; the message is the one that `header` belongs to.
-        header = unsafe { libc::CMSG_NXTHDR(&raw const message, header) };
-    }
+    })?;
     Ok((bytes, segment))
 }
 
@@ -220,11 +308,6 @@ pub fn receive_queue_drops(socket: &impl AsRawFd) -> io::Result<u32> {
     let mut room = [0; 9 * 4];
     let length = option(socket, libc::SOL_SOCKET, libc::SO_MEMINFO, &mut room)?;
     word(&room[..length], DROPS * 4).ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))
-}
-
-fn word(bytes: &[u8], offset: usize) -> Option<u32> {
-    let part = bytes.get(offset..offset + 4)?;
-    Some(u32::from_ne_bytes(part.try_into().ok()?))
 }
 
 fn long(bytes: &[u8], offset: usize) -> Option<u64> {
@@ -247,6 +330,10 @@ pub struct TcpInfo {
     pub rtt_us: u32,
     /// Variation of the round-trip time, us.
     pub rtt_variation_us: u32,
+    /// Time since payload arrived last, ms; the kernel counts it in ticks.
+    pub since_arrival_ms: u32,
+    /// Time since an acknowledgement arrived last, ms; the kernel counts it in ticks.
+    pub since_acknowledgement_ms: u32,
     /// Least round-trip time of the recent past, us.
     pub min_rtt_us: Option<u32>,
     /// Rate of the latest deliveries, bytes per second.
@@ -257,6 +344,61 @@ pub struct TcpInfo {
     pub receive_window_limited_us: Option<u64>,
     /// Of that, limited by the send buffer, us.
     pub send_buffer_limited_us: Option<u64>,
+    /// Segments that arrived with a congestion mark (Linux 4.18).
+    pub delivered_marked: Option<u32>,
+    /// Bytes sent again (Linux 4.19).
+    pub retransmitted_bytes: Option<u64>,
+    /// Segments that arrived twice, as the receiver said (DSACK, Linux 4.19).
+    pub duplicates_told: Option<u32>,
+    /// Times reordering was seen (Linux 4.19).
+    pub reordering_seen: Option<u32>,
+    /// Window that the peer offers, bytes (Linux 5.4).
+    pub send_window: Option<u32>,
+    /// Retransmission time-outs (Linux 6.7).
+    pub timeouts: Option<u16>,
+    /// Whether ECN was agreed on.
+    pub ecn: bool,
+}
+
+/// Payload of a connection that the far kernel has not acknowledged, in bytes (SIOCOUTQ); the end of
+/// the stream counts as one.
+///
+/// # Errors
+/// What the kernel says: not a connection.
+pub fn unacknowledged(socket: &impl AsRawFd) -> io::Result<u64> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: TIOCOUTQ (the number of SIOCOUTQ) writes one int, and `bytes` is one that lives through
+    // the call.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // The kernel's count of a stream is not negative.
+    Ok(u64::try_from(bytes).unwrap_or(0))
+}
+
+/// Memory that a socket holds for its queues now, sending and receiving, in bytes (SO_MEMINFO).
+///
+/// # Errors
+/// What the kernel says; Linux 4.12 brought the option.
+pub fn queued_memory(socket: &impl AsRawFd) -> io::Result<u64> {
+    // linux/sock_diag.h: received, its limit, being sent, its limit, kept in reserve, to be sent,
+    // options, backlog. What is to be sent contains what is being sent on a stream.
+    const RECEIVED: usize = 0;
+    const SENDING: usize = 2;
+    const RESERVE: usize = 4;
+    const TO_SEND: usize = 5;
+    const OPTIONS: usize = 6;
+    const BACKLOG: usize = 7;
+    let mut room = [0; 9 * 4];
+    let length = option(socket, libc::SOL_SOCKET, libc::SO_MEMINFO, &mut room)?;
+    let read = |place: usize| {
+        word(&room[..length], place * 4)
+            .map(u64::from)
+            .ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))
+    };
+    let outgoing = read(SENDING)?.max(read(TO_SEND)?);
+    Ok(outgoing + read(RECEIVED)? + read(RESERVE)? + read(OPTIONS)? + read(BACKLOG)?)
 }
 
 /// Reads TCP_INFO (about 0.4 us).
@@ -274,6 +416,8 @@ impl TcpInfo {
     fn parse(bytes: &[u8]) -> Option<Self> {
         Some(Self {
             mss: word(bytes, 16)?,
+            since_arrival_ms: word(bytes, 52)?,
+            since_acknowledgement_ms: word(bytes, 56)?,
             path_mtu: word(bytes, 60)?,
             rtt_us: word(bytes, 68)?,
             rtt_variation_us: word(bytes, 72)?,
@@ -285,6 +429,16 @@ impl TcpInfo {
             busy_us: long(bytes, 168),
             receive_window_limited_us: long(bytes, 176),
             send_buffer_limited_us: long(bytes, 184),
+            delivered_marked: word(bytes, 196),
+            retransmitted_bytes: long(bytes, 208),
+            duplicates_told: word(bytes, 216),
+            reordering_seen: word(bytes, 220),
+            send_window: word(bytes, 228),
+            timeouts: bytes
+                .get(240..242)
+                .map(|part| u16::from_ne_bytes([part[0], part[1]])),
+            // The sixth byte holds options, ECN among them (TCPI_OPT_ECN).
+            ecn: bytes.get(5).is_some_and(|options| options & 8 != 0),
         })
     }
 }
@@ -372,5 +526,44 @@ mod tests {
         assert_eq!(info.retransmits, 7);
         assert_eq!(info.delivery_rate, None);
         assert_eq!(TcpInfo::parse(&bytes[..90]), None);
+    }
+
+    #[test]
+    fn newer_fields_lie_where_the_kernel_put_them() {
+        let mut bytes = [0; 248];
+        bytes[5] = 8 | 1;
+        for (at, value) in [(196, 1u32), (216, 2), (220, 3)] {
+            bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+        }
+        bytes[208..216].copy_from_slice(&(5u64 << 33).to_ne_bytes());
+        bytes[240..242].copy_from_slice(&4u16.to_ne_bytes());
+        let info = TcpInfo::parse(&bytes).unwrap();
+        assert_eq!(
+            (
+                info.delivered_marked,
+                info.duplicates_told,
+                info.reordering_seen,
+                info.timeouts
+            ),
+            (Some(1), Some(2), Some(3), Some(4))
+        );
+        assert_eq!(info.retransmitted_bytes, Some(5 << 33));
+        assert!(info.ecn);
+        assert_eq!(TcpInfo::parse(&bytes[..224]).unwrap().timeouts, None);
+    }
+
+    #[test]
+    fn a_socket_holds_what_nobody_reads() {
+        let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+        near.connect(far.local_addr().unwrap()).unwrap();
+        let before = match queued_memory(&far) {
+            Ok(before) => before,
+            Err(error) => return println!("needs SO_MEMINFO: {error}"),
+        };
+        for _ in 0..20 {
+            send(&near, &[0; 1000], Flags::NONE).unwrap();
+        }
+        assert!(queued_memory(&far).unwrap() >= before + 20_000);
     }
 }

@@ -23,6 +23,14 @@ impl Ready {
             Self::Send => libc::POLLOUT,
         }
     }
+
+    /// As `epoll` has it.
+    fn epoll_events(self) -> libc::c_int {
+        match self {
+            Self::Receive => libc::EPOLLIN,
+            Self::Send => libc::EPOLLOUT,
+        }
+    }
 }
 
 fn timespec(duration: Duration) -> libc::timespec {
@@ -117,6 +125,13 @@ pub fn select(socket: &impl AsRawFd, ready: Ready, patience: Duration) -> io::Re
 #[derive(Debug)]
 pub struct Epoll(OwnedFd);
 
+/// Waited for as a socket is: readable while something that it watches is ready.
+impl AsRawFd for Epoll {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
 impl Epoll {
     /// An instance that watches nothing yet.
     ///
@@ -137,18 +152,47 @@ impl Epoll {
     /// # Errors
     /// What the kernel says.
     pub fn watch(&self, socket: &impl AsRawFd, ready: Ready, known: bool) -> io::Result<()> {
-        let events = match ready {
-            Ready::Receive => libc::EPOLLIN,
-            Ready::Send => libc::EPOLLOUT,
-        };
-        let mut event = libc::epoll_event {
-            events: events as u32,
-            u64: 0,
-        };
         let operation = if known {
             libc::EPOLL_CTL_MOD
         } else {
             libc::EPOLL_CTL_ADD
+        };
+        self.control(operation, socket, ready.epoll_events(), 0)
+    }
+
+    /// Watches a socket under a number by which [`Self::wait_for`] tells that it is ready.
+    ///
+    /// Level-triggered: a socket is told again as long as it is ready, and behind all others that
+    /// are, so that none is forgotten for another.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn enrol(&self, socket: &impl AsRawFd, ready: Ready, key: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, socket, ready.epoll_events(), key)
+    }
+
+    /// Watches a socket for everything under a number by which [`Self::wait_for`] tells that something
+    /// has changed: it is connected, something came, it has room again, or it broke.
+    ///
+    /// Edge-triggered: what is so already is told once, and again only when it comes anew.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn enrol_changes(&self, socket: &impl AsRawFd, key: u64) -> io::Result<()> {
+        let all = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
+        self.control(libc::EPOLL_CTL_ADD, socket, all, key)
+    }
+
+    fn control(
+        &self,
+        operation: libc::c_int,
+        socket: &impl AsRawFd,
+        events: libc::c_int,
+        key: u64,
+    ) -> io::Result<()> {
+        let mut event = libc::epoll_event {
+            events: events as u32,
+            u64: key,
         };
         // SAFETY: the event is readable through the call; the kernel copies it.
         let result = unsafe {
@@ -192,19 +236,55 @@ impl Epoll {
     /// # Errors
     /// What the kernel says.
     pub fn wait(&self, patience: Duration) -> io::Result<bool> {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
+        self.wait_for(patience, &mut Events::with_room(16))
+            .map(|found| found > 0)
+    }
+
+    /// Waits as [`Self::wait`] does, and takes the numbers of sockets that are ready into `events`;
+    /// returns how many are.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn wait_for(&self, patience: Duration, events: &mut Events) -> io::Result<usize> {
+        events.found = 0;
         let milliseconds = patience.as_micros().div_ceil(1_000);
         let milliseconds = libc::c_int::try_from(milliseconds).unwrap_or(libc::c_int::MAX);
         // SAFETY: the events are writable for the number given.
         let result = unsafe {
             libc::epoll_wait(
                 self.0.as_raw_fd(),
-                events.as_mut_ptr(),
-                events.len() as libc::c_int,
+                events.room.as_mut_ptr(),
+                events.room.len() as libc::c_int,
                 milliseconds,
             )
         };
-        found(result)
+        if found(result)? {
+            events.found = result as usize;
+        }
+        Ok(events.found)
+    }
+}
+
+/// What [`Epoll::wait_for`] found, in memory that is taken once.
+pub struct Events {
+    room: Vec<libc::epoll_event>,
+    found: usize,
+}
+
+impl Events {
+    /// Room for so many sockets at a time, at least one.
+    #[must_use]
+    pub fn with_room(sockets: usize) -> Self {
+        Self {
+            room: vec![libc::epoll_event { events: 0, u64: 0 }; sockets.max(1)],
+            found: 0,
+        }
+    }
+
+    /// The number under which the nth ready socket was enrolled.
+    #[must_use]
+    pub fn key(&self, nth: usize) -> u64 {
+        self.room[nth].u64
     }
 }
 
@@ -240,5 +320,53 @@ mod tests {
         assert!(select(&near, Ready::Send, long).unwrap());
         epoll.watch(&far, Ready::Send, true).unwrap();
         assert!(epoll.wait(long).unwrap());
+    }
+
+    #[test]
+    fn epoll_tells_of_a_change_once() {
+        let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+        near.connect(far.local_addr().unwrap()).unwrap();
+        let epoll = Epoll::new().unwrap();
+        let mut events = Events::with_room(4);
+        let (long, moment) = (Duration::from_secs(5), Duration::from_millis(2));
+        epoll.enrol_changes(&far, 7).unwrap();
+        // There is room to send: that is so already.
+        assert_eq!(epoll.wait_for(long, &mut events).unwrap(), 1);
+        assert_eq!(events.key(0), 7);
+        assert_eq!(epoll.wait_for(moment, &mut events).unwrap(), 0);
+        for _ in 0..2 {
+            near.send(b"now").unwrap();
+            assert_eq!(epoll.wait_for(long, &mut events).unwrap(), 1);
+            // Nothing was read, and nothing is told again.
+            assert_eq!(epoll.wait_for(moment, &mut events).unwrap(), 0);
+        }
+    }
+
+    #[test]
+    fn epoll_names_the_ready_ones_in_turn() {
+        let sockets: Vec<_> = (0..4)
+            .map(|_| UdpSocket::bind("127.0.0.1:0").unwrap())
+            .collect();
+        let epoll = Epoll::new().unwrap();
+        for (key, socket) in (10..).zip(&sockets) {
+            epoll.enrol(socket, Ready::Receive, key).unwrap();
+        }
+        let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for socket in &sockets[1..] {
+            near.send_to(b"now", socket.local_addr().unwrap()).unwrap();
+        }
+        // Room for one at a time, and nothing is read: all three have their turn.
+        let mut events = Events::with_room(1);
+        let mut keys = Vec::new();
+        for _ in 0..3 {
+            assert_eq!(
+                epoll.wait_for(Duration::from_secs(5), &mut events).unwrap(),
+                1
+            );
+            keys.push(events.key(0));
+        }
+        keys.sort_unstable();
+        assert_eq!(keys, [11, 12, 13]);
     }
 }

@@ -1,0 +1,264 @@
+//! Where processor time went: of one thread as the scheduler has it, and of the whole machine.
+
+use std::fs;
+
+use linerate_metric::cost::{MachineTime, ProcessorTime};
+
+use crate::steal::ticks_per_second;
+use crate::sys::thread::ThreadId;
+
+/// What the scheduler notes of a thread, all since it was started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scheduled {
+    /// Time on a processor, ns. Of a thread that runs elsewhere just now the last few ms are
+    /// missing, up to a tick.
+    pub running_ns: u64,
+    /// Time that it could have run and waited for a processor, ns.
+    pub runnable_ns: u64,
+}
+
+impl Scheduled {
+    /// Reads a thread of this process (about 10 us); `None` when it has ended, or where the kernel
+    /// does not tell.
+    #[must_use]
+    pub fn of(thread: ThreadId) -> Option<Self> {
+        scheduled(&fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?)
+    }
+
+    /// What was added since an earlier reading of the same thread.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            running_ns: self.running_ns.saturating_sub(earlier.running_ns),
+            runnable_ns: self.runnable_ns.saturating_sub(earlier.runnable_ns),
+        }
+    }
+}
+
+/// linux Documentation/scheduler/sched-stats.rst: time on a processor, time waiting for one, slices.
+fn scheduled(text: &str) -> Option<Scheduled> {
+    let mut numbers = text.split_whitespace().map(|number| number.parse().ok());
+    Some(Scheduled {
+        running_ns: numbers.next()??,
+        runnable_ns: numbers.next()??,
+    })
+}
+
+/// The processor that a thread of this process was last on.
+#[must_use]
+pub fn processor_of(thread: ThreadId) -> Option<u32> {
+    processor(&fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?)
+}
+
+/// proc_pid_stat(5): the 39th field; the second is a name in brackets that may hold anything.
+fn processor(stat: &str) -> Option<u32> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_whitespace().nth(39 - 3)?.parse().ok()
+}
+
+/// Where the time of all processors went since boot; `None` where /proc/stat is unreadable.
+#[must_use]
+pub fn machine() -> Option<MachineTime> {
+    machine_time(&fs::read_to_string("/proc/stat").ok()?, ticks_per_second())
+}
+
+/// What was added between two readings of [`machine`].
+#[must_use]
+pub fn machine_since(now: &MachineTime, earlier: &MachineTime) -> MachineTime {
+    MachineTime {
+        processors: now.processors,
+        user_ns: now.user_ns.saturating_sub(earlier.user_ns),
+        system_ns: now.system_ns.saturating_sub(earlier.system_ns),
+        irq_ns: now.irq_ns.saturating_sub(earlier.irq_ns),
+        softirq_ns: now.softirq_ns.saturating_sub(earlier.softirq_ns),
+        steal_ns: now.steal_ns.saturating_sub(earlier.steal_ns),
+        idle_ns: now.idle_ns.saturating_sub(earlier.idle_ns),
+    }
+}
+
+/// Where the time of each processor went since boot, of the first 64; empty where /proc/stat is
+/// unreadable.
+#[must_use]
+pub fn processors() -> Vec<ProcessorTime> {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let softirqs = fs::read_to_string("/proc/softirqs").unwrap_or_default();
+    each_processor(&stat, &softirqs, ticks_per_second())
+}
+
+/// What was added between two readings of [`processors`].
+#[must_use]
+pub fn processors_since(now: &[ProcessorTime], earlier: &[ProcessorTime]) -> Vec<ProcessorTime> {
+    let since = |now: &ProcessorTime| {
+        let before = earlier.iter().find(|before| before.cpu == now.cpu)?;
+        Some(ProcessorTime {
+            cpu: now.cpu,
+            program_ns: now.program_ns.saturating_sub(before.program_ns),
+            interrupt_ns: now.interrupt_ns.saturating_sub(before.interrupt_ns),
+            steal_ns: now.steal_ns.saturating_sub(before.steal_ns),
+            idle_ns: now.idle_ns.saturating_sub(before.idle_ns),
+            receive_rounds: now.receive_rounds.saturating_sub(before.receive_rounds),
+        })
+    };
+    now.iter().filter_map(since).collect()
+}
+
+/// Processors that are listed one by one: a record is to stay readable.
+const LISTED: usize = 64;
+
+fn each_processor(stat: &str, softirqs: &str, ticks_per_second: u64) -> Vec<ProcessorTime> {
+    let tick_ns = 1_000_000_000 / ticks_per_second.max(1);
+    let rounds = receive_rounds(softirqs);
+    let row = |line: &str| {
+        let mut words = line.split_whitespace();
+        let cpu: u32 = words.next()?.strip_prefix("cpu")?.parse().ok()?;
+        let ticks: Vec<u64> = words.map(|word| word.parse().ok()).collect::<Option<_>>()?;
+        let [user, nice, system, idle, iowait, irq, softirq, steal, ..] = ticks[..] else {
+            return None;
+        };
+        let ns = |ticks: u64| ticks.saturating_mul(tick_ns);
+        let found = rounds.iter().find(|(of, _)| *of == cpu);
+        Some(ProcessorTime {
+            cpu,
+            program_ns: ns(user + nice + system),
+            interrupt_ns: ns(irq + softirq),
+            steal_ns: ns(steal),
+            idle_ns: ns(idle + iowait),
+            receive_rounds: found.map_or(0, |&(_, rounds)| rounds),
+        })
+    };
+    stat.lines().filter_map(row).take(LISTED).collect()
+}
+
+/// The row NET_RX of /proc/softirqs by processor.
+fn receive_rounds(softirqs: &str) -> Vec<(u32, u64)> {
+    let mut lines = softirqs.lines();
+    let cpus = lines.next().unwrap_or_default().split_whitespace();
+    let cpus = cpus.map(|name| name.strip_prefix("CPU")?.parse().ok());
+    let row = lines.find_map(|line| line.trim_start().strip_prefix("NET_RX:"));
+    let counts = row.unwrap_or_default().split_whitespace();
+    let counts = counts.map(|count| count.parse().ok());
+    cpus.zip(counts)
+        .filter_map(|(cpu, count)| Some((cpu?, count?)))
+        .collect()
+}
+
+fn machine_time(stat: &str, ticks_per_second: u64) -> Option<MachineTime> {
+    let is_processor = |line: &&str| {
+        line.strip_prefix("cpu")
+            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    let line = stat.lines().find(|line| line.starts_with("cpu "))?;
+    let ticks: Vec<u64> = line
+        .split_whitespace()
+        .skip(1)
+        .map(|number| number.parse().ok())
+        .collect::<Option<_>>()?;
+    // proc(5): user nice system idle iowait irq softirq steal; guest time is part of user time.
+    let [user, nice, system, idle, iowait, irq, softirq, steal, ..] = ticks[..] else {
+        return None;
+    };
+    let tick_ns = 1_000_000_000 / ticks_per_second.max(1);
+    let ns = |ticks: u64| ticks.saturating_mul(tick_ns);
+    Some(MachineTime {
+        processors: u32::try_from(stat.lines().filter(is_processor).count()).ok()?,
+        user_ns: ns(user.saturating_add(nice)),
+        system_ns: ns(system),
+        irq_ns: ns(irq),
+        softirq_ns: ns(softirq),
+        steal_ns: ns(steal),
+        idle_ns: ns(idle.saturating_add(iowait)),
+    })
+}
+
+/// Resident memory of this process in bytes; `None` without /proc.
+#[must_use]
+pub fn resident_bytes() -> Option<u64> {
+    let pages = fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = pages.split_whitespace().nth(1)?.parse().ok()?;
+    Some(pages.saturating_mul(rustix::param::page_size() as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_brackets_does_not_move_the_fields() {
+        let tail: String = (3..=52).map(|field| format!(" {field}")).collect();
+        for name in ["source", "a) b", ") 1 2 (", ""] {
+            assert_eq!(
+                processor(&format!("77 ({name}){tail}")),
+                Some(39),
+                "{name:?}"
+            );
+        }
+        assert_eq!(processor("77 (short) R 1 2"), None);
+        assert_eq!(processor(""), None);
+    }
+
+    #[test]
+    fn the_schedulers_notes() {
+        let want = Scheduled {
+            running_ns: 596_795,
+            runnable_ns: 12,
+        };
+        assert_eq!(scheduled("596795 12 2\n"), Some(want));
+        for text in ["", "1", "1 x 2"] {
+            assert_eq!(scheduled(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_machines_time() {
+        let stat = "cpu  1 2 3 4 5 6 7 8 90 90\ncpu0 1 1 1 1 1 1 1 1 1 1\ncpu1 0 0 0\nintr 5\n";
+        let want = MachineTime {
+            processors: 2,
+            user_ns: 30_000_000,
+            system_ns: 30_000_000,
+            irq_ns: 60_000_000,
+            softirq_ns: 70_000_000,
+            steal_ns: 80_000_000,
+            idle_ns: 90_000_000,
+        };
+        assert_eq!(machine_time(stat, 100), Some(want));
+        assert_eq!(machine_time("cpu  1 2 3\n", 100), None);
+        assert_eq!(machine_time("", 100), None);
+    }
+
+    #[test]
+    fn each_processor_has_its_own_row() {
+        let stat = "cpu  9 9 9 9 9 9 9 9\ncpu0 1 2 3 4 5 6 7 8 0 0\ncpu2 1 0 0 0 0 0 0 0\nintr 5\n";
+        let softirqs = "      CPU0  CPU2\n  TIMER: 1 2\n NET_RX:  30 40\n";
+        let found = each_processor(stat, softirqs, 100);
+        let want = ProcessorTime {
+            cpu: 0,
+            program_ns: 60_000_000,
+            interrupt_ns: 130_000_000,
+            steal_ns: 80_000_000,
+            idle_ns: 90_000_000,
+            receive_rounds: 30,
+        };
+        assert_eq!(found[0], want);
+        assert_eq!((found[1].cpu, found[1].receive_rounds), (2, 40));
+        let since = processors_since(&found, &found);
+        assert_eq!((since.len(), since[0].interrupt_ns), (2, 0));
+        assert!(each_processor("", "", 100).is_empty());
+    }
+
+    #[test]
+    fn this_thread_and_this_machine() {
+        let thread = ThreadId::current();
+        if let Some(before) = Scheduled::of(thread) {
+            let until = std::time::Instant::now() + std::time::Duration::from_millis(30);
+            while std::time::Instant::now() < until {}
+            // Longer than a tick of any kernel.
+            let after = Scheduled::of(thread).unwrap();
+            assert!(after.since(&before).running_ns > 0);
+            assert!(processor_of(thread).is_some());
+        } else {
+            println!("needs /proc and CONFIG_SCHED_INFO");
+        }
+        assert!(machine().is_none_or(|time| time.processors > 0));
+        assert!(resident_bytes().is_none_or(|bytes| bytes > 1 << 20));
+    }
+}

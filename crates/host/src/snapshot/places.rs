@@ -1,0 +1,224 @@
+//! The counters of the places where a host can lose packets, all of them since boot.
+//!
+//! Those of an interface are its own. Those of the host belong to the calling thread's network
+//! namespace, but for the backlog, which is the whole machine's.
+
+use super::{Files, netlink};
+
+/// A counter's name and its value.
+pub type Count = (&'static str, u64);
+
+/// Names of counters, the same in records.
+pub mod name {
+    /// Dropped by the queueing discipline of an interface.
+    pub const QDISC: &str = "qdisc_drops";
+    /// Times that the queueing discipline of an interface held packets back because of its rate.
+    pub const OVER_LIMIT: &str = "qdisc_over_limit";
+    /// Packets that an interface sent; several that are one for the kernel count once.
+    pub const TX_PACKETS: &str = "tx_packets";
+    /// Packets that an interface received, counted likewise.
+    pub const RX_PACKETS: &str = "rx_packets";
+    /// Dropped or failed at an interface on the way out.
+    pub const TX: &str = "tx_dropped";
+    /// Dropped at an interface on the way in, by the kernel.
+    pub const RX: &str = "rx_dropped";
+    /// Broken or missed at an interface on the way in, by the device.
+    pub const RX_MISSED: &str = "rx_missed";
+    /// Refused by the full packet queues of the processors, of the whole machine.
+    pub const BACKLOG: &str = "backlog_drops";
+    /// Rounds of receive work that ended because their time or budget was spent, of the whole machine.
+    pub const SQUEEZED: &str = "budget_spent";
+    /// Acknowledgements that left by the timer that delays them (TcpExt DelayedACKs).
+    pub const DELAYED_ACKS: &str = "delayed_acks";
+    /// Segments that a full receive queue refused (TcpExt TCPRcvQDrop).
+    pub const RECEIVE_QUEUE_REFUSED: &str = "tcp_receive_queue_refused";
+    /// Packets that could not be cut into fragments (FragFails).
+    pub const FRAGMENTING_FAILED: &str = "fragmenting_failures";
+    /// Reports that something could not be reached, an MTU among them (ICMP, received).
+    pub const UNREACHABLE: &str = "icmp_unreachable_received";
+    /// Fragments that arrived.
+    pub const FRAGMENTS: &str = "fragments_received";
+    /// Datagrams put together from fragments.
+    pub const REASSEMBLED: &str = "reassembled";
+    /// Failures of putting together, as the kernel counts them: of fragments or of datagrams.
+    pub const REASSEMBLY_FAILED: &str = "reassembly_failures";
+    /// Incomplete datagrams that were given up after their time.
+    pub const REASSEMBLY_TIMEOUTS: &str = "reassembly_timeouts";
+    /// Incomplete datagrams that wait for the rest now.
+    pub const REASSEMBLY_OPEN: &str = "reassembly_open";
+}
+
+/// What an interface of the calling thread's namespace has counted; nothing where there is none of
+/// that name.
+#[must_use]
+pub fn interface(name: &str) -> Vec<Count> {
+    let Ok(link) = netlink::link(name) else {
+        return Vec::new();
+    };
+    let mut counts = Vec::new();
+    if let Some(statistics) = link.statistics {
+        counts.extend([
+            (name::TX, statistics.tx_dropped + statistics.tx_errors),
+            (name::RX, statistics.rx_dropped),
+            (name::TX_PACKETS, statistics.tx_packets),
+            (name::RX_PACKETS, statistics.rx_packets),
+            (name::RX_MISSED, statistics.rx_missed + statistics.rx_errors),
+        ]);
+    }
+    if let Ok(Some(qdisc)) = netlink::root_qdisc(link.index) {
+        counts.push((name::QDISC, u64::from(qdisc.drops)));
+        counts.push((name::OVER_LIMIT, u64::from(qdisc.over_limit)));
+    }
+    counts
+}
+
+/// What the host of the calling thread's namespace has counted, for IPv4 or IPv6.
+#[must_use]
+pub fn host(ipv6: bool) -> Vec<Count> {
+    host_on(&Files::machine(), ipv6)
+}
+
+fn host_on(files: &Files, ipv6: bool) -> Vec<Count> {
+    let read = |file: &str| files.text(&format!("/proc/thread-self/net/{file}"));
+    let mut counts = Vec::new();
+    let softnet = read("softnet_stat");
+    for (column, name) in [(1, name::BACKLOG), (2, name::SQUEEZED)] {
+        let count = softnet
+            .as_deref()
+            .and_then(|text| softnet_sum(text, column));
+        counts.extend(count.map(|count| (name, count)));
+    }
+    let netstat = read("netstat");
+    for (counter, name) in [
+        ("DelayedACKs", name::DELAYED_ACKS),
+        ("TCPRcvQDrop", name::RECEIVE_QUEUE_REFUSED),
+    ] {
+        let value = netstat
+            .as_deref()
+            .and_then(|table| paired(table, "TcpExt:", counter));
+        counts.extend(value.map(|value| (name, value)));
+    }
+    let (table, open) = if ipv6 {
+        (read("snmp6"), read("sockstat6"))
+    } else {
+        (read("snmp"), read("sockstat"))
+    };
+    for (counter, name) in [
+        ("ReasmReqds", name::FRAGMENTS),
+        ("ReasmOKs", name::REASSEMBLED),
+        ("ReasmFails", name::REASSEMBLY_FAILED),
+        ("ReasmTimeout", name::REASSEMBLY_TIMEOUTS),
+        ("FragFails", name::FRAGMENTING_FAILED),
+    ] {
+        let value = table.as_deref().and_then(|table| {
+            if ipv6 {
+                flat(table, &format!("Ip6{counter}"))
+            } else {
+                paired(table, "Ip:", counter)
+            }
+        });
+        counts.extend(value.map(|value| (name, value)));
+    }
+    let unreachable = table.as_deref().and_then(|table| match ipv6 {
+        true => flat(table, "Icmp6InDestUnreachs"),
+        false => paired(table, "Icmp:", "InDestUnreachs"),
+    });
+    counts.extend(unreachable.map(|value| (name::UNREACHABLE, value)));
+    let open = open.as_deref().and_then(|text| incomplete(text, ipv6));
+    counts.extend(open.map(|value| (name::REASSEMBLY_OPEN, value)));
+    counts
+}
+
+/// A column of `softnet_stat`, hexadecimal, one line a processor.
+fn softnet_sum(text: &str, column: usize) -> Option<u64> {
+    let counts = text.lines().map(|line| {
+        let word = line.split_ascii_whitespace().nth(column)?;
+        u64::from_str_radix(word, 16).ok()
+    });
+    counts.sum()
+}
+
+/// A value of `snmp`: a line of names, then a line of values, both with the same first word.
+fn paired(text: &str, protocol: &str, counter: &str) -> Option<u64> {
+    let mut lines = text.lines().filter(|line| line.starts_with(protocol));
+    let names = lines.next()?.split_ascii_whitespace();
+    let mut values = lines.next()?.split_ascii_whitespace();
+    let place = names.into_iter().position(|name| name == counter)?;
+    values.nth(place)?.parse().ok()
+}
+
+/// A value of `snmp6`: a name and a value on each line.
+fn flat(text: &str, counter: &str) -> Option<u64> {
+    let line = text
+        .lines()
+        .find(|line| line.split_ascii_whitespace().next() == Some(counter))?;
+    line.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+/// `FRAG: inuse 3 memory 7000` of `sockstat`.
+fn incomplete(text: &str, ipv6: bool) -> Option<u64> {
+    let first = if ipv6 { "FRAG6:" } else { "FRAG:" };
+    let line = text.lines().find(|line| line.starts_with(first))?;
+    let mut words = line.split_ascii_whitespace();
+    words.find(|&word| word == "inuse")?;
+    words.next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::files::tree;
+    use super::*;
+
+    #[test]
+    fn counters_are_found_by_name_and_not_by_place() {
+        let (_directory, files) = tree(&[
+            (
+                "/proc/thread-self/net/softnet_stat",
+                "00ff 00000010 0 0\n00aa 0000000a 0 0\n",
+            ),
+            (
+                "/proc/thread-self/net/snmp",
+                "Ip: Forwarding ReasmTimeout ReasmReqds ReasmOKs ReasmFails\nIp: 2 1 60 9 4\nIcmp: InMsgs\nIcmp: 3\n",
+            ),
+            (
+                "/proc/thread-self/net/sockstat",
+                "sockets: used 9\nUDP: inuse 1 mem 2\nFRAG: inuse 3 memory 7000\n",
+            ),
+            (
+                "/proc/thread-self/net/snmp6",
+                "Ip6ReasmReqds     \t7\nIp6ReasmOKs 2\nIp6ReasmOKsOther 5\n",
+            ),
+        ]);
+        assert_eq!(
+            host_on(&files, false),
+            [
+                (name::BACKLOG, 26),
+                (name::SQUEEZED, 0),
+                (name::FRAGMENTS, 60),
+                (name::REASSEMBLED, 9),
+                (name::REASSEMBLY_FAILED, 4),
+                (name::REASSEMBLY_TIMEOUTS, 1),
+                (name::REASSEMBLY_OPEN, 3),
+            ]
+        );
+        assert_eq!(
+            host_on(&files, true),
+            [
+                (name::BACKLOG, 26),
+                (name::SQUEEZED, 0),
+                (name::FRAGMENTS, 7),
+                (name::REASSEMBLED, 2),
+            ]
+        );
+    }
+
+    #[test]
+    fn this_host_counts() {
+        let names: Vec<_> = host(false).into_iter().map(|(name, _)| name).collect();
+        assert!(names.contains(&name::BACKLOG), "{names:?}");
+        assert!(names.contains(&name::FRAGMENTS), "{names:?}");
+        let lo: Vec<_> = interface("lo").into_iter().map(|(name, _)| name).collect();
+        assert!(lo.contains(&name::RX) && lo.contains(&name::TX), "{lo:?}");
+        assert!(interface("none-such0").is_empty());
+    }
+}

@@ -1,0 +1,181 @@
+//! Stamps that a network device gives by its own clock: whether they are on (SIOCGHWTSTAMP), and where
+//! that clock stands (PTP_SYS_OFFSET).
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+use socket2::{Domain, Socket, Type};
+
+use super::clock::Nanos;
+use crate::device_clock::Offset;
+
+/// Which packets a device is told to stamp.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Switched {
+    /// Each that leaves and whose socket asks for it.
+    pub departures: bool,
+    /// Each that arrives.
+    pub arrivals: bool,
+}
+
+impl Switched {
+    /// As `struct hwtstamp_config` says: a filter for PTP or NTP packets alone stamps none of ours.
+    fn of(config: &libc::hwtstamp_config) -> Self {
+        const OFF: libc::c_int = libc::HWTSTAMP_TX_OFF as libc::c_int;
+        const ALL: libc::c_int = libc::HWTSTAMP_FILTER_ALL as libc::c_int;
+        Self {
+            departures: config.tx_type != OFF,
+            arrivals: config.rx_filter == ALL,
+        }
+    }
+}
+
+/// What an interface of the calling thread's network namespace is told to stamp.
+///
+/// # Errors
+/// `EOPNOTSUPP` where the driver stamps nothing, `ENODEV` where there is no such interface.
+pub fn switched(interface: &str) -> io::Result<Switched> {
+    // The kernel needs a terminating zero within IFNAMSIZ.
+    if interface.is_empty() || interface.len() >= libc::IFNAMSIZ || interface.contains('\0') {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let socket = Socket::new(Domain::UNIX, Type::DGRAM, None)?;
+    let mut config = libc::hwtstamp_config {
+        flags: 0,
+        tx_type: 0,
+        rx_filter: 0,
+    };
+    // SAFETY: ifreq is integers, arrays and a pointer; all zeros is valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (slot, byte) in request.ifr_name.iter_mut().zip(interface.bytes()) {
+        *slot = byte as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = (&raw mut config).cast();
+    // SAFETY: the request is valid, its name ends with a zero, and its data point to one
+    // hwtstamp_config, which is what the kernel writes.
+    let result = unsafe {
+        libc::ioctl(
+            socket.as_raw_fd(),
+            libc::SIOCGHWTSTAMP as libc::Ioctl,
+            &raw mut request,
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Switched::of(&config))
+}
+
+/// A clock of a device (`/dev/ptpN`).
+#[derive(Debug)]
+pub struct Clock(File);
+
+impl Clock {
+    /// Where the clock of this number is found.
+    #[must_use]
+    pub fn path(number: u32) -> String {
+        format!("/dev/ptp{number}")
+    }
+
+    /// Opens it, to be read alone.
+    ///
+    /// # Errors
+    /// `NotFound` where there is none, `PermissionDenied` for users who may not read it.
+    pub fn open(number: u32) -> io::Result<Self> {
+        File::open(Self::path(number)).map(Self)
+    }
+
+    /// Where it stands against CLOCK_REALTIME (some us for each of a few readings).
+    ///
+    /// # Errors
+    /// What the kernel says; `InvalidData` when no reading lies between two of the system.
+    pub fn offset(&self) -> io::Result<Offset> {
+        /// The quickest of so many decides.
+        const SAMPLES: u32 = 5;
+        // SAFETY: ptp_sys_offset is integers; all zeros is valid.
+        let mut request: libc::ptp_sys_offset = unsafe { std::mem::zeroed() };
+        request.n_samples = SAMPLES;
+        // SAFETY: the request reads and writes one ptp_sys_offset.
+        let result =
+            unsafe { libc::ioctl(self.0.as_raw_fd(), libc::PTP_SYS_OFFSET, &raw mut request) };
+        if result < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let readings: Vec<Nanos> = (request.ts.iter())
+            .take(2 * SAMPLES as usize + 1)
+            .map(nanos)
+            .collect();
+        Offset::best(&readings).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+}
+
+fn nanos(time: &libc::ptp_clock_time) -> Nanos {
+    // A clock that nobody set may count from any time, and none before 1970.
+    let seconds = u64::try_from(time.sec).unwrap_or(0);
+    seconds
+        .saturating_mul(1_000_000_000)
+        .saturating_add(u64::from(time.nsec))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_for_ptp_alone_stamps_none_of_ours() {
+        for (tx_type, rx_filter, departures, arrivals) in [
+            (0, 0, false, false),
+            (1, 0, true, false),
+            (1, 1, true, true),
+            // One step: departures are stamped in the packet and told all the same.
+            (2, 1, true, true),
+            // PTPV2_EVENT, NTP_ALL, SOME.
+            (1, 12, true, false),
+            (1, 15, true, false),
+            (0, 2, false, false),
+        ] {
+            let config = libc::hwtstamp_config {
+                flags: 0,
+                tx_type,
+                rx_filter,
+            };
+            let want = Switched {
+                departures,
+                arrivals,
+            };
+            assert_eq!(Switched::of(&config), want, "{tx_type} {rx_filter}");
+        }
+    }
+
+    #[test]
+    fn times_of_the_kernel_are_nanoseconds() {
+        // SAFETY: ptp_clock_time is integers; all zeros is valid.
+        let mut time: libc::ptp_clock_time = unsafe { std::mem::zeroed() };
+        for (sec, nsec, want) in [
+            (0, 0, 0),
+            (3, 7, 3_000_000_007),
+            (-1, 5, 5),
+            (i64::MAX, 0, Nanos::MAX),
+        ] {
+            (time.sec, time.nsec) = (sec, nsec);
+            assert_eq!(nanos(&time), want, "{sec} {nsec}");
+        }
+    }
+
+    #[test]
+    fn interfaces_without_a_clock_say_so() {
+        assert!(switched("lo").is_err());
+        assert!(switched("").is_err() && switched("a-name-of-16-byt").is_err());
+        assert_eq!(
+            switched("none-such0").unwrap_err().raw_os_error(),
+            Some(libc::ENODEV)
+        );
+        let Ok(clock) = Clock::open(0) else {
+            println!("skipped: no {} that this user may read", Clock::path(0));
+            return;
+        };
+        let offset = clock.offset().unwrap();
+        assert!(offset.error_ns < 1_000_000, "{offset:?}");
+    }
+}

@@ -1,0 +1,167 @@
+//! Pacing by the kernel: a rate for a socket, or a time for each datagram.
+//!
+//! Both calls succeed whether or not anything below honours them. TCP keeps the rate by itself (Linux
+//! 4.13); for UDP the discipline `fq` does. Times are honoured by `fq` (CLOCK_MONOTONIC, within its
+//! horizon) and by `etf` (CLOCK_TAI); any other discipline sends at once.
+
+use std::io;
+use std::mem;
+use std::os::fd::AsRawFd;
+
+use super::clock::Nanos;
+use super::socket::Flags;
+
+/// Asks for at most `bytes` per second (SO_MAX_PACING_RATE).
+///
+/// # Errors
+/// What `setsockopt` says.
+pub fn set_max_rate(socket: &impl AsRawFd, bytes: u64) -> io::Result<()> {
+    // Wider than 32 bits where a long is (Linux 4.20); all ones would mean "no limit".
+    let rate = libc::c_ulong::try_from(bytes)
+        .unwrap_or(libc::c_ulong::MAX)
+        .min(libc::c_ulong::MAX - 1);
+    set(socket, libc::SO_MAX_PACING_RATE, &rate)
+}
+
+/// The clock that departures are told in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DepartureClock {
+    /// CLOCK_MONOTONIC, as `fq` reads it; needs no privilege.
+    Monotonic,
+    /// CLOCK_TAI, as `etf` is usually set up; needs CAP_NET_ADMIN.
+    Tai,
+}
+
+/// `struct sock_txtime` of linux/net_tstamp.h.
+#[repr(C)]
+struct SockTxtime {
+    clock: libc::c_int,
+    flags: u32,
+}
+
+/// How a socket is told when datagrams are to leave.
+#[derive(Clone, Copy, Debug)]
+pub struct DepartureTimes {
+    /// What its clock shows beyond CLOCK_MONOTONIC.
+    ahead_ns: Nanos,
+}
+
+impl DepartureTimes {
+    /// Turns it on for a socket (SO_TXTIME).
+    ///
+    /// # Errors
+    /// Before Linux 4.19; `EPERM` for a clock that needs a privilege.
+    pub fn enable(socket: &impl AsRawFd, clock: DepartureClock) -> io::Result<Self> {
+        let (number, ahead_ns) = match clock {
+            DepartureClock::Monotonic => (libc::CLOCK_MONOTONIC, 0),
+            // Set once: the clocks run at one speed, and TAI does not jump.
+            DepartureClock::Tai => (libc::CLOCK_TAI, super::clock::tai_ahead()),
+        };
+        let asked = SockTxtime {
+            clock: number,
+            flags: 0,
+        };
+        set(socket, libc::SO_TXTIME, &asked)?;
+        Ok(Self { ahead_ns })
+    }
+
+    /// Sends one datagram on a connected socket, to leave at `at_ns` of [`super::clock::now`].
+    ///
+    /// # Errors
+    /// What `sendmsg` says.
+    #[inline]
+    pub fn send(
+        self,
+        socket: &impl AsRawFd,
+        payload: &[u8],
+        flags: Flags,
+        at_ns: Nanos,
+    ) -> io::Result<usize> {
+        /// Room for one message of eight bytes, and its alignment.
+        #[repr(C, align(8))]
+        struct Control([u8; 64]);
+
+        const TIME_BYTES: u32 = mem::size_of::<u64>() as u32;
+        let mut control = Control([0; 64]);
+        let mut part = libc::iovec {
+            iov_base: payload.as_ptr().cast_mut().cast(),
+            iov_len: payload.len(),
+        };
+        // SAFETY: a msghdr is pointers and integers; all zeros is an empty one.
+        let mut message: libc::msghdr = unsafe { mem::zeroed() };
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.0.as_mut_ptr().cast();
+        // SAFETY: arithmetic on a length.
+        let space = unsafe { libc::CMSG_SPACE(TIME_BYTES) };
+        message.msg_controllen = space as _;
+        // SAFETY: the control room is larger than one header, so this is not null, and within it.
+        let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+        // SAFETY: arithmetic on a length.
+        let length = unsafe { libc::CMSG_LEN(TIME_BYTES) };
+        // SAFETY: `header` points to a whole header within `control`, which is aligned for it; nothing
+        // else refers to it.
+        let fields = unsafe { &mut *header };
+        fields.cmsg_len = length as _;
+        fields.cmsg_level = libc::SOL_SOCKET;
+        fields.cmsg_type = libc::SCM_TXTIME;
+        // SAFETY: `space` bytes of `control` hold the header and the eight bytes behind it.
+        unsafe {
+            libc::CMSG_DATA(header)
+                .cast::<u64>()
+                .write_unaligned(at_ns.saturating_add(self.ahead_ns));
+        }
+        // SAFETY: the message names `payload`, which is only read, and `control`; both outlive the call.
+        let result =
+            unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags.raw_to_send()) };
+        usize::try_from(result).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+fn set<T>(socket: &impl AsRawFd, name: libc::c_int, value: &T) -> io::Result<()> {
+    // SAFETY: `value` is readable for its own size during the call.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            name,
+            std::ptr::from_ref(value).cast(),
+            mem::size_of::<T>() as libc::socklen_t,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::UdpSocket;
+
+    #[test]
+    fn a_datagram_with_a_time_arrives() {
+        let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+        near.connect(far.local_addr().unwrap()).unwrap();
+        let times = match DepartureTimes::enable(&near, DepartureClock::Monotonic) {
+            Ok(times) => times,
+            Err(error) => return println!("skipped: this kernel has no SO_TXTIME: {error}"),
+        };
+        let at = super::super::clock::now() + 1_000_000;
+        let sent = times.send(&near, b"later", Flags::NONE, at).unwrap();
+        let mut room = [0; 16];
+        assert_eq!((sent, far.recv(&mut room).unwrap()), (5, 5));
+        assert_eq!(&room[..5], b"later");
+    }
+
+    #[test]
+    fn rates_are_taken() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for bytes in [1, 1_000_000, 10_000_000_000, u64::MAX] {
+            set_max_rate(&socket, bytes).unwrap();
+        }
+    }
+}

@@ -1,0 +1,561 @@
+//! Events that the kernel writes into a ring as they happen (perf_event_open): when this thread was
+//! switched in and out, and tracepoints.
+//!
+//! All times are of CLOCK_MONOTONIC. Reading a ring is reading memory: no system call.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::clock::Nanos;
+
+/// `struct perf_event_attr` as words: the kernel appends and never moves fields.
+#[derive(Clone, Copy, Default)]
+struct Attributes {
+    kind: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    flags: u64,
+}
+
+const TYPE_SOFTWARE: u32 = 1;
+const TYPE_TRACEPOINT: u32 = 2;
+/// Counts nothing; for its side events.
+const SOFTWARE_DUMMY: u64 = 9;
+
+const SAMPLE_TIME: u64 = 1 << 2;
+const SAMPLE_CPU: u64 = 1 << 7;
+const SAMPLE_IDENTIFIER: u64 = 1 << 16;
+
+const FLAG_DISABLED: u64 = 1;
+const FLAG_EXCLUDE_KERNEL: u64 = 1 << 5;
+const FLAG_EXCLUDE_HYPERVISOR: u64 = 1 << 6;
+const FLAG_SAMPLE_ID_ALL: u64 = 1 << 18;
+const FLAG_USE_CLOCK: u64 = 1 << 25;
+const FLAG_CONTEXT_SWITCH: u64 = 1 << 26;
+
+const RECORD_LOST: u32 = 2;
+const RECORD_SAMPLE: u32 = 9;
+const RECORD_SWITCH: u32 = 14;
+const MISC_SWITCH_OUT: u16 = 1 << 13;
+const MISC_SWITCH_OUT_PREEMPTED: u16 = 1 << 14;
+
+// _IO('$', n) and friends, linux/perf_event.h.
+const IOC_ENABLE: libc::c_ulong = 0x2400;
+const IOC_SET_OUTPUT: libc::c_ulong = 0x2405;
+const IOC_SET_FILTER: libc::c_ulong = ioc(1, 6, size_of::<*const libc::c_char>());
+const IOC_ID: libc::c_ulong = ioc(2, 7, size_of::<*const u64>());
+
+/// The number of an ioctl with an argument, in the generic layout.
+const fn ioc(direction: libc::c_ulong, number: libc::c_ulong, bytes: usize) -> libc::c_ulong {
+    (direction << 30) | ((bytes as libc::c_ulong) << 16) | (0x24 << 8) | number
+}
+
+fn open(attributes: Attributes, pid: libc::pid_t, cpu: libc::c_int) -> io::Result<OwnedFd> {
+    /// Size of the structure's third version (Linux 3.19), which has all that is used here.
+    const BYTES: usize = 112;
+    let mut raw = [0u8; BYTES];
+    let mut put = |at: usize, bytes: &[u8]| raw[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0, &attributes.kind.to_ne_bytes());
+    put(4, &(BYTES as u32).to_ne_bytes());
+    put(8, &attributes.config.to_ne_bytes());
+    put(16, &attributes.sample_period.to_ne_bytes());
+    put(24, &attributes.sample_type.to_ne_bytes());
+    put(
+        40,
+        &bit_field(attributes.flags | FLAG_USE_CLOCK | FLAG_DISABLED).to_ne_bytes(),
+    );
+    put(92, &libc::CLOCK_MONOTONIC.to_ne_bytes());
+    const CLOEXEC: libc::c_ulong = 8;
+    // SAFETY: the attributes are readable for the size that they state.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            raw.as_ptr(),
+            pid,
+            cpu,
+            -1 as libc::c_int,
+            CLOEXEC,
+        )
+    };
+    let fd = libc::c_int::try_from(fd).unwrap_or(-1);
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just gave this descriptor to us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Bit fields begin at the other end on big-endian machines.
+fn bit_field(flags: u64) -> u64 {
+    if cfg!(target_endian = "big") {
+        flags.reverse_bits()
+    } else {
+        flags
+    }
+}
+
+fn control(fd: &OwnedFd, request: libc::c_ulong, argument: libc::c_ulong) -> io::Result<()> {
+    // SAFETY: callers pass a request whose argument is a number, or the address of memory that
+    // lives through the call and fits the request.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), request as _, argument) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Room of a ring: 4096 switches of a thread and more, or some 5000 events of 40 bytes on a processor.
+pub const RING_BYTES: usize = 256 << 10;
+
+/// Memory shared with the kernel: a page about the ring, and the ring.
+struct Ring {
+    /// What writes into it; the first one owns the memory.
+    events: Vec<OwnedFd>,
+    map: NonNull<u8>,
+    map_bytes: usize,
+    page: usize,
+    /// One record, put together when it wraps around.
+    record: Vec<u8>,
+}
+
+// SAFETY: the memory belongs to this value alone; the kernel does not care which thread reads it.
+unsafe impl Send for Ring {}
+
+impl Ring {
+    fn new(event: OwnedFd, bytes: usize) -> io::Result<Self> {
+        let page = rustix::param::page_size();
+        let map_bytes = page + bytes.next_power_of_two().max(page);
+        // SAFETY: a fresh shared mapping at an address of the kernel's choice.
+        let map = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                map_bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                event.as_raw_fd(),
+                0,
+            )
+        };
+        if map == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self {
+            map: NonNull::new(map.cast()).expect("the kernel maps nothing at null"),
+            events: vec![event],
+            map_bytes,
+            page,
+            record: Vec::new(),
+        })
+    }
+
+    /// A counter of the page about the ring.
+    fn position(&self, offset: usize) -> &AtomicU64 {
+        debug_assert!(offset + 8 <= self.page);
+        // SAFETY: the offset lies within the first page of the mapping.
+        let place = unsafe { self.map.as_ptr().add(offset) };
+        // SAFETY: the page is mapped as long as `self` lives, the offset is a multiple of 8, and the
+        // kernel changes the value with single stores only.
+        unsafe { AtomicU64::from_ptr(place.cast()) }
+    }
+
+    fn enable(&self) -> io::Result<()> {
+        self.events
+            .iter()
+            .try_for_each(|event| control(event, IOC_ENABLE, 0))
+    }
+
+    /// Takes out every record: its type, its flags, its body.
+    fn drain(&mut self, mut take: impl FnMut(u32, u16, &[u8])) {
+        /// `data_head` and `data_tail` of `struct perf_event_mmap_page`.
+        const HEAD: usize = 1024;
+        const TAIL: usize = 1032;
+        const HEADER: usize = 8;
+        let head = self.position(HEAD).load(Ordering::Acquire);
+        let mut tail = self.position(TAIL).load(Ordering::Relaxed);
+        let mut record = std::mem::take(&mut self.record);
+        while head.wrapping_sub(tail) >= HEADER as u64 {
+            let mut header = [0; HEADER];
+            self.copy(tail, &mut header);
+            let kind = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]);
+            let misc = u16::from_ne_bytes([header[4], header[5]]);
+            let bytes = usize::from(u16::from_ne_bytes([header[6], header[7]]));
+            if bytes < HEADER || head.wrapping_sub(tail) < bytes as u64 {
+                // Not a record: what is left makes no sense.
+                tail = head;
+                break;
+            }
+            record.resize(bytes - HEADER, 0);
+            self.copy(tail.wrapping_add(HEADER as u64), &mut record);
+            take(kind, misc, &record);
+            tail = tail.wrapping_add(bytes as u64);
+        }
+        self.record = record;
+        self.position(TAIL).store(tail, Ordering::Release);
+    }
+
+    /// Copies what stands at a position of the ring, which may wrap around.
+    fn copy(&self, position: u64, out: &mut [u8]) {
+        let ring = self.map_bytes - self.page;
+        let mut at = (position % ring as u64) as usize;
+        let mut done = 0;
+        while done < out.len() {
+            let part = (out.len() - done).min(ring - at);
+            // SAFETY: `at + part` does not exceed the ring, which follows the first page.
+            let from = unsafe { self.map.as_ptr().add(self.page + at) };
+            // SAFETY: the kernel does not write between tail and head, where these bytes lie; `out`
+            // is memory of our own.
+            unsafe { std::ptr::copy_nonoverlapping(from, out[done..].as_mut_ptr(), part) };
+            done += part;
+            at = 0;
+        }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `new` with this length, and nobody uses it any more.
+        unsafe { libc::munmap(self.map.as_ptr().cast(), self.map_bytes) };
+    }
+}
+
+fn long(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+/// The calling thread was given a processor, or lost it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Switch {
+    /// When.
+    pub at_ns: Nanos,
+    /// Whether it was given one.
+    pub on: bool,
+    /// It lost it although it could have gone on.
+    pub preempted: bool,
+}
+
+/// The context switches of one thread. An ordinary user may watch their own threads.
+pub struct Switches(Ring);
+
+impl Switches {
+    /// Watches the calling thread from now on.
+    ///
+    /// # Errors
+    /// When the kernel or `kernel.perf_event_paranoid` does not allow it.
+    pub fn of_this_thread() -> io::Result<Self> {
+        let event = open(
+            Attributes {
+                kind: TYPE_SOFTWARE,
+                config: SOFTWARE_DUMMY,
+                sample_type: SAMPLE_TIME,
+                flags: FLAG_EXCLUDE_KERNEL
+                    | FLAG_EXCLUDE_HYPERVISOR
+                    | FLAG_SAMPLE_ID_ALL
+                    | FLAG_CONTEXT_SWITCH,
+                ..Attributes::default()
+            },
+            0,
+            -1,
+        )?;
+        let ring = Ring::new(event, RING_BYTES)?;
+        ring.enable()?;
+        Ok(Self(ring))
+    }
+
+    /// Takes out what has happened, in order; returns how many events the ring had no room for.
+    pub fn drain(&mut self, mut take: impl FnMut(Switch)) -> u64 {
+        let mut lost = 0;
+        self.0.drain(|kind, misc, body| match kind {
+            RECORD_SWITCH => {
+                if let Some(at_ns) = long(body, 0) {
+                    take(Switch {
+                        at_ns,
+                        on: misc & MISC_SWITCH_OUT == 0,
+                        preempted: misc & MISC_SWITCH_OUT_PREEMPTED != 0,
+                    });
+                }
+            }
+            RECORD_LOST => lost += long(body, 8).unwrap_or(1),
+            _ => {}
+        });
+        lost
+    }
+}
+
+/// A tracepoint to watch on every processor.
+#[derive(Clone, Debug)]
+pub struct Tracepoint {
+    /// Its number (`id` in its folder of tracefs).
+    pub id: u64,
+    /// What is let through, in the kernel's filter language; empty for everything.
+    pub filter: String,
+}
+
+/// A tracepoint was passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passage {
+    /// Which, by its place in the list.
+    pub tracepoint: usize,
+    /// When.
+    pub at_ns: Nanos,
+    /// On which processor.
+    pub cpu: u32,
+}
+
+/// Tracepoints on all processors. Needs CAP_PERFMON, or `kernel.perf_event_paranoid` at -1.
+pub struct Tracepoints {
+    rings: Vec<Ring>,
+    /// The kernel's numbers of our events, with the tracepoint of each.
+    ids: Vec<(u64, usize)>,
+}
+
+impl Tracepoints {
+    /// Watches `tracepoints` on `cpus` from now on.
+    ///
+    /// # Errors
+    /// When the kernel does not allow it, or does not know a tracepoint or a field of its filter.
+    pub fn open(tracepoints: &[Tracepoint], cpus: &[u32]) -> io::Result<Self> {
+        let (mut rings, mut ids) = (Vec::new(), Vec::new());
+        for &cpu in cpus {
+            let mut ring: Option<Ring> = None;
+            for (number, tracepoint) in tracepoints.iter().enumerate() {
+                let event = open(
+                    Attributes {
+                        kind: TYPE_TRACEPOINT,
+                        config: tracepoint.id,
+                        sample_period: 1,
+                        sample_type: SAMPLE_IDENTIFIER | SAMPLE_TIME | SAMPLE_CPU,
+                        flags: 0,
+                    },
+                    -1,
+                    libc::c_int::try_from(cpu).unwrap_or(-1),
+                )?;
+                if !tracepoint.filter.is_empty() {
+                    let filter = std::ffi::CString::new(tracepoint.filter.as_str())?;
+                    control(&event, IOC_SET_FILTER, filter.as_ptr() as libc::c_ulong)?;
+                }
+                let mut id = 0u64;
+                control(&event, IOC_ID, (&raw mut id) as libc::c_ulong)?;
+                ids.push((id, number));
+                match &mut ring {
+                    None => ring = Some(Ring::new(event, RING_BYTES)?),
+                    Some(ring) => {
+                        let into = ring.events[0].as_raw_fd();
+                        control(&event, IOC_SET_OUTPUT, into as libc::c_ulong)?;
+                        ring.events.push(event);
+                    }
+                }
+            }
+            rings.extend(ring);
+        }
+        for ring in &rings {
+            ring.enable()?;
+        }
+        Ok(Self { rings, ids })
+    }
+
+    /// Takes out what has happened, each processor's in order; returns how many events the rings had
+    /// no room for.
+    pub fn drain(&mut self, mut take: impl FnMut(Passage)) -> u64 {
+        let mut lost = 0;
+        for ring in &mut self.rings {
+            ring.drain(|kind, _, body| match kind {
+                RECORD_SAMPLE => {
+                    let (Some(id), Some(at_ns), Some(cpu)) =
+                        (long(body, 0), long(body, 8), long(body, 16))
+                    else {
+                        return;
+                    };
+                    // The processor is the first u32 of its word, whatever the byte order.
+                    let cpu = cpu.to_ne_bytes();
+                    let cpu = u32::from_ne_bytes([cpu[0], cpu[1], cpu[2], cpu[3]]);
+                    if let Some(&(_, tracepoint)) = self.ids.iter().find(|(known, _)| *known == id)
+                    {
+                        take(Passage {
+                            tracepoint,
+                            at_ns,
+                            cpu,
+                        });
+                    }
+                }
+                RECORD_LOST => lost += long(body, 8).unwrap_or(1),
+                _ => {}
+            });
+        }
+        lost
+    }
+}
+
+/// The numbers of tracepoints, each named as `sched/sched_waking`.
+///
+/// Where tracefs is not mounted, it is mounted for the moment of reading, in a mount namespace of a
+/// thread of its own: nothing is left behind. What was read once is known from then on, also to those
+/// who may not read it any more.
+///
+/// # Errors
+/// When tracefs cannot be read: it belongs to root, and the kernel may have none.
+pub fn tracepoint_ids(names: &[&str]) -> io::Result<Vec<u64>> {
+    static KNOWN: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
+    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let all = names.iter().map(|&name| known().get(name).copied());
+    if let Some(ids) = all.collect() {
+        return Ok(ids);
+    }
+    let ids = read_tracepoint_ids(names)?;
+    let names = names.iter().map(|&name| name.to_owned());
+    known().extend(names.zip(ids.iter().copied()));
+    Ok(ids)
+}
+
+fn read_tracepoint_ids(names: &[&str]) -> io::Result<Vec<u64>> {
+    for place in ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"] {
+        match read_ids(place, names) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            read => return read,
+        }
+    }
+    let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+    let reader = std::thread::spawn(move || {
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        mounted_for_a_moment(|place| read_ids(place, &names))
+    });
+    let ids = reader.join();
+    ids.unwrap_or_else(|_| Err(io::Error::other("the reading thread ended early")))
+}
+
+fn read_ids(place: &str, names: &[&str]) -> io::Result<Vec<u64>> {
+    let read = |name: &&str| {
+        let text = std::fs::read_to_string(format!("{place}/events/{name}/id"))?;
+        text.trim().parse().map_err(io::Error::other)
+    };
+    names.iter().map(read).collect()
+}
+
+/// In a thread that does nothing else: its mount namespace ends with it.
+fn mounted_for_a_moment<R>(read: impl FnOnce(&str) -> io::Result<R>) -> io::Result<R> {
+    use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+    // SAFETY: only this thread's view of the file system is unshared, and the thread ends soon.
+    let unshared = unsafe { libc::unshare(libc::CLONE_FS | libc::CLONE_NEWNS) };
+    if unshared != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // Nothing that is mounted here may appear elsewhere.
+    mount_change(
+        "/",
+        MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
+    )?;
+    // Any folder that always exists will do.
+    let place = "/proc";
+    mount("tracefs", place, "tracefs", MountFlags::empty(), None)?;
+    read(place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::clock;
+
+    #[test]
+    fn sleeping_switches_out_and_in() {
+        let mut switches = match Switches::of_this_thread() {
+            Ok(switches) => switches,
+            Err(error) => {
+                println!("skipped: perf events are not allowed here ({error})");
+                return;
+            }
+        };
+        let before = clock::now();
+        clock::sleep_until(before + 5_000_000);
+        let after = clock::now();
+        let mut seen = Vec::new();
+        assert_eq!(switches.drain(|switch| seen.push(switch)), 0);
+        let asleep = seen.iter().position(|s| !s.on && !s.preempted);
+        let asleep = asleep.expect("it slept");
+        let woke = seen[asleep..].iter().find(|s| s.on).expect("it woke");
+        assert!(before <= seen[asleep].at_ns && seen[asleep].at_ns < woke.at_ns);
+        assert!(woke.at_ns <= after && woke.at_ns >= before + 5_000_000);
+        let mut again = 0;
+        switches.drain(|_| again += 1);
+        assert!(again <= seen.len() + 2, "nothing is told twice");
+    }
+
+    #[test]
+    fn many_switches_go_around_the_ring() {
+        let Ok(mut switches) = Switches::of_this_thread() else {
+            println!("skipped: perf events are not allowed here");
+            return;
+        };
+        let (mut on, mut last) = (0, 0);
+        for _ in 0..40 {
+            for _ in 0..300 {
+                clock::sleep_until(clock::now() + 1_000);
+            }
+            switches.drain(|switch| {
+                assert!(switch.at_ns >= last);
+                last = switch.at_ns;
+                on += u32::from(switch.on);
+            });
+        }
+        // A deadline that is over already is not slept for.
+        assert!(on >= 6_000, "{on}");
+    }
+
+    #[test]
+    fn tracepoints_of_this_thread_are_seen() {
+        let names = ["sched/sched_waking", "irq/softirq_entry"];
+        let ids = match tracepoint_ids(&names) {
+            Ok(ids) => ids,
+            Err(error) => {
+                println!("skipped: tracefs cannot be read here ({error})");
+                return;
+            }
+        };
+        let own_name = std::fs::read_to_string("/proc/thread-self/comm").unwrap();
+        crate::sys::thread::rename("lr-perf-test").unwrap();
+        let wanted = [
+            Tracepoint {
+                id: ids[0],
+                filter: "comm == \"lr-perf-test\"".to_owned(),
+            },
+            Tracepoint {
+                id: ids[1],
+                filter: "vec == 1".to_owned(),
+            },
+        ];
+        let cpus = crate::sys::cpu::usable().unwrap();
+        let mut tracepoints = match Tracepoints::open(&wanted, &cpus) {
+            Ok(tracepoints) => tracepoints,
+            Err(error) => {
+                println!("skipped: perf events of the kernel are not allowed here ({error})");
+                return;
+            }
+        };
+        let before = clock::now();
+        // Woken by a thread that runs: what a timer wakes on an idle processor is not told by the kernel
+        // of every virtual machine.
+        let (waker, woken_by) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for _ in 0..50 {
+                    let until = clock::now() + 200_000;
+                    while clock::now() < until {}
+                    waker.send(()).unwrap();
+                }
+            });
+            while woken_by.recv().is_ok() {}
+        });
+        let after = clock::now();
+        let mut woken = 0;
+        crate::sys::thread::rename(own_name.trim()).unwrap();
+        tracepoints.drain(|passage| {
+            assert!((before..=after + 1_000_000_000).contains(&passage.at_ns));
+            woken += u32::from(passage.tracepoint == 0);
+        });
+        // It may not have slept yet, where others keep the processors busy.
+        assert!(woken >= 10, "{woken}");
+    }
+}
