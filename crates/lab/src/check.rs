@@ -74,11 +74,23 @@ pub(crate) fn check(lab: &Lab) -> Result<Vec<CheckResult>, LabError> {
 /// Reads every end of every link back.
 fn links(lab: &Lab) -> Result<Vec<CheckResult>, LabError> {
     let mut results = Vec::new();
-    for (link, ends) in lab.topology().links.iter().zip(&lab.layout().links) {
+    let links = lab.topology().links.iter().zip(&lab.layout().links);
+    for (number, (link, ends)) in links.enumerate() {
+        let emulated = lab.is_emulated(number);
+        if let Some(alive) = emulated {
+            results.push(CheckResult {
+                subject: format!("link {}", link.label()),
+                property: "delay and loss".to_owned(),
+                asked: "emulated".to_owned(),
+                found: alive.then(|| "emulated".to_owned()),
+            });
+        }
         for (name, end) in link.between.iter().zip(ends) {
             let interface = &end.interface;
             let subject = format!("link {}, interface {interface} of {name}", link.label());
-            let found = lab.space(end.node).run(|| read(link, interface))??;
+            let found = lab
+                .space(end.node)
+                .run(|| read(link, interface, emulated.is_some()))??;
             results.extend(
                 found
                     .into_iter()
@@ -98,7 +110,7 @@ fn links(lab: &Lab) -> Result<Vec<CheckResult>, LabError> {
 type Line = (String, String, Option<String>);
 
 /// Runs inside the namespace of the interface.
-fn read(link: &Link, interface: &str) -> Result<Vec<Line>, LabError> {
+fn read(link: &Link, interface: &str, emulated: bool) -> Result<Vec<Line>, LabError> {
     let mut netlink = Netlink::open()?;
     let state = netlink.link(interface)?;
     let qdiscs = netlink.qdiscs(state.index)?;
@@ -107,7 +119,7 @@ fn read(link: &Link, interface: &str) -> Result<Vec<Line>, LabError> {
         line("state", "up", Some(if state.up { "up" } else { "down" })),
     ];
     lines.extend(sizes(link, &state));
-    lines.extend(shape(link, &qdiscs));
+    lines.extend(shape(link, &qdiscs, emulated));
     if !link.offloads.is_empty() {
         // Any socket will do: its namespace is what counts.
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
@@ -142,7 +154,7 @@ fn sizes(link: &Link, state: &LinkState) -> Vec<Line> {
     ]
 }
 
-fn shape(link: &Link, qdiscs: &[QdiscState]) -> Vec<Line> {
+fn shape(link: &Link, qdiscs: &[QdiscState], emulated: bool) -> Vec<Line> {
     let mut lines = Vec::new();
     if let Some(asked) = TokenBucket::of(link) {
         let found = qdiscs
@@ -154,7 +166,7 @@ fn shape(link: &Link, qdiscs: &[QdiscState]) -> Vec<Line> {
         lines.push(line("rate", bits(asked), found.map(bits)));
         lines.push(line("queue", bytes(asked), found.map(bytes)));
     }
-    if Netem::of(link).is_some() {
+    if Netem::of(link).is_some() && !emulated {
         let found = qdiscs.iter().find(|qdisc| qdisc.kind == "netem");
         lines.push(line("delay and loss", "netem", found.map(|one| &one.kind)));
     }

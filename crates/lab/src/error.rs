@@ -45,6 +45,10 @@ pub enum LabError {
         remedy: &'static str,
     },
     #[error(
+        "this kernel has no netem (CONFIG_NET_SCH_NETEM) for the delay, jitter, loss or reordering of link {link}, and no program stands in for it ({why}): use `linerate lab`, remove them from the link, or take a kernel that has it"
+    )]
+    NotEmulated { link: String, why: String },
+    #[error(
         "link {link}: this kernel has no offload `{name}` on veth: choose one that `ethtool -k` lists there"
     )]
     UnknownOffload { link: String, name: String },
@@ -100,6 +104,7 @@ impl LabError {
             Self::NotPrivileged
             | Self::UserNamespaceForbidden { .. }
             | Self::MissingFeature { .. }
+            | Self::NotEmulated { .. }
             | Self::UnknownOffload { .. } => true,
             Self::Holder {
                 missing_privilege, ..
@@ -165,6 +170,14 @@ impl LabError {
                 format!("this kernel has no {feature}, which the link needs for {wanted}"),
                 format!("link {link}"),
                 *remedy,
+            ),
+            Self::NotEmulated { link, why } => Problem::new(
+                format!(
+                    "this kernel has no netem for its delay, jitter, loss or reordering, and no program \
+                     stands in for it ({why})"
+                ),
+                format!("link {link}"),
+                "use `linerate lab`, remove them from the link, or take a kernel that has netem",
             ),
             Self::UnknownOffload { link, name } => Problem::new(
                 format!("this kernel has no offload `{name}` on veth"),

@@ -16,7 +16,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -223,6 +223,7 @@ fn keep() -> Result<(), LabError> {
             .iter()
             .map(|host: &LabHost| (host.name().to_owned(), host.handle().as_raw_fd()))
             .collect(),
+        switches: lab.switches().map(|space| space.as_fd().as_raw_fd()),
     };
     let _offered = registry::offer(&registration)?;
     listen(socket)?;

@@ -1,5 +1,6 @@
 //! A lab inside this process: built, checked, and gone when dropped.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -11,6 +12,7 @@ use std::thread::{self, JoinHandle};
 use linerate_host::sys::namespace;
 
 use crate::check::{self, CheckResult};
+use crate::emulate::{self, Emulator};
 use crate::error::LabError;
 use crate::info::{HostInfo, InterfaceInfo, LabInfo, LinkInfo};
 use crate::layout::{HostLayout, IPV6_PREFIX, Layout, Node};
@@ -33,6 +35,10 @@ pub struct Lab {
     hosts: Vec<LabHost>,
     /// One namespace for all switches; none without switches.
     switches: Option<Namespace>,
+    /// Links that a program of ours makes, by their place in the topology.
+    emulators: BTreeMap<usize, Emulator>,
+    /// One namespace for what is between their ends; after `emulators`, whose interfaces are in it.
+    wires: Option<Namespace>,
 }
 
 /// A host of a [`Lab`].
@@ -95,13 +101,19 @@ impl Lab {
                 info: host_info(&topology, &layout, host),
             })
             .collect();
-        let lab = Self {
+        let emulates = topology.links.iter().any(Link::needs_netem) && !emulate::has_netem()?;
+        let mut lab = Self {
             topology,
             layout,
             hosts,
             switches,
+            emulators: BTreeMap::new(),
+            wires: emulates
+                .then(|| Namespace::new(switch_settings))
+                .transpose()?,
         };
         lab.wire()?;
+        lab.emulate()?;
         Ok(lab)
     }
 
@@ -115,22 +127,38 @@ impl Lab {
                 netlink.set_up(bridge.index)?;
             }
         }
-        for (link, ends) in self.topology.links.iter().zip(&self.layout.links) {
+        for (number, (link, ends)) in
+            (self.topology.links.iter().zip(&self.layout.links)).enumerate()
+        {
             let [near, far] = ends;
-            let mut netlink = self.space(near.node).run(Netlink::open)??;
-            netlink.add_veth(
-                &near.interface,
-                &far.interface,
-                self.space(far.node).as_fd(),
-                link.mtu(),
-            )?;
+            let wires = self.wires.as_ref().filter(|_| link.needs_netem());
+            if let Some(wires) = wires {
+                for (end, wire) in ends.iter().zip(wire_ends(number)) {
+                    let mut netlink = self.space(end.node).run(Netlink::open)??;
+                    netlink.add_veth(&end.interface, &wire, wires.as_fd(), link.mtu())?;
+                    wires.run(|| {
+                        let mut netlink = Netlink::open()?;
+                        let index = netlink.link(&wire)?.index;
+                        netlink.set_up(index)
+                    })??;
+                }
+            } else {
+                let mut netlink = self.space(near.node).run(Netlink::open)??;
+                netlink.add_veth(
+                    &near.interface,
+                    &far.interface,
+                    self.space(far.node).as_fd(),
+                    link.mtu(),
+                )?;
+            }
             for end in ends {
                 let bridge = match end.node {
                     Node::Switch(switch) => Some(self.topology.switches[switch].0.as_str()),
                     Node::Host(_) => None,
                 };
+                let emulated = wires.is_some();
                 self.space(end.node)
-                    .run(|| set_end(link, &end.interface, bridge))??;
+                    .run(|| set_end(link, &end.interface, bridge, emulated))??;
             }
         }
         for (layout, host) in self.layout.hosts.iter().zip(&self.hosts) {
@@ -141,6 +169,27 @@ impl Lab {
             host.namespace.run(|| give_routes(layout))??;
         }
         Ok(())
+    }
+
+    /// Starts the programs between the ends of links that the kernel does not make.
+    fn emulate(&mut self) -> Result<(), LabError> {
+        let Some(wires) = &self.wires else {
+            return Ok(());
+        };
+        for (number, link) in self.topology.links.iter().enumerate() {
+            if link.needs_netem() {
+                let [one, other] = &wire_ends(number);
+                let emulator = Emulator::start(wires, link, [one, other])?;
+                self.emulators.insert(number, emulator);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a link's frames pass through a program of ours, and whether that is there; none where
+    /// the kernel makes the link.
+    pub(crate) fn is_emulated(&self, link: usize) -> Option<bool> {
+        self.emulators.get(&link).map(Emulator::is_alive)
     }
 
     /// Checks that every host reaches every address of every other, over IPv4 and IPv6, and reads
@@ -214,6 +263,10 @@ impl Lab {
                 })
                 .collect(),
         }
+    }
+
+    pub(crate) fn switches(&self) -> Option<&Namespace> {
+        self.switches.as_ref()
     }
 
     pub(crate) fn space(&self, node: Node) -> &Namespace {
@@ -343,19 +396,46 @@ fn ipv6_works() -> bool {
 }
 
 /// Sets one end of a link, inside its namespace.
-fn set_end(link: &Link, interface: &str, bridge: Option<&str>) -> Result<(), LabError> {
+fn set_end(
+    link: &Link,
+    interface: &str,
+    bridge: Option<&str>,
+    emulated: bool,
+) -> Result<(), LabError> {
     let mut netlink = Netlink::open()?;
     let index = netlink.link(interface)?.index;
     if let Some(bytes) = link.gso_bytes() {
         netlink.set_gso(index, bytes)?;
+    }
+    if emulated {
+        only_link_sized_frames(interface)?;
     }
     set_offloads(link, interface)?;
     if let Some(bridge) = bridge {
         let bridge = netlink.link(bridge)?.index;
         netlink.set_bridge(index, bridge)?;
     }
-    set_shape(&mut netlink, link, index)?;
+    set_shape(&mut netlink, link, index, emulated)?;
     netlink.set_up(index)
+}
+
+/// The interfaces between the ends of an emulated link.
+fn wire_ends(link: usize) -> [String; 2] {
+    [format!("w{link}a"), format!("w{link}b")]
+}
+
+/// Leaves nothing to be cut behind the interface, where a program takes frames as they are.
+fn only_link_sized_frames(interface: &str) -> Result<(), LabError> {
+    // Any socket will do: its namespace is what counts.
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
+        .map_err(|error| LabError::system("open a socket", error))?;
+    for name in emulate::LARGE_SENDS {
+        if let Some(offload) = Offload::parse(name) {
+            // A kernel without it makes no such frames.
+            let _ = offload.set(socket.as_fd(), interface, false);
+        }
+    }
+    Ok(())
 }
 
 fn set_offloads(link: &Link, interface: &str) -> Result<(), LabError> {
@@ -386,9 +466,17 @@ fn set_offloads(link: &Link, interface: &str) -> Result<(), LabError> {
 
 /// Delay first, then rate: a packet waits out its delay and then takes its place in the queue, as
 /// on a long cable into a slow port.
-fn set_shape(netlink: &mut Netlink, link: &Link, index: u32) -> Result<(), LabError> {
+///
+/// Where a program makes the delay, a packet waits in the queue first: the same, but for how long a burst
+/// is on its way.
+fn set_shape(
+    netlink: &mut Netlink,
+    link: &Link,
+    index: u32,
+    emulated: bool,
+) -> Result<(), LabError> {
     let mut parent = None;
-    if let Some(netem) = Netem::of(link) {
+    if let Some(netem) = Netem::of(link).filter(|_| !emulated) {
         netlink
             .add_qdisc(index, "netem", 1, parent, netem.encode())
             .map_err(|error| {
@@ -397,8 +485,7 @@ fn set_shape(netlink: &mut Netlink, link: &Link, index: u32) -> Result<(), LabEr
                     "netem (CONFIG_NET_SCH_NETEM)",
                     link,
                     "delay, jitter, loss or reordering",
-                    "remove them from the link, or take a kernel that has it; linerate's forwarder in \
-                     link mode will make such links without it",
+                    "remove them from the link, or take a kernel that has it",
                 )
             })?;
         parent = Some(1);

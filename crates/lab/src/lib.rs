@@ -14,22 +14,28 @@ mod offload;
 mod shape;
 
 mod check;
+mod emulate;
 mod error;
 mod exec;
 mod holder;
 mod info;
+mod inside;
 mod lab;
 mod namespace;
 mod netlink;
 mod privilege;
 mod registry;
+mod sizes;
 
 pub use check::CheckResult;
+pub use emulate::{LINK as LINK_STEP, PASSING};
 pub use error::LabError;
 pub use exec::exec;
 pub use holder::{HOLDER_COMMAND, hold, up};
 pub use info::{HostInfo, InterfaceInfo, LabInfo, LinkInfo};
+pub use inside::{Inside, inside};
 pub use lab::{Lab, LabHost};
 pub use privilege::{enter_user_namespace, privileged};
 pub use registry::{down, list};
+pub use sizes::{segment_sizes, set_segment_sizes};
 pub use topology::{Topology, TopologyError};

@@ -291,6 +291,24 @@ impl Netlink {
         Ok(())
     }
 
+    /// Sets the sizes of GSO, GRO, and the same for IPv4, each for itself.
+    pub fn set_segment_sizes(&mut self, index: u32, sizes: [u32; 4]) -> Result<(), LabError> {
+        let [gso, gro, gso_ipv4, gro_ipv4] = sizes;
+        for attribute in [
+            LinkAttribute::GsoMaxSize(gso),
+            LinkAttribute::GroMaxSize(gro),
+            LinkAttribute::GsoIpv4MaxSize(gso_ipv4),
+            LinkAttribute::GroIpv4MaxSize(gro_ipv4),
+        ] {
+            self.set(
+                index,
+                || format!("set the segment sizes of interface {index}"),
+                vec![attribute],
+            )?;
+        }
+        Ok(())
+    }
+
     /// Adds an IPv4 address.
     pub fn add_address(&mut self, index: u32, prefix: Ipv4Prefix) -> Result<(), LabError> {
         let broadcast = Ipv4Addr::from_bits(prefix.network() | !prefix.mask());

@@ -39,6 +39,9 @@ pub(crate) struct Registration {
     pub info: LabInfo,
     /// Descriptors of the holder that stand for the hosts' network namespaces, by host.
     pub namespaces: BTreeMap<String, i32>,
+    /// The same for the network namespace of the switches, where there are any.
+    #[serde(default)]
+    pub switches: Option<i32>,
 }
 
 /// A lab that is up.
@@ -153,8 +156,22 @@ fn look(uid: u32, name: &str) -> io::Result<Option<Found>> {
         return Ok(None);
     };
     let handle = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+    let descriptors = format!("/proc/{}/fd", pid.as_raw_nonzero());
+    let Some(mut registration) = registration_of(Path::new(&descriptors))? else {
+        return Ok(None);
+    };
+    registration.info.holder_pid = pid.as_raw_nonzero().get().unsigned_abs();
+    Ok(Some(Found {
+        registration,
+        pid,
+        handle,
+    }))
+}
+
+/// What a process offers whose descriptors are in this folder of `/proc`; `None` for no holder.
+pub(crate) fn registration_of(descriptors: &Path) -> io::Result<Option<Registration>> {
     let own = format!("/memfd:{MEMORY_FILE} ");
-    for entry in fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero()))? {
+    for entry in fs::read_dir(descriptors)? {
         let path = entry?.path();
         let Ok(target) = fs::read_link(&path) else {
             continue;
@@ -166,13 +183,7 @@ fn look(uid: u32, name: &str) -> io::Result<Option<Found>> {
         open(&path)?
             .take(REGISTRATION_BYTES)
             .read_to_end(&mut text)?;
-        let mut registration: Registration = serde_json::from_slice(&text)?;
-        registration.info.holder_pid = pid.as_raw_nonzero().get().unsigned_abs();
-        return Ok(Some(Found {
-            registration,
-            pid,
-            handle,
-        }));
+        return Ok(Some(serde_json::from_slice(&text)?));
     }
     Ok(None)
 }

@@ -226,11 +226,11 @@ fn delay_needs_netem_and_says_so() {
         let lab = match Lab::up(&topology) {
             Ok(lab) => lab,
             Err(error) => {
-                assert!(matches!(error, LabError::MissingFeature { .. }), "{error}");
+                assert!(matches!(error, LabError::NotEmulated { .. }), "{error}");
                 assert!(error.is_missing_privilege());
                 let text = error.to_string();
                 assert!(
-                    text.contains("netem") && text.contains("link mode"),
+                    text.contains("netem") && text.contains("linerate lab"),
                     "{text}"
                 );
                 println!("this kernel has no netem: refused as it should be");

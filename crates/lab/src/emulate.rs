@@ -1,0 +1,181 @@
+//! Links with delay, jitter, loss or reordering where the kernel has no netem: their frames pass
+//! through a process of this program.
+//!
+//! ```text
+//! host A                one namespace for all such links            host B
+//! eth0 ── veth ── w0a ── lab-holder link w0a w0b ── w0b ── veth ── eth0
+//! ```
+//!
+//! The process has a pipe as its standard input and ends with it, so that it does not outlive the lab,
+//! however that ends.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+
+use linerate_metric::units::{written_duration, written_share};
+
+use crate::error::LabError;
+use crate::holder::this_program;
+use crate::namespace::Namespace;
+use crate::netlink::Netlink;
+use crate::shape::Netem;
+use crate::topology::Link;
+
+/// The step by which the program emulates a link: two interfaces and the mode follow.
+pub const LINK: &str = "link";
+/// What the step prints once frames pass.
+pub const PASSING: &str = "passing";
+
+/// Offloads that make frames larger than the link's: a program in between would have to cut them.
+pub(crate) const LARGE_SENDS: [&str; 3] = ["tso", "gso", "tx-udp-segmentation"];
+
+/// Frames on their way that an emulated link has room for at least.
+const LEAST_FRAMES: u64 = 4096;
+/// And at most: 2 KB each.
+const MOST_FRAMES: u64 = 131_072;
+/// Frames on their way where the link's rate is not known, per second of delay: 1 Gb/s of full ones.
+const FRAMES_PER_SECOND: u64 = 81_274;
+
+/// Whether this kernel has netem, tried on a namespace of its own.
+pub(crate) fn has_netem() -> Result<bool, LabError> {
+    let space = Namespace::new(|| {})?;
+    space.run(|| {
+        let mut netlink = Netlink::open()?;
+        let index = netlink.link("lo")?.index;
+        let plain = Netem {
+            delay_ns: 0,
+            jitter_ns: 0,
+            loss: 0.0,
+            reorder: 0.0,
+            limit: 1000,
+        };
+        match netlink.add_qdisc(index, "netem", 1, None, plain.encode()) {
+            Ok(()) => Ok(true),
+            Err(LabError::Kernel { source, .. })
+                if source.kind() == std::io::ErrorKind::NotFound =>
+            {
+                Ok(false)
+            }
+            Err(other) => Err(other),
+        }
+    })?
+}
+
+/// What the forwarder is told of a link: `link:delay=10ms,loss=1%,limit=16384`.
+fn mode(link: &Link) -> Option<String> {
+    let netem = Netem::of(link)?;
+    let time = |ns: i64| written_duration(u64::try_from(ns).unwrap_or(0));
+    let mut words = vec![
+        format!("delay={}", time(netem.delay_ns)),
+        format!("jitter={}", time(netem.jitter_ns)),
+    ];
+    for (name, share) in [("loss", netem.loss), ("reorder", netem.reorder)] {
+        if share > 0.0 {
+            words.push(format!("{name}={}", written_share(share)));
+        }
+    }
+    words.push(format!("limit={}", frames(link)));
+    Some(format!("link:{}", words.join(",")))
+}
+
+/// Frames that are on their way at most: those that its rate puts into its delay, twice.
+fn frames(link: &Link) -> u64 {
+    let seconds = [link.delay, link.jitter].into_iter().flatten();
+    let seconds: f64 = seconds.map(|time| time.as_secs_f64()).sum();
+    let per_second = link.rate.map_or(FRAMES_PER_SECOND, |rate| {
+        rate.0 / 8 / u64::from(link.mtu().max(64))
+    });
+    ((seconds * per_second as f64 * 2.0) as u64).clamp(LEAST_FRAMES, MOST_FRAMES)
+}
+
+/// A link's process.
+#[derive(Debug)]
+pub(crate) struct Emulator {
+    child: Child,
+}
+
+impl Emulator {
+    /// Starts it between two interfaces of a namespace, and waits until frames pass.
+    pub(crate) fn start(
+        space: &Namespace,
+        link: &Link,
+        interfaces: [&str; 2],
+    ) -> Result<Self, LabError> {
+        let refused = |why: String| LabError::NotEmulated {
+            link: link.label(),
+            why,
+        };
+        let Some(mode) = mode(link) else {
+            return Err(refused("it asks for nothing that is emulated".to_owned()));
+        };
+        // Born into the namespace of the thread that starts it.
+        let spawned = space.run(|| {
+            this_program(LINK)
+                .args(interfaces)
+                .args([mode, link.mtu().to_string()])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()
+        })?;
+        let mut child =
+            spawned.map_err(|error| LabError::system("start a link's process", error))?;
+        let mut said = String::new();
+        if let Some(out) = child.stdout.take() {
+            // One line, or the end of its output.
+            let _ = BufReader::new(out).read_line(&mut said);
+        }
+        let emulator = Self { child };
+        match said.trim() {
+            PASSING => Ok(emulator),
+            // A program that is not the one that can (a test, an example) says something else.
+            "" => Err(refused("this program cannot do it".to_owned())),
+            why => Err(refused(why.to_owned())),
+        }
+    }
+
+    /// Whether it is there.
+    pub(crate) fn is_alive(&self) -> bool {
+        std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).is_ok_and(|stat| {
+            let state = stat.rsplit(')').next().unwrap_or("");
+            !matches!(state.trim_start().chars().next(), Some('Z' | 'X') | None)
+        })
+    }
+}
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        // It would end with its input anyway; this way nobody waits for it. Whoever reaps children of
+        // this process may have done so already.
+        drop(self.child.stdin.take());
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_link_as_the_forwarder_is_told() {
+        let link = Link {
+            delay: Some(Duration::from_millis(10)),
+            jitter: Some(Duration::from_micros(500)),
+            loss: Some(0.001),
+            reorder: Some(0.25),
+            ..Link::between("a", "b")
+        };
+        assert_eq!(
+            mode(&link).as_deref(),
+            Some("link:delay=10ms,jitter=500us,loss=0.1%,reorder=25%,limit=4096")
+        );
+        assert_eq!(mode(&Link::between("a", "b")), None);
+        let long = Link {
+            delay: Some(Duration::from_millis(300)),
+            ..Link::between("a", "b")
+        };
+        assert_eq!(frames(&long), 48_764);
+    }
+}
