@@ -1,0 +1,60 @@
+//! What a port can do, as data.
+
+/// How frames get from the port into the memory and back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copies {
+    /// Handles move; no byte does.
+    None,
+    /// Each frame is copied once on its way in and once on its way out.
+    EachWay,
+    /// The kernel copies, between its buffers and the memory that it shares with us.
+    InKernel,
+}
+
+/// What a port is and can do; read once before the loop, so that no loop asks which kind it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// The port as its URL names it, with the queue where there are several: `packet:eth0 queue 1`.
+    pub name: String,
+    /// The largest frame it sends and receives, in bytes from the Ethernet header on, without check
+    /// sequence (and with the vnet header where there is one).
+    pub frame_bytes: u16,
+    /// The interface's own address, where it has one.
+    pub address: Option<[u8; 6]>,
+    /// Descriptors of the receive ring; none where there is no ring.
+    pub receive_descriptors: Option<u32>,
+    /// Descriptors of the transmit ring.
+    pub transmit_descriptors: Option<u32>,
+    /// How bytes travel.
+    pub copies: Copies,
+    /// Bytes of the `virtio_net_hdr` in front of every frame, both ways; 0 where there is none. With it,
+    /// checksums and segmentation may be left to the other side.
+    pub vnet_header: u8,
+    /// Frames that arrive may come from a sender on this machine that left checksums to a device; the
+    /// port completes them, so that they can be forwarded.
+    pub completes_checksums: bool,
+    /// What it gives comes from a file: nothing of an earlier run waits in it.
+    pub replays: bool,
+    /// What was obtained where there was a choice, and what a reader of the figures should know: a way
+    /// of access, a fallback, a trap. For the record and the user.
+    pub notes: Vec<String>,
+}
+
+impl Capabilities {
+    /// A port with nothing special, for frames of this size.
+    #[must_use]
+    pub fn plain(name: impl Into<String>, frame_bytes: u16) -> Self {
+        Self {
+            name: name.into(),
+            frame_bytes,
+            address: None,
+            receive_descriptors: None,
+            transmit_descriptors: None,
+            copies: Copies::None,
+            vnet_header: 0,
+            completes_checksums: false,
+            replays: false,
+            notes: Vec::new(),
+        }
+    }
+}

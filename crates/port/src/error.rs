@@ -1,0 +1,274 @@
+//! Why a port could not be opened, or stopped working.
+
+use std::io;
+use std::path::PathBuf;
+
+use linerate_metric::event::Problem;
+
+/// What went wrong, with which port, and what to do next.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "each text names the situation and its fields")]
+pub enum PortError {
+    #[error("`{url}` has no kind: write KIND:NAME, where KIND is one of {known}")]
+    NoKind { url: String, known: String },
+    #[error("there is no port kind `{kind}`: use one of {known}")]
+    UnknownKind {
+        url: String,
+        kind: String,
+        known: String,
+    },
+    #[error(
+        "`{kind}:` is not in this build: build with `--features {feature}`, or use another port"
+    )]
+    NotBuilt { kind: String, feature: &'static str },
+    #[error("`{url}` names no {what}: write it like `{example}`")]
+    NoName {
+        url: String,
+        what: &'static str,
+        example: &'static str,
+    },
+    #[error("`{kind}:` takes no name, but `{url}` gives `{name}`: write it like `{example}`")]
+    NameNotTaken {
+        url: String,
+        kind: &'static str,
+        name: String,
+        example: &'static str,
+    },
+    #[error("`{kind}:` does not know the key `{key}` (in `{url}`): it knows {known}")]
+    UnknownKey {
+        url: String,
+        kind: &'static str,
+        key: String,
+        known: String,
+    },
+    #[error("`{key}` is given twice in `{url}`: give it once")]
+    KeyTwice { url: String, key: String },
+    #[error("`{key}={value}` in `{url}` is not {wanted}: give one like `{key}={example}`")]
+    BadValue {
+        url: String,
+        key: String,
+        value: String,
+        wanted: String,
+        example: String,
+    },
+    #[error("the memory for frames cannot be: {why}; change the number or size of frames")]
+    BadMemoryPlan { why: &'static str },
+    #[error("the kernel gives no {bytes} bytes of memory for frames: ask for fewer frames")]
+    NoMemory {
+        bytes: usize,
+        #[source]
+        source: io::Error,
+    },
+    #[error(
+        "`{port}` needs frames of {needed} bytes and the memory has {has}: give every port the same `mtu=`, or open this one with the others"
+    )]
+    MemoryTooSmall {
+        port: String,
+        needed: usize,
+        has: usize,
+    },
+    #[error(
+        "there is no interface `{interface}` here: `ip link` lists those of this network namespace"
+    )]
+    NoInterface { interface: String },
+    #[error(
+        "`{interface}` carries {what}, and a port on it may cut that off: use another interface, or say `--force`"
+    )]
+    InterfaceInUse {
+        interface: String,
+        what: &'static str,
+    },
+    #[error("`{interface}` is down: set it up with `ip link set {interface} up`")]
+    InterfaceDown { interface: String },
+    #[error("`{port}` needs {privilege}: run as root, or inside a lab (`linerate lab exec`)")]
+    NotPrivileged {
+        port: String,
+        privilege: &'static str,
+        #[source]
+        source: io::Error,
+    },
+    #[error(
+        "`{port}` has to lock {needed} bytes of memory and may lock {limit}: raise that (`ulimit -l unlimited`, `LimitMEMLOCK=` of a unit), ask for less with `rxd=` and `txd=`, or run as root"
+    )]
+    LockedMemory {
+        port: String,
+        needed: u64,
+        limit: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("this kernel has no {feature}, which `{port}` needs: {remedy}")]
+    MissingFeature {
+        port: String,
+        feature: &'static str,
+        remedy: &'static str,
+        #[source]
+        source: io::Error,
+    },
+    #[error("`{port}` is taken: {remedy}")]
+    Taken { port: String, remedy: String },
+    #[error(
+        "`{port}`: the other side does not fit: {why}; give both sides the same version and keys"
+    )]
+    PeerMismatch { port: String, why: String },
+    #[error("{}: {situation}; {next_step}", path.display())]
+    File {
+        path: PathBuf,
+        situation: String,
+        next_step: &'static str,
+        #[source]
+        source: Option<io::Error>,
+    },
+    #[error("`{port}` stopped: {why}; open it again once that is over")]
+    Stopped { port: String, why: String },
+    #[error(
+        "the kernel did not {action} for `{port}`: look at its cause, and at `linerate doctor`"
+    )]
+    Kernel {
+        port: String,
+        action: &'static str,
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl PortError {
+    /// Whether a privilege or a kernel feature is missing (exit code 4).
+    #[must_use]
+    pub const fn is_missing_privilege(&self) -> bool {
+        matches!(
+            self,
+            Self::NotPrivileged { .. }
+                | Self::LockedMemory { .. }
+                | Self::MissingFeature { .. }
+                | Self::NotBuilt { .. }
+        )
+    }
+
+    /// Whether the port was named wrongly (exit code 2).
+    #[must_use]
+    pub const fn is_usage(&self) -> bool {
+        matches!(
+            self,
+            Self::NoKind { .. }
+                | Self::UnknownKind { .. }
+                | Self::NoName { .. }
+                | Self::NameNotTaken { .. }
+                | Self::UnknownKey { .. }
+                | Self::KeyTwice { .. }
+                | Self::BadValue { .. }
+        )
+    }
+
+    /// Object, situation and next step, for people and for `--json`.
+    #[must_use]
+    pub fn problem(&self) -> Problem {
+        let text = self.to_string();
+        // Texts are "situation: next step" or "situation; next step": the last such mark parts them.
+        let (situation, next_step) =
+            match text.rfind("; ").into_iter().chain(text.rfind(": ")).max() {
+                Some(at) => (&text[..at], &text[at + 2..]),
+                None => (text.as_str(), ""),
+            };
+        // The object stands in front of it wherever it is shown: once is enough.
+        let object = self.object();
+        let names = [
+            format!("`{object}`: "),
+            format!("`{object}` "),
+            format!("{object}: "),
+        ];
+        let bare = names.iter().find_map(|name| situation.strip_prefix(name));
+        let mut situation = bare.unwrap_or(situation).to_owned();
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            situation.push_str(&format!(" ({error})"));
+            cause = error.source();
+        }
+        Problem {
+            object,
+            situation,
+            next_step: next_step.to_owned(),
+        }
+    }
+
+    fn object(&self) -> String {
+        match self {
+            Self::NoKind { url, .. }
+            | Self::UnknownKind { url, .. }
+            | Self::NoName { url, .. }
+            | Self::NameNotTaken { url, .. }
+            | Self::UnknownKey { url, .. }
+            | Self::KeyTwice { url, .. }
+            | Self::BadValue { url, .. } => url.clone(),
+            Self::NotBuilt { kind, .. } => format!("{kind}:"),
+            Self::BadMemoryPlan { .. } | Self::NoMemory { .. } => "frame memory".to_owned(),
+            Self::NoInterface { interface }
+            | Self::InterfaceInUse { interface, .. }
+            | Self::InterfaceDown { interface } => interface.clone(),
+            Self::File { path, .. } => path.display().to_string(),
+            Self::MemoryTooSmall { port, .. }
+            | Self::NotPrivileged { port, .. }
+            | Self::LockedMemory { port, .. }
+            | Self::MissingFeature { port, .. }
+            | Self::Taken { port, .. }
+            | Self::PeerMismatch { port, .. }
+            | Self::Stopped { port, .. }
+            | Self::Kernel { port, .. } => port.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_has_three_parts() {
+        let io = || io::Error::from_raw_os_error(libc::EPERM);
+        for (error, object, next_step) in [
+            (
+                PortError::InterfaceInUse {
+                    interface: "eth0".to_owned(),
+                    what: "the default route",
+                },
+                "eth0",
+                "use another interface, or say `--force`",
+            ),
+            (
+                PortError::File {
+                    path: "/x: y".into(),
+                    situation: "it cannot be read".to_owned(),
+                    next_step: "give another",
+                    source: Some(io()),
+                },
+                "/x: y",
+                "give another",
+            ),
+            (
+                PortError::NotPrivileged {
+                    port: "packet:eth0".to_owned(),
+                    privilege: "CAP_NET_RAW",
+                    source: io(),
+                },
+                "packet:eth0",
+                "run as root, or inside a lab (`linerate lab exec`)",
+            ),
+            (
+                PortError::Stopped {
+                    port: "tap:t0".to_owned(),
+                    why: "its interface went down or away".to_owned(),
+                },
+                "tap:t0",
+                "open it again once that is over",
+            ),
+        ] {
+            let problem = error.problem();
+            assert_eq!(problem.object, object);
+            assert_eq!(problem.next_step, next_step);
+            assert!(!problem.situation.is_empty());
+            assert!(!problem.situation.contains(object), "{}", problem.situation);
+            let caused = std::error::Error::source(&error).is_some();
+            assert_eq!(problem.situation.contains("not permitted"), caused);
+        }
+    }
+}

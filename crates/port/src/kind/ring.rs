@@ -1,0 +1,297 @@
+//! `ring:` keeps frames inside the process: what is sent comes back, or comes out at the other end.
+//!
+//! `ring:0` is a loop: its receive queue gives what its transmit queue was given, in order. Two threads
+//! that each receive from one ring and send to another pass frames round. `ring:0,end=a` and
+//! `ring:0,end=b` are the two ends of a cable. Frames travel as handles, so both ends share one memory.
+
+use std::sync::Arc;
+
+use crate::capabilities::Capabilities;
+use crate::counters::QueueCounters;
+use crate::error::PortError;
+use crate::kind::{Kind, Name, queue_name, unchecked, usual_memory};
+use crate::pool::Pool;
+use crate::port::{AnyPort, Pair, Receive, Transmit};
+use crate::sys::burst::Burst;
+use crate::sys::memory::Memory;
+use crate::sys::ring::{FrameReceiver, FrameSender, frame_ring};
+use crate::url::{Key, PortUrl, Value};
+
+/// This kind's line.
+pub const KIND: Kind = Kind {
+    scheme: "ring",
+    about: "a ring in memory: what is sent comes back, or comes out at the other end",
+    name: Name::Needed("ring"),
+    example: "ring:0",
+    keys: &[Key {
+        name: "end",
+        value: Value::OneOf(&["a", "b"]),
+        about: "one end of a cable with two, instead of a loop",
+    }],
+    // As DPDK's ring ports have by default, so that figures compare.
+    descriptors: 1024,
+    check: unchecked,
+    memory: usual_memory,
+    open,
+};
+
+/// The end of a ring that frames come out of.
+pub struct RingReceive {
+    ring: FrameReceiver,
+    /// Where frames go that are inside when the port ends; none while this end waits to be opened.
+    memory: Option<Memory>,
+    counters: Arc<QueueCounters>,
+}
+
+/// The end of a ring that frames go into.
+pub struct RingTransmit {
+    ring: FrameSender,
+    counters: Arc<QueueCounters>,
+}
+
+type Ends = (RingReceive, RingTransmit);
+
+fn queues(capacity: u32) -> (RingTransmit, RingReceive) {
+    let (sender, receiver) = frame_ring(capacity);
+    (
+        RingTransmit {
+            ring: sender,
+            counters: Arc::default(),
+        },
+        RingReceive {
+            ring: receiver,
+            memory: None,
+            counters: Arc::default(),
+        },
+    )
+}
+
+/// Both ends of a cable: what one sends, the other receives.
+fn cable(capacity: u32) -> (Ends, Ends) {
+    let (to_b, from_a) = queues(capacity);
+    let (to_a, from_b) = queues(capacity);
+    ((from_b, to_b), (from_a, to_a))
+}
+
+fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
+    let count = url.common().queues.unwrap_or(1);
+    // What is put in is what comes out: one number holds for both sides of a loop.
+    let capacity = url.common().rxd.or(url.common().txd).unwrap_or(url.rxd());
+    let mut ports = Vec::new();
+    for queue in 0..count {
+        let (mut receive, transmit) = match url.text("end") {
+            None => {
+                let (transmit, receive) = queues(capacity);
+                (receive, transmit)
+            }
+            Some(end) => {
+                let other = if end == "a" { "b" } else { "a" };
+                let place = |end| format!("ring:{}:{queue}:{end}", url.name());
+                memory
+                    .meet(&place(end), &place(other), || cable(capacity))
+                    .ok_or_else(|| PortError::Taken {
+                        port: format!("{},end={end}", url.short()),
+                        remedy: "open the other end, or give this cable another name".to_owned(),
+                    })?
+            }
+        };
+        receive.memory = Some(memory.clone());
+        let mut capabilities =
+            Capabilities::plain(queue_name(url, queue, count), url.frame_bytes());
+        capabilities.receive_descriptors = Some(capacity);
+        capabilities.transmit_descriptors = Some(capacity);
+        ports.push(
+            Pair {
+                receive,
+                transmit,
+                capabilities,
+            }
+            .any(),
+        );
+    }
+    Ok(ports)
+}
+
+impl Drop for RingReceive {
+    fn drop(&mut self) {
+        let Some(memory) = self.memory.take() else {
+            return;
+        };
+        let mut burst = Burst::new();
+        while self.ring.pop(&mut burst).0 > 0 {
+            memory.take_back(std::iter::from_fn(|| burst.pop()));
+        }
+    }
+}
+
+impl Receive for RingReceive {
+    #[inline(always)]
+    fn receive(&mut self, _: &mut Pool, burst: &mut Burst) -> usize {
+        let (count, bytes) = self.ring.pop(burst);
+        if count > 0 {
+            self.counters.moved(count, bytes);
+        }
+        count
+    }
+
+    fn counters(&self) -> &Arc<QueueCounters> {
+        &self.counters
+    }
+}
+
+impl Transmit for RingTransmit {
+    #[inline(always)]
+    fn transmit(&mut self, _: &mut Pool, burst: &mut Burst) -> usize {
+        let (count, bytes) = self.ring.push(burst);
+        if count > 0 {
+            self.counters.moved(count, bytes);
+        }
+        count
+    }
+
+    fn counters(&self) -> &Arc<QueueCounters> {
+        &self.counters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counters::Cause;
+    use crate::kind;
+    use crate::sys::memory::MemoryPlan;
+
+    fn memory() -> Memory {
+        Memory::new(MemoryPlan::default()).unwrap()
+    }
+
+    fn port(text: &str, memory: &Memory) -> AnyPort {
+        let url: PortUrl = text.parse().unwrap();
+        kind::open(&url, memory).unwrap().remove(0)
+    }
+
+    fn send(port: &mut AnyPort, pool: &mut Pool, payload: &[u8]) {
+        let mut burst = Burst::new();
+        let mut frame = pool.allocate().unwrap();
+        frame.set_len(payload.len() as u16);
+        pool.memory().bytes_mut(&mut frame).copy_from_slice(payload);
+        burst.push(frame).unwrap();
+        assert_eq!(port.transmit.transmit(pool, &mut burst), 1);
+    }
+
+    fn receive(port: &mut AnyPort, pool: &mut Pool) -> Vec<Vec<u8>> {
+        let mut burst = Burst::new();
+        port.receive.receive(pool, &mut burst);
+        let frames = burst.frames().iter();
+        let bytes = frames.map(|frame| pool.memory().bytes(frame).to_vec());
+        let bytes = bytes.collect();
+        pool.free_all(&mut burst);
+        bytes
+    }
+
+    #[test]
+    fn a_loop_gives_back_what_it_took() {
+        let memory = memory();
+        let (mut pool, mut port) = (memory.pool(), port("ring:0", &memory));
+        send(&mut port, &mut pool, b"one");
+        send(&mut port, &mut pool, b"two");
+        assert_eq!(receive(&mut port, &mut pool), [b"one", b"two"]);
+        assert_eq!(
+            port.transmit.counters().read(),
+            port.receive.counters().read()
+        );
+        assert_eq!(port.receive.counters().read().bytes, 6);
+    }
+
+    #[test]
+    fn a_cable_has_two_ends() {
+        let memory = memory();
+        let mut pool = memory.pool();
+        let mut a = port("ring:x,end=a", &memory);
+        let mut b = port("ring:x,end=b", &memory);
+        send(&mut a, &mut pool, b"to b");
+        send(&mut b, &mut pool, b"to a");
+        assert_eq!(receive(&mut a, &mut pool), [b"to a"]);
+        assert_eq!(receive(&mut b, &mut pool), [b"to b"]);
+        // Both ends taken: the name is free for another cable.
+        let mut again = port("ring:x,end=a", &memory);
+        let url: PortUrl = "ring:x,end=a".parse().unwrap();
+        assert!(matches!(
+            kind::open(&url, &memory).map(|_| ()),
+            Err(PortError::Taken { .. })
+        ));
+        assert!(receive(&mut again, &mut pool).is_empty());
+    }
+
+    /// Frames are filled and sent by one thread, checked and freed by another, and find their way back.
+    #[test]
+    fn frames_drift_between_threads_and_come_home() {
+        const FRAMES: u64 = 100_000;
+        let memory = Memory::new(MemoryPlan {
+            frames: 700,
+            ..MemoryPlan::default()
+        })
+        .unwrap();
+        let mut port = port("ring:0,rxd=50", &memory);
+        std::thread::scope(|scope| {
+            let (mut transmit, ours) = (port.transmit, memory.clone());
+            scope.spawn(move || {
+                let (mut pool, mut burst, mut next) = (ours.pool(), Burst::new(), 0);
+                while next < FRAMES || !burst.is_empty() {
+                    let wanted = usize::try_from(FRAMES - next).unwrap().min(7);
+                    let held = burst.len();
+                    let fresh = pool.allocate_burst(&mut burst, wanted);
+                    for frame in &mut burst.frames_mut()[held..] {
+                        frame.set_len(64);
+                        let bytes = ours.bytes_mut(frame);
+                        bytes.as_chunks_mut::<8>().0.fill(next.to_ne_bytes());
+                        next += 1;
+                    }
+                    if transmit.transmit(&mut pool, &mut burst) == 0 || fresh == 0 {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+            let (mut pool, mut burst, mut expected) = (memory.pool(), Burst::new(), 0u64);
+            while expected < FRAMES {
+                if port.receive.receive(&mut pool, &mut burst) == 0 {
+                    std::thread::yield_now();
+                }
+                for frame in burst.frames() {
+                    let (words, _) = memory.bytes(frame).as_chunks::<8>();
+                    assert_eq!(words, [expected.to_ne_bytes(); 8]);
+                    expected += 1;
+                }
+                pool.free_all(&mut burst);
+            }
+        });
+        let mut pool = memory.pool();
+        assert_eq!(std::iter::from_fn(|| pool.allocate()).count(), 700);
+    }
+
+    #[test]
+    fn a_port_that_ends_leaves_its_frames() {
+        let memory = memory();
+        let mut pool = memory.pool();
+        let mut port = port("ring:0", &memory);
+        for _ in 0..1000 {
+            send(&mut port, &mut pool, b"stays inside");
+        }
+        drop(port);
+        let all = std::iter::from_fn(|| pool.allocate()).count();
+        assert_eq!(all, memory.frames() as usize);
+    }
+
+    #[test]
+    fn a_full_ring_leaves_the_rest_to_the_caller() {
+        let memory = memory();
+        let (mut pool, mut port) = (memory.pool(), port("ring:0,rxd=18", &memory));
+        let mut burst = Burst::new();
+        pool.allocate_burst(&mut burst, 32);
+        assert_eq!(port.transmit.transmit(&mut pool, &mut burst), 18);
+        assert_eq!(burst.len(), 14);
+        assert_eq!(port.transmit.refuse(&mut pool, &mut burst), 14);
+        let sent = port.transmit.counters().read();
+        assert_eq!((sent.frames, sent.dropped(Cause::RingFull)), (18, 14));
+    }
+}

@@ -1,0 +1,285 @@
+//! The bond between two processes: who is there, and which memory they share.
+
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::Role;
+use super::rendezvous::{Heard, Place, Talk, Word, folder};
+use crate::error::PortError;
+use crate::sys::shm::{Region, Shape};
+
+/// Empty polls between two looks at the clock: a look then costs a tenth of a nanosecond a poll.
+const POLLS: u32 = 256;
+/// How often an idle queue looks for the other process.
+const PERIOD: Duration = Duration::from_millis(5);
+
+/// Counts the polls that found nothing, to look around once in a while.
+pub(super) struct Idle {
+    polls: u32,
+    last: Option<Instant>,
+}
+
+impl Idle {
+    pub(super) fn new() -> Self {
+        Self {
+            polls: 0,
+            last: None,
+        }
+    }
+
+    #[inline]
+    pub(super) fn reset(&mut self) {
+        self.polls = 0;
+    }
+
+    /// Whether it is time to look around. True at the first call.
+    #[inline]
+    pub(super) fn is_over(&mut self) -> bool {
+        self.polls += 1;
+        if self.polls < POLLS && self.last.is_some() {
+            return false;
+        }
+        self.polls = 0;
+        let now = Instant::now();
+        let over = self.last.is_none_or(|last| now - last >= PERIOD);
+        if over {
+            self.last = Some(now);
+        }
+        over
+    }
+}
+
+/// One side's bond. Both its queues share it.
+pub(super) struct Link {
+    port: String,
+    role: Role,
+    socket: PathBuf,
+    shape: Shape,
+    /// Set when the two have met for the first time, and kept through all later partners.
+    region: OnceLock<Arc<Region>>,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// A server's place.
+    place: Option<Place>,
+    /// The other process, as long as it is there.
+    partner: Option<Talk>,
+    /// A conversation that has begun: a client that has not said hello, or a server that has not
+    /// answered.
+    begun: Option<Talk>,
+    /// Why the last conversation came to nothing.
+    trouble: Option<Trouble>,
+}
+
+#[derive(Clone, Copy)]
+enum Trouble {
+    Unknown,
+    Taken,
+    Unfit,
+    Spoilt,
+    System(&'static str),
+}
+
+impl Link {
+    pub(super) fn open(
+        name: &str,
+        port: String,
+        role: Role,
+        shape: Shape,
+    ) -> Result<Self, PortError> {
+        let socket = folder()?.join(format!("shm-{name}.sock"));
+        let place = match role {
+            Role::Client => None,
+            Role::Server => {
+                let taken = Place::take(&socket).map_err(|source| PortError::File {
+                    path: socket.clone(),
+                    situation: "the socket cannot be made".to_owned(),
+                    next_step: "set XDG_RUNTIME_DIR to a folder of your own",
+                    source: Some(source),
+                })?;
+                Some(
+                    taken.ok_or_else(|| PortError::Taken {
+                        port: port.clone(),
+                        remedy: "another process serves it: choose another name, or end that one"
+                            .to_owned(),
+                    })?,
+                )
+            }
+        };
+        let link = Self {
+            port,
+            role,
+            socket,
+            shape,
+            region: OnceLock::new(),
+            state: Mutex::new(State {
+                place,
+                partner: None,
+                begun: None,
+                trouble: None,
+            }),
+        };
+        link.tend();
+        Ok(link)
+    }
+
+    pub(super) fn role(&self) -> Role {
+        self.role
+    }
+
+    /// The memory, once the two have met.
+    pub(super) fn region(&self) -> Option<Arc<Region>> {
+        self.region.get().cloned()
+    }
+
+    /// Notes that the memory's positions cannot be those of a ring.
+    pub(super) fn spoilt(&self) {
+        self.locked().trouble = Some(Trouble::Spoilt);
+    }
+
+    /// Why there is no other side, where that is more than that it is not there.
+    pub(super) fn trouble(&self) -> Result<(), PortError> {
+        let port = || self.port.clone();
+        let mismatch = |why: &str| PortError::PeerMismatch {
+            port: port(),
+            why: why.to_owned(),
+        };
+        match self.locked().trouble.take() {
+            None => Ok(()),
+            Some(Trouble::Taken) => Err(PortError::Taken {
+                port: port(),
+                remedy: "its server has a client already: choose another name, or end that client"
+                    .to_owned(),
+            }),
+            Some(Trouble::Unknown) => Err(mismatch("it is of another version")),
+            Some(Trouble::Unfit) => Err(mismatch("both hold memory from earlier partners")),
+            Some(Trouble::Spoilt) => Err(mismatch("the memory is spoilt")),
+            Some(Trouble::System(action)) => Err(PortError::Kernel {
+                port: port(),
+                action,
+                source: std::io::Error::last_os_error(),
+            }),
+        }
+    }
+
+    /// Looks whether the other process has come or gone. Does nothing while the other queue does it.
+    pub(super) fn tend(&self) {
+        let Ok(mut state) = self.state.try_lock() else {
+            return;
+        };
+        if let Some(partner) = &state.partner
+            && !matches!(partner.hear(), Heard::Nothing)
+        {
+            state.partner = None;
+        }
+        match self.role {
+            Role::Server => self.serve(&mut state),
+            Role::Client => self.seek(&mut state),
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serve(&self, state: &mut State) {
+        if state.begun.is_none() {
+            state.begun = state.place.as_ref().and_then(Place::accept);
+        }
+        let Some(guest) = &state.begun else { return };
+        let heard = guest.hear();
+        match heard {
+            Heard::Nothing => return,
+            Heard::End => {}
+            Heard::Word(Word::Hello, _) if state.partner.is_some() => {
+                let _ = guest.say(Word::Taken, None);
+            }
+            Heard::Word(Word::Hello, file) => {
+                if let Err(trouble) = self.join(guest, file) {
+                    let _ = guest.say(Word::Unfit, None);
+                    state.trouble = Some(trouble);
+                } else {
+                    state.partner = state.begun.take();
+                }
+            }
+            Heard::Word(..) | Heard::Unknown => {
+                let _ = guest.say(Word::Unfit, None);
+                state.trouble = Some(Trouble::Unknown);
+            }
+        }
+        state.begun = None;
+    }
+
+    /// Agrees with a client on the memory: the survivor's, or a new one.
+    fn join(&self, guest: &Talk, file: Option<std::os::fd::OwnedFd>) -> Result<(), Trouble> {
+        let said = match (self.region.get(), file) {
+            (Some(region), None) => guest.say(Word::Joined, Some(region.as_fd())),
+            (Some(_), Some(_)) => return Err(Trouble::Unfit),
+            (None, Some(file)) => {
+                let region = adopted(file)?;
+                let said = guest.say(Word::Joined, None);
+                if said.is_ok() {
+                    let _ = self.region.set(region);
+                }
+                said
+            }
+            (None, None) => {
+                let region = Region::create(self.shape)
+                    .map_err(|_| Trouble::System("give memory to share"))?;
+                let said = guest.say(Word::Joined, Some(region.as_fd()));
+                if said.is_ok() {
+                    let _ = self.region.set(Arc::new(region));
+                }
+                said
+            }
+        };
+        said.map_err(|_| Trouble::System("hand memory over"))
+    }
+
+    fn seek(&self, state: &mut State) {
+        if state.partner.is_some() {
+            return;
+        }
+        let Some(host) = &state.begun else {
+            // No server yet, or no more, is nothing to tell: it may come.
+            let Ok(talk) = Talk::to(&self.socket) else {
+                return;
+            };
+            let own = self.region.get().map(|region| region.as_fd());
+            if talk.say(Word::Hello, own).is_ok() {
+                state.begun = Some(talk);
+            }
+            return;
+        };
+        match host.hear() {
+            Heard::Nothing => return,
+            Heard::End => {}
+            Heard::Word(Word::Joined, file) => match (self.region.get(), file) {
+                (None, Some(file)) => match adopted(file) {
+                    Ok(region) => {
+                        let _ = self.region.set(region);
+                        state.partner = state.begun.take();
+                    }
+                    Err(trouble) => state.trouble = Some(trouble),
+                },
+                (Some(_), None) => state.partner = state.begun.take(),
+                _ => state.trouble = Some(Trouble::Unfit),
+            },
+            Heard::Word(Word::Taken, _) => state.trouble = Some(Trouble::Taken),
+            Heard::Word(Word::Unfit, _) => state.trouble = Some(Trouble::Unfit),
+            Heard::Word(..) | Heard::Unknown => state.trouble = Some(Trouble::Unknown),
+        }
+        state.begun = None;
+    }
+}
+
+fn adopted(file: std::os::fd::OwnedFd) -> Result<Arc<Region>, Trouble> {
+    match Region::adopt(file) {
+        Ok(Some(region)) => Ok(Arc::new(region)),
+        Ok(None) => Err(Trouble::Unknown),
+        Err(_) => Err(Trouble::System("map the memory that the other side gave")),
+    }
+}

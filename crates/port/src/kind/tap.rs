@@ -1,0 +1,330 @@
+//! `tap:` makes an interface of the kernel whose wire is this port.
+//!
+//! What the kernel sends on it is received here, and what is sent here arrives there: the kernel's own
+//! stack is the host at the other end. It is made in the network namespace of the thread that opens it
+//! and is gone with the process. With `vnet`, every frame has a [`VnetHeader`](crate::vnet::VnetHeader)
+//! in front, and TCP segments travel up to 64 KiB long, both ways.
+//!
+//! One call moves one frame; there is no call for more.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use crate::capabilities::{Capabilities, Copies};
+use crate::counters::{Cause, QueueCounters};
+use crate::error::PortError;
+use crate::interface::refused;
+use crate::kind::{Kind, Name, queue_name};
+use crate::pool::Pool;
+use crate::port::{AnyPort, Pair, Receive, Transmit};
+use crate::sys::burst::Burst;
+use crate::sys::frame::Frame;
+use crate::sys::interface;
+use crate::sys::memory::{Memory, MemoryPlan};
+use crate::sys::tap::{self, TapOptions};
+use crate::url::{Key, PortUrl, Value};
+use crate::vnet::VNET_HEADER_BYTES;
+
+/// This kind's line.
+pub const KIND: Kind = Kind {
+    scheme: "tap",
+    about: "an interface of the kernel that is made for this port",
+    name: Name::Needed("interface"),
+    example: "tap:tap0,address=10.0.0.1/24",
+    keys: &[
+        Key {
+            name: "address",
+            value: Value::Text("10.0.0.1/24"),
+            about: "IPv4 address of the kernel's end",
+        },
+        Key {
+            name: "vnet",
+            value: Value::Flag,
+            about: "a vnet header in front of each frame: checksums and segmentation may be left open",
+        },
+    ],
+    // The kernel's queue of a tap has as many places (TUN_READQ_SIZE of drivers/net/tun.c).
+    descriptors: 500,
+    check: |url| match url.text("address") {
+        Some(text) if address(text).is_none() => {
+            let wanted = "an IPv4 address with its prefix";
+            Err(url.bad_value("address", text, wanted, "10.0.0.1/24"))
+        }
+        _ => Ok(()),
+    },
+    memory: plan,
+    open,
+};
+
+/// Frames of 64 KiB are few at a time: so many a queue.
+const LONG_FRAMES: u32 = 256;
+/// An Ethernet header.
+const HEADER_BYTES: usize = 14;
+
+fn address(text: &str) -> Option<(Ipv4Addr, u8)> {
+    let (address, prefix) = text.split_once('/')?;
+    let prefix = prefix.parse().ok().filter(|prefix| *prefix <= 32)?;
+    Some((address.parse().ok()?, prefix))
+}
+
+fn plan(url: &PortUrl, plan: MemoryPlan) -> MemoryPlan {
+    if !url.flag("vnet") {
+        return plan;
+    }
+    MemoryPlan {
+        frames: LONG_FRAMES * url.common().queues.unwrap_or(1),
+        frame_bytes: u16::MAX,
+        ..plan
+    }
+}
+
+/// Receives what the kernel sends on the interface.
+pub struct TapReceive {
+    file: File,
+    /// An empty frame for the next read: most polls find nothing, and need no frame from the pool.
+    waiting: Option<Frame>,
+    memory: Memory,
+    shape: Shape,
+    counters: Arc<QueueCounters>,
+    stopped: Option<io::Error>,
+    port: String,
+}
+
+/// Sends to the kernel as if it came in on the interface.
+pub struct TapTransmit {
+    file: File,
+    shape: Shape,
+    counters: Arc<QueueCounters>,
+    stopped: Option<io::Error>,
+    port: String,
+}
+
+/// Which lengths are right.
+#[derive(Clone, Copy)]
+struct Shape {
+    header: usize,
+    largest: usize,
+}
+
+impl Shape {
+    fn flaw(self, length: usize) -> Option<Cause> {
+        if length > self.largest {
+            Some(Cause::TooLong)
+        } else if length < self.header + HEADER_BYTES {
+            Some(Cause::Bad)
+        } else {
+            None
+        }
+    }
+}
+
+fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
+    let queues = url.common().queues.unwrap_or(1);
+    let options = TapOptions {
+        vnet: url.flag("vnet"),
+        multi_queue: queues > 1,
+    };
+    let failed = |source: io::Error| match source.raw_os_error() {
+        Some(libc::EBUSY) => PortError::Taken {
+            port: url.short(),
+            remedy: "another process has it: choose another name, or end that one".to_owned(),
+        },
+        Some(libc::EINVAL) => PortError::Taken {
+            port: url.short(),
+            remedy: "an interface of that name is something else: choose another name".to_owned(),
+        },
+        Some(libc::ENOENT | libc::ENXIO) => PortError::MissingFeature {
+            port: url.short(),
+            feature: "/dev/net/tun",
+            remedy: "load it with `modprobe tun`, or give the container that device",
+            source,
+        },
+        Some(libc::ENODEV) => url.bad_value(
+            "name",
+            url.name(),
+            "an interface name of at most 15 bytes",
+            "tap0",
+        ),
+        _ => refused(url, "CAP_NET_ADMIN", "make a tap", source),
+    };
+    let mut taps = Vec::new();
+    for _ in 0..queues {
+        taps.push(tap::open(url.name(), options).map_err(failed)?);
+    }
+    let facts = interface::facts(url.name()).map_err(failed)?;
+    if !facts.up || facts.mtu != u32::from(url.mtu()) {
+        interface::set_up(url.name(), url.mtu())
+            .map_err(|source| refused(url, "CAP_NET_ADMIN", "set the tap up", source))?;
+    }
+    if let Some((address, prefix)) = url.text("address").and_then(address) {
+        tap::set_address(url.name(), address, prefix)
+            .map_err(|source| refused(url, "CAP_NET_ADMIN", "give the tap an address", source))?;
+    }
+
+    let shape = if options.vnet {
+        Shape {
+            header: VNET_HEADER_BYTES,
+            largest: u16::MAX.into(),
+        }
+    } else {
+        Shape {
+            header: 0,
+            largest: url.frame_bytes().into(),
+        }
+    };
+    let mut ports = Vec::new();
+    for (queue, tap) in (0..).zip(taps) {
+        let name = queue_name(url, queue, queues);
+        let mut capabilities = Capabilities {
+            copies: Copies::EachWay,
+            vnet_header: shape.header as u8,
+            ..Capabilities::plain(name.clone(), shape.largest as u16)
+        };
+        if options.vnet && !tap.udp_segmentation {
+            let note =
+                "this kernel cuts UDP datagrams itself before it hands them over (Linux 6.2)";
+            capabilities.notes.push(note.to_owned());
+        }
+        let second = tap.file.try_clone().map_err(failed)?;
+        ports.push(
+            Pair {
+                receive: TapReceive {
+                    file: tap.file,
+                    waiting: None,
+                    memory: memory.clone(),
+                    shape,
+                    counters: Arc::default(),
+                    stopped: None,
+                    port: name.clone(),
+                },
+                transmit: TapTransmit {
+                    file: second,
+                    shape,
+                    counters: Arc::default(),
+                    stopped: None,
+                    port: name,
+                },
+                capabilities,
+            }
+            .any(),
+        );
+    }
+    Ok(ports)
+}
+
+fn stopped(port: &str, error: Option<io::Error>) -> Result<(), PortError> {
+    let Some(error) = error else { return Ok(()) };
+    let why = match error.raw_os_error() {
+        // EIO: the interface is down. EBADFD: it was deleted.
+        Some(libc::EIO | libc::EBADFD | libc::ENODEV) => {
+            "its interface went down or away".to_owned()
+        }
+        _ => format!("the kernel refused frames ({error})"),
+    };
+    Err(PortError::Stopped {
+        port: port.to_owned(),
+        why,
+    })
+}
+
+impl Drop for TapReceive {
+    fn drop(&mut self) {
+        self.memory.take_back(self.waiting.take());
+    }
+}
+
+impl Receive for TapReceive {
+    fn receive(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
+        let (mut kept, mut bytes) = (0, 0);
+        while !burst.is_full() {
+            let Some(mut frame) = self.waiting.take().or_else(|| pool.allocate()) else {
+                break;
+            };
+            frame.set_len(pool.memory().frame_bytes());
+            let read = self.file.read(pool.memory().bytes_mut(&mut frame));
+            let length = match read {
+                Ok(length) => length,
+                Err(error) => {
+                    self.waiting = Some(frame);
+                    let later = [io::ErrorKind::WouldBlock, io::ErrorKind::Interrupted];
+                    if !later.contains(&error.kind()) {
+                        self.stopped = Some(error);
+                    }
+                    break;
+                }
+            };
+            if let Some(cause) = self.shape.flaw(length) {
+                self.counters.dropped(cause, 1);
+                self.waiting = Some(frame);
+                continue;
+            }
+            frame.set_len(length as u16);
+            bytes += (length - self.shape.header) as u64;
+            kept += usize::from(burst.push(frame).is_ok());
+        }
+        if kept > 0 {
+            self.counters.moved(kept, bytes);
+        }
+        kept
+    }
+
+    fn counters(&self) -> &Arc<QueueCounters> {
+        &self.counters
+    }
+
+    fn refresh(&mut self) -> Result<(), PortError> {
+        stopped(&self.port, self.stopped.take())
+    }
+
+    fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.file.as_fd())
+    }
+}
+
+impl Transmit for TapTransmit {
+    fn transmit(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
+        let (mut sent, mut bytes) = (0, 0);
+        let taken = burst.take_front(|frame| {
+            let flaw = self.shape.flaw(frame.len().into());
+            let cause = match flaw {
+                Some(cause) => Some(cause),
+                None => match self.file.write(pool.memory().bytes(&frame)) {
+                    Ok(_) => None,
+                    Err(error) => match error.raw_os_error() {
+                        Some(libc::EAGAIN | libc::EINTR) => return Err(frame),
+                        Some(libc::ENOMEM | libc::ENOBUFS) => Some(Cause::NoBuffer),
+                        Some(libc::EINVAL | libc::EMSGSIZE) => Some(Cause::Bad),
+                        _ => {
+                            self.stopped = Some(error);
+                            return Err(frame);
+                        }
+                    },
+                },
+            };
+            match cause {
+                Some(cause) => self.counters.dropped(cause, 1),
+                None => {
+                    sent += 1;
+                    bytes += u64::from(frame.len()) - self.shape.header as u64;
+                }
+            }
+            pool.free(frame);
+            Ok(())
+        });
+        if sent > 0 {
+            self.counters.moved(sent, bytes);
+        }
+        taken
+    }
+
+    fn counters(&self) -> &Arc<QueueCounters> {
+        &self.counters
+    }
+
+    fn refresh(&mut self) -> Result<(), PortError> {
+        stopped(&self.port, self.stopped.take())
+    }
+}

@@ -1,0 +1,307 @@
+//! The program on an interface that feeds the sockets of its queues.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use crate::error::PortError;
+use crate::interface;
+use crate::sys::bpf::{self, Hook, Program, Refused, SocketMap};
+use crate::sys::bpf_program::redirect_by_queue;
+use crate::sys::interface::Facts;
+use crate::sys::netlink_xdp::{self, Link};
+use crate::sys::packet::PacketSocket;
+use crate::url::PortUrl;
+
+/// What `mode=` asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Native where the driver and the MTU allow it, else generic.
+    Auto,
+    /// In the driver or not at all.
+    Native,
+    /// In the kernel's common receive path.
+    Generic,
+}
+
+/// A program on an interface, with the map that tells it which socket each queue feeds. Both are gone
+/// when this is dropped, and when the process ends in whatever way: the kernel ties them to descriptors.
+#[derive(Debug)]
+pub(crate) struct Attachment {
+    /// Takes the program off when it is dropped.
+    _link: bpf::Link,
+    /// Has the device receive frames for any address, as long as it is open; receives nothing itself.
+    _promiscuous: PacketSocket,
+    sockets: SocketMap,
+    hook: Hook,
+    /// What was obtained, for people.
+    note: String,
+}
+
+impl Attachment {
+    /// Loads the program and attaches it.
+    pub(super) fn new(
+        url: &PortUrl,
+        facts: &Facts,
+        link: &Link,
+        mode: Mode,
+    ) -> Result<Self, PortError> {
+        let port = &url.short();
+        let promiscuous = PacketSocket::open()
+            .and_then(|socket| socket.promiscuous(facts).map(|()| socket))
+            .map_err(|source| {
+                let action = "receive frames for any address";
+                interface::refused(url, "CAP_NET_RAW", action, source)
+            })?;
+        let sockets =
+            SocketMap::new(link.rx_queues).map_err(|source| unprivileged(port, source))?;
+        let code = redirect_by_queue(sockets.as_fd().as_raw_fd());
+        let program = Program::load(&code).map_err(|Refused { error, log }| {
+            let source = if log.is_empty() {
+                error
+            } else {
+                io::Error::other(format!("{error}: {log}"))
+            };
+            unprivileged(port, source)
+        })?;
+        let attach = |hook| bpf::Link::attach(&program, link.index, hook);
+        let (attached, hook, note) = match mode {
+            Mode::Native => (attach(Hook::Native), Hook::Native, "XDP native".to_owned()),
+            Mode::Generic => (
+                attach(Hook::Generic),
+                Hook::Generic,
+                "XDP generic, as asked for".to_owned(),
+            ),
+            Mode::Auto => match attach(Hook::Native) {
+                Err(error) if may_fall_back(&error) => (
+                    attach(Hook::Generic),
+                    Hook::Generic,
+                    format!("XDP generic, because {}", why_not_native(link, &error)),
+                ),
+                native => (native, Hook::Native, "XDP native".to_owned()),
+            },
+        };
+        let link = attached.map_err(|error| refused(port, link, hook, error))?;
+        Ok(Self {
+            _link: link,
+            _promiscuous: promiscuous,
+            sockets,
+            hook,
+            note,
+        })
+    }
+
+    /// Gives the frames of a queue to a socket that is bound to it.
+    pub(super) fn feed(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+        self.sockets.insert(queue, socket)
+    }
+
+    /// Where the program meets frames.
+    pub(super) fn hook(&self) -> Hook {
+        self.hook
+    }
+
+    /// What was obtained, in words.
+    pub(super) fn note(&self) -> &str {
+        &self.note
+    }
+}
+
+/// Whether the generic hook may do where the native one did not: not where somebody else's program is
+/// in the way, nor where the right to attach any is missing.
+fn may_fall_back(error: &io::Error) -> bool {
+    !matches!(
+        error.raw_os_error(),
+        Some(libc::EBUSY | libc::EEXIST | libc::EPERM | libc::EACCES | libc::ENODEV)
+    )
+}
+
+/// Why a driver did not take the program, as far as its answer tells.
+fn why_not_native(link: &Link, error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::EOPNOTSUPP) => "its driver has no native XDP".to_owned(),
+        Some(libc::ERANGE) => format!(
+            "its MTU of {} is too large for native XDP (a frame has to fit in a page)",
+            link.mtu
+        ),
+        Some(libc::ENOSPC) if link.kind.as_deref() == Some("veth") => {
+            "its far end has more transmit queues than it has receive queues".to_owned()
+        }
+        Some(libc::ENOSPC | libc::ENOMEM) => {
+            "its device has too few queues to spare some for XDP".to_owned()
+        }
+        _ => format!("its driver refused native XDP ({error})"),
+    }
+}
+
+fn unprivileged(port: &str, source: io::Error) -> PortError {
+    match source.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => PortError::NotPrivileged {
+            port: port.to_owned(),
+            privilege: "CAP_BPF and CAP_NET_ADMIN for an XDP program, which a user namespace cannot give",
+            source,
+        },
+        Some(libc::ENOSYS) => PortError::MissingFeature {
+            port: port.to_owned(),
+            feature: "bpf(2)",
+            remedy: "use one with CONFIG_BPF_SYSCALL, or the port `packet:`",
+            source,
+        },
+        Some(libc::EINVAL) => PortError::MissingFeature {
+            port: port.to_owned(),
+            feature: "maps of AF_XDP sockets",
+            remedy: "use one with CONFIG_XDP_SOCKETS, or the port `packet:`",
+            source,
+        },
+        _ => PortError::Kernel {
+            port: port.to_owned(),
+            action: "take the XDP program",
+            source,
+        },
+    }
+}
+
+fn refused(port: &str, link: &Link, hook: Hook, source: io::Error) -> PortError {
+    let port = port.to_owned();
+    match source.raw_os_error() {
+        Some(libc::EBUSY | libc::EEXIST) => PortError::Taken {
+            port,
+            remedy: in_the_way(link),
+        },
+        Some(libc::EPERM | libc::EACCES) => unprivileged(&port, source),
+        Some(libc::ENODEV) => PortError::NoInterface {
+            interface: link.name.clone(),
+        },
+        // Both hooks answer so where links for XDP are unknown.
+        Some(libc::EINVAL) if hook == Hook::Generic => PortError::MissingFeature {
+            port,
+            feature: "links that hold an XDP program (Linux 5.9)",
+            remedy: "use a newer one, or the port `packet:`",
+            source,
+        },
+        _ if hook == Hook::Native => PortError::MissingFeature {
+            feature: "native XDP for it",
+            remedy: match source.raw_os_error() {
+                Some(libc::ERANGE) => {
+                    "set a smaller MTU (`ip link set IF mtu 1500`, on a veth at both ends), or say `mode=auto`"
+                }
+                Some(libc::ENOSPC) => {
+                    "give the far end as many transmit queues as this one has to receive, or say `mode=auto`"
+                }
+                _ => "say `mode=auto` or `mode=generic`",
+            },
+            port,
+            source,
+        },
+        _ => PortError::Kernel {
+            port,
+            action: "attach the XDP program",
+            source,
+        },
+    }
+}
+
+/// What to do about the program that an interface has already.
+fn in_the_way(link: &Link) -> String {
+    let Some(program) = netlink_xdp::link(&link.name)
+        .ok()
+        .and_then(|link| link.program)
+    else {
+        return "another XDP program came and went; try again".to_owned();
+    };
+    let place = program.place.name();
+    let id = program.id;
+    match holder(id) {
+        Some((pid, name)) if pid == std::process::id() => format!(
+            "this process has it open (`{name}`, XDP program {id}); name all queues in one URL, as in `q=0-1`"
+        ),
+        Some((pid, name)) => format!(
+            "process {pid} (`{name}`) holds XDP program {id} on it ({place}); stop that process"
+        ),
+        None => format!(
+            "XDP program {id} ({place}) is on it and no process here holds it; take it off with `ip link set {} {} off`",
+            link.name,
+            if place == "generic" {
+                "xdpgeneric"
+            } else {
+                "xdp"
+            },
+        ),
+    }
+}
+
+/// The process that holds a link of this program, as far as /proc lets us see.
+fn holder(program: u32) -> Option<(u32, String)> {
+    let wanted = format!("prog_id:\t{program}\n");
+    let entries = |path: String| fs::read_dir(path).into_iter().flatten().flatten();
+    entries("/proc".to_owned()).find_map(|process| {
+        let pid: u32 = process.file_name().to_str()?.parse().ok()?;
+        entries(format!("/proc/{pid}/fdinfo"))
+            .any(|file| {
+                fs::read_to_string(file.path())
+                    .is_ok_and(|facts| facts.contains("link_type:") && facts.contains(&wanted))
+            })
+            .then(|| {
+                let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+                (pid, name.trim().to_owned())
+            })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fallback_is_for_drivers_and_not_for_rights_or_rivals() {
+        for (code, falls_back) in [
+            (libc::EOPNOTSUPP, true),
+            (libc::ERANGE, true),
+            (libc::ENOSPC, true),
+            (libc::EINVAL, true),
+            (libc::EBUSY, false),
+            (libc::EEXIST, false),
+            (libc::EPERM, false),
+            (libc::ENODEV, false),
+        ] {
+            let error = io::Error::from_raw_os_error(code);
+            assert_eq!(may_fall_back(&error), falls_back, "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_told_with_what_to_do() {
+        let link = Link {
+            name: "va".to_owned(),
+            mtu: 9000,
+            kind: Some("veth".to_owned()),
+            ..Link::default()
+        };
+        let error = |code| io::Error::from_raw_os_error(code);
+        for (code, hook, missing, text) in [
+            (
+                libc::EPERM,
+                Hook::Native,
+                true,
+                "needs CAP_BPF and CAP_NET_ADMIN",
+            ),
+            (
+                libc::EOPNOTSUPP,
+                Hook::Native,
+                true,
+                "`mode=auto` or `mode=generic`",
+            ),
+            (libc::ERANGE, Hook::Native, true, "set a smaller MTU"),
+            (libc::EINVAL, Hook::Generic, true, "Linux 5.9"),
+            (libc::ENODEV, Hook::Native, false, "no interface `va`"),
+            (libc::ENOMEM, Hook::Generic, false, "did not attach"),
+        ] {
+            let refused = refused("xdp:va", &link, hook, error(code));
+            assert_eq!(refused.is_missing_privilege(), missing, "{refused}");
+            assert!(refused.to_string().contains(text), "{refused}");
+            assert!(!refused.problem().next_step.is_empty(), "{refused}");
+        }
+        assert!(why_not_native(&link, &error(libc::ERANGE)).contains("MTU of 9000"));
+        assert!(why_not_native(&link, &error(libc::ENOSPC)).contains("transmit queues"));
+    }
+}

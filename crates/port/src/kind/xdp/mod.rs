@@ -1,0 +1,373 @@
+//! `xdp:` moves frames through AF_XDP: the kernel and this process share the frames' memory and four
+//! rings, and a small XDP program gives each receive queue's frames to the socket of that queue.
+//!
+//! The program is a handful of BPF instructions that this crate holds as numbers, so no compiler is
+//! needed. A link holds it on the interface for as long as the process lives: after any end, `kill -9`
+//! too, the interface is as it was. Everything that arrives on a queue with a socket comes here, ARP too,
+//! and nothing of it reaches the kernel's own stack; other queues are left alone.
+
+mod attachment;
+mod queue;
+mod refusal;
+mod trap;
+
+use std::num::NonZero;
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use crate::capabilities::{Capabilities, Copies};
+use crate::error::PortError;
+use crate::interface;
+use crate::kind::{Kind, Name};
+use crate::port::{AnyPort, Pair};
+use crate::sys::bpf::Hook;
+use crate::sys::interface::Facts;
+use crate::sys::memory::{Memory, MemoryPlan};
+use crate::sys::netlink_xdp::{self, Link};
+use crate::sys::xsk::{Copying, KERNEL_HEADROOM_BYTES, RingSizes, Statistics, XdpSocket};
+use crate::sys::xsk_offload;
+use crate::url::{ETHERNET_BYTES, Key, PortUrl, Value};
+
+use attachment::{Attachment, Mode};
+use queue::Shared;
+pub use queue::{XdpReceive, XdpTransmit};
+
+/// Frames that one call may poll from the driver unless `busy=` says otherwise, and how long it may take.
+const BUSY_POLL_MICROSECONDS: u32 = 20;
+/// A queue stays taken for some time after the last socket on it was closed, as the kernel cleans up
+/// later: tens of milliseconds were seen, a second is given.
+const BIND_ATTEMPTS: u32 = 20;
+const BIND_PAUSE: Duration = Duration::from_millis(50);
+
+/// This kind's line.
+pub const KIND: Kind = Kind {
+    scheme: "xdp",
+    about: "an interface through AF_XDP: memory shared with the kernel, a socket a queue",
+    name: Name::Needed("interface"),
+    example: "xdp:eth1,q=0-1",
+    keys: &[
+        Key {
+            name: "mode",
+            value: Value::OneOf(&["auto", "native", "generic"]),
+            about: "where the program meets frames: in the driver, or after it (auto: in the driver where that works)",
+        },
+        Key {
+            name: "q",
+            value: Value::Queues,
+            about: "receive queues that are taken, each with a socket of its own (0)",
+        },
+        Key {
+            name: "zerocopy",
+            value: Value::OneOf(&["auto", "yes", "no"]),
+            about: "whether the device itself reads and writes the frames' memory (auto: where it can)",
+        },
+        Key {
+            name: "busy",
+            value: Value::Number {
+                min: 1,
+                max: 65_535,
+            },
+            about: "busy polling: drive the device from here, at most so many frames a call",
+        },
+        Key {
+            name: "wakeup",
+            value: Value::Flag,
+            about: "the kernel says when it wants to be woken, instead of being woken each time (yes)",
+        },
+    ],
+    // As many as AF_XDP ports of other programs have, so that figures compare; costs 8 MiB a queue.
+    descriptors: 1024,
+    check,
+    memory,
+    open,
+};
+
+/// The receive queues that a URL names.
+fn queues(url: &PortUrl) -> RangeInclusive<u32> {
+    url.queues("q")
+        .unwrap_or(0..=url.common().queues.unwrap_or(1) - 1)
+}
+
+fn check(url: &PortUrl) -> Result<(), PortError> {
+    for (key, value) in [("rxd", url.common().rxd), ("txd", url.common().txd)] {
+        if let Some(value) = value
+            && !value.is_power_of_two()
+        {
+            return Err(url.bad_value(
+                key,
+                &value.to_string(),
+                "a power of two, as AF_XDP's rings need it",
+                value.next_power_of_two().to_string(),
+            ));
+        }
+    }
+    let range = queues(url);
+    let count = range.end() - range.start() + 1;
+    if let Some(asked) = url.common().queues
+        && asked != count
+    {
+        return Err(url.bad_value(
+            "queues",
+            &asked.to_string(),
+            format!("as many as `q=` names, {count}"),
+            count.to_string(),
+        ));
+    }
+    if url.text("zerocopy") == Some("yes") && url.text("mode") == Some("generic") {
+        return Err(url.bad_value(
+            "zerocopy",
+            "yes",
+            "possible with `mode=generic`, where the kernel always copies",
+            "no",
+        ));
+    }
+    Ok(())
+}
+
+/// A ring's worth of buffers waits for frames while another waits to be looked at; a ring's worth of frames
+/// waits to leave while another is under way.
+fn memory(url: &PortUrl, plan: MemoryPlan) -> MemoryPlan {
+    let range = queues(url);
+    let count = range.end() - range.start() + 1;
+    let each = plan.frames / url.common().queues.unwrap_or(1) + url.rxd() + url.txd();
+    MemoryPlan {
+        frames: each.saturating_mul(count),
+        headroom: plan.headroom.max(KERNEL_HEADROOM_BYTES as u16),
+        power_of_two: true,
+        ..plan
+    }
+}
+
+fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
+    let (facts, link) = find(url)?;
+    let range = queues(url);
+    if *range.end() >= link.rx_queues {
+        let last = link.rx_queues.saturating_sub(1);
+        let key = if url.text("q").is_some() {
+            "q"
+        } else {
+            "queues"
+        };
+        return Err(url.bad_value(
+            key,
+            &format!("{}-{}", range.start(), range.end()),
+            format!("among the receive queues of {}, 0 to {last}", link.name),
+            last.to_string(),
+        ));
+    }
+    fits_a_page(url, memory)?;
+    let mode = match url.text("mode") {
+        Some("native") => Mode::Native,
+        Some("generic") => Mode::Generic,
+        _ => Mode::Auto,
+    };
+    let attachment = Arc::new(Attachment::new(url, &facts, &link, mode)?);
+    let place = Place {
+        address: facts.address,
+        far: far_end(&link),
+        link,
+        attachment,
+    };
+    range
+        .map(|queue| open_queue(url, memory, &place, queue))
+        .collect()
+}
+
+/// The interface, unless it is down or in use for something else.
+fn find(url: &PortUrl) -> Result<(Facts, Link), PortError> {
+    let facts = interface::take(url)?;
+    let link = netlink_xdp::link(url.name()).map_err(|source| PortError::Kernel {
+        port: url.short(),
+        action: "say what the interface is",
+        source,
+    })?;
+    Ok((facts, link))
+}
+
+/// A veth's other end, where this process may look at it.
+fn far_end(link: &Link) -> Option<Link> {
+    if link.kind.as_deref() != Some("veth") {
+        return None;
+    }
+    netlink_xdp::link_in(link.peer?, link.peer_namespace).ok()
+}
+
+fn fits_a_page(url: &PortUrl, memory: &Memory) -> Result<(), PortError> {
+    let page = rustix::param::page_size();
+    if memory.slot_bytes() <= page {
+        return Ok(());
+    }
+    let most = page - usize::from(memory.headroom()) - usize::from(ETHERNET_BYTES);
+    Err(url.bad_value(
+        "mtu",
+        &url.mtu().to_string(),
+        format!("at most {most} on all ports that share the memory, as AF_XDP's frames lie within a page"),
+        most.to_string(),
+    ))
+}
+
+/// What all queues of an interface have in common.
+struct Place {
+    address: Option<[u8; 6]>,
+    link: Link,
+    far: Option<Link>,
+    attachment: Arc<Attachment>,
+}
+
+/// One socket on one queue.
+fn open_queue(
+    url: &PortUrl,
+    memory: &Memory,
+    place: &Place,
+    queue: u32,
+) -> Result<AnyPort, PortError> {
+    let Place {
+        link,
+        far,
+        attachment,
+        ..
+    } = place;
+    let far = far.as_ref();
+    let range = queues(url);
+    let port = if range.start() == range.end() {
+        url.short()
+    } else {
+        format!("{} queue {queue}", url.short())
+    };
+    let failed = |action| {
+        let port = port.clone();
+        move |source| PortError::Kernel {
+            port,
+            action,
+            source,
+        }
+    };
+    let socket = XdpSocket::new(memory).map_err(|source| refusal::socket(&port, source))?;
+    socket
+        .register_memory()
+        .map_err(|source| refusal::memory(&port, memory, source))?;
+    let (incoming, outgoing) = socket
+        .rings(RingSizes {
+            // Twice, so that a reader that is too slow shows as a full ring and not as a lack of buffers.
+            fill: 2 * url.rxd(),
+            completion: url.txd(),
+            receive: url.rxd(),
+            transmit: url.txd(),
+        })
+        .map_err(failed("make the rings"))?;
+    if let Some(budget) = url.number("busy") {
+        socket
+            .prefer_busy_poll(BUSY_POLL_MICROSECONDS, budget)
+            .map_err(|source| refusal::busy_poll(&port, source))?;
+    }
+    bind(url, &socket, link, attachment.hook(), queue, &port)?;
+    let zero_copy = socket
+        .is_zero_copy()
+        .map_err(failed("tell how the socket is bound"))?;
+    let busy_poll = url
+        .number("busy")
+        .map(|_| socket.napi().is_ok_and(|napi| napi != 0));
+    let longest_received = memory.slot_bytes() - KERNEL_HEADROOM_BYTES as usize;
+    let longest_sent = (link.mtu as usize + usize::from(ETHERNET_BYTES)).min(memory.slot_bytes());
+    let longest_sent = u16::try_from(longest_sent).unwrap_or(u16::MAX);
+
+    let mut notes = vec![attachment.note().to_owned()];
+    notes.extend(trap::notes(&trap::Situation {
+        link,
+        queues: range.clone(),
+        far,
+        far_leaves_checksums: far
+            .filter(|_| link.peer_namespace.is_none())
+            .and_then(|far| xsk_offload::leaves_checksums(&far.name).ok()),
+        hook: attachment.hook(),
+        zero_copy,
+        longest_received,
+        busy_poll,
+    }));
+    let capabilities = Capabilities {
+        address: place.address,
+        receive_descriptors: Some(url.rxd()),
+        transmit_descriptors: Some(url.txd()),
+        copies: if zero_copy {
+            Copies::None
+        } else {
+            Copies::InKernel
+        },
+        notes,
+        ..Capabilities::plain(
+            port.clone(),
+            url.frame_bytes()
+                .min(longest_sent)
+                .min(u16::try_from(longest_received).unwrap_or(u16::MAX)),
+        )
+    };
+    let shared = Arc::new(Shared {
+        port: port.clone(),
+        socket: Some(socket),
+        attachment: Arc::clone(attachment),
+        zero_copy,
+        left: Mutex::default(),
+    });
+    let mut receive = XdpReceive {
+        shared: Arc::clone(&shared),
+        rings: Some(Box::new(incoming)),
+        busy_poll: busy_poll.is_some(),
+        counters: Arc::default(),
+        seen: Statistics::default(),
+    };
+    // Before the first frame can come: without buffers it would be lost.
+    receive.refill(&mut memory.pool());
+    shared
+        .feed(queue)
+        .map_err(failed("give the queue's frames to the socket"))?;
+    Ok(Pair {
+        receive,
+        transmit: XdpTransmit {
+            shared,
+            rings: Some(Box::new(outgoing)),
+            longest: longest_sent,
+            counters: Arc::default(),
+            seen: Statistics::default(),
+            failed: None,
+        },
+        capabilities,
+    }
+    .any())
+}
+
+/// Binds, and waits for a queue that its last user has just left.
+fn bind(
+    url: &PortUrl,
+    socket: &XdpSocket,
+    link: &Link,
+    hook: Hook,
+    queue: u32,
+    port: &str,
+) -> Result<(), PortError> {
+    let copying = match (url.text("zerocopy"), hook) {
+        (Some("yes"), _) => Copying::ZeroCopy,
+        // A device that is asked would take the queue away from the generic hook, which then sees nothing.
+        (Some("no"), _) | (_, Hook::Generic) => Copying::Copy,
+        _ => Copying::Either,
+    };
+    let need_wakeup = url.text("wakeup").is_none_or(|text| text != "no");
+    let mut attempt = NonZero::<u32>::MIN;
+    let source = loop {
+        match socket.bind(link.index, queue, copying, need_wakeup) {
+            Ok(()) => return Ok(()),
+            Err(error)
+                if error.raw_os_error() == Some(libc::EBUSY) && attempt.get() < BIND_ATTEMPTS =>
+            {
+                attempt = attempt.saturating_add(1);
+                thread::sleep(BIND_PAUSE);
+            }
+            Err(error) => break error,
+        }
+    };
+    Err(refusal::bind(url, port, queue, copying, link, source))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,209 @@
+//! What is known to go wrong on an interface, told before it does.
+
+use std::ops::RangeInclusive;
+
+use crate::sys::bpf::Hook;
+use crate::sys::netlink_xdp::Link;
+use crate::sys::xsk::KERNEL_HEADROOM_BYTES;
+
+/// What the notes are about.
+#[derive(Clone, Debug)]
+pub(super) struct Situation<'a> {
+    pub link: &'a Link,
+    /// The receive queues that the port takes.
+    pub queues: RangeInclusive<u32>,
+    /// A veth's other end, where it can be seen.
+    pub far: Option<&'a Link>,
+    /// Whether the other end's sockets leave checksums to the device; none where that cannot be seen.
+    pub far_leaves_checksums: Option<bool>,
+    pub hook: Hook,
+    pub zero_copy: bool,
+    /// Bytes of the longest frame that fits a buffer behind what the kernel keeps in front of it.
+    pub longest_received: usize,
+    /// Busy polling was asked for, and the kernel knows which driver queue to poll.
+    pub busy_poll: Option<bool>,
+}
+
+/// What a reader of the figures should know.
+pub(super) fn notes(situation: &Situation<'_>) -> Vec<String> {
+    let mut notes = vec![
+        if situation.zero_copy {
+            "zero-copy: the device reads and writes the frames' memory; frames that it loses for want of a buffer are in its own counters"
+        } else {
+            "copy: the kernel copies each frame"
+        }
+        .to_owned(),
+    ];
+    let (first, last) = (situation.queues.start(), situation.queues.end());
+    if situation.link.rx_queues > last - first + 1 {
+        notes.push(format!(
+            "only what arrives on the receive queues {first}-{last} comes here, the rest goes to the kernel's stack: the interface was made with {} (`q=0-{}`), and `ethtool -l` shows how many are in use",
+            situation.link.rx_queues,
+            situation.link.rx_queues - 1
+        ));
+    }
+    if situation.busy_poll == Some(false) {
+        notes.push(
+            "busy polling has no effect: the kernel does not know which driver queue feeds this socket (SO_INCOMING_NAPI_ID is 0)"
+                .to_owned(),
+        );
+    }
+    let needed = situation.link.mtu as usize + usize::from(crate::url::ETHERNET_BYTES);
+    if needed > situation.longest_received {
+        notes.push(format!(
+            "frames longer than {} bytes are lost as too long, and the interface's MTU is {}: {} bytes of each buffer are the kernel's; a larger `mtu=` gives larger buffers, up to a page",
+            situation.longest_received, situation.link.mtu, KERNEL_HEADROOM_BYTES
+        ));
+    }
+    if situation.link.kind.as_deref() == Some("veth") {
+        notes.extend(veth_notes(situation));
+    }
+    notes
+}
+
+fn veth_notes(situation: &Situation<'_>) -> Vec<String> {
+    let far = situation.far.map_or("FAR", |far| far.name.as_str());
+    let mut notes = Vec::new();
+    if situation.far_leaves_checksums != Some(false) {
+        notes.push(format!(
+            "what the far end's own sockets send may carry unfinished checksums, and whoever gets it back drops it: `ethtool -K {far} tx off` at that end"
+        ));
+        if situation.hook == Hook::Generic {
+            notes.push(format!(
+                "generic XDP gets the far end's segments as large as its sockets make them, and those longer than a frame are lost: the same `ethtool -K {far} tx off`, or `mode=native`"
+            ));
+        }
+    }
+    if situation.hook == Hook::Native {
+        notes.push(format!(
+            "what sockets at the far end send is received faster by `mode=generic` (1.1 times where it was measured), which needs `ethtool -K {far} tx off` there"
+        ));
+    } else {
+        notes.push(
+            "frames that other XDP programs redirect to this veth (XDP_TX, bpf_redirect, live frames) do not pass the generic hook: `mode=native` for those"
+                .to_owned(),
+        );
+    }
+    if situation.far.is_none_or(|far| far.program.is_none()) {
+        notes.push(format!(
+            "XDP programs that redirect frames through this veth lose them unless its far end has an XDP program or GRO (`ethtool -K {far} gro on`); this port's own frames need neither"
+        ));
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::netlink_xdp::{Attached, Place};
+
+    fn far(program: bool) -> Link {
+        Link {
+            name: "vb".to_owned(),
+            program: program.then_some(Attached {
+                id: 1,
+                place: Place::Native,
+            }),
+            ..Link::default()
+        }
+    }
+
+    #[test]
+    fn each_trap_is_named_where_it_lies_and_nowhere_else() {
+        let link = |kind: Option<&str>, mtu| Link {
+            mtu,
+            rx_queues: 2,
+            kind: kind.map(str::to_owned),
+            ..Link::default()
+        };
+        let (veth, device, jumbo) = (link(Some("veth"), 1500), link(None, 1500), link(None, 9000));
+        let (bare, programmed) = (far(false), far(true));
+        let plain = Situation {
+            link: &device,
+            queues: 0..=1,
+            far: None,
+            far_leaves_checksums: None,
+            hook: Hook::Native,
+            zero_copy: false,
+            longest_received: 1792,
+            busy_poll: None,
+        };
+        let on_veth = Situation {
+            link: &veth,
+            far: Some(&bare),
+            ..plain.clone()
+        };
+        let words = [
+            "copy: the kernel",
+            "zero-copy:",
+            "busy polling",
+            "too long",
+            "unfinished checksums",
+            "generic XDP gets",
+            "do not pass the generic hook",
+            "lose them unless",
+            "received faster by `mode=generic`",
+            "only what arrives on the receive queues 0-0",
+        ];
+        for (name, situation, want) in [
+            ("device", plain.clone(), vec![0]),
+            (
+                "one queue of two",
+                Situation {
+                    queues: 0..=0,
+                    ..plain.clone()
+                },
+                vec![0, 9],
+            ),
+            (
+                "zero-copy and useless busy polling",
+                Situation {
+                    zero_copy: true,
+                    busy_poll: Some(false),
+                    ..plain.clone()
+                },
+                vec![1, 2],
+            ),
+            (
+                "busy polling that works, jumbo frames",
+                Situation {
+                    link: &jumbo,
+                    busy_poll: Some(true),
+                    ..plain.clone()
+                },
+                vec![0, 3],
+            ),
+            ("native veth", on_veth.clone(), vec![0, 4, 8, 7]),
+            (
+                "generic veth, far end out of sight",
+                Situation {
+                    far: None,
+                    hook: Hook::Generic,
+                    ..on_veth.clone()
+                },
+                vec![0, 4, 5, 6, 7],
+            ),
+            (
+                "both ends have programs, checksums are made",
+                Situation {
+                    far: Some(&programmed),
+                    far_leaves_checksums: Some(false),
+                    ..on_veth.clone()
+                },
+                vec![0, 8],
+            ),
+        ] {
+            let notes = notes(&situation);
+            let found: Vec<usize> = notes
+                .iter()
+                .map(|note| {
+                    words
+                        .iter()
+                        .position(|word| note.contains(word))
+                        .unwrap_or(usize::MAX)
+                })
+                .collect();
+            assert_eq!(found, want, "{name}: {notes:#?}");
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! How frames enter and leave: poll-mode ports and the memory that frames live in.
+//!
+//! A [`Frame`] is a handle of eight bytes into one [`Memory`]; a [`Burst`] lends up to 32 of them; a
+//! [`Pool`] keeps the free ones of one thread. A port is a pair of queues, [`Receive`] and
+//! [`Transmit`], so that each may be polled by a thread of its own. Ports are named by a
+//! [`PortUrl`] and opened by [`open`]. No call of a queue blocks, allocates or takes a lock.
+//!
+//! ```
+//! use linerate_port::{Burst, Memory, PortUrl, Receive, Transmit, memory_plan, open};
+//!
+//! let urls = ["ring:0,rxd=64".parse::<PortUrl>()?, "null:size=60".parse()?];
+//! let memory = Memory::new(memory_plan(&urls))?;
+//! let mut ring = open(&urls[0], &memory)?.remove(0);
+//! let mut null = open(&urls[1], &memory)?.remove(0);
+//!
+//! let mut pool = memory.pool();
+//! let mut burst = Burst::new();
+//! null.receive.receive(&mut pool, &mut burst);
+//! for frame in burst.frames_mut() {
+//!     memory.bytes_mut(frame)[..6].fill(0xff);
+//! }
+//! ring.transmit.transmit(&mut pool, &mut burst);
+//! ring.receive.receive(&mut pool, &mut burst);
+//! assert_eq!(burst.len(), 32);
+//! assert_eq!(ring.receive.counters().read().bytes, 32 * 60);
+//! pool.free_all(&mut burst);
+//! # Ok::<(), linerate_port::PortError>(())
+//! ```
+//!
+//! Nothing here decides what happens to a frame: forwarding, generating and answering live above.
+//! `unsafe` lives in `sys` alone.
+
+mod sys;
+
+pub use sys::burst::{BURST_FRAMES, Burst};
+pub use sys::frame::Frame;
+pub use sys::memory::{Memory, MemoryPlan, Pages};
+
+mod pool;
+pub use pool::Pool;
+
+mod port;
+pub use port::{AnyPort, Pair, Port, Receive, Transmit};
+
+mod capabilities;
+pub use capabilities::{Capabilities, Copies};
+
+mod counters;
+pub use counters::{Cause, QueueCounters, QueueTotals};
+
+mod url;
+pub use url::{COMMON_KEYS, Common, Key, PortUrl, Value};
+
+pub mod kind;
+pub use kind::{AnyReceive, AnyTransmit, memory_plan, open};
+
+mod error;
+pub use error::PortError;
+
+pub mod checksum;
+pub mod pcap;
+pub mod vnet;
+
+mod interface;
+pub use interface::in_use;
+
+mod cursor;

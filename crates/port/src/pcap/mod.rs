@@ -1,0 +1,24 @@
+//! Capture files: reading pcap and pcapng, writing pcapng.
+//!
+//! Neither side allocates once it is open. Formats: draft-ietf-opsawg-pcap and
+//! draft-ietf-opsawg-pcapng.
+
+mod read;
+mod write;
+
+pub use read::{CaptureError, CaptureReader, Record};
+pub use write::CaptureWriter;
+
+/// `LINKTYPE_ETHERNET`.
+const LINK_ETHERNET: u16 = 1;
+
+/// First word of a pcapng section, the same in both byte orders.
+const SECTION: u32 = 0x0a0d_0d0a;
+/// Says in which byte order a section is.
+const ORDER: u32 = 0x1a2b_3c4d;
+const INTERFACE: u32 = 1;
+const SIMPLE_PACKET: u32 = 3;
+const ENHANCED_PACKET: u32 = 6;
+
+const OPTION_RESOLUTION: u16 = 9;
+const OPTION_OFFSET: u16 = 14;

@@ -1,0 +1,404 @@
+//! Reading.
+
+use std::io::{self, Read, Seek};
+use std::ops::Range;
+
+use super::{
+    ENHANCED_PACKET, INTERFACE, LINK_ETHERNET, OPTION_OFFSET, OPTION_RESOLUTION, ORDER, SECTION,
+    SIMPLE_PACKET,
+};
+
+/// Bytes read at once. The largest record has to fit.
+const BUFFER_BYTES: usize = 1 << 20;
+/// The most a record may hold: what tcpdump captures at most (`MAXIMUM_SNAPLEN`).
+const RECORD_BYTES: usize = 262_144;
+/// Interfaces of a section that are told apart; a file with more is not one of ours.
+const INTERFACES: usize = 4096;
+
+/// Why a capture cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum CaptureError {
+    /// The file could not be read.
+    #[error("it cannot be read")]
+    Io(#[from] io::Error),
+    /// It begins with neither format's first word.
+    #[error("it is no capture: it begins neither as pcap nor as pcapng")]
+    NotACapture,
+    /// Its frames are not Ethernet's.
+    #[error("its link type is {link}, not Ethernet (1)")]
+    LinkType {
+        /// `LINKTYPE_…` of the file.
+        link: u32,
+    },
+    /// A part contradicts the format.
+    #[error("it is damaged at byte {offset}: {why}")]
+    Damaged {
+        /// Where the part begins.
+        offset: u64,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+}
+
+/// A captured frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// When, in nanoseconds since 1970; absent where the file does not say.
+    pub time_ns: Option<u64>,
+    /// Its bytes, as far as they were captured.
+    pub bytes: &'a [u8],
+    /// Bytes it had.
+    pub length: u32,
+}
+
+/// Reads frames from a capture of either format, in either byte order.
+#[derive(Debug)]
+pub struct CaptureReader<R> {
+    input: R,
+    buffer: Box<[u8]>,
+    /// What of the buffer is read and not used.
+    unread: Range<usize>,
+    /// Bytes of the input before `unread`.
+    offset: u64,
+    format: Format,
+    swapped: bool,
+    interfaces: Vec<Interface>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Format {
+    Pcap { nanoseconds: bool },
+    PcapNg,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Interface {
+    ethernet: bool,
+    snap: u32,
+    /// Units a second are 10^n, or 2^n with `binary`.
+    exponent: u32,
+    binary: bool,
+    offset_s: i64,
+}
+
+impl Interface {
+    fn nanoseconds(&self, units: u64) -> Option<u64> {
+        let per_second = if self.binary {
+            1u128.checked_shl(self.exponent)?
+        } else {
+            10u128.checked_pow(self.exponent)?
+        };
+        let ns = u128::from(units).checked_mul(1_000_000_000)? / per_second;
+        let ns = i128::try_from(ns).ok()? + i128::from(self.offset_s) * 1_000_000_000;
+        u64::try_from(ns).ok()
+    }
+}
+
+impl<R: Read> CaptureReader<R> {
+    /// Reads the beginning of a capture.
+    ///
+    /// # Errors
+    /// [`CaptureError`].
+    pub fn new(input: R) -> Result<Self, CaptureError> {
+        let mut reader = Self {
+            input,
+            buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
+            unread: 0..0,
+            offset: 0,
+            format: Format::PcapNg,
+            swapped: false,
+            interfaces: Vec::new(),
+        };
+        reader.begin()?;
+        Ok(reader)
+    }
+
+    fn begin(&mut self) -> Result<(), CaptureError> {
+        if !self.have(4)? {
+            return Err(CaptureError::NotACapture);
+        }
+        let magic = self.word(0);
+        if magic == SECTION {
+            self.format = Format::PcapNg;
+            return Ok(());
+        }
+        let (swapped, nanoseconds) = match (magic, magic.swap_bytes()) {
+            (0xa1b2_c3d4, _) => (false, false),
+            (0xa1b2_3c4d, _) => (false, true),
+            (_, 0xa1b2_c3d4) => (true, false),
+            (_, 0xa1b2_3c4d) => (true, true),
+            _ => return Err(CaptureError::NotACapture),
+        };
+        self.format = Format::Pcap { nanoseconds };
+        self.swapped = swapped;
+        if !self.have(24)? {
+            return Err(self.damaged("its header is cut off"));
+        }
+        // The upper bits say whether frames carry a check sequence.
+        let link = self.word(20) & 0x0fff_ffff;
+        if link != u32::from(LINK_ETHERNET) {
+            return Err(CaptureError::LinkType { link });
+        }
+        self.consume(24);
+        Ok(())
+    }
+
+    /// The next Ethernet frame; `None` at the end. Frames of other kinds of links are passed over.
+    ///
+    /// # Errors
+    /// [`CaptureError`]; there is nothing more to read then.
+    pub fn read(&mut self) -> Result<Option<Record<'_>>, CaptureError> {
+        match self.format {
+            Format::Pcap { nanoseconds } => self.read_pcap(nanoseconds),
+            Format::PcapNg => self.read_pcapng(),
+        }
+    }
+
+    /// Begins the capture again.
+    ///
+    /// # Errors
+    /// [`CaptureError`].
+    pub fn restart(&mut self) -> Result<(), CaptureError>
+    where
+        R: Seek,
+    {
+        self.input.rewind()?;
+        self.unread = 0..0;
+        self.offset = 0;
+        self.swapped = false;
+        self.interfaces.clear();
+        self.begin()
+    }
+
+    fn read_pcap(&mut self, nanoseconds: bool) -> Result<Option<Record<'_>>, CaptureError> {
+        if !self.have(16)? {
+            return self.end();
+        }
+        let (seconds, fraction) = (self.word(0), self.word(4));
+        let (captured, length) = (self.word(8) as usize, self.word(12));
+        if captured > RECORD_BYTES {
+            return Err(self.damaged("a frame of more than 256 KiB"));
+        }
+        if !self.have(16 + captured)? {
+            return Err(self.damaged("the last frame is cut off"));
+        }
+        let scale = if nanoseconds { 1 } else { 1000 };
+        let time_ns = u64::from(seconds) * 1_000_000_000 + u64::from(fraction) * scale;
+        let at = self.unread.start + 16;
+        self.consume(16 + captured);
+        Ok(Some(Record {
+            time_ns: Some(time_ns),
+            bytes: &self.buffer[at..at + captured],
+            length,
+        }))
+    }
+
+    fn read_pcapng(&mut self) -> Result<Option<Record<'_>>, CaptureError> {
+        loop {
+            if !self.have(12)? {
+                return self.end();
+            }
+            if self.word(0) == SECTION {
+                self.swapped = match self.word(8) {
+                    ORDER => self.swapped,
+                    other if other.swap_bytes() == ORDER => !self.swapped,
+                    _ => return Err(self.damaged("a section of no byte order")),
+                };
+                self.interfaces.clear();
+            }
+            let (kind, total) = (self.word(0), self.word(4) as usize);
+            if total < 12 || !total.is_multiple_of(4) {
+                return Err(self.damaged("a block of impossible length"));
+            }
+            let wanted = [INTERFACE, SIMPLE_PACKET, ENHANCED_PACKET].contains(&kind);
+            if !wanted {
+                self.pass_over(total)?;
+                continue;
+            }
+            if total > BUFFER_BYTES {
+                return Err(self.damaged("a block of more than 1 MiB"));
+            }
+            if !self.have(total)? {
+                return Err(self.damaged("the last block is cut off"));
+            }
+            let found = match kind {
+                INTERFACE => {
+                    self.add_interface(total)?;
+                    None
+                }
+                SIMPLE_PACKET => self.simple_packet(total)?,
+                _ => self.enhanced_packet(total)?,
+            };
+            let start = self.unread.start;
+            self.consume(total);
+            if let Some((time_ns, at, length)) = found {
+                return Ok(Some(Record {
+                    time_ns,
+                    bytes: &self.buffer[start + at.start..start + at.end],
+                    length,
+                }));
+            }
+        }
+    }
+
+    fn add_interface(&mut self, total: usize) -> Result<(), CaptureError> {
+        if total < 20 || self.interfaces.len() == INTERFACES {
+            return Err(self.damaged("an interface that cannot be"));
+        }
+        let mut interface = Interface {
+            ethernet: self.half(8) == LINK_ETHERNET,
+            snap: self.word(12),
+            exponent: 6,
+            binary: false,
+            offset_s: 0,
+        };
+        let mut at = 16;
+        while at + 4 <= total - 4 {
+            let (code, size) = (self.half(at), usize::from(self.half(at + 2)));
+            let value = at + 4;
+            if code == 0 || value + size > total - 4 {
+                break;
+            }
+            match (code, size) {
+                (OPTION_RESOLUTION, 1) => {
+                    let byte = self.buffer[self.unread.start + value];
+                    interface.binary = byte & 0x80 != 0;
+                    interface.exponent = u32::from(byte & 0x7f);
+                }
+                (OPTION_OFFSET, 8) => {
+                    let (one, two) = (self.word(value), self.word(value + 4));
+                    // A 64-bit number in the section's byte order.
+                    let little = cfg!(target_endian = "little") != self.swapped;
+                    let (low, high) = if little { (one, two) } else { (two, one) };
+                    interface.offset_s = (u64::from(high) << 32 | u64::from(low)) as i64;
+                }
+                _ => {}
+            }
+            at = value + size.next_multiple_of(4);
+        }
+        self.interfaces.push(interface);
+        Ok(())
+    }
+
+    fn enhanced_packet(&self, total: usize) -> Result<Option<Found>, CaptureError> {
+        if total < 32 {
+            return Err(self.damaged("a frame's block without a frame"));
+        }
+        let captured = self.word(20) as usize;
+        if captured > RECORD_BYTES || 28 + captured > total - 4 {
+            return Err(self.damaged("a frame longer than its block"));
+        }
+        let Some(interface) = self.interfaces.get(self.word(8) as usize) else {
+            return Err(self.damaged("a frame of no interface"));
+        };
+        let units = u64::from(self.word(12)) << 32 | u64::from(self.word(16));
+        let found = (
+            interface.nanoseconds(units),
+            28..28 + captured,
+            self.word(24),
+        );
+        Ok(interface.ethernet.then_some(found))
+    }
+
+    fn simple_packet(&self, total: usize) -> Result<Option<Found>, CaptureError> {
+        let Some(interface) = self.interfaces.first() else {
+            return Err(self.damaged("a frame of no interface"));
+        };
+        if total < 16 {
+            return Err(self.damaged("a frame's block without a frame"));
+        }
+        let length = self.word(8);
+        // A block does not say how much was captured: all, unless the interface limits it.
+        let most = if interface.snap == 0 {
+            u32::MAX
+        } else {
+            interface.snap
+        };
+        let captured = length.min(most) as usize;
+        if captured > RECORD_BYTES || 12 + captured > total - 4 {
+            return Err(self.damaged("a frame longer than its block"));
+        }
+        Ok(interface
+            .ethernet
+            .then_some((None, 12..12 + captured, length)))
+    }
+
+    /// The end of the input, which must be the end of a record.
+    fn end(&self) -> Result<Option<Record<'_>>, CaptureError> {
+        if self.unread.is_empty() {
+            Ok(None)
+        } else {
+            Err(self.damaged("the last record is cut off"))
+        }
+    }
+
+    /// Reads until this many bytes are there. False when the input ends before.
+    fn have(&mut self, count: usize) -> Result<bool, CaptureError> {
+        debug_assert!(count <= self.buffer.len());
+        while self.unread.len() < count {
+            if self.unread.start + count > self.buffer.len() || self.unread.is_empty() {
+                self.buffer.copy_within(self.unread.clone(), 0);
+                self.unread = 0..self.unread.len();
+            }
+            match self.input.read(&mut self.buffer[self.unread.end..]) {
+                Ok(0) => return Ok(false),
+                Ok(more) => self.unread.end += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.unread.start += count;
+        self.offset += count as u64;
+    }
+
+    fn pass_over(&mut self, mut count: usize) -> Result<(), CaptureError> {
+        while count > 0 {
+            if !self.have(1)? {
+                return Err(self.damaged("the last block is cut off"));
+            }
+            let step = count.min(self.unread.len());
+            self.consume(step);
+            count -= step;
+        }
+        Ok(())
+    }
+
+    fn damaged(&self, why: &'static str) -> CaptureError {
+        CaptureError::Damaged {
+            offset: self.offset,
+            why,
+        }
+    }
+
+    /// A word of what is unread, which `have` made sure of.
+    fn word(&self, at: usize) -> u32 {
+        let at = self.unread.start + at;
+        let bytes = self.buffer[at..at + 4].first_chunk();
+        let word = u32::from_ne_bytes(*bytes.expect("four bytes were taken"));
+        if self.swapped {
+            word.swap_bytes()
+        } else {
+            word
+        }
+    }
+
+    fn half(&self, at: usize) -> u16 {
+        let at = self.unread.start + at;
+        let half = u16::from_ne_bytes([self.buffer[at], self.buffer[at + 1]]);
+        if self.swapped {
+            half.swap_bytes()
+        } else {
+            half
+        }
+    }
+}
+
+/// Time, place in the block, length on the wire.
+type Found = (Option<u64>, Range<usize>, u32);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,223 @@
+//! Free frames of one thread.
+
+use crate::sys::burst::{BURST_FRAMES, Burst};
+use crate::sys::frame::Frame;
+use crate::sys::memory::Memory;
+
+/// Free frames a pool keeps before it gives a batch to the others: enough for two ports to take and
+/// return whole bursts without touching what threads share.
+const KEEP: usize = 256;
+
+/// Frames that move between pools at once.
+pub(crate) type Batch = Burst;
+
+impl Batch {
+    /// Frames of a full batch.
+    pub(crate) const FULL: usize = BURST_FRAMES;
+}
+
+/// Free frames of one thread: taken and given back without atomics, last in first out, so that the
+/// next frame's lines are still in the cache.
+///
+/// A pool that runs out takes a batch from the memory's depot, and one that has too many leaves a batch
+/// there: frames received on one core and freed on another find their way back. The depot is a lock-free
+/// queue, touched once for 32 frames and only while frames drift between cores.
+pub struct Pool {
+    memory: Memory,
+    free: Vec<Frame>,
+}
+
+impl Pool {
+    pub(crate) fn new(memory: Memory) -> Self {
+        Self {
+            memory,
+            free: Vec::with_capacity(KEEP + 2 * BURST_FRAMES),
+        }
+    }
+
+    /// What a pool takes from the heap, in bytes: all of it when it is made.
+    pub const HEAP_BYTES: usize = (KEEP + 2 * BURST_FRAMES) * size_of::<Frame>();
+
+    /// The memory that the frames are of.
+    #[inline]
+    #[must_use]
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Free frames at hand, without those that other threads left for all.
+    #[must_use]
+    pub fn at_hand(&self) -> usize {
+        self.free.len()
+    }
+
+    /// A frame without bytes, behind the headroom. None when all are in use.
+    #[inline]
+    pub fn allocate(&mut self) -> Option<Frame> {
+        if self.free.is_empty() {
+            self.restock();
+        }
+        let mut frame = self.free.pop()?;
+        frame.reset(self.memory.headroom());
+        Some(frame)
+    }
+
+    /// Adds frames without bytes to `burst`, at most `wanted` and as it has room; returns how many.
+    pub fn allocate_burst(&mut self, burst: &mut Burst, wanted: usize) -> usize {
+        let wanted = wanted.min(burst.room());
+        for got in 0..wanted {
+            let Some(frame) = self.allocate() else {
+                return got;
+            };
+            let pushed = burst.push(frame);
+            debug_assert!(pushed.is_ok(), "the room was asked for");
+        }
+        wanted
+    }
+
+    /// Takes a frame back.
+    #[inline]
+    pub fn free(&mut self, frame: Frame) {
+        self.free.push(frame);
+        if self.free.len() >= KEEP + BURST_FRAMES {
+            self.share();
+        }
+    }
+
+    /// Takes all frames of a burst back, which is empty then; returns how many they were.
+    #[inline]
+    pub fn free_all(&mut self, burst: &mut Burst) -> usize {
+        let count = burst.take_front(|frame| {
+            self.free.push(frame);
+            Ok(())
+        });
+        if self.free.len() >= KEEP + BURST_FRAMES {
+            self.share();
+        }
+        count
+    }
+
+    /// Takes the first `count` frames of a burst back; returns their bytes.
+    #[inline]
+    pub fn free_front(&mut self, burst: &mut Burst, count: usize) -> u64 {
+        let (mut freed, mut bytes) = (0, 0);
+        burst.take_front(|frame| {
+            if freed == count {
+                return Err(frame);
+            }
+            freed += 1;
+            bytes += u64::from(frame.len());
+            self.free(frame);
+            Ok(())
+        });
+        bytes
+    }
+
+    #[cold]
+    fn restock(&mut self) {
+        if let Some(mut batch) = self.memory.take_batch() {
+            batch.take_front(|frame| {
+                self.free.push(frame);
+                Ok(())
+            });
+        }
+    }
+
+    #[cold]
+    fn share(&mut self) {
+        while self.free.len() > KEEP {
+            self.leave_batch();
+        }
+    }
+
+    fn leave_batch(&mut self) {
+        let mut batch = Batch::new();
+        while let Some(frame) = self.free.pop() {
+            if let Err(frame) = batch.push(frame) {
+                self.free.push(frame);
+                break;
+            }
+        }
+        self.memory.put_batch(batch);
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // What an earlier pool left short is filled up first: the depot has a place for each full batch
+        // and for a few short ones.
+        self.restock();
+        while !self.free.is_empty() {
+            self.leave_batch();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::memory::MemoryPlan;
+    use std::collections::HashSet;
+
+    fn memory(frames: u32) -> Memory {
+        Memory::new(MemoryPlan {
+            frames,
+            ..MemoryPlan::default()
+        })
+        .unwrap()
+    }
+
+    fn all(pool: &mut Pool) -> Vec<Frame> {
+        std::iter::from_fn(|| pool.allocate()).collect()
+    }
+
+    #[test]
+    fn no_frame_is_lost_or_given_twice() {
+        let memory = memory(1000);
+        let (mut near, mut far) = (memory.pool(), memory.pool());
+        for _ in 0..3 {
+            let frames = all(&mut near);
+            let distinct: HashSet<u32> = frames.iter().map(Frame::index).collect();
+            assert_eq!((frames.len(), distinct.len()), (1000, 1000));
+            assert!(near.allocate().is_none());
+            // Freed on another core, they come back but for what that core keeps.
+            for frame in frames {
+                far.free(frame);
+            }
+            assert!(far.at_hand() < KEEP + BURST_FRAMES);
+            let back = all(&mut near);
+            assert_eq!(back.len() + far.at_hand(), 1000);
+            for frame in back {
+                near.free(frame);
+            }
+            drop(std::mem::replace(&mut far, memory.pool()));
+        }
+    }
+
+    #[test]
+    fn a_fresh_frame_is_empty_behind_the_headroom() {
+        let memory = memory(1);
+        let mut pool = memory.pool();
+        let mut frame = pool.allocate().unwrap();
+        frame.set_len(99);
+        frame.set_offset(3);
+        pool.free(frame);
+        let frame = pool.allocate().unwrap();
+        assert_eq!((frame.len(), frame.offset()), (0, memory.headroom()));
+        pool.free(frame);
+    }
+
+    #[test]
+    fn a_burst_is_filled_as_far_as_frames_go() {
+        let memory = memory(40);
+        let mut pool = memory.pool();
+        let mut burst = Burst::new();
+        assert_eq!(pool.allocate_burst(&mut burst, 99), 32);
+        let mut rest = Burst::new();
+        assert_eq!(pool.allocate_burst(&mut rest, 32), 8);
+        assert_eq!(
+            (pool.free_all(&mut burst), pool.free_all(&mut rest)),
+            (32, 8)
+        );
+    }
+}

@@ -1,0 +1,336 @@
+//! Frames that move together.
+
+use std::fmt;
+use std::slice;
+
+use crate::sys::frame::{Frame, total_bytes};
+use crate::sys::memory::Memory;
+
+/// Frames moved by one poll: what poll-mode programs of this kind use, so that figures compare; a
+/// burst of 32 handles is 256 B, four cache lines.
+pub const BURST_FRAMES: usize = 32;
+
+/// Up to 32 frames, in order. Who has the burst owns its frames.
+///
+/// Dropping a burst that still holds frames loses their slots: [`Pool::free_all`](crate::Pool::free_all).
+pub struct Burst {
+    /// The first `len` are handles that this burst owns; the rest is left over from earlier ones.
+    words: [u64; BURST_FRAMES],
+    len: usize,
+    limit: usize,
+    /// Bytes of the frames held, while nobody can have changed them: both queues that a burst passes
+    /// count its bytes, and summing them takes half as long as moving it.
+    bytes: Option<u64>,
+}
+
+impl Default for Burst {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Burst {
+    /// An empty burst for 32 frames.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            words: [0; BURST_FRAMES],
+            len: 0,
+            limit: BURST_FRAMES,
+            bytes: Some(0),
+        }
+    }
+
+    /// An empty burst that queues fill with at most `limit` frames (1 to 32; values outside are moved inside).
+    #[must_use]
+    pub fn with_limit(limit: usize) -> Self {
+        Self {
+            limit: limit.clamp(1, BURST_FRAMES),
+            ..Self::new()
+        }
+    }
+
+    /// Frames held.
+    #[inline]
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether none is held.
+    #[inline]
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Frames that may still be added.
+    #[inline]
+    #[must_use]
+    pub const fn room(&self) -> usize {
+        self.limit.saturating_sub(self.len)
+    }
+
+    /// Whether none may be added.
+    #[inline]
+    #[must_use]
+    pub const fn is_full(&self) -> bool {
+        self.len >= self.limit
+    }
+
+    /// Bytes of all frames held.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes.unwrap_or_else(|| total_bytes(self.words()))
+    }
+
+    /// Adds a frame at the end.
+    ///
+    /// # Errors
+    /// Gives the frame back when the burst is full.
+    #[inline]
+    pub fn push(&mut self, frame: Frame) -> Result<(), Frame> {
+        if self.is_full() {
+            return Err(frame);
+        }
+        self.words[self.len] = frame.word();
+        self.len += 1;
+        self.bytes = self.bytes.map(|bytes| bytes + u64::from(frame.len()));
+        Ok(())
+    }
+
+    /// Takes the last frame.
+    #[inline]
+    pub fn pop(&mut self) -> Option<Frame> {
+        self.len = self.len.checked_sub(1)?;
+        self.bytes = None;
+        // SAFETY: the word came from a handle that this burst owned, and is beyond `len` from here on.
+        Some(unsafe { frame_from_word(self.words[self.len]) })
+    }
+
+    /// The frames, in order.
+    #[inline]
+    pub fn frames(&self) -> &[Frame] {
+        // SAFETY: Frame is a transparent u64, and each of the first `len` words is a handle that this
+        // burst owns, lent for as long as the burst is.
+        unsafe { slice::from_raw_parts(self.words.as_ptr().cast::<Frame>(), self.len) }
+    }
+
+    /// The frames, in order, to change or to swap with others.
+    #[inline]
+    pub fn frames_mut(&mut self) -> &mut [Frame] {
+        self.bytes = None;
+        // SAFETY: as in `frames`; the burst is borrowed mutably, so nobody else sees these handles. A
+        // handle moved out by a swap is replaced by one that the burst then owns.
+        unsafe { slice::from_raw_parts_mut(self.words.as_mut_ptr().cast::<Frame>(), self.len) }
+    }
+
+    /// Hands all frames from the front to `take`, in order, until it gives one back.
+    ///
+    /// Returns how many were taken. The frame given back and those behind it stay.
+    pub fn take_front(&mut self, mut take: impl FnMut(Frame) -> Result<(), Frame>) -> usize {
+        let held = self.len;
+        self.bytes = None;
+        // Should `take` panic, the burst owns nothing any more: slots are lost, but none is owned twice.
+        self.len = 0;
+        let mut taken = 0;
+        while taken < held {
+            // SAFETY: a word of the burst, which gave up all of them above; each is made a handle once.
+            let frame = unsafe { frame_from_word(self.words[taken]) };
+            if let Err(back) = take(frame) {
+                self.words[taken] = back.word();
+                break;
+            }
+            taken += 1;
+        }
+        self.words.copy_within(taken..held, 0);
+        self.len = held - taken;
+        if self.len == 0 {
+            self.bytes = Some(0);
+        }
+        taken
+    }
+
+    /// Keeps the frames for which `keep` says so, and gives the others to `refuse`.
+    pub fn retain(
+        &mut self,
+        mut keep: impl FnMut(&mut Frame) -> bool,
+        mut refuse: impl FnMut(Frame),
+    ) {
+        let held = self.len;
+        self.bytes = None;
+        self.len = 0;
+        let mut kept = 0;
+        for at in 0..held {
+            // SAFETY: as in `take_front`.
+            let mut frame = unsafe { frame_from_word(self.words[at]) };
+            if keep(&mut frame) {
+                self.words[kept] = frame.word();
+                kept += 1;
+            } else {
+                refuse(frame);
+            }
+        }
+        self.len = kept;
+    }
+
+    /// The handles as words.
+    #[inline]
+    pub(crate) fn words(&self) -> &[u64] {
+        &self.words[..self.len]
+    }
+
+    /// Lets go of the first `count` frames, whose words somebody else took over.
+    #[inline(always)]
+    pub(crate) fn forget_front(&mut self, count: usize) {
+        debug_assert!(count <= self.len);
+        self.bytes = Some(0);
+        if count < self.len {
+            self.words.copy_within(count..self.len, 0);
+            self.bytes = None;
+        }
+        self.len -= count;
+    }
+
+    /// Changes the bytes of each frame, in order; their lengths stay.
+    #[inline(always)]
+    pub fn change(&mut self, memory: &Memory, mut change: impl FnMut(&mut [u8])) {
+        // No handle changes, so what is known of their lengths stays known.
+        let bytes = self.bytes;
+        for frame in self.frames_mut() {
+            change(memory.bytes_mut(frame));
+        }
+        self.bytes = bytes;
+    }
+
+    /// Lets `fill` write handles as words behind those held, and owns as many as it says; returns how
+    /// many bytes they cover, as `fill` says too.
+    ///
+    /// # Safety
+    /// The first words that `fill` wrote, as many as it returns, are handles that nobody else owns.
+    #[inline(always)]
+    pub(crate) unsafe fn fill_words(
+        &mut self,
+        fill: impl FnOnce(&mut [u64]) -> (usize, u64),
+    ) -> (usize, u64) {
+        let held = self.len;
+        let room = self.room();
+        let (added, more) = fill(&mut self.words[held..held + room]);
+        let added = added.min(room);
+        self.len = held + added;
+        debug_assert_eq!(more, total_bytes(&self.words[held..self.len]));
+        self.bytes = self.bytes.map(|bytes| bytes + more);
+        (added, more)
+    }
+}
+
+/// # Safety
+/// `word` came from [`Frame::word`] of a handle that is given up with this call.
+#[inline]
+unsafe fn frame_from_word(word: u64) -> Frame {
+    // SAFETY: Frame is a transparent u64; the caller owns the handle that this word is.
+    unsafe { std::mem::transmute::<u64, Frame>(word) }
+}
+
+impl fmt::Debug for Burst {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.frames()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(index: u32) -> Frame {
+        // SAFETY: slots of no memory: nothing is ever read through these handles.
+        unsafe { Frame::from_parts(index, 60, 0) }
+    }
+
+    fn indices(burst: &Burst) -> Vec<u32> {
+        burst.frames().iter().map(Frame::index).collect()
+    }
+
+    #[test]
+    fn the_rest_of_a_burst_stays_in_order() {
+        let mut burst = Burst::new();
+        for index in 0..5 {
+            burst.push(frame(index)).unwrap();
+        }
+        let mut out = Vec::new();
+        let taken = burst.take_front(|frame| {
+            if out.len() == 2 {
+                return Err(frame);
+            }
+            out.push(frame.index());
+            Ok(())
+        });
+        assert_eq!(
+            (taken, out, indices(&burst)),
+            (2, vec![0, 1], vec![2, 3, 4])
+        );
+        assert_eq!(burst.bytes(), 180);
+        burst.forget_front(1);
+        assert_eq!(indices(&burst), [3, 4]);
+        assert_eq!(burst.pop().map(|frame| frame.index()), Some(4));
+    }
+
+    #[test]
+    fn bytes_are_those_of_the_frames() {
+        let mut burst = Burst::new();
+        let count = |burst: &Burst| {
+            let bytes = burst.frames().iter().map(|frame| u64::from(frame.len()));
+            bytes.sum::<u64>()
+        };
+        for (step, want) in [60, 180, 1500, 1500, 120, 1560, 1500, 0, 60]
+            .into_iter()
+            .enumerate()
+        {
+            match step {
+                0 | 8 => burst.push(frame(1)).unwrap(),
+                1 => {
+                    burst.push(frame(2)).unwrap();
+                    burst.push(frame(3)).unwrap();
+                }
+                2 => {
+                    burst.frames_mut()[1].set_len(1380);
+                }
+                3 => assert_eq!(burst.bytes(), 1500),
+                4 => burst.retain(|frame| frame.len() == 60, |_| ()),
+                5 => burst.frames_mut()[0].set_len(1500),
+                6 => {
+                    let _ = burst.pop().unwrap();
+                }
+                _ => burst.forget_front(1),
+            }
+            assert_eq!((burst.bytes(), count(&burst)), (want, want), "step {step}");
+        }
+    }
+
+    #[test]
+    fn a_limit_holds() {
+        let mut burst = Burst::with_limit(2);
+        assert_eq!(burst.room(), 2);
+        burst.push(frame(0)).unwrap();
+        burst.push(frame(1)).unwrap();
+        assert!(burst.is_full());
+        assert_eq!(burst.push(frame(2)).unwrap_err().index(), 2);
+        assert_eq!(Burst::with_limit(0).room(), 1);
+        assert_eq!(Burst::with_limit(99).room(), BURST_FRAMES);
+    }
+
+    #[test]
+    fn refused_frames_leave() {
+        let mut burst = Burst::new();
+        for index in 0..6 {
+            burst.push(frame(index)).unwrap();
+        }
+        let mut refused = Vec::new();
+        burst.retain(
+            |frame| frame.index().is_multiple_of(2),
+            |frame| refused.push(frame.index()),
+        );
+        assert_eq!((indices(&burst), refused), (vec![0, 2, 4], vec![1, 3, 5]));
+    }
+}

@@ -1,0 +1,252 @@
+//! DPDK's devices through a few lines of C ([`shim.c`](../../../../src/sys/dpdk/shim.c)).
+//!
+//! The EAL is one a process: it is started with the first port, and stays. It pins the thread that starts
+//! it; that is undone.
+
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::fs;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Mutex;
+
+use crate::sys::burst::BURST_FRAMES;
+
+unsafe extern "C" {
+    fn lr_dpdk_init(argc: c_int, argv: *mut *mut c_char) -> c_int;
+    fn lr_dpdk_attach(device: *const c_char, port: *mut u16) -> c_int;
+    fn lr_dpdk_start(
+        port: u16,
+        name: *const c_char,
+        rxd: *mut u16,
+        txd: *mut u16,
+        mtu: u16,
+        pool: *mut *mut c_void,
+    ) -> c_int;
+    fn lr_dpdk_stop(port: u16, pool: *mut c_void);
+    fn lr_dpdk_address(port: u16, address: *mut u8) -> c_int;
+    fn lr_dpdk_receive(
+        port: u16,
+        frames: *mut *mut c_void,
+        bytes: *mut *const u8,
+        lengths: *mut u32,
+        most: u16,
+    ) -> u16;
+    fn lr_dpdk_free(frames: *mut *mut c_void, count: u16);
+    fn lr_dpdk_transmit(
+        port: u16,
+        pool: *mut c_void,
+        bytes: *const *const u8,
+        lengths: *const u16,
+        count: u16,
+    ) -> u16;
+    fn lr_dpdk_pass(
+        from: u16,
+        to: u16,
+        most: u16,
+        moved: *mut u16,
+        came: *mut u64,
+        bytes: *mut u64,
+    ) -> u16;
+    fn lr_dpdk_dropped(port: u16, dropped: *mut u64) -> c_int;
+}
+
+fn checked(result: c_int) -> io::Result<()> {
+    match result {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error.unsigned_abs() as i32)),
+    }
+}
+
+/// Whether the EAL runs; taken while it is started and while devices come and go, which is not for
+/// several threads at once.
+static STARTED: Mutex<bool> = Mutex::new(false);
+
+/// Free huge pages that make it worth to take them: what its memory needs, of 2 MB each.
+const HUGE_PAGES: u64 = 128;
+
+fn arguments(device: &str) -> Vec<String> {
+    let free = fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
+    let free: u64 = free
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(0);
+    let mut words = vec!["linerate".to_owned(), "--no-telemetry".to_owned()];
+    words.extend(match free >= HUGE_PAGES {
+        true => vec!["--in-memory".to_owned()],
+        false => vec!["--no-huge".to_owned()],
+    });
+    words.extend(["-m", "256", "--log-level", "*:error"].map(str::to_owned));
+    words.push(format!("--file-prefix=linerate-{}", std::process::id()));
+    // Addresses of a bus begin with a digit (0000:01:00.0); names of virtual devices do not.
+    if !device.starts_with(|first: char| first.is_ascii_digit()) {
+        words.push("--no-pci".to_owned());
+    }
+    words
+}
+
+/// Starts the EAL, unless it runs.
+fn start(device: &str, started: &mut bool) -> io::Result<()> {
+    if *started {
+        return Ok(());
+    }
+    let words: Result<Vec<CString>, _> = arguments(device).into_iter().map(CString::new).collect();
+    let words = words.map_err(io::Error::other)?;
+    let mut pointers: Vec<*mut c_char> =
+        words.iter().map(|word| word.as_ptr().cast_mut()).collect();
+    let count = c_int::try_from(pointers.len()).map_err(io::Error::other)?;
+    pointers.push(std::ptr::null_mut());
+    let before = rustix::thread::sched_getaffinity(None);
+    // SAFETY: so many texts that end with a zero, and a null behind them; the EAL may turn the pointers
+    // round, and writes to no text.
+    checked(unsafe { lr_dpdk_init(count, pointers.as_mut_ptr()) })?;
+    // It keeps looking at what it was given (in its log of arguments).
+    std::mem::forget(words);
+    if let Ok(before) = before {
+        let _ = rustix::thread::sched_setaffinity(None, &before);
+    }
+    *started = true;
+    Ok(())
+}
+
+/// A device's port with one queue each way.
+#[derive(Debug)]
+pub(crate) struct Device {
+    port: u16,
+    pool: NonNull<c_void>,
+    /// Descriptors, as obtained.
+    pub(crate) descriptors: (u16, u16),
+    pub(crate) address: Option<[u8; 6]>,
+}
+
+// SAFETY: the pool and the port may be used from any thread; each queue by one at a time, which the two
+// halves of a port see to.
+unsafe impl Send for Device {}
+// SAFETY: as above: one half receives, the other sends, and DPDK's queues are independent.
+unsafe impl Sync for Device {}
+
+impl Device {
+    /// Makes or takes a device.
+    pub(crate) fn open(device: &str, descriptors: u32, mtu: u16) -> io::Result<Self> {
+        let text = CString::new(device).map_err(io::Error::other)?;
+        let mut started = STARTED
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        start(device, &mut started)?;
+        let mut port = 0;
+        // SAFETY: a text that ends with a zero, and a number to write to.
+        checked(unsafe { lr_dpdk_attach(text.as_ptr(), &raw mut port) })?;
+        let name = CString::new(format!("linerate-{port}")).map_err(io::Error::other)?;
+        let wanted = u16::try_from(descriptors).unwrap_or(u16::MAX);
+        let (mut rxd, mut txd) = (wanted, wanted);
+        let mut pool = std::ptr::null_mut();
+        // SAFETY: a text, two numbers and a pointer to write to; the port was attached above.
+        checked(unsafe {
+            lr_dpdk_start(
+                port,
+                name.as_ptr(),
+                &raw mut rxd,
+                &raw mut txd,
+                mtu,
+                &raw mut pool,
+            )
+        })?;
+        let mut address = [0; 6];
+        // SAFETY: six bytes to write to.
+        let has_address = unsafe { lr_dpdk_address(port, address.as_mut_ptr()) } == 0;
+        Ok(Self {
+            port,
+            pool: NonNull::new(pool).ok_or_else(|| io::Error::other("it gave no memory"))?,
+            descriptors: (rxd, txd),
+            address: Some(address).filter(|address| has_address && *address != [0; 6]),
+        })
+    }
+
+    /// Hands each frame that came to `take`; returns how many. For the receiving half alone.
+    pub(crate) fn receive(&self, most: usize, mut take: impl FnMut(&[u8])) -> usize {
+        let mut frames = [std::ptr::null_mut(); BURST_FRAMES];
+        let mut bytes = [std::ptr::null(); BURST_FRAMES];
+        let mut lengths = [0; BURST_FRAMES];
+        let most = most.min(BURST_FRAMES) as u16;
+        // SAFETY: three arrays with room for that many; this half alone polls the queue.
+        let count = unsafe {
+            lr_dpdk_receive(
+                self.port,
+                frames.as_mut_ptr(),
+                bytes.as_mut_ptr(),
+                lengths.as_mut_ptr(),
+                most,
+            )
+        };
+        for (bytes, length) in bytes.iter().zip(lengths).take(count.into()) {
+            // SAFETY: the frame has so many bytes there, and is ours until it is freed below.
+            take(unsafe { std::slice::from_raw_parts(*bytes, length as usize) });
+        }
+        // SAFETY: the frames that came, once each.
+        unsafe { lr_dpdk_free(frames.as_mut_ptr(), count) };
+        count.into()
+    }
+
+    /// Copies frames out; returns how many left. For the sending half alone.
+    pub(crate) fn transmit(&self, frames: &[&[u8]]) -> usize {
+        let mut bytes = [std::ptr::null(); BURST_FRAMES];
+        let mut lengths = [0; BURST_FRAMES];
+        let count = frames.len().min(BURST_FRAMES);
+        for ((frame, bytes), length) in frames.iter().zip(&mut bytes).zip(&mut lengths) {
+            *bytes = frame.as_ptr();
+            *length = u16::try_from(frame.len()).unwrap_or(u16::MAX);
+        }
+        // SAFETY: so many frames with their lengths, which are lent through the call; the pool is the
+        // port's own; this half alone uses the queue.
+        let sent = unsafe {
+            lr_dpdk_transmit(
+                self.port,
+                self.pool.as_ptr(),
+                bytes.as_ptr(),
+                lengths.as_ptr(),
+                count as u16,
+            )
+        };
+        sent.into()
+    }
+
+    /// Moves what came here to another port, unread: frames and bytes that came, and that left. For the
+    /// receiving half of this one together with the sending half of the other.
+    pub(crate) fn pass(&self, to: &Self, most: usize) -> ((usize, u64), (usize, u64)) {
+        let (mut moved, mut came, mut bytes) = (0, 0, 0);
+        let most = most.min(BURST_FRAMES) as u16;
+        // SAFETY: three numbers to write to; the halves that the caller has own these two queues.
+        let count = unsafe {
+            lr_dpdk_pass(
+                self.port,
+                to.port,
+                most,
+                &raw mut moved,
+                &raw mut came,
+                &raw mut bytes,
+            )
+        };
+        ((count.into(), came), (moved.into(), bytes))
+    }
+
+    /// Frames that the device dropped: for want of a descriptor, bad ones, for want of a buffer.
+    pub(crate) fn dropped(&self) -> [u64; 3] {
+        let mut dropped = [0; 3];
+        // SAFETY: three numbers to write to.
+        let result = unsafe { lr_dpdk_dropped(self.port, dropped.as_mut_ptr()) };
+        match result {
+            0 => dropped,
+            // A device that counts nothing.
+            _ => [0; 3],
+        }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        let _started = STARTED
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        // SAFETY: both halves are gone, so nobody uses its queues or holds its frames.
+        unsafe { lr_dpdk_stop(self.port, self.pool.as_ptr()) };
+    }
+}

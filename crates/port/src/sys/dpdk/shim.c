@@ -1,0 +1,205 @@
+/* What of DPDK is inline or a macro, one call a burst. Built with the feature `dpdk` only. */
+#include <errno.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <rte_bus.h>
+#include <rte_dev.h>
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <rte_ethdev.h>
+#include <rte_lcore.h>
+#include <rte_mbuf.h>
+
+#define BURST 32
+
+/* A thread that the EAL does not know has no cache of mbufs, and pays for that with every burst. */
+static __thread int known;
+
+static void know(void)
+{
+	if (!known) {
+		known = 1;
+		rte_thread_register();
+	}
+}
+
+int lr_dpdk_init(int argc, char **argv)
+{
+	int taken = rte_eal_init(argc, argv);
+
+	known = 1;
+	return taken < 0 ? -rte_errno : 0;
+}
+
+/* Makes or takes a device, and gives the number of its port. */
+int lr_dpdk_attach(const char *device, uint16_t *port)
+{
+	struct rte_dev_iterator it;
+	uint16_t found;
+	int failed;
+
+	know();
+	failed = rte_dev_probe(device);
+	if (failed != 0)
+		return failed;
+	RTE_ETH_FOREACH_MATCHING_DEV(found, device, &it) {
+		*port = found;
+		rte_eth_iterator_cleanup(&it);
+		return 0;
+	}
+	return -ENODEV;
+}
+
+/* One queue each way over a pool of its own. */
+int lr_dpdk_start(uint16_t port, const char *name, uint16_t *rxd, uint16_t *txd, uint16_t mtu,
+	void **pool)
+{
+	struct rte_eth_conf conf;
+	struct rte_eth_dev_info info;
+	struct rte_mempool *frames;
+	int socket = rte_eth_dev_socket_id(port);
+	int failed;
+
+	memset(&conf, 0, sizeof(conf));
+	failed = rte_eth_dev_info_get(port, &info);
+	if (failed != 0)
+		return failed;
+	if (info.max_mtu != 0 && mtu > info.max_mtu)
+		return -EMSGSIZE;
+	conf.rxmode.mtu = mtu;
+	failed = rte_eth_dev_configure(port, 1, 1, &conf);
+	if (failed != 0)
+		return failed;
+	failed = rte_eth_dev_adjust_nb_rx_tx_desc(port, rxd, txd);
+	if (failed != 0)
+		return failed;
+	frames = rte_pktmbuf_pool_create(name, *rxd + *txd + 1024, 256, 0,
+		RTE_PKTMBUF_HEADROOM + mtu + 64, socket < 0 ? 0 : socket);
+	if (frames == NULL)
+		return -rte_errno;
+	failed = rte_eth_rx_queue_setup(port, 0, *rxd, socket < 0 ? 0 : socket, NULL, frames);
+	if (failed == 0)
+		failed = rte_eth_tx_queue_setup(port, 0, *txd, socket < 0 ? 0 : socket, NULL);
+	if (failed == 0)
+		failed = rte_eth_dev_start(port);
+	if (failed != 0) {
+		rte_mempool_free(frames);
+		return failed;
+	}
+	/* Virtual devices may have no such thing. */
+	(void)rte_eth_promiscuous_enable(port);
+	*pool = frames;
+	return 0;
+}
+
+void lr_dpdk_stop(uint16_t port, void *pool)
+{
+	know();
+	if (rte_eth_dev_stop(port) == 0)
+		(void)rte_eth_dev_close(port);
+	rte_mempool_free(pool);
+}
+
+int lr_dpdk_address(uint16_t port, uint8_t *address)
+{
+	struct rte_ether_addr found;
+	int failed = rte_eth_macaddr_get(port, &found);
+
+	if (failed == 0)
+		memcpy(address, found.addr_bytes, 6);
+	return failed;
+}
+
+/* Frames that came: where their bytes are and how many. One of several parts that cannot be joined has
+ * no bytes. */
+uint16_t lr_dpdk_receive(uint16_t port, void **frames, const uint8_t **bytes, uint32_t *lengths,
+	uint16_t most)
+{
+	struct rte_mbuf **mbufs = (struct rte_mbuf **)frames;
+	uint16_t i, count;
+
+	know();
+	count = rte_eth_rx_burst(port, 0, mbufs, most < BURST ? most : BURST);
+	for (i = 0; i < count; i++) {
+		int whole = mbufs[i]->nb_segs == 1 || rte_pktmbuf_linearize(mbufs[i]) == 0;
+
+		bytes[i] = rte_pktmbuf_mtod(mbufs[i], const uint8_t *);
+		lengths[i] = whole ? rte_pktmbuf_data_len(mbufs[i]) : 0;
+	}
+	return count;
+}
+
+void lr_dpdk_free(void **frames, uint16_t count)
+{
+	rte_pktmbuf_free_bulk((struct rte_mbuf **)frames, count);
+}
+
+/* Copies frames and sends them; gives how many left, from the first on. */
+uint16_t lr_dpdk_transmit(uint16_t port, void *pool, const uint8_t **bytes, const uint16_t *lengths,
+	uint16_t count)
+{
+	struct rte_mbuf *mbufs[BURST];
+	uint16_t i, sent;
+
+	know();
+	if (count > BURST)
+		count = BURST;
+	if (rte_pktmbuf_alloc_bulk(pool, mbufs, count) != 0)
+		return 0;
+	for (i = 0; i < count; i++) {
+		char *room = rte_pktmbuf_append(mbufs[i], lengths[i]);
+
+		if (room != NULL)
+			memcpy(room, bytes[i], lengths[i]);
+	}
+	sent = rte_eth_tx_burst(port, 0, mbufs, count);
+	if (sent < count)
+		rte_pktmbuf_free_bulk(mbufs + sent, count - sent);
+	return sent;
+}
+
+/* One poll of one port whose frames another one sends: no byte is touched. Gives how many came; `moved`
+ * is what left, `bytes` theirs, `came` those of all. */
+uint16_t lr_dpdk_pass(uint16_t from, uint16_t to, uint16_t most, uint16_t *moved, uint64_t *came,
+	uint64_t *bytes)
+{
+	struct rte_mbuf *mbufs[BURST];
+	uint64_t lengths[BURST];
+	uint64_t all = 0, kept = 0;
+	uint16_t i, count, sent;
+
+	know();
+	count = rte_eth_rx_burst(from, 0, mbufs, most < BURST ? most : BURST);
+	if (count == 0)
+		return 0;
+	for (i = 0; i < count; i++) {
+		lengths[i] = rte_pktmbuf_pkt_len(mbufs[i]);
+		all += lengths[i];
+	}
+	sent = rte_eth_tx_burst(to, 0, mbufs, count);
+	kept = all;
+	if (sent < count) {
+		for (i = sent; i < count; i++)
+			kept -= lengths[i];
+		rte_pktmbuf_free_bulk(mbufs + sent, count - sent);
+	}
+	*moved = sent;
+	*came = all;
+	*bytes = kept;
+	return count;
+}
+
+/* Frames that the device dropped: no descriptor, bad, no mbuf. */
+int lr_dpdk_dropped(uint16_t port, uint64_t *dropped)
+{
+	struct rte_eth_stats stats;
+	int failed = rte_eth_stats_get(port, &stats);
+
+	if (failed == 0) {
+		dropped[0] = stats.imissed;
+		dropped[1] = stats.ierrors;
+		dropped[2] = stats.rx_nombuf;
+	}
+	return failed;
+}

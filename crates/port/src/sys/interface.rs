@@ -1,0 +1,116 @@
+//! What the kernel says of a network interface, and what it takes for one.
+//!
+//! All of it is answered for the network namespace of the calling thread.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// The kernel's name, padded with zeros (linux/if.h: `IFNAMSIZ` 16).
+pub(crate) fn name_bytes(name: &str) -> io::Result<[libc::c_char; libc::IFNAMSIZ]> {
+    let mut bytes = [0; libc::IFNAMSIZ];
+    if name.is_empty() || name.len() >= bytes.len() || name.contains('\0') {
+        return Err(io::Error::from_raw_os_error(libc::ENODEV));
+    }
+    for (to, from) in bytes.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    Ok(bytes)
+}
+
+/// A question about `name`, all zeros but for it.
+pub(crate) fn request(name: &str) -> io::Result<libc::ifreq> {
+    // SAFETY: an ifreq is plain data; all zeros is a valid one.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_name = name_bytes(name)?;
+    Ok(request)
+}
+
+/// A socket to ask through.
+pub(crate) fn asking_socket() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Asks or tells the kernel by an `ifreq`.
+pub(crate) fn ask(
+    socket: &OwnedFd,
+    what: libc::Ioctl,
+    request: &mut libc::ifreq,
+) -> io::Result<()> {
+    // SAFETY: every call here is one that reads or writes an ifreq, which is valid and writable.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), what, std::ptr::from_mut(request)) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// What an interface is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Facts {
+    pub index: u32,
+    pub mtu: u32,
+    pub address: Option<[u8; 6]>,
+    pub up: bool,
+    pub loopback: bool,
+}
+
+/// Looks an interface up; `ENODEV` when there is none of that name.
+pub(crate) fn facts(name: &str) -> io::Result<Facts> {
+    let socket = asking_socket()?;
+    let mut answer = request(name)?;
+    ask(&socket, libc::SIOCGIFINDEX as libc::Ioctl, &mut answer)?;
+    // SAFETY: the call above filled this member of the union.
+    let index = unsafe { answer.ifr_ifru.ifru_ifindex };
+    ask(&socket, libc::SIOCGIFMTU as libc::Ioctl, &mut answer)?;
+    // SAFETY: as above.
+    let mtu = unsafe { answer.ifr_ifru.ifru_mtu };
+    ask(&socket, libc::SIOCGIFFLAGS as libc::Ioctl, &mut answer)?;
+    // SAFETY: as above.
+    let flags = libc::c_int::from(unsafe { answer.ifr_ifru.ifru_flags });
+    ask(&socket, libc::SIOCGIFHWADDR as libc::Ioctl, &mut answer)?;
+    // SAFETY: as above.
+    let hardware = unsafe { answer.ifr_ifru.ifru_hwaddr };
+    let ethernet = hardware.sa_family == libc::ARPHRD_ETHER;
+    let address = std::array::from_fn(|at| hardware.sa_data[at] as u8);
+    Ok(Facts {
+        index: u32::try_from(index).map_err(|_| io::Error::from_raw_os_error(libc::ENODEV))?,
+        mtu: u32::try_from(mtu).unwrap_or(0),
+        address: ethernet.then_some(address),
+        up: flags & libc::IFF_UP != 0,
+        loopback: flags & libc::IFF_LOOPBACK != 0,
+    })
+}
+
+/// Sets an interface up, with this MTU.
+pub(crate) fn set_up(name: &str, mtu: u16) -> io::Result<()> {
+    let socket = asking_socket()?;
+    let mut change = request(name)?;
+    change.ifr_ifru.ifru_mtu = libc::c_int::from(mtu);
+    ask(&socket, libc::SIOCSIFMTU as libc::Ioctl, &mut change)?;
+    ask(&socket, libc::SIOCGIFFLAGS as libc::Ioctl, &mut change)?;
+    // SAFETY: the call above filled this member of the union.
+    let flags = unsafe { change.ifr_ifru.ifru_flags };
+    change.ifr_ifru.ifru_flags = flags | libc::IFF_UP as libc::c_short;
+    ask(&socket, libc::SIOCSIFFLAGS as libc::Ioctl, &mut change)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_namespace_has_a_loopback() {
+        let lo = facts("lo").unwrap();
+        assert!(lo.loopback && lo.index > 0 && lo.address.is_none());
+        for name in ["", "no-such-device", "a-name-that-is-far-too-long"] {
+            let error = facts(name).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::ENODEV), "{name}");
+        }
+    }
+}

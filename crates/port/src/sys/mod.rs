@@ -1,0 +1,23 @@
+//! The unsafe rooms of this crate: frame memory, the slots of rings, and system calls.
+//!
+//! What makes handing out `&mut [u8]` for a frame sound: a [`frame::Frame`] is neither `Copy` nor
+//! `Clone`, each slot of a memory has at most one of them, and only code in here makes them.
+
+pub(crate) mod bpf;
+pub(crate) mod bpf_program;
+pub(crate) mod burst;
+#[cfg(feature = "dpdk")]
+pub(crate) mod dpdk;
+pub(crate) mod frame;
+pub(crate) mod interface;
+pub(crate) mod memory;
+pub(crate) mod netlink_xdp;
+pub(crate) mod packet;
+pub(crate) mod ring;
+pub(crate) mod shm;
+pub(crate) mod tap;
+pub(crate) mod xsk;
+pub(crate) mod xsk_half;
+pub(crate) mod xsk_lent;
+pub(crate) mod xsk_offload;
+pub(crate) mod xsk_ring;

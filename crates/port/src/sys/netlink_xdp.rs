@@ -1,0 +1,326 @@
+//! What the kernel's routing socket tells about XDP on an interface: which program is attached and how,
+//! how many queues there are, and what is at the far end of a veth.
+//!
+//! A reader of our own: attributes that a newer kernel changes must not make the whole answer unreadable.
+//! Numbers of attributes are those of linux/if_link.h.
+
+use std::io;
+use std::time::Duration;
+
+use rustix::io::{read, write};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+/// An interface as far as XDP is concerned.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Link {
+    /// Its number.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// Largest IP packet in bytes.
+    pub mtu: u32,
+    /// Receive queues in use at most.
+    pub rx_queues: u32,
+    /// Kind of a virtual interface (`veth`, `bridge`).
+    pub kind: Option<String>,
+    /// The interface it is tied to: a veth's far end.
+    pub peer: Option<u32>,
+    /// The network namespace of `peer`, as numbered here; none when it is this one.
+    pub peer_namespace: Option<i32>,
+    /// The program attached, and where.
+    pub program: Option<Attached>,
+}
+
+/// A program on an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Attached {
+    /// The number that `bpftool` and `ip` show.
+    pub id: u32,
+    /// Where it meets frames.
+    pub place: Place,
+}
+
+/// `XDP_ATTACHED_*`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In the driver.
+    Native,
+    /// In the kernel's common receive path.
+    Generic,
+    /// In the device.
+    Device,
+    /// In more than one place.
+    Several,
+}
+
+impl Place {
+    /// As `mode=` and `ip link` say it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Generic => "generic",
+            Self::Device => "offloaded",
+            Self::Several => "in several places",
+        }
+    }
+}
+
+const NEW_LINK: u16 = 16;
+const GET_LINK: u16 = 18;
+const ERROR: u16 = 2;
+const REQUEST: u16 = 1;
+const HEADER_BYTES: usize = 16;
+const IFINFOMSG_BYTES: usize = 16;
+
+const IFLA_IFNAME: u16 = 3;
+const IFLA_MTU: u16 = 4;
+const IFLA_LINK: u16 = 5;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_NUM_RX_QUEUES: u16 = 32;
+const IFLA_LINK_NETNSID: u16 = 37;
+const IFLA_XDP: u16 = 43;
+const IFLA_XDP_ATTACHED: u16 = 2;
+const IFLA_XDP_PROG_ID: u16 = 4;
+const IFLA_TARGET_NETNSID: u16 = 46;
+
+/// The interface of this name in the calling thread's network namespace.
+///
+/// # Errors
+/// `ENODEV` where there is none.
+pub(crate) fn link(name: &str) -> io::Result<Link> {
+    if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains('\0') {
+        return Err(io::Error::from_raw_os_error(libc::ENODEV));
+    }
+    let mut value = name.as_bytes().to_vec();
+    value.push(0);
+    ask(&request(0, &[(IFLA_IFNAME, &value)]))
+}
+
+/// The interface of this number, here or in another network namespace as numbered here.
+///
+/// # Errors
+/// `ENODEV` where there is none, `EPERM` without rights over the other namespace.
+pub(crate) fn link_in(index: u32, namespace: Option<i32>) -> io::Result<Link> {
+    match namespace {
+        None => ask(&request(index, &[])),
+        Some(id) => ask(&request(index, &[(IFLA_TARGET_NETNSID, &id.to_ne_bytes())])),
+    }
+}
+
+/// One `RTM_GETLINK`: header, struct ifinfomsg, attributes.
+fn request(index: u32, attributes: &[(u16, &[u8])]) -> Vec<u8> {
+    let mut message = vec![0_u8; HEADER_BYTES + IFINFOMSG_BYTES];
+    message[4..6].copy_from_slice(&GET_LINK.to_ne_bytes());
+    message[6..8].copy_from_slice(&REQUEST.to_ne_bytes());
+    message[HEADER_BYTES + 4..HEADER_BYTES + 8].copy_from_slice(&index.to_ne_bytes());
+    for (kind, value) in attributes {
+        let length = u16::try_from(4 + value.len()).expect("attributes asked with are short");
+        message.extend(length.to_ne_bytes());
+        message.extend(kind.to_ne_bytes());
+        message.extend(*value);
+        message.resize(message.len().next_multiple_of(4), 0);
+    }
+    let length = u32::try_from(message.len()).expect("requests are short");
+    message[..4].copy_from_slice(&length.to_ne_bytes());
+    message
+}
+
+fn ask(request: &[u8]) -> io::Result<Link> {
+    /// One link takes a few KiB; hundreds of virtual functions are not asked for.
+    const ROOM_BYTES: usize = 64 * 1024;
+    let socket = socket_with(
+        AddressFamily::NETLINK,
+        SocketType::RAW,
+        SocketFlags::CLOEXEC,
+        // The routing family is number 0, the default.
+        None,
+    )?;
+    // The kernel answers within the call to send; the limit only keeps a defect from hanging us.
+    set_socket_timeout(&socket, Timeout::Recv, Some(Duration::from_secs(1)))?;
+    write(&socket, request)?;
+    let mut room = vec![0_u8; ROOM_BYTES];
+    let length = read(&socket, &mut room)?;
+    answer(&room[..length])
+}
+
+fn answer(bytes: &[u8]) -> io::Result<Link> {
+    let cut = || io::Error::from(io::ErrorKind::UnexpectedEof);
+    let header = bytes.first_chunk::<HEADER_BYTES>().ok_or_else(cut)?;
+    let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;
+    let body = bytes.get(HEADER_BYTES..length).ok_or_else(cut)?;
+    match u16::from_ne_bytes([header[4], header[5]]) {
+        NEW_LINK => link_of(body).ok_or_else(cut),
+        ERROR => {
+            let code = body
+                .first_chunk()
+                .map_or(0, |code| i32::from_ne_bytes(*code));
+            Err(io::Error::from_raw_os_error(code.saturating_neg()))
+        }
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+fn link_of(body: &[u8]) -> Option<Link> {
+    let header = body.first_chunk::<IFINFOMSG_BYTES>()?;
+    let index = i32::from_ne_bytes([header[4], header[5], header[6], header[7]]);
+    let mut link = Link {
+        index: u32::try_from(index).ok()?,
+        ..Link::default()
+    };
+    for (kind, value) in attributes(&body[IFINFOMSG_BYTES..]) {
+        match kind {
+            IFLA_IFNAME => link.name = text(value),
+            IFLA_MTU => link.mtu = number(value)?,
+            IFLA_NUM_RX_QUEUES => link.rx_queues = number(value)?,
+            IFLA_LINK => link.peer = number(value).filter(|peer| *peer != 0),
+            IFLA_LINK_NETNSID => link.peer_namespace = number(value).map(u32::cast_signed),
+            IFLA_LINKINFO => {
+                link.kind = attributes(value)
+                    .into_iter()
+                    .find(|(kind, _)| *kind == IFLA_INFO_KIND)
+                    .map(|(_, value)| text(value));
+            }
+            IFLA_XDP => link.program = program_of(value),
+            _ => {}
+        }
+    }
+    (!link.name.is_empty()).then_some(link)
+}
+
+fn program_of(value: &[u8]) -> Option<Attached> {
+    let list = attributes(value);
+    let find = |wanted| list.iter().find(|(kind, _)| *kind == wanted);
+    let (_, place) = find(IFLA_XDP_ATTACHED)?;
+    let place = match place.first()? {
+        1 => Place::Native,
+        2 => Place::Generic,
+        3 => Place::Device,
+        4 => Place::Several,
+        _ => return None,
+    };
+    let id = find(IFLA_XDP_PROG_ID).and_then(|(_, value)| number(value));
+    Some(Attached {
+        id: id.unwrap_or(0),
+        place,
+    })
+}
+
+/// Attributes: number without its flag bits, and value; stops at the first that is cut.
+fn attributes(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
+    const FLAG_BITS: u16 = 0xc000;
+    let mut list = Vec::new();
+    while let Some(header) = bytes.first_chunk::<4>() {
+        let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
+        let kind = u16::from_ne_bytes([header[2], header[3]]) & !FLAG_BITS;
+        if length < 4 || length > bytes.len() {
+            break;
+        }
+        list.push((kind, &bytes[4..length]));
+        bytes = &bytes[length.next_multiple_of(4).min(bytes.len())..];
+    }
+    list
+}
+
+fn number(value: &[u8]) -> Option<u32> {
+    value.first_chunk().map(|value| u32::from_ne_bytes(*value))
+}
+
+fn text(value: &[u8]) -> String {
+    let end = value.iter().position(|&byte| byte == 0);
+    String::from_utf8_lossy(&value[..end.unwrap_or(value.len())]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let mut bytes = ((4 + value.len()) as u16).to_ne_bytes().to_vec();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    fn message(kind: u16, attributes: &[Vec<u8>]) -> Vec<u8> {
+        let mut body = vec![0_u8; IFINFOMSG_BYTES];
+        body[4..8].copy_from_slice(&7_i32.to_ne_bytes());
+        body.extend(attributes.concat());
+        let mut bytes = ((HEADER_BYTES + body.len()) as u32).to_ne_bytes().to_vec();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend([0; 10]);
+        bytes.extend(body);
+        bytes
+    }
+
+    #[test]
+    fn a_veth_with_a_program_is_read_in_full() {
+        let program = [
+            attribute(IFLA_XDP_ATTACHED, &[2]),
+            attribute(IFLA_XDP_PROG_ID, &9_u32.to_ne_bytes()),
+        ]
+        .concat();
+        let info = attribute(IFLA_INFO_KIND, b"veth\0");
+        let bytes = message(
+            NEW_LINK,
+            &[
+                attribute(IFLA_IFNAME, b"va\0"),
+                attribute(IFLA_MTU, &1500_u32.to_ne_bytes()),
+                attribute(IFLA_NUM_RX_QUEUES, &2_u32.to_ne_bytes()),
+                attribute(IFLA_LINK, &8_u32.to_ne_bytes()),
+                attribute(IFLA_LINK_NETNSID, &0_u32.to_ne_bytes()),
+                attribute(IFLA_LINKINFO, &info),
+                attribute(IFLA_XDP | 0x8000, &program),
+            ],
+        );
+        let want = Link {
+            index: 7,
+            name: "va".to_owned(),
+            mtu: 1500,
+            rx_queues: 2,
+            kind: Some("veth".to_owned()),
+            peer: Some(8),
+            peer_namespace: Some(0),
+            program: Some(Attached {
+                id: 9,
+                place: Place::Generic,
+            }),
+        };
+        assert_eq!(answer(&bytes).unwrap(), want);
+    }
+
+    #[test]
+    fn loopback_has_no_program_and_a_missing_link_says_so() {
+        let lo = link("lo").unwrap();
+        assert_eq!((lo.index, lo.name.as_str(), lo.program), (1, "lo", None));
+        assert_eq!(link_in(lo.index, None).unwrap(), lo);
+        for name in ["", "no-such-link", "longer-than-any-name"] {
+            let error = link(name).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::ENODEV), "{name}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_answer_makes_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = answer(&bytes);
+        }
+
+        #[test]
+        fn no_cut_or_changed_answer_makes_it_panic(cut in 0_usize..80, at in 0_usize..80, value: u8) {
+            let mut bytes = message(NEW_LINK, &[
+                attribute(IFLA_IFNAME, b"va\0"),
+                attribute(IFLA_XDP, &attribute(IFLA_XDP_ATTACHED, &[1])),
+                attribute(IFLA_MTU, &[1, 2]),
+            ]);
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte = value;
+            }
+            bytes.truncate(bytes.len().saturating_sub(cut));
+            let _ = answer(&bytes);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Many frames by one call: recvmmsg(2) and sendmmsg(2), straight from and into the frames.
+
+use std::io;
+use std::mem;
+use std::os::fd::AsRawFd;
+use std::ptr;
+
+use super::{Meta, PacketSocket};
+use crate::sys::burst::BURST_FRAMES;
+use crate::sys::frame::Frame;
+use crate::sys::memory::Memory;
+
+/// Room for one control message with a `tpacket_auxdata`, aligned as the kernel writes it.
+const CONTROL_WORDS: usize = 8;
+
+struct Vectors {
+    headers: [libc::mmsghdr; BURST_FRAMES],
+    pieces: [libc::iovec; BURST_FRAMES],
+    control: [[u64; CONTROL_WORDS]; BURST_FRAMES],
+}
+
+// SAFETY: the pointers inside are set anew before each call, and lead into memory that no thread owns.
+unsafe impl Send for Vectors {}
+
+impl Vectors {
+    fn new() -> Box<Self> {
+        // SAFETY: arrays of plain C structures, for which all zeros are valid.
+        Box::new(unsafe { mem::zeroed() })
+    }
+
+    /// Lets the first vectors lead to these frames.
+    fn aim(&mut self, memory: &Memory, frames: &[Frame], control: bool) -> usize {
+        let count = frames.len().min(BURST_FRAMES);
+        for (at, frame) in frames[..count].iter().enumerate() {
+            self.pieces[at] = libc::iovec {
+                iov_base: memory.pointer(frame).cast(),
+                iov_len: frame.len().into(),
+            };
+            let header = &mut self.headers[at].msg_hdr;
+            header.msg_iov = &raw mut self.pieces[at];
+            header.msg_iovlen = 1;
+            if control {
+                header.msg_control = self.control[at].as_mut_ptr().cast();
+                header.msg_controllen = mem::size_of_val(&self.control[at]) as _;
+            }
+        }
+        count
+    }
+}
+
+/// Receives by recvmmsg.
+pub(crate) struct MmsgReceive(Box<Vectors>);
+
+impl MmsgReceive {
+    pub(crate) fn new() -> Self {
+        Self(Vectors::new())
+    }
+
+    /// Fills frames from the front of `frames`, each up to its length; returns how many.
+    pub(crate) fn receive(
+        &mut self,
+        socket: &PacketSocket,
+        memory: &Memory,
+        frames: &mut [Frame],
+    ) -> io::Result<usize> {
+        let count = self.0.aim(memory, frames, true);
+        // SAFETY: the first `count` headers lead to one piece each, which lies in a frame that `frames`
+        // lends us mutably, and to a control buffer of the size they say.
+        let got = unsafe {
+            libc::recvmmsg(
+                socket.as_raw_fd(),
+                self.0.headers.as_mut_ptr(),
+                count as libc::c_uint,
+                (libc::MSG_DONTWAIT | libc::MSG_TRUNC) as _,
+                ptr::null_mut(),
+            )
+        };
+        usize::try_from(got).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// What the kernel says of the frame at this place of the last call.
+    pub(crate) fn meta(&self, at: usize) -> Meta {
+        let header = &self.0.headers[at];
+        let length = header.msg_len as usize;
+        // SAFETY: the kernel filled the control buffer as far as `msg_controllen` says.
+        let control = unsafe { libc::CMSG_FIRSTHDR(&raw const header.msg_hdr) };
+        if control.is_null() {
+            return Meta {
+                length,
+                ..Meta::default()
+            };
+        }
+        // SAFETY: not null, so a whole header.
+        let (level, kind) = unsafe { ((*control).cmsg_level, (*control).cmsg_type) };
+        if (level, kind) != (libc::SOL_PACKET, libc::PACKET_AUXDATA) {
+            return Meta {
+                length,
+                ..Meta::default()
+            };
+        }
+        // SAFETY: not null.
+        let data = unsafe { libc::CMSG_DATA(control) }.cast::<libc::tpacket_auxdata>();
+        // SAFETY: a message of this kind carries one such structure, at whatever alignment.
+        let aux = unsafe { data.read_unaligned() };
+        Meta::new(length, aux.tp_status, aux.tp_vlan_tci, aux.tp_vlan_tpid)
+    }
+}
+
+/// Sends by sendmmsg.
+pub(crate) struct MmsgSend(Box<Vectors>);
+
+impl MmsgSend {
+    pub(crate) fn new() -> Self {
+        Self(Vectors::new())
+    }
+
+    /// Sends frames from the front of `frames`; returns how many the kernel took, which has copied them
+    /// then. The error is that of the first frame.
+    pub(crate) fn send(
+        &mut self,
+        socket: &PacketSocket,
+        memory: &Memory,
+        frames: &[Frame],
+    ) -> io::Result<usize> {
+        let count = self.0.aim(memory, frames, false);
+        // SAFETY: the first `count` headers lead to one piece each, which lies in a frame that `frames`
+        // lends us; the kernel only reads.
+        let sent = unsafe {
+            libc::sendmmsg(
+                socket.as_raw_fd(),
+                self.0.headers.as_mut_ptr(),
+                count as libc::c_uint,
+                libc::MSG_DONTWAIT as _,
+            )
+        };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+}

@@ -1,0 +1,203 @@
+//! Rings of slots of one size (`TPACKET_V2`), one to receive and one to send.
+
+use std::io;
+use std::mem;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::socket::RingMap;
+use super::{Meta, PacketSocket, ReceiveRing};
+
+/// Bytes in front of a frame in a slot, at most: both headers, their alignment, and room for the kernel
+/// to align the network header (`TPACKET2_HDRLEN` and 16 in net/packet/af_packet.c).
+const SLOT_HEADER: usize = 96;
+/// Where a frame to send begins in its slot: behind the header, aligned to 16 bytes.
+const SEND_OFFSET: usize = mem::size_of::<libc::tpacket2_hdr>().next_multiple_of(16);
+
+/// Shape of a ring: slots of a power of two, so that they follow each other without gaps in the blocks.
+struct Shape {
+    slot_bytes: usize,
+    slots: usize,
+    request: libc::tpacket_req,
+}
+
+impl Shape {
+    fn new(frame_bytes: usize, descriptors: u32) -> Self {
+        let page = rustix::param::page_size();
+        let slot_bytes = (frame_bytes + SLOT_HEADER).next_power_of_two();
+        let block_bytes = slot_bytes.max(page);
+        let blocks = (descriptors as usize).div_ceil(block_bytes / slot_bytes);
+        let slots = blocks * (block_bytes / slot_bytes);
+        Self {
+            slot_bytes,
+            slots,
+            request: libc::tpacket_req {
+                tp_block_size: block_bytes as libc::c_uint,
+                tp_block_nr: blocks as libc::c_uint,
+                tp_frame_size: slot_bytes as libc::c_uint,
+                tp_frame_nr: slots as libc::c_uint,
+            },
+        }
+    }
+
+    fn map(&self, socket: &PacketSocket, option: i32) -> io::Result<RingMap> {
+        let version = libc::tpacket_versions::TPACKET_V2 as i32;
+        socket.set_packet(libc::PACKET_VERSION, version)?;
+        socket.set_to(libc::SOL_PACKET, option, &self.request)?;
+        RingMap::new(socket, self.slot_bytes * self.slots)
+    }
+}
+
+struct Slots {
+    map: RingMap,
+    slot_bytes: usize,
+    slots: usize,
+    next: usize,
+}
+
+impl Slots {
+    fn new(
+        socket: &PacketSocket,
+        option: i32,
+        frame_bytes: usize,
+        descriptors: u32,
+    ) -> io::Result<Self> {
+        let shape = Shape::new(frame_bytes, descriptors);
+        Ok(Self {
+            map: shape.map(socket, option)?,
+            slot_bytes: shape.slot_bytes,
+            slots: shape.slots,
+            next: 0,
+        })
+    }
+
+    fn offset(&self) -> usize {
+        self.next * self.slot_bytes
+    }
+
+    fn header(&self) -> *mut libc::tpacket2_hdr {
+        self.map.at(self.offset())
+    }
+
+    /// The word by which the kernel and we hand a slot to each other.
+    fn status(&self) -> &AtomicU32 {
+        // SAFETY: within the mapping, since `header` is.
+        let status = unsafe { &raw mut (*self.header()).tp_status };
+        // SAFETY: mapped and aligned (slots begin at multiples of 64), and we reach it in no other way.
+        unsafe { AtomicU32::from_ptr(status) }
+    }
+
+    fn advance(&mut self) {
+        self.next += 1;
+        if self.next == self.slots {
+            self.next = 0;
+        }
+    }
+}
+
+/// A ring that the kernel fills.
+pub(crate) struct ReceiveV2(Slots);
+
+impl ReceiveV2 {
+    /// Gives the socket a ring for at least this many frames.
+    pub(crate) fn new(
+        socket: &PacketSocket,
+        frame_bytes: usize,
+        descriptors: u32,
+    ) -> io::Result<Self> {
+        Slots::new(socket, libc::PACKET_RX_RING, frame_bytes, descriptors).map(Self)
+    }
+
+    /// Frames that it holds.
+    pub(crate) fn descriptors(&self) -> u32 {
+        self.0.slots as u32
+    }
+}
+
+impl ReceiveRing for ReceiveV2 {
+    fn peek(&mut self) -> Option<(&[u8], Meta)> {
+        let status = self.0.status().load(Ordering::Acquire);
+        if status & libc::TP_STATUS_USER == 0 {
+            return None;
+        }
+        // SAFETY: the slot is ours while its status says so; the kernel wrote the header before.
+        let header = unsafe { ptr::read(self.0.header()) };
+        let at = self.0.offset() + usize::from(header.tp_mac);
+        let room = self.0.slot_bytes - usize::from(header.tp_mac).min(self.0.slot_bytes);
+        let kept = (header.tp_snaplen as usize).min(room);
+        // SAFETY: the slot is ours until `release`.
+        let bytes = unsafe { self.0.map.bytes(at, kept) };
+        let meta = Meta::new(
+            header.tp_len as usize,
+            status,
+            header.tp_vlan_tci,
+            header.tp_vlan_tpid,
+        );
+        Some((bytes, meta))
+    }
+
+    fn release(&mut self) {
+        let kernel = libc::TP_STATUS_KERNEL;
+        self.0.status().store(kernel, Ordering::Release);
+        self.0.advance();
+    }
+}
+
+/// A ring that the kernel sends from.
+pub(crate) struct SendV2 {
+    ring: Slots,
+    /// Something was put since the kernel was last told.
+    waits: bool,
+}
+
+impl SendV2 {
+    /// Gives the socket a ring for at least this many frames.
+    pub(crate) fn new(
+        socket: &PacketSocket,
+        frame_bytes: usize,
+        descriptors: u32,
+    ) -> io::Result<Self> {
+        // A frame that the kernel refuses is passed over instead of stopping the ring.
+        socket.set_packet(libc::PACKET_LOSS, 1)?;
+        Slots::new(socket, libc::PACKET_TX_RING, frame_bytes, descriptors)
+            .map(|ring| Self { ring, waits: false })
+    }
+
+    /// Frames that it holds.
+    pub(crate) fn descriptors(&self) -> u32 {
+        self.ring.slots as u32
+    }
+
+    /// Puts a frame into the next slot, if that is free and the frame fits.
+    pub(crate) fn put(&mut self, frame: &[u8]) -> bool {
+        let available = libc::TP_STATUS_AVAILABLE;
+        if self.ring.status().load(Ordering::Acquire) != available
+            || SEND_OFFSET + frame.len() > self.ring.slot_bytes
+        {
+            return false;
+        }
+        let at = self.ring.offset() + SEND_OFFSET;
+        // SAFETY: the slot is ours until its status asks to send it.
+        unsafe { self.ring.map.bytes_mut(at, frame.len()) }.copy_from_slice(frame);
+        let header = self.ring.header();
+        // SAFETY: as above.
+        unsafe { (*header).tp_len = frame.len() as u32 };
+        let request = libc::TP_STATUS_SEND_REQUEST;
+        self.ring.status().store(request, Ordering::Release);
+        self.ring.advance();
+        self.waits = true;
+        true
+    }
+
+    /// Whether something was put that the kernel has not been told of, or would not take then.
+    pub(crate) fn waits(&self) -> bool {
+        self.waits
+    }
+
+    /// Starts sending what was put.
+    pub(crate) fn kick(&mut self, socket: &PacketSocket) -> io::Result<()> {
+        socket.kick()?;
+        self.waits = false;
+        Ok(())
+    }
+}

@@ -1,0 +1,146 @@
+//! A ring of blocks that each hold as many frames as fit (`TPACKET_V3`), to receive.
+//!
+//! Cheaper a frame than slots when many come, but a block is handed over when it is full or a
+//! millisecond has passed: not for round trips.
+
+use std::io;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::socket::RingMap;
+use super::{Meta, PacketSocket, ReceiveRing};
+
+/// Bytes of a block: small enough that several are in use at once with a few hundred descriptors.
+const BLOCK_BYTES: usize = 64 * 1024;
+/// Bytes that a frame takes in a block beside its own: header, addresses, alignment.
+const FRAME_HEADER: usize = 96;
+/// Milliseconds after which a block is handed over although it is not full; the least there is.
+const TIMEOUT_MS: u32 = 1;
+
+/// A ring of blocks that the kernel fills.
+pub(crate) struct ReceiveV3 {
+    map: RingMap,
+    block_bytes: usize,
+    blocks: usize,
+    /// The block that is read or waited for.
+    block: usize,
+    /// Where in the mapping the next frame's header is, and how many frames the block still has.
+    next: usize,
+    left: u32,
+    descriptors: u32,
+}
+
+impl ReceiveV3 {
+    /// Gives the socket a ring for at least this many frames of full length.
+    pub(crate) fn new(
+        socket: &PacketSocket,
+        frame_bytes: usize,
+        descriptors: u32,
+    ) -> io::Result<Self> {
+        let slot = (frame_bytes + FRAME_HEADER).next_power_of_two();
+        let block_bytes = BLOCK_BYTES.max(slot).max(rustix::param::page_size());
+        // One block is always being filled or read, so one alone would hold nothing.
+        let blocks = (descriptors as usize).div_ceil(block_bytes / slot).max(2);
+        let frames = blocks * (block_bytes / slot);
+        let request = libc::tpacket_req3 {
+            tp_block_size: block_bytes as libc::c_uint,
+            tp_block_nr: blocks as libc::c_uint,
+            tp_frame_size: slot as libc::c_uint,
+            tp_frame_nr: frames as libc::c_uint,
+            tp_retire_blk_tov: TIMEOUT_MS,
+            tp_sizeof_priv: 0,
+            tp_feature_req_word: 0,
+        };
+        let version = libc::tpacket_versions::TPACKET_V3 as i32;
+        socket.set_packet(libc::PACKET_VERSION, version)?;
+        socket.set_to(libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
+        Ok(Self {
+            map: RingMap::new(socket, block_bytes * blocks)?,
+            block_bytes,
+            blocks,
+            block: 0,
+            next: 0,
+            left: 0,
+            descriptors: frames as u32,
+        })
+    }
+
+    /// Frames of full length that it holds.
+    pub(crate) fn descriptors(&self) -> u32 {
+        self.descriptors
+    }
+}
+
+impl ReceiveRing for ReceiveV3 {
+    fn peek(&mut self) -> Option<(&[u8], Meta)> {
+        if self.left == 0 {
+            self.open_block()?;
+        }
+        let header: *const libc::tpacket3_hdr = self.map.at(self.next);
+        // SAFETY: within the mapping; the block is ours until its last frame is released, and the kernel
+        // wrote its headers before.
+        let header = unsafe { ptr::read(header) };
+        let at = self.next + usize::from(header.tp_mac);
+        // SAFETY: as above; `bytes` checks that the frame ends within the mapping.
+        let bytes = unsafe { self.map.bytes(at, header.tp_snaplen as usize) };
+        let meta = Meta::new(
+            header.tp_len as usize,
+            header.tp_status,
+            header.hv1.tp_vlan_tci as u16,
+            header.hv1.tp_vlan_tpid,
+        );
+        Some((bytes, meta))
+    }
+
+    fn release(&mut self) {
+        let header: *const libc::tpacket3_hdr = self.map.at(self.next);
+        // SAFETY: as in `peek`.
+        let step = unsafe { (*header).tp_next_offset };
+        self.next += step as usize;
+        self.left -= 1;
+        if self.left == 0 {
+            self.close_block();
+        }
+    }
+}
+
+impl ReceiveV3 {
+    fn open_block(&mut self) -> Option<()> {
+        loop {
+            let user = libc::TP_STATUS_USER;
+            if self.status().load(Ordering::Acquire) & user == 0 {
+                return None;
+            }
+            // SAFETY: within the mapping; the block is ours, and the kernel wrote its header before.
+            let header = unsafe { &raw const (*self.description()).hdr.bh1 };
+            // SAFETY: as above.
+            let header = unsafe { ptr::read(header) };
+            if header.num_pkts > 0 {
+                self.left = header.num_pkts;
+                self.next = self.block * self.block_bytes + header.offset_to_first_pkt as usize;
+                return Some(());
+            }
+            self.close_block();
+        }
+    }
+
+    fn close_block(&mut self) {
+        let kernel = libc::TP_STATUS_KERNEL;
+        self.status().store(kernel, Ordering::Release);
+        self.block += 1;
+        if self.block == self.blocks {
+            self.block = 0;
+        }
+    }
+
+    fn description(&self) -> *mut libc::tpacket_block_desc {
+        self.map.at(self.block * self.block_bytes)
+    }
+
+    fn status(&self) -> &AtomicU32 {
+        // SAFETY: within the mapping, since `description` is.
+        let status = unsafe { &raw mut (*self.description()).hdr.bh1.block_status };
+        // SAFETY: mapped and aligned (blocks begin at pages), and we reach it in no other way.
+        unsafe { AtomicU32::from_ptr(status) }
+    }
+}

@@ -1,0 +1,256 @@
+//! The socket itself.
+
+use std::io;
+use std::mem;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::{self, NonNull};
+
+use crate::sys::interface::Facts;
+
+/// A packet socket for whole frames.
+#[derive(Debug)]
+pub(crate) struct PacketSocket {
+    fd: OwnedFd,
+}
+
+impl PacketSocket {
+    /// A socket that is bound to nothing yet, so that no frame of another interface gets into it.
+    pub(crate) fn open() -> io::Result<Self> {
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: no pointers.
+        let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self {
+            // SAFETY: a new descriptor that nobody else owns.
+            fd: unsafe { OwnedFd::from_raw_fd(fd) },
+        })
+    }
+
+    /// Sets an option to a number.
+    pub(crate) fn set(&self, level: i32, option: i32, value: i32) -> io::Result<()> {
+        self.set_to(level, option, &value)
+    }
+
+    /// Sets an option to a structure without pointers or padding that matters.
+    pub(super) fn set_to<T: Copy>(&self, level: i32, option: i32, value: &T) -> io::Result<()> {
+        // SAFETY: `value` is readable for the size given.
+        let result = unsafe {
+            libc::setsockopt(
+                self.fd.as_raw_fd(),
+                level,
+                option,
+                ptr::from_ref(value).cast(),
+                mem::size_of::<T>() as libc::socklen_t,
+            )
+        };
+        done(result)
+    }
+
+    /// Sets a packet option to a number.
+    pub(crate) fn set_packet(&self, option: i32, value: i32) -> io::Result<()> {
+        self.set(libc::SOL_PACKET, option, value)
+    }
+
+    /// Receives frames for any address while the socket lives.
+    pub(crate) fn promiscuous(&self, interface: &Facts) -> io::Result<()> {
+        let membership = libc::packet_mreq {
+            mr_ifindex: interface.index as libc::c_int,
+            mr_type: libc::PACKET_MR_PROMISC as libc::c_ushort,
+            mr_alen: 0,
+            mr_address: [0; 8],
+        };
+        self.set_to(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &membership)
+    }
+
+    /// Binds to an interface: for all its frames, or (to send only) for none.
+    pub(crate) fn bind(&self, interface: &Facts, receive: bool) -> io::Result<()> {
+        let protocol = if receive { libc::ETH_P_ALL as u16 } else { 0 };
+        let address = libc::sockaddr_ll {
+            sll_family: libc::AF_PACKET as u16,
+            sll_protocol: protocol.to_be(),
+            sll_ifindex: interface.index as libc::c_int,
+            sll_hatype: 0,
+            sll_pkttype: 0,
+            sll_halen: 0,
+            sll_addr: [0; 8],
+        };
+        // SAFETY: `address` is readable for the size given.
+        let result = unsafe {
+            libc::bind(
+                self.fd.as_raw_fd(),
+                ptr::from_ref(&address).cast(),
+                mem::size_of_val(&address) as libc::socklen_t,
+            )
+        };
+        done(result)
+    }
+
+    /// Frames dropped since the last call, because the socket's buffer or ring was full.
+    pub(crate) fn take_drops(&self) -> io::Result<u64> {
+        // The first two words of both forms of the answer: frames (dropped ones too), dropped ones.
+        let mut answer = [0u32; 3];
+        let mut size = mem::size_of_val(&answer) as libc::socklen_t;
+        // SAFETY: `answer` is writable for the size given.
+        let result = unsafe {
+            libc::getsockopt(
+                self.fd.as_raw_fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_STATISTICS,
+                answer.as_mut_ptr().cast(),
+                &raw mut size,
+            )
+        };
+        done(result)?;
+        Ok(u64::from(answer[1]))
+    }
+
+    /// What went wrong since it was last asked; that the interface went down or away is told here.
+    pub(crate) fn take_error(&self) -> io::Result<Option<io::Error>> {
+        let mut error: libc::c_int = 0;
+        let mut size = mem::size_of_val(&error) as libc::socklen_t;
+        // SAFETY: `error` is writable for the size given.
+        let result = unsafe {
+            libc::getsockopt(
+                self.fd.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_ERROR,
+                ptr::from_mut(&mut error).cast(),
+                &raw mut size,
+            )
+        };
+        done(result)?;
+        Ok((error != 0).then(|| io::Error::from_raw_os_error(error)))
+    }
+
+    /// Shares an interface's frames among the sockets of a group, by flow. `group` is what an earlier
+    /// socket of the same group got from this; none begins a group.
+    pub(crate) fn join_fanout(&self, group: Option<u16>) -> io::Result<u16> {
+        let flags = libc::PACKET_FANOUT_HASH
+            | if group.is_none() {
+                libc::PACKET_FANOUT_FLAG_UNIQUEID
+            } else {
+                0
+            };
+        let argument = u32::from(group.unwrap_or(0)) | flags << 16;
+        self.set_to(libc::SOL_PACKET, libc::PACKET_FANOUT, &argument)?;
+        let mut answer = 0u32;
+        let mut size = mem::size_of_val(&answer) as libc::socklen_t;
+        // SAFETY: `answer` is writable for the size given.
+        let result = unsafe {
+            libc::getsockopt(
+                self.fd.as_raw_fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_FANOUT,
+                ptr::from_mut(&mut answer).cast(),
+                &raw mut size,
+            )
+        };
+        done(result)?;
+        Ok(answer as u16)
+    }
+
+    /// Tells the kernel to send what waits in the ring.
+    pub(super) fn kick(&self) -> io::Result<()> {
+        // SAFETY: no buffer and no address are given, which the kernel allows for a ring.
+        let result = unsafe { libc::send(self.fd.as_raw_fd(), ptr::null(), 0, libc::MSG_DONTWAIT) };
+        if result < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for PacketSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl AsRawFd for PacketSocket {
+    fn as_raw_fd(&self) -> i32 {
+        self.fd.as_raw_fd()
+    }
+}
+
+fn done(result: libc::c_int) -> io::Result<()> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// A ring that the kernel shares with us.
+pub(super) struct RingMap {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a mapping that no thread owns; one ring has one owner.
+unsafe impl Send for RingMap {}
+
+impl RingMap {
+    /// Maps the one ring of a socket.
+    pub(super) fn new(socket: &PacketSocket, bytes: usize) -> io::Result<Self> {
+        // SAFETY: a new mapping, wherever the kernel wants it.
+        let base = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_POPULATE,
+                socket.as_raw_fd(),
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base =
+            NonNull::new(base.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        Ok(Self { base, bytes })
+    }
+
+    /// A pointer to a structure inside.
+    pub(super) fn at<T>(&self, offset: usize) -> *mut T {
+        let end = offset.checked_add(mem::size_of::<T>());
+        assert!(end.is_some_and(|end| end <= self.bytes), "outside the ring");
+        // SAFETY: just checked to be inside the mapping.
+        unsafe { self.base.as_ptr().add(offset) }.cast()
+    }
+
+    /// Bytes inside, to read.
+    ///
+    /// # Safety
+    /// The kernel does not write them meanwhile.
+    pub(super) unsafe fn bytes(&self, offset: usize, count: usize) -> &[u8] {
+        let end = offset.checked_add(count);
+        assert!(end.is_some_and(|end| end <= self.bytes), "outside the ring");
+        // SAFETY: just checked to be inside the mapping.
+        let start = unsafe { self.base.as_ptr().add(offset) };
+        // SAFETY: mapped, and the caller keeps writers away.
+        unsafe { std::slice::from_raw_parts(start, count) }
+    }
+
+    /// Bytes inside, to write.
+    ///
+    /// # Safety
+    /// The kernel neither reads nor writes them meanwhile.
+    pub(super) unsafe fn bytes_mut(&mut self, offset: usize, count: usize) -> &mut [u8] {
+        let end = offset.checked_add(count);
+        assert!(end.is_some_and(|end| end <= self.bytes), "outside the ring");
+        // SAFETY: just checked to be inside the mapping.
+        let start = unsafe { self.base.as_ptr().add(offset) };
+        // SAFETY: mapped, and the caller keeps the kernel away.
+        unsafe { std::slice::from_raw_parts_mut(start, count) }
+    }
+}
+
+impl Drop for RingMap {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `new`; pointers into it do not outlive `self`.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}

@@ -1,0 +1,75 @@
+use super::*;
+use proptest::prelude::*;
+
+fn parse(text: &str) -> Result<PortUrl, PortError> {
+    text.parse()
+}
+
+#[test]
+fn names_and_keys_are_told_apart() {
+    let url = parse("ring:0,rxd=18,burst=8,mtu=9000").unwrap();
+    assert_eq!((url.kind().scheme, url.name()), ("ring", "0"));
+    assert_eq!((url.rxd(), url.burst(), url.mtu()), (18, 8, 9000));
+    assert_eq!(url.frame_bytes(), 9018);
+    assert_eq!(url.to_string(), "ring:0,rxd=18,burst=8,mtu=9000");
+    assert_eq!(url.short(), "ring:0");
+    let url = parse("null:").unwrap();
+    assert_eq!((url.name(), url.common()), ("", Common::default()));
+    assert!(parse("null:force").unwrap().common().force);
+    assert!(parse("null:queues=2").unwrap().common().queues == Some(2));
+    assert!(!parse("null:force=no").unwrap().common().force);
+    assert!(parse("null:").unwrap().forced().common().force);
+}
+
+#[test]
+fn what_is_wrong_is_named_with_what_to_write() {
+    for (text, want) in [
+        ("eth0", "`eth0` has no kind"),
+        ("ringg:0", "there is no port kind `ringg`"),
+        ("ring:", "`ring:` names no"),
+        ("null:7", "`null:` takes no name, but `null:7` gives `7`"),
+        ("ring:0,rxdd=1", "does not know the key `rxdd`"),
+        (
+            "ring:0,rxd=0",
+            "`rxd=0` in `ring:0,rxd=0` is not a number from 1 to 65536",
+        ),
+        ("ring:0,rxd", "`rxd=` in `ring:0,rxd` is not a number"),
+        (
+            "ring:0,burst=33",
+            "is not a number from 1 to 32: give one like `burst=32`",
+        ),
+        ("ring:0,mtu=1500,mtu=1500", "`mtu` is given twice"),
+        ("ring:0,force=maybe", "is not a flag"),
+    ] {
+        let error = parse(text).unwrap_err();
+        assert!(error.is_usage(), "{text}");
+        assert!(error.to_string().contains(want), "{text}: {error}");
+        let problem = error.problem();
+        assert_eq!(problem.object, text);
+        assert!(!problem.next_step.is_empty() && !problem.situation.is_empty());
+    }
+}
+
+#[test]
+fn queues_are_a_range() {
+    assert_eq!(queues("0"), Some(0..=0));
+    assert_eq!(queues("1-3"), Some(1..=3));
+    for text in ["", "3-1", "-", "1-", "x", "0-5000"] {
+        assert_eq!(queues(text), None, "{text}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_text_panics(text in "((null|ring|shm|packet|xdp|tap|pcap|dpdk):)?.{0,40}") {
+        let _ = parse(&text);
+    }
+
+    #[test]
+    fn what_is_accepted_reads_back(rxd in 1u32..=65_536, mtu in 68u16..=65_500) {
+        let text = format!("ring:x,rxd={rxd},mtu={mtu}");
+        let url = parse(&text).unwrap();
+        prop_assert_eq!((url.rxd(), url.mtu()), (rxd, mtu));
+        prop_assert_eq!(parse(&url.to_string()).unwrap().common(), url.common());
+    }
+}

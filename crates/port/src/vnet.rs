@@ -1,0 +1,138 @@
+//! The header by which a sender leaves checksums and segmentation to whoever is next.
+//!
+//! It is `struct virtio_net_hdr` of linux/virtio_net.h in the machine's own byte order, as taps and
+//! packet sockets speak it. A port whose [`Capabilities::vnet_header`](crate::Capabilities::vnet_header)
+//! is not zero has it in front of every frame, both ways.
+
+/// Bytes of the header.
+pub const VNET_HEADER_BYTES: usize = 10;
+
+/// What kind of packet is to be cut into segments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Segmentation {
+    /// None: the frame is what it is.
+    #[default]
+    None,
+    /// TCP over IPv4.
+    TcpV4,
+    /// TCP over IPv6.
+    TcpV6,
+    /// UDP datagrams of one size (`UDP_SEGMENT`).
+    Udp,
+    /// Anything else the kernel may say.
+    Other(u8),
+}
+
+/// The header in front of a frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VnetHeader {
+    /// The checksum is open: from `checksum_start` to the end, with the pseudo header's sum in its place.
+    pub needs_checksum: bool,
+    /// The checksum has been found right by who sent this on.
+    pub checksum_valid: bool,
+    /// Whether and how it is to be cut.
+    pub segmentation: Segmentation,
+    /// Bytes of all headers of the frame; a hint.
+    pub header_bytes: u16,
+    /// Payload of each segment.
+    pub segment_bytes: u16,
+    /// Where summing begins, counted from the Ethernet header.
+    pub checksum_start: u16,
+    /// Where the checksum is, counted from `checksum_start`.
+    pub checksum_offset: u16,
+}
+
+const NEEDS_CHECKSUM: u8 = 1;
+const CHECKSUM_VALID: u8 = 2;
+
+impl Segmentation {
+    const fn code(self) -> u8 {
+        match self {
+            Self::None => 0,
+            Self::TcpV4 => 1,
+            Self::TcpV6 => 4,
+            Self::Udp => 5,
+            Self::Other(code) => code,
+        }
+    }
+
+    const fn from_code(code: u8) -> Self {
+        match code {
+            0 => Self::None,
+            1 => Self::TcpV4,
+            4 => Self::TcpV6,
+            5 => Self::Udp,
+            other => Self::Other(other),
+        }
+    }
+}
+
+impl VnetHeader {
+    /// Reads the header at the start of a frame; the Ethernet frame follows it. `None` when the bytes are
+    /// fewer.
+    #[inline]
+    #[must_use]
+    pub fn read(frame: &[u8]) -> Option<Self> {
+        let bytes: &[u8; VNET_HEADER_BYTES] = frame.first_chunk()?;
+        let word = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
+        Some(Self {
+            needs_checksum: bytes[0] & NEEDS_CHECKSUM != 0,
+            checksum_valid: bytes[0] & CHECKSUM_VALID != 0,
+            segmentation: Segmentation::from_code(bytes[1]),
+            header_bytes: word(2),
+            segment_bytes: word(4),
+            checksum_start: word(6),
+            checksum_offset: word(8),
+        })
+    }
+
+    /// The header as bytes.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> [u8; VNET_HEADER_BYTES] {
+        let flags = u8::from(self.needs_checksum) * NEEDS_CHECKSUM
+            + u8::from(self.checksum_valid) * CHECKSUM_VALID;
+        let mut bytes = [0; VNET_HEADER_BYTES];
+        bytes[0] = flags;
+        bytes[1] = self.segmentation.code();
+        let words = [
+            self.header_bytes,
+            self.segment_bytes,
+            self.checksum_start,
+            self.checksum_offset,
+        ];
+        for (place, word) in bytes[2..].chunks_exact_mut(2).zip(words) {
+            place.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_written_reads_back(
+            flags in 0u8..4,
+            code in any::<u8>(),
+            words in any::<[u16; 4]>(),
+        ) {
+            let header = VnetHeader {
+                needs_checksum: flags & 1 != 0,
+                checksum_valid: flags & 2 != 0,
+                segmentation: Segmentation::from_code(code),
+                header_bytes: words[0],
+                segment_bytes: words[1],
+                checksum_start: words[2],
+                checksum_offset: words[3],
+            };
+            let bytes = header.bytes();
+            prop_assert_eq!((bytes[0], bytes[1]), (flags, code));
+            prop_assert_eq!(VnetHeader::read(&bytes), Some(header));
+            prop_assert_eq!(VnetHeader::read(&bytes[1..]), None);
+        }
+    }
+}

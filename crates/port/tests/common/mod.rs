@@ -1,0 +1,145 @@
+//! What tests of real ports share.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use linerate_lab::{Lab, LabHost, Topology, privileged};
+use linerate_port::{
+    AnyPort, Burst, Memory, MemoryPlan, Pool, PortError, PortUrl, Receive, Transmit,
+};
+
+/// Runs a test where labs can be built: here, or once more in a user namespace. `name` is the test's.
+pub fn with_privilege(name: &str, test: impl FnOnce()) {
+    if privileged() {
+        test();
+        return;
+    }
+    let own = std::env::current_exe().expect("a test has a path");
+    let folder = own.parent().and_then(|deps| deps.parent());
+    let rootless: PathBuf = folder
+        .expect("tests lie in target/deps")
+        .join("examples/rootless");
+    if !rootless.exists() {
+        println!(
+            "skipped: {} is not built: run `cargo test` without --test",
+            rootless.display()
+        );
+        return;
+    }
+    let probe = Command::new(&rootless)
+        .arg("true")
+        .output()
+        .expect("it runs");
+    if !probe.status.success() {
+        println!("skipped: {}", String::from_utf8_lossy(&probe.stderr));
+        return;
+    }
+    let output = Command::new(&rootless)
+        .arg(own)
+        .args(["--exact", name, "--nocapture"])
+        .output()
+        .expect("it runs");
+    assert!(
+        output.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// Two hosts, `a` and `b`, and a link between their `eth0`, with more keys of a lab file's link.
+pub fn pair(properties: &str) -> Lab {
+    let file = format!("[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ['a', 'b']\n{properties}\n");
+    let topology = Topology::from_toml(&file).expect("a good lab file");
+    Lab::up(&topology).unwrap_or_else(|error| panic!("{}", error.full_text()))
+}
+
+/// A memory with room for what tests send.
+pub fn memory(frames: u32) -> Memory {
+    Memory::new(MemoryPlan {
+        frames,
+        ..MemoryPlan::default()
+    })
+    .unwrap()
+}
+
+/// The first queue of a port, opened in this thread's network.
+pub fn try_open(url: &str, memory: &Memory) -> Result<AnyPort, PortError> {
+    let url: PortUrl = url.parse()?;
+    Ok(linerate_port::open(&url, memory)?.remove(0))
+}
+
+/// As [`try_open`], where it must work.
+pub fn open(url: &str, memory: &Memory) -> AnyPort {
+    try_open(url, memory).unwrap_or_else(|error| panic!("{error}: {:?}", error.problem()))
+}
+
+/// A port opened inside a host.
+pub fn open_in(host: &LabHost, url: &str, memory: &Memory) -> AnyPort {
+    host.run(|| open(url, memory)).unwrap()
+}
+
+/// A frame of an ethertype for experiments (IEEE 802, 0x88b5), to everybody, with a number in it.
+pub fn numbered(number: u32, length: usize) -> Vec<u8> {
+    let mut frame = vec![0xff; 6];
+    frame.extend([2, 0, 0, 0, 0, 1, 0x88, 0xb5]);
+    frame.extend(number.to_be_bytes());
+    frame.extend((frame.len()..length).map(|at| (at as u32 ^ number) as u8));
+    frame
+}
+
+/// Sends all of these frames, waiting while the port has no room.
+pub fn send(port: &mut AnyPort, pool: &mut Pool, frames: &[Vec<u8>]) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    for chunk in frames.chunks(32) {
+        let mut burst = Burst::new();
+        for bytes in chunk {
+            let mut frame = pool.allocate().expect("the memory has room");
+            frame.set_len(bytes.len() as u16);
+            pool.memory().bytes_mut(&mut frame).copy_from_slice(bytes);
+            burst.push(frame).unwrap();
+        }
+        while !burst.is_empty() {
+            if port.transmit.transmit(pool, &mut burst) == 0 {
+                assert!(Instant::now() < deadline, "the port takes no more");
+                std::thread::yield_now();
+            }
+        }
+    }
+    port.transmit.reclaim(pool);
+}
+
+/// What has arrived once `count` frames that `wanted` accepts have, or `patience` is over.
+pub fn receive_within(
+    port: &mut AnyPort,
+    pool: &mut Pool,
+    count: usize,
+    patience: Duration,
+    wanted: impl Fn(&[u8]) -> bool,
+) -> Vec<Vec<u8>> {
+    let deadline = Instant::now() + patience;
+    let mut arrived = Vec::new();
+    let mut burst = Burst::new();
+    while arrived.len() < count && Instant::now() < deadline {
+        if port.receive.receive(pool, &mut burst) == 0 {
+            std::thread::yield_now();
+            continue;
+        }
+        for frame in burst.frames() {
+            let bytes = pool.memory().bytes(frame);
+            if wanted(bytes) {
+                arrived.push(bytes.to_vec());
+            }
+        }
+        pool.free_all(&mut burst);
+    }
+    arrived
+}
+
+/// As [`receive_within`], with numbered frames and much patience.
+pub fn receive(port: &mut AnyPort, pool: &mut Pool, count: usize) -> Vec<Vec<u8>> {
+    let numbered = |frame: &[u8]| frame[12..14] == [0x88, 0xb5];
+    receive_within(port, pool, count, Duration::from_secs(10), numbered)
+}

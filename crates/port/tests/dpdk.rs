@@ -1,0 +1,78 @@
+//! Ports of DPDK: `cargo test -p linerate-port --features dpdk --test dpdk`, where libdpdk-dev is
+//! installed; without the feature the kind is refused with the word.
+
+use linerate_port::PortUrl;
+
+#[cfg(not(feature = "dpdk"))]
+#[test]
+fn it_is_refused_with_the_feature() {
+    let error = "dpdk:net_null0".parse::<PortUrl>().unwrap_err().to_string();
+    assert!(error.contains("--features dpdk"), "{error}");
+    println!("skipped: built without the feature dpdk");
+}
+
+/// The EAL is one a process: all that is tested of it is one test.
+#[cfg(feature = "dpdk")]
+#[test]
+fn frames_go_round_a_ring_of_dpdk() {
+    use linerate_port::{Burst, Memory, Port, Receive, Transmit, memory_plan, open};
+
+    let url: PortUrl = "dpdk:net_ring0".parse().unwrap();
+    let memory = Memory::new(memory_plan(std::slice::from_ref(&url))).unwrap();
+    let before = std::thread::available_parallelism().unwrap();
+    let mut ports = match open(&url, &memory) {
+        Ok(ports) => ports,
+        Err(error) if error.is_missing_privilege() => {
+            println!("skipped: {error}");
+            return;
+        }
+        Err(error) => panic!("{error}: {:?}", std::error::Error::source(&error)),
+    };
+    assert_eq!(
+        std::thread::available_parallelism().unwrap(),
+        before,
+        "the EAL's pinning is undone"
+    );
+    let mut pool = memory.pool();
+    let mut burst = Burst::new();
+    let port = &mut ports[0];
+    assert!(port.capabilities().receive_descriptors.is_some());
+    // Copied out and in again.
+    for length in [60u16, 61, 1514] {
+        let mut frame = pool.allocate().unwrap();
+        frame.set_len(length);
+        memory.bytes_mut(&mut frame).fill(length as u8);
+        burst.push(frame).unwrap();
+    }
+    assert_eq!(port.transmit(&mut pool, &mut burst), 3);
+    assert_eq!(port.receive(&mut pool, &mut burst), 3);
+    for (frame, length) in burst.frames().iter().zip([60u16, 61, 1514]) {
+        assert_eq!(frame.len(), length);
+        assert!(memory.bytes(frame).iter().all(|&byte| byte == length as u8));
+    }
+    // And handed on without a copy: two frames go round and round.
+    let (received, sent) = port.counters();
+    let (received, sent) = (received.clone(), sent.clone());
+    assert_eq!(port.transmit(&mut pool, &mut burst), 3);
+    let passed: Option<usize> = (0..100)
+        .map(|_| port.receive.pass(&mut port.transmit, 32))
+        .sum();
+    assert_eq!(passed, Some(300));
+    assert_eq!(received.read().frames, 303);
+    assert_eq!(sent.read().frames, 306);
+    assert_eq!(received.read().bytes, 101 * (60 + 61 + 1514));
+    // Another thread may poll it: it is made known to the EAL.
+    let mut port = ports.remove(0);
+    let moved = std::thread::spawn(move || {
+        let mut pool = memory.pool();
+        let mut burst = Burst::new();
+        let came = port.receive.receive(&mut pool, &mut burst);
+        let left = port.transmit.transmit(&mut pool, &mut burst);
+        (came, left)
+    });
+    assert_eq!(moved.join().unwrap(), (3, 3));
+    // A device that is none says so.
+    let url: PortUrl = "dpdk:net_nonsense0".parse().unwrap();
+    let memory = linerate_port::Memory::new(memory_plan(std::slice::from_ref(&url))).unwrap();
+    assert!(open(&url, &memory).is_err());
+}

@@ -1,0 +1,255 @@
+//! `packet:` ports on real interfaces.
+
+mod common;
+
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use common::{memory, numbered, open_in, pair, receive, receive_within, send, with_privilege};
+use linerate_port::{Cause, Port, PortError, PortUrl, Receive, Transmit, checksum};
+
+const WAYS: [&str; 3] = ["mmsg", "2", "3"];
+
+#[test]
+fn frames_cross_in_every_way() {
+    with_privilege("frames_cross_in_every_way", || {
+        let lab = pair("");
+        let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
+        for way in WAYS {
+            let memory = memory(4096);
+            let mut pool = memory.pool();
+            let url = format!("packet:eth0,v={way},rxd=2048");
+            let (mut near, mut far) = (open_in(a, &url, &memory), open_in(b, &url, &memory));
+            assert!(near.capabilities().address.is_some());
+            for (from, to) in [(0, 1), (1, 0)] {
+                let ports = [&mut near, &mut far];
+                let frames: Vec<Vec<u8>> = (0..500)
+                    .map(|number| numbered(number, 60 + number as usize * 2))
+                    .collect();
+                send(ports[from], &mut pool, &frames);
+                let arrived = receive(ports[to], &mut pool, frames.len());
+                assert_eq!(arrived.len(), frames.len(), "{way}");
+                assert_eq!(arrived, frames, "{way}");
+                // What a port sends does not come back to it.
+                let own = receive_within(
+                    ports[from],
+                    &mut pool,
+                    1,
+                    Duration::from_millis(20),
+                    |frame| frame[12..14] == [0x88, 0xb5],
+                );
+                assert!(own.is_empty(), "{way}");
+            }
+            let (received, sent) = near.counters();
+            assert_eq!(sent.read().frames, 500, "{way}");
+            assert!(received.read().frames >= 500, "{way}");
+            assert_eq!(received.read().all_dropped(), 0, "{way}");
+            near.refresh().unwrap();
+            drop((near, far));
+            let free = std::iter::from_fn(|| pool.allocate()).count();
+            assert_eq!(free, 4096, "{way}: no slot is lost");
+        }
+    });
+}
+
+#[test]
+fn tags_are_kept() {
+    with_privilege("tags_are_kept", || {
+        let lab = pair("");
+        let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
+        for way in WAYS {
+            let memory = memory(4096);
+            let mut pool = memory.pool();
+            let url = format!("packet:eth0,v={way}");
+            let (mut near, mut far) = (open_in(a, &url, &memory), open_in(b, &url, &memory));
+            let mut tagged = numbered(7, 100);
+            tagged.splice(12..12, [0x81, 0, 0x20, 5]);
+            send(&mut near, &mut pool, std::slice::from_ref(&tagged));
+            let arrived =
+                receive_within(&mut far, &mut pool, 1, Duration::from_secs(10), |frame| {
+                    frame[12..14] == [0x81, 0]
+                });
+            assert_eq!(arrived, [tagged], "{way}");
+        }
+    });
+}
+
+#[test]
+fn checksums_that_a_sender_left_open_are_completed() {
+    with_privilege("checksums_that_a_sender_left_open_are_completed", || {
+        let lab = pair("");
+        let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
+        let target = (b.address(), 9000);
+        for way in WAYS {
+            let memory = memory(4096);
+            let mut pool = memory.pool();
+            let mut port = open_in(b, &format!("packet:eth0,v={way}"), &memory);
+            let client = a
+                .run(|| UdpSocket::bind((a.address(), 0)).unwrap())
+                .unwrap();
+            client.send_to(b"is this right?", target).unwrap();
+            let of_client = |frame: &[u8]| frame.len() > 42 && frame.ends_with(b"is this right?");
+            let arrived =
+                receive_within(&mut port, &mut pool, 1, Duration::from_secs(10), of_client);
+            let mut complete = arrived[0].clone();
+            assert!(checksum::complete(&mut complete));
+            assert_eq!(arrived[0], complete, "{way}");
+
+            // Sent back with both ends exchanged, the client's kernel takes it.
+            let mut answer = complete;
+            let (ethernet, rest) = answer.split_at_mut(14);
+            ethernet[..12].rotate_left(6);
+            rest[12..20].rotate_left(4);
+            rest[20..24].rotate_left(2);
+            send(&mut port, &mut pool, &[answer]);
+            client
+                .set_read_timeout(Some(Duration::from_secs(10)))
+                .unwrap();
+            let mut buffer = [0; 64];
+            let size = loop {
+                match client.recv(&mut buffer) {
+                    Ok(size) => break size,
+                    // The kernel of `b` says that nobody listens there: it sees the question too.
+                    Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {}
+                    Err(error) => panic!("{way}: {error}"),
+                }
+            };
+            assert_eq!(&buffer[..size], b"is this right?", "{way}");
+        }
+    });
+}
+
+#[test]
+fn what_is_lost_is_counted_with_its_cause() {
+    with_privilege("what_is_lost_is_counted_with_its_cause", || {
+        let lab = pair("");
+        let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
+        for way in WAYS {
+            let memory = memory(4096);
+            let mut pool = memory.pool();
+            let mut near = open_in(a, &format!("packet:eth0,v={way},txd=512"), &memory);
+            let mut far = open_in(b, &format!("packet:eth0,v={way},mtu=500,rxd=4"), &memory);
+            assert_eq!(far.capabilities().frame_bytes, 518);
+            let long = numbered(0, 600);
+            send(&mut near, &mut pool, &[long, numbered(1, 518)]);
+            let arrived = receive(&mut far, &mut pool, 1);
+            assert_eq!(arrived, [numbered(1, 518)], "{way}");
+            let longer = far.receive.counters().read().dropped(Cause::TooLong);
+            assert!(longer >= 1, "{way}");
+
+            let before = far.receive.counters().read().frames;
+            let many: Vec<Vec<u8>> = (0..2000).map(|number| numbered(number, 500)).collect();
+            send(&mut near, &mut pool, &many);
+            let arrived = receive_within(
+                &mut far,
+                &mut pool,
+                2000,
+                Duration::from_millis(200),
+                |_| true,
+            );
+            far.refresh().unwrap();
+            let read = far.receive.counters().read();
+            let lost = read.dropped(Cause::RingFull);
+            assert!(lost > 0, "{way}: {read:?}");
+            assert_eq!(read.frames - before, arrived.len() as u64, "{way}");
+            // Frames of the kernel's own (neighbour discovery) may be among them.
+            assert!(arrived.len() as u64 + lost >= 2000, "{way}: {read:?}");
+            assert!(near.transmit.counters().read().frames == 2002, "{way}");
+        }
+    });
+}
+
+#[test]
+fn a_frame_that_the_interface_cannot_send_is_counted() {
+    with_privilege("a_frame_that_the_interface_cannot_send_is_counted", || {
+        let lab = pair("mtu = 600");
+        let memory = memory(512);
+        let mut pool = memory.pool();
+        for way in WAYS {
+            let url = format!("packet:eth0,v={way}");
+            let mut port = open_in(lab.host("a").unwrap(), &url, &memory);
+            let frames = [numbered(0, 614), numbered(1, 700), numbered(2, 60)];
+            send(&mut port, &mut pool, &frames);
+            let sent = port.transmit.counters().read();
+            assert_eq!((sent.frames, sent.dropped(Cause::TooLong)), (2, 1), "{way}");
+        }
+    });
+}
+
+#[test]
+fn queues_share_an_interface() {
+    with_privilege("queues_share_an_interface", || {
+        let lab = pair("");
+        let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
+        let memory = memory(8192);
+        let mut pool = memory.pool();
+        let url: PortUrl = "packet:eth0,queues=2".parse().unwrap();
+        let mut far = b
+            .run(|| linerate_port::open(&url, &memory).unwrap())
+            .unwrap();
+        assert_eq!(far[1].capabilities().name, "packet:eth0 queue 1");
+        let client = a
+            .run(|| UdpSocket::bind((a.address(), 0)).unwrap())
+            .unwrap();
+        for port in 1000..1064 {
+            client.send_to(b"flow", (b.address(), port)).ok();
+        }
+        let flow = |frame: &[u8]| frame.len() >= 46 && &frame[42..46] == b"flow";
+        let per_queue = far.iter_mut().map(|port| {
+            receive_within(port, &mut pool, 64, Duration::from_millis(300), flow).len()
+        });
+        let per_queue: Vec<usize> = per_queue.collect();
+        assert_eq!(per_queue.iter().sum::<usize>(), 64, "{per_queue:?}");
+        assert!(per_queue.iter().all(|&count| count > 0), "{per_queue:?}");
+    });
+}
+
+#[test]
+fn an_interface_that_goes_away_is_told() {
+    with_privilege("an_interface_that_goes_away_is_told", || {
+        for way in WAYS {
+            let lab = pair("");
+            let memory = memory(512);
+            let mut pool = memory.pool();
+            let url = format!("packet:eth0,v={way}");
+            let mut port = open_in(lab.host("a").unwrap(), &url, &memory);
+            port.refresh().unwrap();
+            drop(lab);
+            let mut told = None;
+            for _ in 0..1000 {
+                receive_within(&mut port, &mut pool, 1, Duration::from_millis(1), |_| true);
+                told = port.receive.refresh().err();
+                if told.is_some() {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            assert!(matches!(told, Some(PortError::Stopped { .. })), "{way}");
+        }
+    });
+}
+
+#[test]
+fn what_cannot_be_taken_is_refused() {
+    let memory = memory(64);
+    let refused = |url: &str| common::try_open(url, &memory).map(|_| ()).unwrap_err();
+    assert!(matches!(
+        refused("packet:no-such-if"),
+        PortError::NoInterface { .. }
+    ));
+    // Whatever carries the default route of this machine, if anything does.
+    let routes = std::fs::read_to_string("/proc/thread-self/net/route").unwrap_or_default();
+    let default = routes.lines().skip(1).find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        (fields.get(7) == Some(&"00000000")).then(|| fields[0])
+    });
+    if let Some(interface) = default {
+        let error = refused(&format!("packet:{interface}"));
+        assert!(matches!(error, PortError::InterfaceInUse { .. }), "{error}");
+        assert!(error.problem().next_step.contains("--force"));
+    }
+    if !linerate_lab::privileged() {
+        let error = refused("packet:lo,mtu=1500");
+        assert!(error.is_missing_privilege(), "{error}");
+    }
+}

@@ -1,0 +1,221 @@
+//! `pcap:` ports on real files.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::{memory, numbered, receive, send};
+use linerate_port::pcap::{CaptureReader, CaptureWriter};
+use linerate_port::{Cause, Port, PortError, PortUrl, Receive, Transmit};
+
+fn capture(path: &Path, frames: &[(u64, Vec<u8>)]) {
+    let mut writer = CaptureWriter::new(fs::File::create(path).unwrap()).unwrap();
+    for (time_ns, frame) in frames {
+        writer.write(*time_ns, frame).unwrap();
+    }
+    writer.flush().unwrap();
+}
+
+#[test]
+fn frames_pass_from_file_to_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (
+        folder.path().join("in.pcapng"),
+        folder.path().join("out.pcapng"),
+    );
+    let frames: Vec<Vec<u8>> = (0..1000)
+        .map(|number| numbered(number, 60 + number as usize))
+        .collect();
+    let timed: Vec<(u64, Vec<u8>)> = frames.iter().map(|frame| (5, frame.clone())).collect();
+    capture(&from, &timed);
+    let memory = memory(128);
+    let mut pool = memory.pool();
+    let url = format!("pcap:rx={},tx={}", from.display(), to.display());
+    let mut port = common::open(&url, &memory);
+    assert!(!port.receive.ended());
+    let arrived = receive(&mut port, &mut pool, frames.len());
+    assert_eq!(arrived, frames);
+    send(&mut port, &mut pool, &arrived);
+    port.refresh().unwrap();
+    let mut reader = CaptureReader::new(fs::File::open(&to).unwrap()).unwrap();
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap();
+    for frame in &frames {
+        let record = reader.read().unwrap().unwrap();
+        assert_eq!(record.bytes, frame);
+        let age = now.as_nanos().abs_diff(u128::from(record.time_ns.unwrap()));
+        assert!(age < 60_000_000_000);
+    }
+    assert!(reader.read().unwrap().is_none());
+    assert_eq!(port.receive(&mut pool, &mut linerate_port::Burst::new()), 0);
+    assert!(port.receive.ended());
+    let (received, sent) = port.counters();
+    assert_eq!(received.read(), sent.read());
+    assert_eq!(
+        std::iter::from_fn(|| pool.allocate()).count(),
+        128,
+        "no slot is lost"
+    );
+    foreign_tools_read(&to, frames.len());
+}
+
+/// What tcpdump and capinfos say of our file, where they are installed.
+fn foreign_tools_read(path: &Path, frames: usize) {
+    let mut tcpdump = Command::new("tcpdump");
+    tcpdump.args(["-n", "-r"]).arg(path);
+    if linerate_lab::privileged() {
+        // Else it becomes another user, who may not read what lies here.
+        tcpdump.args(["-Z", "root"]);
+    }
+    match tcpdump.output() {
+        Ok(output) => {
+            assert!(output.status.success(), "{output:?}");
+            let lines = String::from_utf8_lossy(&output.stdout)
+                .lines()
+                .filter(|line| line.contains("length"))
+                .count();
+            assert_eq!(lines, frames);
+        }
+        Err(_) => println!("tcpdump is not installed"),
+    }
+    match Command::new("capinfos")
+        .arg("-c")
+        .arg("-M")
+        .arg(path)
+        .output()
+    {
+        Ok(output) => {
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(text.contains(&frames.to_string()), "{text}");
+        }
+        Err(_) => println!("capinfos is not installed"),
+    }
+}
+
+#[test]
+fn recorded_times_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let from = folder.path().join("in.pcapng");
+    let ms = 1_000_000;
+    let start = 1_700_000_000_000 * ms;
+    let frames = [
+        (start, numbered(0, 60)),
+        (start + 150 * ms, numbered(1, 60)),
+        (start, numbered(2, 60)),
+    ];
+    capture(&from, &frames);
+    let memory = memory(64);
+    let mut pool = memory.pool();
+    let mut port = common::open(
+        &format!("pcap:rx={},timing=recorded", from.display()),
+        &memory,
+    );
+    let begun = Instant::now();
+    assert_eq!(receive(&mut port, &mut pool, 1), [numbered(0, 60)]);
+    // A frame from before the one in front of it is due at once.
+    assert_eq!(
+        receive(&mut port, &mut pool, 2),
+        [numbered(1, 60), numbered(2, 60)]
+    );
+    assert!(
+        begun.elapsed() >= Duration::from_millis(150),
+        "{:?}",
+        begun.elapsed()
+    );
+}
+
+#[test]
+fn a_loop_begins_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, empty) = (
+        folder.path().join("in.pcapng"),
+        folder.path().join("empty.pcapng"),
+    );
+    capture(&from, &[(0, numbered(0, 60)), (0, numbered(1, 60))]);
+    capture(&empty, &[]);
+    let memory = memory(64);
+    let mut pool = memory.pool();
+    let mut port = common::open(&format!("pcap:rx={},loop", from.display()), &memory);
+    let arrived = receive(&mut port, &mut pool, 100);
+    assert!(arrived.len() >= 100 && arrived[99] == numbered(1, 60));
+    let mut port = common::open(&format!("pcap:rx={},loop", empty.display()), &memory);
+    assert_eq!(port.receive(&mut pool, &mut linerate_port::Burst::new()), 0);
+    assert!(port.receive.ended(), "nothing repeated is nothing");
+}
+
+#[test]
+fn what_is_wrong_with_a_file_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let memory = memory(64);
+    let mut pool = memory.pool();
+    let told = |url: &str| {
+        common::try_open(url, &memory)
+            .map(|_| ())
+            .unwrap_err()
+            .problem()
+    };
+    let missing = told("pcap:rx=/nowhere/x.pcap");
+    assert_eq!(missing.object, "/nowhere/x.pcap");
+    assert!(missing.situation.contains("No such file"), "{missing:?}");
+    let text = folder.path().join("text");
+    fs::write(&text, "no capture at all").unwrap();
+    let problem = told(&format!("pcap:rx={}", text.display()));
+    assert!(
+        problem.situation.contains("it is no capture"),
+        "{problem:?}"
+    );
+    assert_eq!(problem.next_step, "give rx= a whole pcap or pcapng file");
+    assert!(
+        told("pcap:tx=/nowhere/x.pcap")
+            .situation
+            .contains("cannot be written")
+    );
+    for url in ["pcap:", "pcap:loop", "pcap:rx=a,queues=2", "pcap:x.pcap"] {
+        assert!(url.parse::<PortUrl>().unwrap_err().is_usage(), "{url}");
+    }
+
+    // Damage is told once what is before it has been given.
+    let cut = folder.path().join("cut.pcapng");
+    capture(&cut, &[(0, numbered(0, 60)), (0, numbered(1, 60))]);
+    let bytes = fs::read(&cut).unwrap();
+    fs::write(&cut, &bytes[..bytes.len() - 9]).unwrap();
+    let mut port = common::open(&format!("pcap:rx={}", cut.display()), &memory);
+    assert_eq!(receive(&mut port, &mut pool, 1), [numbered(0, 60)]);
+    assert_eq!(port.receive(&mut pool, &mut linerate_port::Burst::new()), 0);
+    let error = port.refresh().unwrap_err();
+    assert!(matches!(error, PortError::File { .. }));
+    assert!(
+        error.to_string().contains("the last block is cut off"),
+        "{error}"
+    );
+}
+
+#[test]
+fn frames_that_do_not_fit_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let from = folder.path().join("in.pcapng");
+    capture(
+        &from,
+        &[
+            (0, numbered(0, 5000)),
+            (0, vec![1; 5]),
+            (0, numbered(2, 60)),
+        ],
+    );
+    let memory = memory(64);
+    let mut pool = memory.pool();
+    let mut port = common::open(&format!("pcap:rx={}", from.display()), &memory);
+    assert_eq!(receive(&mut port, &mut pool, 1), [numbered(2, 60)]);
+    let read = port.receive.counters().read();
+    assert_eq!(
+        (read.dropped(Cause::TooLong), read.dropped(Cause::Bad)),
+        (1, 1)
+    );
+    // Without tx= a burst is thrown away.
+    send(&mut port, &mut pool, &[numbered(0, 60)]);
+    assert_eq!(port.transmit.counters().read().frames, 1);
+}

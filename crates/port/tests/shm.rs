@@ -1,0 +1,287 @@
+//! `shm:` ports between real processes, some of which are killed.
+
+mod common;
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{memory, numbered, receive, send};
+use linerate_port::{AnyPort, Burst, Pool, Port, PortError, PortUrl, Receive};
+
+/// Where both processes meet; a folder of the test's own.
+const FOLDER: &str = "XDG_RUNTIME_DIR";
+/// The port that a child opens, to send back what comes.
+const CHILD: &str = "LINERATE_TEST_ECHO";
+
+/// Not a test: what a child process does.
+#[test]
+fn child() {
+    let Ok(url) = std::env::var(CHILD) else {
+        return;
+    };
+    let memory = memory(256);
+    let mut pool = memory.pool();
+    let mut port = common::open(&url, &memory);
+    let mut burst = Burst::new();
+    loop {
+        if port.receive(&mut pool, &mut burst) == 0 {
+            std::thread::yield_now();
+        }
+        while !burst.is_empty() {
+            if port.transmit(&mut pool, &mut burst) == 0 {
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+struct Echo(Child);
+
+impl Echo {
+    fn start(folder: &Path, url: &str) -> Self {
+        let own = std::env::current_exe().unwrap();
+        let child = Command::new(own)
+            .args(["--exact", "child", "--nocapture"])
+            .env(FOLDER, folder)
+            .env(CHILD, url)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self(child)
+    }
+
+    /// `kill -9`.
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs a test again in a process of its own, whose sockets lie in a folder of its own.
+fn in_own_folder(name: &str, test: impl FnOnce(&Path)) {
+    const INSIDE: &str = "LINERATE_TEST_INSIDE";
+    if std::env::var_os(INSIDE).is_some() {
+        let folder = std::env::var_os(FOLDER).unwrap();
+        return test(Path::new(&folder));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture"])
+        .env(INSIDE, "1")
+        .env(FOLDER, folder.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("1 passed"), "{text}");
+}
+
+fn number(frame: &[u8]) -> u32 {
+    u32::from_be_bytes(frame[14..18].try_into().unwrap())
+}
+
+/// Sends numbered frames and takes their echoes until `until` of them are back or nothing comes for long;
+/// `meanwhile` is told how many are back.
+struct Circle {
+    next: u32,
+    back: Vec<u32>,
+}
+
+impl Circle {
+    fn run(&mut self, port: &mut AnyPort, pool: &mut Pool, count: usize) {
+        let target = self.back.len() + count;
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let mut burst = Burst::new();
+        while self.back.len() < target {
+            assert!(
+                Instant::now() < deadline,
+                "{} of {target} came back",
+                self.back.len()
+            );
+            let memory = pool.memory().clone();
+            let mut out = Burst::with_limit(16);
+            pool.allocate_burst(&mut out, 16);
+            let fresh = out.len();
+            for (ahead, frame) in out.frames_mut().iter_mut().enumerate() {
+                let bytes = numbered(self.next + ahead as u32, 100);
+                frame.set_len(100);
+                memory.bytes_mut(frame).copy_from_slice(&bytes);
+            }
+            port.transmit(pool, &mut out);
+            self.next += (fresh - out.len()) as u32;
+            pool.free_all(&mut out);
+            if port.receive(pool, &mut burst) == 0 {
+                std::thread::yield_now();
+            }
+            for frame in burst.frames() {
+                let bytes = memory.bytes(frame);
+                assert_eq!(bytes, numbered(number(bytes), 100), "whole frames only");
+                self.back.push(number(bytes));
+            }
+            pool.free_all(&mut burst);
+        }
+    }
+
+    /// Takes what is still on its way.
+    fn drain(&mut self, port: &mut AnyPort, pool: &mut Pool) {
+        let all = |_: &[u8]| true;
+        let rest = common::receive_within(port, pool, usize::MAX, Duration::from_millis(500), all);
+        self.back.extend(rest.iter().map(|frame| number(frame)));
+    }
+}
+
+fn echo_that_dies(folder: &Path, own: &str, other: &str) {
+    let memory = memory(512);
+    let mut pool = memory.pool();
+    let mut port = common::open(own, &memory);
+    let mut circle = Circle {
+        next: 0,
+        back: Vec::new(),
+    };
+    const KILLS: usize = 4;
+    let mut echo = Echo::start(folder, other);
+    for round in 0..KILLS {
+        circle.run(&mut port, &mut pool, 3000 + round * 777);
+        echo.kill();
+        echo = Echo::start(folder, other);
+    }
+    circle.run(&mut port, &mut pool, 3000);
+    circle.drain(&mut port, &mut pool);
+    port.refresh().unwrap();
+
+    assert!(
+        circle.back.is_sorted_by(|earlier, later| earlier < later),
+        "in order, and none twice"
+    );
+    let lost = circle.next as usize - circle.back.len();
+    assert!(lost <= KILLS * 32, "{lost} lost in {KILLS} deaths");
+    // All frames are free again: the survivor has lost none of its own.
+    let free = std::iter::from_fn(|| pool.allocate()).count();
+    assert_eq!(free, 512);
+}
+
+#[test]
+fn a_client_may_be_killed_and_come_back() {
+    in_own_folder("a_client_may_be_killed_and_come_back", |folder| {
+        echo_that_dies(folder, "shm:x,role=server,rxd=64", "shm:x");
+    });
+}
+
+#[test]
+fn a_server_may_be_killed_and_come_back() {
+    in_own_folder("a_server_may_be_killed_and_come_back", |folder| {
+        echo_that_dies(folder, "shm:x,rxd=64", "shm:x,role=server,rxd=64");
+    });
+}
+
+#[test]
+fn either_side_may_come_first() {
+    in_own_folder("either_side_may_come_first", |_| {
+        let memory = memory(512);
+        let mut pool = memory.pool();
+        for (first, second) in [
+            ("shm:a", "shm:a,role=server"),
+            ("shm:b,role=server", "shm:b"),
+        ] {
+            let mut one = common::open(first, &memory);
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!(one.receive(&mut pool, &mut Burst::new()), 0);
+            let mut other = common::open(second, &memory);
+            // Both are tended as they are polled, each by its own thread in real life.
+            let deadline = Instant::now() + Duration::from_secs(10);
+            let mut burst = Burst::new();
+            pool.allocate_burst(&mut burst, 1);
+            burst.frames_mut()[0].set_len(60);
+            while one.transmit(&mut pool, &mut burst) == 0 {
+                other.receive(&mut pool, &mut Burst::new());
+                assert!(Instant::now() < deadline, "they do not meet");
+            }
+            while other.receive(&mut pool, &mut burst) == 0 {
+                assert!(Instant::now() < deadline, "it does not arrive");
+            }
+            pool.free_all(&mut burst);
+            send(&mut other, &mut pool, &[numbered(1, 1518), numbered(2, 60)]);
+            let arrived = receive(&mut one, &mut pool, 2);
+            assert_eq!(arrived, [numbered(1, 1518), numbered(2, 60)]);
+        }
+    });
+}
+
+#[test]
+fn queues_have_rings_of_their_own() {
+    in_own_folder("queues_have_rings_of_their_own", |_| {
+        let memory = memory(512);
+        let mut pool = memory.pool();
+        let open = |url: &str| {
+            let url: PortUrl = url.parse().unwrap();
+            linerate_port::open(&url, &memory).unwrap()
+        };
+        let (mut near, mut far) = (open("shm:m,role=server,queues=2"), open("shm:m,queues=2"));
+        for queue in 0..2 {
+            let deadline = Instant::now() + Duration::from_secs(10);
+            let mut burst = Burst::new();
+            pool.allocate_burst(&mut burst, 1);
+            burst.frames_mut()[0].set_len(60 + queue as u16);
+            while near[queue].transmit(&mut pool, &mut burst) == 0 {
+                far[queue].receive(&mut pool, &mut Burst::new());
+                assert!(Instant::now() < deadline, "they do not meet");
+            }
+            while far[queue].receive(&mut pool, &mut burst) == 0 {
+                assert!(Instant::now() < deadline, "it does not arrive");
+            }
+            assert_eq!(burst.frames()[0].len(), 60 + queue as u16);
+            assert_eq!(
+                far[1 - queue].receive.receive(&mut pool, &mut Burst::new()),
+                0
+            );
+            pool.free_all(&mut burst);
+        }
+    });
+}
+
+#[test]
+fn a_place_that_is_taken_is_told() {
+    in_own_folder("a_place_that_is_taken_is_told", |folder| {
+        let memory = memory(512);
+        let mut pool = memory.pool();
+        let mut server = common::open("shm:x,role=server", &memory);
+        let second = common::try_open("shm:x,role=server", &memory).map(|_| ());
+        assert!(matches!(second, Err(PortError::Taken { .. })));
+        let _echo = Echo::start(folder, "shm:x");
+        send(&mut server, &mut pool, &[numbered(0, 60)]);
+        assert_eq!(receive(&mut server, &mut pool, 1).len(), 1);
+        // A second client is told so.
+        let mut late = common::open("shm:x", &memory);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let told = loop {
+            server.receive(&mut pool, &mut Burst::new());
+            if let Err(error) = late.refresh() {
+                break error;
+            }
+            assert!(Instant::now() < deadline, "nobody tells the second client");
+        };
+        assert!(matches!(told, PortError::Taken { .. }), "{told}");
+        drop((late, server));
+        // Nothing but what the killed child's side may hold is left.
+        assert_eq!(
+            std::fs::read_dir(folder.join("linerate")).unwrap().count(),
+            0
+        );
+    });
+}
+
+#[test]
+fn names_that_would_be_paths_are_refused() {
+    for url in ["shm:../x", "shm:a/b", "shm:"] {
+        let error = url.parse::<PortUrl>().unwrap_err();
+        assert!(error.is_usage(), "{url}: {error}");
+    }
+}

@@ -1,0 +1,256 @@
+//! `tap:` ports, with the kernel's own stack at the other end.
+
+mod common;
+
+use std::net::UdpSocket;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{memory, open_in, pair, receive_within, send, with_privilege};
+use linerate_lab::LabHost;
+use linerate_port::vnet::{Segmentation, VNET_HEADER_BYTES, VnetHeader};
+use linerate_port::{AnyPort, Cause, Memory, Pool, Port, PortError, PortUrl, Transmit, checksum};
+
+const OWN: [u8; 6] = [2, 0, 0, 0, 0, 9];
+
+/// A host that answers for 10.9.0.2 at the wire of a tap whose kernel's end is 10.9.0.1.
+struct Peer {
+    port: AnyPort,
+    pool: Pool,
+    header: usize,
+}
+
+impl Peer {
+    fn new(host: &LabHost, url: &str) -> Self {
+        let parsed: PortUrl = url.parse().unwrap();
+        let memory = Memory::new(parsed.memory_plan()).unwrap();
+        let port = open_in(host, url, &memory);
+        let header = usize::from(port.capabilities().vnet_header);
+        Self {
+            port,
+            pool: memory.pool(),
+            header,
+        }
+    }
+
+    fn send(&mut self, header: VnetHeader, frame: &[u8]) {
+        let header = &header.bytes()[..self.header];
+        send(&mut self.port, &mut self.pool, &[[header, frame].concat()]);
+    }
+
+    /// The next UDP datagram, with what stands in front of it; ARP is answered meanwhile.
+    fn datagram(&mut self) -> Vec<u8> {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            assert!(Instant::now() < deadline, "no datagram came");
+            let patience = Duration::from_millis(100);
+            let arrived = receive_within(&mut self.port, &mut self.pool, 1, patience, |_| true);
+            for frame in arrived {
+                let ethernet = &frame[self.header..];
+                match ethernet[12..14] {
+                    [8, 6] if ethernet[38..42] == [10, 9, 0, 2] => {
+                        let mut answer = ethernet.to_vec();
+                        answer.copy_within(6..12, 0);
+                        answer[6..12].copy_from_slice(&OWN);
+                        answer[21] = 2;
+                        answer[32..42].copy_from_slice(&ethernet[22..32]);
+                        answer[22..28].copy_from_slice(&OWN);
+                        answer[28..32].copy_from_slice(&[10, 9, 0, 2]);
+                        self.send(VnetHeader::default(), &answer);
+                    }
+                    [8, 0] if ethernet[23] == 17 && ethernet[30..34] == [10, 9, 0, 2] => {
+                        return frame;
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// The datagram with both ends exchanged.
+fn answer_to(ethernet: &[u8]) -> Vec<u8> {
+    let mut answer = ethernet.to_vec();
+    let (link, rest) = answer.split_at_mut(14);
+    link.rotate_left(6);
+    link[..6].copy_from_slice(&ethernet[6..12]);
+    link[6..12].copy_from_slice(&OWN);
+    link[12..14].copy_from_slice(&[8, 0]);
+    rest[12..20].rotate_left(4);
+    rest[20..24].rotate_left(2);
+    answer
+}
+
+fn socket(host: &LabHost) -> UdpSocket {
+    let socket = host.run(|| UdpSocket::bind("10.9.0.1:0").unwrap()).unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
+    socket
+}
+
+#[test]
+fn the_kernel_is_at_the_other_end() {
+    with_privilege("the_kernel_is_at_the_other_end", || {
+        let lab = pair("");
+        let host = lab.host("a").unwrap();
+        let mut peer = Peer::new(host, "tap:t0,address=10.9.0.1/24");
+        let client = socket(host);
+        client.send_to(b"question", "10.9.0.2:7").unwrap();
+        let question = peer.datagram();
+        assert_eq!(&question[42..], b"question");
+        let mut complete = question.clone();
+        assert!(checksum::complete(&mut complete));
+        assert_eq!(
+            question, complete,
+            "without vnet the kernel leaves nothing open"
+        );
+        peer.send(VnetHeader::default(), &answer_to(&question));
+        let mut buffer = [0; 64];
+        let size = client.recv(&mut buffer).unwrap();
+        assert_eq!(&buffer[..size], b"question");
+        let (received, sent) = peer.port.counters();
+        assert!(received.read().frames >= 2 && sent.read().frames == 2);
+        peer.port.refresh().unwrap();
+        let Peer { port, mut pool, .. } = peer;
+        drop(port);
+        let free = std::iter::from_fn(|| pool.allocate()).count();
+        assert_eq!(free, pool.memory().frames() as usize, "no slot is lost");
+    });
+}
+
+#[test]
+fn with_vnet_checksums_and_segmentation_are_left_open() {
+    with_privilege("with_vnet_checksums_and_segmentation_are_left_open", || {
+        let lab = pair("");
+        let host = lab.host("a").unwrap();
+        let mut peer = Peer::new(host, "tap:t0,address=10.9.0.1/24,vnet");
+        assert_eq!(peer.header, VNET_HEADER_BYTES);
+        let client = socket(host);
+        client.send_to(b"question", "10.9.0.2:7").unwrap();
+        let question = peer.datagram();
+        let header = VnetHeader::read(&question).unwrap();
+        assert!(header.needs_checksum, "{header:?}");
+        assert_eq!((header.checksum_start, header.checksum_offset), (34, 6));
+        // The answer's checksum is as open: the sum of the pseudo header does not change.
+        peer.send(header, &answer_to(&question[VNET_HEADER_BYTES..]));
+        let mut buffer = [0; 64];
+        let size = client.recv(&mut buffer).unwrap();
+        assert_eq!(&buffer[..size], b"question");
+
+        // Three datagrams in one frame, where the kernel knows that (Linux 6.2).
+        if !peer.port.capabilities().notes.is_empty() {
+            println!("skipped the rest: {:?}", peer.port.capabilities().notes);
+            return;
+        }
+        let mut long = answer_to(&question[VNET_HEADER_BYTES..]);
+        long.truncate(42);
+        long.extend((0..3000u32).map(|at| (at / 1000) as u8));
+        long[16..18].copy_from_slice(&3028u16.to_be_bytes());
+        long[24..26].fill(0);
+        let sum = !checksum::sum(&long[14..34]);
+        long[24..26].copy_from_slice(&sum.to_ne_bytes());
+        long[38..40].copy_from_slice(&3008u16.to_be_bytes());
+        let pseudo = [checksum::sum(&long[26..34]), 17u16.to_be(), 3008u16.to_be()];
+        let open = pseudo.into_iter().fold(0, checksum::join);
+        long[40..42].copy_from_slice(&open.to_ne_bytes());
+        let header = VnetHeader {
+            needs_checksum: true,
+            segmentation: Segmentation::Udp,
+            header_bytes: 42,
+            segment_bytes: 1000,
+            checksum_start: 34,
+            checksum_offset: 6,
+            ..VnetHeader::default()
+        };
+        peer.send(header, &long);
+        let mut buffer = [9; 4000];
+        for part in 0..3 {
+            assert_eq!(client.recv(&mut buffer).unwrap(), 1000, "datagram {part}");
+            assert!(buffer[..1000].iter().all(|&byte| byte == part));
+        }
+    });
+}
+
+#[test]
+fn frames_of_a_wrong_length_are_counted() {
+    with_privilege("frames_of_a_wrong_length_are_counted", || {
+        let lab = pair("");
+        let mut peer = Peer::new(lab.host("a").unwrap(), "tap:t0,mtu=600");
+        send(
+            &mut peer.port,
+            &mut peer.pool,
+            &[vec![1; 619], vec![2; 10], vec![2; 618]],
+        );
+        let sent = peer.port.transmit.counters().read();
+        assert_eq!(sent.frames, 1);
+        assert_eq!(
+            (sent.dropped(Cause::TooLong), sent.dropped(Cause::Bad)),
+            (1, 1)
+        );
+    });
+}
+
+#[test]
+fn queues_are_of_one_interface() {
+    with_privilege("queues_are_of_one_interface", || {
+        let lab = pair("");
+        let memory = memory(512);
+        let url: PortUrl = "tap:t0,queues=2".parse().unwrap();
+        let open = || linerate_port::open(&url, &memory);
+        let ports = lab.host("a").unwrap().run(open).unwrap().unwrap();
+        assert_eq!(ports.len(), 2);
+        let single = || common::try_open("tap:t0", &memory).map(|_| ()).unwrap_err();
+        let error = lab.host("a").unwrap().run(single).unwrap();
+        assert!(matches!(error, PortError::Taken { .. }), "{error}");
+        let none = || {
+            common::try_open("tap:eth0", &memory)
+                .map(|_| ())
+                .unwrap_err()
+        };
+        let error = lab.host("a").unwrap().run(none).unwrap();
+        assert!(matches!(error, PortError::Taken { .. }), "{error}");
+    });
+}
+
+/// Not a test: what a child process does.
+#[test]
+fn child() {
+    if std::env::var_os("LINERATE_TEST_TAP").is_none() {
+        return;
+    }
+    let memory = memory(64);
+    let _port = common::open("tap:t0", &memory);
+    println!("open");
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+fn has(host: &LabHost, interface: &str) -> bool {
+    let read = || std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+    host.run(read).unwrap().contains(interface)
+}
+
+#[test]
+fn it_is_gone_with_its_process() {
+    with_privilege("it_is_gone_with_its_process", || {
+        let lab = pair("");
+        let host = lab.host("a").unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["--exact", "child", "--nocapture"])
+            .env("LINERATE_TEST_TAP", "1")
+            .stdout(Stdio::null());
+        let mut child = host.run(|| command.spawn().unwrap()).unwrap();
+        let wait_until = |there: bool| {
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while has(host, "t0:") != there {
+                assert!(Instant::now() < deadline, "t0 there: {}", !there);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        wait_until(true);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        wait_until(false);
+    });
+}

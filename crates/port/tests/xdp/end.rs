@@ -1,0 +1,157 @@
+//! One end of a pair: a port with the memory and the pool that it works with.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use linerate_port::{AnyPort, Burst, Frame, Memory, Pool, Port, QueueTotals};
+
+use crate::net;
+
+/// Far longer than anything here takes on a loaded machine.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+pub struct End {
+    pub port: AnyPort,
+    pub memory: Memory,
+    pub pool: Pool,
+}
+
+impl End {
+    /// Opens the only queue of `url`, or says what is lacking.
+    pub fn open(url: &str, memory: &Memory) -> Option<Self> {
+        Some(Self::all(url, memory)?.remove(0))
+    }
+
+    /// Opens every queue of `url`, or says what is lacking.
+    pub fn all(url: &str, memory: &Memory) -> Option<Vec<Self>> {
+        let end = |port| Self {
+            port,
+            memory: memory.clone(),
+            pool: memory.pool(),
+        };
+        Some(net::open(url, memory)?.into_iter().map(end).collect())
+    }
+
+    /// A frame that can be told from any other: broadcast, an experimental EtherType, its number.
+    pub fn frame(&mut self, number: u32, length: u16) -> Option<Frame> {
+        let mut frame = self.pool.allocate()?;
+        frame.set_len(length);
+        let bytes = self.memory.bytes_mut(&mut frame);
+        bytes.fill(number as u8);
+        bytes[..6].fill(0xff);
+        bytes[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
+        bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
+        bytes[14..18].copy_from_slice(&number.to_be_bytes());
+        Some(frame)
+    }
+
+    /// Puts frames with these numbers into the ring, all of them.
+    pub fn send(&mut self, numbers: Range<u32>, length: impl Fn(u32) -> u16) {
+        let mut burst = Burst::new();
+        let end = Instant::now() + PATIENCE;
+        let mut next = numbers.start;
+        while next < numbers.end || !burst.is_empty() {
+            assert!(Instant::now() < end, "{next} of {numbers:?} sent");
+            while next < numbers.end && !burst.is_full() {
+                let Some(frame) = self.frame(next, length(next)) else {
+                    break;
+                };
+                burst.push(frame).unwrap();
+                next += 1;
+            }
+            self.port.transmit(&mut self.pool, &mut burst);
+        }
+    }
+
+    /// Has the kernel send what it left in the ring.
+    pub fn push(&mut self) {
+        self.port.reclaim(&mut self.pool);
+    }
+
+    /// Adds what waits to `held`.
+    pub fn take(&mut self, held: &mut Vec<Frame>) {
+        let mut burst = Burst::new();
+        self.port.receive(&mut self.pool, &mut burst);
+        while let Some(frame) = burst.pop() {
+            held.push(frame);
+        }
+    }
+
+    pub fn free(&mut self, frames: impl IntoIterator<Item = Frame>) {
+        for frame in frames {
+            self.pool.free(frame);
+        }
+    }
+
+    /// What the receiving queue has counted, the kernel's part included.
+    pub fn received(&mut self) -> QueueTotals {
+        self.port.refresh().unwrap();
+        self.port.counters().0.read()
+    }
+
+    /// What the sending queue has counted, the kernel's part included.
+    pub fn sent(&mut self) -> QueueTotals {
+        self.port.refresh().unwrap();
+        self.port.counters().1.read()
+    }
+
+    pub fn has_note(&self, words: &str) -> bool {
+        let notes = &self.port.capabilities().notes;
+        notes.iter().any(|note| note.contains(words))
+    }
+}
+
+/// Receives as many frames as wanted while `near` goes on sending; their numbers, after a look at every byte.
+pub fn receive(near: &mut End, far: &mut End, wanted: usize) -> Vec<u32> {
+    let mut burst = Burst::new();
+    let mut numbers = Vec::new();
+    let end = Instant::now() + PATIENCE;
+    while numbers.len() < wanted {
+        assert!(
+            Instant::now() < end,
+            "{} of {wanted} received",
+            numbers.len()
+        );
+        near.push();
+        far.port.receive(&mut far.pool, &mut burst);
+        for frame in burst.frames() {
+            let bytes = far.memory.bytes(frame);
+            let number = u32::from_be_bytes(bytes[14..18].try_into().unwrap());
+            assert_eq!(bytes[12..14], [0x88, 0xb5]);
+            let filled = bytes[18..].iter().all(|byte| *byte == number as u8);
+            assert!(filled, "frame {number}: {bytes:x?}");
+            numbers.push(number);
+        }
+        far.pool.free_all(&mut burst);
+    }
+    numbers
+}
+
+/// Waits until the receiving queue's account is as wanted, while `near` goes on sending.
+pub fn settle(near: &mut End, far: &mut End, wanted: impl Fn(QueueTotals) -> bool) -> QueueTotals {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        near.push();
+        let totals = far.received();
+        if wanted(totals) {
+            return totals;
+        }
+        assert!(Instant::now() < end, "{totals:?}");
+    }
+}
+
+/// All lengths from 60 to 1514 come up.
+pub fn length(number: u32) -> u16 {
+    60 + (number.wrapping_mul(7919) % 1455) as u16
+}
+
+/// Frames that nobody holds.
+pub fn free_frames(memory: &Memory) -> usize {
+    let mut pool = memory.pool();
+    let frames: Vec<Frame> = std::iter::from_fn(|| pool.allocate()).collect();
+    let count = frames.len();
+    for frame in frames {
+        pool.free(frame);
+    }
+    count
+}

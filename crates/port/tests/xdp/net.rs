@@ -1,0 +1,95 @@
+//! A network namespace of a test's own, with veth pairs between AF_XDP ports.
+//!
+//! The pairs have no addresses and no IPv6, so that nothing but the test sends on them.
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::thread;
+
+use linerate_host::sys::namespace::{self, Space};
+use linerate_port::{AnyPort, Memory, PortError, PortUrl, memory_plan};
+
+/// Runs a test in a fresh network namespace, on a thread that is gone with it; says what is lacking, and
+/// returns, where that cannot be.
+pub fn in_namespace(test: impl FnOnce() + Send + 'static) {
+    if Command::new("ip")
+        .arg("-V")
+        .stdout(Stdio::null())
+        .status()
+        .is_err()
+    {
+        println!("skipped: there is no `ip` (package iproute2) to make veth pairs with");
+        return;
+    }
+    let running = thread::spawn(move || {
+        if let Err(error) = namespace::unshare(Space::Net) {
+            println!("skipped: no network namespace ({error}): run as root");
+            return;
+        }
+        for family in ["all", "default"] {
+            // Absent where the kernel has no IPv6.
+            let _ = fs::write(
+                format!("/proc/sys/net/ipv6/conf/{family}/disable_ipv6"),
+                "1",
+            );
+        }
+        test();
+    });
+    if let Err(panic) = running.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Runs `ip` in the calling thread's namespace.
+pub fn ip(arguments: &str) {
+    let output = Command::new("ip")
+        .args(arguments.split_whitespace())
+        .output()
+        .expect("ip runs");
+    assert!(
+        output.status.success(),
+        "ip {arguments}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// What `ip link` shows of an interface.
+pub fn ip_link(interface: &str) -> String {
+    let output = Command::new("ip")
+        .args(["-d", "link", "show", interface])
+        .output()
+        .expect("ip runs");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Makes `va` and `vb`, the ends of a pair with so many queues each way, both up.
+pub fn pair(queues: u32) {
+    let many = format!("numrxqueues {queues} numtxqueues {queues}");
+    ip(&format!("link add va {many} type veth peer name vb {many}"));
+    for name in ["va", "vb"] {
+        ip(&format!("link set {name} up"));
+    }
+}
+
+/// The memory for these ports.
+pub fn memory(urls: &[&str]) -> Memory {
+    let urls: Vec<PortUrl> = urls.iter().map(|url| url.parse().unwrap()).collect();
+    Memory::new(memory_plan(&urls)).unwrap()
+}
+
+/// Opens a port, or says what is lacking.
+pub fn open(url: &str, memory: &Memory) -> Option<Vec<AnyPort>> {
+    match try_open(url, memory) {
+        Ok(ports) => Some(ports),
+        Err(error) if error.is_missing_privilege() => {
+            println!("skipped: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Opens a port.
+pub fn try_open(url: &str, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
+    linerate_port::open(&url.parse()?, memory)
+}

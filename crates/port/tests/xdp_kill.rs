@@ -1,0 +1,237 @@
+//! What is left of an AF_XDP port when its process is killed, and what it may not do without rights.
+
+#[path = "xdp/net.rs"]
+#[allow(dead_code, reason = "shared with other tests")]
+mod net;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use linerate_port::PortError;
+use net::{in_namespace, ip, ip_link, memory, open, pair, try_open};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_keep_capabilities};
+
+/// Far longer than anything here takes on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What the child is to do: the bytes it may lock and the user it is to be, or nothing.
+const CHILD: &str = "LINERATE_TEST_XDP_CHILD";
+
+/// Small enough for the limit of memory that any user has.
+const URL: &str = "xdp:va,rxd=64,txd=64";
+
+/// What an AF_XDP port needs.
+const RIGHTS: CapabilitySet = CapabilitySet::NET_ADMIN
+    .union(CapabilitySet::NET_RAW)
+    .union(CapabilitySet::BPF);
+
+/// The other process of the tests below: opens a port, says so, and holds it.
+#[test]
+fn child() {
+    let Ok(wish) = std::env::var(CHILD) else {
+        return;
+    };
+    if let Some((bytes, user)) = wish.split_once(' ') {
+        let limit = Some(bytes.parse().unwrap());
+        setrlimit(
+            Resource::Memlock,
+            Rlimit {
+                current: limit,
+                maximum: limit,
+            },
+        )
+        .unwrap();
+        become_user(user.parse().unwrap());
+    }
+    let memory = memory(&[URL]);
+    match try_open(URL, &memory) {
+        Err(error) => println!("\nrefused {error}"),
+        Ok(_port) => {
+            println!("\nready");
+            std::thread::sleep(10 * PATIENCE);
+        }
+    }
+}
+
+/// Makes this thread an ordinary user's with just the rights that a port needs.
+fn become_user(user: u32) {
+    set_keep_capabilities(true).unwrap();
+    let user = rustix::process::Uid::from_raw(user);
+    rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+    keep_rights(RIGHTS);
+}
+
+fn keep_rights(rights: CapabilitySet) {
+    let sets = CapabilitySets {
+        effective: rights,
+        permitted: rights,
+        inheritable: CapabilitySet::empty(),
+    };
+    set_capabilities(None, sets).unwrap();
+}
+
+/// Starts the child in this thread's namespace; what it says.
+fn start(wish: &str) -> (Held, String) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--nocapture"])
+        .env(CHILD, wish)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let said = lines
+        .map_while(Result::ok)
+        .find(|line| line.starts_with("ready") || line.starts_with("refused"))
+        .unwrap_or_default();
+    (Held(child), said)
+}
+
+/// A child that does not outlive its test.
+struct Held(Child);
+
+impl Held {
+    /// As `kill -9` does.
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn soon(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_killed_process_leaves_no_program() {
+    in_namespace(|| {
+        pair(1);
+        let memory = memory(&[URL]);
+        // Also shows whether it can be done here at all.
+        let Some(own) = open(URL, &memory) else {
+            return;
+        };
+        drop(own);
+        let (mut child, said) = start("hold");
+        assert_eq!(said, "ready");
+        assert!(ip_link("va").contains("prog/xdp"), "{}", ip_link("va"));
+        assert!(ip_link("va").contains("promiscuity 1"), "{}", ip_link("va"));
+        let error = try_open(URL, &memory).map(drop).unwrap_err();
+        assert!(matches!(error, PortError::Taken { .. }), "{error}");
+        let holder = format!("process {} (", child.0.id());
+        assert!(error.to_string().contains(&holder), "{error}");
+        child.kill();
+        soon("the program is gone", || {
+            !ip_link("va").contains("prog/xdp")
+        });
+        assert!(ip_link("va").contains("promiscuity 0"), "{}", ip_link("va"));
+        assert!(!try_open(URL, &memory).unwrap().is_empty());
+    });
+}
+
+/// Locked memory is counted for each user: one that may lock as much as one port needs can have a second
+/// port only when the first one's memory is free again.
+#[test]
+fn a_killed_process_leaves_no_locked_memory() {
+    in_namespace(|| {
+        pair(1);
+        let memory = memory(&[URL]);
+        let Some(own) = open(URL, &memory) else {
+            return;
+        };
+        drop(own);
+        let needed = u64::from(memory.frames()) * memory.slot_bytes() as u64;
+        // Nobody else's: tests run beside others of their kind.
+        let user = 2_000_000 + std::process::id();
+        let (mut child, said) = start(&format!("{needed} {user}"));
+        assert_eq!(said, "ready");
+        child.kill();
+        soon("the program is gone", || {
+            !ip_link("va").contains("prog/xdp")
+        });
+        soon("the memory may be locked again", || {
+            let (_held, said) = start(&format!("{needed} {user}"));
+            assert!(said == "ready" || said.contains("has to lock"), "{said}");
+            said == "ready"
+        });
+        let (_held, said) = start(&format!("{} {user}", needed - 4096));
+        let limit = format!(
+            "has to lock {needed} bytes of memory and may lock {} bytes",
+            needed - 4096
+        );
+        assert!(
+            said.contains(&limit) && said.contains("ulimit -l"),
+            "{said}"
+        );
+    });
+}
+
+#[test]
+fn what_is_lacking_is_named() {
+    in_namespace(|| {
+        pair(1);
+        let memory = memory(&[URL]);
+        let Some(own) = open(URL, &memory) else {
+            return;
+        };
+        drop(own);
+        for (lacking, text) in [
+            (CapabilitySet::BPF, "CAP_BPF and CAP_NET_ADMIN"),
+            (CapabilitySet::NET_ADMIN, "CAP_BPF and CAP_NET_ADMIN"),
+            (CapabilitySet::NET_RAW, "CAP_NET_RAW"),
+        ] {
+            let memory = &memory;
+            let error = std::thread::scope(|scope| {
+                let attempt = scope.spawn(move || {
+                    keep_rights(RIGHTS.difference(lacking));
+                    try_open(URL, memory).map(drop).unwrap_err()
+                });
+                attempt.join().unwrap()
+            });
+            assert!(error.is_missing_privilege(), "{lacking:?}: {error}");
+            assert!(error.to_string().contains(text), "{lacking:?}: {error}");
+        }
+        // Whatever failed half-way left nothing on the interface.
+        assert!(!ip_link("va").contains("prog/xdp"), "{}", ip_link("va"));
+        drop(try_open(URL, &memory).unwrap());
+    });
+}
+
+#[test]
+fn a_far_end_in_another_namespace_is_seen() {
+    in_namespace(|| {
+        pair(1);
+        let memory = memory(&[URL]);
+        let (tell, told) = std::sync::mpsc::channel();
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let other = std::thread::spawn(move || {
+            use linerate_host::sys::namespace::{Space, unshare};
+            unshare(Space::Net).unwrap();
+            let thread = fs::read_link("/proc/thread-self").unwrap();
+            tell.send(format!("/proc/{}/ns/net", thread.display()))
+                .unwrap();
+            let _ = stopped.recv();
+        });
+        ip(&format!("link set vb netns {}", told.recv().unwrap()));
+        if let Some(ports) = open(URL, &memory) {
+            let notes = ports[0].capabilities.notes.join("\n");
+            assert!(notes.contains("`ethtool -K vb gro on`"), "{notes}");
+            assert!(notes.contains("`ethtool -K vb tx off`"), "{notes}");
+        }
+        drop(stop);
+        other.join().unwrap();
+    });
+}
