@@ -1,0 +1,308 @@
+//! Who the stack is on its network.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+use crate::error::StackError;
+
+/// An address and the length of its network's prefix: `10.0.0.2/24`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// The stack's own address.
+    pub address: IpAddr,
+    /// Leading bits that all of its network share.
+    pub prefix: u8,
+}
+
+impl Network {
+    /// Whether an address is reached without a gateway.
+    #[must_use]
+    pub fn contains(&self, other: IpAddr) -> bool {
+        match (self.address, other) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                let mask = self.mask_v4();
+                u32::from(own) & mask == u32::from(other) & mask
+            }
+            (IpAddr::V6(own), IpAddr::V6(other)) => {
+                let mask = u128::MAX
+                    .checked_shl(128 - u32::from(self.prefix))
+                    .unwrap_or(0);
+                u128::from(own) & mask == u128::from(other) & mask
+            }
+            _ => false,
+        }
+    }
+
+    fn mask_v4(&self) -> u32 {
+        u32::MAX
+            .checked_shl(32 - u32::from(self.prefix))
+            .unwrap_or(0)
+    }
+
+    /// The address of all hosts of the network, where it has one (RFC 919, RFC 3021).
+    fn broadcast(&self) -> Option<Ipv4Addr> {
+        match self.address {
+            IpAddr::V4(own) if self.prefix < 31 => {
+                Some(Ipv4Addr::from(u32::from(own) | !self.mask_v4()))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl FromStr for Network {
+    type Err = StackError;
+
+    fn from_str(text: &str) -> Result<Self, StackError> {
+        let parsed = || {
+            let (address, prefix) = text.split_once('/')?;
+            let address: IpAddr = address.parse().ok()?;
+            let prefix: u8 = prefix.parse().ok()?;
+            let most = if address.is_ipv4() { 32 } else { 128 };
+            let unicast = !address.is_unspecified() && !address.is_multicast();
+            (prefix <= most && unicast && address != IpAddr::V4(Ipv4Addr::BROADCAST))
+                .then_some(Self { address, prefix })
+        };
+        parsed().ok_or_else(|| StackError::BadNetwork {
+            text: text.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
+/// The stack's addresses and the way to other networks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Addressing {
+    /// Its addresses: one at least, eight at most.
+    pub networks: Vec<Network>,
+    /// Gateways to all else, one of each version of IP at most.
+    pub gateways: Vec<IpAddr>,
+    /// Its Ethernet address; `None`: the port's own, or one made from the first address.
+    pub ethernet: Option<[u8; 6]>,
+    /// What first ports and sequence numbers are drawn from; the same seed gives the same run.
+    pub seed: u64,
+}
+
+/// Addresses that the engine of TCP has room for (`iface-max-addr-count-8`).
+const MOST_NETWORKS: usize = 8;
+/// One for each version of IP.
+const MOST_GATEWAYS: usize = 2;
+
+impl Addressing {
+    /// These addresses with their prefixes, no gateway.
+    ///
+    /// # Errors
+    /// [`StackError::BadNetwork`], also for none or more than eight.
+    pub fn new(networks: &[&str]) -> Result<Self, StackError> {
+        let networks: Result<Vec<Network>, _> = networks.iter().map(|text| text.parse()).collect();
+        let addressing = Self {
+            networks: networks?,
+            gateways: Vec::new(),
+            ethernet: None,
+            seed: 0x6c69_6e65_7261_7465,
+        };
+        addressing.check()?;
+        Ok(addressing)
+    }
+
+    /// Bytes from the heap of what [`Addressing::copied`] gives.
+    pub(crate) const HEAP_BYTES: usize =
+        MOST_NETWORKS * size_of::<Network>() + MOST_GATEWAYS * size_of::<IpAddr>();
+
+    /// The same, with as much room whatever is in it, so that what a stack takes is known before.
+    pub(crate) fn copied(&self) -> Self {
+        let mut networks = Vec::with_capacity(MOST_NETWORKS);
+        networks.extend_from_slice(&self.networks);
+        let mut gateways = Vec::with_capacity(MOST_GATEWAYS);
+        gateways.extend_from_slice(&self.gateways);
+        Self {
+            networks,
+            gateways,
+            ..*self
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), StackError> {
+        let refused = |why: String, remedy: &str| {
+            Err(StackError::Contradiction {
+                why,
+                remedy: remedy.to_owned(),
+            })
+        };
+        if self.networks.is_empty() || self.networks.len() > MOST_NETWORKS {
+            return refused(
+                format!("a stack with {} addresses", self.networks.len()),
+                "give it one to eight",
+            );
+        }
+        if self.gateways.len() > MOST_GATEWAYS {
+            return refused(
+                format!("a stack with {} gateways", self.gateways.len()),
+                "give it one of each version of IP at most",
+            );
+        }
+        for gateway in &self.gateways {
+            if !self.networks.iter().any(|own| own.contains(*gateway)) {
+                return refused(
+                    format!("the gateway {gateway} is in no network of the stack"),
+                    "give one that is reached directly",
+                );
+            }
+        }
+        if self.ethernet.is_some_and(|address| address[0] & 1 != 0) {
+            return refused(
+                "the stack's Ethernet address is one of a group".to_owned(),
+                "give one whose first byte is even",
+            );
+        }
+        Ok(())
+    }
+
+    /// Whether an address is one of the stack's own.
+    #[must_use]
+    pub fn is_own(&self, address: IpAddr) -> bool {
+        self.networks.iter().any(|own| own.address == address)
+    }
+
+    /// Whether packets to an address are for all hosts of a network.
+    #[must_use]
+    pub fn is_broadcast(&self, address: Ipv4Addr) -> bool {
+        address == Ipv4Addr::BROADCAST
+            || self
+                .networks
+                .iter()
+                .any(|own| own.broadcast() == Some(address))
+    }
+
+    /// Whether a packet to this address is for the stack.
+    pub(crate) fn accepts(&self, address: IpAddr) -> bool {
+        self.is_own(address) || match address {
+            IpAddr::V4(address) => self.is_broadcast(address) || address == ALL_HOSTS_V4,
+            IpAddr::V6(address) => address == ALL_NODES_V6
+                || self.networks.iter().any(
+                    |own| matches!(own.address, IpAddr::V6(own) if solicited_node(own) == address),
+                ),
+        }
+    }
+
+    /// The neighbour that a packet goes to; `None` without a route.
+    pub(crate) fn next_hop(&self, to: IpAddr) -> Option<IpAddr> {
+        if self.networks.iter().any(|own| own.contains(to)) {
+            return Some(to);
+        }
+        self.gateways
+            .iter()
+            .copied()
+            .find(|gateway| gateway.is_ipv4() == to.is_ipv4())
+    }
+
+    /// The address that packets to `to` come from.
+    pub(crate) fn source_for(&self, to: IpAddr) -> Option<IpAddr> {
+        let near = self.networks.iter().find(|own| own.contains(to));
+        let same = || {
+            self.networks
+                .iter()
+                .find(|own| own.address.is_ipv4() == to.is_ipv4())
+        };
+        near.or_else(same).map(|own| own.address)
+    }
+
+    /// An Ethernet address of our own making: locally administered, from the first IP address, so that
+    /// stacks with different addresses never share one.
+    pub(crate) fn made_ethernet(&self) -> [u8; 6] {
+        let low: [u8; 4] = match self.networks[0].address {
+            IpAddr::V4(address) => address.octets(),
+            IpAddr::V6(address) => {
+                let octets = address.octets();
+                [octets[12], octets[13], octets[14], octets[15]]
+            }
+        };
+        [0x02, 0x6c, low[0], low[1], low[2], low[3]]
+    }
+}
+
+/// RFC 1112.
+const ALL_HOSTS_V4: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
+/// RFC 4291, section 2.7.1.
+const ALL_NODES_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+
+/// The group that an address is asked for in (RFC 4291, section 2.7.1).
+pub(crate) fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
+    let low = address.octets();
+    Ipv6Addr::new(
+        0xff02,
+        0,
+        0,
+        0,
+        0,
+        1,
+        0xff00 | u16::from(low[13]),
+        u16::from_be_bytes([low[14], low[15]]),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ways_are_found() {
+        let mut own = Addressing::new(&["10.0.0.2/24", "192.168.9.1/30", "fd00::2/64"]).unwrap();
+        own.gateways.push("10.0.0.1".parse().unwrap());
+        own.check().unwrap();
+        for (to, want, from) in [
+            ("10.0.0.9", Some("10.0.0.9"), "10.0.0.2"),
+            ("192.168.9.2", Some("192.168.9.2"), "192.168.9.1"),
+            ("8.8.8.8", Some("10.0.0.1"), "10.0.0.2"),
+            ("fd00::9", Some("fd00::9"), "fd00::2"),
+            ("fd01::9", None, "fd00::2"),
+        ] {
+            let to: IpAddr = to.parse().unwrap();
+            assert_eq!(
+                own.next_hop(to),
+                want.map(|text| text.parse().unwrap()),
+                "{to}"
+            );
+            assert_eq!(own.source_for(to), Some(from.parse().unwrap()), "{to}");
+        }
+        for (address, accepted) in [
+            ("10.0.0.2", true),
+            ("10.0.0.255", true),
+            ("255.255.255.255", true),
+            ("192.168.9.3", true),
+            ("10.0.0.3", false),
+            ("ff02::1", true),
+            ("ff02::1:ff00:2", true),
+            ("ff02::1:ff00:3", false),
+        ] {
+            assert_eq!(own.accepts(address.parse().unwrap()), accepted, "{address}");
+        }
+        own.gateways.push("10.9.0.1".parse().unwrap());
+        assert!(own.check().is_err());
+    }
+
+    #[test]
+    fn what_is_no_network_is_refused() {
+        for text in [
+            "10.0.0.2",
+            "10.0.0.2/33",
+            "x/24",
+            "224.0.0.1/24",
+            "0.0.0.0/0",
+            "::/64",
+        ] {
+            assert!(text.parse::<Network>().is_err(), "{text}");
+        }
+        assert!(Addressing::new(&[]).is_err());
+        let point: Network = "10.0.0.2/32".parse().unwrap();
+        assert!(!point.contains("10.0.0.3".parse().unwrap()));
+        let all: Network = "10.0.0.2/0".parse().unwrap();
+        assert!(all.contains("8.8.8.8".parse().unwrap()));
+    }
+}

@@ -1,0 +1,355 @@
+//! The keys: one line each.
+
+use std::time::Duration;
+
+use linerate_metric::plan::Cpus;
+
+use super::value::{size, span, span_text, switch, switch_text, word, word_of};
+use super::{Checksum, Config, CongestionControl, Psh};
+use crate::error::StackError;
+
+/// A key of the configuration.
+pub struct Key {
+    /// Its dotted name.
+    pub name: &'static str,
+    /// What it sets, in a line.
+    pub about: &'static str,
+    /// What it takes, as errors and help say it.
+    pub takes: &'static str,
+    read: fn(&Config) -> String,
+    write: fn(&mut Config, &str) -> Option<()>,
+}
+
+impl Key {
+    pub(super) fn read(&self, config: &Config) -> String {
+        (self.read)(config)
+    }
+
+    pub(super) fn write(&self, config: &mut Config, value: &str) -> Result<(), StackError> {
+        (self.write)(config, value).ok_or_else(|| StackError::BadValue {
+            key: self.name.to_owned(),
+            value: value.to_owned(),
+            wanted: self.takes.to_owned(),
+        })
+    }
+}
+
+const CHECKSUMS: &[(&str, Checksum)] = &[
+    ("software", Checksum::Software),
+    ("offload", Checksum::Offload),
+];
+const PSHS: &[(&str, Psh)] = &[
+    ("buffer-empty", Psh::BufferEmpty),
+    ("always", Psh::Always),
+    ("never", Psh::Never),
+];
+const CONTROLS: &[(&str, CongestionControl)] = &[
+    ("none", CongestionControl::None),
+    ("reno", CongestionControl::Reno),
+    ("cubic", CongestionControl::Cubic),
+];
+
+const MICROSECOND: Duration = Duration::from_micros(1);
+const MILLISECOND: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+
+macro_rules! number {
+    ($name:literal, $about:literal, $takes:literal, $least:literal..=$most:literal, $($field:ident).+) => {
+        Key {
+            name: $name,
+            about: $about,
+            takes: $takes,
+            read: |config| config.$($field).+.to_string(),
+            write: |config, text| {
+                config.$($field).+ = size(text, $least, $most)?.try_into().ok()?;
+                Some(())
+            },
+        }
+    };
+}
+
+macro_rules! switch {
+    ($name:literal, $about:literal, $($field:ident).+) => {
+        Key {
+            name: $name,
+            about: $about,
+            takes: "on or off",
+            read: |config| switch_text(config.$($field).+),
+            write: |config, text| {
+                config.$($field).+ = switch(text)?;
+                Some(())
+            },
+        }
+    };
+}
+
+macro_rules! word {
+    ($name:literal, $about:literal, $takes:literal, $words:ident, $($field:ident).+) => {
+        Key {
+            name: $name,
+            about: $about,
+            takes: $takes,
+            read: |config| word_of(config.$($field).+, $words),
+            write: |config, text| {
+                config.$($field).+ = word(text, $words)?;
+                Some(())
+            },
+        }
+    };
+}
+
+macro_rules! span {
+    ($name:literal, $about:literal, $takes:literal, $least:expr, $most:expr, $($field:ident).+) => {
+        Key {
+            name: $name,
+            about: $about,
+            takes: $takes,
+            read: |config| span_text(config.$($field).+),
+            write: |config, text| {
+                config.$($field).+ = span(text, $least, $most)?;
+                Some(())
+            },
+        }
+    };
+}
+
+macro_rules! optional_span {
+    ($name:literal, $about:literal, $takes:literal, $without:literal, $least:expr, $most:expr, $($field:ident).+) => {
+        Key {
+            name: $name,
+            about: $about,
+            takes: $takes,
+            read: |config| config.$($field).+.map_or_else(|| $without.to_owned(), span_text),
+            write: |config, text| {
+                config.$($field).+ = match text {
+                    $without => None,
+                    _ => Some(span(text, $least, $most)?),
+                };
+                Some(())
+            },
+        }
+    };
+}
+
+macro_rules! parsed {
+    ($name:literal, $about:literal, $takes:literal, $($field:ident).+) => {
+        Key {
+            name: $name,
+            about: $about,
+            takes: $takes,
+            read: |config| config.$($field).+.to_string(),
+            write: |config, text| {
+                config.$($field).+ = text.parse().ok()?;
+                Some(())
+            },
+        }
+    };
+}
+
+macro_rules! cpus {
+    ($name:literal, $about:literal, $($field:ident).+) => {
+        Key {
+            name: $name,
+            about: $about,
+            takes: "any, or numbers of processors like 0 or 0-3",
+            read: |config| config.$($field).+.to_string(),
+            write: |config, text| {
+                config.$($field).+ = match text {
+                    "any" => Cpus::default(),
+                    _ => text.parse().ok()?,
+                };
+                Some(())
+            },
+        }
+    };
+}
+
+/// Every key, in the order that help and records list them.
+pub const KEYS: &[Key] = &[
+    number!(
+        "rx_descriptors",
+        "frames taken in by one turn at most; descriptors of the receive ring",
+        "1 to 65536",
+        1..=65_536,
+        rx_descriptors
+    ),
+    number!(
+        "tx_descriptors",
+        "frames sent by one turn at most; descriptors of the transmit ring",
+        "1 to 65536",
+        1..=65_536,
+        tx_descriptors
+    ),
+    // RFC 791: every host takes 576 bytes; the upper end is what a port's URL takes.
+    number!(
+        "mtu",
+        "largest IP packet in a frame, in bytes",
+        "576 to 65500 bytes",
+        576..=65_500,
+        mtu
+    ),
+    word!(
+        "checksum",
+        "who sums and checks: the stack, or the port",
+        "software or offload",
+        CHECKSUMS,
+        checksum
+    ),
+    // The engine's windows end at 1 GiB (RFC 7323).
+    number!(
+        "tcp.send_buffer",
+        "bytes that a connection holds until they are acknowledged",
+        "256 B to 1G",
+        256..=0x4000_0000,
+        tcp.send_buffer
+    ),
+    number!(
+        "tcp.receive_window",
+        "bytes that a connection takes in before they are fetched",
+        "256 B to 1G",
+        256..=0x4000_0000,
+        tcp.receive_window
+    ),
+    optional_span!(
+        "tcp.delayed_ack",
+        "how long an acknowledgement waits for company",
+        "off, or 1us to 1s",
+        "off",
+        MICROSECOND,
+        SECOND,
+        tcp.delayed_ack
+    ),
+    switch!(
+        "tcp.nagle",
+        "whether a small segment waits while another is unacknowledged",
+        tcp.nagle
+    ),
+    word!(
+        "tcp.psh",
+        "when a segment asks for delivery",
+        "buffer-empty, always or never",
+        PSHS,
+        tcp.psh
+    ),
+    word!(
+        "tcp.congestion_control",
+        "what keeps a sender from filling the path",
+        "none, reno or cubic",
+        CONTROLS,
+        tcp.congestion_control
+    ),
+    span!(
+        "tcp.min_rto",
+        "shortest time before payload is sent again",
+        "1ms to 1s",
+        MILLISECOND,
+        SECOND,
+        tcp.min_rto
+    ),
+    number!(
+        "udp.receive_queue",
+        "packets that wait at a socket at most",
+        "1 to 65536",
+        1..=65_536,
+        udp.receive_queue
+    ),
+    number!(
+        "udp.buffers",
+        "packets that wait at all sockets together at most",
+        "1 to 1048576",
+        1..=1_048_576,
+        udp.buffers
+    ),
+    switch!(
+        "ip.fragmentation",
+        "whether datagrams longer than the MTU leave in fragments",
+        ip.fragmentation
+    ),
+    switch!(
+        "ip.reassembly",
+        "whether fragments are put together",
+        ip.reassembly
+    ),
+    number!(
+        "ip.reassembly_buffers.count",
+        "datagrams in pieces, or whole and not yet fetched, at a time",
+        "1 to 4096",
+        1..=4_096,
+        ip.reassembly_count
+    ),
+    number!(
+        "ip.reassembly_buffers.bytes",
+        "longest datagram put together, without its IP header",
+        "1480 to 65535 bytes",
+        1_480..=65_535,
+        ip.reassembly_bytes
+    ),
+    span!(
+        "ip.reassembly_buffers.timeout",
+        "how long the first fragment waits for the last",
+        "1ms to 60s",
+        MILLISECOND,
+        MINUTE,
+        ip.reassembly_timeout
+    ),
+    number!(
+        "arp.cache",
+        "neighbours whose Ethernet address is remembered",
+        "1 to 65536",
+        1..=65_536,
+        arp_cache
+    ),
+    optional_span!(
+        "poll.interval",
+        "time from one turn to the next",
+        "spin, or 1us to 1s",
+        "spin",
+        MICROSECOND,
+        SECOND,
+        poll_interval
+    ),
+    number!(
+        "sockets.tcp",
+        "TCP connections at a time",
+        "1 to 65535",
+        1..=65_535,
+        tcp_sockets
+    ),
+    number!(
+        "sockets.udp",
+        "UDP sockets at a time",
+        "1 to 65535",
+        1..=65_535,
+        udp_sockets
+    ),
+    number!(
+        "threads.count",
+        "one thread for driver and application, or one each",
+        "1 or 2",
+        1..=2,
+        threads
+    ),
+    parsed!(
+        "threads.driver.sched",
+        "scheduling of the thread that polls the port",
+        "inherited, nice:-20 to nice:19, fifo:1 to fifo:99 or rr:1 to rr:99",
+        driver.sched
+    ),
+    cpus!(
+        "threads.driver.cpus",
+        "processors of the thread that polls the port",
+        driver.cpus
+    ),
+    parsed!(
+        "threads.application.sched",
+        "scheduling of the application's thread",
+        "inherited, nice:-20 to nice:19, fifo:1 to fifo:99 or rr:1 to rr:99",
+        application.sched
+    ),
+    cpus!(
+        "threads.application.cpus",
+        "processors of the application's thread",
+        application.cpus
+    ),
+];

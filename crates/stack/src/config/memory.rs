@@ -1,0 +1,104 @@
+//! What a configuration costs in memory.
+
+use linerate_port::{MemoryPlan, PortUrl};
+
+use super::Config;
+use crate::addressing::Addressing;
+use crate::link::Link;
+use crate::neighbors::Neighbors;
+use crate::stack::{frames_of_its_own, memory_plan};
+use crate::tcp::Tcp;
+use crate::udp::Udp;
+use crate::udp::fragment::Fragmenter;
+use crate::udp::reassembly::Reassembly;
+
+/// One thing that memory is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryItem {
+    /// What it is.
+    pub name: &'static str,
+    /// Its bytes.
+    pub bytes: usize,
+}
+
+/// What a stack takes when it is made; it takes nothing afterwards.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryAccount {
+    /// From the heap, for the stack itself.
+    pub heap: Vec<MemoryItem>,
+    /// Slots of frames that its port and it need, and bytes from one to the next. They are of the memory
+    /// that the caller maps for all ports of a run.
+    pub frames: u32,
+    /// As above.
+    pub slot_bytes: usize,
+}
+
+impl MemoryAccount {
+    /// Bytes from the heap.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        self.heap.iter().map(|item| item.bytes).sum()
+    }
+
+    /// Bytes of frames.
+    #[must_use]
+    pub fn frame_bytes(&self) -> usize {
+        self.frames as usize * self.slot_bytes
+    }
+
+    /// All bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.heap_bytes() + self.frame_bytes()
+    }
+
+    /// Every item, frames last.
+    pub fn items(&self) -> impl Iterator<Item = MemoryItem> + '_ {
+        let frames = MemoryItem {
+            name: "frames",
+            bytes: self.frame_bytes(),
+        };
+        self.heap.iter().copied().chain([frames])
+    }
+}
+
+impl Config {
+    /// What a stack with this configuration takes, over a port of this URL.
+    #[must_use]
+    pub fn memory(&self, url: &PortUrl) -> MemoryAccount {
+        let plan = memory_plan(self, url);
+        MemoryAccount {
+            heap: self.heap(&plan),
+            frames: plan.frames,
+            slot_bytes: plan.slot_bytes(),
+        }
+    }
+
+    fn heap(&self, plan: &MemoryPlan) -> Vec<MemoryItem> {
+        debug_assert!(plan.frames >= frames_of_its_own(self, plan.frame_bytes));
+        let (connections, buffers) = Tcp::heap_bytes(self);
+        let (sockets, ports) =
+            Udp::heap_bytes(self.udp_sockets as usize, self.udp.receive_queue as usize);
+        let reassembly = Reassembly::heap_bytes(
+            self.ip.reassembly,
+            self.ip.reassembly_count,
+            self.ip.reassembly_bytes,
+        );
+        let cpus = self.driver.cpus.0.len() + self.application.cpus.0.len();
+        let item = |name, bytes| MemoryItem { name, bytes };
+        vec![
+            item("TCP buffers", buffers),
+            item("TCP connections", connections),
+            item("UDP sockets and queues", sockets),
+            item("UDP port table", ports),
+            item("reassembly buffers", reassembly),
+            item(
+                "fragmentation buffer",
+                Fragmenter::heap_bytes(self.ip.fragmentation),
+            ),
+            item("neighbours", Neighbors::heap_bytes(self.arp_cache as usize)),
+            item("frame without a place, and pool", Link::heap_bytes(plan)),
+            item("settings", Addressing::HEAP_BYTES + cpus * size_of::<u32>()),
+        ]
+    }
+}

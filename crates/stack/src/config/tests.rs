@@ -1,0 +1,92 @@
+use super::*;
+
+#[test]
+fn profiles_are_those_of_the_experiment() {
+    for (name, ..) in PROFILES {
+        let config = Config::profile(name).unwrap();
+        // What every profile sets is what a bare one would not guess.
+        assert!(config.rx_descriptors > 1, "{name}");
+    }
+    let small = Config::profile("embedded-default").unwrap();
+    let tuned = Config::profile("embedded-tuned").unwrap();
+    let figures = |config: &Config| {
+        (
+            config.tcp.send_buffer,
+            config.tcp.receive_window,
+            config.udp.receive_queue,
+            config.rx_descriptors,
+            config.tcp.psh,
+        )
+    };
+    assert_eq!(figures(&small), (1024, 1024, 1, 4, Psh::Never));
+    assert_eq!(figures(&tuned), (16384, 32768, 255, 18, Psh::Never));
+    assert!(
+        tuned.driver.sched.real_time_priority() > tuned.application.sched.real_time_priority(),
+        "the driver is above the application"
+    );
+    assert!(
+        Config::profile("fast")
+            .unwrap_err()
+            .to_string()
+            .contains("embedded-tuned")
+    );
+}
+
+#[test]
+fn every_key_takes_what_it_gives() {
+    for (name, ..) in PROFILES {
+        let config = Config::profile(name).unwrap();
+        let mut copy = Config::bare();
+        for (key, value) in config.rows() {
+            copy.set(key, &value).unwrap();
+        }
+        assert_eq!(copy, config);
+    }
+}
+
+#[test]
+fn values_out_of_range_are_refused() {
+    let mut config = Config::default();
+    for (key, value) in [
+        ("rx_descriptors", "0"),
+        ("mtu", "100"),
+        ("mtu", "large"),
+        ("tcp.send_buffer", "2G"),
+        ("tcp.nagle", "maybe"),
+        ("tcp.delayed_ack", "2s"),
+        ("poll.interval", "off"),
+        ("threads.count", "3"),
+        ("threads.driver.sched", "fifo:100"),
+        ("threads.driver.cpus", "x"),
+    ] {
+        let refused = config.set(key, value);
+        assert!(
+            matches!(refused, Err(StackError::BadValue { .. })),
+            "{key}={value}: {refused:?}"
+        );
+    }
+    assert_eq!(config, Config::default());
+    let unknown = config.set("tcp.window", "1").unwrap_err().to_string();
+    assert!(unknown.contains("tcp.receive_window"), "{unknown}");
+    assert!(config.apply("mtu").is_err());
+    assert!(config.read_toml("mtu = ").is_err());
+}
+
+#[test]
+fn words_are_read() {
+    let mut config = Config::default();
+    for (setting, same) in [
+        ("poll.interval=125us", "125us"),
+        ("poll.interval=spin", "spin"),
+        ("tcp.delayed_ack=off", "off"),
+        ("tcp.delayed_ack=0.5ms", "500us"),
+        ("tcp.send_buffer=16K", "16384"),
+        ("ip.reassembly=no", "off"),
+        ("threads.driver.cpus=0-1", "0-1"),
+        ("threads.driver.cpus=any", "any"),
+    ] {
+        config.apply(setting).unwrap();
+        let key = setting.split('=').next().unwrap();
+        assert_eq!(config.get(key).unwrap(), same, "{setting}");
+    }
+}

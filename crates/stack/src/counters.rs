@@ -1,0 +1,165 @@
+//! What the stack has counted, in the names of the MIBs where they have one.
+
+macro_rules! counters {
+    ($($(#[$group_doc:meta])* $group:ident $Group:ident { $($(#[$doc:meta])* $name:ident,)* })*) => {
+        $(
+            $(#[$group_doc])*
+            #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+            pub struct $Group {
+                $($(#[$doc])* pub $name: u64,)*
+            }
+        )*
+
+        /// Everything counted since the stack was made.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters {
+            $($(#[$group_doc])* pub $group: $Group,)*
+        }
+
+        impl Counters {
+            /// Each counter: its protocol, its name, its value.
+            #[must_use]
+            pub fn rows(&self) -> Vec<(&'static str, &'static str, u64)> {
+                vec![$($((stringify!($group), stringify!($name), self.$group.$name),)*)*]
+            }
+
+            /// What was added since an earlier reading.
+            #[must_use]
+            pub fn since(&self, earlier: &Self) -> Self {
+                Self {
+                    $($group: $Group {
+                        $($name: self.$group.$name.saturating_sub(earlier.$group.$name),)*
+                    },)*
+                }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Frames and neighbours.
+    link Link {
+        /// Frames taken from the port.
+        in_frames,
+        /// Frames given to the port.
+        out_frames,
+        /// Frames to other Ethernet addresses, which the port showed us all the same.
+        in_not_ours,
+        /// Frames of protocols that the stack does not speak.
+        in_unknown_protocols,
+        /// Frames that end before their headers do.
+        in_errors,
+        /// Frames that could not be made because no buffer was free.
+        out_no_buffer,
+        /// Answers that were given up because the transmit ring was full.
+        out_ring_full,
+        /// Frames that waited for a neighbour's address in vain, or found no place to wait.
+        out_unresolved,
+        /// ARP and neighbour discovery: questions that came.
+        in_neighbor_requests,
+        /// ARP and neighbour discovery: answers that came.
+        in_neighbor_replies,
+        /// ARP and neighbour discovery: questions asked.
+        out_neighbor_requests,
+        /// ARP and neighbour discovery: answers given.
+        out_neighbor_replies,
+    }
+    /// IPv4 and IPv6 together (ipSystemStatsTable of RFC 4293).
+    ip Ip {
+        /// Packets that came.
+        in_receives,
+        /// Packets with a bad header, its checksum among it.
+        in_header_errors,
+        /// Packets to addresses that are not ours.
+        in_address_errors,
+        /// Packets of protocols that the stack does not speak.
+        in_unknown_protocols,
+        /// Packets handed to a protocol.
+        in_delivers,
+        /// Packets that protocols sent.
+        out_requests,
+        /// Packets without a route.
+        out_no_routes,
+        /// Fragments that came.
+        reassembly_required,
+        /// Datagrams put together.
+        reassembly_ok,
+        /// Datagrams given up because a fragment did not come in time.
+        reassembly_timeouts,
+        /// Fragments dropped because no buffer was free.
+        reassembly_no_buffer,
+        /// Fragments that contradict others, are too long, or come while reassembly is off.
+        reassembly_errors,
+        /// Datagrams that left in fragments.
+        fragmented_ok,
+        /// Datagrams that would have had to and could not.
+        fragmented_fails,
+        /// Fragments made.
+        fragments_created,
+    }
+    /// ICMP and ICMPv6.
+    icmp Icmp {
+        /// Messages that came.
+        in_messages,
+        /// Messages cut short or of a bad form.
+        in_errors,
+        /// Messages with a bad checksum.
+        in_checksum_errors,
+        /// Echo requests.
+        in_echos,
+        /// Echo answers sent.
+        out_echo_replies,
+        /// Messages sent that a port is unreachable.
+        out_port_unreachables,
+        /// Messages received that a port is unreachable.
+        in_port_unreachables,
+    }
+    /// UDP (RFC 4113).
+    udp Udp {
+        /// Datagrams put into a socket's queue.
+        in_datagrams,
+        /// Datagrams sent.
+        out_datagrams,
+        /// Datagrams to a port that nobody has.
+        no_ports,
+        /// Datagrams with a bad checksum.
+        in_checksum_errors,
+        /// Datagrams cut short or of a bad form.
+        in_errors,
+        /// Datagrams that found their socket's queue full.
+        receive_queue_full,
+        /// Datagrams for which no packet buffer was left (`udp.buffers`).
+        no_buffer,
+    }
+    /// TCP (RFC 4022).
+    tcp Tcp {
+        /// Connections asked for by this end.
+        active_opens,
+        /// Connections asked for by others.
+        passive_opens,
+        /// Connections that did not come about.
+        attempt_fails,
+        /// Connections that the far end broke off.
+        established_resets,
+        /// Segments that came.
+        in_segments,
+        /// Segments sent.
+        out_segments,
+        /// Segments sent that carry payload sent before.
+        retransmitted_segments,
+        /// Segments cut short or of a bad form.
+        in_errors,
+        /// Segments with a bad checksum.
+        in_checksum_errors,
+        /// Resets sent.
+        out_resets,
+        /// Requests for a connection that found the listener's queue full.
+        listen_overflows,
+        /// Requests for a connection that found all sockets in use.
+        no_sockets,
+        /// Times that one connection was worked on; a connection that is idle is not.
+        connection_steps,
+        /// Segments to a port where nobody listens, of no connection.
+        no_ports,
+    }
+}

@@ -1,0 +1,174 @@
+//! ICMP and ICMPv6: echo is answered, unreachable ports are told and heard of.
+
+use std::net::{IpAddr, SocketAddr};
+
+use linerate_port::vnet::VnetHeader;
+
+use crate::link::Link;
+use crate::udp::fragment::Fragmenter;
+use crate::wire::ip::{self, Header};
+use crate::wire::{ICMP, ICMPV6, UDP, changed, combine, put, sum, word};
+
+const HEADER_BYTES: usize = 8;
+/// Bytes of an unreachable packet that are shown to its sender (RFC 1812, section 4.3.2.3; RFC 4443).
+const QUOTE_BYTES: usize = 548;
+
+struct Kinds {
+    echo: u8,
+    reply: u8,
+    unreachable: u8,
+    port: u8,
+}
+
+const V4: Kinds = Kinds {
+    echo: 8,
+    reply: 0,
+    unreachable: 3,
+    port: 3,
+};
+const V6: Kinds = Kinds {
+    echo: 128,
+    reply: 129,
+    unreachable: 1,
+    port: 4,
+};
+
+const fn kinds(to: IpAddr) -> (&'static Kinds, u8) {
+    match to {
+        IpAddr::V4(_) => (&V4, ICMP),
+        IpAddr::V6(_) => (&V6, ICMPV6),
+    }
+}
+
+fn pseudo(header: &Header, bytes: usize) -> u16 {
+    match header.to {
+        IpAddr::V4(_) => 0,
+        IpAddr::V6(_) => ip::pseudo(header.from, header.to, ICMPV6, bytes),
+    }
+}
+
+/// A message came. Returns the local and far ends of a datagram that found no port there.
+pub(crate) fn input(
+    link: &mut Link,
+    fragmenter: &mut Fragmenter,
+    header: &Header,
+    message: &[u8],
+    mtu: usize,
+) -> Option<(u16, SocketAddr)> {
+    link.counters.icmp.in_messages += 1;
+    if message.len() < HEADER_BYTES {
+        link.counters.icmp.in_errors += 1;
+        return None;
+    }
+    if combine(&[pseudo(header, message.len()), sum(message)]) != 0xffff {
+        link.counters.icmp.in_checksum_errors += 1;
+        return None;
+    }
+    let (kinds, _) = kinds(header.to);
+    let kind = message[0];
+    if kind == kinds.echo {
+        link.counters.icmp.in_echos += 1;
+        echo(link, fragmenter, header, message, mtu);
+    } else if kind == kinds.unreachable && message[1] == kinds.port {
+        link.counters.icmp.in_port_unreachables += 1;
+        return quoted(&message[HEADER_BYTES..], header.to.is_ipv4());
+    } else if let IpAddr::V6(from) = header.from {
+        link.input_discovery(from, message);
+    }
+    None
+}
+
+/// The ends of the datagram that a message quotes.
+fn quoted(quote: &[u8], v4: bool) -> Option<(u16, SocketAddr)> {
+    // The quote is cut short, so its own length says nothing: header and ports alone are read.
+    let body = if v4 {
+        usize::from(quote.first()? & 0xf) * 4
+    } else {
+        ip::V6_BYTES
+    };
+    let ports = quote.get(body..body + 4)?;
+    let (protocol, to): (u8, IpAddr) = if v4 {
+        let to: [u8; 4] = quote.get(16..20)?.try_into().ok()?;
+        (quote[9], to.into())
+    } else {
+        let to: [u8; 16] = quote.get(24..40)?.try_into().ok()?;
+        (quote[6], to.into())
+    };
+    (protocol == UDP).then(|| (word(ports, 0), SocketAddr::new(to, word(ports, 2))))
+}
+
+fn echo(link: &mut Link, fragmenter: &mut Fragmenter, header: &Header, message: &[u8], mtu: usize) {
+    // Asked of a group, we answer from our own address.
+    let own = if link.own.is_own(header.to) {
+        header.to
+    } else {
+        match link.own.source_for(header.from) {
+            Some(own) => own,
+            None => return,
+        }
+    };
+    let (kinds, protocol) = kinds(header.to);
+    let head = ip::header_bytes(own);
+    let answer = |to: &mut [u8]| {
+        to.copy_from_slice(message);
+        let from = word(to, 0);
+        to[0] = kinds.reply;
+        to[1] = 0;
+        let mut checksum = changed(word(message, 2), from, word(to, 0));
+        if protocol == ICMPV6 && own != header.to {
+            put(to, 2, 0);
+            let pseudo = ip::pseudo(own, header.from, ICMPV6, to.len());
+            checksum = !combine(&[pseudo, sum(to)]);
+        }
+        put(to, 2, checksum);
+    };
+    let id = link.next_id();
+    if head + message.len() > mtu {
+        if let (IpAddr::V4(own), IpAddr::V4(to)) = (own, header.from)
+            && let Some(room) = fragmenter.begin(message.len())
+        {
+            answer(room);
+            fragmenter.send(own, to, ICMP, id);
+            link.counters.icmp.out_echo_replies += 1;
+        }
+        return;
+    }
+    let Some(mut frame) = link.make(head + message.len()) else {
+        return;
+    };
+    let packet = link.packet(&mut frame);
+    ip::write(packet, own, header.from, protocol, message.len(), id);
+    answer(&mut packet[head..]);
+    link.counters.icmp.out_echo_replies += 1;
+    link.send(frame, header.from, VnetHeader::default());
+}
+
+/// Tells the sender of a packet that nobody has the port.
+pub(crate) fn port_unreachable(link: &mut Link, header: &Header, packet: &[u8]) {
+    if !link.own.is_own(header.to) || header.from.is_unspecified() {
+        return;
+    }
+    let quote = &packet[..header.end.min(QUOTE_BYTES)];
+    let (kinds, protocol) = kinds(header.to);
+    let head = ip::header_bytes(header.to);
+    let length = HEADER_BYTES + quote.len();
+    let id = link.next_id();
+    let Some(mut frame) = link.make(head + length) else {
+        return;
+    };
+    let made = link.packet(&mut frame);
+    ip::write(made, header.to, header.from, protocol, length, id);
+    let message = &mut made[head..];
+    message[..HEADER_BYTES].fill(0);
+    message[0] = kinds.unreachable;
+    message[1] = kinds.port;
+    message[HEADER_BYTES..].copy_from_slice(quote);
+    let pseudo = match header.to {
+        IpAddr::V4(_) => 0,
+        IpAddr::V6(_) => ip::pseudo(header.to, header.from, ICMPV6, length),
+    };
+    let checksum = !combine(&[pseudo, sum(message)]);
+    put(message, 2, checksum);
+    link.counters.icmp.out_port_unreachables += 1;
+    link.send(frame, header.from, VnetHeader::default());
+}

@@ -1,0 +1,306 @@
+//! The way out: frames are made here, find their neighbour's address, and go to the port in bursts.
+
+use std::net::IpAddr;
+
+use linerate_port::vnet::{VNET_HEADER_BYTES, VnetHeader};
+use linerate_port::{AnyTransmit, Burst, Frame, Memory, MemoryPlan, Pool, Transmit};
+
+use crate::Nanos;
+use crate::addressing::Addressing;
+use crate::counters::Counters;
+use crate::neighbors::{Neighbors, Resolved};
+use crate::watch::{Mark, Watch};
+use crate::wire::{ETHERNET_BYTES, ip, put};
+
+/// What leaves the stack, who it is, and whom it knows.
+pub(crate) struct Link {
+    pub(crate) memory: Memory,
+    pub(crate) pool: Pool,
+    transmit: AnyTransmit,
+    burst: Burst,
+    /// Frames that may still be made until the next turn, and how many a turn allows.
+    budget: usize,
+    per_turn: usize,
+    /// Bytes in front of the Ethernet header.
+    pub(crate) vnet: usize,
+    pub(crate) own: Addressing,
+    pub(crate) ethernet: [u8; 6],
+    pub(crate) neighbors: Neighbors,
+    pub(crate) counters: Counters,
+    pub(crate) now: Nanos,
+    /// When the frames at hand came: the turn's time, or read anew where stages are watched.
+    pub(crate) came: Nanos,
+    pub(crate) watch: Option<Watch>,
+    /// What the next frame that is pushed is.
+    pub(crate) mark: Option<Mark>,
+    /// Where a packet is written for which no buffer is free.
+    pub(crate) scratch: Vec<u8>,
+    /// Identification of the next IPv4 datagram.
+    id: u16,
+}
+
+impl Link {
+    pub(crate) fn new(
+        memory: &Memory,
+        transmit: AnyTransmit,
+        vnet: usize,
+        own: Addressing,
+        ethernet: [u8; 6],
+        (per_turn, neighbors): (u32, u32),
+    ) -> Self {
+        let id = own.seed as u16;
+        Self {
+            memory: memory.clone(),
+            pool: memory.pool(),
+            transmit,
+            burst: Burst::new(),
+            budget: per_turn as usize,
+            per_turn: per_turn as usize,
+            vnet,
+            neighbors: Neighbors::new(neighbors as usize, own.seed),
+            own,
+            ethernet,
+            counters: Counters::default(),
+            now: 0,
+            came: 0,
+            watch: None,
+            mark: None,
+            scratch: vec![0; memory.frame_bytes().into()],
+            id,
+        }
+    }
+
+    /// Bytes from the heap, over a memory of this plan.
+    pub(crate) fn heap_bytes(plan: &MemoryPlan) -> usize {
+        // The memory rounds slots up, and frames may fill them.
+        let room = plan.slot_bytes() - usize::from(plan.headroom);
+        room.min(u16::MAX.into()) + Pool::HEAP_BYTES
+    }
+
+    /// Bytes in front of the IP header.
+    #[inline]
+    pub(crate) fn head(&self) -> usize {
+        self.vnet + ETHERNET_BYTES
+    }
+
+    pub(crate) fn next_id(&mut self) -> u16 {
+        self.id = self.id.wrapping_add(1);
+        self.id
+    }
+
+    /// A turn begins: as many frames as it has descriptors may leave again.
+    pub(crate) fn begin(&mut self, now: Nanos) {
+        self.now = now;
+        self.budget = self.per_turn;
+        self.flush();
+    }
+
+    /// Whether a frame that can wait may be made now.
+    #[inline]
+    pub(crate) fn has_room(&mut self) -> bool {
+        if self.burst.is_full() {
+            self.flush();
+        }
+        !self.burst.is_full() && self.budget > 0
+    }
+
+    /// Has departures watched by this clock.
+    pub(crate) fn watched_by(&mut self, clock: fn() -> Nanos) -> &mut Watch {
+        let frames = self.burst.len();
+        let watch = self.watch.get_or_insert_with(|| Watch::new(clock, frames));
+        watch.clock = clock;
+        watch
+    }
+
+    /// Whether frames wait for the port.
+    pub(crate) fn is_behind(&self) -> bool {
+        !self.burst.is_empty()
+    }
+
+    /// Gives what has been made to the port, as far as it takes it.
+    pub(crate) fn flush(&mut self) {
+        while !self.burst.is_empty() {
+            let watch = self.watch.as_ref();
+            let now = watch.map(|watch| watch.leaving(&self.memory, &mut self.burst));
+            let sent = self.transmit.transmit(&mut self.pool, &mut self.burst);
+            if let (Some(watch), Some(now)) = (&mut self.watch, now) {
+                watch.left(sent, now);
+            }
+            self.counters.link.out_frames += sent as u64;
+            if sent == 0 {
+                return;
+            }
+        }
+    }
+
+    /// For turns in which nothing left: what has left earlier comes back.
+    pub(crate) fn reclaim(&mut self) {
+        self.transmit.reclaim(&mut self.pool);
+    }
+
+    pub(crate) fn transmit_mut(&mut self) -> &mut AnyTransmit {
+        &mut self.transmit
+    }
+
+    /// A frame for an IP packet of so many bytes, its headers not written.
+    #[inline]
+    pub(crate) fn make(&mut self, ip_bytes: usize) -> Option<Frame> {
+        let bytes = self.head() + ip_bytes;
+        if bytes > usize::from(self.memory.frame_bytes()) {
+            self.counters.link.out_no_buffer += 1;
+            return None;
+        }
+        let Some(mut frame) = self.pool.allocate() else {
+            self.counters.link.out_no_buffer += 1;
+            return None;
+        };
+        frame.set_len(bytes as u16);
+        Some(frame)
+    }
+
+    /// The IP packet in a frame that [`Link::make`] made.
+    #[inline]
+    pub(crate) fn packet<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
+        let head = self.head();
+        &mut self.memory.bytes_mut(frame)[head..]
+    }
+
+    /// Sends a packet on its way to `to`. It waits, or is lost and counted, while the neighbour's address
+    /// is not known.
+    pub(crate) fn send(&mut self, frame: Frame, to: IpAddr, header: VnetHeader) {
+        let Some(hop) = self.hop(to) else {
+            self.counters.ip.out_no_routes += 1;
+            self.pool.free(frame);
+            return;
+        };
+        match self.neighbor(hop) {
+            Some(ethernet) => self.send_to(frame, ethernet, to, header),
+            None => self.wait(frame, hop, to, header),
+        }
+    }
+
+    /// The address whose Ethernet address a packet needs.
+    pub(crate) fn hop(&self, to: IpAddr) -> Option<IpAddr> {
+        let group = match to {
+            IpAddr::V4(to) => to.is_multicast() || self.own.is_broadcast(to),
+            IpAddr::V6(to) => to.is_multicast(),
+        };
+        if group {
+            Some(to)
+        } else {
+            self.own.next_hop(to)
+        }
+    }
+
+    /// The Ethernet address of a neighbour or group; asks for it when it is not known.
+    pub(crate) fn neighbor(&mut self, hop: IpAddr) -> Option<[u8; 6]> {
+        match hop {
+            IpAddr::V4(to) if self.own.is_broadcast(to) => return Some([0xff; 6]),
+            IpAddr::V4(to) if to.is_multicast() => {
+                let [_, one, two, three] = to.octets();
+                return Some([0x01, 0x00, 0x5e, one & 0x7f, two, three]);
+            }
+            IpAddr::V6(to) if to.is_multicast() => {
+                let octets = to.octets();
+                return Some([0x33, 0x33, octets[12], octets[13], octets[14], octets[15]]);
+            }
+            _ => {}
+        }
+        match self.neighbors.resolve(hop, self.now) {
+            Resolved::Known(ethernet) => Some(ethernet),
+            Resolved::Renew(ethernet) => {
+                self.ask(hop);
+                Some(ethernet)
+            }
+            Resolved::Ask => {
+                self.ask(hop);
+                None
+            }
+            Resolved::Asked => None,
+        }
+    }
+
+    fn wait(&mut self, mut frame: Frame, hop: IpAddr, to: IpAddr, header: VnetHeader) {
+        self.mark = None;
+        self.write_head(&mut frame, [0; 6], ip::ethertype(to), header);
+        if let Err(frame) = self.neighbors.wait(hop, frame) {
+            self.counters.link.out_unresolved += 1;
+            self.pool.free(frame);
+        }
+    }
+
+    /// Frames that waited for a neighbour leave.
+    pub(crate) fn release(&mut self) {
+        while let Some((mut frame, ethernet)) = self.neighbors.released() {
+            match ethernet {
+                Some(ethernet) => {
+                    let at = self.vnet;
+                    self.memory.bytes_mut(&mut frame)[at..at + 6].copy_from_slice(&ethernet);
+                    self.push(frame);
+                }
+                None => {
+                    self.counters.link.out_unresolved += 1;
+                    self.pool.free(frame);
+                }
+            }
+        }
+    }
+
+    /// Sends a packet to an Ethernet address.
+    #[inline]
+    pub(crate) fn send_to(
+        &mut self,
+        mut frame: Frame,
+        ethernet: [u8; 6],
+        to: IpAddr,
+        header: VnetHeader,
+    ) {
+        self.write_head(&mut frame, ethernet, ip::ethertype(to), header);
+        self.push(frame);
+    }
+
+    /// Writes what stands in front of a packet.
+    #[inline]
+    pub(crate) fn write_head(
+        &self,
+        frame: &mut Frame,
+        ethernet: [u8; 6],
+        ethertype: u16,
+        header: VnetHeader,
+    ) {
+        let bytes = self.memory.bytes_mut(frame);
+        if self.vnet > 0 {
+            bytes[..VNET_HEADER_BYTES].copy_from_slice(&header.bytes());
+        }
+        let bytes = &mut bytes[self.vnet..];
+        bytes[..6].copy_from_slice(&ethernet);
+        bytes[6..12].copy_from_slice(&self.ethernet);
+        put(bytes, 12, ethertype);
+    }
+
+    /// Puts a whole frame into the burst.
+    #[inline]
+    pub(crate) fn push(&mut self, frame: Frame) {
+        if self.burst.is_full() {
+            self.flush();
+        }
+        self.budget = self.budget.saturating_sub(1);
+        let mark = self.mark.take();
+        if let Err(frame) = self.burst.push(frame) {
+            self.counters.link.out_ring_full += 1;
+            self.pool.free(frame);
+        } else if let Some(watch) = &mut self.watch {
+            watch.entered(mark);
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.flush();
+        self.pool.free_all(&mut self.burst);
+        for frame in self.neighbors.drain() {
+            self.pool.free(frame);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Names of sockets, and what is known of them.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::Nanos;
+
+/// What a socket is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum SocketKind {
+    /// Datagrams.
+    Udp,
+    /// A connection.
+    Tcp,
+    /// Where connections are accepted.
+    Listener,
+}
+
+impl SocketKind {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Udp => "UDP",
+            Self::Tcp => "TCP",
+            Self::Listener => "listening",
+        }
+    }
+}
+
+/// Names a socket of one stack. A name whose socket was closed is noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SocketId {
+    pub(crate) kind: SocketKind,
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+impl SocketId {
+    /// What the socket is.
+    #[must_use]
+    pub const fn kind(self) -> SocketKind {
+        self.kind
+    }
+
+    /// Its place among sockets of its kind, below the configured number: for tables beside the stack.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.index as usize
+    }
+}
+
+/// What came with a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meta {
+    /// Who sent it.
+    pub from: SocketAddr,
+    /// The address that it was sent to.
+    pub to: IpAddr,
+    /// The time of the turn that took its last frame from the port ("driver in"); read for each burst
+    /// where stages are watched.
+    pub arrived_ns: Nanos,
+    /// When it was put into the socket's queue ("stack in"), where stages are watched.
+    pub queued_ns: Option<Nanos>,
+    /// Datagrams that this socket's queue has refused since it was opened.
+    pub queue_drops: u32,
+    /// Type of service or traffic class.
+    pub tos: u8,
+}
+
+/// Where a connection stands (RFC 9293, section 3.3.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TcpState {
+    /// Both ends agree on its start.
+    Opening,
+    /// Payload may go both ways.
+    Established,
+    /// The far end has finished sending.
+    FarFinished,
+    /// This end has finished sending.
+    Finished,
+    /// Both have finished.
+    Closing,
+    /// It is over.
+    Closed,
+}

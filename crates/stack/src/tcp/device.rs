@@ -1,0 +1,201 @@
+//! Segments between the engine and frames.
+
+use std::net::IpAddr;
+
+use linerate_port::vnet::{Segmentation, VnetHeader};
+use smoltcp::phy::{Device, DeviceCapabilities, PacketMeta, RxToken, TxToken};
+use smoltcp::time::Instant;
+
+use super::Wire;
+use crate::config::Psh;
+use crate::link::Link;
+use crate::wire::ip;
+use crate::wire::{ETHERNET_BYTES, TCP, TCP_BYTES, changed, put, word};
+
+const FIN: u16 = 0x01;
+const SYN: u16 = 0x02;
+const RST: u16 = 0x04;
+const PSH: u16 = 0x08;
+
+/// What the engine sees of the port while it works on one connection: one packet that came, or none.
+pub(super) struct Glance<'a> {
+    pub(super) packet: Option<&'a [u8]>,
+    pub(super) link: &'a mut Link,
+    pub(super) wire: &'a Wire,
+    pub(super) sent_up_to: &'a mut Option<u32>,
+}
+
+impl Device for Glance<'_> {
+    type RxToken<'b>
+        = Came<'b>
+    where
+        Self: 'b;
+    type TxToken<'b>
+        = Goes<'b>
+    where
+        Self: 'b;
+
+    fn receive(&mut self, _: Instant) -> Option<(Came<'_>, Goes<'_>)> {
+        // Taking in never waits for room to send: two stacks that both did would stand still.
+        let packet = self.packet.take()?;
+        Some((Came(packet), self.goes()))
+    }
+
+    fn transmit(&mut self, _: Instant) -> Option<Goes<'_>> {
+        self.link.has_room().then(|| self.goes())
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        self.wire.capabilities.clone()
+    }
+}
+
+impl Glance<'_> {
+    fn goes(&mut self) -> Goes<'_> {
+        Goes {
+            link: self.link,
+            wire: self.wire,
+            sent_up_to: self.sent_up_to,
+            segment: None,
+        }
+    }
+}
+
+/// A device that is only asked what it can do.
+pub(super) struct Still<'a>(pub(super) &'a Wire);
+
+impl Device for Still<'_> {
+    type RxToken<'b>
+        = Came<'b>
+    where
+        Self: 'b;
+    type TxToken<'b>
+        = Goes<'b>
+    where
+        Self: 'b;
+
+    fn receive(&mut self, _: Instant) -> Option<(Came<'_>, Goes<'_>)> {
+        None
+    }
+
+    fn transmit(&mut self, _: Instant) -> Option<Goes<'_>> {
+        None
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        self.0.capabilities.clone()
+    }
+}
+
+/// A packet that came.
+pub(super) struct Came<'a>(&'a [u8]);
+
+impl RxToken for Came<'_> {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, take: F) -> R {
+        take(self.0)
+    }
+}
+
+/// Leave to send one packet. Dropped unused it costs nothing: the frame is taken when it is written.
+pub(super) struct Goes<'a> {
+    link: &'a mut Link,
+    wire: &'a Wire,
+    sent_up_to: &'a mut Option<u32>,
+    /// Payload of each segment, when the port's other side is to cut the packet.
+    segment: Option<u16>,
+}
+
+impl TxToken for Goes<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, write: F) -> R {
+        let Some(mut frame) = self.link.make(length) else {
+            // As a device without a free buffer: written nowhere, and counted where it was missed.
+            let mut nowhere = std::mem::take(&mut self.link.scratch);
+            let result = write(&mut nowhere[..length]);
+            self.link.scratch = nowhere;
+            return result;
+        };
+        let packet = self.link.packet(&mut frame);
+        let result = write(packet);
+        let (to, header) = finish(packet, self.wire, self.segment, self.sent_up_to);
+        let flags = header.flags;
+        let counters = &mut self.link.counters;
+        counters.tcp.out_segments += 1;
+        counters.ip.out_requests += 1;
+        counters.tcp.retransmitted_segments += u64::from(header.again);
+        counters.tcp.out_resets += u64::from(flags & RST != 0);
+        self.link.send(frame, to, header.vnet);
+        result
+    }
+
+    fn set_meta(&mut self, meta: PacketMeta) {
+        self.segment = meta
+            .segmentation_offload_size
+            .map(std::num::NonZeroU16::get);
+    }
+}
+
+struct Finished {
+    flags: u16,
+    again: bool,
+    vnet: VnetHeader,
+}
+
+/// Changes a segment that the engine wrote as the configuration asks, and says where it goes.
+fn finish(
+    packet: &mut [u8],
+    wire: &Wire,
+    segment: Option<u16>,
+    sent_up_to: &mut Option<u32>,
+) -> (IpAddr, Finished) {
+    let v4 = packet[0] >> 4 == 4;
+    let header = ip::parse(packet, v4, false).expect("the engine writes whole headers");
+    let tcp = &mut packet[header.body..header.end];
+    let before = word(tcp, 12);
+    let payload = tcp.len() - usize::from(before >> 12) * 4;
+    let mut flags = before;
+    match wire.psh {
+        Psh::Never => flags &= !PSH,
+        Psh::Always if payload > 0 => flags |= PSH,
+        Psh::Always | Psh::BufferEmpty => {}
+    }
+    if flags != before {
+        put(tcp, 12, flags);
+        if !wire.capabilities.checksum.tcp.tx() {
+            // The sum is somebody else's, or nobody's.
+        } else {
+            let checksum = changed(word(tcp, 16), before, flags);
+            put(tcp, 16, checksum);
+        }
+    }
+    let sequence = u32::from(word(tcp, 4)) << 16 | u32::from(word(tcp, 6));
+    let length = payload as u32 + u32::from(flags & (SYN | FIN) != 0);
+    let mut again = false;
+    if length > 0 && flags & RST == 0 {
+        let end = sequence.wrapping_add(length);
+        let ahead = sent_up_to.is_none_or(|last| (end.wrapping_sub(last) as i32) > 0);
+        again = !ahead;
+        if ahead {
+            *sent_up_to = Some(end);
+        }
+    }
+    let mut vnet = VnetHeader::default();
+    if wire.offload {
+        let pseudo = ip::pseudo(header.from, header.to, TCP, tcp.len());
+        let head = usize::from(before >> 12) * 4;
+        put(tcp, 16, pseudo);
+        vnet.needs_checksum = true;
+        vnet.checksum_start = (ETHERNET_BYTES + header.body) as u16;
+        vnet.checksum_offset = 16;
+        if let Some(segment) = segment {
+            vnet.segmentation = Segmentation::TcpV4;
+            vnet.segment_bytes = segment;
+            vnet.header_bytes = (ETHERNET_BYTES + header.body + head) as u16;
+        }
+    }
+    debug_assert!(tcp_is_whole(packet, header.body));
+    (header.to, Finished { flags, again, vnet })
+}
+
+fn tcp_is_whole(packet: &[u8], body: usize) -> bool {
+    packet.len() >= body + TCP_BYTES
+}

@@ -1,0 +1,180 @@
+//! Listening: connections that others ask for, until they are accepted.
+
+use std::net::{IpAddr, SocketAddr};
+use std::task::Poll;
+
+use smoltcp::socket::tcp::State;
+
+use super::connection::Owner;
+use super::{LISTENERS, Tcp};
+use crate::error::StackError;
+use crate::link::Link;
+use crate::socket::{SocketId, SocketKind};
+use crate::wire::ip::Header;
+
+/// A listening socket.
+#[derive(Default)]
+pub(crate) struct Listener {
+    open: bool,
+    generation: u32,
+    address: Option<IpAddr>,
+    port: u16,
+    backlog: u32,
+    /// Connections begun and not accepted.
+    pending: u32,
+    /// Those that stand: a line through [`super::Connection::next`].
+    first: Option<u32>,
+    last: Option<u32>,
+}
+
+impl Tcp {
+    pub(crate) fn listen(
+        &mut self,
+        local: SocketAddr,
+        backlog: u32,
+    ) -> Result<SocketId, StackError> {
+        let port = local.port();
+        if port == 0 || self.listener_of(port).is_some() {
+            return Err(StackError::PortTaken { port });
+        }
+        let free = self.listeners.iter().position(|listener| !listener.open);
+        let index = free.ok_or(StackError::TooManySockets {
+            kind: "listening",
+            limit: LISTENERS as u32,
+            key: "nothing: close one, its number cannot be",
+        })?;
+        let generation = self.listeners[index].generation;
+        self.listeners[index] = Listener {
+            open: true,
+            generation,
+            address: (!local.ip().is_unspecified()).then_some(local.ip()),
+            port,
+            backlog: backlog.max(1),
+            ..Listener::default()
+        };
+        Ok(SocketId {
+            kind: SocketKind::Listener,
+            index: index as u32,
+            generation,
+        })
+    }
+
+    fn listener_of(&self, port: u16) -> Option<usize> {
+        let found = |listener: &Listener| listener.open && listener.port == port;
+        self.listeners.iter().position(found)
+    }
+
+    fn listener(&self, id: SocketId, call: &'static str) -> Result<usize, StackError> {
+        if id.kind != SocketKind::Listener {
+            return Err(StackError::WrongKind {
+                kind: id.kind.name(),
+                call,
+            });
+        }
+        let index = id.index as usize;
+        let listener = self.listeners.get(index);
+        listener
+            .filter(|listener| listener.open && listener.generation == id.generation)
+            .map(|_| index)
+            .ok_or(StackError::Stale)
+    }
+
+    pub(crate) fn listener_generation(&self, index: u32) -> Option<u32> {
+        let listener = &self.listeners[index as usize];
+        listener.open.then_some(listener.generation)
+    }
+
+    pub(crate) fn accept(&mut self, id: SocketId) -> Poll<Result<SocketId, StackError>> {
+        let at = match self.listener(id, "tcp_accept") {
+            Ok(at) => at,
+            Err(error) => return Poll::Ready(Err(error)),
+        };
+        let Some(index) = self.listeners[at].first else {
+            return Poll::Pending;
+        };
+        let connection = &mut self.connections[index as usize];
+        connection.owner = Owner::Application;
+        let (next, generation) = (connection.next.take(), connection.generation);
+        let listener = &mut self.listeners[at];
+        listener.first = next;
+        listener.pending -= 1;
+        if next.is_none() {
+            listener.last = None;
+        }
+        Poll::Ready(Ok(SocketId {
+            kind: SocketKind::Tcp,
+            index,
+            generation,
+        }))
+    }
+
+    /// Ends a listener; what was not accepted is reset.
+    pub(crate) fn unlisten(&mut self, id: SocketId) -> Result<(), StackError> {
+        let at = self.listener(id, "close")?;
+        let listener = &mut self.listeners[at];
+        listener.open = false;
+        listener.generation = listener.generation.wrapping_add(1);
+        if listener.pending == 0 {
+            return Ok(());
+        }
+        for index in 0..self.connections.len() {
+            let connection = &mut self.connections[index];
+            if connection.owner == Owner::Listener(at as u32) {
+                connection.disown(self.now);
+                connection.socket().abort();
+                self.dirty.push(index as u32);
+            }
+        }
+        Ok(())
+    }
+
+    /// Somebody asks for a connection: finds a listener and begins one. `None` with the reason counted;
+    /// an error when nobody listens there.
+    pub(super) fn admit(
+        &mut self,
+        link: &mut Link,
+        header: &Header,
+        (remote_port, port): (u16, u16),
+    ) -> Result<Option<u32>, ()> {
+        let at = self.listener_of(port).ok_or(())?;
+        let listener = &self.listeners[at];
+        if listener.address.is_some_and(|own| own != header.to) || !link.own.is_own(header.to) {
+            return Err(());
+        }
+        if listener.pending >= listener.backlog {
+            link.counters.tcp.listen_overflows += 1;
+            return Ok(None);
+        }
+        let Ok(index) = self.take() else {
+            link.counters.tcp.no_sockets += 1;
+            return Ok(None);
+        };
+        let connection = &mut self.connections[index as usize];
+        let listens = connection.socket().listen((header.to, port));
+        debug_assert!(listens.is_ok(), "a free connection is closed");
+        let local = SocketAddr::new(header.to, port);
+        let remote = SocketAddr::new(header.from, remote_port);
+        connection.begin(local, remote, Owner::Listener(at as u32), self.now);
+        // What the engine makes of a good request; with a bad one it goes on listening.
+        connection.state = State::SynReceived;
+        self.listeners[at].pending += 1;
+        self.table.insert(self.hash(local, remote), index);
+        link.counters.tcp.passive_opens += 1;
+        Ok(Some(index))
+    }
+
+    /// A connection stands: it waits to be accepted.
+    pub(super) fn line_up(&mut self, index: u32, at: u32) {
+        let listener = &mut self.listeners[at as usize];
+        match listener.last.replace(index) {
+            Some(last) => self.connections[last as usize].next = Some(index),
+            None => listener.first = Some(index),
+        }
+        self.ready.push(self.connections.len() as u32 + at);
+    }
+
+    /// A connection that was begun for a listener did not come to stand.
+    pub(super) fn not_lined_up(&mut self, at: u32) {
+        self.listeners[at as usize].pending -= 1;
+    }
+}

@@ -1,0 +1,490 @@
+//! TCP: smoltcp's sockets, each in a set of its own, found by a hash of both ends.
+//!
+//! smoltcp looks at every socket of a set for each segment and each turn. Here the set that is handed to
+//! it holds one socket, so that a thousand idle connections cost nothing; which one it is, when it has to
+//! be looked at again and who waits to be accepted is decided here.
+
+mod connection;
+mod device;
+mod edge;
+mod listen;
+mod work;
+
+use std::net::{IpAddr, SocketAddr};
+use std::task::Poll;
+use std::time::Duration;
+
+use smoltcp::iface::{Config as InterfaceConfig, Interface, SocketSet};
+use smoltcp::phy::{Checksum as Sums, DeviceCapabilities, Medium};
+use smoltcp::socket::tcp;
+use smoltcp::time::Instant;
+use smoltcp::wire::{HardwareAddress, IpCidr};
+
+use crate::Nanos;
+use crate::addressing::Addressing;
+use crate::config::{Checksum, Config, CongestionControl, Psh};
+use crate::error::StackError;
+use crate::queue::IndexQueue;
+use crate::socket::{SocketId, SocketKind};
+use crate::table::{Table, hash};
+use crate::timers::Timers;
+use crate::udp::FIRST_FREE_PORT;
+pub(crate) use connection::Connection;
+use connection::Owner;
+pub(crate) use listen::Listener;
+
+/// Listening sockets of a stack: a server of this program has a port for each of its dialects.
+pub(crate) const LISTENERS: usize = 64;
+
+/// All of TCP.
+pub(crate) struct Tcp {
+    interface: Interface,
+    wire: Wire,
+    connections: Vec<Connection>,
+    free: Vec<u32>,
+    /// Where the search for a connection that can be given up goes on.
+    sweep: u32,
+    listeners: Vec<Listener>,
+    table: Table,
+    seed: u64,
+    timers: Timers,
+    /// Connections that may have something to send.
+    dirty: IndexQueue,
+    /// Connections and, behind them, listeners that changed.
+    pub(crate) ready: IndexQueue,
+    /// A set without sockets: what is given to it is answered by a reset.
+    nobody: SocketSet<'static>,
+    clock: Clock,
+    /// The time of the last turn.
+    now: Nanos,
+    next_port: u16,
+    settings: Settings,
+}
+
+/// What segments look like on their way out.
+pub(crate) struct Wire {
+    capabilities: DeviceCapabilities,
+    psh: Psh,
+    /// The port's other side sums.
+    offload: bool,
+}
+
+struct Settings {
+    delayed_ack: Option<Duration>,
+    nagle: bool,
+    control: CongestionControl,
+    verify: bool,
+    sockets: u32,
+}
+
+/// The engine's time. Its shortest retransmission time-out is a second; where another was asked for its
+/// clock runs faster than ours, and delays that are given to it are stretched as much.
+struct Clock {
+    start: Option<Nanos>,
+    /// The shortest time-out asked for, in microseconds: this much of ours is a second of the engine's.
+    second_us: u64,
+}
+
+impl Clock {
+    /// Our time as the engine's, in microseconds; it never sees zero.
+    fn instant(&mut self, now: Nanos) -> Instant {
+        let start = *self.start.get_or_insert(now);
+        let ns = u128::from(now.saturating_sub(start));
+        let us = ns * 1_000 / u128::from(self.second_us);
+        Instant::from_micros(us as i64 + 1)
+    }
+
+    /// When the engine's clock will show `instant`.
+    fn nanos(&self, instant: Instant) -> Nanos {
+        let us = instant.total_micros().max(1) as u128 - 1;
+        let ns = (us * u128::from(self.second_us)).div_ceil(1_000);
+        self.start.unwrap_or(0) + ns as u64
+    }
+
+    fn stretched(&self, delay: Duration) -> smoltcp::time::Duration {
+        let us = delay.as_micros() * 1_000_000 / u128::from(self.second_us);
+        smoltcp::time::Duration::from_micros(us as u64)
+    }
+}
+
+/// Segments that a port takes whole, to be cut by its other side.
+fn segmentation(config: &Config, vnet: usize, frame_bytes: usize) -> Option<usize> {
+    let long = frame_bytes.min(65_000);
+    (config.checksum == Checksum::Offload && vnet > 0 && long > 2 * usize::from(config.mtu))
+        .then_some(long - vnet - crate::wire::ETHERNET_BYTES)
+}
+
+impl Tcp {
+    pub(crate) fn new(
+        config: &Config,
+        own: &Addressing,
+        verify: bool,
+        (vnet, frame_bytes): (usize, usize),
+    ) -> Self {
+        let offload = config.checksum == Checksum::Offload;
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ip;
+        capabilities.max_transmission_unit = config.mtu.into();
+        // What comes has been checked and counted before the engine sees it.
+        capabilities.checksum.ipv4 = Sums::Tx;
+        capabilities.checksum.tcp = if offload { Sums::None } else { Sums::Tx };
+        let long = segmentation(config, vnet, frame_bytes);
+        capabilities.segmentation.tcpv4 = long.and_then(std::num::NonZeroUsize::new);
+        let wire = Wire {
+            capabilities,
+            psh: config.tcp.psh,
+            offload: offload && vnet > 0,
+        };
+        let mut clock = Clock {
+            start: None,
+            second_us: config.tcp.min_rto.as_micros() as u64,
+        };
+        let mut engine = InterfaceConfig::new(HardwareAddress::Ip);
+        engine.random_seed = own.seed;
+        let mut interface = Interface::new(engine, &mut device::Still(&wire), clock.instant(0));
+        clock.start = None;
+        interface.update_ip_addrs(|list| {
+            for network in &own.networks {
+                // The bound is the stack's own: eight addresses at most.
+                let _ = list.push(IpCidr::new(network.address.into(), network.prefix));
+            }
+        });
+        let count = config.tcp_sockets as usize;
+        let mut connections = Vec::with_capacity(count);
+        connections.extend(
+            (0..count).map(|_| Connection::new(config.tcp.receive_window, config.tcp.send_buffer)),
+        );
+        let mut free = Vec::with_capacity(count);
+        free.extend((0..config.tcp_sockets).rev());
+        let mut listeners = Vec::with_capacity(LISTENERS);
+        listeners.extend((0..LISTENERS).map(|_| Listener::default()));
+        Self {
+            interface,
+            wire,
+            connections,
+            free,
+            sweep: 0,
+            listeners,
+            table: Table::new(count),
+            seed: own.seed,
+            timers: Timers::new(count),
+            dirty: IndexQueue::new(count),
+            ready: IndexQueue::new(count + LISTENERS),
+            nobody: SocketSet::new(Vec::new()),
+            clock,
+            now: 0,
+            next_port: FIRST_FREE_PORT + ((own.seed >> 16) as u16 & 0x3fff),
+            settings: Settings {
+                delayed_ack: config.tcp.delayed_ack,
+                nagle: config.tcp.nagle,
+                control: config.tcp.congestion_control,
+                verify,
+                sockets: config.tcp_sockets,
+            },
+        }
+    }
+
+    /// Bytes from the heap: connections without buffers, and tables; then buffers.
+    pub(crate) const fn heap_bytes(config: &Config) -> (usize, usize) {
+        let count = config.tcp_sockets as usize;
+        let queues = (count + count + LISTENERS) * (size_of::<u32>() + size_of::<bool>());
+        let timers = count * (2 * size_of::<u32>() + size_of::<Nanos>());
+        let each = size_of::<Connection>() + Connection::SET_BYTES + size_of::<u32>();
+        let table = Table::slots_for(count) * size_of::<u32>();
+        let listeners = LISTENERS * size_of::<Listener>();
+        (
+            count * each + queues + timers + table + listeners,
+            count * (config.tcp.send_buffer + config.tcp.receive_window),
+        )
+    }
+
+    fn hash(&self, local: SocketAddr, remote: SocketAddr) -> u32 {
+        pair_hash(self.seed, local, remote)
+    }
+
+    fn find(&self, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
+        self.table.find(self.hash(local, remote), |index| {
+            let connection = &self.connections[index as usize];
+            connection.remote == remote && connection.local == local
+        })
+    }
+
+    fn index(&self, id: SocketId, call: &'static str) -> Result<usize, StackError> {
+        if id.kind != SocketKind::Tcp {
+            return Err(StackError::WrongKind {
+                kind: id.kind.name(),
+                call,
+            });
+        }
+        let index = id.index as usize;
+        let connection = self.connections.get(index);
+        connection
+            .filter(|found| found.owner == Owner::Application && found.generation == id.generation)
+            .map(|_| index)
+            .ok_or(StackError::Stale)
+    }
+
+    /// Opens a connection; it stands once its state says so.
+    pub(crate) fn connect(
+        &mut self,
+        remote: SocketAddr,
+        own: &Addressing,
+        local: Option<SocketAddr>,
+    ) -> Result<SocketId, StackError> {
+        let address = remote.ip();
+        own.next_hop(address)
+            .ok_or(StackError::NoRoute { address })?;
+        let named = local
+            .map(|local| local.ip())
+            .filter(|ip| !ip.is_unspecified());
+        if let Some(address) = named
+            && !own.is_own(address)
+        {
+            return Err(StackError::NotLocal { address });
+        }
+        let from = named.or_else(|| own.source_for(address));
+        let from = from.ok_or(StackError::NoRoute { address })?;
+        let port = match local.map_or(0, |local| local.port()) {
+            0 => self.free_port(from, remote)?,
+            port if self.find(SocketAddr::new(from, port), remote).is_some() => {
+                return Err(StackError::PortTaken { port });
+            }
+            port => port,
+        };
+        let local = SocketAddr::new(from, port);
+        let index = self.take()?;
+        let connection = &mut self.connections[index as usize];
+        let socket = connection.socket();
+        let opened = socket.connect(
+            self.interface.context(),
+            (remote.ip(), remote.port()),
+            (local.ip(), local.port()),
+        );
+        if opened.is_err() {
+            self.free.push(index);
+            return Err(StackError::NoRoute { address });
+        }
+        connection.begin(local, remote, Owner::Application, self.now);
+        connection.state = tcp::State::SynSent;
+        let generation = connection.generation;
+        self.table.insert(self.hash(local, remote), index);
+        self.dirty.push(index);
+        Ok(SocketId {
+            kind: SocketKind::Tcp,
+            index,
+            generation,
+        })
+    }
+
+    fn free_port(&mut self, from: IpAddr, remote: SocketAddr) -> Result<u16, StackError> {
+        for _ in FIRST_FREE_PORT..=u16::MAX {
+            let port = self.next_port;
+            self.next_port = port.checked_add(1).unwrap_or(FIRST_FREE_PORT);
+            if self.find(SocketAddr::new(from, port), remote).is_none() {
+                return Ok(port);
+            }
+        }
+        Err(StackError::PortTaken { port: 0 })
+    }
+
+    /// A connection that nobody uses, set up as configured.
+    fn take(&mut self) -> Result<u32, StackError> {
+        if self.free.is_empty() {
+            self.give_one_up();
+        }
+        let index = self.free.pop().ok_or(StackError::TooManySockets {
+            kind: "TCP",
+            limit: self.settings.sockets,
+            key: "sockets.tcp",
+        })?;
+        let delay = self
+            .settings
+            .delayed_ack
+            .map(|delay| self.clock.stretched(delay));
+        let socket = self.connections[index as usize].socket();
+        socket.set_ack_delay(delay);
+        socket.set_nagle_enabled(self.settings.nagle);
+        // Also what makes a used socket forget its last connection's congestion window.
+        socket.set_congestion_control(match self.settings.control {
+            CongestionControl::None => tcp::CongestionControl::None,
+            CongestionControl::Reno => tcp::CongestionControl::Reno,
+            CongestionControl::Cubic => tcp::CongestionControl::Cubic,
+        });
+        Ok(index)
+    }
+
+    /// Gives up a connection that only waits for stray segments (RFC 6191 allows it for new ones).
+    fn give_one_up(&mut self) {
+        let count = self.connections.len() as u32;
+        for step in 0..count {
+            let index = (self.sweep + step) % count;
+            let connection = &mut self.connections[index as usize];
+            if connection.owner == Owner::Nobody
+                && connection.socket().state() == tcp::State::TimeWait
+            {
+                self.sweep = index + 1;
+                self.drop_connection(index);
+                return;
+            }
+        }
+    }
+
+    /// Offers room in the send buffer to `fill`, which says how much it wrote.
+    #[inline]
+    pub(crate) fn send(
+        &mut self,
+        id: SocketId,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Poll<Result<usize, StackError>> {
+        let index = match self.index(id, "tcp_send") {
+            Ok(index) => index,
+            Err(error) => return Poll::Ready(Err(error)),
+        };
+        let connection = &mut self.connections[index];
+        let socket = connection.socket();
+        if !socket.may_send() {
+            return connection.why_no_sending();
+        }
+        if !socket.can_send() {
+            return Poll::Pending;
+        }
+        let sent = socket
+            .send(|room| {
+                let wrote = fill(room).min(room.len());
+                (wrote, wrote)
+            })
+            .expect("it may send");
+        if sent > 0 {
+            self.dirty.push(index as u32);
+        }
+        Poll::Ready(Ok(sent))
+    }
+
+    /// Shows what has come to `take`, which says how much it took; nothing at the stream's end.
+    #[inline]
+    pub(crate) fn receive<R>(
+        &mut self,
+        id: SocketId,
+        take: impl FnOnce(&[u8]) -> (usize, R),
+    ) -> Poll<Result<R, StackError>> {
+        let index = match self.index(id, "tcp_receive") {
+            Ok(index) => index,
+            Err(error) => return Poll::Ready(Err(error)),
+        };
+        let connection = &mut self.connections[index];
+        let socket = connection.socket();
+        if socket.can_recv() {
+            let mut count = 0;
+            let taken = socket.recv(|bytes| {
+                let (taken, result) = take(bytes);
+                count = taken.min(bytes.len());
+                (count, result)
+            });
+            return match taken {
+                Ok(result) => {
+                    connection.far_base = connection.far_base.wrapping_add(count as u32);
+                    // The window is larger now: that may have to be told.
+                    self.dirty.push(index as u32);
+                    Poll::Ready(Ok(result))
+                }
+                Err(_) => Poll::Pending,
+            };
+        }
+        match socket.recv(|_| (0, ())) {
+            Ok(()) => Poll::Pending,
+            Err(tcp::RecvError::Finished) => Poll::Ready(Ok(take(&[]).1)),
+            Err(tcp::RecvError::InvalidState) => connection.why_no_receiving(),
+        }
+    }
+
+    /// Both ends of a connection: local, far.
+    pub(crate) fn ends(&self, id: SocketId) -> Result<(SocketAddr, SocketAddr), StackError> {
+        let connection = &self.connections[self.index(id, "ends")?];
+        Ok((connection.local, connection.remote))
+    }
+
+    /// Bytes that wait: unacknowledged and unsent, received and not fetched.
+    pub(crate) fn queued(&mut self, id: SocketId) -> Result<(usize, usize), StackError> {
+        let index = self.index(id, "queued")?;
+        let socket = self.connections[index].socket();
+        Ok((socket.send_queue(), socket.recv_queue()))
+    }
+
+    pub(crate) fn state(&mut self, id: SocketId) -> Result<crate::TcpState, StackError> {
+        let index = self.index(id, "tcp_state")?;
+        Ok(self.connections[index].shown_state())
+    }
+
+    /// Says that nothing more will be sent; what was sent still arrives.
+    pub(crate) fn finish(&mut self, id: SocketId) -> Result<(), StackError> {
+        let index = self.index(id, "tcp_finish")?;
+        let connection = &mut self.connections[index];
+        connection.finished = true;
+        connection.socket().close();
+        self.dirty.push(index as u32);
+        Ok(())
+    }
+
+    /// Gives a connection up: gently, or with a reset when something is left unread or `abort` says so.
+    pub(crate) fn close(&mut self, id: SocketId, abort: bool) -> Result<(), StackError> {
+        let index = self.index(id, "close")?;
+        let connection = &mut self.connections[index];
+        connection.disown(self.now);
+        let socket = connection.socket();
+        // Payload that nobody will read was not delivered: RFC 2525, section 2.17 asks for a reset.
+        if abort || socket.can_recv() {
+            socket.abort();
+        } else {
+            socket.close();
+        }
+        self.dirty.push(index as u32);
+        Ok(())
+    }
+}
+
+fn pair_hash(seed: u64, local: SocketAddr, remote: SocketAddr) -> u32 {
+    let ports = u64::from(local.port()) << 16 | u64::from(remote.port());
+    match (local.ip(), remote.ip()) {
+        (IpAddr::V4(local), IpAddr::V4(remote)) => {
+            let ends = u64::from(u32::from(local)) << 32 | u64::from(u32::from(remote));
+            hash(seed, &[ends, ports])
+        }
+        (IpAddr::V6(local), IpAddr::V6(remote)) => {
+            let (local, remote) = (u128::from(local), u128::from(remote));
+            let words = [
+                local as u64,
+                (local >> 64) as u64,
+                remote as u64,
+                (remote >> 64) as u64,
+                ports,
+            ];
+            hash(seed, &words)
+        }
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_engines_clock_runs_as_fast_as_its_time_out_is_short() {
+        for (rto_ms, factor) in [(1_000u64, 1), (200, 5), (1, 1_000), (333, 3)] {
+            let mut clock = Clock {
+                start: None,
+                second_us: rto_ms * 1_000,
+            };
+            let start = 77_000_000;
+            assert_eq!(clock.instant(start).total_micros(), 1);
+            let later = clock.instant(start + 6_000_000).total_micros() - 1;
+            assert!((later - 6_000 * factor).abs() < 20, "{rto_ms}: {later}");
+            // A deadline is met by our time for it, and not long before.
+            let deadline = Instant::from_micros(1_000_001);
+            let at = clock.nanos(deadline);
+            assert_eq!(at, start + rto_ms * 1_000_000);
+            assert!(clock.instant(at) >= deadline);
+            assert!(clock.instant(at - 10_000) < deadline);
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! What a turn does for connections.
+
+use std::net::SocketAddr;
+
+use linerate_port::vnet::VnetHeader;
+use smoltcp::iface::PollResult;
+use smoltcp::socket::tcp::State;
+
+use super::Tcp;
+use super::connection::Owner;
+use super::device::Glance;
+use super::edge;
+use crate::Nanos;
+use crate::link::Link;
+use crate::socket::{SocketId, SocketKind};
+use crate::wire::ip::{self, Header};
+use crate::wire::{TCP, TCP_BYTES, combine, sum, word};
+
+/// How long a request for a connection may stay unanswered, and a closed one open at its far end, as in
+/// Linux (tcp_synack_retries and tcp_fin_timeout: about a minute).
+const PATIENCE: Nanos = 60_000_000_000;
+
+const ACK_RST: u16 = 0x14;
+const SYN: u16 = 0x02;
+
+impl Tcp {
+    /// A segment came, in a whole packet.
+    pub(crate) fn input(
+        &mut self,
+        link: &mut Link,
+        header: &Header,
+        packet: &[u8],
+        vnet: VnetHeader,
+    ) {
+        link.counters.tcp.in_segments += 1;
+        let segment = &packet[header.body..header.end];
+        if segment.len() < TCP_BYTES {
+            link.counters.tcp.in_errors += 1;
+            return;
+        }
+        let open = vnet.needs_checksum || vnet.checksum_valid || !self.settings.verify;
+        if !open {
+            let pseudo = ip::pseudo(header.from, header.to, TCP, segment.len());
+            if combine(&[pseudo, sum(segment)]) != 0xffff {
+                link.counters.tcp.in_checksum_errors += 1;
+                return;
+            }
+        }
+        let ports = (word(segment, 0), word(segment, 2));
+        let local = SocketAddr::new(header.to, ports.1);
+        let remote = SocketAddr::new(header.from, ports.0);
+        let asks = word(segment, 12) & (SYN | ACK_RST) == SYN;
+        let mut found = self.find(local, remote);
+        if asks && let Some(index) = found {
+            // A new connection between the ends of one that only waits (RFC 6191).
+            let connection = &mut self.connections[index as usize];
+            if connection.owner == Owner::Nobody && connection.socket().state() == State::TimeWait {
+                self.drop_connection(index);
+                found = None;
+            }
+        }
+        let index = match found {
+            Some(index) => Some(index),
+            None if asks => match self.admit(link, header, ports) {
+                Ok(Some(index)) => Some(index),
+                Ok(None) => return,
+                Err(()) => None,
+            },
+            None => None,
+        };
+        let now = self.clock.instant(link.now);
+        let Some(index) = index else {
+            link.counters.tcp.no_ports += 1;
+            if !link.own.is_own(header.to) {
+                return;
+            }
+            let mut glance = Glance {
+                packet: Some(packet),
+                link,
+                wire: &self.wire,
+                sent_up_to: &mut None,
+            };
+            self.interface
+                .poll_ingress_single(now, &mut glance, &mut self.nobody);
+            return;
+        };
+        link.counters.tcp.connection_steps += 1;
+        let connection = &mut self.connections[index as usize];
+        if word(segment, 12) & SYN != 0 {
+            let first = u32::from(word(segment, 4)) << 16 | u32::from(word(segment, 6));
+            if matches!(connection.socket().state(), State::Listen | State::SynSent) {
+                connection.far_base = first.wrapping_add(1);
+            }
+        }
+        let base = connection.far_base;
+        if let Some(bare) = edge::overlooked(connection.socket(), base, header, packet) {
+            let (set, sent_up_to) = connection.parts();
+            let mut glance = Glance {
+                packet: Some(bare.packet()),
+                link: &mut *link,
+                wire: &self.wire,
+                sent_up_to,
+            };
+            self.interface.poll_ingress_single(now, &mut glance, set);
+        }
+        let (set, sent_up_to) = self.connections[index as usize].parts();
+        let mut glance = Glance {
+            packet: Some(packet),
+            link,
+            wire: &self.wire,
+            sent_up_to,
+        };
+        self.interface.poll_ingress_single(now, &mut glance, set);
+        self.look(link, index);
+        self.dirty.push(index);
+    }
+
+    /// What has changed at a connection after a segment or a deadline.
+    fn look(&mut self, link: &mut Link, index: u32) {
+        let connection = &mut self.connections[index as usize];
+        let state = connection.socket().state();
+        let before = std::mem::replace(&mut connection.state, state);
+        let owner = connection.owner;
+        if owner == Owner::Nobody {
+            // Nobody reads what comes; it must not fill the window for good.
+            let socket = connection.socket();
+            if socket.can_recv() {
+                socket.abort();
+            }
+            return;
+        }
+        if state != before {
+            let opening =
+                |state| matches!(state, State::Listen | State::SynSent | State::SynReceived);
+            if opening(before) && !opening(state) && state != State::Closed {
+                connection.stood = true;
+                if let Owner::Listener(at) = owner {
+                    self.line_up(index, at);
+                }
+            } else if opening(before) && (state == State::Closed || state == State::Listen) {
+                link.counters.tcp.attempt_fails += 1;
+                if let Owner::Listener(at) = owner {
+                    self.not_lined_up(at);
+                    let connection = &mut self.connections[index as usize];
+                    connection.disown(self.now);
+                    connection.socket().abort();
+                    return;
+                }
+            } else if state == State::Closed && !opening(before) {
+                link.counters.tcp.established_resets += 1;
+            }
+        }
+        if owner == Owner::Application {
+            self.ready.push(index);
+        }
+    }
+
+    /// Sends what connections have to send, as far as there is room; runs what is due.
+    pub(crate) fn work(&mut self, link: &mut Link) {
+        self.now = link.now;
+        while let Some(index) = self.timers.expired(link.now) {
+            self.dirty.push(index);
+        }
+        if self.dirty.is_empty() {
+            return;
+        }
+        let now = self.clock.instant(link.now);
+        let mut idle = 0;
+        while idle < self.dirty.len() && link.has_room() {
+            let Some(index) = self.dirty.pop() else {
+                return;
+            };
+            if self.connections[index as usize].owner == Owner::Free {
+                continue;
+            }
+            link.counters.tcp.connection_steps += 1;
+            let (set, sent_up_to) = self.connections[index as usize].parts();
+            let mut glance = Glance {
+                packet: None,
+                link,
+                wire: &self.wire,
+                sent_up_to,
+            };
+            let sent = self.interface.poll_egress(now, &mut glance, set);
+            if sent == PollResult::SocketStateChanged {
+                idle = 0;
+                self.dirty.push(index);
+                continue;
+            }
+            if self.connections[index as usize].socket().state()
+                != self.connections[index as usize].state
+            {
+                self.look(link, index);
+            }
+            self.end_if_due(index);
+            let (set, _) = self.connections[index as usize].parts();
+            match self.interface.poll_at(now, set) {
+                // What cannot go now although it wants to is looked at in the next turn.
+                Some(at) if at <= now => {
+                    idle += 1;
+                    self.dirty.push(index);
+                }
+                Some(at) => self.timers.no_later_than(index, self.clock.nanos(at)),
+                None => self.settle(index),
+            }
+        }
+    }
+
+    /// A connection has nothing to do: it may be over.
+    fn settle(&mut self, index: u32) {
+        let connection = &mut self.connections[index as usize];
+        if connection.owner != Owner::Nobody {
+            return;
+        }
+        if connection.socket().state() == State::Closed {
+            self.drop_connection(index);
+        } else {
+            self.timers
+                .no_later_than(index, connection.since + PATIENCE);
+        }
+    }
+
+    /// Gives up what was begun and not finished, or left and not ended, for long.
+    fn end_if_due(&mut self, index: u32) {
+        let connection = &mut self.connections[index as usize];
+        let begun = matches!(connection.owner, Owner::Listener(_))
+            && connection.socket().state() == State::SynReceived;
+        if !begun && connection.owner != Owner::Nobody {
+            return;
+        }
+        if self.now < connection.since + PATIENCE {
+            return;
+        }
+        connection.socket().abort();
+        if let Owner::Listener(at) = connection.owner {
+            connection.disown(self.now);
+            self.not_lined_up(at);
+        }
+    }
+
+    /// Makes a connection free.
+    pub(super) fn drop_connection(&mut self, index: u32) {
+        let connection = &mut self.connections[index as usize];
+        let (local, remote) = (connection.local, connection.remote);
+        connection.owner = Owner::Free;
+        connection.socket().abort();
+        self.timers.remove(index);
+        let connections = &self.connections;
+        let seed = self.seed;
+        self.table
+            .remove(super::pair_hash(seed, local, remote), index, |other| {
+                let other = &connections[other as usize];
+                super::pair_hash(seed, other.local, other.remote)
+            });
+        self.free.push(index);
+    }
+
+    /// When a connection has something to do; now, when one has already.
+    pub(crate) fn next_deadline(&self, now: Nanos) -> Option<Nanos> {
+        if self.dirty.is_empty() {
+            self.timers.next()
+        } else {
+            Some(now)
+        }
+    }
+
+    /// Connections that are open in any way.
+    pub(crate) fn in_use(&self) -> usize {
+        self.connections.len() - self.free.len()
+    }
+
+    /// The next socket that changed.
+    pub(crate) fn next_ready(&mut self) -> Option<SocketId> {
+        loop {
+            let index = self.ready.pop()?;
+            let count = self.connections.len() as u32;
+            if let Some(listener) = index.checked_sub(count) {
+                if let Some(generation) = self.listener_generation(listener) {
+                    return Some(SocketId {
+                        kind: SocketKind::Listener,
+                        index: listener,
+                        generation,
+                    });
+                }
+                continue;
+            }
+            let connection = &self.connections[index as usize];
+            if connection.owner == Owner::Application {
+                return Some(SocketId {
+                    kind: SocketKind::Tcp,
+                    index,
+                    generation: connection.generation,
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,458 @@
+//! UDP: a table of ports, queues of packets, headers made once for each peer.
+
+pub(crate) mod fragment;
+pub(crate) mod reassembly;
+mod send;
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::task::Poll;
+
+use linerate_port::Frame;
+use linerate_port::vnet::{Segmentation, VnetHeader};
+
+use crate::Nanos;
+use crate::config::{Checksum, Config};
+use crate::error::StackError;
+use crate::link::Link;
+use crate::queue::IndexQueue;
+use crate::socket::{Meta, SocketId, SocketKind};
+use crate::wire::ip::{self, Header};
+use crate::wire::{UDP, UDP_BYTES, combine, sum, word};
+use fragment::Fragmenter;
+use reassembly::Reassembly;
+use send::Template;
+
+/// First of the ports that are given to whoever asks for any (RFC 6335).
+pub(crate) const FIRST_FREE_PORT: u16 = 49_152;
+
+/// All UDP sockets.
+pub(crate) struct Udp {
+    sockets: Vec<Socket>,
+    free: Vec<u32>,
+    /// The socket of each port, and one; zero is nobody.
+    ports: Vec<u16>,
+    next_port: u16,
+    /// Packets in all queues, and how many there may be.
+    held: u32,
+    limit: u32,
+    ready: IndexQueue,
+    pub(crate) reassembly: Reassembly,
+    pub(crate) fragmenter: Fragmenter,
+    verify: bool,
+    checksum: Checksum,
+    mtu: usize,
+}
+
+struct Socket {
+    generation: u32,
+    open: bool,
+    address: Option<IpAddr>,
+    port: u16,
+    peer: Option<SocketAddr>,
+    /// The far end said that nobody has its port.
+    refused: Option<SocketAddr>,
+    queue: VecDeque<Packet>,
+    limit: usize,
+    drops: u32,
+    template: Template,
+    /// When the datagram came that was received last.
+    asked: Option<Nanos>,
+    /// Datagrams sent.
+    sent: u32,
+}
+
+/// A datagram that waits.
+struct Packet {
+    body: Body,
+    from: SocketAddr,
+    to: IpAddr,
+    tos: u8,
+    arrived: Nanos,
+    queued: Option<Nanos>,
+    /// Payload of each, when it is several datagrams of one size; otherwise zero.
+    segment: u16,
+}
+
+enum Body {
+    /// The frame it came in, narrowed to its payload.
+    Frame(Frame),
+    /// A buffer of the reassembly: where its payload begins and ends.
+    Buffer(u32, u32, u32),
+}
+
+/// What became of a packet's frame.
+pub(crate) enum Fate {
+    /// It is back, to be freed.
+    Done(Frame),
+    /// A queue holds it.
+    Queued,
+    /// It is back; nobody has the port.
+    NoPort(Frame),
+}
+
+impl Udp {
+    pub(crate) fn new(config: &Config, limit: u32, verify: bool, seed: u64) -> Self {
+        let count = config.udp_sockets as usize;
+        let depth = config.udp.receive_queue as usize;
+        let socket = || Socket {
+            generation: 0,
+            open: false,
+            address: None,
+            port: 0,
+            peer: None,
+            refused: None,
+            queue: VecDeque::with_capacity(depth),
+            limit: depth,
+            drops: 0,
+            template: Template::default(),
+            asked: None,
+            sent: 0,
+        };
+        let mut sockets = Vec::with_capacity(count);
+        sockets.extend((0..count).map(|_| socket()));
+        let mut free = Vec::with_capacity(count);
+        free.extend((0..config.udp_sockets).rev());
+        Self {
+            sockets,
+            free,
+            ports: vec![0; 1 << 16],
+            next_port: FIRST_FREE_PORT + (seed as u16 & 0x3fff),
+            held: 0,
+            limit,
+            ready: IndexQueue::new(count),
+            reassembly: Reassembly::new(
+                config.ip.reassembly,
+                config.ip.reassembly_count,
+                config.ip.reassembly_bytes,
+                config.ip.reassembly_timeout.as_nanos() as Nanos,
+            ),
+            fragmenter: Fragmenter::new(config.ip.fragmentation, config.mtu.into()),
+            verify,
+            checksum: config.checksum,
+            mtu: config.mtu.into(),
+        }
+    }
+
+    /// Bytes from the heap: sockets with their queues; the table of ports.
+    pub(crate) const fn heap_bytes(sockets: usize, depth: usize) -> (usize, usize) {
+        let queues = 2 * size_of::<u32>() + size_of::<bool>();
+        let each = size_of::<Socket>() + queues + depth * size_of::<Packet>();
+        (sockets * each, (1 << 16) * size_of::<u16>())
+    }
+
+    pub(crate) fn open(&mut self, local: SocketAddr, limit: u32) -> Result<SocketId, StackError> {
+        let port = match local.port() {
+            0 => self.free_port().ok_or(StackError::PortTaken { port: 0 })?,
+            port if self.ports[usize::from(port)] != 0 => {
+                return Err(StackError::PortTaken { port });
+            }
+            port => port,
+        };
+        let index = self.free.pop().ok_or(StackError::TooManySockets {
+            kind: "UDP",
+            limit,
+            key: "sockets.udp",
+        })?;
+        self.ports[usize::from(port)] = (index + 1) as u16;
+        let socket = &mut self.sockets[index as usize];
+        socket.open = true;
+        socket.address = (!local.ip().is_unspecified()).then_some(local.ip());
+        socket.port = port;
+        (socket.peer, socket.refused) = (None, None);
+        socket.drops = 0;
+        socket.template = Template::default();
+        (socket.asked, socket.sent) = (None, 0);
+        Ok(SocketId {
+            kind: SocketKind::Udp,
+            index,
+            generation: socket.generation,
+        })
+    }
+
+    fn free_port(&mut self) -> Option<u16> {
+        for _ in FIRST_FREE_PORT..=u16::MAX {
+            let port = self.next_port;
+            self.next_port = port.checked_add(1).unwrap_or(FIRST_FREE_PORT);
+            if self.ports[usize::from(port)] == 0 {
+                return Some(port);
+            }
+        }
+        None
+    }
+
+    fn socket(&mut self, id: SocketId, call: &'static str) -> Result<&mut Socket, StackError> {
+        if id.kind != SocketKind::Udp {
+            return Err(StackError::WrongKind {
+                kind: id.kind.name(),
+                call,
+            });
+        }
+        let socket = self.sockets.get_mut(id.index as usize);
+        socket
+            .filter(|socket| socket.open && socket.generation == id.generation)
+            .ok_or(StackError::Stale)
+    }
+
+    pub(crate) fn close(&mut self, id: SocketId, link: &mut Link) -> Result<(), StackError> {
+        self.socket(id, "close")?;
+        while let Some(packet) = self.sockets[id.index as usize].queue.pop_front() {
+            self.release(packet.body, link);
+        }
+        let socket = &mut self.sockets[id.index as usize];
+        socket.open = false;
+        socket.generation = socket.generation.wrapping_add(1);
+        self.ports[usize::from(socket.port)] = 0;
+        self.free.push(id.index);
+        Ok(())
+    }
+
+    pub(crate) fn connect(&mut self, id: SocketId, peer: SocketAddr) -> Result<(), StackError> {
+        self.socket(id, "connect")?.peer = Some(peer);
+        Ok(())
+    }
+
+    pub(crate) fn local(&mut self, id: SocketId) -> Result<(Option<IpAddr>, u16), StackError> {
+        let socket = self.socket(id, "local")?;
+        Ok((socket.address, socket.port))
+    }
+
+    pub(crate) fn peer(&mut self, id: SocketId) -> Result<Option<SocketAddr>, StackError> {
+        Ok(self.socket(id, "remote")?.peer)
+    }
+
+    /// The next socket at which something came.
+    pub(crate) fn next_ready(&mut self) -> Option<SocketId> {
+        loop {
+            let index = self.ready.pop()?;
+            let socket = &self.sockets[index as usize];
+            if socket.open {
+                return Some(SocketId {
+                    kind: SocketKind::Udp,
+                    index,
+                    generation: socket.generation,
+                });
+            }
+        }
+    }
+
+    /// Packets that wait at a socket.
+    pub(crate) fn waiting(&mut self, id: SocketId) -> Result<usize, StackError> {
+        Ok(self.socket(id, "udp_waiting")?.queue.len())
+    }
+
+    fn release(&mut self, body: Body, link: &mut Link) {
+        match body {
+            Body::Frame(frame) => {
+                self.held -= 1;
+                link.pool.free(frame);
+            }
+            Body::Buffer(buffer, ..) => self.reassembly.free(buffer),
+        }
+    }
+
+    /// A datagram came whole, in a frame; `at` is where its IP header begins.
+    #[inline]
+    pub(crate) fn input(
+        &mut self,
+        link: &mut Link,
+        mut frame: Frame,
+        header: &Header,
+        at: usize,
+        vnet: VnetHeader,
+    ) -> Fate {
+        let bytes = &link.memory.bytes(&frame)[at..at + header.end];
+        let datagram = &bytes[header.body..];
+        let checked = vnet.needs_checksum || vnet.checksum_valid || !self.verify;
+        let split = vnet.segmentation == Segmentation::Udp;
+        let Some(length) = check(&mut link.counters.udp, header, datagram, checked || split) else {
+            return Fate::Done(frame);
+        };
+        let ports = (word(datagram, 0), word(datagram, 2));
+        let Some(index) = self.find(header, ports) else {
+            return Fate::NoPort(frame);
+        };
+        let payload = length - UDP_BYTES;
+        // The frame is as long as all datagrams together; each but the last has `segment_bytes`.
+        let segment = if split && usize::from(vnet.segment_bytes) < payload {
+            vnet.segment_bytes
+        } else {
+            0
+        };
+        let socket = &mut self.sockets[index as usize];
+        if socket.queue.len() >= socket.limit {
+            socket.drops = socket.drops.wrapping_add(1);
+            link.counters.udp.receive_queue_full += 1;
+            return Fate::Done(frame);
+        }
+        if self.held >= self.limit {
+            socket.drops = socket.drops.wrapping_add(1);
+            link.counters.udp.no_buffer += 1;
+            return Fate::Done(frame);
+        }
+        let start = usize::from(frame.offset()) + at + header.body + UDP_BYTES;
+        frame.set_offset(start as u16);
+        frame.set_len(payload as u16);
+        self.held += 1;
+        link.counters.udp.in_datagrams += 1;
+        socket.queue.push_back(Packet {
+            body: Body::Frame(frame),
+            from: SocketAddr::new(header.from, ports.0),
+            to: header.to,
+            tos: header.tos,
+            arrived: link.came,
+            queued: link.watch.as_ref().map(|watch| (watch.clock)()),
+            segment,
+        });
+        self.ready.push(index);
+        Fate::Queued
+    }
+
+    /// A datagram was put together in a buffer, which the queue holds from here on. False when nobody has
+    /// the port.
+    pub(crate) fn input_whole(
+        &mut self,
+        link: &mut Link,
+        header: &Header,
+        buffer: u32,
+        length: usize,
+    ) -> bool {
+        let verify = self.verify;
+        let datagram = &self.reassembly.bytes(buffer)[..length];
+        let Some(length) = check(&mut link.counters.udp, header, datagram, !verify) else {
+            self.reassembly.free(buffer);
+            return true;
+        };
+        let ports = (word(datagram, 0), word(datagram, 2));
+        let Some(index) = self.find(header, ports) else {
+            self.reassembly.free(buffer);
+            return false;
+        };
+        let socket = &mut self.sockets[index as usize];
+        if socket.queue.len() >= socket.limit {
+            socket.drops = socket.drops.wrapping_add(1);
+            link.counters.udp.receive_queue_full += 1;
+            self.reassembly.free(buffer);
+            return true;
+        }
+        link.counters.udp.in_datagrams += 1;
+        socket.queue.push_back(Packet {
+            body: Body::Buffer(buffer, UDP_BYTES as u32, length as u32),
+            from: SocketAddr::new(header.from, ports.0),
+            to: header.to,
+            tos: header.tos,
+            arrived: link.came,
+            queued: link.watch.as_ref().map(|watch| (watch.clock)()),
+            segment: 0,
+        });
+        self.ready.push(index);
+        true
+    }
+
+    #[inline]
+    fn find(&self, header: &Header, (from, to): (u16, u16)) -> Option<u32> {
+        let index = u32::from(self.ports[usize::from(to)]).checked_sub(1)?;
+        let socket = &self.sockets[index as usize];
+        let bound = socket.address.is_none_or(|own| own == header.to);
+        let sender = SocketAddr::new(header.from, from);
+        (bound && socket.peer.is_none_or(|peer| peer == sender)).then_some(index)
+    }
+
+    /// Nobody has the port that a socket sent to.
+    pub(crate) fn unreachable(&mut self, port: u16, remote: SocketAddr) {
+        let Some(index) = u32::from(self.ports[usize::from(port)]).checked_sub(1) else {
+            return;
+        };
+        let socket = &mut self.sockets[index as usize];
+        if socket.peer == Some(remote) {
+            socket.refused = Some(remote);
+            self.ready.push(index);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn receive<R>(
+        &mut self,
+        link: &mut Link,
+        id: SocketId,
+        take: impl FnOnce(&[u8], Meta) -> R,
+    ) -> Poll<Result<R, StackError>> {
+        let socket = match self.socket(id, "udp_receive") {
+            Ok(socket) => socket,
+            Err(error) => return Poll::Ready(Err(error)),
+        };
+        let Some(packet) = socket.queue.front_mut() else {
+            return match socket.refused.take() {
+                Some(remote) => Poll::Ready(Err(StackError::Refused { remote })),
+                None => Poll::Pending,
+            };
+        };
+        let meta = Meta {
+            from: packet.from,
+            to: packet.to,
+            arrived_ns: packet.arrived,
+            queued_ns: packet.queued,
+            queue_drops: socket.drops,
+            tos: packet.tos,
+        };
+        socket.asked = Some(packet.arrived);
+        let segment = packet.segment;
+        if let Body::Frame(frame) = &mut packet.body
+            && segment > 0
+            && frame.len() > segment
+        {
+            let result = take(&link.memory.bytes(frame)[..usize::from(segment)], meta);
+            frame.set_offset(frame.offset() + segment);
+            frame.set_len(frame.len() - segment);
+            return Poll::Ready(Ok(result));
+        }
+        let packet = socket.queue.pop_front().expect("there is one in front");
+        let result = match &packet.body {
+            Body::Frame(frame) => take(link.memory.bytes(frame), meta),
+            Body::Buffer(buffer, start, end) => {
+                let bytes = self.reassembly.bytes(*buffer);
+                take(&bytes[*start as usize..*end as usize], meta)
+            }
+        };
+        self.release(packet.body, link);
+        Poll::Ready(Ok(result))
+    }
+
+    /// Gives all packets back.
+    pub(crate) fn drain(&mut self, link: &mut Link) {
+        for index in 0..self.sockets.len() {
+            while let Some(packet) = self.sockets[index].queue.pop_front() {
+                self.release(packet.body, link);
+            }
+        }
+    }
+}
+
+/// Bytes of a datagram with its header, if header and checksum are right.
+#[inline]
+fn check(
+    counters: &mut crate::counters::Udp,
+    header: &Header,
+    datagram: &[u8],
+    checked: bool,
+) -> Option<usize> {
+    let length = match datagram.len() {
+        0..UDP_BYTES => 0,
+        _ => usize::from(word(datagram, 4)),
+    };
+    if length < UDP_BYTES || length > datagram.len() {
+        counters.in_errors += 1;
+        return None;
+    }
+    let sent = word(datagram, 6);
+    // No checksum is a way to send over IPv4 (RFC 768) and not over IPv6 (RFC 8200).
+    let none = sent == 0 && header.to.is_ipv4();
+    if !checked && !none {
+        let pseudo = ip::pseudo(header.from, header.to, UDP, length);
+        if combine(&[pseudo, sum(&datagram[..length])]) != 0xffff {
+            counters.in_checksum_errors += 1;
+            return None;
+        }
+    }
+    Some(length)
+}

@@ -1,0 +1,258 @@
+//! Datagrams on their way out.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::task::Poll;
+
+use linerate_port::vnet::VnetHeader;
+
+use super::Udp;
+use super::fragment::LONGEST;
+use crate::config::Checksum;
+use crate::error::StackError;
+use crate::link::Link;
+use crate::socket::SocketId;
+use crate::watch::Mark;
+use crate::wire::ip::{self, V4_BYTES, V6_BYTES};
+use crate::wire::{ETHERNET_BYTES, UDP, UDP_BYTES, combine, put, sum};
+
+const MOST_HEADER: usize = ETHERNET_BYTES + V6_BYTES + UDP_BYTES;
+
+/// Headers for one peer, made once: a datagram then costs a copy and a few additions.
+pub(super) struct Template {
+    to: SocketAddr,
+    /// The state of the neighbours in which it was made; zero: never.
+    epoch: u32,
+    /// Ethernet, IP and UDP headers with lengths, number and checksums of zero.
+    bytes: [u8; MOST_HEADER],
+    /// Sum of the IPv4 header so far, and of the pseudo header without the length.
+    header_sum: u16,
+    pseudo_sum: u16,
+    from: IpAddr,
+}
+
+impl Default for Template {
+    fn default() -> Self {
+        Self {
+            to: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0),
+            epoch: 0,
+            bytes: [0; MOST_HEADER],
+            header_sum: 0,
+            pseudo_sum: 0,
+            from: Ipv4Addr::UNSPECIFIED.into(),
+        }
+    }
+}
+
+impl Template {
+    /// Makes the headers; the Ethernet address of the peer may be unknown.
+    fn make(&mut self, link: &Link, from: IpAddr, port: u16, to: SocketAddr) {
+        let head = ip::header_bytes(to.ip());
+        self.to = to;
+        self.from = from;
+        self.bytes[6..12].copy_from_slice(&link.ethernet);
+        put(&mut self.bytes, 12, ip::ethertype(to.ip()));
+        let packet = &mut self.bytes[ETHERNET_BYTES..];
+        ip::write(packet, from, to.ip(), UDP, 0, 0);
+        if head == V4_BYTES {
+            put(packet, 2, 0);
+            put(packet, 10, 0);
+            self.header_sum = sum(&packet[..V4_BYTES]);
+        }
+        put(packet, head, port);
+        put(packet, head + 2, to.port());
+        put(packet, head + 4, 0);
+        put(packet, head + 6, 0);
+        self.pseudo_sum = ip::pseudo(from, to.ip(), UDP, 0);
+    }
+}
+
+impl Udp {
+    #[inline]
+    pub(crate) fn send(
+        &mut self,
+        link: &mut Link,
+        id: SocketId,
+        to: Option<SocketAddr>,
+        bytes: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Poll<Result<usize, StackError>> {
+        let to = match self.socket(id, "udp_send") {
+            Ok(socket) => match to.or(socket.peer) {
+                Some(to) => to,
+                None => return Poll::Ready(Err(StackError::NotConnected)),
+            },
+            Err(error) => return Poll::Ready(Err(error)),
+        };
+        // Behind a datagram in fragments everybody waits, so that none overtakes it.
+        if !self.fragmenter.is_idle() {
+            self.fragmenter.work(link);
+            if !self.fragmenter.is_idle() {
+                return Poll::Pending;
+            }
+        }
+        let epoch = link.neighbors.epoch();
+        let template = &mut self.sockets[id.index as usize].template;
+        if (template.to != to || template.epoch != epoch)
+            && let Err(error) = self.prepare(link, id, to)
+        {
+            return Poll::Ready(Err(error));
+        }
+        let head = ip::header_bytes(to.ip());
+        if head + UDP_BYTES + bytes > self.mtu {
+            return self.send_long(link, id, to, bytes, fill);
+        }
+        if !link.has_room() {
+            return Poll::Pending;
+        }
+        let Some(mut frame) = link.make(head + UDP_BYTES + bytes) else {
+            return Poll::Pending;
+        };
+        let number = link.next_id();
+        let (vnet, offload) = (link.vnet, self.checksum == Checksum::Offload);
+        let template = &self.sockets[id.index as usize].template;
+        let known = template.epoch != 0;
+        let frame_bytes = link.memory.bytes_mut(&mut frame);
+        let ethernet = &mut frame_bytes[vnet..];
+        let headers = ETHERNET_BYTES + head + UDP_BYTES;
+        ethernet[..headers].copy_from_slice(&template.bytes[..headers]);
+        let length = (UDP_BYTES + bytes) as u16;
+        let packet = &mut ethernet[ETHERNET_BYTES..];
+        if head == V4_BYTES {
+            let total = V4_BYTES as u16 + length;
+            put(packet, 2, total);
+            put(packet, 4, number);
+            put(packet, 10, !combine(&[template.header_sum, total, number]));
+        } else {
+            put(packet, 4, length);
+        }
+        let datagram = &mut packet[head..];
+        put(datagram, 4, length);
+        fill(&mut datagram[UDP_BYTES..]);
+        let pseudo = combine(&[template.pseudo_sum, length]);
+        let mut vnet_header = VnetHeader::default();
+        if !offload {
+            let checksum = !combine(&[pseudo, sum(datagram)]);
+            // Zero would say that there is none; 0xffff is the same number (RFC 768).
+            put(datagram, 6, if checksum == 0 { 0xffff } else { checksum });
+        } else if vnet > 0 {
+            put(datagram, 6, pseudo);
+            vnet_header.needs_checksum = true;
+            vnet_header.checksum_start = (ETHERNET_BYTES + head) as u16;
+            vnet_header.checksum_offset = 6;
+        }
+        link.counters.udp.out_datagrams += 1;
+        link.counters.ip.out_requests += 1;
+        let socket = &mut self.sockets[id.index as usize];
+        let sent = socket.sent;
+        socket.sent = sent.wrapping_add(1);
+        if let Some(watch) = &link.watch {
+            link.mark = Some(Mark {
+                socket: id,
+                number: sent,
+                asked: socket.asked,
+                handed: (watch.clock)(),
+                datagram: vnet + ETHERNET_BYTES + head,
+                summed: !offload,
+            });
+        }
+        if known {
+            if vnet > 0 {
+                link.memory.bytes_mut(&mut frame)[..vnet].copy_from_slice(&vnet_header.bytes());
+            }
+            link.push(frame);
+        } else {
+            link.send(frame, to.ip(), vnet_header);
+        }
+        Poll::Ready(Ok(bytes))
+    }
+
+    /// Makes a socket's template, and remembers the neighbour's address if it is known.
+    #[cold]
+    fn prepare(&mut self, link: &mut Link, id: SocketId, to: SocketAddr) -> Result<(), StackError> {
+        let address = to.ip();
+        let hop = link.hop(address).ok_or_else(|| {
+            link.counters.ip.out_no_routes += 1;
+            StackError::NoRoute { address }
+        })?;
+        let socket = &mut self.sockets[id.index as usize];
+        let bound = socket
+            .address
+            .filter(|own| own.is_ipv4() == address.is_ipv4());
+        let from = bound.or_else(|| link.own.source_for(address));
+        let from = from.ok_or(StackError::NoRoute { address })?;
+        socket.template.make(link, from, socket.port, to);
+        let known = link.neighbor(hop);
+        let template = &mut self.sockets[id.index as usize].template;
+        template.epoch = match known {
+            Some(ethernet) => {
+                template.bytes[..6].copy_from_slice(&ethernet);
+                link.neighbors.epoch()
+            }
+            None => 0,
+        };
+        Ok(())
+    }
+
+    fn send_long(
+        &mut self,
+        link: &mut Link,
+        id: SocketId,
+        to: SocketAddr,
+        bytes: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Poll<Result<usize, StackError>> {
+        let head = ip::header_bytes(to.ip());
+        let length = UDP_BYTES + bytes;
+        let (limit, remedy) = match to {
+            SocketAddr::V6(_) => (
+                self.mtu - head - UDP_BYTES,
+                "this stack makes fragments of IPv4 alone: send less, or raise mtu",
+            ),
+            SocketAddr::V4(_) if !self.fragmenter.is_on() => (
+                self.mtu - head - UDP_BYTES,
+                "set ip.fragmentation=on, send less, or raise mtu",
+            ),
+            SocketAddr::V4(_) => (LONGEST - UDP_BYTES, "send less"),
+        };
+        if bytes > limit {
+            link.counters.ip.fragmented_fails += 1;
+            return Poll::Ready(Err(StackError::TooLong {
+                bytes,
+                limit,
+                remedy,
+            }));
+        }
+        let number = link.next_id();
+        let socket = &self.sockets[id.index as usize];
+        let (from, port) = (socket.template.from, socket.port);
+        let (IpAddr::V4(own), IpAddr::V4(far)) = (from, to.ip()) else {
+            return Poll::Ready(Err(StackError::NoRoute { address: to.ip() }));
+        };
+        let Some(datagram) = self.fragmenter.begin(length) else {
+            return Poll::Pending;
+        };
+        put(datagram, 0, port);
+        put(datagram, 2, to.port());
+        put(datagram, 4, length as u16);
+        put(datagram, 6, 0);
+        fill(&mut datagram[UDP_BYTES..]);
+        if let Some(watch) = &link.watch
+            && let (Some(stamps), Some(asked)) = (&watch.stamps, socket.asked)
+        {
+            stamps.write(&mut datagram[UDP_BYTES..], asked, (watch.clock)());
+        }
+        // Nobody sums a datagram in pieces but the stack, or nobody at all.
+        if self.checksum == Checksum::Software || link.vnet > 0 {
+            let pseudo = ip::pseudo(from, to.ip(), UDP, length);
+            let checksum = !combine(&[pseudo, sum(datagram)]);
+            put(datagram, 6, if checksum == 0 { 0xffff } else { checksum });
+        }
+        let socket = &mut self.sockets[id.index as usize];
+        socket.sent = socket.sent.wrapping_add(1);
+        self.fragmenter.send(own, far, UDP, number);
+        link.counters.udp.out_datagrams += 1;
+        link.counters.ip.out_requests += 1;
+        self.fragmenter.work(link);
+        Poll::Ready(Ok(bytes))
+    }
+}

@@ -1,0 +1,225 @@
+//! IPv4 and IPv6 headers.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, HOPS, combine, put, sum, word};
+
+pub(crate) const V4_BYTES: usize = 20;
+pub(crate) const V6_BYTES: usize = 40;
+
+/// Headers of IPv6 that lie in front of the transport's: hop-by-hop, routing, destination options.
+const EXTENSIONS: [u8; 3] = [0, 43, 60];
+
+/// What a header says; positions count from the start of the IP header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) from: IpAddr,
+    pub(crate) to: IpAddr,
+    pub(crate) protocol: u8,
+    pub(crate) tos: u8,
+    /// Where the protocol's own header begins.
+    pub(crate) body: usize,
+    /// Where the packet ends; what is behind is padding.
+    pub(crate) end: usize,
+    /// Its place in a datagram, when it is a piece of one.
+    pub(crate) piece: Option<Piece>,
+}
+
+/// A fragment's place (RFC 791).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) id: u16,
+    pub(crate) offset: usize,
+    pub(crate) more: bool,
+}
+
+/// Reads the header of a packet, which is of version 4 if `v4`. `None` when it is none, or its checksum
+/// is wrong.
+#[inline]
+pub(crate) fn parse(packet: &[u8], v4: bool, verify: bool) -> Option<Header> {
+    if v4 {
+        parse_v4(packet, verify)
+    } else {
+        parse_v6(packet)
+    }
+}
+
+#[inline]
+fn parse_v4(packet: &[u8], verify: bool) -> Option<Header> {
+    let first = *packet.first()?;
+    let body = usize::from(first & 0xf) * 4;
+    if first >> 4 != 4 || body < V4_BYTES || packet.len() < body {
+        return None;
+    }
+    let end = usize::from(word(packet, 2));
+    if end < body || end > packet.len() || (verify && sum(&packet[..body]) != 0xffff) {
+        return None;
+    }
+    let address =
+        |at: usize| Ipv4Addr::new(packet[at], packet[at + 1], packet[at + 2], packet[at + 3]);
+    const MORE: u16 = 0x2000;
+    const OFFSET: u16 = 0x1fff;
+    let place = word(packet, 6);
+    let piece = (place & (MORE | OFFSET) != 0).then(|| Piece {
+        id: word(packet, 4),
+        offset: usize::from(place & OFFSET) * 8,
+        more: place & MORE != 0,
+    });
+    Some(Header {
+        from: address(12).into(),
+        to: address(16).into(),
+        protocol: packet[9],
+        tos: packet[1],
+        body,
+        end,
+        piece,
+    })
+}
+
+fn parse_v6(packet: &[u8]) -> Option<Header> {
+    if packet.len() < V6_BYTES || packet[0] >> 4 != 6 {
+        return None;
+    }
+    let end = V6_BYTES + usize::from(word(packet, 4));
+    if end > packet.len() {
+        return None;
+    }
+    let address = |at: usize| {
+        let octets: [u8; 16] = packet[at..at + 16].try_into().expect("sixteen bytes");
+        Ipv6Addr::from(octets)
+    };
+    let (mut protocol, mut body) = (packet[6], V6_BYTES);
+    while EXTENSIONS.contains(&protocol) {
+        if body + 8 > end {
+            return None;
+        }
+        protocol = packet[body];
+        body += 8 + usize::from(packet[body + 1]) * 8;
+    }
+    if body > end {
+        return None;
+    }
+    Some(Header {
+        from: address(8).into(),
+        to: address(24).into(),
+        protocol,
+        tos: (packet[0] << 4) | (packet[1] >> 4),
+        body,
+        end,
+        piece: None,
+    })
+}
+
+/// Bytes of the header that [`write`] makes.
+pub(crate) const fn header_bytes(to: IpAddr) -> usize {
+    match to {
+        IpAddr::V4(_) => V4_BYTES,
+        IpAddr::V6(_) => V6_BYTES,
+    }
+}
+
+pub(crate) const fn ethertype(to: IpAddr) -> u16 {
+    match to {
+        IpAddr::V4(_) => ETHERTYPE_IPV4,
+        IpAddr::V6(_) => ETHERTYPE_IPV6,
+    }
+}
+
+/// Writes a header in front of `payload` bytes. `id` is the datagram's number (IPv4).
+pub(crate) fn write(
+    packet: &mut [u8],
+    from: IpAddr,
+    to: IpAddr,
+    protocol: u8,
+    payload: usize,
+    id: u16,
+) {
+    match (from, to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let header = &mut packet[..V4_BYTES];
+            header.fill(0);
+            header[0] = 0x45;
+            put(header, 2, (V4_BYTES + payload) as u16);
+            put(header, 4, id);
+            header[8] = HOPS;
+            header[9] = protocol;
+            header[12..16].copy_from_slice(&from.octets());
+            header[16..20].copy_from_slice(&to.octets());
+            seal(header);
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            let header = &mut packet[..V6_BYTES];
+            header[..4].copy_from_slice(&[0x60, 0, 0, 0]);
+            put(header, 4, payload as u16);
+            header[6] = protocol;
+            header[7] = HOPS;
+            header[8..24].copy_from_slice(&from.octets());
+            header[24..40].copy_from_slice(&to.octets());
+        }
+        _ => unreachable!("the source is chosen by the destination's version"),
+    }
+}
+
+/// Writes the checksum of an IPv4 header.
+pub(crate) fn seal(header: &mut [u8]) {
+    put(header, 10, 0);
+    let checksum = !sum(header);
+    put(header, 10, checksum);
+}
+
+/// The sum of the pseudo header (RFC 9293, RFC 8200 section 8.1).
+#[inline]
+pub(crate) fn pseudo(from: IpAddr, to: IpAddr, protocol: u8, length: usize) -> u16 {
+    let (one, other) = match (from, to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => (sum(&from.octets()), sum(&to.octets())),
+        (IpAddr::V6(from), IpAddr::V6(to)) => (sum(&from.octets()), sum(&to.octets())),
+        _ => (0, 0),
+    };
+    combine(&[
+        one,
+        other,
+        u16::from(protocol),
+        (length >> 16) as u16,
+        length as u16,
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_written_reads_back(
+            v4: bool,
+            addresses: [u128; 2],
+            protocol in prop::sample::select(vec![1u8, 6, 17, 58, 99]),
+            payload in 0usize..100,
+            id: u16,
+        ) {
+            let [from, to] = addresses.map(|bits| if v4 {
+                IpAddr::V4(Ipv4Addr::from(bits as u32))
+            } else {
+                IpAddr::V6(Ipv6Addr::from(bits))
+            });
+            let mut packet = vec![0xaa; header_bytes(to) + payload + 3];
+            write(&mut packet, from, to, protocol, payload, id);
+            let header = parse(&packet, v4, true).unwrap();
+            prop_assert_eq!((header.from, header.to, header.protocol), (from, to, protocol));
+            prop_assert_eq!((header.body, header.end), (header_bytes(to), header_bytes(to) + payload));
+            if v4 {
+                packet[8] ^= 1;
+                prop_assert!(parse(&packet, true, true).is_none());
+                prop_assert!(parse(&packet, true, false).is_some());
+            }
+        }
+
+        #[test]
+        fn no_packet_panics(bytes in prop::collection::vec(any::<u8>(), 0..120), v4: bool) {
+            if let Some(header) = parse(&bytes, v4, false) {
+                prop_assert!(header.body <= header.end && header.end <= bytes.len());
+            }
+        }
+    }
+}

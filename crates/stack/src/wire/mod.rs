@@ -1,0 +1,57 @@
+//! Headers as bytes.
+
+pub(crate) mod ip;
+
+pub(crate) use smoltcp::wire::checksum::{combine, data as sum};
+
+/// Bytes of an Ethernet header without tags.
+pub(crate) const ETHERNET_BYTES: usize = 14;
+pub(crate) const UDP_BYTES: usize = 8;
+pub(crate) const TCP_BYTES: usize = 20;
+
+pub(crate) const ETHERTYPE_IPV4: u16 = 0x0800;
+pub(crate) const ETHERTYPE_ARP: u16 = 0x0806;
+pub(crate) const ETHERTYPE_IPV6: u16 = 0x86dd;
+
+pub(crate) const ICMP: u8 = 1;
+pub(crate) const TCP: u8 = 6;
+pub(crate) const UDP: u8 = 17;
+pub(crate) const ICMPV6: u8 = 58;
+
+/// TTL and hop limit of what the stack sends (RFC 1700; Linux has the same).
+pub(crate) const HOPS: u8 = 64;
+
+#[inline]
+pub(crate) fn word(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+#[inline]
+pub(crate) fn put(bytes: &mut [u8], at: usize, word: u16) {
+    bytes[at..at + 2].copy_from_slice(&word.to_be_bytes());
+}
+
+/// A checksum after a word that it covers has changed (RFC 1624, equation 3).
+#[inline]
+pub(crate) fn changed(checksum: u16, from: u16, to: u16) -> u16 {
+    !combine(&[!checksum, !from, to])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_changed_word_changes_the_sum(mut words in prop::collection::vec(any::<u8>(), 8..64), to: u16) {
+            words.truncate(words.len() & !1);
+            let before = !sum(&words);
+            let from = word(&words, 4);
+            put(&mut words, 4, to);
+            let after = changed(before, from, to);
+            // Both zeros of ones' complement are the same sum.
+            prop_assert_eq!(!sum(&words) % 0xffff, after % 0xffff);
+        }
+    }
+}

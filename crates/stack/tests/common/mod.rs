@@ -1,0 +1,332 @@
+//! Two stacks in simulated time, and a link between them that may lose, double and shuffle frames.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::task::Poll;
+
+use linerate_port::{AnyPort, Burst, Memory, MemoryPlan, Pool, PortUrl, Receive, Transmit};
+use linerate_stack::{Addressing, Config, SocketId, Stack, StackError, TcpState, memory_plan};
+
+pub const NEAR: &str = "10.0.0.1";
+pub const FAR: &str = "10.0.0.2";
+pub const NEAR_V6: &str = "fd00::1";
+pub const FAR_V6: &str = "fd00::2";
+
+/// What a link does to frames. Probabilities in parts of a million.
+#[derive(Clone, Copy, Debug)]
+pub struct Link {
+    pub loss: u32,
+    pub duplicate: u32,
+    /// Frames that are held back by up to `shuffle_ns` more.
+    pub reorder: u32,
+    pub delay_ns: u64,
+    pub shuffle_ns: u64,
+    pub seed: u64,
+}
+
+impl Link {
+    pub const CLEAN: Self = Self {
+        loss: 0,
+        duplicate: 0,
+        reorder: 0,
+        delay_ns: 50_000,
+        shuffle_ns: 0,
+        seed: 1,
+    };
+}
+
+/// Frames on their way, one direction.
+struct Flight {
+    frames: VecDeque<(u64, Vec<u8>)>,
+}
+
+/// Sees a frame and the end that sent it; says whether it goes on.
+pub type Watch = Box<dyn FnMut(usize, &mut Vec<u8>) -> bool>;
+
+/// A wire between two ports, each of which is one end of a cable whose other end is here.
+pub struct Wire {
+    ends: [AnyPort; 2],
+    pool: Pool,
+    flights: [Flight; 2],
+    link: Link,
+    random: fastrand::Rng,
+    /// Sees every frame that is sent, with the end that sent it; may drop it.
+    pub watch: Watch,
+}
+
+impl Wire {
+    pub fn carry(&mut self, now: u64) {
+        let mut burst = Burst::new();
+        for end in 0..2 {
+            while self.ends[end].receive.receive(&mut self.pool, &mut burst) > 0 {
+                for frame in burst.frames() {
+                    let mut bytes = self.pool.memory().bytes(frame).to_vec();
+                    if !(self.watch)(end, &mut bytes) || self.chance(self.link.loss) {
+                        continue;
+                    }
+                    let copies = 1 + usize::from(self.chance(self.link.duplicate));
+                    for _ in 0..copies {
+                        let more = if self.chance(self.link.reorder) {
+                            self.random.u64(0..self.link.shuffle_ns.max(1))
+                        } else {
+                            0
+                        };
+                        let at = now + self.link.delay_ns + more;
+                        let frames = &mut self.flights[end].frames;
+                        let place = frames.partition_point(|(other, _)| *other <= at);
+                        frames.insert(place, (at, bytes.clone()));
+                    }
+                }
+                self.pool.free_all(&mut burst);
+            }
+            let other = 1 - end;
+            while let Some((at, _)) = self.flights[end].frames.front()
+                && *at <= now
+            {
+                let (_, bytes) = self.flights[end].frames.pop_front().unwrap();
+                self.put(other, &bytes);
+            }
+        }
+    }
+
+    /// Puts a frame in at an end, as if it came over the wire.
+    pub fn put(&mut self, end: usize, bytes: &[u8]) {
+        let Some(mut frame) = self.pool.allocate() else {
+            return;
+        };
+        frame.set_len(bytes.len() as u16);
+        self.pool
+            .memory()
+            .bytes_mut(&mut frame)
+            .copy_from_slice(bytes);
+        let mut burst = Burst::new();
+        burst.push(frame).unwrap();
+        let transmit = &mut self.ends[end].transmit;
+        transmit.transmit(&mut self.pool, &mut burst);
+        transmit.refuse(&mut self.pool, &mut burst);
+    }
+
+    fn chance(&mut self, parts: u32) -> bool {
+        parts > 0 && self.random.u32(0..1_000_000) < parts
+    }
+
+    /// When the next frame arrives.
+    pub fn next(&self) -> Option<u64> {
+        let first = |flight: &Flight| flight.frames.front().map(|(at, _)| *at);
+        self.flights.iter().filter_map(first).min()
+    }
+
+    pub fn in_flight(&self) -> usize {
+        self.flights.iter().map(|flight| flight.frames.len()).sum()
+    }
+}
+
+/// Two stacks, `near` and `far`, with a wire between them and a clock of their own.
+pub struct World {
+    pub near: Stack,
+    pub far: Stack,
+    pub wire: Wire,
+    pub now: u64,
+}
+
+pub fn config(settings: &[&str]) -> Config {
+    let mut config = Config::default();
+    for setting in settings {
+        config.apply(setting).unwrap();
+    }
+    config
+}
+
+pub fn addressing(address: &str, address_v6: &str) -> Addressing {
+    Addressing::new(&[&format!("{address}/24"), &format!("{address_v6}/64")]).unwrap()
+}
+
+impl World {
+    pub fn new(near: &Config, far: &Config, link: Link) -> Self {
+        let mtu = near.mtu.max(far.mtu);
+        let url = |text: &str| -> PortUrl { format!("{text},mtu={mtu},rxd=4096").parse().unwrap() };
+        let urls = [
+            url("ring:n,end=a"),
+            url("ring:n,end=b"),
+            url("ring:f,end=a"),
+            url("ring:f,end=b"),
+        ];
+        let plan = memory_plan(near, &urls[0]).joined(memory_plan(far, &urls[2]));
+        let memory = Memory::new(MemoryPlan {
+            frames: plan.frames + 20_000,
+            huge: false,
+            ..plan
+        })
+        .unwrap();
+        let mut ports = urls
+            .iter()
+            .map(|url| linerate_port::open(url, &memory).unwrap().remove(0))
+            .collect::<VecDeque<_>>();
+        let mut next = || ports.pop_front().unwrap();
+        let near_stack = Stack::new(next(), &memory, near, &addressing(NEAR, NEAR_V6)).unwrap();
+        let near_end = next();
+        let far_stack = Stack::new(next(), &memory, far, &addressing(FAR, FAR_V6)).unwrap();
+        let far_end = next();
+        Self {
+            near: near_stack,
+            far: far_stack,
+            wire: Wire {
+                ends: [near_end, far_end],
+                pool: memory.pool(),
+                flights: [0, 1].map(|_| Flight {
+                    frames: VecDeque::new(),
+                }),
+                link,
+                random: fastrand::Rng::with_seed(link.seed),
+                watch: Box::new(|_, _| true),
+            },
+            now: 1_000_000,
+        }
+    }
+
+    /// Two stacks that are configured alike.
+    pub fn alike(settings: &[&str], link: Link) -> Self {
+        let config = config(settings);
+        Self::new(&config, &config, link)
+    }
+
+    /// One turn of each, at the present time.
+    pub fn turn(&mut self) {
+        self.near.turn(self.now);
+        self.far.turn(self.now);
+        self.wire.carry(self.now);
+    }
+
+    /// Time goes on to whatever happens next, a millisecond at most.
+    pub fn pass(&mut self) {
+        let next = [
+            self.near.next_deadline(),
+            self.far.next_deadline(),
+            self.wire.next(),
+        ];
+        let next = next.into_iter().flatten().min();
+        let next = next.unwrap_or(u64::MAX).max(self.now + 1_000);
+        self.now = next.min(self.now + 1_000_000);
+    }
+
+    pub fn run(&mut self, turns: usize) {
+        for _ in 0..turns {
+            self.turn();
+            self.pass();
+        }
+    }
+
+    /// Runs until `done`, or panics when simulated `seconds` are over.
+    pub fn until(&mut self, seconds: u64, mut done: impl FnMut(&mut Self) -> bool) {
+        let end = self.now + seconds * 1_000_000_000;
+        while !done(self) {
+            assert!(
+                self.now < end,
+                "not within {seconds} s: {:#?}",
+                self.near.counters().tcp
+            );
+            self.turn();
+            self.pass();
+        }
+    }
+
+    /// A connection from near to far that stands at both ends.
+    pub fn connected(&mut self, port: u16) -> (SocketId, SocketId) {
+        let listener = self.far.tcp_listen(any(port), 8).unwrap();
+        let pair = self.connect_to(listener, at(FAR, port));
+        self.far.close(listener).unwrap();
+        pair
+    }
+
+    pub fn connect_to(&mut self, listener: SocketId, to: SocketAddr) -> (SocketId, SocketId) {
+        let client = self.near.tcp_connect(to, None).unwrap();
+        let mut server = None;
+        self.until(20, |world| {
+            if let Poll::Ready(accepted) = world.far.tcp_accept(listener) {
+                server = Some(accepted.unwrap());
+            }
+            server.is_some() && world.near.tcp_state(client).unwrap() == TcpState::Established
+        });
+        (client, server.unwrap())
+    }
+}
+
+pub fn at(address: &str, port: u16) -> SocketAddr {
+    SocketAddr::new(address.parse().unwrap(), port)
+}
+
+pub fn any(port: u16) -> SocketAddr {
+    at("0.0.0.0", port)
+}
+
+/// The byte at a place of a stream.
+pub fn byte(place: usize) -> u8 {
+    (place.wrapping_mul(2_654_435_761) >> 13) as u8
+}
+
+/// One end that sends so many bytes and checks as many.
+pub struct Bulk {
+    pub socket: SocketId,
+    pub send: usize,
+    pub sent: usize,
+    pub received: usize,
+    pub ended: bool,
+    finished: bool,
+}
+
+impl Bulk {
+    pub fn new(socket: SocketId, send: usize) -> Self {
+        Self {
+            socket,
+            send,
+            sent: 0,
+            received: 0,
+            ended: false,
+            finished: false,
+        }
+    }
+
+    /// Sends and receives what it can; finishes sending after its last byte.
+    pub fn step(&mut self, stack: &mut Stack) {
+        while self.sent < self.send {
+            let (from, most) = (self.sent, self.send - self.sent);
+            let sent = stack.tcp_send(self.socket, |room| {
+                let room_bytes = room.len().min(most);
+                for (number, place) in room[..room_bytes].iter_mut().enumerate() {
+                    *place = byte(from + number);
+                }
+                room_bytes
+            });
+            match sent {
+                Poll::Ready(sent) => self.sent += sent.unwrap(),
+                Poll::Pending => break,
+            }
+        }
+        if self.sent == self.send && !self.finished {
+            stack.tcp_finish(self.socket).unwrap();
+            self.finished = true;
+        }
+        while !self.ended {
+            let from = self.received;
+            let got = stack.tcp_receive(self.socket, |bytes| {
+                let wrong = (0..bytes.len()).find(|&number| bytes[number] != byte(from + number));
+                assert_eq!(wrong, None, "content differs behind {from}");
+                (bytes.len(), bytes.len())
+            });
+            match got {
+                Poll::Ready(Ok(0)) => self.ended = true,
+                Poll::Ready(Ok(count)) => self.received += count,
+                Poll::Ready(Err(error)) => panic!("{error} after {from}"),
+                Poll::Pending => break,
+            }
+        }
+    }
+}
+
+pub fn ready<T>(poll: Poll<Result<T, StackError>>) -> T {
+    match poll {
+        Poll::Ready(result) => result.unwrap(),
+        Poll::Pending => panic!("nothing could be done"),
+    }
+}

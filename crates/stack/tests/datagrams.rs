@@ -1,0 +1,383 @@
+//! UDP between two stacks in simulated time: fragments, queues, stamps, neighbours.
+
+mod common;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::task::Poll;
+
+use common::{FAR, FAR_V6, Link, NEAR, World, any, at, byte, ready};
+use linerate_stack::{SocketId, StackError};
+
+fn pair(world: &mut World) -> (SocketId, SocketId) {
+    let server = world.far.udp_bind(any(7)).unwrap();
+    let client = world.near.udp_bind(any(0)).unwrap();
+    world.near.udp_connect(client, at(FAR, 7)).unwrap();
+    // Both know each other from here on.
+    ready(world.near.udp_send(client, None, 1, |_| ()));
+    world.until(3, |world| world.far.udp_waiting(server).unwrap() == 1);
+    ready(world.far.udp_receive(server, |_, _| ()));
+    (client, server)
+}
+
+fn content(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(byte).collect()
+}
+
+fn send(world: &mut World, client: SocketId, bytes: usize) {
+    world.until(3, |world| {
+        let fill = |payload: &mut [u8]| payload.copy_from_slice(&content(bytes));
+        match world.near.udp_send(client, None, bytes, fill) {
+            Poll::Ready(sent) => {
+                assert_eq!(sent.unwrap(), bytes);
+                true
+            }
+            Poll::Pending => false,
+        }
+    });
+}
+
+fn take(world: &mut World, server: SocketId) -> Option<Vec<u8>> {
+    match world.far.udp_receive(server, |payload, _| payload.to_vec()) {
+        Poll::Ready(payload) => Some(payload.unwrap()),
+        Poll::Pending => None,
+    }
+}
+
+#[test]
+fn long_datagrams_arrive_whole_at_any_mtu() {
+    for mtu in [576, 1500, 4000, 9000] {
+        let mut world = World::alike(&[&format!("mtu={mtu}")], Link::CLEAN);
+        let (client, server) = pair(&mut world);
+        for bytes in [0, 1, 547, 548, 549, 1472, 1473, 5888, 32_768, 65_507] {
+            send(&mut world, client, bytes);
+            let mut got = None;
+            world.until(3, |world| {
+                got = take(world, server);
+                got.is_some()
+            });
+            assert!(got.unwrap() == content(bytes), "{bytes} B at {mtu}");
+        }
+        assert_eq!(world.far.counters().ip.reassembly_errors, 0);
+        assert!(matches!(
+            world.near.udp_send(client, None, 65_508, |_| ()),
+            Poll::Ready(Err(StackError::TooLong { limit: 65_507, .. }))
+        ));
+    }
+}
+
+/// The engine's fragmenter forgot all but the last of a burst; ours has one on its way at a time.
+#[test]
+fn a_burst_of_long_datagrams_loses_none() {
+    let mut world = World::alike(&["tx_descriptors=4", "rx_descriptors=4"], Link::CLEAN);
+    let (client, server) = pair(&mut world);
+    let mut got = 0;
+    for _ in 0..40 {
+        for _ in 0..8 {
+            send(&mut world, client, 8_000);
+            while let Some(payload) = take(&mut world, server) {
+                assert!(payload == content(8_000));
+                got += 1;
+            }
+        }
+    }
+    world.until(3, |world| {
+        while take(world, server).is_some() {
+            got += 1;
+        }
+        got == 320
+    });
+    assert_eq!(world.near.counters().ip.fragmented_ok, 320);
+    assert_eq!(world.near.counters().ip.fragments_created, 320 * 6);
+}
+
+#[test]
+fn fragments_arrive_in_any_order_or_not_at_all() {
+    let link = Link {
+        reorder: 500_000,
+        duplicate: 100_000,
+        shuffle_ns: 400_000,
+        ..Link::CLEAN
+    };
+    let mut world = World::alike(&[], link);
+    let (client, server) = pair(&mut world);
+    for _ in 0..50 {
+        send(&mut world, client, 20_000);
+        let mut got = None;
+        world.until(3, |world| {
+            got = take(world, server);
+            got.is_some()
+        });
+        assert!(got.unwrap() == content(20_000));
+    }
+    // Duplicates that come once the datagram is whole begin another, which is given up in time.
+    world.run(3_000);
+
+    let mut world = World::alike(&["ip.reassembly_buffers.count=2"], Link::CLEAN);
+    let (client, server) = pair(&mut world);
+    let lost = Rc::new(Cell::new(0));
+    let count = lost.clone();
+    world.wire.watch = Box::new(move |_, frame| {
+        // The second fragment of each datagram.
+        let second = frame[12..14] == [8, 0] && frame[20..22] == [0x20, 185];
+        count.set(count.get() + u32::from(second));
+        !second
+    });
+    for _ in 0..4 {
+        send(&mut world, client, 5_000);
+    }
+    world.run(40);
+    assert_eq!(lost.get(), 4);
+    let counters = world.far.counters().ip;
+    assert_eq!(
+        (counters.reassembly_ok, counters.reassembly_timeouts),
+        (0, 0)
+    );
+    assert!(counters.reassembly_no_buffer > 0);
+    world.wire.watch = Box::new(|_, _| true);
+    world.until(3, |world| world.far.counters().ip.reassembly_timeouts == 2);
+    // After its time-out, a second by default, all is as before.
+    send(&mut world, client, 5_000);
+    let mut got = None;
+    world.until(3, |world| {
+        got = take(world, server);
+        got.is_some()
+    });
+    assert!(got.unwrap() == content(5_000));
+}
+
+#[test]
+fn fragments_are_refused_where_they_are_off() {
+    let mut world = World::alike(&["ip.fragmentation=off", "ip.reassembly=off"], Link::CLEAN);
+    let (client, _) = pair(&mut world);
+    let refused = world.near.udp_send(client, None, 1_473, |_| ());
+    assert!(matches!(
+        refused,
+        Poll::Ready(Err(StackError::TooLong { limit: 1_472, .. }))
+    ));
+    let (near, far) = (common::config(&[]), common::config(&["ip.reassembly=off"]));
+    let mut world = World::new(&near, &far, Link::CLEAN);
+    let (client, server) = pair(&mut world);
+    send(&mut world, client, 3_000);
+    world.run(100);
+    assert_eq!(world.far.udp_waiting(server).unwrap(), 0);
+    assert_eq!(world.far.counters().ip.reassembly_errors, 3);
+    // IPv6 is never cut here.
+    let client = world.near.udp_bind(any(0)).unwrap();
+    let refused = world
+        .near
+        .udp_send(client, Some(at(FAR_V6, 7)), 1_453, |_| ());
+    assert!(matches!(
+        refused,
+        Poll::Ready(Err(StackError::TooLong { limit: 1_452, .. }))
+    ));
+}
+
+/// Bursts of 64 at a queue of so many packets, with an application that looks once all have come, and
+/// with one that looks after each turn of so many descriptors.
+#[test]
+fn a_queue_loses_what_it_cannot_hold() {
+    for (queue, late, at_once) in [
+        (1, 63, 48),
+        (4, 60, 0),
+        (16, 48, 0),
+        (64, 0, 0),
+        (255, 0, 0),
+    ] {
+        for (eager, wanted) in [(false, late), (true, at_once)] {
+            let setting = format!("udp.receive_queue={queue}");
+            // A turn takes in four frames: with a queue of one, one of them is kept.
+            let mut world = World::alike(&[&setting, "rx_descriptors=4"], Link::CLEAN);
+            let (client, server) = pair(&mut world);
+            for _ in 0..64 {
+                send(&mut world, client, 64);
+            }
+            let mut got = 0;
+            for _ in 0..200 {
+                while eager && take(&mut world, server).is_some() {
+                    got += 1;
+                }
+                world.turn();
+                world.pass();
+            }
+            let mut drops = 0;
+            while let Poll::Ready(meta) = world.far.udp_receive(server, |_, meta| meta) {
+                drops = meta.unwrap().queue_drops;
+                got += 1;
+            }
+            assert_eq!(64 - got, wanted, "queue {queue}, eager {eager}");
+            let counters = world.far.counters().udp;
+            assert_eq!(counters.receive_queue_full, wanted);
+            if !eager {
+                assert_eq!(u64::from(drops), wanted);
+            }
+        }
+    }
+}
+
+#[test]
+fn packets_of_all_sockets_share_the_buffers() {
+    let mut world = World::alike(&["udp.buffers=10", "udp.receive_queue=100"], Link::CLEAN);
+    let (client, server) = pair(&mut world);
+    for _ in 0..30 {
+        send(&mut world, client, 64);
+    }
+    world.run(200);
+    assert_eq!(world.far.udp_waiting(server).unwrap(), 10);
+    assert_eq!(world.far.counters().udp.no_buffer, 20);
+}
+
+thread_local! {
+    static CLOCK: Cell<u64> = const { Cell::new(1_000) };
+}
+
+/// A clock that a microsecond passes on with each look.
+fn clock() -> u64 {
+    CLOCK.with(|clock| {
+        clock.set(clock.get() + 1_000);
+        clock.get()
+    })
+}
+
+#[test]
+fn stages_are_in_order_and_answers_carry_them() {
+    for (far, text) in [
+        (FAR, "16,width=8,order=be"),
+        (FAR_V6, "17,width=4,order=le,hz=1M"),
+    ] {
+        let mut world = World::alike(&[], Link::CLEAN);
+        let stamps: linerate_metric::device_stamps::DeviceStamps = text.parse().unwrap();
+        world.far.stamp_payload(stamps, clock);
+        world.far.watch_stages(clock, 16);
+        let server = world.far.udp_bind(any(7)).unwrap();
+        let client = world.near.udp_bind(any(0)).unwrap();
+        world.near.udp_connect(client, at(far, 7)).unwrap();
+        for round in 0..20 {
+            ready(
+                world
+                    .near
+                    .udp_send(client, None, 64, |payload| payload.fill(9)),
+            );
+            world.until(3, |world| world.far.udp_waiting(server).unwrap() == 1);
+            let (from, meta) = ready(world.far.udp_receive(server, |_, meta| (meta.from, meta)));
+            let application = clock();
+            ready(
+                world
+                    .far
+                    .udp_send(server, Some(from), 64, |payload| payload.fill(9)),
+            );
+            let mut answer = None;
+            world.until(3, |world| {
+                if let Poll::Ready(got) = world
+                    .near
+                    .udp_receive(client, |payload, _| payload.to_vec())
+                {
+                    answer = Some(got.unwrap());
+                }
+                answer.is_some()
+            });
+            let mut left = None;
+            assert_eq!(world.far.departures(|departure| left = Some(departure)), 0);
+            let left = left.unwrap();
+            assert_eq!((left.socket, left.number), (server, round));
+            let queued = meta.queued_ns.unwrap();
+            assert!(meta.arrived_ns < queued && queued < application);
+            assert!(application < left.handed_ns && left.handed_ns < left.left_ns);
+            let mut answer = answer.unwrap();
+            let counts = stamps.read(&answer).unwrap();
+            assert_eq!(stamps.between_ns(counts), left.left_ns - meta.arrived_ns);
+            answer.drain(stamps.range());
+            assert!(answer.iter().all(|&byte| byte == 9));
+        }
+        assert_eq!(world.near.counters().udp.in_checksum_errors, 0);
+    }
+}
+
+#[test]
+fn a_silent_neighbour_is_asked_again_and_given_up() {
+    let mut world = World::alike(&["arp.cache=2"], Link::CLEAN);
+    let client = world.near.udp_bind(any(0)).unwrap();
+    ready(
+        world
+            .near
+            .udp_send(client, Some(at("10.0.0.77", 7)), 1, |_| ()),
+    );
+    world.until(10, |world| world.near.counters().link.out_unresolved == 1);
+    assert_eq!(world.near.counters().link.out_neighbor_requests, 3);
+    assert_eq!(world.near.next_deadline(), None);
+    // A small cache forgets who was used least recently, and all still works.
+    let server = world.far.udp_bind(any(7)).unwrap();
+    for _ in 0..5 {
+        for silent in ["10.0.0.78", "10.0.0.79", FAR] {
+            ready(world.near.udp_send(client, Some(at(silent, 7)), 1, |_| ()));
+            world.run(10);
+        }
+    }
+    world.until(5, |world| world.far.udp_waiting(server).unwrap() == 5);
+}
+
+#[test]
+fn a_lost_question_for_an_address_is_asked_again() {
+    let mut world = World::alike(&[], Link::CLEAN);
+    let server = world.far.udp_bind(any(7)).unwrap();
+    let client = world.near.udp_bind(any(0)).unwrap();
+    let mut lost = false;
+    world.wire.watch = Box::new(move |_, frame| {
+        let first = frame[12..14] == [8, 6] && !lost;
+        lost |= first;
+        !first
+    });
+    for _ in 0..3 {
+        ready(world.near.udp_send(client, Some(at(FAR, 7)), 1, |_| ()));
+    }
+    world.until(3, |world| world.far.udp_waiting(server).unwrap() == 3);
+    assert_eq!(world.near.counters().link.out_neighbor_requests, 2);
+}
+
+#[test]
+fn bad_frames_are_counted_by_what_is_wrong() {
+    let mut world = World::alike(&[], Link::CLEAN);
+    let (client, server) = pair(&mut world);
+    let seen = Rc::new(RefCell::new(Vec::new()));
+    let list = seen.clone();
+    world.wire.watch = Box::new(move |end, frame| {
+        if end == 0 && frame[12..14] == [8, 0] {
+            list.borrow_mut().push(frame.clone());
+        }
+        true
+    });
+    send(&mut world, client, 20);
+    world.until(3, |world| world.far.udp_waiting(server).unwrap() == 1);
+    let good = seen.borrow()[0].clone();
+    let before = *world.far.counters();
+    let mut put = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut frame = good.clone();
+        change(&mut frame);
+        world.wire.put(1, &frame);
+        world.run(5);
+    };
+    put(&|frame| frame[50] ^= 1);
+    put(&|frame| frame[22] ^= 1);
+    put(&|frame| frame[0] ^= 2);
+    put(&|frame| frame[12] = 0x99);
+    put(&|frame| frame.truncate(13));
+    put(&|frame| frame.truncate(40));
+    put(&|frame| frame.extend([0; 18]));
+    let after = world.far.counters().since(&before);
+    assert_eq!(after.udp.in_checksum_errors, 1);
+    assert_eq!(after.ip.in_header_errors, 2);
+    assert_eq!(after.link.in_not_ours, 1);
+    assert_eq!(after.link.in_unknown_protocols, 1);
+    assert_eq!(after.link.in_errors, 1);
+    // What pads a frame is no part of it.
+    assert_eq!(after.udp.in_datagrams, 1);
+    let names: Vec<_> = after
+        .rows()
+        .into_iter()
+        .filter(|row| row.2 > 0)
+        .map(|row| row.1)
+        .collect();
+    assert!(names.contains(&"in_checksum_errors") && !names.contains(&"no_ports"));
+    assert_eq!(world.far.addressing().networks[0].address.to_string(), FAR);
+    let _ = NEAR;
+}

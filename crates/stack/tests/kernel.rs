@@ -1,0 +1,445 @@
+//! The stack against the kernel's own, over a tap, a packet socket and AF_XDP, in namespaces.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::Poll;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Bulk, any, byte, config};
+use linerate_lab::{Lab, LabHost, Topology, privileged};
+use linerate_port::Memory;
+use linerate_stack::{Addressing, SocketId, Stack, TcpState, memory_plan, port_url};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A stack on one side, a host of the kernel's on the other.
+struct Case {
+    url: &'static str,
+    /// The host in whose network the port is opened.
+    place: &'static str,
+    stack: &'static str,
+    kernel: &'static str,
+    settings: &'static [&'static str],
+    /// Keys of the link between both hosts.
+    link: &'static str,
+}
+
+const TAP: Case = Case {
+    url: "tap:t0,address=10.9.0.1/24",
+    place: "a",
+    stack: "10.9.0.2",
+    kernel: "10.9.0.1",
+    settings: &[],
+    link: "",
+};
+
+const TAP_VNET: Case = Case {
+    url: "tap:t0,address=10.9.0.1/24,vnet",
+    settings: &[
+        "checksum=offload",
+        "tcp.send_buffer=1M",
+        "tcp.receive_window=1M",
+    ],
+    ..TAP
+};
+
+/// Segments that the sender leaves to a device are longer than frames of the port.
+const PLAIN: &str = "offloads = { tso = false, gso = false, gro = false, tx-checksumming = false }";
+
+const PACKET: Case = Case {
+    url: "packet:eth0",
+    place: "b",
+    stack: "10.77.0.50",
+    kernel: "10.77.0.1",
+    settings: &[],
+    link: PLAIN,
+};
+
+const XDP: Case = Case {
+    url: "xdp:eth0,mode=generic",
+    ..PACKET
+};
+
+/// A stack in a thread of its own that answers on port 7, over UDP and TCP.
+struct Server<'a> {
+    lab: &'a Lab,
+    case: &'a Case,
+}
+
+fn now(start: Instant) -> u64 {
+    u64::try_from(start.elapsed().as_nanos()).unwrap() + 1
+}
+
+fn lab(case: &Case) -> Lab {
+    let file = format!(
+        "[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ['a', 'b']\n{}\n",
+        case.link
+    );
+    let topology = Topology::from_toml(&file).expect("a good lab file");
+    Lab::up(&topology).unwrap_or_else(|error| panic!("{}", error.full_text()))
+}
+
+fn stack(lab: &Lab, case: &Case) -> Stack {
+    let config = config(case.settings);
+    let url = port_url(&config, case.url).unwrap();
+    let memory = Memory::new(memory_plan(&config, &url)).unwrap();
+    let host = lab.host(case.place).unwrap();
+    let port = host
+        .run(|| linerate_port::open(&url, &memory))
+        .unwrap()
+        .unwrap_or_else(|error| panic!("{error}"))
+        .remove(0);
+    let own = Addressing::new(&[&format!("{}/24", case.stack)]).unwrap();
+    Stack::new(port, &memory, &config, &own).unwrap()
+}
+
+/// A connection that gives back what it gets.
+struct Echo {
+    socket: SocketId,
+    held: Vec<u8>,
+    ended: bool,
+}
+
+impl Echo {
+    /// False once it is over.
+    fn step(&mut self, stack: &mut Stack) -> bool {
+        if self.held.is_empty() && !self.ended {
+            let held = &mut self.held;
+            let got = stack.tcp_receive(self.socket, |bytes| {
+                held.extend_from_slice(bytes);
+                (bytes.len(), bytes.len())
+            });
+            match got {
+                Poll::Ready(Ok(0)) => self.ended = true,
+                Poll::Ready(Ok(_)) | Poll::Pending => {}
+                Poll::Ready(Err(_)) => {
+                    stack.close(self.socket).unwrap();
+                    return false;
+                }
+            }
+        }
+        while !self.held.is_empty() {
+            let held = &self.held;
+            let sent = stack.tcp_send(self.socket, |room| {
+                let count = room.len().min(held.len());
+                room[..count].copy_from_slice(&held[..count]);
+                count
+            });
+            match sent {
+                Poll::Ready(Ok(count)) => drop(self.held.drain(..count)),
+                _ => return true,
+            }
+        }
+        if self.ended {
+            stack.close(self.socket).unwrap();
+        }
+        !self.ended
+    }
+}
+
+impl Server<'_> {
+    /// Runs `client` with the kernel's sockets while the stack answers; gives the stack back.
+    fn during(&self, client: impl FnOnce(&LabHost) + Send) -> Stack {
+        let mut stack = stack(self.lab, self.case);
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let worker = scope.spawn(|| {
+                serve(&mut stack, &done);
+                stack
+            });
+            // Also when the client fails, or the server would go on for ever.
+            struct Done<'a>(&'a AtomicBool);
+            impl Drop for Done<'_> {
+                fn drop(&mut self) {
+                    self.0.store(true, Relaxed);
+                }
+            }
+            let end = Done(&done);
+            client(self.lab.host("a").unwrap());
+            drop(end);
+            worker.join().unwrap()
+        })
+    }
+}
+
+fn serve(stack: &mut Stack, done: &AtomicBool) {
+    let start = Instant::now();
+    let udp = stack.udp_bind(any(7)).unwrap();
+    let listener = stack.tcp_listen(any(7), 16).unwrap();
+    let mut connections: Vec<Echo> = Vec::new();
+    let mut buffer = Vec::with_capacity(65_536);
+    let mut waiting: Option<SocketAddr> = None;
+    while !done.load(Relaxed) {
+        if start.elapsed() > 2 * PATIENCE {
+            break;
+        }
+        let turn = stack.turn(now(start));
+        loop {
+            if waiting.is_none() {
+                let got = stack.udp_receive(udp, |payload, meta| {
+                    buffer.clear();
+                    buffer.extend_from_slice(payload);
+                    meta.from
+                });
+                let Poll::Ready(from) = got else { break };
+                waiting = Some(from.unwrap());
+            }
+            let sent = stack.udp_send(udp, waiting, buffer.len(), |payload| {
+                payload.copy_from_slice(&buffer);
+            });
+            if sent.is_pending() {
+                break;
+            }
+            waiting = None;
+        }
+        while let Poll::Ready(socket) = stack.tcp_accept(listener) {
+            connections.push(Echo {
+                socket: socket.unwrap(),
+                held: Vec::new(),
+                ended: false,
+            });
+        }
+        connections.retain_mut(|connection| connection.step(stack));
+        if turn.received == 0 {
+            thread::yield_now();
+        }
+    }
+    // Shown where the test fails: what was left undone.
+    println!(
+        "{:#?}, deadline {:?}",
+        stack.counters(),
+        stack.next_deadline()
+    );
+    for Echo { socket, held, .. } in &connections {
+        let (state, queued) = (stack.tcp_state(*socket), stack.tcp_queued(*socket));
+        println!("{state:?}, queued {queued:?}, held {}", held.len());
+    }
+}
+
+fn in_lab(case: &Case, test: impl FnOnce(&Server)) {
+    if !privileged() {
+        println!("skipped: namespaces and taps need CAP_SYS_ADMIN and CAP_NET_ADMIN");
+        return;
+    }
+    let lab = lab(case);
+    test(&Server { lab: &lab, case });
+}
+
+fn address(text: &str, port: u16) -> SocketAddr {
+    SocketAddr::new(text.parse::<IpAddr>().unwrap(), port)
+}
+
+fn content(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(byte).collect()
+}
+
+fn echo_datagrams(case: &Case, sizes: &'static [usize]) {
+    in_lab(case, |server| {
+        let to = address(case.stack, 7);
+        let stack = server.during(|host| {
+            let socket = host.run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+            socket.connect(to).unwrap();
+            socket
+                .set_read_timeout(Some(Duration::from_secs(2)))
+                .unwrap();
+            let mut buffer = vec![0; 65_536];
+            let mut answered = 0;
+            for round in 0..20 {
+                for &size in sizes {
+                    let question = content(size);
+                    // The first of all may be lost while the port comes up; a busy machine may drop others.
+                    for _ in 0..10 {
+                        socket.send(&question).unwrap();
+                        if let Ok(count) = socket.recv(&mut buffer) {
+                            assert!(buffer[..count] == question, "{size} B in round {round}");
+                            answered += 1;
+                            break;
+                        }
+                    }
+                }
+            }
+            assert_eq!(answered, 20 * sizes.len());
+        });
+        let counters = stack.counters();
+        assert_eq!(counters.udp.in_checksum_errors, 0, "{counters:#?}");
+        assert_eq!(counters.ip.in_header_errors, 0);
+    });
+}
+
+#[test]
+fn datagrams_over_a_tap() {
+    echo_datagrams(&TAP, &[0, 1, 64, 1472, 1473, 8_000, 65_507]);
+}
+
+#[test]
+fn datagrams_over_a_tap_with_offloads() {
+    echo_datagrams(&TAP_VNET, &[0, 1, 64, 1472, 1473, 8_000, 65_507]);
+}
+
+#[test]
+fn datagrams_over_a_packet_socket() {
+    echo_datagrams(&PACKET, &[1, 1472, 20_000]);
+}
+
+#[test]
+fn datagrams_over_xdp() {
+    echo_datagrams(&XDP, &[1, 1472, 20_000]);
+}
+
+/// The kernel sends so much, gets it back and compares; several connections, one after the other.
+fn echo_streams(case: &Case, bytes: usize, times: usize) {
+    echo_slowly(case, bytes, times, Duration::ZERO);
+}
+
+/// As [`echo_streams`], with a reader that begins after a while: until then all windows are full.
+fn echo_slowly(case: &Case, bytes: usize, times: usize, pause: Duration) {
+    in_lab(case, |server| {
+        let to = address(case.stack, 7);
+        let stack = server.during(|host| {
+            for _ in 0..times {
+                let stream = host.run(|| TcpStream::connect(to).unwrap()).unwrap();
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                stream.set_write_timeout(Some(PATIENCE)).unwrap();
+                let all = content(bytes);
+                thread::scope(|scope| {
+                    scope.spawn(|| {
+                        (&stream).write_all(&all).unwrap();
+                        stream.shutdown(Shutdown::Write).unwrap();
+                    });
+                    thread::sleep(pause);
+                    let mut back = Vec::new();
+                    (&stream).read_to_end(&mut back).unwrap();
+                    assert_eq!(back.len(), all.len());
+                    assert!(back == all, "the content differs");
+                });
+            }
+        });
+        let counters = stack.counters();
+        assert_eq!(counters.tcp.in_checksum_errors, 0, "{counters:#?}");
+        assert_eq!(counters.tcp.passive_opens, times as u64);
+        assert_eq!(counters.tcp.established_resets, 0, "{counters:#?}");
+    });
+}
+
+#[test]
+fn streams_over_a_tap() {
+    echo_streams(&TAP, 4_000_000, 3);
+}
+
+#[test]
+fn streams_over_a_tap_with_offloads() {
+    echo_streams(&TAP_VNET, 20_000_000, 3);
+}
+
+/// Acknowledgements then come from beyond a window whose edge was rounded down (`tcp/edge.rs`).
+#[test]
+fn full_windows_both_ways_do_not_lock() {
+    for settings in [
+        &["tcp.receive_window=1000003", "tcp.send_buffer=1M"][..],
+        &["tcp.receive_window=99991", "tcp.send_buffer=1M"],
+        &["tcp.receive_window=1024", "tcp.send_buffer=64K"],
+    ] {
+        let case = Case { settings, ..TAP };
+        echo_slowly(&case, 3_000_000, 1, Duration::from_millis(700));
+    }
+}
+
+#[test]
+fn streams_over_a_packet_socket() {
+    echo_streams(&PACKET, 2_000_000, 2);
+}
+
+#[test]
+fn streams_over_xdp() {
+    echo_streams(&XDP, 2_000_000, 2);
+}
+
+/// The stack opens connections to the kernel; payload both ways at once, each end checks it.
+fn connects_out(case: &Case, bytes: usize) {
+    in_lab(case, |server| {
+        let mut stack = stack(server.lab, case);
+        let host = server.lab.host("a").unwrap();
+        let listener = host
+            .run(|| TcpListener::bind(address(case.kernel, 5_555)).unwrap())
+            .unwrap();
+        let kernel = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut writer = stream.try_clone().unwrap();
+            let sender = thread::spawn(move || {
+                writer.write_all(&content(bytes)).unwrap();
+                writer.shutdown(Shutdown::Write).unwrap();
+            });
+            let mut got = Vec::new();
+            stream.read_to_end(&mut got).unwrap();
+            sender.join().unwrap();
+            assert!(got == content(bytes), "the content differs");
+        });
+        let start = Instant::now();
+        let socket = stack
+            .tcp_connect(address(case.kernel, 5_555), None)
+            .unwrap();
+        while stack.tcp_state(socket).unwrap() == TcpState::Opening {
+            assert!(start.elapsed() < PATIENCE, "no connection");
+            stack.turn(now(start));
+        }
+        let mut bulk = Bulk::new(socket, bytes);
+        while !bulk.ended || bulk.sent < bytes {
+            assert!(start.elapsed() < PATIENCE, "{:#?}", stack.counters().tcp);
+            stack.turn(now(start));
+            bulk.step(&mut stack);
+        }
+        assert_eq!(bulk.received, bytes);
+        // Until the kernel has acknowledged the end.
+        while !kernel.is_finished() {
+            assert!(start.elapsed() < PATIENCE, "{:#?}", stack.counters().tcp);
+            stack.turn(now(start));
+        }
+        kernel.join().unwrap();
+        let refused = stack
+            .tcp_connect(address(case.kernel, 5_556), None)
+            .unwrap();
+        while stack.tcp_state(refused).unwrap() != TcpState::Closed {
+            assert!(start.elapsed() < PATIENCE, "not refused");
+            stack.turn(now(start));
+        }
+    });
+}
+
+#[test]
+fn connections_to_the_kernel_over_a_tap() {
+    connects_out(&TAP, 3_000_000);
+}
+
+#[test]
+fn connections_to_the_kernel_over_a_tap_with_offloads() {
+    connects_out(&TAP_VNET, 10_000_000);
+}
+
+#[test]
+fn it_answers_to_ping() {
+    for case in [&TAP, &TAP_VNET] {
+        in_lab(case, |server| {
+            let stack = server.during(|host| {
+                for size in ["0", "56", "1472", "4000", "60000"] {
+                    let ping = || {
+                        let words = ["-c", "3", "-i", "0.05", "-W", "5", "-s", size, case.stack];
+                        Command::new("ping").args(words).output()
+                    };
+                    match host.run(ping).unwrap() {
+                        Ok(output) => {
+                            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+                            assert!(output.status.success(), "{size} B: {text}");
+                        }
+                        Err(error) => println!("skipped: no ping ({error})"),
+                    }
+                }
+            });
+            assert_eq!(stack.counters().icmp.in_checksum_errors, 0);
+        });
+    }
+}

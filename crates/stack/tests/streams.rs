@@ -1,0 +1,436 @@
+//! TCP between two stacks in simulated time: what a bad link, a slow reader and a rude end do to it.
+
+mod common;
+
+use std::fmt::Write;
+use std::task::Poll;
+
+use common::{Bulk, FAR, Link, World, any, at, ready};
+use linerate_stack::{SocketId, StackError, TcpState};
+
+fn bulk(world: &mut World, seconds: u64, near_bytes: usize, far_bytes: usize) -> (Bulk, Bulk) {
+    let (client, server) = world.connected(80);
+    let mut near = Bulk::new(client, near_bytes);
+    let mut far = Bulk::new(server, far_bytes);
+    world.until(seconds, |world| {
+        near.step(&mut world.near);
+        far.step(&mut world.far);
+        near.ended && far.ended
+    });
+    assert_eq!((near.received, far.received), (far_bytes, near_bytes));
+    (near, far)
+}
+
+#[test]
+fn content_survives_a_bad_link() {
+    for (number, loss, duplicate, reorder) in [
+        (0, 1_000, 0, 0),
+        (1, 10_000, 10_000, 0),
+        (2, 0, 0, 200_000),
+        (3, 20_000, 20_000, 100_000),
+        (4, 50_000, 0, 0),
+    ] {
+        let link = Link {
+            loss,
+            duplicate,
+            reorder,
+            shuffle_ns: 300_000,
+            seed: 40 + number,
+            ..Link::CLEAN
+        };
+        let mut world = World::alike(&["tcp.send_buffer=64K", "tcp.receive_window=64K"], link);
+        bulk(&mut world, 600, 400_000, 300_000);
+        let counters = world.near.counters().tcp;
+        if loss >= 10_000 {
+            assert!(counters.retransmitted_segments > 0, "{link:?}");
+        }
+        assert_eq!(counters.in_checksum_errors, 0);
+    }
+}
+
+#[test]
+fn every_control_and_option_carries_content() {
+    for settings in [
+        &[
+            "tcp.congestion_control=none",
+            "tcp.nagle=off",
+            "tcp.delayed_ack=off",
+        ][..],
+        &["tcp.congestion_control=reno", "tcp.psh=always"],
+        &["tcp.psh=never", "mtu=576"],
+        &["mtu=9000", "tcp.send_buffer=1M", "tcp.receive_window=1M"],
+        &["checksum=offload"],
+        &[
+            "rx_descriptors=4",
+            "tx_descriptors=4",
+            "tcp.send_buffer=1024",
+            "tcp.receive_window=1024",
+        ],
+        &["rx_descriptors=1", "tx_descriptors=1"],
+    ] {
+        let mut world = World::alike(settings, Link::CLEAN);
+        bulk(&mut world, 120, 300_000, 200_000);
+    }
+}
+
+#[test]
+fn psh_is_as_configured_and_sums_stay_right() {
+    for (setting, wanted) in [
+        ("tcp.psh=never", [false, false]),
+        ("tcp.psh=always", [true, true]),
+        ("tcp.psh=buffer-empty", [false, true]),
+    ] {
+        let mut world = World::alike(&[setting, "tcp.nagle=off"], Link::CLEAN);
+        let (client, server) = world.connected(80);
+        let seen = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+        let list = seen.clone();
+        world.wire.watch = Box::new(move |end, frame| {
+            let payload = frame.len() > 54 && frame[12..14] == [8, 0];
+            if end == 0 && payload {
+                list.borrow_mut().push(frame[47] & 8 != 0);
+            }
+            true
+        });
+        // Two segments: the first does not empty the buffer, the second does.
+        ready(world.near.tcp_send(client, |room| room.len().min(2000)));
+        world.until(5, |world| {
+            let got = world.far.tcp_queued(server).unwrap().1;
+            got == 2000
+        });
+        assert_eq!(*seen.borrow(), wanted, "{setting}");
+        assert_eq!(world.far.counters().tcp.in_checksum_errors, 0);
+    }
+}
+
+#[test]
+fn one_direction_ends_before_the_other() {
+    let mut world = World::alike(&[], Link::CLEAN);
+    let (client, server) = world.connected(80);
+    world.near.tcp_finish(client).unwrap();
+    let mut ended = false;
+    world.until(5, |world| {
+        if let Poll::Ready(got) = world.far.tcp_receive(server, |bytes| (0, bytes.len())) {
+            assert_eq!(got.unwrap(), 0);
+            ended = true;
+        }
+        ended
+    });
+    assert_eq!(world.far.tcp_state(server).unwrap(), TcpState::FarFinished);
+    let sent = world.near.tcp_send(client, |_| 1);
+    assert!(matches!(sent, Poll::Ready(Err(StackError::Finished))));
+    // The far end still sends, much.
+    let mut far = Bulk::new(server, 500_000);
+    far.ended = true;
+    let mut near = Bulk::new(client, 0);
+    world.until(30, |world| {
+        far.step(&mut world.far);
+        let mut seen = 0;
+        if let Poll::Ready(got) = world
+            .near
+            .tcp_receive(client, |bytes| (bytes.len(), bytes.len()))
+        {
+            seen = got.unwrap();
+            near.ended |= seen == 0;
+        }
+        near.received += seen;
+        near.ended
+    });
+    assert_eq!(near.received, 500_000);
+    world.near.close(client).unwrap();
+    world.far.close(server).unwrap();
+    world.until(60, |world| {
+        world.near.connections() + world.far.connections() == 0
+    });
+}
+
+#[test]
+fn a_reset_is_told() {
+    let mut world = World::alike(&[], Link::CLEAN);
+    let (client, server) = world.connected(80);
+    ready(world.near.tcp_send(client, |room| room.len().min(10)));
+    world.run(20);
+    world.near.abort(client).unwrap();
+    world.until(5, |world| {
+        world.far.tcp_state(server).unwrap() == TcpState::Closed
+    });
+    // What came before the reset is still there, as smoltcp keeps it; then the reason.
+    let _ = world
+        .far
+        .tcp_receive(server, |bytes| (bytes.len(), bytes.len()));
+    let got = world.far.tcp_receive(server, |bytes| (bytes.len(), ()));
+    assert!(
+        matches!(got, Poll::Ready(Err(StackError::Reset))),
+        "{got:?}"
+    );
+    assert_eq!(world.far.counters().tcp.established_resets, 1);
+    assert_eq!(world.near.counters().tcp.out_resets, 1);
+    world.far.close(server).unwrap();
+    world.until(5, |world| {
+        world.near.connections() + world.far.connections() == 0
+    });
+
+    // Closing with payload unread breaks the connection off (RFC 2525, section 2.17).
+    let (client, server) = world.connected(81);
+    ready(world.near.tcp_send(client, |room| room.len().min(10)));
+    world.run(20);
+    world.far.close(server).unwrap();
+    world.until(5, |world| {
+        world.near.tcp_state(client).unwrap() == TcpState::Closed
+    });
+}
+
+#[test]
+fn a_full_window_opens_again_even_if_the_news_is_lost() {
+    let small = [
+        "tcp.receive_window=4096",
+        "tcp.send_buffer=16K",
+        "tcp.min_rto=200ms",
+    ];
+    let mut world = World::alike(&small, Link::CLEAN);
+    let (client, server) = world.connected(80);
+    let mut near = Bulk::new(client, 50_000);
+    near.ended = true;
+    for _ in 0..2_000 {
+        near.step(&mut world.near);
+        world.turn();
+        world.pass();
+    }
+    assert_eq!(
+        world.far.tcp_queued(server).unwrap().1,
+        4096,
+        "the window is full"
+    );
+    let probes = world.near.counters().tcp.out_segments;
+    // For two seconds nothing that the reader says arrives: probes alone keep the connection alive.
+    let deaf_until = world.now + 2_000_000_000;
+    let mut far = Bulk::new(server, 0);
+    world.wire.watch = Box::new(|end, _| end == 0);
+    while world.now < deaf_until {
+        far.step(&mut world.far);
+        world.turn();
+        world.pass();
+    }
+    assert!(
+        world.near.counters().tcp.out_segments > probes,
+        "a full window is probed"
+    );
+    world.wire.watch = Box::new(|_, _| true);
+    world.until(60, |world| {
+        near.step(&mut world.near);
+        far.step(&mut world.far);
+        far.ended
+    });
+    assert_eq!(far.received, 50_000);
+}
+
+/// Both windows full, and a far end that reads nothing until it can send: acknowledgements are all that
+/// can help, and they come from beyond a window whose edge was rounded down.
+#[test]
+fn full_windows_both_ways_do_not_lock() {
+    for odd in [1_000_003, 524_289, 99_991] {
+        let sizes = format!("tcp.receive_window={odd}");
+        let settings = [&sizes, "tcp.send_buffer=2M", "tcp.delayed_ack=off"];
+        let mut world = World::alike(&settings, Link::CLEAN);
+        let (client, server) = world.connected(80);
+        let mut near = Bulk::new(client, 4_000_000);
+        let mut far = Bulk::new(server, 4_000_000);
+        // Neither reads until nothing moves any more.
+        (near.ended, far.ended) = (true, true);
+        for _ in 0..3_000 {
+            near.step(&mut world.near);
+            far.step(&mut world.far);
+            world.turn();
+            world.pass();
+        }
+        // Only the near end reads; the far end's payload has to get through.
+        near.ended = false;
+        world.until(60, |world| {
+            near.step(&mut world.near);
+            far.step(&mut world.far);
+            near.received == 4_000_000
+        });
+        far.ended = false;
+        world.until(60, |world| {
+            near.step(&mut world.near);
+            far.step(&mut world.far);
+            near.ended && far.ended
+        });
+        assert_eq!(far.received, 4_000_000);
+    }
+}
+
+/// The engine's own shortest time-out is a second; ours is as configured.
+#[test]
+fn a_lost_tail_comes_again_after_the_configured_time() {
+    for (rto_ms, most_ms) in [(1_000, 2_200), (200, 450), (20, 60)] {
+        let mut world = World::alike(&[&format!("tcp.min_rto={rto_ms}ms")], Link::CLEAN);
+        let (client, server) = world.connected(80);
+        let mut dropped = false;
+        world.wire.watch = Box::new(move |end, frame| {
+            let first = end == 0 && frame.len() > 60 && !dropped;
+            dropped |= first;
+            !first
+        });
+        let start = world.now;
+        ready(world.near.tcp_send(client, |room| room.len().min(100)));
+        world.until(10, |world| world.far.tcp_queued(server).unwrap().1 == 100);
+        let took_ms = (world.now - start) / 1_000_000;
+        assert!((rto_ms..most_ms).contains(&took_ms), "{rto_ms}: {took_ms}");
+        assert_eq!(world.near.counters().tcp.retransmitted_segments, 1);
+    }
+}
+
+/// Small rings at both ends, both full of payload: taking in never waits for room to send.
+#[test]
+fn full_rings_do_not_stand_still() {
+    for descriptors in [1, 4, 8, 32] {
+        let settings = format!("tx_descriptors={descriptors}");
+        let mut world = World::alike(&[&settings, "rx_descriptors=2"], Link::CLEAN);
+        bulk(&mut world, 300, 200_000, 200_000);
+    }
+}
+
+#[test]
+fn a_listener_takes_as_many_as_its_backlog() {
+    let mut world = World::alike(&["sockets.tcp=64", "tcp.min_rto=200ms"], Link::CLEAN);
+    let listener = world.far.tcp_listen(any(80), 4).unwrap();
+    let clients: Vec<SocketId> = (0..10)
+        .map(|_| world.near.tcp_connect(at(FAR, 80), None).unwrap())
+        .collect();
+    world.run(3_000);
+    assert!(world.far.counters().tcp.listen_overflows >= 6);
+    assert_eq!(world.far.connections(), 4);
+    // Who was not answered asks again, and is served once there is room.
+    let mut accepted = 0;
+    world.until(60, |world| {
+        while let Poll::Ready(socket) = world.far.tcp_accept(listener) {
+            socket.unwrap();
+            accepted += 1;
+        }
+        let stands =
+            |client: &SocketId| world.near.tcp_state(*client).unwrap() == TcpState::Established;
+        accepted == 10 && clients.iter().all(stands)
+    });
+    world.far.close(listener).unwrap();
+    let late = world.near.tcp_connect(at(FAR, 80), None).unwrap();
+    world.until(5, |world| {
+        world.near.tcp_state(late).unwrap() == TcpState::Closed
+    });
+}
+
+#[test]
+fn a_thousand_connections_one_after_the_other() {
+    let mut world = World::alike(&["sockets.tcp=16"], Link::CLEAN);
+    let listener = world.far.tcp_listen(any(80), 4).unwrap();
+    for number in 0..1_000 {
+        let (client, server) = world.connect_to(listener, at(FAR, 80));
+        ready(world.near.tcp_send(client, |room| {
+            room[0] = number as u8;
+            1
+        }));
+        world.until(5, |world| world.far.tcp_queued(server).unwrap().1 == 1);
+        let got = ready(world.far.tcp_receive(server, |bytes| (1, bytes[0])));
+        assert_eq!(got, number as u8);
+        world.near.close(client).unwrap();
+        world.run(3);
+        world.far.close(server).unwrap();
+    }
+    assert_eq!(world.far.counters().tcp.passive_opens, 1_000);
+    assert_eq!(world.near.counters().tcp.established_resets, 0);
+}
+
+/// Ten thousand idle connections are not looked at: counted, because time on a busy machine tells nothing.
+#[test]
+fn idle_connections_cost_nothing() {
+    let mut steps = Vec::new();
+    for idle in [0, 10_000] {
+        let settings = [
+            "sockets.tcp=10016",
+            "tcp.send_buffer=256",
+            "tcp.receive_window=256",
+            "tcp.delayed_ack=off",
+            "rx_descriptors=65536",
+            "tx_descriptors=65536",
+        ];
+        let mut world = World::alike(&settings, Link::CLEAN);
+        let listener = world.far.tcp_listen(any(80), 10_000).unwrap();
+        let mut sockets = Vec::new();
+        while sockets.len() < idle {
+            let more = (idle - sockets.len()).min(500);
+            for _ in 0..more {
+                world.near.tcp_connect(at(FAR, 80), None).unwrap();
+            }
+            let wanted = sockets.len() + more;
+            world.until(60, |world| {
+                while let Poll::Ready(socket) = world.far.tcp_accept(listener) {
+                    sockets.push(socket.unwrap());
+                }
+                sockets.len() == wanted
+            });
+        }
+        let (client, server) = world.connect_to(listener, at(FAR, 80));
+        // What was set for answers that have come since runs out once.
+        world.run(1_500);
+        let before = *world.far.counters();
+        for _ in 0..100 {
+            ready(world.near.tcp_send(client, |room| {
+                room[..64].fill(1);
+                64
+            }));
+            world.until(5, |world| world.far.tcp_queued(server).unwrap().1 == 64);
+            assert_eq!(
+                ready(world.far.tcp_receive(server, |bytes| (64, bytes.len()))),
+                64
+            );
+            world.until(5, |world| world.near.tcp_queued(client).unwrap().0 == 0);
+        }
+        let spent = world.far.counters().since(&before).tcp;
+        steps.push((spent.connection_steps, spent.in_segments));
+    }
+    assert_eq!(
+        steps[0], steps[1],
+        "with none and with ten thousand idle connections"
+    );
+    assert!(steps[0].0 < 600, "{steps:?}");
+}
+
+/// Goodput in simulated time, by window and loss: what changes here changed on purpose.
+#[test]
+fn goodput_by_window_and_loss() {
+    let mut table = String::from("Mb/s at 1 ms of round trip, cubic, min_rto 200 ms\nwindow");
+    let losses = [0, 1_000, 10_000, 50_000];
+    for loss in losses {
+        write!(table, " {:>8}%", f64::from(loss) / 10_000.0).unwrap();
+    }
+    for kib in [4, 16, 64, 256] {
+        write!(table, "\n{kib:>3}KiB").unwrap();
+        for loss in losses {
+            let link = Link {
+                loss,
+                delay_ns: 500_000,
+                seed: 7,
+                ..Link::CLEAN
+            };
+            let sizes = [
+                format!("tcp.send_buffer={kib}K"),
+                format!("tcp.receive_window={kib}K"),
+            ];
+            let mut world = World::alike(&[&sizes[0], &sizes[1]], link);
+            let (client, server) = world.connected(80);
+            let start = world.now;
+            let bytes = 400_000;
+            let mut near = Bulk::new(client, bytes);
+            near.ended = true;
+            let mut far = Bulk::new(server, 0);
+            world.until(600, |world| {
+                near.step(&mut world.near);
+                far.step(&mut world.far);
+                far.ended
+            });
+            assert_eq!(far.received, bytes);
+            let rate = bytes as f64 * 8e3 / (world.now - start) as f64;
+            write!(table, " {rate:>9.2}").unwrap();
+        }
+    }
+    insta::assert_snapshot!(table);
+}
