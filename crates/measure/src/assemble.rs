@@ -4,15 +4,22 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use linerate_dialect::control::{FlowFigures, Outcome};
+use linerate_metric::calls::Calls;
+use linerate_metric::cost::fairness;
 use linerate_metric::facts::Role;
 use linerate_metric::histogram::Histogram;
-use linerate_metric::plan::{Kind, Plan, Protocol};
+use linerate_metric::plan::{Direction, Kind, Plan, Protocol, Stamping};
 use linerate_metric::record::{
-    DirectionFigures, Doubt, HistogramData, RUN_SCHEMA, Record, Stream, Summary, Tool, new_id,
+    DeviceTimes, DirectionFigures, Doubt, HistogramData, PlaceCounter, RUN_SCHEMA, Record, Stream,
+    Summary, Tool, new_id,
 };
 
 use crate::end::Ended;
 use crate::error::MeasureError;
+use crate::limits_seen::{self, Seen};
+use crate::loss::{self, Ways};
+use crate::stamped::Clocks;
+use crate::timing;
 
 /// Samples above a percentile that make it more than the luck of a few.
 const TAIL_SAMPLES: u64 = 10;
@@ -27,6 +34,16 @@ pub struct Report {
     pub role: Role,
     /// What both ends found.
     pub ended: Ended,
+    /// Where the whole way is in view: what it consists of, and what was counted on it.
+    pub region: Option<(Ways, Vec<PlaceCounter>)>,
+    /// Whether the ends talk over IPv6.
+    pub ipv6: bool,
+    /// Stamped trips between two hosts: how their clocks stand to each other.
+    pub clocks: Option<Clocks>,
+    /// What is known of a direction as a whole and not of its flows.
+    pub totals: Vec<(Direction, Summary)>,
+    /// What a far end of another kind reported in words.
+    pub far_text: Option<String>,
 }
 
 /// The record, and what ended the run before its results were exchanged.
@@ -37,12 +54,18 @@ pub fn assemble(report: Report) -> (Record, Option<MeasureError>) {
         started,
         role,
         ended,
+        region,
+        ipv6,
+        clocks,
+        totals,
+        far_text,
     } = report;
     let Ended {
         own,
         peer,
         intervals,
         intervals_left_out,
+        stamped,
         interrupted,
         failure,
     } = ended;
@@ -62,16 +85,53 @@ pub fn assemble(report: Report) -> (Record, Option<MeasureError>) {
     outcomes.sort_by_key(|outcome| outcome.role);
     debug_assert!(outcomes.iter().any(|outcome| outcome.role == role));
 
-    let directions = directions(&plan, &outcomes);
+    let mut directions = directions(&plan, &outcomes);
+    for figures in &mut directions {
+        for (_, total) in totals.iter().filter(|(of, _)| *of == figures.direction) {
+            join_summary(&mut figures.summary, total);
+        }
+    }
+    let seen: Vec<_> = outcomes
+        .iter()
+        .map(|outcome| Seen {
+            role: outcome.role,
+            boot_id: outcome.host.boot_id.as_deref(),
+            cpu: outcome.cpu.as_ref(),
+        })
+        .collect();
+    let limits = limits_seen::doubts(&plan, &seen, &directions);
     let mut histograms = BTreeMap::new();
-    let mut losses = Vec::new();
+    let (ways, counters) = region.unwrap_or_else(|| between_ends(&outcomes, ipv6));
+    let mtu = |direction: Direction| {
+        let sender = match direction {
+            Direction::Send => Role::Client,
+            Direction::Receive => Role::Server,
+        };
+        let outcome = outcomes.iter().find(|outcome| outcome.role == sender)?;
+        outcome.host.interface.as_ref()?.mtu
+    };
+    timing::complete(&plan, &mut directions, &outcomes);
+    let (losses, unexplained) = loss::account(&plan, &ways, &counters, &directions, mtu);
+    // A run that broke off has not told of everything that it lost.
+    doubts.extend(unexplained.into_iter().filter(|_| failure.is_none()));
+    let mut slow = Vec::new();
     let mut hosts = Vec::new();
     let mut cpu = Vec::new();
+    let (mut calls, mut far_calls, mut call_clocks) = (Calls::new(), Calls::new(), Vec::new());
+    let mut verification = Vec::new();
+    let mut memory = Vec::new();
     for outcome in outcomes {
+        verification.extend(outcome.verification);
+        match outcome.role {
+            Role::Client => calls = outcome.calls,
+            Role::Server => far_calls = outcome.calls,
+        }
+        call_clocks.extend(outcome.call_clock);
         histograms.extend(outcome.histograms);
-        losses.extend(outcome.losses);
+        slow.extend(outcome.slow);
         hosts.push(outcome.host);
         cpu.extend(outcome.cpu);
+        memory.extend(outcome.memory);
         for doubt in outcome.doubts {
             if !doubts.contains(&doubt) {
                 doubts.push(doubt);
@@ -88,7 +148,13 @@ pub fn assemble(report: Report) -> (Record, Option<MeasureError>) {
     }
     let mut summary = whole(&plan, &directions, &histograms);
     summary.cpu = cpu;
+    summary.memory = memory;
+    // Where threads outnumber processors that was said before, and why.
+    let crowded = doubts.iter().any(|doubt| doubt.doubt == "shared-cores");
+    let limits = limits.into_iter();
+    doubts.extend(limits.filter(|doubt| !(crowded && doubt.doubt == "core-shared")));
     doubts.extend(thin_tail(&summary));
+    doubts.extend(timing::missed(&plan, &directions));
     let mut plan = plan;
     if plan.protocol == Protocol::Tcp {
         // What the sending sockets really used.
@@ -98,6 +164,15 @@ pub fn assemble(report: Report) -> (Record, Option<MeasureError>) {
             .find_map(|stream| stream.sender.as_ref()?.congestion_control.clone());
         plan.congestion_control = used.or(plan.congestion_control);
     }
+    let explained = stamped.map(|stamped| stamped.explain(clocks.as_ref()));
+    let (stages, stage_pass, timeline) = match explained {
+        Some(explained) => (
+            explained.stages,
+            (!plan.stamps.is_none()).then_some(explained.pass),
+            (plan.trace || plan.stamps == Stamping::Driver).then_some(explained.timeline),
+        ),
+        None => (Vec::new(), None, None),
+    };
     let record = Record {
         schema: RUN_SCHEMA.to_owned(),
         id: new_id(started),
@@ -115,10 +190,46 @@ pub fn assemble(report: Report) -> (Record, Option<MeasureError>) {
         directions,
         intervals,
         histograms,
+        slow,
         losses,
+        counters,
+        calls,
+        far_calls,
+        verification,
+        call_clocks,
+        stages,
+        stage_pass,
+        timeline,
+        far_text,
+        forward: None,
+        generate: None,
+        findings: Vec::new(),
+        stack: None,
         validity: doubts,
     };
     (record, failure)
+}
+
+/// The ways between two ends of which each knows its own host, with what both have counted.
+fn between_ends(outcomes: &[Outcome], ipv6: bool) -> (Ways, Vec<PlaceCounter>) {
+    let of = |role| outcomes.iter().find(|outcome| outcome.role == role);
+    let (near, far) = (of(Role::Client), of(Role::Server));
+    fn interface(outcome: Option<&Outcome>) -> Option<&str> {
+        Some(outcome?.host.interface.as_ref()?.name.as_str())
+    }
+    let boot = |outcome: Option<&Outcome>| outcome?.host.boot_id.clone();
+    let one_machine = boot(near).is_some() && boot(near) == boot(far);
+    let ways = Ways::between_ends(interface(near), interface(far), one_machine, ipv6);
+    // An end speaks for its own host alone.
+    let own = |outcome: &Outcome| {
+        let name = loss::name_of(outcome.role);
+        let counters = outcome.counters.iter();
+        counters
+            .filter(|counter| counter.host == name)
+            .cloned()
+            .collect::<Vec<_>>()
+    };
+    (ways, outcomes.iter().flat_map(own).collect())
 }
 
 /// The figures of each direction, from both ends' views of each flow.
@@ -143,7 +254,6 @@ fn directions(plan: &Plan, outcomes: &[Outcome]) -> Vec<DirectionFigures> {
 
 /// Adds one end's view of a flow; each figure is known to one end only.
 fn join(stream: &mut Stream, flow: &FlowFigures) {
-    let (has, more) = (&mut stream.summary, &flow.stream.summary);
     stream.id = flow.stream.id;
     if flow.stream.sender.is_some() {
         stream.sender.clone_from(&flow.stream.sender);
@@ -151,6 +261,14 @@ fn join(stream: &mut Stream, flow: &FlowFigures) {
     if flow.stream.receiver.is_some() {
         stream.receiver.clone_from(&flow.stream.receiver);
     }
+    if flow.stream.mismatch.is_some() {
+        stream.mismatch.clone_from(&flow.stream.mismatch);
+    }
+    join_summary(&mut stream.summary, &flow.stream.summary);
+}
+
+/// Adds what another end, or a total, knows.
+fn join_summary(has: &mut Summary, more: &Summary) {
     // The receiver's time is the one that goodput refers to.
     if has.duration_ns.is_none() || more.goodput_bps.is_some() || more.rtt_ns.is_some() {
         has.duration_ns = more.duration_ns;
@@ -159,8 +277,10 @@ fn join(stream: &mut Stream, flow: &FlowFigures) {
         ($($field:ident)+) => { $(has.$field = more.$field.or(has.$field);)+ };
     }
     take!(goodput_bps offered_bps packets_per_second calls_per_second bytes_sent bytes_received
-        packets_sent packets_received loss_fraction out_of_order duplicates ipdv_ns retransmits
-        rtt_ns round_trips round_trips_per_second lost mismatched slow);
+        packets_sent packets_received loss_fraction out_of_order duplicates reordering_extent ipdv_ns
+        rate_error retransmits
+        rtt_ns round_trips round_trips_per_second lost mismatched slow wrong_length wrong_content
+        rtt_intended_ns unsent whole_ns connections_per_second);
 }
 
 /// Adds flows up: counts and rates add, times do not.
@@ -186,6 +306,7 @@ fn sum<'a>(kind: Kind, parts: impl Iterator<Item = &'a Summary> + Clone) -> Summ
     let arrived = match kind {
         Kind::Throughput => packets_received.map(|n| n.saturating_sub(duplicates.unwrap_or(0))),
         Kind::Latency => round_trips,
+        Kind::Forward | Kind::Generate | Kind::Stack => packets_received,
     };
     let sent = lost.zip(arrived).map(|(lost, arrived)| lost + arrived);
     let variations: Vec<f64> = parts.clone().filter_map(|part| part.ipdv_ns).collect();
@@ -208,6 +329,15 @@ fn sum<'a>(kind: Kind, parts: impl Iterator<Item = &'a Summary> + Clone) -> Summ
             .map(|(lost, sent)| lost as f64 / sent as f64),
         out_of_order: total!(out_of_order),
         duplicates,
+        reordering_extent: parts
+            .clone()
+            .filter_map(|part| part.reordering_extent)
+            .max(),
+        delay_variation_ns: None,
+        one_way_delay_ns: None,
+        rate_error: None,
+        lateness_ns: None,
+        arrival_gap_ns: None,
         ipdv_ns: (!variations.is_empty())
             .then(|| variations.iter().sum::<f64>() / variations.len() as f64),
         retransmits: total!(retransmits),
@@ -217,7 +347,24 @@ fn sum<'a>(kind: Kind, parts: impl Iterator<Item = &'a Summary> + Clone) -> Summ
         lost,
         mismatched: total!(mismatched),
         slow: total!(slow),
+        wrong_length: total!(wrong_length),
+        wrong_content: total!(wrong_content),
+        rtt_intended_ns: None,
+        unsent: total!(unsent),
+        whole_ns: None,
+        device: None,
+        connections_per_second: total!(connections_per_second),
+        fairness_index: (kind == Kind::Throughput)
+            .then(|| {
+                parts
+                    .clone()
+                    .map(|part| part.goodput_bps)
+                    .collect::<Option<Vec<_>>>()
+            })
+            .flatten()
+            .and_then(|rates| fairness(&rates)),
         cpu: Vec::new(),
+        memory: Vec::new(),
     }
 }
 
@@ -244,9 +391,21 @@ fn whole(
             whole
         }
     };
-    if let Some(times) = histograms.get("rtt_ns") {
-        whole.rtt_ns = Histogram::from(times).summary();
+    let of = |name: &str| Histogram::from(histograms.get(name)?).summary();
+    if let Some(times) = of("rtt_ns") {
+        whole.rtt_ns = Some(times);
     }
+    whole.rtt_intended_ns = of("rtt_intended_ns").or(whole.rtt_intended_ns);
+    whole.whole_ns = of("whole_ns").or(whole.whole_ns);
+    whole.device = (of("device_ns").zip(of("around_ns"))).map(|(device_ns, around_ns)| {
+        let all = device_ns.mean + around_ns.mean;
+        Box::new(DeviceTimes {
+            device_ns,
+            around_ns,
+            // Round trips of no time at all are none.
+            share: if all > 0.0 { device_ns.mean / all } else { 0.0 },
+        })
+    });
     whole
 }
 

@@ -4,6 +4,12 @@
 //! and exchange what they found. The threads that move payload are [`lane`](crate::lane)s; what
 //! they came to is made into figures in [`outcome`](crate::outcome).
 
+mod correspondence;
+mod exchange;
+mod interval;
+
+pub use correspondence::Correspondence;
+
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -12,28 +18,35 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use linerate_dialect::control::{
-    FlowTotal, Frame, IntervalEnded, Outcome, Sent, Stop as StopFrame,
-};
+use linerate_dialect::control::{Outcome, Stop as StopFrame};
+use linerate_host::processor_time::{machine, machine_since, processors, processors_since};
 use linerate_host::steal::Ticks;
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_host::sys::cpu::ThreadUsage;
+use linerate_host::sys::sched::Above;
 use linerate_host::sys::thread::prepare_wakes;
 use linerate_host::sys::wait::{self, Ready};
+use linerate_metric::cost::{MachineTime, ProcessorTime};
 use linerate_metric::event::What;
 use linerate_metric::facts::{Host, Role};
-use linerate_metric::histogram::Histogram;
-use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
-use linerate_metric::record::{CountedAt, Doubt, Interval};
+use linerate_metric::plan::{Direction, Kind, Plan};
+use linerate_metric::record::{Doubt, Interval};
 
 use crate::error::MeasureError;
 use crate::flow::{FlowOutcome, Part, Shared, Timeline};
 use crate::lane::{Gate, LaneHandle};
+use crate::loss::{Ledger, of_stack};
+use crate::memory::Memory;
 use crate::meter::Totals;
 use crate::outcome::Account;
 use crate::series::Series;
-use crate::session::Wire;
+use crate::stamped::{Noted, Stamped};
+use crate::tcp_series::TcpSums;
+use crate::threads::Threads;
 use crate::transport::Watch;
+use crate::transport::calls::{CallTally, add_tally};
+
+use self::exchange::Exchange;
 
 /// Longest sleep of the coordinator: how soon it notices Ctrl-C.
 const LOOK_UP_NS: Nanos = 250_000_000;
@@ -47,14 +60,19 @@ const STALL_NS: Nanos = 10_000_000_000;
 /// How long an interval waits for its asking thread, or for the other end's half.
 const GRACE_NS: Nanos = 150_000_000;
 
-/// How long the server waits for the client's farewell, so that its results are not cut off.
-const FAREWELL_NS: Nanos = 2_000_000_000;
+/// From when on a first look shows what flows take in memory.
+const MEMORY_NS: Nanos = 200_000_000;
 
 /// How often it is seen whether flows of round trips move.
 const WAKE_NS: Nanos = 200_000_000;
 
-/// Frames taken in one turn: a peer that never stops talking does not stop our clock.
-const FRAMES_A_TURN: usize = 64;
+/// The same once the run is to end: a wake-up that comes just before a thread sleeps is lost.
+const WAKE_AT_END_NS: Nanos = 10_000_000;
+
+/// Time between two wake-ups of all threads for each of them. Waking one takes some 10 us of a
+/// processor on the 2-core VM, at either side of the signal: without this bound, hundreds of threads
+/// that are woken whenever one of them has ended do nothing but look up.
+const WAKE_EACH_NS: Nanos = 100_000;
 
 /// A flow as the coordinator sees it.
 pub struct FlowHandle {
@@ -66,8 +84,15 @@ pub struct FlowHandle {
     pub part: Part,
     /// What its thread shares.
     pub shared: Arc<Shared>,
-    /// Its socket to look at; `None` where there is nothing to see (UDP).
+    /// Its socket to look at. It stays open as long as this is here, and is closed here.
     pub watch: Option<Watch>,
+}
+
+/// The flow of that number, among flows that ascend in number.
+#[must_use]
+pub fn flow_of(flows: &[FlowHandle], id: u32) -> Option<&FlowHandle> {
+    let place = flows.binary_search_by_key(&id, |flow| flow.id).ok()?;
+    flows.get(place)
 }
 
 /// One end of a run, ready to start.
@@ -79,13 +104,15 @@ pub struct End<'a> {
     /// This host.
     pub host: Host,
     /// The connection to the other end.
-    pub wire: &'a mut Wire,
+    pub wire: &'a mut dyn Correspondence,
     /// Holds and tells the threads.
     pub gate: Arc<Gate>,
     /// The threads.
     pub lanes: Vec<LaneHandle>,
-    /// Their flows.
+    /// Their flows, ascending in number.
     pub flows: Vec<FlowHandle>,
+    /// What the process had before they were opened.
+    pub memory: Memory,
     /// Readable when a thread has ended.
     pub done: UnixStream,
     /// Set by Ctrl-C.
@@ -96,6 +123,10 @@ pub struct End<'a> {
     pub doubts: Vec<Doubt>,
     /// Whether this end watches over its machine; of two ends on one machine, one does.
     pub watches_machine: bool,
+    /// What this end does not note of round trips, and why.
+    pub notes: Vec<String>,
+    /// This host's counters at the places where packets can be lost.
+    pub ledger: Ledger,
 }
 
 /// What became of a run at one end.
@@ -108,6 +139,8 @@ pub struct Ended {
     pub intervals: Vec<Interval>,
     /// Intervals that were too many to keep.
     pub intervals_left_out: u64,
+    /// What both ends noted of round trips, where that was asked for.
+    pub stamped: Option<Box<Stamped>>,
     /// Whether somebody ended it early.
     pub interrupted: bool,
     /// What ended it before its results were exchanged.
@@ -123,26 +156,6 @@ pub struct Reading {
     pub retransmits: u64,
 }
 
-/// How far the end of the run has come.
-#[derive(Default)]
-struct Exchange {
-    sent_said: bool,
-    /// When the other end said what it had sent.
-    sent_heard_ns: Option<Nanos>,
-    /// What this end found, once it has been said, and when.
-    outcome: Option<(Outcome, Nanos)>,
-    peer: Option<Outcome>,
-    /// The other end has closed after its results; nothing is heard or said any more.
-    closed: bool,
-    interrupted: bool,
-    stop_said: bool,
-    drain_until_ns: Option<Nanos>,
-    /// A sink was cut off while payload was on its way.
-    drain_cut: bool,
-    /// Bytes at this end, and when they or the other end's last grew.
-    moved: (u64, Nanos),
-}
-
 struct Run<'a> {
     end: End<'a>,
     timeline: Timeline,
@@ -155,20 +168,34 @@ struct Run<'a> {
     series: Series,
     /// Counters at the last interval's end, by direction.
     last: BTreeMap<Direction, Reading>,
+    /// The same by flow, where the series holds each of them.
+    last_of_flow: BTreeMap<u32, Reading>,
+    /// What the kernel told of the connections of a direction, and when.
+    tcp: BTreeMap<Direction, (TcpSums, Nanos)>,
     /// Where the running interval began on the grid of intervals, and when it really did.
     slot_start_ns: Nanos,
     interval_start_ns: Nanos,
     number: u64,
     exchange: Exchange,
     finished: Vec<FlowOutcome>,
+    /// Other figures of the other end's flows, until its results are whole.
+    figures: Vec<linerate_dialect::control::FlowFigures>,
     usage: ThreadUsage,
-    threads: usize,
+    /// How long the system calls of all threads took, where they were recorded.
+    calls_taken: Option<CallTally>,
+    threads: Threads,
+    machine: Option<MachineTime>,
+    processors: Vec<ProcessorTime>,
     /// When the last thread was seen to have ended.
     threads_ended_ns: Nanos,
     ticks: Option<Ticks>,
+    /// Whether it was looked for once what the flows take in memory.
+    memory_seen: bool,
     /// When it was last seen whether flows move, and their calls then.
     looked_ns: Nanos,
     calls: Vec<u64>,
+    /// Whether all threads were woken because the run is to end.
+    woken_at_end: bool,
 }
 
 impl End<'_> {
@@ -182,9 +209,20 @@ impl End<'_> {
             start_ns,
             count_from_ns: start_ns.saturating_add(plan.omit_ns),
             interval_ns: plan.interval_ns,
+            trace_on_ns: plan.trace_on_ns,
         };
         // Without it, threads that sleep look around when something arrives.
         let _ = prepare_wakes();
+        // Threads of a real-time class that spin on all processors would keep their own end from coming.
+        let _above = match self.role {
+            Role::Client => plan.sched.near,
+            Role::Server => plan.sched.far,
+        }
+        .real_time_priority()
+        .and_then(Above::priority);
+        let threads = Threads::new(&self.lanes, start_ns);
+        let machine = machine();
+        let processors = processors();
         self.gate.open(timeline);
         let mut run = Run {
             timeline,
@@ -196,6 +234,8 @@ impl End<'_> {
             base_taken: plan.omit_ns == 0,
             series: Series::default(),
             last: BTreeMap::new(),
+            last_of_flow: BTreeMap::new(),
+            tcp: BTreeMap::new(),
             slot_start_ns: start_ns,
             interval_start_ns: start_ns,
             number: 0,
@@ -204,12 +244,18 @@ impl End<'_> {
                 ..Exchange::default()
             },
             finished: Vec::new(),
+            figures: Vec::new(),
             usage: ThreadUsage::default(),
-            threads: self.lanes.len(),
+            calls_taken: None,
+            threads,
+            machine,
+            processors,
             threads_ended_ns: start_ns,
             ticks: self.watches_machine.then(Ticks::now).flatten(),
+            memory_seen: false,
             looked_ns: start_ns,
             calls: Vec::new(),
+            woken_at_end: false,
             end: self,
         };
         let failure = run.conduct().err();
@@ -246,37 +292,6 @@ impl Run<'_> {
         }
     }
 
-    /// Takes what the other end has said, up to a limit.
-    fn hear(&mut self) -> Result<(), MeasureError> {
-        for _ in 0..FRAMES_A_TURN {
-            if self.exchange.closed {
-                break;
-            }
-            match self.end.wire.hear() {
-                Ok(Some(frame)) => self.take(frame)?,
-                Ok(None) => break,
-                // With its results the other end has said all: it may go.
-                Err(_) if self.exchange.peer.is_some() => self.exchange.closed = true,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    /// Says something, if there is still somebody to hear it.
-    fn say(&mut self, frame: impl Into<Frame>) -> Result<(), MeasureError> {
-        if self.exchange.closed {
-            return Ok(());
-        }
-        match self.end.wire.say(frame) {
-            Err(_) if self.exchange.peer.is_some() => {
-                self.exchange.closed = true;
-                Ok(())
-            }
-            said => said,
-        }
-    }
-
     /// When something is due that nobody will wake us for.
     fn next_look(&self, now: Nanos) -> Nanos {
         let mut due = now + LOOK_UP_NS;
@@ -298,58 +313,19 @@ impl Run<'_> {
         }
         let ending = self.end.gate.phase.is_ending() || self.exchange.sent_heard_ns.is_some();
         if ending && self.end.plan.kind == Kind::Latency {
-            // A wake-up that comes just before the thread sleeps is lost: the next one is due soon.
-            due = due.min(now + 10_000_000);
+            due = due.min(
+                self.looked_ns
+                    .saturating_add(self.wave_ns(WAKE_AT_END_NS))
+                    .max(now),
+            );
         }
         due
-    }
-
-    fn take(&mut self, frame: Frame) -> Result<(), MeasureError> {
-        let now = clock::now();
-        match frame {
-            Frame::Interval(ended) => {
-                let interval = ended.interval;
-                if self.end.plan.flows(interval.direction) {
-                    if interval.bytes > 0 {
-                        self.exchange.moved.1 = now;
-                    }
-                    self.series.peer(interval);
-                    self.show();
-                }
-            }
-            Frame::Sent(sent) => {
-                self.exchange.sent_heard_ns.get_or_insert(now);
-                for total in sent.flows {
-                    if let Some(flow) = self.end.flows.iter().find(|flow| flow.id == total.id) {
-                        flow.shared.expect(total.packets.unwrap_or(0));
-                    }
-                }
-                if self.end.plan.duration_ns.is_some() || self.exchange.interrupted {
-                    self.exchange.drain_until_ns.get_or_insert(now + DRAIN_NS);
-                }
-            }
-            Frame::Stop(_) => {
-                self.exchange.stop_said = true;
-                self.interrupt(now);
-            }
-            Frame::Outcome(outcome) => self.exchange.peer = Some(*outcome),
-            Frame::Refuse(refuse) => {
-                return Err(MeasureError::PeerRefused {
-                    peer: self.end.wire.peer(),
-                    problem: refuse.problem,
-                    exit_code: refuse.exit_code,
-                });
-            }
-            // Everything else says no more than that the other end is alive.
-            _ => {}
-        }
-        Ok(())
     }
 
     /// Somebody wants the run to end now.
     fn interrupt(&mut self, now: Nanos) {
         self.exchange.interrupted = true;
-        self.end.gate.phase.end();
+        self.end.gate.phase.interrupt();
         self.ends_ns = Some(self.ends_ns.map_or(now, |ends| ends.min(now)));
         if self.exchange.sent_heard_ns.is_some() {
             self.exchange.drain_until_ns.get_or_insert(now + DRAIN_NS);
@@ -371,7 +347,15 @@ impl Run<'_> {
                 .map(|flow| (flow.id, read_flow(flow)))
                 .collect();
         }
+        if !self.memory_seen && now >= self.timeline.start_ns + MEMORY_NS {
+            // A run may end without an interval.
+            self.memory_seen = true;
+            self.look_at_memory(now);
+        }
         if self.ends_ns.is_some_and(|ends| now >= ends) {
+            if !self.end.gate.phase.is_ending() {
+                self.look_at_memory(now);
+            }
             self.end.gate.phase.end();
         }
         while let Some(end) = self.next_interval_end().filter(|&end| now >= end) {
@@ -399,7 +383,9 @@ impl Run<'_> {
             return;
         }
         let ending = self.end.gate.phase.is_ending() || self.exchange.sent_heard_ns.is_some();
-        if !ending && now < self.looked_ns + WAKE_NS {
+        let first_at_end = ending && !std::mem::replace(&mut self.woken_at_end, ending);
+        let pause_ns = self.wave_ns(if ending { WAKE_AT_END_NS } else { WAKE_NS });
+        if !first_at_end && now < self.looked_ns.saturating_add(pause_ns) {
             return;
         }
         self.looked_ns = now;
@@ -417,140 +403,16 @@ impl Run<'_> {
         }
     }
 
-    /// The end of the running interval on the grid; `None` when the end of the run ends it.
-    fn next_interval_end(&self) -> Option<Nanos> {
-        let end = self.timeline.interval_end(self.slot_start_ns)?;
-        let last = self
-            .ends_ns
-            .is_some_and(|ends| end >= ends || self.end.gate.phase.is_ending());
-        (!last && self.exchange.outcome.is_none()).then_some(end)
+    /// Time from one wake-up of all threads to the next, which is `shortest_ns` for a few.
+    fn wave_ns(&self, shortest_ns: Nanos) -> Nanos {
+        let running = self.end.lanes.iter().filter(|lane| !lane.is_finished());
+        shortest_ns.max(WAKE_EACH_NS * running.count() as Nanos)
     }
 
-    /// Whether all asking threads of this end have left the interval of that number behind.
-    fn askers_passed(&self, interval: u64) -> bool {
-        self.end.plan.kind != Kind::Latency
-            || self
-                .end
-                .flows
-                .iter()
-                .filter(|flow| flow.part == Part::Source)
-                .all(|flow| {
-                    let mailbox = flow.shared.mailbox.lock().expect("no holder panics");
-                    mailbox.intervals_ended > interval
-                })
-    }
-
-    /// Closes the running interval of every direction; `slot_end_ns` is its end on the grid, `now`
-    /// when its counters are read.
-    fn end_interval(&mut self, slot_end_ns: Nanos, now: Nanos) -> Result<(), MeasureError> {
-        let mut slot_end_ns = slot_end_ns;
-        // Late by whole intervals: they end as one, under the number of the last.
-        while let Some(next) = self.timeline.interval_end(slot_end_ns) {
-            if next > now || slot_end_ns == self.timeline.count_from_ns {
-                break;
-            }
-            slot_end_ns = next;
-            self.number += 1;
-        }
-        // Throughput counters are read now and not when the interval should have ended; the
-        // asking threads have cut theirs at the very end.
-        let end_ns = match self.end.plan.kind {
-            Kind::Throughput => now,
-            Kind::Latency => slot_end_ns,
-        };
-        self.report(end_ns, now)?;
-        self.slot_start_ns = slot_end_ns;
-        self.interval_start_ns = end_ns;
-        self.number += 1;
-        Ok(())
-    }
-
-    /// Tells everybody of the interval that ends now.
-    fn report(&mut self, end_ns: Nanos, now: Nanos) -> Result<(), MeasureError> {
-        for direction in [Direction::Send, Direction::Receive] {
-            let Some(interval) = self.interval_of(direction, end_ns) else {
-                continue;
-            };
-            self.say(IntervalEnded {
-                interval: interval.clone(),
-            })?;
-            self.series.own(now, interval);
-        }
-        Ok(())
-    }
-
-    /// This end's half of an interval; `None` for a direction that it does not count.
-    fn interval_of(&mut self, direction: Direction, end_ns: Nanos) -> Option<Interval> {
-        let plan = Arc::clone(&self.end.plan);
-        let start_ns = self.interval_start_ns;
-        let mut reading = Reading::default();
-        let mut times: Option<Histogram> = None;
-        let (mut cwnd, mut rtt, mut watched) = (0, 0, 0);
-        let mut part = None;
-        for flow in self.end.flows.iter().filter(|f| f.direction == direction) {
-            part = Some(flow.part);
-            reading.totals += flow.shared.meter.read();
-            if flow.part == Part::Sink {
-                continue;
-            }
-            if let Some(tcp) = flow.watch.as_ref().and_then(Watch::tcp) {
-                reading.retransmits += u64::from(tcp.retransmits);
-                cwnd += u64::from(tcp.cwnd) * u64::from(tcp.mss);
-                rtt += u64::from(tcp.rtt_us) * 1_000;
-                watched += 1;
-            }
-            if plan.kind == Kind::Latency {
-                let mut mailbox = flow.shared.mailbox.lock().expect("no holder panics");
-                if let Some(recent) = &mut mailbox.times {
-                    times.get_or_insert_default().add(recent);
-                    recent.clear();
-                }
-            }
-        }
-        let source = part? == Part::Source;
-        if plan.kind == Kind::Latency && !source {
-            return None;
-        }
-        let before = self.last.insert(direction, reading).unwrap_or_default();
-        let mut moved = reading.totals.since(before.totals);
-        if plan.kind == Kind::Latency {
-            // The askers cut their times at the interval's very end, the counters are read later.
-            moved.packets = times.as_ref().map_or(0, Histogram::count);
-            moved.bytes = moved.packets * plan.payload_bytes;
-        }
-        let is_udp = plan.protocol == Protocol::Udp;
-        let is_tcp_source = watched > 0;
-        Some(Interval {
-            number: self.number,
-            start_ns: start_ns - self.timeline.start_ns,
-            end_ns: end_ns - self.timeline.start_ns,
-            direction,
-            omitted: self.slot_start_ns < self.timeline.count_from_ns,
-            counted_at: if source {
-                CountedAt::Sender
-            } else {
-                CountedAt::Receiver
-            },
-            bytes: moved.bytes,
-            packets: (is_udp || plan.kind == Kind::Latency).then_some(moved.packets),
-            calls: Some(moved.calls),
-            bytes_sent: source.then_some(moved.bytes),
-            packets_sent: (source && is_udp).then_some(moved.packets),
-            lost: ((is_udp && !source) || plan.kind == Kind::Latency).then_some(moved.missing),
-            retransmits: is_tcp_source
-                .then(|| reading.retransmits.saturating_sub(before.retransmits)),
-            cwnd_bytes: is_tcp_source.then_some(cwnd),
-            tcp_rtt_ns: is_tcp_source.then(|| rtt / watched),
-            rtt_ns: times.as_ref().and_then(Histogram::summary),
-        })
-    }
-
-    /// Emits the intervals that both ends have told of.
-    fn show(&mut self) {
-        for interval in self.series.ready(clock::now(), GRACE_NS) {
-            (self.end.emit)(What::Interval {
-                interval: Box::new(interval),
-            });
+    /// Looks what the flows take in memory.
+    fn look_at_memory(&mut self, now: Nanos) {
+        if !self.end.lanes.iter().all(LaneHandle::is_finished) {
+            self.end.memory.look(&self.end.flows, now);
         }
     }
 
@@ -593,7 +455,7 @@ impl Run<'_> {
 
     /// Takes in the threads that have ended.
     fn collect(&mut self) {
-        for lane in &mut self.end.lanes {
+        for (place, lane) in self.end.lanes.iter_mut().enumerate() {
             if !lane.is_finished() {
                 continue;
             }
@@ -601,57 +463,19 @@ impl Run<'_> {
             if outcome.flows.is_empty() {
                 continue;
             }
+            self.threads.ended(place, &outcome);
+            if outcome.stack.is_some() {
+                self.end.host.stack.clone_from(&outcome.stack);
+            }
             self.threads_ended_ns = clock::now();
             self.finished.extend(outcome.flows);
+            add_tally(&mut self.calls_taken, outcome.calls);
             self.usage.cpu_ns += outcome.usage.cpu_ns;
             self.usage.user_ns += outcome.usage.user_ns;
             self.usage.system_ns += outcome.usage.system_ns;
             self.usage.voluntary_switches += outcome.usage.voluntary_switches;
             self.usage.involuntary_switches += outcome.usage.involuntary_switches;
         }
-    }
-
-    fn say_what_is_due(&mut self, now: Nanos) -> Result<(), MeasureError> {
-        // In this order: a thread may end between the two looks, and what was sent must be said
-        // before the results.
-        let all_done = self.end.lanes.iter().all(LaneHandle::is_finished);
-        if self.sources_done() && !self.exchange.sent_said {
-            self.collect();
-            self.exchange.sent_said = true;
-            let is_udp = self.end.plan.protocol == Protocol::Udp;
-            let flows: Vec<_> = self
-                .finished
-                .iter()
-                .filter(|flow| flow.part == Part::Source)
-                .map(|flow| FlowTotal {
-                    id: flow.id,
-                    bytes: flow.totals.bytes,
-                    packets: is_udp.then_some(flow.totals.packets),
-                })
-                .collect();
-            if !flows.is_empty() {
-                self.say(Sent { flows })?;
-            }
-        }
-        if all_done && self.exchange.outcome.is_none() {
-            self.collect();
-            self.last_interval(now)?;
-            let outcome = self.account().outcome();
-            self.say(outcome.clone())?;
-            self.exchange.outcome = Some((outcome, now));
-        }
-        Ok(())
-    }
-
-    /// The interval at the end: shorter, or longer by what was still on its way.
-    fn last_interval(&mut self, now: Nanos) -> Result<(), MeasureError> {
-        if self.timeline.interval_ns.is_none() {
-            return Ok(());
-        }
-        let ended = self.finished.iter().map(|flow| flow.ended_ns).max();
-        let ended = ended.unwrap_or(now).max(self.window_end_ns().unwrap_or(0));
-        // Its other half comes with the results at the latest, so it is waited for.
-        self.report(ended.max(self.interval_start_ns + 1), Nanos::MAX)
     }
 
     /// Until when a sink counts at least, even if nothing arrives any more: a dead path is slow.
@@ -680,29 +504,22 @@ impl Run<'_> {
             start_ns: self.timeline.start_ns,
             counted_from_ns: self.counted_from_ns,
             window_end_ns: self.window_end_ns(),
-            threads: self.threads,
+            threads: self.end.lanes.len(),
+            costs: &self.threads,
+            memory: self.end.memory.cost(self.end.role, self.end.flows.len()),
+            machine: (machine().zip(self.machine))
+                .map(|(now, before)| machine_since(&now, &before)),
+            processors: processors_since(&processors(), &self.processors),
             threads_ended_ns: self.threads_ended_ns,
             usage: self.usage,
+            calls: self.calls_taken.as_ref(),
             ticks: self.ticks.as_ref(),
             interrupted: self.exchange.interrupted,
             doubts,
-        }
-    }
-
-    /// Waits for the client to have read everything: closing with unread bytes resets the connection.
-    fn hear_farewell(&mut self) {
-        let until = clock::now() + FAREWELL_NS;
-        while clock::now() < until && !self.exchange.closed {
-            match self.end.wire.hear() {
-                Ok(Some(Frame::Bye(_))) | Err(_) => return,
-                Ok(Some(_)) => {}
-                Ok(None) => {
-                    let done = self.end.wire.flush();
-                    if done.and_then(|()| self.end.wire.wait(None, until)).is_err() {
-                        return;
-                    }
-                }
-            }
+            counters: match &self.end.host.stack {
+                None => self.end.ledger.close(),
+                Some(stack) => of_stack(self.end.role, stack),
+            },
         }
     }
 
@@ -710,12 +527,15 @@ impl Run<'_> {
     fn wind_up(mut self, failure: Option<MeasureError>) -> Ended {
         if failure.is_some() {
             self.end.gate.phase.abort();
+            // The rest of its time did not take place: a receiver's figures do not cover it.
+            let now = clock::now();
+            self.ends_ns = self.ends_ns.map(|ends| ends.min(now));
         }
         while !self.end.lanes.iter().all(LaneHandle::is_finished) {
             for lane in &self.end.lanes {
                 lane.wake();
             }
-            clock::sleep_until(clock::now() + 1_000_000);
+            clock::sleep_until(clock::now() + self.wave_ns(1_000_000));
         }
         self.collect();
         let own = match self.exchange.outcome.take() {
@@ -728,9 +548,24 @@ impl Run<'_> {
             });
         }
         let (intervals, intervals_left_out) = self.series.finish();
+        let own_log = self.finished.iter_mut().find_map(|flow| flow.log.take());
+        let calls = self.calls_taken.as_mut().map(CallTally::take_latest);
+        let near = match (own_log, calls) {
+            (Some(log), _) => Some(Noted::of(*log)),
+            (None, Some(calls)) if !calls.is_empty() => Some(Noted::of_calls(calls)),
+            _ => None,
+        };
+        let stamped = near.map(|near| {
+            Box::new(Stamped {
+                start_ns: self.timeline.start_ns,
+                near,
+                far: self.exchange.noted,
+            })
+        });
         Ended {
             own,
             peer: self.exchange.peer,
+            stamped,
             intervals,
             intervals_left_out,
             interrupted: self.exchange.interrupted,

@@ -7,7 +7,12 @@ use std::time::Duration;
 use linerate_dialect::control::ControlError;
 use linerate_metric::event::Problem;
 use linerate_metric::exit;
+use linerate_metric::round_trip::Group;
+use linerate_port::PortError;
+use linerate_stack::StackError;
 use rustix::io::Errno;
+
+use crate::peers::call::FarReportError;
 
 /// Why a run has no result.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +61,14 @@ pub enum MeasureError {
         /// Whom it was for.
         address: SocketAddr,
     },
+    /// Questions to a multicast group stay without an answer.
+    #[error("{group}: no question to the group is answered, while the control connection stands")]
+    GroupSilent {
+        /// The group, with its interface where that was named.
+        group: Group,
+        /// Whether the far end is reached over this host's loopback interface.
+        loopback: bool,
+    },
     /// Something else answers on that port, or speaks another version.
     #[error("{peer}: {source}")]
     Protocol {
@@ -93,6 +106,20 @@ pub enum MeasureError {
         /// Closed, reset, or silent for how long.
         how: String,
     },
+    /// A far end that is another program broke off, refused, or makes no sense.
+    #[error("{peer}: {situation}")]
+    Foreign {
+        /// The other end.
+        peer: SocketAddr,
+        /// What it did.
+        situation: String,
+        /// What to do now.
+        next_step: String,
+    },
+    /// The command that was to tell the far end's count told none that can be used; the run itself took
+    /// place.
+    #[error(transparent)]
+    FarReport(Box<FarReportError>),
     /// An option that was asked for is not to be had here.
     #[error("{option}: {why}")]
     OptionRefused {
@@ -101,6 +128,32 @@ pub enum MeasureError {
         /// What the kernel said.
         why: String,
         /// What would allow it.
+        next_step: String,
+    },
+    /// A port of frames cannot be opened, or stopped working.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// Our own stack cannot be made, or one of its sockets failed.
+    #[error(transparent)]
+    Stack(Box<StackError>),
+    /// Ports, threads and settings do not go together.
+    #[error("{object}: {situation}")]
+    NotForwardable {
+        /// What does not fit.
+        object: String,
+        /// Why.
+        situation: String,
+        /// What would.
+        next_step: String,
+    },
+    /// What was to be generated cannot be.
+    #[error("{object}: {situation}")]
+    Generator {
+        /// What it is about: an option, a file, a port.
+        object: String,
+        /// What is wrong with it.
+        situation: String,
+        /// What would do.
         next_step: String,
     },
     /// Another process has the port.
@@ -149,6 +202,21 @@ impl MeasureError {
             },
             Self::Interrupted => exit::INTERRUPTED,
             Self::OptionRefused { .. } => exit::MISSING,
+            Self::Port(error) if error.is_missing_privilege() => exit::MISSING,
+            Self::Port(error) if error.is_usage() => exit::USAGE,
+            Self::Port(_) => exit::FAILED,
+            Self::FarReport(_) => exit::FAILED,
+            Self::NotForwardable { .. } | Self::Generator { .. } => exit::USAGE,
+            Self::Stack(error) => match &**error {
+                StackError::UnknownKey { .. }
+                | StackError::BadValue { .. }
+                | StackError::NotASetting { .. }
+                | StackError::UnknownProfile { .. }
+                | StackError::BadToml { .. }
+                | StackError::BadNetwork { .. }
+                | StackError::Contradiction { .. } => exit::USAGE,
+                _ => exit::FAILED,
+            },
             Self::PortTaken { .. } | Self::LocalAddress { .. } | Self::System { .. } => {
                 exit::FAILED
             }
@@ -158,8 +226,10 @@ impl MeasureError {
             | Self::NoRoute { .. }
             | Self::Silent { .. }
             | Self::UdpBlocked { .. }
+            | Self::GroupSilent { .. }
             | Self::Protocol { .. }
             | Self::PeerBusy { .. }
+            | Self::Foreign { .. }
             | Self::Vanished { .. } => exit::PEER,
         }
     }
@@ -180,6 +250,24 @@ impl MeasureError {
     #[must_use]
     pub fn problem(&self) -> Problem {
         match self {
+            Self::Port(error) => error.problem(),
+            Self::FarReport(error) => error.problem(),
+            Self::Stack(error) => {
+                let text = error.to_string();
+                let (situation, next_step) = two_parts(&text);
+                let next = next_step.unwrap_or("see `linerate stack --help`");
+                Problem::new(situation, "our own stack", next)
+            }
+            Self::NotForwardable {
+                object,
+                situation,
+                next_step,
+            }
+            | Self::Generator {
+                object,
+                situation,
+                next_step,
+            } => Problem::new(situation, object, next_step),
             Self::UnknownName { host, source } => Problem::new(
                 format!("no such host name ({source})"),
                 host,
@@ -219,12 +307,41 @@ impl MeasureError {
                     address.port()
                 ),
             ),
+            Self::GroupSilent { group, loopback } => {
+                // Linux gives lo no route for ff00::/8 and no membership that would deliver it.
+                let by_loopback = *loopback && group.address.is_ipv6();
+                let (situation, next_step) = match by_loopback {
+                    true => (
+                        "the loopback interface carries no IPv6 multicast",
+                        "measure between two hosts or network namespaces, or with an IPv4 group \
+                         (--multicast 239.1.2.3)",
+                    ),
+                    false => (
+                        "no question to the group is answered, while the control connection stands",
+                        "name the interface (GROUP%IF), raise --ttl if routers lie between, and \
+                         look at snooping in switches and at firewalls; without --multicast it \
+                         shows whether UDP gets through at all",
+                    ),
+                };
+                Problem::new(situation, format!("--multicast {group}"), next_step)
+            }
             Self::Protocol { peer, source } => match source {
                 ControlError::Version { .. } => Problem::new(
                     source.to_string(),
                     peer.to_string(),
                     "run the same version of linerate on both hosts",
                 ),
+                ControlError::KeyDemanded
+                | ControlError::KeyUnused
+                | ControlError::KeyMissing
+                | ControlError::KeyUnknown
+                | ControlError::KeyDiffers
+                | ControlError::Tampered => {
+                    let text = source.to_string();
+                    let (situation, next_step) = two_parts(&text);
+                    let next_step = next_step.unwrap_or("look at the far end's own messages");
+                    Problem::new(situation, peer.to_string(), next_step)
+                }
                 _ => Problem::new(
                     format!("does not speak linerate's protocol ({source})"),
                     peer.to_string(),
@@ -248,6 +365,11 @@ impl MeasureError {
                 peer.to_string(),
                 "look at its process and at the network between, then run it again",
             ),
+            Self::Foreign {
+                peer,
+                situation,
+                next_step,
+            } => Problem::new(situation, peer.to_string(), next_step),
             Self::OptionRefused {
                 option,
                 why,
@@ -280,9 +402,49 @@ impl MeasureError {
     }
 }
 
+/// What happened and what to do, of a text that has both: they part at the first colon that stands in
+/// no brackets (what a kernel said has colons of its own).
+#[must_use]
+pub fn two_parts(text: &str) -> (&str, Option<&str>) {
+    let mut depth = 0usize;
+    for (at, character) in text.char_indices() {
+        match character {
+            '(' | '[' => depth += 1,
+            ')' | ']' => depth = depth.saturating_sub(1),
+            ':' if depth == 0 && text[at + 1..].starts_with(' ') => {
+                return (&text[..at], Some(&text[at + 2..]));
+            }
+            _ => {}
+        }
+    }
+    (text, None)
+}
+
+impl From<StackError> for MeasureError {
+    fn from(error: StackError) -> Self {
+        match error {
+            StackError::Port(error) => Self::Port(error),
+            error => Self::Stack(Box::new(error)),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_silent_group_is_no_matter_of_the_firewall_on_loopback() {
+        let told = |group: &str, loopback| {
+            let group = group.parse().unwrap();
+            MeasureError::GroupSilent { group, loopback }.problem()
+        };
+        assert!(told("ff12::77%lo", true).situation.contains("loopback"));
+        for (group, loopback) in [("ff12::77%eth0", false), ("239.1.2.3", true)] {
+            let problem = told(group, loopback);
+            assert!(problem.next_step.contains("--ttl") && problem.object.contains(group));
+        }
+    }
 
     #[test]
     fn a_peer_cannot_choose_any_exit_code() {
@@ -302,6 +464,25 @@ mod tests {
                 exit_code: said,
             };
             assert_eq!(error.exit_code(), want, "{said}");
+        }
+    }
+
+    #[test]
+    fn a_text_parts_where_no_bracket_is_open() {
+        for (text, want) in [
+            ("it broke: mend it", ("it broke", Some("mend it"))),
+            (
+                "it broke (flow 1: Broken pipe (os error 32)): mend it: soon",
+                (
+                    "it broke (flow 1: Broken pipe (os error 32))",
+                    Some("mend it: soon"),
+                ),
+            ),
+            ("::1 is silent", ("::1 is silent", None)),
+            ("it broke (a: b", ("it broke (a: b", None)),
+            ("", ("", None)),
+        ] {
+            assert_eq!(two_parts(text), want);
         }
     }
 }

@@ -7,10 +7,11 @@ use linerate_dialect::control::flow::{OPENING_BYTES, read_answer, read_opening};
 use linerate_host::sys::clock::Nanos;
 use linerate_metric::histogram::Histogram;
 use linerate_metric::plan::Direction;
-use linerate_metric::record::Socket as SocketFacts;
+use linerate_metric::record::{Mismatch, SlowAnswer, Socket as SocketFacts};
 
 use crate::meter::{Meter, Totals};
 use crate::sequence::Sequence;
+use crate::stamped::Log;
 
 /// What an end does in a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +39,8 @@ pub struct Timeline {
     pub count_from_ns: Nanos,
     /// Length of a reporting interval; `None`: no reports.
     pub interval_ns: Option<Nanos>,
+    /// A kept timeline of calls ends soon after one that is longer.
+    pub trace_on_ns: Option<Nanos>,
 }
 
 impl Timeline {
@@ -61,11 +64,17 @@ pub struct Phase(AtomicU8);
 impl Phase {
     const RUNNING: u8 = 0;
     const ENDING: u8 = 1;
-    const ABORTED: u8 = 2;
+    const INTERRUPTED: u8 = 2;
+    const ABORTED: u8 = 3;
 
     /// Sources stop; sinks take what is still on its way.
     pub fn end(&self) {
         self.0.fetch_max(Self::ENDING, Relaxed);
+    }
+
+    /// The same before its time: what is on its way is hardly waited for.
+    pub fn interrupt(&self) {
+        self.0.fetch_max(Self::INTERRUPTED, Relaxed);
     }
 
     /// Everybody stops as soon as they look.
@@ -78,6 +87,13 @@ impl Phase {
     #[must_use]
     pub fn is_ending(&self) -> bool {
         self.0.load(Relaxed) != Self::RUNNING
+    }
+
+    /// Whether somebody wants the run to end before its time.
+    #[inline]
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        self.0.load(Relaxed) >= Self::INTERRUPTED
     }
 
     /// Whether everybody is to stop.
@@ -103,25 +119,42 @@ impl Default for Shared {
     fn default() -> Self {
         Self {
             meter: Meter::default(),
-            expected: AtomicU64::new(u64::MAX),
+            expected: AtomicU64::new(Self::SENDING),
             mailbox: Mutex::default(),
         }
     }
 }
 
 impl Shared {
+    /// The source still sends.
+    const SENDING: u64 = u64::MAX;
+    /// It does not any more, and nobody knows how much it was.
+    const UNTOLD: u64 = u64::MAX - 1;
+
     /// Notes how many packets the source has sent in all.
     pub fn expect(&self, packets: u64) {
-        // The largest number means "not known".
-        self.expected.store(packets.min(u64::MAX - 1), Relaxed);
+        self.expected.store(packets.min(Self::UNTOLD - 1), Relaxed);
     }
 
-    /// How many packets the source has sent in all; `None` while it still sends.
+    /// Notes that the source has sent all, and did not say how much that was.
+    pub fn expect_no_more(&self) {
+        let _ = (self.expected).compare_exchange(Self::SENDING, Self::UNTOLD, Relaxed, Relaxed);
+    }
+
+    /// How many packets the source has sent in all; `None` while it still sends, or when it did not
+    /// say.
     #[inline]
     #[must_use]
     pub fn expected(&self) -> Option<u64> {
         let packets = self.expected.load(Relaxed);
-        (packets != u64::MAX).then_some(packets)
+        (packets < Self::UNTOLD).then_some(packets)
+    }
+
+    /// Whether the source has sent all.
+    #[inline]
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.expected.load(Relaxed) != Self::SENDING
     }
 }
 
@@ -132,6 +165,17 @@ pub struct Mailbox {
     pub intervals_ended: u64,
     /// The times of those that nobody has fetched yet; allocated when the flow opens.
     pub times: Option<Histogram>,
+}
+
+/// What the times of departures and arrivals told.
+#[derive(Debug, Default)]
+pub struct Timing {
+    /// Source at a rate: how late bursts left.
+    pub lateness: Option<Histogram>,
+    /// Sink of numbered datagrams: how much transit times of neighbours differ.
+    pub variation: Option<Histogram>,
+    /// The same at a rate: times between arrivals.
+    pub gaps: Option<Histogram>,
 }
 
 /// What one end of a flow came to.
@@ -149,14 +193,54 @@ pub struct FlowOutcome {
     pub sequence: Option<Sequence>,
     /// Asking end: the counted round-trip times.
     pub times: Option<Histogram>,
-    /// Asking end: answers that differed from their question.
+    /// Asking end: answers that differed from their question. Verifying sink: bytes that differed.
     pub mismatched: u64,
+    /// Verifying sink: the first byte that differs.
+    pub first_mismatch: Option<Mismatch>,
+    /// What its times told beside round trips.
+    pub timing: Timing,
     /// The socket at the end.
     pub facts: SocketFacts,
     /// When its last payload moved.
     pub ended_ns: Nanos,
+    /// Stamped round trips: what this end noted of them.
+    pub log: Option<Box<Log>>,
     /// What broke it.
     pub error: Option<std::io::Error>,
+    /// Asking end: what else was found.
+    pub asking: Option<AskingOutcome>,
+}
+
+/// What an asking end found beside its round-trip times.
+#[derive(Debug, Default)]
+pub struct AskingOutcome {
+    /// Answers of another length than their question.
+    pub wrong_length: u64,
+    /// Answers of the right length with another content.
+    pub wrong_content: u64,
+    /// With a limit: how many answers were above it, and the first of them.
+    pub slow: Option<(u64, Vec<SlowAnswer>)>,
+    /// Further distributions by their name in the record.
+    pub histograms: Vec<(&'static str, Histogram)>,
+    /// Open loop: questions that were due and never left.
+    pub unsent: Option<u64>,
+    /// Open loop: times from the due time that are ages at the end, because no answer had come.
+    pub unanswered: u64,
+    /// Times that no local port was free for a new connection.
+    pub ports_waited: u64,
+    /// How many answers told of their time inside the device, where that was asked for.
+    pub device: Option<DeviceAccount>,
+}
+
+/// Answers by what their device's stamps are worth.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceAccount {
+    /// Those that count.
+    pub read: u64,
+    /// Those without.
+    pub without: u64,
+    /// Those that were longer inside the device than the whole round trip took.
+    pub impossible: u64,
 }
 
 #[cfg(test)]
@@ -169,6 +253,7 @@ mod tests {
             start_ns: 1_000,
             count_from_ns: 1_250,
             interval_ns: Some(100),
+            trace_on_ns: None,
         };
         let mut ends = Vec::new();
         let mut at = timeline.start_ns;
@@ -182,8 +267,13 @@ mod tests {
     #[test]
     fn phases_only_go_forward() {
         let phase = Phase::default();
+        phase.end();
+        assert!(phase.is_ending() && !phase.is_interrupted() && !phase.is_aborted());
+        phase.interrupt();
+        phase.end();
+        assert!(phase.is_ending() && phase.is_interrupted() && !phase.is_aborted());
         phase.abort();
         phase.end();
-        assert!(phase.is_aborted() && phase.is_ending());
+        assert!(phase.is_aborted() && phase.is_interrupted() && phase.is_ending());
     }
 }

@@ -6,24 +6,49 @@
 //! nothing, take no lock, and read no clock that their number does not need.
 #![forbid(unsafe_code)]
 
+pub mod capacity;
+pub mod forward;
+pub mod generate;
+pub mod search;
+
+mod arrival;
 mod choose;
 mod meter;
 mod pacing;
+mod pattern;
 mod sequence;
 
 mod flow;
+mod stamped;
 
+pub mod stack;
 pub mod transport;
 pub mod workload;
 
+mod loss;
+
+mod cost;
 mod end;
 mod lane;
+mod memory;
 mod outcome;
 mod series;
+mod tcp_series;
+mod threads;
+mod timing;
 
 mod assemble;
 mod error;
+mod limits_seen;
 mod session;
 
+pub mod peers;
+
 pub use error::MeasureError;
-pub use session::{Client, Emit, Family, Grant, PEER_PATIENCE, Server, ServerOptions, agent};
+pub use linerate_dialect::guard::Network as AddressRange;
+pub use loss::Network;
+pub use peers::serve::dialects;
+pub use session::{
+    Also, Client, Emit, Family, GRANTS, Grant, Key, KeyError, PEER_PATIENCE, PeerOptions,
+    SECRET_MAX_BYTES, SECRET_MIN_BYTES, Server, ServerOptions, TIME_LIMIT_NS, agent,
+};

@@ -25,7 +25,8 @@ pub struct Totals {
     pub packets: u64,
     /// Calls that moved payload.
     pub calls: u64,
-    /// Datagrams found missing, or answers that did not come in time.
+    /// Datagrams found missing, or that the sending socket had no room for, or answers that did not come
+    /// in time.
     pub missing: u64,
 }
 

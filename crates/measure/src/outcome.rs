@@ -6,24 +6,29 @@ use linerate_dialect::control::{FlowFigures, Outcome};
 use linerate_host::steal::Ticks;
 use linerate_host::sys::clock::Nanos;
 use linerate_host::sys::cpu::ThreadUsage;
+use linerate_metric::cost::{MachineTime, MemoryCost, ProcessorTime};
 use linerate_metric::facts::{Host, Role};
 use linerate_metric::histogram::Histogram;
-use linerate_metric::plan::{Direction, Kind, Plan, Protocol, Wait};
-use linerate_metric::record::{CpuCost, Doubt, HistogramData, Loss, Stream, Summary};
+use linerate_metric::plan::{Kind, LARGEST_DATAGRAM_BYTES, Plan, Protocol, Wait};
+use linerate_metric::record::{
+    CpuCost, Doubt, HistogramData, PlaceCounter, SlowAnswer, Stream, Summary, Verification,
+};
+use linerate_metric::round_trip::{Attachment, SLOW_LISTED};
 use linerate_metric::units::format_share;
 
-use crate::end::{FlowHandle, Reading};
+use crate::cost::{self, Spent};
+use crate::end::{FlowHandle, Reading, flow_of};
 use crate::flow::{FlowOutcome, Part};
 use crate::meter::Totals;
+use crate::pattern;
+use crate::threads::Threads;
+use crate::transport::calls::CallTally;
 
 /// Stolen processor time from which a figure is doubtful: the third digit moves.
 const STEAL_SHARE: f64 = 0.01;
 
 /// Share of its core below which a thread that never sleeps was held up by others.
 const OWN_CORE_SHARE: f64 = 0.95;
-
-/// Largest payload that one UDP send call holds.
-const CALL_BYTES: u64 = 65_507;
 
 /// Everything that figures are made from.
 pub struct Account<'a> {
@@ -47,17 +52,33 @@ pub struct Account<'a> {
     pub window_end_ns: Option<Nanos>,
     /// How many threads moved payload.
     pub threads: usize,
+    /// What each of them cost.
+    pub costs: &'a Threads,
+    /// What the flows took in memory.
+    pub memory: Option<MemoryCost>,
+    /// Where the machine's time went meanwhile.
+    pub machine: Option<MachineTime>,
+    /// The same of each processor.
+    pub processors: Vec<ProcessorTime>,
     /// When the last of them ended.
     pub threads_ended_ns: Nanos,
     /// What they cost.
     pub usage: ThreadUsage,
+    /// How long their system calls took, where they were recorded.
+    pub calls: Option<&'a CallTally>,
     /// The machine's clock ticks at the start, where this end watches over it.
     pub ticks: Option<&'a Ticks>,
     /// Whether somebody ended the run early.
     pub interrupted: bool,
     /// What is known to speak against the figures.
     pub doubts: Vec<Doubt>,
+    /// What this host counted where packets can be lost.
+    pub counters: Vec<PlaceCounter>,
 }
+
+/// Longest time that finding out what a wake-up costs may take, while the other end waits for what
+/// this one found.
+const WAKE_UP_LIMIT_NS: u64 = 30_000_000;
 
 impl Account<'_> {
     /// What this end tells the other one and puts into the record.
@@ -73,36 +94,89 @@ impl Account<'_> {
                 stream: self.stream(flow),
             })
             .collect();
+        let slow = self.slow();
         let mut doubts = self.doubts.clone();
         doubts.extend(self.broken());
+        doubts.extend(self.without_ports());
         doubts.extend(self.stolen());
         doubts.extend(self.crowded());
         doubts.extend(self.not_cut());
+        doubts.extend(self.nothing_to_poll());
+        doubts.extend(self.differs());
+        doubts.extend(self.copied_after_all());
+        doubts.extend(self.unanswered());
+        doubts.extend(self.device());
+        let verification = self.verification();
+        let calls = self.calls.map(|calls| calls.figures(self.role));
+        let (calls, call_clock) = calls.unzip();
         Outcome {
             role: self.role,
-            host: self.host.clone(),
+            host: self.host(),
             cpu: Some(self.cpu()),
-            losses: losses(self.plan, &streams),
+            memory: self.memory,
+            // Both ends together know where ([`crate::loss`]); earlier versions expect the field.
+            losses: Vec::new(),
             streams,
             histograms: self.histograms(),
+            counters: self.counters,
+            verification,
+            calls: calls.unwrap_or_default(),
+            call_clock,
             doubts,
+            slow,
             interrupted: self.interrupted,
             duration_ns: ended.saturating_sub(self.counted_from_ns),
         }
     }
 
+    /// This host, with what is only known when the run is over.
+    fn host(&self) -> Host {
+        let mut host = self.host.clone();
+        let cpus = linerate_host::sys::cpu::usable().unwrap_or_default();
+        let frequency = linerate_host::snapshot::frequency(&cpus);
+        (host.cpu.frequency_hz, host.cpu.frequency_max_hz) = frequency.unzip();
+        let wait = self.plan.wait.as_ref().map(|wait| match self.role {
+            Role::Client => wait.near,
+            Role::Server => wait.far,
+        });
+        // A thread that spins is never woken; and of two ends on one machine one asks it.
+        if wait != Some(Wait::Spin) && !self.interrupted && self.ticks.is_some() {
+            host.wake_up_ns = linerate_host::wake_up::round_trip(WAKE_UP_LIMIT_NS);
+        }
+        host
+    }
+
     fn histograms(&self) -> BTreeMap<String, HistogramData> {
+        let mut histograms = crate::timing::histograms(self.finished);
         let mut times = Histogram::new();
         for flow in self.finished {
             if let Some(more) = &flow.times {
                 times.add(more);
             }
         }
-        let mut histograms = BTreeMap::new();
         if times.count() > 0 {
             histograms.insert("rtt_ns".to_owned(), HistogramData::from(&times));
         }
+        let mut more: BTreeMap<&str, Histogram> = BTreeMap::new();
+        for asking in self.finished.iter().filter_map(|flow| flow.asking.as_ref()) {
+            for (name, times) in &asking.histograms {
+                more.entry(name).or_default().add(times);
+            }
+        }
+        let more = more.iter().filter(|(_, times)| times.count() > 0);
+        histograms.extend(more.map(|(&name, times)| (name.to_owned(), HistogramData::from(times))));
         histograms
+    }
+
+    /// The first answers above the limit, all flows together.
+    fn slow(&self) -> Vec<SlowAnswer> {
+        let mut slow: Vec<SlowAnswer> = (self.finished.iter())
+            .filter_map(|flow| flow.asking.as_ref()?.slow.as_ref())
+            .flat_map(|(_, listed)| listed.iter().cloned())
+            .collect();
+        slow.sort_by_key(|answer| answer.at_ns);
+        slow.truncate(SLOW_LISTED);
+        slow
     }
 
     /// When a flow's counted time ends: for a sink not before the run does, so that a path that
@@ -130,6 +204,71 @@ impl Account<'_> {
         });
         let broken: Vec<_> = broken.take(3).collect();
         (!broken.is_empty()).then(|| Doubt::new("stream-broken", broken.join("; ")))
+    }
+
+    /// Says so when connections had to wait for a local port.
+    fn without_ports(&self) -> Option<Doubt> {
+        let asking = self.finished.iter().filter_map(|flow| flow.asking.as_ref());
+        let waited: u64 = asking.map(|asking| asking.ports_waited).sum();
+        (waited > 0).then(|| {
+            Doubt::new(
+                "ports-exhausted",
+                format!(
+                    "no local port was free for a new connection {waited} times, and it was tried \
+                     again a millisecond later: others hold them, see `ss -tan state time-wait` and \
+                     net.ipv4.ip_local_port_range"
+                ),
+            )
+        })
+    }
+
+    /// Says so when times from the due time are lower bounds.
+    fn unanswered(&self) -> Option<Doubt> {
+        let asking = self.finished.iter().filter_map(|flow| flow.asking.as_ref());
+        let count: u64 = asking.map(|asking| asking.unanswered).sum();
+        (count > 0).then(|| {
+            Doubt::new(
+                "unanswered-at-end",
+                format!(
+                    "{count} questions were due and had no answer at the end: from the due time each \
+                     counts with its age then, and would have taken longer"
+                ),
+            )
+        })
+    }
+
+    /// Says so when answers did not carry the times of the device, or such that cannot be.
+    fn device(&self) -> Option<Doubt> {
+        let asking = self.finished.iter().filter_map(|flow| flow.asking.as_ref());
+        let (mut read, mut without, mut impossible) = (0, 0, 0);
+        for account in asking.filter_map(|asking| asking.device) {
+            read += account.read;
+            without += account.without;
+            impossible += account.impossible;
+        }
+        let all = read + without + impossible;
+        let stamps = self.plan.round_trip.device_stamps?;
+        if impossible > 0 {
+            return Some(Doubt::new(
+                "device-stamps-impossible",
+                format!(
+                    "{impossible} of {all} answers were longer inside the device than the round trip \
+                     took, as --device-stamps {stamps} reads them: compare its offset, width, order and \
+                     hz with what the device writes"
+                ),
+            ));
+        }
+        (without > 0).then(|| {
+            Doubt::new(
+                "device-stamps-missing",
+                format!(
+                    "{without} of {all} answers carry no times at bytes {} to {}: the device writes \
+                     none there",
+                    stamps.range().start,
+                    stamps.range().end - 1
+                ),
+            )
+        })
     }
 
     /// Says so when the hypervisor gave processor time of this machine to others.
@@ -160,7 +299,14 @@ impl Account<'_> {
             return None;
         }
         let share = self.cpu().share / self.threads as f64;
-        (share < OWN_CORE_SHARE).then(|| {
+        // What a thread gives up by itself nobody took.
+        let own = OWN_CORE_SHARE
+            - if self.plan.round_trip.rt_yield {
+                0.1
+            } else {
+                0.0
+            };
+        (share < own).then(|| {
             Doubt::new(
                 "crowded-cores",
                 format!(
@@ -174,7 +320,7 @@ impl Account<'_> {
     /// Says so when the kernel turned out not to cut datagrams on this path.
     fn not_cut(&self) -> Option<Doubt> {
         let asked = self.plan.udp_offload.gso == Some(true);
-        let several = CALL_BYTES / self.plan.payload_bytes.max(1) > 1;
+        let several = LARGEST_DATAGRAM_BYTES / self.plan.payload_bytes.max(1) > 1;
         let refused = self
             .finished
             .iter()
@@ -187,15 +333,95 @@ impl Account<'_> {
         })
     }
 
+    /// Says so when busy polling had no queue to look into.
+    fn nothing_to_poll(&self) -> Option<Doubt> {
+        let wait = self.plan.wait.as_ref()?;
+        let (name, wait) = match self.role {
+            Role::Client => ("client", wait.near),
+            Role::Server => ("server", wait.far),
+        };
+        let blind = |flow: &FlowOutcome| flow.facts.napi_id.is_none();
+        let polls = matches!(wait, Wait::BusyPoll { .. });
+        (polls && !self.finished.is_empty() && self.finished.iter().all(blind)).then(|| {
+            Doubt::new(
+                "nothing-to-poll",
+                format!(
+                    "the {name}'s interface names no receive queue to its sockets, as loopback and \
+                     plain veth do not: busy polling was blocking"
+                ),
+            )
+        })
+    }
+
+    /// Says so when content did not arrive as it was sent.
+    fn differs(&self) -> Option<Doubt> {
+        let bytes: u64 = (self.finished.iter())
+            .filter(|flow| flow.first_mismatch.is_some())
+            .map(|flow| flow.mismatched)
+            .sum();
+        // The flow with the lowest number, which is the first that was opened.
+        let first = (self.finished.iter())
+            .filter_map(|flow| Some((flow.id, flow.first_mismatch.as_ref()?)))
+            .min_by_key(|(id, _)| *id);
+        let (id, mismatch) = first?;
+        let place = match mismatch.datagram {
+            Some(number) => format!("datagram {number}, offset {}", mismatch.offset),
+            None => format!("offset {}", mismatch.offset),
+        };
+        let found = match mismatch.found.as_str() {
+            "" => "nothing more",
+            found => found,
+        };
+        Some(Doubt::new(
+            "content-mismatch",
+            format!(
+                "{bytes} B did not arrive as they were sent; first in stream {id}, {place}: \
+                 expected {}, found {found}",
+                mismatch.expected
+            ),
+        ))
+    }
+
+    /// Says so when sends that were to do without a copy did not.
+    fn copied_after_all(&self) -> Option<Doubt> {
+        let facts = self.finished.iter().filter_map(|flow| flow.facts.zero_copy);
+        let (sends, copied) = facts.fold((0, 0), |(sends, copied), facts| {
+            (sends + facts.sends, copied + facts.copied)
+        });
+        (copied > 0).then(|| {
+            Doubt::new(
+                "copied-after-all",
+                format!(
+                    "the kernel copied {} of the {sends} sends with MSG_ZEROCOPY after all, as it \
+                     does on loopback and veth",
+                    format_share(copied as f64 / sends.max(1) as f64)
+                ),
+            )
+        })
+    }
+
+    /// What verifying costs on this processor, now that nothing moves any more.
+    fn verification(&self) -> Option<Verification> {
+        let does = |part| self.finished.iter().any(|flow| flow.part == part);
+        (self.plan.verify).then(|| pattern::cost(self.role, does(Part::Source), does(Part::Sink)))
+    }
+
     fn cpu(&self) -> CpuCost {
-        let wall = self.threads_ended_ns.saturating_sub(self.start_ns).max(1) as f64;
-        CpuCost {
-            role: self.role,
-            share: self.usage.cpu_ns as f64 / wall,
-            user_share: self.usage.user_ns as f64 / wall,
-            voluntary_switches: self.usage.voluntary_switches,
-            involuntary_switches: self.usage.involuntary_switches,
+        let mut moved = Totals::default();
+        for flow in self.finished {
+            moved += flow.totals;
         }
+        cost::cpu(&Spent {
+            role: self.role,
+            plan: self.plan,
+            wall_ns: self.threads_ended_ns.saturating_sub(self.start_ns),
+            usage: &self.usage,
+            threads: self.costs.costs(),
+            moved,
+            machine: self.machine,
+            processors: self.processors.clone(),
+            uncounted: self.costs.uncounted(),
+        })
     }
 
     /// What this end knows of one flow.
@@ -216,14 +442,17 @@ impl Account<'_> {
         match (plan.kind, flow.part) {
             (Kind::Throughput, Part::Source) => {
                 summary.bytes_sent = Some(totals.bytes);
-                summary.packets_sent = is_udp.then_some(totals.packets);
+                // Those that the socket had no room for have a number, and are among the lost.
+                summary.packets_sent = is_udp.then_some(totals.packets + totals.missing);
                 summary.offered_bps = per_second(totals.bytes * 8);
+                summary.rate_error = crate::timing::rate_error(plan, summary.offered_bps, 1);
                 summary.calls_per_second = (!is_udp).then(|| per_second(totals.calls)).flatten();
                 summary.retransmits = retransmits;
             }
             (Kind::Throughput, Part::Sink) => {
                 summary.bytes_received = Some(totals.bytes);
                 summary.goodput_bps = per_second(totals.bytes * 8);
+                summary.mismatched = plan.verify.then_some(flow.mismatched);
                 if is_udp {
                     summary.packets_received = Some(totals.packets);
                     summary.packets_per_second = per_second(totals.packets);
@@ -236,17 +465,26 @@ impl Account<'_> {
                 summary.rtt_ns = times.and_then(Histogram::summary);
                 summary.round_trips = Some(trips);
                 summary.round_trips_per_second = per_second(trips);
+                let connects = plan.round_trip.attachment == Attachment::Reopened && !is_udp;
+                summary.connections_per_second = connects.then(|| per_second(trips)).flatten();
                 summary.lost = Some(totals.missing);
                 let asked = trips + totals.missing;
                 summary.loss_fraction = (asked > 0).then(|| totals.missing as f64 / asked as f64);
-                summary.mismatched = Some(flow.mismatched);
+                summary.mismatched = Some(flow.mismatched).filter(|_| plan.round_trip.verify);
+                self.asked(flow, &mut summary);
                 summary.bytes_sent = Some(totals.calls * plan.payload_bytes);
                 summary.bytes_received = Some(totals.bytes);
                 summary.retransmits = retransmits;
             }
-            (Kind::Latency, Part::Sink) => {}
+            (Kind::Latency, Part::Sink) | (Kind::Forward | Kind::Generate | Kind::Stack, _) => {}
         }
-        let facts = Some(flow.facts.clone());
+        let mut facts = flow.facts.clone();
+        if flow.part == Part::Source
+            && let Some(refused) = &mut facts.send_refused
+        {
+            *refused = refused.saturating_sub(base.totals.missing);
+        }
+        let facts = Some(facts);
         let (sender, receiver) = match flow.part {
             Part::Source => (facts, None),
             Part::Sink => (None, facts),
@@ -254,9 +492,24 @@ impl Account<'_> {
         Stream {
             id: flow.id,
             summary,
+            mismatch: flow.first_mismatch.clone(),
             sender,
             receiver,
         }
+    }
+
+    /// What an asking end found beside its round-trip times.
+    fn asked(&self, flow: &FlowOutcome, summary: &mut Summary) {
+        if let Some(numbers) = &flow.sequence {
+            summary.out_of_order = Some(numbers.out_of_order());
+            summary.duplicates = Some(numbers.duplicates());
+        }
+        let Some(asking) = &flow.asking else { return };
+        let verified = self.plan.round_trip.verify;
+        summary.wrong_length = verified.then_some(asking.wrong_length);
+        summary.wrong_content = verified.then_some(asking.wrong_content);
+        summary.slow = asking.slow.as_ref().map(|(count, _)| *count);
+        summary.unsent = asking.unsent;
     }
 
     /// Different datagrams that a sink has received.
@@ -270,7 +523,7 @@ impl Account<'_> {
     /// Datagrams of a flow that did not arrive at its sink since `base`; `None` when nobody can
     /// tell.
     fn lost(&self, flow: &FlowOutcome, base: Totals) -> Option<u64> {
-        let handle = self.flows.iter().find(|handle| handle.id == flow.id)?;
+        let handle = flow_of(self.flows, flow.id)?;
         let lost = match (handle.shared.expected(), &flow.sequence) {
             (Some(expected), _) => expected.saturating_sub(Self::unique(flow)),
             // The sender could not say what it sent: gaps are all there is to see.
@@ -285,6 +538,7 @@ impl Account<'_> {
         if let Some(sequence) = &flow.sequence {
             summary.out_of_order = Some(sequence.out_of_order());
             summary.duplicates = Some(sequence.duplicates());
+            summary.reordering_extent = sequence.reordering_extent();
             summary.ipdv_ns = sequence.ipdv_ns();
         }
         let Some(lost) = self.lost(flow, base) else {
@@ -295,49 +549,4 @@ impl Account<'_> {
         summary.lost = Some(lost);
         summary.loss_fraction = (sent > 0).then(|| lost as f64 / sent as f64);
     }
-}
-
-/// Where this end saw its lost datagrams go: its own sockets refused some, the rest never came.
-fn losses(plan: &Plan, streams: &[FlowFigures]) -> Vec<Loss> {
-    if plan.kind != Kind::Throughput || plan.protocol != Protocol::Udp {
-        return Vec::new();
-    }
-    // Joined datagrams are refused, and counted, as one.
-    let joined = plan.udp_offload.gro == Some(true) && plan.udp_offload.gso == Some(true);
-    let at_most = if joined {
-        (CALL_BYTES / plan.payload_bytes.max(1)).clamp(1, 128)
-    } else {
-        1
-    };
-    let mut losses = Vec::new();
-    for direction in [Direction::Send, Direction::Receive] {
-        let (mut lost, mut refused, mut known) = (0, 0, false);
-        for flow in streams.iter().filter(|flow| flow.direction == direction) {
-            let Some(flow_lost) = flow.stream.summary.lost else {
-                continue;
-            };
-            known = true;
-            lost += flow_lost;
-            let socket = flow.stream.receiver.as_ref();
-            let drops = socket.and_then(|socket| socket.receive_queue_drops);
-            refused += drops.unwrap_or(0).saturating_mul(at_most).min(flow_lost);
-        }
-        if !known || lost == 0 {
-            continue;
-        }
-        // The socket counts from its opening: with omitted time its count is an upper bound.
-        let exact = plan.omit_ns == 0 && !joined;
-        for (place, packets) in [("udp-receive-queue", refused), ("path", lost - refused)] {
-            if packets > 0 {
-                losses.push(Loss {
-                    direction,
-                    place: place.to_owned(),
-                    packets,
-                    // The rest is not yet told apart: queues of both hosts are in it.
-                    exact: exact && place != "path",
-                });
-            }
-        }
-    }
-    losses
 }

@@ -1,14 +1,16 @@
 //! When the next payload may leave, so that the offered load is what was asked for.
 //!
-//! Decides without a clock: time and bytes go in, the time of the next departure comes out.
+//! Decides without a clock: time and bytes go in, the time of the next departure comes out. How late
+//! departures were comes from the same readings.
 
 use linerate_host::sys::clock::Nanos;
+use linerate_metric::histogram::Histogram;
 
 /// Lateness that is caught up with a burst; what is older is given up, so that a stall of the
 /// sender is not followed by a flood.
 const CATCH_UP_NS: Nanos = 100_000_000;
 
-/// Spreads payload evenly over time at a fixed rate.
+/// Spreads payload evenly over time at a fixed rate, in bursts.
 #[derive(Clone, Debug)]
 pub struct Pacer {
     /// `None`: as fast as it goes.
@@ -16,17 +18,49 @@ pub struct Pacer {
     next_ns: Nanos,
     /// Remainder of the division that made `next_ns`, so that no bit is lost over hours.
     remainder: u64,
+    /// Bytes that leave at once, and what is left of the burst that is leaving.
+    burst_bytes: u64,
+    left_bytes: u64,
+    /// How long before its time payload is handed over, where the kernel holds it back.
+    lead_ns: Nanos,
+    /// How late bursts began.
+    lateness: Option<Histogram>,
 }
 
 impl Pacer {
     /// A pacer of `rate_bps` payload bits per second whose first departure is due at `start_ns`.
     #[must_use]
     pub fn new(rate_bps: Option<u64>, start_ns: Nanos) -> Self {
+        let rate_bps = rate_bps.filter(|&rate| rate > 0);
         Self {
-            rate_bps: rate_bps.filter(|&rate| rate > 0),
+            rate_bps,
             next_ns: start_ns,
             remainder: 0,
+            burst_bytes: 0,
+            left_bytes: 0,
+            lead_ns: 0,
+            lateness: rate_bps.map(|_| Histogram::coarse()),
         }
+    }
+
+    /// Lets so many bytes leave at once.
+    #[must_use]
+    pub fn in_bursts_of(self, burst_bytes: u64) -> Self {
+        Self {
+            burst_bytes,
+            ..self
+        }
+    }
+
+    /// Hands payload over so long before its time.
+    #[must_use]
+    pub fn ahead_by(self, lead_ns: Nanos) -> Self {
+        Self { lead_ns, ..self }
+    }
+
+    /// Makes the first payload due at `start_ns`.
+    pub fn due_from(&mut self, start_ns: Nanos) {
+        self.next_ns = start_ns;
     }
 
     /// Whether there is a rate to keep.
@@ -40,21 +74,88 @@ impl Pacer {
     #[inline]
     #[must_use]
     pub fn wait_until(&self, now_ns: Nanos) -> Option<Nanos> {
-        (self.rate_bps.is_some() && now_ns < self.next_ns).then_some(self.next_ns)
+        let due = self.next_ns.saturating_sub(self.lead_ns);
+        (self.rate_bps.is_some() && self.left_bytes == 0 && now_ns < due).then_some(due)
+    }
+
+    /// When the next payload is due.
+    #[inline]
+    #[must_use]
+    pub fn due_ns(&self) -> Nanos {
+        self.next_ns
+    }
+
+    /// How much of a burst may leave now, at least `payload` bytes; only of use where there is a rate.
+    #[inline]
+    #[must_use]
+    pub fn allowance(&self, payload: u64) -> u64 {
+        let left = match self.left_bytes {
+            0 => self.burst_bytes,
+            left => left,
+        };
+        left.max(payload)
+    }
+
+    /// Gives up what should have left more than a moment ago; returns how many payloads of `bytes`
+    /// that were. Time that is no whole payload stays.
+    #[inline]
+    pub fn give_up(&mut self, now_ns: Nanos, bytes: u64) -> u64 {
+        let oldest = now_ns.saturating_sub(CATCH_UP_NS);
+        match self.rate_bps {
+            Some(rate) if self.next_ns < oldest => {
+                let owed = u128::from(oldest - self.next_ns) * u128::from(rate);
+                let each = u128::from(bytes.max(1)) * 8_000_000_000;
+                let count = u64::try_from(owed / each).unwrap_or(u64::MAX);
+                self.advance(u128::from(bytes) * u128::from(count), rate);
+                count
+            }
+            _ => 0,
+        }
+    }
+
+    /// Lets go of everything that is due and has not left: the schedule goes on from now.
+    pub fn restart(&mut self, now_ns: Nanos) {
+        if self.rate_bps.is_some() {
+            self.next_ns = self.next_ns.max(now_ns);
+        }
+    }
+
+    /// Payloads of `bytes` that are due and have not left; none where there is no rate.
+    #[must_use]
+    pub fn owed(&self, now_ns: Nanos, bytes: u64) -> u64 {
+        let Some(rate) = self.rate_bps else { return 0 };
+        let late = u128::from(now_ns.saturating_sub(self.next_ns));
+        let each = u128::from(bytes.max(1)) * 8_000_000_000;
+        u64::try_from(late * u128::from(rate) / each).unwrap_or(u64::MAX)
     }
 
     /// Notes that `bytes` left at `now_ns`.
     #[inline]
     pub fn left(&mut self, bytes: u64, now_ns: Nanos) {
         let Some(rate) = self.rate_bps else { return };
-        let oldest = now_ns.saturating_sub(CATCH_UP_NS);
-        if self.next_ns < oldest {
-            self.next_ns = oldest;
+        if self.left_bytes == 0 {
+            self.left_bytes = self.burst_bytes;
+            if let Some(lateness) = &mut self.lateness {
+                lateness.record(now_ns.saturating_sub(self.next_ns));
+            }
         }
+        self.left_bytes = self.left_bytes.saturating_sub(bytes);
+        self.advance(u128::from(bytes), rate);
+    }
+
+    #[inline]
+    fn advance(&mut self, bytes: u128, rate: u64) {
         // u128: 1 GiB x 8 x 10^9 does not fit 64 bits.
-        let scaled = u128::from(bytes) * 8_000_000_000 + u128::from(self.remainder);
-        self.next_ns += (scaled / u128::from(rate)) as Nanos;
+        let scaled = bytes * 8_000_000_000 + u128::from(self.remainder);
+        let time = u64::try_from(scaled / u128::from(rate)).unwrap_or(u64::MAX);
+        self.next_ns = self.next_ns.saturating_add(time);
         self.remainder = (scaled % u128::from(rate)) as u64;
+    }
+
+    /// How late bursts began; `None` without a rate.
+    #[must_use]
+    pub fn into_lateness(self) -> Option<Histogram> {
+        self.lateness
     }
 }
 
@@ -68,23 +169,73 @@ mod tests {
         let mut pacer = Pacer::new(None, 0);
         pacer.left(1 << 30, 0);
         assert_eq!(pacer.wait_until(0), None);
+        assert_eq!(pacer.give_up(1 << 40, 1), 0);
+        assert!(pacer.into_lateness().is_none());
     }
 
     #[test]
     fn a_stall_is_not_followed_by_a_flood() {
-        // 8 kb/s in 1000-byte payloads: one a second. After an hour asleep, one is owed, not 3600.
-        let mut pacer = Pacer::new(Some(8_000), 0);
+        // 8 Mb/s in 1000-byte payloads: one a millisecond. Of a second asleep, a tenth is caught up.
+        let mut pacer = Pacer::new(Some(8_000_000), 0);
         pacer.left(1000, 0);
-        let late = 3_600_000_000_000;
+        let late = 1_000_000_000;
         assert_eq!(pacer.wait_until(late), None);
-        pacer.left(1000, late);
-        assert!(pacer.wait_until(late).is_some());
+        assert_eq!(pacer.owed(late, 1000), 999);
+        assert_eq!(pacer.give_up(late, 1000), 899);
+        let mut sent = 0;
+        while pacer.wait_until(late).is_none() {
+            pacer.left(1000, late);
+            sent += 1;
+        }
+        assert_eq!(sent, 101, "100 ms of them, and the one that is due now");
+        assert_eq!(pacer.give_up(late, 1000), 0);
+    }
+
+    #[test]
+    fn a_schedule_that_begins_anew_owes_nothing() {
+        let mut pacer = Pacer::new(Some(8_000_000), 0);
+        pacer.left(1000, 0);
+        pacer.restart(50_500_000);
+        assert_eq!(pacer.owed(50_500_000, 1000), 0);
+        assert_eq!(pacer.wait_until(50_500_000), None);
+        pacer.left(1000, 50_500_000);
+        assert_eq!(pacer.wait_until(50_500_000), Some(51_500_000));
+        pacer.restart(51_000_000);
+        assert_eq!(pacer.due_ns(), 51_500_000, "what is not due stays");
+    }
+
+    #[test]
+    fn a_burst_leaves_at_once_and_the_next_one_waits() {
+        let mut pacer = Pacer::new(Some(8_000_000), 0).in_bursts_of(4_000);
+        assert_eq!(pacer.allowance(1_000), 4_000);
+        for left in [3_000, 2_000, 1_000] {
+            pacer.left(1_000, 5);
+            assert_eq!(pacer.wait_until(5), None);
+            assert_eq!(pacer.allowance(1_000), left);
+        }
+        pacer.left(1_000, 5);
+        assert_eq!(pacer.wait_until(5), Some(4_000_000));
+        let lateness = pacer.into_lateness().unwrap();
+        assert_eq!((lateness.count(), lateness.max()), (1, Some(5)));
+    }
+
+    #[test]
+    fn what_the_kernel_holds_back_is_handed_over_early() {
+        let mut pacer = Pacer::new(Some(8_000), 10_000_000_000).ahead_by(1_000_000);
+        assert_eq!(pacer.wait_until(0), Some(9_999_000_000));
+        assert_eq!(pacer.wait_until(9_999_000_000), None);
+        assert_eq!(pacer.due_ns(), 10_000_000_000);
+        pacer.left(1_000, 9_999_000_000);
+        let lateness = pacer.into_lateness().unwrap();
+        assert_eq!(lateness.max(), Some(0), "early is not late");
     }
 
     proptest! {
         #[test]
-        fn the_rate_is_exact_over_time(rate in 1_000u64..100_000_000_000, bytes in 1u64..1 << 20, count in 1u64..5_000) {
-            let mut pacer = Pacer::new(Some(rate), 0);
+        fn the_rate_is_exact_over_time(
+            rate in 1_000u64..100_000_000_000, bytes in 1u64..1 << 20, count in 1u64..3_000, burst in 1u64..40,
+        ) {
+            let mut pacer = Pacer::new(Some(rate), 0).in_bursts_of(burst * bytes);
             let mut now = 0;
             for _ in 0..count {
                 now = pacer.wait_until(now).unwrap_or(now);
@@ -93,6 +244,19 @@ mod tests {
             let want = u128::from(count) * u128::from(bytes) * 8_000_000_000 / u128::from(rate);
             let got = u128::from(pacer.next_ns);
             prop_assert!(got.abs_diff(want) <= 1, "{got} for {want}");
+            let bursts = pacer.into_lateness().unwrap().count();
+            prop_assert_eq!(bursts, count.div_ceil(burst));
+        }
+
+        #[test]
+        fn what_is_given_up_and_what_left_make_the_schedule(
+            rate in 8_000u64..1_000_000_000, bytes in 1u64..65_536, stall in 0u64..10_000_000_000,
+        ) {
+            let mut pacer = Pacer::new(Some(rate), 0);
+            let given_up = pacer.give_up(stall, bytes);
+            let want = u128::from(given_up) * u128::from(bytes) * 8_000_000_000 / u128::from(rate);
+            prop_assert_eq!(u128::from(pacer.next_ns), want);
+            prop_assert!(pacer.next_ns <= stall.saturating_sub(CATCH_UP_NS));
         }
     }
 }

@@ -17,7 +17,22 @@ pub struct Sequence {
     seen: Box<[u64]>,
     last_transit_ns: Option<i64>,
     ipdv_ns: f64,
+    /// The last times that numbers were skipped: the numbers, and the arrival that skipped them.
+    jumps: [Jump; JUMPS],
+    jumped: usize,
+    extent: Option<u64>,
 }
+
+/// Numbers that were passed over by one arrival.
+#[derive(Clone, Copy, Debug, Default)]
+struct Jump {
+    from: u64,
+    to: u64,
+    arrival: u64,
+}
+
+/// Skipped numbers that are remembered; the extent of reordering that is older is not told.
+const JUMPS: usize = 64;
 
 impl Default for Sequence {
     fn default() -> Self {
@@ -37,6 +52,9 @@ impl Sequence {
             seen: vec![0; (WINDOW / 64) as usize].into_boxed_slice(),
             last_transit_ns: None,
             ipdv_ns: 0.0,
+            jumps: [Jump::default(); JUMPS],
+            jumped: 0,
+            extent: None,
         }
     }
 
@@ -44,6 +62,13 @@ impl Sequence {
     fn bit(number: u64) -> (usize, u64) {
         let slot = number % WINDOW;
         ((slot / 64) as usize, 1 << (slot % 64))
+    }
+
+    /// The number that comes next when nothing is lost.
+    #[inline]
+    #[must_use]
+    pub fn expected(&self) -> u64 {
+        self.next
     }
 
     /// Takes a datagram that carries `number`.
@@ -65,11 +90,46 @@ impl Sequence {
         } else {
             self.seen[word] |= mask;
             self.out_of_order += 1;
+            self.measure_extent(number);
+        }
+    }
+
+    /// A number is not waited for any more: should it come, it comes late.
+    #[cold]
+    pub fn give_up(&mut self, number: u64) {
+        if number < self.next {
+            return;
+        }
+        let cleared = (number - self.next).min(WINDOW - 1);
+        for missing in number - cleared..=number.saturating_add(1) {
+            let (word, mask) = Self::bit(missing);
+            self.seen[word] &= !mask;
+        }
+        self.next = number.saturating_add(1);
+    }
+
+    /// How far a late datagram came behind the first one that overtook it: that is the one which
+    /// skipped its number.
+    #[cold]
+    fn measure_extent(&mut self, number: u64) {
+        let jump = self
+            .jumps
+            .iter()
+            .find(|jump| (jump.from..jump.to).contains(&number));
+        if let Some(jump) = jump {
+            let extent = self.received - jump.arrival;
+            self.extent = Some(self.extent.map_or(extent, |most| most.max(extent)));
         }
     }
 
     /// Numbers were skipped: forget those that leave the window, mark this one.
     fn jump(&mut self, number: u64) {
+        self.jumps[self.jumped % JUMPS] = Jump {
+            from: self.next,
+            to: number,
+            arrival: self.received,
+        };
+        self.jumped = self.jumped.wrapping_add(1);
         // A number far beyond anything sent is a stray or a lie; the window is all it can clear.
         let cleared = (number - self.next).min(WINDOW);
         for missing in number - cleared..=number {
@@ -122,6 +182,13 @@ impl Sequence {
         self.out_of_order
     }
 
+    /// The largest number of arrivals by which a late datagram came behind the first one that overtook
+    /// it (RFC 4737 section 4.2); `None` when none came late.
+    #[must_use]
+    pub fn reordering_extent(&self) -> Option<u64> {
+        self.extent
+    }
+
     /// Datagrams that came again.
     #[must_use]
     pub fn duplicates(&self) -> u64 {
@@ -148,6 +215,21 @@ mod tests {
     }
 
     #[test]
+    fn what_was_given_up_comes_late() {
+        for given_up in [4, 70_000] {
+            let mut sequence = after(&[0, 1, 2, 3]);
+            sequence.give_up(2);
+            sequence.give_up(given_up);
+            sequence.take(given_up);
+            sequence.take(given_up + 1);
+            assert_eq!((sequence.out_of_order(), sequence.duplicates()), (1, 0));
+            sequence.take(given_up);
+            sequence.take(3);
+            assert_eq!(sequence.duplicates() + sequence.out_of_order(), 3);
+        }
+    }
+
+    #[test]
     fn order_loss_and_repeats() {
         for (numbers, missing, out_of_order, duplicates) in [
             (&[0, 1, 2, 3][..], 0, 0, 0),
@@ -168,6 +250,21 @@ mod tests {
                 (missing, out_of_order, duplicates),
                 "{numbers:?}"
             );
+        }
+    }
+
+    #[test]
+    fn the_extent_of_reordering_counts_arrivals() {
+        for (numbers, extent) in [
+            (&[0, 1, 2][..], None),
+            // RFC 4737 section 4.2.2: the position of the late one less that of the overtaker.
+            (&[0, 2, 1], Some(1)),
+            (&[0, 2, 3, 4, 1], Some(3)),
+            (&[1, 2, 3, 7, 4, 5, 6, 8, 9, 10], Some(3)),
+            (&[0, 5, 6, 7, 3, 1], Some(4)),
+            (&[0, 1, 1], None),
+        ] {
+            assert_eq!(after(numbers).reordering_extent(), extent, "{numbers:?}");
         }
     }
 

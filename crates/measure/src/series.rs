@@ -4,12 +4,17 @@
 use std::collections::BTreeMap;
 
 use linerate_host::sys::clock::Nanos;
+use linerate_metric::cost::{STREAMS_IN_SERIES, StreamInterval};
 use linerate_metric::plan::Direction;
 use linerate_metric::record::{CountedAt, Interval};
 
 /// Intervals of a direction that a record keeps: about 30 MB of JSON. Beyond them a run goes on in
 /// constant memory, and its later intervals are shown but not kept.
 pub const KEPT: usize = 100_000;
+
+/// Parts of single flows that a record keeps in a direction: as much again. Its later intervals hold
+/// the total alone.
+pub const KEPT_STREAMS: usize = 4 * KEPT;
 
 /// How far a half may be ahead of the other end before it is not believed.
 const AHEAD: u64 = 10_000;
@@ -29,6 +34,8 @@ struct Halves {
     kept: Vec<Interval>,
     next: u64,
     left_out: u64,
+    /// Parts of single flows so far.
+    streams: usize,
 }
 
 impl Series {
@@ -39,7 +46,8 @@ impl Series {
     }
 
     /// Takes the other end's half; what cannot be one is dropped.
-    pub fn peer(&mut self, interval: Interval) {
+    pub fn peer(&mut self, mut interval: Interval) {
+        interval.streams.truncate(STREAMS_IN_SERIES as usize);
         let halves = self.by_direction.entry(interval.direction).or_default();
         let number = interval.number;
         if number < halves.next {
@@ -105,6 +113,10 @@ impl Halves {
             interval.counted_at = CountedAt::Receiver;
             interval.bytes = 0;
             interval.packets = interval.packets.map(|_| 0);
+            for stream in &mut interval.streams {
+                stream.bytes = 0;
+                stream.packets = stream.packets.map(|_| 0);
+            }
         }
     }
 
@@ -115,7 +127,12 @@ impl Halves {
         };
         self.next = self.next.max(number + 1);
         if self.kept.len() < KEPT {
-            self.kept.push(whole.clone());
+            let mut kept = whole.clone();
+            self.streams += kept.streams.len();
+            if self.streams > KEPT_STREAMS {
+                kept.streams = Vec::new();
+            }
+            self.kept.push(kept);
         } else {
             self.left_out += 1;
         }
@@ -146,8 +163,22 @@ fn join(a: Option<&Interval>, b: Option<&Interval>) -> Option<Interval> {
         }
         whole.cwnd_bytes = sender.cwnd_bytes;
         whole.tcp_rtt_ns = sender.tcp_rtt_ns;
+        whole.tcp = sender.tcp;
+        whole.sender_threads = sender.sender_threads;
+        join_streams(&mut whole.streams, &sender.streams);
     }
     Some(whole)
+}
+
+/// Adds what the sender's kernel told of each flow.
+fn join_streams(whole: &mut [StreamInterval], sender: &[StreamInterval]) {
+    for stream in whole {
+        if let Some(sender) = sender.iter().find(|sender| sender.id == stream.id) {
+            stream.retransmits = sender.retransmits;
+            stream.cwnd_bytes = sender.cwnd_bytes;
+            stream.tcp_rtt_ns = sender.tcp_rtt_ns;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -172,6 +203,10 @@ mod tests {
             cwnd_bytes: None,
             tcp_rtt_ns: None,
             rtt_ns: None,
+            tcp: None,
+            sender_threads: None,
+            receiver_threads: None,
+            streams: Vec::new(),
         }
     }
 
@@ -195,6 +230,28 @@ mod tests {
         series.own(0, interval(0, CountedAt::Sender, 100));
         let ready = series.ready(60, 50);
         assert_eq!(ready[0].counted_at, CountedAt::Sender);
+    }
+
+    #[test]
+    fn streams_meet_by_number_too() {
+        let stream = |id, bytes, retransmits| StreamInterval {
+            id,
+            bytes,
+            retransmits,
+            ..StreamInterval::default()
+        };
+        let mut series = Series::default();
+        let mut sent = interval(0, CountedAt::Sender, 100);
+        sent.streams = vec![stream(1, 60, Some(2)), stream(2, 40, Some(0))];
+        let mut received = interval(0, CountedAt::Receiver, 90);
+        received.streams = vec![stream(2, 40, None), stream(1, 50, None)];
+        series.own(0, sent);
+        series.peer(received);
+        let whole = series.finish().0;
+        assert_eq!(
+            whole[0].streams,
+            [stream(2, 40, Some(0)), stream(1, 50, Some(2))]
+        );
     }
 
     #[test]

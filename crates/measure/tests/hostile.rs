@@ -10,13 +10,16 @@ use std::time::{Duration, Instant};
 use linerate_dialect::control::flow::{opening, read_answer};
 use linerate_dialect::control::{
     Accept, CONTROL_MAGIC, ClockQuestion, Connection, ControlError, FlowGrant, Frame, Heartbeat,
-    Hello, Propose, Refuse, Settings, Start, Token,
+    Hello, Propose, Refuse, Sent, Settings, Start, Token,
 };
-use linerate_measure::{Client, Family, MeasureError, Server, ServerOptions};
+use linerate_lab::{Lab, LabError, Topology};
+use linerate_measure::{Client, Family, Grant, MeasureError, Server, ServerOptions};
 use linerate_metric::event::{Event, What};
 use linerate_metric::exit;
 use linerate_metric::facts::Host;
-use linerate_metric::plan::{Cpus, Direction, Ends, Kind, Plan, Protocol, Wait};
+use linerate_metric::plan::{
+    Cpus, Direction, Ends, Kind, Plan, Protocol, SendCopy, Stamping, Wait,
+};
 use linerate_metric::record::Record;
 
 struct Far {
@@ -33,13 +36,28 @@ impl Far {
 
     /// `also` sees every event before it is kept.
     fn start_with(once: bool, also: impl Fn(&Event) + Send + Sync + 'static) -> Self {
+        Self::serve(Ipv4Addr::LOCALHOST, once, Vec::new(), also)
+    }
+
+    /// One that listens on an address of this host, and grants something.
+    fn granting(address: Ipv4Addr, grants: Vec<Grant>) -> Self {
+        Self::serve(address, false, grants, |_| {})
+    }
+
+    fn serve(
+        address: Ipv4Addr,
+        once: bool,
+        grants: Vec<Grant>,
+        also: impl Fn(&Event) + Send + Sync + 'static,
+    ) -> Self {
         let server = Server::bind(&ServerOptions {
             port: 0,
-            address: Some(Ipv4Addr::LOCALHOST.into()),
+            address: Some(address.into()),
             interface: None,
             family: Family::Any,
             once,
-            grants: Vec::new(),
+            grants,
+            ..ServerOptions::default()
         })
         .unwrap();
         let port = server.port();
@@ -82,6 +100,7 @@ fn run_for(plan: Plan, retry: Duration) -> Result<Record, MeasureError> {
         plan,
         family: Family::Any,
         retry,
+        key: None,
     };
     let stop = AtomicBool::new(false);
     let (record, failure) = client.run(&stop, &mut |_| {})?;
@@ -100,7 +119,11 @@ struct Hand {
 
 impl Hand {
     fn client(port: u16, hello: Hello) -> Self {
-        let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        Self::client_of(Ipv4Addr::LOCALHOST, port, hello)
+    }
+
+    fn client_of(address: Ipv4Addr, port: u16, hello: Hello) -> Self {
+        let stream = TcpStream::connect((address, port)).unwrap();
         Self::new(stream, Connection::client(hello).unwrap())
     }
 
@@ -157,7 +180,16 @@ impl Hand {
 
     /// As far as the answer to a proposal.
     fn propose(port: u16, plan: Plan) -> (Self, Frame) {
-        let mut hand = Self::client(port, Hello::new("hand"));
+        Self::propose_to(Ipv4Addr::LOCALHOST, port, plan)
+    }
+
+    fn propose_to(address: Ipv4Addr, port: u16, plan: Plan) -> (Self, Frame) {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+        let hello = Hello {
+            boot_id: boot.map(|id| id.trim().to_owned()),
+            ..Hello::new("hand")
+        };
+        let mut hand = Self::client_of(address, port, hello);
         assert!(matches!(hand.next(), Frame::Hello(_)));
         hand.say(Propose {
             plan,
@@ -190,6 +222,19 @@ fn is_answered(udp: &UdpSocket, port: u16, token: Token) -> bool {
     }
 }
 
+/// Two hosts and a link, of which neither end says that they are one machine's; `None` without the
+/// privilege.
+fn lab(test: &str) -> Option<Lab> {
+    match Lab::up(&Topology::hops(0)) {
+        Ok(lab) => Some(lab),
+        Err(LabError::NotPrivileged) => {
+            println!("skipped: {test} needs root for network namespaces");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
 fn udp(address: &str) -> UdpSocket {
     let udp = UdpSocket::bind((address, 0)).unwrap();
     udp.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
@@ -205,6 +250,7 @@ fn a_server_of_both_families_knows_its_clients() {
         family: Family::Any,
         once: false,
         grants: Vec::new(),
+        ..ServerOptions::default()
     });
     let server = match bound {
         Ok(server) => server,
@@ -426,6 +472,8 @@ fn memory_has_a_budget() {
     plan.directions = vec![Direction::Receive];
     plan.payload_bytes = 64 << 20;
     plan.streams = 100;
+    // A thread, and a buffer, for each.
+    plan.wait = Some(Ends::both(Wait::Block));
     let error = run(plan).unwrap_err();
     assert_eq!(error.exit_code(), exit::USAGE, "{error}");
     assert!(
@@ -457,6 +505,196 @@ fn nonsense_in_a_proposal_is_refused() {
         }
     }
     far.end().unwrap();
+}
+
+/// What the server that listens at an address says that it did not note, when a client on the same
+/// host, or from somewhere else, asks it for stamps.
+fn notes_for(far: &Far, address: Ipv4Addr) -> Vec<String> {
+    let mut plan = udp_plan(far.port);
+    plan.stamps = Stamping::Driver;
+    let (mut hand, answer) = Hand::propose_to(address, far.port, plan);
+    let Frame::Accept(accept) = answer else {
+        panic!("{answer:?}");
+    };
+    // The client keeps its level.
+    assert_eq!(accept.plan.stamps, Stamping::Driver);
+    let flow = UdpSocket::bind("0.0.0.0:0").unwrap();
+    let opened = opening(accept.flows[0].token);
+    flow.send_to(&opened, (address, far.port)).unwrap();
+    assert!(matches!(hand.next(), Frame::Attached(_)));
+    hand.say(Start::default());
+    hand.say(Sent {
+        flows: vec![linerate_dialect::control::FlowTotal {
+            id: 1,
+            bytes: 0,
+            packets: Some(0),
+        }],
+    });
+    loop {
+        if let Frame::Stamps(stamps) = hand.next() {
+            return stamps.notes;
+        }
+    }
+}
+
+fn is_not_granted(notes: &[String]) -> bool {
+    (notes.iter()).any(|note| note.contains("start it with --grant trace"))
+}
+
+#[test]
+fn the_machine_is_watched_for_far_clients_only_when_that_is_granted() {
+    let Some(lab) = lab("the_machine_is_watched_for_far_clients") else {
+        return;
+    };
+    let (client, server) = (lab.host("client").unwrap(), lab.host("server").unwrap());
+    // The hand says this machine's boot id, as an honest client here would: it is not asked.
+    for (grants, from, want) in [
+        (vec![], client, true),
+        (vec![Grant::Trace], client, false),
+        (vec![], server, false),
+    ] {
+        let address = server.address();
+        let granted = grants.clone();
+        let far = server.run(|| Far::granting(address, granted)).unwrap();
+        let notes = from.run(|| notes_for(&far, address)).unwrap();
+        assert_eq!(is_not_granted(&notes), want, "{grants:?} {notes:?}");
+        let _ = far.end();
+    }
+}
+
+#[test]
+fn a_client_on_loopback_watches_its_own_machine() {
+    let far = Far::granting(Ipv4Addr::LOCALHOST, Vec::new());
+    let notes = notes_for(&far, Ipv4Addr::LOCALHOST);
+    assert!(!is_not_granted(&notes), "{notes:?}");
+    let _ = far.end();
+}
+
+#[test]
+fn one_test_at_a_time_watches_the_machine() {
+    let far = Far::start(false);
+    let mut plan = udp_plan(far.port);
+    plan.stamps = Stamping::Scheduler;
+    let (first, _) = Hand::accepted(far.port, plan.clone());
+    plan.round_trips = Some(100);
+    let record = run(plan).unwrap();
+    let notes = record.stage_pass.unwrap().notes;
+    let busy = |note: &String| note.contains("for one test at a time");
+    assert!(notes.iter().any(busy), "{notes:?}");
+    drop(first);
+    far.end().unwrap();
+}
+
+/// What a server with these grants answers a client that asks for a group there.
+fn answer_to_group(grants: &[Grant], server: Ipv4Addr, group: &str, far: &Far) -> Option<String> {
+    let mut plan = udp_plan(far.port);
+    plan.round_trip.group = Some(group.parse().unwrap());
+    match Hand::propose_to(server, far.port, plan).1 {
+        Frame::Accept(_) => None,
+        Frame::Refuse(refuse) => {
+            assert_eq!(refuse.exit_code, exit::MISSING, "{grants:?} {refuse:?}");
+            Some(refuse.problem.next_step)
+        }
+        other => panic!("{server} {group} {grants:?}: {other:?}"),
+    }
+}
+
+fn joins(want: Option<&str>, got: Option<String>) {
+    match (want, got) {
+        (None, None) => {}
+        (Some(want), Some(got)) => assert!(got.contains(want), "{got}"),
+        (want, got) => panic!("{got:?}, not {want:?}"),
+    }
+}
+
+#[test]
+fn groups_are_joined_for_far_clients_only_when_that_is_granted() {
+    let (group, other) = ("239.77.3.4", "ff12::77");
+    let far = Far::granting(Ipv4Addr::LOCALHOST, Vec::new());
+    joins(None, answer_to_group(&[], Ipv4Addr::LOCALHOST, group, &far));
+    let _ = far.end();
+    let Some(lab) = lab("groups_are_joined_for_far_clients") else {
+        return;
+    };
+    let (client, server) = (lab.host("client").unwrap(), lab.host("server").unwrap());
+    for (from, group, grants, want) in [
+        (client, group, vec![], Some("--grant multicast")),
+        (client, other, vec![], Some("--grant multicast")),
+        (client, group, vec![Grant::Multicast], None),
+        // Past the grant; the group is of the wrong family.
+        (client, other, vec![Grant::Multicast], Some("ip maddress")),
+        // One of this host's own addresses.
+        (server, other, vec![], Some("ip maddress")),
+    ] {
+        let address = server.address();
+        let granted = grants.clone();
+        let far = server.run(|| Far::granting(address, granted)).unwrap();
+        let answer = from.run(|| answer_to_group(&grants, address, group, &far));
+        joins(want, answer.unwrap());
+        let _ = far.end();
+    }
+}
+
+#[test]
+fn datagrams_without_a_copy_have_a_budget_too() {
+    let far = Far::start(false);
+    let mut plan = far.plan(Kind::Throughput, Protocol::Udp);
+    plan.directions = vec![Direction::Receive];
+    plan.payload_bytes = 65_507;
+    plan.streams = 2_000;
+    plan.threads = Some(Ends::both(1));
+    plan.copies.send = SendCopy::ZeroCopy;
+    match Hand::propose(far.port, plan).1 {
+        Frame::Refuse(refuse) => {
+            let why = refuse.problem.situation;
+            assert!(why.contains("all tests together have"), "{why}");
+        }
+        other => panic!("{other:?}"),
+    }
+    far.end().unwrap();
+}
+
+/// Threads of this process that burn.
+fn burning() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names =
+        tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|name| name.trim() == "burn").count()
+}
+
+#[test]
+fn processors_are_kept_busy_from_the_start_on() {
+    let far = Far::granting(Ipv4Addr::LOCALHOST, vec![Grant::Load]);
+    let mut plan = udp_plan(far.port);
+    plan.duration_ns = Some(10_000_000_000);
+    plan.round_trip.burn.far = 1;
+    let (mut hand, accept) = Hand::accepted(far.port, plan.clone());
+    assert_eq!(burning(), 0);
+    assert!(is_answered(
+        &udp("127.0.0.1"),
+        far.port,
+        accept.flows[0].token
+    ));
+    assert!(matches!(hand.next(), Frame::Attached(_)));
+    assert_eq!(burning(), 0);
+    hand.say(Start::default());
+    let began = Instant::now();
+    while burning() == 0 {
+        assert!(began.elapsed() < Duration::from_secs(10));
+        std::thread::yield_now();
+    }
+    // Beside it there is less to be had, and never more than there are processors.
+    let processors = std::thread::available_parallelism().unwrap().get() as u32;
+    for (threads, code) in [(processors, exit::PEER), (processors + 1, exit::USAGE)] {
+        plan.round_trip.burn.far = threads;
+        match Hand::propose(far.port, plan.clone()).1 {
+            Frame::Refuse(refuse) => assert_eq!(refuse.exit_code, code, "{refuse:?}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    drop(hand);
+    let _ = far.end();
+    assert_eq!(burning(), 0);
 }
 
 #[test]
@@ -514,9 +752,11 @@ fn a_server_does_not_decide_what_the_client_does() {
                     id: 1,
                     direction: Direction::Send,
                     token: Token([1; 16]),
+                    port: None,
                 }],
                 doubts: Vec::new(),
                 because: None,
+                threads: None,
             };
             change(&mut accept);
             hand.say(accept);
@@ -541,6 +781,7 @@ fn stopped(plan: Plan, retry: Duration) -> (MeasureError, Duration) {
         plan,
         family: Family::Any,
         retry,
+        key: None,
     };
     let stop = AtomicBool::new(false);
     let wait = Duration::from_millis(300);
@@ -581,9 +822,11 @@ fn a_stop_is_heard_in_every_state() {
                 id: 1,
                 direction: Direction::Send,
                 token: Token([1; 16]),
+                port: None,
             }],
             doubts: Vec::new(),
             because: None,
+            threads: None,
         });
         assert!(matches!(hand.hear(), Ok(Some(Frame::Bye(_)))));
     });
@@ -621,9 +864,11 @@ fn a_client_that_waits_for_lanes_is_heard() {
                 id: 1,
                 direction: Direction::Send,
                 token: Token([1; 16]),
+                port: None,
             }],
             doubts: Vec::new(),
             because: None,
+            threads: None,
         });
         let mut beats = 0;
         loop {

@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use linerate_measure::{Client, Family, MeasureError, Server, ServerOptions};
+use linerate_measure::{Client, Family, Grant, MeasureError, Server, ServerOptions};
 use linerate_metric::event::{Event, What};
 use linerate_metric::exit;
 use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol, Sched, UdpOffload, Wait};
 use linerate_metric::record::Record;
+use linerate_metric::round_trip::Attachment;
 
 struct Far {
     port: u16,
@@ -21,13 +22,18 @@ struct Far {
 
 impl Far {
     fn start(once: bool) -> Self {
+        Self::granting(once, Vec::new())
+    }
+
+    fn granting(once: bool, grants: Vec<Grant>) -> Self {
         let server = Server::bind(&ServerOptions {
             port: 0,
             address: Some(Ipv4Addr::LOCALHOST.into()),
             interface: None,
             family: Family::Any,
             once,
-            grants: Vec::new(),
+            grants,
+            ..ServerOptions::default()
         })
         .unwrap();
         let port = server.port();
@@ -63,6 +69,7 @@ fn client(plan: Plan) -> Client {
         plan,
         family: Family::Any,
         retry: Duration::ZERO,
+        key: None,
     }
 }
 
@@ -73,6 +80,112 @@ fn run(plan: Plan) -> Record {
     let read = Record::from_json(&record.to_json()).unwrap();
     assert_eq!(read, record, "a record round-trips exactly");
     record
+}
+
+/// `None`, with a word about it, where the kernel does not let this user have what is asked for.
+fn run_if_possible(plan: Plan) -> Option<Record> {
+    let stop = AtomicBool::new(false);
+    match client(plan).run(&stop, &mut |_| {}) {
+        Ok((record, failure)) => {
+            assert!(failure.is_none(), "{failure:?}");
+            Some(record)
+        }
+        Err(error) if error.exit_code() == exit::MISSING => {
+            println!("not to be had here: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn io_uring_moves_whatever_the_others_do() {
+    let far = Far::start(false);
+    for (protocol, streams, bytes, offload, wait) in [
+        (Protocol::Tcp, 1, 1 << 20, false, "io-uring"),
+        (Protocol::Tcp, 1, 100, false, "io-uring/block"),
+        (Protocol::Tcp, 5, 70_000, false, "block/io-uring"),
+        (Protocol::Udp, 1, 1_472, true, "io-uring"),
+        (Protocol::Udp, 1, 16, false, "io-uring"),
+        (Protocol::Udp, 4, 1_000, true, "io-uring"),
+        (Protocol::Udp, 1, 9_000, false, "io-uring/spin"),
+    ] {
+        for direction in [Direction::Send, Direction::Receive] {
+            for calls in [false, true] {
+                let mut plan = far.plan(Kind::Throughput, protocol);
+                plan.duration_ns = Some(150_000_000);
+                plan.directions = vec![direction];
+                plan.streams = streams;
+                plan.payload_bytes = bytes;
+                plan.verify = true;
+                plan.calls = calls;
+                plan.udp_offload = UdpOffload {
+                    gso: Some(offload),
+                    gro: Some(offload),
+                    asked: true,
+                };
+                plan.wait = Some(wait.parse().unwrap());
+                let context = format!("{protocol} {streams} {bytes} {wait} {direction} {calls}");
+                let Some(record) = run_if_possible(plan) else {
+                    return;
+                };
+                let summary = &record.summary;
+                assert_eq!(summary.mismatched, Some(0), "{context}: {summary:?}");
+                assert!(summary.bytes_received > Some(0), "{context}");
+                match protocol {
+                    Protocol::Tcp => {
+                        assert_eq!(summary.bytes_sent, summary.bytes_received, "{context}");
+                    }
+                    Protocol::Udp => {
+                        let sent = summary.packets_sent.unwrap();
+                        let received = summary.packets_received.unwrap();
+                        assert_eq!(sent, received + summary.lost.unwrap(), "{context}");
+                    }
+                }
+                if calls {
+                    let by_ring = [&record.calls, &record.far_calls];
+                    let named = by_ring.iter().any(|c| c.contains_key("io_uring_enter"));
+                    assert!(named, "{context}");
+                }
+            }
+        }
+    }
+    far.end().unwrap();
+}
+
+#[test]
+fn buffers_are_forced_only_where_that_is_granted() {
+    let far = Far::start(false);
+    let mut plan = far.plan(Kind::Throughput, Protocol::Tcp);
+    plan.window_bytes = Some(100 << 20);
+    let stop = AtomicBool::new(false);
+    match client(plan).run(&stop, &mut |_| {}) {
+        // Only where the system's limit allows as much to everybody.
+        Ok((record, _)) => assert!(!record.plan.forced_buffers.far),
+        Err(error) => {
+            assert_eq!(error.exit_code(), exit::MISSING, "{error}");
+            println!("{error}: {}", error.problem());
+        }
+    }
+    far.end().unwrap();
+    let far = Far::granting(false, vec![Grant::Buffers]);
+    let mut plan = far.plan(Kind::Throughput, Protocol::Tcp);
+    plan.window_bytes = Some(100 << 20);
+    if let Some(record) = run_if_possible(plan)
+        && record.plan.forced_buffers.near
+    {
+        assert!(record.plan.forced_buffers.far);
+        let stream = &record.directions[0].streams[0];
+        let sender = stream.sender.as_ref().unwrap().send_buffer_bytes;
+        let receiver = stream.receiver.as_ref().unwrap().receive_buffer_bytes;
+        assert!(sender >= Some(100 << 20) && receiver >= Some(100 << 20));
+    }
+    // More than the server has for all its tests together.
+    let mut plan = far.plan(Kind::Throughput, Protocol::Tcp);
+    plan.window_bytes = Some(900 << 20);
+    let error = client(plan).run(&stop, &mut |_| {}).unwrap_err();
+    println!("{error}: {}", error.problem());
+    far.end().unwrap();
 }
 
 #[test]
@@ -154,8 +267,10 @@ fn udp_in_bursts_counts_datagrams() {
         (false, true, "epoll"),
         (false, false, "poll"),
     ] {
-        for bytes in [16, 100, 1472] {
+        // Small ones meet the kernel's limit of datagrams in one send, not that of its bytes.
+        for bytes in [1, 16, 64, 100, 1472] {
             let mut plan = far.plan(Kind::Throughput, Protocol::Udp);
+            plan.duration_ns = Some(150_000_000);
             plan.payload_bytes = bytes;
             plan.udp_offload = UdpOffload {
                 gso: Some(gso),
@@ -176,7 +291,7 @@ fn udp_in_bursts_counts_datagrams() {
             );
             assert_eq!(summary.bytes_received.unwrap(), received * bytes);
             assert_eq!(summary.bytes_sent.unwrap(), sent * bytes);
-            assert_eq!(summary.out_of_order, Some(0));
+            assert_eq!(summary.out_of_order, (bytes >= 16).then_some(0));
             let sender = record.directions[0].streams[0].sender.as_ref().unwrap();
             assert_eq!(sender.datagrams_per_call.is_some(), gso);
         }
@@ -185,14 +300,137 @@ fn udp_in_bursts_counts_datagrams() {
 }
 
 #[test]
+fn udp_in_batches_counts_datagrams() {
+    let far = Far::start(false);
+    for (batch, wait) in [
+        (1, "block"),
+        (7, "spin"),
+        (64, "block/spin"),
+        (1024, "epoll"),
+    ] {
+        for bytes in [1, 16, 1472] {
+            for direction in [Direction::Send, Direction::Receive] {
+                let mut plan = far.plan(Kind::Throughput, Protocol::Udp);
+                plan.duration_ns = Some(100_000_000);
+                plan.directions = vec![direction];
+                plan.payload_bytes = bytes;
+                plan.batch = Some(batch);
+                plan.wait = Some(wait.parse().unwrap());
+                let record = run(plan);
+                let summary = &record.summary;
+                let context = format!("{batch} {wait} {bytes} {direction}: {summary:?}");
+                let (sent, received) = (
+                    summary.packets_sent.unwrap(),
+                    summary.packets_received.unwrap(),
+                );
+                assert_eq!(sent, received + summary.lost.unwrap(), "{context}");
+                assert!(received > 0, "{context}");
+                assert_eq!(
+                    summary.bytes_received.unwrap(),
+                    received * bytes,
+                    "{context}"
+                );
+                assert_eq!(summary.bytes_sent.unwrap(), sent * bytes, "{context}");
+                assert_eq!(record.plan.udp_offload.gso, Some(false));
+                assert_eq!(record.plan.udp_offload.gro, Some(false));
+            }
+        }
+    }
+    far.end().unwrap();
+}
+
+#[test]
+fn calls_are_timed_at_both_ends() {
+    let far = Far::start(false);
+    for (kind, protocol, wait) in [
+        (Kind::Throughput, Protocol::Tcp, "block"),
+        (Kind::Throughput, Protocol::Tcp, "spin"),
+        (Kind::Throughput, Protocol::Udp, "block"),
+        (Kind::Latency, Protocol::Udp, "block"),
+        (Kind::Latency, Protocol::Udp, "spin"),
+        (Kind::Latency, Protocol::Tcp, "poll"),
+        (Kind::Latency, Protocol::Udp, "select:50us"),
+        (Kind::Latency, Protocol::Udp, "epoll"),
+    ] {
+        let mut plan = far.plan(kind, protocol);
+        plan.calls = true;
+        plan.wait = Some(wait.parse().unwrap());
+        let began = Instant::now();
+        let record = run(plan);
+        let took = began.elapsed().as_nanos() as u64;
+        let context = format!("{kind} {protocol} {wait}");
+        assert_eq!(record.call_clocks.len(), 2, "{context}");
+        assert!(
+            !record.calls.is_empty() && !record.far_calls.is_empty(),
+            "{context}"
+        );
+        for calls in [&record.calls, &record.far_calls] {
+            for (name, call) in calls {
+                for (found, times) in call.kinds() {
+                    assert_eq!(times.times.count, times.histogram.count);
+                    // One thread at each end: its calls do not overlap.
+                    assert!(
+                        times.total_ns <= took,
+                        "{context}: {name} {found} {} of {took}",
+                        times.total_ns
+                    );
+                }
+            }
+        }
+        let count = |calls: &linerate_metric::calls::Calls, name: &str| -> u64 {
+            let call = calls
+                .get(name)
+                .unwrap_or_else(|| panic!("{context}: no {name}"));
+            call.kinds().map(|(_, times)| times.times.count).sum()
+        };
+        let waits = match wait {
+            "poll" => Some("poll"),
+            "select:50us" => Some("select"),
+            "epoll" => Some("epoll_wait"),
+            _ => None,
+        };
+        if let Some(name) = waits {
+            assert!(count(&record.far_calls, name) > 0, "{context}");
+        }
+        if kind == Kind::Latency {
+            let trips = record.summary.round_trips.unwrap();
+            for calls in [&record.calls, &record.far_calls] {
+                for name in ["sendto", "recvfrom"] {
+                    assert!(count(calls, name) >= trips, "{context}: {name}");
+                }
+                assert!(calls["sendto"].room.is_some(), "{context}");
+            }
+            let ready = record.far_calls["recvfrom"].ready.as_ref();
+            let waited = record.far_calls["recvfrom"].waited.as_ref();
+            assert!(ready.or(waited).is_some(), "{context}");
+        }
+    }
+    // Nobody asked: nothing is there.
+    let record = run(far.plan(Kind::Throughput, Protocol::Tcp));
+    assert!(record.calls.is_empty() && record.call_clocks.is_empty());
+    far.end().unwrap();
+}
+
+#[test]
 fn throughput_flows_under_every_way_of_waiting() {
     let far = Far::start(false);
     for protocol in [Protocol::Tcp, Protocol::Udp] {
-        for wait in ["block", "spin", "poll", "select", "select:50us", "epoll"] {
+        for wait in [
+            "block",
+            "spin",
+            "poll",
+            "select",
+            "select:50us",
+            "epoll",
+            "io-uring",
+            "busy-poll",
+        ] {
             let mut plan = far.plan(Kind::Throughput, protocol);
             plan.wait = Some(wait.parse().unwrap());
             plan.streams = 3;
-            let record = run(plan);
+            let Some(record) = run_if_possible(plan) else {
+                continue;
+            };
             assert!(
                 record.summary.bytes_received.unwrap() > 0,
                 "{protocol} {wait}"
@@ -246,6 +484,8 @@ fn round_trips_are_answered_right() {
             "select",
             "select:50us",
             "epoll",
+            "io-uring",
+            "busy-poll:20us",
         ] {
             for bytes in [1, 14, 64, 20_000] {
                 let mut plan = far.plan(Kind::Latency, protocol);
@@ -254,7 +494,9 @@ fn round_trips_are_answered_right() {
                 plan.duration_ns = None;
                 plan.round_trips = Some(200);
                 plan.interval_ns = Some(10_000_000);
-                let record = run(plan);
+                let Some(record) = run_if_possible(plan) else {
+                    continue;
+                };
                 let summary = &record.summary;
                 let context = format!("{protocol} {wait} {bytes}: {summary:?}");
                 assert_eq!(summary.round_trips, Some(200), "{context}");
@@ -436,6 +678,7 @@ fn retrying_waits_for_the_server() {
             family: Family::Any,
             once: true,
             grants: Vec::new(),
+            ..ServerOptions::default()
         });
         server.unwrap().run(Arc::default(), Arc::new(|_| {}))
     });
@@ -501,6 +744,7 @@ fn a_taken_port_is_told() {
         family: Family::Any,
         once: false,
         grants: Vec::new(),
+        ..ServerOptions::default()
     })
     .err()
     .unwrap();
@@ -531,7 +775,7 @@ fn a_peer_that_dies_is_noticed() {
     plan.port = port;
     let stop = AtomicBool::new(false);
     let error = client(plan).run(&stop, &mut |_| {}).unwrap_err();
-    assert!(matches!(error, MeasureError::Vanished { .. }), "{error}");
+    assert!(matches!(error, MeasureError::Foreign { .. }), "{error}");
     assert_eq!(error.exit_code(), exit::PEER);
     other.join().unwrap();
 }
@@ -633,5 +877,185 @@ fn a_paced_flow_is_as_fast_as_asked_and_no_faster() {
         let seconds = record.summary.duration_ns.unwrap() as f64 / 1e9;
         assert!((1.19..1.6).contains(&seconds), "{protocol}: {seconds}");
     }
+    far.end().unwrap();
+}
+
+#[test]
+fn slow_answers_are_listed_with_their_causes() {
+    let far = Far::start(false);
+    for protocol in [Protocol::Udp, Protocol::Tcp] {
+        let mut plan = far.plan(Kind::Latency, protocol);
+        plan.duration_ns = None;
+        plan.round_trips = Some(3_000);
+        plan.streams = 2;
+        // Every answer is above it.
+        plan.round_trip.limit_ns = Some(1);
+        let record = run(plan);
+        assert_eq!(record.summary.slow, Some(3_000));
+        assert_eq!(record.slow.len(), 1_000, "the list is bounded");
+        assert!(record.slow.is_sorted_by_key(|slow| slow.at_ns));
+        for slow in &record.slow {
+            assert!(slow.time_ns > 1 && slow.number < 1_500, "{slow:?}");
+            assert!(!slow.cause.is_empty());
+        }
+        assert_eq!(record.summary.mismatched, Some(0));
+    }
+    // Without a limit nothing is said of it, and without a comparison nothing of that.
+    let mut plan = far.plan(Kind::Latency, Protocol::Udp);
+    plan.round_trip.verify = false;
+    let record = run(plan);
+    assert_eq!((record.summary.slow, record.slow.len()), (None, 0));
+    assert_eq!(record.summary.mismatched, None);
+    assert_eq!(record.summary.duplicates, Some(0));
+    far.end().unwrap();
+}
+
+#[test]
+fn a_socket_for_each_question_and_its_steps() {
+    let far = Far::start(false);
+    for protocol in [Protocol::Udp, Protocol::Tcp] {
+        for wait in ["block", "spin", "poll", "epoll", "select"] {
+            let mut plan = far.plan(Kind::Latency, protocol);
+            plan.duration_ns = None;
+            plan.round_trips = Some(100);
+            plan.streams = 2;
+            plan.wait = Some(wait.parse().unwrap());
+            plan.round_trip.attachment = Attachment::Reopened;
+            let record = run(plan);
+            let summary = &record.summary;
+            let context = format!("{protocol} {wait}: {summary:?} {:?}", record.validity);
+            assert_eq!(summary.round_trips, Some(100), "{context}");
+            assert_eq!(
+                (summary.lost, summary.mismatched),
+                (Some(0), Some(0)),
+                "{context}"
+            );
+            let whole = summary.whole_ns.unwrap();
+            assert!(whole.p50 > summary.rtt_ns.unwrap().p50, "{context}");
+            for step in ["open_ns", "connect_ns", "send_ns", "receive_ns", "close_ns"] {
+                assert_eq!(record.histograms[step].count, 100, "{step} {context}");
+            }
+            let binds = record.histograms.contains_key("bind_ns");
+            assert_eq!(binds, protocol == Protocol::Udp, "{context}");
+            let connections = summary.connections_per_second.is_some();
+            assert_eq!(connections, protocol == Protocol::Tcp, "{context}");
+        }
+    }
+    far.end().unwrap();
+}
+
+#[test]
+fn hundreds_of_sleeping_threads_come_to_their_end() {
+    let far = Far::start(true);
+    let mut plan = far.plan(Kind::Latency, Protocol::Tcp);
+    plan.streams = 250;
+    plan.payload_bytes = 64;
+    plan.wait = Some(Ends::both(Wait::Block));
+    plan.interval_ns = None;
+    plan.round_trip.attachment = Attachment::Reopened;
+    plan.round_trip.connections = true;
+    // 500 threads on the processors of a busy machine.
+    plan.answer_timeout_ns = Some(8_000_000_000);
+    let record = run(plan);
+    let summary = &record.summary;
+    assert!(summary.round_trips.unwrap() > 250, "{summary:?}");
+    assert_eq!((summary.lost, summary.mismatched), (Some(0), Some(0)));
+    far.end().unwrap();
+}
+
+#[test]
+fn unconnected_sockets_ask_too() {
+    let far = Far::start(false);
+    for wait in ["block", "spin", "poll", "epoll"] {
+        for bytes in [14, 20_000] {
+            let mut plan = far.plan(Kind::Latency, Protocol::Udp);
+            plan.duration_ns = None;
+            plan.round_trips = Some(100);
+            plan.payload_bytes = bytes;
+            plan.wait = Some(wait.parse().unwrap());
+            plan.round_trip.attachment = Attachment::Unconnected;
+            let record = run(plan);
+            assert_eq!(record.summary.round_trips, Some(100), "{wait}");
+            assert_eq!(record.summary.mismatched, Some(0), "{wait}");
+            let asking = record.directions[0].streams[0].sender.as_ref().unwrap();
+            assert_eq!(asking.remote, None, "it is connected to nobody");
+        }
+    }
+    far.end().unwrap();
+}
+
+#[test]
+fn a_schedule_is_kept_whatever_the_answers_do() {
+    let far = Far::start(false);
+    for protocol in [Protocol::Udp, Protocol::Tcp] {
+        for (wait, bytes) in [
+            (None, 64),
+            (Some("spin/block"), 14),
+            (Some("poll/epoll"), 9_000),
+        ] {
+            let mut plan = far.plan(Kind::Latency, protocol);
+            plan.payload_bytes = bytes;
+            plan.streams = 2;
+            plan.wait = wait.map(|wait| wait.parse().unwrap());
+            plan.round_trip.rate_per_second = Some(1_000);
+            plan.round_trip.outstanding = 32;
+            let plan_ns = plan.duration_ns.unwrap();
+            let record = run(plan);
+            let summary = &record.summary;
+            let context = format!("{protocol} {wait:?} {bytes}: {summary:?}");
+            let asked = summary.round_trips.unwrap() + summary.lost.unwrap();
+            // 1,000 a second on each of two flows, for as long as the run was to be, to the question.
+            let due = plan_ns * 2_000 / 1_000_000_000;
+            assert_eq!(asked + summary.unsent.unwrap(), due, "{context}");
+            assert_eq!(summary.mismatched, Some(0), "{context}");
+            let (intended, actual) = (summary.rtt_intended_ns.unwrap(), summary.rtt_ns.unwrap());
+            assert!(intended.count >= actual.count, "{context}");
+            assert!(intended.mean >= actual.mean, "{context}");
+        }
+        // As many as may be open, without a schedule.
+        let mut plan = far.plan(Kind::Latency, protocol);
+        plan.duration_ns = None;
+        plan.round_trips = Some(500);
+        plan.round_trip.outstanding = 8;
+        let record = run(plan);
+        assert_eq!(record.summary.round_trips, Some(500), "{protocol}");
+        assert_eq!(record.summary.mismatched, Some(0), "{protocol}");
+        assert_eq!(record.summary.rtt_intended_ns, None);
+    }
+    far.end().unwrap();
+}
+
+#[test]
+fn questions_to_a_group_are_answered() {
+    let far = Far::start(false);
+    let mut plan = far.plan(Kind::Latency, Protocol::Udp);
+    plan.duration_ns = None;
+    plan.round_trips = Some(50);
+    plan.round_trip.group = Some("239.77.1.2".parse().unwrap());
+    let stop = AtomicBool::new(false);
+    match client(plan.clone()).run(&stop, &mut |_| {}) {
+        Ok((record, failure)) => {
+            assert!(failure.is_none(), "{failure:?}");
+            assert_eq!(record.summary.round_trips, Some(50));
+            assert_eq!(record.summary.mismatched, Some(0));
+        }
+        Err(error) => println!("needs multicast on the loopback interface: {error}"),
+    }
+    plan.round_trip.group = Some("ff12::77".parse().unwrap());
+    let error = client(plan).run(&stop, &mut |_| {}).unwrap_err();
+    assert_eq!(error.exit_code(), exit::MISSING, "{error}");
+    far.end().unwrap();
+}
+
+#[test]
+fn processors_are_kept_busy_only_where_that_is_granted() {
+    let far = Far::start(false);
+    let mut plan = far.plan(Kind::Latency, Protocol::Udp);
+    plan.round_trip.burn = Ends { near: 1, far: 0 };
+    assert!(run(plan.clone()).summary.round_trips.unwrap() > 0);
+    plan.round_trip.burn = Ends { near: 0, far: 1 };
+    let stop = AtomicBool::new(false);
+    let error = client(plan).run(&stop, &mut |_| {}).unwrap_err();
+    assert_eq!(error.exit_code(), exit::MISSING, "{error}");
     far.end().unwrap();
 }

@@ -6,15 +6,17 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, mpsc};
 
-use linerate_dialect::control::{Refuse, Token};
+use linerate_dialect::control::{Key, Refuse, Token};
 use linerate_metric::event::Problem;
 use linerate_metric::exit;
 use linerate_metric::plan::Protocol;
 use linerate_metric::units::format_bytes;
 
-use super::limits::{MEMORY_LIMIT, TALK_LIMIT, TEST_LIMIT};
-use super::server::{Emit, Grant};
+use super::limits::{MEMORY_LIMIT, SERVICE_LIMIT, TALK_LIMIT, TEST_LIMIT};
+use super::server::{Emit, Grant, ServerOptions};
 use crate::error::MeasureError;
+use crate::loss::Network;
+use crate::peers::serve::Hall;
 
 /// A flow that has been announced and has not arrived yet.
 pub struct Waiting {
@@ -33,6 +35,8 @@ pub struct Waiting {
 
 /// What every session of a server shares.
 pub struct House {
+    /// What clients have to know, if anything.
+    pub key: Option<Key>,
     /// Takes what happens.
     pub emit: Emit,
     /// Set when the server is to end.
@@ -45,6 +49,10 @@ pub struct House {
     pub port: u16,
     /// The interface it is bound to.
     pub interface: Option<String>,
+    /// The network around it, where all of that can be looked into.
+    pub network: Option<Arc<Network>>,
+    /// What tests with programs of other kinds share.
+    pub hall: Hall,
     /// Set when the one test is over.
     pub over: AtomicBool,
     /// What broke the one test.
@@ -58,6 +66,12 @@ pub struct House {
     /// What they take together.
     memory: AtomicU64,
     threads: AtomicUsize,
+    /// Those among them that burn.
+    burning: AtomicUsize,
+    /// Ports of their own that flows have.
+    ports: AtomicUsize,
+    /// A test watches the machine.
+    watched: AtomicBool,
     /// The one test has its client.
     taken: AtomicBool,
 }
@@ -74,22 +88,23 @@ macro_rules! take {
 }
 
 impl House {
-    /// A house without guests.
+    /// A house without guests; the port is the one that it listens on.
     pub fn new(
+        options: ServerOptions,
         emit: Emit,
         stop: Arc<AtomicBool>,
-        once: bool,
-        grants: Vec<Grant>,
-        port: u16,
-        interface: Option<String>,
+        network: Option<Arc<Network>>,
     ) -> Self {
         Self {
+            key: options.key,
             emit,
             stop,
-            once,
-            grants,
-            port,
-            interface,
+            once: options.once,
+            grants: options.grants,
+            port: options.port,
+            interface: options.interface,
+            network,
+            hall: Hall::default(),
             over: AtomicBool::new(false),
             failure: Mutex::new(None),
             announced: Mutex::default(),
@@ -98,8 +113,17 @@ impl House {
             tests: AtomicU32::new(0),
             memory: AtomicU64::new(0),
             threads: AtomicUsize::new(0),
+            burning: AtomicUsize::new(0),
+            ports: AtomicUsize::new(0),
+            watched: AtomicBool::new(false),
             taken: AtomicBool::new(false),
         }
+    }
+
+    /// The same with what tests with programs of other kinds share.
+    #[must_use]
+    pub fn with_hall(self, hall: Hall) -> Self {
+        Self { hall, ..self }
     }
 
     /// A place for a conversation; `None` when all are taken.
@@ -123,11 +147,15 @@ impl House {
                 "start a server without -1",
             ));
         }
-        if !take!(self.running, 1, TEST_LIMIT) {
+        let limit = self.hall.max_tests().unwrap_or(TEST_LIMIT).min(TEST_LIMIT);
+        if !take!(self.running, 1, limit) {
             // Nobody else can hold the one test of a server that serves only one.
             self.taken.store(false, Relaxed);
             return Err(refuse(
-                format!("it runs {TEST_LIMIT} tests already"),
+                match limit {
+                    1 => "it runs a test already".to_owned(),
+                    _ => format!("it runs {limit} tests already"),
+                },
                 "try again later, or with --retry 30s",
             ));
         }
@@ -137,6 +165,9 @@ impl House {
             began: false,
             memory: 0,
             threads: 0,
+            burning: 0,
+            ports: 0,
+            watches: false,
             tokens: Vec::new(),
         })
     }
@@ -182,6 +213,9 @@ pub struct Claim {
     pub began: bool,
     memory: u64,
     threads: usize,
+    burning: usize,
+    ports: usize,
+    watches: bool,
     tokens: Vec<Token>,
 }
 
@@ -208,23 +242,77 @@ impl Claim {
             });
         };
         if !take!(self.house.memory, wanted, MEMORY_LIMIT) {
-            return Err(Refuse {
-                problem: Problem::new(
-                    format!(
-                        "the test takes {} there, and other tests have most of the {limit} for all",
-                        format_bytes(wanted)
-                    ),
-                    self.house.address(),
-                    "try again later, or with --retry 30s",
-                ),
-                exit_code: exit::PEER,
-                may_pass: true,
-            });
+            return Err(self.later(format!(
+                "the test takes {} there, and other tests have most of the {limit} for all",
+                format_bytes(wanted)
+            )));
         }
         self.memory += wanted;
         self.house.threads.fetch_add(threads, Relaxed);
         self.threads += threads;
         Ok(())
+    }
+
+    /// Takes processors to keep busy, of so many that there are.
+    ///
+    /// # Errors
+    /// Why they are not to be had.
+    pub fn burn(&mut self, threads: usize, processors: usize) -> Result<(), Refuse> {
+        if threads > processors {
+            return Err(Refuse {
+                problem: Problem::new(
+                    format!(
+                        "it has {processors} processors to keep busy, and {threads} are asked for"
+                    ),
+                    self.house.address(),
+                    format!("use --load cpu:THREADS/{processors} at most"),
+                ),
+                exit_code: exit::USAGE,
+                may_pass: false,
+            });
+        }
+        if !take!(self.house.burning, threads, processors) {
+            return Err(self.later("other tests keep its processors busy".to_owned()));
+        }
+        self.burning += threads;
+        self.house.threads.fetch_add(threads, Relaxed);
+        self.threads += threads;
+        Ok(())
+    }
+
+    /// Takes ports for flows that have one each.
+    ///
+    /// # Errors
+    /// Why they are not to be had.
+    pub fn take_ports(&mut self, flows: usize) -> Result<(), Refuse> {
+        if !take!(self.house.ports, flows, SERVICE_LIMIT) {
+            return Err(self.later(format!(
+                "flows with a port of their own are {SERVICE_LIMIT} at most, and other tests have \
+                 most of them"
+            )));
+        }
+        self.ports += flows;
+        Ok(())
+    }
+
+    /// Takes the right to watch the machine, which one test has at a time; whether it was free.
+    #[must_use]
+    pub fn watch(&mut self) -> bool {
+        self.watches = self.watches || !self.house.watched.swap(true, Relaxed);
+        self.watches
+    }
+
+    /// What passes when other tests end.
+    fn later(&self, situation: String) -> Refuse {
+        Refuse {
+            problem: Problem::new(
+                situation,
+                self.house.address(),
+                "try again later, or with --retry 30s",
+            ),
+            exit_code: exit::PEER,
+            may_pass: true,
+        }
     }
 
     /// Announces a flow.
@@ -245,6 +333,17 @@ impl Drop for Claim {
         }
         house.memory.fetch_sub(self.memory, Relaxed);
         house.threads.fetch_sub(self.threads, Relaxed);
+        house.burning.fetch_sub(self.burning, Relaxed);
+        house.ports.fetch_sub(self.ports, Relaxed);
+        if self.watches {
+            house.watched.store(false, Relaxed);
+        }
+        if !self.began {
+            // Its number is the next one's, unless that has another already.
+            let _ = house
+                .tests
+                .compare_exchange(self.test, self.test - 1, Relaxed, Relaxed);
+        }
         house.running.fetch_sub(1, Relaxed);
         if house.once {
             if self.began {
@@ -263,8 +362,12 @@ mod tests {
 
     fn house(once: bool) -> Arc<House> {
         let emit: Emit = Arc::new(|_| {});
-        let (stop, grants) = (Arc::default(), Vec::new());
-        Arc::new(House::new(emit, stop, once, grants, 1, None))
+        let options = ServerOptions {
+            port: 1,
+            once,
+            ..ServerOptions::default()
+        };
+        Arc::new(House::new(options, emit, Arc::default(), None))
     }
 
     #[test]
@@ -307,6 +410,32 @@ mod tests {
         drop(second);
         assert_eq!(house.busy_threads(), 0);
         assert_eq!(house.memory.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn processors_ports_and_the_view_of_the_machine_are_shared() {
+        let house = house(false);
+        let mut first = house.claim().unwrap();
+        let mut second = house.claim().unwrap();
+        assert!(!first.burn(5, 4).unwrap_err().may_pass);
+        first.burn(3, 4).unwrap();
+        assert_eq!(house.busy_threads(), 3);
+        assert!(second.burn(2, 4).unwrap_err().may_pass);
+        second.burn(1, 4).unwrap();
+        first.take_ports(SERVICE_LIMIT - 1).unwrap();
+        assert!(second.take_ports(2).unwrap_err().may_pass);
+        assert!(first.watch() && first.watch());
+        assert!(!second.watch());
+        drop(first);
+        second.take_ports(SERVICE_LIMIT).unwrap();
+        second.burn(3, 4).unwrap();
+        assert!(second.watch());
+        drop(second);
+        assert_eq!(house.busy_threads(), 0);
+        let mut third = house.claim().unwrap();
+        third.burn(4, 4).unwrap();
+        third.take_ports(SERVICE_LIMIT).unwrap();
+        assert!(third.watch());
     }
 
     #[test]

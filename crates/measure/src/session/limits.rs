@@ -2,15 +2,22 @@
 
 use std::time::Duration;
 
+use linerate_dialect::control::FLOWS_A_FRAME;
+use linerate_dialect::control::flow::HEADER_BYTES;
 use linerate_metric::event::Problem;
+use linerate_metric::pace::Pacing;
 use linerate_metric::plan::{
-    Direction, Kind, LARGEST_CALL_BYTES, LARGEST_DATAGRAM_BYTES, Plan, Protocol,
-    SHORTEST_INTERVAL_NS, Wait,
+    Direction, Kind, LARGEST_BATCH, LARGEST_CALL_BYTES, LARGEST_DATAGRAM_BYTES, Plan, Protocol,
+    ReceiveCopy, SHORTEST_INTERVAL_NS, SendCopy, Wait,
 };
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use linerate_metric::round_trip::{Attachment, Group, OUTSTANDING_LIMIT, RATE_LIMIT};
 
 use crate::flow::Part;
 use crate::lane::call_bytes;
+use crate::stamped::Log;
+use crate::stamped::instruments::needs;
+use crate::transport::calls::{TRACE_BYTES, TRACES_BYTES};
+use crate::transport::{pool_bytes, zero_copy_bytes};
 
 /// A connection that has not said what it is by then is closed.
 pub const GREETING_PATIENCE: Duration = Duration::from_secs(10);
@@ -40,17 +47,36 @@ pub const PROPOSE_LIMIT_BYTES: usize = 256 << 10;
 /// Memory of all tests together, in bytes.
 pub const MEMORY_LIMIT: u64 = 1 << 30;
 
-/// Flows of one test: as many as its results can be told of in one frame.
-const FLOW_LIMIT: u64 = 2_000;
+/// Flows of one test: as many as can be granted in one frame (16,384 structures).
+const FLOW_LIMIT: u64 = 16_000;
+
+/// Threads that a plan may ask for in a direction.
+const THREAD_LIMIT: u32 = 16_000;
+
+/// Largest burst of a paced flow, in bytes: a tenth of a second at 5 Gb/s.
+const BURST_LIMIT_BYTES: u64 = 64 << 20;
 
 /// Longest time in a plan: 11 days.
-const TIME_LIMIT_NS: u64 = 1_000_000 * 1_000_000_000;
+pub const TIME_LIMIT_NS: u64 = 1_000_000 * 1_000_000_000;
 
 /// Reporting intervals of one run.
 const INTERVAL_LIMIT: u64 = 1_000_000;
 
+/// Threads that may burn processor time at an end.
+const BURN_LIMIT: u32 = 256;
+
 /// Longest text in a plan, in characters.
 const TEXT_LIMIT: usize = 256;
+
+/// Flows of one test that have a port of their own at the server: there are some 28,000 such ports
+/// for all programs of a machine (net.ipv4.ip_local_port_range).
+const SERVICE_FLOW_LIMIT: u64 = 1_024;
+
+/// The same of all tests together.
+pub const SERVICE_LIMIT: usize = 4 * SERVICE_FLOW_LIMIT as usize;
+
+/// Threads whose calls make one timeline: with more of them each has next to nothing in it.
+const TRACED_THREADS: usize = 1_024;
 
 /// Processors that a plan may name.
 const CPU_LIMIT: usize = 1_024;
@@ -59,44 +85,215 @@ const CPU_LIMIT: usize = 1_024;
 /// part.
 const THREAD_BYTES: u64 = 48 << 10;
 
-/// What a flow costs besides: the window of numbers seen, counters, its socket.
+/// What a thread's call recorder costs: buckets for six kinds of calls, as far as they are used.
+const RECORDER_BYTES: u64 = 6 * (64 << 10);
+
+/// A distribution that a flow keeps for itself ([`Histogram::coarse`]).
+///
+/// [`Histogram::coarse`]: linerate_metric::histogram::Histogram::coarse
+const DISTRIBUTION_BYTES: u64 = 32 << 10;
+
+/// What a flow costs besides: the window of numbers seen (8 KiB, UDP), counters, its figures from both
+/// ends and in the record. Threads are few where flows are many, and share their call buffers.
 const FLOW_BYTES: u64 = 16 << 10;
 
-/// Longest frame that is taken from a client with a test, in bytes: its results, with four full
-/// histograms (0.5 MiB each) and 3 KiB a flow.
+/// Whether system calls are recorded: a timeline is what the recorder saw.
+fn records(plan: &Plan) -> bool {
+    plan.calls || plan.trace
+}
+
+/// Longest frame that is taken from a client with a test, in bytes: its results, with full histograms
+/// (0.5 MiB each) and 3 KiB a flow, of which a frame holds so many at most.
 #[must_use]
 pub fn frame_limit(plan: &Plan) -> usize {
     let flows = plan.streams as usize * plan.directions.len();
-    (2 << 20) + flows * (4 << 10)
+    // Recorded calls: a dozen histograms more, as full as they get.
+    let calls = if records(plan) { 8 << 20 } else { 0 };
+    let histograms = match plan.kind {
+        Kind::Throughput | Kind::Forward | Kind::Generate | Kind::Stack => 2 << 20,
+        // One for each step of a round trip, and the list of slow answers.
+        Kind::Latency => 5 << 20,
+    };
+    histograms + calls + flows.min(FLOWS_A_FRAME) * (4 << 10)
 }
 
-/// Memory that a test takes at the server, with so many threads in each direction; `None` when it
-/// is beyond counting.
+/// Memory that a test takes at the server, with so many threads in each direction, on a machine with
+/// so many processors; `None` when it is beyond counting.
 #[must_use]
-pub fn memory_of(plan: &Plan, threads: &[(Part, usize)]) -> Option<u64> {
+pub fn memory_of(plan: &Plan, threads: &[(Part, usize)], processors: usize) -> Option<u64> {
     let flow = match plan.kind {
         // An answering flow keeps the message that it is answering.
         Kind::Latency => FLOW_BYTES.checked_add(plan.payload_bytes)?,
-        Kind::Throughput => FLOW_BYTES,
+        // Distributions of departures, or of arrivals and their variation.
+        Kind::Throughput if plan.protocol == Protocol::Udp || plan.rate_bps.is_some() => {
+            FLOW_BYTES + 2 * DISTRIBUTION_BYTES
+        }
+        Kind::Throughput | Kind::Forward | Kind::Generate | Kind::Stack => FLOW_BYTES,
     };
+    let flow = flow.checked_add(forced_bytes(plan))?;
     let mut bytes = u64::from(plan.streams)
         .checked_mul(plan.directions.len() as u64)?
         .checked_mul(flow)?
         .checked_add(frame_limit(plan) as u64)?;
     for &(part, count) in threads {
         let (sent, received) = call_bytes(plan, part);
+        let recorder = if records(plan) { RECORDER_BYTES } else { 0 };
+        let latest = if plan.trace { TRACE_BYTES } else { 0 };
+        let file = match plan.copies.send {
+            SendCopy::SendFile if part == Part::Source => sent as u64,
+            _ => 0,
+        };
         let thread = THREAD_BYTES
+            .checked_add(recorder)?
+            .checked_add(latest)?
+            .checked_add(file)?
+            .checked_add(ring_bytes(plan, received))?
             .checked_add(sent as u64)?
             .checked_add(received as u64)?;
         bytes = bytes.checked_add(thread.checked_mul(count as u64)?)?;
+        if part == Part::Source {
+            let flow = way_bytes(plan, sent)?;
+            bytes = bytes.checked_add(flow.checked_mul(u64::from(plan.streams))?)?;
+        }
+    }
+    if plan.trace {
+        bytes = bytes.checked_add(TRACES_BYTES)?;
+    }
+    if !plan.stamps.is_none() {
+        let rings = needs(plan.stamps, processors).bytes;
+        bytes = bytes.checked_add(Log::bytes(plan.stamps))?;
+        bytes = bytes.checked_add(rings)?;
     }
     Some(bytes)
+}
+
+/// What a sending flow keeps for payload that leaves without a copy, in calls of up to `sent` bytes.
+fn way_bytes(plan: &Plan, sent: usize) -> Option<u64> {
+    match (plan.copies.send, plan.protocol) {
+        // Datagrams have places of their own until they have left; a stream's content never changes.
+        (SendCopy::ZeroCopy, Protocol::Udp) => zero_copy_bytes(sent),
+        // A pipe holds the pages of the call, by 40 bytes each.
+        (SendCopy::Splice, _) => Some(sent as u64 / 64 + 4096),
+        _ => Some(0),
+    }
+}
+
+/// What a thread's io_uring receives into, where it has one.
+fn ring_bytes(plan: &Plan, received: usize) -> u64 {
+    match plan.wait.as_ref().map(|wait| wait.far) {
+        Some(Wait::IoUring) => pool_bytes(received) as u64,
+        _ => 0,
+    }
+}
+
+/// Memory of the kernel for the buffers of one socket that were forced beyond its limit.
+fn forced_bytes(plan: &Plan) -> u64 {
+    if !plan.forced_buffers.far {
+        return 0;
+    }
+    let of = |bytes: Option<u64>| bytes.or(plan.window_bytes).unwrap_or(0);
+    // The kernel doubles what is asked for.
+    of(plan.socket.send_buffer_bytes)
+        .saturating_add(of(plan.socket.receive_buffer_bytes))
+        .saturating_mul(2)
 }
 
 /// What makes a plan one that no server of this version runs.
 #[must_use]
 pub fn unfit(plan: &Plan) -> Option<Problem> {
-    sizes(plan).or_else(|| times(plan)).or_else(|| texts(plan))
+    not_between_ends(plan)
+        .or_else(|| sizes(plan))
+        .or_else(|| times(plan))
+        .or_else(|| round_trips(plan))
+        .or_else(|| texts(plan))
+}
+
+/// Frames are one end's own: there is nothing for a far end to do.
+fn not_between_ends(plan: &Plan) -> Option<Problem> {
+    let own = matches!(plan.kind, Kind::Forward | Kind::Generate | Kind::Stack);
+    if !own && plan.forward.is_none() && plan.generate.is_none() {
+        return None;
+    }
+    problem(
+        "kind of run",
+        plan.kind.to_string(),
+        "run `linerate forward` or `linerate generate` instead: they need no server",
+    )
+}
+
+fn round_trips(plan: &Plan) -> Option<Problem> {
+    let asked = &plan.round_trip;
+    let mut beside = asked.clone();
+    // What spins in a throughput run may give up a part of its time too.
+    beside.rt_yield = false;
+    if plan.kind != Kind::Latency && !beside.is_default() {
+        return problem(
+            "options of round trips",
+            "the plan",
+            "ask for them with latency",
+        );
+    }
+    let flows = u64::from(plan.streams) * plan.directions.len() as u64;
+    if asked.needs_service() && flows > SERVICE_FLOW_LIMIT {
+        return problem(
+            "number of streams",
+            format!("-P {}", plan.streams),
+            "use 1024 at most with --connect, --reopen, --unconnected or --multicast: each has a \
+             port of its own there",
+        );
+    }
+    let at_once = asked.is_open() && asked.rate_per_second.is_none();
+    if !plan.stamps.is_none() && (asked.needs_service() || at_once) {
+        return problem(
+            "options of round trips",
+            "--stages or --trace",
+            "stamps are for one connected question at a time: leave the others out",
+        );
+    }
+    if !(1..=OUTSTANDING_LIMIT).contains(&asked.outstanding) {
+        return problem(
+            "number of open questions",
+            format!("--outstanding {}", asked.outstanding),
+            "use 1 to 65536",
+        );
+    }
+    if (asked.rate_per_second).is_some_and(|rate| !(1..=RATE_LIMIT).contains(&rate)) {
+        return problem("rate of questions", "--rate", "use 1 to 10M a second");
+    }
+    if asked.limit_ns.is_some_and(|limit| limit > TIME_LIMIT_NS) {
+        return problem("time", "--limit", "use 1000000 s at most");
+    }
+    if asked.burn.near > BURN_LIMIT || asked.burn.far > BURN_LIMIT {
+        return problem("number of threads", "--load cpu", "use 256 at most");
+    }
+    let udp_only = asked.group.is_some() || asked.attachment == Attachment::Unconnected;
+    if udp_only && plan.protocol != Protocol::Udp {
+        return problem(
+            "protocol",
+            "--multicast or --unconnected",
+            "add -u: a TCP connection has one far end",
+        );
+    }
+    if (asked.group.as_ref()).is_some_and(|group| !group.address.is_multicast()) {
+        return problem("group", "--multicast", "use a multicast address");
+    }
+    if asked.group.as_ref().is_some_and(Group::is_reserved) {
+        return problem("group", "--multicast", Group::OTHERS);
+    }
+    None
+}
+
+/// What makes so many threads too many for a timeline of their calls.
+#[must_use]
+pub fn too_many_traced(plan: &Plan, threads: usize) -> Option<Problem> {
+    if !plan.trace || threads <= TRACED_THREADS {
+        return None;
+    }
+    problem(
+        "number of threads",
+        format!("--trace with {threads} threads"),
+        "use 1024 threads at most with --trace: fewer streams (-P), or --threads",
+    )
 }
 
 fn problem(what: &str, value: impl Into<String>, next: &str) -> Option<Problem> {
@@ -126,7 +323,16 @@ fn sizes(plan: &Plan) -> Option<Problem> {
         return problem(
             "number of streams",
             format!("-P {}", plan.streams),
-            "use 1 to 2000 in all, both directions together",
+            "use 1 to 16000 in all, both directions together",
+        );
+    }
+    let threads = plan.threads.iter();
+    let mut threads = threads.flat_map(|threads| [threads.near, threads.far]);
+    if threads.any(|threads| threads == 0 || threads > THREAD_LIMIT) {
+        return problem(
+            "number of threads",
+            "--threads",
+            "use 1 to as many as streams",
         );
     }
     if plan.payload_bytes == 0 || plan.payload_bytes > largest {
@@ -140,6 +346,107 @@ fn sizes(plan: &Plan) -> Option<Problem> {
         && (bytes == 0 || bytes > LARGEST_CALL_BYTES)
     {
         return problem("receive size", format!("{bytes} B"), "use 1 B to 64 MiB");
+    }
+    let batches = plan.protocol == Protocol::Udp && plan.kind == Kind::Throughput;
+    if let Some(batch) = plan.batch
+        && (!batches || batch == 0 || batch > LARGEST_BATCH)
+    {
+        return problem(
+            "datagrams a call",
+            format!("--batch {batch}"),
+            "use 1 to 1024, with UDP throughput",
+        );
+    }
+    let waits = plan.wait.iter().flat_map(|wait| [wait.near, wait.far]);
+    if plan.trace && waits.clone().any(|wait| wait == Wait::IoUring) {
+        return problem(
+            "what is to be traced",
+            "--trace with --wait io-uring",
+            "wait in another way: its calls are not those of the timeline",
+        );
+    }
+    if plan.trace && plan.kind != Kind::Throughput {
+        return problem(
+            "what is to be traced",
+            "the plan",
+            "a timeline of calls is of throughput; round trips have stamps",
+        );
+    }
+    if !plan.stamps.is_none() {
+        let fits = plan.kind == Kind::Latency
+            && plan.streams == 1
+            && plan.payload_bytes >= HEADER_BYTES as u64;
+        if !fits {
+            return problem(
+                "what is to be stamped",
+                "--stages",
+                "use it for round trips on one flow (no -P) with messages of 16 B or more",
+            );
+        }
+        let mut waits = waits;
+        if waits.any(|wait| wait == Wait::IoUring) {
+            return problem(
+                "what is to be stamped",
+                "--stages or --trace with --wait io-uring",
+                "wait in another way: what a ring receives comes without stamps",
+            );
+        }
+    }
+    copies(plan).map_or_else(|| rates(plan), Some)
+}
+
+/// What goes around a copy, and what is verified.
+fn copies(plan: &Plan) -> Option<Problem> {
+    let copies = &plan.copies;
+    let only_tcp = matches!(copies.send, SendCopy::SendFile | SendCopy::Splice)
+        || copies.receive == ReceiveCopy::Discarded;
+    if plan.kind == Kind::Latency && (plan.verify || !copies.are_made()) {
+        return problem(
+            "options of throughput",
+            "the plan",
+            "leave --offload and --verify out of round trips",
+        );
+    }
+    if plan.protocol == Protocol::Udp && only_tcp {
+        return problem(
+            "ways around a copy",
+            "--offload with -u",
+            "use gso, gro, zerocopy or none with UDP",
+        );
+    }
+    let by_ring = plan.wait.as_ref();
+    let by_ring = by_ring.is_some_and(|wait| [wait.near, wait.far].contains(&Wait::IoUring));
+    let timed = plan.pace.by == Pacing::Txtime;
+    let asked = &plan.round_trip;
+    let own = asked.attachment != Attachment::Connected || asked.group.is_some();
+    if by_ring && (plan.batch.is_some() || timed || own || !copies.are_made()) {
+        return problem(
+            "options of other calls",
+            "--wait io-uring",
+            "leave --batch and --offload zerocopy, sendfile, splice and trunc out with it",
+        );
+    }
+    if plan.batch.is_some() && copies.send != SendCopy::Copied {
+        return problem(
+            "ways around a copy",
+            "--offload with --batch",
+            "leave one of them out: datagrams of a batch are copied",
+        );
+    }
+    if plan.verify && !copies.show_content() {
+        return problem(
+            "ways around a copy",
+            "--offload with --verify",
+            "leave one of them out: what is not copied is not seen",
+        );
+    }
+    None
+}
+
+fn rates(plan: &Plan) -> Option<Problem> {
+    // What leaves at once is what a call holds, not a way to flood.
+    if plan.pace.burst.is_some() && plan.pace.burst_bytes(plan.payload_bytes) > BURST_LIMIT_BYTES {
+        return problem("burst", "the plan", "use 64 MiB at most");
     }
     if plan.rate_bps == Some(0) {
         return problem("rate", "-b 0", "leave -b out to go as fast as it goes");
@@ -163,7 +470,7 @@ fn times(plan: &Plan) -> Option<Problem> {
         return problem("time", "the plan", "use more than 0 s");
     }
     let ends = match plan.kind {
-        Kind::Throughput => plan.amount_bytes,
+        Kind::Throughput | Kind::Forward | Kind::Generate | Kind::Stack => plan.amount_bytes,
         Kind::Latency => plan.round_trips,
     };
     if plan.duration_ns.is_none() && ends.is_none() {
@@ -211,39 +518,105 @@ fn texts(plan: &Plan) -> Option<Problem> {
             return problem("length of a name", option, "use 256 characters at most");
         }
     }
+    let interface = plan.round_trip.group.as_ref();
+    let interface = interface.and_then(|group| group.interface.as_ref());
+    if interface.is_some_and(|name| name.len() > TEXT_LIMIT) {
+        return problem(
+            "length of a name",
+            "--multicast",
+            "use 256 characters at most",
+        );
+    }
     if plan.cpu.near.0.len() > CPU_LIMIT || plan.cpu.far.0.len() > CPU_LIMIT {
         return problem("number of processors", "--cpu", "name 1024 at most");
     }
     None
 }
 
-/// Raises the soft limit of open files to the hard one: a flow takes one, and a thousand of them
-/// are soon there. What does not succeed shows when there are too many.
-pub fn raise_open_files() {
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    if current != maximum {
-        let most = Rlimit {
-            current: maximum,
-            maximum,
-        };
-        let _ = setrlimit(Resource::Nofile, most);
-    }
-}
-
-/// Files that this process may have open; `None` for any number.
-#[must_use]
-pub fn open_files() -> Option<usize> {
-    let limit = getrlimit(Resource::Nofile).current?;
-    Some(usize::try_from(limit).unwrap_or(usize::MAX))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_metric::plan::{Cpus, Ends};
+    use linerate_metric::pace::Burst;
+    use linerate_metric::plan::{Cpus, Ends, Stamping};
 
     fn plan() -> Plan {
         Plan::new(Kind::Throughput, Protocol::Tcp, "host")
+    }
+
+    /// As a client may send it, whatever the command line thinks of it.
+    fn group(address: &str) -> Option<Group> {
+        Some(Group {
+            address: address.parse().unwrap(),
+            interface: None,
+            ttl: 1,
+        })
+    }
+
+    #[test]
+    fn what_differs_in_one_thing_from_nonsense_fits() {
+        let mut stamped = Plan::new(Kind::Latency, Protocol::Udp, "host");
+        stamped.stamps = Stamping::Driver;
+        stamped.wait = Some(Ends {
+            near: Wait::Block,
+            far: Wait::Spin,
+        });
+        let mut joined = Plan::new(Kind::Latency, Protocol::Udp, "host");
+        joined.round_trip.group = group("239.1.2.3");
+        let mut many = Plan::new(Kind::Latency, Protocol::Tcp, "host");
+        many.streams = 1_024;
+        many.round_trip.attachment = Attachment::Reopened;
+        let mut without_copy = plan();
+        without_copy.protocol = Protocol::Udp;
+        without_copy.payload_bytes = 1_472;
+        without_copy.copies.send = SendCopy::ZeroCopy;
+        for plan in [stamped, joined, many, without_copy] {
+            assert_eq!(unfit(&plan), None);
+        }
+    }
+
+    /// What a change takes more, with one thread that sends.
+    fn grown(mut plan: Plan, change: impl FnOnce(&mut Plan)) -> u64 {
+        let memory = |plan: &Plan| memory_of(plan, &[(Part::Source, 1)], 4).unwrap();
+        let before = memory(&plan);
+        change(&mut plan);
+        memory(&plan) - before
+    }
+
+    #[test]
+    fn what_leaves_without_a_copy_is_counted() {
+        let mut sent = plan();
+        sent.directions = vec![Direction::Receive];
+        let grows = |sent: &Plan, copy| grown(sent.clone(), |plan| plan.copies.send = copy);
+        assert_eq!(grows(&sent, SendCopy::ZeroCopy), 0);
+        assert_eq!(grows(&sent, SendCopy::SendFile), 1 << 20);
+        sent.protocol = Protocol::Udp;
+        sent.payload_bytes = 8_000;
+        sent.streams = 10;
+        let places = 10 * (16 * 8_000 + 4_096);
+        assert_eq!(grows(&sent, SendCopy::ZeroCopy), places);
+        // Cut by the kernel, a call holds 64 KiB.
+        sent.udp_offload.gso = Some(true);
+        let places = 10 * (16 * (64 << 10) + 4_096);
+        assert_eq!(grows(&sent, SendCopy::ZeroCopy), places);
+    }
+
+    #[test]
+    fn timelines_and_notes_are_counted() {
+        let traced = grown(plan(), |plan| plan.trace = true);
+        let called = grown(plan(), |plan| plan.calls = true);
+        assert_eq!(traced, called + TRACE_BYTES + TRACES_BYTES);
+        const { assert!(TRACE_BYTES >= 8_192 * 24) };
+        let trips = Plan::new(Kind::Latency, Protocol::Udp, "host");
+        let noted = |level| grown(trips.clone(), |plan| plan.stamps = level);
+        let packets = noted(Stamping::Packets);
+        assert!(packets > 1 << 20, "{packets}");
+        assert!(noted(Stamping::Scheduler) >= packets + 4 * (256 << 10));
+        assert!(noted(Stamping::Driver) > 3_400_000 + 4 * (256 << 10));
+        let mut plan = plan();
+        assert!(too_many_traced(&plan, 1_025).is_none());
+        plan.trace = true;
+        assert!(too_many_traced(&plan, 1_024).is_none());
+        assert!(too_many_traced(&plan, 1_025).is_some());
     }
 
     #[test]
@@ -260,11 +633,13 @@ mod tests {
         type Change = fn(&mut Plan);
         let changes: &[(&str, Change)] = &[
             ("no streams", |p| p.streams = 0),
-            ("many streams", |p| p.streams = 2_001),
+            ("many streams", |p| p.streams = 16_001),
             ("many both ways", |p| {
-                p.streams = 1_500;
+                p.streams = 8_001;
                 p.directions = vec![Direction::Send, Direction::Receive];
             }),
+            ("no threads", |p| p.threads = Some(Ends::both(0))),
+            ("many threads", |p| p.threads = Some(Ends::both(u32::MAX))),
             ("largest number of streams", |p| p.streams = u32::MAX),
             ("no payload", |p| p.payload_bytes = 0),
             ("much payload", |p| p.payload_bytes = u64::MAX),
@@ -292,7 +667,80 @@ mod tests {
                     timeout_ns: Some(u64::MAX),
                 }));
             }),
+            ("round trips of a throughput run", |p| {
+                p.round_trip.verify = false
+            }),
+            ("no open question", |p| {
+                p.kind = Kind::Latency;
+                p.round_trip.outstanding = 0;
+            }),
+            ("many open questions", |p| {
+                p.kind = Kind::Latency;
+                p.round_trip.outstanding = u32::MAX;
+            }),
+            ("rate of questions", |p| {
+                p.kind = Kind::Latency;
+                p.round_trip.rate_per_second = Some(u64::MAX);
+            }),
+            ("unconnected TCP", |p| {
+                p.kind = Kind::Latency;
+                p.round_trip.attachment = Attachment::Unconnected;
+            }),
+            ("burning", |p| {
+                p.kind = Kind::Latency;
+                p.round_trip.burn.far = 100_000;
+            }),
             ("rate", |p| p.rate_bps = Some(0)),
+            ("unseen content", |p| {
+                p.verify = true;
+                p.copies.receive = ReceiveCopy::Discarded;
+            }),
+            ("datagrams from a file", |p| {
+                p.protocol = Protocol::Udp;
+                p.payload_bytes = 64;
+                p.copies.send = SendCopy::SendFile;
+            }),
+            ("a batch of a stream", |p| p.batch = Some(8)),
+            ("a large batch", |p| {
+                p.protocol = Protocol::Udp;
+                p.payload_bytes = 64;
+                p.batch = Some(1_025);
+            }),
+            ("a batch without a copy", |p| {
+                p.protocol = Protocol::Udp;
+                p.payload_bytes = 1_472;
+                p.batch = Some(1_024);
+                p.copies.send = SendCopy::ZeroCopy;
+            }),
+            ("a traced ring", |p| {
+                p.trace = true;
+                p.wait = Some(Ends::both(Wait::IoUring));
+            }),
+            ("a stamped ring", |p| {
+                p.kind = Kind::Latency;
+                p.payload_bytes = 64;
+                p.stamps = Stamping::Packets;
+                p.wait = Some(Ends::both(Wait::IoUring));
+            }),
+            ("many ports", |p| {
+                p.kind = Kind::Latency;
+                p.payload_bytes = 64;
+                p.streams = 1_025;
+                p.round_trip.attachment = Attachment::Reopened;
+            }),
+            ("the group of all hosts", |p| {
+                p.kind = Kind::Latency;
+                p.protocol = Protocol::Udp;
+                p.payload_bytes = 64;
+                p.round_trip.group = group("224.0.0.1");
+            }),
+            ("the group of all nodes", |p| {
+                p.kind = Kind::Latency;
+                p.protocol = Protocol::Udp;
+                p.payload_bytes = 64;
+                p.round_trip.group = group("ff02::1");
+            }),
+            ("burst", |p| p.pace.burst = Some(Burst::Payloads(u64::MAX))),
             ("host", |p| p.host = "x".repeat(257)),
             ("bind", |p| p.bind = Some("x".repeat(257))),
             ("congestion control", |p| {
@@ -310,16 +758,16 @@ mod tests {
     #[test]
     fn memory_is_counted_without_wrapping() {
         let mut plan = plan();
-        let one = memory_of(&plan, &[(Part::Sink, 1)]).unwrap() - frame_limit(&plan) as u64;
+        let one = memory_of(&plan, &[(Part::Sink, 1)], 4).unwrap() - frame_limit(&plan) as u64;
         // The default room of a receive call, and little else.
         assert!((256 << 10..400 << 10).contains(&one), "{one}");
         plan.receive_bytes = Some(LARGEST_CALL_BYTES);
-        let many = memory_of(&plan, &[(Part::Sink, 2_000)]).unwrap();
+        let many = memory_of(&plan, &[(Part::Sink, 2_000)], 4).unwrap();
         assert!(many > MEMORY_LIMIT);
         plan.receive_bytes = Some(u64::MAX / 2);
-        assert_eq!(memory_of(&plan, &[(Part::Sink, 2_000)]), None);
+        assert_eq!(memory_of(&plan, &[(Part::Sink, 2_000)], 4), None);
         plan.kind = Kind::Latency;
         plan.payload_bytes = u64::MAX;
-        assert_eq!(memory_of(&plan, &[]), None);
+        assert_eq!(memory_of(&plan, &[], 4), None);
     }
 }

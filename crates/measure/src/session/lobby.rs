@@ -8,19 +8,23 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use linerate_dialect::control::flow::{OPENING_BYTES, answer, read_opening};
-use linerate_dialect::control::{DATA_MAGIC, Opening, Token};
-use linerate_dialect::sniff::{Carrier, Speaker, speaker};
+use linerate_dialect::control::flow::{OPENING_BYTES, read_opening};
+use linerate_dialect::control::{self, Opening, Token};
+use linerate_dialect::sniff::{Carrier, Speaker as Told, speaker};
+use linerate_dialect::stray;
+use linerate_host::sys::descriptors;
 use linerate_metric::event::{Event, What};
 use linerate_metric::plan::Protocol;
 use mio::net::{TcpListener, TcpStream as MioStream, UdpSocket};
 use mio::{Events, Interest, Poll, Token as Key};
-use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::house::{House, Seat, Waiting};
-use super::limits::{GREETING_PATIENCE, LOBBY_LIMIT, open_files};
+use super::doors::Door;
+use super::house::{House, Seat};
+use super::limits::{GREETING_PATIENCE, LOBBY_LIMIT};
+use super::porch::{Arrived, Porch, open_flow};
 use super::session::serve;
 use crate::error::MeasureError;
+use crate::peers::serve::{self as foreign, Caller, OnStream, Speaker, Stranger, Wanted};
 
 /// How soon the server notices that it is to stop.
 const LOOK_UP: Duration = Duration::from_millis(250);
@@ -34,44 +38,76 @@ const AT_ONCE: usize = 1_024;
 /// Failed receive calls in a row after which the rest can wait.
 const FAILURES_AT_ONCE: usize = 16;
 
-const TCP: Key = Key(0);
-const UDP: Key = Key(1);
+/// First bytes that tell a dialect: the longest is an iperf2 header with all that may follow it.
+const FIRST_BYTES: usize = 512;
+
+/// A connection whose first bytes could still become a dialect's after this time carries plain payload.
+const TELLING_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Connections that have not said yet what they are, or wait for a seat.
 pub struct Lobby {
     poll: Poll,
-    tcp: TcpListener,
-    udp: UdpSocket,
+    doors: Vec<Open>,
     /// By order of arrival.
     guests: BTreeMap<usize, Guest>,
-    /// Control connections for whom there was no seat.
-    queue: VecDeque<Guest>,
+    /// Those who have something to say first, and for whom there was no seat.
+    queue: VecDeque<(Guest, Talk)>,
     /// Guests that fit; the one who has been silent longest goes for one more.
     room: usize,
     next: usize,
     house: Arc<House>,
     sessions: Vec<JoinHandle<()>>,
-    /// What was left in the two queues: the poll tells of new arrivals only.
+    /// What is read of a datagram.
+    datagram: Vec<u8>,
+    /// When those who do not come to the point were looked at last.
+    settled: Instant,
+}
+
+/// A door, and what was left in its two queues: the poll tells of new arrivals only.
+struct Open {
+    tcp: TcpListener,
+    udp: UdpSocket,
+    port: u16,
+    bound: std::net::IpAddr,
+    forced: Option<&'static Speaker>,
     accept_again: bool,
     greet_again: bool,
 }
 
 struct Guest {
     stream: MioStream,
+    peer: SocketAddr,
+    door: usize,
     since: Instant,
-    first: Vec<u8>,
+}
+
+/// Who talks before anything is measured.
+#[derive(Clone, Copy)]
+enum Talk {
+    /// Our own control connection.
+    Own,
+    /// Another dialect's.
+    Foreign(fn(Caller, Seat, TcpStream)),
 }
 
 /// What a guest's first bytes say.
 enum Said {
     /// Not enough.
     Little,
-    /// A control connection.
+    /// A control connection of ours.
     Control,
-    /// A flow.
+    /// A flow of ours.
     Flow(Token),
-    /// Nothing of ours.
-    Nonsense,
+    /// A dialect of another program.
+    Foreign(&'static Speaker),
+    /// Payload of a test that waits for it.
+    Expected(Wanted),
+    /// Payload without a header.
+    Plain,
+    /// Words of something that is no test.
+    Stray(&'static str),
+    /// Nothing more will be said.
+    Gone,
 }
 
 impl Lobby {
@@ -79,33 +115,39 @@ impl Lobby {
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn new(
-        tcp: std::net::TcpListener,
-        udp: std::net::UdpSocket,
-        house: Arc<House>,
-    ) -> io::Result<Self> {
-        tcp.set_nonblocking(true)?;
-        udp.set_nonblocking(true)?;
+    pub fn new(doors: Vec<Door>, house: Arc<House>) -> io::Result<Self> {
         let poll = Poll::new()?;
-        let mut tcp = TcpListener::from_std(tcp);
-        let mut udp = UdpSocket::from_std(udp);
-        poll.registry()
-            .register(&mut tcp, TCP, Interest::READABLE)?;
-        poll.registry()
-            .register(&mut udp, UDP, Interest::READABLE)?;
+        let mut open = Vec::new();
+        for (place, door) in doors.into_iter().enumerate() {
+            door.tcp.set_nonblocking(true)?;
+            door.udp.set_nonblocking(true)?;
+            let mut tcp = TcpListener::from_std(door.tcp);
+            let mut udp = UdpSocket::from_std(door.udp);
+            let registry = poll.registry();
+            registry.register(&mut tcp, Key(2 * place), Interest::READABLE)?;
+            registry.register(&mut udp, Key(2 * place + 1), Interest::READABLE)?;
+            open.push(Open {
+                tcp,
+                udp,
+                port: door.port,
+                bound: door.bound,
+                forced: door.forced,
+                accept_again: false,
+                greet_again: false,
+            });
+        }
         Ok(Self {
             poll,
-            tcp,
-            udp,
+            next: 2 * open.len(),
+            doors: open,
             guests: BTreeMap::new(),
             queue: VecDeque::new(),
             // The other half of the descriptors is for tests.
-            room: open_files().map_or(LOBBY_LIMIT, |files| LOBBY_LIMIT.min(files / 2)),
-            next: 2,
+            room: descriptors::limit().map_or(LOBBY_LIMIT, |files| LOBBY_LIMIT.min(files / 2)),
             house,
             sessions: Vec::new(),
-            accept_again: false,
-            greet_again: false,
+            datagram: vec![0; 1 << 16],
+            settled: Instant::now(),
         })
     }
 
@@ -115,38 +157,43 @@ impl Lobby {
     /// What `epoll_wait` says.
     pub fn turn(&mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(256);
-        let soon = self.accept_again || self.greet_again || !self.queue.is_empty();
+        let left = |door: &Open| door.accept_again || door.greet_again;
+        let soon = self.doors.iter().any(left) || !self.queue.is_empty();
         let patience = if soon { LOOK_UP_SOON } else { LOOK_UP };
         match self.poll.poll(&mut events, Some(patience)) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             done => done?,
         }
         for event in &events {
-            match event.token() {
-                TCP => self.accept_again = true,
-                UDP => self.greet_again = true,
-                Key(key) => self.read(key),
+            let Key(key) = event.token();
+            match self.doors.get_mut(key / 2) {
+                Some(door) if key % 2 == 0 => door.accept_again = true,
+                Some(door) => door.greet_again = true,
+                None => self.read(key),
             }
         }
-        if self.accept_again {
-            self.accept_again = !self.accept();
-        }
-        if self.greet_again {
-            self.greet_again = !self.greet_flows();
+        for door in 0..self.doors.len() {
+            if self.doors[door].accept_again {
+                self.doors[door].accept_again = !self.accept(door);
+            }
+            if self.doors[door].greet_again {
+                self.doors[door].greet_again = !self.greet_flows(door);
+            }
         }
         self.seat_waiting();
+        self.settle_undecided();
         let patient = |guest: &Guest| guest.since.elapsed() < GREETING_PATIENCE;
         self.guests.retain(|_, guest| patient(guest));
-        self.queue.retain(patient);
+        self.queue.retain(|(guest, _)| patient(guest));
         self.sessions.retain(|session| !session.is_finished());
         Ok(())
     }
 
     /// Takes those who are at the door; whether nobody is left there.
-    fn accept(&mut self) -> bool {
+    fn accept(&mut self, door: usize) -> bool {
         for _ in 0..AT_ONCE {
-            match self.tcp.accept() {
-                Ok((mut stream, _)) => {
+            match self.doors[door].tcp.accept() {
+                Ok((mut stream, peer)) => {
                     let full = self.guests.len() + self.queue.len() >= self.room;
                     if full && self.guests.pop_first().is_none() {
                         continue;
@@ -160,8 +207,9 @@ impl Lobby {
                     {
                         let guest = Guest {
                             stream,
+                            peer,
+                            door,
                             since: Instant::now(),
-                            first: Vec::with_capacity(OPENING_BYTES),
                         };
                         self.guests.insert(key, guest);
                         // Most say what they are at once; those are not taken for silent.
@@ -181,15 +229,36 @@ impl Lobby {
         false
     }
 
-    /// Reads what a connection is, and not a byte more.
+    /// Looks at what a connection is; its bytes stay where they are.
     fn read(&mut self, key: usize) {
-        let Some(guest) = self.guests.get_mut(&key) else {
+        let Some(guest) = self.guests.get(&key) else {
             return;
         };
-        let said = guest.listen();
-        if matches!(said, Said::Little) {
+        let said = self.listen(guest);
+        if !matches!(said, Said::Little) {
+            self.show_in(key, said);
+        }
+    }
+
+    /// Those who began to say something that no dialect says so slowly.
+    fn settle_undecided(&mut self) {
+        // A call for each of thousands: not more often than anybody notices.
+        if self.settled.elapsed() < LOOK_UP {
             return;
         }
+        self.settled = Instant::now();
+        let undecided = |(key, guest): (&usize, &Guest)| {
+            let began = guest.since.elapsed() > TELLING_PATIENCE && guest.has_begun();
+            began.then_some(*key)
+        };
+        let keys: Vec<usize> = self.guests.iter().filter_map(undecided).collect();
+        for key in keys {
+            self.show_in(key, Said::Plain);
+        }
+    }
+
+    /// Takes a guest to where it belongs.
+    fn show_in(&mut self, key: usize, said: Said) {
         let Some(mut guest) = self.guests.remove(&key) else {
             return;
         };
@@ -197,13 +266,74 @@ impl Lobby {
             return;
         }
         match said {
-            Said::Control => self.queue.push_back(guest),
+            Said::Control => self.queue.push_back((guest, Talk::Own)),
             Said::Flow(token) => self.house.admit(token, |waiting| {
-                (waiting.protocol == Protocol::Tcp).then(|| guest.stream.into())
+                let mut opening = [0; OPENING_BYTES];
+                let all_there = guest.stream.read_exact(&mut opening).is_ok();
+                (all_there && waiting.protocol == Protocol::Tcp).then(|| guest.stream.into())
             }),
+            Said::Foreign(speaker) => self.show_in_foreign(guest, speaker, None),
+            Said::Plain => {
+                // Anybody can send anything: there is less room for those whom nobody knows.
+                if let Some(stranger) = self.house.hall.stranger() {
+                    self.show_in_foreign(guest, foreign::plain(), Some(stranger));
+                }
+            }
+            Said::Stray(protocol) => self.house.hall.refuse_stray(protocol, guest.peer),
+            Said::Expected(wanted) => {
+                let peer = guest.peer;
+                self.house.hall.admit(&wanted, peer, || {
+                    Some(Arrived::stream(blocking(guest.stream)?, peer))
+                });
+            }
             // Closing is the one answer that no protocol misunderstands.
-            Said::Nonsense | Said::Little => {}
+            Said::Gone | Said::Little => {}
         }
+    }
+
+    fn show_in_foreign(
+        &mut self,
+        guest: Guest,
+        speaker: &'static Speaker,
+        stranger: Option<Stranger>,
+    ) {
+        if !self.house.hall.speaks(speaker.name) {
+            self.house.hall.refuse_dialect(speaker.name, guest.peer);
+            return;
+        }
+        match speaker.stream {
+            None => {}
+            Some(OnStream::Talk(talk)) => self.queue.push_back((guest, Talk::Foreign(talk))),
+            Some(OnStream::Test(run)) => match self.house.claim() {
+                Err(refuse) => {
+                    let hall = &self.house.hall;
+                    hall.refuse_test(speaker.name, guest.peer, &refuse);
+                }
+                Ok(claim) => {
+                    let Some((caller, stream)) = self.caller(guest, stranger) else {
+                        return;
+                    };
+                    self.spawn(speaker.name, move || run(caller, claim, stream));
+                }
+            },
+        }
+    }
+
+    /// Who calls, for the thread that serves it.
+    fn caller(&self, guest: Guest, stranger: Option<Stranger>) -> Option<(Caller, TcpStream)> {
+        let (peer, door) = (guest.peer, guest.door);
+        let stream = blocking(guest.stream)?;
+        let local = stream.local_addr().ok()?;
+        // The end of a handshake came from there.
+        self.house.hall.prove(peer.ip());
+        let caller = Caller {
+            house: Arc::clone(&self.house),
+            peer: canonical(peer),
+            local: canonical(local),
+            door: self.doors[door].port,
+            stranger,
+        };
+        Some((caller, stream))
     }
 
     /// Gives seats to those who wait for one.
@@ -212,19 +342,32 @@ impl Lobby {
             let Some(seat) = self.house.seat() else {
                 return;
             };
-            if let Some(guest) = self.queue.pop_front() {
-                self.seat(guest, seat);
+            if let Some((guest, talk)) = self.queue.pop_front() {
+                self.seat(guest, talk, seat);
             }
         }
     }
 
-    fn seat(&mut self, guest: Guest, seat: Seat) {
-        let stream = TcpStream::from(OwnedFd::from(guest.stream));
-        let house = Arc::clone(&self.house);
-        let session = std::thread::Builder::new()
-            .name("session".to_owned())
-            .spawn(move || serve(&house, stream, &guest.first, seat));
-        match session {
+    fn seat(&mut self, guest: Guest, talk: Talk, seat: Seat) {
+        match talk {
+            Talk::Own => {
+                let stream = TcpStream::from(OwnedFd::from(guest.stream));
+                let house = Arc::clone(&self.house);
+                self.spawn("session", move || serve(&house, stream, &[], seat));
+            }
+            Talk::Foreign(talk) => {
+                if let Some((caller, stream)) = self.caller(guest, None) {
+                    self.spawn("session", move || talk(caller, seat, stream));
+                }
+            }
+        }
+    }
+
+    fn spawn(&mut self, name: &str, session: impl FnOnce() + Send + 'static) {
+        let spawned = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(session);
+        match spawned {
             Ok(session) => self.sessions.push(session),
             Err(error) => (self.house.emit)(Event {
                 test: 0,
@@ -235,13 +378,46 @@ impl Lobby {
         }
     }
 
-    /// Gives each announced UDP flow that knocks a socket of its own; whether nobody knocks any
-    /// more.
-    fn greet_flows(&mut self) -> bool {
-        let mut room = [0; OPENING_BYTES + 1];
+    /// Gives each UDP flow that knocks a socket of its own; whether nobody knocks any more.
+    fn greet_flows(&mut self, door: usize) -> bool {
+        let mut porch = Porch::new();
+        let drained = self.take_datagrams(door, &mut porch);
+        for knock in porch.leave(&self.house) {
+            let Some(speaker) = knock.speaker else {
+                continue;
+            };
+            let Some(serve) = speaker.datagrams else {
+                continue;
+            };
+            let claim = match self.house.claim() {
+                Ok(claim) => claim,
+                Err(refuse) => {
+                    let from = knock.arrived.from;
+                    self.house.hall.refuse_test(speaker.name, from, &refuse);
+                    continue;
+                }
+            };
+            let caller = Caller {
+                house: Arc::clone(&self.house),
+                peer: canonical(knock.arrived.from),
+                local: canonical(SocketAddr::new(knock.local, self.doors[door].port)),
+                door: self.doors[door].port,
+                stranger: knock.stranger,
+            };
+            let arrived = knock.arrived;
+            self.spawn(speaker.name, move || serve(caller, claim, arrived));
+        }
+        drained
+    }
+
+    fn take_datagrams(&mut self, door: usize, porch: &mut Porch) -> bool {
         let mut failures = 0;
         for _ in 0..AT_ONCE {
-            let (bytes, from) = match self.udp.recv_from(&mut room) {
+            let received = linerate_host::sys::datagram::receive_addressed(
+                &self.doors[door].udp,
+                &mut self.datagram,
+            );
+            let received = match received {
                 Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
                 // An ICMP error of an earlier answer: the next call has the next datagram.
@@ -251,21 +427,30 @@ impl Lobby {
                 }
                 Err(_) => return false,
             };
-            let Some(token) = read_opening(&room[..bytes]) else {
+            let bytes = &self.datagram[..received.bytes];
+            if let Some(token) = read_opening(bytes) {
+                let interface = self.house.interface.as_deref();
+                self.house.admit(token, |waiting| {
+                    open_flow(waiting, received.from, token, interface).map(OwnedFd::from)
+                });
                 continue;
-            };
-            let interface = self.house.interface.as_deref();
-            self.house.admit(token, |waiting| {
-                open_flow(waiting, from, token, interface).map(OwnedFd::from)
-            });
+            }
+            let open = &self.doors[door];
+            let local = received.to.unwrap_or(open.bound);
+            porch.knock(
+                &self.house,
+                received.from,
+                SocketAddr::new(local, open.port),
+                open.forced,
+                bytes,
+            );
         }
         false
     }
 
     /// Closes the doors and waits for the sessions, which have been told to end.
     pub fn close(self) {
-        drop(self.tcp);
-        drop(self.udp);
+        drop(self.doors);
         drop(self.guests);
         drop(self.queue);
         for session in self.sessions {
@@ -273,85 +458,79 @@ impl Lobby {
             let _ = session.join();
         }
     }
-}
 
-impl Guest {
-    fn listen(&mut self) -> Said {
-        loop {
-            let wanted = match speaker(Carrier::Stream, &self.first) {
-                Speaker::NeedMore => DATA_MAGIC.len(),
-                Speaker::Unknown => return Said::Nonsense,
-                // The one dialect that this server speaks so far.
-                Speaker::Known(_) => match Opening::of(&self.first) {
-                    Some(Opening::Control) => return Said::Control,
-                    Some(Opening::Data) => OPENING_BYTES,
-                    None => return Said::Nonsense,
-                },
-            };
-            let has = self.first.len();
-            if has >= wanted {
-                return read_opening(&self.first).map_or(Said::Nonsense, Said::Flow);
+    fn listen(&self, guest: &Guest) -> Said {
+        let door = &self.doors[guest.door];
+        if let Some(forced) = door.forced
+            && forced.speaks_first
+        {
+            return Said::Foreign(forced);
+        }
+        // A test that waits for connections of this host at this port has them whatever they say.
+        let wanted = Wanted::Connection { port: door.port };
+        if self.house.hall.expects(&wanted, guest.peer) {
+            return Said::Expected(wanted);
+        }
+        let mut room = [0; FIRST_BYTES];
+        let first = match guest.stream.peek(&mut room) {
+            Ok(0) => return Said::Gone,
+            Ok(bytes) => &room[..bytes],
+            Err(error) => match error.kind() {
+                io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock => return Said::Little,
+                _ => return Said::Gone,
+            },
+        };
+        if let Some(forced) = door.forced {
+            return Said::Foreign(forced);
+        }
+        match speaker(Carrier::Stream, first) {
+            Told::NeedMore if first.len() < FIRST_BYTES => Said::Little,
+            Told::NeedMore | Told::Unknown => match stray::protocol(first) {
+                Some(protocol) => Said::Stray(protocol),
+                None => Said::Plain,
+            },
+            Told::Known(dialect) if dialect.name == control::DIALECT.name => {
+                match Opening::of(first) {
+                    Some(Opening::Control) => Said::Control,
+                    Some(Opening::Data) if first.len() < OPENING_BYTES => Said::Little,
+                    Some(Opening::Data) => {
+                        read_opening(&first[..OPENING_BYTES]).map_or(Said::Gone, Said::Flow)
+                    }
+                    None => Said::Gone,
+                }
             }
-            let mut room = [0; OPENING_BYTES];
-            match self.stream.read(&mut room[..wanted - has]) {
-                Ok(0) => return Said::Nonsense,
-                Ok(bytes) => self.first.extend_from_slice(&room[..bytes]),
-                Err(error) => match error.kind() {
-                    io::ErrorKind::Interrupted => {}
-                    io::ErrorKind::WouldBlock => return Said::Little,
-                    _ => return Said::Nonsense,
-                },
-            }
+            Told::Known(dialect) => match foreign::speaker_named(dialect.name) {
+                None => Said::Plain,
+                Some(speaker) => {
+                    let flow = speaker.flow_of.and_then(|flow_of| flow_of(first));
+                    let hall = &self.house.hall;
+                    let waits = |wanted: &Wanted| hall.expects(wanted, guest.peer);
+                    flow.filter(waits)
+                        .map_or(Said::Foreign(speaker), Said::Expected)
+                }
+            },
         }
     }
 }
 
-/// A socket for one UDP flow on the server's port, answered from the address that the client
-/// knows. The kernel gives a datagram to the socket that is connected to its sender first.
-///
-/// The opening must come from the host that holds the control connection: an address in a datagram
-/// proves nothing, and a run towards it would flood whoever has it.
-fn open_flow(
-    waiting: &Waiting,
-    from: SocketAddr,
-    token: Token,
-    interface: Option<&str>,
-) -> Option<Socket> {
-    // Only a mapped address becomes another one: an IPv6 address keeps its scope.
-    let from = match from.ip().to_canonical() {
-        ip if ip == from.ip() => from,
-        ip => SocketAddr::new(ip, from.port()),
-    };
-    if waiting.protocol != Protocol::Udp || from.ip() != waiting.peer {
-        return None;
+impl Guest {
+    /// Whether it has said anything.
+    fn has_begun(&self) -> bool {
+        self.stream.peek(&mut [0]).is_ok_and(|bytes| bytes > 0)
     }
-    // What fails here is tried again: the client repeats its opening.
-    connect_flow(waiting.local, from, token, interface).ok()
 }
 
-fn connect_flow(
-    local: SocketAddr,
-    from: SocketAddr,
-    token: Token,
-    interface: Option<&str>,
-) -> io::Result<Socket> {
-    let local_ip = local.ip().to_canonical();
-    let socket = Socket::new(Domain::for_address(from), Type::DGRAM, None)?;
-    socket.set_reuse_address(true)?;
-    if let Some(interface) = interface {
-        socket.bind_device(Some(interface.as_bytes()))?;
+/// The same connection with calls that wait.
+fn blocking(stream: MioStream) -> Option<TcpStream> {
+    let stream = TcpStream::from(OwnedFd::from(stream));
+    stream.set_nonblocking(false).ok()?;
+    Some(stream)
+}
+
+/// Only a mapped address becomes another one: an IPv6 address keeps its scope.
+pub fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        ip if ip == address.ip() => address,
+        ip => SocketAddr::new(ip, address.port()),
     }
-    let mut bound = SocketAddr::new(local_ip, local.port());
-    if let (SocketAddr::V6(bound), SocketAddr::V6(from)) = (&mut bound, from) {
-        bound.set_scope_id(from.scope_id());
-    }
-    socket.bind(&SockAddr::from(bound))?;
-    socket.connect(&SockAddr::from(from))?;
-    // What came between binding and connecting may be other flows' openings: they are repeated.
-    socket.set_nonblocking(true)?;
-    let mut room = [std::mem::MaybeUninit::uninit(); 1];
-    while socket.recv(&mut room).is_ok() {}
-    socket.set_nonblocking(false)?;
-    socket.send(&answer(token))?;
-    Ok(socket)
 }

@@ -1,22 +1,40 @@
 //! Talking to the other end: who runs what with whom, and what came of it.
 
-mod client;
+pub(crate) mod agreement;
+mod burn;
+mod checks;
+pub(crate) mod client;
+mod doors;
+mod doubts;
+pub(crate) mod files;
+mod grants;
 mod greeter;
-mod house;
-mod limits;
-mod lobby;
+pub(crate) mod ground;
+pub(crate) mod house;
+pub(crate) mod limits;
+pub(crate) mod lobby;
+pub(crate) mod manner;
+pub(crate) mod pace;
+pub(crate) mod porch;
+mod random;
+pub(crate) mod reach;
 mod server;
+mod service;
 #[expect(
     clippy::module_inception,
     reason = "one session among what sessions need"
 )]
 mod session;
-mod setup;
+pub(crate) mod setup;
 mod wire;
 
-pub use client::{Client, Family};
-pub use server::{Emit, Grant, Server, ServerOptions};
-pub use wire::{PEER_PATIENCE, Wire};
+pub use client::Client;
+pub use doors::Also;
+pub use limits::TIME_LIMIT_NS;
+pub use linerate_dialect::control::{Key, KeyError, SECRET_MAX_BYTES, SECRET_MIN_BYTES};
+pub use reach::Family;
+pub use server::{Emit, GRANTS, Grant, PeerOptions, Server, ServerOptions};
+pub use wire::PEER_PATIENCE;
 
 use linerate_dialect::control::Hello;
 

@@ -4,22 +4,26 @@
 //! ([`lobby`](super::lobby)); each test then has a thread of its own
 //! ([`session`](super::session)), besides those that move payload.
 
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use linerate_dialect::control::Key;
+use linerate_host::sys::descriptors;
 use linerate_metric::event::{Event, What};
-use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::client::Family;
+use super::doors::{self, Also, Door};
+use super::grants;
 use super::house::House;
-use super::limits::raise_open_files;
 use super::lobby::Lobby;
+use super::reach::Family;
 use crate::error::MeasureError;
+use crate::loss::Network;
+use crate::peers::serve::Hall;
+use crate::stamped::instruments;
 
 /// How a server listens.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ServerOptions {
     /// Its port; 0 takes any free one.
     pub port: u16,
@@ -33,6 +37,31 @@ pub struct ServerOptions {
     pub once: bool,
     /// What far clients may have for the time of their runs.
     pub grants: Vec<Grant>,
+    /// What clients have to know; whoever does not prove to know it is told so and has nothing.
+    pub key: Option<Key>,
+    /// How it serves programs of other kinds.
+    pub peers: PeerOptions,
+}
+
+/// How a server serves programs of other kinds.
+#[derive(Clone, Debug, Default)]
+pub struct PeerOptions {
+    /// Ports beside its own, which have to be free.
+    pub also: Vec<Also>,
+    /// Ports that those programs expect are open too, as far as they are free.
+    pub well_known: bool,
+    /// The only dialects that are spoken beside our own; absent: all.
+    pub only: Option<Vec<String>>,
+    /// Networks whose addresses are answered though they prove nothing, beside those directly
+    /// connected.
+    pub allow: Vec<linerate_dialect::guard::Network>,
+    /// Tests at a time; absent: as many as the server can bear.
+    pub max_tests: Option<usize>,
+    /// Payload bits per second that are sent to one client; absent: no limit for those who proved
+    /// where they are.
+    pub max_rate_bps: Option<u64>,
+    /// Longest time of a test, in nanoseconds; absent: no limit.
+    pub max_time_ns: Option<u64>,
 }
 
 /// Something that a far client may have for the time of its run, if the server says so.
@@ -42,17 +71,38 @@ pub enum Grant {
     Idle,
     /// Run its threads at a scheduling class and priority of its choice.
     Sched,
+    /// Keep processors busy beside its run.
+    Load,
+    /// Have socket buffers beyond the system's limit, within the server's own.
+    Buffers,
+    /// Have the scheduler and the receive work of the whole machine watched.
+    Trace,
+    /// Have the server join a multicast group.
+    Multicast,
+    /// Have sockets set up in ways that the kernel keeps from ordinary users.
+    Socket,
 }
+
+/// Every grant by its name, in the order help lists them.
+pub const GRANTS: &[(&str, Grant)] = &[
+    ("idle", Grant::Idle),
+    ("sched", Grant::Sched),
+    ("load", Grant::Load),
+    ("buffers", Grant::Buffers),
+    ("trace", Grant::Trace),
+    ("multicast", Grant::Multicast),
+    ("socket", Grant::Socket),
+];
 
 impl std::str::FromStr for Grant {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "idle" => Ok(Self::Idle),
-            "sched" => Ok(Self::Sched),
-            _ => Err(format!("`{text}` cannot be granted: sched, idle")),
-        }
+        let known = GRANTS.iter().find(|(name, _)| *name == text);
+        known.map(|&(_, grant)| grant).ok_or_else(|| {
+            let names: Vec<_> = GRANTS.iter().map(|(name, _)| *name).collect();
+            format!("`{text}` cannot be granted: {}", names.join(", "))
+        })
     }
 }
 
@@ -61,67 +111,54 @@ pub type Emit = Arc<dyn Fn(Event) + Send + Sync>;
 
 /// A bound server.
 pub struct Server {
-    tcp: std::net::TcpListener,
-    udp: UdpSocket,
-    port: u16,
+    /// The first is its own, the others are for programs of other kinds.
+    doors: Vec<Door>,
     options: ServerOptions,
+    network: Option<Arc<Network>>,
 }
 
 impl Server {
-    /// Binds TCP and UDP to the same port.
+    /// Binds TCP and UDP to the same port, and to those beside it.
     ///
     /// # Errors
     /// [`MeasureError::PortTaken`], or what is wrong with the address or interface.
     pub fn bind(options: &ServerOptions) -> Result<Self, MeasureError> {
-        raise_open_files();
-        // With port 0 the port that TCP gets may be taken for UDP: try another.
-        let mut tries = if options.port == 0 { 32 } else { 1 };
-        loop {
-            match Self::bind_once(options) {
-                Err(MeasureError::PortTaken { .. }) if tries > 1 => tries -= 1,
-                done => return done,
-            }
-        }
+        descriptors::raise_limit();
+        instruments::remember_tracepoints();
+        Ok(Self {
+            doors: doors::open(options)?,
+            options: options.clone(),
+            network: None,
+        })
     }
 
-    fn bind_once(options: &ServerOptions) -> Result<Self, MeasureError> {
-        let address = match (options.address, options.family) {
-            (Some(address), _) => address,
-            (None, Family::V4) => Ipv4Addr::UNSPECIFIED.into(),
-            (None, _) => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        let both = options.address.is_none() && options.family == Family::Any;
-        let bound = listen(options, SocketAddr::new(address, options.port), both);
-        let (tcp, udp) = match bound {
-            // A kernel without IPv6 still has IPv4.
-            Err(MeasureError::LocalAddress { .. }) if both => {
-                let address = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), options.port);
-                listen(options, address, false)?
-            }
-            bound => bound?,
-        };
-        let local = tcp.local_addr();
-        let local = local.map_err(|error| MeasureError::system("listening socket", error))?;
-        Ok(Self {
-            tcp,
-            udp,
-            port: local.port(),
-            options: options.clone(),
-        })
+    /// The same in a network that can be looked into as a whole, so that every lost datagram is
+    /// accounted for.
+    #[must_use]
+    pub fn within(self, network: Option<Arc<Network>>) -> Self {
+        Self { network, ..self }
     }
 
     /// The port it listens on.
     #[must_use]
     pub fn port(&self) -> u16 {
-        self.port
+        self.own().port
+    }
+
+    fn own(&self) -> &Door {
+        self.doors.first().expect("the server's own port is open")
+    }
+
+    /// The ports beside its own.
+    #[must_use]
+    pub fn also(&self) -> Vec<u16> {
+        self.doors.iter().skip(1).map(|door| door.port).collect()
     }
 
     /// The addresses it listens on.
     #[must_use]
     pub fn addresses(&self) -> Vec<String> {
-        (self.tcp.local_addr().into_iter())
-            .map(|address| address.ip().to_string())
-            .collect()
+        vec![self.own().bound.to_string()]
     }
 
     /// Serves until `stop` is set, or until one test is over when it is to serve only one.
@@ -132,20 +169,26 @@ impl Server {
         emit(Event {
             test: 0,
             what: What::Ready {
-                port: self.port,
+                port: self.port(),
                 addresses: self.addresses(),
+                also: self.also(),
             },
         });
-        let options = self.options;
-        let house = Arc::new(House::new(
-            emit,
-            stop,
-            options.once,
-            options.grants,
-            self.port,
-            options.interface,
-        ));
-        let mut lobby = Lobby::new(self.tcp, self.udp, Arc::clone(&house))
+        let ports = self.doors.iter().map(|door| door.port).collect();
+        let options = ServerOptions {
+            port: self.port(),
+            ..self.options
+        };
+        for doubt in grants::lacking(&options.grants) {
+            emit(Event {
+                test: 0,
+                what: What::Doubted { doubt },
+            });
+        }
+        let hall = Hall::new(&options, ports, Arc::clone(&emit));
+        let house = House::new(options, emit, stop, self.network).with_hall(hall);
+        let house = Arc::new(house);
+        let mut lobby = Lobby::new(self.doors, Arc::clone(&house))
             .map_err(|error| MeasureError::system("listening", error))?;
         while !house.stop.load(Relaxed) && !house.over.load(Relaxed) {
             lobby
@@ -159,64 +202,4 @@ impl Server {
             _ => Ok(()),
         }
     }
-}
-
-fn listen(
-    options: &ServerOptions,
-    address: SocketAddr,
-    both: bool,
-) -> Result<(std::net::TcpListener, UdpSocket), MeasureError> {
-    let bind = |kind: Type, address: SocketAddr| -> io::Result<Socket> {
-        let socket = Socket::new(Domain::for_address(address), kind, None)?;
-        if address.is_ipv6() {
-            socket.set_only_v6(!both)?;
-        }
-        // TCP: connections of an earlier server may linger. UDP: each flow gets a socket of its own
-        // on the same port.
-        socket.set_reuse_address(true)?;
-        if let Some(interface) = &options.interface {
-            socket.bind_device(Some(interface.as_bytes()))?;
-        }
-        socket.bind(&SockAddr::from(address))?;
-        Ok(socket)
-    };
-    let failed = |source: io::Error| match source.kind() {
-        io::ErrorKind::AddrInUse => MeasureError::PortTaken {
-            port: address.port(),
-            source,
-        },
-        io::ErrorKind::PermissionDenied if address.port() < 1024 => MeasureError::OptionRefused {
-            option: format!("-p {}", address.port()),
-            why: "ports below 1024 need a privilege".to_owned(),
-            next_step: "run as root, or choose a port above 1023".to_owned(),
-        },
-        _ => MeasureError::LocalAddress {
-            address: match &options.interface {
-                Some(interface) => format!("{}%{interface}", address.ip()),
-                None => address.ip().to_string(),
-            },
-            source,
-        },
-    };
-    let tcp = bind(Type::STREAM, address).map_err(failed)?;
-    tcp.listen(4096).map_err(failed)?;
-    let port = tcp.local_addr().map_err(failed)?.as_socket();
-    let address = SocketAddr::new(address.ip(), port.map_or(address.port(), |a| a.port()));
-    // SO_REUSEADDR lets two servers share a UDP port; whether one is there already is seen
-    // without it.
-    if options.port != 0 {
-        let probe = Socket::new(Domain::for_address(address), Type::DGRAM, None);
-        let probe = probe.and_then(|socket| {
-            if address.is_ipv6() {
-                socket.set_only_v6(!both)?;
-            }
-            if let Some(interface) = &options.interface {
-                socket.bind_device(Some(interface.as_bytes()))?;
-            }
-            socket.bind(&SockAddr::from(address))
-        });
-        probe.map_err(failed)?;
-    }
-    let udp = bind(Type::DGRAM, address).map_err(failed)?;
-    Ok((tcp.into(), udp.into()))
 }

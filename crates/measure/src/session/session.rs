@@ -1,6 +1,6 @@
 //! One conversation of a server with a client, from the greeting to the farewell.
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::Relaxed;
@@ -8,29 +8,43 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use linerate_dialect::control::{
-    Accept, Attached, ClockAnswer, Connection, FlowGrant, Frame, Propose, Refuse, SettingsAnswer,
-    Start, Token,
+    Accept, Attached, ClockAnswer, Connection, FlowGrant, Frame, Key, Propose, Refuse,
+    SettingsAnswer, Start, Token,
 };
 use linerate_host::knob::idle::IdleHold;
-use linerate_host::sys::clock;
+use linerate_host::snapshot::is_own_address;
+use linerate_host::sys::{clock, cpu};
 use linerate_metric::event::{Event, Problem, What};
 use linerate_metric::exit;
 use linerate_metric::facts::{Host, Role};
-use linerate_metric::plan::{Direction, Ends, Plan, Protocol, Sched};
+use linerate_metric::plan::{Direction, Ends, Plan, Protocol, Sched, Stamping};
 
+use super::burn::Burn;
+use super::checks;
+use super::files;
 use super::greeter::Greeter;
 use super::house::{Claim, House, Seat, Waiting};
 use super::limits::{
-    ATTACH_PATIENCE, PROPOSE_LIMIT_BYTES, attach_limit, frame_limit, memory_of, unfit,
+    ATTACH_PATIENCE, PROPOSE_LIMIT_BYTES, attach_limit, frame_limit, memory_of, too_many_traced,
+    unfit,
 };
+use super::manner::Manner;
+use super::pace;
+use super::random;
 use super::server::Grant;
-use super::setup::{self, AgreedFlow, Manner, Ready, flow_options, part};
+use super::service;
+use super::setup::{self, AgreedFlow, Ready, flow_options, part};
 use super::wire::{STATE_PATIENCE, Wire, deadline};
 use super::{boot_id, hello};
 use crate::assemble::{Report, assemble};
 use crate::end::End;
 use crate::error::MeasureError;
+use crate::flow::Part;
 use crate::lane::Opening;
+use crate::loss::{Ledger, Network, Region, own_ledger};
+use crate::memory::Memory;
+use crate::peers::framing::Framing;
+use crate::stamped::instruments;
 
 /// How long a client may take to hear the end of a conversation.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -43,7 +57,7 @@ const LOOK_UP: Duration = Duration::from_millis(50);
 
 /// Serves one control connection.
 pub fn serve(house: &Arc<House>, stream: TcpStream, first: &[u8], seat: Seat) {
-    let Ok(mut wire) = open(stream, first) else {
+    let Ok(mut wire) = open(stream, first, house.key.as_ref()) else {
         return;
     };
     let mut session = Session {
@@ -104,12 +118,16 @@ pub fn serve(house: &Arc<House>, stream: TcpStream, first: &[u8], seat: Seat) {
     wire.close(if stopped { SHORT_FAREWELL } else { FAREWELL });
 }
 
-fn open(stream: TcpStream, first: &[u8]) -> Result<Wire, MeasureError> {
+fn open(stream: TcpStream, first: &[u8], key: Option<&Key>) -> Result<Wire, MeasureError> {
     let peer = stream
         .peer_addr()
         .map_err(|error| MeasureError::system("control connection", error))?;
-    let mut codec = Connection::server(hello(boot_id()))
-        .map_err(|source| MeasureError::Protocol { peer, source })?;
+    let greeting = hello(boot_id());
+    let codec = match key {
+        None => Connection::server(greeting),
+        Some(key) => Connection::proving_server(greeting, random::proof(key)?),
+    };
+    let mut codec = codec.map_err(|source| MeasureError::Protocol { peer, source })?;
     codec.take_at_most(PROPOSE_LIMIT_BYTES);
     let mut wire = Wire::new(stream, codec)?;
     wire.preload(first)?;
@@ -123,6 +141,9 @@ struct Agreed {
     manner: Manner,
     arrivals: mpsc::Receiver<(u32, OwnedFd)>,
     hold: Option<IdleHold>,
+    /// What this end notes of round trips, and why not all that was asked for.
+    stamps: Stamping,
+    notes: Vec<String>,
 }
 
 /// Why there is no agreement.
@@ -185,7 +206,7 @@ impl Session<'_> {
         });
         let host = setup::host_facts(Role::Server, self.peer.ip());
         let shares_cores = greeting.boot_id.is_some() && greeting.boot_id == host.boot_id;
-        let agreed = match self.agree(propose.plan, shares_cores) {
+        let agreed = match self.agree(propose.plan, &host, shares_cores) {
             Ok(agreed) => agreed,
             Err(No::Failed(error)) => return Err(error),
             Err(No::Refused(refuse)) => {
@@ -201,15 +222,27 @@ impl Session<'_> {
             arrivals,
             // It ends with this function, and so with the run.
             hold: _hold,
+            stamps,
+            notes,
         } = agreed;
         wire.take_at_most(frame_limit(&accept.plan));
         wire.say(accept.clone())?;
-        let plan = Arc::new(accept.plan.clone());
-        let (flows, greeter) = self.attach(&accept, wire, &arrivals)?;
-        let ready = setup::prepare(&plan, Role::Server, &manner, flows, &mut || {
+        let plan = Arc::new(Plan {
+            stamps,
+            ..accept.plan.clone()
+        });
+        let memory = Memory::before_flows();
+        let disciplines = pace::disciplines(&host);
+        let (flows, greeter) = self.attach(&accept, wire, &arrivals, &disciplines)?;
+        let ready = setup::prepare(&plan, Role::Server, &manner, None, flows, &mut || {
             greeter.answer();
             self.look_after(wire)
         })?;
+        // Read before the client hears that it may start: what counts from then on is the run's.
+        let ipv6 = self.peer.ip().to_canonical().is_ipv6();
+        let ledger = own_ledger(Role::Server, &host, ipv6);
+        let network = self.house.network.as_ref();
+        let region = Region::open(network, self.peer.ip(), self.local.ip());
         wire.say(Attached {})?;
         let start = wire.expect_until(deadline(STATE_PATIENCE), &self.house.stop, &mut || {
             greeter.answer();
@@ -223,7 +256,21 @@ impl Session<'_> {
         if let Some(claim) = &mut self.claim {
             claim.began = true;
         }
-        self.measure(wire, &plan, host, ready, &accept, start, shares_cores)
+        let books = (ledger, region);
+        // It ends with the run, too.
+        let _burn = Burn::start(plan.round_trip.burn.far)
+            .map_err(|error| MeasureError::system("new thread", error))?;
+        self.measure(
+            wire,
+            &plan,
+            host,
+            (ready, memory),
+            &accept,
+            start,
+            shares_cores,
+            books,
+            notes,
+        )
     }
 
     /// Answers questions until the client proposes a run; `None` when it only asked.
@@ -255,11 +302,30 @@ impl Session<'_> {
     }
 
     /// Settles this end's part of the plan and announces the flows.
-    fn agree(&mut self, mut plan: Plan, shares_cores: bool) -> Result<Agreed, No> {
-        setup::check_congestion_control(&plan, Role::Server)?;
-        setup::check_socket_options(&plan)?;
-        let refused = setup::settle_udp_offload(&mut plan, Role::Server)?;
+    fn agree(&mut self, mut plan: Plan, host: &Host, shares_cores: bool) -> Result<Agreed, No> {
+        let own = is_own(
+            self.peer.ip(),
+            self.local.ip(),
+            self.house.network.as_deref(),
+        );
+        let (stamps, notes) = self.watch(plan.stamps, own);
+        let with_stamps = |plan: &Plan| Plan {
+            stamps,
+            ..plan.clone()
+        };
+        files::check(&with_stamps(&plan), Role::Server)?;
+        self.check_group(&plan, own)?;
+        checks::check_congestion_control(&plan, Role::Server)?;
+        let may_force = self.house.grants.contains(&Grant::Buffers);
+        plan.forced_buffers.far = checks::check_socket_options(&plan, Role::Server, may_force)?;
+        checks::check_wait(&plan, Role::Server)?;
+        checks::check_copies(&plan, Role::Server)?;
+        let refused = checks::settle_udp_offload(&mut plan, Role::Server)?;
         self.check_sched(&plan)?;
+        let unhonoured = match plan.flows(Direction::Receive) {
+            true => pace::check(&plan, Part::Source, host)?,
+            false => None,
+        };
         // On the client's own machine its hold is enough.
         let hold = if plan.hold_latency && !shares_cores {
             if !self.house.grants.contains(&Grant::Idle) {
@@ -273,40 +339,67 @@ impl Session<'_> {
         } else {
             None
         };
+        self.check_burn(&plan)?;
         if plan.protocol == Protocol::Tcp && plan.flows(Direction::Receive) {
             // In both directions the client's name stands: the ends differ only where nobody asked.
             plan.congestion_control = plan
                 .congestion_control
-                .or_else(setup::default_congestion_control);
+                .or_else(checks::default_congestion_control);
         }
         let asked = plan.wait.as_ref().map(|wait| wait.far);
         let others = self.house.busy_threads();
         let manner = Manner::settle(&plan, Role::Server, asked, shares_cores, others)?;
-        let threads = manner.threads(&plan, Role::Server)?;
+        let threads = manner.threads(&plan, Role::Server);
         let arrivals;
         let mut flows = Vec::new();
         {
             let claim = self.claim.as_mut().expect("agreed after the claim");
             let busy = threads.iter().map(|&(_, count)| count).sum();
-            claim.reserve(memory_of(&plan, &threads), busy)?;
+            if let Some(problem) = too_many_traced(&plan, busy) {
+                return Err(No::Refused(Refuse {
+                    problem,
+                    exit_code: exit::USAGE,
+                    may_pass: false,
+                }));
+            }
+            let processors = match stamps.is_none() {
+                true => 0,
+                false => instruments::processors(),
+            };
+            let bytes = memory_of(&with_stamps(&plan), &threads, processors);
+            claim.reserve(bytes, busy)?;
+            claim.burn(plan.round_trip.burn.far as usize, usable_processors())?;
+            if plan.round_trip.needs_service() {
+                claim.take_ports(plan.streams as usize * plan.directions.len())?;
+            }
             let (arrived, receiver) = mpsc::channel();
             arrivals = receiver;
             let all = (plan.directions.iter())
                 .flat_map(|&direction| (0..plan.streams).map(move |_| direction));
             for (id, direction) in (1..).zip(all) {
                 let token = new_token()?;
-                let waiting = Waiting {
-                    id,
-                    protocol: plan.protocol,
-                    local: self.local,
-                    peer: self.peer.ip(),
-                    arrived: arrived.clone(),
-                };
-                claim.announce(token, waiting);
+                let mut port = None;
+                if plan.round_trip.needs_service() {
+                    let (socket, own) = self.service(&plan)?;
+                    port = Some(own);
+                    // Its receiver lives beside it.
+                    let _ = arrived.send((id, socket));
+                } else {
+                    let waiting = Waiting {
+                        id,
+                        protocol: plan.protocol,
+                        local: self.local,
+                        peer: self.peer.ip(),
+                        arrived: arrived.clone(),
+                    };
+                    let claim = self.claim.as_mut().expect("agreed after the claim");
+                    claim.announce(token, waiting);
+                }
                 flows.push(FlowGrant {
                     id,
                     direction,
                     token,
+                    port,
                 });
             }
         }
@@ -315,15 +408,81 @@ impl Session<'_> {
             wait: manner.wait,
             cpus: manner.cpus.clone(),
             flows,
-            doubts: refused.into_iter().collect(),
+            doubts: refused.into_iter().chain(unhonoured).collect(),
             because: manner.because.clone(),
+            threads: Some(manner.thread_count()),
         };
         Ok(Agreed {
             accept,
             manner,
             arrivals,
             hold,
+            stamps,
+            notes,
         })
+    }
+
+    /// A socket for one flow alone.
+    fn service(&self, plan: &Plan) -> Result<(OwnedFd, u16), MeasureError> {
+        let interface = self.house.interface.as_deref();
+        let opened = service::open(plan, self.local, self.peer.ip(), interface);
+        opened.map_err(|source| match &plan.round_trip.group {
+            Some(group) => MeasureError::OptionRefused {
+                option: format!("--multicast {group}"),
+                why: format!("its interface cannot join the group ({source})"),
+                next_step: "see `ip maddress` there, and use a group of the address family that                             the host was named with"
+                    .to_owned(),
+            },
+            None => MeasureError::system("a socket for a flow", source),
+        })
+    }
+
+    /// How much of what the client asks for this end notes of round trips, and why no more. The
+    /// client keeps its own level.
+    fn watch(&mut self, asked: Stamping, own: bool) -> (Stamping, Vec<String>) {
+        let granted = own || self.house.grants.contains(&Grant::Trace);
+        let claim = self.claim.as_mut().expect("agreed after the claim");
+        let refused = match asked {
+            Stamping::None | Stamping::Packets => return (asked, Vec::new()),
+            _ if !granted => {
+                "server: the scheduler is not watched for far clients: start it with --grant trace"
+            }
+            _ if claim.watch() => return (asked, Vec::new()),
+            _ => {
+                "server: the scheduler is watched for one test at a time, and another has it: try \
+                 again later"
+            }
+        };
+        (Stamping::Packets, vec![refused.to_owned()])
+    }
+
+    /// A group that this host joins is traffic that comes here from wherever it is sent.
+    fn check_group(&self, plan: &Plan, own: bool) -> Result<(), MeasureError> {
+        match &plan.round_trip.group {
+            Some(group) if !own && !self.house.grants.contains(&Grant::Multicast) => {
+                Err(MeasureError::OptionRefused {
+                    option: format!("--multicast {group}"),
+                    why: "it joins no groups for far clients".to_owned(),
+                    next_step: "start it with `linerate server --grant multicast`".to_owned(),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the client may keep processors busy, if it asks for that.
+    fn check_burn(&self, plan: &Plan) -> Result<(), MeasureError> {
+        let threads = plan.round_trip.burn.far;
+        if threads > 0 && !self.house.grants.contains(&Grant::Load) {
+            return Err(MeasureError::OptionRefused {
+                option: format!("--load cpu:{}/{threads}", plan.round_trip.burn.near),
+                why: "it does not let clients keep its processors busy".to_owned(),
+                next_step: "start it with `linerate server --grant load`, or burn at this end \
+                            alone: --load cpu"
+                    .to_owned(),
+            });
+        }
+        Ok(())
     }
 
     fn check_sched(&self, plan: &Plan) -> Result<(), MeasureError> {
@@ -347,6 +506,7 @@ impl Session<'_> {
         accept: &Accept,
         wire: &mut Wire,
         arrivals: &mpsc::Receiver<(u32, OwnedFd)>,
+        disciplines: &[String],
     ) -> Result<(Vec<AgreedFlow>, Greeter), MeasureError> {
         let wanted = accept.flows.len();
         let began = Instant::now();
@@ -358,16 +518,28 @@ impl Session<'_> {
             let arrival = arrivals.recv_timeout(LOOK_UP);
             if let Ok((id, fd)) = arrival {
                 last = Instant::now();
-                if let Some(grant) = accept.flows.iter().find(|grant| grant.id == id) {
+                if let Some(grant) = (id as usize)
+                    .checked_sub(1)
+                    .and_then(|place| accept.flows.get(place))
+                {
                     if accept.plan.protocol == Protocol::Udp {
-                        (greeter.add(&fd, grant.token))
+                        let asker = (grant.port.is_some()).then(|| self.peer.ip());
+                        (greeter.add(&fd, grant.token, asker))
                             .map_err(|error| MeasureError::system("a flow's socket", error))?;
                     }
+                    let part = part(Role::Server, grant.direction);
+                    let mut options = flow_options(&accept.plan, part);
+                    options.correspondent = service::correspondent(&accept.plan, self.peer.ip());
+                    let ipv6 = self.peer.ip().to_canonical().is_ipv6();
+                    pace::apply(&mut options, &accept.plan, part, disciplines, ipv6);
+                    options.force_buffers = accept.plan.forced_buffers.far;
                     flows.push(AgreedFlow {
                         id,
                         direction: grant.direction,
                         opening: Opening::Adopt(fd),
-                        options: flow_options(&accept.plan, part(Role::Server, grant.direction)),
+                        options,
+                        token: grant.token,
+                        framing: Framing::Own,
                     });
                 }
             }
@@ -413,11 +585,15 @@ impl Session<'_> {
         wire: &mut Wire,
         plan: &Plan,
         host: Host,
-        ready: Ready,
+        (ready, memory): (Ready, Memory),
         accept: &Accept,
         start: Start,
         shares_cores: bool,
+        books: (Ledger, Option<Region>),
+        notes: Vec<String>,
     ) -> Result<(), MeasureError> {
+        let (ledger, region) = books;
+        let ipv6 = self.peer.ip().to_canonical().is_ipv6();
         let started = jiff::Timestamp::now();
         // A client that does not say how it waits does as it was asked, or as we do.
         let asked = plan.wait.as_ref().map_or(accept.wait, |wait| wait.near);
@@ -431,6 +607,7 @@ impl Session<'_> {
         };
         let mut plan = plan.clone();
         plan.wait = Some(wait.clone());
+        plan.threads = (start.threads.zip(accept.threads)).map(|(near, far)| Ends { near, far });
         self.emit(What::Started {
             plan: Box::new(plan.clone()),
             wait,
@@ -451,11 +628,14 @@ impl Session<'_> {
             gate: Arc::clone(keeper.gate()),
             lanes,
             flows,
+            memory,
             done,
             stop: &self.house.stop,
             emit: &mut |what| self.emit(what),
             doubts: accept.doubts.clone(),
             watches_machine: !shares_cores,
+            notes,
+            ledger,
         }
         .run();
         let (record, failure) = assemble(Report {
@@ -463,6 +643,11 @@ impl Session<'_> {
             started,
             role: Role::Server,
             ended,
+            region: region.map(Region::close),
+            ipv6,
+            clocks: None,
+            totals: Vec::new(),
+            far_text: None,
         });
         self.emit(What::Finished {
             record: Box::new(record),
@@ -485,9 +670,44 @@ impl Session<'_> {
     }
 }
 
+/// Whether a client is of this machine, and has by itself what it asks for here: its address is one
+/// of this host's, or both are in the lab that this server was started in. What it says of itself
+/// does not matter.
+fn is_own(peer: IpAddr, local: IpAddr, lab: Option<&Network>) -> bool {
+    is_own_address(peer) || lab.is_some_and(|lab| lab.way(peer, local).is_some())
+}
+
+fn usable_processors() -> usize {
+    cpu::usable().map_or(1, |cpus| cpus.len())
+}
+
 fn new_token() -> Result<Token, MeasureError> {
-    let mut bytes = [0; 16];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| MeasureError::system("random numbers", error.into()))?;
-    Ok(Token(bytes))
+    random::bytes().map(Token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_own_by_its_address_alone() {
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        let mut lab = Network::default();
+        let eth = |text| vec![("eth0".to_owned(), address(text))];
+        let client = lab.add_node("client", None, eth("198.51.100.1"));
+        let server = lab.add_node("server", None, eth("198.51.100.2"));
+        lab.add_link([(client, "eth0".into()), (server, "eth0".into())]);
+        let local = address("198.51.100.2");
+        for (peer, inside, want) in [
+            ("127.0.0.1", false, true),
+            ("::ffff:127.0.0.1", false, true),
+            ("198.51.100.1", false, false),
+            ("198.51.100.1", true, true),
+            ("::ffff:198.51.100.1", true, true),
+            ("203.0.113.1", true, false),
+        ] {
+            let lab = inside.then_some(&lab);
+            assert_eq!(is_own(address(peer), local, lab), want, "{peer} {inside}");
+        }
+    }
 }

@@ -2,14 +2,17 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use linerate_dialect::control::{Connection, Frame, Heartbeat};
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_host::sys::wait::{Ready, poll_any};
+use socket2::Socket;
 
+use crate::end::Correspondence;
 use crate::error::MeasureError;
 
 /// Silence after which the other end counts as gone.
@@ -27,9 +30,48 @@ const READS_AT_ONCE: usize = 64;
 /// Nothing sent for so long: say that we are still there.
 const HEARTBEAT_NS: Nanos = 1_000_000_000;
 
+/// What bytes of a control connection go over.
+pub struct Line {
+    socket: Socket,
+    /// This end's address and port.
+    pub local: SocketAddr,
+    /// The other end.
+    pub peer: SocketAddr,
+}
+
+impl Line {
+    /// A connection of the kernel.
+    ///
+    /// # Errors
+    /// When the socket refuses its options or is broken already.
+    pub fn of(stream: TcpStream) -> Result<Self, MeasureError> {
+        let ends = || -> io::Result<(SocketAddr, SocketAddr)> {
+            stream.set_nodelay(true)?;
+            Ok((stream.local_addr()?, stream.peer_addr()?))
+        };
+        let (local, peer) =
+            ends().map_err(|error| MeasureError::system("control connection", error))?;
+        Ok(Self {
+            socket: Socket::from(stream),
+            local,
+            peer,
+        })
+    }
+
+    /// A pair of sockets, whose other end hands the bytes on between these addresses.
+    #[must_use]
+    pub fn bridged(pair: UnixStream, local: SocketAddr, peer: SocketAddr) -> Self {
+        Self {
+            socket: Socket::from(OwnedFd::from(pair)),
+            local,
+            peer,
+        }
+    }
+}
+
 /// A control connection.
 pub struct Wire {
-    stream: TcpStream,
+    stream: Socket,
     codec: Connection,
     local: SocketAddr,
     peer: SocketAddr,
@@ -44,13 +86,25 @@ impl Wire {
     /// # Errors
     /// When the socket refuses its options or is broken already.
     pub fn new(stream: TcpStream, codec: Connection) -> Result<Self, MeasureError> {
-        let setup = || -> io::Result<(SocketAddr, SocketAddr)> {
-            stream.set_nonblocking(true)?;
-            stream.set_nodelay(true)?;
-            Ok((stream.local_addr()?, stream.peer_addr()?))
-        };
-        let (local, peer) =
-            setup().map_err(|error| MeasureError::system("control connection", error))?;
+        Self::on(Line::of(stream)?, codec)
+    }
+
+    /// Speaks `codec` on a line.
+    ///
+    /// # Errors
+    /// When it refuses its options or is broken already.
+    pub fn on(line: Line, codec: Connection) -> Result<Self, MeasureError> {
+        Self::over(line.socket, codec, line.local, line.peer)
+    }
+
+    fn over(
+        stream: Socket,
+        codec: Connection,
+        local: SocketAddr,
+        peer: SocketAddr,
+    ) -> Result<Self, MeasureError> {
+        (stream.set_nonblocking(true))
+            .map_err(|error| MeasureError::system("control connection", error))?;
         let mut wire = Self {
             stream,
             codec,
@@ -128,7 +182,7 @@ impl Wire {
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return Ok(()),
                     io::ErrorKind::Interrupted => {}
-                    _ => return Err(self.vanished(error.to_string())),
+                    _ => return Err(self.lost(&error)),
                 },
             }
         }
@@ -147,7 +201,10 @@ impl Wire {
                 return Ok(Some(frame));
             }
             if self.closed {
-                return Err(self.vanished("it closed the control connection"));
+                return Err(match self.codec.peer() {
+                    None => self.other("closes the connection and"),
+                    Some(_) => self.vanished("it closed the control connection"),
+                });
             }
             let mut room = [0; 16 << 10];
             match (&self.stream).read(&mut room) {
@@ -162,11 +219,14 @@ impl Wire {
                     io::ErrorKind::WouldBlock => {
                         if clock::now() > self.heard_ns + PEER_PATIENCE.as_nanos() as Nanos {
                             let seconds = PEER_PATIENCE.as_secs();
-                            return Err(self.vanished(format!("silent for {seconds} s")));
+                            return Err(match self.codec.peer() {
+                                None => self.silent(),
+                                Some(_) => self.vanished(format!("silent for {seconds} s")),
+                            });
                         }
                         return Ok(None);
                     }
-                    _ => return Err(self.vanished(error.to_string())),
+                    _ => return Err(self.lost(&error)),
                 },
             }
         }
@@ -225,7 +285,10 @@ impl Wire {
             let now = clock::now();
             // Signs of life do not prolong it: a state that leads nowhere ends.
             if now >= deadline {
-                return Err(self.vanished("it did not go on with the handshake"));
+                return Err(match self.codec.peer() {
+                    None => self.silent(),
+                    Some(_) => self.vanished("it did not go on with the handshake"),
+                });
             }
             self.beat()?;
             self.flush()?;
@@ -268,6 +331,37 @@ impl Wire {
         }
     }
 
+    /// What a failed call on the connection means: before the other end greeted, a greeting of ours that
+    /// was on its way makes a reset of its close.
+    fn lost(&self, error: &io::Error) -> MeasureError {
+        match error.kind() {
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+                if self.codec.peer().is_none() =>
+            {
+                self.other("closes the connection and")
+            }
+            _ => self.vanished(error.to_string()),
+        }
+    }
+
+    /// What takes a connection and says nothing is another program, or hangs.
+    fn silent(&self) -> MeasureError {
+        let seconds = STATE_PATIENCE.as_secs();
+        self.other(&format!("takes the connection and in {seconds} s"))
+    }
+
+    /// What does not even greet is another program.
+    fn other(&self, what: &str) -> MeasureError {
+        MeasureError::Foreign {
+            peer: self.peer,
+            situation: format!("{what} does not greet as linerate does"),
+            next_step:
+                "it is another program's port, or its server hangs: --peer auto finds out what it \
+                        speaks"
+                    .to_owned(),
+        }
+    }
+
     fn vanished(&self, how: impl Into<String>) -> MeasureError {
         MeasureError::Vanished {
             peer: self.peer,
@@ -280,6 +374,36 @@ impl Wire {
             peer: self.peer,
             source,
         }
+    }
+}
+
+impl Correspondence for Wire {
+    fn hear(&mut self) -> Result<Option<Frame>, MeasureError> {
+        Self::hear(self)
+    }
+
+    fn say(&mut self, frame: Frame) -> Result<(), MeasureError> {
+        Self::say(self, frame)
+    }
+
+    fn beat(&mut self) -> Result<(), MeasureError> {
+        Self::beat(self)
+    }
+
+    fn flush(&mut self) -> Result<(), MeasureError> {
+        Self::flush(self)
+    }
+
+    fn wait(&self, other: Option<BorrowedFd<'_>>, deadline: Nanos) -> Result<(), MeasureError> {
+        Self::wait(self, other, deadline)
+    }
+
+    fn due_ns(&self) -> Nanos {
+        Self::due_ns(self)
+    }
+
+    fn peer(&self) -> SocketAddr {
+        Self::peer(self)
     }
 }
 

@@ -1,206 +1,90 @@
 //! The kernel's own stack behind its sockets.
 
+mod buffer;
+mod call;
+pub(crate) mod connect;
+mod device;
+mod facts;
+mod options;
+mod sockets;
+mod stamped;
+mod transfer;
+pub(super) mod waiting;
+
+pub use self::buffer::Buffer;
+pub use self::call::{EINVAL, EIO, outcome};
+pub(crate) use self::facts::congestion_control;
+pub use self::facts::{Watch, facts_of};
+
+use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::task;
 use std::time::Duration;
 
 use linerate_host::sys::clock::{self, Nanos};
+use linerate_host::sys::messages::Messages;
+use linerate_host::sys::pacing::{self, DepartureTimes};
+use linerate_host::sys::skip::{self, Pipe};
 use linerate_host::sys::socket::{self, Flags};
-use linerate_host::sys::wait::{self, Ready};
-use linerate_metric::plan::{Protocol, Wait};
-use linerate_metric::record::{Socket as SocketFacts, TcpState};
-use socket2::{Domain, SockAddr, SockRef, Socket, Type};
+use linerate_host::sys::stamp::{self, Bridge};
+use linerate_host::sys::wait::Ready;
+use linerate_metric::plan::{Copies, LARGEST_DATAGRAM_BYTES, Protocol, ReceiveCopy, SendCopy};
+use linerate_metric::record::Socket as SocketFacts;
+use socket2::Socket;
 
-use super::{Capabilities, FlowOptions, Meta, Transport};
+use self::call::{at_once, sending};
+use self::device::Device;
+use self::sockets::Peer;
+use self::transfer::Lies;
+pub use self::waiting::IDLE_PATIENCE;
+pub use self::waiting::{Block, Epoll, Poll, Select, Spin, Waiting};
+use super::calls::{Call, CallTally, Recorder, Silent};
+use super::way::{Way, ZeroCopySends, memory_file};
+use super::{
+    Adapter, Attempts, Capabilities, Departure, Echoed, FlowOptions, Meta, Setup, Transport,
+};
+use crate::flow::Timeline;
 
 /// Longest time a flow may take to open: two retransmitted SYNs (1 s + 2 s) and some.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Below this a departure is waited for awake: a sleep ends up to 70 us late on a halting core.
-const AWAKE_NS: Nanos = 150_000;
+pub const AWAKE_NS: Nanos = 150_000;
 
-/// Longest sleep for any of several sockets: how soon a stop is noticed.
-const IDLE_PATIENCE: Duration = Duration::from_millis(100);
-
-/// How calls on sockets wait.
-pub trait Waiting: Sized {
-    /// Flags of every call.
-    const FLAGS: Flags;
-    /// Whether a call, or what goes before it, sleeps until its one socket can go on.
-    const SLEEPS_IN_CALLS: bool;
-    /// Whether a thread may sleep until a departure is due.
-    const SLEEPS: bool = true;
-    /// How often an empty receive queue is looked at before the workload is told.
-    const LOOKS: usize = 1;
-
-    /// Gets ready to wait.
-    ///
-    /// # Errors
-    /// When the process has no file descriptor left.
-    fn new(wait: Wait) -> io::Result<Self>;
-
-    /// Sleeps until there is something to receive; false when nothing came in time.
-    #[inline]
-    fn before_receive(&mut self, _socket: &Socket, _patience: Duration) -> io::Result<bool> {
-        Ok(true)
-    }
-
-    /// Sleeps until there may be room to send again.
-    #[inline]
-    fn no_room(&mut self, _socket: &Socket, _patience: Duration) -> io::Result<()> {
-        Ok(())
-    }
-
-    /// Notes that a socket could not go on.
-    #[inline]
-    fn starved(&mut self, _index: usize, _socket: &Socket, _ready: Ready) -> io::Result<()> {
-        Ok(())
-    }
-
-    /// Sleeps until any socket can go on.
-    #[inline]
-    fn idle(&mut self, _patience: Duration) {}
-
-    /// Does not wait for a socket any more.
-    fn forget(&mut self, _index: usize, _socket: &Socket) {}
-}
-
-/// Calls sleep until they can go on.
-pub struct Block;
-/// Calls return at once.
-pub struct Spin;
-/// `poll` sleeps before each receive call.
-pub struct Poll;
-/// `select` sleeps before each receive call.
-pub struct Select {
-    timeout: Option<Duration>,
-}
-/// `epoll_wait` sleeps when no socket could go on.
-pub struct Epoll {
-    instance: wait::Epoll,
-    /// What each socket is watched for.
-    watched: Vec<Option<Ready>>,
-}
-
-impl Waiting for Block {
-    const FLAGS: Flags = Flags::NONE;
-    const SLEEPS_IN_CALLS: bool = true;
-
-    fn new(_: Wait) -> io::Result<Self> {
-        Ok(Self)
-    }
-}
-
-impl Waiting for Spin {
-    const FLAGS: Flags = Flags::DONT_WAIT;
-    const SLEEPS_IN_CALLS: bool = false;
-    const SLEEPS: bool = false;
-    // A dozen microseconds: what the workload does between two looks is no longer seen in the
-    // round trip, and a stop is still noticed at once.
-    const LOOKS: usize = 64;
-
-    fn new(_: Wait) -> io::Result<Self> {
-        Ok(Self)
-    }
-}
-
-impl Waiting for Poll {
-    const FLAGS: Flags = Flags::DONT_WAIT;
-    const SLEEPS_IN_CALLS: bool = true;
-
-    fn new(_: Wait) -> io::Result<Self> {
-        Ok(Self)
-    }
-
-    #[inline]
-    fn before_receive(&mut self, socket: &Socket, patience: Duration) -> io::Result<bool> {
-        wait::poll(socket, Ready::Receive, patience)
-    }
-
-    fn no_room(&mut self, socket: &Socket, patience: Duration) -> io::Result<()> {
-        wait::poll(socket, Ready::Send, patience).map(|_| ())
-    }
-}
-
-impl Waiting for Select {
-    const FLAGS: Flags = Flags::DONT_WAIT;
-    const SLEEPS_IN_CALLS: bool = true;
-
-    fn new(wait: Wait) -> io::Result<Self> {
-        let timeout = match wait {
-            // A stop has to be noticed, whatever the time-out.
-            Wait::Select { timeout_ns } => timeout_ns.map(Duration::from_nanos),
-            _ => None,
-        };
-        Ok(Self {
-            timeout: timeout.map(|timeout| timeout.min(IDLE_PATIENCE)),
-        })
-    }
-
-    #[inline]
-    fn before_receive(&mut self, socket: &Socket, patience: Duration) -> io::Result<bool> {
-        wait::select(socket, Ready::Receive, self.timeout.unwrap_or(patience))
-    }
-
-    fn no_room(&mut self, socket: &Socket, patience: Duration) -> io::Result<()> {
-        let patience = self.timeout.unwrap_or(patience);
-        wait::select(socket, Ready::Send, patience).map(|_| ())
-    }
-}
-
-impl Waiting for Epoll {
-    const FLAGS: Flags = Flags::DONT_WAIT;
-    const SLEEPS_IN_CALLS: bool = false;
-
-    fn new(_: Wait) -> io::Result<Self> {
-        Ok(Self {
-            instance: wait::Epoll::new()?,
-            watched: Vec::new(),
-        })
-    }
-
-    #[inline]
-    fn starved(&mut self, index: usize, socket: &Socket, ready: Ready) -> io::Result<()> {
-        if self.watched.len() <= index {
-            self.watched.resize(index + 1, None);
-        }
-        let watched = &mut self.watched[index];
-        if *watched != Some(ready) {
-            self.instance.watch(socket, ready, watched.is_some())?;
-            *watched = Some(ready);
-        }
-        Ok(())
-    }
-
-    #[inline]
-    fn idle(&mut self, patience: Duration) {
-        // A failure shows at the next call on the socket.
-        let _ = self.instance.wait(patience);
-    }
-
-    fn forget(&mut self, index: usize, socket: &Socket) {
-        if let Some(watched) = self.watched.get_mut(index)
-            && watched.take().is_some()
-        {
-            // Not watched is what was wanted, whatever the reason.
-            let _ = self.instance.forget(socket);
-        }
-    }
-}
-
-/// Kernel sockets of one thread.
-pub struct Kernel<W> {
+/// Kernel sockets of one thread, whose calls `R` takes note of.
+pub struct Kernel<W, R = Silent> {
     sockets: Vec<Option<Entry>>,
+    /// Slots of closed sockets, and how many are open.
+    free: Vec<usize>,
+    open: usize,
     outgoing: Buffer,
     incoming: Buffer,
     waiting: W,
+    calls: R,
+    /// Where one call moves many datagrams: their lists, and the room of each.
+    batch: Option<(Messages, usize)>,
+    copies: Copies,
+    /// What `sendfile` sends, for all flows.
+    file: Option<Arc<File>>,
+    /// The payload of a datagram, or of a call.
+    payload_bytes: usize,
+    /// Before the start, openings are sent and received as ever.
+    started: bool,
+    /// Carries stamps over to our clock, once they were asked for.
+    bridge: Option<Bridge>,
+    /// The device's clock, where it stamps too.
+    device: Option<Device>,
+    attempts: Attempts,
 }
 
 /// A socket and what its calls need to know.
 struct Entry {
-    socket: Socket,
+    /// Shared with whoever looks on: the coordinator closes it, in the table of open files where it
+    /// was opened.
+    socket: Arc<Socket>,
     patience: Duration,
     /// Datagrams that one send call may hold; 1 without UDP GSO.
     datagrams: usize,
@@ -209,98 +93,161 @@ struct Entry {
     to_segment: Option<u16>,
     /// Whether a receive call may give several datagrams.
     coalesces: bool,
+    /// How its payload leaves, where it is not copied.
+    way: Option<Way>,
+    /// Whether a full socket is to be told at once, however calls wait.
+    paced: bool,
+    /// How the kernel is told when a datagram is to leave.
+    departures: Option<DepartureTimes>,
+    /// Whom it exchanges datagrams with.
+    peer: Peer,
+    /// Sends that were told that nobody has the far port.
+    refusals: u64,
+}
+
+impl Entry {
+    fn plain(socket: Socket, patience: Duration) -> Self {
+        Self {
+            socket: Arc::new(socket),
+            patience,
+            datagrams: 1,
+            to_segment: None,
+            coalesces: false,
+            way: None,
+            paced: false,
+            departures: None,
+            peer: Peer::Connected,
+            refusals: 0,
+        }
+    }
 }
 
 /// Names a socket of a [`Kernel`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Index(usize);
+pub struct Index(pub usize);
 
-/// A page-aligned buffer: an unaligned one costs the kernel's copy a few percent.
-struct Buffer {
-    memory: Vec<u8>,
-    start: usize,
-    length: usize,
-}
-
-impl Buffer {
-    fn new(length: usize) -> Self {
-        const PAGE: usize = 4096;
-        // Not zero: never-written pages would all map the one zero page and flatter the copy.
-        let memory = vec![0xa5; length + PAGE];
-        let start = memory.as_ptr().align_offset(PAGE).min(PAGE);
-        Self {
-            memory,
-            start,
-            length,
-        }
-    }
-
-    #[inline]
-    fn front(&mut self, bytes: usize) -> &mut [u8] {
-        let bytes = bytes.min(self.length);
-        &mut self.memory[self.start..self.start + bytes]
-    }
-}
-
-impl<W: Waiting> Kernel<W> {
-    /// A transport without sockets, with room for calls of `send_bytes` and `receive_bytes`.
-    ///
-    /// # Errors
-    /// When the process has no file descriptor left.
-    pub fn new(wait: Wait, send_bytes: usize, receive_bytes: usize) -> io::Result<Self> {
+impl<W: Waiting, R: Recorder> Adapter for Kernel<W, R> {
+    fn new(setup: &Setup) -> io::Result<Self> {
+        let batch = setup.batch.map(|batch| {
+            let room = setup.receive_bytes / batch.max(1);
+            (Messages::new(batch), room)
+        });
+        let mut calls = vec![Call::SendTo, Call::RecvFrom];
+        calls.extend(W::WAITS_WITH);
         Ok(Self {
             sockets: Vec::new(),
-            outgoing: Buffer::new(send_bytes),
-            incoming: Buffer::new(receive_bytes),
-            waiting: W::new(wait)?,
+            free: Vec::new(),
+            open: 0,
+            outgoing: Buffer::new(setup.send_bytes),
+            incoming: Buffer::new(setup.receive_bytes),
+            waiting: W::new(setup.wait)?,
+            calls: R::new(&calls),
+            batch,
+            copies: setup.copies,
+            file: match setup.copies.send {
+                SendCopy::SendFile => Some(Arc::new(memory_file(setup.send_bytes)?)),
+                _ => None,
+            },
+            payload_bytes: setup.send_bytes,
+            started: false,
+            bridge: None,
+            device: None,
+            attempts: Attempts::default(),
         })
     }
 
-    /// Takes over a connected socket that somebody else opened or accepted.
-    ///
-    /// # Errors
-    /// When one of the options is refused.
-    pub fn adopt(&mut self, fd: OwnedFd, options: &FlowOptions) -> io::Result<Index> {
-        let socket = Socket::from(fd);
-        // Blocking mode throughout: calls that must not wait say so themselves (MSG_DONTWAIT).
-        socket.set_nonblocking(false)?;
-        socket.set_read_timeout(Some(options.patience))?;
-        socket.set_write_timeout(Some(options.patience))?;
-        apply(&socket, options)?;
-        self.keep(socket, options)
+    fn adopt(&mut self, fd: OwnedFd, options: &FlowOptions) -> io::Result<Index> {
+        let socket = connect::take_over(fd, options, W::CALLS_SLEEP)?;
+        self.keep(socket, options, Peer::adopted(options))
     }
 
-    /// A handle for a thread that looks on.
-    ///
-    /// # Errors
-    /// When the process has no file descriptor left.
-    pub fn watch(&self, socket: Index) -> io::Result<Watch> {
-        Ok(Watch(socket::watch(&self.entry(socket).socket)?))
+    fn watch(&self, socket: Index) -> Option<Watch> {
+        Some(Watch::of(&self.entry(socket).socket))
     }
 
-    /// Lets a blocking receive call sleep until something comes: somebody wakes the thread.
-    ///
-    /// # Errors
-    /// What the kernel says.
-    pub fn sleep_without_limit(&mut self, socket: Index) -> io::Result<()> {
+    fn descriptors(&self) -> Option<Vec<RawFd>> {
+        // Ways past the copy have pipes and files of their own.
+        let sockets_alone = W::SOCKETS_ALONE && self.copies.send == SendCopy::Copied;
+        let sockets = self.sockets.iter().flatten();
+        sockets_alone.then(|| sockets.map(|entry| entry.socket.as_raw_fd()).collect())
+    }
+
+    fn connect_many(
+        &mut self,
+        wanted: &[(SocketAddr, &FlowOptions)],
+        called_off: &dyn Fn() -> bool,
+    ) -> io::Result<Vec<Index>> {
+        let sockets = connect::many(wanted, called_off)?;
+        let kept = sockets.into_iter().zip(wanted);
+        kept.map(|(socket, (remote, options))| {
+            self.keep(socket, options, Peer::towards(*remote, options))
+        })
+        .collect()
+    }
+
+    fn sleep_without_limit(&mut self, socket: Index) -> io::Result<()> {
         self.entry(socket).socket.set_read_timeout(None)
     }
 
-    fn keep(&mut self, socket: Socket, options: &FlowOptions) -> io::Result<Index> {
+    fn start(&mut self, timeline: &Timeline) {
+        self.started = true;
+        self.calls.start(timeline);
+    }
+
+    fn tally(&self) -> Option<CallTally> {
+        self.calls.tally()
+    }
+}
+
+impl<W: Waiting, R: Recorder> Kernel<W, R> {
+    fn keep(&mut self, socket: Socket, options: &FlowOptions, peer: Peer) -> io::Result<Index> {
         if options.coalesce {
             socket::set_udp_coalescing(&socket)?;
         }
-        self.sockets.push(Some(Entry {
-            socket,
+        let way = self.way(&socket, options)?;
+        if let Some(bytes) = options.max_rate {
+            pacing::set_max_rate(&socket, bytes)?;
+        }
+        let departures = match options.departure_clock {
+            Some(clock) => Some(DepartureTimes::enable(&socket, clock)?),
+            None => None,
+        };
+        Ok(self.put(Entry {
+            socket: Arc::new(socket),
             patience: options.patience,
-            datagrams: match options.segment_bytes {
-                Some(_) => SEGMENT_LIMITS[0],
-                None => 1,
+            datagrams: match (options.segment_bytes, options.batch) {
+                (Some(_), _) => SEGMENT_LIMITS[0],
+                (None, Some(batch)) => batch as usize,
+                (None, None) => 1,
             },
             to_segment: options.segment_bytes,
             coalesces: options.coalesce,
-        }));
-        Ok(Index(self.sockets.len() - 1))
+            way,
+            paced: options.paced,
+            departures,
+            peer,
+            refusals: 0,
+        }))
+    }
+
+    /// How the payload of a new socket leaves, where it is not copied.
+    fn way(&self, socket: &Socket, options: &FlowOptions) -> io::Result<Option<Way>> {
+        let way = match (self.copies.send, &self.file) {
+            (SendCopy::ZeroCopy, _) if options.zero_copy => {
+                skip::allow_zero_copy(socket)?;
+                let place = match options.protocol {
+                    Protocol::Udp => self.payload_bytes,
+                    Protocol::Tcp => 0,
+                };
+                return Ok(Some(Way::ZeroCopy(Box::new(ZeroCopySends::new(place)))));
+            }
+            (SendCopy::SendFile, Some(file)) => Way::File(Arc::clone(file)),
+            (SendCopy::Splice, _) => Way::Pipe(Pipe::new(self.payload_bytes)?),
+            _ => return Ok(None),
+        };
+        // These calls have no flag by which they do not wait.
+        socket.set_nonblocking(true)?;
+        Ok(Some(way))
     }
 
     #[inline]
@@ -314,148 +261,12 @@ const OPEN: &str = "a workload does not use a socket that it closed";
 
 /// Datagrams that a GSO send may hold: Linux 6.9 on, before, and where a device cannot finish
 /// their checksums.
-const SEGMENT_LIMITS: [usize; 3] = [128, 64, 1];
+pub const SEGMENT_LIMITS: [usize; 3] = [128, 64, 1];
 
 /// Largest payload of one UDP send call, cut or not.
-const UDP_CALL_BYTES: usize = 65_507;
+pub const UDP_CALL_BYTES: usize = LARGEST_DATAGRAM_BYTES as usize;
 
-/// Looks at a socket that another thread uses.
-pub struct Watch(OwnedFd);
-
-impl Watch {
-    /// The kernel's view of the connection; `None` for what is not TCP.
-    #[must_use]
-    pub fn tcp(&self) -> Option<socket::TcpInfo> {
-        socket::tcp_info(&self.0).ok()
-    }
-}
-
-fn apply(socket: &Socket, options: &FlowOptions) -> io::Result<()> {
-    let asked = &options.socket;
-    let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-    if let Some(bytes) = asked.send_buffer_bytes {
-        socket.set_send_buffer_size(size(bytes))?;
-    }
-    if let Some(bytes) = asked.receive_buffer_bytes {
-        socket.set_recv_buffer_size(size(bytes))?;
-    }
-    if let Some(tos) = asked.tos.map(u32::from) {
-        if socket.domain()? == Domain::IPV6 {
-            socket.set_tclass_v6(tos)?;
-            // For IPv4 peers of such a socket; where it has none, there is nothing to mark.
-            let _ = socket.set_tos_v4(tos);
-        } else {
-            socket.set_tos_v4(tos)?;
-        }
-    }
-    if let Some(priority) = asked.priority {
-        socket.set_priority(priority)?;
-    }
-    if let Some(bytes) = asked.receive_low_water_bytes {
-        socket::set_receive_low_water(socket, bytes)?;
-    }
-    if options.protocol == Protocol::Tcp {
-        if let Some(name) = &options.congestion_control {
-            socket.set_tcp_congestion(name.as_bytes())?;
-        }
-        if asked.no_delay {
-            socket.set_tcp_nodelay(true)?;
-        }
-    }
-    Ok(())
-}
-
-/// What a call came to: done, not now, or broken.
-#[inline]
-fn outcome<R>(result: io::Result<R>) -> task::Poll<io::Result<R>> {
-    match result {
-        Err(error) => match error.kind() {
-            // A signal is as good a reason to look up as a time-out.
-            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => task::Poll::Pending,
-            // The interface's queue is full: the same as a full socket, only later.
-            _ if error.raw_os_error() == Some(ENOBUFS) => task::Poll::Pending,
-            // UDP only, TCP does not say this of a standing connection: the other end has closed
-            // its socket, as it does when its part is over. The control connection knows more.
-            io::ErrorKind::ConnectionRefused => task::Poll::Pending,
-            _ => task::Poll::Ready(Err(error)),
-        },
-        done => task::Poll::Ready(done),
-    }
-}
-
-/// "No buffer space available"; std has no kind for it.
-const ENOBUFS: i32 = 105;
-
-/// "Input/output error": the device cannot finish the checksums of what it would cut.
-const EIO: i32 = 5;
-
-/// "Invalid argument": more datagrams in a call than this kernel takes.
-const EINVAL: i32 = 22;
-
-impl<W: Waiting> Kernel<W> {
-    #[inline]
-    fn send(
-        &mut self,
-        index: Index,
-        bytes: usize,
-        fill: impl FnOnce(&mut [u8]),
-    ) -> task::Poll<io::Result<usize>> {
-        let payload = self.outgoing.front(bytes);
-        fill(payload);
-        let entry = self.sockets[index.0].as_ref().expect(OPEN);
-        let sent = outcome(socket::send(&entry.socket, payload, W::FLAGS));
-        if sent.is_pending()
-            && let Err(error) = self
-                .waiting
-                .no_room(&entry.socket, entry.patience)
-                .and_then(|()| self.waiting.starved(index.0, &entry.socket, Ready::Send))
-        {
-            return task::Poll::Ready(Err(error));
-        }
-        sent
-    }
-
-    /// One receive call; gives the bytes that it wrote to the front of the room, and the size of each
-    /// datagram where several came as one.
-    #[inline]
-    fn receive(
-        &mut self,
-        index: Index,
-        room: usize,
-        call: impl Fn(&Socket, &mut [u8]) -> io::Result<(usize, Option<u16>)>,
-    ) -> task::Poll<io::Result<(usize, Option<u16>)>> {
-        let entry = self.sockets[index.0].as_ref().expect(OPEN);
-        match self.waiting.before_receive(&entry.socket, entry.patience) {
-            Ok(true) => {}
-            Ok(false) => return task::Poll::Pending,
-            Err(error) => return task::Poll::Ready(Err(error)),
-        }
-        // Several sockets take turns, so none is looked at for long.
-        let looks = if self.sockets.len() == 1 { W::LOOKS } else { 1 };
-        let room = self.incoming.front(room);
-        let mut received = outcome(call(&entry.socket, room));
-        for _ in 1..looks {
-            if received.is_ready() {
-                break;
-            }
-            received = outcome(call(&entry.socket, room));
-        }
-        if received.is_pending()
-            && let Err(error) = self.waiting.starved(index.0, &entry.socket, Ready::Receive)
-        {
-            return task::Poll::Ready(Err(error));
-        }
-        received
-    }
-}
-
-/// The plain receive call.
-#[inline]
-fn plain<W: Waiting>(socket: &Socket, room: &mut [u8]) -> io::Result<(usize, Option<u16>)> {
-    socket::receive(socket, room, W::FLAGS).map(|bytes| (bytes, None))
-}
-
-impl<W: Waiting> Transport for Kernel<W> {
+impl<W: Waiting, R: Recorder> Transport for Kernel<W, R> {
     type Socket = Index;
 
     #[inline]
@@ -474,7 +285,7 @@ impl<W: Waiting> Transport for Kernel<W> {
     #[inline]
     fn idle(&mut self, until: Option<Nanos>) {
         let Some(until) = until else {
-            self.waiting.idle(IDLE_PATIENCE);
+            self.waiting.idle(&mut self.calls, IDLE_PATIENCE);
             return;
         };
         if W::SLEEPS && until > clock::now() + AWAKE_NS {
@@ -483,27 +294,36 @@ impl<W: Waiting> Transport for Kernel<W> {
     }
 
     fn connect(&mut self, remote: SocketAddr, options: &FlowOptions) -> io::Result<Index> {
-        let kind = match options.protocol {
-            Protocol::Tcp => Type::STREAM,
-            Protocol::Udp => Type::DGRAM,
-        };
-        let socket = Socket::new(Domain::for_address(remote), kind, None)?;
-        if let Some(interface) = &options.interface {
-            socket.bind_device(Some(interface.as_bytes()))?;
-        }
-        // Before connecting: window scale and segment size are settled by the handshake.
-        apply(&socket, options)?;
-        if let (Protocol::Tcp, Some(bytes)) = (options.protocol, options.socket.mss_bytes) {
-            socket.set_tcp_mss(bytes)?;
-        }
-        if let Some(local) = options.local {
-            socket.set_reuse_address(true)?;
-            socket.bind(&SockAddr::from(local))?;
-        }
-        socket.connect_timeout(&SockAddr::from(remote), CONNECT_PATIENCE)?;
-        socket.set_read_timeout(Some(options.patience))?;
-        socket.set_write_timeout(Some(options.patience))?;
-        self.keep(socket, options)
+        let socket = connect::open(remote, options)?;
+        self.keep(socket, options, Peer::towards(remote, options))
+    }
+
+    fn open(&mut self, remote: SocketAddr, options: &FlowOptions) -> io::Result<Index> {
+        self.open_socket(remote, options)
+    }
+
+    fn bind(&mut self, socket: Index, local: SocketAddr) -> io::Result<()> {
+        self.bind_socket(socket, local)
+    }
+
+    fn begin_connect(&mut self, socket: Index, remote: SocketAddr) -> task::Poll<io::Result<()>> {
+        self.connect_socket(socket, remote)
+    }
+
+    fn accept(&mut self, listener: Index, options: &FlowOptions) -> task::Poll<io::Result<Index>> {
+        self.accept_socket(listener, options)
+    }
+
+    fn close(&mut self, socket: Index) {
+        self.close_socket(socket);
+    }
+
+    fn recognise(&mut self, socket: Index) {
+        self.keep_to_sender(socket);
+    }
+
+    fn be_patient(&mut self, socket: Index, patience: Duration) {
+        self.limit_patience(socket, patience);
     }
 
     #[inline]
@@ -513,23 +333,81 @@ impl<W: Waiting> Transport for Kernel<W> {
         bytes: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> task::Poll<io::Result<usize>> {
+        if self.started && matches!(self.entry(socket).way, Some(Way::ZeroCopy(_))) {
+            let mut fill = Some(fill);
+            return self.send_from_place(socket, bytes, 1, |_, payload| {
+                if let Some(fill) = fill.take() {
+                    fill(payload);
+                }
+            });
+        }
         self.send(socket, bytes, fill)
     }
 
     #[inline]
-    fn udp_receive<R>(
+    fn udp_send_at(
         &mut self,
         socket: Index,
-        take: impl FnOnce(&[u8], Meta) -> R,
-    ) -> task::Poll<io::Result<R>> {
+        bytes: usize,
+        at_ns: Nanos,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> task::Poll<io::Result<usize>> {
+        let entry = self.sockets[socket.0].as_ref().expect(OPEN);
+        let Some(departures) = entry.departures else {
+            return self.udp_send(socket, bytes, fill);
+        };
+        let payload = self.outgoing.front(bytes);
+        fill(payload);
+        self.calls.begin();
+        let sent = departures.send(&entry.socket, payload, Flags::DONT_WAIT, at_ns);
+        self.calls.end(Call::SendMsg, at_once(&sent));
+        self.sent(socket, sent)
+    }
+
+    #[inline]
+    fn udp_receive<T>(
+        &mut self,
+        socket: Index,
+        take: impl FnOnce(&[u8], Meta) -> T,
+    ) -> task::Poll<io::Result<T>> {
         let room = self.incoming.length;
-        let received = self.receive(socket, room, plain::<W>);
-        received.map_ok(|(bytes, _)| take(self.incoming.front(bytes), Meta::default()))
+        let received = match self.entry(socket).peer {
+            Peer::Connected => self.receive(socket, Call::RecvFrom, room, socket::receive),
+            _ => self.receive_from_peer(socket),
+        };
+        received.map_ok(|bytes| take(self.incoming.front(bytes), Meta::default()))
+    }
+
+    #[inline]
+    fn udp_echo(
+        &mut self,
+        socket: Index,
+        room: &mut [u8],
+        is_question: impl FnOnce(&[u8]) -> bool,
+    ) -> task::Poll<io::Result<Echoed>> {
+        let bytes = match self.udp_receive(socket, |payload, _| payload.len().min(room.len())) {
+            task::Poll::Ready(Ok(bytes)) => bytes,
+            task::Poll::Ready(Err(error)) => return task::Poll::Ready(Err(error)),
+            task::Poll::Pending => return task::Poll::Pending,
+        };
+        if !is_question(self.incoming.front(bytes)) {
+            return task::Poll::Ready(Ok(Echoed::Ignored));
+        }
+        match self.send_from(socket, bytes, Lies::Incoming) {
+            task::Poll::Ready(sent) => task::Poll::Ready(sent.map(Echoed::Sent)),
+            task::Poll::Pending => {
+                room[..bytes].copy_from_slice(self.incoming.front(bytes));
+                task::Poll::Ready(Ok(Echoed::Full(bytes)))
+            }
+        }
     }
 
     #[inline]
     fn burst(&self, socket: Index, bytes: usize) -> usize {
-        let fits = UDP_CALL_BYTES / bytes.max(1);
+        let fits = match &self.batch {
+            Some(_) => self.outgoing.length / bytes.max(1),
+            None => UDP_CALL_BYTES / bytes.max(1),
+        };
         self.entry(socket).datagrams.min(fits).max(1)
     }
 
@@ -541,17 +419,33 @@ impl<W: Waiting> Transport for Kernel<W> {
         count: usize,
         mut fill: impl FnMut(usize, &mut [u8]),
     ) -> task::Poll<io::Result<usize>> {
+        if let Some((messages, _)) = &mut self.batch {
+            let payload = self.outgoing.front(bytes * count);
+            for (number, datagram) in payload.chunks_mut(bytes).enumerate() {
+                fill(number, datagram);
+            }
+            let entry = self.sockets[socket.0].as_ref().expect(OPEN);
+            let calls = &mut self.calls;
+            let sent = sending::<W, R>(calls, Call::SendMmsg, count, |from, flags| {
+                messages.send(&entry.socket, &payload[from * bytes..], bytes, flags)
+            });
+            return self.sent(socket, sent);
+        }
         let entry = self.sockets[socket.0].as_mut().expect(OPEN);
         if let Some(bytes) = entry.to_segment.take()
             && let Err(error) = socket::set_udp_segment(&entry.socket, bytes)
         {
             return task::Poll::Ready(Err(error));
         }
-        let sent = self.send(socket, bytes * count, |payload| {
-            for (number, datagram) in payload.chunks_mut(bytes).enumerate() {
-                fill(number, datagram);
-            }
-        });
+        let sent = if matches!(self.entry(socket).way, Some(Way::ZeroCopy(_))) {
+            self.send_from_place(socket, bytes, count, fill)
+        } else {
+            self.send(socket, bytes * count, |payload| {
+                for (number, datagram) in payload.chunks_mut(bytes).enumerate() {
+                    fill(number, datagram);
+                }
+            })
+        };
         match sent {
             task::Poll::Ready(Err(error))
                 if count > 1 && matches!(error.raw_os_error(), Some(EINVAL | EIO)) =>
@@ -571,13 +465,25 @@ impl<W: Waiting> Transport for Kernel<W> {
         socket: Index,
         mut take: impl FnMut(&[u8], Meta),
     ) -> task::Poll<io::Result<usize>> {
+        if let Some((mut messages, room)) = self.batch.take() {
+            let whole = self.incoming.length;
+            let received = self.receive(socket, Call::RecvMmsg, whole, |socket, all, flags| {
+                messages.receive(socket, all, room, flags)
+            });
+            if let task::Poll::Ready(Ok(count)) = received {
+                let all = self.incoming.front(whole);
+                for (number, slot) in all.chunks(room).take(count).enumerate() {
+                    take(&slot[..messages.length(number).min(room)], Meta::default());
+                }
+            }
+            self.batch = Some((messages, room));
+            return received;
+        }
         if !self.entry(socket).coalesces {
             return self.udp_receive(socket, take).map_ok(|()| 1);
         }
         let room = self.incoming.length;
-        let received = self.receive(socket, room, |socket, room| {
-            socket::receive_segments(socket, room, W::FLAGS)
-        });
+        let received = self.receive(socket, Call::RecvMsg, room, socket::receive_segments);
         received.map_ok(|(bytes, segment)| {
             let meta = Meta {
                 segment_bytes: segment,
@@ -600,18 +506,54 @@ impl<W: Waiting> Transport for Kernel<W> {
         bytes: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> task::Poll<io::Result<usize>> {
+        if self.started && self.entry(socket).way.is_some() {
+            return self.send_by_way(socket, bytes);
+        }
         self.send(socket, bytes, fill)
     }
 
     #[inline]
-    fn tcp_receive<R>(
+    fn tcp_receive<T>(
         &mut self,
         socket: Index,
         room: usize,
-        take: impl FnOnce(&[u8]) -> R,
-    ) -> task::Poll<io::Result<R>> {
-        let received = self.receive(socket, room, plain::<W>);
-        received.map_ok(|(bytes, _)| take(self.incoming.front(bytes)))
+        take: impl FnOnce(&[u8]) -> T,
+    ) -> task::Poll<io::Result<T>> {
+        if self.copies.receive == ReceiveCopy::Discarded && self.started {
+            let received = self.receive(socket, Call::RecvFrom, room, |socket, room, flags| {
+                socket::receive(socket, room, flags.and(Flags::TRUNCATE))
+            });
+            // What is in the buffer never came: only its length says something.
+            return received.map_ok(|bytes| take(self.incoming.front(bytes)));
+        }
+        let received = self.receive(socket, Call::RecvFrom, room, socket::receive);
+        received.map_ok(|bytes| take(self.incoming.front(bytes)))
+    }
+
+    fn stamp(&mut self, socket: Index, protocol: Protocol) -> io::Result<Vec<String>> {
+        self.start_stamps(socket, protocol)
+    }
+
+    #[inline]
+    fn receive_stamped<T>(
+        &mut self,
+        socket: Index,
+        room: usize,
+        take: impl FnOnce(&[u8], Meta) -> T,
+    ) -> task::Poll<io::Result<T>> {
+        self.take_stamped(socket, room, take)
+    }
+
+    fn departures(&mut self, socket: Index, take: impl FnMut(Departure)) -> io::Result<()> {
+        self.take_departures(socket, take)
+    }
+
+    fn device_error_ns(&self) -> Option<Nanos> {
+        self.device.as_ref().map(|device| device.error_ns())
+    }
+
+    fn moved_clock_ns(&self) -> Nanos {
+        self.clock_moved_by_ns()
     }
 
     fn finish_sending(&mut self, socket: Index) -> io::Result<()> {
@@ -621,68 +563,72 @@ impl<W: Waiting> Transport for Kernel<W> {
     }
 
     fn release(&mut self, socket: Index) {
-        let entry = self.sockets[socket.0].as_ref().expect(OPEN);
+        let entry = self.sockets[socket.0].as_mut().expect(OPEN);
+        if let Some(Way::ZeroCopy(sends)) = &mut entry.way {
+            sends.settle(&mut self.calls, &entry.socket);
+        }
         self.waiting.forget(socket.0, &entry.socket);
+    }
+
+    fn enrol(&mut self, socket: Index, ready: Ready, key: usize) -> io::Result<bool> {
+        let entry = self.sockets[socket.0].as_ref().expect(OPEN);
+        self.waiting.enrol(socket.0, &entry.socket, ready, key)
+    }
+
+    fn enrol_changes(&mut self, socket: Index, key: usize) -> io::Result<()> {
+        let entry = self.sockets[socket.0].as_ref().expect(OPEN);
+        (self.waiting).enrol_changes(socket.0, &entry.socket, key)
+    }
+
+    #[inline]
+    fn ready(&mut self, keys: &mut Vec<usize>, patience: Duration) {
+        self.waiting.ready(&mut self.calls, keys, patience);
+    }
+
+    fn attempts(&self) -> Option<Attempts> {
+        Some(self.attempts)
     }
 
     fn facts(&self, socket: Index) -> SocketFacts {
         let entry = self.entry(socket);
-        let socket = &entry.socket;
-        let address = |address: io::Result<SockAddr>| {
-            let address = address.ok()?.as_socket()?;
-            Some(SocketAddr::new(address.ip().to_canonical(), address.port()).to_string())
-        };
-        let size = |bytes: io::Result<usize>| bytes.ok().map(|bytes| bytes as u64);
-        let is_stream = socket.r#type().ok() == Some(Type::STREAM);
         SocketFacts {
-            local: address(socket.local_addr()),
-            remote: address(socket.peer_addr()),
-            send_buffer_bytes: size(socket.send_buffer_size()),
-            receive_buffer_bytes: size(socket.recv_buffer_size()),
-            congestion_control: is_stream
-                .then(|| congestion_control(&SockRef::from(socket)))
-                .flatten(),
             datagrams_per_call: (entry.datagrams > 1).then_some(entry.datagrams as u32),
-            receive_queue_drops: (!is_stream)
-                .then(|| socket::receive_queue_drops(socket).ok())
-                .flatten()
-                .map(u64::from),
-            tcp: socket::tcp_info(socket).ok().map(tcp_state),
+            zero_copy: match &entry.way {
+                Some(Way::ZeroCopy(sends)) => Some(sends.facts()),
+                _ => None,
+            },
+            refusals: (entry.refusals > 0).then_some(entry.refusals),
+            ..facts_of(&entry.socket)
         }
+    }
+
+    fn retransmits(&self, socket: Index) -> Option<u64> {
+        let info = socket::tcp_info(&self.entry(socket).socket).ok()?;
+        Some(u64::from(info.retransmits))
+    }
+
+    fn note_arrivals(&self, socket: Index) {
+        // Whatever it says, it is asked for from now on.
+        let _ = stamp::last_arrival(&self.entry(socket).socket);
+    }
+
+    fn since_arrival(&self, socket: Index) -> Option<Nanos> {
+        let socket = &self.entry(socket).socket;
+        if let Some(arrived) = stamp::last_arrival(socket) {
+            return Some(clock::real().saturating_sub(arrived));
+        }
+        // A tick of the slowest kernels: what it counts is late by that much at most.
+        const TICK_MS: u64 = 10;
+        let info = socket::tcp_info(socket).ok()?;
+        let certain = u64::from(info.since_arrival_ms).checked_sub(TICK_MS)?;
+        (certain > 0).then_some(certain * 1_000_000)
     }
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             sleeps_in_calls: W::SLEEPS_IN_CALLS,
+            stamps_end_waits: W::WAITS_WITH.is_some(),
+            tells_changes: W::TELLS_CHANGES,
         }
-    }
-}
-
-/// The congestion control that a socket uses.
-pub(crate) fn congestion_control(socket: &SockRef<'_>) -> Option<String> {
-    let name = socket.tcp_congestion().ok()?;
-    let name = String::from_utf8_lossy(&name);
-    let name = name.trim_end_matches('\0');
-    (!name.is_empty()).then(|| name.to_owned())
-}
-
-fn tcp_state(info: socket::TcpInfo) -> TcpState {
-    const US: u64 = 1_000;
-    TcpState {
-        retransmits: u64::from(info.retransmits),
-        cwnd_segments: u64::from(info.cwnd),
-        mss_bytes: u64::from(info.mss),
-        path_mtu_bytes: u64::from(info.path_mtu),
-        rtt_ns: u64::from(info.rtt_us) * US,
-        rtt_variation_ns: u64::from(info.rtt_variation_us) * US,
-        min_rtt_ns: info.min_rtt_us.map(|rtt| u64::from(rtt) * US),
-        delivery_rate_bps: info.delivery_rate.map(|rate| rate.saturating_mul(8)),
-        busy_ns: info.busy_us.map(|time| time.saturating_mul(US)),
-        receive_window_limited_ns: info
-            .receive_window_limited_us
-            .map(|time| time.saturating_mul(US)),
-        send_buffer_limited_ns: info
-            .send_buffer_limited_us
-            .map(|time| time.saturating_mul(US)),
     }
 }

@@ -4,17 +4,28 @@
 //! loops. One driver turns the transport, steps every flow of the thread, and idles when all starve.
 //! A workload is one file and one line in [`WORKLOADS`].
 
+mod readiness;
+pub mod room;
 mod round_trip;
+mod schedule;
+#[cfg(test)]
+mod scripted;
+mod stamped;
 mod stream;
+mod turnover;
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use linerate_host::sys::clock::Nanos;
 use linerate_metric::plan::{Direction, Kind, Plan};
 
+use self::room::Room;
 use crate::flow::{FlowOutcome, Part, Phase, Shared, Timeline};
-use crate::transport::Transport;
+use crate::pattern::Pattern;
+use crate::peers::framing::Framing;
+use crate::transport::{FlowOptions, Transport};
 
 /// How a step went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +46,14 @@ pub trait Workload<T: Transport> {
     /// When the flow is broken; it is not stepped again.
     fn step(&mut self, transport: &mut T) -> io::Result<Progress>;
 
-    /// Its socket.
-    fn socket(&self) -> T::Socket;
+    /// Its socket, if it has one now.
+    fn socket(&self) -> Option<T::Socket>;
+
+    /// The newest socket that it waits for, and how many it has waited for until then, where they come
+    /// and go.
+    fn newest(&self) -> Option<(u64, T::Socket)> {
+        None
+    }
 
     /// What it came to.
     fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome;
@@ -50,6 +67,23 @@ pub struct Opened<S> {
     pub socket: S,
     /// What its thread and the coordinator share.
     pub shared: Arc<Shared>,
+    /// What its payload holds, where that is verified.
+    pub pattern: Option<Pattern>,
+    /// What stands in front of its payload.
+    pub framing: Framing,
+    /// For flows with a socket for each question: how these are opened, or accepted.
+    pub reopening: Option<Box<Reopening>>,
+    /// The distributions that it will fill.
+    pub room: Room,
+}
+
+/// How the sockets of a flow are opened while payload moves.
+#[derive(Clone, Debug)]
+pub struct Reopening {
+    /// Towards whom.
+    pub remote: SocketAddr,
+    /// How they are set up; a patience of zero sets no time-out.
+    pub options: FlowOptions,
 }
 
 /// What all flows of a thread have in common.
@@ -101,6 +135,8 @@ macro_rules! workloads {
         ) -> Vec<FlowOutcome> {
             match lane.plan.kind {
                 $(Kind::$kind => $module::run(lane, transport, flows),)+
+                // Not between two ends: such a plan is refused before it has flows (session::limits).
+                Kind::Forward | Kind::Generate | Kind::Stack => Vec::new(),
             }
         }
     };
@@ -114,8 +150,20 @@ workloads! {
 /// How long a thread idles at most before it looks whether the run goes on.
 pub const PATIENCE_NS: Nanos = 100_000_000;
 
+/// Below this the next departure of a schedule is waited for awake: a sleep ends up to 70 us late.
+pub const AWAKE_NS: Nanos = 150_000;
+
 /// Steps all flows until each is done.
 fn drive<T: Transport, W: Workload<T>>(transport: &mut T, flows: Vec<W>) -> Vec<FlowOutcome> {
+    drive_with(transport, flows, || {})
+}
+
+/// The same; `starved` is called when nothing could move.
+fn drive_with<T: Transport, W: Workload<T>>(
+    transport: &mut T,
+    flows: Vec<W>,
+    mut starved: impl FnMut(),
+) -> Vec<FlowOutcome> {
     let mut running = flows;
     let mut outcomes = Vec::with_capacity(running.len());
     while !running.is_empty() {
@@ -143,12 +191,15 @@ fn drive<T: Transport, W: Workload<T>>(transport: &mut T, flows: Vec<W>) -> Vec<
                 None => index += 1,
                 Some(error) => {
                     let flow = running.swap_remove(index);
-                    transport.release(flow.socket());
+                    if let Some(socket) = flow.socket() {
+                        transport.release(socket);
+                    }
                     outcomes.push(flow.outcome(transport, error));
                 }
             }
         }
         if !worked && !running.is_empty() {
+            starved();
             let limit = departure.map(|due| due.min(transport.now() + PATIENCE_NS));
             transport.idle(limit);
         }

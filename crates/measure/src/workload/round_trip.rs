@@ -1,17 +1,31 @@
-//! Latency: questions and answers, one at a time on each flow (closed loop).
+//! Latency: questions and answers. Here: one at a time on each flow (closed loop).
 
+mod answers;
+pub(super) mod breath;
+pub(super) mod device;
+mod open;
+mod open_loop;
+mod questions;
+mod reopen;
+mod slow;
+
+use std::cell::RefCell;
 use std::io;
-use std::sync::Arc;
+use std::rc::Rc;
 use std::task::Poll;
 
 use linerate_dialect::control::flow as wire;
 use linerate_host::sys::clock::Nanos;
-use linerate_metric::histogram::Histogram;
 use linerate_metric::plan::Protocol;
+use linerate_metric::round_trip::Attachment;
 
-use super::{Lane, Opened, Progress, Workload, drive};
-use crate::flow::{FlowOutcome, Part, Shared, is_greeting};
-use crate::meter::Totals;
+use self::answers::{TcpAcceptor, TcpResponder, UdpResponder};
+use self::open_loop::OpenLoop;
+use self::questions::{Answer, Questions, Verdict, judge_around, judge_framed};
+use self::reopen::{Reopener, Steps};
+use super::room::Room;
+use super::{Lane, Opened, Progress, Workload, drive, turnover};
+use crate::flow::{FlowOutcome, Part};
 use crate::transport::Transport;
 
 /// Runs the flows of one thread.
@@ -20,7 +34,38 @@ pub fn run<T: Transport>(
     transport: &mut T,
     flows: Vec<Opened<T::Socket>>,
 ) -> Vec<FlowOutcome> {
+    if !lane.plan.stamps.is_none() {
+        return super::stamped::run(lane, transport, flows);
+    }
+    let asked = &lane.plan.round_trip;
+    let reopened = asked.attachment == Attachment::Reopened;
     match (lane.plan.protocol, lane.part) {
+        (_, Part::Source) if reopened => {
+            let mut flows = flows;
+            let mut none = Room::default();
+            let room = flows.first_mut().map_or(&mut none, |flow| &mut flow.room);
+            let steps = Rc::new(RefCell::new(Steps::of(room)));
+            let flow = |flow| Reopener::new(lane, flow, Rc::clone(&steps));
+            let flows: Vec<_> = flows.into_iter().map(flow).collect();
+            drop(steps);
+            // Of datagrams one may lie behind an answer that nobody waits for any more.
+            let by_changes = lane.plan.protocol == Protocol::Tcp;
+            match by_changes && transport.capabilities().tells_changes {
+                true => turnover::drive(transport, flows),
+                false => drive(transport, flows),
+            }
+        }
+        (_, Part::Source) if asked.is_open() => {
+            let flows = flows.into_iter().map(|flow| OpenLoop::new(lane, flow));
+            drive(transport, flows.collect())
+        }
+        (Protocol::Tcp, Part::Sink) if reopened => {
+            let flows = flows.into_iter().map(|flow| TcpAcceptor::new(lane, flow));
+            match transport.capabilities().tells_changes {
+                true => turnover::drive(transport, flows.collect()),
+                false => drive(transport, flows.collect()),
+            }
+        }
         (Protocol::Udp, Part::Source) => {
             let flows = flows.into_iter().map(|flow| UdpAsker::new(lane, flow));
             drive(transport, flows.collect())
@@ -40,152 +85,6 @@ pub fn run<T: Transport>(
     }
 }
 
-/// The question that waits for its answer, and the account of those that got one.
-struct Questions<'a> {
-    lane: &'a Lane<'a>,
-    id: u32,
-    shared: Arc<Shared>,
-    message: Vec<u8>,
-    left: u64,
-    timeout_ns: Nanos,
-    totals: Totals,
-    mismatched: u64,
-    ended_ns: Nanos,
-    times: Histogram,
-    /// Times of the running interval; handed over at its end.
-    recent: Histogram,
-    intervals_ended: u64,
-    interval_ends_ns: Nanos,
-}
-
-impl<'a> Questions<'a> {
-    fn new<S>(lane: &'a Lane<'a>, flow: &Opened<S>) -> Self {
-        let plan = lane.plan;
-        let mut mailbox = flow.shared.mailbox.lock().expect("no holder panics");
-        mailbox.times = Some(Histogram::new());
-        drop(mailbox);
-        // Content that differs from byte to byte, so that a shifted answer is told.
-        let message = (0..plan.payload_bytes).map(|n| (n % 251) as u8).collect();
-        Self {
-            lane,
-            id: flow.id,
-            shared: Arc::clone(&flow.shared),
-            message,
-            left: (plan.round_trips).map_or(u64::MAX, |trips| lane.share(trips, flow.id)),
-            timeout_ns: plan.answer_timeout_ns.unwrap_or(1_000_000_000),
-            totals: Totals::default(),
-            mismatched: 0,
-            ended_ns: lane.timeline.start_ns,
-            times: Histogram::new(),
-            recent: Histogram::new(),
-            intervals_ended: 0,
-            interval_ends_ns: lane
-                .timeline
-                .interval_end(lane.timeline.start_ns)
-                .unwrap_or(Nanos::MAX),
-        }
-    }
-
-    fn is_over(&self) -> bool {
-        self.left == 0 || self.lane.phase.is_ending()
-    }
-
-    /// Writes the number of the next question into its message.
-    fn number_message(&mut self) -> u64 {
-        let number = self.totals.calls;
-        if self.message.len() >= wire::HEADER_BYTES {
-            // A datagram is stamped with the time that is read as it leaves.
-            wire::write_header(&mut self.message, number, 0);
-        } else {
-            let short = short_number(number, self.message.len());
-            self.message[..short.len].copy_from_slice(&short.bytes[8 - short.len..]);
-        }
-        number
-    }
-
-    /// Hands over the times of intervals that have ended.
-    fn turn_interval(&mut self, now: Nanos) {
-        if now < self.interval_ends_ns {
-            return;
-        }
-        while now >= self.interval_ends_ns {
-            let next = self.lane.timeline.interval_end(self.interval_ends_ns);
-            self.interval_ends_ns = next.unwrap_or(Nanos::MAX);
-            self.intervals_ended += 1;
-        }
-        let mut mailbox = self.shared.mailbox.lock().expect("no holder panics");
-        mailbox.intervals_ended = self.intervals_ended;
-        if let Some(times) = &mut mailbox.times {
-            times.add(&self.recent);
-        }
-        drop(mailbox);
-        self.recent.clear();
-    }
-
-    /// Notes an answer that came in time.
-    #[inline]
-    fn answered(&mut self, asked_ns: Nanos, answered_ns: Nanos, right: bool) {
-        if answered_ns >= self.interval_ends_ns {
-            self.turn_interval(answered_ns);
-        }
-        let time = answered_ns - asked_ns;
-        self.recent.record(time);
-        if answered_ns >= self.lane.timeline.count_from_ns {
-            self.times.record(time);
-            self.mismatched += u64::from(!right);
-        }
-        self.totals.packets += 1;
-        self.totals.bytes += self.message.len() as u64;
-        self.asked(answered_ns);
-    }
-
-    /// Notes that no answer came in time.
-    fn missed(&mut self, now: Nanos) {
-        self.turn_interval(now);
-        self.totals.missing += 1;
-        self.asked(now);
-    }
-
-    #[inline]
-    fn asked(&mut self, now: Nanos) {
-        self.totals.calls += 1;
-        self.left = self.left.saturating_sub(1);
-        self.ended_ns = now;
-        self.shared.meter.publish(&self.totals);
-    }
-
-    fn outcome<T: Transport>(
-        mut self,
-        transport: &T,
-        socket: T::Socket,
-        error: Option<io::Error>,
-    ) -> FlowOutcome {
-        // What the last, shortened interval holds is handed over too.
-        let mut mailbox = self.shared.mailbox.lock().expect("no holder panics");
-        if let Some(times) = &mut mailbox.times {
-            times.add(&self.recent);
-        }
-        mailbox.intervals_ended = u64::MAX;
-        drop(mailbox);
-        self.recent.clear();
-        FlowOutcome {
-            id: self.id,
-            direction: self.lane.direction,
-            part: self.lane.part,
-            totals: self.totals,
-            sequence: None,
-            times: Some(self.times),
-            mismatched: self.mismatched,
-            facts: transport.facts(socket),
-            ended_ns: match error {
-                Some(_) => transport.now(),
-                None => self.ended_ns,
-            },
-            error,
-        }
-    }
-}
-
 /// Asks with datagrams.
 struct UdpAsker<'a, S> {
     questions: Questions<'a>,
@@ -194,67 +93,10 @@ struct UdpAsker<'a, S> {
     open: Option<(Nanos, u64)>,
 }
 
-/// A number in a message too short for a header: as many of its low bytes as fit tell neighbours
-/// apart.
-struct Short {
-    bytes: [u8; 8],
-    len: usize,
-}
-
-fn short_number(number: u64, message_bytes: usize) -> Short {
-    Short {
-        bytes: number.to_be_bytes(),
-        len: message_bytes.min(8),
-    }
-}
-
-/// How far back a number in a short message is looked for before its answer counts as wrong.
-const SHORT_WINDOW: u64 = 64;
-
-/// Whether a payload without a header answers a question that was given up.
-fn is_stale_short(payload: &[u8], question: &[u8], number: u64) -> bool {
-    let len = question.len().min(8);
-    if payload.len() != question.len() || payload[len..] != question[len..] {
-        return false;
-    }
-    (1..=number.min(SHORT_WINDOW)).any(|back| {
-        let earlier = short_number(number - back, question.len());
-        payload[..len] == earlier.bytes[8 - len..]
-    })
-}
-
-/// What a datagram turned out to be.
-enum Answer {
-    Right,
-    Wrong,
-    /// The answer to a question that was given up, or a repeated greeting.
-    Stale,
-}
-
-fn judge(payload: &[u8], question: &[u8], number: u64) -> Answer {
-    if payload == question {
-        return Answer::Right;
-    }
-    if is_greeting(payload) {
-        return Answer::Stale;
-    }
-    if question.len() < wire::HEADER_BYTES {
-        return if is_stale_short(payload, question, number) {
-            Answer::Stale
-        } else {
-            Answer::Wrong
-        };
-    }
-    match wire::read_header(payload) {
-        Some(header) if header.sequence < number => Answer::Stale,
-        _ => Answer::Wrong,
-    }
-}
-
 impl<'a, S: Copy> UdpAsker<'a, S> {
-    fn new(lane: &'a Lane<'a>, flow: Opened<S>) -> Self {
+    fn new(lane: &'a Lane<'a>, mut flow: Opened<S>) -> Self {
         Self {
-            questions: Questions::new(lane, &flow),
+            questions: Questions::new(lane, &mut flow).with_numbers(),
             socket: flow.socket,
             open: None,
         }
@@ -264,21 +106,25 @@ impl<'a, S: Copy> UdpAsker<'a, S> {
         if self.questions.is_over() {
             return Ok(Some(Progress::Done));
         }
+        self.questions.breathe();
+        self.questions.begin(transport, self.socket);
         let number = self.questions.number_message();
-        let message = &self.questions.message;
+        let (message, framing) = (&self.questions.message, &self.questions.framing);
         let mut asked_ns = 0;
         let sent = transport.udp_send(self.socket, message.len(), |payload| {
             payload.copy_from_slice(message);
             // After the copy: filling the message is not part of the round trip.
             asked_ns = T::clock();
-            wire::write_header(payload, number, asked_ns);
+            framing.ask(payload, number, asked_ns);
         });
         match sent {
             Poll::Pending => Ok(Some(Progress::Starved(None))),
             Poll::Ready(sent) => {
                 sent?;
                 // The answer is compared with what left.
-                wire::write_header(&mut self.questions.message, number, asked_ns);
+                if framing.echoes() {
+                    wire::write_header(&mut self.questions.message, number, asked_ns);
+                }
                 self.open = Some((asked_ns, number));
                 Ok(None)
             }
@@ -297,18 +143,31 @@ impl<T: Transport> Workload<T> for UdpAsker<'_, T::Socket> {
         let Some((asked_ns, number)) = self.open else {
             return Ok(Progress::Worked);
         };
-        let question = &self.questions.message;
+        let (question, verify) = (&self.questions.message, self.questions.verify);
+        let framing = &self.questions.framing;
+        let stamps = self.questions.device_stamps();
         let received = transport.udp_receive(self.socket, |payload, _| {
             // Before the comparison: it is not part of the round trip.
-            (T::clock(), judge(payload, question, number))
+            let now = T::clock();
+            let answer = match stamps {
+                None => judge_framed(framing, payload, question, number, verify),
+                Some(stamps) => judge_around(payload, question, number, verify, stamps),
+            };
+            (now, answer, stamps.and_then(|stamps| stamps.read(payload)))
         });
         let (now, nothing_came) = match received {
             Poll::Ready(received) => match received? {
-                (now, Answer::Stale) => (now, false),
-                (now, answer) => {
+                (now, Answer::Greeting, _) => (now, false),
+                (now, Answer::Earlier(number), _) => {
+                    self.questions.came_again(number);
+                    (now, false)
+                }
+                (now, Answer::Due(verdict), stamped) => {
                     self.open = None;
-                    let right = matches!(answer, Answer::Right);
-                    self.questions.answered(asked_ns, now, right);
+                    let socket = Some(self.socket);
+                    self.questions.was_inside(stamped, asked_ns, now);
+                    self.questions
+                        .answered(transport, socket, number, asked_ns, now, verdict);
                     return Ok(Progress::Worked);
                 }
             },
@@ -316,7 +175,7 @@ impl<T: Transport> Workload<T> for UdpAsker<'_, T::Socket> {
         };
         if now >= asked_ns + self.questions.timeout_ns {
             self.open = None;
-            self.questions.missed(now);
+            self.questions.missed(number, now);
             return Ok(Progress::Worked);
         }
         // An interrupted run does not wait for its last answer; it counts neither way.
@@ -326,12 +185,12 @@ impl<T: Transport> Workload<T> for UdpAsker<'_, T::Socket> {
         Ok(Progress::Starved(None))
     }
 
-    fn socket(&self) -> T::Socket {
-        self.socket
+    fn socket(&self) -> Option<T::Socket> {
+        Some(self.socket)
     }
 
     fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome {
-        self.questions.outcome(transport, self.socket, error)
+        self.questions.outcome(transport, Some(self.socket), error)
     }
 }
 
@@ -362,9 +221,9 @@ enum Asking {
 }
 
 impl<'a, S: Copy> TcpAsker<'a, S> {
-    fn new(lane: &'a Lane<'a>, flow: Opened<S>) -> Self {
+    fn new(lane: &'a Lane<'a>, mut flow: Opened<S>) -> Self {
         Self {
-            questions: Questions::new(lane, &flow),
+            questions: Questions::new(lane, &mut flow),
             socket: flow.socket,
             state: Asking::Nothing,
             given_up: false,
@@ -378,9 +237,13 @@ impl<'a, S: Copy> TcpAsker<'a, S> {
         sent: usize,
     ) -> io::Result<Progress> {
         let rest = &self.questions.message[sent..];
+        let (framing, number) = (&self.questions.framing, self.questions.asked());
         let mut filled_ns = 0;
         let taken = transport.tcp_send(self.socket, rest.len(), |payload| {
             payload.copy_from_slice(&rest[..payload.len()]);
+            if sent == 0 && !framing.echoes() {
+                framing.ask(payload, number, 0);
+            }
             filled_ns = T::clock();
         });
         let asked_ns = if sent == 0 { filled_ns } else { asked_ns };
@@ -416,7 +279,7 @@ impl<S: Copy> TcpAsker<'_, S> {
     fn give_up_when_late(&mut self, now: Nanos, asked_ns: Nanos) {
         if !self.given_up && now >= asked_ns + self.questions.timeout_ns {
             self.given_up = true;
-            self.questions.missed(now);
+            self.questions.missed(self.questions.asked(), now);
         }
     }
 }
@@ -430,6 +293,8 @@ impl<T: Transport> Workload<T> for TcpAsker<'_, T::Socket> {
                     transport.finish_sending(self.socket)?;
                     return Ok(Progress::Done);
                 }
+                self.questions.breathe();
+                self.questions.begin(transport, self.socket);
                 self.questions.number_message();
                 self.send(transport, 0, 0)?;
             }
@@ -445,11 +310,13 @@ impl<T: Transport> Workload<T> for TcpAsker<'_, T::Socket> {
         else {
             return Ok(Progress::Starved(None));
         };
-        let question = &self.questions.message;
+        let (question, verify) = (&self.questions.message, self.questions.verify);
+        let framing = &self.questions.framing;
         let answer = transport.tcp_receive(self.socket, question.len() - received, |payload| {
             let now = T::clock();
             let expected = &question[received..received + payload.len()];
-            (now, payload.len(), payload == expected)
+            let right = !verify || framing.is_right(payload, expected, received);
+            (now, payload.len(), right)
         });
         match answer {
             Poll::Ready(answer) => {
@@ -470,14 +337,23 @@ impl<T: Transport> Workload<T> for TcpAsker<'_, T::Socket> {
                 }
                 self.state = Asking::Nothing;
                 if !late {
-                    self.questions.answered(asked_ns, now, right);
+                    // A stream has no lengths: what differs is content.
+                    let verdict = if right {
+                        Verdict::Right
+                    } else {
+                        Verdict::WrongContent
+                    };
+                    let number = self.questions.asked();
+                    let socket = Some(self.socket);
+                    self.questions
+                        .answered(transport, socket, number, asked_ns, now, verdict);
                 }
                 Ok(Progress::Worked)
             }
             Poll::Pending => {
                 let now = T::clock();
                 if !late && now >= asked_ns + self.questions.timeout_ns {
-                    self.questions.missed(now);
+                    self.questions.missed(self.questions.asked(), now);
                     self.state = Asking::Waiting {
                         asked_ns,
                         received,
@@ -494,204 +370,11 @@ impl<T: Transport> Workload<T> for TcpAsker<'_, T::Socket> {
         }
     }
 
-    fn socket(&self) -> T::Socket {
-        self.socket
+    fn socket(&self) -> Option<T::Socket> {
+        Some(self.socket)
     }
 
     fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome {
-        self.questions.outcome(transport, self.socket, error)
-    }
-}
-
-/// Figures of an answering end.
-struct Answers<'a, S> {
-    lane: &'a Lane<'a>,
-    id: u32,
-    socket: S,
-    shared: Arc<Shared>,
-    totals: Totals,
-    message: Vec<u8>,
-}
-
-impl<'a, S: Copy> Answers<'a, S> {
-    fn new(lane: &'a Lane<'a>, flow: Opened<S>) -> Self {
-        Self {
-            lane,
-            id: flow.id,
-            socket: flow.socket,
-            shared: flow.shared,
-            totals: Totals::default(),
-            message: vec![0; lane.plan.payload_bytes as usize],
-        }
-    }
-
-    #[inline]
-    fn answered(&mut self, bytes: usize) {
-        self.totals.packets += 1;
-        self.totals.calls += 1;
-        self.totals.bytes += bytes as u64;
-        self.shared.meter.publish(&self.totals);
-    }
-
-    fn outcome<T: Transport<Socket = S>>(
-        self,
-        transport: &T,
-        error: Option<io::Error>,
-    ) -> FlowOutcome {
-        FlowOutcome {
-            id: self.id,
-            direction: self.lane.direction,
-            part: self.lane.part,
-            totals: self.totals,
-            sequence: None,
-            times: None,
-            mismatched: 0,
-            facts: transport.facts(self.socket),
-            ended_ns: transport.now(),
-            error,
-        }
-    }
-}
-
-/// Sends every datagram back.
-struct UdpResponder<'a, S> {
-    answers: Answers<'a, S>,
-    /// Bytes of an answer that could not leave yet.
-    pending: Option<usize>,
-}
-
-impl<'a, S: Copy> UdpResponder<'a, S> {
-    fn new(lane: &'a Lane<'a>, flow: Opened<S>) -> Self {
-        Self {
-            answers: Answers::new(lane, flow),
-            pending: None,
-        }
-    }
-}
-
-impl<T: Transport> Workload<T> for UdpResponder<'_, T::Socket> {
-    #[inline]
-    fn step(&mut self, transport: &mut T) -> io::Result<Progress> {
-        let answers = &mut self.answers;
-        let bytes = match self.pending.take() {
-            Some(bytes) => bytes,
-            None => {
-                let room = &mut answers.message;
-                let received = transport.udp_receive(answers.socket, |payload, _| {
-                    let bytes = payload.len().min(room.len());
-                    room[..bytes].copy_from_slice(&payload[..bytes]);
-                    bytes
-                });
-                match received {
-                    Poll::Ready(bytes) => bytes?,
-                    Poll::Pending => {
-                        let over =
-                            answers.lane.phase.is_aborted() || answers.shared.expected().is_some();
-                        return Ok(if over {
-                            Progress::Done
-                        } else {
-                            Progress::Starved(None)
-                        });
-                    }
-                }
-            }
-        };
-        let message = &answers.message[..bytes];
-        if is_greeting(message) {
-            // A repeated greeting: it was answered when the flow opened.
-            return Ok(Progress::Worked);
-        }
-        let sent = transport.udp_send(answers.socket, bytes, |payload| {
-            payload.copy_from_slice(message);
-        });
-        match sent {
-            Poll::Pending => {
-                self.pending = Some(bytes);
-                Ok(Progress::Starved(None))
-            }
-            Poll::Ready(sent) => {
-                answers.answered(sent?);
-                if answers.lane.phase.is_aborted() {
-                    return Ok(Progress::Done);
-                }
-                Ok(Progress::Worked)
-            }
-        }
-    }
-
-    fn socket(&self) -> T::Socket {
-        self.answers.socket
-    }
-
-    fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome {
-        self.answers.outcome(transport, error)
-    }
-}
-
-/// Sends every complete message of a stream back.
-struct TcpResponder<'a, S> {
-    answers: Answers<'a, S>,
-    received: usize,
-    sent: usize,
-}
-
-impl<'a, S: Copy> TcpResponder<'a, S> {
-    fn new(lane: &'a Lane<'a>, flow: Opened<S>) -> Self {
-        Self {
-            answers: Answers::new(lane, flow),
-            received: 0,
-            sent: 0,
-        }
-    }
-}
-
-impl<T: Transport> Workload<T> for TcpResponder<'_, T::Socket> {
-    #[inline]
-    fn step(&mut self, transport: &mut T) -> io::Result<Progress> {
-        let answers = &mut self.answers;
-        if self.received < answers.message.len() {
-            let room = &mut answers.message[self.received..];
-            let received = transport.tcp_receive(answers.socket, room.len(), |payload| {
-                room[..payload.len()].copy_from_slice(payload);
-                payload.len()
-            });
-            match received {
-                Poll::Ready(bytes) => match bytes? {
-                    0 => return Ok(Progress::Done),
-                    bytes => self.received += bytes,
-                },
-                Poll::Pending if answers.lane.phase.is_aborted() => return Ok(Progress::Done),
-                Poll::Pending => return Ok(Progress::Starved(None)),
-            }
-            if self.received < answers.message.len() {
-                return Ok(Progress::Worked);
-            }
-        }
-        let rest = &answers.message[self.sent..];
-        let taken = transport.tcp_send(answers.socket, rest.len(), |payload| {
-            payload.copy_from_slice(&rest[..payload.len()]);
-        });
-        match taken {
-            Poll::Pending if answers.lane.phase.is_aborted() => Ok(Progress::Done),
-            Poll::Pending => Ok(Progress::Starved(None)),
-            Poll::Ready(_) if answers.lane.phase.is_aborted() => Ok(Progress::Done),
-            Poll::Ready(taken) => {
-                self.sent += taken?;
-                if self.sent == answers.message.len() {
-                    answers.answered(self.sent);
-                    self.received = 0;
-                    self.sent = 0;
-                }
-                Ok(Progress::Worked)
-            }
-        }
-    }
-
-    fn socket(&self) -> T::Socket {
-        self.answers.socket
-    }
-
-    fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome {
-        self.answers.outcome(transport, error)
+        self.questions.outcome(transport, Some(self.socket), error)
     }
 }

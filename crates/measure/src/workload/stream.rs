@@ -6,17 +6,26 @@ use std::task::Poll;
 
 use linerate_dialect::control::flow as wire;
 use linerate_host::sys::clock::Nanos;
+use linerate_metric::pace::Pacing;
 use linerate_metric::plan::Protocol;
 
-use super::{Lane, Opened, Progress, Workload, drive};
-use crate::flow::{FlowOutcome, Part, Shared, is_greeting};
+use super::round_trip::breath::Breath;
+use super::{Lane, Opened, Progress, Workload, drive, drive_with, readiness};
+use crate::arrival::Arrivals;
+use crate::flow::{FlowOutcome, Part, Shared, Timing};
 use crate::meter::Totals;
 use crate::pacing::Pacer;
+use crate::pattern::{Pattern, Verifier};
+use crate::peers::framing::{Framing, Seen};
 use crate::sequence::Sequence;
-use crate::transport::Transport;
+use crate::transport::{Ready, Transport};
 
 /// Silence after which a sink believes that the rest of a finished UDP flow is lost.
 const SILENCE_NS: Nanos = 250_000_000;
+
+/// How long before its time a datagram is handed over that the kernel sends at a time of its own: a
+/// thread that sleeps wakes up to 0.1 ms late.
+const TXTIME_LEAD_NS: Nanos = 1_000_000;
 
 /// Runs the flows of one thread.
 pub fn run<T: Transport>(
@@ -27,27 +36,53 @@ pub fn run<T: Transport>(
     match (lane.plan.protocol, lane.part) {
         (Protocol::Tcp, Part::Source) => {
             let flows = flows.into_iter().map(|flow| TcpSource::new(lane, flow));
-            drive(transport, flows.collect())
+            move_all(lane, transport, flows.collect())
         }
         (Protocol::Tcp, Part::Sink) => {
             let flows = flows.into_iter().map(|flow| TcpSink::new(lane, flow));
-            drive(transport, flows.collect())
+            move_all(lane, transport, flows.collect())
         }
         (Protocol::Udp, Part::Source) => {
             let flows = flows.into_iter().map(|flow| UdpSource::new(lane, flow));
-            drive(transport, flows.collect())
+            move_all(lane, transport, flows.collect())
         }
         (Protocol::Udp, Part::Sink) => {
             let flows = flows.into_iter().map(|flow| UdpSink::new(lane, flow));
-            drive(transport, flows.collect())
+            move_all(lane, transport, flows.collect())
         }
     }
+}
+
+/// Steps the flows of a thread: by what the stack says of them where there are several, and in turn
+/// where it says nothing or a rate is to be kept.
+fn move_all<T: Transport, W: Workload<T>>(
+    lane: &Lane<'_>,
+    transport: &mut T,
+    flows: Vec<W>,
+) -> Vec<FlowOutcome> {
+    let ready = match lane.part {
+        Part::Source => Ready::Send,
+        Part::Sink => Ready::Receive,
+    };
+    if let Some(mut breath) = Breath::of(lane) {
+        return drive_with(transport, flows, || breath.pause());
+    }
+    let paced = lane.part == Part::Source && lane.plan.rate_bps.is_some();
+    if paced || flows.len() < readiness::FLOWS_FROM {
+        return drive(transport, flows);
+    }
+    // Of a stream its socket tells the end, unless the run is over: ten thousand empty looks ten times a
+    // second would take a tenth of a core. A datagram may be lost, and the last one with it.
+    let looks = || lane.plan.protocol == Protocol::Udp || lane.phase.is_ending();
+    readiness::drive(transport, flows, ready, looks).unwrap_or_else(|flows| drive(transport, flows))
 }
 
 /// What one flow may send: its share of the amount, at its rate.
 struct Budget {
     left_bytes: u64,
     pacer: Pacer,
+    /// When counting begins, as long as that lies ahead.
+    counts_from_ns: Option<Nanos>,
 }
 
 impl Budget {
@@ -55,9 +90,30 @@ impl Budget {
         let plan = lane.plan;
         let left_bytes = plan.amount_bytes;
         let left_bytes = left_bytes.map_or(u64::MAX, |amount| lane.share(amount, id));
+        // Told the rate, the kernel keeps it alone: what it does then is what is measured.
+        let rate = plan.rate_bps.filter(|_| plan.pace.by != Pacing::Socket);
+        let pacer = Pacer::new(rate, lane.timeline.start_ns)
+            .in_bursts_of(plan.pace.burst_bytes(plan.payload_bytes));
         Self {
             left_bytes,
-            pacer: Pacer::new(plan.rate_bps, lane.timeline.start_ns),
+            counts_from_ns: (plan.omit_ns > 0 && rate.is_some())
+                .then_some(lane.timeline.count_from_ns),
+            pacer: match plan.pace.by {
+                Pacing::Txtime => pacer.ahead_by(TXTIME_LEAD_NS),
+                _ => pacer,
+            },
+        }
+    }
+}
+
+impl Budget {
+    /// Once counting begins, what the omitted time owes is owed no more: what is counted then is due
+    /// then.
+    #[inline]
+    fn begin_to_count(&mut self, now: Nanos) {
+        if self.counts_from_ns.is_some_and(|from| now >= from) {
+            self.counts_from_ns = None;
+            self.pacer.restart(now);
         }
     }
 }
@@ -70,6 +126,8 @@ struct Book<'a, S> {
     shared: Arc<Shared>,
     totals: Totals,
     ended_ns: Nanos,
+    /// What its payload holds, where that is verified.
+    pattern: Option<Pattern>,
 }
 
 impl<'a, S: Copy> Book<'a, S> {
@@ -81,6 +139,7 @@ impl<'a, S: Copy> Book<'a, S> {
             shared: flow.shared,
             totals: Totals::default(),
             ended_ns: lane.timeline.start_ns,
+            pattern: flow.pattern,
         }
     }
 
@@ -91,12 +150,22 @@ impl<'a, S: Copy> Book<'a, S> {
         self.shared.meter.publish(&self.totals);
     }
 
+    /// The socket had no room for so many datagrams, and their time is over.
+    fn refused(&mut self, datagrams: u64) {
+        self.totals.missing += datagrams;
+        self.shared.meter.publish(&self.totals);
+    }
+
     fn close<T: Transport<Socket = S>>(
         self,
         transport: &T,
         sequence: Option<Sequence>,
+        verifier: Option<Verifier>,
+        timing: Timing,
         error: Option<io::Error>,
     ) -> FlowOutcome {
+        let (mismatched, first_mismatch) =
+            verifier.map_or((0, None), |verifier| (verifier.mismatched, verifier.first));
         FlowOutcome {
             id: self.id,
             direction: self.lane.direction,
@@ -104,7 +173,10 @@ impl<'a, S: Copy> Book<'a, S> {
             totals: self.totals,
             sequence,
             times: None,
-            mismatched: 0,
+            mismatched,
+            first_mismatch,
+            log: None,
+            timing,
             facts: transport.facts(self.socket),
             ended_ns: match error {
                 // It broke now, whenever it last looked at the clock.
@@ -112,6 +184,7 @@ impl<'a, S: Copy> Book<'a, S> {
                 None => self.ended_ns,
             },
             error,
+            asking: None,
         }
     }
 }
@@ -120,13 +193,15 @@ impl<'a, S: Copy> Book<'a, S> {
 /// the time is over.
 struct TcpSource<'a, S> {
     book: Book<'a, S>,
+    framing: Framing,
     budget: Budget,
     call_bytes: u64,
 }
 
 impl<'a, S: Copy> TcpSource<'a, S> {
-    fn new(lane: &'a Lane<'a>, flow: Opened<S>) -> Self {
+    fn new(lane: &'a Lane<'a>, mut flow: Opened<S>) -> Self {
         Self {
+            framing: std::mem::take(&mut flow.framing),
             budget: Budget::new(lane, flow.id),
             call_bytes: lane.plan.payload_bytes,
             book: Book::new(lane, flow),
@@ -144,19 +219,33 @@ impl<T: Transport> Workload<T> for TcpSource<'_, T::Socket> {
             let _ = transport.finish_sending(self.book.socket);
             return Ok(Progress::Done);
         }
-        if self.budget.pacer.is_paced()
-            && let Some(due) = self.budget.pacer.wait_until(transport.now())
-        {
-            return Ok(Progress::Starved(Some(due)));
+        let paced = self.budget.pacer.is_paced();
+        let mut began = 0;
+        if paced {
+            began = transport.now();
+            self.budget.begin_to_count(began);
+            if let Some(due) = self.budget.pacer.wait_until(began) {
+                return Ok(Progress::Starved(Some(due)));
+            }
         }
-        // The buffer keeps what it held: without verification any content will do.
-        match transport.tcp_send(self.book.socket, bytes as usize, |_| {}) {
+        let (pattern, offset) = (self.book.pattern, self.book.totals.bytes);
+        let framing = &self.framing;
+        let sent = transport.tcp_send(self.book.socket, bytes as usize, |payload| {
+            // Without verification any content will do: the buffer keeps what it held.
+            if let Some(pattern) = pattern {
+                pattern.fill(offset, payload);
+            }
+            framing.begin(offset, payload);
+        });
+        match sent {
             Poll::Pending => Ok(Progress::Starved(None)),
             Poll::Ready(taken) => {
                 let taken = taken?;
                 self.budget.left_bytes -= taken as u64;
-                if self.budget.pacer.is_paced() {
-                    self.budget.pacer.left(taken as u64, transport.now());
+                if paced {
+                    // What a full buffer held up too long is not made up for.
+                    self.budget.pacer.give_up(began, self.call_bytes);
+                    self.budget.pacer.left(taken as u64, began);
                 }
                 self.book.moved(taken);
                 Ok(Progress::Worked)
@@ -164,12 +253,16 @@ impl<T: Transport> Workload<T> for TcpSource<'_, T::Socket> {
         }
     }
 
-    fn socket(&self) -> T::Socket {
-        self.book.socket
+    fn socket(&self) -> Option<T::Socket> {
+        Some(self.book.socket)
     }
 
     fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome {
-        self.book.close(transport, None, error)
+        let timing = Timing {
+            lateness: self.budget.pacer.into_lateness(),
+            ..Timing::default()
+        };
+        self.book.close(transport, None, None, timing, error)
     }
 }
 
@@ -178,12 +271,14 @@ impl<T: Transport> Workload<T> for TcpSource<'_, T::Socket> {
 struct TcpSink<'a, S> {
     book: Book<'a, S>,
     room: usize,
+    verifier: Option<Verifier>,
 }
 
 impl<'a, S: Copy> TcpSink<'a, S> {
     fn new(lane: &'a Lane<'a>, flow: Opened<S>) -> Self {
         let room = lane.plan.receive_bytes.unwrap_or(lane.plan.payload_bytes);
         Self {
+            verifier: flow.pattern.map(Verifier::new),
             book: Book::new(lane, flow),
             room: room as usize,
         }
@@ -193,7 +288,14 @@ impl<'a, S: Copy> TcpSink<'a, S> {
 impl<T: Transport> Workload<T> for TcpSink<'_, T::Socket> {
     #[inline]
     fn step(&mut self, transport: &mut T) -> io::Result<Progress> {
-        match transport.tcp_receive(self.book.socket, self.room, <[u8]>::len) {
+        let (verifier, offset) = (&mut self.verifier, self.book.totals.bytes);
+        let received = transport.tcp_receive(self.book.socket, self.room, |payload| {
+            if let Some(verifier) = verifier {
+                verifier.stream(offset, payload);
+            }
+            payload.len()
+        });
+        match received {
             Poll::Ready(Ok(0)) => {
                 self.book.ended_ns = transport.now();
                 Ok(Progress::Done)
@@ -218,28 +320,64 @@ impl<T: Transport> Workload<T> for TcpSink<'_, T::Socket> {
         }
     }
 
-    fn socket(&self) -> T::Socket {
-        self.book.socket
+    fn socket(&self) -> Option<T::Socket> {
+        Some(self.book.socket)
     }
 
     fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome {
-        self.book.close(transport, None, error)
+        self.book
+            .close(transport, None, self.verifier, Timing::default(), error)
+    }
+}
+
+/// Writes the content of a datagram behind its header, or all of one that is too small to have one.
+#[inline]
+fn fill_datagram(pattern: Pattern, payload: &mut [u8], number: u64, sent_ns: Nanos) {
+    match payload.get_mut(wire::HEADER_BYTES..) {
+        Some(content) => {
+            let pattern = pattern.datagram(number, sent_ns);
+            pattern.fill(wire::HEADER_BYTES as u64, content);
+        }
+        None => pattern.fill(0, payload),
     }
 }
 
 /// Sends numbered datagrams.
 struct UdpSource<'a, S> {
     book: Book<'a, S>,
+    framing: Framing,
     budget: Budget,
     payload_bytes: usize,
+    /// Whether datagrams have a time of their own: the same as the pacer's, out of its reach.
+    paced: bool,
+    /// Whether datagrams leave at a time that the kernel is told.
+    timed: bool,
+    /// The socket had no room for the datagram that is due.
+    no_room: bool,
 }
 
 impl<'a, S: Copy> UdpSource<'a, S> {
-    fn new(lane: &'a Lane<'a>, flow: Opened<S>) -> Self {
+    fn new(lane: &'a Lane<'a>, mut flow: Opened<S>) -> Self {
+        let budget = Budget::new(lane, flow.id);
         Self {
-            budget: Budget::new(lane, flow.id),
+            framing: std::mem::take(&mut flow.framing),
+            paced: budget.pacer.is_paced(),
+            timed: budget.pacer.is_paced() && lane.plan.pace.by == Pacing::Txtime,
+            budget,
             payload_bytes: lane.plan.payload_bytes as usize,
             book: Book::new(lane, flow),
+            no_room: false,
+        }
+    }
+
+    /// Lets datagrams go whose time is long past: those that the socket had no room for are lost there,
+    /// as an application's would be that cannot wait; a stall of our own was never offered.
+    #[inline]
+    fn give_up(&mut self, now: Nanos) {
+        let bytes = self.payload_bytes as u64;
+        let given_up = self.budget.pacer.give_up(now, bytes);
+        if given_up > 0 && self.no_room {
+            self.book.refused(given_up);
         }
     }
 }
@@ -251,32 +389,59 @@ impl<T: Transport> Workload<T> for UdpSource<'_, T::Socket> {
         let now = transport.now();
         if self.budget.left_bytes == 0 || self.book.lane.phase.is_ending() {
             self.book.ended_ns = now;
+            if self.no_room || self.book.totals.missing > 0 {
+                // What is due and had no room has none to come any more.
+                let owed = self.budget.pacer.owed(now, self.payload_bytes as u64);
+                self.book.refused(owed);
+            }
             return Ok(Progress::Done);
         }
+        self.budget.begin_to_count(now);
         if let Some(due) = self.budget.pacer.wait_until(now) {
             return Ok(Progress::Starved(Some(due)));
         }
+        self.give_up(now);
         let bytes = self.payload_bytes;
-        let first = self.book.totals.packets;
-        let sent = if self.budget.pacer.is_paced() {
-            // Evenly spread: each datagram has its own time to leave.
+        // Those that were never handed over, for want of room, have their numbers too.
+        let first = self.book.totals.packets + self.book.totals.missing;
+        let burst = transport.burst(self.book.socket, bytes) as u64;
+        let (pattern, framing) = (self.book.pattern, &self.framing);
+        let write = |payload: &mut [u8], number: u64| {
+            framing.write(payload, number, now);
+            if let Some(pattern) = pattern {
+                fill_datagram(pattern, payload, number, now);
+            }
+        };
+        let sent = if self.timed {
+            let due = self.budget.pacer.due_ns();
             transport
-                .udp_send(self.book.socket, bytes, |payload| {
-                    wire::write_header(payload, first, now);
+                .udp_send_at(self.book.socket, bytes, due, |payload| {
+                    write(payload, first)
                 })
+                .map_ok(|_| 1)
+        } else if self.paced && burst == 1 {
+            transport
+                .udp_send(self.book.socket, bytes, |payload| write(payload, first))
                 .map_ok(|_| 1)
         } else {
             let left = self.budget.left_bytes.div_ceil(bytes as u64);
-            let burst = transport.burst(self.book.socket, bytes) as u64;
-            let count = burst.min(left) as usize;
+            let mut count = burst.min(left);
+            if self.paced {
+                count = count.min(self.budget.pacer.allowance(bytes as u64) / bytes as u64);
+            }
+            let count = count as usize;
             transport.udp_send_burst(self.book.socket, bytes, count, |number, payload| {
-                wire::write_header(payload, first + number as u64, now);
+                write(payload, first + number as u64);
             })
         };
         match sent {
-            Poll::Pending => Ok(Progress::Starved(None)),
+            Poll::Pending => {
+                self.no_room = true;
+                Ok(Progress::Starved(None))
+            }
             Poll::Ready(datagrams) => {
                 let datagrams = datagrams? as u64;
+                self.no_room = false;
                 let sent = datagrams * bytes as u64;
                 self.budget.left_bytes = self.budget.left_bytes.saturating_sub(sent);
                 self.budget.pacer.left(sent, now);
@@ -287,29 +452,43 @@ impl<T: Transport> Workload<T> for UdpSource<'_, T::Socket> {
         }
     }
 
-    fn socket(&self) -> T::Socket {
-        self.book.socket
+    fn socket(&self) -> Option<T::Socket> {
+        Some(self.book.socket)
     }
 
     fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome {
-        self.book.close(transport, None, error)
+        let timing = Timing {
+            lateness: self.budget.pacer.into_lateness(),
+            ..Timing::default()
+        };
+        let refused = self.book.totals.missing;
+        let mut outcome = self.book.close(transport, None, None, timing, error);
+        outcome.facts.send_refused = self.paced.then_some(refused);
+        outcome
     }
 }
 
 /// Receives numbered datagrams and keeps account of their numbers.
 struct UdpSink<'a, S> {
     book: Book<'a, S>,
+    framing: Framing,
     sequence: Sequence,
+    arrivals: Arrivals,
     /// Payloads below 16 B carry no number and are only counted.
     numbered: bool,
+    verifier: Option<Verifier>,
 }
 
 impl<'a, S: Copy> UdpSink<'a, S> {
-    fn new(lane: &'a Lane<'a>, flow: Opened<S>) -> Self {
+    fn new(lane: &'a Lane<'a>, mut flow: Opened<S>) -> Self {
+        let is_numbered = flow.framing.is_numbered();
         Self {
+            framing: std::mem::take(&mut flow.framing),
+            verifier: flow.pattern.map(Verifier::new),
             book: Book::new(lane, flow),
             sequence: Sequence::new(),
-            numbered: lane.plan.payload_bytes >= wire::HEADER_BYTES as u64,
+            arrivals: Arrivals::new(lane.plan.rate_bps.is_some()),
+            numbered: lane.plan.payload_bytes >= wire::HEADER_BYTES as u64 && is_numbered,
         }
     }
 
@@ -318,9 +497,11 @@ impl<'a, S: Copy> UdpSink<'a, S> {
         if self.book.lane.phase.is_aborted() {
             return true;
         }
-        let Some(expected) = self.book.shared.expected() else {
+        if !self.book.shared.is_over() {
             return false;
-        };
+        }
+        // Where nobody told how many, silence alone ends it.
+        let expected = self.book.shared.expected().unwrap_or(u64::MAX);
         let arrived = if self.numbered {
             self.sequence.unique()
         } else {
@@ -333,18 +514,35 @@ impl<'a, S: Copy> UdpSink<'a, S> {
 impl<T: Transport> Workload<T> for UdpSink<'_, T::Socket> {
     #[inline]
     fn step(&mut self, transport: &mut T) -> io::Result<Progress> {
-        let (mut bytes, mut datagrams, mut sent_ns) = (0, 0, None);
+        let (mut bytes, mut datagrams, mut sent) = (0, 0, None);
         let (numbered, sequence) = (self.numbered, &mut self.sequence);
+        let (verifier, length) = (
+            &mut self.verifier,
+            self.book.lane.plan.payload_bytes as usize,
+        );
+        let (framing, shared) = (&self.framing, &self.book.shared);
+        let before = self.book.totals.packets;
         let received = transport.udp_receive_burst(self.book.socket, |payload, _| {
-            // A repeated greeting of the flow's opening may still be in the queue.
-            if is_greeting(payload) {
-                return;
-            }
+            let header = match framing.read(payload) {
+                // A repeated greeting of the flow's opening may still be in the queue.
+                Seen::Marker if before > 0 || datagrams > 0 => return shared.expect_no_more(),
+                Seen::Aside | Seen::Marker => return,
+                Seen::End(Some(packets)) => return shared.expect(packets),
+                Seen::End(None) => return shared.expect_no_more(),
+                Seen::Numbered(number, sent_ns) => numbered.then_some((number, sent_ns)),
+                Seen::Plain => None,
+            };
             bytes += payload.len();
             datagrams += 1;
-            if let (true, Some(header)) = (numbered, wire::read_header(payload)) {
-                sequence.take(header.sequence);
-                sent_ns = Some(header.sent_ns);
+            if let Some((number, sent_ns)) = header {
+                sequence.take(number);
+                let first = sent.map_or(number, |(first, _, _)| first);
+                sent = Some((first, number, sent_ns));
+            }
+            if let Some(verifier) = verifier {
+                let header = header.map(|(number, sent_ns)| (number, sent_ns.unwrap_or(0)));
+                let skip = header.map_or(0, |_| wire::HEADER_BYTES);
+                verifier.datagram(header, skip, payload, length);
             }
         });
         let now = transport.now();
@@ -356,17 +554,19 @@ impl<T: Transport> Workload<T> for UdpSink<'_, T::Socket> {
                 if datagrams == 0 {
                     return Ok(Progress::Worked);
                 }
-                if let Some(sent_ns) = sent_ns {
-                    // Datagrams of one call share its time of arrival: they count once.
-                    let transit = now.wrapping_sub(sent_ns) as i64;
-                    self.sequence.take_transit(transit);
+                if let Some((first, last, sent_ns)) = sent {
+                    if let Some(sent_ns) = sent_ns {
+                        // Datagrams of one call share its time of arrival: they count once.
+                        let transit = now.wrapping_sub(sent_ns) as i64;
+                        self.sequence.take_transit(transit);
+                        self.arrivals.take(first, last, now, transit);
+                    }
                     self.book.totals.missing = self.sequence.missing();
                 }
                 self.book.ended_ns = now;
                 self.book.totals.packets += datagrams;
                 self.book.moved(bytes);
-                let may_end =
-                    self.book.shared.expected().is_some() || self.book.lane.phase.is_aborted();
+                let may_end = self.book.shared.is_over() || self.book.lane.phase.is_aborted();
                 if may_end && self.is_complete(now) {
                     return Ok(Progress::Done);
                 }
@@ -375,12 +575,46 @@ impl<T: Transport> Workload<T> for UdpSink<'_, T::Socket> {
         }
     }
 
-    fn socket(&self) -> T::Socket {
-        self.book.socket
+    fn socket(&self) -> Option<T::Socket> {
+        Some(self.book.socket)
     }
 
     fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome {
         let sequence = self.numbered.then_some(self.sequence);
-        self.book.close(transport, sequence, error)
+        let (variation, gaps) = self.arrivals.into_distributions();
+        let timing = Timing {
+            lateness: None,
+            variation: self.numbered.then_some(variation),
+            gaps: gaps.filter(|_| self.numbered),
+        };
+        self.book
+            .close(transport, sequence, self.verifier, timing, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate_metric::plan::{Kind, Plan, Protocol};
+
+    use crate::workload::scripted::{Far, asked};
+
+    #[test]
+    fn a_full_socket_loses_what_is_due_while_it_is_counted() {
+        // 1,000 datagrams a second are due, and the socket takes 400.
+        const TAKEN_EACH_NS: u64 = 2_500_000;
+        let mut plan = Plan::new(Kind::Throughput, Protocol::Udp, "host");
+        plan.payload_bytes = 1_000;
+        plan.rate_bps = Some(8_000_000);
+        plan.duration_ns = Some(1_000_000_000);
+        for (omit_ns, due) in [(0, 1_000), (1_000_000_000, 2_000 - 100)] {
+            plan.omit_ns = omit_ns;
+            let far = Far::after(0).with_room_each(TAKEN_EACH_NS);
+            let totals = asked(&plan, far, None).totals;
+            let sent = (omit_ns + 1_000_000_000) / TAKEN_EACH_NS;
+            assert!(totals.packets.abs_diff(sent) <= 1, "{totals:?}");
+            // The last 100 ms of the omitted time had not been given up, and are nobody's.
+            let numbered = totals.packets + totals.missing;
+            assert!(numbered.abs_diff(due) <= 2, "{totals:?} of {due}");
+        }
     }
 }

@@ -1,0 +1,87 @@
+//! How the times at which numbered datagrams arrive vary.
+
+use linerate_host::sys::clock::Nanos;
+use linerate_metric::histogram::Histogram;
+
+/// Distributions of what lies between datagrams that follow each other; those with a gap in their
+/// numbers between them say nothing about each other (RFC 5481 section 4.1).
+#[derive(Clone, Debug)]
+pub struct Arrivals {
+    last: Option<Arrival>,
+    variation: Histogram,
+    gaps: Option<Histogram>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Arrival {
+    number: u64,
+    at_ns: Nanos,
+    transit_ns: i64,
+}
+
+impl Arrivals {
+    /// Nothing has arrived yet. Times between arrivals are kept for flows at a rate.
+    #[must_use]
+    pub fn new(paced: bool) -> Self {
+        Self {
+            last: None,
+            variation: Histogram::coarse(),
+            gaps: paced.then(Histogram::coarse),
+        }
+    }
+
+    /// Takes what one receive call gave: the first and the last number in it, the time of arrival, and
+    /// the transit time of the last. Datagrams of one call share their time and count once.
+    #[inline]
+    pub fn take(&mut self, first: u64, last: u64, at_ns: Nanos, transit_ns: i64) {
+        if let Some(before) = self.last
+            && before.number.wrapping_add(1) == first
+        {
+            let difference = transit_ns.wrapping_sub(before.transit_ns).unsigned_abs();
+            self.variation.record(difference);
+            if let Some(gaps) = &mut self.gaps {
+                gaps.record(at_ns.saturating_sub(before.at_ns));
+            }
+        }
+        self.last = Some(Arrival {
+            number: last,
+            at_ns,
+            transit_ns,
+        });
+    }
+
+    /// How much transit times of neighbours differ, and the times between their arrivals.
+    #[must_use]
+    pub fn into_distributions(self) -> (Histogram, Option<Histogram>) {
+        (self.variation, self.gaps)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_neighbours_are_compared() {
+        let mut arrivals = Arrivals::new(true);
+        // (numbers, arrival, transit)
+        for (first, last, at, transit) in [
+            (0, 0, 1_000, 500),
+            (1, 1, 2_000, 600),
+            (2, 4, 3_500, 550),
+            // 5 is missing: 6 says nothing about 4.
+            (6, 6, 9_000, 900),
+            (7, 7, 9_100, 880),
+            // Late.
+            (5, 5, 9_200, 5_000),
+        ] {
+            arrivals.take(first, last, at, transit);
+        }
+        let (variation, gaps) = arrivals.into_distributions();
+        assert_eq!(variation.count(), 3);
+        assert_eq!((variation.min(), variation.max()), (Some(20), Some(100)));
+        let gaps = gaps.unwrap();
+        assert_eq!((gaps.min(), gaps.max()), (Some(100), Some(1_500)));
+        assert!(Arrivals::new(false).into_distributions().1.is_none());
+    }
+}

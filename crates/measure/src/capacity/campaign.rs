@@ -1,0 +1,637 @@
+//! All trials of a measurement of capacity, one after the other: for each size of frames throughput,
+//! then delay, loss and bursts.
+//!
+//! Decides without I/O: what a trial saw goes in, the next trial comes out.
+
+use linerate_metric::capacity::{CapacityTrial, DelayAt, LossAt, SizeCapacity, Throughput};
+use linerate_metric::generate::{GAP_BYTES, line_frames};
+use linerate_metric::histogram::Quantiles;
+
+use super::bursts::{BurstSearch, NextBurst};
+use super::search::{self, End, Search};
+
+/// A test of RFC 2544 section 26.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Test {
+    /// Section 26.1, for each loss goal.
+    Throughput,
+    /// Section 26.2.
+    Latency,
+    /// Section 26.3.
+    FrameLoss,
+    /// Section 26.4.
+    BackToBack,
+}
+
+impl Test {
+    /// As records have it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Throughput => "throughput",
+            Self::Latency => "latency",
+            Self::FrameLoss => "frame-loss",
+            Self::BackToBack => "back-to-back",
+        }
+    }
+}
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Sizes as they were asked for, with the mean of each, check sequence included.
+    pub sizes: Vec<(String, f64)>,
+    /// Tests.
+    pub tests: Vec<Test>,
+    /// Shares of the frames that may be lost, the smallest first.
+    pub goals: Vec<f64>,
+    /// How close bounds have to come.
+    pub resolution: f64,
+    /// Length of the trials that decide, in seconds.
+    pub trial_s: f64,
+    /// Length of the first ones.
+    pub first_s: f64,
+    /// Shares of the throughput at which delay is measured.
+    pub shares: Vec<f64>,
+    /// Trials of a search at most.
+    pub trials: u32,
+    /// How often a load may fail before it counts as failed.
+    pub tries: u32,
+    /// Searches for the longest burst, which are averaged (RFC 9004 asks for many).
+    pub searches: u32,
+    /// Rate of the line, where it is known.
+    pub line_bps: Option<u64>,
+}
+
+/// How much is sent in a trial.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Amount {
+    /// Seconds.
+    Time(f64),
+    /// Frames.
+    Frames(u64),
+}
+
+/// A trial to be made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ask {
+    /// Which size, by its place in [`Options::sizes`].
+    pub size: usize,
+    /// What for.
+    pub test: Test,
+    /// Frames per second; none: as fast as it goes.
+    pub load: Option<f64>,
+    /// How much.
+    pub amount: Amount,
+}
+
+/// What a trial saw.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Seen {
+    /// Frames that left.
+    pub sent: u64,
+    /// Frames that did not arrive.
+    pub lost: u64,
+    /// Length of sending.
+    pub duration_ns: u64,
+    /// Frames per second that left.
+    pub offered: f64,
+    /// Frames that arrived, over the time of sending.
+    pub forwarded: f64,
+    /// Whether the generator offered what it was asked for.
+    pub kept: bool,
+    /// Delays.
+    pub delay: Option<Quantiles>,
+}
+
+impl Seen {
+    fn loss(&self) -> f64 {
+        if self.sent == 0 {
+            0.0
+        } else {
+            self.lost as f64 / self.sent as f64
+        }
+    }
+}
+
+/// Steps of offered load when loss is measured: 100 %, 90 %, … (RFC 2544 section 26.3).
+const LOSS_STEPS: u32 = 10;
+/// Trials as fast as it goes, of which the best counts: one alone may have met a busy machine, and all
+/// that follows would be held against it.
+const MOST_TRIALS: u32 = 3;
+/// Longest burst, in seconds at the highest rate (RFC 2544 section 26.4: a trial is two).
+const BURST_S: f64 = 2.0;
+
+enum Phase {
+    /// As fast as it goes, where no line says what the most is: so many trials, the best of them so far.
+    Most {
+        made: u32,
+        best: f64,
+    },
+    Throughput(Search),
+    Latency {
+        next: usize,
+    },
+    FrameLoss {
+        step: u32,
+        clean: u32,
+    },
+    BackToBack {
+        search: BurstSearch,
+        longest: Option<Burst>,
+    },
+    Over,
+}
+
+/// The longest burst that passed.
+#[derive(Clone, Copy)]
+struct Burst {
+    frames: u64,
+    /// How fast it left; 0 where that is not known.
+    fps: f64,
+    /// Whether at the gap that was asked for.
+    kept: bool,
+}
+
+/// A measurement on its way.
+pub struct Campaign {
+    options: Options,
+    size: usize,
+    phase: Phase,
+    made: u32,
+    /// Whether the highest load is the generator's and not the line's.
+    generator: bool,
+    results: Vec<SizeCapacity>,
+}
+
+impl Campaign {
+    /// Nothing tried yet.
+    #[must_use]
+    pub fn new(options: Options) -> Self {
+        let mut campaign = Self {
+            size: 0,
+            phase: Phase::Over,
+            made: 0,
+            generator: false,
+            results: Vec::new(),
+            options,
+        };
+        campaign.begin_size(0);
+        campaign
+    }
+
+    /// The results so far, by size.
+    #[must_use]
+    pub fn results(&self) -> &[SizeCapacity] {
+        &self.results
+    }
+
+    /// The last trial.
+    #[must_use]
+    pub fn last_trial(&self) -> Option<&CapacityTrial> {
+        self.results.last()?.trials.last()
+    }
+
+    /// Takes what is known of a search that did not end.
+    pub fn interrupt(&mut self) {
+        if let Phase::Throughput(search) = &self.phase {
+            let found = search.so_far();
+            self.found(&found, true);
+        }
+        self.phase = Phase::Over;
+    }
+
+    fn begin_size(&mut self, size: usize) {
+        self.size = size;
+        let Some((name, frame_bytes)) = self.options.sizes.get(size).cloned() else {
+            self.phase = Phase::Over;
+            return;
+        };
+        let line = self
+            .options
+            .line_bps
+            .map(|bps| line_frames(bps, frame_bytes));
+        self.generator = line.is_none();
+        self.results.push(SizeCapacity {
+            size: name,
+            frame_bytes,
+            most_fps: line.unwrap_or(0.0),
+            ..SizeCapacity::default()
+        });
+        self.phase = match line {
+            None => Phase::Most { made: 0, best: 0.0 },
+            Some(most) => self.search(most),
+        };
+    }
+
+    fn result(&mut self) -> &mut SizeCapacity {
+        self.results.last_mut().expect("a size has begun")
+    }
+
+    fn most(&self) -> f64 {
+        self.results.last().map_or(0.0, |result| result.most_fps)
+    }
+
+    fn search(&self, most: f64) -> Phase {
+        Phase::Throughput(Search::new(search::Options {
+            goals: self.options.goals.clone(),
+            resolution: self.options.resolution,
+            trial_s: self.options.trial_s,
+            first_s: self.options.first_s,
+            most: most.max(1.0 / self.options.trial_s),
+            trials: self.options.trials,
+            tries: self.options.tries,
+        }))
+    }
+
+    /// What is to be done now; none: it is over.
+    pub fn propose(&mut self) -> Option<Ask> {
+        loop {
+            let ask = |test, load, amount| {
+                Some(Ask {
+                    size: self.size,
+                    test,
+                    load,
+                    amount,
+                })
+            };
+            let trial = Amount::Time(self.options.trial_s);
+            let has = |test| self.options.tests.contains(&test);
+            match &self.phase {
+                Phase::Over => return None,
+                Phase::Most { .. } => {
+                    let first = self.options.first_s.min(self.options.trial_s);
+                    return ask(Test::Throughput, None, Amount::Time(first));
+                }
+                Phase::Throughput(search) => match search.next() {
+                    search::Next::Try(tried) => {
+                        let amount = Amount::Time(tried.duration_s);
+                        return ask(Test::Throughput, Some(tried.load), amount);
+                    }
+                    search::Next::Over(found) => {
+                        self.found(&found, false);
+                        self.phase = Phase::Latency { next: 0 };
+                    }
+                },
+                Phase::Latency { next } => {
+                    let share = self
+                        .options
+                        .shares
+                        .get(*next)
+                        .filter(|_| has(Test::Latency));
+                    match share.zip(self.throughput()) {
+                        Some((share, fps)) => return ask(Test::Latency, Some(fps * share), trial),
+                        None => self.phase = Phase::FrameLoss { step: 0, clean: 0 },
+                    }
+                }
+                &Phase::FrameLoss { step, clean } => {
+                    if has(Test::FrameLoss) && step < LOSS_STEPS && clean < 2 {
+                        let load = self.most() * share_of(step);
+                        return ask(Test::FrameLoss, Some(load), trial);
+                    }
+                    self.begin_bursts(None);
+                }
+                Phase::BackToBack { search, .. } => match search.next() {
+                    NextBurst::Try(frames) if has(Test::BackToBack) => {
+                        // The smallest gap is the line's; without one, the generator's.
+                        let load = self.options.line_bps.map(|_| self.most());
+                        return ask(Test::BackToBack, load, Amount::Frames(frames));
+                    }
+                    NextBurst::Over { frames, unlimited } => self.burst_found(frames, unlimited),
+                    NextBurst::Try(_) => self.begin_size(self.size + 1),
+                },
+            }
+        }
+    }
+
+    fn begin_bursts(&mut self, longest: Option<Burst>) {
+        let most = (self.most() * BURST_S).max(1.0) as u64;
+        let search = BurstSearch::new(most, self.options.resolution);
+        self.phase = Phase::BackToBack { search, longest };
+    }
+
+    /// The rate at which nothing is lost, or else at which little is.
+    fn throughput(&self) -> Option<f64> {
+        let goals = &self.results.last()?.throughput;
+        goals.iter().find_map(|goal| goal.fps)
+    }
+
+    /// Takes what the trial of [`Campaign::propose`] saw.
+    pub fn take(&mut self, ask: Ask, seen: &Seen) {
+        self.made += 1;
+        let trial = CapacityTrial {
+            number: self.made,
+            test: ask.test.name().to_owned(),
+            size: self.options.sizes[ask.size].0.clone(),
+            asked_fps: ask.load,
+            duration_ns: seen.duration_ns,
+            sent: seen.sent,
+            lost: seen.lost,
+            offered_fps: seen.offered,
+            forwarding_fps: seen.forwarded,
+            loss_fraction: seen.loss(),
+            kept: seen.kept,
+        };
+        self.result().trials.push(trial);
+        let shares = self.options.shares.clone();
+        match &mut self.phase {
+            Phase::Most { made, best } => {
+                *made += 1;
+                *best = best.max(seen.offered);
+                let (made, best) = (*made, *best);
+                self.result().most_fps = best;
+                if made >= MOST_TRIALS {
+                    self.phase = self.search(best);
+                }
+            }
+            Phase::Throughput(search) => {
+                let Amount::Time(duration_s) = ask.amount else {
+                    return;
+                };
+                let tried = search::Ask {
+                    load: ask.load.unwrap_or(0.0),
+                    duration_s,
+                    decides: false,
+                };
+                search.take(
+                    tried,
+                    search::Seen {
+                        offered: seen.offered,
+                        forwarded: seen.forwarded,
+                        loss: seen.loss(),
+                        kept: seen.kept,
+                    },
+                );
+            }
+            Phase::Latency { next } => {
+                let share = shares[*next];
+                *next += 1;
+                self.result().latency.push(DelayAt {
+                    share,
+                    offered_fps: seen.offered,
+                    loss_fraction: seen.loss(),
+                    one_way_delay_ns: seen.delay,
+                });
+            }
+            Phase::FrameLoss { step, clean } => {
+                let share = share_of(*step);
+                *clean = if seen.lost == 0 { *clean + 1 } else { 0 };
+                *step += 1;
+                self.result().frame_loss.push(LossAt {
+                    share,
+                    offered_fps: seen.offered,
+                    forwarding_fps: seen.forwarded,
+                    loss_fraction: seen.loss(),
+                });
+            }
+            Phase::BackToBack { search, longest } => {
+                if let Amount::Frames(frames) = ask.amount {
+                    let passed = seen.lost == 0 && seen.sent == frames;
+                    search.take(frames, passed);
+                    // A generator that is slower than the line would send for longer than a trial.
+                    if passed && seen.duration_ns as f64 >= BURST_S * 1e9 {
+                        search.end_with(frames);
+                    }
+                    if passed && longest.is_none_or(|longest| frames > longest.frames) {
+                        *longest = Some(Burst {
+                            frames,
+                            fps: seen.offered,
+                            kept: seen.kept,
+                        });
+                    }
+                }
+            }
+            Phase::Over => {}
+        }
+    }
+
+    fn found(&mut self, found: &[search::Found], interrupted: bool) {
+        let bytes = self.results.last().map_or(0.0, |result| result.frame_bytes);
+        let generator = self.generator;
+        let throughput = found.iter().map(|found| {
+            let bits = |more: f64| found.lower.map(|fps| fps * (bytes + more) * 8.0);
+            Throughput {
+                name: if found.goal > 0.0 { "pdr" } else { "ndr" }.to_owned(),
+                loss_goal: found.goal,
+                fps: found.lower,
+                l2_bps: bits(0.0),
+                l1_bps: bits(f64::from(GAP_BYTES)),
+                loss_fraction: found.loss,
+                forwarding_fps: found.forwarded,
+                failed_fps: found.upper,
+                stopped_by: match found.end {
+                    _ if interrupted => "interrupted",
+                    End::Resolution => "resolution",
+                    End::Most if generator => "generator",
+                    End::Most => "line",
+                    End::Generator => "generator",
+                    End::Floor => "floor",
+                    End::Trials => "trials",
+                }
+                .to_owned(),
+            }
+        });
+        self.result().throughput = throughput.collect();
+    }
+
+    fn burst_found(&mut self, frames: u64, unlimited: bool) {
+        let Phase::BackToBack { longest, .. } = &self.phase else {
+            return;
+        };
+        let (longest, throughput, searches) = (*longest, self.throughput(), self.options.searches);
+        let has_line = self.options.line_bps.is_some();
+        let result = self.result();
+        let found = result.back_to_back.get_or_insert_default();
+        found.searches.push(frames);
+        found.unlimited |= unlimited;
+        if let Some(longest) = longest {
+            found.burst_fps = longest.fps;
+            found.at_line_rate = has_line.then_some(longest.kept);
+        }
+        let sum: u64 = found.searches.iter().sum();
+        found.frames = sum as f64 / found.searches.len() as f64;
+        // Corrected buffer time, RFC 9004 section 6.4: less what leaves while the burst comes in.
+        let most = result.most_fps.max(found.burst_fps);
+        found.buffer_ns = throughput
+            .filter(|_| most > 0.0 && !found.unlimited)
+            .map(|throughput| {
+                let implied = found.frames / most;
+                (implied * (1.0 - (throughput / most).min(1.0)) * 1e9) as u64
+            });
+        if (found.searches.len() as u32) < searches && !unlimited {
+            self.begin_bursts(longest);
+        } else {
+            self.begin_size(self.size + 1);
+        }
+    }
+}
+
+/// Share of the highest load at a step.
+fn share_of(step: u32) -> f64 {
+    f64::from(LOSS_STEPS - step) / f64::from(LOSS_STEPS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn options(line_bps: Option<u64>) -> Options {
+        Options {
+            sizes: vec![("64".to_owned(), 64.0), ("1518".to_owned(), 1518.0)],
+            tests: vec![
+                Test::Throughput,
+                Test::Latency,
+                Test::FrameLoss,
+                Test::BackToBack,
+            ],
+            goals: vec![0.0, 0.001],
+            resolution: 0.01,
+            trial_s: 10.0,
+            first_s: 0.5,
+            shares: vec![0.1, 0.5, 0.9],
+            trials: 200,
+            tries: 1,
+            searches: 3,
+            line_bps,
+        }
+    }
+
+    /// A device that forwards so many frames per second and has a buffer, behind a generator with a
+    /// limit of its own.
+    fn trial(ask: &Ask, capacity: f64, buffer: f64, generator: f64) -> Seen {
+        let offered = ask.load.unwrap_or(f64::INFINITY).min(generator);
+        let seconds = match ask.amount {
+            Amount::Time(seconds) => seconds,
+            Amount::Frames(frames) => frames as f64 / offered,
+        };
+        let sent = match ask.amount {
+            Amount::Time(_) => (offered * seconds).round(),
+            Amount::Frames(frames) => frames as f64,
+        };
+        let arrived = sent.min((capacity * seconds + buffer).floor()).max(0.0);
+        Seen {
+            sent: sent as u64,
+            lost: (sent - arrived) as u64,
+            duration_ns: (seconds * 1e9) as u64,
+            offered,
+            forwarded: arrived / seconds,
+            kept: ask.load.is_none_or(|load| offered >= load * 0.99),
+            delay: None,
+        }
+    }
+
+    fn run(
+        options: Options,
+        capacity: f64,
+        buffer: f64,
+        generator: f64,
+    ) -> (Vec<SizeCapacity>, u32) {
+        let mut campaign = Campaign::new(options);
+        let mut made = 0;
+        while let Some(ask) = campaign.propose() {
+            campaign.take(ask, &trial(&ask, capacity, buffer, generator));
+            made += 1;
+            assert!(made < 5000);
+        }
+        (campaign.results().to_vec(), made)
+    }
+
+    #[test]
+    fn every_test_for_every_size() {
+        let (results, _) = run(options(Some(1_000_000_000)), 60_000.0, 1000.0, 1e9);
+        assert_eq!(results.len(), 2);
+        let small = &results[0];
+        assert!((small.most_fps - 1_488_095.0).abs() < 1.0);
+        let ndr = &small.throughput[0];
+        assert_eq!(
+            (ndr.name.as_str(), ndr.stopped_by.as_str()),
+            ("ndr", "resolution")
+        );
+        let fps = ndr.fps.unwrap();
+        // The buffer adds a hundredth of a trial's frames per second.
+        assert!((59_000.0..60_200.0).contains(&fps), "{fps}");
+        assert_eq!(ndr.l2_bps, Some(fps * 64.0 * 8.0));
+        assert_eq!(ndr.l1_bps, Some(fps * 84.0 * 8.0));
+        assert_eq!(small.throughput[1].name, "pdr");
+        let shares: Vec<f64> = small.latency.iter().map(|at| at.share).collect();
+        assert_eq!(shares, [0.1, 0.5, 0.9]);
+        assert!((small.latency[1].offered_fps - fps / 2.0).abs() < 1.0);
+        // Loss down to 10 % of the line; 148,809 frames per second are still too many.
+        assert_eq!(small.frame_loss.len(), 10);
+        assert!(
+            small
+                .frame_loss
+                .windows(2)
+                .all(|two| two[0].loss_fraction >= two[1].loss_fraction)
+        );
+        let bursts = small.back_to_back.as_ref().unwrap();
+        assert_eq!(bursts.searches.len(), 3);
+        // 1000 frames of buffer, and what is forwarded while the burst comes: 1042.
+        assert!((1030.0..=1043.0).contains(&bursts.frames), "{bursts:?}");
+        let buffer = bursts.buffer_ns.unwrap() as f64 / 1e9 * small.most_fps;
+        assert!((buffer - 1000.0).abs() < 25.0, "{buffer}");
+        // 60,000 frames of 1518 B are 74 % of the line: two steps without loss end the walk.
+        let large = &results[1];
+        let losses: Vec<bool> = large
+            .frame_loss
+            .iter()
+            .map(|at| at.loss_fraction > 0.0)
+            .collect();
+        assert_eq!(losses, [true, true, true, false, false]);
+    }
+
+    #[test]
+    fn without_a_line_the_generator_is_the_most() {
+        let (results, _) = run(options(None), 1e9, 0.0, 250_000.0);
+        for size in results {
+            assert_eq!(size.most_fps, 250_000.0);
+            for goal in &size.throughput {
+                assert_eq!(
+                    (goal.fps, goal.stopped_by.as_str()),
+                    (Some(250_000.0), "generator")
+                );
+            }
+            assert!(size.back_to_back.unwrap().unlimited);
+            assert_eq!(size.frame_loss.len(), 2);
+        }
+    }
+
+    #[test]
+    fn nothing_passes_and_it_ends() {
+        let (results, _) = run(options(Some(1_000_000)), 0.0, 0.0, 1e9);
+        let size = &results[0];
+        assert_eq!(size.throughput[0].stopped_by, "floor");
+        assert!(size.throughput[0].fps.is_none() && size.latency.is_empty());
+        assert_eq!(size.back_to_back.as_ref().unwrap().frames, 0.0);
+    }
+
+    #[test]
+    fn an_interruption_keeps_what_is_known() {
+        let mut campaign = Campaign::new(options(Some(1_000_000_000)));
+        for _ in 0..4 {
+            let ask = campaign.propose().unwrap();
+            campaign.take(ask, &trial(&ask, 50_000.0, 0.0, 1e9));
+        }
+        campaign.interrupt();
+        assert!(campaign.propose().is_none());
+        let result = &campaign.results()[0];
+        assert_eq!(result.throughput[0].stopped_by, "interrupted");
+        assert_eq!(result.trials.len(), 4);
+    }
+
+    proptest! {
+        // Each case is a few hundred trials.
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
+        #[test]
+        fn it_ends(
+            capacity in (-3.0f64..8.0).prop_map(|exponent| 10f64.powf(exponent)), buffer in 0.0f64..1e5,
+            generator in 1.0f64..1e7, line in prop::option::of(1_000_000u64..100_000_000_000),
+        ) {
+            let (results, made) = run(options(line), capacity, buffer, generator);
+            prop_assert_eq!(results.len(), 2);
+            prop_assert!(made < 1000, "{}", made);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! A measurement of capacity on real ports.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use linerate_metric::capacity::{CapacityTrial, SizeCapacity};
+use linerate_metric::generate::{Load, TemplatePlan};
+use linerate_metric::record::{Doubt, Record};
+
+use super::campaign::{Amount, Ask, Campaign, Options, Seen, Test};
+use crate::MeasureError;
+use crate::generate::{Ports, Ran, Settings, What, doubts, record, run as generate};
+
+/// What a measurement gave.
+pub struct Measured {
+    /// The results by size.
+    pub sizes: Vec<SizeCapacity>,
+    /// Records of trials that say more than a line: those of the delay test, and of each size the
+    /// last one that decided its throughput.
+    pub records: Vec<Record>,
+    /// What speaks against the results: each once, as its last trial had it.
+    pub doubts: Vec<Doubt>,
+    /// Whether somebody stopped it.
+    pub interrupted: bool,
+    /// What ended it before its time.
+    pub failure: Option<MeasureError>,
+}
+
+/// Makes all trials.
+///
+/// `base` has what trials share: the template, the drain time, threads. `names` are the ports'.
+///
+/// # Errors
+/// What kept the first trial from being made; what ends later ones is in [`Measured::failure`].
+pub fn run(
+    ports: &mut Ports,
+    names: (&str, Option<&str>),
+    options: Options,
+    base: &Settings,
+    stop: &AtomicBool,
+    tell: &mut dyn FnMut(&CapacityTrial),
+) -> Result<Measured, MeasureError> {
+    let sizes = options.sizes.clone();
+    if let What::Template(plan) = &base.what {
+        // A size that cannot be would otherwise end the measurement after the trials of all before it.
+        for (size, _) in &sizes {
+            ports.template(&TemplatePlan {
+                size: Some(size.clone()),
+                ..plan.clone()
+            })?;
+        }
+    }
+    let mut campaign = Campaign::new(options);
+    let mut measured = Measured {
+        sizes: Vec::new(),
+        records: Vec::new(),
+        doubts: Vec::new(),
+        interrupted: false,
+        failure: None,
+    };
+    let mut first = true;
+    let mut decided: Option<(usize, Record)> = None;
+    while let Some(ask) = campaign.propose() {
+        let settings = settings(base, &sizes[ask.size].0, &ask, first);
+        let ran = match generate(ports, &settings, stop, &mut |_| {}) {
+            Ok(ran) => ran,
+            Err(error) if first => return Err(error),
+            Err(error) => {
+                measured.failure = Some(error);
+                break;
+            }
+        };
+        first = false;
+        if ran.interrupted || stop.load(Relaxed) {
+            measured.interrupted = true;
+            break;
+        }
+        campaign.take(ask, &seen(&ran));
+        if let Some(trial) = campaign.last_trial() {
+            tell(trial);
+        }
+        note(&mut measured.doubts, &settings, &ran, ask.test);
+        if decided
+            .as_ref()
+            .is_some_and(|(size, _)| *size != ask.size || ask.test != Test::Throughput)
+        {
+            measured
+                .records
+                .extend(decided.take().map(|(_, record)| record));
+        }
+        let stopped = ran.trouble.is_some();
+        match ask.test {
+            Test::Throughput => {
+                decided = Some((ask.size, labelled(names, &settings, ran, &ask, &sizes)))
+            }
+            Test::Latency => measured
+                .records
+                .push(labelled(names, &settings, ran, &ask, &sizes)),
+            Test::FrameLoss | Test::BackToBack => {}
+        }
+        if stopped {
+            break;
+        }
+    }
+    if campaign.propose().is_some() {
+        campaign.interrupt();
+    }
+    measured.records.extend(decided.map(|(_, record)| record));
+    measured.sizes = campaign.results().to_vec();
+    Ok(measured)
+}
+
+fn settings(base: &Settings, size: &str, ask: &Ask, first: bool) -> Settings {
+    let template = match &base.what {
+        What::Template(plan) => plan.clone(),
+        What::Capture { .. } => TemplatePlan::default(),
+    };
+    let (duration, frames) = match ask.amount {
+        Amount::Time(seconds) => (Some(Duration::from_secs_f64(seconds)), None),
+        Amount::Frames(frames) => (None, Some(frames)),
+    };
+    Settings {
+        what: What::Template(TemplatePlan {
+            size: Some(size.to_owned()),
+            ..template
+        }),
+        load: ask.load.map_or(Load::Max, Load::Frames),
+        duration,
+        frames,
+        learn: base.learn && first,
+        interval: None,
+        ..base.clone()
+    }
+}
+
+fn seen(ran: &Ran) -> Seen {
+    let figures = &ran.figures;
+    Seen {
+        sent: figures.sent,
+        lost: figures.lost.unwrap_or(figures.sent),
+        duration_ns: figures.duration_ns,
+        offered: figures.offered_fps,
+        forwarded: figures.forwarding_fps.unwrap_or(0.0),
+        kept: ran.kept(),
+        delay: figures.one_way_delay_ns,
+    }
+}
+
+/// Keeps a doubt of each kind. That the generator could not offer a load is the search's business: a
+/// result that ended there says so.
+fn note(doubts_so_far: &mut Vec<Doubt>, settings: &Settings, ran: &Ran, test: Test) {
+    for doubt in doubts(settings, ran) {
+        let own_limit = doubt.doubt == "tool-limit" && !ran.kept();
+        if own_limit && test == Test::Throughput {
+            continue;
+        }
+        doubts_so_far.retain(|other| other.doubt != doubt.doubt);
+        doubts_so_far.push(doubt);
+    }
+}
+
+fn labelled(
+    names: (&str, Option<&str>),
+    settings: &Settings,
+    ran: Ran,
+    ask: &Ask,
+    sizes: &[(String, f64)],
+) -> Record {
+    let size = &sizes[ask.size].0;
+    let mut record = record(names, settings, ran);
+    record.label = Some(format!("{} of {size}", ask.test.name()));
+    record
+}

@@ -1,0 +1,242 @@
+//! The search against devices whose capacity is known.
+
+use super::*;
+use proptest::prelude::*;
+
+/// A device under test, as far as a trial sees it.
+#[derive(Clone, Copy, Debug)]
+enum Device {
+    /// So many frames per second and no more.
+    Hard(f64),
+    /// The same with room for a burst, which hides the limit from short trials.
+    Bucket { rate: f64, depth: f64 },
+    /// A hard limit, and a share of trials in which a little is lost anyway.
+    Noisy { rate: f64, share: f64 },
+    /// Loses a share at any load.
+    Lossy(f64),
+    /// Takes everything.
+    Infinite,
+}
+
+impl Device {
+    fn forwards(self, load: f64, duration_s: f64, draw: &mut fastrand::Rng) -> (f64, f64) {
+        let offered = (load * duration_s).round().max(1.0);
+        let forwarded = match self {
+            Self::Hard(rate) => offered.min((rate * duration_s).floor()),
+            Self::Bucket { rate, depth } => offered.min((depth + rate * duration_s).floor()),
+            Self::Noisy { rate, share } => {
+                let noise = if draw.f64() < share {
+                    (offered * 0.001).ceil()
+                } else {
+                    0.0
+                };
+                (offered - noise).min((rate * duration_s).floor())
+            }
+            Self::Lossy(share) => offered - (offered * share).round(),
+            Self::Infinite => offered,
+        };
+        (offered, forwarded.max(0.0))
+    }
+
+    fn loss(self, load: f64, duration_s: f64) -> f64 {
+        let (offered, forwarded) =
+            self.forwards(load, duration_s, &mut fastrand::Rng::with_seed(1));
+        1.0 - forwarded / offered
+    }
+}
+
+fn options(goals: &[f64], resolution: f64, most: f64) -> Options {
+    Options {
+        goals: goals.to_vec(),
+        resolution,
+        trial_s: 60.0,
+        first_s: 1.0,
+        most,
+        trials: 400,
+        tries: 1,
+    }
+}
+
+/// Runs it; gives what was found, the trials made and the time they would have taken.
+fn run(options: Options, device: Device, generator: f64, seed: u64) -> (Vec<Found>, u32, f64) {
+    let mut draw = fastrand::Rng::with_seed(seed);
+    let mut search = Search::new(options);
+    let (mut made, mut time) = (0, 0.0);
+    loop {
+        let ask = match search.next() {
+            Next::Over(found) => return (found, made, time),
+            Next::Try(ask) => ask,
+        };
+        assert!(ask.load > 0.0 && ask.load.is_finite() && ask.duration_s > 0.0);
+        let load = ask.load.min(generator);
+        let (offered, forwarded) = device.forwards(load, ask.duration_s, &mut draw);
+        search.take(
+            ask,
+            Seen {
+                offered: load,
+                forwarded: forwarded / ask.duration_s,
+                loss: 1.0 - forwarded / offered,
+                kept: load >= ask.load * 0.99,
+            },
+        );
+        made += 1;
+        time += ask.duration_s;
+    }
+}
+
+#[test]
+fn a_hard_limit_is_found_in_few_long_trials() {
+    let (found, made, time) = run(
+        options(&[0.0, 0.001], 0.005, 1_488_095.0),
+        Device::Hard(300_000.0),
+        f64::INFINITY,
+        1,
+    );
+    let (ndr, pdr) = (found[0], found[1]);
+    assert_eq!((ndr.end, pdr.end), (End::Resolution, End::Resolution));
+    let near = |load: Option<f64>, want: f64| (load.unwrap() - want).abs() <= want * 0.005;
+    assert!(near(ndr.lower, 300_000.0), "{ndr:?}");
+    assert!(near(pdr.lower, 300_300.3), "{pdr:?}");
+    assert!(made <= 20 && time < 600.0, "{made} trials, {time} s");
+}
+
+#[test]
+fn what_ends_it_is_told() {
+    let most = 1e6;
+    let ends = |device, generator| {
+        let (found, ..) = run(options(&[0.0], 0.01, most), device, generator, 1);
+        (found[0].end, found[0].lower)
+    };
+    assert_eq!(
+        ends(Device::Infinite, f64::INFINITY),
+        (End::Most, Some(most))
+    );
+    assert_eq!(ends(Device::Infinite, 4e5), (End::Generator, Some(4e5)));
+    assert_eq!(ends(Device::Hard(0.0), f64::INFINITY), (End::Floor, None));
+    // Less than a frame a trial.
+    assert_eq!(ends(Device::Hard(0.001), f64::INFINITY), (End::Floor, None));
+    // Always some loss: a goal that allows it passes, one that does not finds loads with few frames.
+    let (found, ..) = run(
+        options(&[0.0, 0.5], 0.01, most),
+        Device::Lossy(0.1),
+        f64::INFINITY,
+        1,
+    );
+    assert!(
+        found[0].lower.unwrap_or(0.0) < 1.0 && found[1].lower == Some(most),
+        "{found:?}"
+    );
+    let mut few = options(&[0.0], 0.001, most);
+    few.trials = 3;
+    assert_eq!(
+        run(few, Device::Hard(500.0), f64::INFINITY, 1).0[0].end,
+        End::Trials
+    );
+}
+
+/// A burst that fits into a buffer is no throughput: the long trials tell.
+#[test]
+fn a_buffer_does_not_pass_for_a_rate() {
+    let device = Device::Bucket {
+        rate: 100_000.0,
+        depth: 500_000.0,
+    };
+    let (found, ..) = run(options(&[0.0], 0.01, 1e6), device, f64::INFINITY, 1);
+    let lower = found[0].lower.unwrap();
+    assert!((100_000.0..110_000.0).contains(&lower), "{found:?}");
+}
+
+#[test]
+fn a_stall_of_the_generator_is_no_limit() {
+    let mut search = Search::new(options(&[0.0], 0.01, 1000.0));
+    let mut stalls = 2;
+    while let Next::Try(ask) = search.next() {
+        let stalled = stalls > 0;
+        stalls -= i32::from(stalled);
+        let offered = if stalled { ask.load / 2.0 } else { ask.load };
+        search.take(
+            ask,
+            Seen {
+                offered,
+                forwarded: offered,
+                loss: 0.0,
+                kept: !stalled,
+            },
+        );
+    }
+    let Next::Over(found) = search.next() else {
+        unreachable!()
+    };
+    assert_eq!((found[0].end, found[0].lower), (End::Most, Some(1000.0)));
+}
+
+fn devices() -> impl Strategy<Value = Device> {
+    let rate = || (-4.0f64..8.0).prop_map(|exponent| 10f64.powf(exponent));
+    prop_oneof![
+        rate().prop_map(Device::Hard),
+        (rate(), 0.0f64..1e6).prop_map(|(rate, depth)| Device::Bucket { rate, depth }),
+        (0.0f64..1.0).prop_map(Device::Lossy),
+        Just(Device::Infinite),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn it_ends_with_bounds_that_hold(
+        device in devices(), most in 1.0f64..2e7, goals in prop::collection::vec(0.0f64..0.2, 1..4),
+        resolution in 0.001f64..0.2, trial_s in 0.2f64..60.0, first in 0.01f64..1.0,
+    ) {
+        let mut options = options(&goals, resolution, most);
+        options.trial_s = trial_s;
+        options.first_s = trial_s * first;
+        let (found, made, _) = run(options, device, f64::INFINITY, 1);
+        prop_assert!(made < 400, "{made} trials");
+        for found in found {
+            if let Some(lower) = found.lower {
+                prop_assert!(device.loss(lower, trial_s) <= found.goal);
+                prop_assert!(lower <= most);
+            }
+            if let Some(upper) = found.upper {
+                prop_assert!(device.loss(upper, trial_s) > found.goal);
+            }
+            match found.end {
+                End::Resolution => {
+                    let (lower, upper) = (found.lower.unwrap(), found.upper.unwrap());
+                    prop_assert!(lower < upper);
+                    prop_assert!((upper - lower) / upper <= resolution + 1e-9);
+                }
+                End::Most => prop_assert_eq!(found.lower, Some(most)),
+                End::Floor => prop_assert!(found.lower.is_none() && found.upper.unwrap() <= 1.0 / trial_s),
+                End::Generator | End::Trials => prop_assert!(false, "{:?}", found),
+            }
+        }
+    }
+
+    /// Noise may cost accuracy, never the end; with tries it costs little.
+    #[test]
+    fn noise_does_not_keep_it_from_ending(
+        rate in 10.0f64..1e7, share in 0.0f64..0.3, seed: u64, tries in 1u32..4,
+    ) {
+        let mut options = options(&[0.0, 0.005], 0.01, 2e7);
+        options.tries = tries;
+        let (found, made, _) = run(options, Device::Noisy { rate, share }, f64::INFINITY, seed);
+        prop_assert!(made < 400);
+        for found in &found {
+            prop_assert!(found.end != End::Trials);
+            let (Some(lower), Some(upper)) = (found.lower, found.upper) else { continue };
+            prop_assert!(lower < upper && lower <= rate / (1.0 - found.goal) + 1.0);
+        }
+        // What a goal allows covers the noise: its result is as good as without.
+        if rate > 1000.0 {
+            let lower = found[1].lower.unwrap();
+            prop_assert!(lower >= rate * 0.98, "{} of {}", lower, rate);
+        }
+    }
+
+    #[test]
+    fn a_generator_that_falls_short_ends_it(most in 100.0f64..1e7, reach in 0.01f64..0.98) {
+        let (found, ..) = run(options(&[0.0], 0.01, most), Device::Infinite, most * reach, 1);
+        prop_assert_eq!(found[0].end, End::Generator);
+        prop_assert!((found[0].lower.unwrap() - most * reach).abs() <= most * reach * 1e-9);
+    }
+}

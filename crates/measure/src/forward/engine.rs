@@ -1,0 +1,681 @@
+//! The forwarder: open ports, and the threads that poll them between a start and a stop.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Barrier, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use linerate_host::sys::{clock, cpu};
+use linerate_metric::forward::{
+    ForwardCore, ForwardFigures, ForwardPort, ForwardStream, FrameMemory, Idle, StreamPlace,
+};
+use linerate_metric::units::format_bytes;
+use linerate_port::kind::{AnyReceive, AnyTransmit};
+use linerate_port::{
+    Memory, MemoryPlan, Pages, PortError, PortUrl, QueueCounters, QueueTotals, Receive, memory_plan,
+};
+
+use super::port::{Port, PortTotals, figures};
+use super::processors::Chosen;
+use super::settings::Settings;
+use super::stream::{Facts, Stream};
+use super::worker::{Control, Done, StreamDone, Work};
+use crate::MeasureError;
+
+/// What was moved between a start and a stop.
+#[derive(Debug)]
+pub struct Outcome {
+    /// All figures.
+    pub figures: ForwardFigures,
+    /// Why a port stopped working, if one did.
+    pub trouble: Option<PortError>,
+}
+
+/// Ports and the threads that forward between them.
+pub struct Forwarder {
+    memory: Memory,
+    ports: Vec<Port>,
+    running: Option<Running>,
+    /// Processors that were chosen where nobody asked for some, until there are other threads.
+    chosen: Mutex<Option<Chosen>>,
+}
+
+struct Running {
+    places: Vec<StreamPlace>,
+    threads: Vec<(Arc<Control>, JoinHandle<Done>)>,
+    /// Totals of ports and queues at the start.
+    ports: Vec<PortTotals>,
+    streams: Vec<Base>,
+    started_ns: u64,
+    flushed: u64,
+}
+
+/// A stream's counters, and what they showed at the start.
+struct Base {
+    received: Arc<QueueCounters>,
+    sent: Arc<QueueCounters>,
+    before: [QueueTotals; 2],
+}
+
+impl Base {
+    fn moved(&self) -> [QueueTotals; 2] {
+        [
+            self.received.read().since(self.before[0]),
+            self.sent.read().since(self.before[1]),
+        ]
+    }
+}
+
+/// Frames that modes may hold back for each queue, beside what ports ask for.
+const SPARE_FRAMES: u32 = 512;
+
+impl Forwarder {
+    /// Opens the ports over one memory; `frames` is how many frames it has at least.
+    ///
+    /// # Errors
+    /// Why a port cannot be opened.
+    pub fn open(urls: &[PortUrl], frames: Option<u32>) -> Result<Self, MeasureError> {
+        let mut plan = memory_plan(urls);
+        let queues = urls.iter().map(|url| url.common().queues.unwrap_or(1));
+        plan.frames = plan
+            .frames
+            .saturating_add(SPARE_FRAMES.saturating_mul(queues.sum()))
+            .max(frames.unwrap_or(0));
+        check_memory(&plan)?;
+        let memory = Memory::new(plan)?;
+        let ports = (0..).zip(urls);
+        let ports = ports.map(|(number, url)| Port::open(number, url, &memory));
+        Ok(Self {
+            ports: ports.collect::<Result<_, _>>()?,
+            memory,
+            running: None,
+            chosen: Mutex::default(),
+        })
+    }
+
+    /// Ports, open or not.
+    #[must_use]
+    pub fn ports(&self) -> usize {
+        self.ports.len()
+    }
+
+    /// Whether threads forward at the moment.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Whether every thread has ended by itself: their ports are read to the end.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| {
+            let mut threads = running.threads.iter();
+            threads.all(|(control, _)| control.ended.load(Relaxed))
+        })
+    }
+
+    /// Whether a port has stopped working meanwhile; [`Forwarder::stop`] says why.
+    #[must_use]
+    pub fn is_troubled(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| {
+            let mut threads = running.threads.iter();
+            threads.any(|(control, _)| {
+                let trouble = control.trouble.lock();
+                trouble.unwrap_or_else(PoisonError::into_inner).is_some()
+            })
+        })
+    }
+
+    /// Streams that there are with these settings.
+    ///
+    /// # Errors
+    /// Why there can be none.
+    pub fn streams_of(&self, settings: &Settings) -> Result<usize, MeasureError> {
+        Ok(self.pairs(settings)?.len())
+    }
+
+    /// Where streams would go with these settings.
+    ///
+    /// # Errors
+    /// Why they cannot be.
+    pub fn places(&self, settings: &Settings) -> Result<Vec<StreamPlace>, MeasureError> {
+        let pairs = self.pairs(settings)?;
+        let threads = (settings.cores.max(1) as usize).min(pairs.len().max(1));
+        let cpus = self.cpus(settings, threads)?;
+        let count = pairs.len();
+        let places = pairs.into_iter().enumerate();
+        let places = places.map(|(number, (from, to, queue))| {
+            // Neighbours stay together; the first threads have one more where it does not come out even.
+            let core = number * threads / count;
+            let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+            StreamPlace {
+                rx_port: number(from),
+                rx_queue: number(queue),
+                tx_port: number(to),
+                tx_queue: number(queue),
+                peer: settings.peer(number(to)).to_string(),
+                core: number(core),
+                cpu: cpus.get(core).copied(),
+            }
+        });
+        Ok(places.collect())
+    }
+
+    /// Each stream's ports, and the number of its queue at both.
+    fn pairs(&self, settings: &Settings) -> Result<Vec<(usize, usize, usize)>, MeasureError> {
+        let ports = self.taking_part(settings)?;
+        let topology = match settings.mode.uses_own_port() {
+            true => linerate_metric::forward::PortTopology::Loop,
+            false => settings.topology,
+        };
+        let mut pairs = Vec::new();
+        for (index, &from) in ports.iter().enumerate() {
+            let to = ports[topology.peer(index, ports.len())];
+            let queues = [from, to].map(|port| self.ports[port].queues.len());
+            if queues[0] != queues[1] {
+                return Err(MeasureError::NotForwardable {
+                    object: format!("ports {from} and {to}"),
+                    situation: format!("they have {} and {} queues", queues[0], queues[1]),
+                    next_step: "give both ports the same `queues=`".to_owned(),
+                });
+            }
+            pairs.extend((0..queues[0]).map(|queue| (from, to, queue)));
+        }
+        Ok(pairs)
+    }
+
+    /// The ports that settings name and that are open.
+    fn taking_part(&self, settings: &Settings) -> Result<Vec<usize>, MeasureError> {
+        let unknown = (settings.ports.iter()).find(|&&port| port as usize >= self.ports.len());
+        if let Some(port) = unknown {
+            return Err(MeasureError::NotForwardable {
+                object: format!("port {port}"),
+                situation: "there is no such port".to_owned(),
+                next_step: format!("ports are numbered 0 to {}", self.ports.len() - 1),
+            });
+        }
+        let asked =
+            |port: &Port| settings.ports.is_empty() || settings.ports.contains(&port.number);
+        let ports = self.ports.iter().enumerate();
+        let ports: Vec<_> = ports
+            .filter(|(_, port)| asked(port) && port.is_started())
+            .map(|(index, _)| index)
+            .collect();
+        if ports.is_empty() {
+            return Err(MeasureError::NotForwardable {
+                object: "ports".to_owned(),
+                situation: "none is started".to_owned(),
+                next_step: "say `port start all`".to_owned(),
+            });
+        }
+        Ok(ports)
+    }
+
+    /// Processors for so many threads: those asked for, else [those that are free](Chosen).
+    fn cpus(&self, settings: &Settings, threads: usize) -> Result<Vec<u32>, MeasureError> {
+        if !settings.pinned {
+            return Ok(Vec::new());
+        }
+        let usable = cpu::usable()
+            .map_err(|source| MeasureError::system("reading the affinity mask", source))?;
+        if !settings.cpus.is_empty() {
+            if let Some(cpu) = settings.cpus.iter().find(|cpu| !usable.contains(cpu)) {
+                return Err(MeasureError::NotForwardable {
+                    object: format!("processor {cpu}"),
+                    situation: "this process may not run there".to_owned(),
+                    next_step: format!("choose among {usable:?}"),
+                });
+            }
+            if settings.cpus.len() < threads {
+                return Err(MeasureError::NotForwardable {
+                    object: format!("{threads} threads"),
+                    situation: format!("{} processors are listed", settings.cpus.len()),
+                    next_step: "list a processor for each thread, or use fewer threads".to_owned(),
+                });
+            }
+            return Ok(settings.cpus[..threads].to_vec());
+        }
+        let mut chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner);
+        if chosen
+            .as_ref()
+            .is_none_or(|chosen| chosen.threads != threads)
+        {
+            // What was taken before is free again for the choice.
+            *chosen = None;
+            *chosen = Some(Chosen::among(&usable, threads));
+        }
+        Ok(chosen
+            .as_ref()
+            .map_or_else(Vec::new, |chosen| chosen.cpus.clone()))
+    }
+
+    /// Starts threads; `quiet` is how long nothing must have come for receive queues to count as empty.
+    ///
+    /// # Errors
+    /// Why these settings cannot be.
+    pub fn start(
+        &mut self,
+        settings: &Settings,
+        quiet: Duration,
+    ) -> Result<Vec<StreamPlace>, MeasureError> {
+        if self.is_running() {
+            return Err(MeasureError::NotForwardable {
+                object: "forwarding".to_owned(),
+                situation: "it is running already".to_owned(),
+                next_step: "say `stop` first".to_owned(),
+            });
+        }
+        let places = self.places(settings)?;
+        self.check_length(settings, &places)?;
+        if settings.idle == Idle::Interrupt {
+            self.check_interrupts(&places)?;
+        }
+        let mut flushed = 0;
+        if settings.flush {
+            let mut pool = self.memory.pool();
+            for port in &mut self.ports {
+                flushed += port.flush(&mut pool, quiet);
+            }
+        }
+        let ports = self.ports.iter().map(Port::totals).collect();
+        let streams: Vec<Base> = places.iter().map(|place| self.base(place)).collect();
+        let threads = places.iter().map(|place| place.core + 1).max().unwrap_or(1);
+        let barrier = Arc::new(Barrier::new(threads as usize));
+        let shared = Arc::new(settings.clone());
+        let mut works = Vec::new();
+        for core in 0..threads {
+            let own = places.iter().enumerate();
+            let own = own.filter(|(_, place)| place.core == core);
+            works.push(Work {
+                cpu: own.clone().find_map(|(_, place)| place.cpu),
+                streams: own
+                    .map(|(number, place)| (number, self.stream(number, place, settings, &places)))
+                    .collect(),
+                control: Arc::default(),
+                settings: Arc::clone(&shared),
+                memory: self.memory.clone(),
+                start: Arc::clone(&barrier),
+            });
+        }
+        let started_ns = clock::now();
+        let mut running = Running {
+            places: places.clone(),
+            threads: Vec::new(),
+            ports,
+            streams,
+            started_ns,
+            flushed,
+        };
+        for (core, work) in works.into_iter().enumerate() {
+            let (control, mode) = (Arc::clone(&work.control), settings.mode.clone());
+            let spawned = thread::Builder::new()
+                .name(format!("forward-{core}"))
+                .spawn(move || mode.run(work));
+            match spawned {
+                Ok(thread) => running.threads.push((control, thread)),
+                // The threads that wait at the barrier would wait for ever: nothing can go on.
+                Err(source) => {
+                    return Err(MeasureError::system("starting a forwarding thread", source));
+                }
+            }
+        }
+        self.running = Some(running);
+        Ok(places)
+    }
+
+    /// Refuses frames that are made here and that a port does not send: cut, they would be others.
+    fn check_length(
+        &self,
+        settings: &Settings,
+        places: &[StreamPlace],
+    ) -> Result<(), MeasureError> {
+        let makes = settings.tx_first > 0 || settings.mode.makes_frames();
+        let bytes = settings.frame.bytes;
+        for place in places.iter().filter(|_| makes) {
+            let port = &self.ports[place.tx_port as usize];
+            let most = port.capabilities.frame_bytes;
+            if bytes > most {
+                return Err(MeasureError::OptionRefused {
+                    option: format!("--txpkts {bytes}"),
+                    why: format!("{} sends frames of {most} bytes at most", port.url.short()),
+                    next_step: "give its URL a larger mtu=, or use shorter frames".to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_interrupts(&self, places: &[StreamPlace]) -> Result<(), MeasureError> {
+        for place in places {
+            let port = &self.ports[place.rx_port as usize];
+            let queue = &port.queues[place.rx_queue as usize];
+            if queue
+                .receive
+                .as_ref()
+                .is_none_or(|receive| receive.wait_handle().is_none())
+            {
+                return Err(MeasureError::OptionRefused {
+                    option: "--idle interrupt".to_owned(),
+                    why: format!("`{}` has nothing to wait for", port.url.short()),
+                    next_step: "use --idle sleep:50us, or packet:, xdp: and tap: ports".to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn base(&self, place: &StreamPlace) -> Base {
+        let queue = |port: u32, queue: u32| &self.ports[port as usize].queues[queue as usize];
+        let received = Arc::clone(&queue(place.rx_port, place.rx_queue).received);
+        let sent = Arc::clone(&queue(place.tx_port, place.tx_queue).sent);
+        Base {
+            before: [received.read(), sent.read()],
+            received,
+            sent,
+        }
+    }
+
+    /// Takes a stream's queues from their ports.
+    fn stream(
+        &mut self,
+        number: usize,
+        place: &StreamPlace,
+        settings: &Settings,
+        places: &[StreamPlace],
+    ) -> Stream<AnyReceive, AnyTransmit> {
+        // Half of the memory is for what modes hold back.
+        let share = self.memory.frames() / 2 / u32::try_from(places.len().max(1)).unwrap_or(1);
+        let to = &mut self.ports[place.tx_port as usize];
+        let facts = Facts {
+            number: u32::try_from(number).unwrap_or(u32::MAX),
+            address: to.address(),
+            peer: settings.peer(place.tx_port),
+            frame_bytes: to.capabilities.frame_bytes,
+            share: share.max(1),
+        };
+        let transmit = to.queues[place.tx_queue as usize].transmit.take();
+        let from = &mut self.ports[place.rx_port as usize];
+        let receive = from.queues[place.rx_queue as usize].receive.take();
+        let (Some(receive), Some(transmit)) = (receive, transmit) else {
+            unreachable!("a topology gives each queue to one stream");
+        };
+        let retry = settings.retry;
+        Stream::new(receive, transmit, settings.burst, retry, facts)
+    }
+
+    /// Stops the threads and takes the queues back; none when nothing runs.
+    pub fn stop(&mut self) -> Option<Outcome> {
+        let running = self.running.take()?;
+        for (control, _) in &running.threads {
+            control.stop();
+        }
+        // A thread waits for the kernel for a moment at most, and so do we.
+        let mut trouble = None;
+        let mut done = Vec::new();
+        for (control, thread) in running.threads {
+            match thread.join() {
+                Ok(ended) => done.push(ended),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+            let mut told = control
+                .trouble
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            trouble = trouble.or(told.take());
+        }
+        // Threads that ended by themselves ended then.
+        let wall_ns = done.iter().map(|done| done.wall_ns).max();
+        let moved: Vec<_> = running.streams.iter().map(Base::moved).collect();
+        let (mut streams, mut cores) = (Vec::new(), Vec::new());
+        let mut primed = 0;
+        for (core, done) in (0..).zip(done) {
+            cores.push(core_figures(core, &done, &running.places));
+            for stream in done.streams {
+                primed += stream.primed;
+                let place = &running.places[stream.number];
+                streams.push((
+                    stream.number,
+                    stream_figures(&stream, place, moved[stream.number]),
+                ));
+                self.give_back(place, stream);
+            }
+        }
+        streams.sort_by_key(|(number, _)| *number);
+        let ports = self.ports.iter().zip(running.ports);
+        let figures = ForwardFigures {
+            duration_ns: wall_ns.unwrap_or_else(|| clock::now() - running.started_ns),
+            ports: ports.map(|(port, base)| port.record(base)).collect(),
+            streams: streams.into_iter().map(|(_, stream)| stream).collect(),
+            cores,
+            memory: Some(self.memory_figures()),
+            flushed: running.flushed,
+            primed,
+        };
+        Some(Outcome { figures, trouble })
+    }
+
+    fn give_back(&mut self, place: &StreamPlace, stream: StreamDone) {
+        let from = &mut self.ports[place.rx_port as usize];
+        from.queues[place.rx_queue as usize].receive = Some(stream.receive);
+        let to = &mut self.ports[place.tx_port as usize];
+        to.queues[place.tx_queue as usize].transmit = Some(stream.transmit);
+    }
+
+    fn memory_figures(&self) -> FrameMemory {
+        FrameMemory {
+            frames: self.memory.frames(),
+            slot_bytes: self.memory.slot_bytes() as u64,
+            bytes: self.memory.mapped_bytes() as u64,
+            huge_pages: self.memory.pages() == Pages::Huge,
+        }
+    }
+
+    /// Takes over what only the kernel counts; for once an interval.
+    pub fn refresh(&mut self) {
+        /// How long a thread may take until it is asked again next time.
+        const PATIENCE: Duration = Duration::from_millis(20);
+        let Some(running) = &self.running else {
+            for port in &mut self.ports {
+                // A port that stopped working says so when it is started.
+                let _ = port.refresh();
+            }
+            return;
+        };
+        for (control, _) in &running.threads {
+            control.ask_refresh();
+        }
+        let until = clock::now() + PATIENCE.as_nanos() as u64;
+        let fresh = || {
+            running
+                .threads
+                .iter()
+                .all(|(control, _)| control.is_fresh())
+        };
+        while !fresh() && clock::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// What each port has moved since it was cleared.
+    #[must_use]
+    pub fn shown(&self) -> Vec<PortTotals> {
+        self.ports.iter().map(Port::shown).collect()
+    }
+
+    /// What each port has moved since it was first opened.
+    #[must_use]
+    pub fn totals(&self) -> Vec<PortTotals> {
+        self.ports.iter().map(Port::totals).collect()
+    }
+
+    /// The ports as the record has them, with all that they moved since they were cleared.
+    #[must_use]
+    pub fn port_facts(&self) -> Vec<ForwardPort> {
+        let ports = self.ports.iter();
+        ports
+            .map(|port| {
+                let shown = port.shown();
+                ForwardPort {
+                    receive: figures(shown.receive),
+                    transmit: figures(shown.transmit),
+                    ..port.record(PortTotals::default())
+                }
+            })
+            .collect()
+    }
+
+    /// What streams have moved since the start, while they run.
+    #[must_use]
+    pub fn streams(&self) -> Vec<ForwardStream> {
+        let Some(running) = &self.running else {
+            return Vec::new();
+        };
+        let streams = running.places.iter().zip(&running.streams);
+        streams
+            .map(|(place, base)| figures_of(place, base.moved()))
+            .collect()
+    }
+
+    /// Hides what one port, or all of them, moved so far.
+    pub fn clear(&mut self, port: Option<u32>) {
+        for own in &mut self.ports {
+            if port.is_none_or(|port| port == own.number) {
+                own.clear();
+            }
+        }
+    }
+
+    /// Counts what streams move from now on, while they run.
+    pub fn clear_streams(&mut self) {
+        if let Some(running) = &mut self.running {
+            for base in &mut running.streams {
+                base.before = [base.received.read(), base.sent.read()];
+            }
+        }
+    }
+
+    /// Whether a port is open.
+    #[must_use]
+    pub fn is_started(&self, port: u32) -> bool {
+        self.ports.get(port as usize).is_some_and(Port::is_started)
+    }
+
+    /// Closes one port, or all.
+    ///
+    /// # Errors
+    /// That they are polled at the moment.
+    pub fn stop_port(&mut self, port: Option<u32>) -> Result<(), MeasureError> {
+        self.not_running()?;
+        for own in &mut self.ports {
+            if port.is_none_or(|port| port == own.number) && own.is_started() {
+                own.stop();
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens one port, or all, again.
+    ///
+    /// # Errors
+    /// That they are polled at the moment, or why a port cannot be opened.
+    pub fn start_port(&mut self, port: Option<u32>) -> Result<(), MeasureError> {
+        self.not_running()?;
+        for own in &mut self.ports {
+            if port.is_none_or(|port| port == own.number) && !own.is_started() {
+                own.start(&self.memory)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn not_running(&self) -> Result<(), MeasureError> {
+        if !self.is_running() {
+            return Ok(());
+        }
+        Err(MeasureError::NotForwardable {
+            object: "ports".to_owned(),
+            situation: "they are polled at the moment".to_owned(),
+            next_step: "say `stop` first".to_owned(),
+        })
+    }
+}
+
+impl Drop for Forwarder {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Refuses more memory than is free: the kernel would give it, and end some process when it is used.
+fn check_memory(plan: &MemoryPlan) -> Result<(), MeasureError> {
+    let wanted = plan.slot_bytes() as u64 * u64::from(plan.frames);
+    let free = std::fs::read_to_string("/proc/meminfo")
+        .ok()
+        .and_then(|text| available_bytes(&text));
+    match free {
+        Some(free) if wanted > free / 2 => Err(MeasureError::NotForwardable {
+            object: format!("memory for {} frames", plan.frames),
+            situation: format!(
+                "{} are more than half of the {} that are free",
+                format_bytes(wanted),
+                format_bytes(free)
+            ),
+            next_step: "use fewer or shorter rings (--rxq, --rxd, --txd), or a smaller mtu="
+                .to_owned(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// `MemAvailable` of `/proc/meminfo`.
+fn available_bytes(text: &str) -> Option<u64> {
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib.saturating_mul(1024))
+}
+
+fn core_figures(core: u32, done: &Done, places: &[StreamPlace]) -> ForwardCore {
+    let wall = done.wall_ns.max(1) as f64;
+    ForwardCore {
+        core,
+        cpu: places.iter().find(|p| p.core == core).and_then(|p| p.cpu),
+        streams: u32::try_from(done.streams.len()).unwrap_or(u32::MAX),
+        cpu_share: (done.usage.cpu_ns as f64 / wall).min(1.0),
+        rounds: done.rounds,
+        idle_rounds: done.idle_rounds,
+        idle_gap_ns: done.idle.gap_ns,
+        idle_gap_max_ns: done.idle.gap_max_ns,
+        wake_ns: done.idle.wake_ns,
+        involuntary_switches: done.usage.involuntary_switches,
+        voluntary_switches: done.usage.voluntary_switches,
+    }
+}
+
+fn figures_of(place: &StreamPlace, [received, sent]: [QueueTotals; 2]) -> ForwardStream {
+    ForwardStream {
+        rx_port: place.rx_port,
+        rx_queue: place.rx_queue,
+        tx_port: place.tx_port,
+        tx_queue: place.tx_queue,
+        core: place.core,
+        receive: figures(received),
+        transmit: figures(sent),
+        ..ForwardStream::default()
+    }
+}
+
+fn stream_figures(
+    stream: &StreamDone,
+    place: &StreamPlace,
+    moved: [QueueTotals; 2],
+) -> ForwardStream {
+    ForwardStream {
+        taken: stream.taken,
+        counts: stream.counts.clone(),
+        bursts: stream.bursts.clone(),
+        cycles_per_packet: stream.cycles_per_packet,
+        ..figures_of(place, moved)
+    }
+}

@@ -1,0 +1,311 @@
+//! Frames made here: Ethernet, IPv4 and UDP headers in front of zeros; and what modes look at in frames.
+
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::str::FromStr;
+
+use linerate_metric::generate::{FCS_BYTES, IpPlan, PortsPlan, TemplatePlan};
+use linerate_port::checksum;
+
+use crate::generate::template as templates;
+
+/// Bytes of an Ethernet header.
+pub const ETHERNET: usize = 14;
+/// Bytes of an IPv4 header without options (RFC 791).
+pub const IPV4: usize = 20;
+/// Bytes of a UDP header (RFC 768).
+pub const UDP: usize = 8;
+/// Bytes of all three.
+pub const HEADERS: usize = ETHERNET + IPV4 + UDP;
+/// Ethernet's shortest frame without its check sequence (IEEE 802.3).
+pub const SHORTEST: usize = 60;
+
+/// Where the IPv4 checksum is.
+const IP_SUM: usize = ETHERNET + 10;
+
+/// An Ethernet address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mac(pub [u8; 6]);
+
+impl Mac {
+    /// The address of a port that has none, and of a peer that nobody named: locally administered
+    /// (IEEE 802c), with the port's number in it.
+    #[must_use]
+    pub const fn of_port(port: u32) -> Self {
+        let [a, b, c, d] = port.to_be_bytes();
+        Self([2, 0, a, b, c, d])
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02X}:{b:02X}:{c:02X}:{d:02X}:{e:02X}:{g:02X}")
+    }
+}
+
+impl FromStr for Mac {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let refused = || format!("`{text}` is no Ethernet address: write 02:00:00:00:00:01");
+        let mut address = [0; 6];
+        let mut parts = text.split([':', '-']);
+        for byte in &mut address {
+            // A sign is no digit, though numbers are read with one.
+            let is_byte = |part: &&str| {
+                (1..=2).contains(&part.len()) && part.bytes().all(|digit| digit.is_ascii_hexdigit())
+            };
+            let part = parts.next().filter(is_byte);
+            *byte = u8::from_str_radix(part.ok_or_else(refused)?, 16).map_err(|_| refused())?;
+        }
+        match parts.next() {
+            None => Ok(Self(address)),
+            Some(_) => Err(refused()),
+        }
+    }
+}
+
+/// What frames are made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrameSpec {
+    /// Bytes from the Ethernet header on, without check sequence.
+    pub bytes: u16,
+    /// Source address. 198.18.0.0/15 is for benchmarks (RFC 2544, appendix C.2.2).
+    pub source: Ipv4Addr,
+    /// Destination address.
+    pub destination: Ipv4Addr,
+    /// UDP source port; 9 is "discard" (RFC 863).
+    pub source_port: u16,
+    /// UDP destination port.
+    pub destination_port: u16,
+}
+
+impl Default for FrameSpec {
+    fn default() -> Self {
+        Self {
+            bytes: 64,
+            source: Ipv4Addr::new(198, 18, 0, 1),
+            destination: Ipv4Addr::new(198, 18, 0, 2),
+            source_port: 9,
+            destination_port: 9,
+        }
+    }
+}
+
+/// Frames of some flows, to be written many times: made by the generator's [template](templates), without
+/// a tag and with their checksums, so that writing one is copying.
+#[derive(Clone, Debug)]
+pub struct Flows {
+    /// Headers of all flows, one behind the other.
+    headers: Box<[[u8; HEADERS]]>,
+    length: u16,
+}
+
+/// The address that tells flows apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// The sender's.
+    Source,
+    /// The receiver's.
+    Destination,
+}
+
+impl Flows {
+    /// Frames between two Ethernet addresses, of so many flows that differ in one address; they are at
+    /// least as long as their headers. At most [`templates::FLOWS_LIMIT`] flows.
+    #[must_use]
+    pub fn new(spec: &FrameSpec, from: Mac, to: Mac, flows: u32, which: Which) -> Self {
+        let length = spec.bytes.max(HEADERS as u16);
+        let flows = flows.clamp(1, templates::FLOWS_LIMIT as u32);
+        let (source, destination) = match which {
+            Which::Source => (range(spec.source, flows), spec.destination.to_string()),
+            Which::Destination => (spec.source.to_string(), range(spec.destination, flows)),
+        };
+        let plan = TemplatePlan {
+            size: Some((u32::from(length) + u32::from(FCS_BYTES)).to_string()),
+            flows: Some(flows),
+            content: Some("zeros".to_owned()),
+            ipv4: Some(IpPlan {
+                source: Some(source),
+                destination: Some(destination),
+                ..IpPlan::default()
+            }),
+            udp: Some(PortsPlan {
+                source: Some(spec.source_port.to_string()),
+                destination: Some(spec.destination_port.to_string()),
+            }),
+            ..TemplatePlan::default()
+        };
+        let template = templates::Template::new(&plan, from.0, to.0)
+            .expect("lengths, addresses and ports of a specification are a template")
+            .untagged();
+        let mut frame = vec![0; length.into()];
+        let nothing = templates::Tag {
+            mark: 0,
+            number: 0,
+            account: 0,
+            time_ns: 0,
+        };
+        let header = |flow| {
+            template.write(&mut frame, flow, nothing);
+            let mut header = [0; HEADERS];
+            header.copy_from_slice(&frame[..HEADERS]);
+            header
+        };
+        Self {
+            headers: (0..flows).map(header).collect(),
+            length,
+        }
+    }
+
+    /// Bytes of a frame.
+    #[must_use]
+    pub fn len(&self) -> u16 {
+        self.length
+    }
+
+    /// Never: there is a flow at least.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.headers.is_empty()
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn flows(&self) -> u32 {
+        self.headers.len() as u32
+    }
+
+    /// Writes a frame of a flow below [`Flows::flows`] into a slot of its length.
+    #[inline]
+    pub fn write(&self, slot: &mut [u8], flow: u32) {
+        let (header, content) = slot.split_at_mut(HEADERS);
+        header.copy_from_slice(&self.headers[flow as usize]);
+        content.fill(0);
+    }
+}
+
+/// `198.18.0.1-198.18.0.4`; addresses end with the last one there is.
+fn range(first: Ipv4Addr, count: u32) -> String {
+    let first = first.to_bits().min(u32::MAX - (count - 1));
+    let last = Ipv4Addr::from_bits(first + (count - 1));
+    format!("{}-{last}", Ipv4Addr::from_bits(first))
+}
+
+/// The IPv4 header of an untagged frame with all of its bytes; none when it has no whole one.
+#[inline]
+#[must_use]
+pub fn ipv4_header(frame: &[u8]) -> Option<usize> {
+    if frame.len() < ETHERNET + IPV4 || frame[12..14] != [8, 0] || frame[ETHERNET] >> 4 != 4 {
+        return None;
+    }
+    let length = usize::from(frame[ETHERNET] & 0xf) * 4;
+    (length >= IPV4 && frame.len() >= ETHERNET + length).then_some(length)
+}
+
+/// Writes the checksum of the IPv4 header of an untagged frame; false when it has none.
+pub fn write_ipv4_checksum(frame: &mut [u8]) -> bool {
+    let Some(length) = ipv4_header(frame) else {
+        return false;
+    };
+    frame[IP_SUM..IP_SUM + 2].fill(0);
+    let sum = !checksum::sum(&frame[ETHERNET..ETHERNET + length]);
+    frame[IP_SUM..IP_SUM + 2].copy_from_slice(&sum.to_ne_bytes());
+    true
+}
+
+/// Whether the header's checksum is right: all its words sum to ones (RFC 1071).
+#[must_use]
+pub fn ipv4_checksum_holds(frame: &[u8]) -> Option<bool> {
+    let length = ipv4_header(frame)?;
+    Some(checksum::sum(&frame[ETHERNET..ETHERNET + length]) == u16::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn one(spec: &FrameSpec, from: Mac, to: Mac) -> Vec<u8> {
+        let flows = Flows::new(spec, from, to, 1, Which::Source);
+        let mut frame = vec![0xee; flows.len().into()];
+        flows.write(&mut frame, 0);
+        frame
+    }
+
+    /// As a Linux host sends it: 198.18.0.1:9 to 198.18.0.2:9, 22 bytes of zeros, checksums by hand.
+    #[test]
+    fn a_frame_that_any_host_takes() {
+        let bytes = one(&FrameSpec::default(), Mac::of_port(0), Mac::of_port(1));
+        assert_eq!(bytes.len(), 64);
+        assert_eq!(bytes[..12], [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0]);
+        // Do not fragment: such packets need no identification.
+        let words = [
+            0x4500u32, 0x0032, 0, 0x4000, 0x4011, 0xc612, 0x0001, 0xc612, 0x0002,
+        ];
+        let total: u32 = words.iter().sum();
+        let folded = (total & 0xffff) + (total >> 16);
+        let want = !(folded as u16);
+        assert_eq!(bytes[24..26], want.to_be_bytes());
+        assert_eq!(ipv4_checksum_holds(&bytes), Some(true));
+        // Pseudo header, ports 9 and 9, length 30 twice.
+        let words = [0xc612u32, 1, 0xc612, 2, 17, 30, 9, 9, 30];
+        let total: u32 = words.iter().sum();
+        let want = !(((total & 0xffff) + (total >> 16)) as u16);
+        assert_eq!(bytes[40..42], want.to_be_bytes());
+        assert!(bytes[42..].iter().all(|&byte| byte == 0));
+        let short = FrameSpec {
+            bytes: 10,
+            ..FrameSpec::default()
+        };
+        assert_eq!(one(&short, Mac::default(), Mac::default()).len(), HEADERS);
+    }
+
+    #[test]
+    fn addresses_read_as_they_print() {
+        for text in ["02:00:00:00:00:01", "AA:BB:CC:DD:EE:FF"] {
+            assert_eq!(text.parse::<Mac>().unwrap().to_string(), text);
+        }
+        for text in [
+            "",
+            "1:2:3:4:5",
+            "1:2:3:4:5:6:7",
+            "g0:0:0:0:0:0",
+            "+1:0:0:0:0:0",
+        ] {
+            assert!(text.parse::<Mac>().is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn flows_have_right_checksums(
+            flows in 1u32..50,
+            bytes in 42u16..1518,
+            source in any::<u32>(),
+            is_source in any::<bool>(),
+        ) {
+            let spec = FrameSpec { bytes, source: source.into(), ..FrameSpec::default() };
+            let which = if is_source { Which::Source } else { Which::Destination };
+            let made = Flows::new(&spec, Mac::default(), Mac::of_port(7), flows, which);
+            prop_assert_eq!(made.flows(), flows);
+            let at = if is_source { 26 } else { 30 };
+            let mut addresses = std::collections::BTreeSet::new();
+            for flow in 0..flows {
+                let mut frame = vec![0xee; bytes.into()];
+                made.write(&mut frame, flow);
+                prop_assert_eq!(ipv4_checksum_holds(&frame), Some(true));
+                let mut again = frame.clone();
+                prop_assert!(checksum::complete(&mut again));
+                let sum = |frame: &[u8]| u16::from_be_bytes([frame[40], frame[41]]);
+                // 0 and 0xffff are one number in ones' complement.
+                let (kept, summed) = (sum(&frame), sum(&again));
+                prop_assert!(kept == summed || kept % 0xffff == summed % 0xffff);
+                addresses.insert(frame[at..at + 4].to_vec());
+            }
+            prop_assert_eq!(addresses.len(), flows as usize);
+        }
+    }
+}

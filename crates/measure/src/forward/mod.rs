@@ -1,0 +1,35 @@
+//! Forwarding: poll-mode threads that take frames from ports and hand them to others.
+//!
+//! A [`Forwarder`] holds open ports. [`Forwarder::start`] deals their queues to threads as *streams*
+//! (a receive queue and the transmit queue that its frames go to) and runs one loop a thread, compiled
+//! for each [mode](modes); [`Forwarder::stop`] takes the queues back and says what was moved. What may be
+//! read meanwhile are the queues' own counters: the loop counts nothing twice.
+//!
+//! For generators: [`frame`] makes frames, [`stream`] is the loop's side of a pair of queues, and a
+//! source of frames is a mode like the others.
+
+pub mod frame;
+pub mod modes;
+pub mod saturate;
+pub mod settings;
+pub mod stream;
+
+mod engine;
+mod idling;
+mod mode;
+mod port;
+mod processors;
+
+mod run;
+mod worker;
+
+#[cfg(test)]
+mod tests;
+
+pub use engine::{Forwarder, Outcome};
+pub use linerate_port::{BURST_FRAMES, PortError, PortUrl, QueueTotals, kind::KINDS};
+pub use modes::{MODES, ModeLine, ModeSpec};
+pub use port::PortTotals;
+
+pub use run::{Ran, Reading, Times, Told, record, run};
+pub use settings::{Peer, Retry, Settings};

@@ -1,0 +1,106 @@
+//! `icmpecho`: ARP requests and pings are answered, whoever they are for.
+
+use linerate_port::{Memory, Pool, Receive, Transmit, checksum};
+
+use super::mac_swap;
+use crate::forward::frame::{ETHERNET, Mac, ipv4_header};
+use crate::forward::settings::Settings;
+use crate::forward::stream::{Facts, Mode, NoPlan, Stream};
+
+/// Answers on the port that the question came in by.
+pub struct IcmpEcho {
+    address: Mac,
+}
+
+/// RFC 826: hardware type Ethernet, protocol IPv4, lengths 6 and 4, operation 1.
+const ARP_REQUEST: [u8; 8] = [0, 1, 8, 0, 6, 4, 0, 1];
+const ARP_BYTES: usize = 28;
+const ICMP: u8 = 1;
+/// RFC 792.
+const ECHO_REQUEST: u8 = 8;
+
+/// Turns a question into its answer; false when the frame is none.
+pub(super) fn answer(frame: &mut [u8], own: Mac) -> bool {
+    answer_arp(frame, own) || answer_ping(frame)
+}
+
+fn answer_arp(frame: &mut [u8], own: Mac) -> bool {
+    if frame.len() < ETHERNET + ARP_BYTES
+        || frame[12..14] != [8, 6]
+        || frame[ETHERNET..ETHERNET + 8] != ARP_REQUEST
+    {
+        return false;
+    }
+    let (head, arp) = frame.split_at_mut(ETHERNET);
+    let mut asker = [0; 10];
+    asker.copy_from_slice(&arp[8..18]);
+    let mut wanted = [0; 4];
+    wanted.copy_from_slice(&arp[24..28]);
+    head[..6].copy_from_slice(&asker[..6]);
+    head[6..12].copy_from_slice(&own.0);
+    arp[7] = 2;
+    arp[8..14].copy_from_slice(&own.0);
+    arp[14..18].copy_from_slice(&wanted);
+    arp[18..28].copy_from_slice(&asker);
+    true
+}
+
+fn answer_ping(frame: &mut [u8]) -> bool {
+    let Some(header) = ipv4_header(frame) else {
+        return false;
+    };
+    let total = usize::from(u16::from_be_bytes([frame[16], frame[17]]));
+    let (start, end) = (ETHERNET + header, ETHERNET + total);
+    let fragment = [frame[20] & 0x3f, frame[21]] != [0, 0];
+    if frame[23] != ICMP || fragment || total < header + 8 || frame.len() < end {
+        return false;
+    }
+    if frame[start..start + 2] != [ECHO_REQUEST, 0] {
+        return false;
+    }
+    mac_swap::swap(frame);
+    // A question to a group is answered from the group's address, as no host may: but nothing here has
+    // an address of its own.
+    let (source, destination) = frame[26..34].split_at_mut(4);
+    source.swap_with_slice(destination);
+    let icmp = &mut frame[start..end];
+    icmp[0] = 0;
+    icmp[2..4].fill(0);
+    let sum = !checksum::sum(icmp);
+    icmp[2..4].copy_from_slice(&sum.to_ne_bytes());
+    true
+}
+
+impl Mode for IcmpEcho {
+    type Plan = NoPlan;
+    const ABOUT: &'static str = "answers ARP and ping on the port they came in by, frees the rest";
+    const OWN_PORT: bool = true;
+
+    fn new(_: &NoPlan, facts: &Facts, _: &Settings) -> Self {
+        Self {
+            address: facts.address,
+        }
+    }
+
+    fn step<R: Receive, T: Transmit>(
+        &mut self,
+        stream: &mut Stream<R, T>,
+        pool: &mut Pool,
+        memory: &Memory,
+    ) -> usize {
+        let received = stream.receive(pool);
+        if received > 0 {
+            let own = self.address;
+            let taken = &mut stream.taken;
+            stream.burst.retain(
+                |frame| answer(memory.bytes_mut(frame), own),
+                |frame| {
+                    *taken += 1;
+                    pool.free(frame);
+                },
+            );
+            stream.transmit(pool);
+        }
+        received
+    }
+}

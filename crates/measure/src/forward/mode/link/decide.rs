@@ -1,0 +1,434 @@
+//! What becomes of each frame of an emulated link: time in, fate out.
+
+use std::fmt;
+
+use linerate_metric::units::{
+    BitRate, parse_duration, parse_fraction, written_duration, written_rate, written_share,
+};
+
+use crate::forward::stream::{FromOptions, each_option};
+
+/// Bytes that a frame takes on an Ethernet link beyond those that ports count: preamble 7, start 1,
+/// check sequence 4, gap 12 (IEEE 802.3).
+const LINE_OVERHEAD_BYTES: u64 = 24;
+/// Shortest frame on the line without its check sequence (IEEE 802.3).
+const SHORTEST_BYTES: u64 = 60;
+/// Frames that wait for the line at most, unless asked for: a usual transmit queue of Linux
+/// (txqueuelen).
+const LIMIT: u32 = 1000;
+
+/// A link as it was asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LinkPlan {
+    /// Bits per second of the line, preamble and gap included; none: as fast as frames come.
+    pub rate_bps: Option<u64>,
+    /// Time on the line.
+    pub delay_ns: u64,
+    /// How far that time varies, either way, evenly spread; the order of frames stays.
+    pub jitter_ns: u64,
+    /// Share of frames lost.
+    pub loss: f64,
+    /// Share of frames that take no delay, and so overtake others.
+    pub reorder: f64,
+    /// Share of frames that come twice.
+    pub duplicate: f64,
+    /// Share of frames with one bit wrong.
+    pub corrupt: f64,
+    /// Frames on their way at most, those in the queue in front of the line included.
+    pub limit: u32,
+}
+
+impl Default for LinkPlan {
+    fn default() -> Self {
+        Self {
+            rate_bps: None,
+            delay_ns: 0,
+            jitter_ns: 0,
+            loss: 0.0,
+            reorder: 0.0,
+            duplicate: 0.0,
+            corrupt: 0.0,
+            limit: LIMIT,
+        }
+    }
+}
+
+impl FromOptions for LinkPlan {
+    const HELP: &'static [(&'static str, &'static str)] = &[
+        (
+            "rate=RATE",
+            "bits per second of the line, preamble and gap included (no limit)",
+        ),
+        ("delay=TIME", "time on the line (0)"),
+        (
+            "jitter=TIME",
+            "how far that varies, either way; frames stay in order (0)",
+        ),
+        ("loss=SHARE", "share of frames lost: 0.1%, 0.001 (0)"),
+        (
+            "reorder=SHARE",
+            "share of frames without delay, which overtake others (0)",
+        ),
+        ("duplicate=SHARE", "share of frames that come twice (0)"),
+        ("corrupt=SHARE", "share of frames with one bit wrong (0)"),
+        (
+            "limit=N",
+            "frames on their way at most, the queue included (1000)",
+        ),
+    ];
+
+    fn from_options(text: &str) -> Result<Self, String> {
+        let mut plan = Self::default();
+        each_option(text, |key, value| {
+            let time = || {
+                let time = parse_duration(value).map_err(|error| error.to_string())?;
+                Ok::<_, String>(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+            };
+            let share = || match parse_fraction(value) {
+                Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+                Ok(_) => Err(format!(
+                    "`{key}={value}` is more than all: write 0.1%, 0.001"
+                )),
+                Err(error) => Err(error.to_string()),
+            };
+            match key {
+                "rate" => {
+                    let BitRate(rate) = value.parse().map_err(|error| format!("{error}"))?;
+                    if rate == 0 {
+                        return Err("`rate=0` lets nothing pass: use loss=100%".to_owned());
+                    }
+                    plan.rate_bps = Some(rate);
+                }
+                "delay" => plan.delay_ns = time()?,
+                "jitter" => plan.jitter_ns = time()?,
+                "loss" => plan.loss = share()?,
+                "reorder" => plan.reorder = share()?,
+                "duplicate" => plan.duplicate = share()?,
+                "corrupt" => plan.corrupt = share()?,
+                "limit" => {
+                    let limit = value.parse().ok().filter(|&limit| limit > 0);
+                    plan.limit =
+                        limit.ok_or_else(|| format!("`limit={value}` is no number above 0"))?;
+                }
+                _ => {
+                    return Err(format!(
+                        "link does not know `{key}`: rate, delay, jitter, loss, reorder, \
+                         duplicate, corrupt or limit"
+                    ));
+                }
+            }
+            Ok(())
+        })?;
+        Ok(plan)
+    }
+}
+
+impl fmt::Display for LinkPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(rate) = self.rate_bps {
+            write!(f, "rate={},", written_rate(rate))?;
+        }
+        for (name, time) in [("delay", self.delay_ns), ("jitter", self.jitter_ns)] {
+            if time > 0 {
+                write!(f, "{name}={},", written_duration(time))?;
+            }
+        }
+        for (name, share) in [
+            ("loss", self.loss),
+            ("reorder", self.reorder),
+            ("duplicate", self.duplicate),
+            ("corrupt", self.corrupt),
+        ] {
+            if share > 0.0 {
+                write!(f, "{name}={},", written_share(share))?;
+            }
+        }
+        write!(f, "limit={}", self.limit)
+    }
+}
+
+/// What becomes of one frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fate {
+    /// When it leaves the far end; none: never.
+    pub leaves_ns: Option<u64>,
+    /// When it leaves a second time.
+    pub again_ns: Option<u64>,
+    /// The bit of it that is wrong, counted from the first of its first byte.
+    pub flipped: Option<u32>,
+}
+
+/// What became of all frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Lost by chance.
+    pub lost: u64,
+    /// Lost because too many were on their way.
+    pub overflowed: u64,
+    /// Came twice.
+    pub duplicated: u64,
+    /// Had a wrong bit.
+    pub corrupted: u64,
+    /// Took no delay.
+    pub reordered: u64,
+}
+
+/// One direction of a link.
+#[derive(Clone, Debug)]
+pub struct Emulation {
+    plan: LinkPlan,
+    random: fastrand::Rng,
+    /// When the line has sent all that it was given, in ns and the fraction of one.
+    line_free: (u64, u64),
+    /// When the latest frame leaves that kept its place.
+    last_ns: u64,
+    counts: Counts,
+}
+
+impl Emulation {
+    /// A link that has carried nothing; the same seed and frames meet the same fates.
+    #[must_use]
+    pub fn new(plan: LinkPlan, seed: u64) -> Self {
+        Self {
+            plan,
+            random: fastrand::Rng::with_seed(seed),
+            line_free: (0, 0),
+            last_ns: 0,
+            counts: Counts::default(),
+        }
+    }
+
+    /// What became of all frames so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    fn strikes(&mut self, share: f64) -> bool {
+        share > 0.0 && self.random.f64() < share
+    }
+
+    /// Decides for a frame of `bytes` that comes at `now_ns` while `held` others are on their way; `full`
+    /// when there is no memory for another.
+    pub fn decide(&mut self, now_ns: u64, bytes: u16, held: usize, full: bool) -> Fate {
+        if self.strikes(self.plan.loss) {
+            self.counts.lost += 1;
+            return Fate::default();
+        }
+        if full || held >= self.plan.limit as usize {
+            self.counts.overflowed += 1;
+            return Fate::default();
+        }
+        let twice = self.strikes(self.plan.duplicate);
+        let corrupt = self.strikes(self.plan.corrupt);
+        let reordered = self.strikes(self.plan.reorder);
+        let sent_ns = self.serialize(now_ns, bytes);
+        let leaves_ns = self.travel(sent_ns, reordered);
+        let again_ns = twice.then(|| {
+            let sent_ns = self.serialize(now_ns, bytes);
+            self.travel(sent_ns, false)
+        });
+        self.counts.duplicated += u64::from(twice);
+        self.counts.corrupted += u64::from(corrupt && bytes > 0);
+        self.counts.reordered += u64::from(reordered);
+        Fate {
+            leaves_ns: Some(leaves_ns),
+            again_ns,
+            flipped: (corrupt && bytes > 0).then(|| self.random.u32(..u32::from(bytes) * 8)),
+        }
+    }
+
+    /// When the line has sent the frame: behind all before it, at its rate.
+    fn serialize(&mut self, now_ns: u64, bytes: u16) -> u64 {
+        let Some(rate) = self.plan.rate_bps else {
+            return now_ns;
+        };
+        let bits = (u64::from(bytes).max(SHORTEST_BYTES) + LINE_OVERHEAD_BYTES) * 8;
+        let (free_ns, rest) = match self.line_free {
+            (free_ns, rest) if free_ns >= now_ns => (free_ns, rest),
+            _ => (now_ns, 0),
+        };
+        // The fraction of a nanosecond is kept as a number of 1/rate: no rounding adds up.
+        let total = u128::from(bits) * 1_000_000_000 + u128::from(rest);
+        let ns = u64::try_from(total / u128::from(rate)).unwrap_or(u64::MAX);
+        let rest = u64::try_from(total % u128::from(rate)).unwrap_or(0);
+        self.line_free = (free_ns.saturating_add(ns), rest);
+        self.line_free.0
+    }
+
+    /// When a frame that was sent leaves the far end.
+    fn travel(&mut self, sent_ns: u64, reordered: bool) -> u64 {
+        if reordered {
+            return sent_ns;
+        }
+        let jitter = match self.plan.jitter_ns {
+            0 => 0,
+            jitter => self.random.u64(..=jitter.saturating_mul(2)),
+        };
+        // Earliest at sending: no frame travels back in time.
+        let leaves = sent_ns
+            .saturating_add(self.plan.delay_ns)
+            .saturating_add(jitter)
+            .saturating_sub(self.plan.jitter_ns)
+            .max(sent_ns);
+        self.last_ns = self.last_ns.max(leaves);
+        self.last_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn link(options: &str) -> Emulation {
+        Emulation::new(LinkPlan::from_options(options).unwrap(), 7)
+    }
+
+    #[test]
+    fn a_rate_spaces_frames_as_a_line_does() {
+        // 60 B and 24 B of overhead are 672 bits: 672 ns at 1 Gb/s, 67.2 ns at 10 Gb/s.
+        let mut gigabit = link("rate=1G");
+        let mut ten = link("rate=10G");
+        for number in 1..=1000u64 {
+            let leaves = |link: &mut Emulation| link.decide(0, 60, 0, false).leaves_ns.unwrap();
+            assert_eq!(leaves(&mut gigabit), 672 * number);
+            assert_eq!(leaves(&mut ten), 672 * number / 10);
+        }
+        // Once the line was free for a while it begins anew.
+        assert_eq!(
+            gigabit.decide(10_000_000, 1514, 0, false).leaves_ns,
+            Some(10_000_000 + (1514 + 24) * 8)
+        );
+        // What is shorter than Ethernet allows is padded on the line.
+        assert_eq!(link("rate=1G").decide(0, 20, 0, false).leaves_ns, Some(672));
+    }
+
+    #[test]
+    fn delay_comes_after_the_line() {
+        let mut link = link("rate=1G,delay=50us");
+        assert_eq!(link.decide(1000, 60, 0, false).leaves_ns, Some(51_672));
+    }
+
+    #[test]
+    fn jitter_varies_evenly_and_keeps_the_order() {
+        let mut link = link("delay=50us,jitter=5us");
+        let mut last = 0;
+        let (mut low, mut high, mut sum) = (u64::MAX, 0, 0.0);
+        for number in 0..100_000u64 {
+            // Far enough apart that the order does not bind.
+            let now = number * 20_000;
+            let leaves = link.decide(now, 60, 0, false).leaves_ns.unwrap();
+            assert!(leaves >= last);
+            last = leaves;
+            let delay = leaves - now;
+            (low, high) = (low.min(delay), high.max(delay));
+            sum += delay as f64;
+        }
+        assert!((45_000..45_100).contains(&low), "{low}");
+        assert!((54_900..=55_000).contains(&high), "{high}");
+        let mean = sum / 100_000.0;
+        assert!((mean - 50_000.0).abs() < 50.0, "{mean}");
+    }
+
+    /// A minute of a bad link, in no time, the same on every run.
+    #[test]
+    fn shares_are_as_asked_for() {
+        let run = || {
+            let mut link =
+                link("delay=1ms,loss=1%,reorder=2%,duplicate=3%,corrupt=4%,limit=100000");
+            let mut left = 0u64;
+            for number in 0..600_000u64 {
+                let fate = link.decide(number * 100_000, 100, 10, false);
+                left += u64::from(fate.leaves_ns.is_some()) + u64::from(fate.again_ns.is_some());
+                if let Some(bit) = fate.flipped {
+                    assert!(bit < 800);
+                }
+            }
+            (link.counts(), left)
+        };
+        let (counts, left) = run();
+        assert_eq!(run(), (counts, left));
+        // Five standard deviations of a binomial count.
+        let close = |count: u64, of: f64, share: f64| {
+            let spread = 5.0 * (of * share * (1.0 - share)).sqrt();
+            assert!(
+                (count as f64 - of * share).abs() < spread,
+                "{count} of {of}"
+            );
+        };
+        close(counts.lost, 600_000.0, 0.01);
+        let passed = 600_000.0 - counts.lost as f64;
+        close(counts.reordered, passed, 0.02);
+        close(counts.duplicated, passed, 0.03);
+        close(counts.corrupted, passed, 0.04);
+        assert_eq!(left, 600_000 - counts.lost + counts.duplicated);
+    }
+
+    #[test]
+    fn a_reordered_frame_overtakes() {
+        let mut link = link("delay=1ms,reorder=50%");
+        let leaves: Vec<_> = (0..100)
+            .map(|number| link.decide(number * 1000, 60, 0, false).leaves_ns.unwrap())
+            .collect();
+        assert!(leaves.is_sorted_by(|a, b| a <= b) == (link.counts().reordered == 0));
+        assert!(link.counts().reordered > 10);
+        for (number, leaves) in (0..).zip(leaves) {
+            assert!(leaves == number * 1000 || leaves == number * 1000 + 1_000_000);
+        }
+    }
+
+    #[test]
+    fn a_full_queue_drops() {
+        let mut link = link("rate=1M,limit=3");
+        assert!(link.decide(0, 60, 2, false).leaves_ns.is_some());
+        assert!(link.decide(0, 60, 3, false).leaves_ns.is_none());
+        assert!(link.decide(0, 60, 0, true).leaves_ns.is_none());
+        assert_eq!(link.counts().overflowed, 2);
+    }
+
+    proptest! {
+        #[test]
+        fn plans_read_as_they_print(
+            rate in prop::option::of(1u64..400_000_000_000),
+            delay in 0u64..10_000_000_000,
+            jitter in 0u64..10_000_000,
+            shares in prop::array::uniform4(0.0f64..1.0),
+            limit in 1u32..1_000_000,
+        ) {
+            let plan = LinkPlan {
+                rate_bps: rate,
+                delay_ns: delay,
+                jitter_ns: jitter,
+                loss: shares[0],
+                reorder: shares[1],
+                duplicate: shares[2],
+                corrupt: shares[3],
+                limit,
+            };
+            prop_assert_eq!(LinkPlan::from_options(&plan.to_string()), Ok(plan));
+        }
+
+        /// Whatever the link, frames never leave before the line has sent them, and those that keep
+        /// their place leave in order.
+        #[test]
+        fn nothing_travels_back_in_time(
+            rate in prop::option::of(1_000u64..100_000_000_000),
+            delay in 0u64..1_000_000,
+            jitter in 0u64..1_000_000,
+            gaps in prop::collection::vec((0u64..100_000, 14u16..1600), 1..100),
+        ) {
+            let plan = LinkPlan { rate_bps: rate, delay_ns: delay, jitter_ns: jitter, ..LinkPlan::default() };
+            let mut link = Emulation::new(plan, 3);
+            let (mut now, mut last) = (0, 0);
+            for (gap, bytes) in gaps {
+                now += gap;
+                let leaves = link.decide(now, bytes, 0, false).leaves_ns.unwrap();
+                let sending = rate.map_or(0, |rate| (u64::from(bytes).max(60) + 24) * 8_000_000_000 / rate);
+                prop_assert!(leaves >= now + sending);
+                prop_assert!(leaves >= last);
+                last = leaves;
+            }
+        }
+    }
+}

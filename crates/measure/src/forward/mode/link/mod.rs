@@ -1,0 +1,180 @@
+//! `link`: a link that takes time, has a rate, loses and garbles, between two ports.
+//!
+//! What becomes of a frame is decided in [`decide`], which sees no clock and no port.
+
+pub mod decide;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use linerate_host::sys::clock;
+use linerate_port::{Frame, Memory, Pool, Receive, Transmit};
+
+use crate::forward::settings::Settings;
+use crate::forward::stream::{Facts, Mode, Stream};
+
+pub use decide::{Counts, Emulation, LinkPlan};
+
+/// A frame on its way.
+struct Held {
+    /// When it leaves, and which of those that leave together is first.
+    at: Reverse<(u64, u64)>,
+    frame: Frame,
+}
+
+impl PartialEq for Held {
+    fn eq(&self, other: &Self) -> bool {
+        self.at == other.at
+    }
+}
+
+impl Eq for Held {}
+
+impl PartialOrd for Held {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Held {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.at.cmp(&other.at)
+    }
+}
+
+/// One direction of a link.
+pub struct Link {
+    emulation: Emulation,
+    held: BinaryHeap<Held>,
+    arrivals: u64,
+    /// Frames that may be on their way at most: what the memory has room for.
+    room: usize,
+}
+
+impl Link {
+    fn hold(&mut self, at_ns: u64, frame: Frame) {
+        self.arrivals += 1;
+        self.held.push(Held {
+            at: Reverse((at_ns, self.arrivals)),
+            frame,
+        });
+    }
+
+    /// Decides for one frame that has come, and puts it on its way.
+    fn send(&mut self, now: u64, mut frame: Frame, pool: &mut Pool, memory: &Memory) -> bool {
+        let full = self.held.len() >= self.room;
+        let fate = self
+            .emulation
+            .decide(now, frame.len(), self.held.len(), full);
+        let Some(at) = fate.leaves_ns else {
+            pool.free(frame);
+            return false;
+        };
+        if let Some(again) = fate.again_ns
+            && let Some(mut copy) = pool.allocate()
+        {
+            copy.set_len(frame.len());
+            memory
+                .bytes_mut(&mut copy)
+                .copy_from_slice(memory.bytes(&frame));
+            self.hold(again, copy);
+        }
+        if let Some(bit) = fate.flipped {
+            let bytes = memory.bytes_mut(&mut frame);
+            if let Some(byte) = bytes.get_mut(bit as usize / 8) {
+                *byte ^= 1 << (bit % 8);
+            }
+        }
+        self.hold(at, frame);
+        true
+    }
+}
+
+impl Mode for Link {
+    type Plan = LinkPlan;
+    const ABOUT: &'static str =
+        "an emulated link: rate, delay, jitter, loss, order, copies, errors";
+
+    fn new(plan: &LinkPlan, facts: &Facts, setting: &Settings) -> Self {
+        let room = facts.share as usize;
+        Self {
+            emulation: Emulation::new(
+                plan.clone(),
+                setting.seed.wrapping_add(u64::from(facts.number)),
+            ),
+            // A copy may come on top of the last frame that fits.
+            held: BinaryHeap::with_capacity(room + 2),
+            arrivals: 0,
+            room,
+        }
+    }
+
+    fn step<R: Receive, T: Transmit>(
+        &mut self,
+        stream: &mut Stream<R, T>,
+        pool: &mut Pool,
+        memory: &Memory,
+    ) -> usize {
+        let now = clock::now();
+        let mut handled = stream.receive(pool);
+        for _ in 0..handled {
+            let mut first = None;
+            stream.burst.take_front(|frame| match first {
+                None => {
+                    first = Some(frame);
+                    Ok(())
+                }
+                Some(_) => Err(frame),
+            });
+            if let Some(frame) = first
+                && !self.send(now, frame, pool, memory)
+            {
+                stream.taken += 1;
+            }
+        }
+        while !stream.burst.is_full() && self.held.peek().is_some_and(|held| held.at.0.0 <= now) {
+            if let Some(held) = self.held.pop() {
+                let pushed = stream.burst.push(held.frame);
+                debug_assert!(pushed.is_ok(), "the room was asked for");
+            }
+        }
+        if !stream.burst.is_empty() {
+            handled += stream.burst.len();
+            stream.transmit(pool);
+        }
+        handled
+    }
+
+    fn end(&mut self, pool: &mut Pool) {
+        for held in self.held.drain() {
+            pool.free(held.frame);
+        }
+    }
+
+    fn holds(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    fn due(&self) -> Option<u64> {
+        self.held.peek().map(|held| held.at.0.0)
+    }
+
+    fn counts(&self) -> BTreeMap<String, u64> {
+        let Counts {
+            lost,
+            overflowed,
+            duplicated,
+            corrupted,
+            reordered,
+        } = self.emulation.counts();
+        [
+            ("lost", lost),
+            ("queue-full", overflowed),
+            ("duplicated", duplicated),
+            ("corrupted", corrupted),
+            ("reordered", reordered),
+        ]
+        .map(|(name, count)| (name.to_owned(), count))
+        .into()
+    }
+}

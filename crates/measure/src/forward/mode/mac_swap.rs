@@ -1,0 +1,48 @@
+//! `macswap`: source and destination address change places.
+
+use linerate_port::{Memory, Pool, Receive, Transmit};
+
+use crate::forward::settings::Settings;
+use crate::forward::stream::{Facts, Mode, NoPlan, Stream};
+
+/// Swaps Ethernet addresses.
+pub struct MacSwap;
+
+/// Swaps the addresses of a frame.
+#[inline(always)]
+pub(super) fn swap(frame: &mut [u8]) {
+    if let Some(head) = frame.first_chunk_mut::<12>() {
+        // Bytes 0 to 7 and 8 to 11 as two numbers, so that the swap is four shifts and no byte is moved
+        // alone: 6 to 11 come first, then 0 to 5.
+        let (first, rest) = head.split_at_mut(8);
+        let low = u64::from_le_bytes(*first.first_chunk().expect("8 bytes"));
+        let high = u32::from_le_bytes(*rest.first_chunk().expect("4 bytes"));
+        let swapped = low >> 48 | u64::from(high) << 16 | low << 48;
+        first.copy_from_slice(&swapped.to_le_bytes());
+        rest.copy_from_slice(&((low >> 16) as u32).to_le_bytes());
+    }
+}
+
+impl Mode for MacSwap {
+    type Plan = NoPlan;
+    const ABOUT: &'static str = "source and destination Ethernet address change places";
+
+    fn new(_: &NoPlan, _: &Facts, _: &Settings) -> Self {
+        Self
+    }
+
+    #[inline(always)]
+    fn step<R: Receive, T: Transmit>(
+        &mut self,
+        stream: &mut Stream<R, T>,
+        pool: &mut Pool,
+        memory: &Memory,
+    ) -> usize {
+        let received = stream.receive(pool);
+        if received > 0 {
+            stream.change(memory, swap);
+            stream.transmit(pool);
+        }
+        received
+    }
+}

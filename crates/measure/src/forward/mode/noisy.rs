@@ -1,0 +1,194 @@
+//! `noisy`: forwards like a network function that has work to do: frames wait, and each costs accesses
+//! to a table in memory.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use linerate_host::sys::clock;
+use linerate_metric::units::{ByteSize, parse_duration, written_duration};
+use linerate_port::{Frame, Memory, Pool, Receive, Transmit};
+
+use crate::forward::settings::Settings;
+use crate::forward::stream::{Facts, FromOptions, Mode, Stream, each_option};
+
+/// What each frame costs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoisyPlan {
+    /// How long it waits.
+    pub delay_ns: u64,
+    /// Bytes of the table.
+    pub memory_bytes: u64,
+    /// Words read from random places of it.
+    pub reads: u32,
+    /// Words written to random places of it.
+    pub writes: u32,
+}
+
+impl Default for NoisyPlan {
+    fn default() -> Self {
+        Self {
+            delay_ns: 0,
+            memory_bytes: 16 << 20,
+            reads: 4,
+            writes: 0,
+        }
+    }
+}
+
+/// Largest table: what a test machine has to spare.
+const LARGEST_TABLE: u64 = 4 << 30;
+
+impl FromOptions for NoisyPlan {
+    const HELP: &'static [(&'static str, &'static str)] = &[
+        ("delay=TIME", "how long each frame waits (0)"),
+        ("memory=SIZE", "bytes of the table (16M)"),
+        (
+            "reads=N",
+            "words read from random places of it for each frame (4)",
+        ),
+        ("writes=N", "words written to random places of it (0)"),
+    ];
+
+    fn from_options(text: &str) -> Result<Self, String> {
+        let mut plan = Self::default();
+        each_option(text, |key, value| {
+            let number = || {
+                let number = value.parse::<u32>().ok().filter(|&n| n <= 100_000);
+                number.ok_or_else(|| format!("`{key}={value}` is not within 0 and 100000"))
+            };
+            match key {
+                "delay" => {
+                    let delay = parse_duration(value).map_err(|error| error.to_string())?;
+                    plan.delay_ns = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
+                }
+                "memory" => {
+                    let ByteSize(bytes) = value.parse().map_err(|error| format!("{error}"))?;
+                    if !(8..=LARGEST_TABLE).contains(&bytes) {
+                        return Err(format!("`memory={value}` is not within 8 and 4G"));
+                    }
+                    plan.memory_bytes = bytes;
+                }
+                "reads" => plan.reads = number()?,
+                "writes" => plan.writes = number()?,
+                _ => {
+                    return Err(format!(
+                        "noisy does not know `{key}`: delay, memory, reads or writes"
+                    ));
+                }
+            }
+            Ok(())
+        })?;
+        Ok(plan)
+    }
+}
+
+impl fmt::Display for NoisyPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "delay={},memory={},reads={},writes={}",
+            written_duration(self.delay_ns),
+            self.memory_bytes,
+            self.reads,
+            self.writes
+        )
+    }
+}
+
+/// Work for each frame.
+pub struct Noisy {
+    plan: NoisyPlan,
+    table: Vec<u64>,
+    random: fastrand::Rng,
+    waiting: VecDeque<(u64, Frame)>,
+    room: usize,
+    /// What was read, so that reading cannot be left out.
+    seen: u64,
+}
+
+impl Noisy {
+    fn work(&mut self) {
+        let words = self.table.len();
+        for _ in 0..self.plan.reads {
+            let at = self.random.usize(..words);
+            self.seen = self.seen.wrapping_add(self.table[at]);
+        }
+        for _ in 0..self.plan.writes {
+            let at = self.random.usize(..words);
+            self.table[at] = self.seen ^ at as u64;
+        }
+    }
+}
+
+impl Mode for Noisy {
+    type Plan = NoisyPlan;
+    const ABOUT: &'static str = "as io, but each frame waits and costs accesses to memory";
+
+    fn new(plan: &NoisyPlan, facts: &Facts, setting: &Settings) -> Self {
+        let words = usize::try_from(plan.memory_bytes / 8).unwrap_or(1).max(1);
+        let mut random =
+            fastrand::Rng::with_seed(setting.seed.wrapping_add(u64::from(facts.number)));
+        Self {
+            plan: plan.clone(),
+            // Written once, so that every page is there before the first frame.
+            table: (0..words).map(|_| random.u64(..)).collect(),
+            random,
+            waiting: VecDeque::with_capacity(facts.share as usize),
+            room: facts.share as usize,
+            seen: 0,
+        }
+    }
+
+    fn step<R: Receive, T: Transmit>(
+        &mut self,
+        stream: &mut Stream<R, T>,
+        pool: &mut Pool,
+        _: &Memory,
+    ) -> usize {
+        if self.plan.delay_ns == 0 {
+            let received = stream.receive(pool);
+            for _ in 0..received {
+                self.work();
+            }
+            if received > 0 {
+                stream.transmit(pool);
+            }
+            return received;
+        }
+        let now = clock::now();
+        let mut handled = 0;
+        if self.waiting.len() + stream.burst.room() <= self.room {
+            handled = stream.receive(pool);
+            for _ in 0..handled {
+                self.work();
+            }
+            let (waiting, due) = (&mut self.waiting, now + self.plan.delay_ns);
+            stream.burst.take_front(|frame| {
+                waiting.push_back((due, frame));
+                Ok(())
+            });
+        }
+        while !stream.burst.is_full() && self.waiting.front().is_some_and(|(due, _)| *due <= now) {
+            if let Some((_, frame)) = self.waiting.pop_front() {
+                let pushed = stream.burst.push(frame);
+                debug_assert!(pushed.is_ok(), "the room was asked for");
+            }
+        }
+        if !stream.burst.is_empty() {
+            handled += stream.burst.len();
+            stream.transmit(pool);
+        }
+        handled
+    }
+
+    fn end(&mut self, pool: &mut Pool) {
+        std::hint::black_box(self.seen);
+        for (_, frame) in self.waiting.drain(..) {
+            pool.free(frame);
+        }
+    }
+
+    fn holds(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+}

@@ -1,0 +1,346 @@
+//! Each mode over rings, against frames written out by hand.
+
+use linerate_port::{AnyPort, Burst, Memory, MemoryPlan, Pool, PortUrl, Receive, Transmit, open};
+
+use super::*;
+use crate::forward::frame::{Flows, FrameSpec, Mac, Which, ipv4_checksum_holds};
+use crate::forward::settings::Settings;
+use crate::forward::stream::{Facts, Mode, NoPlan, Stream};
+
+const OWN: Mac = Mac([2, 0, 0, 0, 0, 9]);
+const PEER: Mac = Mac([2, 0, 0, 0, 0, 7]);
+
+/// A mode between the near ends of two cables, and this test at their far ends.
+struct Ground<M> {
+    memory: Memory,
+    pool: Pool,
+    mode: M,
+    stream: Stream<linerate_port::AnyReceive, linerate_port::AnyTransmit>,
+    source: AnyPort,
+    sink: AnyPort,
+}
+
+impl<M: Mode> Ground<M> {
+    fn new(plan: &M::Plan, settings: &Settings) -> Self {
+        let memory = Memory::new(MemoryPlan::default()).unwrap();
+        let port = |url: &str| {
+            let url: PortUrl = url.parse().unwrap();
+            open(&url, &memory).unwrap().remove(0)
+        };
+        let (source, near) = (port("ring:in,end=a"), port("ring:in,end=b"));
+        let (far, sink) = (port("ring:out,end=a"), port("ring:out,end=b"));
+        let facts = Facts {
+            number: 0,
+            address: OWN,
+            peer: PEER,
+            frame_bytes: 1518,
+            share: 1000,
+        };
+        Self {
+            mode: M::new(plan, &facts, settings),
+            stream: Stream::new(near.receive, far.transmit, settings.burst, None, facts),
+            pool: memory.pool(),
+            memory,
+            source,
+            sink,
+        }
+    }
+
+    /// Sends frames through; what comes out.
+    fn pass(&mut self, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        let mut burst = Burst::new();
+        for bytes in frames {
+            let mut frame = self.pool.allocate().unwrap();
+            frame.set_len(bytes.len() as u16);
+            self.memory.bytes_mut(&mut frame).copy_from_slice(bytes);
+            burst.push(frame).unwrap();
+        }
+        self.source.transmit.transmit(&mut self.pool, &mut burst);
+        assert!(burst.is_empty());
+        self.step();
+        self.arrived()
+    }
+
+    fn step(&mut self) -> usize {
+        self.mode
+            .step(&mut self.stream, &mut self.pool, &self.memory)
+    }
+
+    fn arrived(&mut self) -> Vec<Vec<u8>> {
+        let mut burst = Burst::new();
+        self.sink.receive.receive(&mut self.pool, &mut burst);
+        let frames = burst.frames().iter();
+        let frames = frames
+            .map(|frame| self.memory.bytes(frame).to_vec())
+            .collect();
+        self.pool.free_all(&mut burst);
+        frames
+    }
+
+    /// Every frame is free again.
+    fn none_lost(mut self) {
+        self.mode.end(&mut self.pool);
+        let free = std::iter::from_fn(|| self.pool.allocate()).count();
+        assert_eq!(free, self.memory.frames() as usize);
+    }
+}
+
+fn passed<M: Mode<Plan = NoPlan>>(frame: &[u8]) -> Vec<Vec<u8>> {
+    let mut ground = Ground::<M>::new(&NoPlan, &Settings::default());
+    let out = ground.pass(&[frame.to_vec()]);
+    ground.none_lost();
+    out
+}
+
+fn bytes(hex: &str) -> Vec<u8> {
+    let digits: Vec<u8> = hex.bytes().filter(u8::is_ascii_hexdigit).collect();
+    let pairs = digits.chunks(2);
+    pairs
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+        .collect()
+}
+
+/// A ping as a Linux host sends it (sequence 1, 8 bytes), and its answer; sums by RFC 1071.
+const PING: &str = "020000000001 020000000002 0800
+    45000024 1c460000 400149f7 0a4d0001 0a4d0002
+    0800d9ba 12340001 0001020304050607";
+const PONG: &str = "020000000002 020000000001 0800
+    45000024 1c460000 400149f7 0a4d0002 0a4d0001
+    0000e1ba 12340001 0001020304050607";
+
+/// Who has 10.77.0.2, tell 10.77.0.1 (RFC 826).
+const ARP: &str = "ffffffffffff 020000000002 0806
+    0001 0800 06 04 0001 020000000002 0a4d0001 000000000000 0a4d0002";
+const ARP_ANSWER: &str = "020000000002 020000000009 0806
+    0001 0800 06 04 0002 020000000009 0a4d0002 020000000002 0a4d0001";
+
+fn udp() -> Vec<u8> {
+    let spec = FrameSpec {
+        source_port: 1234,
+        destination_port: 7,
+        ..FrameSpec::default()
+    };
+    let (from, to) = (Mac([2, 0, 0, 0, 0, 2]), Mac([2, 0, 0, 0, 0, 1]));
+    let flows = Flows::new(&spec, from, to, 1, Which::Source);
+    let mut frame = vec![0; flows.len().into()];
+    flows.write(&mut frame, 0);
+    frame
+}
+
+/// UDP over IPv6 in a VLAN, ports 0x1111 to 0x2222.
+const UDP_V6: &str = "020000000001 020000000002 8100 0064 86dd
+    60000000 000c 11 40
+    20010db8000000000000000000000001 20010db8000000000000000000000002
+    1111 2222 000c abcd 01020304";
+const UDP_V6_SWAPPED: &str = "020000000002 020000000001 8100 0064 86dd
+    60000000 000c 11 40
+    20010db8000000000000000000000002 20010db8000000000000000000000001
+    2222 1111 000c abcd 01020304";
+
+#[test]
+fn io_touches_nothing() {
+    for length in [14, 60, 1500] {
+        let frame: Vec<u8> = (0..length).map(|at| at as u8).collect();
+        assert_eq!(passed::<io::Io>(&frame), std::slice::from_ref(&frame));
+    }
+}
+
+#[test]
+fn mac_writes_both_addresses() {
+    let frame = udp();
+    let [out] = &passed::<mac::MacForward>(&frame)[..] else {
+        panic!("one frame in, one out");
+    };
+    assert_eq!((&out[..6], &out[6..12]), (&PEER.0[..], &OWN.0[..]));
+    assert_eq!(out[12..], frame[12..]);
+    // Too short for addresses: it passes as it is.
+    assert_eq!(passed::<mac::MacForward>(&[1; 11]), [vec![1; 11]]);
+}
+
+#[test]
+fn macswap_swaps_and_keeps_the_rest() {
+    for length in [12usize, 13, 15, 16, 60] {
+        let frame: Vec<u8> = (0..length).map(|at| at as u8).collect();
+        let out = passed::<mac_swap::MacSwap>(&frame);
+        assert_eq!(out[0][..6], frame[6..12], "{length}");
+        assert_eq!(out[0][6..12], frame[..6], "{length}");
+        assert_eq!(out[0][12..], frame[12..], "{length}");
+    }
+}
+
+#[test]
+fn a_five_tuple_swap_is_its_own_inverse_and_keeps_checksums() {
+    let frame = udp();
+    let out = passed::<five_tuple_swap::FiveTupleSwap>(&frame).remove(0);
+    assert_eq!(
+        (&out[26..30], &out[30..34]),
+        (&frame[30..34], &frame[26..30])
+    );
+    assert_eq!(
+        (&out[34..36], &out[36..38]),
+        (&frame[36..38], &frame[34..36])
+    );
+    assert_eq!(ipv4_checksum_holds(&out), Some(true));
+    assert_eq!(csum::complete(&mut out.clone()), csum::Found::default());
+    assert_eq!(
+        passed::<five_tuple_swap::FiveTupleSwap>(&out),
+        std::slice::from_ref(&frame)
+    );
+    let swapped = passed::<five_tuple_swap::FiveTupleSwap>(&bytes(UDP_V6));
+    assert_eq!(swapped, [bytes(UDP_V6_SWAPPED)]);
+    // Cut off anywhere, nothing breaks.
+    for end in 0..frame.len() {
+        let _ = passed::<five_tuple_swap::FiveTupleSwap>(&frame[..end]);
+        let _ = passed::<five_tuple_swap::FiveTupleSwap>(&bytes(UDP_V6)[..end]);
+    }
+}
+
+#[test]
+fn rxonly_frees() {
+    let mut ground = Ground::<rx_only::RxOnly>::new(&NoPlan, &Settings::default());
+    assert!(ground.pass(&vec![udp(); 32]).is_empty());
+    assert_eq!(ground.stream.taken, 32);
+    ground.none_lost();
+}
+
+#[test]
+fn txonly_and_flowgen_send_right_frames() {
+    let settings = Settings {
+        transmit_flows: 3,
+        generated_flows: 5,
+        frame: FrameSpec {
+            bytes: 100,
+            ..FrameSpec::default()
+        },
+        ..Settings::default()
+    };
+    let mut ground = Ground::<tx_only::TxOnly>::new(&NoPlan, &settings);
+    assert_eq!(ground.step(), 32);
+    let sources: Vec<u8> = check(&ground.arrived()).map(|frame| frame[29]).collect();
+    assert_eq!(sources[..7], [1, 2, 3, 1, 2, 3, 1]);
+    ground.none_lost();
+
+    let mut ground = Ground::<flowgen::FlowGen>::new(&NoPlan, &settings);
+    let out = ground.pass(&[udp(), udp()]);
+    let destinations: Vec<u8> = check(&out).map(|frame| frame[33]).collect();
+    assert_eq!(destinations[..6], [2, 3, 4, 5, 6, 2]);
+    assert_eq!(ground.stream.taken, 2);
+    ground.none_lost();
+}
+
+/// Frames of ours: length, addresses, checksums.
+fn check(frames: &[Vec<u8>]) -> impl Iterator<Item = &Vec<u8>> {
+    frames.iter().inspect(|frame| {
+        assert_eq!(frame.len(), 100);
+        assert_eq!((&frame[..6], &frame[6..12]), (&PEER.0[..], &OWN.0[..]));
+        assert_eq!(ipv4_checksum_holds(frame), Some(true));
+        assert_eq!(csum::complete(&mut frame.to_vec()), csum::Found::default());
+    })
+}
+
+#[test]
+fn a_source_keeps_what_a_full_ring_refuses() {
+    let mut ground = Ground::<tx_only::TxOnly>::new(&NoPlan, &Settings::default());
+    while ground.step() > 0 {}
+    let mut total = 0;
+    loop {
+        match ground.arrived().len() {
+            0 => break,
+            count => total += count,
+        }
+    }
+    assert_eq!(total, 1024);
+    assert_eq!(ground.stream.transmit.counters().read().all_dropped(), 0);
+}
+
+#[test]
+fn questions_are_answered_and_the_rest_is_freed() {
+    let mut ground = Ground::<icmp_echo::IcmpEcho>::new(&NoPlan, &Settings::default());
+    let mut fragment = bytes(PING);
+    fragment[20] = 0x20;
+    let out = ground.pass(&[bytes(PING), udp(), bytes(ARP), bytes(PONG), fragment]);
+    assert_eq!(out, [bytes(PONG), bytes(ARP_ANSWER)]);
+    assert_eq!(ground.stream.taken, 3);
+    for end in 0..bytes(PING).len() {
+        assert!(!icmp_echo::answer(&mut bytes(PING)[..end], OWN), "{end}");
+    }
+    ground.none_lost();
+}
+
+#[test]
+fn checksums_are_summed_anew_and_wrong_ones_counted() {
+    let right = udp();
+    let mut ground = Ground::<csum::Csum>::new(&NoPlan, &Settings::default());
+    let mut frames = vec![right.clone(); 5];
+    frames[1][24] ^= 1;
+    frames[2][41] ^= 1;
+    // Zero is no checksum in UDP: it becomes one without being wrong.
+    frames[3][40..42].fill(0);
+    frames[4][12] = 0x99;
+    let out = ground.pass(&frames);
+    for (number, frame) in out.iter().enumerate().take(4) {
+        assert_eq!(frame[12..], right[12..], "frame {number}");
+        assert_eq!((&frame[..6], &frame[6..12]), (&PEER.0[..], &OWN.0[..]));
+    }
+    assert_eq!(out[4][12..], frames[4][12..]);
+    let counts = ground.mode.counts();
+    assert_eq!(
+        (counts["bad-ip-checksum"], counts["bad-l4-checksum"]),
+        (1, 1)
+    );
+    ground.none_lost();
+}
+
+#[test]
+fn noisy_frames_wait_and_come_in_order() {
+    let plan: noisy::NoisyPlan =
+        crate::forward::stream::FromOptions::from_options("delay=2ms,memory=4K,writes=1").unwrap();
+    let mut ground = Ground::<noisy::Noisy>::new(&plan, &Settings::default());
+    let frames: Vec<_> = (0..20u8).map(|number| vec![number; 60]).collect();
+    assert!(ground.pass(&frames).is_empty());
+    assert!(ground.mode.holds());
+    std::thread::sleep(std::time::Duration::from_millis(3));
+    ground.step();
+    assert_eq!(ground.arrived(), frames);
+    assert!(!ground.mode.holds());
+    ground.none_lost();
+}
+
+#[test]
+fn a_link_delays_copies_and_garbles_in_its_own_time() {
+    let plan =
+        crate::forward::stream::FromOptions::from_options("delay=2ms,duplicate=100%,corrupt=100%")
+            .unwrap();
+    let mut ground = Ground::<link::Link>::new(&plan, &Settings::default());
+    let frame = vec![0; 60];
+    assert!(ground.pass(std::slice::from_ref(&frame)).is_empty());
+    std::thread::sleep(std::time::Duration::from_millis(3));
+    ground.step();
+    let out = ground.arrived();
+    assert_eq!(out.len(), 2);
+    let wrong_bits = |frame: &Vec<u8>| frame.iter().map(|byte| byte.count_ones()).sum::<u32>();
+    // The copy was made of what came.
+    let mut bits: Vec<_> = out.iter().map(wrong_bits).collect();
+    bits.sort_unstable();
+    assert_eq!(bits, [0, 1]);
+    let counts = ground.mode.counts();
+    assert_eq!((counts["duplicated"], counts["corrupted"]), (1, 1));
+    ground.none_lost();
+}
+
+#[test]
+fn a_link_that_loses_all_frees_all() {
+    let plan = crate::forward::stream::FromOptions::from_options("loss=100%").unwrap();
+    let mut ground = Ground::<link::Link>::new(&plan, &Settings::default());
+    assert!(ground.pass(&vec![udp(); 32]).is_empty());
+    assert_eq!(
+        (ground.stream.taken, ground.mode.counts()["lost"]),
+        (32, 32)
+    );
+    // What is still on the way when the run ends is freed as well.
+    let plan = crate::forward::stream::FromOptions::from_options("delay=1h").unwrap();
+    let mut held = Ground::<link::Link>::new(&plan, &Settings::default());
+    assert!(held.pass(&vec![udp(); 32]).is_empty());
+    held.none_lost();
+    ground.none_lost();
+}

@@ -1,0 +1,224 @@
+//! A port of the forwarder: its queues while nobody polls them, and its counters always.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use linerate_host::sys::clock;
+use linerate_metric::forward::{ForwardPort, QueueFigures};
+use linerate_port::kind::{AnyReceive, AnyTransmit};
+use linerate_port::{
+    Burst, Capabilities, Cause, Copies, Memory, Pool, PortError, PortUrl, QueueCounters,
+    QueueTotals, Receive, Transmit, open,
+};
+
+use super::frame::Mac;
+
+/// What a port has moved and lost since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortTotals {
+    /// Received, all queues.
+    pub receive: QueueTotals,
+    /// Sent, all queues.
+    pub transmit: QueueTotals,
+}
+
+impl PortTotals {
+    /// What was added since an earlier reading.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            receive: self.receive.since(earlier.receive),
+            transmit: self.transmit.since(earlier.transmit),
+        }
+    }
+}
+
+/// Queue totals as the record has them.
+pub(super) fn figures(totals: QueueTotals) -> QueueFigures {
+    let drops = Cause::ALL
+        .iter()
+        .map(|&cause| (cause, totals.dropped(cause)));
+    QueueFigures {
+        packets: totals.frames,
+        bytes: totals.bytes,
+        dropped: totals.all_dropped(),
+        drops: drops
+            .filter(|&(_, count)| count > 0)
+            .map(|(cause, count)| (cause.name().to_owned(), count))
+            .collect(),
+    }
+}
+
+/// One queue pair.
+pub(super) struct Queue {
+    pub(super) receive: Option<AnyReceive>,
+    pub(super) transmit: Option<AnyTransmit>,
+    pub(super) received: Arc<QueueCounters>,
+    pub(super) sent: Arc<QueueCounters>,
+}
+
+/// A port.
+pub(super) struct Port {
+    pub(super) number: u32,
+    pub(super) url: PortUrl,
+    pub(super) queues: Vec<Queue>,
+    pub(super) capabilities: Capabilities,
+    /// What earlier openings moved.
+    before: PortTotals,
+    /// What `clear` hides.
+    cleared: PortTotals,
+}
+
+impl Port {
+    pub(super) fn open(number: u32, url: &PortUrl, memory: &Memory) -> Result<Self, PortError> {
+        let opened = open(url, memory)?;
+        let capabilities = match opened.first() {
+            Some(first) => Capabilities {
+                name: url.short(),
+                ..first.capabilities.clone()
+            },
+            None => Capabilities::plain(url.short(), url.frame_bytes()),
+        };
+        let queues = opened.into_iter().map(|pair| Queue {
+            received: Arc::clone(pair.receive.counters()),
+            sent: Arc::clone(pair.transmit.counters()),
+            receive: Some(pair.receive),
+            transmit: Some(pair.transmit),
+        });
+        Ok(Self {
+            number,
+            url: url.clone(),
+            queues: queues.collect(),
+            capabilities,
+            before: PortTotals::default(),
+            cleared: PortTotals::default(),
+        })
+    }
+
+    /// Closes its queues.
+    pub(super) fn stop(&mut self) {
+        self.before = self.totals();
+        self.queues.clear();
+    }
+
+    /// Whether it is open.
+    pub(super) fn is_started(&self) -> bool {
+        !self.queues.is_empty()
+    }
+
+    /// Opens its queues again.
+    pub(super) fn start(&mut self, memory: &Memory) -> Result<(), PortError> {
+        let again = Self::open(self.number, &self.url, memory)?;
+        self.queues = again.queues;
+        self.capabilities = again.capabilities;
+        Ok(())
+    }
+
+    /// Its own address, or one made from its number.
+    pub(super) fn address(&self) -> Mac {
+        self.capabilities
+            .address
+            .map_or(Mac::of_port(self.number), Mac)
+    }
+
+    /// All that it ever moved.
+    pub(super) fn totals(&self) -> PortTotals {
+        let mut totals = self.before;
+        for queue in &self.queues {
+            totals.receive = totals.receive.plus(queue.received.read());
+            totals.transmit = totals.transmit.plus(queue.sent.read());
+        }
+        totals
+    }
+
+    /// What it moved since it was cleared.
+    pub(super) fn shown(&self) -> PortTotals {
+        self.totals().since(self.cleared)
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.cleared = self.totals();
+    }
+
+    /// Takes over what only the kernel counts, while nobody polls.
+    pub(super) fn refresh(&mut self) -> Result<(), PortError> {
+        for queue in &mut self.queues {
+            if let (Some(receive), Some(transmit)) = (&mut queue.receive, &mut queue.transmit) {
+                receive.refresh()?;
+                transmit.refresh()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Throws away what waits in its receive queues until nothing has come for `quiet`; returns how many
+    /// frames that were. A port that never falls silent is left after [`FLUSH_LIMIT`].
+    pub(super) fn flush(&mut self, pool: &mut Pool, quiet: Duration) -> u64 {
+        if self.capabilities.replays {
+            return 0;
+        }
+        let mut burst = Burst::new();
+        let mut flushed = 0;
+        let quiet_ns = u64::try_from(quiet.as_nanos()).unwrap_or(u64::MAX);
+        for queue in &mut self.queues {
+            let Some(receive) = &mut queue.receive else {
+                continue;
+            };
+            let began = clock::now();
+            let (mut latest, mut empty) = (began, 0);
+            loop {
+                let came = receive.receive(pool, &mut burst);
+                pool.free_all(&mut burst);
+                flushed += came as u64;
+                let now = clock::now();
+                if came > 0 {
+                    (latest, empty) = (now, 0);
+                } else {
+                    empty += 1;
+                }
+                let silent = empty >= EMPTY_POLLS && now - latest >= quiet_ns;
+                if silent || now - began > FLUSH_LIMIT_NS + quiet_ns {
+                    break;
+                }
+            }
+            if let Some(transmit) = &mut queue.transmit {
+                transmit.reclaim(pool);
+            }
+        }
+        flushed
+    }
+
+    /// The port as the record has it, with what it moved since `base`.
+    pub(super) fn record(&self, base: PortTotals) -> ForwardPort {
+        let moved = self.totals().since(base);
+        ForwardPort {
+            port: self.number,
+            name: self.url.short(),
+            address: self
+                .capabilities
+                .address
+                .map(|address| Mac(address).to_string()),
+            queues: u32::try_from(self.queues.len()).unwrap_or(u32::MAX),
+            frame_bytes: Some(self.capabilities.frame_bytes.into()),
+            rx_descriptors: self.capabilities.receive_descriptors,
+            tx_descriptors: self.capabilities.transmit_descriptors,
+            joined: (self.queues.iter())
+                .filter_map(|queue| queue.receive.as_ref()?.is_joined())
+                .reduce(|all, one| all && one),
+            copies: match self.capabilities.copies {
+                Copies::None => "none",
+                Copies::EachWay => "each-way",
+                Copies::InKernel => "in-kernel",
+            }
+            .to_owned(),
+            notes: self.capabilities.notes.clone(),
+            receive: figures(moved.receive),
+            transmit: figures(moved.transmit),
+        }
+    }
+}
+
+/// Empty polls in a row after which a queue counts as empty.
+const EMPTY_POLLS: u32 = 8;
+/// Longest time for one queue: ports that make frames themselves never fall silent.
+const FLUSH_LIMIT_NS: u64 = 50_000_000;

@@ -1,0 +1,328 @@
+//! A run of the forwarder for some time, and its record.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use linerate_host::snapshot;
+use linerate_host::sys::{clock, cpu};
+use linerate_metric::facts::Role;
+use linerate_metric::forward::{ForwardFigures, ForwardPlan, Idle, StreamPlace};
+use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+use linerate_metric::record::{
+    CountedAt, Doubt, Interval, RUN_SCHEMA, Record, Summary, Tool, new_id,
+};
+use linerate_port::{PortError, PortUrl, QueueTotals};
+
+use super::engine::Forwarder;
+use super::port::PortTotals;
+use super::settings::Settings;
+use crate::MeasureError;
+
+/// What all ports moved within a stretch of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// From here on, counted from the start of the run.
+    pub start_ns: u64,
+    /// To here.
+    pub end_ns: u64,
+    /// By port.
+    pub ports: Vec<PortTotals>,
+}
+
+impl Reading {
+    fn sum(&self, queues: impl Fn(&PortTotals) -> QueueTotals) -> QueueTotals {
+        let all = self.ports.iter().map(queues);
+        all.fold(QueueTotals::default(), QueueTotals::plus)
+    }
+
+    /// Received at all ports.
+    #[must_use]
+    pub fn received(&self) -> QueueTotals {
+        self.sum(|port| port.receive)
+    }
+
+    /// Sent from all ports.
+    #[must_use]
+    pub fn sent(&self) -> QueueTotals {
+        self.sum(|port| port.transmit)
+    }
+
+    /// The stretch as the record has it.
+    #[must_use]
+    pub fn interval(&self, number: u64) -> Interval {
+        let (received, sent) = (self.received(), self.sent());
+        Interval {
+            number,
+            start_ns: self.start_ns,
+            end_ns: self.end_ns,
+            direction: Direction::Receive,
+            omitted: false,
+            counted_at: CountedAt::Receiver,
+            bytes: received.bytes,
+            packets: Some(received.frames),
+            calls: None,
+            bytes_sent: Some(sent.bytes),
+            packets_sent: Some(sent.frames),
+            lost: Some(received.all_dropped() + sent.all_dropped()),
+            retransmits: None,
+            cwnd_bytes: None,
+            tcp_rtt_ns: None,
+            rtt_ns: None,
+            tcp: None,
+            sender_threads: None,
+            receiver_threads: None,
+            streams: Vec::new(),
+        }
+    }
+}
+
+/// How long a run lasts and how often it is looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// Its length; none: until somebody stops it.
+    pub duration: Option<Duration>,
+    /// Length of an interval.
+    pub interval: Duration,
+    /// Nothing must have come for so long for receive queues to count as empty before the start.
+    pub quiet: Duration,
+}
+
+/// What a run tells while it lasts.
+#[derive(Debug)]
+pub enum Told<'a> {
+    /// Threads forward: who carries what.
+    Started(&'a [StreamPlace]),
+    /// An interval is over.
+    Interval(&'a Reading),
+}
+
+/// What a run gave.
+#[derive(Debug)]
+pub struct Ran {
+    /// When threads began to forward.
+    pub started: Timestamp,
+    /// All figures.
+    pub figures: ForwardFigures,
+    /// The series.
+    pub readings: Vec<Reading>,
+    /// Whether somebody stopped it before its time.
+    pub interrupted: bool,
+    /// Why a port stopped working, if one did.
+    pub trouble: Option<PortError>,
+}
+
+/// How often a run looks whether its ports are read to their end.
+const LOOK: Duration = Duration::from_millis(100);
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Forwards until the time is over, `stop` is set, all ports are read to their end, or one fails.
+///
+/// # Errors
+/// Why it could not start.
+pub fn run(
+    forwarder: &mut Forwarder,
+    settings: &Settings,
+    times: &Times,
+    stop: &AtomicBool,
+    tell: &mut dyn FnMut(Told<'_>),
+) -> Result<Ran, MeasureError> {
+    let places = forwarder.start(settings, times.quiet)?;
+    let (started, began) = (Timestamp::now(), clock::now());
+    tell(Told::Started(&places));
+    let end = times.duration.map(|time| began.saturating_add(nanos(time)));
+    let step = nanos(times.interval).max(1);
+    let mut readings: Vec<Reading> = Vec::new();
+    let (mut before, mut from) = (forwarder.totals(), began);
+    let mut next = began + step;
+    loop {
+        let now = clock::now();
+        let is_over = end.is_some_and(|end| now >= end);
+        let is_stopped = stop.load(Relaxed) || forwarder.has_ended() || forwarder.is_troubled();
+        let mut outcome = None;
+        if is_over || is_stopped {
+            // Before the last look, or what threads still move would be in no interval.
+            outcome = forwarder.stop();
+        }
+        if now >= next || is_over || is_stopped {
+            forwarder.refresh();
+            let totals = forwarder.totals();
+            let at = clock::now();
+            let ports = totals.iter().zip(&before);
+            let reading = Reading {
+                start_ns: from - began,
+                end_ns: at - began,
+                ports: ports.map(|(now, before)| now.since(*before)).collect(),
+            };
+            // Too short a rest says nothing.
+            if reading.end_ns - reading.start_ns >= step / 10 {
+                tell(Told::Interval(&reading));
+                readings.push(reading);
+                (before, from) = (totals, at);
+            }
+            while next <= at {
+                next += step;
+            }
+        }
+        if is_over || is_stopped {
+            let Some(outcome) = outcome else {
+                unreachable!("it was started above, and nobody else stops it");
+            };
+            return Ok(Ran {
+                started,
+                figures: outcome.figures,
+                readings,
+                interrupted: stop.load(Relaxed) && !is_over,
+                trouble: outcome.trouble,
+            });
+        }
+        let wake = next.min(end.unwrap_or(u64::MAX)).min(now + nanos(LOOK));
+        clock::sleep_until(wake);
+    }
+}
+
+/// The record of a run.
+#[must_use]
+pub fn record(urls: &[PortUrl], settings: &Settings, times: &Times, ran: Ran) -> Record {
+    let names: Vec<String> = urls.iter().map(ToString::to_string).collect();
+    let mut plan = Plan::new(Kind::Forward, Protocol::Udp, names.join(" "));
+    plan.port = 0;
+    plan.directions = Vec::new();
+    plan.streams = u32::try_from(ran.figures.streams.len()).unwrap_or(u32::MAX);
+    plan.duration_ns = times.duration.map(nanos);
+    plan.interval_ns = Some(nanos(times.interval));
+    plan.payload_bytes = settings.frame.bytes.into();
+    plan.stack = linerate_metric::plan::Ends::both("port".to_owned());
+    plan.forward = Some(Box::new(forward_plan(&names, settings, &ran.figures)));
+    let mut host = snapshot::host();
+    host.role = Some(Role::Client);
+    Record {
+        schema: RUN_SCHEMA.to_owned(),
+        id: new_id(ran.started),
+        kind: Kind::Forward,
+        started: ran.started,
+        interrupted: ran.interrupted,
+        tool: Tool {
+            name: "linerate".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        },
+        label: None,
+        plan,
+        hosts: vec![host],
+        summary: summary(settings, &ran.figures),
+        directions: Vec::new(),
+        intervals: (0..)
+            .zip(&ran.readings)
+            .map(|(number, reading)| reading.interval(number))
+            .collect(),
+        histograms: Default::default(),
+        slow: Vec::new(),
+        losses: Vec::new(),
+        counters: Vec::new(),
+        calls: Default::default(),
+        far_calls: Default::default(),
+        verification: Vec::new(),
+        call_clocks: Vec::new(),
+        stages: Vec::new(),
+        stage_pass: None,
+        timeline: None,
+        far_text: None,
+        findings: Vec::new(),
+        validity: doubts(settings, &ran),
+        forward: Some(Box::new(ran.figures)),
+        generate: None,
+        stack: None,
+    }
+}
+
+fn forward_plan(names: &[String], settings: &Settings, figures: &ForwardFigures) -> ForwardPlan {
+    ForwardPlan {
+        ports: names.to_vec(),
+        mode: settings.mode.to_string(),
+        cores: u32::try_from(figures.cores.len()).unwrap_or(u32::MAX),
+        cpus: figures.cores.iter().filter_map(|core| core.cpu).collect(),
+        topology: settings.topology,
+        burst: u32::try_from(settings.burst).unwrap_or(u32::MAX),
+        tx_first: settings.tx_first,
+        frame_bytes: settings.frame.bytes.into(),
+        idle: settings.idle,
+        flush: settings.flush,
+        retries: settings.retry.map(|retry| retry.times),
+        seed: settings.seed,
+    }
+}
+
+fn summary(settings: &Settings, figures: &ForwardFigures) -> Summary {
+    let ports = || figures.ports.iter();
+    let received: u64 = ports().map(|port| port.receive.packets).sum();
+    let sent: u64 = ports().map(|port| port.transmit.packets).sum();
+    // A sink sends nothing: what it received is what it handled.
+    let handled = match settings.mode.name() {
+        "rxonly" => received,
+        _ => sent.saturating_sub(figures.primed),
+    };
+    let seconds = figures.duration_ns as f64 / 1e9;
+    Summary {
+        duration_ns: Some(figures.duration_ns),
+        packets_per_second: (seconds > 0.0).then(|| handled as f64 / seconds),
+        packets_received: Some(received),
+        packets_sent: Some(sent),
+        bytes_received: Some(ports().map(|port| port.receive.bytes).sum()),
+        bytes_sent: Some(ports().map(|port| port.transmit.bytes).sum()),
+        lost: Some(
+            ports()
+                .map(|port| port.receive.dropped + port.transmit.dropped)
+                .sum(),
+        ),
+        ..Summary::default()
+    }
+}
+
+/// Less of its core than this, and a spinning thread shared it with somebody.
+const WHOLE_CORE: f64 = 0.95;
+
+fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
+    let mut doubts = Vec::new();
+    let threads = ran.figures.cores.len();
+    let usable = cpu::usable().map_or(0, |usable| usable.len());
+    if threads > usable && usable > 0 {
+        doubts.push(Doubt::new(
+            "more-threads-than-cores",
+            format!("{threads} threads shared {usable} processors: they waited for each other"),
+        ));
+    }
+    let least = ran.figures.cores.iter().map(|core| core.cpu_share);
+    let least = least.fold(1.0, f64::min);
+    if settings.idle == Idle::Spin && least < WHOLE_CORE && threads <= usable {
+        doubts.push(Doubt::new(
+            "core-disturbed",
+            format!(
+                "a forwarding thread had its core for {:.0} % of the time only: something else ran \
+                 there",
+                least * 100.0
+            ),
+        ));
+    }
+    for port in ran
+        .figures
+        .ports
+        .iter()
+        .filter(|port| port.joined == Some(false))
+    {
+        doubts.push(Doubt::new(
+            "no-peer",
+            format!(
+                "nobody came to the other end of {}: start the other process with the same name, one of \
+                 the two with role=server",
+                port.name
+            ),
+        ));
+    }
+    if let Some(trouble) = &ran.trouble {
+        doubts.push(Doubt::new("port-stopped", trouble.to_string()));
+    }
+    doubts
+}

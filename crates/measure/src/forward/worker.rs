@@ -1,0 +1,397 @@
+//! The loop: one thread, its streams, one mode.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Barrier, Mutex, PoisonError};
+use std::time::Duration;
+
+use linerate_host::sys::cpu::{self, ThreadUsage};
+use linerate_host::sys::{clock, ticks};
+use linerate_metric::forward::Idle;
+use linerate_port::kind::{AnyReceive, AnyTransmit};
+use linerate_port::{BURST_FRAMES, Memory, Pool, PortError, Receive, Transmit};
+
+use super::idling::{self, Cost, Idling, Way};
+use super::mode::tx_only::TxOnly;
+use super::settings::Settings;
+use super::stream::{Mode, NoPlan, Stream};
+
+/// What a thread is told while it runs, and what it tells.
+#[derive(Default)]
+#[repr(align(128))]
+pub(super) struct Control {
+    /// [`STOP`] and [`REFRESH`]; 0: go on.
+    word: AtomicU32,
+    /// No frame will come any more.
+    pub(super) ended: AtomicBool,
+    /// Why a port stopped working.
+    pub(super) trouble: Mutex<Option<PortError>>,
+}
+
+const STOP: u32 = 1;
+const REFRESH: u32 = 2;
+
+impl Control {
+    /// Ends the loop after its round.
+    pub(super) fn stop(&self) {
+        self.word.fetch_or(STOP, Relaxed);
+    }
+
+    /// Asks the loop to take over what only the kernel counts.
+    pub(super) fn ask_refresh(&self) {
+        self.word.fetch_or(REFRESH, Relaxed);
+    }
+
+    /// Whether it has done so.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.word.load(Relaxed) & REFRESH == 0
+    }
+
+    fn report(&self, error: PortError) {
+        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        trouble.get_or_insert(error);
+    }
+}
+
+/// A stream with its number among all.
+pub(super) type Numbered<R, T> = (usize, Stream<R, T>);
+
+/// What a thread gets.
+pub(super) struct Work {
+    pub(super) streams: Vec<Numbered<AnyReceive, AnyTransmit>>,
+    pub(super) control: Arc<Control>,
+    pub(super) settings: Arc<Settings>,
+    pub(super) memory: Memory,
+    pub(super) cpu: Option<u32>,
+    /// Where threads meet before they send first frames, and again before they forward.
+    pub(super) start: Arc<Barrier>,
+}
+
+/// What became of a stream.
+pub(super) struct StreamDone {
+    pub(super) number: usize,
+    pub(super) receive: AnyReceive,
+    pub(super) transmit: AnyTransmit,
+    pub(super) taken: u64,
+    pub(super) primed: u64,
+    pub(super) counts: BTreeMap<String, u64>,
+    pub(super) bursts: Vec<u64>,
+    pub(super) cycles_per_packet: Option<f64>,
+}
+
+/// What became of a thread.
+pub(super) struct Done {
+    pub(super) streams: Vec<StreamDone>,
+    pub(super) rounds: u64,
+    pub(super) idle_rounds: u64,
+    pub(super) idle: Cost,
+    pub(super) usage: ThreadUsage,
+    pub(super) wall_ns: u64,
+}
+
+/// A stream in its mode, with what is recorded of it.
+struct Lane<R, T, M> {
+    number: usize,
+    stream: Stream<R, T>,
+    mode: M,
+    primed: u64,
+    record: Option<Box<Record>>,
+}
+
+/// What is recorded of a stream on demand.
+struct Record {
+    bursts: [u64; BURST_FRAMES + 1],
+    cycles: u64,
+    handled: u64,
+}
+
+impl Work {
+    /// Runs until it is told to stop.
+    pub(super) fn run<M: Mode>(self, plan: &M::Plan) -> Done {
+        let in_memory = |(_, stream): &Numbered<AnyReceive, AnyTransmit>| {
+            matches!(
+                (&stream.receive, &stream.transmit),
+                (AnyReceive::Ring(_), AnyTransmit::Ring(_))
+            )
+        };
+        if !self.streams.iter().all(in_memory) {
+            return self.run_as::<M, _, _>(plan, |receive, transmit| (receive, transmit));
+        }
+        // Rings cost a few nanoseconds a burst: a loop of their own, without a look at the kind.
+        self.run_as::<M, _, _>(plan, |receive, transmit| match (receive, transmit) {
+            (AnyReceive::Ring(receive), AnyTransmit::Ring(transmit)) => (receive, transmit),
+            _ => unreachable!("the kinds were looked at above"),
+        })
+    }
+
+    fn run_as<M, R, T>(
+        self,
+        plan: &M::Plan,
+        queues: impl Fn(AnyReceive, AnyTransmit) -> (R, T),
+    ) -> Done
+    where
+        M: Mode,
+        R: Receive + Into<AnyReceive>,
+        T: Transmit + Into<AnyTransmit>,
+    {
+        if let Some(cpu) = self.cpu {
+            // Looked at before: a processor that went away meanwhile leaves the thread where it is.
+            let _ = cpu::pin(&[cpu]);
+        }
+        let settings = &*self.settings;
+        let records = settings.record_bursts || settings.record_cycles;
+        let mut pool = self.memory.pool();
+        let mut lanes: Vec<Lane<R, T, M>> = self
+            .streams
+            .into_iter()
+            .map(|(number, stream)| Lane {
+                number,
+                mode: M::new(plan, &stream.facts, settings),
+                stream: stream.map(&queues),
+                primed: 0,
+                record: records.then(|| Box::new(Record::default())),
+            })
+            .collect();
+        let mut idling = Idling::new(
+            settings.idle,
+            lanes.iter().map(|lane| lane.stream.receive.wait_handle()),
+        )
+        .unwrap_or(Idling::of(Way::Yield));
+        let wake_ns = matches!(settings.idle, Idle::Interrupt)
+            .then(idling::wake_ns)
+            .flatten();
+        self.start.wait();
+        for lane in &mut lanes {
+            lane.prime(settings, &mut pool, &self.memory, &self.control);
+        }
+        self.start.wait();
+        let (began, before) = (clock::now(), ThreadUsage::now());
+        let mut looped = Loop {
+            lanes: &mut lanes,
+            pool: &mut pool,
+            memory: &self.memory,
+            control: &self.control,
+            idling: &mut idling,
+            rounds: 0,
+            idle_rounds: 0,
+        };
+        if records {
+            looped.turn(|lane, pool, memory| lane.recorded(pool, memory));
+        } else {
+            looped.turn(|lane, pool, memory| lane.mode.step(&mut lane.stream, pool, memory));
+        }
+        let (rounds, idle_rounds) = (looped.rounds, looped.idle_rounds);
+        let usage = ThreadUsage::now().since(&before);
+        let wall_ns = clock::now().saturating_sub(began);
+        refresh(&mut lanes, &self.control);
+        let streams = lanes.into_iter().map(|lane| lane.end(&mut pool, settings));
+        Done {
+            streams: streams.collect(),
+            rounds,
+            idle_rounds,
+            idle: idling.cost(wake_ns),
+            usage,
+            wall_ns,
+        }
+    }
+}
+
+/// How long the first burst waits for a far end that takes it: another process that was just started, a
+/// link that comes up.
+const FIRST_PATIENCE_NS: u64 = 3_000_000_000;
+
+/// How long a ring that is full before forwarding began is tried again.
+const ROOM_PATIENCE_NS: u64 = 2_000_000;
+
+/// Rounds without a frame after which it is asked whether any will come.
+const QUIET_ROUNDS: u64 = 1024;
+
+struct Loop<'a, R, T, M> {
+    lanes: &'a mut [Lane<R, T, M>],
+    pool: &'a mut Pool,
+    memory: &'a Memory,
+    control: &'a Control,
+    idling: &'a mut Idling,
+    rounds: u64,
+    idle_rounds: u64,
+}
+
+impl<R: Receive, T: Transmit, M: Mode> Loop<'_, R, T, M> {
+    #[inline(always)]
+    fn turn(&mut self, step: impl Fn(&mut Lane<R, T, M>, &mut Pool, &Memory) -> usize) {
+        let mut rounds = 0;
+        loop {
+            let mut handled = 0;
+            for lane in &mut *self.lanes {
+                handled += step(lane, self.pool, self.memory);
+            }
+            rounds += 1;
+            if handled == 0 && self.idle() {
+                break;
+            }
+            if self.control.word.load(Relaxed) != 0 && self.told() {
+                break;
+            }
+        }
+        self.rounds = rounds;
+    }
+
+    /// Idles; says whether no frame will come any more.
+    fn idle(&mut self) -> bool {
+        self.idle_rounds += 1;
+        for lane in &mut *self.lanes {
+            lane.stream.transmit.reclaim(self.pool);
+        }
+        if self.idling.spins() && !self.idle_rounds.is_multiple_of(QUIET_ROUNDS) {
+            return false;
+        }
+        let holds = self.lanes.iter().any(|lane| lane.mode.holds());
+        let ended = |lane: &Lane<R, T, M>| lane.stream.receive.ended();
+        if !holds && self.lanes.iter().all(ended) {
+            self.control.ended.store(true, Relaxed);
+            return true;
+        }
+        // Of several modes that hold frames, each must know when: else nobody sleeps.
+        let held = || self.lanes.iter().filter(|lane| lane.mode.holds());
+        let due = match held().all(|lane| lane.mode.due().is_some()) {
+            true => held().filter_map(|lane| lane.mode.due()).min(),
+            false => None,
+        };
+        self.idling.idle(holds, due);
+        false
+    }
+
+    #[cold]
+    fn told(&mut self) -> bool {
+        let word = self.control.word.load(Relaxed);
+        if word & REFRESH != 0 {
+            refresh(self.lanes, self.control);
+            self.control.word.fetch_and(!REFRESH, Relaxed);
+        }
+        word & STOP != 0
+    }
+}
+
+/// Takes over what only the kernel counts.
+#[cold]
+fn refresh<R: Receive, T: Transmit, M>(lanes: &mut [Lane<R, T, M>], control: &Control) {
+    for lane in lanes {
+        let queues = [
+            lane.stream.receive.refresh(),
+            lane.stream.transmit.refresh(),
+        ];
+        for error in queues.into_iter().filter_map(Result::err) {
+            control.report(error);
+        }
+    }
+}
+
+impl Default for Record {
+    fn default() -> Self {
+        Self {
+            bursts: [0; BURST_FRAMES + 1],
+            cycles: 0,
+            handled: 0,
+        }
+    }
+}
+
+impl<R: Receive, T: Transmit, M: Mode> Lane<R, T, M> {
+    /// Sends the first bursts.
+    fn prime(&mut self, settings: &Settings, pool: &mut Pool, memory: &Memory, control: &Control) {
+        if settings.tx_first == 0 {
+            return;
+        }
+        let mut source = TxOnly::new(&NoPlan, &self.stream.facts, settings);
+        let before = self.stream.transmit.counters().read();
+        source.fill(&mut self.stream, pool, memory);
+        self.await_room(pool, control);
+        let is_told = || control.word.load(Relaxed) & STOP != 0;
+        for _ in 1..settings.tx_first {
+            source.fill(&mut self.stream, pool, memory);
+            if self.stream.transmit.transmit(pool, &mut self.stream.burst) == 0
+                && !self.has_room(pool)
+            {
+                // Nobody forwards yet, and so no room will come: bursts beyond a full ring would only
+                // be made to be dropped.
+                self.stream.transmit.refuse(pool, &mut self.stream.burst);
+                break;
+            }
+            self.stream.transmit(pool);
+            if is_told() {
+                break;
+            }
+        }
+        let sent = self.stream.transmit.counters().read().since(before);
+        self.primed = sent.frames;
+    }
+
+    /// Whether a full ring takes frames within a moment: the kernel or another process empties it.
+    fn has_room(&mut self, pool: &mut Pool) -> bool {
+        let until = clock::now() + ROOM_PATIENCE_NS;
+        while clock::now() < until {
+            self.stream.transmit.reclaim(pool);
+            if self.stream.transmit.transmit(pool, &mut self.stream.burst) > 0 {
+                return true;
+            }
+            std::thread::yield_now();
+        }
+        false
+    }
+
+    /// Sends the first burst, to a far end that may still be coming.
+    fn await_room(&mut self, pool: &mut Pool, control: &Control) {
+        let until = clock::now() + FIRST_PATIENCE_NS;
+        let is_told = || control.word.load(Relaxed) & STOP != 0;
+        while self.stream.transmit.transmit(pool, &mut self.stream.burst) == 0
+            && clock::now() < until
+            && !is_told()
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.stream.transmit(pool);
+    }
+
+    #[inline]
+    fn recorded(&mut self, pool: &mut Pool, memory: &Memory) -> usize {
+        let source = ticks::source();
+        let before = self.stream.receive.counters().read().frames;
+        let began = ticks::read(source);
+        let handled = self.mode.step(&mut self.stream, pool, memory);
+        let took = ticks::read(source).wrapping_sub(began);
+        let received = self.stream.receive.counters().read().frames - before;
+        if let Some(record) = &mut self.record {
+            record.bursts
+                [usize::try_from(received).map_or(BURST_FRAMES, |n| n.min(BURST_FRAMES))] += 1;
+            if handled > 0 {
+                record.cycles += took;
+                record.handled += handled as u64;
+            }
+        }
+        handled
+    }
+
+    fn end(mut self, pool: &mut Pool, settings: &Settings) -> StreamDone
+    where
+        R: Into<AnyReceive>,
+        T: Into<AnyTransmit>,
+    {
+        self.mode.end(pool);
+        pool.free_all(&mut self.stream.burst);
+        self.stream.transmit.reclaim(pool);
+        let record = self.record.as_deref();
+        let cycles = record.filter(|record| settings.record_cycles && record.handled > 0);
+        StreamDone {
+            number: self.number,
+            counts: self.mode.counts(),
+            taken: self.stream.taken,
+            primed: self.primed,
+            bursts: record
+                .filter(|_| settings.record_bursts)
+                .map_or_else(Vec::new, |record| record.bursts[1..].to_vec()),
+            cycles_per_packet: cycles.map(|record| record.cycles as f64 / record.handled as f64),
+            receive: self.stream.receive.into(),
+            transmit: self.stream.transmit.into(),
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! The threads of a run: one that sends, one that receives, or one for both.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Barrier, Mutex, PoisonError};
+
+use linerate_host::sys::clock::{self, Nanos};
+use linerate_host::sys::cpu;
+use linerate_port::{AnyReceive, AnyTransmit, Burst, Memory, Pool, PortError, Receive, Transmit};
+
+use super::sink::{Progress, Sink};
+use super::source::Source;
+
+/// How long frames that a full ring does not take are offered to it after the end.
+const LAST_TRIES_NS: Nanos = 100_000_000;
+/// How often a thread asks its port for what only the kernel counts.
+const REFRESH_NS: Nanos = 250_000_000;
+
+/// What threads and coordinator tell each other.
+pub(super) struct Shared {
+    /// Everybody ends now.
+    pub stop: AtomicBool,
+    /// When sending was over; 0 before.
+    pub sent_at: AtomicU64,
+    /// Frames that left for good, once sending is over.
+    pub sent: AtomicU64,
+    /// What arrived.
+    pub progress: Progress,
+    /// Why a port stopped working.
+    pub trouble: Mutex<Option<PortError>>,
+    /// All threads are ready.
+    pub gate: Barrier,
+    /// A thread with nothing to do lets others run: there are fewer processors than threads.
+    pub polite: bool,
+}
+
+impl Shared {
+    pub(super) fn new(threads: usize, polite: bool) -> Self {
+        Self {
+            stop: AtomicBool::new(false),
+            sent_at: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+            progress: Progress::default(),
+            trouble: Mutex::new(None),
+            // The coordinator waits there too.
+            gate: Barrier::new(threads + 1),
+            polite,
+        }
+    }
+
+    fn failed(&self, error: PortError) {
+        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        trouble.get_or_insert(error);
+        self.stop.store(true, Relaxed);
+    }
+}
+
+/// The side that sends.
+pub(super) struct Sender<'a> {
+    pub transmit: &'a mut AnyTransmit,
+    pub source: Source,
+    pool: Pool,
+    burst: Burst,
+    /// Length of the run; none: until the last frame, or until it is stopped.
+    duration: Option<Nanos>,
+    end: Option<Nanos>,
+    /// When the first frame was made, and the last one taken.
+    pub began: Option<Nanos>,
+    pub last: Nanos,
+    pub refused: u64,
+}
+
+impl<'a> Sender<'a> {
+    pub(super) fn new(
+        transmit: &'a mut AnyTransmit,
+        source: Source,
+        memory: &Memory,
+        burst: usize,
+        duration: Option<Nanos>,
+    ) -> Self {
+        Self {
+            transmit,
+            source,
+            pool: memory.pool(),
+            burst: Burst::with_limit(burst),
+            duration,
+            end: None,
+            began: None,
+            last: 0,
+            refused: 0,
+        }
+    }
+
+    /// One turn; returns whether it moved anything, and whether it is over.
+    #[inline]
+    fn turn(&mut self, now: Nanos, memory: &Memory) -> (bool, bool) {
+        if self.began.is_none() {
+            self.began = Some(now);
+            self.end = self.duration.map(|time| now.saturating_add(time));
+            self.source.begin(now);
+        }
+        // What was due before the end still leaves a moment later, or a stall at the end of a trial would
+        // count for more than one in its middle.
+        let is_late = self.end.is_some_and(|end| {
+            let all_left = self.source.due().is_none_or(|due| due >= end);
+            now >= end && (all_left || now >= end + LAST_TRIES_NS)
+        });
+        let until = self.end.map_or(now, |end| now.min(end.saturating_sub(1)));
+        // What a full ring left goes first, so that frames stay in order and late ones count as late.
+        let fresh = match self.burst.is_empty() && !is_late {
+            true => (self.source).fill(now, until, &mut self.pool, memory, &mut self.burst),
+            false => 0,
+        };
+        let held = self.burst.len();
+        if held == 0 {
+            self.transmit.reclaim(&mut self.pool);
+            return (fresh > 0, is_late || self.source.is_over());
+        }
+        let taken = self.transmit.transmit(&mut self.pool, &mut self.burst);
+        if taken > 0 {
+            self.last = now;
+        }
+        self.refused += u64::from(taken < held);
+        let give_up = self.end.is_some_and(|end| now >= end + LAST_TRIES_NS);
+        // The last frame has left: another turn would count as time of sending.
+        let is_last = taken == held && self.end.is_none() && self.source.is_over();
+        (taken > 0, give_up || is_last)
+    }
+
+    /// Gives back what never left.
+    fn finish(&mut self, memory: &Memory) {
+        while let Some(frame) = self.burst.pop() {
+            self.source.take_back(memory.bytes(&frame));
+            self.pool.free(frame);
+        }
+    }
+}
+
+/// The side that receives.
+pub(super) struct Receiver<'a> {
+    pub receive: Vec<&'a mut AnyReceive>,
+    pub sink: Sink,
+    pool: Pool,
+    burst: Burst,
+}
+
+impl<'a> Receiver<'a> {
+    pub(super) fn new(
+        receive: Vec<&'a mut AnyReceive>,
+        sink: Sink,
+        memory: &Memory,
+        burst: usize,
+    ) -> Self {
+        Self {
+            receive,
+            sink,
+            pool: memory.pool(),
+            burst: Burst::with_limit(burst),
+        }
+    }
+
+    /// One turn; returns whether it moved anything.
+    #[inline]
+    fn turn(&mut self, memory: &Memory, progress: &Progress) -> bool {
+        let mut busy = false;
+        for queue in &mut self.receive {
+            if queue.receive(&mut self.pool, &mut self.burst) == 0 {
+                continue;
+            }
+            busy = true;
+            // The clock is read once a burst: frames that came together have come by then.
+            let now = clock::now();
+            for frame in self.burst.frames() {
+                self.sink.take(memory.bytes(frame), now);
+            }
+            self.pool.free_all(&mut self.burst);
+        }
+        if busy {
+            self.sink.publish(progress);
+        }
+        busy
+    }
+}
+
+/// A thread's work: either side, or both in turn.
+pub(super) struct Worker<'a> {
+    pub sender: Option<Sender<'a>>,
+    pub receiver: Option<Receiver<'a>>,
+    pub cpu: Option<u32>,
+}
+
+impl Worker<'_> {
+    /// Works until its part is over; returns whether it could be pinned.
+    pub(super) fn run(&mut self, memory: &Memory, shared: &Shared) -> bool {
+        let pinned = self.cpu.is_none_or(|cpu| cpu::pin(&[cpu]).is_ok());
+        shared.gate.wait();
+        let mut sending = self.sender.is_some();
+        let mut refresh = clock::now() + REFRESH_NS;
+        while !shared.stop.load(Relaxed) {
+            let now = clock::now();
+            let mut busy = false;
+            if let Some(sender) = self.sender.as_mut().filter(|_| sending) {
+                let (moved, over) = sender.turn(now, memory);
+                busy = moved;
+                if over {
+                    sending = false;
+                    self.sent(memory, shared);
+                    if self.receiver.is_none() {
+                        break;
+                    }
+                }
+            }
+            if let Some(receiver) = &mut self.receiver {
+                busy |= receiver.turn(memory, &shared.progress);
+            }
+            if now >= refresh {
+                refresh = now + REFRESH_NS;
+                self.refresh(shared);
+            }
+            if !busy {
+                self.idle(sending, shared.polite);
+            }
+        }
+        if sending {
+            self.sent(memory, shared);
+        }
+        self.refresh(shared);
+        pinned
+    }
+
+    /// Nothing to do: looks again at once, unless others wait for the processor.
+    #[inline]
+    fn idle(&self, sending: bool, polite: bool) {
+        /// Nearer than this a frame is waited for: another thread may keep the processor for longer.
+        const NEAR_NS: Nanos = 20_000;
+        let due = self
+            .sender
+            .as_ref()
+            .filter(|_| sending)
+            .and_then(|sender| sender.source.due());
+        if polite && due.is_none_or(|due| due > clock::now() + NEAR_NS) {
+            std::thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+
+    fn sent(&mut self, memory: &Memory, shared: &Shared) {
+        let Some(sender) = &mut self.sender else {
+            return;
+        };
+        sender.finish(memory);
+        shared.sent.store(sender.source.made(), Relaxed);
+        shared.sent_at.store(clock::now().max(1), Relaxed);
+    }
+
+    fn refresh(&mut self, shared: &Shared) {
+        let sender = self.sender.as_mut().map(|sender| sender.transmit.refresh());
+        let receiver = self
+            .receiver
+            .iter_mut()
+            .flat_map(|receiver| &mut receiver.receive);
+        let results = sender
+            .into_iter()
+            .chain(receiver.map(|queue| queue.refresh()));
+        for error in results.filter_map(Result::err) {
+            shared.failed(error);
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! The record of a generating run.
+
+use linerate_host::snapshot;
+use linerate_metric::facts::Role;
+use linerate_metric::generate::GeneratePlan;
+use linerate_metric::histogram::HistogramData;
+use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol};
+use linerate_metric::record::{
+    CountedAt, Doubt, Interval, RUN_SCHEMA, Record, Summary, Tool, new_id,
+};
+use linerate_metric::units::{format_count, format_share};
+
+use super::run::{Facts, Ran, Reading, Settings, What};
+
+/// Share of the load asked for below which the generator was the limit.
+pub const KEPT: f64 = 0.99;
+
+impl Reading {
+    /// The stretch as the record has it.
+    #[must_use]
+    pub fn interval(&self, number: u64) -> Interval {
+        Interval {
+            number,
+            start_ns: self.start_ns,
+            end_ns: self.end_ns,
+            direction: Direction::Send,
+            omitted: false,
+            counted_at: CountedAt::Receiver,
+            bytes: self.received.bytes,
+            packets: Some(self.received.frames),
+            calls: None,
+            bytes_sent: Some(self.sent.bytes),
+            packets_sent: Some(self.sent.frames),
+            lost: Some(self.missing),
+            retransmits: None,
+            cwnd_bytes: None,
+            tcp_rtt_ns: None,
+            rtt_ns: None,
+            tcp: None,
+            sender_threads: None,
+            receiver_threads: None,
+            streams: Vec::new(),
+        }
+    }
+}
+
+impl Ran {
+    /// Offered over asked load; none where there was none to keep.
+    #[must_use]
+    pub fn kept_share(&self) -> Option<f64> {
+        let intended = self.facts.intended_fps?;
+        Some(self.figures.offered_fps / intended)
+    }
+
+    /// Whether the generator offered what it was asked for.
+    #[must_use]
+    pub fn kept(&self) -> bool {
+        // A frame more or less is no share of a short trial.
+        let frame = 1e9 / self.figures.duration_ns.max(1) as f64;
+        self.facts
+            .intended_fps
+            .is_none_or(|intended| self.figures.offered_fps + frame >= intended * KEPT)
+    }
+}
+
+/// The plan as the record has it.
+#[must_use]
+pub fn plan(ports: (&str, Option<&str>), settings: &Settings, facts: &Facts) -> Plan {
+    let (send, receive) = ports;
+    let to = receive.map_or_else(|| send.to_owned(), |receive| format!("{send} {receive}"));
+    let mut plan = Plan::new(Kind::Generate, Protocol::Udp, to);
+    let nanos = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    plan.port = 0;
+    plan.directions = vec![Direction::Send];
+    plan.streams = facts.flows;
+    plan.duration_ns = settings.duration.map(nanos);
+    plan.interval_ns = settings.interval.map(nanos);
+    plan.payload_bytes = facts.frame_bytes.round() as u64;
+    plan.stack = Ends::both("port".to_owned());
+    plan.generate = Some(Box::new(GeneratePlan {
+        send: send.to_owned(),
+        receive: receive.map(str::to_owned),
+        load: settings.load,
+        intended_fps: facts.intended_fps,
+        line_bps: settings.line_bps,
+        frames: settings.frames,
+        burst: settings.burst.max(1),
+        drain_ns: nanos(settings.drain),
+        template: match &settings.what {
+            What::Template(template) => Some(template.clone()),
+            What::Capture { .. } => None,
+        },
+        capture: match &settings.what {
+            What::Template(_) => None,
+            What::Capture { file, .. } => Some(file.display().to_string()),
+        },
+        recorded_times: matches!(settings.what, What::Capture { recorded: true, .. }),
+        flows: facts.flows,
+        frame_bytes: facts.frame_bytes,
+        threads: facts.threads,
+        cpus: facts.cpus.clone(),
+    }));
+    plan
+}
+
+/// The record of a run between the ports of these names.
+#[must_use]
+pub fn record(ports: (&str, Option<&str>), settings: &Settings, ran: Ran) -> Record {
+    let mut host = snapshot::host();
+    host.role = Some(Role::Client);
+    let histograms = ran.delay.as_ref().filter(|delay| delay.count() > 0);
+    Record {
+        schema: RUN_SCHEMA.to_owned(),
+        id: new_id(ran.started),
+        kind: Kind::Generate,
+        started: ran.started,
+        interrupted: ran.interrupted,
+        tool: Tool {
+            name: "linerate".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        },
+        label: None,
+        plan: plan(ports, settings, &ran.facts),
+        hosts: vec![host],
+        summary: summary(&ran),
+        directions: Vec::new(),
+        intervals: (0..)
+            .zip(&ran.readings)
+            .map(|(number, reading)| reading.interval(number))
+            .collect(),
+        histograms: histograms
+            .map(|delay| ("one_way_delay_ns".to_owned(), HistogramData::from(delay)))
+            .into_iter()
+            .collect(),
+        slow: Vec::new(),
+        losses: Vec::new(),
+        counters: Vec::new(),
+        calls: Default::default(),
+        far_calls: Default::default(),
+        verification: Vec::new(),
+        call_clocks: Vec::new(),
+        stages: Vec::new(),
+        stage_pass: None,
+        timeline: None,
+        far_text: None,
+        findings: Vec::new(),
+        validity: doubts(settings, &ran),
+        forward: None,
+        generate: Some(Box::new(ran.figures)),
+        stack: None,
+    }
+}
+
+fn summary(ran: &Ran) -> Summary {
+    let figures = &ran.figures;
+    Summary {
+        duration_ns: Some(figures.duration_ns),
+        packets_per_second: figures.forwarding_fps,
+        packets_sent: Some(figures.sent),
+        packets_received: figures.received,
+        bytes_sent: Some(figures.send.bytes),
+        bytes_received: figures.receive.as_ref().map(|port| port.bytes),
+        loss_fraction: figures.loss_fraction,
+        lost: figures.lost,
+        out_of_order: figures.out_of_order,
+        duplicates: figures.duplicates,
+        reordering_extent: figures
+            .flows
+            .iter()
+            .filter_map(|flow| flow.reordering_extent)
+            .max(),
+        unsent: Some(figures.unsent),
+        rate_error: ran.kept_share().map(|share| share - 1.0),
+        lateness_ns: ran
+            .lateness
+            .as_ref()
+            .and_then(|lateness| lateness.summary()),
+        ..Summary::default()
+    }
+}
+
+/// What speaks against the figures of a run.
+#[must_use]
+pub fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
+    let figures = &ran.figures;
+    let mut doubts = Vec::new();
+    if let Some(share) = ran.kept_share().filter(|_| !ran.kept() && !ran.interrupted) {
+        doubts.push(Doubt::new(
+            "tool-limit",
+            format!(
+                "the generator offered {} of the load asked for: more was not to be had from it, or \
+                 from the port",
+                format_share(share)
+            ),
+        ));
+    }
+    if figures.unsent > 0 {
+        doubts.push(Doubt::new(
+            "sender-stalled",
+            format!(
+                "the generator stood still for more than 100 ms and gave {} frames up",
+                format_count(figures.unsent)
+            ),
+        ));
+    }
+    if let Some(port) = figures.receive.as_ref().filter(|port| port.dropped > 0) {
+        doubts.push(Doubt::new(
+            "tool-limit",
+            format!(
+                "{} dropped {} frames, of this run or others, because this program was too slow: they may \
+                 be among the lost ones",
+                port.name,
+                format_count(port.dropped)
+            ),
+        ));
+    }
+    if figures.sent > 0 && figures.received == Some(0) {
+        let receive = figures.receive.as_ref();
+        let at = receive.map_or(String::new(), |port| format!(" at {}", port.name));
+        doubts.push(Doubt::new(
+            "nothing-arrived",
+            format!(
+                "no frame of {} arrived{at}: what is between the ports forwards nothing, or sends it \
+                 elsewhere (--destination-mac, --learn), or nobody is at the other end",
+                format_count(figures.sent)
+            ),
+        ));
+    }
+    if figures.receive.is_some() && !ran.facts.tagged {
+        doubts.push(Doubt::new(
+            "untagged-frames",
+            "frames carry no number and no time (too short for it, or captured): whatever has their \
+             length is counted, and order and delay are not known",
+        ));
+    }
+    if figures.receive.is_some() && ran.shared_cores {
+        doubts.push(Doubt::new(
+            "shared-cores",
+            "as many threads poll as there are processors: the device, if it is on this machine, and \
+             the generator waited for each other",
+        ));
+    }
+    if ran.unpinned {
+        doubts.push(Doubt::new(
+            "not-pinned",
+            format!(
+                "a thread could not be kept on its processor ({:?})",
+                settings.cpus
+            ),
+        ));
+    }
+    if figures.flows_each > 1 && ran.facts.tagged {
+        doubts.push(Doubt::new(
+            "flows-grouped",
+            format!(
+                "{} flows are accounted for in groups of {}: frames of one group that overtake each \
+                 other count as out of order though their flows are not",
+                format_count(ran.facts.flows.into()),
+                figures.flows_each
+            ),
+        ));
+    }
+    if let Some(trouble) = &ran.trouble {
+        doubts.push(Doubt::new("port-stopped", trouble.to_string()));
+    }
+    doubts
+}

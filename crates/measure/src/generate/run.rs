@@ -1,0 +1,722 @@
+//! A generating run: opens ports, starts the threads, keeps the time, counts.
+
+use std::path::PathBuf;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use linerate_host::sys::clock::{self, Nanos};
+use linerate_host::sys::cpu;
+use linerate_metric::generate::{
+    FCS_BYTES, GAP_BYTES, GenerateFigures, Load, PortFigures, TemplatePlan,
+};
+use linerate_metric::histogram::Histogram;
+use linerate_port::{
+    AnyPort, AnyReceive, BURST_FRAMES, Burst, Capabilities, Cause, Memory, PortError, PortUrl,
+    QueueCounters, QueueTotals, Receive, Transmit, memory_plan, open,
+};
+
+use super::capture::Capture;
+use super::engine::{Receiver, Sender, Shared, Worker};
+use super::sink::{ACCOUNTS, Known, Sink};
+use super::source::{Frames, Source};
+use super::template::{Layout, MAC_BYTES, Template, TemplateError};
+use crate::MeasureError;
+
+/// What is sent.
+#[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "there is one a run")]
+pub enum What {
+    /// Frames made from a template.
+    Template(TemplatePlan),
+    /// Frames of a capture.
+    Capture {
+        /// The file.
+        file: PathBuf,
+        /// Whether they leave at their recorded times.
+        recorded: bool,
+    },
+}
+
+/// What a run is told.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// What is sent.
+    pub what: What,
+    /// How fast.
+    pub load: Load,
+    /// Rate of the line, where it is known or given.
+    pub line_bps: Option<u64>,
+    /// Length of sending; none: until the last frame, or a stop.
+    pub duration: Option<Duration>,
+    /// Frames at most.
+    pub frames: Option<u64>,
+    /// Frames that leave at once.
+    pub burst: u32,
+    /// How long late frames are waited for. RFC 2544 section 23 has two seconds.
+    pub drain: Duration,
+    /// Length of an interval; none: no intervals.
+    pub interval: Option<Duration>,
+    /// One thread for both directions, or one each; none: as processors allow.
+    pub threads: Option<u32>,
+    /// Processors for the threads, in their order: sending, receiving.
+    pub cpus: Vec<u32>,
+    /// Frames that the receiving port sends first, so that switches learn where it is (RFC 2544
+    /// section 23).
+    pub learn: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            what: What::Template(TemplatePlan::default()),
+            load: Load::Max,
+            line_bps: None,
+            duration: None,
+            frames: None,
+            burst: 1,
+            drain: Duration::from_secs(2),
+            interval: None,
+            threads: None,
+            cpus: Vec::new(),
+            learn: false,
+        }
+    }
+}
+
+/// Ports of a generator, open.
+pub struct Ports {
+    send: AnyPort,
+    /// Where frames come back; the sending port's own queue where none is named.
+    receive: Option<Vec<AnyPort>>,
+    reflects: bool,
+    memory: Memory,
+}
+
+/// Where frames are to arrive.
+#[derive(Clone, Debug)]
+pub enum Arrival {
+    /// At this port.
+    At(PortUrl),
+    /// At the sending port: the device sends them back.
+    Back,
+    /// Nowhere.
+    Nowhere,
+}
+
+/// Frames that rings and pools of a generator hold beside those that ports ask for.
+const IN_HAND: u32 = 2048;
+
+impl Ports {
+    /// Opens them.
+    ///
+    /// # Errors
+    /// What a port says.
+    pub fn open(send: &PortUrl, arrival: &Arrival) -> Result<Self, MeasureError> {
+        let mut urls = vec![send.clone()];
+        if let Arrival::At(url) = arrival {
+            urls.push(url.clone());
+        }
+        let mut plan = memory_plan(&urls);
+        plan.frames = plan.frames.saturating_add(IN_HAND);
+        let memory = Memory::new(plan)?;
+        let mut sending = open(send, &memory)?;
+        let receive = match arrival {
+            Arrival::At(url) => Some(open(url, &memory)?),
+            Arrival::Back | Arrival::Nowhere => None,
+        };
+        Ok(Self {
+            send: sending.remove(0),
+            receive,
+            reflects: matches!(arrival, Arrival::Back),
+            memory,
+        })
+    }
+
+    /// Takes ports that are open over one memory.
+    #[must_use]
+    pub fn of(memory: Memory, send: AnyPort, receive: Option<Vec<AnyPort>>) -> Self {
+        Self {
+            send,
+            reflects: receive.is_none(),
+            receive,
+            memory,
+        }
+    }
+
+    /// The sending port, then the receiving one where that is another.
+    pub fn capabilities(&self) -> impl Iterator<Item = &Capabilities> {
+        let receive = self.receive.iter().flatten();
+        std::iter::once(&self.send.capabilities).chain(receive.map(|port| &port.capabilities))
+    }
+
+    fn address(capabilities: Option<&Capabilities>, number: u8) -> [u8; MAC_BYTES] {
+        // Locally administered (IEEE 802c), for ports that have none.
+        capabilities
+            .and_then(|port| port.address)
+            .unwrap_or([2, 0, 0, 0, 0, number])
+    }
+
+    /// Makes the frames of a plan between these ports.
+    ///
+    /// # Errors
+    /// [`TemplateError`] as a [`MeasureError`].
+    pub fn template(&self, plan: &TemplatePlan) -> Result<Template, MeasureError> {
+        let source = Self::address(Some(&self.send.capabilities), 1);
+        let receive = self.receive.as_ref().and_then(|ports| ports.first());
+        let destination = Self::address(receive.map(|port| &port.capabilities), 2);
+        let template = Template::new(plan, source, destination)?;
+        self.check_size(template.sizes().largest())?;
+        Ok(template)
+    }
+
+    fn check_size(&self, largest: u16) -> Result<(), MeasureError> {
+        for port in self.capabilities() {
+            if largest > port.frame_bytes {
+                return Err(TemplateError::TooLong {
+                    size: largest + FCS_BYTES,
+                    port: port.name.clone(),
+                    most: port.frame_bytes + FCS_BYTES,
+                }
+                .into());
+            }
+        }
+        Ok(())
+    }
+
+    fn counters(&self) -> (QueueTotals, QueueTotals) {
+        let read = |counters: &QueueCounters| counters.read();
+        let receive = match &self.receive {
+            Some(ports) => ports
+                .iter()
+                .map(|port| read(port.receive.counters()))
+                .fold(QueueTotals::default(), QueueTotals::plus),
+            None => read(self.send.receive.counters()),
+        };
+        (read(self.send.transmit.counters()), receive)
+    }
+}
+
+impl From<TemplateError> for MeasureError {
+    fn from(error: TemplateError) -> Self {
+        let text = error.to_string();
+        let (situation, next_step) = text.split_once(": ").unwrap_or((text.as_str(), ""));
+        Self::Generator {
+            object: "template".to_owned(),
+            situation: situation.to_owned(),
+            next_step: next_step.to_owned(),
+        }
+    }
+}
+
+/// What all queues moved within a stretch of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// From here on, counted from the start of sending.
+    pub start_ns: u64,
+    /// To here.
+    pub end_ns: u64,
+    /// Sent.
+    pub sent: QueueTotals,
+    /// Received.
+    pub received: QueueTotals,
+    /// Numbers found missing meanwhile; a late frame is missed first and found later.
+    pub missing: u64,
+}
+
+/// What follows from ports and settings before anything is sent.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Facts {
+    /// Frames per second that are asked for; none: as fast as it goes, or at recorded times.
+    pub intended_fps: Option<f64>,
+    /// Flows.
+    pub flows: u32,
+    /// Mean size of frames with check sequence.
+    pub frame_bytes: f64,
+    /// Whether frames carry tags.
+    pub tagged: bool,
+    /// Threads that poll.
+    pub threads: u32,
+    /// Processors of the threads, where they are pinned.
+    pub cpus: Vec<u32>,
+}
+
+/// What a run tells while it lasts.
+#[derive(Debug)]
+pub enum Told<'a> {
+    /// It is about to send.
+    Started(&'a Facts),
+    /// An interval is over.
+    Interval(&'a Reading),
+}
+
+/// What a run gave.
+#[derive(Debug)]
+pub struct Ran {
+    /// When sending began.
+    pub started: Timestamp,
+    /// The figures.
+    pub figures: GenerateFigures,
+    /// How late frames left.
+    pub lateness: Option<Histogram>,
+    /// All delays.
+    pub delay: Option<Histogram>,
+    /// The series.
+    pub readings: Vec<Reading>,
+    /// What followed from the settings.
+    pub facts: Facts,
+    /// Whether a thread could not be pinned.
+    pub unpinned: bool,
+    /// Whether threads had to share processors.
+    pub shared_cores: bool,
+    /// Whether somebody stopped it before its time.
+    pub interrupted: bool,
+    /// Why a port stopped working, if one did.
+    pub trouble: Option<PortError>,
+}
+
+fn nanos(time: Duration) -> Nanos {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// How often the coordinator looks at the flag of a stop.
+const LOOK_NS: Nanos = 20_000_000;
+/// How often it looks whether all frames have arrived.
+const DRAIN_LOOK_NS: Nanos = 1_000_000;
+/// How long repeated frames are waited for when all have arrived.
+const AFTER_LAST_NS: Nanos = 5_000_000;
+
+/// Sends and receives until the time is over, the last frame left, or `stop` is set.
+///
+/// # Errors
+/// What cannot be sent, and why.
+pub fn run(
+    ports: &mut Ports,
+    settings: &Settings,
+    stop: &AtomicBool,
+    tell: &mut dyn FnMut(Told<'_>),
+) -> Result<Ran, MeasureError> {
+    let (frames, template) = match &settings.what {
+        What::Template(plan) => {
+            let template = ports.template(plan)?;
+            (Frames::Made(Box::new(template.clone())), Some(template))
+        }
+        What::Capture { file, recorded } => {
+            let capture = Capture::read(file, *recorded)?;
+            ports.check_size(capture.largest())?;
+            (Frames::Captured(capture), None)
+        }
+    };
+    let (flows, frame_bytes, known) = known(&frames);
+    let accounts = flows.min(ACCOUNTS.into()) as u16;
+    let rate = settings
+        .load
+        .frames_per_second(frame_bytes, settings.line_bps);
+    if matches!(settings.load, Load::Line(_)) && rate.is_none() {
+        return Err(MeasureError::Generator {
+            object: settings.load.to_string(),
+            situation: "the rate of the line is not known".to_owned(),
+            next_step: "say it: --line-rate 10G".to_owned(),
+        });
+    }
+    if settings.learn
+        && let Some(template) = &template
+    {
+        learn(ports, template);
+    }
+    let epoch = clock::now();
+    let mark = fastrand::u16(..);
+    let known = match known {
+        Some(place) => Known::Tag { place, mark },
+        None => Known::Length(lengths(&frames)),
+    };
+    let tagged = matches!(known, Known::Tag { .. });
+    let limit = settings.frames.unwrap_or(u64::MAX);
+    let burst = settings.burst.max(1);
+    let source = Source::new(frames, rate, limit, burst, accounts, mark, epoch);
+    let receives = ports.reflects || ports.receive.is_some();
+    let sink = receives.then(|| Sink::new(known, accounts, epoch));
+    let usable = cpu::usable().unwrap_or_default();
+    let threads = match settings.threads {
+        _ if sink.is_none() => 1,
+        Some(threads) => threads.clamp(1, 2),
+        // One for each direction, and one that is left for the device and for us.
+        None if usable.len() > 2 => 2,
+        None => 1,
+    };
+    let cpus: Vec<u32> = settings
+        .cpus
+        .iter()
+        .copied()
+        .take(threads as usize)
+        .collect();
+    let polite = usable.len() <= threads as usize;
+    let shared = Shared::new(threads as usize, polite);
+    let before = ports.counters();
+    let facts = Facts {
+        intended_fps: rate,
+        flows,
+        frame_bytes,
+        tagged,
+        threads,
+        cpus,
+    };
+    tell(Told::Started(&facts));
+
+    let memory = ports.memory.clone();
+    let sent_counters = ports.send.transmit.counters().clone();
+    let received_counters: Vec<_> = match &ports.receive {
+        Some(ports) => ports
+            .iter()
+            .map(|port| port.receive.counters().clone())
+            .collect(),
+        None => vec![ports.send.receive.counters().clone()],
+    };
+    let duration = settings.duration.map(nanos);
+    let Ports { send, receive, .. } = ports;
+    let sender = Sender::new(&mut send.transmit, source, &memory, BURST_FRAMES, duration);
+    let queues: Vec<&mut AnyReceive> = match receive {
+        Some(ports) => ports.iter_mut().map(|port| &mut port.receive).collect(),
+        None => vec![&mut send.receive],
+    };
+    let receiver = sink.map(|sink| Receiver::new(queues, sink, &memory, BURST_FRAMES));
+    let mut workers = vec![Worker {
+        sender: Some(sender),
+        receiver: None,
+        cpu: facts.cpus.first().copied(),
+    }];
+    match (threads, receiver) {
+        (2, receiver @ Some(_)) => workers.push(Worker {
+            sender: None,
+            receiver,
+            cpu: facts.cpus.get(1).copied(),
+        }),
+        (_, receiver) => workers[0].receiver = receiver,
+    }
+    let totals = || {
+        let received = received_counters.iter().map(|counters| counters.read());
+        (
+            sent_counters.read(),
+            received.fold(QueueTotals::default(), QueueTotals::plus),
+        )
+    };
+    let mut readings = Vec::new();
+    let (started, interrupted, pinned) = std::thread::scope(|scope| {
+        let threads: Vec<_> = workers
+            .iter_mut()
+            .map(|worker| scope.spawn(|| worker.run(&memory, &shared)))
+            .collect();
+        shared.gate.wait();
+        let started = Timestamp::now();
+        let interval = settings.interval.map(nanos).filter(|&time| time > 0);
+        let drain = nanos(settings.drain);
+        let mut series = Series::new(before, interval);
+        let interrupted = watch(&shared, stop, receives, drain, &mut || {
+            let missing = shared.progress.missing.load(Relaxed);
+            if let Some(reading) = series.look(&totals, missing, false) {
+                tell(Told::Interval(&reading));
+                readings.push(reading);
+            }
+        });
+        shared.stop.store(true, Relaxed);
+        let pinned = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or(false));
+        // All are waited for.
+        let pinned = pinned.filter(|pinned| !pinned).count() == 0;
+        let missing = shared.progress.missing.load(Relaxed);
+        if let Some(reading) = series.look(&totals, missing, true) {
+            tell(Told::Interval(&reading));
+            readings.push(reading);
+        }
+        (started, interrupted, pinned)
+    });
+    let mut parts = (None, None);
+    for worker in workers {
+        parts.0 = parts.0.or(worker.sender);
+        parts.1 = parts.1.or(worker.receiver.map(|receiver| receiver.sink));
+    }
+    let (Some(sender), sink) = parts else {
+        unreachable!("the first worker sends");
+    };
+    let sent_at = shared.sent_at.load(Relaxed);
+    let ends = Ends {
+        began: sender.began.unwrap_or(sent_at),
+        due: sender.source.due(),
+        last: sender.last,
+        sent_at,
+        paced: rate.is_some() || matches!(settings.what, What::Capture { recorded: true, .. }),
+        duration: duration.filter(|_| !interrupted && settings.frames.is_none()),
+    };
+    let sent = sender.source.made();
+    let refused = sender.refused;
+    let (numbers, unsent, lateness) = sender.source.finish();
+    let after = ports.counters();
+    let moved = (after.0.since(before.0), after.1.since(before.1));
+    let (mut figures, delay) = figures(&ends, sent, frame_bytes, &moved, sink, &numbers);
+    figures.unsent = unsent;
+    figures.refused_polls = refused;
+    figures.flows_each = flows.div_ceil(u32::from(accounts));
+    figures.send = port(&ports.send.capabilities, moved.0);
+    figures.receive = receives.then(|| {
+        let port_of = ports.receive.as_ref().and_then(|ports| ports.first());
+        port(&port_of.unwrap_or(&ports.send).capabilities, moved.1)
+    });
+    let trouble = shared
+        .trouble
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner);
+    Ok(Ran {
+        started,
+        figures,
+        lateness,
+        delay,
+        readings,
+        facts,
+        unpinned: !pinned,
+        shared_cores: polite,
+        interrupted,
+        trouble,
+    })
+}
+
+/// Waits for the end: of the time, of the frames, or by `stop`; returns whether it was stopped.
+fn watch(
+    shared: &Shared,
+    stop: &AtomicBool,
+    receives: bool,
+    drain: Nanos,
+    look: &mut dyn FnMut(),
+) -> bool {
+    let mut all_at = None;
+    loop {
+        look();
+        if stop.load(Relaxed) {
+            return true;
+        }
+        if shared.stop.load(Relaxed) {
+            return false;
+        }
+        let now = clock::now();
+        let sent_at = shared.sent_at.load(Relaxed);
+        if sent_at == 0 {
+            clock::sleep_until(now + LOOK_NS);
+            continue;
+        }
+        if !receives || now >= sent_at.saturating_add(drain) {
+            return false;
+        }
+        if shared.progress.unique.load(Relaxed) >= shared.sent.load(Relaxed) {
+            let since = *all_at.get_or_insert(now);
+            if now >= since + AFTER_LAST_NS {
+                return false;
+            }
+        }
+        clock::sleep_until(now + DRAIN_LOOK_NS);
+    }
+}
+
+/// Flows, mean size and the place of the tag.
+fn known(frames: &Frames) -> (u32, f64, Option<(usize, Layout)>) {
+    match frames {
+        Frames::Made(template) => (
+            template.flows(),
+            template.sizes().mean(),
+            template.tag_place(),
+        ),
+        Frames::Captured(capture) => (1, capture.mean(), None),
+    }
+}
+
+/// Lengths that frames of the run have.
+fn lengths(frames: &Frames) -> Box<[bool]> {
+    let mut lengths = vec![false; usize::from(u16::MAX) + 1];
+    match frames {
+        Frames::Made(template) => {
+            for &size in template.sizes().order() {
+                lengths[usize::from(size)] = true;
+            }
+        }
+        Frames::Captured(capture) => {
+            for number in 0..capture.len() {
+                lengths[capture.frame(number).len()] = true;
+            }
+        }
+    }
+    lengths.into()
+}
+
+/// Flows whose addresses are taught to switches: more than that no test needs before it starts.
+const LEARNED: u32 = 1024;
+
+/// Sends a frame from each flow's destination, so that switches know where it is and flood nothing.
+fn learn(ports: &mut Ports, template: &Template) {
+    let Some(port) = ports.receive.as_mut().and_then(|ports| ports.first_mut()) else {
+        return;
+    };
+    let mut pool = ports.memory.pool();
+    let mut burst = Burst::new();
+    for flow in 0..template.flows().min(LEARNED) {
+        let (destination, source) = template.addresses(flow);
+        if let Some(mut frame) = pool.allocate() {
+            // Ethernet's shortest frame, of a type that no host takes (IEEE 802, for experiments).
+            frame.set_len(60);
+            let bytes = ports.memory.bytes_mut(&mut frame);
+            bytes.fill(0);
+            bytes[..MAC_BYTES].copy_from_slice(&source);
+            bytes[MAC_BYTES..2 * MAC_BYTES].copy_from_slice(&destination);
+            bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
+            if let Err(frame) = burst.push(frame) {
+                pool.free(frame);
+            }
+        }
+        port.transmit.transmit(&mut pool, &mut burst);
+        pool.free_all(&mut burst);
+    }
+    port.transmit.reclaim(&mut pool);
+}
+
+/// Cuts a run into intervals.
+struct Series {
+    interval: Option<Nanos>,
+    began: Nanos,
+    from: Nanos,
+    next: Nanos,
+    before: (QueueTotals, QueueTotals),
+    missing: u64,
+}
+
+impl Series {
+    fn new(before: (QueueTotals, QueueTotals), interval: Option<Nanos>) -> Self {
+        let now = clock::now();
+        Self {
+            interval,
+            began: now,
+            from: now,
+            next: now.saturating_add(interval.unwrap_or(u64::MAX)),
+            before,
+            missing: 0,
+        }
+    }
+
+    /// The interval that is over by now, or at the end what is left of one.
+    fn look(
+        &mut self,
+        totals: &dyn Fn() -> (QueueTotals, QueueTotals),
+        missing: u64,
+        ended: bool,
+    ) -> Option<Reading> {
+        let interval = self.interval?;
+        let now = clock::now();
+        // Too short a rest says nothing.
+        let long_enough = now - self.from >= interval / 10;
+        if !(now >= self.next || ended && long_enough) {
+            return None;
+        }
+        let after = totals();
+        let reading = Reading {
+            start_ns: self.from - self.began,
+            end_ns: now - self.began,
+            sent: after.0.since(self.before.0),
+            received: after.1.since(self.before.1),
+            missing: missing.saturating_sub(self.missing),
+        };
+        (self.before, self.from, self.missing) = (after, now, missing);
+        while self.next <= now {
+            self.next += interval;
+        }
+        Some(reading)
+    }
+}
+
+/// Moments of a run.
+struct Ends {
+    began: Nanos,
+    due: Option<Nanos>,
+    last: Nanos,
+    sent_at: Nanos,
+    /// Whether frames had times at which they were due.
+    paced: bool,
+    /// The time that was asked for, where it was kept.
+    duration: Option<Nanos>,
+}
+
+impl Ends {
+    /// How long was sent: the time asked for, or until the frame after the last would have been due.
+    fn duration(&self) -> Nanos {
+        if let Some(duration) = self.duration {
+            return duration.min(self.sent_at.saturating_sub(self.began)).max(1);
+        }
+        if !self.paced {
+            // As fast as it goes: the last frame was handed over when sending was over.
+            return self.sent_at.saturating_sub(self.began).max(1);
+        }
+        let last = self
+            .due
+            .unwrap_or(0)
+            .max(self.last)
+            .min(self.sent_at.max(self.last));
+        let due = self.due.map_or(last, |due| due.max(last));
+        due.saturating_sub(self.began).max(1)
+    }
+}
+
+fn figures(
+    ends: &Ends,
+    sent: u64,
+    frame_bytes: f64,
+    moved: &(QueueTotals, QueueTotals),
+    sink: Option<Sink>,
+    numbers: &[u64],
+) -> (GenerateFigures, Option<Histogram>) {
+    let duration_ns = ends.duration();
+    let seconds = duration_ns as f64 / 1e9;
+    // The mean of what really left: a run may end in the middle of a mix.
+    let mean = match moved.0.frames {
+        0 => frame_bytes,
+        frames => moved.0.bytes as f64 / frames as f64 + f64::from(FCS_BYTES),
+    };
+    let bits = |fps: f64, more: u16| fps * (mean + f64::from(more)) * 8.0;
+    let offered = sent as f64 / seconds;
+    let mut figures = GenerateFigures {
+        duration_ns,
+        sent,
+        offered_fps: offered,
+        offered_l1_bps: bits(offered, GAP_BYTES),
+        offered_l2_bps: bits(offered, 0),
+        ..GenerateFigures::default()
+    };
+    let Some(sink) = sink else {
+        return (figures, None);
+    };
+    let arrived = sink.finish(numbers);
+    let forwarded = arrived.received as f64 / seconds;
+    let lost = sent.saturating_sub(arrived.unique);
+    figures.received = Some(arrived.received);
+    figures.foreign = arrived.foreign;
+    figures.forwarding_fps = Some(forwarded);
+    figures.forwarding_l1_bps = Some(bits(forwarded, GAP_BYTES));
+    figures.forwarding_l2_bps = Some(bits(forwarded, 0));
+    figures.lost = Some(lost);
+    figures.loss_fraction = (sent > 0).then(|| lost as f64 / sent as f64);
+    figures.out_of_order = arrived.order.map(|(late, _)| late);
+    figures.duplicates = arrived.order.map(|(_, again)| again);
+    figures.one_way_delay_ns = arrived.delay.as_ref().and_then(Histogram::summary);
+    figures.flows = arrived.flows;
+    (figures, arrived.delay)
+}
+
+fn port(capabilities: &Capabilities, totals: QueueTotals) -> PortFigures {
+    let drops = Cause::ALL
+        .iter()
+        .map(|&cause| (cause.name().to_owned(), totals.dropped(cause)));
+    PortFigures {
+        name: capabilities.name.clone(),
+        notes: capabilities.notes.clone(),
+        frames: totals.frames,
+        bytes: totals.bytes,
+        dropped: totals.all_dropped(),
+        drops: drops.filter(|&(_, count)| count > 0).collect(),
+    }
+}

@@ -1,0 +1,236 @@
+//! Frames that are due: made from a template or taken from a capture, at a rate or at recorded times.
+
+use linerate_host::sys::clock::Nanos;
+use linerate_metric::histogram::Histogram;
+use linerate_port::{Burst, Memory, Pool};
+
+use super::capture::Capture;
+use super::template::{Tag, Template};
+use crate::pacing::Pacer;
+
+/// What the pacer counts for a frame, so that rates of a frame in hours stay exact: a million "bytes".
+const UNIT: u64 = 1_000_000;
+
+/// Where frames come from.
+pub(super) enum Frames {
+    /// Made, with a tag each.
+    Made(Box<Template>),
+    /// Captured, as they are.
+    Captured(Capture),
+}
+
+/// What holds frames back.
+enum Hold {
+    Rate(Pacer),
+    /// Recorded times, from the first frame on; how late frames were.
+    Recorded(Histogram),
+}
+
+/// Makes the frames of a run, one burst after the other.
+pub(super) struct Source {
+    frames: Frames,
+    hold: Hold,
+    mark: u16,
+    epoch: Nanos,
+    began: Nanos,
+    limit: u64,
+    made: u64,
+    given_up: u64,
+    flow: u32,
+    /// The size of the next frame, and of the round's first.
+    size: usize,
+    round: usize,
+    account: u16,
+    /// Next number, by account.
+    numbers: Box<[u64]>,
+    /// Next frame of a capture, and times it began again.
+    next: usize,
+    rounds: u64,
+}
+
+impl Source {
+    /// Frames of a run with its own mark: at most `limit`, at so many per second; `None`: as fast as it
+    /// goes, or at recorded times.
+    pub(super) fn new(
+        frames: Frames,
+        rate: Option<f64>,
+        limit: u64,
+        burst: u32,
+        accounts: u16,
+        mark: u16,
+        epoch: Nanos,
+    ) -> Self {
+        let recorded = matches!(&frames, Frames::Captured(capture) if capture.recorded_times());
+        let hold = if recorded {
+            Hold::Recorded(Histogram::coarse())
+        } else {
+            let units = rate.map(|rate| ((rate * UNIT as f64 * 8.0) as u64).max(1));
+            Hold::Rate(Pacer::new(units, epoch).in_bursts_of(u64::from(burst.max(1)) * UNIT))
+        };
+        Self {
+            frames,
+            hold,
+            mark,
+            epoch,
+            began: epoch,
+            limit,
+            made: 0,
+            given_up: 0,
+            flow: 0,
+            size: 0,
+            round: 0,
+            account: 0,
+            numbers: vec![0; accounts.max(1).into()].into_boxed_slice(),
+            next: 0,
+            rounds: 0,
+        }
+    }
+
+    /// The first frame is due now.
+    pub(super) fn begin(&mut self, now: Nanos) {
+        self.began = now;
+        if let Hold::Rate(pacer) = &mut self.hold {
+            pacer.due_from(now);
+        }
+    }
+
+    /// Adds the frames that are due by `until` to `burst`; returns how many. They leave at `now`.
+    #[inline]
+    pub(super) fn fill(
+        &mut self,
+        now: Nanos,
+        until: Nanos,
+        pool: &mut Pool,
+        memory: &Memory,
+        burst: &mut Burst,
+    ) -> usize {
+        if let Hold::Rate(pacer) = &mut self.hold {
+            self.given_up += pacer.give_up(now, UNIT);
+        }
+        let mut added = 0;
+        while !burst.is_full() && !self.is_over() && self.is_due(now, until) {
+            let Some(mut frame) = pool.allocate() else {
+                break;
+            };
+            match &self.frames {
+                Frames::Made(template) => {
+                    let sizes = template.sizes().order();
+                    frame.set_len(sizes[self.size]);
+                    let tag = Tag {
+                        mark: self.mark,
+                        number: self.numbers[usize::from(self.account)],
+                        account: self.account,
+                        time_ns: now.saturating_sub(self.epoch),
+                    };
+                    template.write(memory.bytes_mut(&mut frame), self.flow, tag);
+                    let (flows, count) = (template.flows(), sizes.len());
+                    self.numbers[usize::from(self.account)] += 1;
+                    self.advance(flows, count);
+                }
+                Frames::Captured(capture) => {
+                    let bytes = capture.frame(self.next);
+                    frame.set_len(bytes.len() as u16);
+                    memory.bytes_mut(&mut frame).copy_from_slice(bytes);
+                    self.numbers[0] += 1;
+                    self.next += 1;
+                    if self.next == capture.len() {
+                        self.next = 0;
+                        self.rounds += 1;
+                    }
+                }
+            }
+            if burst.push(frame).is_err() {
+                unreachable!("the room was looked at above");
+            }
+            if let Hold::Rate(pacer) = &mut self.hold {
+                pacer.left(UNIT, now);
+            }
+            self.made += 1;
+            added += 1;
+        }
+        added
+    }
+
+    /// The next flow, and the next size. Each round over the flows begins with another size, so that
+    /// every flow has all of them.
+    #[inline]
+    fn advance(&mut self, flows: u32, sizes: usize) {
+        self.size += 1;
+        if self.size == sizes {
+            self.size = 0;
+        }
+        self.flow += 1;
+        self.account += 1;
+        if usize::from(self.account) == self.numbers.len() {
+            self.account = 0;
+        }
+        if self.flow == flows {
+            self.flow = 0;
+            self.account = 0;
+            self.round += 1;
+            if self.round == sizes {
+                self.round = 0;
+            }
+            self.size = self.round;
+        }
+    }
+
+    fn is_due(&mut self, now: Nanos, until: Nanos) -> bool {
+        match (&mut self.hold, &self.frames) {
+            (Hold::Rate(pacer), _) => pacer.wait_until(until).is_none(),
+            (Hold::Recorded(lateness), Frames::Captured(capture)) => {
+                let due = self.began + capture.due_ns(self.next, self.rounds);
+                let is_due = until >= due;
+                if is_due {
+                    lateness.record(now - due);
+                }
+                is_due
+            }
+            (Hold::Recorded(_), Frames::Made(_)) => true,
+        }
+    }
+
+    /// Whether all frames are made.
+    pub(super) fn is_over(&self) -> bool {
+        self.made >= self.limit
+    }
+
+    /// When the next frame is due; none where there is no rate.
+    pub(super) fn due(&self) -> Option<Nanos> {
+        match (&self.hold, &self.frames) {
+            (Hold::Rate(pacer), _) => pacer.is_paced().then(|| pacer.due_ns()),
+            (Hold::Recorded(_), Frames::Captured(capture)) => {
+                Some(self.began + capture.due_ns(self.next, self.rounds))
+            }
+            (Hold::Recorded(_), Frames::Made(_)) => None,
+        }
+    }
+
+    /// Frames that were made and will not leave: their numbers are taken back, from the last on.
+    pub(super) fn take_back(&mut self, frame: &[u8]) {
+        self.made -= 1;
+        let account = match &self.frames {
+            Frames::Made(template) => template.tag_place().and_then(|(place, layout)| {
+                let tag = Tag::read(frame.get(place..)?, layout, 0)?;
+                Some(tag.account)
+            }),
+            Frames::Captured(_) => None,
+        };
+        let number = &mut self.numbers[usize::from(account.unwrap_or(0))];
+        *number = number.saturating_sub(1);
+    }
+
+    /// Frames made and not taken back.
+    pub(super) fn made(&self) -> u64 {
+        self.made
+    }
+
+    /// What is to be told at the end: frames by account, frames given up, lateness.
+    pub(super) fn finish(self) -> (Box<[u64]>, u64, Option<Histogram>) {
+        let lateness = match self.hold {
+            Hold::Rate(pacer) => pacer.into_lateness(),
+            Hold::Recorded(lateness) => Some(lateness),
+        };
+        (self.numbers, self.given_up, lateness)
+    }
+}

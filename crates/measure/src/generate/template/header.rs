@@ -1,0 +1,581 @@
+//! Headers of all flows as bytes, and the parts of their checksums that no frame changes.
+
+use linerate_metric::generate::{PortsPlan, TemplatePlan, VlanPlan};
+use linerate_port::checksum::{join, sum};
+
+use super::address::{MAC_BYTES, mac_bytes, mac_number, mac_text, read_ipv4, read_ipv6, read_mac};
+use super::{TemplateError, Values};
+
+/// For experiments (IEEE 802, local experimental ethertype 1).
+const ETHERTYPE_EXPERIMENT: u16 = 0x88b5;
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
+const ETHERTYPE_ARP: u16 = 0x0806;
+const ETHERTYPE_VLAN: u16 = 0x8100;
+const ETHERTYPE_OUTER_VLAN: u16 = 0x88a8;
+
+const ICMP: u8 = 1;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ICMPV6: u8 = 58;
+
+/// As hosts begin with (RFC 1700).
+const TTL: u8 = 64;
+/// Source port: the first of those for such use (RFC 6335).
+const SOURCE_PORT: &str = "49152";
+/// Destination port: discard (RFC 863).
+const DESTINATION_PORT: &str = "9";
+/// Do not fragment: such packets need no identification (RFC 6864).
+const DONT_FRAGMENT: u16 = 0x4000;
+
+/// Which checksum the innermost header has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Checksum {
+    /// None.
+    None,
+    /// At this place, over everything from `from` on.
+    At {
+        /// Where it stands.
+        place: usize,
+        /// Where the segment begins.
+        from: usize,
+        /// Times that the segment's length is summed: in the pseudo header, and in UDP's own.
+        lengths: u16,
+        /// UDP: nothing stands for a sum of zero (RFC 768).
+        zero_is_ones: bool,
+    },
+}
+
+/// Headers of all flows, one behind the other.
+#[derive(Clone, Debug)]
+pub(super) struct Headers {
+    bytes: Box<[u8]>,
+    length: usize,
+    /// By flow: the sum of the IPv4 header without its length.
+    ip_sums: Box<[u16]>,
+    /// By flow: the sum of pseudo header and transport header without lengths.
+    sums: Box<[u16]>,
+    ip: Option<(usize, bool)>,
+    udp_length: Option<usize>,
+    checksum: Checksum,
+}
+
+impl Headers {
+    pub(super) fn length(&self) -> usize {
+        self.length
+    }
+
+    pub(super) fn checksum(&self) -> Checksum {
+        self.checksum
+    }
+
+    #[inline]
+    pub(super) fn of(&self, flow: u32) -> &[u8] {
+        let at = flow as usize * self.length;
+        &self.bytes[at..at + self.length]
+    }
+
+    /// Writes lengths and checksums; `payload` is the sum of what stands behind the headers.
+    #[inline]
+    pub(super) fn finish(&self, frame: &mut [u8], flow: u32, payload: u16) {
+        let Some((ip, version_6)) = self.ip else {
+            return;
+        };
+        let packet = (frame.len() - ip) as u16;
+        if version_6 {
+            put(frame, ip + 4, packet - 40);
+        } else {
+            put(frame, ip + 2, packet);
+            let sum = join(self.ip_sums[flow as usize], native(packet));
+            frame[ip + 10..ip + 12].copy_from_slice(&(!sum).to_ne_bytes());
+        }
+        let segment = match self.checksum {
+            Checksum::None => return,
+            Checksum::At { from, .. } => (frame.len() - from) as u16,
+        };
+        if let Some(place) = self.udp_length {
+            put(frame, place, segment);
+        }
+        if let Checksum::At {
+            place,
+            lengths,
+            zero_is_ones,
+            ..
+        } = self.checksum
+        {
+            let mut total = join(self.sums[flow as usize], payload);
+            for _ in 0..lengths {
+                total = join(total, native(segment));
+            }
+            let value = match !total {
+                0 if zero_is_ones => u16::MAX,
+                value => value,
+            };
+            frame[place..place + 2].copy_from_slice(&value.to_ne_bytes());
+        }
+    }
+}
+
+#[inline]
+fn put(frame: &mut [u8], at: usize, value: u16) {
+    frame[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+/// A number as the two bytes of a frame are summed on this machine.
+#[inline]
+fn native(value: u16) -> u16 {
+    u16::from_ne_bytes(value.to_be_bytes())
+}
+
+enum Network {
+    None {
+        ethertype: u16,
+    },
+    Arp {
+        source: Values,
+        destination: Values,
+    },
+    Ip {
+        version_6: bool,
+        source: Values,
+        destination: Values,
+        ttl: u8,
+        tos: u8,
+    },
+}
+
+enum Transport {
+    None,
+    Udp {
+        source: Values,
+        destination: Values,
+    },
+    Tcp {
+        source: Values,
+        destination: Values,
+        flags: u8,
+    },
+    Icmp {
+        id: Values,
+    },
+}
+
+struct Vlan {
+    id: Values,
+    priority: u8,
+    ethertype: u16,
+}
+
+/// A template's fields, read.
+pub(super) struct Fields {
+    source: Values,
+    destination: Values,
+    vlans: Vec<Vlan>,
+    network: Network,
+    transport: Transport,
+}
+
+fn macs(
+    field: &'static str,
+    text: Option<&str>,
+    own: [u8; MAC_BYTES],
+) -> Result<Values, TemplateError> {
+    match text {
+        None => Ok(Values::one(mac_number(own))),
+        Some(text) => Values::read(field, text, &mac_text(own), read_mac),
+    }
+}
+
+fn ports(field: &'static str, text: Option<&str>, usual: &str) -> Result<Values, TemplateError> {
+    Values::read(
+        field,
+        text.unwrap_or(usual),
+        "0 to 65535: 9, 9-20",
+        |text| text.parse::<u16>().ok().map(u128::from),
+    )
+}
+
+fn within(
+    field: &'static str,
+    text: &str,
+    most: u128,
+    example: &str,
+) -> Result<Values, TemplateError> {
+    Values::read(field, text, example, |text| {
+        text.parse().ok().filter(|&value| value <= most)
+    })
+}
+
+/// Letters of TCP's flags, from bit 0.
+const FLAGS: &str = "FSRPAU";
+
+fn flags(text: &str) -> Result<u8, TemplateError> {
+    let bits = text.chars().map(|letter| FLAGS.find(letter));
+    let bits: Option<u8> = bits
+        .map(|bit| Some(1u8 << bit?))
+        .try_fold(0, |all, bit| Some(all | bit?));
+    bits.ok_or_else(|| TemplateError::BadValue {
+        field: "tcp.flags",
+        text: text.to_owned(),
+        example: "letters of FSRPAU: SA".to_owned(),
+    })
+}
+
+impl Fields {
+    pub(super) fn read(
+        plan: &TemplatePlan,
+        own: [u8; MAC_BYTES],
+        peer: [u8; MAC_BYTES],
+    ) -> Result<Self, TemplateError> {
+        exclude(&[
+            ("ipv4", plan.ipv4.is_some()),
+            ("ipv6", plan.ipv6.is_some()),
+            ("arp", plan.arp.is_some()),
+        ])?;
+        exclude(&[
+            ("udp", plan.udp.is_some()),
+            ("tcp", plan.tcp.is_some()),
+            ("icmp", plan.icmp.is_some()),
+        ])?;
+        let ethernet = plan.ethernet.clone().unwrap_or_default();
+        let network = network(plan, ethernet.ethertype)?;
+        let has_ip = matches!(network, Network::Ip { .. });
+        if !has_ip && (plan.udp.is_some() || plan.tcp.is_some() || plan.icmp.is_some()) {
+            return Err(TemplateError::Conflict {
+                one: "a transport header",
+                other: "frames without IP",
+            });
+        }
+        Ok(Self {
+            source: macs("ethernet.source", ethernet.source.as_deref(), own)?,
+            destination: macs(
+                "ethernet.destination",
+                ethernet.destination.as_deref(),
+                peer,
+            )?,
+            vlans: vlans(&plan.vlan)?,
+            network,
+            transport: if has_ip {
+                transport(plan)?
+            } else {
+                Transport::None
+            },
+        })
+    }
+
+    /// As many as the field with the most values has.
+    pub(super) fn flows(&self) -> u64 {
+        let mut fields = vec![&self.source, &self.destination];
+        fields.extend(self.vlans.iter().map(|vlan| &vlan.id));
+        match &self.network {
+            Network::None { .. } => {}
+            Network::Arp {
+                source,
+                destination,
+            }
+            | Network::Ip {
+                source,
+                destination,
+                ..
+            } => {
+                fields.extend([source, destination]);
+            }
+        }
+        match &self.transport {
+            Transport::None => {}
+            Transport::Udp {
+                source,
+                destination,
+            }
+            | Transport::Tcp {
+                source,
+                destination,
+                ..
+            } => {
+                fields.extend([source, destination]);
+            }
+            Transport::Icmp { id } => fields.push(id),
+        }
+        fields.into_iter().map(Values::count).max().unwrap_or(1)
+    }
+
+    /// The headers of so many flows.
+    pub(super) fn headers(&self, flows: u32, seed: u64) -> Headers {
+        let mut bytes = Vec::new();
+        let (mut ip_sums, mut sums) = (Vec::new(), Vec::new());
+        let ip_at = 2 * MAC_BYTES + 2 + 4 * self.vlans.len();
+        let (ip, transport_at) = match self.network {
+            Network::Ip { version_6, .. } => (
+                Some((ip_at, version_6)),
+                ip_at + if version_6 { 40 } else { 20 },
+            ),
+            _ => (None, ip_at),
+        };
+        for flow in 0..u64::from(flows) {
+            let from = bytes.len();
+            self.write(&mut bytes, flow, seed);
+            let header = &bytes[from..];
+            if let Some((ip, version_6)) = ip {
+                ip_sums.push(sum(&header[ip..transport_at]));
+                sums.push(self.transport_sum(
+                    &header[ip..transport_at],
+                    version_6,
+                    &header[transport_at..],
+                ));
+            }
+        }
+        let (checksum, udp_length) = self.checksum(transport_at, ip.is_some_and(|(_, six)| six));
+        Headers {
+            length: bytes.len() / flows as usize,
+            bytes: bytes.into(),
+            ip_sums: ip_sums.into(),
+            sums: sums.into(),
+            ip,
+            udp_length,
+            checksum,
+        }
+    }
+
+    fn checksum(&self, from: usize, version_6: bool) -> (Checksum, Option<usize>) {
+        let at = |place, lengths, zero_is_ones| Checksum::At {
+            place: from + place,
+            from,
+            lengths,
+            zero_is_ones,
+        };
+        match self.transport {
+            Transport::None => (Checksum::None, None),
+            Transport::Udp { .. } => (at(6, 2, true), Some(from + 4)),
+            Transport::Tcp { .. } => (at(16, 1, false), None),
+            // ICMP for version 4 has no pseudo header (RFC 792), for version 6 it does (RFC 4443).
+            Transport::Icmp { .. } => (at(2, version_6.into(), false), None),
+        }
+    }
+
+    fn protocol(&self, version_6: bool) -> u8 {
+        match self.transport {
+            // Nothing behind it: what experiments use (RFC 3692).
+            Transport::None => 253,
+            Transport::Udp { .. } => UDP,
+            Transport::Tcp { .. } => TCP,
+            Transport::Icmp { .. } if version_6 => ICMPV6,
+            Transport::Icmp { .. } => ICMP,
+        }
+    }
+
+    fn transport_sum(&self, ip: &[u8], version_6: bool, header: &[u8]) -> u16 {
+        let own = sum(header);
+        if matches!(self.transport, Transport::Icmp { .. }) && !version_6 {
+            return own;
+        }
+        let addresses = if version_6 { &ip[8..40] } else { &ip[12..20] };
+        let protocol = native(self.protocol(version_6).into());
+        join(join(own, sum(addresses)), protocol)
+    }
+
+    fn write(&self, bytes: &mut Vec<u8>, flow: u64, seed: u64) {
+        // Each field draws by a seed of its own, or all of them would draw the same.
+        let mut field = 0u64;
+        let mut of = |values: &Values| {
+            field += 1;
+            values.of(
+                flow,
+                seed.wrapping_add(field.wrapping_mul(0x5851_f42d_4c95_7f2d)),
+            )
+        };
+        let source = mac_bytes(of(&self.source));
+        bytes.extend(mac_bytes(of(&self.destination)));
+        bytes.extend(source);
+        for vlan in &self.vlans {
+            bytes.extend(vlan.ethertype.to_be_bytes());
+            let control = u16::from(vlan.priority) << 13 | of(&vlan.id) as u16;
+            bytes.extend(control.to_be_bytes());
+        }
+        match &self.network {
+            Network::None { ethertype } => bytes.extend(ethertype.to_be_bytes()),
+            Network::Arp {
+                source: asks,
+                destination,
+            } => {
+                bytes.extend(ETHERTYPE_ARP.to_be_bytes());
+                // Ethernet, IPv4, lengths of their addresses, request.
+                bytes.extend([0, 1, 8, 0, 6, 4, 0, 1]);
+                bytes.extend(source);
+                bytes.extend((of(asks) as u32).to_be_bytes());
+                bytes.extend([0; MAC_BYTES]);
+                bytes.extend((of(destination) as u32).to_be_bytes());
+            }
+            Network::Ip {
+                version_6: false,
+                source,
+                destination,
+                ttl,
+                tos,
+            } => {
+                bytes.extend(ETHERTYPE_IPV4.to_be_bytes());
+                bytes.extend([0x45, *tos, 0, 0, 0, 0]);
+                bytes.extend(DONT_FRAGMENT.to_be_bytes());
+                bytes.extend([*ttl, self.protocol(false), 0, 0]);
+                bytes.extend((of(source) as u32).to_be_bytes());
+                bytes.extend((of(destination) as u32).to_be_bytes());
+            }
+            Network::Ip {
+                source,
+                destination,
+                ttl,
+                tos,
+                ..
+            } => {
+                bytes.extend(ETHERTYPE_IPV6.to_be_bytes());
+                bytes.extend((6 << 28 | u32::from(*tos) << 20).to_be_bytes());
+                bytes.extend([0, 0, self.protocol(true), *ttl]);
+                bytes.extend(of(source).to_be_bytes());
+                bytes.extend(of(destination).to_be_bytes());
+            }
+        }
+        match &self.transport {
+            Transport::None => {}
+            Transport::Udp {
+                source,
+                destination,
+            } => {
+                bytes.extend((of(source) as u16).to_be_bytes());
+                bytes.extend((of(destination) as u16).to_be_bytes());
+                bytes.extend([0; 4]);
+            }
+            Transport::Tcp {
+                source,
+                destination,
+                flags,
+            } => {
+                bytes.extend((of(source) as u16).to_be_bytes());
+                bytes.extend((of(destination) as u16).to_be_bytes());
+                bytes.extend(1u32.to_be_bytes());
+                bytes.extend(0u32.to_be_bytes());
+                // Five words of header; the largest window.
+                bytes.extend([0x50, *flags, 0xff, 0xff, 0, 0, 0, 0]);
+            }
+            Transport::Icmp { id } => {
+                let version_6 = matches!(
+                    self.network,
+                    Network::Ip {
+                        version_6: true,
+                        ..
+                    }
+                );
+                // Echo request: RFC 792, RFC 4443.
+                bytes.extend([if version_6 { 128 } else { 8 }, 0, 0, 0]);
+                bytes.extend((of(id) as u16).to_be_bytes());
+                bytes.extend([0, 0]);
+            }
+        }
+    }
+}
+
+fn exclude(parts: &[(&'static str, bool)]) -> Result<(), TemplateError> {
+    let mut present = parts.iter().filter(|(_, present)| *present);
+    match (present.next(), present.next()) {
+        (Some((one, _)), Some((other, _))) => Err(TemplateError::Conflict { one, other }),
+        _ => Ok(()),
+    }
+}
+
+fn network(plan: &TemplatePlan, ethertype: Option<u16>) -> Result<Network, TemplateError> {
+    if let Some(arp) = &plan.arp {
+        let read = |field, text: &Option<String>, usual: &str| {
+            Values::read(field, text.as_deref().unwrap_or(usual), usual, read_ipv4)
+        };
+        return Ok(Network::Arp {
+            source: read("arp.source", &arp.source, "198.18.0.1")?,
+            destination: read("arp.destination", &arp.destination, "198.18.0.2")?,
+        });
+    }
+    if let Some(ethertype) = ethertype {
+        if plan.ipv4.is_some() || plan.ipv6.is_some() {
+            return Err(TemplateError::Conflict {
+                one: "ethernet.ethertype",
+                other: "IP",
+            });
+        }
+        return Ok(Network::None {
+            ethertype: if ethertype == 0 {
+                ETHERTYPE_EXPERIMENT
+            } else {
+                ethertype
+            },
+        });
+    }
+    let version_6 = plan.ipv6.is_some();
+    let ip = plan
+        .ipv6
+        .as_ref()
+        .or(plan.ipv4.as_ref())
+        .cloned()
+        .unwrap_or_default();
+    let (usual, read): (_, fn(&str) -> Option<u128>) = match version_6 {
+        true => (["2001:2::1", "2001:2::2"], read_ipv6),
+        false => (["198.18.0.1", "198.18.0.2"], read_ipv4),
+    };
+    let values = |field, text: &Option<String>, usual: &str| {
+        Values::read(field, text.as_deref().unwrap_or(usual), usual, read)
+    };
+    Ok(Network::Ip {
+        version_6,
+        source: values("ip.source", &ip.source, usual[0])?,
+        destination: values("ip.destination", &ip.destination, usual[1])?,
+        ttl: ip.ttl.unwrap_or(TTL),
+        tos: ip.tos.unwrap_or(0),
+    })
+}
+
+fn vlans(plans: &[VlanPlan]) -> Result<Vec<Vlan>, TemplateError> {
+    let last = plans.len().saturating_sub(1);
+    let tags = plans.iter().enumerate().map(|(number, plan)| {
+        if plan.priority > 7 {
+            return Err(TemplateError::BadValue {
+                field: "vlan.priority",
+                text: plan.priority.to_string(),
+                example: "0 to 7".to_owned(),
+            });
+        }
+        let usual = if number < last {
+            ETHERTYPE_OUTER_VLAN
+        } else {
+            ETHERTYPE_VLAN
+        };
+        Ok(Vlan {
+            id: within("vlan.id", &plan.id, 4095, "0 to 4095")?,
+            priority: plan.priority,
+            ethertype: plan.ethertype.unwrap_or(usual),
+        })
+    });
+    tags.collect()
+}
+
+fn transport(plan: &TemplatePlan) -> Result<Transport, TemplateError> {
+    if let Some(icmp) = &plan.icmp {
+        let id = icmp.id.as_deref().unwrap_or("1");
+        return Ok(Transport::Icmp {
+            id: within("icmp.id", id, 65_535, "0 to 65535")?,
+        });
+    }
+    if let Some(tcp) = &plan.tcp {
+        return Ok(Transport::Tcp {
+            source: ports("tcp.source", tcp.source.as_deref(), SOURCE_PORT)?,
+            destination: ports(
+                "tcp.destination",
+                tcp.destination.as_deref(),
+                DESTINATION_PORT,
+            )?,
+            flags: flags(tcp.flags.as_deref().unwrap_or("A"))?,
+        });
+    }
+    let PortsPlan {
+        source,
+        destination,
+    } = plan.udp.clone().unwrap_or_default();
+    Ok(Transport::Udp {
+        source: ports("udp.source", source.as_deref(), SOURCE_PORT)?,
+        destination: ports("udp.destination", destination.as_deref(), DESTINATION_PORT)?,
+    })
+}

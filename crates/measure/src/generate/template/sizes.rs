@@ -1,0 +1,153 @@
+//! The sizes of frames, in the order in which they leave.
+
+use linerate_metric::generate::FCS_BYTES;
+
+use super::TemplateError;
+use super::values::Values;
+
+/// Simple IMIX: sizes on Ethernet with check sequence, and how often each comes in twelve frames (the
+/// packets of 40, 576 and 1500 bytes of early Internet measurements).
+pub const IMIX: &[(u16, u32)] = &[(64, 7), (594, 4), (1518, 1)];
+
+/// Ethernet's header and check sequence, without which nothing is a frame.
+const LEAST: u16 = 14 + FCS_BYTES;
+/// Most frames until sizes repeat.
+const PERIOD: u64 = 65_536;
+/// Sizes that are drawn before they repeat.
+const DRAWN: u64 = 4096;
+
+/// Sizes without check sequence, in the order in which they leave before they repeat.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    order: Box<[u16]>,
+}
+
+impl Sizes {
+    /// Reads sizes with check sequence: `64`, `64,512`, `64-1518+2`, `draw:64-1518`, `imix`,
+    /// `64:7,594:4`.
+    ///
+    /// # Errors
+    /// [`TemplateError::BadValue`].
+    pub fn read(text: &str, seed: u64) -> Result<Self, TemplateError> {
+        let refused = || TemplateError::BadValue {
+            field: "size",
+            text: text.to_owned(),
+            example: format!(
+                "{LEAST} to 65535 bytes, as 64, 64,512,1518, 64-1518+2, draw:64-1518, imix or \
+                 64:7,594:4,1518:1"
+            ),
+        };
+        let sizes: Vec<u128> = if text == "imix" {
+            interleave(IMIX)
+        } else if text.contains(':') && !text.starts_with("draw:") {
+            let weights: Option<Vec<(u16, u32)>> = text
+                .split(',')
+                .map(|part| {
+                    let (size, weight) = part.split_once(':')?;
+                    Some((size.trim().parse().ok()?, weight.trim().parse().ok()?))
+                })
+                .collect();
+            let weights = weights.ok_or_else(refused)?;
+            let total: u64 = weights.iter().map(|&(_, weight)| u64::from(weight)).sum();
+            if total == 0 || total > PERIOD {
+                return Err(refused());
+            }
+            interleave(&weights)
+        } else {
+            let values = Values::read("size", text, "64", |size| size.parse().ok())?;
+            let count = match values {
+                Values::Draw { .. } => DRAWN,
+                _ => values.count(),
+            };
+            if count > PERIOD {
+                return Err(refused());
+            }
+            (0..count).map(|number| values.of(number, seed)).collect()
+        };
+        let order: Option<Box<[u16]>> = sizes
+            .into_iter()
+            .map(|size| {
+                let size = u16::try_from(size).ok()?;
+                (size >= LEAST).then(|| size - FCS_BYTES)
+            })
+            .collect();
+        order.map(|order| Self { order }).ok_or_else(refused)
+    }
+
+    /// The sizes without check sequence, in their order.
+    #[must_use]
+    pub fn order(&self) -> &[u16] {
+        &self.order
+    }
+
+    /// The smallest without check sequence.
+    #[must_use]
+    pub fn smallest(&self) -> u16 {
+        self.order.iter().copied().min().unwrap_or(0)
+    }
+
+    /// The largest without check sequence.
+    #[must_use]
+    pub fn largest(&self) -> u16 {
+        self.order.iter().copied().max().unwrap_or(0)
+    }
+
+    /// The mean with check sequence.
+    #[must_use]
+    pub fn mean(&self) -> f64 {
+        let sum: u64 = self.order.iter().map(|&size| u64::from(size)).sum();
+        sum as f64 / self.order.len() as f64 + f64::from(FCS_BYTES)
+    }
+}
+
+/// Spreads sizes by their weights as evenly as may be: each time the one that is furthest behind.
+fn interleave(weights: &[(u16, u32)]) -> Vec<u128> {
+    let total: i64 = weights.iter().map(|&(_, weight)| i64::from(weight)).sum();
+    let mut credit = vec![0i64; weights.len()];
+    let mut order = Vec::new();
+    for _ in 0..total {
+        for (credit, &(_, weight)) in credit.iter_mut().zip(weights) {
+            *credit += i64::from(weight);
+        }
+        let Some(next) = (0..weights.len()).rev().max_by_key(|&at| credit[at]) else {
+            break;
+        };
+        credit[next] -= total;
+        order.push(u128::from(weights[next].0));
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_with_check_sequence() {
+        for (text, want) in [
+            ("64", &[60][..]),
+            ("64,128", &[60, 124]),
+            ("64-70+2", &[60, 62, 64, 66]),
+            ("64:2,128:1", &[60, 124, 60]),
+        ] {
+            assert_eq!(Sizes::read(text, 1).unwrap().order(), want, "{text}");
+        }
+        let imix = Sizes::read("imix", 1).unwrap();
+        let count = |size| imix.order().iter().filter(|&&other| other == size).count();
+        assert_eq!((count(60), count(590), count(1514)), (7, 4, 1));
+        assert!((imix.mean() - (7 * 64 + 4 * 594 + 1518) as f64 / 12.0).abs() < 1e-9);
+        // No more than two small ones follow each other at any place.
+        let doubled = [imix.order(), imix.order()].concat();
+        assert!(
+            doubled
+                .windows(4)
+                .all(|four| four.iter().any(|&size| size != 60))
+        );
+        assert_eq!(Sizes::read("draw:64-1518", 1).unwrap().order().len(), 4096);
+        for text in [
+            "", "3", "70000", "64:0", "1-70000", "64:x", "draw:9", "64:70000",
+        ] {
+            assert!(Sizes::read(text, 1).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Frames as bytes, and their checksums against sums made the slow way.
+
+use super::*;
+use linerate_metric::generate::{
+    ArpPlan, EthernetPlan, IcmpPlan, IpPlan, PortsPlan, TcpPlan, VlanPlan,
+};
+use proptest::prelude::*;
+
+const FROM: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const TO: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+const TAG: Tag = Tag {
+    mark: 0xabcd,
+    number: 7,
+    account: 3,
+    time_ns: 1_000_000,
+};
+
+fn frames(plan: &TemplatePlan, count: u32) -> Vec<Vec<u8>> {
+    let template = Template::new(plan, FROM, TO).unwrap();
+    let sizes = template.sizes().order();
+    (0..count)
+        .map(|number| {
+            let size = sizes[number as usize % sizes.len()];
+            let mut frame = vec![0xee; size.into()];
+            template.write(&mut frame, number % template.flows(), TAG);
+            frame
+        })
+        .collect()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let lines = bytes.chunks(16).map(|line| {
+        let words: Vec<String> = line.iter().map(|byte| format!("{byte:02x}")).collect();
+        words.join(" ")
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn parse(text: &str) -> TemplatePlan {
+    read_file(text).unwrap()
+}
+
+/// Golden frames, one of each kind.
+#[test]
+fn one_of_each() {
+    let all = [
+        ("udp", ""),
+        ("ipv6 and udp", "size = '82'\n[ipv6]\n"),
+        ("tcp", "size = '74'\n[tcp]\nflags = 'S'\n"),
+        ("icmp", "[icmp]\n"),
+        ("icmpv6", "size = '82'\n[ipv6]\n[icmp]\n"),
+        ("arp", "[arp]\n"),
+        (
+            "two tags",
+            "size = '72'\n[[vlan]]\nid = '100'\npriority = 5\n[[vlan]]\nid = '7'\n",
+        ),
+        (
+            "bare ethernet",
+            "content = 'zeros'\n[ethernet]\nethertype = 0\n",
+        ),
+    ];
+    let text: Vec<String> = all
+        .iter()
+        .map(|(name, plan)| format!("{name}\n{}\n", hex(&frames(&parse(plan), 1)[0])))
+        .collect();
+    insta::assert_snapshot!(text.join("\n"));
+}
+
+/// Fields go up, take turns and are drawn from flow to flow, and the same way each time.
+#[test]
+fn fields_by_flow() {
+    let plan = parse(
+        "flows = 4\n[ethernet]\nsource = '02:00:00:00:01:00-02:00:00:00:01:ff'\n\
+         [ipv4]\nsource = 'draw:10.0.0.0-10.0.0.255'\ndestination = '10.1.0.1-10.1.0.9+4'\n\
+         [udp]\nsource = '1000,2000'\n",
+    );
+    let text: Vec<String> = frames(&plan, 5)
+        .iter()
+        .map(|frame| hex(&frame[..42]))
+        .collect();
+    assert_eq!(
+        text,
+        frames(&plan, 5)
+            .iter()
+            .map(|frame| hex(&frame[..42]))
+            .collect::<Vec<_>>()
+    );
+    insta::assert_snapshot!(text.join("\n\n"));
+    // Without a number there are as many flows as the field that varies most has values.
+    let plan = TemplatePlan {
+        flows: None,
+        ..plan
+    };
+    assert_eq!(Template::new(&plan, FROM, TO).unwrap().flows(), 256);
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    for (text, want) in [
+        ("[ipv4]\n[ipv6]\n", "ipv4 and ipv6 do not go together"),
+        ("[arp]\n[udp]\n", "do not go together"),
+        (
+            "[ethernet]\nethertype = 2048\n[ipv4]\n",
+            "do not go together",
+        ),
+        ("[ipv6]\n", "use 66 or more"),
+        ("[ipv4]\nsource = '1.2.3'\n", "`1.2.3` is no ip.source"),
+        ("[[vlan]]\nid = '4096'\n", "vlan.id"),
+        ("[[vlan]]\nid = '1'\npriority = 8\n", "vlan.priority"),
+        ("[tcp]\nflags = 'X'\n", "FSRPAU"),
+        ("content = 'noise'\n", "content"),
+        ("flows = 0\n", "flows"),
+        (
+            "[ethernet]\nsource = '0:0:0:0:0:0-ff:ff:ff:ff:ff:ff'\n",
+            "flows cannot be",
+        ),
+    ] {
+        let error = Template::new(&parse(text), FROM, TO)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(want), "{text}: {error}");
+    }
+    assert!(read_file("colour = 'red'").is_err());
+    let short = Template::new(&parse("[tcp]\n"), FROM, TO).unwrap();
+    assert_eq!(
+        short.tag_place(),
+        None,
+        "6 bytes behind TCP's header are no tag"
+    );
+}
+
+/// VLAN tags leave less room in the shortest frames; what they carry is told all the same.
+#[test]
+fn the_shortest_frames_have_room_for_a_tag() {
+    for (vlans, room) in [(0, 16), (1, 14), (2, 10)] {
+        let plan = TemplatePlan {
+            vlan: vec![
+                VlanPlan {
+                    id: "5".to_owned(),
+                    ..VlanPlan::default()
+                };
+                vlans
+            ],
+            size: Some("imix".to_owned()),
+            ..TemplatePlan::default()
+        };
+        let template = Template::new(&plan, FROM, TO).unwrap();
+        let (place, layout) = template.tag_place().unwrap();
+        assert_eq!((place, layout.bytes), (42 + 4 * vlans, room));
+        let mut frame = vec![0; 60];
+        template.write(&mut frame, 0, TAG);
+        assert_eq!(
+            find(&frame, (place, layout), TAG.mark, 4, TAG.time_ns),
+            Some(TAG)
+        );
+    }
+}
+
+#[test]
+fn what_is_wrong_is_named_with_its_bounds() {
+    for (text, want) in [
+        ("size = '3'", "18 to 65535"),
+        ("size = '64,70000'", "18 to 65535"),
+        ("size = 'draw:512-64'", "`512-64` of size goes down"),
+        (
+            "[udp]\nsource = '1,70000'",
+            "`70000` is no udp.source: write 0 to 65535",
+        ),
+        ("[ipv4]\ndestination = '10.0.0.9-10.0.0.1'", "goes down"),
+    ] {
+        let error = Template::new(&parse(text), FROM, TO)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(want), "{text}: {error}");
+    }
+    // Numbers need no quotes.
+    let plan = parse("size = 128\n[[vlan]]\nid = 7\n[udp]\nsource = 1000\n");
+    assert_eq!(plan.size.as_deref(), Some("128"));
+    assert_eq!(plan.vlan[0].id, "7");
+    assert_eq!(plan.udp.unwrap().source.as_deref(), Some("1000"));
+}
+
+/// Sum of 16-bit words the slow way; right when all of it with its checksum is ones.
+fn ones(parts: &[&[u8]]) -> bool {
+    let bytes = parts.concat();
+    let mut total: u32 = bytes
+        .chunks(2)
+        .map(|pair| u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |&low| u32::from(low)))
+        .sum();
+    while total > 0xffff {
+        total = (total & 0xffff) + (total >> 16);
+    }
+    total == 0xffff
+}
+
+fn check(frame: &[u8], vlans: usize) -> Result<(), TestCaseError> {
+    let ip = &frame[14 + 4 * vlans..];
+    let version_6 = ip[0] >> 4 == 6;
+    let (addresses, protocol, segment) = if version_6 {
+        prop_assert_eq!(
+            usize::from(u16::from_be_bytes([ip[4], ip[5]])),
+            ip.len() - 40
+        );
+        (&ip[8..40], ip[6], &ip[40..])
+    } else {
+        prop_assert!(ones(&[&ip[..20]]));
+        prop_assert_eq!(usize::from(u16::from_be_bytes([ip[2], ip[3]])), ip.len());
+        (&ip[12..20], ip[9], &ip[20..])
+    };
+    let length = (segment.len() as u32).to_be_bytes();
+    let pseudo = [addresses, &[0, protocol], &length].concat();
+    match protocol {
+        1 => prop_assert!(ones(&[segment])),
+        17 => {
+            prop_assert_eq!(
+                usize::from(u16::from_be_bytes([segment[4], segment[5]])),
+                segment.len()
+            );
+            prop_assert!(segment[6..8] != [0, 0]);
+            prop_assert!(ones(&[&pseudo, segment]));
+        }
+        _ => prop_assert!(ones(&[&pseudo, segment])),
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn every_checksum_is_right(
+        version_6: bool, transport in 0usize..3, vlans in 0usize..3, size in 100u16..1600, seed: u64,
+        addresses: [u32; 2], mark: u16, number in 0u64..1 << 48, account: u16, time_ns in 0u64..1 << 48,
+        content in 0usize..4, flows in 1u32..5,
+    ) {
+        let v4 = |at: usize| std::net::Ipv4Addr::from_bits(addresses[at]).to_string();
+        let ip = match version_6 {
+            false => IpPlan { source: Some(v4(0)), destination: Some(format!("draw:{}-255.255.255.255", v4(1))), ..IpPlan::default() },
+            true => IpPlan { source: Some(format!("2001:db8::{:x}", addresses[0] & 0xffff)), tos: Some(seed as u8), ..IpPlan::default() },
+        };
+        let plan = TemplatePlan {
+            size: Some(size.to_string()),
+            flows: Some(flows),
+            seed: Some(seed),
+            content: Some(["count", "zeros", "ones", "random"][content].to_owned()),
+            ethernet: Some(EthernetPlan::default()),
+            vlan: vec![VlanPlan { id: "1-4000".to_owned(), ..VlanPlan::default() }; vlans],
+            ipv4: (!version_6).then(|| ip.clone()),
+            ipv6: version_6.then_some(ip),
+            arp: None::<ArpPlan>,
+            udp: (transport == 0).then(|| PortsPlan { source: Some("draw:0-65535".to_owned()), destination: None }),
+            tcp: (transport == 1).then(TcpPlan::default),
+            icmp: (transport == 2).then(|| IcmpPlan { id: Some("draw:0-65535".to_owned()) }),
+        };
+        let template = Template::new(&plan, FROM, TO).unwrap();
+        let tag = Tag { mark, number, account, time_ns };
+        let mut frame = vec![0xaa; usize::from(size - FCS_BYTES)];
+        for flow in 0..flows {
+            template.write(&mut frame, flow, tag);
+            check(&frame, vlans)?;
+            let place = template.tag_place().unwrap();
+            let found = find(&frame, place, mark, u16::MAX, time_ns);
+            let found = found.map(|found| found.near(place.1, number));
+            prop_assert!(found == Some(tag) || account == u16::MAX);
+        }
+    }
+
+    #[test]
+    fn no_text_panics(text in ".{0,30}") {
+        let _ = read_file(&text);
+        let plan = TemplatePlan { size: Some(text.clone()), content: Some("zeros".to_owned()), ..TemplatePlan::default() };
+        let _ = Template::new(&plan, FROM, TO);
+        let plan = TemplatePlan { ipv4: Some(IpPlan { source: Some(text), ..IpPlan::default() }), flows: Some(1), ..TemplatePlan::default() };
+        let _ = Template::new(&plan, FROM, TO);
+    }
+}

@@ -1,0 +1,182 @@
+//! A header field's values over the flows: the same, going up, taking turns, or drawn.
+
+use super::TemplateError;
+
+/// Values of one field, as numbers; which one a frame has follows from its flow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Values {
+    /// Going up from `first` by `step`, `count` of them, and again from the first.
+    Steps {
+        /// The first.
+        first: u128,
+        /// From one to the next.
+        step: u128,
+        /// How many.
+        count: u64,
+    },
+    /// In turn.
+    Cycle(Vec<u128>),
+    /// Drawn for each flow, both ends included.
+    Draw {
+        /// The least.
+        low: u128,
+        /// The largest.
+        high: u128,
+    },
+}
+
+/// Most values that a field may list.
+const LISTED: usize = 4096;
+
+impl Values {
+    /// One value.
+    #[must_use]
+    pub fn one(value: u128) -> Self {
+        Self::Steps {
+            first: value,
+            step: 1,
+            count: 1,
+        }
+    }
+
+    /// Reads `A`, `A-B`, `A-B+S`, `A,B,C` or `draw:A-B`, each value by `read`.
+    ///
+    /// # Errors
+    /// [`TemplateError::BadValue`], with an example made of `example`.
+    pub fn read(
+        field: &'static str,
+        text: &str,
+        example: &str,
+        read: impl Fn(&str) -> Option<u128>,
+    ) -> Result<Self, TemplateError> {
+        let refused = || TemplateError::BadValue {
+            field,
+            text: text.to_owned(),
+            example: example.to_owned(),
+        };
+        // The part that is wrong is named, not all of a long list.
+        let value = |text: &str| {
+            read(text.trim()).ok_or_else(|| TemplateError::BadValue {
+                field,
+                text: text.trim().to_owned(),
+                example: example.to_owned(),
+            })
+        };
+        let range = |text: &str| {
+            let (low, high) = text.split_once('-').ok_or_else(refused)?;
+            let (low, high) = (value(low)?, value(high)?);
+            let backwards = || TemplateError::Backwards {
+                field,
+                text: text.to_owned(),
+            };
+            (low <= high).then_some((low, high)).ok_or_else(backwards)
+        };
+        if let Some(drawn) = text.strip_prefix("draw:") {
+            let (low, high) = range(drawn)?;
+            return Ok(Self::Draw { low, high });
+        }
+        if text.contains(',') {
+            let listed: Result<Vec<u128>, _> = text.split(',').map(value).collect();
+            return match listed? {
+                listed if listed.len() <= LISTED => Ok(Self::Cycle(listed)),
+                _ => Err(refused()),
+            };
+        }
+        if !text.contains('-') {
+            return value(text).map(Self::one);
+        }
+        let (ends, step) = match text.rsplit_once('+') {
+            Some((ends, step)) => (ends, step.parse().map_err(|_| refused())?),
+            None => (text, 1),
+        };
+        let (first, last) = range(ends)?;
+        if step == 0 {
+            return Err(refused());
+        }
+        Ok(Self::Steps {
+            first,
+            step,
+            count: u64::try_from((last - first) / step).unwrap_or(u64::MAX - 1) + 1,
+        })
+    }
+
+    /// Different values, as far as that is known: what is drawn counts as one.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        match self {
+            Self::Steps { count, .. } => *count,
+            Self::Cycle(listed) => listed.len() as u64,
+            Self::Draw { .. } => 1,
+        }
+    }
+
+    /// The largest value that a frame may have.
+    #[must_use]
+    pub fn largest(&self) -> u128 {
+        match self {
+            Self::Steps { first, step, count } => first + step * u128::from(count - 1),
+            Self::Cycle(listed) => listed.iter().copied().max().unwrap_or(0),
+            Self::Draw { high, .. } => *high,
+        }
+    }
+
+    /// The value of flow `number`; `seed` is the field's own.
+    #[must_use]
+    pub fn of(&self, number: u64, seed: u64) -> u128 {
+        match self {
+            Self::Steps { first, step, count } => first + step * u128::from(number % count),
+            Self::Cycle(listed) => listed[(number % listed.len() as u64) as usize],
+            Self::Draw { low, high } => {
+                let mut draw = fastrand::Rng::with_seed(seed ^ number.wrapping_mul(MIX));
+                draw.u128(*low..=*high)
+            }
+        }
+    }
+}
+
+/// An odd number with bits everywhere (2^64 over the golden ratio), so that seeds of neighbours differ.
+const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(text: &str) -> Result<Values, TemplateError> {
+        Values::read("port", text, "9", |text| text.parse().ok())
+    }
+
+    fn first(text: &str, count: u64) -> Vec<u128> {
+        let values = read(text).unwrap();
+        (0..count).map(|flow| values.of(flow, 7)).collect()
+    }
+
+    #[test]
+    fn values_of_flows() {
+        for (text, want) in [
+            ("9", &[9, 9, 9][..]),
+            ("9-10", &[9, 10, 9]),
+            ("9-20+4", &[9, 13, 17, 9]),
+            ("7,3,7", &[7, 3, 7, 7]),
+        ] {
+            assert_eq!(first(text, want.len() as u64), want, "{text}");
+        }
+        for text in [
+            "", "x", "9-", "10-9", "1-9+0", "1-9+x", "draw:3", "draw:4-3", "1,,2",
+        ] {
+            assert!(read(text).is_err(), "{text}");
+        }
+        assert_eq!(read("9-20+4").unwrap().count(), 3);
+        assert_eq!(read("9-20+4").unwrap().largest(), 17);
+    }
+
+    proptest! {
+        #[test]
+        fn draws_stay_inside_and_repeat(low in 0u128..1000, more in 0u128..1000, flow: u64, seed: u64) {
+            let values = read(&format!("draw:{low}-{}", low + more)).unwrap();
+            let drawn = values.of(flow, seed);
+            prop_assert!((low..=low + more).contains(&drawn));
+            prop_assert_eq!(values.of(flow, seed), drawn);
+        }
+    }
+}

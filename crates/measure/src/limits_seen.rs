@@ -1,0 +1,228 @@
+//! Whether the tool itself, or two ends on one processor, were the limit: seen from what the threads of
+//! both ends came to.
+
+use linerate_metric::cost::ThreadCost;
+use linerate_metric::facts::Role;
+use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+use linerate_metric::record::{CountedAt, CpuCost, DirectionFigures, Doubt};
+use linerate_metric::units::format_share;
+
+/// Share of its core from which a sending thread had no time left.
+const BUSY: f64 = 0.97;
+
+/// Share of the calls, or of the time, in which it still waited for room.
+const WAITED: f64 = 0.01;
+
+/// Share of the sent datagrams beyond which it is not the sender that was too slow.
+const LOST: f64 = 0.001;
+
+/// Share of their time that two ends waited for a processor from which their sharing one matters.
+const WAITED_FOR_CORE: f64 = 0.05;
+
+/// One end, as far as it matters here.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// Which end.
+    pub role: Role,
+    /// Names its machine.
+    pub boot_id: Option<&'a str>,
+    /// What its threads cost.
+    pub cpu: Option<&'a CpuCost>,
+}
+
+/// What speaks against the figures of a run whose threads cost so much.
+#[must_use]
+pub fn doubts(plan: &Plan, ends: &[Seen<'_>], directions: &[DirectionFigures]) -> Vec<Doubt> {
+    if plan.kind != Kind::Throughput {
+        return Vec::new();
+    }
+    let saturated = (plan.directions.iter())
+        .filter_map(|&direction| saturated(plan, ends, directions, direction));
+    let mut doubts: Vec<_> = saturated.collect();
+    doubts.extend(shared_core(ends));
+    doubts
+}
+
+fn threads<'a>(
+    ends: &'a [Seen<'a>],
+    direction: Direction,
+    part: CountedAt,
+) -> impl Iterator<Item = (Role, &'a ThreadCost)> {
+    let all = ends.iter().flat_map(|end| {
+        let threads = end.cpu.iter().flat_map(|cpu| &cpu.threads);
+        threads.map(move |thread| (end.role, thread))
+    });
+    all.filter(move |(_, thread)| thread.direction == direction && thread.part == part)
+}
+
+/// All sending threads of a direction were busy all the time, and nothing made them wait: the path may
+/// carry more.
+fn saturated(
+    plan: &Plan,
+    ends: &[Seen<'_>],
+    directions: &[DirectionFigures],
+    direction: Direction,
+) -> Option<Doubt> {
+    if plan.rate_bps.is_some() {
+        return None;
+    }
+    let figures = directions.iter().find(|way| way.direction == direction);
+    let lost = figures.and_then(|way| way.summary.loss_fraction);
+    if plan.protocol == Protocol::Udp && lost.is_none_or(|lost| lost > LOST) {
+        return None;
+    }
+    let mut least: Option<(Role, f64)> = None;
+    for (role, thread) in threads(ends, direction, CountedAt::Sender) {
+        let wall = thread.wall_ns.max(1) as f64;
+        let busy = thread.cpu_ns as f64 / wall;
+        let waited = thread.blocked_ns? as f64 / wall;
+        let calls = thread.calls.filter(|&calls| calls > 0);
+        let empty = (thread.empty_calls.zip(calls))
+            .map_or(0.0, |(empty, calls)| empty as f64 / calls as f64);
+        if busy < BUSY || waited > WAITED || empty > WAITED {
+            return None;
+        }
+        let so_far = least.map_or(f64::INFINITY, |(_, busy)| busy);
+        least = Some((role, busy.min(so_far)));
+    }
+    let (role, busy) = least?;
+    Some(Doubt::new(
+        "generator-saturated",
+        format!(
+            "the {}'s sending threads were busy for {} of the time and never waited for room: \
+             {direction} may be what they can make, not what the path carries",
+            name(role),
+            format_share(busy),
+        ),
+    ))
+}
+
+/// A thread of one end and one of the other ran on the same processor of one machine, and waited for
+/// it.
+fn shared_core(ends: &[Seen<'_>]) -> Option<Doubt> {
+    let [a, b] = ends else { return None };
+    if b.boot_id != Some(a.boot_id?) {
+        return None;
+    }
+    let (a, b) = (a.cpu?, b.cpu?);
+    let waited = a.runnable_share?.max(b.runnable_share?);
+    if waited < WAITED_FOR_CORE {
+        return None;
+    }
+    let seen = |threads: &[ThreadCost]| -> Vec<u32> {
+        let cpus = threads.iter().filter_map(|thread| thread.cpus.as_ref());
+        cpus.flat_map(|cpus| cpus.0.clone()).collect()
+    };
+    let there = seen(&b.threads);
+    let core = seen(&a.threads)
+        .into_iter()
+        .find(|cpu| there.contains(cpu))?;
+    Some(Doubt::new(
+        "core-shared",
+        format!(
+            "threads of both ends were seen on processor {core}, and waited for one {} of the time",
+            format_share(waited)
+        ),
+    ))
+}
+
+fn name(role: Role) -> &'static str {
+    match role {
+        Role::Client => "client",
+        Role::Server => "server",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_metric::plan::Cpus;
+
+    fn thread(part: CountedAt, cpu_ns: u64, runnable_ns: u64, cpu: u32) -> ThreadCost {
+        ThreadCost {
+            direction: Direction::Send,
+            part,
+            flows: 1,
+            wall_ns: 1_000,
+            cpu_ns,
+            user_ns: 0,
+            system_ns: cpu_ns,
+            runnable_ns: Some(runnable_ns),
+            blocked_ns: Some(1_000 - cpu_ns - runnable_ns),
+            voluntary_switches: 0,
+            involuntary_switches: 0,
+            cpus: Some(Cpus(vec![cpu])),
+            calls: Some(1_000),
+            empty_calls: Some(0),
+            cycles: None,
+            instructions: None,
+        }
+    }
+
+    fn cost(role: Role, thread: ThreadCost) -> CpuCost {
+        CpuCost {
+            role,
+            share: thread.cpu_ns as f64 / 1e3,
+            user_share: 0.0,
+            voluntary_switches: 0,
+            involuntary_switches: 0,
+            blocked_share: thread.blocked_ns.map(|ns| ns as f64 / 1e3),
+            runnable_share: thread.runnable_ns.map(|ns| ns as f64 / 1e3),
+            empty_share: None,
+            ns_per_byte: None,
+            ns_per_packet: None,
+            cycles: None,
+            instructions: None,
+            uncounted_because: None,
+            machine: None,
+            processors: Vec::new(),
+            threads: vec![thread],
+        }
+    }
+
+    fn found(sender: ThreadCost, receiver: ThreadCost, change: fn(&mut Plan)) -> Vec<String> {
+        let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "host");
+        change(&mut plan);
+        let costs = [cost(Role::Client, sender), cost(Role::Server, receiver)];
+        let ends = costs.each_ref().map(|cost| Seen {
+            role: cost.role,
+            boot_id: Some("one machine"),
+            cpu: Some(cost),
+        });
+        let doubts = doubts(&plan, &ends, &[]);
+        doubts.into_iter().map(|doubt| doubt.doubt).collect()
+    }
+
+    #[test]
+    fn a_sender_that_never_waits_is_the_limit() {
+        let receiver = || thread(CountedAt::Receiver, 500, 0, 1);
+        let busy = || thread(CountedAt::Sender, 995, 0, 0);
+        let none = |_: &mut Plan| {};
+        assert_eq!(found(busy(), receiver(), none), ["generator-saturated"]);
+        let waiting = thread(CountedAt::Sender, 700, 0, 0);
+        assert!(found(waiting, receiver(), none).is_empty());
+        // A spinning sender is always busy: what its calls found tells.
+        let mut spinning = busy();
+        spinning.empty_calls = Some(300);
+        assert!(found(spinning, receiver(), none).is_empty());
+        assert!(found(busy(), receiver(), |plan| plan.rate_bps = Some(1_000)).is_empty());
+        // Without the receiver's count nobody knows whether it kept up.
+        assert!(found(busy(), receiver(), |plan| plan.protocol = Protocol::Udp).is_empty());
+        let mut unknown = busy();
+        unknown.blocked_ns = None;
+        assert!(found(unknown, receiver(), none).is_empty());
+    }
+
+    #[test]
+    fn ends_that_wait_for_one_processor_share_it() {
+        let near = || thread(CountedAt::Sender, 600, 100, 1);
+        let none = |_: &mut Plan| {};
+        assert_eq!(
+            found(near(), thread(CountedAt::Receiver, 500, 0, 1), none),
+            ["core-shared"]
+        );
+        assert!(found(near(), thread(CountedAt::Receiver, 500, 0, 0), none).is_empty());
+        let calm = thread(CountedAt::Sender, 600, 10, 1);
+        assert!(found(calm, thread(CountedAt::Receiver, 500, 10, 1), none).is_empty());
+    }
+}

@@ -1,0 +1,291 @@
+//! How many of the lost datagrams were lost at each place, from what each place can have lost.
+
+/// What one place may have lost, in datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// The place, by its name in records.
+    pub place: &'static str,
+    /// The least that its counters allow.
+    pub least: u64,
+    /// The most that they allow.
+    pub most: u64,
+    /// Whether only this run's datagrams are counted there; other packets may be in the rest.
+    pub own: bool,
+}
+
+/// What one place lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The place.
+    pub place: &'static str,
+    /// Datagrams: the parts add up to all that were lost.
+    pub packets: u64,
+    /// The least that it can be.
+    pub least: u64,
+    /// The most that it can be.
+    pub most: u64,
+}
+
+/// Where counters do not look, or what none of them tells.
+pub const PATH: &str = "path";
+
+/// Splits `lost` datagrams among places.
+///
+/// Where the whole way is in view (`closed`), what the counters allow is shared out, and what is
+/// beyond them stays for [`PATH`]. Elsewhere their numbers are upper bounds, taken in the order of
+/// the way, and [`PATH`] has the rest. In both cases the parts add up to `lost`, whatever the counters say.
+#[must_use]
+pub fn explain(lost: u64, candidates: &[Candidate], closed: bool) -> Vec<Part> {
+    let mut places: Vec<Candidate> = candidates
+        .iter()
+        .map(|candidate| Candidate {
+            least: candidate.least.min(candidate.most),
+            ..*candidate
+        })
+        .collect();
+    // Wide: a bound may be as good as none.
+    let sum = |places: &[Candidate], value: fn(&Candidate) -> u64| {
+        places
+            .iter()
+            .map(|place| u128::from(value(place)))
+            .sum::<u128>()
+    };
+    let all = u128::from(lost);
+    // What is left of all the lost ones; below them, so it fits.
+    let left = |taken: u128| u64::try_from(all.saturating_sub(taken)).unwrap_or(lost);
+    let own: Vec<_> = places.iter().copied().filter(|place| place.own).collect();
+    // Packets of others, the control connection's for one, were counted with ours.
+    let foreign = sum(&places, |place| place.least).saturating_sub(all);
+    let foreign = u64::try_from(foreign).unwrap_or(u64::MAX);
+    for place in places.iter_mut().filter(|place| !place.own) {
+        place.least = place.least.saturating_sub(foreign);
+    }
+    let beyond = left(sum(&places, |place| place.most));
+    let path = match closed {
+        true => (beyond, beyond),
+        // Nobody counts there: all but what is certain elsewhere.
+        false => (beyond, left(sum(&own, |place| place.least))),
+    };
+    places.push(Candidate {
+        place: PATH,
+        least: path.0,
+        most: path.1,
+        own: false,
+    });
+    let (all_least, all_most) = (
+        sum(&places, |place| place.least),
+        sum(&places, |place| place.most),
+    );
+    let mut parts: Vec<Part> = places
+        .iter()
+        .map(|place| {
+            // What the others must have, and what they can have, bounds this one.
+            let most = place.most.min(left(all_least - u128::from(place.least)));
+            let least = place.least.max(left(all_most - u128::from(place.most)));
+            let least = least.min(most);
+            Part {
+                place: place.place,
+                packets: least,
+                least,
+                most,
+            }
+        })
+        .collect();
+    share_out(lost, &mut parts, closed);
+    parts.retain(|part| part.packets > 0 || part.most > 0);
+    parts
+}
+
+/// Gives what is above the least that each place must have: in proportion to what it can take, or to
+/// the first that can take it.
+fn share_out(lost: u64, parts: &mut [Part], closed: bool) {
+    let mut given = 0;
+    for part in parts.iter_mut() {
+        // Bounds that contradict each other must not make more than there was.
+        part.packets = part.packets.min(lost - given);
+        given += part.packets;
+    }
+    let mut rest = lost - given;
+    let mut room: u128 = parts
+        .iter()
+        .map(|part| u128::from(part.most.saturating_sub(part.packets)))
+        .sum();
+    for part in parts.iter_mut() {
+        let own = part.most.saturating_sub(part.packets);
+        let share = if room == 0 {
+            0
+        } else if closed {
+            (u128::from(rest) * u128::from(own) / room) as u64
+        } else {
+            own.min(rest)
+        };
+        part.packets += share;
+        rest -= share;
+        room -= u128::from(own);
+    }
+    // Nothing above can take it: it belongs to no place that is known.
+    if let Some(path) = parts.last_mut() {
+        path.packets += rest;
+        path.most = path.most.max(path.packets);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn place(place: &'static str, least: u64, most: u64) -> Candidate {
+        Candidate {
+            place,
+            least,
+            most,
+            own: false,
+        }
+    }
+
+    fn own(name: &'static str, packets: u64) -> Candidate {
+        Candidate {
+            own: true,
+            ..place(name, packets, packets)
+        }
+    }
+
+    /// `(place, packets, exact)`, those without packets left out.
+    fn split(lost: u64, candidates: &[Candidate], closed: bool) -> Vec<(&'static str, u64, bool)> {
+        explain(lost, candidates, closed)
+            .into_iter()
+            .filter(|part| part.packets > 0)
+            .map(|part| (part.place, part.packets, part.least == part.most))
+            .collect()
+    }
+
+    #[test]
+    fn with_the_whole_way_in_view_everything_is_exact() {
+        for (lost, candidates, want) in [
+            (0, vec![place("qdisc", 0, 0)], vec![]),
+            (
+                12,
+                vec![place("qdisc", 5, 5), own("udp-receive-queue", 7)],
+                vec![("qdisc", 5, true), ("udp-receive-queue", 7, true)],
+            ),
+            // Two packets of the control connection were dropped with ours.
+            (
+                12,
+                vec![place("qdisc", 7, 7), own("udp-receive-queue", 7)],
+                vec![("qdisc", 5, true), ("udp-receive-queue", 7, true)],
+            ),
+            // Bundles of up to 44: arithmetic tells what the counter does not.
+            (
+                100,
+                vec![place("qdisc", 3, 132), own("udp-receive-queue", 7)],
+                vec![("qdisc", 93, true), ("udp-receive-queue", 7, true)],
+            ),
+            // Two kinds of bundles: only the sum is certain.
+            (
+                100,
+                vec![place("qdisc", 10, 100), place("softnet-backlog", 10, 100)],
+                vec![("qdisc", 50, false), ("softnet-backlog", 50, false)],
+            ),
+            // Nothing can have lost so many.
+            (
+                50,
+                vec![place("qdisc", 10, 10)],
+                vec![("qdisc", 10, true), (PATH, 40, true)],
+            ),
+        ] {
+            assert_eq!(
+                split(lost, &candidates, true),
+                want,
+                "{lost} {candidates:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn elsewhere_shared_counters_are_upper_bounds() {
+        for (lost, candidates, want) in [
+            (
+                100,
+                vec![own("udp-receive-queue", 60)],
+                vec![("udp-receive-queue", 60, true), (PATH, 40, true)],
+            ),
+            (
+                100,
+                vec![place("qdisc", 0, 10), own("udp-receive-queue", 60)],
+                vec![
+                    ("qdisc", 10, false),
+                    ("udp-receive-queue", 60, true),
+                    (PATH, 30, false),
+                ],
+            ),
+            // Others' packets, more than we lost: what our own socket says stands.
+            (
+                100,
+                vec![place("qdisc", 0, 5000), own("udp-receive-queue", 60)],
+                vec![("qdisc", 40, false), ("udp-receive-queue", 60, true)],
+            ),
+            (
+                30,
+                vec![place("qdisc", 0, 20), place("interface-rx", 0, 20)],
+                vec![("qdisc", 20, false), ("interface-rx", 10, false)],
+            ),
+        ] {
+            assert_eq!(
+                split(lost, &candidates, false),
+                want,
+                "{lost} {candidates:?}"
+            );
+        }
+    }
+
+    fn candidates() -> impl Strategy<Value = Vec<Candidate>> {
+        let one = (any::<bool>(), 0u64..2_000, 0u64..2_000, any::<bool>()).prop_map(
+            |(huge, least, more, own)| Candidate {
+                place: "qdisc",
+                least,
+                most: if huge { u64::MAX } else { least + more },
+                own,
+            },
+        );
+        prop::collection::vec(one, 0..6)
+    }
+
+    proptest! {
+        #[test]
+        fn the_parts_add_up_and_stay_within_their_bounds(
+            lost in 0u64..3_000, candidates in candidates(), closed in any::<bool>(),
+        ) {
+            let parts = explain(lost, &candidates, closed);
+            prop_assert_eq!(parts.iter().map(|part| part.packets).sum::<u64>(), lost);
+            let contradicts = candidates.iter().filter(|c| c.own).map(|c| c.least).sum::<u64>() > lost;
+            for part in parts.iter().filter(|_| !contradicts) {
+                prop_assert!(part.least <= part.packets && part.packets <= part.most, "{part:?}");
+            }
+        }
+
+        #[test]
+        fn what_really_happened_is_never_excluded(
+            truth in prop::collection::vec((0u64..500, 0u64..100, 0u64..100), 1..6),
+            path in 0u64..100,
+        ) {
+            let lost = truth.iter().map(|(packets, ..)| packets).sum::<u64>();
+            let candidates: Vec<_> = truth
+                .iter()
+                .map(|&(packets, below, above)| {
+                    place("qdisc", packets.saturating_sub(below), packets + above)
+                })
+                .collect();
+            let closed = explain(lost, &candidates, true);
+            let kept = |parts: &[Part]| parts.iter().filter(|part| part.place != PATH).copied().collect::<Vec<_>>();
+            let possible: Vec<_> = truth.iter().zip(&candidates).filter(|(_, c)| c.most > 0).collect();
+            for (part, ((packets, ..), _)) in kept(&closed).iter().zip(&possible) {
+                prop_assert!(part.least <= *packets && *packets <= part.most, "{part:?} {packets}");
+            }
+            let bounds: Vec<_> = candidates.iter().map(|c| Candidate { least: 0, ..*c }).collect();
+            let open = explain(lost + path, &bounds, false);
+            let rest = open.iter().find(|part| part.place == PATH).map_or((0, 0), |part| (part.least, part.most));
+            prop_assert!(rest.0 <= path && path <= rest.1, "{rest:?} {path}");
+        }
+    }
+}

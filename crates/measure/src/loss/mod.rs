@@ -1,0 +1,88 @@
+//! Where lost datagrams went: the counters of the places on their way, read before and after, and
+//! what follows from them.
+//!
+//! Reading is [`ledger`]'s; which places a direction passes is [`network`]'s; what their counters mean
+//! in datagrams is [`places`]'; and what must then be true is [`explain`]'s. All but the first are pure.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use linerate_host::snapshot::places::name;
+use linerate_metric::facts::{Host, Role};
+use linerate_metric::record::PlaceCounter;
+use linerate_metric::stack::StackFacts;
+
+mod explain;
+mod ledger;
+mod network;
+mod places;
+
+pub use ledger::{Ledger, Spot};
+pub use network::Network;
+pub use places::{Ways, account, name_of};
+
+/// This host's own counters, by the interface towards the other end.
+#[must_use]
+pub fn own_ledger(role: Role, host: &Host, ipv6: bool) -> Ledger {
+    let interface = host.interface.as_ref();
+    let spots = [
+        interface.map(|interface| Some(interface.name.clone())),
+        Some(None),
+    ];
+    let spot = |interface| Spot {
+        host: places::name_of(role).to_owned(),
+        namespace: None,
+        interface,
+    };
+    Ledger::open(spots.into_iter().flatten().map(spot).collect(), ipv6)
+}
+
+/// The counters of our own stack, where that is an end's: nothing of the kernel's is on its way in.
+#[must_use]
+pub fn of_stack(role: Role, stack: &StackFacts) -> Vec<PlaceCounter> {
+    let count = |name: &str| stack.counter("ip", name);
+    let failed = count("reassembly_no_buffer") + count("reassembly_errors");
+    let timeouts = count("reassembly_timeouts");
+    [
+        (name::FRAGMENTS, count("reassembly_required")),
+        (name::REASSEMBLED, count("reassembly_ok")),
+        (name::REASSEMBLY_FAILED, failed + timeouts),
+        (name::REASSEMBLY_TIMEOUTS, timeouts),
+    ]
+    .map(|(counter, after)| PlaceCounter {
+        host: places::name_of(role).to_owned(),
+        interface: None,
+        counter: counter.to_owned(),
+        before: 0,
+        after,
+    })
+    .into()
+}
+
+/// The whole way of a run, where it is in view, with its counters.
+#[derive(Debug)]
+pub struct Region {
+    ways: Ways,
+    ledger: Ledger,
+}
+
+impl Region {
+    /// Looks at all of the way between the ends, the client's address first; `None` outside of such a
+    /// network.
+    #[must_use]
+    pub fn open(network: Option<&Arc<Network>>, near: IpAddr, far: IpAddr) -> Option<Self> {
+        let (ways, spots) = Ways::within(network?, near, far)?;
+        let ipv6 = near.to_canonical().is_ipv6();
+        Some(Self {
+            ways,
+            ledger: Ledger::open(spots, ipv6),
+        })
+    }
+
+    /// Looks again.
+    #[must_use]
+    pub fn close(self) -> (Ways, Vec<PlaceCounter>) {
+        let counters = self.ledger.close();
+        (self.ways, counters)
+    }
+}

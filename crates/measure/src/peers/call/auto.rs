@@ -1,0 +1,358 @@
+//! Finding out what a far end speaks: by asking at the ports that its programs have.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use linerate_dialect::control::{Connection, Hello};
+use linerate_dialect::iperf2::{Amount, Settings, TcpClient};
+use linerate_dialect::iperf3::{BUSY, Cookie, State};
+use linerate_dialect::sockperf::{FROM_CLIENT, HEADER_BYTES, Header, WANTS_ANSWER};
+use linerate_dialect::{control, nuttcp};
+use linerate_metric::plan::{DEFAULT_PORT, Kind, Plan, Protocol};
+
+use super::context::foreign;
+use super::{Caller, caller};
+use crate::error::MeasureError;
+use crate::session::reach::{Local, open};
+
+/// How long an answer to the first words may take.
+const ANSWER: Duration = Duration::from_millis(700);
+
+/// How long a server takes to be ready again after a conversation that led nowhere: iperf3 and nuttcp
+/// serve one client at a time, and close their door meanwhile.
+const RECOVERY: Duration = Duration::from_millis(500);
+
+/// Pause between tries at a door that is closed for a moment.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// What was found.
+pub enum Found {
+    /// Our own server.
+    Own,
+    /// This dialect, on this port.
+    Foreign(&'static Caller, u16),
+}
+
+/// A question that only one dialect answers in its way.
+struct Probe {
+    dialect: &'static str,
+    words: fn() -> Vec<u8>,
+    is_answer: fn(&[u8]) -> bool,
+}
+
+/// In this order, but for a port that belongs to one of them: that one is asked first, because words of
+/// others do harm (stock iperf2 falls over nuttcp's, so it comes early). What waits for more words must
+/// not be asked with what it takes for payload before the others had their turn.
+const PROBES: &[Probe] = &[
+    Probe {
+        dialect: "linerate",
+        words: own_words,
+        is_answer: is_own,
+    },
+    Probe {
+        dialect: "iperf2",
+        words: iperf2_words,
+        is_answer: |answer| answer.starts_with(&[0, 0, 0, 2, 0, 0, 0]),
+    },
+    Probe {
+        dialect: "nuttcp",
+        // A version that no server has: one that said the same would be taken for echo.
+        words: || b"HELO nuttcp v6.1.99\n".to_vec(),
+        is_answer: |answer| answer.starts_with(b"HELO nuttcp v"),
+    },
+    Probe {
+        dialect: "iperf3",
+        words: || {
+            Cookie::new(std::array::from_fn(|_| fastrand::u8(..)))
+                .to_wire()
+                .to_vec()
+        },
+        is_answer: |answer| {
+            answer.starts_with(&[State::ParamExchange.to_byte()]) || answer.starts_with(&BUSY)
+        },
+    },
+    Probe {
+        dialect: "sockperf",
+        words: sockperf_words,
+        is_answer: |answer| {
+            Header::read(answer).is_some_and(|header| {
+                header.flags == WANTS_ANSWER && header.length == HEADER_BYTES as u32
+            })
+        },
+    },
+    Probe {
+        dialect: "echo",
+        words: || b"linerate?".to_vec(),
+        is_answer: |answer| answer == b"linerate?",
+    },
+];
+
+/// The probes for a port, the one that it belongs to first.
+fn probes(port: u16) -> impl Iterator<Item = &'static Probe> {
+    let owner = match port {
+        nuttcp::CONTROL_PORT => "nuttcp",
+        5001 => "iperf2",
+        linerate_dialect::sockperf::PORT => "sockperf",
+        linerate_dialect::echo::PORT => "echo",
+        _ => "linerate",
+    };
+    let is_owner = move |probe: &&Probe| probe.dialect == owner;
+    let others = PROBES.iter().filter(move |probe| !is_owner(probe));
+    PROBES.iter().filter(is_owner).chain(others)
+}
+
+/// Whose answer it is to these words. It need not be the one who was asked: iperf3 takes any words for
+/// its own, and what sends everything back is echo.
+fn whose(words: &[u8], answer: &[u8]) -> Option<&'static Probe> {
+    let echoed = !answer.is_empty() && words.starts_with(answer);
+    PROBES.iter().find(|probe| match echoed {
+        true => probe.dialect == "echo",
+        false => (probe.is_answer)(answer),
+    })
+}
+
+fn own_words() -> Vec<u8> {
+    // No server calls itself so: what comes back unchanged is echo.
+    let hello = Hello::new("linerate --peer auto");
+    match Connection::client(hello) {
+        Ok(connection) => connection.outgoing().to_vec(),
+        Err(_) => Vec::new(),
+    }
+}
+
+fn is_own(answer: &[u8]) -> bool {
+    answer.starts_with(&control::ANSWER_MAGIC) || answer.starts_with(&control::CONTROL_MAGIC)
+}
+
+fn sockperf_words() -> Vec<u8> {
+    let mut words = vec![0; HEADER_BYTES];
+    Header {
+        sequence: 1,
+        flags: FROM_CLIENT | WANTS_ANSWER,
+        length: HEADER_BYTES as u32,
+    }
+    .write(&mut words);
+    words
+}
+
+fn iperf2_words() -> Vec<u8> {
+    let settings = Settings {
+        amount: Some(Amount::Bytes(1)),
+        ..Settings::client(5001)
+    };
+    TcpClient::new(settings).map_or_else(|_| Vec::new(), |client| client.header().to_vec())
+}
+
+/// Ports that are asked when none is named, with what is taken for granted of one that takes a
+/// connection and says nothing.
+fn ports(plan: &Plan) -> Vec<(u16, Option<&'static str>)> {
+    let named = plan.port;
+    if named != 0 && named != DEFAULT_PORT {
+        let silent = match plan.kind {
+            Kind::Throughput if named == linerate_dialect::discard::PORT => Some("discard"),
+            Kind::Throughput => Some("iperf2-legacy"),
+            Kind::Latency | Kind::Forward | Kind::Generate | Kind::Stack => None,
+        };
+        return vec![(named, silent)];
+    }
+    match plan.kind {
+        Kind::Throughput => vec![
+            (DEFAULT_PORT, None),
+            (nuttcp::CONTROL_PORT, None),
+            (5001, Some("iperf2-legacy")),
+            (linerate_dialect::discard::PORT, Some("discard")),
+        ],
+        Kind::Latency | Kind::Forward => vec![
+            (DEFAULT_PORT, None),
+            (linerate_dialect::sockperf::PORT, None),
+            (linerate_dialect::echo::PORT, None),
+            (5001, None),
+        ],
+        // No far end takes part in it.
+        Kind::Generate | Kind::Stack => Vec::new(),
+    }
+}
+
+/// What answers over UDP alone.
+fn by_datagram(plan: &Plan, far: SocketAddr) -> Option<Found> {
+    let any = match far.is_ipv4() {
+        true => SocketAddr::from(([0; 4], 0)),
+        false => SocketAddr::from(([0_u16; 8], 0)),
+    };
+    for (port, _) in ports(plan) {
+        for probe in PROBES {
+            let known = caller(probe.dialect).filter(|caller| caller.kinds.contains(&plan.kind));
+            let Some(caller) = known.filter(|caller| ["sockperf", "echo"].contains(&caller.name))
+            else {
+                continue;
+            };
+            let ask = || -> std::io::Result<Vec<u8>> {
+                let socket = UdpSocket::bind(any)?;
+                socket.connect(SocketAddr::new(far.ip(), port))?;
+                socket.set_read_timeout(Some(ANSWER))?;
+                socket.send(&(probe.words)())?;
+                let mut answer = vec![0; 256];
+                let bytes = socket.recv(&mut answer)?;
+                answer.truncate(bytes);
+                Ok(answer)
+            };
+            if (probe.is_answer)(&ask().unwrap_or_default()) {
+                return Some(Found::Foreign(caller, port));
+            }
+        }
+    }
+    None
+}
+
+/// Connects; `None` when nobody listens. Whoever listened before is waited for.
+fn enter(
+    address: SocketAddr,
+    local: &Local,
+    stop: &AtomicBool,
+    listened: bool,
+) -> Result<Option<TcpStream>, MeasureError> {
+    let begin = Instant::now();
+    loop {
+        if stop.load(Relaxed) {
+            return Err(MeasureError::Interrupted);
+        }
+        match open(address, local, stop) {
+            Ok(stream) => return Ok(Some(stream)),
+            Err(MeasureError::Refused { .. }) if !listened || begin.elapsed() > RECOVERY => {
+                return Ok(None);
+            }
+            Err(MeasureError::Refused { .. }) => std::thread::sleep(AGAIN),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Finds out what the far end speaks.
+///
+/// # Errors
+/// When nobody listens on any of the ports, or nobody there says anything that is known.
+pub fn find(
+    plan: &Plan,
+    far: SocketAddr,
+    local: &Local,
+    stop: &AtomicBool,
+) -> Result<Found, MeasureError> {
+    let mut taken = false;
+    let mut unfit = None;
+    for (port, silent) in ports(plan) {
+        let mut here = false;
+        let mut address = far;
+        address.set_port(port);
+        let mut answered = false;
+        for probe in probes(port) {
+            let fits = |caller: &Caller| caller.kinds.contains(&plan.kind);
+            let Some(mut stream) = enter(address, local, stop, here)? else {
+                // Nobody there; the next port.
+                break;
+            };
+            (taken, here) = (true, true);
+            let words = (probe.words)();
+            let mut ask = || -> std::io::Result<Vec<u8>> {
+                stream.set_nonblocking(false)?;
+                stream.set_read_timeout(Some(ANSWER))?;
+                stream.write_all(&words)?;
+                let mut answer = vec![0; 256];
+                let bytes = stream.read(&mut answer)?;
+                answer.truncate(bytes);
+                Ok(answer)
+            };
+            let answer = ask().unwrap_or_default();
+            answered |= !answer.is_empty();
+            let Some(answers) = whose(&words, &answer) else {
+                continue;
+            };
+            match caller(answers.dialect) {
+                None => return Ok(Found::Own),
+                Some(caller) if fits(caller) => {
+                    drop(stream);
+                    std::thread::sleep(RECOVERY);
+                    return Ok(Found::Foreign(caller, port));
+                }
+                // It is known, and does not do this kind of measurement.
+                Some(caller) => {
+                    unfit.get_or_insert((caller, address));
+                    break;
+                }
+            }
+        }
+        if here
+            && !answered
+            && let Some(caller) = silent.and_then(caller)
+        {
+            return Ok(Found::Foreign(caller, port));
+        }
+    }
+    if plan.protocol == Protocol::Udp
+        && let Some(found) = by_datagram(plan, far)
+    {
+        return Ok(found);
+    }
+    if let Some((caller, address)) = unfit
+        && let Some(refusal) = super::refuse(caller, plan)
+    {
+        let why = refusal.why;
+        return Err(foreign(
+            address,
+            format!("is a {} server, and {why}", caller.name),
+        ));
+    }
+    Err(foreign(
+        far,
+        match taken {
+            true => {
+                "takes connections and says nothing that is known: name what it speaks with --peer, \
+                     and its port with -p"
+            }
+            false => "no known program listens there: start one, or name its port with -p",
+        },
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_owner_of_a_port_is_asked_first_and_everybody_once() {
+        for (port, first) in [
+            (5000, "nuttcp"),
+            (5001, "iperf2"),
+            (11_111, "sockperf"),
+            (7, "echo"),
+            (5201, "linerate"),
+            (4_242, "linerate"),
+        ] {
+            let asked: Vec<_> = probes(port).map(|probe| probe.dialect).collect();
+            assert_eq!(asked[0], first, "{port}");
+            assert_eq!(asked.len(), PROBES.len());
+            assert!(PROBES.iter().all(|probe| asked.contains(&probe.dialect)));
+        }
+    }
+
+    #[test]
+    fn an_answer_tells_who_gave_it_whoever_was_asked() {
+        for probe in PROBES {
+            let words = (probe.words)();
+            let name = |answer: &[u8]| whose(&words, answer).map(|probe| probe.dialect);
+            // iperf3 takes the first words of anybody for a cookie.
+            assert_eq!(name(&[State::ParamExchange.to_byte()]), Some("iperf3"));
+            assert_eq!(name(&BUSY), Some("iperf3"));
+            assert_eq!(name(b"HELO nuttcp v6.1.2\n"), Some("nuttcp"));
+            assert_eq!(name(&words), Some("echo"));
+            assert_eq!(name(&words[..1]), Some("echo"));
+            assert_eq!(name(b""), None);
+            assert_eq!(name(b"SSH-2.0-x\r\n"), None);
+            let mut server = Connection::server(Hello::new("linerate 0.1.0")).unwrap();
+            server.receive(&own_words()).unwrap();
+            server.next_frame().unwrap();
+            assert_eq!(name(server.outgoing()), Some("linerate"));
+        }
+    }
+}

@@ -1,0 +1,433 @@
+//! The far end's count from the output of a command: the console of a board, for example.
+
+use std::process::{Command, Stdio};
+
+use linerate_dialect::control::Outcome;
+use linerate_dialect::far::{FarFigures, FarFlow, FarReport};
+use linerate_metric::event::Problem;
+use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+use linerate_metric::record::FAR_TEXT_BYTES;
+use regex_lite::Regex;
+
+use crate::error::MeasureError;
+
+/// What is looked for without an expression of the user's: a number and its unit.
+const USUAL: &str = r"(?i)(?:(?P<bytes>\d+)\s*(?:bytes|octets|B)\b)|(?:(?P<packets>\d+)\s*(?:packets|datagrams|pkts)\b)";
+
+/// Groups that say what they are.
+const GROUPS: [&str; 3] = ["bytes", "packets", "seconds"];
+
+/// What expressions have and commands do not: where it stands behind a comma, an expression is meant.
+const SIGNS: [&str; 8] = ["(?", "\\d", "\\s", "\\w", "[0-9", "(.", "([", "(\\"];
+
+/// Room for rounding between two counts of the same bytes.
+const ROUNDING_BYTES: u64 = 1024;
+
+/// A command that tells what the far end counted.
+#[derive(Clone, Debug)]
+pub struct FarCommand {
+    command: String,
+    pattern: Regex,
+}
+
+/// What it told.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Told {
+    /// Payload bytes.
+    pub bytes: Option<u64>,
+    /// Datagrams.
+    pub packets: Option<u64>,
+    /// How long it counted, in seconds.
+    pub seconds: Option<f64>,
+    /// All that it printed.
+    pub text: String,
+    /// What speaks against it.
+    pub odd: Option<String>,
+}
+
+/// Why a command told nothing that can be used.
+#[derive(Debug, thiserror::Error)]
+pub enum FarReportError {
+    /// It cannot be run.
+    #[error("`{command}` cannot be run ({source})")]
+    NotRun {
+        /// As it was written.
+        command: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// It printed nothing that the expression finds.
+    #[error("`{command}` printed no count that the expression finds (it ended with {status})")]
+    NoCount {
+        /// As it was written.
+        command: String,
+        /// How it ended.
+        status: std::process::ExitStatus,
+    },
+    /// More arrived by its count than was sent.
+    #[error("`{command}` says that {told} arrived, and {sent} were sent: it counts something else")]
+    TooMuch {
+        /// As it was written.
+        command: String,
+        /// What it said, with its unit.
+        told: String,
+        /// What was sent.
+        sent: u64,
+    },
+}
+
+impl FarReportError {
+    /// The situation, the object and the next step.
+    #[must_use]
+    pub fn problem(&self) -> Problem {
+        let next = match self {
+            Self::NotRun { .. } => "run the command by hand first",
+            Self::NoCount { .. } => {
+                "run the command by hand, and give an expression that finds the number: \
+                 CMD,(?P<bytes>\\d+)"
+            }
+            Self::TooMuch { .. } => {
+                "reset the far end's counter before each run, or give an expression that finds the \
+                 count of this run"
+            }
+        };
+        let measured = "what was measured stands, without the far end's count";
+        Problem::new(format!("{self}; {measured}"), "--far-report", next)
+    }
+}
+
+/// What this end sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    bytes: Option<u64>,
+    packets: Option<u64>,
+}
+
+impl Sent {
+    /// As it found itself.
+    #[must_use]
+    pub fn of(own: &Outcome) -> Self {
+        let flows = || own.streams.iter().map(|flow| &flow.stream.summary);
+        Self {
+            bytes: flows().map(|flow| flow.bytes_sent).sum(),
+            packets: flows().map(|flow| flow.packets_sent).sum(),
+        }
+    }
+}
+
+/// The command of a plan.
+///
+/// # Errors
+/// When there is nothing that it could count, and what is wrong with its expression.
+pub fn of(plan: &Plan) -> Result<Option<FarCommand>, MeasureError> {
+    let Some(text) = &plan.far_report else {
+        return Ok(None);
+    };
+    let refused = |why: String| MeasureError::OptionRefused {
+        option: format!("--far-report {text}"),
+        why,
+        next_step: "write CMD, or CMD,REGEX with (?P<bytes>\\d+) or (?P<packets>\\d+) in it"
+            .to_owned(),
+    };
+    if plan.kind == Kind::Latency || plan.directions.len() > 1 {
+        return Err(refused("a count is of one direction of payload".to_owned()));
+    }
+    FarCommand::parse(text).map(Some).map_err(refused)
+}
+
+impl FarCommand {
+    /// Reads `CMD` or `CMD,REGEX`: what follows a comma is the expression if it is one with a group;
+    /// in front of a named group the last comma counts, otherwise the first.
+    ///
+    /// The groups `bytes`, `packets` and `seconds` say what they are; a group without a name is bytes.
+    ///
+    /// # Errors
+    /// When there is no command, and when what was meant as an expression is none.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let expression = |at: usize| {
+            let pattern = Regex::new(&text[at + 1..]).ok()?;
+            (pattern.captures_len() > 1).then_some((&text[..at], pattern))
+        };
+        let commas = || text.match_indices(',').map(|(at, _)| at);
+        // Commands and expressions may both have commas: a named group settles where the last of the
+        // command's is.
+        let split = match text.find("(?P<") {
+            Some(group) => commas().rev().filter(|&at| at < group).find_map(expression),
+            None => commas().find_map(expression),
+        };
+        let (command, pattern) = match split {
+            Some(split) => split,
+            None => {
+                if let Some(why) = meant(text) {
+                    return Err(why);
+                }
+                let usual = Regex::new(USUAL);
+                (
+                    text,
+                    usual.map_err(|error| format!("our own expression: {error}"))?,
+                )
+            }
+        };
+        if command.trim().is_empty() {
+            return Err("there is no command".to_owned());
+        }
+        let mut names = pattern.capture_names().flatten();
+        if let Some(unknown) = names.find(|name| !GROUPS.contains(name)) {
+            return Err(format!(
+                "a group is named {unknown}, and those that are known are {}",
+                GROUPS.join(", ")
+            ));
+        }
+        Ok(Self {
+            command: command.to_owned(),
+            pattern,
+        })
+    }
+
+    /// Reads what the command printed: the last place that the expression finds, because consoles
+    /// grow at the end.
+    #[must_use]
+    pub fn read(&self, output: &str) -> Told {
+        let mut told = Told {
+            text: output.to_owned(),
+            ..Told::default()
+        };
+        for found in self.pattern.captures_iter(output) {
+            let number = |name: &str| found.name(name).map(|text| text.as_str());
+            let count = |name: &str| number(name)?.parse().ok();
+            told.bytes = count("bytes").or(told.bytes);
+            told.packets = count("packets").or(told.packets);
+            told.seconds = number("seconds")
+                .and_then(|text| text.parse().ok())
+                .or(told.seconds);
+            let named = GROUPS.iter().any(|name| found.name(name).is_some());
+            if !named && let Some(first) = found.get(1) {
+                told.bytes = first.as_str().parse().ok().or(told.bytes);
+            }
+        }
+        told
+    }
+
+    /// Runs the command and reads what it prints, on both of its outputs.
+    ///
+    /// # Errors
+    /// Why it told nothing.
+    pub fn ask(&self) -> Result<Told, FarReportError> {
+        let output = Command::new("sh")
+            .arg("-c")
+            .arg(&self.command)
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|source| FarReportError::NotRun {
+                command: self.command.clone(),
+                source,
+            })?;
+        let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.push_str(&String::from_utf8_lossy(&output.stderr));
+        let mut told = self.read(&text);
+        let status = output.status;
+        if told.bytes.is_none() && told.packets.is_none() {
+            return Err(FarReportError::NoCount {
+                command: self.command.clone(),
+                status,
+            });
+        }
+        if !status.success() {
+            let command = &self.command;
+            told.odd = Some(format!(
+                "`{command}` told a count and ended with {status}: see whether the count is whole"
+            ));
+        }
+        Ok(told)
+    }
+
+    /// Puts what it told in the place of what the dialect did not.
+    ///
+    /// # Errors
+    /// When it cannot be the count of what was sent.
+    pub fn merge(
+        &self,
+        told: Told,
+        plan: &Plan,
+        sent: Sent,
+        report: &mut FarReport,
+    ) -> Result<(), FarReportError> {
+        let direction = plan.directions.first().copied().unwrap_or(Direction::Send);
+        let udp = plan.protocol == Protocol::Udp;
+        // Datagrams of a test have one size.
+        let size = plan.payload_bytes.max(1);
+        let figures = FarFigures {
+            bytes: (told.bytes).or_else(|| Some(told.packets.filter(|_| udp)? * size)),
+            packets: (told.packets).or_else(|| Some(told.bytes.filter(|_| udp)? / size)),
+            duration_ns: told.seconds.map(|seconds| (seconds * 1e9) as u64),
+            ..FarFigures::default()
+        };
+        let more = |told: Option<u64>, sent: Option<u64>, rounding: u64, unit: &str| {
+            let (told, sent) = told.zip(sent)?;
+            (told > sent.saturating_add(rounding)).then(|| FarReportError::TooMuch {
+                command: self.command.clone(),
+                told: format!("{told} {unit}"),
+                sent,
+            })
+        };
+        if direction == Direction::Send {
+            // A marker more or less may be among what a board counts.
+            let rounding = if udp {
+                ROUNDING_BYTES.max(size)
+            } else {
+                ROUNDING_BYTES
+            };
+            let bytes = more(figures.bytes, sent.bytes, rounding, "B");
+            let packets = more(figures.packets, sent.packets, 1, "datagrams");
+            if let Some(error) = bytes.or(packets) {
+                return Err(error);
+            }
+        }
+        report.flows = vec![FarFlow {
+            id: None,
+            direction,
+            figures,
+        }];
+        let mut text = told.text;
+        if let Some(at) = text
+            .char_indices()
+            .map(|(at, _)| at)
+            .find(|&at| at > FAR_TEXT_BYTES)
+        {
+            text.truncate(at);
+        }
+        report.text = Some(text);
+        Ok(())
+    }
+}
+
+/// What is wrong with an expression that was meant to be one.
+fn meant(text: &str) -> Option<String> {
+    let mut commas = text.match_indices(',').map(|(at, _)| &text[at + 1..]);
+    let like_one = commas.find(|rest| SIGNS.iter().any(|sign| rest.contains(sign)))?;
+    // A comma of the expression's own may come behind the one that parts it from the command.
+    Some(match Regex::new(like_one) {
+        Err(error) => format!("`{like_one}` is no expression ({error})"),
+        Ok(_) => format!("the expression `{like_one}` has no group, so it finds no number"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[test]
+    fn consoles_are_read() {
+        type Row<'a> = (&'a str, &'a str, Option<u64>, Option<u64>, Option<f64>);
+        let rows: [Row<'_>; 8] = [
+            (
+                "cat log",
+                "received 1472000 bytes",
+                Some(1_472_000),
+                None,
+                None,
+            ),
+            (
+                "cat log",
+                "rx: 1000 packets, 1472000 bytes\n",
+                Some(1_472_000),
+                Some(1_000),
+                None,
+            ),
+            ("cat log", "nothing here", None, None, None),
+            ("cat log", "1 bytes\n2 bytes\n", Some(2), None, None),
+            (r"cat log,total=(\d+)", "x=1 total=42", Some(42), None, None),
+            (
+                r"cat log,n=(?P<packets>\d{1,9})",
+                "n=77",
+                None,
+                Some(77),
+                None,
+            ),
+            (
+                r"echo a,b,(?P<bytes>\d+) in (?P<seconds>[\d.]+)",
+                "640 in 2.5 s",
+                Some(640),
+                None,
+                Some(2.5),
+            ),
+            ("echo a,b", "9 bytes", Some(9), None, None),
+        ];
+        for (option, output, bytes, packets, seconds) in rows {
+            let command = FarCommand::parse(option).unwrap();
+            let told = command.read(output);
+            assert_eq!(
+                (told.bytes, told.packets, told.seconds),
+                (bytes, packets, seconds),
+                "{option}: {output}"
+            );
+        }
+        assert_eq!(
+            FarCommand::parse("echo a,b").unwrap().command,
+            "echo a,b",
+            "what is no expression belongs to the command"
+        );
+        assert!(FarCommand::parse(r",(\d+)").is_err());
+    }
+
+    #[test]
+    fn a_wrong_expression_is_found_before_the_run() {
+        for (option, why) in [
+            (r"cat log,(?P<bytes>\d+", "is no expression"),
+            (r"cat log,rx=(\d+", "is no expression"),
+            (r"cat log,rx=([0-9]+ b", "is no expression"),
+            (r"cat log,(?P<byte>\d+)", "named byte"),
+            (r"cat log,rx=\d+", "has no group"),
+            (r"cat log,rx=[0-9]{1,9}", "has no group"),
+        ] {
+            let error = FarCommand::parse(option).unwrap_err();
+            assert!(error.contains(why), "{option}: {error}");
+        }
+        for command in [
+            "awk -F, '{print substr($1,2)}' log",
+            "echo $(cat a,b)",
+            "ssh board 'cat /proc/net/dev,x'",
+        ] {
+            assert_eq!(FarCommand::parse(command).unwrap().command, command);
+        }
+    }
+
+    #[test]
+    fn a_count_above_what_was_sent_is_not_believed() {
+        let mut plan = Plan::new(Kind::Throughput, Protocol::Udp, "far");
+        plan.payload_bytes = 1_472;
+        let sent = Sent {
+            bytes: Some(125_120),
+            packets: Some(85),
+        };
+        let command = FarCommand::parse("cat log").unwrap();
+        for (output, believed) in [
+            ("125120 bytes", true),
+            ("85 packets", true),
+            ("5000000 bytes", false),
+            ("86 packets", true),
+            ("100 packets", false),
+        ] {
+            let mut report = FarReport::default();
+            let merged = command.merge(command.read(output), &plan, sent, &mut report);
+            assert_eq!(merged.is_ok(), believed, "{output}: {merged:?}");
+            assert_eq!(report.flows.len(), usize::from(believed), "{output}");
+        }
+    }
+
+    #[test]
+    fn a_command_is_run() {
+        let command = FarCommand::parse("echo 5000 bytes >&2").unwrap();
+        let mut plan = Plan::new(Kind::Throughput, Protocol::Udp, "far");
+        plan.payload_bytes = 1_000;
+        let told = command.ask().unwrap();
+        assert_eq!(told.odd, None);
+        let mut report = FarReport::default();
+        let sent = Sent::default();
+        command.merge(told, &plan, sent, &mut report).unwrap();
+        assert_eq!(report.flows[0].figures.packets, Some(5));
+        let error = FarCommand::parse("exit 3").unwrap().ask().unwrap_err();
+        assert!(error.problem().situation.contains("exit status: 3"));
+        let odd = FarCommand::parse("echo 7 bytes; exit 3").unwrap();
+        assert!(odd.ask().unwrap().odd.unwrap().contains("exit status: 3"));
+    }
+}

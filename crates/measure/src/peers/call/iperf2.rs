@@ -1,0 +1,307 @@
+//! iperf2, today's layout and the old one: a header in front of the payload, a report after UDP, round
+//! trips as its bounceback asks them.
+
+mod datagrams;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use linerate_dialect::control::FlowTotal;
+use linerate_dialect::iperf2::{Amount, Settings, TcpClient, Way, bounceback};
+use linerate_host::sys::clock::{self, Nanos};
+use linerate_metric::plan::{Direction, Kind, Plan, Protocol, SendCopy};
+use socket2::Socket;
+
+use super::acks::{Acks, LOOK_NS};
+use super::context::Context;
+use super::{CalledFlow, Caller, Refusal, Speech, first, plain, questions, refuse_omit};
+use crate::error::MeasureError;
+use crate::lane::Opening;
+use crate::peers::framing::Framing;
+use crate::peers::record::Acknowledged;
+use datagrams::open_udp;
+
+/// Calling iperf 2.1 and later.
+pub const CALLER: Caller = Caller {
+    name: "iperf2",
+    about: "TCP all directions, UDP either way with its report; round trips over TCP (bounceback)",
+    kinds: &[Kind::Throughput, Kind::Latency],
+    port: 5001,
+    datagram_bytes: 1_470,
+    refuse,
+    open,
+};
+
+/// Calling iperf 2.0 and the boards that speak its layout.
+pub const LEGACY: Caller = Caller {
+    name: "iperf2-legacy",
+    about: "TCP and UDP, sending, in the layout of iperf 2.0 and most boards; UDP with its report",
+    kinds: &[Kind::Throughput],
+    port: 5001,
+    datagram_bytes: 1_470,
+    refuse: refuse_legacy,
+    open: open_legacy,
+};
+
+/// The largest buffer that a server is told.
+const BUFFER_LIMIT_BYTES: u64 = 128 << 10;
+
+fn refuse(plan: &Plan) -> Option<Refusal> {
+    if plan.kind == Kind::Latency {
+        return first(&[
+            (
+                plan.protocol == Protocol::Udp,
+                "-u",
+                "iperf2 asks its bouncebacks over TCP",
+            ),
+            (
+                !(bounceback::BEGINNING_BYTES as u64..=u64::from(bounceback::SIZE_LIMIT))
+                    .contains(&plan.payload_bytes),
+                "-l",
+                "a bounceback has 20 B to 1 MiB",
+            ),
+        ])
+        .or_else(|| questions::refuse(plan, false));
+    }
+    let both = plan.directions.len() > 1;
+    let receives = plan.flows(Direction::Receive);
+    let udp = plan.protocol == Protocol::Udp;
+    let amount = plan
+        .amount_bytes
+        .map(|bytes| bytes / u64::from(plan.streams.max(1)));
+    first(&[
+        (
+            udp && both,
+            "--bidir",
+            "over UDP its two directions share one flow, whose ends cannot be told apart",
+        ),
+        (
+            receives && amount.is_some_and(|bytes| bytes >= 1 << 31),
+            "-n",
+            "iperf2's server takes less than 2 GiB a flow; use -t",
+        ),
+        (
+            receives && plan.rate_bps.is_some() && !udp,
+            "-b",
+            "iperf2's server keeps no rate over TCP",
+        ),
+        (
+            !udp && matches!(
+                plan.copies.send,
+                SendCopy::SendFile | SendCopy::Splice | SendCopy::ZeroCopy
+            ),
+            "--offload",
+            "its header has to be written in front of the payload",
+        ),
+        (
+            udp && plan.payload_bytes != 0 && plan.payload_bytes < 76,
+            "-l",
+            "iperf2's header takes 76 B of each datagram; --peer iperf2-legacy has 12",
+        ),
+    ])
+    .or_else(|| refuse_omit(plan))
+}
+
+fn refuse_legacy(plan: &Plan) -> Option<Refusal> {
+    let udp = plan.protocol == Protocol::Udp;
+    first(&[
+        (
+            plan.flows(Direction::Receive),
+            "-R or --bidir",
+            "the old layout has a second connection from the server for that; use --peer iperf2",
+        ),
+        (
+            udp && plan.payload_bytes != 0 && plan.payload_bytes < 24,
+            "-l",
+            "its header and what stands behind it take 24 B of each datagram",
+        ),
+    ])
+    .or_else(|| refuse_omit(plan))
+}
+
+/// Whether the first bytes that a server sends can be its acknowledgement: type 2, in 28 B or more.
+fn is_ack(words: &[u8]) -> bool {
+    const BEGINNING: [u8; 7] = [0, 0, 0, 2, 0, 0, 0];
+    let compared = words.len().min(BEGINNING.len());
+    words[..compared] == BEGINNING[..compared]
+}
+
+/// How far the wall clock is ahead of the monotonic one.
+fn wall_ahead_ns() -> u64 {
+    clock::real().wrapping_sub(clock::now())
+}
+
+fn settings(plan: &Plan, legacy: bool) -> Settings {
+    let base = match legacy {
+        true => Settings::legacy(plan.port),
+        false => Settings::client(plan.port),
+    };
+    let streams = u64::from(plan.streams.max(1));
+    Settings {
+        way: match (plan.flows(Direction::Send), plan.flows(Direction::Receive)) {
+            (true, true) => Way::Both,
+            (false, true) => Way::Reverse,
+            _ => Way::Forward,
+        },
+        flows: plan.streams,
+        // Stock servers take what they have room for: 128 KiB without an option of theirs.
+        buffer_bytes: u32::try_from(plan.payload_bytes.min(BUFFER_LIMIT_BYTES)).ok(),
+        window: plan
+            .window_bytes
+            .and_then(|bytes| u32::try_from(bytes).ok()),
+        amount: match (plan.duration_ns, plan.amount_bytes) {
+            (Some(time), _) => Some(Amount::Time(time)),
+            (None, Some(bytes)) => Some(Amount::Bytes(bytes.div_ceil(streams))),
+            (None, None) => None,
+        },
+        rate: plan.rate_bps,
+        tos: plan.socket.tos,
+        ..base
+    }
+}
+
+fn open(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
+    if context.plan.kind == Kind::Latency {
+        let framing = Framing::Bounceback {
+            wall_ahead_ns: wall_ahead_ns(),
+        };
+        return questions::open(context, "iperf2", &framing, &[], &|_| true);
+    }
+    match context.plan.protocol {
+        Protocol::Tcp => open_tcp(context, false),
+        Protocol::Udp => open_udp(context, false),
+    }
+}
+
+fn open_legacy(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
+    match context.plan.protocol {
+        Protocol::Tcp => open_tcp(context, true),
+        Protocol::Udp => open_udp(context, true),
+    }
+}
+
+/// Connections, each with its header.
+struct Streams {
+    called: Vec<CalledFlow>,
+    acks: Acks,
+    way: Way,
+    sent: bool,
+    sockets: Vec<Socket>,
+}
+
+fn copy_of(socket: &Socket) -> Result<Socket, MeasureError> {
+    let copy = socket.try_clone();
+    copy.map_err(|error| MeasureError::system("a flow's socket", error))
+}
+
+fn open_tcp(context: &Context<'_>, legacy: bool) -> Result<Box<dyn Speech>, MeasureError> {
+    let settings = settings(context.plan, legacy);
+    let way = settings.way;
+    let machine = TcpClient::new(settings).map_err(|error| context.foreign(error))?;
+    let header = machine.header();
+    let streams = context.plan.streams;
+    let mut called = Vec::new();
+    let mut back = Vec::new();
+    let mut watched = Vec::new();
+    let mut sockets = Vec::new();
+    for id in 1..=streams {
+        let direction = match way {
+            Way::Reverse => Direction::Receive,
+            Way::Forward | Way::Both => Direction::Send,
+        };
+        let mut socket = context.flow(id, direction, context.far.port())?;
+        sockets.push(copy_of(&socket)?);
+        let framing = match way {
+            // What asks for payload is none.
+            Way::Reverse => {
+                socket
+                    .write_all(header)
+                    .map_err(|error| MeasureError::system("an iperf2 header", error))?;
+                Framing::Bare
+            }
+            _ if header.is_empty() => plain::stream(),
+            _ => Framing::Iperf2Stream(header.into()),
+        };
+        if way != Way::Reverse {
+            watched.push((id, copy_of(&socket)?));
+        }
+        if way == Way::Both {
+            back.push(CalledFlow {
+                id: streams + id,
+                direction: Direction::Receive,
+                opening: Opening::Adopt(copy_of(&socket)?.into()),
+                framing: Framing::Bare,
+            });
+        }
+        called.push(CalledFlow {
+            id,
+            direction,
+            opening: Opening::Adopt(socket.into()),
+            framing,
+        });
+    }
+    called.extend(back);
+    let acks = Acks::new(context.far, watched);
+    let acks = if legacy { acks } else { acks.hearing(is_ack) };
+    Ok(Box::new(Streams {
+        called,
+        acks: match way {
+            Way::Forward => acks,
+            Way::Reverse | Way::Both => acks.beside_payload(),
+        },
+        way,
+        sent: false,
+        sockets,
+    }))
+}
+
+impl Speech for Streams {
+    fn flows(&mut self) -> Vec<CalledFlow> {
+        std::mem::take(&mut self.called)
+    }
+
+    fn started(&mut self, now: Nanos) -> Result<(), MeasureError> {
+        self.acks.started(now);
+        Ok(())
+    }
+
+    fn turn(&mut self, now: Nanos) -> Result<(), MeasureError> {
+        self.acks.turn(now)
+    }
+
+    fn sent(&mut self, now: Nanos, flows: &[FlowTotal]) {
+        if self.way != Way::Reverse && !self.sent {
+            self.sent = true;
+            self.acks.sent(now, flows);
+        }
+    }
+
+    fn stop(&mut self, _: Nanos, early: bool) {
+        // In time the server ends by itself.
+        if early && self.way != Way::Forward {
+            for socket in &self.sockets {
+                let _ = socket.shutdown(std::net::Shutdown::Both);
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.way == Way::Reverse || self.acks.is_over()
+    }
+
+    fn due_ns(&self, now: Nanos) -> Nanos {
+        now + if self.sent && !self.is_over() {
+            LOOK_NS
+        } else {
+            250_000_000
+        }
+    }
+
+    fn acknowledged(&self) -> BTreeMap<u32, Acknowledged> {
+        self.acks.found()
+    }
+
+    fn agent(&self) -> String {
+        "iperf2".to_owned()
+    }
+}

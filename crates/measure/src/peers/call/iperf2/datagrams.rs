@@ -1,0 +1,209 @@
+//! iperf2 over UDP: each flow with its end and its report.
+
+use std::net::SocketAddr;
+
+use linerate_dialect::control::FlowTotal;
+use linerate_dialect::far::FarReport;
+use linerate_dialect::iperf2::{Due, Heard, UdpClient, Way, datagram};
+use linerate_host::sys::clock::{self, Nanos};
+use linerate_host::sys::socket::{Flags, receive, send};
+use linerate_metric::plan::Direction;
+use socket2::Socket;
+
+use super::super::context::{Context, failed, foreign};
+use super::super::{CalledFlow, Speech};
+use super::{copy_of, settings, wall_ahead_ns};
+use crate::error::MeasureError;
+use crate::lane::Opening;
+use crate::peers::framing::Framing;
+
+/// Room of a report.
+const ROOM: usize = 2048;
+
+/// Bytes from a datagram's number on that its header may take.
+const HEADER_ROOM: usize = 128;
+
+/// Datagrams, each flow with its end and its report.
+struct Datagrams {
+    peer: SocketAddr,
+    called: Vec<CalledFlow>,
+    flows: Vec<Flow>,
+    way: Way,
+    ending: bool,
+    over: bool,
+}
+
+struct Flow {
+    id: u32,
+    socket: Socket,
+    machine: UdpClient,
+    datagram: Vec<u8>,
+    due_ns: Option<Nanos>,
+    over: bool,
+}
+
+pub fn open_udp(context: &Context<'_>, legacy: bool) -> Result<Box<dyn Speech>, MeasureError> {
+    let settings = settings(context.plan, legacy);
+    let way = settings.way;
+    let bytes = usize::try_from(context.plan.payload_bytes).unwrap_or(usize::MAX);
+    let mut datagrams = Datagrams {
+        peer: context.far,
+        called: Vec::new(),
+        flows: Vec::new(),
+        way,
+        ending: false,
+        over: false,
+    };
+    let direction = match way {
+        Way::Reverse => Direction::Receive,
+        Way::Forward | Way::Both => Direction::Send,
+    };
+    for id in 1..=context.plan.streams {
+        let machine =
+            UdpClient::new(settings.clone(), bytes).map_err(|error| context.foreign(error))?;
+        let socket = context.flow(id, direction, context.far.port())?;
+        let template = machine.template();
+        let header = template.get(datagram::HEADER_BYTES..).unwrap_or(&[]);
+        let header: Box<[u8]> = header[..header.len().min(HEADER_ROOM)].into();
+        datagrams.called.push(CalledFlow {
+            id,
+            direction,
+            opening: Opening::Adopt(copy_of(&socket)?.into()),
+            framing: Framing::Iperf2 {
+                header,
+                wall_ahead_ns: wall_ahead_ns(),
+                wide: true,
+            },
+        });
+        let mut flow = Flow {
+            id,
+            socket,
+            machine,
+            datagram: template,
+            due_ns: None,
+            over: false,
+        };
+        if way == Way::Reverse {
+            flow.request(context)?;
+        }
+        datagrams.flows.push(flow);
+    }
+    Ok(Box::new(datagrams))
+}
+
+impl Flow {
+    /// Asks for payload until some is there.
+    fn request(&mut self, context: &Context<'_>) -> Result<(), MeasureError> {
+        loop {
+            let now = clock::now();
+            match self.machine.due(now) {
+                Due::Request => {
+                    self.machine
+                        .write_request(&mut self.datagram, clock::real(), now);
+                    send(&self.socket, &self.datagram, Flags::NONE)
+                        .map_err(|error| failed(context.far, error))?;
+                }
+                Due::At(at_ns) => {
+                    if context.readable(&self.socket, at_ns)? {
+                        // It stays in the queue: it is payload.
+                        return Ok(());
+                    }
+                }
+                Due::End | Due::Nothing => return Err(context.silent(2_000_000_000)),
+            }
+        }
+    }
+
+    /// Says the end as often as it takes, and hears the report.
+    fn end(&mut self, now: Nanos) {
+        let mut room = [0; ROOM];
+        loop {
+            match receive(&self.socket, &mut room, Flags::DONT_WAIT) {
+                Ok(bytes) => {
+                    if self.machine.receive(&room[..bytes], clock::real()) == Heard::Report {
+                        break;
+                    }
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        self.due_ns = None;
+        match self.machine.due(now) {
+            Due::End => {
+                self.machine
+                    .write_end(&mut self.datagram, clock::real(), now);
+                // A full queue loses one of several.
+                let _ = send(&self.socket, &self.datagram, Flags::DONT_WAIT);
+                self.due_ns = Some(now + 1_000_000);
+            }
+            Due::At(at_ns) => self.due_ns = Some(at_ns.min(now + 5_000_000)),
+            Due::Request | Due::Nothing => self.over = true,
+        }
+    }
+}
+
+impl Speech for Datagrams {
+    fn flows(&mut self) -> Vec<CalledFlow> {
+        std::mem::take(&mut self.called)
+    }
+
+    fn turn(&mut self, now: Nanos) -> Result<(), MeasureError> {
+        if !self.ending || self.over {
+            return Ok(());
+        }
+        for flow in self.flows.iter_mut().filter(|flow| !flow.over) {
+            flow.end(now);
+        }
+        self.over = self.flows.iter().all(|flow| flow.over);
+        let unheard = |flow: &Flow| flow.machine.wants_report() && flow.machine.report().is_none();
+        if self.over && self.flows.iter().all(unheard) {
+            return Err(foreign(
+                self.peer,
+                "the end of the test was not answered, so nothing is known of what arrived: see whether \
+                 an iperf2 server listens on that UDP port, and whether UDP gets through",
+            ));
+        }
+        Ok(())
+    }
+
+    fn sent(&mut self, now: Nanos, totals: &[FlowTotal]) {
+        if self.way != Way::Forward || self.ending {
+            return;
+        }
+        self.ending = true;
+        for flow in &mut self.flows {
+            let total = totals.iter().find(|total| total.id == flow.id);
+            let sent = total.and_then(|total| total.packets).unwrap_or(0);
+            flow.machine.count(sent);
+            flow.machine.finish(now);
+        }
+    }
+
+    fn stop(&mut self, _: Nanos, _early: bool) {}
+
+    fn is_over(&self) -> bool {
+        self.way != Way::Forward || self.over
+    }
+
+    fn due_ns(&self, now: Nanos) -> Nanos {
+        let due = self.flows.iter().filter_map(|flow| flow.due_ns).min();
+        due.unwrap_or(now + 250_000_000)
+    }
+
+    fn far_report(&self) -> FarReport {
+        let mut all = FarReport::default();
+        for flow in &self.flows {
+            let said = flow.machine.far_report();
+            all.flows.extend(said.flows.into_iter().map(|mut said| {
+                said.id = Some(flow.id);
+                said
+            }));
+        }
+        all
+    }
+
+    fn agent(&self) -> String {
+        "iperf2".to_owned()
+    }
+}

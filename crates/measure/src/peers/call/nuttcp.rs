@@ -1,0 +1,406 @@
+//! nuttcp: a test agreed on in lines of text, its data on connections of its own.
+
+mod sockets;
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use linerate_dialect::control::FlowTotal;
+use linerate_dialect::far::FarReport;
+use linerate_dialect::nuttcp::{
+    CONTROL_PORT, Client, ClientEvent, DATA_PORT, START_GAP_NS, Send, Test as Asked, UdpSender, Way,
+};
+use linerate_dialect::sniff::Carrier;
+use linerate_host::sys::clock::{self, Nanos};
+use linerate_host::sys::socket::{Flags, receive, send};
+use linerate_host::sys::wait::{Ready, poll, poll_any};
+use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+use socket2::Socket;
+
+use super::context::{Context, PATIENCE_NS, foreign};
+use super::control::Control;
+use super::{CalledFlow, Caller, Refusal, Speech, first, refuse_omit};
+use crate::error::MeasureError;
+use crate::lane::Opening;
+use crate::peers::framing::Framing;
+use sockets::{accept, connect, first_datagram, listening};
+
+/// Calling `nuttcp -S`.
+pub const CALLER: Caller = Caller {
+    name: "nuttcp",
+    about: "TCP and UDP, either way; the far end's bytes, time and retransmits, its report",
+    kinds: &[Kind::Throughput],
+    port: CONTROL_PORT,
+    datagram_bytes: 1_024,
+    refuse,
+    open,
+};
+
+/// How long the report may take after the end of the data.
+const REPORT_NS: Nanos = 10_000_000_000;
+
+fn refuse(plan: &Plan) -> Option<Refusal> {
+    first(&[
+        (
+            plan.directions.len() > 1,
+            "--bidir",
+            "a nuttcp test has one direction",
+        ),
+        (
+            plan.streams > 1,
+            "-P",
+            "nuttcp reads its streams in turns, a buffer of each, which holds all up at the slowest",
+        ),
+        (
+            plan.congestion_control_asked,
+            "-C",
+            "nuttcp's server has no option for it",
+        ),
+        (
+            plan.pace.burst.is_some() && plan.flows(Direction::Receive),
+            "-b RATE/BURST with -R",
+            "nuttcp keeps an average or single gaps",
+        ),
+        (
+            plan.protocol == Protocol::Udp
+                && plan.payload_bytes != 0
+                && plan.payload_bytes < 32,
+            "-l",
+            "its count of what was sent ends at byte 32 of a datagram",
+        ),
+    ])
+    .or_else(|| refuse_omit(plan))
+}
+
+fn asked(plan: &Plan, data_port: u16) -> Asked {
+    let udp = plan.protocol == Protocol::Udp;
+    let way = match plan.directions[0] {
+        Direction::Send => Way::ToServer,
+        Direction::Receive => Way::ToClient,
+    };
+    let carrier = if udp {
+        Carrier::Datagram
+    } else {
+        Carrier::Stream
+    };
+    let buffer_bytes = usize::try_from(plan.payload_bytes).unwrap_or(usize::MAX);
+    Asked {
+        buffer_bytes,
+        buffers: (plan.amount_bytes).map(|bytes| bytes.div_ceil(plan.payload_bytes.max(1))),
+        time_ns: plan.duration_ns,
+        rate_kbps: plan.rate_bps.map(|rate| (rate / 1_000).max(1)),
+        window_bytes: plan
+            .window_bytes
+            .and_then(|bytes| u32::try_from(bytes).ok()),
+        // With intervals datagrams tell how much was sent before them.
+        interval_ns: udp.then(|| plan.interval_ns.unwrap_or(1_000_000_000)),
+        mss: plan.socket.mss_bytes,
+        tos: plan.socket.tos.unwrap_or(0),
+        no_delay: plan.socket.no_delay,
+        ..Asked::new(way, carrier, data_port)
+    }
+}
+
+/// One test.
+struct Test {
+    peer: SocketAddr,
+    control: Control,
+    machine: Client,
+    called: Vec<CalledFlow>,
+    socket: Option<Socket>,
+    /// Where datagrams are framed by markers.
+    sender: Option<UdpSender>,
+    marker_due_ns: Option<Nanos>,
+    /// Payload comes in datagrams.
+    datagrams: bool,
+    running: bool,
+    started: bool,
+    sent: bool,
+    /// Nothing more is waited for after this.
+    until_ns: Option<Nanos>,
+    over: bool,
+}
+
+fn open(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
+    let system = |error| MeasureError::system("nuttcp's data", error);
+    let stream = context.control()?;
+    let receives = context.plan.flows(Direction::Receive);
+    let tcp = context.plan.protocol == Protocol::Tcp;
+    // Whoever transmits connects: of what the server sends, a port of ours is the goal.
+    let waiting = receives.then(|| listening(context, tcp)).transpose()?;
+    let port = match &waiting {
+        Some(socket) => {
+            let address = socket.local_addr().map_err(system)?;
+            address
+                .as_socket()
+                .map_or(DATA_PORT, |address| address.port())
+        }
+        None => DATA_PORT,
+    };
+    let asked = asked(context.plan, port);
+    let machine = Client::new(asked.clone()).map_err(|error| context.foreign(error))?;
+    let mut test = Test {
+        peer: context.far,
+        control: Control::new(stream).map_err(system)?,
+        machine,
+        called: Vec::new(),
+        socket: None,
+        sender: None,
+        marker_due_ns: None,
+        datagrams: !tcp,
+        running: false,
+        started: false,
+        sent: false,
+        until_ns: None,
+        over: false,
+    };
+    let until = clock::now() + PATIENCE_NS;
+    while !test.running {
+        if context.stop.load(Relaxed) {
+            return Err(MeasureError::Interrupted);
+        }
+        if clock::now() >= until {
+            return Err(context.mute("nuttcp"));
+        }
+        test.talk()?;
+        test.wait(20);
+    }
+    let (direction, socket) = match waiting {
+        Some(waiting) if tcp => (Direction::Receive, accept(context, &mut test, &waiting)?),
+        Some(waiting) => (
+            Direction::Receive,
+            first_datagram(context, &mut test, waiting)?,
+        ),
+        None => (Direction::Send, connect(context, &mut test, tcp)?),
+    };
+    if !tcp && direction == Direction::Send {
+        test.begin(&asked, &socket)?;
+    }
+    test.socket = Some(socket.try_clone().map_err(system)?);
+    test.called.push(CalledFlow {
+        id: 1,
+        direction,
+        opening: Opening::Adopt(socket.into()),
+        framing: if tcp { Framing::Bare } else { Framing::Nuttcp },
+    });
+    Ok(Box::new(test))
+}
+
+impl Test {
+    /// Hears and says.
+    fn talk(&mut self) -> Result<(), MeasureError> {
+        if self.over {
+            return Ok(());
+        }
+        let peer = self.peer;
+        while !self.machine.outgoing().is_empty() {
+            match self.control.write(self.machine.outgoing()) {
+                Ok(0) | Err(_) => break,
+                Ok(bytes) => self.machine.sent(bytes),
+            }
+        }
+        let machine = &mut self.machine;
+        let mut refused = None;
+        let open = self.control.read(|bytes| {
+            if let Err(error) = machine.receive(bytes) {
+                refused.get_or_insert(error);
+            }
+            Ok::<(), io::Error>(())
+        });
+        if let Some(error) = refused {
+            return Err(foreign(peer, error));
+        }
+        // Reset or closed: what it said before counts.
+        if !open.unwrap_or(false) {
+            self.machine
+                .closed()
+                .map_err(|error| foreign(peer, error))?;
+        }
+        while let Some(event) = self.machine.poll() {
+            match event {
+                ClientEvent::Prepare(_) => self.machine.ready(),
+                ClientEvent::Start(_) => self.running = true,
+                ClientEvent::Ended => self.over = true,
+                ClientEvent::Interval(_) | ClientEvent::Done => {}
+            }
+        }
+        if self.over && self.started && !self.sent && self.sender.is_some() {
+            return Err(foreign(
+                peer,
+                "the nuttcp server ended the test early: see its messages",
+            ));
+        }
+        Ok(())
+    }
+
+    fn wait(&self, milliseconds: u64) {
+        let wanted: Vec<_> = (self.control.listens().into_iter())
+            .map(|fd| (fd, Ready::Receive))
+            .collect();
+        // Whatever it says: the time is over sooner or later.
+        let _ = poll_any(&wanted, Duration::from_millis(milliseconds));
+    }
+
+    /// Says that datagrams begin.
+    fn begin(&mut self, asked: &Asked, socket: &Socket) -> Result<(), MeasureError> {
+        let mut sender = UdpSender::new(asked);
+        loop {
+            match sender.step(clock::now()) {
+                Send::Marker { bytes, .. } => {
+                    send(socket, &bytes, Flags::NONE)
+                        .map_err(|error| super::context::failed(self.peer, error))?;
+                    if bytes == *b"BOD1" {
+                        break;
+                    }
+                }
+                Send::Wait { until_ns } => {
+                    clock::sleep_until(until_ns);
+                    self.talk()?;
+                }
+                Send::Data { .. } | Send::Nothing => break,
+            }
+        }
+        self.sender = Some(sender);
+        Ok(())
+    }
+
+    /// Waits until datagrams begin: what is marked by BOD1, or the first of them if that was lost.
+    fn await_begin(&mut self, now: Nanos) -> Result<(), MeasureError> {
+        let Some(socket) = &self.socket else {
+            return Ok(());
+        };
+        let mut room = [0; 64];
+        let until = now + 2 * START_GAP_NS;
+        while clock::now() < until {
+            let ready = poll(socket, Ready::Receive, Duration::from_millis(20));
+            if !ready.map_err(|error| MeasureError::system("poll", error))? {
+                continue;
+            }
+            let peeked = receive(socket, &mut room, Flags::DONT_WAIT.and(Flags::PEEK));
+            let begins = match peeked {
+                Ok(4) => Some(room.starts_with(b"BOD1")),
+                Ok(_) => None,
+                Err(error) => return Err(super::context::failed(self.peer, error)),
+            };
+            let Some(begins) = begins else {
+                return Ok(());
+            };
+            let _ = receive(socket, &mut room, Flags::DONT_WAIT);
+            if begins {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Says that they end.
+    fn mark(&mut self, now: Nanos) {
+        let (Some(sender), Some(socket)) = (&mut self.sender, &self.socket) else {
+            return;
+        };
+        if !self.sent || self.marker_due_ns.is_none_or(|due| now < due) {
+            return;
+        }
+        match sender.step(now) {
+            Send::Marker { bytes, .. } => {
+                // A server that has ended refuses the last ones.
+                let _ = send(socket, &bytes, Flags::DONT_WAIT);
+                self.marker_due_ns = Some(now);
+            }
+            Send::Wait { until_ns } => self.marker_due_ns = Some(until_ns),
+            Send::Data { .. } | Send::Nothing => {
+                self.marker_due_ns = None;
+                self.control.finish();
+            }
+        }
+    }
+}
+
+impl Speech for Test {
+    fn flows(&mut self) -> Vec<CalledFlow> {
+        std::mem::take(&mut self.called)
+    }
+
+    fn started(&mut self, now: Nanos) -> Result<(), MeasureError> {
+        self.started = true;
+        if self.called_back() && self.datagrams {
+            self.await_begin(now)?;
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self, now: Nanos) -> Result<(), MeasureError> {
+        self.mark(now);
+        self.talk()?;
+        if self.until_ns.is_some_and(|until| now >= until) && !self.over {
+            self.over = true;
+            return Err(foreign(
+                self.peer,
+                "the nuttcp server sent no report after the end of the data: it hangs, or was stopped",
+            ));
+        }
+        Ok(())
+    }
+
+    fn sent(&mut self, now: Nanos, _: &[FlowTotal]) {
+        if self.sent || self.called_back() {
+            return;
+        }
+        self.sent = true;
+        if let Some(sender) = &mut self.sender {
+            sender.finish();
+            self.marker_due_ns = Some(now);
+        }
+    }
+
+    fn stop(&mut self, _: Nanos, early: bool) {
+        // In time the server ends by itself.
+        if let (true, true, Some(socket)) = (early, self.called_back(), &self.socket) {
+            let _ = socket.shutdown(std::net::Shutdown::Both);
+        }
+    }
+
+    fn ended(&mut self, now: Nanos, _: &linerate_dialect::control::Outcome) {
+        self.until_ns = Some(now + REPORT_NS);
+        if self.called_back() {
+            self.control.finish();
+        }
+    }
+
+    fn far_sent(&mut self) -> Option<Vec<FlowTotal>> {
+        self.over.then(Vec::new)
+    }
+
+    fn is_over(&self) -> bool {
+        self.over
+    }
+
+    fn due_ns(&self, now: Nanos) -> Nanos {
+        self.marker_due_ns.unwrap_or(now + 50_000_000)
+    }
+
+    fn listens(&self) -> Vec<BorrowedFd<'_>> {
+        self.control.listens()
+    }
+
+    fn far_report(&self) -> FarReport {
+        self.machine.far_report()
+    }
+
+    fn agent(&self) -> String {
+        match self.machine.server_version() {
+            Some(version) => format!("nuttcp {version}"),
+            None => "nuttcp".to_owned(),
+        }
+    }
+}
+
+impl Test {
+    /// Whether payload comes from the server.
+    fn called_back(&self) -> bool {
+        self.machine.way() == Way::ToClient
+    }
+}

@@ -1,0 +1,258 @@
+//! Payload that nobody talks about: classic ttcp, discard and chargen.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+
+use linerate_dialect::control::FlowTotal;
+use linerate_dialect::{chargen, discard, ttcp};
+use linerate_host::sys::clock::Nanos;
+use linerate_host::sys::socket::{Flags, send};
+use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+use socket2::Socket;
+
+use super::acks::{Acks, LOOK_NS};
+use super::context::Context;
+use super::{CalledFlow, Caller, Refusal, Speech, first, refuse_omit};
+use crate::error::MeasureError;
+use crate::lane::Opening;
+use crate::peers::framing::Framing;
+use crate::peers::record::Acknowledged;
+
+/// Calling a classic ttcp receiver (`ttcp -r`).
+pub const TTCP: Caller = Caller {
+    name: "ttcp",
+    about: "TCP and UDP, sending; nothing comes back: TCP by what its kernel acknowledged",
+    kinds: &[Kind::Throughput],
+    port: ttcp::PORT,
+    datagram_bytes: 1_472,
+    refuse: refuse_receiving,
+    open: open_ttcp,
+};
+
+/// Calling discard (RFC 863).
+pub const DISCARD: Caller = Caller {
+    name: "discard",
+    about: "TCP and UDP, sending; nothing comes back: TCP by what its kernel acknowledged",
+    kinds: &[Kind::Throughput],
+    port: discard::PORT,
+    datagram_bytes: 1_472,
+    refuse: refuse_receiving,
+    open: open_discard,
+};
+
+/// Calling chargen (RFC 864).
+pub const CHARGEN: Caller = Caller {
+    name: "chargen",
+    about: "TCP, receiving (-R); what arrives is counted here",
+    kinds: &[Kind::Throughput],
+    port: chargen::PORT,
+    datagram_bytes: 1_472,
+    refuse: refuse_sending,
+    open: open_chargen,
+};
+
+fn refuse_receiving(plan: &Plan) -> Option<Refusal> {
+    first(&[
+        (
+            plan.flows(Direction::Receive),
+            "-R or --bidir",
+            "its far end sends nothing",
+        ),
+        (
+            plan.window_bytes.is_some() && plan.protocol == Protocol::Udp,
+            "-w",
+            "its far end cannot be told; --sndbuf sets this end's",
+        ),
+    ])
+    .or_else(|| refuse_omit(plan))
+}
+
+fn refuse_sending(plan: &Plan) -> Option<Refusal> {
+    first(&[
+        (
+            plan.flows(Direction::Send),
+            "",
+            "its far end only sends: add -R",
+        ),
+        (
+            plan.protocol == Protocol::Udp,
+            "-u",
+            "over UDP chargen answers each question with one datagram, which is no stream",
+        ),
+        (
+            plan.rate_bps.is_some(),
+            "-b",
+            "its far end sends as fast as it goes",
+        ),
+    ])
+    .or_else(|| refuse_omit(plan))
+}
+
+/// A stream without a header. Its first bytes must not look like one: iperf2's servers, which take
+/// plain payload too, read flags there. Digits are what its old clients begin with.
+pub fn stream() -> Framing {
+    Framing::Iperf2Stream((*b"012345678901234567890123").into())
+}
+
+/// How long the last datagrams may be on their way before the end is marked.
+const ARRIVAL_NS: Nanos = 50_000_000;
+
+/// One test.
+struct Test {
+    name: &'static str,
+    called: Vec<CalledFlow>,
+    acks: Acks,
+    tcp: bool,
+    sends: bool,
+    /// Where a marker says start and end, over UDP.
+    marked: Vec<Socket>,
+    /// Sockets that are cut off to stop the far end.
+    sources: Vec<Socket>,
+    sent: bool,
+    /// UDP: when the end is marked.
+    settled_ns: Option<Nanos>,
+    settled: bool,
+}
+
+fn open_ttcp(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
+    open(context, "ttcp", Framing::Ttcp, true)
+}
+
+fn open_discard(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
+    open(context, "discard", Framing::Bare, false)
+}
+
+fn open_chargen(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
+    open(context, "chargen", Framing::Bare, false)
+}
+
+fn open(
+    context: &Context<'_>,
+    name: &'static str,
+    framing: Framing,
+    marks: bool,
+) -> Result<Box<dyn Speech>, MeasureError> {
+    let tcp = context.plan.protocol == Protocol::Tcp;
+    let direction = context.plan.directions[0];
+    let sends = direction == Direction::Send;
+    let mut called = Vec::new();
+    let mut watched = Vec::new();
+    let mut sockets = Vec::new();
+    for id in 1..=context.plan.streams {
+        let socket = context.flow(id, direction, context.far.port())?;
+        let copy = || {
+            let copy = socket.try_clone();
+            copy.map_err(|error| MeasureError::system("a flow's socket", error))
+        };
+        sockets.push(copy()?);
+        if tcp && sends {
+            watched.push((id, copy()?));
+        }
+        called.push(CalledFlow {
+            id,
+            direction,
+            opening: Opening::Adopt(socket.into()),
+            framing: match tcp {
+                true => stream(),
+                false => framing.clone(),
+            },
+        });
+    }
+    let peer: SocketAddr = context.far;
+    let (marked, sources) = match (tcp, marks) {
+        (false, true) => (sockets, Vec::new()),
+        _ => (Vec::new(), sockets),
+    };
+    Ok(Box::new(Test {
+        name,
+        called,
+        acks: Acks::new(peer, watched),
+        tcp,
+        sends,
+        marked,
+        sources,
+        sent: false,
+        settled_ns: None,
+        settled: false,
+    }))
+}
+
+impl Test {
+    fn mark(&self, times: u32) {
+        let marker = [0x20; ttcp::MARKER_BYTES];
+        for _ in 0..times {
+            for socket in &self.marked {
+                // A receiver that is gone is noticed by the payload.
+                let _ = send(socket, &marker, Flags::NONE);
+            }
+        }
+    }
+}
+
+impl Speech for Test {
+    fn flows(&mut self) -> Vec<CalledFlow> {
+        std::mem::take(&mut self.called)
+    }
+
+    fn started(&mut self, now: Nanos) -> Result<(), MeasureError> {
+        self.acks.started(now);
+        self.mark(1);
+        Ok(())
+    }
+
+    fn turn(&mut self, now: Nanos) -> Result<(), MeasureError> {
+        if self.tcp && self.sends {
+            self.acks.turn(now)?;
+        }
+        if self.settled_ns.is_some_and(|at| now >= at) && !self.settled {
+            self.settled = true;
+            self.mark(ttcp::END_MARKERS);
+        }
+        Ok(())
+    }
+
+    fn sent(&mut self, now: Nanos, flows: &[FlowTotal]) {
+        if self.sends && !self.sent {
+            self.sent = true;
+            self.acks.sent(now, flows);
+            self.settled_ns = (!self.tcp).then(|| now + ARRIVAL_NS);
+        }
+    }
+
+    fn stop(&mut self, _: Nanos, _early: bool) {
+        if !self.sends {
+            for socket in &self.sources {
+                let _ = socket.shutdown(std::net::Shutdown::Both);
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        match (self.tcp, self.sends) {
+            (_, false) => true,
+            (true, true) => self.acks.is_over(),
+            (false, true) => self.settled,
+        }
+    }
+
+    fn due_ns(&self, now: Nanos) -> Nanos {
+        now + if self.sent && !self.is_over() {
+            LOOK_NS
+        } else {
+            250_000_000
+        }
+    }
+
+    fn listens(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+
+    fn acknowledged(&self) -> BTreeMap<u32, Acknowledged> {
+        self.acks.found()
+    }
+
+    fn agent(&self) -> String {
+        self.name.to_owned()
+    }
+}

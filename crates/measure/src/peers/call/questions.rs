@@ -1,0 +1,122 @@
+//! Round trips against far ends that answer: what their dialects share.
+
+use std::net::SocketAddr;
+
+use linerate_host::sys::clock::{self, Nanos};
+use linerate_host::sys::socket::{Flags, receive, send};
+use linerate_metric::plan::{Direction, Plan, Protocol};
+use linerate_metric::round_trip::Attachment;
+
+use super::context::{Context, failed};
+use super::{CalledFlow, Refusal, Speech, first};
+use crate::error::MeasureError;
+use crate::lane::Opening;
+use crate::peers::framing::Framing;
+
+/// How often a first question is asked until somebody answers, and how long each time.
+const TRIES: u32 = 5;
+const TRY_NS: Nanos = 500_000_000;
+
+/// What of a plan needs a far end of ours, or a question that comes back as it was.
+pub fn refuse(plan: &Plan, echoes: bool) -> Option<Refusal> {
+    first(&[
+        (
+            plan.round_trip.attachment == Attachment::Reopened,
+            "--reopen",
+            "its sockets stay for the whole test",
+        ),
+        (
+            !echoes && plan.round_trip.is_open(),
+            "--rate or --outstanding",
+            "its questions are asked one at a time",
+        ),
+        (
+            !echoes && plan.round_trip.attachment == Attachment::Unconnected,
+            "--unconnected",
+            "its sockets are connected",
+        ),
+    ])
+    .or_else(|| {
+        let unconnected = plan.round_trip.attachment == Attachment::Unconnected;
+        first(&[(
+            unconnected,
+            "--unconnected",
+            "answers of anybody would count where no token tells whose they are",
+        )])
+    })
+}
+
+/// Questions on their way.
+pub struct Asking {
+    name: &'static str,
+    called: Vec<CalledFlow>,
+}
+
+/// Opens the flows of a dialect whose questions look like `framing`; `first` makes a question that
+/// has to be answered before anything is measured, and says whether an answer is one.
+pub fn open(
+    context: &Context<'_>,
+    name: &'static str,
+    framing: &Framing,
+    first: &[u8],
+    is_answer: &dyn Fn(&[u8]) -> bool,
+) -> Result<Box<dyn Speech>, MeasureError> {
+    let mut called = Vec::new();
+    for id in 1..=context.plan.streams {
+        let socket = context.flow(id, Direction::Send, context.far.port())?;
+        if id == 1 && context.plan.protocol == Protocol::Udp {
+            probe(context, &socket, first, is_answer)?;
+        }
+        called.push(CalledFlow {
+            id,
+            direction: Direction::Send,
+            opening: Opening::Adopt(socket.into()),
+            framing: framing.clone(),
+        });
+    }
+    Ok(Box::new(Asking { name, called }))
+}
+
+/// Asks until somebody answers.
+fn probe(
+    context: &Context<'_>,
+    socket: &socket2::Socket,
+    question: &[u8],
+    is_answer: &dyn Fn(&[u8]) -> bool,
+) -> Result<(), MeasureError> {
+    let far: SocketAddr = context.far;
+    let mut room = vec![0; 1 << 16];
+    for _ in 0..TRIES {
+        send(socket, question, Flags::NONE).map_err(|error| failed(far, error))?;
+        let until = clock::now() + TRY_NS;
+        while context.readable(socket, until)? {
+            match receive(socket, &mut room, Flags::DONT_WAIT) {
+                Ok(bytes) if is_answer(&room[..bytes]) => return Ok(()),
+                Ok(_) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(failed(far, error)),
+            }
+        }
+    }
+    Err(context.silent(TRY_NS * Nanos::from(TRIES)))
+}
+
+impl Speech for Asking {
+    fn flows(&mut self) -> Vec<CalledFlow> {
+        std::mem::take(&mut self.called)
+    }
+
+    fn turn(&mut self, _: Nanos) -> Result<(), MeasureError> {
+        Ok(())
+    }
+
+    fn stop(&mut self, _: Nanos, _early: bool) {}
+
+    fn is_over(&self) -> bool {
+        true
+    }
+
+    fn agent(&self) -> String {
+        self.name.to_owned()
+    }
+}

@@ -1,0 +1,348 @@
+//! One test against a far end of another kind, from its options to its record.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use linerate_dialect::control::Token;
+use linerate_host::sys::descriptors;
+use linerate_metric::event::What;
+use linerate_metric::facts::Role;
+use linerate_metric::plan::{Direction, Ends, Plan, Protocol};
+use linerate_metric::record::{Doubt, Record};
+
+use super::context::{Context, foreign};
+use super::talk::Talk;
+use super::{AUTO, Caller, auto, caller, far_report, listen, over_stack, refuse};
+use crate::end::End;
+use crate::error::MeasureError;
+use crate::flow::Part;
+use crate::loss::{Network, Region, own_ledger};
+use crate::memory::Memory;
+use crate::peers::record::PeerTest;
+use crate::session::client::Client;
+use crate::session::ground::Ground;
+use crate::session::reach::{Family, Local};
+use crate::session::setup::{self, AgreedFlow, Ready};
+use crate::session::{files, pace};
+
+/// Pause between tries with `--retry`.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+
+/// What the stack of a far end is called of which nobody knows it.
+const UNKNOWN: &str = "unknown";
+
+/// Runs it; `Ok(None)` when the far end turned out to speak our own dialect.
+///
+/// # Errors
+/// Whatever keeps the run from starting.
+pub fn run(
+    client: &Client,
+    network: Option<&Arc<Network>>,
+    stop: &AtomicBool,
+    emit: &mut dyn FnMut(What),
+) -> Result<Option<(Record, Option<MeasureError>)>, MeasureError> {
+    descriptors::raise_limit();
+    let local = Local::parse(client.plan.bind.as_deref())?;
+    let ground = Ground::of(&client.plan)?;
+    let began = Instant::now();
+    loop {
+        let tried = converse(client, &ground, &local, network, stop, emit);
+        match tried.map_err(|error| ground.explain(error)) {
+            Err(error) if error.may_pass() && began.elapsed() < client.retry => {
+                std::thread::sleep(RETRY_PAUSE);
+                if stop.load(Relaxed) {
+                    return Err(MeasureError::Interrupted);
+                }
+            }
+            Err(MeasureError::Refused { address }) => return Err(refused(client, address)),
+            done => return done,
+        }
+    }
+}
+
+/// Nobody listens: of another program, another command has to be started.
+fn refused(client: &Client, address: SocketAddr) -> MeasureError {
+    let dialect = client.plan.dialect.as_deref().unwrap_or(AUTO);
+    foreign(
+        address,
+        format!(
+            "connection refused, nobody listens there: start the {dialect} server on that host, or name \
+             its port with -p"
+        ),
+    )
+}
+
+/// The dialect's line of the table, and the far end's address with its port.
+fn whom(
+    client: &Client,
+    ground: &Ground,
+    local: &Local,
+    stop: &AtomicBool,
+) -> Result<Option<(&'static Caller, SocketAddr)>, MeasureError> {
+    if listen::is_wanted(&client.plan) {
+        let ipv6 = client.family == Family::V6 || local.address.is_some_and(|ip| ip.is_ipv6());
+        return Ok(Some((
+            &listen::RECEIVER,
+            listen::anybody(&client.plan, ipv6),
+        )));
+    }
+    let mut far = ground.far(client, local)?;
+    let name = client.plan.dialect.as_deref().unwrap_or(AUTO);
+    let found = if name == AUTO {
+        match auto::find(&client.plan, far, local, stop)? {
+            auto::Found::Own => return Ok(None),
+            auto::Found::Foreign(caller, port) => {
+                far.set_port(port);
+                caller
+            }
+        }
+    } else {
+        caller(name).ok_or_else(|| MeasureError::OptionRefused {
+            option: format!("--peer {name}"),
+            why: "no such dialect".to_owned(),
+            next_step: "see `linerate throughput --help` for the list".to_owned(),
+        })?
+    };
+    Ok(Some((found, far)))
+}
+
+/// One try, from connecting to the record.
+fn converse(
+    client: &Client,
+    ground: &Ground,
+    local: &Local,
+    network: Option<&Arc<Network>>,
+    stop: &AtomicBool,
+    emit: &mut dyn FnMut(What),
+) -> Result<Option<(Record, Option<MeasureError>)>, MeasureError> {
+    let Some((caller, far)) = whom(client, ground, local, stop)? else {
+        return Ok(None);
+    };
+    let mut plan = client.plan.clone();
+    plan.dialect = Some(caller.name.to_owned());
+    plan.port = far.port();
+    if let Some(refusal) = refuse(caller, &plan) {
+        return Err(refusal.error(caller.name));
+    }
+    if client.key.is_some() {
+        return Err(MeasureError::OptionRefused {
+            option: format!("--key with --peer {}", caller.name),
+            why: "other programs have no way to prove that they know it".to_owned(),
+            next_step: "leave it out".to_owned(),
+        });
+    }
+    let command = far_report::of(&plan)?;
+    let host = ground.host_facts(far.ip());
+    files::check(&plan, Role::Client)?;
+    let asked_wait = plan.wait.take().map(|wait| wait.near);
+    plan.threads = None;
+    let open_length = plan.protocol == Protocol::Udp && plan.payload_bytes == 0;
+    if open_length {
+        // Where the path takes more, other programs' buffers often do not.
+        plan.payload_bytes = caller.datagram_bytes;
+    }
+    let refused = ground.settle(&mut plan, far, local)?;
+    let unhonoured = match plan.flows(Direction::Send) {
+        true => ground.check_pace(&plan, Part::Source, &host)?,
+        false => None,
+    };
+    let _hold = setup::hold_idle(&plan)?;
+    let _memory = setup::lock_memory(&plan)?;
+    let disciplines = pace::disciplines(&host);
+    let memory = Memory::before_flows();
+    let context = Context {
+        plan: &plan,
+        far,
+        local,
+        stop,
+        disciplines: &disciplines,
+    };
+    let shares_cores = far.ip().to_canonical().is_loopback();
+    let manner = ground.manner(&plan, asked_wait, shares_cores)?;
+    let mut speech = match ground.stack() {
+        None => (caller.open)(&context)?,
+        Some(stack) => over_stack::open(&context, caller.name, stack)?,
+    };
+    let directions: BTreeMap<u32, Direction>;
+    let flows: Vec<AgreedFlow> = {
+        let called = speech.flows();
+        directions = called
+            .iter()
+            .map(|flow| (flow.id, flow.direction))
+            .collect();
+        let agreed = called.into_iter().map(|flow| AgreedFlow {
+            id: flow.id,
+            direction: flow.direction,
+            opening: flow.opening,
+            options: context.options(flow.direction),
+            token: Token([0; 16]),
+            framing: flow.framing,
+        });
+        agreed.collect()
+    };
+    let far = speech.peer().unwrap_or(far);
+    if speech.peer().is_some() {
+        plan.host = far.ip().to_canonical().to_string();
+        plan.port = far.port();
+    }
+    plan.near_wait = Some(manner.wait);
+    plan.stack.far = UNKNOWN.to_owned();
+    emit(What::Connected {
+        peer: far.to_string(),
+        agent: speech.agent(),
+    });
+    let plan = Arc::new(plan);
+    let ready = setup::prepare(
+        &plan,
+        Role::Client,
+        &manner,
+        ground.stack(),
+        flows,
+        &mut || {
+            if stop.load(Relaxed) {
+                return Err(MeasureError::Interrupted);
+            }
+            speech.turn(linerate_host::sys::clock::now())
+        },
+    )?;
+    emit(What::Started {
+        plan: Box::new(Plan::clone(&plan)),
+        wait: Ends::both(manner.wait),
+        cpu: Ends {
+            near: manner.cpus.clone(),
+            far: Default::default(),
+        },
+        because: manner.because.clone().filter(|_| asked_wait.is_none()),
+    });
+    let doubts: Vec<Doubt> = refused.into_iter().chain(unhonoured).collect();
+    for doubt in &doubts {
+        emit(What::Doubted {
+            doubt: doubt.clone(),
+        });
+    }
+    let ipv6 = far.ip().to_canonical().is_ipv6();
+    let ledger = own_ledger(Role::Client, &host, ipv6);
+    let near = match ground.stack() {
+        Some(stack) => stack.address_towards(far.ip()),
+        None => near_address(far, local),
+    };
+    let region = near.and_then(|near| Region::open(network, near, far.ip()));
+    let Ready {
+        keeper,
+        lanes,
+        flows,
+        done,
+    } = ready;
+    let shared = flows.iter();
+    let shared = shared.map(|flow| (directions[&flow.id], Arc::clone(&flow.shared)));
+    let mut talk = Talk::new(&mut *speech, &plan, far, shared.collect())?;
+    let started = Timestamp::now();
+    let mut ended = End {
+        role: Role::Client,
+        plan: Arc::clone(&plan),
+        host,
+        wire: &mut talk,
+        gate: Arc::clone(keeper.gate()),
+        lanes,
+        flows,
+        memory,
+        done,
+        stop,
+        emit,
+        doubts,
+        watches_machine: true,
+        notes: Vec::new(),
+        ledger,
+    }
+    .run();
+    if talk.has_stopped() {
+        let doubts = &mut ended.own.doubts;
+        doubts.retain(|doubt| doubt.doubt != "stream-broken");
+    }
+    let broken = broken(far, &ended.own.doubts).filter(|_| !ended.interrupted);
+    let broken = broken.or_else(|| {
+        let silent = ["ttcp", "discard"].contains(&caller.name);
+        unheard(far, &ended.own).filter(|_| silent)
+    });
+    let mut test = PeerTest::new(caller.name, Plan::clone(&plan), started, ended.own);
+    test.own.interrupted |= ended.interrupted;
+    test.intervals = ended.intervals;
+    test.intervals_left_out = ended.intervals_left_out;
+    test.far = speech.far_report();
+    test.acknowledged = speech.acknowledged();
+    test.failure = ended.failure.or(broken);
+    test.ipv6 = ipv6;
+    test.region = region.map(Region::close);
+    test.stamped = ended.stamped;
+    let mut unreported = None;
+    if let Some(command) = command.filter(|_| test.failure.is_none()) {
+        let sent = far_report::Sent::of(&test.own);
+        let asked = command.ask().and_then(|told| {
+            let odd = told.odd.clone();
+            command.merge(told, &plan, sent, &mut test.far)?;
+            Ok(odd)
+        });
+        match asked {
+            Ok(odd) => {
+                let odd = odd.map(|odd| Doubt::new("far-report-odd", odd));
+                test.own.doubts.extend(odd);
+            }
+            Err(why) => {
+                let doubt = Doubt::new("far-report-failed", why.to_string());
+                test.own.doubts.push(doubt);
+                unreported = Some(MeasureError::FarReport(Box::new(why)));
+            }
+        }
+    }
+    let (record, failure) = test.record();
+    Ok(Some((record, failure.or(unreported))))
+}
+
+/// The local address of datagrams and connections to an address.
+fn near_address(far: SocketAddr, local: &Local) -> Option<std::net::IpAddr> {
+    if local.address.is_some() {
+        return local.address;
+    }
+    let any = match far.is_ipv4() {
+        true => SocketAddr::from(([0; 4], 0)),
+        false => SocketAddr::from(([0_u16; 8], 0)),
+    };
+    // Connecting a UDP socket sends nothing.
+    let socket = std::net::UdpSocket::bind(any).ok()?;
+    socket.connect(far).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}
+
+/// Datagrams that nobody took, where nobody says so but the far kernel.
+fn unheard(far: SocketAddr, own: &linerate_dialect::control::Outcome) -> Option<MeasureError> {
+    let senders = own
+        .streams
+        .iter()
+        .filter_map(|flow| flow.stream.sender.as_ref());
+    let refused = senders.filter_map(|sender| sender.refusals).max()?;
+    (refused > 0).then(|| {
+        foreign(
+            far,
+            "nobody takes datagrams on that port: start the receiver, or name its port with -p",
+        )
+    })
+}
+
+/// A flow that broke is a far end that refused or vanished.
+fn broken(far: SocketAddr, doubts: &[Doubt]) -> Option<MeasureError> {
+    let broken = doubts.iter().find(|doubt| doubt.doubt == "stream-broken")?;
+    let text = &broken.why;
+    Some(foreign(
+        far,
+        match text.contains("refused") {
+            true => format!(
+                "nobody takes payload there ({text}): start the server, or name its port with -p"
+            ),
+            false => format!("the far end broke off ({text}): look at its own messages"),
+        },
+    ))
+}

@@ -1,0 +1,47 @@
+//! sockperf: round trips against `sockperf server`.
+
+use linerate_dialect::sockperf::{
+    FROM_CLIENT, HEADER_BYTES, Header, MESSAGE_LIMIT_BYTES, PORT, WANTS_ANSWER,
+};
+use linerate_metric::plan::{Kind, Plan};
+
+use super::context::Context;
+use super::{Caller, Refusal, Speech, first, questions};
+use crate::error::MeasureError;
+use crate::peers::framing::Framing;
+
+/// Calling sockperf.
+pub const CALLER: Caller = Caller {
+    name: "sockperf",
+    about: "round trips over TCP and UDP, as its ping-pong asks them; the whole round trip, not half",
+    kinds: &[Kind::Latency],
+    port: PORT,
+    datagram_bytes: 64,
+    refuse,
+    open,
+};
+
+fn refuse(plan: &Plan) -> Option<Refusal> {
+    let sizes = HEADER_BYTES as u64..=MESSAGE_LIMIT_BYTES as u64;
+    first(&[(
+        !sizes.contains(&plan.payload_bytes),
+        "-l",
+        "sockperf's messages have 14 to 65507 B",
+    )])
+    .or_else(|| questions::refuse(plan, false))
+}
+
+fn open(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
+    let header = Header {
+        sequence: 1,
+        flags: FROM_CLIENT | WANTS_ANSWER,
+        length: HEADER_BYTES as u32,
+    };
+    let mut first = [0; HEADER_BYTES];
+    header.write(&mut first);
+    let is_answer = |answer: &[u8]| {
+        let answer = Header::read(answer);
+        answer.is_some_and(|answer| answer == header.answered())
+    };
+    questions::open(context, "sockperf", &Framing::Sockperf, &first, &is_answer)
+}

@@ -1,0 +1,281 @@
+//! Puts a dialect into the words of our own conversation, for the coordinator.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use linerate_dialect::control::{FlowTotal, Frame, Outcome, Sent};
+use linerate_host::sys::clock::{self, Nanos};
+use linerate_host::sys::wait::{Ready, poll_any};
+use linerate_metric::facts::Role;
+use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+
+use super::Speech;
+use super::context::foreign;
+use crate::end::Correspondence;
+use crate::error::MeasureError;
+use crate::flow::Shared;
+use crate::peers::record::own_half;
+
+/// Without any progress for so long, the far end is gone.
+const STALL_NS: Nanos = 10_000_000_000;
+
+/// Silence after its time after which datagrams of the far end are over, if it did not say so.
+const SILENCE_NS: Nanos = 1_000_000_000;
+
+/// How much before its time a far end may stop sending: its clock runs from a moment of its own.
+const EARLY_NS: Nanos = 300_000_000;
+
+/// A foreign far end, as the coordinator talks with it.
+pub struct Talk<'a> {
+    speech: &'a mut dyn Speech,
+    plan: Arc<Plan>,
+    peer: SocketAddr,
+    shared: Vec<(Direction, Arc<Shared>)>,
+    started_ns: Nanos,
+    /// What this end has sent, from when that is known until the dialect knows it.
+    sent: Option<Vec<FlowTotal>>,
+    stopped: bool,
+    early: bool,
+    /// It was said that the far end has sent all.
+    told: bool,
+    ended: bool,
+    over: bool,
+    /// What has moved, and when that last changed.
+    moved: Cell<(u64, Nanos)>,
+}
+
+impl<'a> Talk<'a> {
+    /// A conversation that begins now.
+    ///
+    /// # Errors
+    /// When the far end does not go along.
+    pub fn new(
+        speech: &'a mut dyn Speech,
+        plan: &Arc<Plan>,
+        peer: SocketAddr,
+        shared: Vec<(Direction, Arc<Shared>)>,
+    ) -> Result<Self, MeasureError> {
+        speech.started(clock::now())?;
+        let now = clock::now();
+        Ok(Self {
+            speech,
+            plan: Arc::clone(plan),
+            peer,
+            shared,
+            started_ns: now,
+            sent: None,
+            stopped: false,
+            early: false,
+            told: false,
+            ended: false,
+            over: false,
+            moved: Cell::new((0, now)),
+        })
+    }
+
+    /// Whether this end has stopped a far end that only sends: what breaks then was cut off by us.
+    pub fn has_stopped(&self) -> bool {
+        self.stopped
+    }
+
+    /// What moves in a direction.
+    fn bytes(&self, direction: Direction) -> u64 {
+        let flows = self.shared.iter().filter(|(way, _)| *way == direction);
+        flows.map(|(_, shared)| shared.meter.read().bytes).sum()
+    }
+
+    /// When the time of the run is over; never for an amount.
+    fn ends_ns(&self) -> Nanos {
+        let whole = self.plan.duration_ns.map(|time| time + self.plan.omit_ns);
+        whole.map_or(Nanos::MAX, |time| self.started_ns.saturating_add(time))
+    }
+
+    fn receives(&self) -> bool {
+        self.plan.kind == Kind::Throughput && self.plan.flows(Direction::Receive)
+    }
+
+    /// Gives up a far end that lets nothing move.
+    fn watch(&self, now: Nanos) -> Result<(), MeasureError> {
+        let moved = self.shared.iter().map(|(_, shared)| {
+            let totals = shared.meter.read();
+            match self.plan.kind {
+                Kind::Throughput | Kind::Generate | Kind::Stack => totals.bytes,
+                // Missed answers move nothing.
+                Kind::Latency | Kind::Forward => totals.packets,
+            }
+        });
+        let moved = moved.sum();
+        let (before, since) = self.moved.get();
+        if moved != before {
+            self.moved.set((moved, now));
+            return Ok(());
+        }
+        // At a low rate, payload is not due all the time.
+        let gap = self.plan.rate_bps.map_or(0, |rate| {
+            self.plan.payload_bytes.saturating_mul(16_000_000_000) / rate.max(1)
+        });
+        let rate = self.plan.round_trip.rate_per_second;
+        let gap = gap.max(rate.map_or(0, |rate| 2_000_000_000 / rate.max(1)));
+        if self.ended || now < since.saturating_add(STALL_NS + gap) {
+            return Ok(());
+        }
+        let what = match self.plan.kind {
+            Kind::Throughput | Kind::Forward | Kind::Generate | Kind::Stack => "no payload moved",
+            Kind::Latency => "no question was answered",
+        };
+        Err(foreign(
+            self.peer,
+            format!(
+                "{what} for {} s: the far end hangs, or the way to it is down; look at its process",
+                STALL_NS / 1_000_000_000
+            ),
+        ))
+    }
+
+    /// Stops a far end that only sends, and would not stop by itself.
+    fn stop_in_time(&mut self, now: Nanos) {
+        if self.stopped || self.plan.flows(Direction::Send) || !self.receives() {
+            return;
+        }
+        let amount = self.plan.amount_bytes;
+        let enough = amount.is_some_and(|amount| self.bytes(Direction::Receive) >= amount);
+        // Of an amount of datagrams some may never come.
+        let lost = self.plan.protocol == Protocol::Udp
+            && amount.is_some()
+            && self.moved.get().0 > 0
+            && now >= self.moved.get().1 + SILENCE_NS;
+        if enough || lost || now >= self.ends_ns() {
+            self.stopped = true;
+            self.speech.stop(now, false);
+        }
+    }
+
+    /// A far end that sends and stops before its time broke off, even if it closed in order.
+    fn came_short(&self, now: Nanos) -> Result<(), MeasureError> {
+        if self.early || !self.receives() {
+            return Ok(());
+        }
+        let late = self.ends_ns().saturating_sub(now);
+        let time = self.plan.duration_ns.unwrap_or(0);
+        let had = self.bytes(Direction::Receive);
+        let wanted = self.plan.amount_bytes.unwrap_or(0);
+        let tcp = self.plan.protocol == Protocol::Tcp;
+        let early = self.plan.duration_ns.is_some() && late > EARLY_NS && late > time / 20;
+        let short = tcp && had < wanted;
+        if !early && !short && had > 0 {
+            return Ok(());
+        }
+        Err(foreign(
+            self.peer,
+            format!(
+                "the far end stopped sending before the end, after {had} B: look at its own messages, and \
+                 whether it was stopped"
+            ),
+        ))
+    }
+
+    /// That the far end has sent all, where that is known by now.
+    fn far_sent(&mut self, now: Nanos) -> Option<Vec<FlowTotal>> {
+        if self.told || !self.receives() {
+            return None;
+        }
+        let said = self.speech.far_sent();
+        let udp = self.plan.protocol == Protocol::Udp;
+        let silent = now >= self.moved.get().1.saturating_add(SILENCE_NS);
+        let time = now >= self.ends_ns().saturating_add(SILENCE_NS) || self.early;
+        said.or_else(|| (udp && silent && time).then(Vec::new))
+    }
+}
+
+impl Correspondence for Talk<'_> {
+    fn hear(&mut self) -> Result<Option<Frame>, MeasureError> {
+        let now = clock::now();
+        if let Some(flows) = self.sent.take() {
+            self.moved.set((self.moved.get().0, now));
+            self.speech.sent(now, &flows);
+        }
+        self.speech.turn(now)?;
+        self.watch(now)?;
+        self.stop_in_time(now);
+        if let Some(totals) = self.far_sent(now) {
+            self.told = true;
+            for (_, shared) in self
+                .shared
+                .iter()
+                .filter(|(way, _)| *way == Direction::Receive)
+            {
+                shared.expect_no_more();
+            }
+            return Ok(Some(Sent { flows: totals }.into()));
+        }
+        if self.ended && !self.over && self.speech.is_over() {
+            self.over = true;
+            let host = linerate_metric::facts::Host::default();
+            return Ok(Some(own_half(Role::Server, host, &self.plan, &[]).into()));
+        }
+        Ok(None)
+    }
+
+    fn say(&mut self, frame: Frame) -> Result<(), MeasureError> {
+        let now = clock::now();
+        match frame {
+            // The frames of many flows come one after another: the next look has them all.
+            Frame::Sent(said) => self.sent.get_or_insert_default().extend(said.flows),
+            Frame::Stop(_) => {
+                self.early = true;
+                self.stopped = true;
+                self.speech.stop(now, true);
+            }
+            Frame::Outcome(outcome) => {
+                self.ended = true;
+                let outcome: Outcome = *outcome;
+                self.speech.ended(now, &outcome);
+                self.came_short(now)?;
+            }
+            _ => {}
+        }
+        self.speech.turn(now)
+    }
+
+    fn beat(&mut self) -> Result<(), MeasureError> {
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), MeasureError> {
+        Ok(())
+    }
+
+    fn wait(&self, other: Option<BorrowedFd<'_>>, deadline: Nanos) -> Result<(), MeasureError> {
+        let left = Duration::from_nanos(deadline.saturating_sub(clock::now()));
+        let mut wanted: Vec<_> = (self.speech.listens().into_iter())
+            .map(|fd| (fd, Ready::Receive))
+            .collect();
+        wanted.extend(other.map(|fd| (fd, Ready::Receive)));
+        poll_any(&wanted, left)
+            .map(|_| ())
+            .map_err(|error| MeasureError::system("poll", error))
+    }
+
+    fn due_ns(&self) -> Nanos {
+        let now = clock::now();
+        let due = self.speech.due_ns(now);
+        let due = match self.receives() && self.plan.amount_bytes.is_some() && !self.stopped {
+            true => due.min(now + 5_000_000),
+            false => due,
+        };
+        if self.sent.is_some() {
+            return now;
+        }
+        match self.ends_ns() {
+            ends if !self.stopped && ends > now => due.min(ends),
+            _ => due,
+        }
+    }
+
+    fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+}

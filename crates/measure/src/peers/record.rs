@@ -1,0 +1,451 @@
+//! The record of a test with a program of another kind, from what one end knows of it.
+//!
+//! A foreign far end tells little, and each dialect something else. So the two halves of a run are
+//! made here from one end: its own counts, and the [`FarReport`] of its dialect. What neither knows
+//! stays absent.
+
+mod told;
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use linerate_dialect::control::{FlowFigures, Outcome};
+use linerate_dialect::far::FarReport;
+use linerate_metric::facts::{Host, Role};
+use linerate_metric::histogram::Histogram;
+use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+use linerate_metric::record::{
+    Doubt, FAR_TEXT_BYTES, HistogramData, Interval, PlaceCounter, Record, Socket, Stream, Summary,
+};
+
+use crate::assemble::{Report, assemble};
+use crate::end::Ended;
+use crate::error::MeasureError;
+use crate::flow::Part;
+use crate::loss::Ways;
+use crate::stamped::Stamped;
+use crate::timing;
+use told::{arrived, contradiction, departed, sum_of};
+
+/// A test with a program of another kind, as one end knows it.
+pub struct PeerTest {
+    /// The far end's dialect, by its name in [`linerate_dialect::sniff::DIALECTS`].
+    pub dialect: &'static str,
+    /// Every effective option; directions as the client sees them, at both ends.
+    pub plan: Plan,
+    /// When the first payload moved.
+    pub started: Timestamp,
+    /// What this end found: [`own_half`] makes one, [`Counted::figures`] its flows.
+    pub own: Outcome,
+    /// The series, as this end counted it; directions as the client sees them.
+    pub intervals: Vec<Interval>,
+    /// Intervals that were too many to keep.
+    pub intervals_left_out: u64,
+    /// What the far end said of the test, in this end's words: `Direction::Send` is what this end
+    /// sent.
+    pub far: FarReport,
+    /// TCP flows of which the far kernel acknowledged payload, by flow number: with a far end that
+    /// counts nothing, that is all that is known of what arrived.
+    pub acknowledged: BTreeMap<u32, Acknowledged>,
+    /// What ended the test before its time.
+    pub failure: Option<MeasureError>,
+    /// Whether the ends talk over IPv6.
+    pub ipv6: bool,
+    /// Where the whole way is in view: what it consists of, and what was counted on it.
+    pub(crate) region: Option<(Ways, Vec<PlaceCounter>)>,
+    /// What this end noted of its calls, where a timeline was asked for.
+    pub(crate) stamped: Option<Box<Stamped>>,
+}
+
+/// Payload of a TCP flow that the far kernel acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acknowledged {
+    /// How much.
+    pub bytes: u64,
+    /// Until when after the first payload, in ns.
+    pub duration_ns: u64,
+}
+
+/// What one end counted of one of its flows; what it did not count is absent.
+#[derive(Clone, Debug)]
+pub struct Counted {
+    /// Number of the flow, as its dialect has it, unique within the test.
+    pub id: u32,
+    /// What this end did in it.
+    pub part: Part,
+    /// Payload bytes that this end sent or received; answers received, for round trips.
+    pub bytes: u64,
+    /// UDP: datagrams.
+    pub packets: Option<u64>,
+    /// Calls that moved payload.
+    pub calls: Option<u64>,
+    /// From the first payload to the last, or to the end of the test, in ns.
+    pub duration_ns: u64,
+    /// Sink: datagrams found missing by their numbers. Asking: questions without an answer in time.
+    pub lost: Option<u64>,
+    /// Datagrams, or answers, that came after one with a higher number.
+    pub out_of_order: Option<u64>,
+    /// Datagrams, or answers, that came more than once.
+    pub duplicates: Option<u64>,
+    /// Sink: variation of the transit time (RFC 3550 section 6.4.1), in ns.
+    pub ipdv_ns: Option<f64>,
+    /// Sink: one-way delays, where the sender says that the clocks agree, in ns.
+    pub one_way: Option<Histogram>,
+    /// TCP source: segments that the kernel sent again.
+    pub retransmits: Option<u64>,
+    /// Asking: round-trip times, in ns.
+    pub times: Option<Histogram>,
+    /// Asking: answers that differ from what was sent.
+    pub mismatched: Option<u64>,
+    /// Asking: payload bytes of all questions.
+    pub asked_bytes: Option<u64>,
+    /// The socket, as the kernel had it at the end.
+    pub socket: Option<Socket>,
+}
+
+impl Counted {
+    /// A flow of which nothing is known yet.
+    #[must_use]
+    pub fn new(id: u32, part: Part) -> Self {
+        Self {
+            id,
+            part,
+            bytes: 0,
+            packets: None,
+            calls: None,
+            duration_ns: 0,
+            lost: None,
+            out_of_order: None,
+            duplicates: None,
+            ipdv_ns: None,
+            one_way: None,
+            retransmits: None,
+            times: None,
+            mismatched: None,
+            asked_bytes: None,
+            socket: None,
+        }
+    }
+
+    /// The same as figures, for [`Outcome::streams`].
+    #[must_use]
+    pub fn figures(&self, role: Role, plan: &Plan) -> FlowFigures {
+        let udp = plan.protocol == Protocol::Udp;
+        let per_second = |count: u64| per_second(count, Some(self.duration_ns));
+        let mut summary = Summary {
+            duration_ns: Some(self.duration_ns),
+            ..Summary::default()
+        };
+        match (plan.kind, self.part) {
+            (Kind::Throughput, Part::Source) => {
+                summary.bytes_sent = Some(self.bytes);
+                summary.offered_bps = per_second(self.bytes).map(|bytes| bytes * 8.0);
+                summary.packets_sent = self.packets.filter(|_| udp);
+                summary.rate_error = crate::timing::rate_error(plan, summary.offered_bps, 1);
+                summary.calls_per_second = self.calls.filter(|_| !udp).and_then(per_second);
+                summary.retransmits = self.retransmits;
+            }
+            (Kind::Throughput, Part::Sink) => {
+                summary.bytes_received = Some(self.bytes);
+                summary.goodput_bps = per_second(self.bytes).map(|bytes| bytes * 8.0);
+                if let Some(packets) = self.packets.filter(|_| udp) {
+                    summary.packets_received = Some(packets);
+                    summary.packets_per_second = per_second(packets);
+                    summary.lost = self.lost;
+                    let unique = packets.saturating_sub(self.duplicates.unwrap_or(0));
+                    summary.loss_fraction = self.lost.and_then(|lost| share(lost, lost + unique));
+                }
+                summary.out_of_order = self.out_of_order;
+                summary.duplicates = self.duplicates;
+                summary.ipdv_ns = self.ipdv_ns;
+            }
+            (Kind::Latency, Part::Source) => {
+                let trips = self.times.as_ref().map(Histogram::count);
+                summary.rtt_ns = self.times.as_ref().and_then(Histogram::summary);
+                summary.round_trips = trips;
+                summary.round_trips_per_second = trips.and_then(per_second);
+                summary.lost = self.lost;
+                summary.loss_fraction =
+                    (self.lost.zip(trips)).and_then(|(lost, trips)| share(lost, lost + trips));
+                summary.out_of_order = self.out_of_order;
+                summary.duplicates = self.duplicates;
+                summary.mismatched = self.mismatched;
+                summary.bytes_sent = self.asked_bytes;
+                summary.bytes_received = Some(self.bytes);
+                summary.retransmits = self.retransmits;
+            }
+            (Kind::Latency, Part::Sink) | (Kind::Forward | Kind::Generate | Kind::Stack, _) => {}
+        }
+        let (sender, receiver) = match self.part {
+            Part::Source => (self.socket.clone(), None),
+            Part::Sink => (None, self.socket.clone()),
+        };
+        FlowFigures {
+            direction: direction(role, self.part),
+            stream: Stream {
+                id: self.id,
+                summary,
+                mismatch: None,
+                sender,
+                receiver,
+            },
+        }
+    }
+}
+
+/// What an end found that counted these flows; whatever else it knows is added by its caller.
+#[must_use]
+pub fn own_half(role: Role, host: Host, plan: &Plan, flows: &[Counted]) -> Outcome {
+    let mut times: Option<Histogram> = None;
+    for more in flows.iter().filter_map(|flow| flow.times.as_ref()) {
+        times.get_or_insert_default().add(more);
+    }
+    let times = times.filter(|times| times.count() > 0);
+    let times = times.map(|times| ("rtt_ns".to_owned(), HistogramData::from(&times)));
+    let delays = flows.iter().filter_map(|flow| {
+        let name = timing::name(timing::ONE_WAY_DELAY, direction(role, flow.part));
+        Some((name, HistogramData::from(flow.one_way.as_ref()?)))
+    });
+    let histograms = times.into_iter().chain(delays);
+    Outcome {
+        duration_ns: flows.iter().map(|flow| flow.duration_ns).max().unwrap_or(0),
+        streams: flows.iter().map(|flow| flow.figures(role, plan)).collect(),
+        histograms: histograms.collect(),
+        ..empty_half(role, host)
+    }
+}
+
+/// Which way a flow goes as the client sees it, from what the end of that role does in it.
+#[must_use]
+pub fn direction(role: Role, part: Part) -> Direction {
+    match (role, part) {
+        (Role::Client, Part::Source) | (Role::Server, Part::Sink) => Direction::Send,
+        (Role::Client, Part::Sink) | (Role::Server, Part::Source) => Direction::Receive,
+    }
+}
+
+impl PeerTest {
+    /// A test of which nothing but this end's half is known.
+    #[must_use]
+    pub fn new(dialect: &'static str, plan: Plan, started: Timestamp, own: Outcome) -> Self {
+        Self {
+            dialect,
+            plan,
+            started,
+            own,
+            intervals: Vec::new(),
+            intervals_left_out: 0,
+            far: FarReport::default(),
+            acknowledged: BTreeMap::new(),
+            failure: None,
+            ipv6: false,
+            region: None,
+            stamped: None,
+        }
+    }
+
+    /// The record, and what ended the test before its time.
+    #[must_use]
+    pub fn record(mut self) -> (Record, Option<MeasureError>) {
+        self.plan.dialect = Some(self.dialect.to_owned());
+        let role = self.own.role;
+        let far_role = match role {
+            Role::Client => Role::Server,
+            Role::Server => Role::Client,
+        };
+        let mut far = empty_half(far_role, Host::default());
+        let mut totals = Vec::new();
+        let mut doubts = Vec::new();
+        if self.plan.kind == Kind::Throughput {
+            for &direction in &self.plan.directions {
+                self.half_of(direction, &mut far, &mut totals, &mut doubts);
+            }
+        }
+        let interrupted = self.own.interrupted;
+        self.own.doubts.extend(doubts);
+        let text = self
+            .far
+            .text
+            .take()
+            .map(cut)
+            .filter(|text| !text.is_empty());
+        let (mut record, failure) = assemble(Report {
+            plan: self.plan,
+            started: self.started,
+            role,
+            ended: Ended {
+                own: self.own,
+                peer: Some(far),
+                intervals: self.intervals,
+                intervals_left_out: self.intervals_left_out,
+                stamped: self.stamped,
+                interrupted,
+                failure: self.failure,
+            },
+            region: self.region,
+            ipv6: self.ipv6,
+            clocks: None,
+            totals,
+            far_text: text,
+        });
+        // Of the far host nothing is known.
+        record.hosts.retain(|host| host.role != Some(far_role));
+        (record, failure)
+    }
+
+    /// What the far end, or its kernel, told of one direction.
+    fn half_of(
+        &self,
+        direction: Direction,
+        far: &mut Outcome,
+        totals: &mut Vec<(Direction, Summary)>,
+        doubts: &mut Vec<Doubt>,
+    ) {
+        let own: Vec<_> = (self.own.streams.iter())
+            .filter(|flow| flow.direction == direction)
+            .collect();
+        let sends = self::direction(self.own.role, Part::Source) == direction;
+        let said = self.far.flows.iter().filter(|said| {
+            // The report is in this end's words.
+            let sent = said.direction == Direction::Send;
+            sent == sends
+        });
+        let mut told = false;
+        for said in said {
+            let flow = match (said.id, own.as_slice()) {
+                (Some(id), _) => own.iter().find(|flow| flow.stream.id == id),
+                (None, [only]) => Some(only),
+                (None, _) => None,
+            };
+            if said.id.is_some() && flow.is_none() {
+                continue;
+            }
+            let basis = match flow {
+                Some(flow) => flow.stream.summary.clone(),
+                None => sum_of(own.iter().map(|flow| &flow.stream.summary)),
+            };
+            let summary = if sends {
+                arrived(&self.plan, &basis, &said.figures, self.far.stopped_first)
+            } else {
+                departed(&basis, &said.figures)
+            };
+            told |= summary.bytes_received.is_some()
+                || summary.packets_received.is_some()
+                || summary.bytes_sent.is_some()
+                || summary.packets_sent.is_some();
+            doubts.extend(contradiction(&basis, &summary, &said.figures, sends));
+            match flow {
+                Some(flow) => far.streams.push(FlowFigures {
+                    direction,
+                    stream: Stream {
+                        id: flow.stream.id,
+                        summary,
+                        ..Stream::default()
+                    },
+                }),
+                None => totals.push((direction, summary)),
+            }
+        }
+        if sends && !told && !own.is_empty() {
+            self.without_count(direction, &own, far, doubts);
+        }
+    }
+
+    /// Of what this end sent the far end said nothing: over TCP its kernel did.
+    fn without_count(
+        &self,
+        direction: Direction,
+        own: &[&FlowFigures],
+        far: &mut Outcome,
+        doubts: &mut Vec<Doubt>,
+    ) {
+        let known = own
+            .iter()
+            .all(|flow| self.acknowledged.contains_key(&flow.stream.id));
+        if self.plan.protocol == Protocol::Udp || !known {
+            doubts.push(Doubt::new(
+                "far-count-unknown",
+                format!(
+                    "a far end that speaks {} did not say what arrived there: what was sent is known, \
+                     goodput and loss are not",
+                    self.dialect
+                ),
+            ));
+            return;
+        }
+        for flow in own {
+            let Some(by_kernel) = self.acknowledged.get(&flow.stream.id) else {
+                continue;
+            };
+            let rate = per_second(by_kernel.bytes, Some(by_kernel.duration_ns));
+            far.streams.push(FlowFigures {
+                direction,
+                stream: Stream {
+                    id: flow.stream.id,
+                    summary: Summary {
+                        duration_ns: Some(by_kernel.duration_ns),
+                        bytes_received: Some(by_kernel.bytes),
+                        goodput_bps: rate.map(|bytes| bytes * 8.0),
+                        ..Summary::default()
+                    },
+                    ..Stream::default()
+                },
+            });
+        }
+        doubts.push(Doubt::new(
+            "counted-by-acknowledgement",
+            format!(
+                "a far end that speaks {} does not say what it read: received is what its kernel \
+                 acknowledged",
+                self.dialect
+            ),
+        ));
+    }
+}
+
+fn per_second(count: u64, duration_ns: Option<u64>) -> Option<f64> {
+    let ns = duration_ns.filter(|&ns| ns > 0)?;
+    Some(count as f64 * 1e9 / ns as f64)
+}
+
+fn share(part: u64, all: u64) -> Option<f64> {
+    (all > 0).then(|| part as f64 / all as f64)
+}
+
+/// The beginning of a text that is too long to keep.
+fn cut(mut text: String) -> String {
+    if text.len() > FAR_TEXT_BYTES {
+        let at = (0..=FAR_TEXT_BYTES)
+            .rev()
+            .find(|&at| text.is_char_boundary(at));
+        text.truncate(at.unwrap_or(0));
+    }
+    text
+}
+
+/// A half that holds no figure.
+fn empty_half(role: Role, host: Host) -> Outcome {
+    Outcome {
+        role,
+        host: Host {
+            role: Some(role),
+            ..host
+        },
+        cpu: None,
+        memory: None,
+        streams: Vec::new(),
+        histograms: BTreeMap::new(),
+        losses: Vec::new(),
+        counters: Vec::new(),
+        verification: None,
+        calls: BTreeMap::new(),
+        call_clock: None,
+        slow: Vec::new(),
+        doubts: Vec::new(),
+        interrupted: false,
+        duration_ns: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+//! What the far end told, put beside what this end counted.
+
+use linerate_dialect::far::FarFigures;
+use linerate_metric::plan::{Plan, Protocol};
+use linerate_metric::record::{Doubt, Summary};
+
+use super::{per_second, share};
+
+/// Room for rounding between two counts of the same bytes, in bytes: far ends that speak in text
+/// round to 100 bytes at best.
+const ROUNDING_BYTES: u64 = 1024;
+
+/// Of what was sent, at most one in so many is believed to have been on its way when a far end stopped
+/// counting: more than that was lost.
+const ON_ITS_WAY: u64 = 20;
+
+/// Figures of what this end sent, as the far end counted them.
+pub(super) fn arrived(
+    plan: &Plan,
+    own: &Summary,
+    said: &FarFigures,
+    stopped_first: bool,
+) -> Summary {
+    let udp = plan.protocol == Protocol::Udp;
+    // Without a time of its own, this end's is as long but for a round trip.
+    let duration_ns = said.duration_ns.or(own.duration_ns);
+    let packets = said.packets.filter(|_| udp);
+    // Numbers show gaps alone, and not what is missing after the last that came.
+    let sent = own.packets_sent.filter(|&sent| {
+        // What was on its way when the far end stopped counting is not lost; most of a test is never
+        // on its way.
+        let counted = packets.zip(said.lost).map_or(0, |(came, lost)| came + lost);
+        !stopped_first || sent.saturating_sub(counted) > sent / ON_ITS_WAY
+    });
+    let lost = match (sent, packets) {
+        (Some(sent), Some(arrived)) => Some(sent.saturating_sub(arrived)),
+        _ => said.lost.filter(|_| udp),
+    };
+    let all = sent.or_else(|| Some(packets? + lost?));
+    Summary {
+        duration_ns,
+        bytes_received: said.bytes,
+        goodput_bps: (said.bytes)
+            .and_then(|bytes| per_second(bytes, duration_ns))
+            .map(|bytes| bytes * 8.0),
+        packets_received: packets,
+        packets_per_second: packets.and_then(|packets| per_second(packets, duration_ns)),
+        lost,
+        loss_fraction: lost.zip(all).and_then(|(lost, all)| share(lost, all)),
+        out_of_order: said.out_of_order,
+        ipdv_ns: said.ipdv_ns,
+        ..Summary::default()
+    }
+}
+
+/// Figures of what the far end sent, with what that says of what this end missed.
+pub(super) fn departed(own: &Summary, said: &FarFigures) -> Summary {
+    let unique =
+        (own.packets_received).map(|packets| packets.saturating_sub(own.duplicates.unwrap_or(0)));
+    let lost = said
+        .packets
+        .zip(unique)
+        .map(|(sent, here)| sent.saturating_sub(here));
+    Summary {
+        duration_ns: said.duration_ns,
+        bytes_sent: said.bytes,
+        packets_sent: said.packets,
+        offered_bps: (said.bytes)
+            .and_then(|bytes| per_second(bytes, said.duration_ns))
+            .map(|bytes| bytes * 8.0),
+        lost,
+        loss_fraction: (lost.zip(said.packets)).and_then(|(lost, sent)| share(lost, sent)),
+        retransmits: said.retransmits,
+        ..Summary::default()
+    }
+}
+
+/// What of the two ends' counts cannot both be true, or needs a word.
+pub(super) fn contradiction(
+    own: &Summary,
+    theirs: &Summary,
+    said: &FarFigures,
+    sends: bool,
+) -> Option<Doubt> {
+    let more = |arrived: Option<u64>, sent: Option<u64>| {
+        let (arrived, sent) = arrived.zip(sent)?;
+        (arrived > sent.saturating_add(ROUNDING_BYTES)).then_some((arrived, sent))
+    };
+    let (arrived, sent) = match sends {
+        true => (theirs.bytes_received, own.bytes_sent),
+        false => (own.bytes_received, theirs.bytes_sent),
+    };
+    if let Some((arrived, sent)) = more(arrived, sent) {
+        return Some(Doubt::new(
+            "counts-contradict",
+            format!(
+                "{arrived} B arrived by one end's count, and {sent} B were sent by the other's: one of \
+                 them counts something else"
+            ),
+        ));
+    }
+    let (lost, gaps) = theirs.lost.zip(said.lost.filter(|_| sends))?;
+    let unseen = lost.checked_sub(gaps).filter(|&unseen| unseen > 0)?;
+    Some(Doubt::new(
+        "end-not-counted",
+        format!(
+            "the far end missed {gaps} datagrams by their numbers; {unseen} more did not arrive before \
+             it stopped counting"
+        ),
+    ))
+}
+
+/// What several flows sent and received, for a total of the far end.
+pub(super) fn sum_of<'a>(flows: impl Iterator<Item = &'a Summary> + Clone) -> Summary {
+    fn total(values: impl Iterator<Item = Option<u64>>) -> Option<u64> {
+        // A part that is unknown makes the whole unknown.
+        values.sum::<Option<u64>>()
+    }
+    Summary {
+        duration_ns: flows.clone().filter_map(|flow| flow.duration_ns).max(),
+        bytes_sent: total(flows.clone().map(|flow| flow.bytes_sent)),
+        packets_sent: total(flows.clone().map(|flow| flow.packets_sent)),
+        bytes_received: total(flows.clone().map(|flow| flow.bytes_received)),
+        packets_received: total(flows.clone().map(|flow| flow.packets_received)),
+        duplicates: total(flows.map(|flow| flow.duplicates)),
+        ..Summary::default()
+    }
+}

@@ -1,0 +1,91 @@
+//! Chargen (RFC 864): characters without end, or one datagram for each that came.
+
+use std::net::TcpStream;
+
+use linerate_dialect::chargen::{DIALECT, PERIOD_BYTES, PORT, answer, fill};
+use linerate_dialect::far::FarReport;
+use linerate_host::sys::clock::Nanos;
+use linerate_metric::plan::{Direction, Kind, Protocol};
+use socket2::Socket;
+
+use super::echo::answer_datagrams;
+use super::lane::{Broke, Datagrams, Numbers, Sending, Take, send_stream};
+use super::payload::Ring;
+use super::plain::{QUESTION_SILENCE, plan};
+use super::test::{PLAIN_IDLE, Test};
+use super::{Caller, OnStream, Speaker};
+use crate::flow::Part;
+use crate::meter::Totals;
+use crate::session::house::Claim;
+
+/// Chargen, as the table of speakers has it.
+pub const SPEAKER: Speaker = Speaker {
+    name: DIALECT.name,
+    port: Some(PORT),
+    speaks_first: true,
+    stream: Some(OnStream::Test(stream)),
+    flow_of: None,
+    datagrams: Some(|caller, claim, arrived| {
+        answer_datagrams(DIALECT.name, caller, claim, arrived, Flow::default());
+    }),
+};
+
+/// Bytes of a write: whole periods of the pattern.
+const WRITE_BYTES: usize = 16 * PERIOD_BYTES;
+
+fn stream(mut caller: Caller, claim: Claim, stream: TcpStream) {
+    let mut plan = plan(&caller, Kind::Throughput, Protocol::Tcp, Direction::Receive);
+    plan.payload_bytes = WRITE_BYTES as u64;
+    let limits = *caller.house.hall.limits();
+    plan.rate_bps = limits.rate_bps;
+    let mut test = Test::begin(&mut caller, claim, DIALECT.name, DIALECT.name, plan);
+    let spawned = test.spawn(1, Part::Source, stream.into(), move |context, socket| {
+        let mut characters = vec![0; WRITE_BYTES];
+        fill(0, &mut characters);
+        let sending = Sending::new(WRITE_BYTES, PLAIN_IDLE).within(&limits, 1);
+        let sockets: Vec<Socket> = socket.try_clone().into_iter().collect();
+        let mut moved = send_stream(context, &sockets, &sending, &mut Ring::new(characters));
+        // Nothing but the client's going ends it.
+        if matches!(moved.broke, Some(Broke::Error(_))) {
+            moved.broke = None;
+        }
+        moved
+    });
+    test.conclude(spawned, FarReport::default);
+}
+
+/// Datagrams that are answered with characters, as many as came.
+#[derive(Default)]
+struct Flow {
+    totals: Totals,
+    last_ns: Nanos,
+}
+
+impl Datagrams for Flow {
+    fn take(&mut self, now: Nanos, datagram: &mut [u8]) -> Take {
+        self.totals.bytes += datagram.len() as u64;
+        let line = self.totals.packets;
+        self.totals.packets += 1;
+        self.last_ns = now;
+        Take::Answer {
+            bytes: answer(datagram.len(), line, datagram),
+            payload: true,
+        }
+    }
+
+    fn is_over(&mut self, now: Nanos) -> bool {
+        now.saturating_sub(self.last_ns) > QUESTION_SILENCE.as_nanos() as u64
+    }
+
+    fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    fn numbers(&self) -> Option<Numbers> {
+        None
+    }
+
+    fn answers(&self) -> bool {
+        true
+    }
+}

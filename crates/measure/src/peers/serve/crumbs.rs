@@ -1,0 +1,77 @@
+//! Whether what somebody sends whom nobody knows is a test at all.
+//!
+//! Anybody can send anything to an open port: a scanner, a browser, a stray datagram. A rate needs
+//! more than that, and a record of it would only be noise. So plain payload that no dialect knows
+//! becomes a test when there is enough of it; a port that was given to plain payload takes everything.
+
+use std::net::TcpStream;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use linerate_dialect::plain::SILENCE_NS;
+use linerate_host::sys::clock;
+use linerate_host::sys::socket::{self, Flags};
+use linerate_host::sys::wait::{Ready, poll};
+
+use super::Caller;
+use super::lane::{LOOK_UP, Moved, is_nothing};
+use crate::meter::Totals;
+use crate::session::porch::Arrived;
+
+/// Bytes of a connection that make a test of it: more than any service's client says first.
+const LEAST_BYTES: u64 = 4_096;
+
+/// How long they may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Takes the beginning of a connection, until it is enough for a test; `None` when it came to too
+/// little, which is told.
+pub fn of_stream(caller: &Caller, stream: &TcpStream) -> Option<Moved> {
+    let mut moved = Moved::default();
+    if caller.stranger.is_none() {
+        return Some(moved);
+    }
+    stream.set_read_timeout(Some(LOOK_UP)).ok()?;
+    let began = clock::now();
+    let mut room = vec![0; LEAST_BYTES as usize];
+    let patient = || clock::now().saturating_sub(began) < PATIENCE.as_nanos() as u64;
+    while patient() && !caller.house.stop.load(Relaxed) {
+        match socket::receive(stream, &mut room, Flags::NONE) {
+            Ok(0) => break,
+            Ok(bytes) => {
+                let now = clock::now();
+                let first = moved.span.map_or(now, |(first, _)| first);
+                moved.span = Some((first, now));
+                moved.totals += Totals {
+                    bytes: bytes as u64,
+                    calls: 1,
+                    ..Totals::default()
+                };
+                if moved.totals.bytes >= LEAST_BYTES {
+                    return Some(moved);
+                }
+            }
+            Err(error) if is_nothing(&error) => {}
+            Err(_) => break,
+        }
+    }
+    let crumbs = format!("{} B", moved.totals.bytes);
+    caller.house.hall.refuse_crumbs(caller.peer, &crumbs);
+    None
+}
+
+/// Whether a flow of datagrams is a test: one datagram has no rate. What came to too little is told.
+pub fn of_flow(caller: &Caller, arrived: &Arrived) -> bool {
+    if caller.stranger.is_none() || arrived.early.len() > 1 {
+        return true;
+    }
+    let until = clock::now() + SILENCE_NS;
+    while clock::now() < until && !caller.house.stop.load(Relaxed) {
+        if poll(&arrived.socket, Ready::Receive, LOOK_UP).is_ok_and(|ready| ready) {
+            return true;
+        }
+    }
+    let crumbs = format!("one datagram of {} B", arrived.largest());
+    caller.house.hall.refuse_crumbs(caller.peer, &crumbs);
+    false
+}

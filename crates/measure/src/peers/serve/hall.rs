@@ -1,0 +1,216 @@
+//! What tests with programs of other kinds share: whom is answered, who is waited for, and how much
+//! there may be of it all.
+
+mod awaited;
+mod flows;
+mod refusing;
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use linerate_dialect::guard::{Guard, Network, Rules};
+use linerate_host::sys::clock::{self, Nanos};
+
+pub use awaited::{Expectation, Wanted};
+pub use flows::FlowKey;
+
+use super::limits::Limits;
+use super::refusals::Refusals;
+use crate::session::{Emit, ServerOptions};
+use awaited::Expected;
+use flows::Flows;
+
+/// Tests at a time of clients that speak no dialect we know: anybody can send anything.
+const STRANGER_LIMIT: usize = 64;
+
+/// How old what is known of this host's networks may be when it refuses somebody.
+const NETWORKS_NS: Nanos = 5_000_000_000;
+
+/// What all tests share.
+pub struct Hall {
+    guard: Mutex<Guard>,
+    networks_read_ns: AtomicU64,
+    expected: Mutex<HashMap<u64, Expected>>,
+    next: AtomicU64,
+    flows: Flows,
+    strangers: Arc<AtomicUsize>,
+    refusals: Mutex<Refusals>,
+    emit: Option<Emit>,
+    ports: Vec<u16>,
+    only: Option<Vec<String>>,
+    has_key: bool,
+    max_tests: Option<usize>,
+    limits: Limits,
+}
+
+/// Leave for a test of somebody whom nobody knows.
+pub struct Stranger(Arc<AtomicUsize>);
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Nothing that is locked here is left half changed by a panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Default for Hall {
+    fn default() -> Self {
+        Self {
+            guard: Mutex::new(Guard::with_addresses(Rules::default(), 16)),
+            networks_read_ns: AtomicU64::new(0),
+            expected: Mutex::default(),
+            next: AtomicU64::new(0),
+            flows: Arc::default(),
+            strangers: Arc::default(),
+            refusals: Mutex::default(),
+            emit: None,
+            ports: Vec::new(),
+            only: None,
+            has_key: false,
+            max_tests: None,
+            limits: Limits::default(),
+        }
+    }
+}
+
+impl Hall {
+    /// For a server with these options that listens on these ports.
+    #[must_use]
+    pub fn new(options: &ServerOptions, ports: Vec<u16>, emit: Emit) -> Self {
+        let has_key = options.key.is_some();
+        let options = &options.peers;
+        let mut rules = Rules {
+            neighbours: linerate_host::snapshot::connected_networks()
+                .into_iter()
+                .map(|(address, prefix)| Network::new(address, prefix))
+                .chain(Network::loopback())
+                .collect(),
+            allowed: options.allow.clone(),
+            ..Rules::default()
+        };
+        if let Some(rate) = options.max_rate_bps {
+            rules.address_bytes_per_second = rules.address_bytes_per_second.min(rate / 8);
+            rules.total_bytes_per_second = rules.total_bytes_per_second.min(rate / 4);
+        }
+        Self {
+            guard: Mutex::new(Guard::new(rules)),
+            networks_read_ns: AtomicU64::new(clock::now()),
+            emit: Some(emit),
+            ports,
+            // No other dialect proves that its client knows the key.
+            only: options.only.clone().or_else(|| has_key.then(Vec::new)),
+            has_key,
+            max_tests: options.max_tests,
+            limits: Limits {
+                rate_bps: options.max_rate_bps,
+                time_ns: options.max_time_ns,
+            },
+            ..Self::default()
+        }
+    }
+
+    /// Whether this server speaks a dialect.
+    #[must_use]
+    pub fn speaks(&self, name: &str) -> bool {
+        (self.only.as_ref()).is_none_or(|only| only.iter().any(|allowed| allowed == name))
+    }
+
+    /// Tests at a time, where that is limited.
+    #[must_use]
+    pub fn max_tests(&self) -> Option<usize> {
+        self.max_tests
+    }
+
+    /// What one client is given at most.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Whether somebody at `to` would be this server itself, as seen from its address `local`: it
+    /// connects to no port of its own, whoever asks for that.
+    #[must_use]
+    pub fn is_own(&self, to: SocketAddr, local: IpAddr) -> bool {
+        let ip = to.ip().to_canonical();
+        self.ports.contains(&to.port()) && (ip.is_loopback() || ip == local.to_canonical())
+    }
+
+    /// The ports that this server listens on.
+    #[must_use]
+    pub fn ports(&self) -> &[u16] {
+        &self.ports
+    }
+
+    /// Leave for one more test of somebody whom nobody knows; `None` when there are too many.
+    pub fn stranger(&self) -> Option<Stranger> {
+        let more = |now: usize| (now < STRANGER_LIMIT).then_some(now + 1);
+        let taken = self.strangers.fetch_update(Relaxed, Relaxed, more);
+        taken.ok().map(|_| Stranger(Arc::clone(&self.strangers)))
+    }
+
+    /// An address returned what only it can know.
+    pub fn prove(&self, address: IpAddr) {
+        lock(&self.guard).prove(clock::now(), address);
+    }
+
+    /// Whether an address has done so, not too long ago.
+    #[must_use]
+    pub fn is_proved(&self, address: IpAddr) -> bool {
+        lock(&self.guard).is_proved(clock::now(), address)
+    }
+
+    /// Whether an address is one of a neighbour, or one that was allowed by name.
+    #[must_use]
+    pub fn is_near(&self, address: IpAddr) -> bool {
+        self.refresh();
+        lock(&self.guard).may_know(address.to_canonical())
+    }
+
+    /// Looks at this host's networks again: an interface may have come up since.
+    fn refresh(&self) {
+        let now = clock::now();
+        let read = self.networks_read_ns.load(Relaxed);
+        let due = self.emit.is_some() && now.saturating_sub(read) > NETWORKS_NS;
+        let mine = || {
+            let swap = self
+                .networks_read_ns
+                .compare_exchange(read, now, Relaxed, Relaxed);
+            swap.is_ok()
+        };
+        if due && mine() {
+            let networks = linerate_host::snapshot::connected_networks().into_iter();
+            let networks = networks.map(|(address, prefix)| Network::new(address, prefix));
+            let neighbours = networks.chain(Network::loopback()).collect();
+            lock(&self.guard).set_neighbours(neighbours);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_told_from_others_by_address_and_port() {
+        let hall = Hall {
+            ports: vec![5201, 5001],
+            ..Hall::default()
+        };
+        let local: IpAddr = "10.77.0.2".parse().unwrap();
+        for (to, own) in [
+            ("10.77.0.2:5001", true),
+            ("[::ffff:10.77.0.2]:5201", true),
+            ("127.0.0.1:5001", true),
+            ("10.77.0.1:5001", false),
+            ("10.77.0.2:5002", false),
+        ] {
+            assert_eq!(hall.is_own(to.parse().unwrap(), local), own, "{to}");
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Who is not served, and how that is told.
+
+use std::net::SocketAddr;
+
+use linerate_dialect::control::Refuse;
+use linerate_dialect::guard::{self, Refusal};
+use linerate_host::sys::clock::{self, Nanos};
+use linerate_metric::event::{Event, Problem, What};
+
+use super::{Hall, lock};
+use crate::error::two_parts;
+use crate::peers::serve::refusals::Refused;
+use crate::session::lobby::canonical;
+
+impl Hall {
+    /// Whether somebody who proved nothing, and who sent so many bytes more than when he was asked
+    /// about last, may have an answer of this size now. What is refused is told.
+    pub fn may_answer(
+        &self,
+        now: Nanos,
+        (dialect, client): (&'static str, SocketAddr),
+        received: u64,
+        answer: u64,
+    ) -> bool {
+        let address = client.ip();
+        let refusal = {
+            let mut guard = lock(&self.guard);
+            guard.received(now, address, received);
+            guard.send(now, address, answer).err()
+        };
+        let Some(refusal) = refusal else {
+            return true;
+        };
+        if matches!(refusal, Refusal::NotNeighbour { .. }) {
+            self.refresh();
+        }
+        self.refuse_answer(dialect, client, refusal);
+        false
+    }
+
+    /// Tells that somebody is not answered.
+    pub fn refuse_answer(&self, dialect: &'static str, from: SocketAddr, refusal: Refusal) {
+        let (why, address) = match refusal {
+            Refusal::NotNeighbour { address } => ("neighbour", address),
+            Refusal::MoreThanReceived { address, .. } => ("proof", address),
+            Refusal::AddressRate { address } => ("address-rate", address),
+            Refusal::TotalRate { address } => ("total-rate", address),
+        };
+        let refused = Refused { why, dialect, from };
+        self.refuse(refused, || {
+            let next = match refusal.option() {
+                Some(guard::OPTION_NETWORK) => format!("{} {address}", guard::OPTION_NETWORK),
+                Some(option) => format!("start the server with a higher {option}"),
+                None => "let it do a test over TCP first: that shows where it is".to_owned(),
+            };
+            // What would allow it is said behind it.
+            let text = refusal.to_string();
+            let (situation, _) = two_parts(&text);
+            Problem::new(situation, format!("an answer over UDP ({dialect})"), next)
+        });
+    }
+
+    /// Tells that a dialect is not spoken here.
+    pub fn refuse_dialect(&self, dialect: &'static str, from: SocketAddr) {
+        let refused = Refused {
+            why: "dialect",
+            dialect,
+            from,
+        };
+        self.refuse(refused, || {
+            Problem::new(
+                match self.has_key {
+                    true => format!(
+                        "{} speaks {dialect}, which cannot prove who it is",
+                        canonical(from)
+                    ),
+                    false => format!(
+                        "{} speaks {dialect}, which is not among those of --allow-dialect",
+                        canonical(from)
+                    ),
+                },
+                "a test",
+                format!("start the server with --allow-dialect {dialect}"),
+            )
+        });
+    }
+
+    /// Tells that there is no room for a test of somebody, and why.
+    pub fn refuse_test(&self, dialect: &'static str, from: SocketAddr, refuse: &Refuse) {
+        let refused = Refused {
+            why: "test",
+            dialect,
+            from,
+        };
+        self.refuse(refused, || {
+            let why = &refuse.problem.situation;
+            let next = match self.max_tests {
+                Some(_) => "a higher --max-tests",
+                None => refuse.problem.next_step.as_str(),
+            };
+            let situation = format!("{} came for one ({dialect}), and {why}", canonical(from));
+            Problem::new(situation, "a test", next)
+        });
+    }
+
+    /// Tells of a connection that is no test by what it begins with.
+    pub fn refuse_stray(&self, protocol: &'static str, from: SocketAddr) {
+        let refused = Refused {
+            why: "stray",
+            dialect: protocol,
+            from,
+        };
+        self.refuse(refused, || {
+            let situation = format!("{} speaks {protocol}, which is no test", canonical(from));
+            Problem::new(situation, "a connection", "")
+        });
+    }
+
+    /// Tells of payload without a header that was too little for a test.
+    pub fn refuse_crumbs(&self, from: SocketAddr, crumbs: &str) {
+        let refused = Refused {
+            why: "crumbs",
+            dialect: "plain",
+            from,
+        };
+        self.refuse(refused, || {
+            let situation = format!(
+                "{} sent {crumbs} that no dialect knows: too little to measure",
+                canonical(from)
+            );
+            Problem::new(situation, "no test", "")
+        });
+    }
+
+    /// Tells of something that was refused, once for each client.
+    pub fn refuse(&self, refused: Refused, problem: impl FnOnce() -> Problem) {
+        let Some(emit) = &self.emit else {
+            return;
+        };
+        let refused = Refused {
+            from: canonical(refused.from),
+            ..refused
+        };
+        let Some(untold) = lock(&self.refusals).tell(clock::now(), refused) else {
+            return;
+        };
+        let mut problem = problem();
+        if untold > 0 {
+            problem.situation += &format!(" (and {untold} more before)");
+        }
+        emit(Event {
+            test: 0,
+            what: What::Refused { problem },
+        });
+    }
+}

@@ -1,0 +1,373 @@
+//! iperf2 clients, of today and old ones: a header in front of the payload, or none.
+
+mod udp;
+
+pub use udp::Flow;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use linerate_dialect::far::FarReport;
+use linerate_dialect::iperf2::{
+    Amount, DIALECT, Dual, LEGACY_DIALECT, Settings, TcpJob, TcpServer, Way, bounceback, fill,
+};
+use linerate_host::sys::clock::{self, Nanos};
+use linerate_metric::event::Problem;
+use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use super::answering::{Answers, answer_stream};
+use super::lane::{Context, Moved, Sending, receive_stream, send_stream};
+use super::limits::Limits;
+use super::payload::Ring;
+use super::test::{IDLE, PLAIN_IDLE, Test};
+use super::{Caller, OnStream, Refused, Speaker};
+use crate::error::MeasureError;
+use crate::flow::Part;
+use crate::meter::Totals;
+use crate::session::house::Claim;
+
+/// iperf2 with a header, as the table of speakers has it.
+pub const SPEAKER: Speaker = Speaker {
+    name: DIALECT.name,
+    port: None,
+    speaks_first: false,
+    stream: Some(OnStream::Test(|caller, claim, connection| {
+        stream(DIALECT.name, caller, claim, connection);
+    })),
+    flow_of: None,
+    datagrams: Some(|caller, claim, arrived| udp::serve(DIALECT.name, caller, claim, arrived)),
+};
+
+/// The same without.
+pub const LEGACY_SPEAKER: Speaker = Speaker {
+    name: LEGACY_DIALECT.name,
+    stream: Some(OnStream::Test(|caller, claim, connection| {
+        stream(LEGACY_DIALECT.name, caller, claim, connection);
+    })),
+    datagrams: Some(|caller, claim, arrived| {
+        udp::serve(LEGACY_DIALECT.name, caller, claim, arrived);
+    }),
+    ..SPEAKER
+};
+
+/// How long the rest of a header may take.
+const HEADER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a client may take to accept a second connection.
+const DUAL_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Bytes of a write where the client does not say: what stock programs take.
+const WRITE_BYTES: usize = 128 << 10;
+
+/// The second connection has this number, and what goes the other way on the first one.
+const BACK: u32 = 2;
+
+fn stream(dialect: &'static str, mut caller: Caller, claim: Claim, connection: TcpStream) {
+    let mut server = TcpServer::new();
+    let Ok((job, behind)) = read_header(&mut server, &connection) else {
+        return;
+    };
+    let moved = Moved {
+        totals: Totals {
+            bytes: server.payload_bytes() + behind.len() as u64,
+            calls: 1,
+            ..Totals::default()
+        },
+        ..Moved::default()
+    };
+    match job {
+        TcpJob::Plain => {
+            let mut plan = plan(&caller, Protocol::Tcp, None);
+            plan.duration_ns = None;
+            let mut test = Test::begin(&mut caller, claim, dialect, dialect, plan);
+            let spawned = test.spawn(1, Part::Sink, connection.into(), |context, socket| {
+                receive_stream(context, socket, PLAIN_IDLE, moved)
+            });
+            test.conclude(spawned, FarReport::default);
+        }
+        TcpJob::Bounceback(questions) => bounce(caller, claim, connection, *questions, &behind),
+        TcpJob::Test(settings) => {
+            if (&connection).write_all(server.outgoing()).is_err() {
+                return;
+            }
+            let plan = plan(&caller, Protocol::Tcp, Some(&settings));
+            let agent = agent(&settings);
+            let mut test = Test::begin(&mut caller, claim, dialect, &agent, plan);
+            let spawned = run(&caller, &mut test, connection, &settings, moved);
+            test.conclude(spawned, FarReport::default);
+        }
+    }
+}
+
+/// What the client wants, and what came behind that.
+fn read_header(server: &mut TcpServer, connection: &TcpStream) -> Result<(TcpJob, Vec<u8>), ()> {
+    connection
+        .set_read_timeout(Some(HEADER_PATIENCE))
+        .map_err(drop)?;
+    let mut room = [0; 512];
+    loop {
+        let bytes = (&*connection).read(&mut room).map_err(drop)?;
+        let (taken, job) = server
+            .receive(&room[..bytes], clock::real())
+            .map_err(drop)?;
+        if let Some(job) = job {
+            return Ok((job, room[taken..bytes].to_vec()));
+        }
+        if bytes == 0 {
+            // Too short for what it seemed to be: then it was payload.
+            return Ok((TcpJob::Plain, Vec::new()));
+        }
+    }
+}
+
+fn run(
+    caller: &Caller,
+    test: &mut Test,
+    connection: TcpStream,
+    settings: &Settings,
+    moved: Moved,
+) -> Result<(), MeasureError> {
+    let socket = Socket::from(connection);
+    let system = |error| MeasureError::system("a second handle on a socket", error);
+    if settings.way != Way::Reverse {
+        let own = socket.try_clone().map_err(system)?;
+        test.spawn(1, Part::Sink, own, |context, socket| {
+            receive_stream(context, socket, IDLE, moved)
+        })?;
+    }
+    if settings.way != Way::Forward {
+        let id = if settings.way == Way::Both { BACK } else { 1 };
+        send(test, id, socket, settings)?;
+    }
+    let Some(dual) = settings.dual else {
+        return Ok(());
+    };
+    if dual == Dual::After {
+        test.run_lanes();
+    }
+    if !may_connect_back(caller, settings.port) {
+        return Ok(());
+    }
+    let back = connect_back(caller, settings.port)?;
+    send(test, BACK, back, settings)
+}
+
+/// Sends what the client wants to receive, and closes this half.
+fn send(test: &mut Test, id: u32, socket: Socket, settings: &Settings) -> Result<(), MeasureError> {
+    let sending = sending(settings, WRITE_BYTES, test.limits());
+    test.spawn(
+        id,
+        Part::Source,
+        socket,
+        move |context: &Context, socket| {
+            let mut digits = vec![0; sending.block_bytes];
+            fill(&mut digits);
+            let sockets: Vec<Socket> = socket.try_clone().into_iter().collect();
+            let moved = send_stream(context, &sockets, &sending, &mut Ring::new(digits));
+            let _ = socket.shutdown(std::net::Shutdown::Write);
+            moved
+        },
+    )
+}
+
+/// What a server sends, as the client wants it.
+fn sending(settings: &Settings, block: usize, limits: &Limits) -> Sending {
+    let block = settings.buffer_bytes.map_or(block, |bytes| bytes as usize);
+    // No memory for a wish.
+    let mut sending = Sending::new(block.min(1 << 20), IDLE);
+    match settings.amount {
+        Some(Amount::Bytes(bytes)) => sending.amount_bytes = Some(bytes),
+        Some(Amount::Time(ns)) => sending.until_ns = Some(clock::now() + ns),
+        None => {}
+    }
+    let bits = |rate: u64| match settings.rate_is_packets {
+        true => rate.saturating_mul(sending.block_bytes as u64 * 8),
+        false => rate,
+    };
+    sending.rate_bps = settings.rate.map(bits);
+    sending.within(limits, settings.flows)
+}
+
+/// Whether a port of the client may be connected to. That the client is at its address is proved, that
+/// it has that port there is not: an address that many share must be a neighbour's.
+fn may_connect_back(caller: &Caller, port: u16) -> bool {
+    let hall = &caller.house.hall;
+    let address = caller.peer.ip();
+    if port != 0 && hall.is_near(address) {
+        return true;
+    }
+    let refused = Refused {
+        why: "connect-back",
+        dialect: DIALECT.name,
+        from: caller.peer,
+    };
+    hall.refuse(refused, || {
+        Problem::new(
+            format!(
+                "{address} is in no directly connected network, and others may share its address"
+            ),
+            format!("a connection back to port {port} of iperf2's client"),
+            format!("--allow {address}, or let it use --full-duplex or -R"),
+        )
+    });
+    false
+}
+
+fn connect_back(caller: &Caller, port: u16) -> Result<Socket, MeasureError> {
+    let to = SocketAddr::new(caller.peer.ip(), port);
+    let connect = || {
+        if caller.house.hall.is_own(to, caller.local.ip()) {
+            return Err(std::io::Error::other(
+                "its port is this server's own: choose another with -L",
+            ));
+        }
+        let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+        socket.connect_timeout(&SockAddr::from(to), DUAL_PATIENCE)?;
+        Ok(socket)
+    };
+    connect().map_err(|error: std::io::Error| MeasureError::Vanished {
+        peer: to,
+        how: format!("it takes no second connection ({error})"),
+    })
+}
+
+/// What the client asked for, in our words.
+fn plan(caller: &Caller, protocol: Protocol, settings: Option<&Settings>) -> Plan {
+    let mut plan = super::plain::plan(caller, Kind::Throughput, protocol, Direction::Send);
+    let Some(settings) = settings else {
+        return plan;
+    };
+    plan.directions = match (settings.way, settings.dual) {
+        (Way::Both, _) | (_, Some(_)) => vec![Direction::Send, Direction::Receive],
+        (Way::Forward, None) => vec![Direction::Send],
+        (Way::Reverse, None) => vec![Direction::Receive],
+    };
+    match settings.amount {
+        Some(Amount::Bytes(bytes)) => plan.amount_bytes = Some(bytes),
+        Some(Amount::Time(ns)) => plan.duration_ns = Some(ns),
+        None => {}
+    }
+    plan.payload_bytes = settings.buffer_bytes.map_or(0, u64::from);
+    plan.rate_bps = settings.rate.filter(|_| !settings.rate_is_packets);
+    plan.socket.tos = settings.tos;
+    plan
+}
+
+fn agent(settings: &Settings) -> String {
+    match settings.version {
+        Some((upper, lower)) => {
+            let (major, minor, patch) = (upper >> 16, upper & 0xffff, lower >> 16);
+            format!("iperf {major}.{minor}.{patch}")
+        }
+        None => "iperf 2.0".to_owned(),
+    }
+}
+
+/// Answers questions.
+fn bounce(
+    mut caller: Caller,
+    claim: Claim,
+    connection: TcpStream,
+    questions: bounceback::Server,
+    behind: &[u8],
+) {
+    let mut plan = super::plain::plan(&caller, Kind::Latency, Protocol::Tcp, Direction::Send);
+    plan.payload_bytes = questions.message_bytes() as u64;
+    let mut machine = Bounce::new(questions);
+    let mut test = Test::begin(&mut caller, claim, DIALECT.name, "iperf 2", plan);
+    let mut rest = behind.to_vec();
+    let spawned = test.spawn(1, Part::Sink, connection.into(), move |context, socket| {
+        machine.answer_if_due();
+        while !rest.is_empty() {
+            // A first message in several pieces; no client asks again before it has its answer.
+            match machine.receive(&rest) {
+                Ok(taken) if taken > 0 => drop(rest.drain(..taken)),
+                _ => break,
+            }
+        }
+        let mut moved = answer_stream(context, socket, IDLE, &mut machine);
+        moved.totals.bytes += machine.began;
+        moved
+    });
+    test.conclude(spawned, FarReport::default);
+}
+
+/// Answers the questions of iperf2's clients on a connection.
+pub struct Bounce {
+    server: bounceback::Server,
+    /// What of the first question was taken with the header.
+    began: u64,
+    answer: Vec<u8>,
+    sent: usize,
+    taken: u64,
+    over: bool,
+}
+
+impl Bounce {
+    /// For a client whose first question has begun.
+    #[must_use]
+    pub fn new(questions: bounceback::Server) -> Self {
+        Self {
+            answer: Vec::with_capacity(questions.message_bytes()),
+            began: bounceback::BEGINNING_BYTES as u64,
+            server: questions,
+            sent: 0,
+            taken: 0,
+            over: false,
+        }
+    }
+
+    fn answer_if_due(&mut self) {
+        self.over = self.server.is_over();
+        if !self.server.is_due() {
+            return;
+        }
+        let hold: Nanos = self.server.hold_ns();
+        if hold > 0 {
+            clock::sleep_until(clock::now() + hold);
+        }
+        self.answer.clear();
+        self.sent = 0;
+        self.answer
+            .extend_from_slice(self.server.answer(clock::real()));
+        self.server.answered();
+    }
+}
+
+impl Answers for Bounce {
+    fn receive(&mut self, bytes: &[u8]) -> Result<usize, String> {
+        if !self.outgoing().is_empty() || self.over {
+            return Ok(0);
+        }
+        let taken = self.server.receive(bytes, clock::real());
+        self.taken += taken as u64;
+        self.answer_if_due();
+        Ok(taken)
+    }
+
+    fn outgoing(&self) -> &[u8] {
+        &self.answer[self.sent..]
+    }
+
+    fn sent(&mut self, bytes: usize) {
+        self.sent += bytes;
+    }
+
+    fn totals(&self) -> Totals {
+        Totals {
+            bytes: self.taken,
+            packets: self.server.answers(),
+            ..Totals::default()
+        }
+    }
+
+    fn answered(&self) -> Option<u64> {
+        Some(self.server.answers())
+    }
+
+    fn is_over(&self) -> bool {
+        self.over
+    }
+}

@@ -1,0 +1,303 @@
+//! UDP flows of iperf2.
+
+use std::net::SocketAddr;
+use std::sync::mpsc;
+
+use linerate_dialect::far::FarReport;
+use linerate_dialect::guard::Refusal;
+use linerate_dialect::iperf2::datagram::{Header, write_header};
+use linerate_dialect::iperf2::{DIALECT, Dual, Heard, QUIET_NS, Settings, UdpServer, Way, fill};
+use linerate_host::sys::clock::{self, Nanos};
+use linerate_metric::plan::Protocol;
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use super::super::Caller;
+use super::super::lane::{
+    Context, Datagrams, Delays, Moved, Numbers, Sending, Take, receive_datagrams, send_datagrams,
+};
+use super::super::limits::Limits;
+use super::super::test::Test;
+use super::{BACK, agent, may_connect_back, plan, sending};
+use crate::error::MeasureError;
+use crate::flow::Part;
+use crate::meter::Totals;
+use crate::session::house::Claim;
+use crate::session::porch::Arrived;
+
+/// Silence that ends a flow whose client says no end: it was killed, or it never does. One that is stopped
+/// for ten seconds goes on with its flow.
+const SILENCE_NS: Nanos = 12_000_000_000;
+
+/// Bytes of a datagram where the client does not say: what stock programs take.
+const DATAGRAM_BYTES: usize = 1470;
+
+/// Rate where the client does not say.
+const RATE_BPS: u64 = 1 << 20;
+
+/// Times that the end of what is sent is said: nobody answers it.
+const ENDS: u32 = 3;
+
+/// Room at the beginning of a datagram in which a client's server looks for settings.
+const SETTINGS_BYTES: usize = 128;
+
+/// Serves a flow.
+pub fn serve(dialect: &'static str, mut caller: Caller, claim: Claim, mut arrived: Arrived) {
+    let Some((first_ns, first)) = arrived.early.first() else {
+        return;
+    };
+    let first_ns = *first_ns;
+    let wall = clock::real().wrapping_sub(clock::now());
+    // The end of a flow that is over opens none.
+    let Some(server) = UdpServer::open(first, first_ns.wrapping_add(wall)) else {
+        return;
+    };
+    let settings = server.settings().cloned();
+    let way = server.way();
+    if way != Way::Forward && !is_proved(&caller) {
+        return;
+    }
+    let mut plan = plan(&caller, Protocol::Udp, settings.as_ref());
+    plan.payload_bytes = arrived.largest();
+    let agent = settings.as_ref().map_or("iperf 2.0".to_owned(), agent);
+    let test = Test::begin(&mut caller, claim, dialect, &agent, plan);
+    let mut test = test.ending_by_silence();
+    test.with_numbers(true);
+    if way == Way::Forward {
+        test.start_at(first_ns);
+    }
+    test.keep(arrived.key.take(), way == Way::Reverse);
+    let (tell, told) = mpsc::channel();
+    let spawned = run(&caller, &mut test, arrived, server, settings, tell, wall);
+    test.conclude(spawned, || told.try_recv().unwrap_or_default());
+}
+
+/// Whether payload may be sent to an address that only said something over UDP.
+fn is_proved(caller: &Caller) -> bool {
+    let hall = &caller.house.hall;
+    let address = caller.peer.ip();
+    let proved = hall.is_proved(address);
+    if !proved {
+        let refusal = Refusal::MoreThanReceived {
+            address,
+            wanted: DATAGRAM_BYTES as u64,
+            credit: 0,
+        };
+        hall.refuse_answer(DIALECT.name, caller.peer, refusal);
+    }
+    proved
+}
+
+fn run(
+    caller: &Caller,
+    test: &mut Test,
+    arrived: Arrived,
+    server: UdpServer,
+    settings: Option<Settings>,
+    tell: mpsc::Sender<FarReport>,
+    wall: Nanos,
+) -> Result<(), MeasureError> {
+    let Arrived {
+        socket, mut early, ..
+    } = arrived;
+    let system = |error| MeasureError::system("a second handle on a socket", error);
+    let way = server.way();
+    if way != Way::Reverse {
+        let own = socket.try_clone().map_err(system)?;
+        let (house, client) = (caller.house.clone(), (DIALECT.name, caller.peer));
+        // The first one is counted already.
+        let (first_ns, first) = early.remove(0);
+        let mut flow = Flow::new(server, wall, first_ns);
+        flow.delays = flow.server.delay_ns().map(|first| {
+            let mut delays = Delays::new();
+            delays.take(first);
+            delays
+        });
+        let first_bytes = first.len() as u64;
+        test.spawn(1, Part::Sink, own, move |context, socket| {
+            // Its report is an answer as any: the client has sent far more by then.
+            let mut unsaid = first_bytes;
+            let allow = |now, received, answer| {
+                let came = received + std::mem::take(&mut unsaid);
+                house.hall.may_answer(now, client, came, answer)
+            };
+            let mut moved = receive_datagrams(context, socket, early, &mut flow, allow);
+            let span = moved.span.map_or(first_ns, |(_, last)| last);
+            moved.span = Some((first_ns, span));
+            moved.answered = None;
+            moved.delays = flow.delays.take();
+            let _ = tell.send(flow.server.far_report());
+            moved
+        })?;
+    }
+    let Some(settings) = settings else {
+        return Ok(());
+    };
+    if way != Way::Forward {
+        let id = if way == Way::Both { BACK } else { 1 };
+        let sending = datagrams(&settings, test.limits());
+        return test.spawn(id, Part::Source, socket, move |context, socket| {
+            send(context, socket, &sending, 16, wall)
+        });
+    }
+    let Some(dual) = settings.dual else {
+        return Ok(());
+    };
+    if dual == Dual::After {
+        test.run_lanes();
+    }
+    let to = SocketAddr::new(caller.peer.ip(), settings.port);
+    if !is_proved(caller) || !may_connect_back(caller, settings.port) {
+        return Ok(());
+    }
+    let connect = || {
+        let socket = Socket::new(Domain::for_address(to), Type::DGRAM, None)?;
+        socket.connect(&SockAddr::from(to))?;
+        Ok(socket)
+    };
+    let back = connect().map_err(|error| MeasureError::system("a second flow", error))?;
+    let sending = datagrams(&settings, test.limits());
+    test.spawn(BACK, Part::Source, back, move |context, socket| {
+        send(context, socket, &sending, SETTINGS_BYTES, wall)
+    })
+}
+
+/// What is sent over UDP: never as fast as it goes.
+fn datagrams(settings: &Settings, limits: &Limits) -> Sending {
+    let mut sending = sending(settings, DATAGRAM_BYTES, &Limits::default());
+    sending.block_bytes = sending.block_bytes.clamp(16, 65_507);
+    // Old clients say it elsewhere.
+    let old = settings
+        .window
+        .map(u64::from)
+        .filter(|_| settings.version.is_none());
+    sending.rate_bps = sending.rate_bps.or(old).or(Some(RATE_BPS));
+    sending.within(limits, settings.flows)
+}
+
+/// Sends datagrams whose first `zeros` bytes are zero where no number stands.
+fn send(context: &Context, socket: &Socket, sending: &Sending, zeros: usize, wall: Nanos) -> Moved {
+    let mut payload = vec![0; sending.block_bytes];
+    if let Some(rest) = payload.get_mut(zeros..) {
+        fill(rest);
+    }
+    let header = |sequence, now: Nanos| Header {
+        sequence,
+        sent_ns: now.wrapping_add(wall),
+    };
+    let mut ends = 0;
+    send_datagrams(
+        context,
+        socket,
+        sending,
+        &mut payload,
+        |datagram, number, now| {
+            let sequence = i64::try_from(number).unwrap_or(i64::MAX);
+            write_header(datagram, true, header(sequence, now));
+        },
+        |datagram, sent, now| {
+            let sequence = i64::try_from(sent).unwrap_or(i64::MAX - 1);
+            write_header(datagram, true, header(-(sequence + 1), now));
+            ends += 1;
+            ends <= ENDS
+        },
+    )
+}
+
+/// What a client sends.
+pub struct Flow {
+    server: UdpServer,
+    /// From our clock to the one that stamps are of.
+    wall: Nanos,
+    last_ns: Nanos,
+    /// Bytes of the first datagram that said the end.
+    end_bytes: Option<u64>,
+    /// How long datagrams were on their way, where the client says that the clocks agree.
+    delays: Option<Delays>,
+}
+
+impl Flow {
+    /// One whose first datagram was taken at `now`; `wall` leads from our clock to the time of day.
+    #[must_use]
+    pub fn new(server: UdpServer, wall: Nanos, now: Nanos) -> Self {
+        Self {
+            server,
+            wall,
+            last_ns: now,
+            end_bytes: None,
+            delays: None,
+        }
+    }
+}
+
+impl Datagrams for Flow {
+    #[inline]
+    fn take(&mut self, now: Nanos, datagram: &mut [u8]) -> Take {
+        match self.server.receive(datagram, now.wrapping_add(self.wall)) {
+            Heard::Payload => {
+                self.last_ns = now;
+                if let (Some(delays), Some(delay)) = (&mut self.delays, self.server.delay_ns()) {
+                    delays.take(delay);
+                }
+                Take::Payload
+            }
+            Heard::End => {
+                let counted = self.server.way() != Way::Reverse;
+                let bytes = if counted { datagram.len() as u64 } else { 0 };
+                self.end_bytes.get_or_insert(bytes);
+                self.last_ns = now;
+                match self.server.answer(datagram.len()) {
+                    Some(report) => {
+                        let bytes = report.len();
+                        datagram[..bytes].copy_from_slice(report);
+                        Take::Answer {
+                            bytes,
+                            payload: false,
+                        }
+                    }
+                    None => Take::Other,
+                }
+            }
+            _ => Take::Other,
+        }
+    }
+
+    fn is_over(&mut self, now: Nanos) -> bool {
+        let silent = now.saturating_sub(self.last_ns);
+        if self.server.is_over() {
+            return silent > QUIET_NS;
+        }
+        let gone = silent > SILENCE_NS;
+        if gone {
+            self.server.give_up();
+        }
+        gone
+    }
+
+    fn totals(&self) -> Totals {
+        let tally = self.server.tally();
+        // The datagram that says the end is none of the payload.
+        Totals {
+            bytes: tally.bytes().saturating_sub(self.end_bytes.unwrap_or(0)),
+            packets: tally
+                .arrived()
+                .saturating_sub(u64::from(self.end_bytes.is_some())),
+            calls: 0,
+            missing: tally.lost(),
+        }
+    }
+
+    fn numbers(&self) -> Option<Numbers> {
+        let report = self.server.report();
+        Some(Numbers {
+            lost: Some(report.lost),
+            out_of_order: Some(report.out_of_order),
+            duplicates: None,
+            ipdv_ns: Some(report.ipdv_ns as f64),
+        })
+    }
+
+    fn answers(&self) -> bool {
+        // Only its end, which comes once.
+        false
+    }
+}

@@ -1,0 +1,411 @@
+//! iperf3 clients: a control connection each, and flows that are told by its cookie (TCP) or by who
+//! says hello (UDP).
+
+mod flows;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use linerate_dialect::iperf3::{
+    BUSY, COOKIE_BYTES, Cookie, Cpu, DIALECT, Flow, FlowResult, Iperf3Error, Params, Protocol,
+    READ_AHEAD_BYTES, Results, Server, ServerEvent, Way, far_report,
+};
+use linerate_host::sys::clock::{self, Nanos};
+use linerate_host::sys::wait::{self, Ready};
+
+use self::flows::{begin_flow, open, plan};
+use super::hall::Expectation;
+use super::report;
+use super::test::{IDLE, Limit, Test};
+use super::{Caller, Hall, OnStream, Speaker, Wanted};
+use crate::error::MeasureError;
+use crate::meter::Totals;
+use crate::session::house::{Claim, Seat};
+use crate::session::porch::Arrived;
+
+/// iperf3, as the table of speakers has it.
+pub const SPEAKER: Speaker = Speaker {
+    name: DIALECT.name,
+    port: None,
+    speaks_first: false,
+    stream: Some(OnStream::Talk(talk)),
+    flow_of: Some(flow_of),
+    datagrams: None,
+};
+
+/// How often a test looks for flows that arrive.
+const FLOWS_STEP: Duration = Duration::from_millis(5);
+
+/// How often it looks around while payload moves.
+const RUN_STEP: Duration = Duration::from_millis(100);
+
+/// How long what a client sent before its end may still be on its way.
+const DRAIN_NS: Nanos = 2_000_000_000;
+
+/// The same for datagrams, of which some may be lost: silence ends it.
+const DRAIN_SILENCE_NS: Nanos = 100_000_000;
+
+fn flow_of(first: &[u8]) -> Option<Wanted> {
+    let cookie = Cookie::read(first.first_chunk::<COOKIE_BYTES>()?)?;
+    Some(Wanted::Cookie(cookie))
+}
+
+fn talk(caller: Caller, seat: Seat, stream: TcpStream) {
+    let mut first = [0; COOKIE_BYTES];
+    let patient = stream.set_read_timeout(Some(Duration::from_secs(10)));
+    if patient.is_err() || (&stream).read_exact(&mut first).is_err() {
+        return;
+    }
+    let Some((cookie, machine)) = Server::open(&first, clock::now()) else {
+        return;
+    };
+    // Small messages that the client waits for.
+    let _ = stream.set_nodelay(true);
+    let (arrived, arrivals) = mpsc::channel();
+    let mut session = Session {
+        caller,
+        control: stream,
+        machine,
+        cookie,
+        params: Params::default(),
+        claim: None,
+        seat: Some(seat),
+        arrived,
+        arrivals,
+        waits: None,
+        flows: Vec::new(),
+        theirs: None,
+    };
+    session.run();
+}
+
+/// A conversation with one client.
+struct Session {
+    caller: Caller,
+    control: TcpStream,
+    machine: Server,
+    cookie: Cookie,
+    params: Params,
+    /// The test, from its agreement to its start.
+    claim: Option<Claim>,
+    /// Held until then.
+    seat: Option<Seat>,
+    arrived: mpsc::Sender<Arrived>,
+    arrivals: mpsc::Receiver<Arrived>,
+    waits: Option<Expectation>,
+    flows: Vec<(Flow, Arrived)>,
+    theirs: Option<Results>,
+}
+
+/// How a conversation goes on.
+enum Next {
+    Listen,
+    /// All is said.
+    Close,
+}
+
+impl Session {
+    fn run(&mut self) {
+        let mut test = None;
+        let end = self.converse(&mut test);
+        self.say();
+        let Some(mut test) = test else {
+            return;
+        };
+        test.join();
+        let far = self
+            .theirs
+            .as_ref()
+            .map(|theirs| far_report(&self.params, false, theirs));
+        test.finish(far.unwrap_or_default(), end.err());
+    }
+
+    fn converse(&mut self, test: &mut Option<Test>) -> Result<(), MeasureError> {
+        loop {
+            self.say();
+            self.take_flows(test)?;
+            let step = match test {
+                Some(test) => {
+                    test.look();
+                    let next = test.interval_end().saturating_sub(clock::now());
+                    RUN_STEP.min(Duration::from_nanos(next))
+                }
+                None => FLOWS_STEP,
+            };
+            let heard = wait::poll(&self.control, Ready::Receive, step);
+            if heard.is_ok_and(|heard| heard) {
+                let mut room = [0; READ_AHEAD_BYTES];
+                match (&self.control).read(&mut room) {
+                    Ok(0) => return self.told(|session| session.machine.closed()),
+                    Ok(bytes) => self.told(|session| session.machine.receive(&room[..bytes]))?,
+                    Err(error) => return Err(self.vanished(&error.to_string())),
+                }
+            }
+            if let Some(limit) = self.limit(test.as_ref()) {
+                self.machine.terminate();
+                if let Some(test) = test {
+                    test.cut(limit);
+                }
+                return Ok(());
+            }
+            self.told(|session| session.machine.check(clock::now()))?;
+            while let Some(event) = self.told(|session| session.machine.next_event(clock::now()))? {
+                if let Next::Close = self.hear(event, test)? {
+                    return Ok(());
+                }
+            }
+            if let Some(test) = test {
+                self.see_that_it_moves(test)?;
+            }
+        }
+    }
+
+    fn limit(&self, test: Option<&Test>) -> Option<Limit> {
+        match test {
+            Some(test) => test.limit(),
+            None => {
+                let stop = self
+                    .caller
+                    .house
+                    .stop
+                    .load(std::sync::atomic::Ordering::Relaxed);
+                stop.then_some(Limit::Stopped)
+            }
+        }
+    }
+
+    /// A client of whom nothing is heard or seen any more is gone, though its connection stands.
+    fn see_that_it_moves(&self, test: &Test) -> Result<(), MeasureError> {
+        let idle = IDLE.as_nanos() as u64;
+        let last = test.last_moved_ns();
+        match clock::now().saturating_sub(last) > idle && self.theirs.is_none() {
+            true => Err(self.vanished(&format!("it moved nothing for {} s", IDLE.as_secs()))),
+            false => Ok(()),
+        }
+    }
+
+    fn vanished(&self, how: &str) -> MeasureError {
+        MeasureError::Vanished {
+            peer: self.caller.peer,
+            how: how.to_owned(),
+        }
+    }
+
+    fn told<T>(
+        &mut self,
+        step: impl FnOnce(&mut Self) -> Result<T, Iperf3Error>,
+    ) -> Result<T, MeasureError> {
+        let result = step(self);
+        result.map_err(|error| {
+            self.say();
+            self.vanished(&error.to_string())
+        })
+    }
+
+    fn hear(&mut self, event: ServerEvent, test: &mut Option<Test>) -> Result<Next, MeasureError> {
+        match event {
+            ServerEvent::Asked(params) => return self.agree(*params),
+            ServerEvent::Ended => {
+                if let Some(test) = test {
+                    test.join_sources();
+                }
+            }
+            ServerEvent::Results(theirs) => {
+                if let Some(test) = test {
+                    self.drain(test, &theirs);
+                    test.join();
+                    test.end_intervals();
+                    let ours = self.results(test);
+                    self.told(|session| session.machine.results(&ours, clock::now()))?;
+                }
+                self.theirs = Some(*theirs);
+            }
+            ServerEvent::Terminated => {
+                return Err(self.vanished("it was told to stop before its end"));
+            }
+            ServerEvent::Done => return Ok(Next::Close),
+        }
+        Ok(Next::Listen)
+    }
+
+    /// Says whether there will be a test.
+    fn agree(&mut self, params: Params) -> Result<Next, MeasureError> {
+        self.params = params;
+        if let Err(refusal) = self.params.check() {
+            self.machine.refuse(refusal, 0);
+            return Ok(Next::Close);
+        }
+        match self.caller.house.claim() {
+            Ok(claim) => self.claim = Some(claim),
+            Err(refuse) => {
+                let peer = self.caller.peer;
+                self.caller
+                    .house
+                    .hall
+                    .refuse_test(SPEAKER.name, peer, &refuse);
+                self.say();
+                let _ = (&self.control).write_all(&BUSY);
+                return Ok(Next::Close);
+            }
+        }
+        self.seat = None;
+        self.open_for_flows()?;
+        Ok(Next::Listen)
+    }
+
+    /// Flows may come. Over UDP they say no name: only one test of an address waits for them at a
+    /// time, and the client of another one does not notice that it waits.
+    fn open_for_flows(&mut self) -> Result<(), MeasureError> {
+        let wanted = match self.params.protocol {
+            Protocol::Udp => Wanted::Hello {
+                port: self.caller.door,
+            },
+            _ => Wanted::Cookie(self.cookie),
+        };
+        self.waits = Hall::expect(&self.caller, wanted, self.arrived.clone());
+        if self.waits.is_some() {
+            self.told(|session| session.machine.accept(clock::now()))?;
+        }
+        Ok(())
+    }
+
+    fn take_flows(&mut self, test: &mut Option<Test>) -> Result<(), MeasureError> {
+        if self.claim.is_none() {
+            return Ok(());
+        }
+        if self.waits.is_none() {
+            return self.open_for_flows();
+        }
+        while let Ok(arrived) = self.arrivals.try_recv() {
+            let opened = open(&self.params, &arrived);
+            if opened.is_none() {
+                continue;
+            }
+            if let Some(flow) = self.machine.flow_arrived() {
+                self.flows.push((flow, arrived));
+            }
+        }
+        if self.flows.is_empty() || self.machine.waits_for_flows() {
+            return Ok(());
+        }
+        self.waits = None;
+        let Some(claim) = self.claim.take() else {
+            return Ok(());
+        };
+        let agent = match &self.params.client_version {
+            Some(version) => format!("iperf3 {}", version.trim_start_matches("iperf ")),
+            None => "iperf3".to_owned(),
+        };
+        let plan = plan(&self.params, &self.caller);
+        let mut begun = Test::begin(&mut self.caller, claim, SPEAKER.name, &agent, plan);
+        begun.with_numbers(true);
+        begun.start_at(clock::now());
+        let flows = std::mem::take(&mut self.flows);
+        for (flow, arrived) in flows {
+            begin_flow(&mut begun, &self.params, flow, arrived)?;
+        }
+        *test = Some(begun);
+        self.told(|session| session.machine.start(clock::now()))?;
+        self.say();
+        Ok(())
+    }
+
+    /// Says what waits to be said. A client that does not listen is told apart by what it sends.
+    fn say(&mut self) {
+        let patience = Some(Duration::from_secs(1));
+        if self.control.set_write_timeout(patience).is_ok() {
+            while !self.machine.outgoing().is_empty() {
+                match (&self.control).write(self.machine.outgoing()) {
+                    Ok(bytes) if bytes > 0 => self.machine.sent(bytes),
+                    _ => return,
+                }
+            }
+        }
+    }
+
+    /// Waits for what is still on its way: the client has said how much it sent.
+    fn drain(&self, test: &mut Test, theirs: &Results) {
+        let udp = self.params.protocol == Protocol::Udp;
+        let deadline = clock::now() + DRAIN_NS;
+        let sent = |flow: &Flow| {
+            let result = theirs.flows.iter().find(|result| result.id == flow.id)?;
+            result.bytes
+        };
+        let came = |test: &Test, flow: &Flow| {
+            let all = test.totals(flow.id).bytes;
+            all.saturating_sub(test.omitted(flow.id).bytes)
+        };
+        let flows: Vec<_> = self
+            .params
+            .flows()
+            .into_iter()
+            .filter(|flow| flow.from_client)
+            .collect();
+        let (mut last, mut moved_ns) = (test.sum().bytes, clock::now());
+        loop {
+            let now = clock::now();
+            let missing = |flow: &Flow| sent(flow).is_some_and(|sent| came(test, flow) < sent);
+            if now >= deadline || !flows.iter().any(missing) {
+                return;
+            }
+            let sum = test.sum().bytes;
+            if sum != last {
+                (last, moved_ns) = (sum, now);
+            } else if udp && now.saturating_sub(moved_ns) > DRAIN_SILENCE_NS {
+                return;
+            }
+            test.wait(now + 1_000_000);
+        }
+    }
+
+    /// What was counted here.
+    fn results(&self, test: &Test) -> Results {
+        let udp = self.params.protocol == Protocol::Udp;
+        let ran_ns = clock::now().saturating_sub(test.start_ns());
+        let counted_ns = ran_ns.saturating_sub(self.params.omit_ns);
+        let sends = self.params.way != Way::Forward;
+        let flows = self.params.flows().into_iter().map(|flow| {
+            let omitted = test.omitted(flow.id);
+            let totals = test.totals(flow.id).since(omitted);
+            let moved = test.moved(flow.id);
+            let numbers = moved.and_then(|moved| moved.numbers).unwrap_or_default();
+            let tcp = moved
+                .and_then(|moved| moved.socket.as_ref())
+                .and_then(|socket| socket.tcp.as_ref());
+            let all = test.totals(flow.id);
+            let highest = |totals: &Totals| totals.packets + totals.missing;
+            FlowResult {
+                id: flow.id,
+                bytes: Some(totals.bytes),
+                retransmits: tcp.filter(|_| !flow.from_client).map(|tcp| tcp.retransmits),
+                ipdv_ns: numbers.ipdv_ns.or(Some(0.0)),
+                lost: Some(if udp { all.missing } else { 0 }),
+                packets: Some(match (udp, flow.from_client) {
+                    (true, true) => highest(&all).saturating_sub(numbers.duplicates.unwrap_or(0)),
+                    (true, false) => all.packets,
+                    (false, _) => 0,
+                }),
+                omitted_lost: (self.params.omit_ns > 0 && udp).then_some(omitted.missing),
+                omitted_packets: (self.params.omit_ns > 0 && udp).then_some(highest(&omitted)),
+                start_ns: Some(0),
+                end_ns: Some(counted_ns),
+            }
+        });
+        let (user, system) = test.processor_time();
+        let percent = |ns: u64| ns as f64 * 100.0 / ran_ns.max(1) as f64;
+        Results {
+            cpu: Some(Cpu {
+                total: percent(user + system),
+                user: percent(user),
+                system: percent(system),
+            }),
+            knows_retransmits: (sends && !udp).then_some(true),
+            congestion: (!udp).then(|| test.congestion_control()).flatten(),
+            flows: flows.collect(),
+            output_text: self.params.server_output.then(|| report::of(test)),
+            output_json: None,
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The data flows of an iperf3 test.
+
+use std::io::Read;
+use std::time::Duration;
+
+use linerate_dialect::iperf3::udp::{Header, Hello, read_header, write_header};
+use linerate_dialect::iperf3::{COOKIE_BYTES, Counters, Flow, Params, Protocol, Way};
+use linerate_host::sys::clock::Nanos;
+use linerate_metric::plan::{Direction, Kind, Plan};
+use socket2::Socket;
+
+use super::super::Caller;
+use super::super::lane::{
+    Datagrams, Moved, Numbers, Sending, Take, receive_datagrams, receive_stream, send_datagrams,
+    send_stream,
+};
+use super::super::limits::Limits;
+use super::super::payload::Ring;
+use super::super::test::{IDLE, Test};
+use crate::error::MeasureError;
+use crate::flow::Part;
+use crate::meter::Totals;
+use crate::sequence::Sequence;
+use crate::session::porch::Arrived;
+
+/// Makes a flow's socket ready; `None` when it is none.
+pub fn open(params: &Params, arrived: &Arrived) -> Option<()> {
+    let socket = &arrived.socket;
+    if let Some(bytes) = params.window_bytes {
+        let bytes = usize::try_from(bytes).ok()?;
+        // What the kernel does not grant shows in the record.
+        let _ = socket.set_send_buffer_size(bytes);
+        let _ = socket.set_recv_buffer_size(bytes);
+    }
+    if let Some(tos) = params.tos {
+        let _ = socket.set_tos_v4(u32::from(tos));
+    }
+    if params.protocol == Protocol::Udp {
+        let (_, first) = arrived.early.first()?;
+        let hello = Hello::read(first)?;
+        return socket.send(&hello.answer()).ok().map(|_| ());
+    }
+    // The cookie, by which it was told.
+    socket.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
+    let mut cookie = [0; COOKIE_BYTES];
+    (&*socket).read_exact(&mut cookie).ok()?;
+    if params.no_delay {
+        let _ = socket.set_tcp_nodelay(true);
+    }
+    if let Some(name) = &params.congestion {
+        let _ = socket.set_tcp_congestion(name.as_bytes());
+    }
+    Some(())
+}
+
+/// What the client asked for, in our words.
+pub fn plan(params: &Params, caller: &Caller) -> Plan {
+    let protocol = match params.protocol {
+        Protocol::Udp => linerate_metric::plan::Protocol::Udp,
+        _ => linerate_metric::plan::Protocol::Tcp,
+    };
+    let mut plan = Plan::new(Kind::Throughput, protocol, caller.local.ip().to_string());
+    plan.port = caller.door;
+    plan.directions = match params.way {
+        Way::Forward => vec![Direction::Send],
+        Way::Reverse => vec![Direction::Receive],
+        Way::Both => vec![Direction::Send, Direction::Receive],
+    };
+    plan.streams = params.parallel;
+    plan.duration_ns = params.duration_ns;
+    plan.amount_bytes = params.amount_bytes.or_else(|| {
+        let blocks = params.blocks?;
+        Some(blocks.saturating_mul(u64::from(params.block_bytes)))
+    });
+    plan.omit_ns = params.omit_ns;
+    plan.payload_bytes = u64::from(params.block_bytes);
+    plan.window_bytes = params.window_bytes;
+    plan.rate_bps = params.rate_bps.or(params.kernel_rate_bps);
+    plan.socket.mss_bytes = params.mss_bytes;
+    plan.socket.no_delay = params.no_delay;
+    plan.socket.tos = params.tos;
+    plan.congestion_control.clone_from(&params.congestion);
+    plan.congestion_control_asked = params.congestion.is_some();
+    plan
+}
+
+/// Starts the thread of a flow.
+///
+/// # Errors
+/// When there is no thread or memory to be had.
+pub fn begin_flow(
+    test: &mut Test,
+    params: &Params,
+    flow: Flow,
+    arrived: Arrived,
+) -> Result<(), MeasureError> {
+    let Arrived {
+        socket, early, key, ..
+    } = arrived;
+    test.keep(key, true);
+    let block = params.block_bytes as usize;
+    let sending = Sending {
+        rate_bps: params.rate_bps.or(params.kernel_rate_bps),
+        burst_bytes: u64::from(params.burst.unwrap_or(0)) * block as u64,
+        ..Sending::new(block, IDLE)
+    };
+    // Its client says the end; at the limit it is told that the server ends it.
+    let limits = Limits {
+        time_ns: None,
+        ..*test.limits()
+    };
+    let sending = sending.within(&limits, params.parallel);
+    let counters = params.counters;
+    match (params.protocol, flow.from_client) {
+        (Protocol::Udp, true) => test.spawn(flow.id, Part::Sink, socket, move |context, socket| {
+            let mut flow = Incoming::new(counters);
+            // Nothing is answered here but the hello, which was.
+            receive_datagrams(context, socket, early, &mut flow, |_, _, _| false)
+        }),
+        (Protocol::Udp, false) => {
+            test.spawn(flow.id, Part::Source, socket, move |context, socket| {
+                let mut payload = vec![0; block];
+                fastrand::fill(&mut payload);
+                let stamp = |datagram: &mut [u8], sequence, sent_ns| {
+                    write_header(datagram, counters, Header { sequence, sent_ns });
+                };
+                send_datagrams(context, socket, &sending, &mut payload, stamp, |_, _, _| {
+                    false
+                })
+            })
+        }
+        (_, true) => test.spawn(flow.id, Part::Sink, socket, |context, socket| {
+            receive_stream(context, socket, IDLE, Moved::default())
+        }),
+        (_, false) => test.spawn(flow.id, Part::Source, socket, move |context, socket| {
+            let sockets = socket.try_clone().into_iter().collect::<Vec<Socket>>();
+            send_stream(context, &sockets, &sending, &mut Ring::random(block))
+        }),
+    }
+}
+
+/// Datagrams of a client.
+struct Incoming {
+    counters: Counters,
+    sequence: Sequence,
+    bytes: u64,
+}
+
+impl Incoming {
+    fn new(counters: Counters) -> Self {
+        Self {
+            counters,
+            sequence: Sequence::new(),
+            bytes: 0,
+        }
+    }
+}
+
+impl Datagrams for Incoming {
+    #[inline]
+    fn take(&mut self, now: Nanos, datagram: &mut [u8]) -> Take {
+        let header = read_header(datagram, self.counters);
+        // Numbers begin at 1; a repeated hello has none.
+        let Some((header, number)) = header.and_then(|h| Some((h, h.sequence.checked_sub(1)?)))
+        else {
+            return Take::Other;
+        };
+        self.bytes += datagram.len() as u64;
+        self.sequence.take(number);
+        self.sequence
+            .take_transit(now.wrapping_sub(header.sent_ns) as i64);
+        Take::Payload
+    }
+
+    fn is_over(&mut self, _: Nanos) -> bool {
+        // The control connection says when.
+        false
+    }
+
+    fn totals(&self) -> Totals {
+        Totals {
+            bytes: self.bytes,
+            packets: self.sequence.received(),
+            calls: 0,
+            missing: self.sequence.missing(),
+        }
+    }
+
+    fn numbers(&self) -> Option<Numbers> {
+        Some(Numbers {
+            lost: Some(self.sequence.missing()),
+            out_of_order: Some(self.sequence.out_of_order()),
+            duplicates: Some(self.sequence.duplicates()),
+            ipdv_ns: self.sequence.ipdv_ns(),
+        })
+    }
+}

@@ -1,0 +1,254 @@
+//! The threads that move the payload of foreign tests, one for each flow and direction.
+//!
+//! Their calls sleep in the kernel, never longer than [`LOOK_UP`], so that a peer that stops reading
+//! or sending holds nobody up. Nothing is allocated, locked or printed while payload moves, except
+//! where an answer has to be allowed by the server's guard.
+
+mod datagrams;
+mod stream;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use linerate_host::sys::clock::{self, Nanos};
+use linerate_host::sys::cpu::ThreadUsage;
+use linerate_metric::histogram::Histogram;
+use linerate_metric::record::Socket as SocketFacts;
+use socket2::Socket;
+
+use super::limits::Limits;
+use crate::meter::{Meter, Totals};
+use crate::pacing::Pacer;
+use crate::transport::facts_of;
+
+pub use datagrams::{Datagrams, Take, receive_datagrams, send_datagrams};
+pub use stream::{receive_stream, send_stream};
+
+/// How soon a thread sees that it is to end.
+pub const LOOK_UP: Duration = Duration::from_millis(100);
+
+/// Room for one receive call on a connection.
+pub const RECEIVE_BYTES: usize = 256 << 10;
+
+/// How a test goes on, told to its threads.
+#[derive(Debug, Default)]
+pub struct Signals {
+    /// Nothing more is to be sent; what is on its way may be received.
+    pub ended: AtomicBool,
+    /// It is over.
+    pub closed: AtomicBool,
+}
+
+/// What a thread shares with its test.
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// What it has moved.
+    pub meter: Arc<Meter>,
+    /// When it moved payload.
+    pub times: Arc<Times>,
+    /// What it is told.
+    pub signals: Arc<Signals>,
+}
+
+/// When a thread moved payload first and last; 0 before it did.
+#[derive(Debug, Default)]
+pub struct Times {
+    first_ns: AtomicU64,
+    last_ns: AtomicU64,
+}
+
+impl Context {
+    /// Says what was moved so far, and when.
+    #[inline]
+    pub fn publish(&self, moved: &Moved) {
+        self.meter.publish(&moved.totals);
+        if let Some((first, last)) = moved.span {
+            if self.times.first_ns.load(Relaxed) == 0 {
+                self.times.first_ns.store(first, Relaxed);
+            }
+            self.times.last_ns.store(last, Relaxed);
+        }
+    }
+
+    /// When payload moved first and last; `None` before it did.
+    #[must_use]
+    pub fn span(&self) -> Option<(Nanos, Nanos)> {
+        let first = self.times.first_ns.load(Relaxed);
+        (first > 0).then(|| (first, self.times.last_ns.load(Relaxed).max(first)))
+    }
+}
+
+/// What a thread came to.
+#[derive(Debug, Default)]
+pub struct Moved {
+    /// What it moved.
+    pub totals: Totals,
+    /// When the first payload came or left, and the last.
+    pub span: Option<(Nanos, Nanos)>,
+    /// What the numbers on its datagrams told.
+    pub numbers: Option<Numbers>,
+    /// How long its datagrams were on their way, where that can be known.
+    pub delays: Option<Delays>,
+    /// Questions that were answered.
+    pub answered: Option<u64>,
+    /// Why it ended before it was told to.
+    pub broke: Option<Broke>,
+    /// Its socket, as the kernel had it at the end.
+    pub socket: Option<SocketFacts>,
+    /// What it cost.
+    pub usage: ThreadUsage,
+    /// When it began and ended.
+    pub lived: (Nanos, Nanos),
+}
+
+/// What numbers on datagrams told; what a dialect's numbers cannot tell is `None`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Numbers {
+    /// Datagrams that are missing.
+    pub lost: Option<u64>,
+    /// Those that came after one with a higher number.
+    pub out_of_order: Option<u64>,
+    /// Those that came again.
+    pub duplicates: Option<u64>,
+    /// Variation of the transit time (RFC 3550 section 6.4.1), in ns.
+    pub ipdv_ns: Option<f64>,
+}
+
+/// How long datagrams were on their way, by two clocks that are said to agree.
+#[derive(Clone, Debug)]
+pub struct Delays {
+    times: Histogram,
+    /// One came before it was sent: the clocks do not agree.
+    impossible: bool,
+}
+
+impl Delays {
+    /// None yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            times: Histogram::coarse(),
+            impossible: false,
+        }
+    }
+
+    /// Takes one.
+    #[inline]
+    pub fn take(&mut self, delay_ns: i64) {
+        match u64::try_from(delay_ns) {
+            Ok(delay) => self.times.record(delay),
+            Err(_) => self.impossible = true,
+        }
+    }
+
+    /// All of them; `None` where there are none, and when the clocks do not agree.
+    #[must_use]
+    pub fn times(&self) -> Option<&Histogram> {
+        (!self.impossible && self.times.count() > 0).then_some(&self.times)
+    }
+}
+
+/// What ends a flow before its time.
+#[derive(Debug)]
+pub enum Broke {
+    /// The client was silent for so long.
+    Silent(Duration),
+    /// The connection broke.
+    Error(io::Error),
+    /// What came makes no sense.
+    Nonsense(String),
+}
+
+impl Moved {
+    /// Notes that payload moved.
+    #[inline]
+    fn at(&mut self, now: Nanos) {
+        self.span = Some((self.span.map_or(now, |(first, _)| first), now));
+    }
+}
+
+/// Runs a lane's work, and adds what only its own thread and socket know.
+pub fn lived(socket: &Socket, work: impl FnOnce() -> Moved) -> Moved {
+    let before = ThreadUsage::now();
+    let began = clock::now();
+    let mut moved = work();
+    moved.usage = ThreadUsage::now().since(&before);
+    moved.lived = (began, clock::now());
+    moved.socket = Some(facts_of(socket));
+    moved
+}
+
+/// Whether a call only found nothing to do.
+pub fn is_nothing(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
+    )
+}
+
+/// What is to be sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Sending {
+    /// Bytes of a write, or of a datagram.
+    pub block_bytes: usize,
+    /// Payload bits a second; `None` as fast as it goes.
+    pub rate_bps: Option<u64>,
+    /// Bytes that may leave at once where there is a rate.
+    pub burst_bytes: u64,
+    /// When it ends; `None` when it is told.
+    pub until_ns: Option<Nanos>,
+    /// How much it is in all; `None` for no limit.
+    pub amount_bytes: Option<u64>,
+    /// How long a client may leave no room before it counts as gone.
+    pub idle: Duration,
+}
+
+impl Sending {
+    /// As fast as it goes until it is told.
+    #[must_use]
+    pub fn new(block_bytes: usize, idle: Duration) -> Self {
+        Self {
+            block_bytes: block_bytes.max(1),
+            rate_bps: None,
+            burst_bytes: 0,
+            until_ns: None,
+            amount_bytes: None,
+            idle,
+        }
+    }
+
+    /// The same within what a server gives one client, who has so many of these flows.
+    #[must_use]
+    pub fn within(mut self, limits: &Limits, flows: u32) -> Self {
+        self.rate_bps = limits.rate(self.rate_bps, flows);
+        let most = limits.time_ns.map(|time| clock::now().saturating_add(time));
+        self.until_ns = match (self.until_ns, most) {
+            (Some(until), Some(most)) => Some(until.min(most)),
+            (until, most) => until.or(most),
+        };
+        self
+    }
+
+    fn is_over(&self, signals: &Signals, now: Nanos, sent: u64) -> bool {
+        signals.ended.load(Relaxed)
+            || signals.closed.load(Relaxed)
+            || self.until_ns.is_some_and(|until| now >= until)
+            || self.amount_bytes.is_some_and(|amount| sent >= amount)
+    }
+
+    fn pacer(&self, now: Nanos) -> Pacer {
+        Pacer::new(self.rate_bps, now).in_bursts_of(self.burst_bytes)
+    }
+}
+
+/// Sleeps until payload is due, in steps in which the end is seen; whether it is due.
+fn wait_for_turn(pacer: &Pacer, now: Nanos) -> bool {
+    let Some(due) = pacer.wait_until(now) else {
+        return true;
+    };
+    let step = now + LOOK_UP.as_nanos() as u64;
+    clock::sleep_until(due.min(step));
+    due <= step
+}

@@ -1,0 +1,212 @@
+//! Payload over UDP.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use linerate_host::sys::clock::{self, Nanos};
+use linerate_host::sys::socket::{self, Flags};
+use socket2::Socket;
+
+use super::{Broke, Context, LOOK_UP, Moved, Numbers, Sending, is_nothing, wait_for_turn};
+use crate::meter::Totals;
+
+/// What a dialect does with the datagrams of a flow.
+pub trait Datagrams {
+    /// Takes one that arrived at `now`.
+    fn take(&mut self, now: Nanos, datagram: &mut [u8]) -> Take;
+
+    /// Whether nothing more is to come: the end was said, or it was silent for too long.
+    fn is_over(&mut self, now: Nanos) -> bool;
+
+    /// What arrived so far.
+    fn totals(&self) -> Totals;
+
+    /// What the numbers told, at the end.
+    fn numbers(&self) -> Option<Numbers>;
+
+    /// Whether each datagram has to be seen when it comes, because it may be answered.
+    fn answers(&self) -> bool {
+        false
+    }
+}
+
+/// What a datagram was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Take {
+    /// Payload.
+    Payload,
+    /// No payload.
+    Other,
+    /// It is answered with its first bytes, as they are now; whether it was payload.
+    Answer {
+        /// So many bytes.
+        bytes: usize,
+        /// Whether it counts.
+        payload: bool,
+    },
+}
+
+/// Refused datagrams in a row after which nobody is there any more.
+const REFUSED_LIMIT: u32 = 16;
+
+/// Room for one receive call of datagrams: the largest there is, or several that came as one.
+const DATAGRAM_ROOM: usize = 1 << 16;
+
+/// Takes a flow of datagrams until its end; `allow` says whether an answer may be sent, from when it
+/// is, what came since, and its size.
+pub fn receive_datagrams<D: Datagrams>(
+    context: &Context,
+    socket: &Socket,
+    early: Vec<(Nanos, Box<[u8]>)>,
+    dialect: &mut D,
+    mut allow: impl FnMut(Nanos, u64, u64) -> bool,
+) -> Moved {
+    let mut moved = Moved::default();
+    let mut answered = 0;
+    let mut room = vec![0; DATAGRAM_ROOM];
+    if let Err(error) = socket
+        .set_nonblocking(false)
+        .and_then(|()| socket.set_read_timeout(Some(LOOK_UP)))
+    {
+        moved.broke = Some(Broke::Error(error));
+        return moved;
+    }
+    if !dialect.answers() {
+        // Without it every datagram is a call of its own.
+        let _ = socket::set_udp_coalescing(socket);
+    }
+    let mut take = |dialect: &mut D, moved: &mut Moved, now, datagram: &mut [u8]| {
+        let received = datagram.len() as u64;
+        let is_payload = match dialect.take(now, datagram) {
+            Take::Payload => true,
+            Take::Other => false,
+            Take::Answer { bytes, payload } => {
+                let answer = &datagram[..bytes.min(datagram.len())];
+                if allow(now, received, answer.len() as u64)
+                    && socket::send(socket, answer, Flags::NONE).is_ok()
+                {
+                    answered += 1;
+                }
+                payload
+            }
+        };
+        if is_payload {
+            moved.at(now);
+        }
+    };
+    let mut calls = 0;
+    for (now, mut datagram) in early {
+        take(dialect, &mut moved, now, &mut datagram);
+        calls += 1;
+    }
+    let mut refused = 0;
+    loop {
+        moved.totals = Totals {
+            calls,
+            ..dialect.totals()
+        };
+        context.publish(&moved);
+        match socket::receive_segments(socket, &mut room, Flags::NONE) {
+            Ok((bytes, segment)) => {
+                let now = clock::now();
+                calls += 1;
+                refused = 0;
+                if bytes == 0 {
+                    take(dialect, &mut moved, now, &mut []);
+                }
+                let size = segment.map_or(bytes, usize::from).max(1);
+                for datagram in room[..bytes].chunks_mut(size) {
+                    take(dialect, &mut moved, now, datagram);
+                }
+                // What comes without a pause still has an end that somebody says.
+                if dialect.is_over(now) || context.signals.closed.load(Relaxed) {
+                    break;
+                }
+            }
+            Err(error) if is_nothing(&error) => {
+                if dialect.is_over(clock::now()) || context.signals.closed.load(Relaxed) {
+                    break;
+                }
+            }
+            // An answer that nobody wanted any more.
+            Err(_) if refused < REFUSED_LIMIT => {
+                refused += 1;
+                if dialect.is_over(clock::now()) || context.signals.closed.load(Relaxed) {
+                    break;
+                }
+            }
+            Err(error) => {
+                moved.broke = Some(Broke::Error(error));
+                break;
+            }
+        }
+    }
+    moved.numbers = dialect.numbers();
+    moved.answered = dialect.answers().then_some(answered);
+    moved
+}
+
+/// Sends datagrams of one size; `stamp` writes what stands in front of each, from its number (from 1)
+/// and the time, and `farewell` is asked for the last ones until it has none.
+pub fn send_datagrams(
+    context: &Context,
+    socket: &Socket,
+    sending: &Sending,
+    payload: &mut [u8],
+    mut stamp: impl FnMut(&mut [u8], u64, Nanos),
+    mut farewell: impl FnMut(&mut [u8], u64, Nanos) -> bool,
+) -> Moved {
+    let mut moved = Moved::default();
+    let ready = socket
+        .set_nonblocking(false)
+        .and_then(|()| socket.set_write_timeout(Some(LOOK_UP)));
+    if let Err(error) = ready {
+        moved.broke = Some(Broke::Error(error));
+        return moved;
+    }
+    let mut pacer = sending.pacer(clock::now());
+    let bytes = payload.len() as u64;
+    let mut refused = 0;
+    loop {
+        let now = clock::now();
+        if sending.is_over(&context.signals, now, moved.totals.bytes) {
+            break;
+        }
+        if !wait_for_turn(&pacer, now) {
+            continue;
+        }
+        pacer.give_up(now, bytes);
+        stamp(payload, moved.totals.packets + 1, clock::now());
+        match socket::send(socket, payload, Flags::NONE) {
+            Ok(_) => {
+                let now = clock::now();
+                moved.at(now);
+                pacer.left(bytes, now);
+                moved.totals.bytes += bytes;
+                moved.totals.packets += 1;
+                moved.totals.calls += 1;
+                context.publish(&moved);
+                refused = 0;
+            }
+            Err(error) if is_nothing(&error) => {}
+            // No room in the device's queue: it will have some.
+            Err(error)
+                if error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) =>
+            {
+                clock::sleep_until(now + 100_000);
+            }
+            Err(_) if refused < REFUSED_LIMIT => refused += 1,
+            Err(error) => {
+                moved.broke = Some(Broke::Error(error));
+                break;
+            }
+        }
+    }
+    while !context.signals.closed.load(Relaxed)
+        && farewell(payload, moved.totals.packets, clock::now())
+    {
+        // Nobody answers it; one that does not leave is as good as one that is lost.
+        let _ = socket::send(socket, payload, Flags::NONE);
+        clock::sleep_until(clock::now() + 10_000_000);
+    }
+    moved
+}

@@ -1,0 +1,120 @@
+//! Payload over connections.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use linerate_host::sys::clock;
+use linerate_host::sys::socket::{self, Flags};
+use socket2::Socket;
+
+use super::{Broke, Context, LOOK_UP, Moved, RECEIVE_BYTES, Sending, is_nothing, wait_for_turn};
+use crate::peers::serve::payload::Ring;
+
+/// Takes a connection until its end, or until the client is silent for too long.
+///
+/// `moved` has what was taken of it before.
+pub fn receive_stream(
+    context: &Context,
+    socket: &Socket,
+    idle: Duration,
+    mut moved: Moved,
+) -> Moved {
+    let mut room = vec![0; RECEIVE_BYTES];
+    let mut last = clock::now();
+    let idle_ns = idle.as_nanos() as u64;
+    if moved.totals.bytes > 0 {
+        moved.at(last);
+        context.publish(&moved);
+    }
+    if let Err(error) = socket.set_read_timeout(Some(LOOK_UP)) {
+        moved.broke = Some(Broke::Error(error));
+        return moved;
+    }
+    while !context.signals.closed.load(Relaxed) {
+        match socket::receive(socket, &mut room, Flags::NONE) {
+            Ok(0) => {
+                // The end is when it was heard, as stock receivers have it.
+                moved.at(clock::now());
+                break;
+            }
+            Ok(bytes) => {
+                last = clock::now();
+                moved.at(last);
+                moved.totals.bytes += bytes as u64;
+                moved.totals.calls += 1;
+                context.publish(&moved);
+            }
+            Err(error) if is_nothing(&error) => {
+                if clock::now().saturating_sub(last) > idle_ns {
+                    moved.broke = Some(Broke::Silent(idle));
+                    break;
+                }
+            }
+            Err(error) => {
+                moved.broke = Some(Broke::Error(error));
+                break;
+            }
+        }
+    }
+    moved
+}
+
+/// Sends over connections, a whole block to each in turn.
+pub fn send_stream(
+    context: &Context,
+    sockets: &[Socket],
+    sending: &Sending,
+    payload: &mut Ring,
+) -> Moved {
+    let mut moved = Moved::default();
+    for socket in sockets {
+        if let Err(error) = socket.set_write_timeout(Some(LOOK_UP)) {
+            moved.broke = Some(Broke::Error(error));
+            return moved;
+        }
+    }
+    let mut pacer = sending.pacer(clock::now());
+    let idle_ns = sending.idle.as_nanos() as u64;
+    let (mut turn, mut left) = (0, sending.block_bytes);
+    let mut last = clock::now();
+    loop {
+        let now = clock::now();
+        if sending.is_over(&context.signals, now, moved.totals.bytes) {
+            break;
+        }
+        if left == sending.block_bytes && !wait_for_turn(&pacer, now) {
+            continue;
+        }
+        let all = sending
+            .amount_bytes
+            .map_or(u64::MAX, |amount| amount - moved.totals.bytes);
+        let most = left.min(usize::try_from(all).unwrap_or(usize::MAX));
+        match socket::send(&sockets[turn], payload.next(most), Flags::NONE) {
+            Ok(bytes) => {
+                payload.sent(bytes);
+                last = clock::now();
+                moved.at(last);
+                pacer.left(bytes as u64, last);
+                moved.totals.bytes += bytes as u64;
+                moved.totals.calls += 1;
+                context.publish(&moved);
+                left -= bytes;
+                if left == 0 {
+                    left = sending.block_bytes;
+                    turn = (turn + 1) % sockets.len();
+                }
+            }
+            Err(error) if is_nothing(&error) => {
+                if now.saturating_sub(last) > idle_ns {
+                    moved.broke = Some(Broke::Silent(sending.idle));
+                    break;
+                }
+            }
+            Err(error) => {
+                moved.broke = Some(Broke::Error(error));
+                break;
+            }
+        }
+    }
+    moved
+}

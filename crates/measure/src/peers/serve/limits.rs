@@ -1,0 +1,123 @@
+//! What a server gives one client at most.
+
+use linerate_host::sys::clock::Nanos;
+use linerate_metric::plan::{Direction, Plan};
+use linerate_metric::record::Doubt;
+use linerate_metric::units::{format_bit_rate, format_nanos};
+
+/// Limits of a test with a program of another kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Payload bits a second that are sent to one client; `None` for no limit.
+    pub rate_bps: Option<u64>,
+    /// How long a test goes on; `None` for no limit.
+    pub time_ns: Option<Nanos>,
+}
+
+impl Limits {
+    /// The rate of one of so many flows to a client, of which a rate was asked.
+    #[must_use]
+    pub fn rate(&self, asked_bps: Option<u64>, flows: u32) -> Option<u64> {
+        let share = |most: u64| (most / u64::from(flows.max(1))).max(1);
+        match (asked_bps, self.rate_bps.map(share)) {
+            (Some(asked), Some(most)) => Some(asked.min(most)),
+            (asked, most) => asked.or(most),
+        }
+    }
+
+    /// The time of a test of which so much was asked.
+    #[must_use]
+    pub fn time(&self, asked_ns: Option<Nanos>) -> Option<Nanos> {
+        match (asked_ns, self.time_ns) {
+            (Some(asked), Some(most)) => Some(asked.min(most)),
+            (asked, most) => asked.or(most),
+        }
+    }
+
+    /// What of a plan is not done as it was asked.
+    #[must_use]
+    pub fn held_back(&self, plan: &Plan) -> Vec<Doubt> {
+        let mut doubts = Vec::new();
+        let rate = plan
+            .rate_bps
+            .map(|rate| rate.saturating_mul(u64::from(plan.streams)));
+        if let Some(most) = self.rate_bps
+            && plan.flows(Direction::Receive)
+            && rate.is_none_or(|rate| rate > most)
+        {
+            doubts.push(Doubt::new(
+                "held-to-max-rate",
+                format!(
+                    "the server sends one client no more than {} (its --max-rate)",
+                    format_bit_rate(most as f64)
+                ),
+            ));
+        }
+        if let (Some(most), Some(asked)) = (self.time_ns, plan.duration_ns)
+            && asked > most
+        {
+            doubts.push(Doubt::new(
+                "cut-short",
+                format!(
+                    "the server ends tests after {} (its --max-time)",
+                    format_nanos(most as f64)
+                ),
+            ));
+        }
+        doubts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate_metric::plan::{Kind, Protocol};
+
+    use super::*;
+
+    #[test]
+    fn what_is_asked_is_given_up_to_the_limit() {
+        let limits = Limits {
+            rate_bps: Some(20_000_000),
+            time_ns: Some(2_000_000_000),
+        };
+        for (asked, flows, given) in [
+            (None, 1, 20_000_000),
+            (None, 4, 5_000_000),
+            (Some(1_000_000), 4, 1_000_000),
+            (Some(50_000_000), 1, 20_000_000),
+            (Some(50_000_000), 0, 20_000_000),
+        ] {
+            assert_eq!(limits.rate(asked, flows), Some(given), "{asked:?} {flows}");
+        }
+        assert_eq!(limits.time(Some(1)), Some(1));
+        assert_eq!(limits.time(None), Some(2_000_000_000));
+        let none = Limits::default();
+        assert_eq!((none.rate(None, 3), none.time(Some(7))), (None, Some(7)));
+    }
+
+    #[test]
+    fn only_what_is_held_back_is_told() {
+        let limits = Limits {
+            rate_bps: Some(20_000_000),
+            time_ns: Some(2_000_000_000),
+        };
+        let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "here");
+        plan.duration_ns = Some(2_000_000_000);
+        assert_eq!(
+            limits.held_back(&plan),
+            [],
+            "what is sent to us has no rate"
+        );
+        plan.directions = vec![Direction::Receive];
+        plan.duration_ns = Some(3_000_000_000);
+        let ids = |plan: &Plan| -> Vec<String> {
+            let doubts = limits.held_back(plan).into_iter();
+            doubts.map(|doubt| doubt.doubt).collect()
+        };
+        assert_eq!(ids(&plan), ["held-to-max-rate", "cut-short"]);
+        plan.rate_bps = Some(10_000_000);
+        assert_eq!(ids(&plan), ["cut-short"]);
+        plan.streams = 3;
+        assert_eq!(ids(&plan), ["held-to-max-rate", "cut-short"]);
+    }
+}

@@ -1,0 +1,411 @@
+//! The data of a nuttcp test: connections or flows of datagrams, on ports that the client chose.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use linerate_dialect::nuttcp::{
+    CONNECT_DELAY_NS, Send, Test as Asked, Took, UdpReceiver, UdpSender, Way,
+};
+use linerate_dialect::sniff::Carrier;
+use linerate_host::sys::clock::{self, Nanos};
+use linerate_host::sys::socket::{self, Flags};
+use linerate_host::sys::wait::{self, Ready};
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use super::super::hall::Expectation;
+use super::super::lane::{
+    Broke, Context, Datagrams, LOOK_UP, Moved, Numbers, Sending, Take, receive_datagrams,
+    receive_stream, send_stream,
+};
+use super::super::payload::Ring;
+use super::super::test::{IDLE, Test};
+use super::super::{Caller, Hall, Wanted};
+use crate::error::MeasureError;
+use crate::flow::Part;
+use crate::meter::Totals;
+use crate::session::lobby::canonical;
+use crate::session::porch::Arrived;
+
+/// How long the client may take to connect, or to be connected to.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Between two tries of that.
+const AGAIN_NS: Nanos = 50_000_000;
+
+/// Ends of the data that stand before it moves.
+pub struct Data {
+    /// Ports that are open for everybody, on which the client's connection is this test's.
+    expected: Vec<Expectation>,
+    arrivals: mpsc::Receiver<Arrived>,
+    /// Ports that were opened for this test.
+    listeners: Vec<TcpListener>,
+    /// Sockets of their own for datagrams, which are not connected yet.
+    flows: Vec<Socket>,
+    wanted: usize,
+}
+
+impl Data {
+    /// Opens what the client will connect or send to.
+    ///
+    /// # Errors
+    /// The reason to tell the client.
+    pub fn prepare(caller: &Caller, asked: &Asked) -> Result<Self, String> {
+        let (arrived, arrivals) = mpsc::channel();
+        let mut data = Self {
+            expected: Vec::new(),
+            arrivals,
+            listeners: Vec::new(),
+            flows: Vec::new(),
+            wanted: usize::from(asked.streams),
+        };
+        if !asked.client_connects() {
+            return Ok(data);
+        }
+        for port in asked.ports() {
+            let taken = |error: io::Error| format!("cannot listen on port {port}: {error}");
+            if caller.house.hall.ports().contains(&port) {
+                let wanted = match asked.carrier {
+                    Carrier::Stream => Wanted::Connection { port },
+                    Carrier::Datagram => Wanted::Datagrams { port },
+                };
+                let waits = Hall::expect(caller, wanted, arrived.clone());
+                data.expected.push(
+                    waits.ok_or_else(|| {
+                        format!("another test of this client waits at port {port}")
+                    })?,
+                );
+                continue;
+            }
+            let address = SocketAddr::new(caller.local.ip(), port);
+            match asked.carrier {
+                Carrier::Stream => {
+                    let listener = TcpListener::bind(address).map_err(taken)?;
+                    listener.set_nonblocking(true).map_err(taken)?;
+                    data.listeners.push(listener);
+                }
+                Carrier::Datagram => {
+                    data.flows.push(bound(address).map_err(taken)?);
+                }
+            }
+        }
+        Ok(data)
+    }
+
+    /// Waits for the client's connections, or makes them.
+    ///
+    /// # Errors
+    /// [`MeasureError::Vanished`] when they do not come about.
+    pub fn open(self, caller: &Caller, asked: &Asked) -> Result<Vec<Arrived>, MeasureError> {
+        let vanished = |how: String| MeasureError::Vanished {
+            peer: caller.peer,
+            how,
+        };
+        if !asked.client_connects() {
+            return connect(caller, asked)
+                .map_err(|error| vanished(format!("its data ports refuse: {error}")));
+        }
+        if asked.carrier == Carrier::Datagram {
+            return self.flows_of(caller, asked);
+        }
+        let deadline = clock::now() + CONNECT_PATIENCE.as_nanos() as u64;
+        let mut came = Vec::new();
+        while came.len() < self.wanted {
+            if clock::now() > deadline {
+                return Err(vanished("it does not connect to the data port".to_owned()));
+            }
+            came.extend(self.arrivals.try_recv());
+            for listener in &self.listeners {
+                match listener.accept() {
+                    // Somebody else's connection is none of this test.
+                    Ok((stream, from)) if canonical(from).ip() == caller.peer.ip() => {
+                        let blocking = stream.set_nonblocking(false);
+                        if blocking.is_ok() {
+                            came.push(Arrived::stream(stream, from));
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            clock::sleep_until(clock::now() + 2_000_000);
+        }
+        for arrived in &came {
+            tune(&arrived.socket, asked);
+        }
+        Ok(came)
+    }
+
+    /// Flows of datagrams that begin with what the client sends first.
+    fn flows_of(self, caller: &Caller, asked: &Asked) -> Result<Vec<Arrived>, MeasureError> {
+        let vanished = || MeasureError::Vanished {
+            peer: caller.peer,
+            how: "no data came over UDP".to_owned(),
+        };
+        let deadline = clock::now() + CONNECT_PATIENCE.as_nanos() as u64;
+        let mut came = Vec::new();
+        let mut waiting = self.flows;
+        while came.len() < self.wanted {
+            if clock::now() > deadline {
+                return Err(vanished());
+            }
+            came.extend(self.arrivals.try_recv());
+            let mut room = vec![0; 1 << 16];
+            waiting.retain(|flow| {
+                if !wait::poll(flow, Ready::Receive, Duration::from_millis(2)).is_ok_and(|r| r) {
+                    return true;
+                }
+                let first = linerate_host::sys::datagram::receive_addressed(flow, &mut room);
+                let Ok(first) = first else { return true };
+                let from = canonical(first.from);
+                let ours = from.ip() == caller.peer.ip();
+                // What of others came before it is connected is too small for payload, or counts: their
+                // addresses are looked at once.
+                if ours
+                    && flow.connect(&SockAddr::from(first.from)).is_ok()
+                    && let Ok(socket) = flow.try_clone()
+                {
+                    tune(&socket, asked);
+                    came.push(Arrived {
+                        socket,
+                        from,
+                        early: vec![(clock::now(), room[..first.bytes].into())],
+                        key: None,
+                    });
+                    return false;
+                }
+                true
+            });
+            if waiting.is_empty() {
+                clock::sleep_until(clock::now() + 2_000_000);
+            }
+        }
+        drop(self.expected);
+        Ok(came)
+    }
+}
+
+fn bound(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
+    socket.bind(&SockAddr::from(address))?;
+    Ok(socket)
+}
+
+/// What the client asked of the sockets; what is not to be had shows in the record.
+fn tune(socket: &Socket, asked: &Asked) {
+    if let Some(bytes) = asked.window_bytes {
+        let _ = socket.set_send_buffer_size(bytes as usize);
+        let _ = socket.set_recv_buffer_size(bytes as usize);
+    }
+    if asked.tos > 0 {
+        let _ = socket.set_tos_v4(u32::from(asked.tos));
+    }
+    if asked.no_delay && asked.carrier == Carrier::Stream {
+        let _ = socket.set_tcp_nodelay(true);
+    }
+}
+
+/// Connects to the client's ports. The client is at its address: it finished a handshake from there.
+fn connect(caller: &Caller, asked: &Asked) -> io::Result<Vec<Arrived>> {
+    let begin = clock::now();
+    clock::sleep_until(begin + CONNECT_DELAY_NS);
+    let mut sockets = Vec::new();
+    for port in asked.ports() {
+        let to = SocketAddr::new(caller.peer.ip(), port);
+        if caller.house.hall.is_own(to, caller.local.ip()) {
+            return Err(io::Error::other(format!(
+                "its data port {port} is this server's own: choose another with -p"
+            )));
+        }
+        let kind = match asked.carrier {
+            Carrier::Stream => Type::STREAM,
+            Carrier::Datagram => Type::DGRAM,
+        };
+        let socket = loop {
+            let socket = Socket::new(Domain::for_address(to), kind, None)?;
+            tune(&socket, asked);
+            let local = SocketAddr::new(caller.local.ip(), 0);
+            socket.bind(&SockAddr::from(local))?;
+            match socket.connect_timeout(&SockAddr::from(to), CONNECT_PATIENCE) {
+                Ok(()) => break socket,
+                Err(error) => {
+                    let waited = clock::now().saturating_sub(begin);
+                    if waited > CONNECT_PATIENCE.as_nanos() as u64 {
+                        return Err(error);
+                    }
+                    clock::sleep_until(clock::now() + AGAIN_NS);
+                }
+            }
+        };
+        sockets.push(Arrived {
+            socket,
+            from: to,
+            early: Vec::new(),
+            key: None,
+        });
+    }
+    Ok(sockets)
+}
+
+/// Starts the threads that move the data.
+///
+/// # Errors
+/// When there is no thread or memory to be had.
+pub fn spawn(
+    test: &mut Test,
+    asked: &Asked,
+    data: Vec<Arrived>,
+    client_closed: &Arc<AtomicBool>,
+) -> Result<(), MeasureError> {
+    let system = |error| MeasureError::system("a second handle on a socket", error);
+    match (asked.way, asked.carrier) {
+        (Way::ToServer, Carrier::Stream) => {
+            let idle = Duration::from_nanos(asked.idle_ns());
+            for (id, arrived) in (1..).zip(data) {
+                test.spawn(id, Part::Sink, arrived.socket, move |context, socket| {
+                    receive_stream(context, socket, idle, Moved::default())
+                })?;
+            }
+            Ok(())
+        }
+        (Way::ToServer, Carrier::Datagram) => {
+            for (id, arrived) in (1..).zip(data) {
+                let Arrived {
+                    socket, early, key, ..
+                } = arrived;
+                test.keep(key, true);
+                let mut flow = Incoming {
+                    receiver: UdpReceiver::new(asked, clock::now()),
+                    client_closed: Arc::clone(client_closed),
+                };
+                test.spawn(id, Part::Sink, socket, move |context, socket| {
+                    receive_datagrams(context, socket, early, &mut flow, |_, _, _| false)
+                })?;
+            }
+            Ok(())
+        }
+        (Way::ToClient, Carrier::Stream) => {
+            let sockets: Vec<Socket> = data.into_iter().map(|arrived| arrived.socket).collect();
+            let Some(first) = sockets.first() else {
+                return Ok(());
+            };
+            let first = first.try_clone().map_err(system)?;
+            let mut sending = Sending::new(asked.buffer_bytes, IDLE);
+            let bytes = asked.buffer_bytes as u64;
+            sending.amount_bytes = asked.buffers.map(|buffers| buffers.saturating_mul(bytes));
+            sending.rate_bps = asked.rate_kbps.map(|kbps| kbps.saturating_mul(1000));
+            let time_ns = asked.time_ns;
+            // A stock receiver takes a whole buffer from each in turn: one thread writes so.
+            test.spawn(1, Part::Source, first, move |context, _| {
+                sending.until_ns = time_ns.map(|time| clock::now() + time);
+                let mut payload = Ring::random(sending.block_bytes);
+                let moved = send_stream(context, &sockets, &sending, &mut payload);
+                for socket in &sockets {
+                    let _ = socket.shutdown(std::net::Shutdown::Write);
+                }
+                moved
+            })
+        }
+        (Way::ToClient, Carrier::Datagram) => {
+            let sockets: Vec<Socket> = data.into_iter().map(|arrived| arrived.socket).collect();
+            let Some(first) = sockets.first() else {
+                return Ok(());
+            };
+            let first = first.try_clone().map_err(system)?;
+            let (sender, bytes) = (UdpSender::new(asked), asked.buffer_bytes);
+            test.spawn(1, Part::Source, first, move |context, _| {
+                send_datagrams(context, &sockets, sender, bytes)
+            })
+        }
+    }
+}
+
+/// Sends what the dialect's sender says, when it says it.
+fn send_datagrams(
+    context: &Context,
+    sockets: &[Socket],
+    mut sender: UdpSender,
+    bytes: usize,
+) -> Moved {
+    let mut moved = Moved::default();
+    let mut payload = vec![0; bytes];
+    fastrand::fill(&mut payload);
+    for socket in sockets {
+        if let Err(error) = socket.set_write_timeout(Some(LOOK_UP)) {
+            moved.broke = Some(Broke::Error(error));
+            return moved;
+        }
+    }
+    while !context.signals.closed.load(Relaxed) {
+        let now = clock::now();
+        if context.signals.ended.load(Relaxed) {
+            sender.finish();
+        }
+        match sender.step(now) {
+            Send::Marker { bytes, stream } => {
+                // One that does not leave is as good as one that is lost: they are repeated.
+                let _ = socket::send(&sockets[usize::from(stream)], &bytes, Flags::NONE);
+            }
+            Send::Data { stream } => {
+                sender.stamp(&mut payload);
+                let sent = socket::send(&sockets[usize::from(stream)], &payload, Flags::NONE);
+                if sent.is_ok() {
+                    let now = clock::now();
+                    moved.span = Some((moved.span.map_or(now, |(first, _)| first), now));
+                    moved.totals.bytes += bytes as u64;
+                    moved.totals.packets += 1;
+                    moved.totals.calls += 1;
+                    context.publish(&moved);
+                }
+            }
+            Send::Wait { until_ns } => {
+                let step = now + LOOK_UP.as_nanos() as u64;
+                clock::sleep_until(until_ns.min(step));
+            }
+            Send::Nothing => break,
+        }
+    }
+    moved
+}
+
+/// Datagrams of a client.
+struct Incoming {
+    receiver: UdpReceiver,
+    client_closed: Arc<AtomicBool>,
+}
+
+impl Datagrams for Incoming {
+    #[inline]
+    fn take(&mut self, now: Nanos, datagram: &mut [u8]) -> Take {
+        match self.receiver.receive(now, datagram) {
+            // Time begins with the marker, where that came.
+            Took::Data | Took::Begin => Take::Payload,
+            Took::Marker | Took::End | Took::Stray => Take::Other,
+        }
+    }
+
+    fn is_over(&mut self, now: Nanos) -> bool {
+        if self.client_closed.load(Relaxed) {
+            self.receiver.control_closed(now);
+        }
+        self.receiver.is_over(now)
+    }
+
+    fn totals(&self) -> Totals {
+        let totals = self.receiver.totals();
+        Totals {
+            bytes: totals.bytes,
+            packets: totals.packets,
+            calls: 0,
+            missing: self.receiver.lost().unwrap_or(0),
+        }
+    }
+
+    fn numbers(&self) -> Option<Numbers> {
+        Some(Numbers {
+            lost: Some(self.receiver.lost()?),
+            ..Numbers::default()
+        })
+    }
+}

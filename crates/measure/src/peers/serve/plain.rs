@@ -1,0 +1,113 @@
+//! Payload without a header, over TCP until its end and over UDP until a second of silence.
+
+use std::net::TcpStream;
+use std::time::Duration;
+
+use linerate_dialect::far::FarReport;
+use linerate_dialect::plain::{DIALECT, SILENCE_NS, Sink};
+use linerate_host::sys::clock::Nanos;
+use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+
+use super::crumbs;
+use super::lane::{Datagrams, Numbers, RECEIVE_BYTES, Take, receive_datagrams, receive_stream};
+use super::test::{PLAIN_IDLE, Test};
+use super::{Caller, OnStream, Speaker};
+use crate::flow::Part;
+use crate::meter::Totals;
+use crate::session::house::Claim;
+use crate::session::porch::Arrived;
+
+/// Plain payload, as the table of speakers has it.
+pub const SPEAKER: Speaker = Speaker {
+    name: DIALECT.name,
+    port: None,
+    speaks_first: false,
+    stream: Some(OnStream::Test(|caller, claim, stream| {
+        stream_of(DIALECT.name, caller, claim, stream);
+    })),
+    flow_of: None,
+    datagrams: Some(|caller, claim, arrived| {
+        datagrams_of(DIALECT.name, caller, claim, arrived, Flow::default());
+    }),
+};
+
+/// What is known of a test that says nothing of itself.
+pub fn plan(caller: &Caller, kind: Kind, protocol: Protocol, direction: Direction) -> Plan {
+    let mut plan = Plan::new(kind, protocol, caller.local.ip().to_string());
+    plan.port = caller.door;
+    plan.directions = vec![direction];
+    plan.duration_ns = None;
+    // Nobody said how large its calls are.
+    plan.payload_bytes = 0;
+    plan.receive_bytes = (protocol == Protocol::Tcp).then_some(RECEIVE_BYTES as u64);
+    plan.answer_timeout_ns = None;
+    plan
+}
+
+/// Takes a connection that only brings payload.
+pub fn stream_of(dialect: &'static str, mut caller: Caller, claim: Claim, stream: TcpStream) {
+    let Some(begun) = crumbs::of_stream(&caller, &stream) else {
+        return;
+    };
+    let plan = plan(&caller, Kind::Throughput, Protocol::Tcp, Direction::Send);
+    let mut test = Test::begin(&mut caller, claim, dialect, dialect, plan);
+    let spawned = test.spawn(1, Part::Sink, stream.into(), |context, socket| {
+        receive_stream(context, socket, PLAIN_IDLE, begun)
+    });
+    test.conclude(spawned, FarReport::default);
+}
+
+/// Takes a flow of datagrams that only brings payload.
+pub fn datagrams_of<D: Datagrams + Send + 'static>(
+    dialect: &'static str,
+    mut caller: Caller,
+    claim: Claim,
+    arrived: Arrived,
+    mut flow: D,
+) {
+    if !crumbs::of_flow(&caller, &arrived) {
+        return;
+    }
+    let mut plan = plan(&caller, Kind::Throughput, Protocol::Udp, Direction::Send);
+    plan.payload_bytes = arrived.largest();
+    let test = Test::begin(&mut caller, claim, dialect, dialect, plan);
+    let mut test = test.ending_by_silence();
+    test.keep(arrived.key, false);
+    let early = arrived.early;
+    let spawned = test.spawn(1, Part::Sink, arrived.socket, move |context, socket| {
+        receive_datagrams(context, socket, early, &mut flow, |_, _, _| false)
+    });
+    test.conclude(spawned, FarReport::default);
+}
+
+/// Datagrams without a header.
+#[derive(Default)]
+pub struct Flow(Sink);
+
+impl Datagrams for Flow {
+    #[inline]
+    fn take(&mut self, now: Nanos, datagram: &mut [u8]) -> Take {
+        self.0.receive(now, datagram.len());
+        Take::Payload
+    }
+
+    fn is_over(&mut self, now: Nanos) -> bool {
+        self.0.is_over(now)
+    }
+
+    fn totals(&self) -> Totals {
+        let totals = self.0.totals();
+        Totals {
+            bytes: totals.bytes,
+            packets: totals.packets,
+            ..Totals::default()
+        }
+    }
+
+    fn numbers(&self) -> Option<Numbers> {
+        None
+    }
+}
+
+/// Silence that ends a flow of questions: some clients pause between two of them.
+pub const QUESTION_SILENCE: Duration = Duration::from_nanos(3 * SILENCE_NS);

@@ -1,0 +1,130 @@
+//! Which refusals are told: each client's once, and never so many that nothing else can be read.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use linerate_host::sys::clock::Nanos;
+
+/// How long a flow that was refused is silent before its next datagram is told again.
+const AGAIN_NS: Nanos = 2_000_000_000;
+
+/// Refusals of one sort that are told in a second.
+const TOLD: u32 = 5;
+
+/// The time that they are counted in.
+const WINDOW_NS: Nanos = 1_000_000_000;
+
+/// Clients that are remembered: about 100 kB. With more, some may be told twice.
+const CLIENTS: usize = 1_024;
+
+/// Who was refused what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Refused {
+    /// Why, as a name for those alike.
+    pub why: &'static str,
+    /// The dialect that it speaks.
+    pub dialect: &'static str,
+    /// Who it is. Each connection is one more; of a flow of datagrams all have one address and port.
+    pub from: SocketAddr,
+}
+
+/// What was told, and when.
+#[derive(Debug, Default)]
+pub struct Refusals {
+    clients: HashMap<Refused, Nanos>,
+    sorts: HashMap<(&'static str, &'static str), Sort>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Sort {
+    since_ns: Nanos,
+    told: u32,
+    untold: u64,
+}
+
+impl Refusals {
+    /// Whether a refusal is to be told now; with how many others of its sort were not told before.
+    pub fn tell(&mut self, now: Nanos, refused: Refused) -> Option<u64> {
+        let known = self.clients.get(&refused);
+        let goes_on = known.is_some_and(|&last| now.saturating_sub(last) < AGAIN_NS);
+        if !goes_on && self.clients.len() >= CLIENTS {
+            self.clients
+                .retain(|_, &mut last| now.saturating_sub(last) < AGAIN_NS);
+            if self.clients.len() >= CLIENTS {
+                self.clients.clear();
+            }
+        }
+        self.clients.insert(refused, now);
+        if goes_on {
+            return None;
+        }
+        // As many as there are reasons and dialects.
+        let sort = self
+            .sorts
+            .entry((refused.why, refused.dialect))
+            .or_default();
+        if now.saturating_sub(sort.since_ns) >= WINDOW_NS {
+            (sort.since_ns, sort.told) = (now, 0);
+        }
+        if sort.told >= TOLD {
+            sort.untold += 1;
+            return None;
+        }
+        sort.told += 1;
+        Some(std::mem::take(&mut sort.untold))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Nanos = 1_000_000_000;
+
+    fn refused(dialect: &'static str, port: u16) -> Refused {
+        Refused {
+            why: "dialect",
+            dialect,
+            from: SocketAddr::from(([10, 77, 0, 1], port)),
+        }
+    }
+
+    #[test]
+    fn a_flow_is_told_once_however_many_datagrams_it_has() {
+        let mut refusals = Refusals::default();
+        let told = (0..1_000).filter_map(|datagram| {
+            let now = SECOND + datagram * SECOND / 100;
+            refusals.tell(now, refused("iperf2", 4_000))
+        });
+        assert_eq!(told.collect::<Vec<_>>(), [0]);
+        // Another run from the same port, later.
+        assert_eq!(
+            refusals.tell(20 * SECOND, refused("iperf2", 4_000)),
+            Some(0)
+        );
+    }
+
+    #[test]
+    fn one_dialect_does_not_hide_another() {
+        let mut refusals = Refusals::default();
+        for port in 1..=100 {
+            refusals.tell(SECOND, refused("iperf3", port));
+        }
+        assert_eq!(refusals.tell(SECOND, refused("nuttcp", 1)), Some(0));
+        assert_eq!(refusals.tell(SECOND, refused("iperf3", 101)), None);
+        assert_eq!(
+            refusals.tell(3 * SECOND, refused("iperf3", 102)),
+            Some(96),
+            "those that were not told are counted"
+        );
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut refusals = Refusals::default();
+        for port in 0..60_000 {
+            refusals.tell(SECOND + u64::from(port), refused("plain", port));
+            assert!(refusals.clients.len() <= CLIENTS);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! sockperf clients: ping-pong, under-load and throughput, over TCP and UDP.
+
+use std::net::TcpStream;
+
+use linerate_dialect::far::FarReport;
+use linerate_dialect::sockperf::{DIALECT, HEADER_BYTES, Header, Server, Took};
+use linerate_host::sys::clock::Nanos;
+use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+
+use super::answering::{Answers, answer_stream};
+use super::lane::{Datagrams, Numbers, Take, receive_datagrams};
+use super::plain::QUESTION_SILENCE;
+use super::test::{IDLE, Test};
+use super::{Caller, OnStream, Speaker};
+use crate::flow::Part;
+use crate::meter::Totals;
+use crate::session::house::Claim;
+use crate::session::porch::Arrived;
+
+/// sockperf, as the table of speakers has it.
+pub const SPEAKER: Speaker = Speaker {
+    name: DIALECT.name,
+    port: None,
+    speaks_first: false,
+    stream: Some(OnStream::Test(stream)),
+    flow_of: None,
+    datagrams: Some(datagrams),
+};
+
+/// Who wants an answer to his first message asks for round trips.
+fn plan(caller: &Caller, protocol: Protocol, first: Option<Header>) -> Plan {
+    let kind = match first {
+        Some(header) if !header.is_question() => Kind::Throughput,
+        _ => Kind::Latency,
+    };
+    let mut plan = super::plain::plan(caller, kind, protocol, Direction::Send);
+    plan.payload_bytes = first.map_or(0, |header| u64::from(header.length));
+    plan
+}
+
+fn stream(mut caller: Caller, claim: Claim, stream: TcpStream) {
+    let mut first = [0; HEADER_BYTES];
+    let first = (stream.peek(&mut first).ok()).and_then(|bytes| Header::read(&first[..bytes]));
+    let plan = plan(&caller, Protocol::Tcp, first);
+    let mut test = Test::begin(&mut caller, claim, DIALECT.name, DIALECT.name, plan);
+    let spawned = test.spawn(1, Part::Sink, stream.into(), |context, socket| {
+        answer_stream(context, socket, IDLE, &mut Server::default())
+    });
+    test.conclude(spawned, FarReport::default);
+}
+
+impl Answers for Server {
+    fn receive(&mut self, bytes: &[u8]) -> Result<usize, String> {
+        Self::receive(self, bytes).map_err(|error| error.to_string())
+    }
+
+    fn ends_by_closing(&self) -> bool {
+        true
+    }
+
+    fn outgoing(&self) -> &[u8] {
+        Self::outgoing(self)
+    }
+
+    fn sent(&mut self, bytes: usize) {
+        Self::sent(self, bytes);
+    }
+
+    fn totals(&self) -> Totals {
+        totals(self)
+    }
+
+    fn answered(&self) -> Option<u64> {
+        Some(Self::totals(self).answered)
+    }
+}
+
+fn totals(server: &Server) -> Totals {
+    let totals = server.totals();
+    Totals {
+        bytes: totals.bytes,
+        packets: totals.messages,
+        ..Totals::default()
+    }
+}
+
+fn datagrams(mut caller: Caller, claim: Claim, arrived: Arrived) {
+    let first = arrived
+        .early
+        .first()
+        .and_then(|(_, first)| Header::read(first));
+    let plan = plan(&caller, Protocol::Udp, first);
+    let (house, client) = (caller.house.clone(), (DIALECT.name, caller.peer));
+    let test = Test::begin(&mut caller, claim, DIALECT.name, DIALECT.name, plan);
+    let mut test = test.ending_by_silence();
+    test.keep(arrived.key, false);
+    let early = arrived.early;
+    let spawned = test.spawn(1, Part::Sink, arrived.socket, move |context, socket| {
+        let mut flow = Flow::default();
+        let allow = |now, received, answer| house.hall.may_answer(now, client, received, answer);
+        receive_datagrams(context, socket, early, &mut flow, allow)
+    });
+    test.conclude(spawned, FarReport::default);
+}
+
+#[derive(Default)]
+struct Flow {
+    server: Server,
+    last_ns: Nanos,
+}
+
+impl Datagrams for Flow {
+    #[inline]
+    fn take(&mut self, now: Nanos, datagram: &mut [u8]) -> Take {
+        match self.server.datagram(datagram) {
+            Took::Answer(_) => {
+                self.last_ns = now;
+                Take::Answer {
+                    bytes: datagram.len(),
+                    payload: true,
+                }
+            }
+            Took::Counted(_) => {
+                self.last_ns = now;
+                Take::Payload
+            }
+            Took::Ignored => {
+                // A stray opens the flow's time all the same, or it would never end.
+                if self.last_ns == 0 {
+                    self.last_ns = now;
+                }
+                Take::Other
+            }
+        }
+    }
+
+    fn is_over(&mut self, now: Nanos) -> bool {
+        now.saturating_sub(self.last_ns) > QUESTION_SILENCE.as_nanos() as u64
+    }
+
+    fn totals(&self) -> Totals {
+        totals(&self.server)
+    }
+
+    fn numbers(&self) -> Option<Numbers> {
+        let totals = self.server.totals();
+        // Numbers begin with 1, and each message has one.
+        let lost = totals.highest_sequence?.saturating_sub(totals.messages);
+        Some(Numbers {
+            lost: Some(lost),
+            ..Numbers::default()
+        })
+    }
+
+    fn answers(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,430 @@
+//! One test with a program of another kind, as the server sees it: it keeps time while its threads move
+//! payload, tells of each interval, and makes the record.
+
+mod ending;
+mod record;
+mod series;
+
+pub use ending::Limit;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use linerate_host::sys::clock::{self, Nanos};
+use linerate_host::sys::socket;
+use linerate_metric::event::{Event, What};
+use linerate_metric::facts::Role;
+use linerate_metric::plan::{Cpus, Direction, Ends, Plan, Wait};
+use linerate_metric::record::{Doubt, Interval};
+use socket2::Socket;
+
+use self::series::Held;
+use super::lane::{Context, Moved, Signals, lived};
+use super::limits::Limits;
+use super::{Caller, FlowKey, Stranger};
+use crate::error::MeasureError;
+use crate::flow::Part;
+use crate::meter::Totals;
+use crate::peers::record::direction;
+use crate::session::house::{Claim, House};
+use crate::tcp_series::TcpSums;
+
+/// Time between two lines about a test.
+const INTERVAL_NS: Nanos = 1_000_000_000;
+
+/// A last interval that is shorter is not told, unless it is the only one: a rate over less time is
+/// noise, and its figures are in the whole. Ends of clients come some milliseconds late.
+const SHORTEST_NS: Nanos = INTERVAL_NS / 10;
+
+/// The same of the only one.
+const SHORTEST_ALONE_NS: Nanos = 20_000_000;
+
+/// How long a client may move nothing in a test that has begun.
+pub const IDLE: Duration = Duration::from_secs(30);
+
+/// The same where nothing but payload comes: who is silent so long has gone.
+pub const PLAIN_IDLE: Duration = Duration::from_secs(10);
+
+/// What a thread takes: its stack as far as it is used, its buffer, the window of numbers.
+const LANE_BYTES: u64 = 512 << 10;
+
+/// One test.
+pub struct Test {
+    house: Arc<House>,
+    claim: Claim,
+    dialect: &'static str,
+    peer: SocketAddr,
+    plan: Plan,
+    /// What its threads are told.
+    pub signals: Arc<Signals>,
+    lanes: Vec<Lane>,
+    ended: mpsc::Receiver<()>,
+    ends: mpsc::Sender<()>,
+    started: Timestamp,
+    start_ns: Nanos,
+    /// No payload has moved yet, and with it time begins.
+    waits: bool,
+    /// When counting begins, and what was there then, by lane.
+    counts_ns: Nanos,
+    base: Option<BTreeMap<u32, Totals>>,
+    from_ns: Nanos,
+    number: u64,
+    last: BTreeMap<Direction, (Totals, TcpSums)>,
+    /// What had moved when it was looked at last that something did, and when that was.
+    moved_ns: (u64, Nanos),
+    intervals: Vec<Interval>,
+    left_out: u64,
+    /// Intervals that end in silence, which may be the one after the end.
+    held: Held,
+    /// Whether silence ends it.
+    ends_by_silence: bool,
+    /// Whether numbers on its datagrams tell what is missing.
+    numbered: bool,
+    doubts: Vec<Doubt>,
+    interrupted: bool,
+    /// Held until its end.
+    _keys: Vec<FlowKey>,
+    _stranger: Option<Stranger>,
+}
+
+struct Lane {
+    id: u32,
+    part: Part,
+    context: Context,
+    /// Its socket to look at, and to wake it by.
+    watch: Option<OwnedFd>,
+    thread: Option<JoinHandle<Moved>>,
+    moved: Option<Moved>,
+}
+
+impl Test {
+    /// Begins it: tells who it is and what it does.
+    pub fn begin(
+        caller: &mut Caller,
+        mut claim: Claim,
+        dialect: &'static str,
+        agent: &str,
+        plan: Plan,
+    ) -> Self {
+        claim.began = true;
+        let (ends, ended) = mpsc::channel();
+        let start_ns = clock::now();
+        let counts_ns = start_ns.saturating_add(plan.omit_ns);
+        let mut test = Self {
+            house: Arc::clone(&caller.house),
+            claim,
+            dialect,
+            peer: caller.peer,
+            signals: Arc::default(),
+            lanes: Vec::new(),
+            ended,
+            ends,
+            started: Timestamp::now(),
+            start_ns,
+            waits: true,
+            counts_ns,
+            base: (plan.omit_ns == 0).then(BTreeMap::new),
+            from_ns: start_ns,
+            number: 0,
+            last: BTreeMap::new(),
+            moved_ns: (0, start_ns),
+            intervals: Vec::new(),
+            left_out: 0,
+            held: Held::default(),
+            ends_by_silence: false,
+            numbered: false,
+            doubts: Vec::new(),
+            interrupted: false,
+            plan,
+            _keys: Vec::new(),
+            _stranger: caller.stranger.take(),
+        };
+        test.emit(What::Connected {
+            peer: test.peer.to_string(),
+            agent: agent.to_owned(),
+        });
+        let mut plan = test.plan.clone();
+        plan.dialect = Some(dialect.to_owned());
+        test.emit(What::Started {
+            plan: Box::new(plan),
+            wait: Ends::both(Wait::Block),
+            cpu: Ends::both(Cpus::default()),
+            because: None,
+        });
+        for doubt in test.limits().held_back(&test.plan) {
+            test.doubt(doubt);
+        }
+        test
+    }
+
+    /// Nothing but silence tells its end.
+    #[must_use]
+    pub fn ending_by_silence(mut self) -> Self {
+        self.ends_by_silence = true;
+        self
+    }
+
+    /// Time begins at a moment that both ends know, and not with the first payload.
+    pub fn start_at(&mut self, now: Nanos) {
+        if self.waits {
+            let omit = self.counts_ns.saturating_sub(self.start_ns);
+            let late = clock::now().saturating_sub(now);
+            self.started = Timestamp::now()
+                .checked_sub(Duration::from_nanos(late))
+                .unwrap_or(self.started);
+            (self.waits, self.start_ns, self.from_ns) = (false, now, now);
+            self.counts_ns = now.saturating_add(omit);
+        }
+    }
+
+    /// Whether its time has begun.
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        !self.waits
+    }
+
+    /// Time begins with the first payload.
+    fn start_with_payload(&mut self) {
+        let spans = self.lanes.iter().filter_map(|lane| lane.context.span());
+        if let Some(first) = spans.map(|(first, _)| first).min() {
+            self.start_at(first);
+        }
+    }
+
+    /// Its datagrams carry numbers that tell what is missing.
+    pub fn with_numbers(&mut self, numbered: bool) {
+        self.numbered = numbered;
+    }
+
+    /// Keeps a flow from being opened again until the end, and for a moment longer where its client
+    /// may go on meanwhile.
+    pub fn keep(&mut self, key: Option<FlowKey>, lingers: bool) {
+        if let Some(mut key) = key {
+            if lingers {
+                key.linger();
+            }
+            self._keys.push(key);
+        }
+    }
+
+    fn emit(&self, what: What) {
+        (self.house.emit)(Event {
+            test: self.claim.test,
+            what,
+        });
+    }
+
+    /// What it does.
+    #[must_use]
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// When it began.
+    #[must_use]
+    pub fn start_ns(&self) -> Nanos {
+        self.start_ns
+    }
+
+    /// Adds something that speaks against its figures.
+    pub fn doubt(&mut self, doubt: Doubt) {
+        self.emit(What::Doubted {
+            doubt: doubt.clone(),
+        });
+        self.doubts.push(doubt);
+    }
+
+    /// Starts a thread for one direction of one flow.
+    ///
+    /// # Errors
+    /// When there is no thread, memory or descriptor to be had.
+    pub fn spawn(
+        &mut self,
+        id: u32,
+        part: Part,
+        socket: Socket,
+        work: impl FnOnce(&Context, &Socket) -> Moved + Send + 'static,
+    ) -> Result<(), MeasureError> {
+        self.claim
+            .reserve(Some(LANE_BYTES), 1)
+            .map_err(|refuse| MeasureError::PeerBusy {
+                peer: self.peer,
+                problem: refuse.problem,
+            })?;
+        let context = Context {
+            meter: Arc::default(),
+            times: Arc::default(),
+            signals: Arc::clone(&self.signals),
+        };
+        let watch = socket::watch(&socket).ok();
+        let thread = {
+            let (context, ends) = (context.clone(), self.ends.clone());
+            std::thread::Builder::new()
+                .name(format!("{}-{id}", self.dialect))
+                .spawn(move || {
+                    let moved = lived(&socket, || work(&context, &socket));
+                    // Its test lives longer than it does.
+                    let _ = ends.send(());
+                    moved
+                })
+                .map_err(|error| MeasureError::system("new thread", error))?
+        };
+        self.lanes.push(Lane {
+            id,
+            part,
+            context,
+            watch,
+            thread: Some(thread),
+            moved: None,
+        });
+        Ok(())
+    }
+
+    /// What a lane has moved so far, omitted payload included.
+    #[must_use]
+    pub fn totals(&self, id: u32) -> Totals {
+        let lane = self.lanes.iter().find(|lane| lane.id == id);
+        lane.map_or(Totals::default(), |lane| lane.context.meter.read())
+    }
+
+    /// What a lane moved in the omitted time.
+    #[must_use]
+    pub fn omitted(&self, id: u32) -> Totals {
+        let base = self.base.as_ref().and_then(|base| base.get(&id));
+        base.copied().unwrap_or_default()
+    }
+
+    /// What a lane came to, once it has ended.
+    #[must_use]
+    pub fn moved(&self, id: u32) -> Option<&Moved> {
+        let lane = self.lanes.iter().find(|lane| lane.id == id)?;
+        lane.moved.as_ref()
+    }
+
+    /// All that its threads have moved, to see whether anything moves.
+    #[must_use]
+    pub fn sum(&self) -> Totals {
+        let mut sum = Totals::default();
+        for lane in &self.lanes {
+            sum += lane.context.meter.read();
+        }
+        sum
+    }
+
+    /// When payload moved last, as far as was looked.
+    #[must_use]
+    pub fn last_moved_ns(&self) -> Nanos {
+        self.moved_ns.1
+    }
+
+    /// The congestion control of its connections, as far as one has ended.
+    #[must_use]
+    pub fn congestion_control(&self) -> Option<String> {
+        let moved = self.lanes.iter().filter_map(|lane| lane.moved.as_ref());
+        let mut sockets = moved.filter_map(|moved| moved.socket.as_ref());
+        sockets.find_map(|socket| socket.congestion_control.clone())
+    }
+
+    /// From the first payload to the last, of all threads that have ended.
+    #[must_use]
+    pub fn span_ns(&self) -> Nanos {
+        let spans = self
+            .lanes
+            .iter()
+            .filter_map(|lane| lane.moved.as_ref()?.span);
+        let whole = spans.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
+        whole.map_or(0, |(first, last)| last.saturating_sub(first))
+    }
+
+    /// Whether all threads have ended.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.lanes.iter().all(|lane| lane.moved.is_some())
+    }
+
+    /// Tells of intervals that are over, and takes in threads that have ended.
+    pub fn look(&mut self) {
+        self.start_with_payload();
+        let now = clock::now();
+        if self.base.is_none() && now >= self.counts_ns {
+            let base = self
+                .lanes
+                .iter()
+                .map(|lane| (lane.id, lane.context.meter.read()));
+            self.base = Some(base.collect());
+        }
+        let moved = self.sum();
+        let moved = moved.bytes.wrapping_add(moved.packets);
+        if moved != self.moved_ns.0 {
+            self.moved_ns = (moved, now);
+        }
+        while now >= self.interval_end() {
+            self.interval(self.interval_end());
+        }
+        for lane in &mut self.lanes {
+            if lane.thread.as_ref().is_some_and(JoinHandle::is_finished) {
+                lane.join();
+            }
+        }
+    }
+
+    /// When to look again at the latest.
+    #[must_use]
+    pub fn interval_end(&self) -> Nanos {
+        if self.waits {
+            return Nanos::MAX;
+        }
+        let end = self.from_ns + INTERVAL_NS;
+        if self.from_ns < self.counts_ns {
+            return end.min(self.counts_ns);
+        }
+        end
+    }
+
+    /// Waits until `until`, until a thread ends, or until there is something to tell.
+    pub fn wait(&mut self, until: Nanos) {
+        let until = until.min(self.interval_end());
+        let patience = Duration::from_nanos(until.saturating_sub(clock::now()));
+        let _ = self.ended.recv_timeout(patience);
+        self.look();
+    }
+
+    /// What its client is given at most.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        self.house.hall.limits()
+    }
+
+    /// Processor time of its threads so far: of all that have ended, user and system, in ns.
+    #[must_use]
+    pub fn processor_time(&self) -> (u64, u64) {
+        let moved = self.lanes.iter().filter_map(|lane| lane.moved.as_ref());
+        moved.fold((0, 0), |(user, system), moved| {
+            (user + moved.usage.user_ns, system + moved.usage.system_ns)
+        })
+    }
+}
+
+impl Drop for Test {
+    fn drop(&mut self) {
+        self.join();
+    }
+}
+
+impl Lane {
+    fn direction(&self) -> Direction {
+        direction(Role::Server, self.part)
+    }
+
+    fn join(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            // A panic is a bug of ours and has been told; the others go on.
+            self.moved = Some(thread.join().unwrap_or_default());
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! How a test ends: its threads by themselves, or all of them because its time is over.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use linerate_dialect::far::FarReport;
+use linerate_host::sys::clock::{self, Nanos};
+use linerate_metric::record::Doubt;
+
+use super::Test;
+use crate::error::MeasureError;
+use crate::flow::Part;
+
+/// How long a client has to end by itself that was told the time after which tests are ended here.
+const LIMIT_GRACE_NS: Nanos = 1_000_000_000;
+
+/// Why a test goes no further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// The server is told to end.
+    Stopped,
+    /// It took as long as any may.
+    Time,
+}
+
+impl Test {
+    /// What keeps it from going on.
+    #[must_use]
+    pub fn limit(&self) -> Option<Limit> {
+        if self.house.stop.load(Relaxed) {
+            return Some(Limit::Stopped);
+        }
+        let end_ns = self.counts_ns.saturating_add(self.limits().time_ns?);
+        let spans = self.lanes.iter().filter_map(|lane| lane.context.span());
+        // Farewells may take longer: some dialects say them several times.
+        let goes_on = spans.map(|(_, last)| last).max().unwrap_or(0) > end_ns;
+        let over = clock::now() > end_ns.saturating_add(LIMIT_GRACE_NS);
+        (goes_on && over).then_some(Limit::Time)
+    }
+
+    /// Waits for the end of all threads, if they could be had, and makes the record.
+    pub fn conclude(mut self, spawned: Result<(), MeasureError>, far: impl FnOnce() -> FarReport) {
+        if spawned.is_ok() {
+            self.run_lanes();
+        }
+        self.join();
+        self.finish(far(), spawned.err());
+    }
+
+    /// Waits for the end of all threads.
+    pub fn run_lanes(&mut self) {
+        while !self.is_done() {
+            self.wait(clock::now() + 100_000_000);
+            if let Some(limit) = self.limit() {
+                self.cut(limit);
+            }
+        }
+    }
+
+    /// Ends it before its time.
+    pub fn cut(&mut self, limit: Limit) {
+        if !self.interrupted {
+            self.interrupted = true;
+            let told = self.doubts.iter().any(|doubt| doubt.doubt == "cut-short");
+            if limit == Limit::Time && !told {
+                let why = "the server ends tests after a time (its --max-time)".to_owned();
+                self.doubt(Doubt::new("cut-short", why));
+            }
+        }
+        self.close();
+    }
+
+    /// Sources stop.
+    pub fn end_sending(&self) {
+        self.signals.ended.store(true, Relaxed);
+    }
+
+    /// Everything stops, now.
+    pub fn close(&self) {
+        self.signals.ended.store(true, Relaxed);
+        self.signals.closed.store(true, Relaxed);
+        for lane in self.lanes.iter().filter(|lane| lane.thread.is_some()) {
+            if let (Some(watch), Part::Sink) = (&lane.watch, lane.part) {
+                // It wakes whoever sleeps in a receive call.
+                let _ = rustix::net::shutdown(watch, rustix::net::Shutdown::Read);
+            }
+        }
+    }
+
+    /// Ends all threads.
+    pub fn join(&mut self) {
+        self.close();
+        self.join_ended();
+    }
+
+    /// Ends the sources and their streams.
+    pub fn join_sources(&mut self) {
+        self.end_sending();
+        for lane in self
+            .lanes
+            .iter_mut()
+            .filter(|lane| lane.part == Part::Source)
+        {
+            lane.join();
+            // Clients read whole blocks, whatever they were told meanwhile: the end of the stream frees
+            // one that waits for the rest of a block. Datagrams have no end.
+            if let Some(watch) = &lane.watch {
+                let _ = rustix::net::shutdown(watch, rustix::net::Shutdown::Write);
+            }
+        }
+    }
+
+    fn join_ended(&mut self) {
+        for lane in &mut self.lanes {
+            lane.join();
+        }
+    }
+}

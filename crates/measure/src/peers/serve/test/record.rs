@@ -1,0 +1,210 @@
+//! The record of a test, from what its threads came to.
+
+use linerate_dialect::far::FarReport;
+use linerate_host::sys::cpu::ThreadUsage;
+use linerate_metric::cost::ThreadCost;
+use linerate_metric::event::{Problem, What};
+use linerate_metric::facts::Role;
+use linerate_metric::plan::{Kind, Protocol};
+use linerate_metric::record::{CountedAt, CpuCost};
+
+use super::{Lane, SHORTEST_ALONE_NS, SHORTEST_NS, Test};
+use crate::cost::{self, Spent};
+use crate::error::MeasureError;
+use crate::flow::Part;
+use crate::peers::record::{Counted, PeerTest, own_half};
+use crate::peers::serve::lane::Broke;
+use crate::session::setup::host_facts;
+
+impl Test {
+    /// Makes the record of it, and gives everything back. `failure` is what ended it before its time.
+    pub fn finish(mut self, far: FarReport, failure: Option<MeasureError>) {
+        self.join();
+        self.end_intervals();
+        let failure = failure.or_else(|| self.broke());
+        let nothing = if self.sum().bytes == 0 {
+            Some(("no payload came", "look at the client's own messages"))
+        } else if self.answered_nobody() {
+            let next = "see which answers were refused, and what would allow them";
+            Some(("none of its questions was answered", next))
+        } else {
+            None
+        };
+        if let Some((what, next)) = nothing {
+            let problem = failure.as_ref().map_or_else(
+                || Problem::new(what, self.peer.to_string(), next),
+                MeasureError::problem,
+            );
+            self.emit(What::Failed { problem });
+            self.give_failure(failure);
+            return;
+        }
+        let host = host_facts(Role::Server, self.peer.ip());
+        let counted: Vec<_> = self.lanes.iter().map(|lane| self.counted(lane)).collect();
+        let mut own = own_half(Role::Server, host, &self.plan, &counted);
+        if self.plan.kind == Kind::Latency {
+            for (flow, lane) in own.streams.iter_mut().zip(&self.lanes) {
+                let Some(moved) = &lane.moved else { continue };
+                let summary = &mut flow.stream.summary;
+                summary.bytes_received = Some(moved.totals.bytes);
+                summary.round_trips = moved.answered;
+                let seconds = summary.duration_ns.filter(|&ns| ns > 0);
+                summary.round_trips_per_second =
+                    (moved.answered.zip(seconds)).map(|(n, ns)| n as f64 * 1e9 / ns as f64);
+            }
+        }
+        own.cpu = Some(self.cpu());
+        own.interrupted = self.interrupted;
+        own.doubts = std::mem::take(&mut self.doubts);
+        let mut test = PeerTest::new(self.dialect, self.plan.clone(), self.started, own);
+        test.intervals = std::mem::take(&mut self.intervals);
+        test.intervals_left_out = self.left_out;
+        test.far = far;
+        test.failure = failure;
+        test.ipv6 = self.peer.is_ipv6();
+        let (record, failure) = test.record();
+        self.emit(What::Finished {
+            record: Box::new(record),
+        });
+        self.give_failure(failure);
+    }
+
+    /// Tells the last interval, once all threads have ended.
+    pub fn end_intervals(&mut self) {
+        self.start_with_payload();
+        let last = self
+            .lanes
+            .iter()
+            .filter_map(|lane| lane.moved.as_ref()?.span);
+        let last = last.map(|(_, last)| last).max().unwrap_or(self.start_ns);
+        self.forget_silence();
+        while self.interval_end() <= last {
+            self.interval(self.interval_end());
+        }
+        let shortest = match self.number {
+            0 => SHORTEST_ALONE_NS,
+            _ => SHORTEST_NS,
+        };
+        if last > self.from_ns + shortest {
+            self.interval(last);
+        }
+        self.tell_held();
+    }
+
+    /// Whether there were questions, and an answer to none of them.
+    fn answered_nobody(&self) -> bool {
+        let answers = || {
+            let moved = self.lanes.iter().filter_map(|lane| lane.moved.as_ref());
+            moved.filter_map(|moved| moved.answered)
+        };
+        self.plan.kind == Kind::Latency
+            && self.plan.protocol == Protocol::Udp
+            && answers().next().is_some()
+            && answers().sum::<u64>() == 0
+    }
+
+    fn give_failure(&self, failure: Option<MeasureError>) {
+        if let Some(failure) = failure {
+            *self.house.failure.lock().expect("no holder panics") = Some(failure);
+        }
+    }
+
+    /// What one of its threads met before its time.
+    fn broke(&self) -> Option<MeasureError> {
+        let mut broke = self
+            .lanes
+            .iter()
+            .filter_map(|lane| lane.moved.as_ref()?.broke.as_ref());
+        broke.next().map(|broke| MeasureError::Vanished {
+            peer: self.peer,
+            how: match broke {
+                Broke::Silent(time) => format!("it moved nothing for {} s", time.as_secs()),
+                Broke::Error(error) => error.to_string(),
+                Broke::Nonsense(what) => what.clone(),
+            },
+        })
+    }
+
+    fn counted(&self, lane: &Lane) -> Counted {
+        let mut counted = Counted::new(lane.id, lane.part);
+        let Some(moved) = &lane.moved else {
+            return counted;
+        };
+        let udp = self.plan.protocol == Protocol::Udp;
+        let base = self.omitted(lane.id);
+        let totals = moved.totals.since(base);
+        let counts_from = self.counts_ns;
+        counted.bytes = totals.bytes;
+        counted.packets = udp.then_some(totals.packets);
+        counted.calls = Some(totals.calls);
+        counted.duration_ns = moved.span.map_or(0, |(first, last)| {
+            let from = match self.plan.omit_ns {
+                0 => first,
+                _ => first.max(counts_from),
+            };
+            last.saturating_sub(from)
+        });
+        if let Some(numbers) = moved.numbers {
+            counted.lost = numbers.lost.map(|lost| lost.saturating_sub(base.missing));
+            counted.out_of_order = numbers.out_of_order;
+            counted.duplicates = numbers.duplicates;
+            counted.ipdv_ns = numbers.ipdv_ns;
+        }
+        counted.one_way = moved.delays.as_ref().and_then(|d| d.times().cloned());
+        if lane.part == Part::Source {
+            let tcp = moved.socket.as_ref().and_then(|socket| socket.tcp.as_ref());
+            counted.retransmits = tcp.map(|tcp| tcp.retransmits);
+        }
+        counted.socket.clone_from(&moved.socket);
+        counted
+    }
+
+    /// What its threads cost.
+    fn cpu(&self) -> CpuCost {
+        let mut usage = ThreadUsage::default();
+        let mut threads = Vec::new();
+        let mut end_ns = self.start_ns;
+        for lane in &self.lanes {
+            let Some(moved) = &lane.moved else { continue };
+            let own = moved.usage;
+            usage.cpu_ns += own.cpu_ns;
+            usage.user_ns += own.user_ns;
+            usage.system_ns += own.system_ns;
+            usage.voluntary_switches += own.voluntary_switches;
+            usage.involuntary_switches += own.involuntary_switches;
+            end_ns = end_ns.max(moved.lived.1);
+            threads.push(ThreadCost {
+                direction: lane.direction(),
+                part: match lane.part {
+                    Part::Source => CountedAt::Sender,
+                    Part::Sink => CountedAt::Receiver,
+                },
+                flows: 1,
+                wall_ns: moved.lived.1.saturating_sub(moved.lived.0),
+                cpu_ns: own.cpu_ns,
+                user_ns: own.user_ns,
+                system_ns: own.system_ns,
+                runnable_ns: None,
+                blocked_ns: None,
+                voluntary_switches: own.voluntary_switches,
+                involuntary_switches: own.involuntary_switches,
+                cpus: None,
+                calls: Some(moved.totals.calls),
+                empty_calls: None,
+                cycles: None,
+                instructions: None,
+            });
+        }
+        cost::cpu(&Spent {
+            role: Role::Server,
+            plan: &self.plan,
+            wall_ns: end_ns.saturating_sub(self.start_ns),
+            usage: &usage,
+            threads: &threads,
+            moved: self.sum(),
+            machine: None,
+            processors: Vec::new(),
+            uncounted: None,
+        })
+    }
+}

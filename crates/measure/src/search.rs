@@ -1,0 +1,467 @@
+//! The search for the highest rate that arrives with no more than some loss.
+//!
+//! Decides without I/O and without a clock: what a trial saw goes in, the next trial comes out. Loss
+//! that is small, or that the sender's own stall may have made, is looked at again before it counts (binary
+//! search with loss verification): what a machine loses now and then for reasons of its own must not
+//! halve the result.
+
+/// What is searched for, and how long.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Share of the datagrams that may be lost.
+    pub loss: f64,
+    /// The search ends when what passed and what failed are so close, as a share of the rate.
+    pub resolution: f64,
+    /// Trials at most, the confirming ones included.
+    pub trials: u32,
+    /// Below this rate nothing is tried, in bits per second.
+    pub floor_bps: f64,
+}
+
+/// A trial to be made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ask {
+    /// Payload bits per second of all flows; `None`: as fast as it goes.
+    pub rate_bps: Option<f64>,
+    /// Whether it is to confirm the winner, for longer.
+    pub confirms: bool,
+}
+
+/// What a trial saw.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    /// What really left the sender, and what its socket had no room for.
+    pub offered_bps: f64,
+    /// What arrived.
+    pub received_bps: f64,
+    /// Share that was lost.
+    pub loss: f64,
+    /// Whether the sender offered what it was asked for.
+    pub kept: bool,
+    /// Whether the sender stood still for a moment, and then caught up with a burst.
+    pub stalled: bool,
+}
+
+/// Why a search ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// What passed and what failed are close.
+    Resolution,
+    /// The sender cannot offer more: the network may take it.
+    Sender,
+    /// Nothing passed, down to the lowest rate.
+    Floor,
+    /// Too many trials.
+    Trials,
+}
+
+/// What comes next.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Next {
+    /// This trial.
+    Try(Ask),
+    /// Nothing: it is over.
+    Over(Found),
+}
+
+/// What was found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Found {
+    /// The highest rate that passed; none when none did.
+    pub low_bps: Option<f64>,
+    /// The lowest rate above it that failed, or could not be offered.
+    pub high_bps: Option<f64>,
+    /// Whether a longer trial at the lower one passed.
+    pub confirmed: bool,
+    /// Why it ended.
+    pub end: End,
+}
+
+/// First step away from a rate that passed or failed, as a share of it; steps double.
+const STEP: f64 = 0.05;
+
+/// Largest step downwards.
+const LARGEST_STEP: f64 = 0.5;
+
+/// Loss below which a failed trial is made again.
+const SMALL_LOSS: f64 = 0.01;
+
+/// How often.
+const TRIES: u32 = 3;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Phase {
+    /// As fast as it goes: what the sender can offer, and what then arrives.
+    Flat,
+    /// Towards the edge.
+    Edge,
+    /// The winner, once more and longer.
+    Confirm,
+    Over(End),
+}
+
+/// A search on its way.
+#[derive(Clone, Debug)]
+pub struct Search {
+    options: Options,
+    phase: Phase,
+    /// The next rate to try; `None`: as fast as it goes.
+    rate: Option<f64>,
+    low: Option<f64>,
+    high: Option<f64>,
+    /// Whether the upper end is one that really failed, and not just what the sender can do.
+    bracketed: bool,
+    /// Whether the sender cannot offer the upper end.
+    sender_bound: bool,
+    step: f64,
+    /// How often this rate has failed in a way that may be luck.
+    failed: u32,
+    confirmed: bool,
+    made: u32,
+}
+
+impl Search {
+    /// Nothing tried yet.
+    #[must_use]
+    pub fn new(options: Options) -> Self {
+        Self {
+            options,
+            phase: Phase::Flat,
+            rate: None,
+            low: None,
+            high: None,
+            bracketed: false,
+            sender_bound: false,
+            step: STEP.max(2.0 * options.resolution),
+            failed: 0,
+            confirmed: false,
+            made: 0,
+        }
+    }
+
+    /// What is to be done now.
+    #[must_use]
+    pub fn next(&self) -> Next {
+        let end = match self.phase {
+            Phase::Over(end) => end,
+            _ if self.made >= self.options.trials => End::Trials,
+            phase => {
+                return Next::Try(Ask {
+                    rate_bps: self.rate,
+                    confirms: phase == Phase::Confirm,
+                });
+            }
+        };
+        Next::Over(Found {
+            low_bps: self.low,
+            high_bps: self.high,
+            confirmed: self.confirmed,
+            end,
+        })
+    }
+
+    /// Takes what the trial of [`Self::next`] saw.
+    pub fn take(&mut self, seen: Seen) {
+        self.made += 1;
+        let passed = seen.loss <= self.options.loss;
+        let small = seen.loss <= SMALL_LOSS.max(2.0 * self.options.loss);
+        if !passed && (small || seen.stalled) && self.phase != Phase::Flat {
+            self.failed += 1;
+            if self.failed < TRIES {
+                return;
+            }
+        }
+        self.failed = 0;
+        match self.phase {
+            Phase::Flat => self.take_flat(passed, seen),
+            Phase::Edge => self.take_edge(passed, seen),
+            Phase::Confirm => self.take_confirmation(passed, seen),
+            Phase::Over(_) => {}
+        }
+    }
+
+    fn take_flat(&mut self, passed: bool, seen: Seen) {
+        self.high = Some(seen.offered_bps);
+        if passed {
+            self.low = Some(seen.offered_bps);
+            self.sender_bound = true;
+            self.phase = Phase::Confirm;
+        } else {
+            self.phase = Phase::Edge;
+            // What arrives under overload is a good guess, if the receiver does not drown.
+            self.go_to(seen.received_bps.max(self.options.floor_bps));
+        }
+    }
+
+    fn take_edge(&mut self, passed: bool, seen: Seen) {
+        let asked = self.rate.unwrap_or(seen.offered_bps);
+        if !seen.kept {
+            // Nobody can tell what would become of more than the sender offers.
+            self.lower_high(asked);
+            self.sender_bound = true;
+        }
+        let tried = if seen.kept {
+            asked
+        } else {
+            seen.offered_bps.min(asked)
+        };
+        if passed {
+            self.low = Some(self.low.map_or(tried, |low| low.max(tried)));
+        } else {
+            self.lower_high(tried);
+            self.bracketed = true;
+            self.sender_bound = false;
+        }
+        self.settle();
+    }
+
+    fn take_confirmation(&mut self, passed: bool, seen: Seen) {
+        if passed {
+            self.confirmed = true;
+            // Only what passed is told, also when the trials run out on the way down.
+            self.low = self.rate;
+            if self.rate.is_none() {
+                // The longer trial knows better what the sender can do; nobody knows what is above.
+                self.low = Some(seen.offered_bps);
+                self.high = None;
+            }
+            self.phase = Phase::Over(if self.sender_bound {
+                End::Sender
+            } else {
+                End::Resolution
+            });
+            return;
+        }
+        self.sender_bound = false;
+        self.bracketed = true;
+        match self.rate {
+            None => {
+                // Too much for longer than a moment: now the edge is searched for.
+                self.low = None;
+                self.high = Some(seen.offered_bps);
+                self.phase = Phase::Edge;
+                self.go_to(seen.received_bps.max(self.options.floor_bps));
+            }
+            Some(rate) => {
+                // What passed briefly did not last: down, each rate confirmed at once.
+                self.high = Some(rate);
+                self.low = None;
+                self.step = (2.0 * self.step).min(LARGEST_STEP);
+                self.go_down(rate);
+            }
+        }
+    }
+
+    fn lower_high(&mut self, rate: f64) {
+        self.high = Some(self.high.map_or(rate, |high| high.min(rate)));
+        // A pass above a failure was luck.
+        if self.low.is_some_and(|low| low > rate) {
+            self.low = None;
+        }
+    }
+
+    /// The next rate from what is known.
+    fn settle(&mut self) {
+        let high = self.high.unwrap_or(f64::INFINITY);
+        let Some(low) = self.low else {
+            let from = high;
+            self.go_down(from);
+            self.step = (2.0 * self.step).min(LARGEST_STEP);
+            return;
+        };
+        if high - low <= self.options.resolution * high {
+            self.phase = Phase::Confirm;
+            self.step = self.options.resolution;
+            self.rate = Some(low);
+            return;
+        }
+        let middle = f64::midpoint(low, high);
+        if self.bracketed {
+            self.go_to(middle);
+        } else {
+            // The upper end is only what the sender can do, maybe far away.
+            let next = (low * (1.0 + self.step)).min(middle);
+            self.step *= 2.0;
+            self.go_to(next);
+        }
+    }
+
+    fn go_down(&mut self, from: f64) {
+        let next = from * (1.0 - self.step.min(LARGEST_STEP));
+        if next < self.options.floor_bps {
+            self.phase = Phase::Over(End::Floor);
+        } else {
+            self.go_to(next);
+        }
+    }
+
+    fn go_to(&mut self, rate: f64) {
+        self.rate = Some(rate);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const OPTIONS: Options = Options {
+        loss: 0.0,
+        resolution: 0.01,
+        trials: 60,
+        floor_bps: 10_000.0,
+    };
+
+    /// A network and a sender that are not there.
+    struct Simulated {
+        capacity: f64,
+        sender: f64,
+        /// Received under overload, as a share of the capacity.
+        collapse: f64,
+        /// How much the capacity varies, and how often a trial loses a little for no reason.
+        jitter: f64,
+        stray: f64,
+        random: fastrand::Rng,
+    }
+
+    impl Simulated {
+        fn new(capacity: f64, sender: f64) -> Self {
+            Self {
+                capacity,
+                sender,
+                collapse: 1.0,
+                jitter: 0.0,
+                stray: 0.0,
+                random: fastrand::Rng::with_seed(7),
+            }
+        }
+
+        fn trial(&mut self, ask: Ask) -> Seen {
+            let asked = ask.rate_bps.unwrap_or(f64::INFINITY);
+            let offered = asked.min(self.sender);
+            let noise = 1.0 - self.jitter * self.random.f64();
+            let capacity = self.capacity * noise;
+            let mut received = if offered > capacity {
+                capacity * self.collapse
+            } else {
+                offered
+            };
+            if self.random.f64() < self.stray {
+                received *= 0.9995;
+            }
+            Seen {
+                offered_bps: offered,
+                received_bps: received,
+                loss: 1.0 - received / offered,
+                kept: ask.rate_bps.is_none() || offered >= 0.99 * asked,
+                stalled: false,
+            }
+        }
+
+        fn search(&mut self, options: Options) -> (Found, u32) {
+            let mut search = Search::new(options);
+            for made in 0.. {
+                match search.next() {
+                    Next::Try(ask) => {
+                        let seen = self.trial(ask);
+                        search.take(seen);
+                    }
+                    Next::Over(found) => return (found, made),
+                }
+            }
+            unreachable!("it ends by its number of trials")
+        }
+    }
+
+    #[test]
+    fn a_steady_network_is_found_to_the_resolution() {
+        for (capacity, sender) in [
+            (48e6, 5e9),
+            (95.7e6, 120e6),
+            (1e9, 1.001e9),
+            (20_000.0, 5e9),
+        ] {
+            let (found, made) = Simulated::new(capacity, sender).search(OPTIONS);
+            let low = found.low_bps.unwrap();
+            assert!(
+                low <= capacity && low >= 0.985 * capacity,
+                "{capacity} {found:?}"
+            );
+            assert_eq!((found.end, found.confirmed), (End::Resolution, true));
+            assert!(made < 25, "{made} trials for {capacity}");
+        }
+    }
+
+    #[test]
+    fn a_network_faster_than_the_sender_says_so() {
+        let (found, made) = Simulated::new(10e9, 3e9).search(OPTIONS);
+        assert_eq!((found.end, found.confirmed, made), (End::Sender, true, 2));
+        assert_eq!(found.low_bps, Some(3e9));
+    }
+
+    #[test]
+    fn a_receiver_that_drowns_is_not_taken_for_its_capacity() {
+        let mut network = Simulated::new(800e6, 5e9);
+        network.collapse = 0.1;
+        let (found, made) = network.search(OPTIONS);
+        let low = found.low_bps.unwrap();
+        assert!((0.985 * 800e6..=800e6).contains(&low), "{found:?}");
+        assert!(made < 30, "{made}");
+    }
+
+    #[test]
+    fn nothing_that_passes_ends_at_the_floor() {
+        let mut network = Simulated::new(1.0, 1e9);
+        network.collapse = 0.5;
+        let (found, _) = network.search(OPTIONS);
+        assert_eq!(
+            (found.low_bps, found.end, found.confirmed),
+            (None, End::Floor, false)
+        );
+    }
+
+    #[test]
+    fn what_is_lost_now_and_then_does_not_halve_the_result() {
+        for seed in 0..200 {
+            let mut network = Simulated::new(100e6, 5e9);
+            network.random = fastrand::Rng::with_seed(seed);
+            network.stray = 0.1;
+            network.jitter = 0.02;
+            let (found, _) = network.search(OPTIONS);
+            let low = found.low_bps.unwrap();
+            assert!((70e6..=100e6).contains(&low), "seed {seed}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn some_loss_may_be_allowed() {
+        let options = Options {
+            loss: 0.1,
+            ..OPTIONS
+        };
+        let (found, _) = Simulated::new(90e6, 5e9).search(options);
+        let low = found.low_bps.unwrap();
+        assert!((0.985 * 100e6..=100.1e6).contains(&low), "{found:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn it_always_ends_and_never_claims_what_failed(
+            capacity in 1_000f64..1e11, sender in 1e6f64..1e11, collapse in 0.01f64..1.0,
+            jitter in 0.0f64..0.3, stray in 0.0f64..0.5, loss in 0.0f64..0.5, seed in any::<u64>(),
+        ) {
+            let mut network = Simulated {
+                capacity, sender, collapse, jitter, stray,
+                random: fastrand::Rng::with_seed(seed),
+            };
+            let options = Options { loss, ..OPTIONS };
+            let (found, made) = network.search(options);
+            prop_assert!(made <= options.trials);
+            if let (true, Some(low)) = (found.confirmed, found.low_bps) {
+                let top = capacity / (1.0 - loss) * 1.0001;
+                prop_assert!(low <= top.max(capacity) && low <= sender * 1.02, "{found:?}");
+                prop_assert!(found.high_bps.is_none_or(|high| high >= low * 0.999), "{found:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! What the asking end settles before it asks, and what it takes over from the answer.
+
+use std::net::{IpAddr, SocketAddr};
+
+use linerate_dialect::control::Accept;
+use linerate_metric::facts::Role;
+use linerate_metric::pace::Pacing;
+use linerate_metric::plan::{Direction, LARGEST_DATAGRAM_BYTES, Plan, Protocol};
+use linerate_metric::record::Doubt;
+use linerate_metric::round_trip::Attachment;
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use super::checks;
+use super::pace;
+use super::reach::Local;
+use super::setup::{AgreedFlow, flow_options, part};
+use crate::error::MeasureError;
+use crate::lane::Opening;
+use crate::peers::framing::Framing;
+use crate::transport::Correspondent;
+
+/// Settles what this end can know before it asks.
+pub(crate) fn settle(
+    plan: &mut Plan,
+    far: SocketAddr,
+    local: &Local,
+) -> Result<Option<Doubt>, MeasureError> {
+    plan.forced_buffers.near = checks::check_socket_options(plan, Role::Client, true)?;
+    checks::check_wait(plan, Role::Client)?;
+    checks::check_copies(plan, Role::Client)?;
+    if let Some(group) = &plan.round_trip.group
+        && group.address.is_ipv4() != far.ip().to_canonical().is_ipv4()
+    {
+        return Err(MeasureError::OptionRefused {
+            option: format!("--multicast {group}"),
+            why: format!(
+                "the group and the far end ({}) are of two families",
+                far.ip()
+            ),
+            next_step: "name the far end by an address of the group's family, or use -4 or -6"
+                .to_owned(),
+        });
+    }
+    match plan.protocol {
+        Protocol::Tcp => {
+            if let Some(count) = plan.pace.packets_per_second {
+                plan.rate_bps = Some(count.saturating_mul(plan.payload_bytes).saturating_mul(8));
+            }
+            checks::check_congestion_control(plan, Role::Client)?;
+            if plan.congestion_control.is_none() && plan.flows(Direction::Send) {
+                plan.congestion_control = checks::default_congestion_control();
+            }
+        }
+        Protocol::Udp => {
+            let whole = whole_packet_payload(far, local)?;
+            if plan.payload_bytes == 0 {
+                plan.payload_bytes = whole;
+            }
+            if let Some(count) = plan.pace.packets_per_second {
+                plan.rate_bps = Some(count.saturating_mul(plan.payload_bytes).saturating_mul(8));
+            }
+            // Paced datagrams leave one by one, or a burst at a time; one above the MTU is cut by IP, not
+            // by GSO.
+            let together = match plan.pace.by {
+                Pacing::User => plan.rate_bps.is_none() || plan.pace.has_bursts(plan.payload_bytes),
+                Pacing::Socket | Pacing::Txtime => plan.rate_bps.is_none(),
+            };
+            let fits = together && plan.batch.is_none() && plan.payload_bytes <= whole;
+            let offload = &mut plan.udp_offload;
+            if fits && !offload.asked {
+                offload.gso.get_or_insert(true);
+                offload.gro.get_or_insert(true);
+            }
+            if plan.payload_bytes > whole && offload.gso == Some(true) {
+                return Err(MeasureError::OptionRefused {
+                    option: "--offload gso".to_owned(),
+                    why: format!(
+                        "a datagram of {} B does not fit one packet on this path",
+                        plan.payload_bytes
+                    ),
+                    next_step: format!("use -l {whole} or less, or leave gso out"),
+                });
+            }
+            offload.gso.get_or_insert(false);
+            offload.gro.get_or_insert(false);
+        }
+    }
+    checks::settle_udp_offload(plan, Role::Client)
+}
+
+/// The largest UDP payload that one packet on the way to `far` holds.
+fn whole_packet_payload(far: SocketAddr, local: &Local) -> Result<u64, MeasureError> {
+    /// IPv4 header without options, and UDP header.
+    const V4_HEADERS: u32 = 20 + 8;
+    /// IPv6 header without extensions, and UDP header.
+    const V6_HEADERS: u32 = 40 + 8;
+    let system = |error| MeasureError::system("path MTU", error);
+    let socket = Socket::new(Domain::for_address(far), Type::DGRAM, None).map_err(system)?;
+    local.bind(&socket)?;
+    // Connecting a UDP socket sends nothing.
+    socket.connect(&SockAddr::from(far)).map_err(system)?;
+    let is_v6 = far.is_ipv6();
+    let mtu = linerate_host::sys::socket::path_mtu(&socket, is_v6).map_err(system)?;
+    let headers = if is_v6 { V6_HEADERS } else { V4_HEADERS };
+    Ok(u64::from(mtu.saturating_sub(headers)).clamp(64, LARGEST_DATAGRAM_BYTES))
+}
+
+/// The flows in the order in which the far end granted them.
+pub(super) fn agreed(
+    plan: &Plan,
+    accept: &Accept,
+    near: SocketAddr,
+    far: SocketAddr,
+    local: &Local,
+    disciplines: &[String],
+) -> Vec<AgreedFlow> {
+    let flow = |(number, grant): (usize, &linerate_dialect::control::FlowGrant)| {
+        let part = part(Role::Client, grant.direction);
+        let mut options = flow_options(plan, part);
+        let ipv6 = far.ip().to_canonical().is_ipv6();
+        pace::apply(&mut options, plan, part, disciplines, ipv6);
+        options.interface.clone_from(&local.interface);
+        let asked = &plan.round_trip;
+        if let Some(group) = &asked.group {
+            options.correspondent = Correspondent::Group(group.address);
+            options.interface = group.interface.clone().or(options.interface);
+            // The far end answers the address that it knows, so the questions come from there:
+            // without this the kernel takes any address of the interface.
+            options.local = Some(with_port(near, 0));
+        } else if asked.attachment == Attachment::Unconnected {
+            options.correspondent = Correspondent::Unconnected;
+        }
+        options.force_buffers = plan.forced_buffers.near;
+        let port = plan
+            .source_port
+            .map_or(0, |port| port.wrapping_add(number as u16));
+        if local.address.is_some() || port != 0 {
+            let address = local.address.unwrap_or(if near.is_ipv4() {
+                IpAddr::from([0; 4])
+            } else {
+                IpAddr::from([0; 16])
+            });
+            options.local = Some(SocketAddr::new(address, port));
+        }
+        AgreedFlow {
+            id: grant.id,
+            direction: grant.direction,
+            opening: Opening::Connect {
+                remote: match grant.port {
+                    Some(port) => with_port(far, port),
+                    None => far,
+                },
+                token: grant.token,
+            },
+            options,
+            token: grant.token,
+            framing: Framing::Own,
+        }
+    };
+    accept.flows.iter().enumerate().map(flow).collect()
+}
+
+/// The same host and scope at another port.
+fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
+    address.set_port(port);
+    address
+}
+
+/// Longest name that is taken over from the far end, in bytes.
+const NAME_LIMIT: usize = 256;
+
+/// Takes what the far end settled into the plan, and nothing else: a server does not decide what
+/// this end does.
+pub(super) fn take_over(plan: &mut Plan, accept: &Accept) -> Result<(), &'static str> {
+    let theirs = &accept.plan;
+    let mut expected = plan.clone();
+    if expected.congestion_control.is_none() {
+        let name = theirs.congestion_control.clone();
+        expected.congestion_control = name.filter(|name| name.len() <= NAME_LIMIT);
+    }
+    for (ours, theirs) in [
+        (&mut expected.udp_offload.gso, theirs.udp_offload.gso),
+        (&mut expected.udp_offload.gro, theirs.udp_offload.gro),
+    ] {
+        // It may do without, not with what was not wanted.
+        if *ours == Some(true) && theirs == Some(false) {
+            *ours = theirs;
+        }
+    }
+    // Which stack it has is its own.
+    if theirs.stack.far.len() <= NAME_LIMIT {
+        expected.stack.far.clone_from(&theirs.stack.far);
+    }
+    // It may need its privilege for buffers that were asked for.
+    expected.forced_buffers.far = theirs.forced_buffers.far;
+    if expected != *theirs {
+        return Err("it answered with another plan");
+    }
+    if plan
+        .wait
+        .as_ref()
+        .is_some_and(|asked| asked.far != accept.wait)
+    {
+        return Err("it waits in another way than it was asked to");
+    }
+    let directions =
+        (plan.directions.iter()).flat_map(|&direction| (0..plan.streams).map(move |_| direction));
+    let wanted = (1u32..).zip(directions);
+    let granted = accept.flows.iter().map(|grant| (grant.id, grant.direction));
+    if !wanted.eq(granted) {
+        return Err("it granted other flows");
+    }
+    let service = plan.round_trip.needs_service();
+    if accept
+        .flows
+        .iter()
+        .any(|flow| flow.port.is_some() != service)
+    {
+        return Err("it opened other sockets than it was asked for");
+    }
+    *plan = expected;
+    Ok(())
+}

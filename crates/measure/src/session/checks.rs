@@ -1,0 +1,384 @@
+//! Whether this host gives what a plan asks of it, seen before any traffic.
+
+use std::io;
+use std::time::Duration;
+
+use linerate_metric::facts::Role;
+use linerate_metric::plan::{BUSY_POLL_NS, Kind, Plan, Protocol, SendCopy, UdpOffload, Wait};
+use linerate_metric::record::Doubt;
+use linerate_metric::units::format_bytes;
+use rustix::io::Errno;
+use socket2::{Domain, Socket, Type};
+
+use super::setup::part;
+use crate::error::MeasureError;
+use crate::flow::Part;
+
+/// Refuses a congestion control that this process cannot use, before any traffic.
+///
+/// The server takes only what the kernel has loaded already: to ask the kernel for another makes
+/// it load a module when root asks, and the name is the client's.
+///
+/// # Errors
+/// [`MeasureError::OptionRefused`] with the kernel's list.
+pub fn check_congestion_control(plan: &Plan, role: Role) -> Result<(), MeasureError> {
+    let Some(name) = plan
+        .congestion_control
+        .as_deref()
+        .filter(|_| plan.congestion_control_asked && plan.protocol == Protocol::Tcp)
+    else {
+        return Ok(());
+    };
+    let refused = |why: String| {
+        MeasureError::OptionRefused {
+        option: format!("-C {name}"),
+        why,
+        next_step: "see `sysctl net.ipv4.tcp_available_congestion_control \
+                    net.ipv4.tcp_allowed_congestion_control`; `modprobe tcp_NAME` and root add to them"
+            .to_owned()
+            + match role {
+                Role::Client => "",
+                Role::Server => ", or root starts the server with --grant socket",
+            },
+    }
+    };
+    if role == Role::Server && !is_listed(name, &loaded_congestion_controls()) {
+        return Err(refused("not loaded in the kernel there".to_owned()));
+    }
+    let socket = probe_socket(Protocol::Tcp)?;
+    socket.set_tcp_congestion(name.as_bytes()).map_err(|error| {
+        refused(match error.kind() {
+            io::ErrorKind::NotFound => "the kernel has no such congestion control".to_owned(),
+            io::ErrorKind::PermissionDenied => "not allowed for ordinary users".to_owned(),
+            _ => error.to_string(),
+        })
+    })
+}
+
+/// The kernel's own list, names between blanks.
+fn loaded_congestion_controls() -> String {
+    linerate_host::snapshot::Files::machine()
+        .text("/proc/sys/net/ipv4/tcp_available_congestion_control")
+        .unwrap_or_default()
+}
+
+fn is_listed(name: &str, list: &str) -> bool {
+    list.split_whitespace().any(|listed| listed == name)
+}
+
+/// Refuses what the kernel does not let this process set on a socket, by the option's name and
+/// before any traffic.
+///
+/// Gives whether buffers have to be forced beyond the system's limit, which is tried only where
+/// `may_force` says so.
+///
+/// # Errors
+/// [`MeasureError::OptionRefused`].
+pub fn check_socket_options(
+    plan: &Plan,
+    role: Role,
+    may_force: bool,
+) -> Result<bool, MeasureError> {
+    let mut forced = false;
+    let asked = &plan.socket;
+    let socket = probe_socket(plan.protocol)?;
+    let refused = |option: String, next_step: &'static str| {
+        move |error: io::Error| MeasureError::OptionRefused {
+            option,
+            why: format!("the kernel refuses it ({error})"),
+            next_step: next_step.to_owned(),
+        }
+    };
+    if let Some(priority) = asked.priority {
+        socket.set_priority(priority).map_err(refused(
+            format!("--socket-priority {priority}"),
+            match role {
+                Role::Client => "priorities above 6 need CAP_NET_ADMIN: use 0 to 6, or run as root",
+                Role::Server => {
+                    "priorities above 6 need CAP_NET_ADMIN: use 0 to 6, or start the server as root with --grant socket"
+                }
+            },
+        ))?;
+    }
+    if let Some(bytes) = asked.mss_bytes.filter(|_| plan.protocol == Protocol::Tcp) {
+        socket.set_tcp_mss(bytes).map_err(refused(
+            format!("-M {bytes}"),
+            "use 88 to 32767 bytes, and no more than the path's MTU leaves",
+        ))?;
+    }
+    for (option, bytes, limit) in [
+        (
+            "-w or --sndbuf",
+            asked.send_buffer_bytes.or(plan.window_bytes),
+            "wmem_max",
+        ),
+        (
+            "-w or --rcvbuf",
+            asked.receive_buffer_bytes.or(plan.window_bytes),
+            "rmem_max",
+        ),
+    ] {
+        let Some(bytes) = bytes else { continue };
+        let granted = granted_buffer(&socket, bytes, limit == "wmem_max");
+        let granted = granted.map_err(|error| MeasureError::system("socket buffer", error))?;
+        if granted < bytes {
+            let send = limit == "wmem_max";
+            if may_force && force_buffer(&socket, bytes, send).is_ok() {
+                forced = true;
+                continue;
+            }
+            let or = match role {
+                Role::Client => "run as root",
+                Role::Server => "start it as root with `linerate server --grant buffers`",
+            };
+            return Err(MeasureError::OptionRefused {
+                option: format!("{option} {}", format_bytes(bytes)),
+                why: format!("the kernel grants {} at most", format_bytes(granted)),
+                next_step: format!(
+                    "ask for less, allow more with `sysctl -w net.core.{limit}={bytes}`, or {or}"
+                ),
+            });
+        }
+    }
+    if let Some(bytes) = asked.receive_low_water_bytes {
+        linerate_host::sys::socket::set_receive_low_water(&socket, bytes)
+            .map_err(refused(format!("--rcvlowat {bytes}"), "leave it out"))?;
+    }
+    Ok(forced)
+}
+
+/// Refuses a way of waiting that this end does not have, before any traffic.
+///
+/// # Errors
+/// [`MeasureError::OptionRefused`].
+pub fn check_wait(plan: &Plan, role: Role) -> Result<(), MeasureError> {
+    let Some(wait) = plan.wait.as_ref().map(|wait| match role {
+        Role::Client => wait.near,
+        Role::Server => wait.far,
+    }) else {
+        return Ok(());
+    };
+    let refused = |why: String, next_step: &str| MeasureError::OptionRefused {
+        option: format!("--wait {wait}"),
+        why,
+        next_step: next_step.to_owned(),
+    };
+    match wait {
+        Wait::IoUring => linerate_host::sys::uring::trial().map_err(|error| {
+            let (why, next_step) = match error.raw_os_error().map(Errno::from_raw_os_error) {
+                Some(Errno::PERM | Errno::ACCESS) => (
+                    "this process may not use io_uring",
+                    "see `sysctl kernel.io_uring_disabled` and the filter of the container",
+                ),
+                Some(Errno::NOSYS) => (
+                    "the kernel has no io_uring, or a filter hides it",
+                    "see the seccomp profile of the container, or choose another --wait",
+                ),
+                Some(Errno::NOMEM) => (
+                    "there is no memory to lock for it",
+                    "raise `ulimit -l`, or choose another --wait",
+                ),
+                _ => (
+                    "the kernel's io_uring does not do what is needed",
+                    "it needs Linux 6.0: choose another --wait",
+                ),
+            };
+            refused(format!("{why} ({error})"), next_step)
+        }),
+        Wait::Interval { .. } => Err(refused(
+            "only our own stack looks for frames once in a while".to_owned(),
+            match role {
+                Role::Client => "add --dev and --ip, or choose another --wait",
+                Role::Server => "choose another --wait for the far end",
+            },
+        )),
+        Wait::BusyPoll { time_ns } => {
+            let time = Duration::from_nanos(time_ns.unwrap_or(BUSY_POLL_NS));
+            let socket = probe_socket(plan.protocol)?;
+            linerate_host::sys::socket::set_busy_poll(&socket, time).map_err(|error| {
+                refused(
+                    format!("the kernel refuses it ({error})"),
+                    match role {
+                        Role::Client => {
+                            "run as root, or allow as much to all with `sysctl -w net.core.busy_read=50`"
+                        }
+                        Role::Server => {
+                            "start the server as root with --grant socket, or allow as much to all with `sysctl -w net.core.busy_read=50`"
+                        }
+                    },
+                )
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses ways around a copy that this end does not have, before any traffic.
+///
+/// # Errors
+/// [`MeasureError::OptionRefused`].
+pub fn check_copies(plan: &Plan, role: Role) -> Result<(), MeasureError> {
+    let sends = (plan.directions.iter()).any(|&direction| part(role, direction) == Part::Source);
+    if !sends || plan.copies.send != SendCopy::ZeroCopy {
+        return Ok(());
+    }
+    let refused = |why: String, next_step: String| MeasureError::OptionRefused {
+        option: "--offload zerocopy".to_owned(),
+        why,
+        next_step,
+    };
+    let socket = probe_socket(plan.protocol)?;
+    linerate_host::sys::skip::allow_zero_copy(&socket).map_err(|error| {
+        refused(
+            format!("the kernel does not do it ({error})"),
+            "leave it out: MSG_ZEROCOPY needs Linux 4.14 for TCP, 5.0 for UDP".to_owned(),
+        )
+    })?;
+    // Pages that are on their way are locked; only the superuser may have any number of them.
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    let needed = plan.payload_bytes.max(64 << 10);
+    match limit {
+        Some(limit) if limit < needed && !rustix::process::geteuid().is_root() => Err(refused(
+            format!(
+                "this user may lock {} of memory, and a call needs {}",
+                format_bytes(limit),
+                format_bytes(needed)
+            ),
+            "raise `ulimit -l`, use a smaller -l, or run as root".to_owned(),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The payload that a socket buffer holds when `bytes` are asked for. The kernel doubles what is
+/// asked for, for its own overhead, and cuts it at a limit without a word (socket(7)).
+fn granted_buffer(socket: &Socket, bytes: u64, send: bool) -> io::Result<u64> {
+    let size = usize::try_from(bytes).unwrap_or(usize::MAX);
+    let granted = if send {
+        socket.set_send_buffer_size(size)?;
+        socket.send_buffer_size()?
+    } else {
+        socket.set_recv_buffer_size(size)?;
+        socket.recv_buffer_size()?
+    };
+    Ok(granted as u64 / 2)
+}
+
+/// Sets a buffer beyond the system's limit.
+fn force_buffer(socket: &Socket, bytes: u64, send: bool) -> io::Result<()> {
+    use linerate_host::sys::socket::{force_receive_buffer, force_send_buffer};
+    match send {
+        true => force_send_buffer(socket, bytes),
+        false => force_receive_buffer(socket, bytes),
+    }
+}
+
+/// The congestion control that a new socket of this process gets.
+#[must_use]
+pub fn default_congestion_control() -> Option<String> {
+    let socket = probe_socket(Protocol::Tcp).ok()?;
+    crate::transport::congestion_control(&socket2::SockRef::from(&socket))
+}
+
+/// A socket to try things on; IPv4 may be switched off.
+pub fn probe_socket(protocol: Protocol) -> Result<Socket, MeasureError> {
+    let kind = match protocol {
+        Protocol::Tcp => Type::STREAM,
+        Protocol::Udp => Type::DGRAM,
+    };
+    Socket::new(Domain::IPV4, kind, None)
+        .or_else(|_| Socket::new(Domain::IPV6, kind, None))
+        .map_err(|error| MeasureError::system("new socket", error))
+}
+
+/// Settles what the kernel does for many datagrams in one call, as far as this end can know.
+///
+/// What was asked for is refused where it is not to be had; a default is given up, with a doubt.
+///
+/// # Errors
+/// [`MeasureError::OptionRefused`].
+pub fn settle_udp_offload(plan: &mut Plan, role: Role) -> Result<Option<Doubt>, MeasureError> {
+    if plan.protocol != Protocol::Udp || plan.kind != Kind::Throughput {
+        plan.udp_offload = UdpOffload::default();
+        return Ok(None);
+    }
+    let parts: Vec<Part> = (plan.directions.iter())
+        .map(|&direction| part(role, direction))
+        .collect();
+    let socket = probe_socket(Protocol::Udp)?;
+    let mut refused = Vec::new();
+    let bytes = u16::try_from(plan.payload_bytes).unwrap_or(u16::MAX);
+    if parts.contains(&Part::Source)
+        && plan.udp_offload.gso == Some(true)
+        && let Err(error) = linerate_host::sys::socket::set_udp_segment(&socket, bytes)
+    {
+        plan.udp_offload.gso = Some(false);
+        refused.push(("gso", error));
+    }
+    if parts.contains(&Part::Sink)
+        && plan.udp_offload.gro == Some(true)
+        && let Err(error) = linerate_host::sys::socket::set_udp_coalescing(&socket)
+    {
+        plan.udp_offload.gro = Some(false);
+        refused.push(("gro", error));
+    }
+    let Some((name, error)) = refused.pop() else {
+        return Ok(None);
+    };
+    if plan.udp_offload.asked {
+        return Err(MeasureError::OptionRefused {
+            option: format!("--offload {name}"),
+            why: format!("the kernel does not do it ({error})"),
+            next_step: "leave it out: UDP GSO needs Linux 4.18, GRO 5.0".to_owned(),
+        });
+    }
+    Ok(Some(Doubt::new(
+        "offload-refused",
+        format!("UDP {name} is not to be had on this kernel ({error}): one datagram a call"),
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_names_are_listed() {
+        let list = "reno cubic bbr\n";
+        assert!(is_listed("bbr", list) && is_listed("reno", list));
+        for name in ["bb", "", "reno cubic", "dctcp"] {
+            assert!(!is_listed(name, list), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_server_takes_only_what_is_loaded() {
+        let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "host");
+        plan.congestion_control_asked = true;
+        plan.congestion_control = Some("nonesuch".to_owned());
+        assert!(check_congestion_control(&plan, Role::Server).is_err());
+        plan.congestion_control = default_congestion_control();
+        check_congestion_control(&plan, Role::Server).unwrap();
+    }
+
+    #[test]
+    fn refused_socket_options_are_named() {
+        let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "host");
+        plan.socket.mss_bytes = Some(10);
+        let error = check_socket_options(&plan, Role::Client, false).unwrap_err();
+        assert_eq!(error.exit_code(), linerate_metric::exit::MISSING);
+        assert!(error.to_string().starts_with("-M 10"), "{error}");
+        plan.protocol = Protocol::Udp;
+        check_socket_options(&plan, Role::Client, false).unwrap();
+        // More than any kernel grants without being told to.
+        plan.window_bytes = Some(2_000_000_000);
+        let error = check_socket_options(&plan, Role::Client, false).unwrap_err();
+        assert!(error.to_string().contains("grants"), "{error}");
+        // With the privilege it is had all the same.
+        plan.window_bytes = Some(64 << 20);
+        match check_socket_options(&plan, Role::Client, true) {
+            Ok(forced) => println!("forced: {forced}"),
+            Err(error) => println!("no privilege for that: {error}"),
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The ports that a server listens on: each is TCP and UDP, and each has a dialect of its own or
+//! finds out which one its client speaks.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::str::FromStr;
+
+use linerate_host::sys::datagram;
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
+
+use super::reach::Family;
+use super::server::ServerOptions;
+use crate::error::MeasureError;
+use crate::peers::serve::{self, Speaker};
+
+/// Ports that programs of other kinds expect their servers at: iperf2 and ttcp, nuttcp, sockperf.
+const WELL_KNOWN: [u16; 3] = [5001, 5000, 11111];
+
+/// Receive buffer of a listening socket, as far as net.core.rmem_max allows it.
+const LISTENING_BUFFER_BYTES: usize = 4 << 20;
+
+/// A port beside the server's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Also {
+    /// Its number.
+    pub port: u16,
+    /// The only dialect that is spoken there; absent: whichever the client's first bytes tell.
+    pub dialect: Option<&'static str>,
+}
+
+impl FromStr for Also {
+    type Err = String;
+
+    /// `9`, or `9=discard`. The ports of echo, discard and chargen speak these without a word.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (port, dialect) = match text.split_once('=') {
+            None => (text, None),
+            Some((port, name)) => (port, Some(name)),
+        };
+        let port = port
+            .parse()
+            .ok()
+            .filter(|&port: &u16| port > 0)
+            .ok_or_else(|| format!("`{text}` names no port: write 5001 or 5001=iperf2"))?;
+        let dialect = match dialect {
+            Some(name) => Some(serve::speaker_named(name).ok_or_else(|| {
+                let names: Vec<_> = serve::SPEAKERS.iter().map(|speaker| speaker.name).collect();
+                format!("`{name}` is no dialect of a server: {}", names.join(", "))
+            })?),
+            None => serve::speaker_of_port(port),
+        };
+        Ok(Self {
+            port,
+            dialect: dialect.map(|speaker| speaker.name),
+        })
+    }
+}
+
+/// A port that is open.
+pub struct Door {
+    /// Its connections.
+    pub tcp: std::net::TcpListener,
+    /// Its datagrams.
+    pub udp: UdpSocket,
+    /// Its number.
+    pub port: u16,
+    /// The address it is bound to.
+    pub bound: IpAddr,
+    /// The only dialect that is spoken there.
+    pub forced: Option<&'static Speaker>,
+}
+
+/// Opens all ports that the options ask for; the first is the server's own.
+///
+/// # Errors
+/// [`MeasureError::PortTaken`], or what is wrong with the address or interface.
+pub fn open(options: &ServerOptions) -> Result<Vec<Door>, MeasureError> {
+    // With port 0 the port that TCP gets may be taken for UDP: try another.
+    let mut tries = if options.port == 0 { 32 } else { 1 };
+    let own = loop {
+        match bind(options, options.port, None) {
+            Err(MeasureError::PortTaken { .. }) if tries > 1 => tries -= 1,
+            done => break done?,
+        }
+    };
+    let mut doors = vec![own];
+    for also in &options.peers.also {
+        if doors.iter().any(|door| door.port == also.port) {
+            continue;
+        }
+        let forced = also.dialect.and_then(serve::speaker_named);
+        doors.push(bind(options, also.port, forced)?);
+    }
+    if options.peers.well_known {
+        for port in WELL_KNOWN {
+            // Whoever has it already may keep it: nobody asked for these.
+            if !doors.iter().any(|door| door.port == port)
+                && let Ok(door) = bind(options, port, None)
+            {
+                doors.push(door);
+            }
+        }
+    }
+    Ok(doors)
+}
+
+fn bind(
+    options: &ServerOptions,
+    port: u16,
+    forced: Option<&'static Speaker>,
+) -> Result<Door, MeasureError> {
+    let address = match (options.address, options.family) {
+        (Some(address), _) => address,
+        (None, Family::V4) => Ipv4Addr::UNSPECIFIED.into(),
+        (None, _) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let both = options.address.is_none() && options.family == Family::Any;
+    let bound = listen(options, SocketAddr::new(address, port), both);
+    let (tcp, udp) = match bound {
+        // A kernel without IPv6 still has IPv4.
+        Err(MeasureError::LocalAddress { .. }) if both => {
+            let address = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
+            listen(options, address, false)?
+        }
+        bound => bound?,
+    };
+    let local = tcp.local_addr();
+    let local = local.map_err(|error| MeasureError::system("listening socket", error))?;
+    if local.ip().is_unspecified() {
+        // Answers leave from the address that the client knows. Where the kernel cannot tell it, its
+        // own choice of an address is as good as any.
+        let _ = datagram::tell_destination(&udp, local.is_ipv6());
+    }
+    // Flows that begin with their payload wait there until they have a socket of their own.
+    let _ = SockRef::from(&udp).set_recv_buffer_size(LISTENING_BUFFER_BYTES);
+    Ok(Door {
+        tcp,
+        udp,
+        port: local.port(),
+        bound: local.ip(),
+        forced,
+    })
+}
+
+fn listen(
+    options: &ServerOptions,
+    address: SocketAddr,
+    both: bool,
+) -> Result<(std::net::TcpListener, UdpSocket), MeasureError> {
+    let bind = |kind: Type, address: SocketAddr| -> io::Result<Socket> {
+        let socket = Socket::new(Domain::for_address(address), kind, None)?;
+        if address.is_ipv6() {
+            socket.set_only_v6(!both)?;
+        }
+        // TCP: connections of an earlier server may linger. UDP: each flow gets a socket of its own
+        // on the same port.
+        socket.set_reuse_address(true)?;
+        if let Some(interface) = &options.interface {
+            socket.bind_device(Some(interface.as_bytes()))?;
+        }
+        socket.bind(&SockAddr::from(address))?;
+        Ok(socket)
+    };
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::AddrInUse => MeasureError::PortTaken {
+            port: address.port(),
+            source,
+        },
+        io::ErrorKind::PermissionDenied if address.port() < 1024 => MeasureError::OptionRefused {
+            option: format!("-p {}", address.port()),
+            why: "ports below 1024 need a privilege".to_owned(),
+            next_step: "run as root, or choose a port above 1023".to_owned(),
+        },
+        _ => MeasureError::LocalAddress {
+            address: match &options.interface {
+                Some(interface) => format!("{}%{interface}", address.ip()),
+                None => address.ip().to_string(),
+            },
+            source,
+        },
+    };
+    let asked = address.port();
+    let tcp = bind(Type::STREAM, address).map_err(failed)?;
+    tcp.listen(4096).map_err(failed)?;
+    let port = tcp.local_addr().map_err(failed)?.as_socket();
+    let address = SocketAddr::new(address.ip(), port.map_or(address.port(), |a| a.port()));
+    // SO_REUSEADDR lets two servers share a UDP port; whether one is there already is seen
+    // without it.
+    if asked != 0 {
+        let probe = Socket::new(Domain::for_address(address), Type::DGRAM, None);
+        let probe = probe.and_then(|socket| {
+            if address.is_ipv6() {
+                socket.set_only_v6(!both)?;
+            }
+            if let Some(interface) = &options.interface {
+                socket.bind_device(Some(interface.as_bytes()))?;
+            }
+            socket.bind(&SockAddr::from(address))
+        });
+        probe.map_err(failed)?;
+    }
+    let udp = bind(Type::DGRAM, address).map_err(failed)?;
+    Ok((tcp.into(), udp.into()))
+}

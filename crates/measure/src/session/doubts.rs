@@ -1,0 +1,101 @@
+//! What is known to speak against the figures before anything is measured.
+
+use linerate_metric::plan::{Kind, Plan, Wait};
+use linerate_metric::record::Doubt;
+
+use crate::workload::AWAKE_NS;
+
+/// What is known to speak against the figures before anything is measured.
+pub(super) fn doubts_before(plan: &Plan, shares_cores: bool) -> Vec<Doubt> {
+    let mut doubts = Vec::new();
+    let usable = linerate_host::sys::cpu::usable().map_or(1, |cpus| cpus.len());
+    let threads = plan.threads.as_ref();
+    let threads = threads.map_or(2 * plan.streams, |threads| threads.near + threads.far) as usize;
+    let busy = threads * plan.directions.len();
+    if shares_cores && busy > usable && plan.kind == Kind::Throughput {
+        doubts.push(Doubt::new(
+            "shared-cores",
+            format!("both ends run on this machine: {busy} busy threads on {usable} cores"),
+        ));
+    }
+    doubts.extend(awake(plan, usable, shares_cores));
+    let spins = |wait: Wait| wait == Wait::Spin;
+    let throttled = plan.wait.as_ref().is_some_and(|wait| {
+        (plan.sched.near.is_real_time() && spins(wait.near))
+            || (plan.sched.far.is_real_time() && spins(wait.far))
+    });
+    if throttled && (!plan.round_trip.yields() || !plan.stamps.is_none()) {
+        doubts.push(Doubt::new(
+            "rt-throttle",
+            "a real-time thread that spins meets the kernel's throttle (kernel.sched_rt_runtime_us): \
+             holes of some 50 ms a second; use --wait block with it, or --rt-yield",
+        ));
+    }
+    doubts
+}
+
+/// Says so when the threads of a schedule that are awake before each departure outnumber the cores.
+fn awake(plan: &Plan, usable: usize, shares_cores: bool) -> Option<Doubt> {
+    let rate = plan.round_trip.rate_per_second?;
+    let share = (rate as f64 * AWAKE_NS as f64 / 1e9).min(1.0);
+    let threads = (plan.threads.as_ref()).map_or(plan.streams, |threads| threads.near);
+    let busy = f64::from(threads) * share;
+    // Where both ends are on one machine the answering threads want a core as well.
+    let room = usable as f64 - f64::from(u8::from(shares_cores));
+    // A single thread waits for its own departures only.
+    (threads > 1 && busy > room.max(1.0)).then(|| {
+        Doubt::new(
+            "awake-threads",
+            format!(
+                "a thread with a schedule is awake {} us before each departure: \
+                 {threads} of them keep {busy:.1} cores busy, and this end has {usable}; questions leave late; \
+                 use fewer streams at a higher --rate",
+                AWAKE_NS / 1_000,
+            ),
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_metric::plan::{Ends, Protocol};
+
+    fn spinning(change: impl FnOnce(&mut Plan)) -> Vec<String> {
+        let mut plan = Plan::new(Kind::Latency, Protocol::Udp, "far".to_owned());
+        plan.wait = Some(Ends::both(Wait::Spin));
+        plan.sched = Ends::both("fifo:50".parse().expect("a scheduling class"));
+        change(&mut plan);
+        let doubts = doubts_before(&plan, true);
+        doubts.into_iter().map(|doubt| doubt.doubt).collect()
+    }
+
+    #[test]
+    fn the_throttle_is_doubted_unless_threads_really_yield() {
+        let throttled = |found: Vec<String>| found.contains(&"rt-throttle".to_owned());
+        assert!(throttled(spinning(|_| {})));
+        assert!(!throttled(spinning(|plan| plan.round_trip.rt_yield = true)));
+        // A schedule has no pauses, whatever it was asked for.
+        assert!(throttled(spinning(|plan| {
+            plan.round_trip.rt_yield = true;
+            plan.round_trip.rate_per_second = Some(1_000);
+        })));
+        assert!(throttled(spinning(|plan| {
+            plan.round_trip.rt_yield = true;
+            plan.stamps = linerate_metric::plan::Stamping::Scheduler;
+        })));
+    }
+
+    #[test]
+    fn more_awake_threads_than_cores_are_doubted() {
+        let awake = |streams: u32, rate: u64| {
+            let mut plan = Plan::new(Kind::Latency, Protocol::Udp, "far".to_owned());
+            plan.streams = streams;
+            plan.round_trip.rate_per_second = Some(rate);
+            awake(&plan, 4, true).is_some()
+        };
+        assert!(awake(5, 10_000) && awake(100, 1_000));
+        // Awake for 15 % of the time each, or no more of them than cores.
+        assert!(!awake(5, 1_000) && !awake(3, 1_000_000) && !awake(1, 1_000_000));
+    }
+}

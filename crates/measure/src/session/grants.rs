@@ -1,0 +1,93 @@
+//! What a server was told to grant and cannot: tried once, before anybody asks for it.
+
+use std::io;
+
+use linerate_host::knob::idle::idle_hold;
+use linerate_host::sys::perf::{Tracepoint, Tracepoints, tracepoint_ids};
+use linerate_host::sys::{cpu, sched, socket};
+use linerate_metric::record::Doubt;
+use socket2::{Domain, Socket, Type};
+
+use super::server::{GRANTS, Grant};
+
+/// Those of `grants` that this process cannot honour, and what it lacks.
+pub fn lacking(grants: &[Grant]) -> Vec<Doubt> {
+    lacking_by(grants, try_it)
+}
+
+fn lacking_by(grants: &[Grant], honours: impl Fn(Grant) -> io::Result<()>) -> Vec<Doubt> {
+    GRANTS
+        .iter()
+        .filter(|(_, grant)| grants.contains(grant))
+        .filter_map(|&(name, grant)| {
+            let error = honours(grant).err()?;
+            Some(Doubt::new(
+                "grant-without-privilege",
+                format!(
+                    "--grant {name} cannot be honoured ({error}): it needs {}; clients that ask for \
+                     it do without, or are refused",
+                    needs(grant)
+                ),
+            ))
+        })
+        .collect()
+}
+
+/// What a grant needs, in the kernel's words.
+fn needs(grant: Grant) -> &'static str {
+    match grant {
+        Grant::Idle => "root, or write access to /dev/cpu_dma_latency",
+        Grant::Sched => "CAP_SYS_NICE, or limits for it (`ulimit -r`, `ulimit -e`)",
+        Grant::Buffers | Grant::Socket => "CAP_NET_ADMIN",
+        Grant::Trace => "CAP_PERFMON and a readable tracefs",
+        Grant::Load | Grant::Multicast => "nothing",
+    }
+}
+
+/// Tries what a grant allows, and lets go of it at once.
+fn try_it(grant: Grant) -> io::Result<()> {
+    match grant {
+        Grant::Idle => idle_hold().map(drop),
+        // In a thread of its own: this one stays as it is.
+        Grant::Sched => std::thread::spawn(|| sched::fifo(1))
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("the trying thread ended early"))),
+        // One privilege covers both.
+        Grant::Buffers | Grant::Socket => {
+            let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
+            socket::force_send_buffer(&socket, 1 << 16)
+        }
+        Grant::Trace => {
+            let ids = tracepoint_ids(&["sched/sched_waking"])?;
+            let wanted: Vec<_> = (ids.into_iter())
+                .map(|id| Tracepoint {
+                    id,
+                    filter: String::new(),
+                })
+                .collect();
+            let first = cpu::usable()?.into_iter().take(1).collect::<Vec<_>>();
+            Tracepoints::open(&wanted, &first).map(drop)
+        }
+        // Every user may.
+        Grant::Load | Grant::Multicast => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_honoured_is_named_with_what_it_needs() {
+        let refused = |_| Err(io::ErrorKind::PermissionDenied.into());
+        assert!(lacking_by(&[], refused).is_empty());
+        let said = lacking_by(&[Grant::Buffers, Grant::Sched], refused);
+        let whys: Vec<_> = said.iter().map(|doubt| doubt.why.as_str()).collect();
+        assert_eq!(whys.len(), 2);
+        assert!(whys[0].contains("--grant sched") && whys[0].contains("CAP_SYS_NICE"));
+        assert!(whys[1].contains("--grant buffers") && whys[1].contains("CAP_NET_ADMIN"));
+        assert!(lacking_by(&[Grant::Idle], |_| Ok(())).is_empty());
+        // Those that nobody needs a privilege for.
+        assert!(lacking(&[Grant::Load, Grant::Multicast]).is_empty());
+    }
+}

@@ -1,0 +1,252 @@
+//! What the near end of a run stands on: the kernel's stack, or our own.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use linerate_metric::facts::{Host, Role};
+use linerate_metric::plan::{
+    Direction, Kind, LARGEST_DATAGRAM_BYTES, Plan, Protocol, UdpOffload, Wait,
+};
+use linerate_metric::record::Doubt;
+use linerate_metric::stack::{Control, StackPlan};
+
+use super::agreement::settle;
+use super::client::Client;
+use super::manner::Manner;
+use super::pace;
+use super::reach::Local;
+use super::setup;
+use super::wire::Line;
+use crate::error::MeasureError;
+use crate::flow::Part;
+use crate::stack::{StackThread, refuse};
+
+/// What the near end stands on.
+pub enum Ground {
+    /// The kernel.
+    Kernel,
+    /// Our own stack.
+    Stack(Box<(StackThread, StackPlan)>),
+}
+
+/// Headers of IP and UDP in front of a datagram.
+const V4_HEADERS: u64 = 20 + 8;
+const V6_HEADERS: u64 = 40 + 8;
+
+impl Ground {
+    /// The one that a plan asks for. A stack is started here.
+    ///
+    /// # Errors
+    /// Why it cannot be, and what it does not have.
+    pub fn of(plan: &Plan) -> Result<Self, MeasureError> {
+        let Some(near) = plan.near_stack.as_deref() else {
+            return Ok(Self::Kernel);
+        };
+        refuse::check(plan, near)?;
+        let thread = StackThread::start(near, Vec::new())?;
+        Ok(Self::Stack(Box::new((thread, near.clone()))))
+    }
+
+    /// Our stack, where it is the ground.
+    pub fn stack(&self) -> Option<&StackThread> {
+        match self {
+            Self::Kernel => None,
+            Self::Stack(stack) => Some(&stack.0),
+        }
+    }
+
+    /// What an error comes from, where the port broke.
+    pub fn explain(&self, error: MeasureError) -> MeasureError {
+        match self.stack().and_then(StackThread::failure) {
+            Some(failure) => failure.into(),
+            None => error,
+        }
+    }
+
+    /// Opens the control connection.
+    ///
+    /// # Errors
+    /// Why it does not stand.
+    pub fn connect(
+        &self,
+        client: &Client,
+        local: &Local,
+        stop: &AtomicBool,
+    ) -> Result<Line, MeasureError> {
+        let (stack, near) = match self {
+            Self::Stack(stack) if stack.1.control == Control::Stack => (&stack.0, &stack.1),
+            _ => {
+                let line = Line::of(client.connect(local, stop)?)?;
+                let far = line.peer;
+                return match self.stack() {
+                    Some(stack) if !stack.reaches(far.ip()) => Err(no_way(far)),
+                    _ => Ok(line),
+                };
+            }
+        };
+        let far = self.far(client, local)?;
+        debug_assert!(
+            !near.addresses.is_empty(),
+            "an address is asked for with the port"
+        );
+        let (pair, (own, peer)) =
+            (stack.connect(far, &|| stop.load(Relaxed))).map_err(|error| failed(far, error))?;
+        Ok(Line::bridged(pair, own, peer))
+    }
+
+    /// The far end's address, among those that the stack has a way to.
+    ///
+    /// # Errors
+    /// When the name has none, or there is no way.
+    pub fn far(&self, client: &Client, local: &Local) -> Result<SocketAddr, MeasureError> {
+        let addresses = client.addresses(local)?;
+        let Some(stack) = self.stack() else {
+            return Ok(addresses[0]);
+        };
+        let found = addresses.iter().find(|far| stack.reaches(far.ip()));
+        found.copied().ok_or_else(|| no_way(addresses[0]))
+    }
+
+    /// The local address of payload to another one, where our stack decides that.
+    pub fn address_towards(&self, far: IpAddr) -> Option<IpAddr> {
+        self.stack()?.address_towards(far)
+    }
+
+    /// This host as the record has it.
+    pub fn host_facts(&self, far: IpAddr) -> Host {
+        let Some(stack) = self.stack() else {
+            return setup::host_facts(Role::Client, far);
+        };
+        let mut host = linerate_host::snapshot::host();
+        host.role = Some(Role::Client);
+        host.stack = Some(Box::new(stack.facts().clone()));
+        host
+    }
+
+    /// Settles what this end can know before it asks.
+    ///
+    /// # Errors
+    /// What it does not have.
+    pub fn settle(
+        &self,
+        plan: &mut Plan,
+        far: SocketAddr,
+        local: &Local,
+    ) -> Result<Option<Doubt>, MeasureError> {
+        let Some(stack) = self.stack() else {
+            return settle(plan, far, local);
+        };
+        match plan.protocol {
+            Protocol::Tcp => {
+                if plan.congestion_control.is_none() && plan.flows(Direction::Send) {
+                    plan.congestion_control = stack.config().get("tcp.congestion_control");
+                }
+            }
+            Protocol::Udp => {
+                let headers = match far.is_ipv4() {
+                    true => V4_HEADERS,
+                    false => V6_HEADERS,
+                };
+                let whole = u64::from(stack.config().mtu).saturating_sub(headers);
+                if plan.payload_bytes == 0 {
+                    plan.payload_bytes = whole.clamp(64, LARGEST_DATAGRAM_BYTES);
+                }
+                if plan.kind == Kind::Throughput {
+                    // Each datagram is sent by itself, and in bursts.
+                    plan.udp_offload = UdpOffload {
+                        gso: Some(false),
+                        gro: Some(false),
+                        asked: true,
+                    };
+                }
+            }
+        }
+        if let Some(count) = plan.pace.packets_per_second {
+            plan.rate_bps = Some(count.saturating_mul(plan.payload_bytes).saturating_mul(8));
+        }
+        Ok(None)
+    }
+
+    /// What keeps a rate from being kept.
+    ///
+    /// # Errors
+    /// What is not to be had.
+    pub fn check_pace(
+        &self,
+        plan: &Plan,
+        part: Part,
+        host: &Host,
+    ) -> Result<Option<Doubt>, MeasureError> {
+        match self {
+            Self::Kernel => pace::check(plan, part, host),
+            Self::Stack(_) => Ok(None),
+        }
+    }
+
+    /// How this end waits, on how many threads.
+    ///
+    /// # Errors
+    /// What it may not.
+    pub fn manner(
+        &self,
+        plan: &Plan,
+        asked: Option<Wait>,
+        shares_cores: bool,
+    ) -> Result<Manner, MeasureError> {
+        let Some(stack) = self.stack() else {
+            return Manner::settle(plan, Role::Client, asked, shares_cores, 0);
+        };
+        let wait = match stack.config().poll_interval {
+            None => Wait::Spin,
+            Some(time) => Wait::Interval {
+                time_ns: u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
+            },
+        };
+        let usable = linerate_host::sys::cpu::usable();
+        let usable = usable.map_err(|error| MeasureError::system("affinity", error))?;
+        if let Some(cpu) = plan.cpu.near.0.iter().find(|cpu| !usable.contains(cpu)) {
+            return Err(MeasureError::OptionRefused {
+                option: format!("--cpu {cpu}"),
+                why: "this process may not run on that processor".to_owned(),
+                next_step: "choose another".to_owned(),
+            });
+        }
+        Ok(Manner {
+            wait,
+            asked: true,
+            cpus: plan.cpu.near.clone(),
+            because: Some("our stack polls its port".to_owned()),
+            threads: 1,
+            shared: plan.streams > 1,
+        })
+    }
+}
+
+/// Our stack cannot send there.
+fn no_way(address: SocketAddr) -> MeasureError {
+    MeasureError::NoRoute {
+        address,
+        source: io::Error::other(
+            "our stack has no address of that network and no gateway: give it one with --ip or --gateway",
+        ),
+    }
+}
+
+/// Why a connection of the stack does not stand, in the words of the kernel's.
+pub fn failed(far: SocketAddr, error: io::Error) -> MeasureError {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => MeasureError::Refused { address: far },
+        io::ErrorKind::TimedOut => MeasureError::Silent {
+            address: far,
+            patience: Duration::from_secs(5),
+        },
+        io::ErrorKind::Interrupted => MeasureError::Interrupted,
+        io::ErrorKind::NetworkUnreachable => MeasureError::NoRoute {
+            address: far,
+            source: error,
+        },
+        _ => MeasureError::system("a connection over our stack", error),
+    }
+}

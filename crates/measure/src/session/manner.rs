@@ -1,0 +1,200 @@
+//! How an end waits, on which processors, with how many threads, and why.
+
+use linerate_host::sys::cpu;
+use linerate_metric::facts::Role;
+use linerate_metric::plan::{Cpus, Direction, Kind, Plan, Wait};
+
+use super::setup::part;
+use crate::choose::{self, Situation};
+use crate::error::MeasureError;
+use crate::flow::Part;
+
+/// How an end waits, on which processors, and why.
+#[derive(Clone, Debug)]
+pub struct Manner {
+    /// How its sinks, or all its threads when that was asked for, wait.
+    pub wait: Wait,
+    /// Whether that was asked for.
+    pub asked: bool,
+    /// Where its threads run; empty: wherever the scheduler puts them.
+    pub cpus: Cpus,
+    /// Why it waits like that, when nobody asked.
+    pub because: Option<String>,
+    /// How many threads move the flows of a direction.
+    pub threads: usize,
+    /// Whether some of them have several.
+    pub shared: bool,
+}
+
+impl Manner {
+    /// Settles it for one end. `shared` says that both ends use the same machine, `others` how many
+    /// threads of other runs are busy on it.
+    pub fn settle(
+        plan: &Plan,
+        role: Role,
+        asked: Option<Wait>,
+        shared: bool,
+        others: usize,
+    ) -> Result<Self, MeasureError> {
+        let (cpus, their_cpus) = match role {
+            Role::Client => (plan.cpu.near.clone(), &plan.cpu.far),
+            Role::Server => (plan.cpu.far.clone(), &plan.cpu.near),
+        };
+        let usable = cpu::usable().map_err(|error| MeasureError::system("affinity", error))?;
+        if let Some(cpu) = cpus.0.iter().find(|cpu| !usable.contains(cpu)) {
+            return Err(MeasureError::OptionRefused {
+                option: format!("--cpu {cpu}"),
+                why: "this process may not run on that processor".to_owned(),
+                next_step: format!("choose among {}", Cpus(usable)),
+            });
+        }
+        let processors = if cpus.0.is_empty() {
+            usable.len().max(1)
+        } else {
+            cpus.0.len()
+        };
+        let streams = plan.streams as usize;
+        let wished = plan.threads.as_ref().map(|threads| match role {
+            Role::Client => threads.near,
+            Role::Server => threads.far,
+        });
+        let threads = match wished {
+            Some(threads) => (threads as usize).clamp(1, streams.max(1)),
+            None => choose::threads(
+                plan.kind,
+                asked,
+                streams,
+                processors,
+                plan.round_trip.connections,
+            ),
+        };
+        let several = streams > threads;
+        let keeps_schedule = role == Role::Client && plan.round_trip.rate_per_second.is_some();
+        if keeps_schedule && !matches!(asked, None | Some(Wait::Poll | Wait::Spin)) {
+            return Err(MeasureError::OptionRefused {
+                option: format!("--wait {} with --rate", asked.unwrap_or(Wait::Block)),
+                why: "a thread that sleeps there does not wake for its next question".to_owned(),
+                next_step: "use poll or spin at this end: --wait poll/block".to_owned(),
+            });
+        }
+        if keeps_schedule && asked.is_none() {
+            return Ok(Self {
+                wait: Wait::Poll,
+                asked: false,
+                cpus,
+                because: Some("one call waits for answers and for the next question".to_owned()),
+                threads: streams,
+                shared: false,
+            });
+        }
+        if let Some(wait) = asked {
+            if several && sleeps_in_calls(wait) {
+                return Err(MeasureError::OptionRefused {
+                    option: format!("--wait {wait} with --threads {threads}"),
+                    why: format!("a call that sleeps serves one of {streams} streams"),
+                    next_step: "use --wait epoll or spin, or leave --threads out".to_owned(),
+                });
+            }
+            return Ok(Self {
+                wait,
+                asked: true,
+                cpus,
+                because: None,
+                threads,
+                shared: several,
+            });
+        }
+        let threads_here = threads * plan.directions.len();
+        let receives = (plan.directions.iter())
+            .any(|&direction| part(role, direction) == Part::Sink)
+            && plan.kind == Kind::Throughput;
+        // Both ends may have been given processors of their own.
+        let meet = cpus.0.is_empty()
+            || their_cpus.0.is_empty()
+            || cpus.0.iter().any(|cpu| their_cpus.0.contains(cpu));
+        let (wait, because) = choose::wait(&Situation {
+            kind: plan.kind,
+            receives,
+            paced: plan.rate_bps.is_some(),
+            congestion_control: plan.congestion_control.as_deref(),
+            busy_threads: others + threads_here * if shared && meet { 2 } else { 1 },
+            processors,
+            streams,
+            threads,
+            connections: plan.round_trip.connections,
+        });
+        Ok(Self {
+            wait,
+            asked: false,
+            cpus,
+            because: Some(because),
+            threads,
+            shared: several,
+        })
+    }
+
+    /// How many threads each direction of a plan gets at this end, and what they do.
+    #[must_use]
+    pub fn threads(&self, plan: &Plan, role: Role) -> Vec<(Part, usize)> {
+        let threads = |&direction: &Direction| (part(role, direction), self.threads);
+        plan.directions.iter().map(threads).collect()
+    }
+
+    /// The same as a plan has it.
+    #[must_use]
+    pub fn thread_count(&self) -> u32 {
+        u32::try_from(self.threads).unwrap_or(u32::MAX)
+    }
+
+    /// How a thread with this part waits: a sender that nobody told to spin blocks.
+    pub(super) fn of(&self, part: Part, kind: Kind) -> Wait {
+        if !self.asked && part == Part::Source && kind == Kind::Throughput {
+            if self.shared {
+                Wait::Epoll
+            } else {
+                Wait::Block
+            }
+        } else {
+            self.wait
+        }
+    }
+}
+
+/// Whether a thread that waits like this has one flow.
+fn sleeps_in_calls(wait: Wait) -> bool {
+    matches!(
+        wait,
+        Wait::Block | Wait::Poll | Wait::Select { .. } | Wait::BusyPoll { .. }
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_metric::plan::{Ends, Protocol};
+
+    #[test]
+    fn processors_that_were_given_bound_the_threads() {
+        let mut plan = Plan::new(Kind::Throughput, Protocol::Udp, "host");
+        plan.streams = 5;
+        let first = cpu::usable().unwrap()[0];
+        plan.cpu = Ends::both(Cpus(vec![first]));
+        let spin = Some(Wait::Spin);
+        let manner = Manner::settle(&plan, Role::Server, spin, false, 0).unwrap();
+        assert_eq!(manner.threads(&plan, Role::Server), [(Part::Sink, 1)]);
+        let block = Some(Wait::Block);
+        let manner = Manner::settle(&plan, Role::Server, block, false, 0).unwrap();
+        assert_eq!(manner.threads, 5);
+        plan.threads = Some(Ends { near: 5, far: 2 });
+        assert!(Manner::settle(&plan, Role::Server, block, false, 0).is_err());
+        let manner = Manner::settle(&plan, Role::Server, None, false, 0).unwrap();
+        assert_eq!((manner.wait, manner.threads), (Wait::Epoll, 2));
+        plan.threads = None;
+        // One receiver, one processor: free for it alone, not beside another run.
+        plan.streams = 1;
+        for (others, want) in [(0, Wait::Spin), (1, Wait::Block)] {
+            let manner = Manner::settle(&plan, Role::Server, None, false, others).unwrap();
+            assert_eq!(manner.wait, want, "{others}");
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! Datagrams of flows that have no socket yet.
+//!
+//! A flow of another program begins with its payload: nobody asks for leave. Its first datagram gets
+//! it a socket of its own, to which the kernel gives all that come from then on. What came in between
+//! waits here, so that nothing of it is lost.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+
+use linerate_dialect::control::Token;
+use linerate_dialect::control::flow::answer;
+use linerate_dialect::sniff::{Carrier, Speaker as Told, speaker};
+use linerate_dialect::stray;
+use linerate_host::sys::clock::{self, Nanos};
+use linerate_host::sys::datagram;
+use linerate_metric::plan::Protocol;
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use super::house::{House, Waiting};
+use super::lobby::canonical;
+use crate::peers::serve::{self as foreign, FlowKey, Speaker, Stranger, Wanted};
+
+/// Bytes of early datagrams that wait at once, of all flows that begin together.
+const WAITING_BYTES: usize = 8 << 20;
+
+/// Receive buffer of a flow that begins with its payload: until its thread runs, all of it waits there.
+/// The kernel gives as much of it as net.core.rmem_max allows.
+const FLOW_BUFFER_BYTES: usize = 1 << 20;
+
+/// Datagrams that a new socket may have taken before it was connected.
+const MIXED_LIMIT: usize = 1_024;
+
+/// Something that came to a test: a connection, or a flow of datagrams.
+pub struct Arrived {
+    /// Its socket, connected to the sender.
+    pub socket: Socket,
+    /// The sender.
+    pub from: SocketAddr,
+    /// Datagrams that came before the socket was there, and when.
+    pub early: Vec<(Nanos, Box<[u8]>)>,
+    /// Keeps others from opening the same flow again.
+    pub key: Option<FlowKey>,
+}
+
+impl Arrived {
+    /// A connection.
+    pub fn stream(stream: TcpStream, from: SocketAddr) -> Self {
+        Self {
+            socket: stream.into(),
+            from,
+            early: Vec::new(),
+            key: None,
+        }
+    }
+
+    /// Bytes of the largest datagram that has come so far.
+    pub fn largest(&self) -> u64 {
+        let sizes = self.early.iter().map(|(_, datagram)| datagram.len());
+        sizes.max().unwrap_or(0) as u64
+    }
+}
+
+/// A flow that begins.
+pub struct Knock {
+    /// Its socket, and what came before.
+    pub arrived: Arrived,
+    /// The address of this host that it was sent to.
+    pub local: IpAddr,
+    /// The dialect that it speaks; `None` when it went to a test that waited for it.
+    pub speaker: Option<&'static Speaker>,
+    /// Leave for those whom nobody knows.
+    pub stranger: Option<Stranger>,
+    /// Whom it goes to, where a test waits for it.
+    wanted: Option<Wanted>,
+}
+
+/// Flows that begin in one turn.
+pub struct Porch {
+    knocks: HashMap<SocketAddr, Knock>,
+    order: Vec<SocketAddr>,
+    waiting_bytes: usize,
+    handed: Vec<Knock>,
+}
+
+impl Porch {
+    /// Nobody is there.
+    pub fn new() -> Self {
+        Self {
+            knocks: HashMap::new(),
+            order: Vec::new(),
+            waiting_bytes: 0,
+            handed: Vec::new(),
+        }
+    }
+
+    /// Takes a datagram that came to a listening socket at `local`.
+    pub fn knock(
+        &mut self,
+        house: &House,
+        from: SocketAddr,
+        local: SocketAddr,
+        forced: Option<&'static Speaker>,
+        datagram: &[u8],
+    ) {
+        let from = canonical(from);
+        if self.is_early(from, datagram) {
+            return;
+        }
+        let Some((speaker, wanted)) = whose(house, from, local.port(), forced, datagram) else {
+            return;
+        };
+        if let Some(speaker) = speaker
+            && !house.hall.speaks(speaker.name)
+        {
+            house.hall.refuse_dialect(speaker.name, from);
+            return;
+        }
+        let stranger = match (speaker, forced) {
+            // Anybody can send anything, from any address: there is less room for the unknown.
+            (Some(speaker), None) if speaker.name == foreign::plain().name => {
+                match house.hall.stranger() {
+                    None => return,
+                    some => some,
+                }
+            }
+            _ => None,
+        };
+        // The flow is there already: this one came before its socket was connected, and too late.
+        let Some(key) = house.hall.open(local.port(), from) else {
+            return;
+        };
+        // What fails here is lost, as on a full queue.
+        let Ok(socket) = connect_flow(local, from, house.interface.as_deref()) else {
+            return;
+        };
+        let _ = socket.set_recv_buffer_size(FLOW_BUFFER_BYTES);
+        self.waiting_bytes += datagram.len();
+        let knock = Knock {
+            arrived: Arrived {
+                socket,
+                from,
+                early: vec![(clock::now(), datagram.into())],
+                key: Some(key),
+            },
+            local: local.ip(),
+            speaker,
+            stranger,
+            wanted,
+        };
+        self.knocks.insert(from, knock);
+        self.order.push(from);
+        self.sort_out(house, from, local, forced);
+    }
+
+    /// Whether it belongs to a flow that began in this turn; then it waits with the others.
+    fn is_early(&mut self, from: SocketAddr, datagram: &[u8]) -> bool {
+        let Some(knock) = self.knocks.get_mut(&from) else {
+            return false;
+        };
+        if self.waiting_bytes + datagram.len() <= WAITING_BYTES {
+            self.waiting_bytes += datagram.len();
+            knock.arrived.early.push((clock::now(), datagram.into()));
+        }
+        true
+    }
+
+    /// Until it was connected, the new socket was the nearest to whoever sends to this address: what
+    /// others sent meanwhile is sorted out.
+    fn sort_out(
+        &mut self,
+        house: &House,
+        own: SocketAddr,
+        local: SocketAddr,
+        forced: Option<&'static Speaker>,
+    ) {
+        let mut room = vec![0; 1 << 16];
+        let mut others = Vec::new();
+        for _ in 0..MIXED_LIMIT {
+            let Some(knock) = self.knocks.get(&own) else {
+                return;
+            };
+            let received = datagram::receive_addressed(&knock.arrived.socket, &mut room);
+            let Ok(received) = received else {
+                break;
+            };
+            if canonical(received.from) == own {
+                self.is_early(own, &room[..received.bytes]);
+            } else {
+                others.push((received.from, Box::from(&room[..received.bytes])));
+            }
+        }
+        for (from, datagram) in others {
+            let datagram: Box<[u8]> = datagram;
+            self.knock(house, from, local, forced, &datagram);
+        }
+    }
+
+    /// Those who came, in their order; those whom a test waited for have gone there.
+    pub fn leave(mut self, house: &House) -> Vec<Knock> {
+        for from in std::mem::take(&mut self.order) {
+            let Some(knock) = self.knocks.remove(&from) else {
+                continue;
+            };
+            match &knock.wanted {
+                Some(wanted) => {
+                    let wanted = wanted.clone();
+                    house.hall.admit(&wanted, from, || Some(knock.arrived));
+                }
+                None => self.handed.push(knock),
+            }
+        }
+        self.handed
+    }
+}
+
+/// Whose datagram it is: a dialect's, or that of a test that waits for it.
+fn whose(
+    house: &House,
+    from: SocketAddr,
+    port: u16,
+    forced: Option<&'static Speaker>,
+    datagram: &[u8],
+) -> Option<(Option<&'static Speaker>, Option<Wanted>)> {
+    let waits = Wanted::Datagrams { port };
+    if house.hall.expects(&waits, from) {
+        return Some((None, Some(waits)));
+    }
+    if forced.is_some() {
+        return Some((forced, None));
+    }
+    if linerate_dialect::iperf3::udp::Hello::read(datagram).is_some() {
+        // Without a test that waits for it, a hello means nothing.
+        let hello = Wanted::Hello { port };
+        return house
+            .hall
+            .expects(&hello, from)
+            .then_some((None, Some(hello)));
+    }
+    if stray::is_nuttcp_marker(datagram) {
+        // Of a test that is over, or none.
+        return None;
+    }
+    match speaker(Carrier::Datagram, datagram) {
+        Told::Known(dialect) => Some((foreign::speaker_named(dialect.name), None))
+            .filter(|(speaker, _)| speaker.is_some_and(|speaker| speaker.datagrams.is_some())),
+        Told::NeedMore | Told::Unknown => Some((Some(foreign::plain()), None)),
+    }
+}
+
+/// A socket for one UDP flow of ours on the server's port, answered from the address that the client
+/// knows. The kernel gives a datagram to the socket that is connected to its sender first.
+///
+/// The opening must come from the host that holds the control connection: an address in a datagram
+/// proves nothing, and a run towards it would flood whoever has it.
+pub fn open_flow(
+    waiting: &Waiting,
+    from: SocketAddr,
+    token: Token,
+    interface: Option<&str>,
+) -> Option<Socket> {
+    let from = canonical(from);
+    if waiting.protocol != Protocol::Udp || from.ip() != waiting.peer {
+        return None;
+    }
+    // What fails here is tried again: the client repeats its opening.
+    let socket = connect_flow(waiting.local, from, interface).ok()?;
+    // What came between binding and connecting may be other flows' openings: they are repeated.
+    let mut room = [std::mem::MaybeUninit::uninit(); 1];
+    while socket.recv(&mut room).is_ok() {}
+    socket.set_nonblocking(false).ok()?;
+    socket.send(&answer(token)).ok()?;
+    Some(socket)
+}
+
+/// A socket that is connected to the sender of a flow, and does not wait.
+fn connect_flow(
+    local: SocketAddr,
+    from: SocketAddr,
+    interface: Option<&str>,
+) -> io::Result<Socket> {
+    let from = canonical(from);
+    let local_ip = local.ip().to_canonical();
+    let socket = Socket::new(Domain::for_address(from), Type::DGRAM, None)?;
+    socket.set_reuse_address(true)?;
+    if let Some(interface) = interface {
+        socket.bind_device(Some(interface.as_bytes()))?;
+    }
+    // Bound to no address, the kernel would choose one of this family itself.
+    let local_ip = match (local_ip, from) {
+        (IpAddr::V6(any), SocketAddr::V4(_)) if any.is_unspecified() => {
+            IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED)
+        }
+        (ip, _) => ip,
+    };
+    let mut bound = SocketAddr::new(local_ip, local.port());
+    if let (SocketAddr::V6(bound), SocketAddr::V6(from)) = (&mut bound, from) {
+        bound.set_scope_id(from.scope_id());
+    }
+    socket.bind(&SockAddr::from(bound))?;
+    socket.connect(&SockAddr::from(from))?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}

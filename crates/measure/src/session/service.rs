@@ -1,0 +1,90 @@
+//! Sockets of a test's own, on ports of their own: for questions that come from many sockets, from
+//! unconnected ones, or to a group.
+//!
+//! Such a socket answers nobody but the test's client, and with no more than it was asked.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+use linerate_host::snapshot::interface_towards;
+use linerate_host::sys::socket::interface_index;
+use linerate_metric::plan::{Plan, Protocol};
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use crate::transport::Correspondent;
+
+/// Connections that may wait to be accepted: one asks at a time on each flow.
+const BACKLOG: i32 = 128;
+
+/// Opens one for a flow of `plan`, reached at `local` by the client at `peer`; gives its port too.
+///
+/// # Errors
+/// What the kernel says.
+pub fn open(
+    plan: &Plan,
+    local: SocketAddr,
+    peer: IpAddr,
+    interface: Option<&str>,
+) -> io::Result<(OwnedFd, u16)> {
+    let kind = match plan.protocol {
+        Protocol::Tcp => Type::STREAM,
+        Protocol::Udp => Type::DGRAM,
+    };
+    let group = plan.round_trip.group.as_ref();
+    let mut bound = SocketAddr::new(local.ip().to_canonical(), 0);
+    if group.is_some() {
+        // What is sent to a group does not come to the address of a host.
+        bound.set_ip(match bound {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        });
+    } else if let (SocketAddr::V6(bound), SocketAddr::V6(local)) = (&mut bound, local) {
+        bound.set_scope_id(local.scope_id());
+    }
+    let socket = Socket::new(Domain::for_address(bound), kind, None)?;
+    if bound.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    if let Some(interface) = interface {
+        socket.bind_device(Some(interface.as_bytes()))?;
+    }
+    socket.bind(&SockAddr::from(bound))?;
+    if let Some(group) = group {
+        join(&socket, group.address, local.ip().to_canonical(), peer)?;
+    }
+    if plan.protocol == Protocol::Tcp {
+        socket.listen(BACKLOG)?;
+    }
+    let port = socket.local_addr()?.as_socket().map(|local| local.port());
+    let port = port.ok_or(io::ErrorKind::AddrNotAvailable)?;
+    Ok((socket.into(), port))
+}
+
+/// Joins a group on the interface that the client is reached by.
+fn join(socket: &Socket, group: IpAddr, local: IpAddr, peer: IpAddr) -> io::Result<()> {
+    match (group, local) {
+        (IpAddr::V4(group), IpAddr::V4(local)) => {
+            socket.join_multicast_v4(&group, &local)?;
+            // Groups that other programs of this host have joined are theirs.
+            socket.set_multicast_all_v4(false)
+        }
+        (IpAddr::V6(group), IpAddr::V6(_)) => {
+            let name = interface_towards(peer).ok_or(io::ErrorKind::NotFound)?;
+            socket.join_multicast_v6(&group, interface_index(&name)?)?;
+            // Linux 4.20; before it, the port is this test's alone anyway.
+            let _ = socket.set_multicast_all_v6(false);
+            Ok(())
+        }
+        _ => Err(io::ErrorKind::InvalidInput.into()),
+    }
+}
+
+/// Whom the sockets of a flow exchange payload with, at the answering end.
+#[must_use]
+pub fn correspondent(plan: &Plan, peer: IpAddr) -> Correspondent {
+    match plan.round_trip.needs_service() {
+        true => Correspondent::Asker(peer.to_canonical()),
+        false => Correspondent::Connected,
+    }
+}

@@ -1,0 +1,224 @@
+//! A stack as a host that serves others, until somebody ends it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use linerate_host::snapshot;
+use linerate_host::sys::clock::{self, Nanos};
+use linerate_metric::facts::Role;
+use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol, Wait};
+use linerate_metric::record::{RUN_SCHEMA, Record, Summary, Tool, new_id};
+use linerate_metric::stack::{
+    STACK_NAME, ServiceFigures, StackFacts, StackFigures, StackInterval, StackPlan,
+};
+use linerate_stack::Counters;
+
+use super::services::ServiceSpec;
+use super::{StackThread, facts, open};
+use crate::error::MeasureError;
+
+/// How soon Ctrl-C and a port that broke are noticed.
+const LOOK_UP: Duration = Duration::from_millis(50);
+
+/// Intervals that a record keeps.
+const INTERVALS_KEPT: usize = 100_000;
+
+/// What a host is to do.
+#[derive(Clone, Debug)]
+pub struct HostOptions {
+    /// Where it stands and how it is configured.
+    pub plan: StackPlan,
+    /// What it serves.
+    pub services: Vec<ServiceSpec>,
+    /// For how long; `None`: until it is ended.
+    pub duration: Option<Duration>,
+    /// Time between two reports; `None`: none.
+    pub interval: Option<Duration>,
+}
+
+/// What happens at a host.
+pub enum Told<'a> {
+    /// It can be reached.
+    Ready(&'a StackFacts),
+    /// An interval is over.
+    Interval(&'a StackInterval),
+}
+
+/// A look at the stack.
+struct Reading {
+    at_ns: Nanos,
+    counters: Counters,
+    services: Vec<ServiceFigures>,
+}
+
+/// Serves until `stop`, or until the time is over; gives the record, and what ended it before.
+///
+/// # Errors
+/// Why there is no such host.
+pub fn run(
+    options: &HostOptions,
+    stop: &AtomicBool,
+    tell: &mut dyn FnMut(Told<'_>),
+) -> Result<(Record, Option<MeasureError>), MeasureError> {
+    let config = open::config(&options.plan)?;
+    let thread = StackThread::start(&options.plan, options.services.clone())?;
+    let started = Timestamp::now();
+    tell(Told::Ready(thread.facts()));
+    let gone = || {
+        let died = std::io::Error::other("it ended before it was told to");
+        MeasureError::system("the stack's thread", died)
+    };
+    let first = read(&thread).ok_or_else(gone)?;
+    let start_ns = first.at_ns;
+    let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let ends_ns = options
+        .duration
+        .map(|time| start_ns.saturating_add(nanos(time)));
+    let mut intervals = Vec::new();
+    let mut last = first;
+    let mut failure = None;
+    let base = last.counters;
+    loop {
+        let now = clock::now();
+        let stopped = stop.load(Relaxed);
+        let over = stopped || ends_ns.is_some_and(|ends| now >= ends);
+        let due = (options.interval).map(|time| last.at_ns.saturating_add(nanos(time)));
+        if over || due.is_some_and(|due| now >= due) {
+            let Some(reading) = read(&thread) else {
+                failure = Some(gone());
+                break;
+            };
+            if options.interval.is_some() {
+                let interval = StackInterval {
+                    start_ns: last.at_ns - start_ns,
+                    end_ns: reading.at_ns - start_ns,
+                    counters: changed(&reading.counters.since(&last.counters)),
+                };
+                // The last one is told where it is long enough to tell anything.
+                let long = interval.end_ns - interval.start_ns > 10_000_000;
+                if long {
+                    tell(Told::Interval(&interval));
+                }
+                if long && intervals.len() < INTERVALS_KEPT {
+                    intervals.push(interval);
+                }
+            }
+            last = reading;
+        }
+        if over {
+            break;
+        }
+        if let Some(error) = thread.failure() {
+            failure = Some(error.into());
+            break;
+        }
+        let until = due.unwrap_or(Nanos::MAX).min(ends_ns.unwrap_or(Nanos::MAX));
+        clock::sleep_until(until.min(now + nanos(LOOK_UP)));
+    }
+    let mut stack = thread.facts().clone();
+    stack.counters = facts::counters(&last.counters.since(&base));
+    let figures = StackFigures {
+        duration_ns: last.at_ns - start_ns,
+        services: last.services,
+        intervals,
+    };
+    // Ctrl-C is how such a host is ended: it is no failure, and the figures are whole.
+    let record = record(options, &config, started, stack, figures, failure.is_some());
+    Ok((record, failure))
+}
+
+fn read(thread: &StackThread) -> Option<Reading> {
+    thread.look(|stack, services| Reading {
+        at_ns: clock::now(),
+        counters: *stack.counters(),
+        services: services
+            .map(|services| services.figures())
+            .unwrap_or_default(),
+    })
+}
+
+/// Counters that are not zero.
+fn changed(counters: &Counters) -> BTreeMap<String, BTreeMap<String, u64>> {
+    let mut all = facts::counters(counters);
+    for of in all.values_mut() {
+        of.retain(|_, count| *count > 0);
+    }
+    all.retain(|_, of| !of.is_empty());
+    all
+}
+
+fn record(
+    options: &HostOptions,
+    config: &linerate_stack::Config,
+    started: Timestamp,
+    stack: StackFacts,
+    figures: StackFigures,
+    interrupted: bool,
+) -> Record {
+    let addresses = options.plan.addresses.join(" ");
+    let mut plan = Plan::new(Kind::Stack, Protocol::Udp, addresses);
+    plan.port = 0;
+    plan.directions = vec![Direction::Receive];
+    plan.duration_ns = (options.duration).map(|time| u64::try_from(time.as_nanos()).unwrap_or(0));
+    plan.interval_ns = (options.interval).map(|time| u64::try_from(time.as_nanos()).unwrap_or(0));
+    plan.payload_bytes = 0;
+    plan.stack = Ends::both(STACK_NAME.to_owned());
+    plan.near_wait = Some(match config.poll_interval {
+        None => Wait::Spin,
+        Some(time) => Wait::Interval {
+            time_ns: u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
+        },
+    });
+    plan.near_stack = Some(Box::new(StackPlan {
+        configuration: facts::rows(config),
+        ..options.plan.clone()
+    }));
+    let mut host = snapshot::host();
+    host.role = Some(Role::Server);
+    host.stack = Some(Box::new(stack));
+    let services = figures.services.iter();
+    let (received, sent) = services.fold((0, 0), |(received, sent), service| {
+        (received + service.bytes_received, sent + service.bytes_sent)
+    });
+    Record {
+        schema: RUN_SCHEMA.to_owned(),
+        id: new_id(started),
+        kind: Kind::Stack,
+        started,
+        interrupted,
+        tool: Tool {
+            name: "linerate".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        },
+        label: None,
+        plan,
+        hosts: vec![host],
+        summary: Summary {
+            duration_ns: Some(figures.duration_ns),
+            bytes_received: Some(received),
+            bytes_sent: Some(sent),
+            ..Summary::default()
+        },
+        directions: Vec::new(),
+        intervals: Vec::new(),
+        histograms: BTreeMap::new(),
+        slow: Vec::new(),
+        losses: Vec::new(),
+        counters: Vec::new(),
+        calls: Default::default(),
+        far_calls: Default::default(),
+        verification: Vec::new(),
+        call_clocks: Vec::new(),
+        stages: Vec::new(),
+        stage_pass: None,
+        timeline: None,
+        far_text: None,
+        validity: Vec::new(),
+        forward: None,
+        generate: None,
+        stack: Some(Box::new(figures)),
+        findings: Vec::new(),
+    }
+}

@@ -1,0 +1,17 @@
+//! Our own stack as an end of a run, and as a host that serves others.
+//!
+//! A stack has one owner, a thread that lives as long as the stack is needed: it opens the port,
+//! turns the stack, and between START and the end of a run moves payload as a lane. What is not measured
+//! goes over the same stack in the [`background`]: bytes of the control connection, through a pair of
+//! sockets to the thread that talks ([`bridge`]), and [`services`] for others.
+
+pub mod background;
+pub mod bridge;
+pub mod facts;
+pub mod host;
+pub mod open;
+pub mod refuse;
+pub mod services;
+mod thread;
+
+pub use thread::StackThread;

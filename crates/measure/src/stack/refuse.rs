@@ -1,0 +1,320 @@
+//! Options that our own stack does not have, or has in other words.
+
+use linerate_metric::pace::Pacing;
+use linerate_metric::plan::{Kind, Plan, Protocol, Wait};
+use linerate_metric::round_trip::Attachment;
+use linerate_metric::stack::{Control, StackPlan};
+
+use crate::error::MeasureError;
+
+/// A refusal: whether it holds for a plan, the option, the reason, and what to do instead.
+struct Row {
+    holds: fn(&Plan, &StackPlan) -> bool,
+    option: &'static str,
+    why: &'static str,
+    next: &'static str,
+}
+
+/// How the near end was told to wait.
+fn waits(plan: &Plan) -> Option<Wait> {
+    plan.wait.as_ref().map(|wait| wait.near).or(plan.near_wait)
+}
+
+/// Dialects of other programs' servers that need nothing but payload: their conversations, where they
+/// have one, are the kernel's.
+pub const DIALECTS: &[&str] = &["echo", "discard", "chargen", "sockperf", "iperf2-legacy"];
+
+/// Every option that a run over our stack is refused with, before any traffic.
+const ROWS: &[Row] = &[
+    Row {
+        holds: |plan, _| {
+            waits(plan).is_some_and(|wait| !matches!(wait, Wait::Spin | Wait::Interval { .. }))
+        },
+        option: "--wait",
+        why: "our stack polls its port: it has no call that sleeps",
+        next: "use spin, or interval:TIME (--set poll.interval=TIME is the same)",
+    },
+    Row {
+        holds: |plan, _| plan.calls || plan.trace,
+        option: "--calls or --trace",
+        why: "payload goes through no system call: there is none to time",
+        next: "leave it out; --stages splits the time of a round trip",
+    },
+    Row {
+        holds: |plan, _| !plan.copies.are_made(),
+        option: "--offload zerocopy, sendfile, splice or trunc",
+        why: "these are ways of the kernel's sockets",
+        next: "leave it out",
+    },
+    Row {
+        holds: |plan, _| plan.udp_offload.asked && plan.batch.is_none(),
+        option: "--offload gso or gro",
+        why: "the kernel cuts and joins datagrams; our stack sends each by itself, in bursts",
+        next: "leave it out",
+    },
+    Row {
+        holds: |plan, _| plan.socket.mss_bytes.is_some(),
+        option: "-M",
+        why: "our stack's segments are as long as its MTU allows",
+        next: "set that: --set mtu=BYTES",
+    },
+    Row {
+        holds: |plan, _| plan.socket.tos.is_some(),
+        option: "-S",
+        why: "our stack marks no packets",
+        next: "leave it out",
+    },
+    Row {
+        holds: |plan, _| plan.socket.priority.is_some(),
+        option: "--socket-priority",
+        why: "no queueing discipline of the kernel is on the way out of our stack",
+        next: "leave it out",
+    },
+    Row {
+        holds: |plan, _| plan.socket.receive_low_water_bytes.is_some(),
+        option: "--rcvlowat",
+        why: "no receiver sleeps that would have to be woken",
+        next: "leave it out",
+    },
+    Row {
+        holds: |plan, _| {
+            plan.protocol == Protocol::Udp
+                && (plan.window_bytes.is_some()
+                    || plan.socket.send_buffer_bytes.is_some()
+                    || plan.socket.receive_buffer_bytes.is_some())
+        },
+        option: "-w, --sndbuf or --rcvbuf with -u",
+        why: "our stack's queue of datagrams is counted in packets",
+        next: "set that: --set udp.receive_queue=PACKETS",
+    },
+    Row {
+        holds: |plan, _| {
+            let name = plan.congestion_control.as_deref();
+            plan.congestion_control_asked
+                && !name.is_some_and(|name| ["none", "reno", "cubic"].contains(&name))
+        },
+        option: "-C",
+        why: "our stack has the congestion controls none, reno and cubic",
+        next: "use one of them",
+    },
+    Row {
+        holds: |plan, _| plan.pace.by != Pacing::User,
+        option: "--pacing socket or txtime",
+        why: "it is the kernel that paces then",
+        next: "leave it out: the program paces",
+    },
+    Row {
+        holds: |plan, _| plan.directions.len() > 1,
+        option: "--bidir",
+        why: "one thread owns our stack, and moves payload one way at a time",
+        next: "measure both directions one after the other",
+    },
+    Row {
+        holds: |plan, _| {
+            plan.threads
+                .as_ref()
+                .is_some_and(|threads| threads.near > 1)
+        },
+        option: "--threads above 1 at this end",
+        why: "one thread owns our stack",
+        next: "give 1/N for the far end alone",
+    },
+    Row {
+        holds: |plan, _| plan.cpu.near.0.len() > 1,
+        option: "--cpu with several processors at this end",
+        why: "one thread owns our stack",
+        next: "name one",
+    },
+    Row {
+        holds: |plan, _| plan.round_trip.attachment == Attachment::Reopened,
+        option: "--reopen or --connect",
+        why: "the stack's sockets stand before the first question",
+        next: "leave it out",
+    },
+    Row {
+        holds: |plan, _| plan.round_trip.group.is_some(),
+        option: "--multicast",
+        why: "our stack has no groups",
+        next: "leave it out",
+    },
+    Row {
+        holds: |plan, _| !plan.stamps.is_none(),
+        option: "--stages or --trace",
+        why: "the stages of our stack are not told apart yet in round trips",
+        next: "leave it out; --device-stamps tells the far end's part",
+    },
+    Row {
+        holds: |plan, _| plan.bind.as_deref().is_some_and(|bind| bind.contains('%')),
+        option: "-B %IF",
+        why: "our stack has one port, which --dev names",
+        next: "leave the interface out",
+    },
+    Row {
+        holds: |plan, _| {
+            let name = plan.dialect.as_deref();
+            name.is_some_and(|name| !DIALECTS.contains(&name))
+        },
+        option: "--peer",
+        why: "over our stack it can be echo, discard, chargen, sockperf or iperf2-legacy: the others \
+              talk about a test on connections of their own",
+        next: "use one of these, or linerate's own server",
+    },
+    Row {
+        holds: |plan, near| near.control == Control::Kernel && plan.protocol == Protocol::Udp,
+        option: "--control kernel with -u",
+        why: "a server sends datagrams only to the address of its control connection",
+        next: "leave --control out, or use TCP",
+    },
+    Row {
+        holds: |plan, near| near.control == Control::Kernel && plan.dialect.is_some(),
+        option: "--control kernel with --peer",
+        why: "these far ends have no control connection",
+        next: "leave --control out",
+    },
+    Row {
+        holds: |plan, _| plan.kind == Kind::Throughput && plan.far_report.is_some(),
+        option: "--far-report",
+        why: "the way to the far end is the stack's, and a command would go another one",
+        next: "leave it out",
+    },
+];
+
+/// Refuses what a run over our stack cannot have.
+///
+/// # Errors
+/// [`MeasureError::OptionRefused`] with the reason.
+pub fn check(plan: &Plan, near: &StackPlan) -> Result<(), MeasureError> {
+    match ROWS.iter().find(|row| (row.holds)(plan, near)) {
+        None => Ok(()),
+        Some(row) => Err(MeasureError::OptionRefused {
+            option: format!("{} with --dev", row.option),
+            why: row.why.to_owned(),
+            next_step: row.next.to_owned(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate_metric::plan::{Cpus, Direction, Ends, ReceiveCopy, SendCopy, Stamping};
+
+    use super::*;
+
+    #[test]
+    fn every_refusal_has_a_plan_that_meets_it() {
+        let tcp = || Plan::new(Kind::Throughput, Protocol::Tcp, "10.0.0.1");
+        let udp = || Plan::new(Kind::Throughput, Protocol::Udp, "10.0.0.1");
+        let with = |mut plan: Plan, change: &dyn Fn(&mut Plan)| {
+            change(&mut plan);
+            plan
+        };
+        let near = StackPlan::default();
+        check(&tcp(), &near).unwrap();
+        check(&udp(), &near).unwrap();
+        let met: Vec<(Plan, &str)> = vec![
+            (
+                with(tcp(), &|p| p.wait = Some(Ends::both(Wait::Block))),
+                "--wait",
+            ),
+            (
+                with(tcp(), &|p| p.wait = Some(Ends::both(Wait::IoUring))),
+                "--wait",
+            ),
+            (with(tcp(), &|p| p.calls = true), "--calls"),
+            (
+                with(tcp(), &|p| p.copies.send = SendCopy::ZeroCopy),
+                "--offload zerocopy",
+            ),
+            (
+                with(tcp(), &|p| p.copies.receive = ReceiveCopy::Discarded),
+                "--offload zerocopy",
+            ),
+            (
+                with(udp(), &|p| p.udp_offload.asked = true),
+                "--offload gso",
+            ),
+            (with(tcp(), &|p| p.socket.mss_bytes = Some(536)), "-M"),
+            (with(tcp(), &|p| p.socket.tos = Some(16)), "-S"),
+            (
+                with(tcp(), &|p| p.socket.priority = Some(1)),
+                "--socket-priority",
+            ),
+            (
+                with(tcp(), &|p| p.socket.receive_low_water_bytes = Some(9)),
+                "--rcvlowat",
+            ),
+            (
+                with(udp(), &|p| p.socket.send_buffer_bytes = Some(9)),
+                "-w, --sndbuf",
+            ),
+            (
+                with(tcp(), &|p| {
+                    p.congestion_control = Some("bbr".to_owned());
+                    p.congestion_control_asked = true;
+                }),
+                "-C",
+            ),
+            (with(udp(), &|p| p.pace.by = Pacing::Txtime), "--pacing"),
+            (
+                with(tcp(), &|p| {
+                    p.directions = vec![Direction::Send, Direction::Receive]
+                }),
+                "--bidir",
+            ),
+            (
+                with(tcp(), &|p| p.threads = Some(Ends { near: 2, far: 1 })),
+                "--threads",
+            ),
+            (with(tcp(), &|p| p.cpu.near = Cpus(vec![0, 1])), "--cpu"),
+            (
+                with(tcp(), &|p| p.round_trip.attachment = Attachment::Reopened),
+                "--reopen",
+            ),
+            (
+                with(udp(), &|p| p.round_trip.group = "239.1.2.3".parse().ok()),
+                "--multicast",
+            ),
+            (with(udp(), &|p| p.stamps = Stamping::Packets), "--stages"),
+            (with(udp(), &|p| p.bind = Some("%eth0".to_owned())), "-B"),
+            (
+                with(tcp(), &|p| p.dialect = Some("iperf3".to_owned())),
+                "--peer",
+            ),
+            (
+                with(tcp(), &|p| p.far_report = Some("x".to_owned())),
+                "--far-report",
+            ),
+        ];
+        let kernel = StackPlan {
+            control: Control::Kernel,
+            ..StackPlan::default()
+        };
+        let mut seen = Vec::new();
+        for plan in [
+            udp(),
+            with(tcp(), &|p| p.dialect = Some("discard".to_owned())),
+        ] {
+            assert!(check(&plan, &kernel).is_err());
+            seen.push(ROWS.iter().position(|row| (row.holds)(&plan, &kernel)));
+        }
+        for (plan, option) in met {
+            let error = check(&plan, &near).unwrap_err();
+            assert_eq!(error.exit_code(), linerate_metric::exit::MISSING);
+            let text = error.to_string();
+            assert!(text.starts_with(option), "{option}: {text}");
+            seen.push(ROWS.iter().position(|row| (row.holds)(&plan, &near)));
+        }
+        let unmet: Vec<_> = (0..ROWS.len())
+            .filter(|row| !seen.contains(&Some(*row)))
+            .map(|row| ROWS[row].option)
+            .collect();
+        assert!(unmet.is_empty(), "no plan meets {unmet:?}");
+    }
+
+    #[test]
+    fn dialects_without_a_conversation_are_callable() {
+        for name in DIALECTS {
+            assert!(crate::peers::call::caller(name).is_some(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,383 @@
+//! Services over TCP.
+
+use std::task::Poll;
+
+use linerate_dialect::iperf2::{Amount, Settings, TcpJob, TcpServer, Way, fill};
+use linerate_dialect::{chargen, echo, sockperf};
+use linerate_host::sys::clock::{self, Nanos};
+use linerate_metric::stack::ServiceFigures;
+use linerate_stack::{SocketId, Stack, StackError};
+
+use super::ServiceKind;
+use crate::peers::serve::{Answers, Bounce};
+
+/// Steps of one round: the stack is to turn in between.
+const STEPS: usize = 64;
+
+/// How long a connection may say nothing.
+const SILENCE_NS: Nanos = 300_000_000_000;
+
+/// Payload that is sent again and again: whole periods of chargen's pattern, and a multiple of the ten
+/// digits that iperf2 sends.
+const PATTERN_BYTES: usize = 10 * chargen::PERIOD_BYTES;
+
+/// What becomes of a connection after a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// It goes on when something changes.
+    Wait,
+    /// There may be more to do.
+    Again,
+    /// It goes on by the time.
+    Timed,
+    /// It is over.
+    Over,
+}
+
+/// A connection to a service.
+pub struct Connection {
+    socket: SocketId,
+    service: usize,
+    machine: Machine,
+    last_ns: Nanos,
+    /// The far end has finished sending.
+    ended: bool,
+    /// This end has.
+    finished: bool,
+}
+
+enum Machine {
+    Echo(echo::Stream),
+    Sockperf(Box<sockperf::Server>),
+    Bounce(Box<Bounce>),
+    Sink,
+    Source(Source),
+    /// iperf2, until its client has said what it wants.
+    Header(Box<TcpServer>),
+    /// iperf2: what is said first, and what is sent then, while what comes is taken.
+    Both(Box<TcpServer>, Option<Source>),
+}
+
+/// What is sent without being asked.
+struct Source {
+    pattern: Vec<u8>,
+    at: usize,
+    left: u64,
+    until_ns: Option<Nanos>,
+    /// Bits a second, from when.
+    rate: Option<(u64, Nanos)>,
+    sent: u64,
+}
+
+impl Source {
+    fn new(pattern: Vec<u8>) -> Self {
+        Self {
+            pattern,
+            at: 0,
+            left: u64::MAX,
+            until_ns: None,
+            rate: None,
+            sent: 0,
+        }
+    }
+
+    fn of(settings: &Settings, now: Nanos) -> Self {
+        let mut digits = vec![0; PATTERN_BYTES];
+        fill(&mut digits);
+        let mut source = Self::new(digits);
+        match settings.amount {
+            Some(Amount::Bytes(bytes)) => source.left = bytes,
+            Some(Amount::Time(ns)) => source.until_ns = Some(now.saturating_add(ns)),
+            None => {}
+        }
+        let block = u64::from(settings.buffer_bytes.unwrap_or(1 << 17));
+        let bits = |rate: u64| match settings.rate_is_packets {
+            true => rate.saturating_mul(block * 8),
+            false => rate,
+        };
+        source.rate = settings.rate.map(|rate| (bits(rate), now));
+        source
+    }
+
+    /// Bytes that may leave now.
+    fn due(&self, now: Nanos) -> usize {
+        if self.until_ns.is_some_and(|until| now >= until) {
+            return 0;
+        }
+        let by_rate = self.rate.map_or(u64::MAX, |(bits, from)| {
+            let time = u128::from(now.saturating_sub(from));
+            let all = u128::from(bits) * time / 8_000_000_000;
+            u64::try_from(all)
+                .unwrap_or(u64::MAX)
+                .saturating_sub(self.sent)
+        });
+        usize::try_from(by_rate.min(self.left)).unwrap_or(usize::MAX)
+    }
+
+    fn is_over(&self, now: Nanos) -> bool {
+        self.left == 0 || self.until_ns.is_some_and(|until| now >= until)
+    }
+}
+
+impl Connection {
+    pub fn new(kind: ServiceKind, service: usize, socket: SocketId, now: Nanos) -> Self {
+        let machine = match kind {
+            ServiceKind::Echo => Machine::Echo(echo::Stream::default()),
+            ServiceKind::Discard => Machine::Sink,
+            ServiceKind::Chargen => {
+                let mut pattern = vec![0; PATTERN_BYTES];
+                chargen::fill(0, &mut pattern);
+                Machine::Source(Source::new(pattern))
+            }
+            ServiceKind::Sockperf => Machine::Sockperf(Box::default()),
+            ServiceKind::Iperf2 => Machine::Header(Box::new(TcpServer::new())),
+        };
+        Self {
+            socket,
+            service,
+            machine,
+            last_ns: now,
+            ended: false,
+            finished: false,
+        }
+    }
+
+    pub fn socket(&self) -> SocketId {
+        self.socket
+    }
+
+    pub fn service(&self) -> usize {
+        self.service
+    }
+
+    /// Whether nobody seems to be there any more.
+    pub fn is_forgotten(&self, now: Nanos) -> bool {
+        now.saturating_sub(self.last_ns) > SILENCE_NS
+    }
+
+    /// Moves what can be moved now.
+    pub fn step(
+        &mut self,
+        stack: &mut Stack,
+        now: Nanos,
+        room: &mut [u8],
+        figures: &mut ServiceFigures,
+    ) -> Next {
+        for _ in 0..STEPS {
+            let sent = match self.send(stack, now) {
+                Ok(sent) => sent,
+                Err(_) => return Next::Over,
+            };
+            figures.bytes_sent += sent as u64;
+            let took = match self.receive(stack, room) {
+                Ok(took) => took,
+                Err(_) => return Next::Over,
+            };
+            figures.bytes_received += took.unwrap_or(0) as u64;
+            if sent > 0 || took.is_some() {
+                self.last_ns = now;
+            }
+            if self.is_over(now) {
+                return Next::Over;
+            }
+            if sent == 0 && took.is_none() {
+                return match self.source() {
+                    Some(source) if source.rate.is_some() || source.until_ns.is_some() => {
+                        Next::Timed
+                    }
+                    _ => Next::Wait,
+                };
+            }
+        }
+        Next::Again
+    }
+
+    fn source(&self) -> Option<&Source> {
+        match &self.machine {
+            Machine::Source(source) | Machine::Both(_, Some(source)) => Some(source),
+            _ => None,
+        }
+    }
+
+    fn is_over(&mut self, now: Nanos) -> bool {
+        match &mut self.machine {
+            Machine::Echo(stream) => self.ended && stream.outgoing().is_empty(),
+            Machine::Sockperf(server) => self.ended && server.outgoing().is_empty(),
+            Machine::Bounce(bounce) => {
+                (self.ended || bounce.is_over()) && bounce.outgoing().is_empty()
+            }
+            Machine::Sink | Machine::Header(_) => self.ended,
+            Machine::Source(source) => self.ended || source.is_over(now),
+            // A client that receives closes when it has had enough.
+            Machine::Both(server, _) => self.ended && server.outgoing().is_empty(),
+        }
+    }
+
+    /// Sends what is to be sent, as far as there is room: how much that was.
+    fn send(&mut self, stack: &mut Stack, now: Nanos) -> Result<usize, StackError> {
+        let socket = self.socket;
+        let mut all = 0;
+        let put = |stack: &mut Stack, bytes: &[u8]| -> Result<usize, StackError> {
+            if bytes.is_empty() {
+                return Ok(0);
+            }
+            match stack.tcp_send(socket, |room| {
+                let some = bytes.len().min(room.len());
+                room[..some].copy_from_slice(&bytes[..some]);
+                some
+            }) {
+                Poll::Ready(sent) => sent,
+                Poll::Pending => Ok(0),
+            }
+        };
+        loop {
+            let sent = match &mut self.machine {
+                Machine::Echo(stream) => {
+                    let sent = put(stack, stream.outgoing())?;
+                    stream.sent(sent);
+                    sent
+                }
+                Machine::Sockperf(server) => {
+                    let sent = put(stack, server.outgoing())?;
+                    server.sent(sent);
+                    sent
+                }
+                Machine::Bounce(bounce) => {
+                    let sent = put(stack, bounce.outgoing())?;
+                    bounce.sent(sent);
+                    sent
+                }
+                Machine::Sink | Machine::Header(_) => 0,
+                Machine::Source(source) => source.put(stack, now, &put)?,
+                Machine::Both(server, source) => {
+                    let said = put(stack, server.outgoing())?;
+                    server.sent(said);
+                    match source.as_mut().filter(|_| server.outgoing().is_empty()) {
+                        Some(source) => {
+                            let sent = source.put(stack, now, &put)?;
+                            if source.is_over(now) && !self.finished {
+                                self.finished = true;
+                                stack.tcp_finish(socket)?;
+                            }
+                            said + sent
+                        }
+                        None => said,
+                    }
+                }
+            };
+            all += sent;
+            if sent == 0 || all >= PATTERN_BYTES {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Takes what came: how much that was; `None` when nothing did.
+    fn receive(&mut self, stack: &mut Stack, room: &mut [u8]) -> Result<Option<usize>, StackError> {
+        if self.ended {
+            return Ok(None);
+        }
+        let machine = &mut self.machine;
+        let received = stack.tcp_receive(self.socket, |bytes| {
+            if bytes.is_empty() {
+                return (0, Some(Heard::End));
+            }
+            let heard = machine.hear(bytes, room);
+            let taken = match &heard {
+                Some(Heard::Took(taken)) => *taken,
+                Some(Heard::Wants(taken, _)) => *taken,
+                Some(Heard::End) | None => 0,
+            };
+            (taken, heard)
+        });
+        let heard = match received {
+            Poll::Pending => return Ok(None),
+            Poll::Ready(heard) => heard?,
+        };
+        match heard {
+            Some(Heard::End) => {
+                self.ended = true;
+                if let Machine::Echo(stream) = &mut self.machine {
+                    stream.finish();
+                }
+                Ok(Some(0))
+            }
+            Some(Heard::Took(0)) => Ok(None),
+            Some(Heard::Took(taken)) => Ok(Some(taken)),
+            Some(Heard::Wants(taken, job)) => {
+                self.begin(*job);
+                Ok(Some(taken))
+            }
+            // It makes no sense: closing is the one answer that nobody misunderstands.
+            None => Err(StackError::Reset),
+        }
+    }
+
+    /// What an iperf2 client wants.
+    fn begin(&mut self, job: TcpJob) {
+        let now = self.last_ns;
+        let machine = std::mem::replace(&mut self.machine, Machine::Sink);
+        let Machine::Header(server) = machine else {
+            return;
+        };
+        self.machine = match job {
+            TcpJob::Plain => Machine::Sink,
+            TcpJob::Bounceback(questions) => Machine::Bounce(Box::new(Bounce::new(*questions))),
+            TcpJob::Test(settings) => {
+                let source = (settings.way != Way::Forward).then(|| Source::of(&settings, now));
+                Machine::Both(server, source)
+            }
+        };
+    }
+}
+
+/// What a read gave.
+enum Heard {
+    /// So many bytes were taken.
+    Took(usize),
+    /// So many bytes were taken, and the client's wish is whole.
+    Wants(usize, Box<TcpJob>),
+    /// The far end has finished.
+    End,
+}
+
+impl Machine {
+    /// Takes bytes; `None` when they make no sense.
+    fn hear(&mut self, bytes: &[u8], room: &mut [u8]) -> Option<Heard> {
+        let took = match self {
+            Self::Echo(stream) => stream.receive(bytes),
+            Self::Sockperf(server) => server.receive(bytes).ok()?,
+            Self::Bounce(bounce) => bounce.receive(bytes).ok()?,
+            Self::Header(server) => {
+                let (taken, job) = server.receive(bytes, clock::real()).ok()?;
+                return Some(match job {
+                    Some(job) => Heard::Wants(taken, Box::new(job)),
+                    None => Heard::Took(taken),
+                });
+            }
+            Self::Sink | Self::Source(_) | Self::Both(..) => {
+                // Taken into the service's own memory, as a program would.
+                let bytes = &bytes[..bytes.len().min(room.len())];
+                room[..bytes.len()].copy_from_slice(bytes);
+                bytes.len()
+            }
+        };
+        Some(Heard::Took(took))
+    }
+}
+
+impl Source {
+    fn put(
+        &mut self,
+        stack: &mut Stack,
+        now: Nanos,
+        put: &impl Fn(&mut Stack, &[u8]) -> Result<usize, StackError>,
+    ) -> Result<usize, StackError> {
+        let rest = &self.pattern[self.at..];
+        let sent = put(stack, &rest[..rest.len().min(self.due(now))])?;
+        self.at = (self.at + sent) % self.pattern.len();
+        self.left -= sent as u64;
+        self.sent += sent as u64;
+        Ok(sent)
+    }
+}

@@ -1,0 +1,272 @@
+//! The thread that owns a stack.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use linerate_host::sys::{clock, cpu};
+use linerate_metric::stack::{StackFacts, StackPlan};
+use linerate_stack::{Addressing, Config, StackError};
+
+use super::background::{Ask, Background, Failure, Look};
+use super::bridge::Ends;
+use super::open;
+use super::services::{ServiceSpec, Services};
+use crate::error::MeasureError;
+use crate::lane::schedule;
+use crate::transport::OnStack;
+
+/// How long the last segments of connections may take to be acknowledged.
+const FAREWELL_NS: u64 = 300_000_000;
+
+/// Silence after which nobody says anything more.
+const QUIET_NS: u64 = 20_000_000;
+
+/// Longest time that an answer of the thread is waited for: a connection takes 5 s at most.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+/// Work that the thread does as a whole, such as a run's part.
+pub type Work = Box<dyn FnOnce(&mut OnStack) + Send>;
+
+/// A running stack. It ends when this goes.
+pub struct StackThread {
+    orders: Option<mpsc::Sender<Work>>,
+    asks: mpsc::Sender<Ask>,
+    thread: Option<JoinHandle<()>>,
+    facts: StackFacts,
+    config: Config,
+    addressing: Addressing,
+    failure: Failure,
+    cut: Arc<AtomicBool>,
+}
+
+impl StackThread {
+    /// Opens the port and starts the stack, which serves these on its own.
+    ///
+    /// # Errors
+    /// Why that cannot be.
+    pub fn start(plan: &StackPlan, services: Vec<ServiceSpec>) -> Result<Self, MeasureError> {
+        let config = open::config(plan)?;
+        let addressing = open::addressing(plan)?;
+        let (orders, work) = mpsc::channel::<Work>();
+        let (asks, asked) = mpsc::channel();
+        let (say, said) = mpsc::channel();
+        let failure: Failure = Arc::new(Mutex::new(None));
+        let tell = Arc::clone(&failure);
+        let own = plan.clone();
+        let cut = Arc::new(AtomicBool::new(false));
+        let cuts = Arc::clone(&cut);
+        let thread = std::thread::Builder::new()
+            .name("stack".to_owned())
+            .spawn(move || {
+                // The port is opened here: its memory is to lie where the thread runs.
+                match begin(&own, services, asked, tell, cuts) {
+                    Ok(mut stack) => {
+                        // Whoever started it may have given up; then it ends at once.
+                        let _ = say.send(Ok(stack.facts_now()));
+                        run(&mut stack, &work);
+                    }
+                    Err(error) => drop(say.send(Err(error))),
+                }
+            })
+            .map_err(|error| MeasureError::system("new thread", error))?;
+        let facts = said.recv().unwrap_or_else(|_| {
+            let died = io::Error::other("it ended before the stack stood");
+            Err(MeasureError::system("the stack's thread", died))
+        });
+        let facts = match facts {
+            Ok(facts) => facts,
+            Err(error) => {
+                // It said why; there is nothing more to be had from it.
+                let _ = thread.join();
+                return Err(error);
+            }
+        };
+        Ok(Self {
+            orders: Some(orders),
+            asks,
+            thread: Some(thread),
+            facts,
+            config,
+            addressing,
+            failure,
+            cut,
+        })
+    }
+
+    /// Streams that are received end here, whatever their far end still sends.
+    pub fn cut(&self) {
+        self.cut.store(true, Relaxed);
+    }
+
+    /// What records say of it, counters aside.
+    pub fn facts(&self) -> &StackFacts {
+        &self.facts
+    }
+
+    /// How it is configured.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The address that packets to another one come from, if there is a way.
+    pub fn address_towards(&self, far: IpAddr) -> Option<IpAddr> {
+        let networks = &self.addressing.networks;
+        let near = networks.iter().find(|own| own.contains(far));
+        let same = || {
+            networks
+                .iter()
+                .find(|own| own.address.is_ipv4() == far.is_ipv4())
+        };
+        near.or_else(same).map(|own| own.address)
+    }
+
+    /// Whether packets to an address have a way at all.
+    pub fn reaches(&self, far: IpAddr) -> bool {
+        let direct = self.addressing.networks.iter().any(|own| own.contains(far));
+        let gateways = &self.addressing.gateways;
+        direct
+            || gateways
+                .iter()
+                .any(|gateway| gateway.is_ipv4() == far.is_ipv4())
+    }
+
+    /// Has the thread do something that takes its time.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn lend(&self, work: Work) -> io::Result<()> {
+        let sent = self.orders.as_ref().map(|orders| orders.send(work));
+        match sent {
+            Some(Ok(())) => Ok(()),
+            _ => Err(io::Error::other("the stack's thread has ended")),
+        }
+    }
+
+    /// Opens a connection over the stack, whose bytes the pair that is given carries.
+    ///
+    /// # Errors
+    /// Why it does not stand; `Interrupted` when `called_off` says so.
+    pub fn connect(
+        &self,
+        remote: SocketAddr,
+        called_off: &dyn Fn() -> bool,
+    ) -> io::Result<(UnixStream, Ends)> {
+        const LOOK_UP: Duration = Duration::from_millis(50);
+        let (own, pair) = UnixStream::pair()?;
+        let (said, answer) = mpsc::channel();
+        let gone = || io::Error::other("the stack's thread has ended");
+        (self.asks.send(Ask::Connect { remote, pair, said })).map_err(|_| gone())?;
+        let began = std::time::Instant::now();
+        loop {
+            match answer.recv_timeout(LOOK_UP) {
+                Ok(ends) => return Ok((own, ends?)),
+                Err(mpsc::RecvTimeoutError::Disconnected) => return Err(gone()),
+                Err(mpsc::RecvTimeoutError::Timeout) if called_off() => {
+                    return Err(io::ErrorKind::Interrupted.into());
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) if began.elapsed() > PATIENCE => {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// Looks at the stack and its services, in the thread that owns them; `None` when it is gone.
+    pub fn look<R: Send + 'static>(
+        &self,
+        look: impl FnOnce(&mut linerate_stack::Stack, Option<&mut Services>) -> R + Send + 'static,
+    ) -> Option<R> {
+        let (say, said) = mpsc::channel();
+        let look: Look = Box::new(move |stack, services| {
+            // Whoever asked waits for it.
+            let _ = say.send(look(stack, services));
+        });
+        self.asks.send(Ask::Look(look)).ok()?;
+        said.recv_timeout(PATIENCE).ok()
+    }
+
+    /// Why the port does not work any more.
+    pub fn failure(&self) -> Option<StackError> {
+        self.failure.lock().expect("no holder panics").take()
+    }
+}
+
+impl Drop for StackThread {
+    fn drop(&mut self) {
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic is a bug of ours and has been told.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn begin(
+    plan: &StackPlan,
+    services: Vec<ServiceSpec>,
+    asked: mpsc::Receiver<Ask>,
+    failure: Failure,
+    cut: Arc<AtomicBool>,
+) -> Result<OnStack, MeasureError> {
+    let config = open::config(plan)?;
+    let refused = |key: &str, value: String, error: io::Error| MeasureError::OptionRefused {
+        option: format!("--set threads.application.{key}={value}"),
+        why: format!("the thread cannot have that ({error})"),
+        next_step: "run as root, or leave it out".to_owned(),
+    };
+    let place = &config.application;
+    if !place.cpus.0.is_empty() {
+        cpu::pin(&place.cpus.0).map_err(|error| refused("cpus", place.cpus.to_string(), error))?;
+    }
+    schedule(place.sched).map_err(|error| refused("sched", place.sched.to_string(), error))?;
+    let (mut stack, facts) = open::open(plan)?;
+    let services = match services.is_empty() {
+        true => None,
+        false => Some(Box::new(Services::open(&mut stack, services)?)),
+    };
+    if let Some(stamps) = plan.stamp_payload {
+        stack.stamp_payload(stamps, clock::now);
+    }
+    Ok(OnStack::of(
+        stack,
+        facts,
+        Background::new(asked, services, failure),
+        cut,
+    ))
+}
+
+/// Turns the stack until nobody wants it any more.
+fn run(stack: &mut OnStack, orders: &mpsc::Receiver<Work>) {
+    loop {
+        match orders.try_recv() {
+            Ok(work) => work(stack),
+            Err(mpsc::TryRecvError::Disconnected) => break,
+            Err(mpsc::TryRecvError::Empty) => {
+                if !stack.round() {
+                    stack.rest();
+                }
+            }
+        }
+    }
+    stack.close();
+    // What was said last is to arrive.
+    let began = clock::now();
+    let mut last = began;
+    loop {
+        let now = clock::now();
+        if stack.round() {
+            last = now;
+        }
+        let busy = stack.is_busy();
+        if now > began + FAREWELL_NS || (!busy && now > last + QUIET_NS) {
+            return;
+        }
+        clock::sleep_until(now + 200_000);
+    }
+}

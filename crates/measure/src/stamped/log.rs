@@ -1,0 +1,518 @@
+//! What one end noted of its latest round trips.
+
+use std::collections::VecDeque;
+
+use linerate_host::sys::clock::Nanos;
+use linerate_metric::plan::Stamping;
+
+/// Trips that are kept: 1 MiB at each end.
+pub const KEPT: usize = 1 << 14;
+
+/// Pieces of receive work that are kept.
+pub const WORKS: usize = 4 * KEPT;
+
+/// One end's times of one trip, on its monotonic clock; 0 where it is not known.
+///
+/// The asking end hands its message over first and receives last, the answering end the other way
+/// round.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Half {
+    /// Number of the question.
+    pub number: u64,
+    /// The message that came was stamped on arrival.
+    pub arrived_ns: Nanos,
+    /// The thread that waits for it was to be woken.
+    pub woken_ns: Nanos,
+    /// It had a processor.
+    pub running_ns: Nanos,
+    /// Its receive call had returned.
+    pub received_ns: Nanos,
+    /// It was about to hand its own message to the kernel.
+    pub handed_ns: Nanos,
+    /// The message was handed to the queueing discipline.
+    pub queued_ns: Nanos,
+    /// The driver had taken it.
+    pub driver_ns: Nanos,
+    /// The send call had returned.
+    pub returned_ns: Nanos,
+}
+
+/// Values of a [`Half`] on the wire.
+pub const WORDS: usize = 9;
+
+impl Half {
+    /// As it goes to the other end.
+    #[must_use]
+    pub fn to_words(self) -> [u64; WORDS] {
+        [
+            self.number,
+            self.arrived_ns,
+            self.woken_ns,
+            self.running_ns,
+            self.received_ns,
+            self.handed_ns,
+            self.queued_ns,
+            self.driver_ns,
+            self.returned_ns,
+        ]
+    }
+
+    /// From the other end.
+    #[must_use]
+    pub fn from_words(words: [u64; WORDS]) -> Self {
+        let [
+            number,
+            arrived_ns,
+            woken_ns,
+            running_ns,
+            received_ns,
+            rest @ ..,
+        ] = words;
+        let [handed_ns, queued_ns, driver_ns, returned_ns] = rest;
+        Self {
+            number,
+            arrived_ns,
+            woken_ns,
+            running_ns,
+            received_ns,
+            handed_ns,
+            queued_ns,
+            driver_ns,
+            returned_ns,
+        }
+    }
+
+    /// The same times on a clock that is `ahead_ns` behind this one.
+    #[must_use]
+    pub fn carried(self, ahead_ns: i64) -> Self {
+        let carry = |time: Nanos| match time {
+            0 => 0,
+            time => time.wrapping_sub(ahead_ns as u64).max(1),
+        };
+        let mut words = self.to_words();
+        words[1..].iter_mut().for_each(|word| *word = carry(*word));
+        Self::from_words(words)
+    }
+}
+
+/// One piece of the kernel's receive work (the NET_RX soft interrupt), beside the trips.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// When it began.
+    pub from_ns: Nanos,
+    /// When it ended.
+    pub to_ns: Nanos,
+    /// Which processor.
+    pub cpu: u32,
+}
+
+/// What an end's network device stamped, in place of its kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceUse {
+    /// When packets left.
+    pub departures: bool,
+    /// When they arrived.
+    pub arrivals: bool,
+    /// How far its times may be off.
+    pub error_ns: Nanos,
+}
+
+/// Share of the trips that a device must have stamped before its stamps stand for the kernel's: a
+/// device that stamps now and then would leave out the others.
+const SHARE_OF_DEVICE: f64 = 0.9;
+
+/// A device's times of the trip in the same slot; 0 where it gave none.
+#[derive(Clone, Copy, Debug, Default)]
+struct DeviceTimes {
+    driver_ns: Nanos,
+    arrived_ns: Nanos,
+}
+
+/// What a [`Log`] comes to.
+#[derive(Debug)]
+pub struct Finished {
+    /// Trips by number.
+    pub halves: Vec<Half>,
+    /// The receive work of processors.
+    pub work: Vec<Work>,
+    /// What could not be watched, and why.
+    pub notes: Vec<String>,
+    /// What the device stamped.
+    pub device: DeviceUse,
+}
+
+/// The latest trips of one end.
+#[derive(Debug)]
+pub struct Log {
+    /// By number; a slot holds the latest trip whose number falls on it.
+    halves: Vec<Half>,
+    /// What the device said of them.
+    devices: Vec<DeviceTimes>,
+    /// How far its times may be off; absent: it said nothing that can be used.
+    pub device_error_ns: Option<Nanos>,
+    /// Numbers of the trips by send call.
+    sent: Vec<u64>,
+    sends: u64,
+    wakings: Times,
+    runs: Times,
+    work: VecDeque<Work>,
+    /// What could not be watched, and why.
+    pub notes: Vec<String>,
+}
+
+/// A ring of times.
+#[derive(Debug)]
+struct Times {
+    times: Vec<Nanos>,
+    next: usize,
+}
+
+impl Times {
+    fn new() -> Self {
+        Self {
+            times: vec![0; 2 * KEPT],
+            next: 0,
+        }
+    }
+
+    fn push(&mut self, time: Nanos) {
+        self.times[self.next] = time;
+        self.next = (self.next + 1) % self.times.len();
+    }
+
+    fn sorted(mut self) -> Vec<Nanos> {
+        self.times.retain(|&time| time != 0);
+        self.times.sort_unstable();
+        self.times
+    }
+}
+
+/// The largest number up to `last` of which `id` is the lower half; `None` when there is none.
+fn latest(last: u64, id: u32) -> Option<u64> {
+    let behind = u64::from((last as u32).wrapping_sub(id));
+    last.checked_sub(behind)
+}
+
+/// The last of `times` in a span, its start left out; 0 when there is none.
+fn last_within(times: &[Nanos], after: Nanos, until: Nanos) -> Nanos {
+    let end = times.partition_point(|&time| time <= until);
+    match times[..end].last() {
+        Some(&time) if time > after => time,
+        _ => 0,
+    }
+}
+
+const EMPTY: Half = Half {
+    number: u64::MAX,
+    arrived_ns: 0,
+    woken_ns: 0,
+    running_ns: 0,
+    received_ns: 0,
+    handed_ns: 0,
+    queued_ns: 0,
+    driver_ns: 0,
+    returned_ns: 0,
+};
+
+impl Log {
+    /// Memory of a log, and of what is made of it for the other end.
+    #[must_use]
+    pub const fn bytes(level: Stamping) -> u64 {
+        /// As it is kept, as it is told, and as that lies on the wire.
+        const TIMES: usize = 3;
+        let work = match level {
+            Stamping::Driver => WORKS * size_of::<Work>(),
+            _ => 0,
+        };
+        let trip = size_of::<Half>()
+            + size_of::<DeviceTimes>()
+            + size_of::<u64>()
+            + 4 * size_of::<Nanos>();
+        (TIMES * (KEPT * trip + work)) as u64
+    }
+
+    /// An empty log; all memory that it will use is allocated here.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            halves: vec![EMPTY; KEPT],
+            devices: vec![DeviceTimes::default(); KEPT],
+            device_error_ns: None,
+            sent: vec![0; KEPT],
+            sends: 0,
+            wakings: Times::new(),
+            runs: Times::new(),
+            work: VecDeque::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// The place of a trip; whatever older trip stood there is forgotten.
+    pub fn trip(&mut self, number: u64) -> &mut Half {
+        let slot = (number % KEPT as u64) as usize;
+        let half = &mut self.halves[slot];
+        if half.number != number {
+            *half = Half { number, ..EMPTY };
+            self.devices[slot] = DeviceTimes::default();
+        }
+        half
+    }
+
+    /// Notes when the device took a trip's message in.
+    pub fn arrived_at_device(&mut self, number: u64, at_ns: Nanos) {
+        self.devices[(number % KEPT as u64) as usize].arrived_ns = at_ns;
+    }
+
+    /// Notes when the device sent the message of a trip away.
+    pub fn left_device(&mut self, number: u64, at_ns: Nanos) {
+        let times = &mut self.devices[(number % KEPT as u64) as usize];
+        // The first fragment's, or the first copy's.
+        if times.driver_ns == 0 {
+            times.driver_ns = at_ns;
+        }
+    }
+
+    /// Notes which trip the next send call belongs to.
+    pub fn sends(&mut self, number: u64) {
+        let slot = (self.sends % KEPT as u64) as usize;
+        self.sent[slot] = number;
+        self.sends += 1;
+    }
+
+    /// The send call that the kernel numbered `id`: it counts modulo 2^32. `None` when none was made.
+    #[must_use]
+    pub fn send_of(&self, id: u32) -> Option<u64> {
+        latest(self.sends.checked_sub(1)?, id)
+    }
+
+    /// The send call of a stream whose byte the kernel numbered `id`, each of `bytes`: the offset too
+    /// is counted modulo 2^32, and a stream goes on beyond that.
+    #[must_use]
+    pub fn send_of_byte(&self, id: u32, bytes: u64) -> Option<u64> {
+        let last_byte = self.sends.checked_mul(bytes)?.checked_sub(1)?;
+        latest(last_byte, id).map(|byte| byte / bytes.max(1))
+    }
+
+    /// The trip of a send call, counted from 0; `None` when it is too old, or was never made.
+    pub fn trip_of_send(&mut self, send: u64) -> Option<&mut Half> {
+        let last = self.sends.checked_sub(1)?;
+        if send > last || last - send >= KEPT as u64 {
+            return None;
+        }
+        let number = self.sent[(send % KEPT as u64) as usize];
+        let half = &mut self.halves[(number % KEPT as u64) as usize];
+        (half.number == number).then_some(half)
+    }
+
+    /// Notes that this end's thread was to be woken.
+    pub fn woken(&mut self, at_ns: Nanos) {
+        self.wakings.push(at_ns);
+    }
+
+    /// Notes that this end's thread was given a processor.
+    pub fn ran(&mut self, at_ns: Nanos) {
+        self.runs.push(at_ns);
+    }
+
+    /// Makes room for the receive work of processors.
+    pub fn expect_work(&mut self) {
+        self.work.reserve_exact(WORKS);
+    }
+
+    /// Notes a piece of receive work; the oldest one goes when the room is used up.
+    pub fn worked(&mut self, work: Work) {
+        if self.work.len() == self.work.capacity() && self.work.pop_front().is_none() {
+            return;
+        }
+        self.work.push_back(work);
+    }
+
+    /// Puts the device's times in place of the kernel's, where it gave enough of them.
+    fn take_over_device(&mut self) -> DeviceUse {
+        let Some(error_ns) = self.device_error_ns else {
+            return DeviceUse::default();
+        };
+        let known = |half: &&mut Half| half.number != u64::MAX;
+        let trips = self.halves.iter_mut().filter(known).count().max(1) as f64;
+        let enough = |of: fn(&DeviceTimes) -> Nanos| {
+            let count = self.devices.iter().filter(|times| of(times) != 0).count();
+            count as f64 / trips >= SHARE_OF_DEVICE
+        };
+        let taken = DeviceUse {
+            departures: enough(|times| times.driver_ns),
+            arrivals: enough(|times| times.arrived_ns),
+            error_ns,
+        };
+        // A trip without its stamp is left out, as one without the kernel's is.
+        for (half, times) in self.halves.iter_mut().zip(&self.devices) {
+            if taken.departures {
+                half.driver_ns = times.driver_ns;
+            }
+            if taken.arrivals {
+                half.arrived_ns = times.arrived_ns;
+            }
+        }
+        taken
+    }
+
+    /// The trips by number, with wake-ups put where they belong.
+    #[must_use]
+    pub fn finish(mut self) -> Finished {
+        let device = self.take_over_device();
+        let (wakings, runs) = (self.wakings.sorted(), self.runs.sorted());
+        let mut halves = self.halves;
+        halves.retain(|half| half.number != u64::MAX);
+        halves.sort_unstable_by_key(|half| half.number);
+        for half in &mut halves {
+            if half.arrived_ns == 0 || half.received_ns == 0 {
+                continue;
+            }
+            half.running_ns = last_within(&runs, half.arrived_ns, half.received_ns);
+            if half.running_ns != 0 {
+                half.woken_ns = last_within(&wakings, half.arrived_ns, half.running_ns);
+            }
+        }
+        Finished {
+            halves,
+            work: self.work.into(),
+            notes: self.notes,
+            device,
+        }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_trips_are_kept() {
+        let mut log = Log::new();
+        for number in 0..KEPT as u64 + 10 {
+            log.sends(number);
+            log.trip(number).handed_ns = number + 1;
+        }
+        assert!(log.trip_of_send(0).is_none(), "too old");
+        assert_eq!(log.trip_of_send(12).unwrap().number, 12);
+        assert!(log.trip_of_send(KEPT as u64 + 10).is_none(), "never made");
+        let halves = log.finish().halves;
+        assert_eq!(halves.len(), KEPT);
+        assert_eq!(halves[0].number, 10);
+        assert!(halves.iter().all(|half| half.handed_ns == half.number + 1));
+    }
+
+    #[test]
+    fn numbers_of_the_kernel_wrap_and_ours_do_not() {
+        assert_eq!(latest(5, 5), Some(5));
+        assert_eq!(latest(5, 6), None, "not sent yet");
+        let beyond = (1 << 32) + 7;
+        assert_eq!(latest(beyond, 7), Some(beyond));
+        assert_eq!(latest(beyond, u32::MAX), Some((1 << 32) - 1));
+        let mut log = Log::new();
+        for number in 0..5 {
+            log.sends(number);
+        }
+        // 5 sends of 2^30 bytes: the last byte is beyond 2^32.
+        let bytes = 1u64 << 30;
+        let id = |send: u64| ((send + 1) * bytes - 1) as u32;
+        for send in 1..5 {
+            assert_eq!(log.send_of_byte(id(send), bytes), Some(send), "{send}");
+        }
+        assert_eq!(log.send_of(4), Some(4));
+        assert_eq!(log.send_of(5), None);
+    }
+
+    #[test]
+    fn wake_ups_belong_to_the_trip_that_they_lie_in() {
+        let mut log = Log::new();
+        for number in 0..3u64 {
+            let half = log.trip(number);
+            half.arrived_ns = 100 * number + 10;
+            half.received_ns = 100 * number + 50;
+        }
+        // The second trip did not sleep; the third was woken and pushed off once more.
+        for time in [20, 220, 230] {
+            log.woken(time);
+        }
+        for time in [30, 225, 240, 199] {
+            log.ran(time);
+        }
+        let halves = log.finish().halves;
+        let seen: Vec<_> = halves.iter().map(|h| (h.woken_ns, h.running_ns)).collect();
+        assert_eq!(seen, [(20, 30), (0, 0), (230, 240)]);
+    }
+
+    #[test]
+    fn a_device_that_stamps_enough_stands_for_the_kernel() {
+        let of = |departures: u64, arrivals: u64, error_ns| {
+            let mut log = Log::new();
+            for number in 0..100 {
+                let half = log.trip(number);
+                (half.driver_ns, half.arrived_ns) = (10, 20);
+                if number < departures {
+                    log.left_device(number, 1_000 + number);
+                    log.left_device(number, 9_000);
+                }
+                if number < arrivals {
+                    log.arrived_at_device(number, 2_000 + number);
+                }
+            }
+            log.device_error_ns = error_ns;
+            let done = log.finish();
+            let last = *done.halves.last().unwrap();
+            (done.device, last.driver_ns, last.arrived_ns)
+        };
+        let used = |departures, arrivals| DeviceUse {
+            departures,
+            arrivals,
+            error_ns: 300,
+        };
+        for (departures, arrivals, error_ns, want) in [
+            (100, 100, None, (DeviceUse::default(), 10, 20)),
+            (100, 100, Some(300), (used(true, true), 1_099, 2_099)),
+            (0, 100, Some(300), (used(false, true), 10, 2_099)),
+            (89, 0, Some(300), (used(false, false), 10, 20)),
+            // Those that lack it are left out.
+            (90, 0, Some(300), (used(true, false), 0, 20)),
+        ] {
+            assert_eq!(
+                of(departures, arrivals, error_ns),
+                want,
+                "{departures} {arrivals}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_slot_forgets_the_device_with_its_trip() {
+        let mut log = Log::new();
+        log.trip(3);
+        log.left_device(3, 7);
+        log.trip(3 + KEPT as u64).driver_ns = 5;
+        log.device_error_ns = Some(1);
+        let done = log.finish();
+        assert_eq!(done.halves[0].driver_ns, 5);
+        assert!(!done.device.departures);
+    }
+
+    #[test]
+    fn halves_cross_the_wire_and_the_clocks() {
+        let half = Half {
+            number: 7,
+            arrived_ns: 1_000,
+            handed_ns: 2_000,
+            ..Half::default()
+        };
+        assert_eq!(Half::from_words(half.to_words()), half);
+        let carried = half.carried(600);
+        assert_eq!((carried.arrived_ns, carried.handed_ns), (400, 1_400));
+        assert_eq!((carried.number, carried.woken_ns), (7, 0));
+        assert_eq!(half.carried(-5).arrived_ns, 1_005);
+    }
+}

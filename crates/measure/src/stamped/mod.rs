@@ -1,0 +1,286 @@
+//! Round trips with a note of every place they pass: the second pass that explains the first.
+//!
+//! Both ends keep a [`Half`] of each trip. The answering end sends its halves over at the end, and
+//! [`stages`] makes figures of the two. What is kept is bounded: a ring of the latest trips.
+
+pub mod clocks;
+pub mod instruments;
+pub mod log;
+pub mod picture;
+pub mod stages;
+
+use linerate_dialect::control::{DeviceStamps, Stamps};
+use linerate_metric::record::{Stage, StagePass, Timeline};
+
+use crate::transport::calls::{LATEST_OF_ALL, TimedCall};
+
+pub use clocks::Clocks;
+pub use instruments::Instruments;
+pub use log::{DeviceUse, Finished, Half, Log, Work};
+
+/// Trips, or pieces of work, in one frame: some 300 KiB.
+const PART: usize = 4096;
+
+/// System calls of an end that are kept.
+const CALLS: usize = LATEST_OF_ALL;
+
+/// Notes of an end that are believed.
+const NOTES: usize = 8;
+
+/// Characters of a note of the other end that are believed.
+const NOTE_CHARACTERS: usize = 256;
+
+/// What one end noted.
+#[derive(Clone, Debug, Default)]
+pub struct Noted {
+    /// Its trips, by number.
+    pub halves: Vec<Half>,
+    /// The receive work of its processors.
+    pub work: Vec<Work>,
+    /// Its latest system calls.
+    pub calls: Vec<TimedCall>,
+    /// What it could not note, and why.
+    pub notes: Vec<String>,
+    /// What its device stamped.
+    pub device: DeviceUse,
+}
+
+impl Noted {
+    /// What a log holds.
+    #[must_use]
+    pub fn of(log: Log) -> Self {
+        let Finished {
+            halves,
+            work,
+            notes,
+            device,
+        } = log.finish();
+        Self {
+            halves,
+            work,
+            calls: Vec::new(),
+            notes,
+            device,
+        }
+    }
+
+    /// Calls alone.
+    #[must_use]
+    pub fn of_calls(calls: Vec<TimedCall>) -> Self {
+        // What the other end takes: the latest of all threads.
+        let mut calls = calls;
+        calls.sort_by_key(|call| call.from_ns);
+        calls.drain(..calls.len().saturating_sub(CALLS));
+        Self {
+            calls,
+            ..Self::default()
+        }
+    }
+
+    /// As frames for the other end.
+    #[must_use]
+    pub fn parts(self, flow: u32) -> Vec<Stamps> {
+        let DeviceUse {
+            departures,
+            arrivals,
+            error_ns,
+        } = self.device;
+        let stamped = (departures || arrivals).then_some(DeviceStamps {
+            departures,
+            arrivals,
+            error_ns,
+        });
+        let mut parts = vec![Stamps {
+            flow,
+            notes: self.notes,
+            device: stamped,
+            ..Stamps::default()
+        }];
+        parts.extend(self.halves.chunks(PART).map(|halves| Stamps {
+            flow,
+            trips: halves.iter().map(|half| half.to_words()).collect(),
+            ..Stamps::default()
+        }));
+        parts.extend(self.work.chunks(PART).map(|work| {
+            Stamps {
+                flow,
+                work: work
+                    .iter()
+                    .map(|w| [w.from_ns, w.to_ns, w.cpu.into()])
+                    .collect(),
+                ..Stamps::default()
+            }
+        }));
+        parts.extend(self.calls.chunks(PART).map(|calls| {
+            let words = |c: &TimedCall| [c.from_ns, c.to_ns, c.slot.into(), c.thread.into()];
+            Stamps {
+                flow,
+                calls: calls.iter().map(words).collect(),
+                ..Stamps::default()
+            }
+        }));
+        parts
+    }
+
+    /// Takes a frame of the other end, up to what an honest one can have.
+    pub fn take(&mut self, stamps: Stamps) {
+        if let Some(device) = stamps.device {
+            self.device = DeviceUse {
+                departures: device.departures,
+                arrivals: device.arrivals,
+                error_ns: device.error_ns,
+            };
+        }
+        let room = log::KEPT.saturating_sub(self.halves.len());
+        let trips = stamps.trips.into_iter().take(room);
+        self.halves.extend(trips.map(Half::from_words));
+        let room = log::WORKS.saturating_sub(self.work.len());
+        let work = stamps.work.into_iter().take(room);
+        self.work.extend(work.map(|[from_ns, to_ns, cpu]| Work {
+            from_ns,
+            to_ns,
+            cpu: u32::try_from(cpu).unwrap_or(u32::MAX),
+        }));
+        let room = CALLS.saturating_sub(self.calls.len());
+        let calls = stamps.calls.into_iter().take(room);
+        self.calls
+            .extend(calls.map(|[from_ns, to_ns, slot, thread]| TimedCall {
+                from_ns,
+                to_ns,
+                slot: u16::try_from(slot).unwrap_or(u16::MAX),
+                thread: u32::try_from(thread).unwrap_or(u32::MAX),
+            }));
+        let room = NOTES.saturating_sub(self.notes.len());
+        let notes = stamps.notes.into_iter().take(room);
+        self.notes.extend(notes.map(|mut note| {
+            if let Some((end, _)) = note.char_indices().nth(NOTE_CHARACTERS) {
+                note.truncate(end);
+            }
+            note
+        }));
+    }
+}
+
+/// What both ends noted.
+#[derive(Clone, Debug)]
+pub struct Stamped {
+    /// When the run began, on the asking end's clock.
+    pub start_ns: u64,
+    /// The asking end's notes.
+    pub near: Noted,
+    /// The answering end's notes, on its own clock.
+    pub far: Noted,
+}
+
+/// What stamped trips tell.
+#[derive(Clone, Debug)]
+pub struct Explained {
+    /// Where the time went.
+    pub stages: Vec<Stage>,
+    /// How that was found.
+    pub pass: StagePass,
+    /// What happened when.
+    pub timeline: Timeline,
+}
+
+impl Stamped {
+    /// Puts both ends on one clock and makes figures of them. `clocks` is absent within one host.
+    #[must_use]
+    pub fn explain(mut self, clocks: Option<&Clocks>) -> Explained {
+        if let Some(clocks) = clocks {
+            for half in &mut self.far.halves {
+                // Any of its times will do: an offset changes by far less than a trip takes.
+                *half = half.carried(clocks.ahead_ns(half.received_ns));
+            }
+            for work in &mut self.far.work {
+                let ahead = clocks.ahead_ns(work.from_ns) as u64;
+                work.from_ns = work.from_ns.wrapping_sub(ahead);
+                work.to_ns = work.to_ns.wrapping_sub(ahead);
+            }
+            for call in &mut self.far.calls {
+                let ahead = clocks.ahead_ns(call.from_ns) as u64;
+                call.from_ns = call.from_ns.wrapping_sub(ahead);
+                call.to_ns = call.to_ns.wrapping_sub(ahead);
+            }
+        }
+        let error = clocks.map(Clocks::error_ns);
+        let (stages, mut pass) = stages::figures(&self.near, &self.far, error);
+        pass.notes.clone_from(&self.near.notes);
+        pass.notes.extend(self.far.notes.iter().cloned());
+        let timeline = picture::timeline(&self, error);
+        Explained {
+            stages,
+            pass,
+            timeline,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_cross_in_parts_and_bounded() {
+        let noted = Noted {
+            halves: (0..10_000)
+                .map(|number| Half {
+                    number,
+                    ..Half::default()
+                })
+                .collect(),
+            work: vec![
+                Work {
+                    from_ns: 1,
+                    to_ns: 2,
+                    cpu: 3
+                };
+                5_000
+            ],
+            calls: vec![
+                TimedCall {
+                    from_ns: 1,
+                    to_ns: 2,
+                    slot: 3,
+                    thread: 4
+                };
+                4_097
+            ],
+            notes: vec!["why".to_owned()],
+            device: DeviceUse {
+                departures: true,
+                arrivals: false,
+                error_ns: 700,
+            },
+        };
+        let parts = noted.clone().parts(1);
+        assert_eq!(parts.len(), 1 + 3 + 2 + 2);
+        let mut heard = Noted::default();
+        for part in parts.clone() {
+            heard.take(part);
+        }
+        assert_eq!(heard.halves, noted.halves);
+        assert_eq!(heard.work, noted.work);
+        assert_eq!(heard.notes, noted.notes);
+        assert_eq!(heard.calls, noted.calls);
+        assert_eq!(heard.device, noted.device);
+        heard.take(Stamps {
+            notes: vec!["é".repeat(100_000), "short".to_owned()],
+            ..Stamps::default()
+        });
+        assert_eq!(heard.notes[1].chars().count(), NOTE_CHARACTERS);
+        assert_eq!(heard.notes[2], "short");
+        let mut flooded = Noted::default();
+        for _ in 0..100 {
+            parts.iter().for_each(|part| flooded.take(part.clone()));
+        }
+        assert_eq!(
+            (flooded.halves.len(), flooded.calls.len()),
+            (log::KEPT, CALLS)
+        );
+        assert_eq!(
+            (flooded.work.len(), flooded.notes.len()),
+            (4 * log::KEPT, NOTES)
+        );
+    }
+}

@@ -1,0 +1,199 @@
+//! Figures of departures and arrivals: how well a rate was kept, and how evenly.
+
+use std::collections::BTreeMap;
+
+use linerate_dialect::control::Outcome;
+use linerate_metric::histogram::{Histogram, HistogramData, Quantiles};
+use linerate_metric::pace::Pacing;
+use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+use linerate_metric::record::{DirectionFigures, Doubt, Summary};
+use linerate_metric::units::{format_bit_rate, format_share};
+
+use crate::flow::{FlowOutcome, Timing};
+
+/// By how much a rate may be missed before it is doubtful.
+const RATE_SHARE: f64 = 0.01;
+
+type Read = fn(&Timing) -> Option<&Histogram>;
+type Figure = fn(&mut Summary) -> &mut Option<Quantiles>;
+
+/// The distributions that flows keep: name in records, where a flow has it, which figure it gives.
+const DISTRIBUTIONS: &[(&str, Read, Figure)] = &[
+    (
+        "lateness_ns",
+        |t| t.lateness.as_ref(),
+        |s| &mut s.lateness_ns,
+    ),
+    (
+        "delay_variation_ns",
+        |t| t.variation.as_ref(),
+        |s| &mut s.delay_variation_ns,
+    ),
+    (
+        "arrival_gap_ns",
+        |t| t.gaps.as_ref(),
+        |s| &mut s.arrival_gap_ns,
+    ),
+    // Of other programs' flows alone, whose ends say that their clocks agree.
+    (ONE_WAY_DELAY, |_| None, |s| &mut s.one_way_delay_ns),
+];
+
+/// The distribution of one-way delays.
+pub const ONE_WAY_DELAY: &str = "one_way_delay_ns";
+
+/// `lateness_ns.send`.
+pub fn name(distribution: &str, direction: Direction) -> String {
+    format!("{distribution}.{direction}")
+}
+
+/// What the flows of one end kept, added up by direction.
+#[must_use]
+pub fn histograms(flows: &[FlowOutcome]) -> BTreeMap<String, HistogramData> {
+    let mut sums: BTreeMap<String, Histogram> = BTreeMap::new();
+    for flow in flows {
+        for (distribution, read, _) in DISTRIBUTIONS {
+            let kept = read(&flow.timing).filter(|histogram| histogram.count() > 0);
+            if let Some(histogram) = kept {
+                let sum = sums.entry(name(distribution, flow.direction));
+                sum.or_insert_with(Histogram::coarse).add(histogram);
+            }
+        }
+    }
+    sums.iter()
+        .map(|(name, histogram)| (name.clone(), HistogramData::from(histogram)))
+        .collect()
+}
+
+/// Offered over asked, less one.
+#[must_use]
+pub fn rate_error(plan: &Plan, offered_bps: Option<f64>, flows: u32) -> Option<f64> {
+    let asked = plan.rate_bps? as f64 * f64::from(flows);
+    (plan.kind == Kind::Throughput && asked > 0.0).then_some(offered_bps? / asked - 1.0)
+}
+
+/// Adds what both ends' distributions tell to each direction.
+pub fn complete(plan: &Plan, directions: &mut [DirectionFigures], outcomes: &[Outcome]) {
+    for figures in directions {
+        figures.summary.rate_error = rate_error(plan, figures.summary.offered_bps, plan.streams);
+        for (distribution, _, figure) in DISTRIBUTIONS {
+            let name = name(distribution, figures.direction);
+            let data = outcomes.iter().find_map(|o| o.histograms.get(&name));
+            *figure(&mut figures.summary) = data.and_then(|data| Histogram::from(data).summary());
+        }
+    }
+}
+
+/// Says so when a rate was missed, and who missed it.
+#[must_use]
+pub fn missed(plan: &Plan, directions: &[DirectionFigures]) -> Vec<Doubt> {
+    let Some(rate) = plan.rate_bps else {
+        return Vec::new();
+    };
+    directions
+        .iter()
+        .filter_map(|figures| missed_in(plan, rate, figures))
+        .collect()
+}
+
+fn missed_in(plan: &Plan, rate: u64, figures: &DirectionFigures) -> Option<Doubt> {
+    let summary = &figures.summary;
+    let seconds = summary.duration_ns? as f64 / 1e9;
+    let asked = rate as f64 * f64::from(plan.streams);
+    // What is between two bursts may fall out of a run.
+    let grain = plan.pace.burst_bytes(plan.payload_bytes) as f64 * 8.0 * f64::from(plan.streams);
+    let refused: u64 = (figures.streams.iter())
+        .filter_map(|stream| stream.sender.as_ref()?.send_refused)
+        .sum();
+    let refused = (refused * plan.payload_bytes * 8) as f64 / seconds.max(1e-9);
+    let offered = match (plan.protocol, plan.pace.by) {
+        // What waits in its buffer has not left yet.
+        (Protocol::Tcp, Pacing::Socket) => summary.goodput_bps?,
+        _ => summary.offered_bps?,
+    };
+    let error = (offered + refused) / asked - 1.0;
+    let close = error.abs() <= RATE_SHARE + grain / (asked * seconds).max(1.0);
+    if close || !seconds.is_normal() {
+        return None;
+    }
+    let said = format!(
+        "{} was asked for and {} was {}",
+        format_bit_rate(asked),
+        format_bit_rate(offered),
+        match figures.direction {
+            Direction::Send => "sent by the client",
+            Direction::Receive => "sent by the server",
+        },
+    );
+    let by = format_share(error.abs());
+    let (doubt, why) = match (plan.pace.by, plan.protocol) {
+        (Pacing::Socket | Pacing::Txtime, _) => (
+            "rate-missed",
+            format!(
+                "{said} ({by} off): --pacing {} did not keep it",
+                plan.pace.by
+            ),
+        ),
+        (Pacing::User, Protocol::Tcp) => (
+            "rate-missed",
+            format!("{said} ({by} off): TCP took no more, or the sender was late"),
+        ),
+        (Pacing::User, Protocol::Udp) => (
+            "tool-limit",
+            format!(
+                "{said} ({by} off): the sender could not keep up, so the rate is the tool's limit"
+            ),
+        ),
+    };
+    Some(Doubt::new(doubt, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_metric::record::{Socket, Stream};
+
+    fn doubts(offered: f64, refused: u64, change: impl FnOnce(&mut Plan)) -> Vec<String> {
+        let mut plan = Plan::new(Kind::Throughput, Protocol::Udp, "host");
+        plan.payload_bytes = 1000;
+        plan.rate_bps = Some(8_000_000);
+        change(&mut plan);
+        let figures = DirectionFigures {
+            direction: Direction::Send,
+            summary: Summary {
+                duration_ns: Some(1_000_000_000),
+                offered_bps: Some(offered),
+                ..Summary::default()
+            },
+            streams: vec![Stream {
+                sender: Some(Socket {
+                    send_refused: Some(refused),
+                    ..Socket::default()
+                }),
+                ..Stream::default()
+            }],
+        };
+        let doubts = missed(&plan, &[figures]);
+        doubts.into_iter().map(|doubt| doubt.doubt).collect()
+    }
+
+    #[test]
+    fn a_missed_rate_is_doubtful_and_somebodys() {
+        assert!(doubts(8_000_000.0, 0, |_| {}).is_empty());
+        assert!(doubts(7_930_000.0, 0, |_| {}).is_empty(), "within 1 %");
+        assert_eq!(doubts(7_000_000.0, 0, |_| {}), ["tool-limit"]);
+        // A full socket is the network's word, and counted as loss.
+        assert!(doubts(4_000_000.0, 500, |_| {}).is_empty());
+        assert_eq!(
+            doubts(7_000_000.0, 0, |plan| plan.protocol = Protocol::Tcp),
+            ["rate-missed"]
+        );
+        assert_eq!(
+            doubts(90_000_000.0, 0, |plan| plan.pace.by = Pacing::Socket),
+            ["rate-missed"]
+        );
+        // One burst of two more or less.
+        let bursts = |plan: &mut Plan| plan.pace.burst = Some("500".parse().unwrap());
+        assert!(doubts(4_000_000.0, 0, bursts).is_empty());
+        assert!(doubts(4_000_000.0, 0, |plan| plan.rate_bps = None).is_empty());
+    }
+}

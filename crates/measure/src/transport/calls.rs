@@ -1,0 +1,682 @@
+//! The call recorder: how long each system call of a thread took, and what it found.
+//!
+//! It is a type parameter of the kernel's transport: [`Silent`] leaves nothing of it in the loop. A
+//! stamp is one reading of the cheapest counter there is; where calls follow each other directly, the
+//! end of one is the start of the next.
+
+use std::io;
+use std::time::Duration;
+
+use linerate_host::sys::clock::Nanos;
+use linerate_host::sys::ticks::{self, Anchor, Source};
+use linerate_metric::calls::{Call as CallFigures, CallClock, CallTimes, Calls};
+use linerate_metric::facts::Role;
+use linerate_metric::histogram::Histogram;
+
+use crate::flow::Timeline;
+
+/// A system call, by the kernel's name for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// `send`.
+    SendTo,
+    /// `sendmsg`.
+    SendMsg,
+    /// `sendmmsg`.
+    SendMmsg,
+    /// `recv`.
+    RecvFrom,
+    /// `recvmsg`.
+    RecvMsg,
+    /// `recvmmsg`.
+    RecvMmsg,
+    /// `ppoll`.
+    Poll,
+    /// `select`.
+    Select,
+    /// `epoll_wait`.
+    EpollWait,
+    /// `sendfile`.
+    SendFile,
+    /// `vmsplice` and `splice` together.
+    Splice,
+    /// `io_uring_enter` for a send.
+    UringSend,
+    /// `io_uring_enter` that waits for what was received.
+    UringWait,
+}
+
+/// Every call with its name, and whether it sends.
+const CALLS: [(Call, &str, bool); 13] = [
+    (Call::SendTo, "sendto", true),
+    (Call::SendMsg, "sendmsg", true),
+    (Call::SendMmsg, "sendmmsg", true),
+    (Call::RecvFrom, "recvfrom", false),
+    (Call::RecvMsg, "recvmsg", false),
+    (Call::RecvMmsg, "recvmmsg", false),
+    (Call::Poll, "poll", false),
+    (Call::Select, "select", false),
+    (Call::EpollWait, "epoll_wait", false),
+    (Call::SendFile, "sendfile", true),
+    (Call::Splice, "splice", true),
+    (Call::UringSend, "io_uring_enter", true),
+    (Call::UringWait, "io_uring_enter", false),
+];
+
+/// What a call found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// What it wanted: data, or room for all that it had to send.
+    Ready,
+    /// Not yet: it slept. Of a send: not enough room, whether it slept or not.
+    Waited,
+    /// Nothing, and it came back at once.
+    Empty,
+}
+
+/// Ways to be found; see [`Found`].
+const FOUND: usize = 3;
+
+/// Takes note of calls.
+pub trait Recorder: Sized {
+    /// Whether anything is noted at all.
+    const ON: bool;
+
+    /// A recorder with room for these calls; others find theirs when they come.
+    fn new(calls: &[Call]) -> Self;
+
+    /// Payload may move from here on; before, nothing counts.
+    fn start(&mut self, timeline: &Timeline);
+
+    /// A call begins now.
+    fn begin(&mut self);
+
+    /// The call that began last, or the one right behind it, has ended.
+    fn end(&mut self, call: Call, found: Found);
+
+    /// What was noted.
+    fn tally(&self) -> Option<CallTally>;
+}
+
+/// Notes nothing.
+pub struct Silent;
+
+impl Recorder for Silent {
+    const ON: bool = false;
+
+    fn new(_: &[Call]) -> Self {
+        Self
+    }
+
+    fn start(&mut self, _: &Timeline) {}
+
+    #[inline(always)]
+    fn begin(&mut self) {}
+
+    #[inline(always)]
+    fn end(&mut self, _: Call, _: Found) {}
+
+    fn tally(&self) -> Option<CallTally> {
+        None
+    }
+}
+
+/// Notes every call.
+pub struct Stopwatch {
+    source: Source,
+    last: u64,
+    count_from: u64,
+    anchor: Anchor,
+    buckets: [Option<Box<Buckets>>; CALLS.len() * FOUND],
+    read_ns: f64,
+    record_ns: f64,
+}
+
+impl Recorder for Stopwatch {
+    const ON: bool = true;
+
+    fn new(calls: &[Call]) -> Self {
+        let source = ticks::source();
+        let mut watch = Self {
+            source,
+            last: 0,
+            count_from: 0,
+            anchor: Anchor::now(source),
+            buckets: [const { None }; CALLS.len() * FOUND],
+            read_ns: 0.0,
+            record_ns: 0.0,
+        };
+        (watch.read_ns, watch.record_ns) = watch.cost();
+        watch.buckets.fill_with(|| None);
+        for &call in calls {
+            for found in 0..FOUND {
+                // Zeroed by the kernel page by page as they are used: what is not costs nothing.
+                watch.buckets[call as usize * FOUND + found] = Some(Box::default());
+            }
+        }
+        // Nothing is noted before the start.
+        watch.count_from = u64::MAX;
+        watch
+    }
+
+    fn start(&mut self, timeline: &Timeline) {
+        let hz = ticks::hz(self.source);
+        self.anchor = Anchor::now(self.source);
+        self.count_from = self.anchor.ticks_at(timeline.count_from_ns, hz);
+    }
+
+    #[inline]
+    fn begin(&mut self) {
+        self.last = ticks::read(self.source);
+    }
+
+    #[inline]
+    fn end(&mut self, call: Call, found: Found) {
+        let now = ticks::read(self.source);
+        let took = now.wrapping_sub(self.last);
+        self.last = now;
+        if now < self.count_from {
+            return;
+        }
+        match &mut self.buckets[call as usize * FOUND + found as usize] {
+            Some(buckets) => buckets.add(took),
+            none => first(none, took),
+        }
+    }
+
+    fn tally(&self) -> Option<CallTally> {
+        let known = ticks::hz(self.source);
+        // The run's own length is the better ruler, unless it was very short.
+        let measured = self.anchor.hz_until(&Anchor::now(self.source));
+        let hz = measured
+            .filter(|hz| (hz / known - 1.0).abs() < 0.01)
+            .unwrap_or(known);
+        let times = (self.buckets.iter().enumerate())
+            .filter_map(|(slot, buckets)| {
+                let times = buckets.as_ref()?.times(1e9 / hz)?;
+                Some((slot, times))
+            })
+            .collect();
+        Some(CallTally {
+            times,
+            source: self.source,
+            hz,
+            read_ns: self.read_ns,
+            record_ns: self.record_ns,
+            threads: 1,
+            latest: Vec::new(),
+        })
+    }
+}
+
+/// Notes every call, and keeps the latest with their times.
+pub struct Tracer {
+    watch: Stopwatch,
+    latest: Vec<Kept>,
+    next: usize,
+    /// A longer call ends the trace soon.
+    ends_above: u64,
+    /// Calls that are still kept.
+    left: u64,
+}
+
+/// Calls that a thread keeps: 200 KiB.
+const LATEST: usize = 1 << 13;
+
+/// The latest calls of all threads of an end that are kept.
+pub const LATEST_OF_ALL: usize = 1 << 16;
+
+/// Memory of a thread's latest calls: as it keeps them, and as it hands them over.
+pub const TRACE_BYTES: u64 = LATEST as u64 * (size_of::<Kept>() + size_of::<TimedCall>()) as u64;
+
+/// Memory of the latest calls of all threads.
+pub const TRACES_BYTES: u64 = 2 * LATEST_OF_ALL as u64 * size_of::<TimedCall>() as u64;
+
+/// Where a call began and ended on the counter, and which it was.
+type Kept = (u64, u64, u16);
+
+/// Calls that are still kept after the one that was waited for.
+const AFTERMATH: u64 = 64;
+
+impl Recorder for Tracer {
+    const ON: bool = true;
+
+    fn new(calls: &[Call]) -> Self {
+        Self {
+            watch: Stopwatch::new(calls),
+            latest: vec![(0, 0, 0); LATEST],
+            next: 0,
+            ends_above: u64::MAX,
+            left: u64::MAX,
+        }
+    }
+
+    fn start(&mut self, timeline: &Timeline) {
+        self.watch.start(timeline);
+        if let Some(limit) = timeline.trace_on_ns {
+            self.ends_above = (limit as f64 * ticks::hz(self.watch.source) / 1e9) as u64;
+        }
+    }
+
+    #[inline]
+    fn begin(&mut self) {
+        self.watch.begin();
+    }
+
+    #[inline]
+    fn end(&mut self, call: Call, found: Found) {
+        let from = self.watch.last;
+        self.watch.end(call, found);
+        let to = self.watch.last;
+        // A spinning thread looks millions of times: what it found is what there is to see.
+        if found == Found::Empty || self.left == 0 || to < self.watch.count_from {
+            return;
+        }
+        self.latest[self.next] = (from, to, slot(call, found));
+        self.next = (self.next + 1) % LATEST;
+        self.left -= 1;
+        if to.wrapping_sub(from) > self.ends_above {
+            self.ends_above = u64::MAX;
+            self.left = self.left.min(AFTERMATH);
+        }
+    }
+
+    fn tally(&self) -> Option<CallTally> {
+        let mut tally = self.watch.tally()?;
+        let anchor = &self.watch.anchor;
+        let ns = |ticks| anchor.ns_at(ticks, tally.hz);
+        let (newer, older) = self.latest.split_at(self.next);
+        tally.latest = (older.iter().chain(newer))
+            .filter(|(_, to, _)| *to != 0)
+            .map(|&(from, to, slot)| TimedCall {
+                from_ns: ns(from),
+                to_ns: ns(to),
+                slot,
+                thread: 0,
+            })
+            .collect();
+        Some(tally)
+    }
+}
+
+/// A call with its times on the clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimedCall {
+    /// When it began.
+    pub from_ns: Nanos,
+    /// When it had ended.
+    pub to_ns: Nanos,
+    /// Which it was, and what it found.
+    pub slot: u16,
+    /// Which thread of its end made it.
+    pub thread: u32,
+}
+
+impl TimedCall {
+    /// The call's name, with what it found where that was not what it wanted; `None` for a call
+    /// that this version does not know.
+    #[must_use]
+    pub fn name(&self) -> Option<String> {
+        let slot = usize::from(self.slot);
+        let (_, name, sends) = CALLS.get(slot / FOUND)?;
+        Some(match (sends, slot % FOUND) {
+            (_, 0) => (*name).to_owned(),
+            (true, _) => format!("{name} full"),
+            (false, 1) => format!("{name} waited"),
+            (false, _) => format!("{name} empty"),
+        })
+    }
+}
+
+fn slot(call: Call, found: Found) -> u16 {
+    (call as usize * FOUND + found as usize) as u16
+}
+
+/// The first call of a kind that nobody expected.
+#[cold]
+fn first(place: &mut Option<Box<Buckets>>, took: u64) {
+    place.get_or_insert_default().add(took);
+}
+
+impl Stopwatch {
+    /// What one reading of the counter costs, and what recording a call does, in nanoseconds: the
+    /// least of several rounds, because a disturbed one says nothing about either.
+    fn cost(&mut self) -> (f64, f64) {
+        const ROUNDS: usize = 16;
+        const CALLS_A_ROUND: u32 = 256;
+        let hz = ticks::hz(self.source);
+        let (mut read, mut record) = (u64::MAX, u64::MAX);
+        for _ in 0..ROUNDS {
+            let began = ticks::read(self.source);
+            for _ in 0..CALLS_A_ROUND {
+                std::hint::black_box(ticks::read(self.source));
+            }
+            let between = ticks::read(self.source);
+            for _ in 0..CALLS_A_ROUND {
+                self.begin();
+                self.end(std::hint::black_box(Call::SendTo), Found::Ready);
+            }
+            let ended = ticks::read(self.source);
+            read = read.min(between.wrapping_sub(began));
+            record = record.min(ended.wrapping_sub(between));
+        }
+        let ns = |ticks: u64| ticks as f64 * 1e9 / hz / f64::from(CALLS_A_ROUND);
+        (ns(read), ns(record))
+    }
+}
+
+/// Durations in steps of the counter. Each power of two has 2^11 buckets, so that a bucket's middle
+/// is within 0.025 % of what fell into it.
+///
+/// Behind the buckets of one piece of memory stand the sum (of 2^64 steps, some two hundred years), the
+/// shortest, and by how much the longest is longer: one comparison tells whether a call is either.
+struct Buckets(Box<[u64; BUCKETS + 3]>);
+
+const SUM: usize = BUCKETS;
+const MIN: usize = BUCKETS + 1;
+const SPAN: usize = BUCKETS + 2;
+
+/// Binary digits that are kept.
+const DIGITS: u32 = 11;
+
+/// Longer durations, 26 s at 2.6 GHz, count in the last bucket; their sum and maximum are exact.
+const LONGEST: u64 = (1 << 36) - 1;
+
+const BUCKETS: usize = index(LONGEST) + 1;
+
+#[inline]
+const fn index(ticks: u64) -> usize {
+    // Below 2^(DIGITS + 1) every value has a bucket of its own.
+    let shift = (u64::BITS - DIGITS - 1).saturating_sub(ticks.leading_zeros());
+    ((shift as usize) << DIGITS) + (ticks >> shift) as usize
+}
+
+/// The first value of a bucket, and how many follow it there.
+fn values(index: usize) -> (u64, u64) {
+    let shift = (index >> DIGITS).saturating_sub(1);
+    let first = (index - (shift << DIGITS)) as u64;
+    (first << shift, 1 << shift)
+}
+
+impl Default for Buckets {
+    fn default() -> Self {
+        // Not on the stack, and zeroed by the kernel page by page as they are used.
+        let memory: Box<[u64; BUCKETS + 3]> = vec![0; BUCKETS + 3]
+            .try_into()
+            .expect("a vector of that length");
+        Self(memory)
+    }
+}
+
+impl Buckets {
+    #[inline]
+    fn add(&mut self, ticks: u64) {
+        self.0[index(ticks.min(LONGEST))] += 1;
+        self.0[SUM] = self.0[SUM].wrapping_add(ticks);
+        if ticks.wrapping_sub(self.0[MIN]) > self.0[SPAN] {
+            self.widen(ticks);
+        }
+    }
+
+    /// A call that is shorter or longer than all before it.
+    #[cold]
+    fn widen(&mut self, ticks: u64) {
+        let (min, span) = (self.0[MIN], self.0[SPAN]);
+        let longest = min + span;
+        // The first one: nothing takes no time at all.
+        let shortest = if longest == 0 { ticks } else { min.min(ticks) };
+        self.0[MIN] = shortest;
+        self.0[SPAN] = longest.max(ticks) - shortest;
+    }
+
+    /// The same in nanoseconds; `None` when there is none.
+    fn times(&self, ns_per_tick: f64) -> Option<Histogram> {
+        let counts = &self.0[..BUCKETS];
+        if counts.iter().all(|&count| count == 0) {
+            return None;
+        }
+        let (min, span) = (self.0[MIN], self.0[SPAN]);
+        let ns = |ticks: f64| (ticks * ns_per_tick).round() as u64;
+        let counted = (counts.iter().enumerate())
+            .filter(|&(_, &count)| count > 0)
+            .map(|(index, &count)| {
+                let (first, width) = values(index);
+                (ns(first as f64 + (width - 1) as f64 / 2.0), count)
+            });
+        let mut times = Histogram::new();
+        times.add_counted(
+            counted,
+            ns(min as f64),
+            ns((min + span) as f64),
+            (self.0[SUM] as f64 * ns_per_tick).round() as u128,
+        );
+        Some(times)
+    }
+}
+
+/// What threads have noted, as times.
+#[derive(Debug)]
+pub struct CallTally {
+    /// By slot: call and finding.
+    times: Vec<(usize, Histogram)>,
+    source: Source,
+    hz: f64,
+    read_ns: f64,
+    record_ns: f64,
+    threads: u32,
+    /// The latest calls of all threads, where they are kept.
+    latest: Vec<TimedCall>,
+}
+
+impl CallTally {
+    /// Hands over the latest calls.
+    pub fn take_latest(&mut self) -> Vec<TimedCall> {
+        self.forget_old();
+        std::mem::take(&mut self.latest)
+    }
+
+    /// Keeps the latest calls of all threads.
+    fn forget_old(&mut self) {
+        let old = self.latest.len().saturating_sub(LATEST_OF_ALL);
+        if old > 0 {
+            self.latest
+                .select_nth_unstable_by_key(old, |call| call.from_ns);
+            self.latest.drain(..old);
+        }
+    }
+
+    /// Adds what another thread of the same end has noted.
+    pub fn add(&mut self, other: Self) {
+        for (slot, more) in other.times {
+            match self.times.iter_mut().find(|(own, _)| *own == slot) {
+                Some((_, times)) => times.add(&more),
+                None => self.times.push((slot, more)),
+            }
+        }
+        let own = self.threads;
+        self.latest
+            .extend(other.latest.into_iter().map(|call| TimedCall {
+                thread: call.thread + own,
+                ..call
+            }));
+        // Not each time: what is looked through for the old ones is as much as what is kept.
+        if self.latest.len() > 2 * LATEST_OF_ALL - LATEST {
+            self.forget_old();
+        }
+        self.threads += other.threads;
+        // The dearer of both: nothing is made to look cheaper than it was.
+        self.read_ns = self.read_ns.max(other.read_ns);
+        self.record_ns = self.record_ns.max(other.record_ns);
+    }
+
+    /// As the record has it.
+    #[must_use]
+    pub fn figures(&self, role: Role) -> (Calls, CallClock) {
+        let mut calls = Calls::new();
+        for (slot, times) in &self.times {
+            let (_, name, sends) = CALLS[slot / FOUND];
+            let call: &mut CallFigures = calls.entry(name.to_owned()).or_default();
+            let place = match (sends, slot % FOUND) {
+                (true, 0) => &mut call.room,
+                (true, _) => &mut call.full,
+                (false, 0) => &mut call.ready,
+                (false, 1) => &mut call.waited,
+                (false, _) => &mut call.empty,
+            };
+            *place = CallTimes::of(times);
+        }
+        let clock = CallClock {
+            role,
+            source: self.source.name().to_owned(),
+            hz: self.hz,
+            read_ns: self.read_ns,
+            record_ns: self.record_ns,
+            threads: self.threads,
+        };
+        (calls, clock)
+    }
+}
+
+/// Adds what a thread has noted to what others have.
+pub fn add_tally(all: &mut Option<CallTally>, more: Option<CallTally>) {
+    match (all, more) {
+        (Some(all), Some(more)) => all.add(more),
+        (all, Some(more)) => *all = Some(more),
+        (_, None) => {}
+    }
+}
+
+/// Looks whether something is ready with a call that may sleep. Recorded, it looks first without
+/// sleeping, which is the only way to tell what was there from what was waited for; the duration is
+/// that of both looks.
+#[inline]
+pub fn watched<R: Recorder>(
+    calls: &mut R,
+    call: Call,
+    patience: Duration,
+    mut look: impl FnMut(Duration) -> io::Result<bool>,
+) -> io::Result<bool> {
+    if !R::ON {
+        return look(patience);
+    }
+    let at_once = look(Duration::ZERO);
+    if !matches!(at_once, Ok(false)) {
+        calls.end(call, Found::Ready);
+        return at_once;
+    }
+    let found = look(patience);
+    calls.end(call, Found::Waited);
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_table_is_in_the_order_of_the_calls() {
+        for (position, (call, name, _)) in CALLS.iter().enumerate() {
+            assert_eq!(*call as usize, position, "{name}");
+        }
+    }
+
+    #[test]
+    fn buckets_meet_without_gaps() {
+        let mut next = 0;
+        for bucket in 0..BUCKETS {
+            let (first, width) = values(bucket);
+            assert_eq!(first, next, "{bucket}");
+            assert_eq!(index(first), bucket);
+            assert_eq!(index(first + width - 1), bucket);
+            next = first + width;
+        }
+        assert_eq!(next, LONGEST + 1);
+    }
+
+    #[test]
+    fn only_counted_time_is_noted() {
+        let mut watch = Stopwatch::new(&[Call::SendTo]);
+        watch.begin();
+        watch.end(Call::SendTo, Found::Ready);
+        let now = linerate_host::sys::clock::now();
+        watch.start(&Timeline {
+            start_ns: now,
+            count_from_ns: now + 3_000_000,
+            interval_ns: None,
+            trace_on_ns: None,
+        });
+        watch.begin();
+        watch.end(Call::SendTo, Found::Ready);
+        linerate_host::sys::clock::sleep_until(now + 5_000_000);
+        watch.begin();
+        watch.end(Call::SendTo, Found::Waited);
+        watch.end(Call::Poll, Found::Empty);
+        let tally = watch.tally().unwrap();
+        let (calls, clock) = tally.figures(Role::Server);
+        assert_eq!(calls.len(), 2, "{calls:?}");
+        assert!(calls["sendto"].room.is_none());
+        assert_eq!(calls["sendto"].full.as_ref().unwrap().times.count, 1);
+        assert_eq!(calls["poll"].empty.as_ref().unwrap().times.count, 1);
+        assert!(
+            clock.read_ns > 0.0 && clock.record_ns >= clock.read_ns,
+            "{clock:?}"
+        );
+        println!("{clock:?}");
+    }
+
+    #[test]
+    fn of_many_threads_the_latest_calls_are_kept() {
+        let tally = |from_ns: Nanos| CallTally {
+            times: Vec::new(),
+            source: ticks::source(),
+            hz: 1e9,
+            read_ns: 0.0,
+            record_ns: 0.0,
+            threads: 1,
+            latest: (from_ns..from_ns + LATEST as u64)
+                .map(|from_ns| TimedCall {
+                    from_ns,
+                    to_ns: from_ns + 1,
+                    slot: 0,
+                    thread: 0,
+                })
+                .collect(),
+        };
+        // The last thread to end is not the one with the latest calls.
+        let mut all = tally(1_000_000);
+        for thread in 0..100 {
+            all.add(tally(thread * LATEST as u64));
+            assert!(all.latest.len() <= 2 * LATEST_OF_ALL, "{thread}");
+        }
+        let mut latest = all.take_latest();
+        assert_eq!(latest.len(), LATEST_OF_ALL);
+        latest.sort_unstable_by_key(|call| (call.from_ns, call.thread));
+        let last = latest.last().unwrap();
+        assert_eq!(
+            (last.from_ns, last.thread),
+            (1_000_000 + LATEST as u64 - 1, 0)
+        );
+        assert_eq!(latest[0].from_ns, (100 - 7) * LATEST as u64);
+    }
+
+    proptest! {
+        #[test]
+        fn durations_survive_the_buckets(ticks in prop::collection::vec(1u64..1 << 36, 1..200)) {
+            let mut buckets = Buckets::default();
+            for &ticks in &ticks {
+                buckets.add(ticks);
+            }
+            let times = buckets.times(0.4).unwrap();
+            prop_assert_eq!(times.count(), ticks.len() as u64);
+            let ns = |ticks: u64| (ticks as f64 * 0.4).round() as u64;
+            prop_assert_eq!(times.max(), ticks.iter().max().map(|&n| ns(n)));
+            prop_assert_eq!(times.min(), ticks.iter().min().map(|&n| ns(n)));
+            let mut sorted = ticks.clone();
+            sorted.sort_unstable();
+            let median = sorted[sorted.len().div_ceil(2) - 1];
+            let (got, want) = (times.quantile(0.5).unwrap() as f64, median as f64 * 0.4);
+            prop_assert!((got - want).abs() <= want * 0.0013 + 1.0, "{} for {}", got, want);
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! The memory that payload leaves from and arrives in.
+
+/// A page-aligned buffer: an unaligned one costs the kernel's copy a few percent.
+pub struct Buffer {
+    memory: Vec<u8>,
+    start: usize,
+    pub(super) length: usize,
+}
+
+impl Buffer {
+    pub fn new(length: usize) -> Self {
+        const PAGE: usize = 4096;
+        // Not zero: never-written pages would all map the one zero page and flatter the copy.
+        let memory = vec![0xa5; length + PAGE];
+        let start = memory.as_ptr().align_offset(PAGE).min(PAGE);
+        Self {
+            memory,
+            start,
+            length,
+        }
+    }
+
+    #[inline]
+    pub fn front(&mut self, bytes: usize) -> &mut [u8] {
+        let bytes = bytes.min(self.length);
+        &mut self.memory[self.start..self.start + bytes]
+    }
+
+    /// The bytes from `start` on.
+    #[inline]
+    pub fn part(&mut self, start: usize, bytes: usize) -> &mut [u8] {
+        let end = (start + bytes).min(self.length);
+        &mut self.memory[self.start + start.min(end)..self.start + end]
+    }
+}

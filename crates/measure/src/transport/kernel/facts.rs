@@ -1,0 +1,94 @@
+//! What the kernel knows of a socket.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use linerate_host::sys::socket;
+use linerate_metric::record::{Socket as SocketFacts, TcpState};
+use socket2::{SockAddr, SockRef, Socket, Type};
+
+/// Looks at a socket that another thread uses.
+pub struct Watch(Arc<Socket>);
+
+impl Watch {
+    /// For this one.
+    #[must_use]
+    pub fn of(socket: &Arc<Socket>) -> Self {
+        Self(Arc::clone(socket))
+    }
+
+    /// The kernel's view of the connection; `None` for what is not TCP.
+    #[must_use]
+    pub fn tcp(&self) -> Option<socket::TcpInfo> {
+        socket::tcp_info(&self.0).ok()
+    }
+
+    /// Memory that its queues hold now, in bytes.
+    #[must_use]
+    pub fn queued_memory(&self) -> Option<u64> {
+        socket::queued_memory(&self.0).ok()
+    }
+}
+
+/// What the kernel knows of a socket, for the record.
+pub fn facts_of(socket: &Socket) -> SocketFacts {
+    let address = |address: io::Result<SockAddr>| {
+        let address = address.ok()?.as_socket()?;
+        Some(SocketAddr::new(address.ip().to_canonical(), address.port()).to_string())
+    };
+    let size = |bytes: io::Result<usize>| bytes.ok().map(|bytes| bytes as u64);
+    let is_stream = socket.r#type().ok() == Some(Type::STREAM);
+    SocketFacts {
+        local: address(socket.local_addr()),
+        remote: address(socket.peer_addr()),
+        send_buffer_bytes: size(socket.send_buffer_size()),
+        receive_buffer_bytes: size(socket.recv_buffer_size()),
+        congestion_control: is_stream
+            .then(|| congestion_control(&SockRef::from(socket)))
+            .flatten(),
+        receive_queue_drops: (!is_stream)
+            .then(|| socket::receive_queue_drops(socket).ok())
+            .flatten()
+            .map(u64::from),
+        napi_id: socket::napi_id(socket),
+        tcp: socket::tcp_info(socket).ok().map(tcp_state),
+        ..SocketFacts::default()
+    }
+}
+
+/// The congestion control that a socket uses.
+pub(crate) fn congestion_control(socket: &SockRef<'_>) -> Option<String> {
+    let name = socket.tcp_congestion().ok()?;
+    let name = String::from_utf8_lossy(&name);
+    let name = name.trim_end_matches('\0');
+    (!name.is_empty()).then(|| name.to_owned())
+}
+
+fn tcp_state(info: socket::TcpInfo) -> TcpState {
+    const US: u64 = 1_000;
+    TcpState {
+        retransmits: u64::from(info.retransmits),
+        cwnd_segments: u64::from(info.cwnd),
+        mss_bytes: u64::from(info.mss),
+        path_mtu_bytes: u64::from(info.path_mtu),
+        rtt_ns: u64::from(info.rtt_us) * US,
+        rtt_variation_ns: u64::from(info.rtt_variation_us) * US,
+        min_rtt_ns: info.min_rtt_us.map(|rtt| u64::from(rtt) * US),
+        send_window_bytes: info.send_window.map(u64::from),
+        delivery_rate_bps: info.delivery_rate.map(|rate| rate.saturating_mul(8)),
+        busy_ns: info.busy_us.map(|time| time.saturating_mul(US)),
+        receive_window_limited_ns: info
+            .receive_window_limited_us
+            .map(|time| time.saturating_mul(US)),
+        send_buffer_limited_ns: info
+            .send_buffer_limited_us
+            .map(|time| time.saturating_mul(US)),
+        retransmitted_bytes: info.retransmitted_bytes,
+        spurious_retransmits: info.duplicates_told.map(u64::from),
+        reordering_seen: info.reordering_seen.map(u64::from),
+        timeouts: info.timeouts.map(u64::from),
+        marked: info.delivered_marked.map(u64::from),
+        ecn: Some(info.ecn),
+    }
+}

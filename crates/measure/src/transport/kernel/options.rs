@@ -1,0 +1,69 @@
+//! What a socket is told before payload moves.
+
+use std::io;
+use std::net::SocketAddr;
+
+use linerate_host::sys::socket;
+use linerate_metric::plan::Protocol;
+use socket2::{Domain, Socket};
+
+use crate::transport::FlowOptions;
+
+pub(super) fn apply(socket: &Socket, options: &FlowOptions) -> io::Result<()> {
+    let asked = &options.socket;
+    let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+    if let Some(bytes) = asked.send_buffer_bytes {
+        match options.force_buffers {
+            true => socket::force_send_buffer(socket, bytes)?,
+            false => socket.set_send_buffer_size(size(bytes))?,
+        }
+    }
+    if let Some(bytes) = asked.receive_buffer_bytes {
+        match options.force_buffers {
+            true => socket::force_receive_buffer(socket, bytes)?,
+            false => socket.set_recv_buffer_size(size(bytes))?,
+        }
+    }
+    if let Some(time) = options.busy_poll {
+        socket::set_busy_poll(socket, time)?;
+    }
+    if let Some(tos) = asked.tos.map(u32::from) {
+        if socket.domain()? == Domain::IPV6 {
+            socket.set_tclass_v6(tos)?;
+            // For IPv4 peers of such a socket; where it has none, there is nothing to mark.
+            let _ = socket.set_tos_v4(tos);
+        } else {
+            socket.set_tos_v4(tos)?;
+        }
+    }
+    if let Some(priority) = asked.priority {
+        socket.set_priority(priority)?;
+    }
+    if let Some(bytes) = asked.receive_low_water_bytes {
+        socket::set_receive_low_water(socket, bytes)?;
+    }
+    if options.protocol == Protocol::Tcp {
+        if let Some(name) = &options.congestion_control {
+            socket.set_tcp_congestion(name.as_bytes())?;
+        }
+        if asked.no_delay {
+            socket.set_tcp_nodelay(true)?;
+        }
+    }
+    Ok(())
+}
+
+/// Lets datagrams to a group leave by the interface that leads to the far end, or the one that was
+/// named, and cross as many networks as was asked for.
+pub(super) fn group(socket: &Socket, remote: SocketAddr, options: &FlowOptions) -> io::Result<()> {
+    let hops = u32::from(options.group_hops);
+    let named = options.interface.clone();
+    let towards = || linerate_host::snapshot::interface_towards(remote.ip());
+    let name = named.or_else(towards).ok_or(io::ErrorKind::NotFound)?;
+    socket::set_multicast_interface(socket, &name, remote.is_ipv6())?;
+    if remote.is_ipv6() {
+        socket.set_multicast_hops_v6(hops)
+    } else {
+        socket.set_multicast_ttl_v4(hops)
+    }
+}

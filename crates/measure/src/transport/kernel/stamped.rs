@@ -1,0 +1,96 @@
+//! Stamps of packets, where they are asked for.
+
+use std::io;
+use std::task;
+
+use linerate_host::sys::stamp::{self, Bridge};
+use linerate_metric::plan::Protocol;
+
+use super::super::calls::{Call, Recorder};
+use super::super::{Departure, Meta};
+use super::device::Device;
+use super::{Index, Kernel, OPEN, Waiting};
+
+impl<W: Waiting, R: Recorder> Kernel<W, R> {
+    /// [`Transport::stamp`](super::Transport::stamp).
+    pub(super) fn start_stamps(
+        &mut self,
+        index: Index,
+        protocol: Protocol,
+    ) -> io::Result<Vec<String>> {
+        let entry = self.sockets[index.0].as_ref().expect(OPEN);
+        stamp::enable(&entry.socket, protocol == Protocol::Tcp)?;
+        let device = Device::of(&entry.socket);
+        self.bridge = Some(Bridge::now());
+        let mut notes = Vec::new();
+        match device {
+            Ok(device) => self.device = device,
+            Err(why) => notes.push(why),
+        }
+        Ok(notes)
+    }
+
+    /// [`Transport::receive_stamped`](super::Transport::receive_stamped).
+    #[inline]
+    pub(super) fn take_stamped<T>(
+        &mut self,
+        index: Index,
+        room: usize,
+        take: impl FnOnce(&[u8], Meta) -> T,
+    ) -> task::Poll<io::Result<T>> {
+        let bridge = self.bridge;
+        let received = self.receive(index, Call::RecvMsg, room, stamp::receive);
+        let device = &self.device;
+        received.map_ok(|(bytes, stamp)| {
+            let by_device = stamp.hardware_ns.zip(device.as_ref()).zip(bridge);
+            let meta = Meta {
+                device_ns: by_device.map(|((at, device), bridge)| device.monotonic(at, &bridge)),
+                stamp_ns: stamp
+                    .software_ns
+                    .zip(bridge)
+                    .map(|(real, bridge)| bridge.monotonic(real)),
+                ..Meta::default()
+            };
+            take(self.incoming.front(bytes), meta)
+        })
+    }
+
+    /// [`Transport::departures`](super::Transport::departures).
+    pub(super) fn take_departures(
+        &mut self,
+        index: Index,
+        mut take: impl FnMut(Departure),
+    ) -> io::Result<()> {
+        let entry = self.sockets[index.0].as_ref().expect(OPEN);
+        let Some(bridge) = self.bridge else {
+            return Ok(());
+        };
+        while let Some(departure) = stamp::departure(&entry.socket)? {
+            let (id, place) = (departure.id, departure.place);
+            let mut tell = |at_ns, by_device| {
+                take(Departure {
+                    id,
+                    place,
+                    at_ns,
+                    by_device,
+                });
+            };
+            if let Some(real) = departure.stamp.software_ns {
+                tell(bridge.monotonic(real), false);
+            }
+            if let Some((at, device)) = departure.stamp.hardware_ns.zip(self.device.as_ref()) {
+                tell(device.monotonic(at, &bridge), true);
+            }
+        }
+        if let Some(device) = &mut self.device {
+            device.keep_up();
+        }
+        Ok(())
+    }
+
+    /// How far the machine's time of day was moved since stamping began.
+    pub(super) fn clock_moved_by_ns(&self) -> u64 {
+        self.bridge
+            .map_or(0, |bridge| Bridge::now().moved_since(&bridge))
+    }
+}

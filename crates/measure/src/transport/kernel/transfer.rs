@@ -1,0 +1,253 @@
+//! Payload through the calls of a socket, and what is done where there is no room or nothing yet.
+
+use std::io;
+use std::task;
+
+use linerate_host::sys::datagram;
+use linerate_host::sys::skip;
+use linerate_host::sys::socket::{self, Flags};
+use linerate_host::sys::wait::{self, Ready};
+use socket2::Socket;
+
+use super::call::{ENOBUFS, at_once, outcome, receiving, sending};
+use super::{Entry, Index, Kernel, OPEN, Waiting};
+use crate::transport::calls::{Call, Found, Recorder, watched};
+use crate::transport::way::{Way, ZeroCopySends};
+
+/// Where payload to be sent lies.
+#[derive(Clone, Copy)]
+pub(super) enum Lies {
+    /// Where a workload wrote it.
+    Outgoing,
+    /// Where it was received.
+    Incoming,
+}
+
+impl<W: Waiting, R: Recorder> Kernel<W, R> {
+    #[inline]
+    pub(super) fn send(
+        &mut self,
+        index: Index,
+        bytes: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> task::Poll<io::Result<usize>> {
+        fill(self.outgoing.front(bytes));
+        self.send_from(index, bytes, Lies::Outgoing)
+    }
+
+    /// Sends the front of a buffer.
+    #[inline]
+    pub(super) fn send_from(
+        &mut self,
+        index: Index,
+        bytes: usize,
+        lies: Lies,
+    ) -> task::Poll<io::Result<usize>> {
+        let payload = match lies {
+            Lies::Outgoing => self.outgoing.front(bytes),
+            Lies::Incoming => self.incoming.front(bytes),
+        };
+        let payload = &*payload;
+        let entry = self.sockets[index.0].as_ref().expect(OPEN);
+        let sent = if entry.paced {
+            self.calls.begin();
+            let sent = socket::send(&entry.socket, payload, Flags::DONT_WAIT);
+            self.calls.end(Call::SendTo, at_once(&sent));
+            sent
+        } else {
+            sending::<W, R>(
+                &mut self.calls,
+                Call::SendTo,
+                payload.len(),
+                |from, flags| match entry.peer.destination() {
+                    None => socket::send(&entry.socket, &payload[from..], flags),
+                    Some(Some(to)) => datagram::send_to(&entry.socket, payload, flags, to),
+                    // Nobody has asked yet.
+                    Some(None) => Err(io::ErrorKind::WouldBlock.into()),
+                },
+            )
+        };
+        self.sent(index, sent)
+    }
+
+    /// Sends datagrams without a copy, from a place that nothing on its way comes from.
+    pub(super) fn send_from_place(
+        &mut self,
+        index: Index,
+        bytes: usize,
+        count: usize,
+        mut fill: impl FnMut(usize, &mut [u8]),
+    ) -> task::Poll<io::Result<usize>> {
+        let entry = self.sockets[index.0].as_mut().expect(OPEN);
+        let Entry { socket, way, .. } = entry;
+        let Some(Way::ZeroCopy(sends)) = way else {
+            unreachable!("asked only where there is one");
+        };
+        let calls = &mut self.calls;
+        if sends.place(bytes).is_none() {
+            sends.look(calls, socket);
+        }
+        let Some(payload) = sends.place(bytes * count) else {
+            return task::Poll::Pending;
+        };
+        for (number, datagram) in payload.chunks_mut(bytes).enumerate() {
+            fill(number, datagram);
+        }
+        let sent = sending::<W, R>(calls, Call::SendTo, payload.len(), |from, flags| {
+            let flags = flags.and(Flags::ZERO_COPY);
+            socket::send(socket, &payload[from..], flags)
+        });
+        if sent.is_ok() {
+            sends.left();
+        }
+        if let Err(error) = note_zero_copy(sends, calls, socket, &sent) {
+            return task::Poll::Ready(Err(error));
+        }
+        self.sent(index, sent)
+    }
+
+    /// Sends a stream's payload on its way without a copy; nobody fills it.
+    pub(super) fn send_by_way(
+        &mut self,
+        index: Index,
+        bytes: usize,
+    ) -> task::Poll<io::Result<usize>> {
+        let entry = self.sockets[index.0].as_mut().expect(OPEN);
+        let Entry { socket, way, .. } = entry;
+        let calls = &mut self.calls;
+        let payload = self.outgoing.front(bytes);
+        let way = way.as_mut().expect("asked only where there is one");
+        let kind = match way {
+            Way::ZeroCopy(sends) => {
+                let sent = sending::<W, R>(calls, Call::SendTo, payload.len(), |from, flags| {
+                    let flags = flags.and(Flags::ZERO_COPY);
+                    let sent = socket::send(socket, &payload[from..], flags);
+                    if matches!(sent, Ok(1..)) {
+                        sends.left();
+                    }
+                    sent
+                });
+                if let Err(error) = note_zero_copy(sends, calls, socket, &sent) {
+                    return task::Poll::Ready(Err(error));
+                }
+                return self.sent(index, sent);
+            }
+            Way::File(_) => Call::SendFile,
+            Way::Pipe(_) => Call::Splice,
+        };
+        calls.begin();
+        let sent = match way {
+            Way::File(file) => skip::send_file(socket, file.as_ref(), payload.len()),
+            Way::Pipe(pipe) => pipe.send(socket, payload),
+            Way::ZeroCopy(_) => unreachable!("returned above"),
+        };
+        let found = match sent {
+            Ok(taken) if taken >= payload.len() => Found::Ready,
+            _ => Found::Waited,
+        };
+        calls.end(kind, found);
+        let full = sent
+            .as_ref()
+            .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+        if full && W::CALLS_SLEEP {
+            let look = |patience| wait::poll(socket, Ready::Send, patience);
+            if let Err(error) = watched(calls, Call::Poll, entry.patience, look) {
+                return task::Poll::Ready(Err(error));
+            }
+        }
+        self.sent(index, sent)
+    }
+
+    /// What a send came to, once it was waited for room where there was none.
+    #[inline]
+    pub(super) fn sent(
+        &mut self,
+        index: Index,
+        sent: io::Result<usize>,
+    ) -> task::Poll<io::Result<usize>> {
+        if let Err(error) = &sent
+            && error.kind() == io::ErrorKind::ConnectionRefused
+            && let Some(entry) = self.sockets[index.0].as_mut()
+        {
+            entry.refusals += 1;
+        }
+        let sent = outcome(sent);
+        self.attempts.calls += 1;
+        self.attempts.empty += u64::from(sent.is_pending());
+        if sent.is_pending() {
+            let entry = self.sockets[index.0].as_ref().expect(OPEN);
+            // The call would have slept, had it not been told to return.
+            if entry.paced
+                && W::CALLS_SLEEP
+                && let Err(error) = wait::poll(&entry.socket, Ready::Send, entry.patience)
+            {
+                return task::Poll::Ready(Err(error));
+            }
+            let waited = self
+                .waiting
+                .no_room(&mut self.calls, &entry.socket, entry.patience)
+                .and_then(|()| self.waiting.starved(index.0, &entry.socket, Ready::Send));
+            if let Err(error) = waited {
+                return task::Poll::Ready(Err(error));
+            }
+        }
+        sent
+    }
+
+    /// One receive call into the front of the room, by `call`, which gives whatever it tells of
+    /// that.
+    #[inline]
+    pub(super) fn receive<T>(
+        &mut self,
+        index: Index,
+        kind: Call,
+        room: usize,
+        mut call: impl FnMut(&Socket, &mut [u8], Flags) -> io::Result<T>,
+    ) -> task::Poll<io::Result<T>> {
+        let entry = self.sockets[index.0].as_ref().expect(OPEN);
+        self.calls.begin();
+        let (socket, patience) = (&entry.socket, entry.patience);
+        match (self.waiting).before_receive(&mut self.calls, socket, patience) {
+            Ok(true) => {}
+            Ok(false) => return task::Poll::Pending,
+            Err(error) => return task::Poll::Ready(Err(error)),
+        }
+        // Several sockets take turns, so none is looked at for long.
+        let alone = self.open == 1 && !patience.is_zero();
+        let looks = if alone { W::LOOKS } else { 1 };
+        let room = self.incoming.front(room);
+        let mut tried = 0;
+        let received = receiving::<W, R, T>(&mut self.calls, kind, looks, |flags| {
+            tried += 1;
+            call(socket, room, flags)
+        });
+        self.attempts.calls += tried;
+        self.attempts.empty += tried - u64::from(received.is_ready());
+        if received.is_pending()
+            && let Err(error) = self.waiting.starved(index.0, socket, Ready::Receive)
+        {
+            return task::Poll::Ready(Err(error));
+        }
+        received
+    }
+}
+
+/// Looks what became of sends without a copy when it is time, or when there is no memory for more.
+fn note_zero_copy<R: Recorder>(
+    sends: &mut ZeroCopySends,
+    calls: &mut R,
+    socket: &Socket,
+    sent: &io::Result<usize>,
+) -> io::Result<()> {
+    let short = matches!(sent, Err(error) if error.raw_os_error() == Some(ENOBUFS));
+    if !short && !sends.is_due() {
+        return Ok(());
+    }
+    if short && sends.is_idle() {
+        return Err(io::Error::other(
+            "no memory for a send without a copy: raise net.core.optmem_max and `ulimit -l`",
+        ));
+    }
+    sends.look(calls, socket);
+    Ok(())
+}

@@ -1,0 +1,84 @@
+//! Drives many flows on one thread by what the stack says of them, instead of asking each in turn.
+
+use std::time::Duration;
+
+use linerate_host::sys::clock::Nanos;
+
+use super::{PATIENCE_NS, Progress, Workload};
+use crate::flow::FlowOutcome;
+use crate::transport::{Ready, Transport};
+
+/// Flows that are stepped between two looks at what is ready.
+const AT_ONCE: usize = 256;
+
+/// Whether it is worth it: a single flow needs nobody to tell it from others.
+pub const FLOWS_FROM: usize = 2;
+
+/// Steps flows whenever their sockets can go on, until each is done.
+///
+/// Each ready flow has one step, then all others that are ready have theirs: none starves, however
+/// much another has to do. Flows that nothing was said of are stepped ten times a second while `looks`
+/// says so, so that they notice the end of the run. A workload that waits for a departure has no place
+/// here.
+///
+/// Gives the flows back when the transport does not tell which of them can go on.
+pub fn drive<T: Transport, W: Workload<T>>(
+    transport: &mut T,
+    flows: Vec<W>,
+    ready: Ready,
+    looks: impl Fn() -> bool,
+) -> Result<Vec<FlowOutcome>, Vec<W>> {
+    for (key, flow) in flows.iter().enumerate() {
+        let enrolled = flow
+            .socket()
+            .map(|socket| transport.enrol(socket, ready, key));
+        // With some of them enrolled their sockets are watched, which does no harm.
+        if !matches!(enrolled, Some(Ok(true))) {
+            return Err(flows);
+        }
+    }
+    let mut outcomes = Vec::with_capacity(flows.len());
+    let mut slots: Vec<Option<W>> = flows.into_iter().map(Some).collect();
+    let mut stepped = vec![false; slots.len()];
+    let mut keys = Vec::with_capacity(AT_ONCE);
+    let mut look_ns = transport.now() + PATIENCE_NS;
+    while outcomes.len() < slots.len() {
+        keys.clear();
+        transport.turn();
+        transport.ready(&mut keys, PATIENCE);
+        for &key in &keys {
+            stepped[key] = true;
+            step(transport, &mut slots[key], &mut outcomes);
+        }
+        if transport.now() >= look_ns && looks() {
+            for (slot, stepped) in slots.iter_mut().zip(&mut stepped) {
+                if !std::mem::take(stepped) {
+                    step(transport, slot, &mut outcomes);
+                }
+            }
+            look_ns = transport.now() + PATIENCE_NS;
+        }
+    }
+    Ok(outcomes)
+}
+
+const PATIENCE: Duration = Duration::from_nanos(PATIENCE_NS as Nanos);
+
+#[inline]
+fn step<T: Transport, W: Workload<T>>(
+    transport: &mut T,
+    slot: &mut Option<W>,
+    outcomes: &mut Vec<FlowOutcome>,
+) {
+    let Some(flow) = slot else { return };
+    let error = match flow.step(transport) {
+        Ok(Progress::Worked | Progress::Starved(_)) => return,
+        Ok(Progress::Done) => None,
+        Err(error) => Some(error),
+    };
+    let flow = slot.take().expect("it was just stepped");
+    if let Some(socket) = flow.socket() {
+        transport.release(socket);
+    }
+    outcomes.push(flow.outcome(transport, error));
+}

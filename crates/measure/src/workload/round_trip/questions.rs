@@ -1,0 +1,513 @@
+//! The questions of a flow and the account of their answers, however they are asked.
+
+use std::io;
+use std::sync::Arc;
+
+use linerate_dialect::control::flow as wire;
+use linerate_dialect::iperf2::bounceback;
+use linerate_dialect::sockperf;
+use linerate_host::sys::clock::{self, Nanos};
+use linerate_metric::device_stamps::{DeviceStamps, Stamped};
+use linerate_metric::histogram::Histogram;
+
+use super::breath::Breath;
+use super::device::{self, DeviceWatch};
+use super::slow::{Late, SlowWatch};
+use crate::flow::{AskingOutcome, FlowOutcome, Shared, Timing, is_greeting};
+use crate::meter::Totals;
+use crate::peers::framing::{Framing, bounce};
+use crate::sequence::Sequence;
+use crate::transport::Transport;
+use crate::workload::{Lane, Opened};
+
+/// What an answer turned out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Every byte is the question's, or nobody looked.
+    Right,
+    /// It is longer or shorter than its question.
+    WrongLength,
+    /// It has the length of its question and another content.
+    WrongContent,
+}
+
+/// What a datagram turned out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The answer to the question that waits for one.
+    Due(Verdict),
+    /// The answer to an earlier question, with its number.
+    Earlier(u64),
+    /// No answer: a repeated greeting.
+    Greeting,
+}
+
+/// The account of a flow's answers, and the message that its questions are.
+pub struct Questions<'a> {
+    pub lane: &'a Lane<'a>,
+    id: u32,
+    shared: Arc<Shared>,
+    pub message: Vec<u8>,
+    /// What its questions look like.
+    pub framing: Framing,
+    /// Makes the questions of iperf2's flows.
+    bounces: Option<bounceback::Client>,
+    pub left: u64,
+    pub timeout_ns: Nanos,
+    /// Whether answers are compared.
+    pub verify: bool,
+    totals: Totals,
+    wrong_length: u64,
+    wrong_content: u64,
+    ended_ns: Nanos,
+    times: Histogram,
+    /// Times of the running interval; handed over at its end.
+    recent: Histogram,
+    intervals_ended: u64,
+    interval_ends_ns: Nanos,
+    /// Which numbers were answered, where they tell themselves.
+    pub numbers: Option<Sequence>,
+    slow: Option<SlowWatch>,
+    breath: Option<Breath>,
+    /// Reads what the device writes into its answers.
+    device: Option<DeviceWatch>,
+    /// Further distributions, by name.
+    pub more: Vec<(&'static str, Histogram)>,
+    /// Open loop: questions that were due and never left.
+    pub unsent: Option<u64>,
+    /// Open loop: times that are ages at the end, because no answer had come.
+    pub unanswered: u64,
+    /// Times that no local port was free.
+    pub ports_waited: u64,
+}
+
+impl<'a> Questions<'a> {
+    pub fn new<S>(lane: &'a Lane<'a>, flow: &mut Opened<S>) -> Self {
+        let plan = lane.plan;
+        let mut mailbox = flow.shared.mailbox.lock().expect("no holder panics");
+        mailbox.times = Some(flow.room.beside());
+        drop(mailbox);
+        // Content that differs from byte to byte, so that a shifted answer is told.
+        let mut message: Vec<u8> = (0..plan.payload_bytes).map(|n| (n % 251) as u8).collect();
+        let device = plan.round_trip.device_stamps.map(DeviceWatch::new);
+        if let Some(watch) = &device {
+            device::clear(&mut message, watch.stamps());
+        }
+        let bounces = match flow.framing {
+            Framing::Bounceback { .. } => {
+                let bytes = u32::try_from(plan.payload_bytes).unwrap_or(u32::MAX);
+                // Whoever asked for it has seen that it can be.
+                bounceback::Client::new(bytes, 0).ok()
+            }
+            _ => None,
+        };
+        if let Framing::Sockperf = flow.framing
+            && let Some(head) = message.get_mut(..sockperf::HEADER_BYTES)
+        {
+            sockperf::Header {
+                sequence: 1,
+                flags: sockperf::WANTS_ANSWER,
+                length: u32::try_from(plan.payload_bytes).unwrap_or(u32::MAX),
+            }
+            .write(head);
+        }
+        Self {
+            framing: flow.framing.clone(),
+            bounces,
+            lane,
+            id: flow.id,
+            shared: Arc::clone(&flow.shared),
+            message,
+            left: (plan.round_trips).map_or(u64::MAX, |trips| lane.share(trips, flow.id)),
+            timeout_ns: plan.answer_timeout_ns.unwrap_or(1_000_000_000),
+            verify: plan.round_trip.verify,
+            totals: Totals::default(),
+            wrong_length: 0,
+            wrong_content: 0,
+            ended_ns: lane.timeline.start_ns,
+            times: flow.room.whole(),
+            recent: flow.room.beside(),
+            intervals_ended: 0,
+            interval_ends_ns: lane
+                .timeline
+                .interval_end(lane.timeline.start_ns)
+                .unwrap_or(Nanos::MAX),
+            numbers: None,
+            slow: (plan.round_trip.limit_ns).map(|limit| SlowWatch::new(limit, plan.streams)),
+            breath: Breath::of(lane),
+            device,
+            more: Vec::new(),
+            unsent: None,
+            unanswered: 0,
+            ports_waited: 0,
+        }
+    }
+
+    /// Keeps account of the numbers of answers.
+    pub fn with_numbers(mut self) -> Self {
+        self.numbers = Some(Sequence::new());
+        self
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.left == 0 || self.lane.phase.is_ending()
+    }
+
+    /// Before a question on a socket that stays.
+    #[inline]
+    pub fn begin<T: Transport>(&mut self, transport: &T, socket: T::Socket) {
+        if let Some(slow) = &mut self.slow {
+            slow.begin(|| {
+                transport.note_arrivals(socket);
+                transport.retransmits(socket)
+            });
+        }
+    }
+
+    /// Where the device writes into its answers.
+    #[inline]
+    pub fn device_stamps(&self) -> Option<DeviceStamps> {
+        self.device.as_ref().map(DeviceWatch::stamps)
+    }
+
+    /// Notes what an answer tells of its time inside the device.
+    #[inline]
+    pub fn was_inside(&mut self, stamped: Option<Stamped>, asked_ns: Nanos, now: Nanos) {
+        if let Some(watch) = &mut self.device
+            && now >= self.lane.timeline.count_from_ns
+        {
+            watch.note(stamped, now.saturating_sub(asked_ns));
+        }
+    }
+
+    /// Between two questions: the time to pause.
+    #[inline]
+    pub fn breathe(&mut self) {
+        if let Some(breath) = &mut self.breath {
+            breath.pause();
+        }
+    }
+
+    /// Sets when the flow ended.
+    pub fn end_at(&mut self, now: Nanos) {
+        self.ended_ns = now;
+    }
+
+    /// Questions that were answered or given up: the number of the next one of a closed loop.
+    pub fn asked(&self) -> u64 {
+        self.totals.calls
+    }
+
+    /// Writes the number of the next question into its message.
+    pub fn number_message(&mut self) -> u64 {
+        let number = self.totals.calls;
+        if let (Framing::Bounceback { wall_ahead_ns }, Some(bounces)) =
+            (&self.framing, &mut self.bounces)
+        {
+            let now_wall_ns = clock::now().wrapping_add(*wall_ahead_ns);
+            bounce(bounces, &mut self.message, now_wall_ns);
+        } else if let Framing::Sockperf = self.framing {
+            if let Some(room) = self.message.get_mut(..8) {
+                room.copy_from_slice(&(number + 1).to_be_bytes());
+            }
+        } else if self.message.len() >= wire::HEADER_BYTES {
+            // A datagram is stamped with the time that is read as it leaves.
+            wire::write_header(&mut self.message, number, 0);
+        } else {
+            write_short(&mut self.message, number);
+        }
+        number
+    }
+
+    /// Hands over the times of intervals that have ended.
+    fn turn_interval(&mut self, now: Nanos) {
+        if now < self.interval_ends_ns {
+            return;
+        }
+        while now >= self.interval_ends_ns {
+            let next = self.lane.timeline.interval_end(self.interval_ends_ns);
+            self.interval_ends_ns = next.unwrap_or(Nanos::MAX);
+            self.intervals_ended += 1;
+        }
+        let mut mailbox = self.shared.mailbox.lock().expect("no holder panics");
+        mailbox.intervals_ended = self.intervals_ended;
+        if let Some(times) = &mut mailbox.times {
+            times.add(&self.recent);
+        }
+        drop(mailbox);
+        self.recent.clear();
+    }
+
+    /// Notes an answer that came in time.
+    #[inline]
+    pub fn answered<T: Transport>(
+        &mut self,
+        transport: &T,
+        socket: Option<T::Socket>,
+        number: u64,
+        asked_ns: Nanos,
+        answered_ns: Nanos,
+        verdict: Verdict,
+    ) {
+        if answered_ns >= self.interval_ends_ns {
+            self.turn_interval(answered_ns);
+        }
+        let time = answered_ns.saturating_sub(asked_ns);
+        self.recent.record(time);
+        let counts = answered_ns >= self.lane.timeline.count_from_ns;
+        if counts {
+            self.times.record(time);
+            match verdict {
+                Verdict::Right => {}
+                Verdict::WrongLength => self.wrong_length += 1,
+                Verdict::WrongContent => self.wrong_content += 1,
+            }
+        }
+        if let Some(numbers) = &mut self.numbers {
+            numbers.take(number);
+        }
+        self.totals.packets += 1;
+        self.totals.bytes += self.message.len() as u64;
+        self.done(answered_ns);
+        if let Some(slow) = &mut self.slow {
+            let start_ns = self.lane.timeline.start_ns;
+            let retransmits = || transport.retransmits(socket?);
+            let is_slow = time > slow.limit_ns();
+            if !is_slow || !counts {
+                slow.passed(answered_ns, counts, is_slow, retransmits);
+            } else {
+                let waited_ns = socket.and_then(|socket| {
+                    let since = transport.since_arrival(socket)?;
+                    let waited = since.saturating_sub(T::clock().saturating_sub(answered_ns));
+                    // Nothing arrives before it is asked for: then somebody set the time of day. And
+                    // a packet without a stamp has that of the question for it.
+                    (waited > 0 && waited <= time).then_some(waited)
+                });
+                let answer = Late {
+                    number,
+                    at_ns: answered_ns - start_ns,
+                    time_ns: time,
+                    waited_ns,
+                };
+                slow.note(answer, &self.times, retransmits);
+            }
+        }
+    }
+
+    /// Notes an answer that came for a question that nobody waits for any more.
+    pub fn came_again(&mut self, number: u64) {
+        // What was never asked is nobody's answer.
+        if let Some(numbers) = self.numbers.as_mut().filter(|_| number < self.totals.calls) {
+            numbers.take(number);
+        }
+    }
+
+    /// Notes that no answer came to a question in time.
+    pub fn missed(&mut self, number: u64, now: Nanos) {
+        if let Some(numbers) = &mut self.numbers {
+            numbers.give_up(number);
+        }
+        self.turn_interval(now);
+        self.totals.missing += 1;
+        self.done(now);
+    }
+
+    #[inline]
+    fn done(&mut self, now: Nanos) {
+        self.totals.calls += 1;
+        self.left = self.left.saturating_sub(1);
+        self.ended_ns = now;
+        self.shared.meter.publish(&self.totals);
+    }
+
+    pub fn outcome<T: Transport>(
+        mut self,
+        transport: &T,
+        socket: Option<T::Socket>,
+        error: Option<io::Error>,
+    ) -> FlowOutcome {
+        // What the last, shortened interval holds is handed over too.
+        let mut mailbox = self.shared.mailbox.lock().expect("no holder panics");
+        if let Some(times) = &mut mailbox.times {
+            times.add(&self.recent);
+        }
+        mailbox.intervals_ended = u64::MAX;
+        drop(mailbox);
+        self.recent.clear();
+        let device = self.device.take().map(|watch| {
+            let (account, times) = watch.finish();
+            self.more.extend(times);
+            account
+        });
+        FlowOutcome {
+            timing: Timing::default(),
+            id: self.id,
+            direction: self.lane.direction,
+            part: self.lane.part,
+            totals: self.totals,
+            sequence: self.numbers,
+            times: Some(self.times),
+            mismatched: self.wrong_length + self.wrong_content,
+            first_mismatch: None,
+            log: None,
+            facts: socket
+                .map(|socket| transport.facts(socket))
+                .unwrap_or_default(),
+            ended_ns: match error {
+                Some(_) => transport.now(),
+                None => self.ended_ns,
+            },
+            error,
+            asking: Some(AskingOutcome {
+                wrong_length: self.wrong_length,
+                wrong_content: self.wrong_content,
+                slow: self.slow.map(|slow| slow.finish(self.id)),
+                histograms: self.more,
+                unsent: self.unsent,
+                unanswered: self.unanswered,
+                ports_waited: self.ports_waited,
+                device,
+            }),
+        }
+    }
+}
+
+/// Writes a number into a message too short for a header: as many of its low bytes as fit.
+pub fn write_short(message: &mut [u8], number: u64) {
+    let len = message.len().min(8);
+    message[..len].copy_from_slice(&number.to_be_bytes()[8 - len..]);
+}
+
+/// How far back a number in a short message is looked for before its answer counts as wrong.
+const SHORT_WINDOW: u64 = 64;
+
+/// The number of the earlier question that a payload without a header answers.
+fn earlier_short(payload: &[u8], question: &[u8], number: u64) -> Option<u64> {
+    let len = question.len().min(8);
+    if payload.len() != question.len() || payload[len..] != question[len..] {
+        return None;
+    }
+    (1..=number.min(SHORT_WINDOW))
+        .map(|back| number - back)
+        .find(|earlier| payload[..len] == earlier.to_be_bytes()[8 - len..])
+}
+
+/// What a datagram says to the question with this number.
+#[inline]
+pub fn judge(payload: &[u8], question: &[u8], number: u64, verify: bool) -> Answer {
+    if verify && payload == question {
+        return Answer::Due(Verdict::Right);
+    }
+    judge_unequal(payload, question, number, verify)
+}
+
+fn judge_unequal(payload: &[u8], question: &[u8], number: u64, verify: bool) -> Answer {
+    if is_greeting(payload) && payload != question {
+        return Answer::Greeting;
+    }
+    if question.len() < wire::HEADER_BYTES {
+        let len = question.len().min(8);
+        if payload.get(..len) != question.get(..len)
+            && let Some(earlier) = earlier_short(payload, question, number)
+        {
+            return Answer::Earlier(earlier);
+        }
+    } else if let Some(header) = wire::read_header(payload).filter(|h| h.sequence < number) {
+        return Answer::Earlier(header.sequence);
+    }
+    Answer::Due(differs(payload, question, verify))
+}
+
+/// The same where another dialect's header tells the number.
+pub fn judge_framed(
+    framing: &Framing,
+    payload: &[u8],
+    question: &[u8],
+    number: u64,
+    verify: bool,
+) -> Answer {
+    if let Framing::Own | Framing::Bare = framing {
+        return judge(payload, question, number, verify);
+    }
+    if payload == question {
+        return Answer::Due(Verdict::Right);
+    }
+    match framing.answers(payload).filter(|&earlier| earlier < number) {
+        Some(earlier) => Answer::Earlier(earlier),
+        None => Answer::Due(differs(payload, question, verify)),
+    }
+}
+
+/// The same where the device writes into its answers: those bytes are its own.
+pub fn judge_around(
+    payload: &[u8],
+    question: &[u8],
+    number: u64,
+    verify: bool,
+    stamps: DeviceStamps,
+) -> Answer {
+    if verify && device::same_outside(payload, question, stamps) {
+        return Answer::Due(Verdict::Right);
+    }
+    judge_unequal(payload, question, number, verify)
+}
+
+/// How an answer differs from its question.
+fn differs(payload: &[u8], question: &[u8], verify: bool) -> Verdict {
+    if !verify {
+        Verdict::Right
+    } else if payload.len() != question.len() {
+        Verdict::WrongLength
+    } else {
+        Verdict::WrongContent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn question(bytes: usize, number: u64) -> Vec<u8> {
+        let mut message: Vec<u8> = (0..bytes).map(|n| (n % 251) as u8).collect();
+        if bytes >= wire::HEADER_BYTES {
+            wire::write_header(&mut message, number, 77);
+        } else {
+            write_short(&mut message, number);
+        }
+        message
+    }
+
+    #[test]
+    fn every_kind_of_answer_is_told_apart() {
+        for bytes in [1, 4, 8, 14, 16, 64, 1472] {
+            let asked = question(bytes, 9);
+            let of = |payload: &[u8]| judge(payload, &asked, 9, true);
+            assert_eq!(of(&asked), Answer::Due(Verdict::Right), "{bytes}");
+            assert_eq!(of(&question(bytes, 7)), Answer::Earlier(7), "{bytes}");
+            let longer = [&asked[..], &[1]].concat();
+            assert_eq!(of(&longer), Answer::Due(Verdict::WrongLength), "{bytes}");
+            if bytes > 1 {
+                let shorter = &asked[..bytes - 1];
+                let got = judge(shorter, &asked, 9, true);
+                assert_eq!(got, Answer::Due(Verdict::WrongLength), "{bytes}");
+            }
+            if bytes > 16 {
+                let mut other = asked.clone();
+                other[bytes - 1] ^= 1;
+                assert_eq!(of(&other), Answer::Due(Verdict::WrongContent), "{bytes}");
+                let unseen = judge(&other, &asked, 9, false);
+                assert_eq!(unseen, Answer::Due(Verdict::Right), "nobody looks");
+            }
+            let earlier = judge(&question(bytes, 7), &asked, 9, false);
+            assert_eq!(earlier, Answer::Earlier(7), "{bytes} unverified");
+        }
+    }
+
+    #[test]
+    fn a_question_that_looks_like_a_greeting_is_still_answered() {
+        let greeting = wire::opening(linerate_dialect::control::Token([3; 16]));
+        let asked = question(greeting.len(), 9);
+        assert_eq!(judge(&greeting, &asked, 9, true), Answer::Greeting);
+        assert_eq!(judge(&greeting, &asked, 9, false), Answer::Greeting);
+    }
+}

@@ -1,0 +1,53 @@
+//! When questions leave that do not wait for answers.
+
+use linerate_host::sys::clock::Nanos;
+
+/// When questions are due: number n leaves at its start plus n periods, to the nanosecond over hours.
+#[derive(Clone, Copy, Debug)]
+pub struct Schedule {
+    /// When the first is due.
+    pub start_ns: Nanos,
+    /// Questions in a second.
+    pub per_second: u64,
+}
+
+impl Schedule {
+    /// When a question is due.
+    #[must_use]
+    pub fn due(&self, number: u64) -> Nanos {
+        let after = u128::from(number) * 1_000_000_000 / u128::from(self.per_second);
+        self.start_ns
+            .saturating_add(Nanos::try_from(after).unwrap_or(Nanos::MAX))
+    }
+
+    /// How many are due before a time.
+    #[must_use]
+    pub fn due_before(&self, time: Nanos) -> u64 {
+        let passed = u128::from(time.saturating_sub(self.start_ns));
+        let count = (passed * u128::from(self.per_second)).div_ceil(1_000_000_000);
+        u64::try_from(count).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn periods_do_not_drift() {
+        let thirds = Schedule {
+            start_ns: 1_000,
+            per_second: 3,
+        };
+        for (number, due) in [(0, 1_000), (1, 333_334_333), (3, 1_000_001_000)] {
+            assert_eq!(thirds.due(number), due, "{number}");
+        }
+        assert_eq!(
+            thirds.due(3 * 86_400 * 365),
+            86_400 * 365 * 1_000_000_000 + 1_000
+        );
+        for (time, count) in [(0, 0), (1_000, 0), (1_001, 1), (1_000_001_000, 3)] {
+            assert_eq!(thirds.due_before(time), count, "{time}");
+        }
+    }
+}

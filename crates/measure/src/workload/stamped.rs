@@ -1,0 +1,586 @@
+//! Round trips of which every place is noted, to explain those of [`round_trip`](super::round_trip).
+//!
+//! One flow, one question at a time, the same calls in the same order; the notes are taken between
+//! trips as far as that is possible, and what they cost is told beside the figures.
+
+use std::io;
+use std::sync::Arc;
+use std::task::Poll;
+
+use linerate_dialect::control::flow as wire;
+use linerate_host::sys::clock::Nanos;
+use linerate_metric::histogram::Histogram;
+use linerate_metric::plan::Protocol;
+
+use super::round_trip::device;
+use super::schedule::Schedule;
+use super::{Lane, Opened, Progress, Workload, drive};
+use crate::flow::{FlowOutcome, Part, Shared, Timing, is_greeting};
+use crate::meter::Totals;
+use crate::stamped::{Instruments, Log};
+use crate::transport::{Place, Transport};
+
+/// Round trips that are still made after the one that was waited for.
+const AFTERMATH_TRIPS: u64 = 64;
+
+/// Runs the flows of one thread.
+pub fn run<T: Transport>(
+    lane: &Lane<'_>,
+    transport: &mut T,
+    flows: Vec<Opened<T::Socket>>,
+) -> Vec<FlowOutcome> {
+    match lane.part {
+        Part::Source => {
+            let flows = flows.into_iter().map(|flow| Asker::new(lane, flow));
+            drive(transport, flows.collect())
+        }
+        Part::Sink => {
+            let flows = flows.into_iter().map(|flow| Responder::new(lane, flow));
+            drive(transport, flows.collect())
+        }
+    }
+}
+
+/// What people call an end.
+fn end_name(part: Part) -> &'static str {
+    match part {
+        Part::Source => "client",
+        Part::Sink => "server",
+    }
+}
+
+/// What both ends of a flow keep.
+struct Notes<'a, S> {
+    lane: &'a Lane<'a>,
+    id: u32,
+    socket: S,
+    shared: Arc<Shared>,
+    totals: Totals,
+    message: Vec<u8>,
+    log: Box<Log>,
+    instruments: Instruments,
+    stamping: bool,
+    /// Whether stamps are taken before each further look for payload.
+    settles_in_waits: bool,
+    ended_ns: Nanos,
+}
+
+impl<'a, S: Copy> Notes<'a, S> {
+    fn new(lane: &'a Lane<'a>, flow: Opened<S>) -> Self {
+        let plan = lane.plan;
+        let mut log = Box::new(Log::new());
+        let instruments = Instruments::new(plan.stamps, end_name(lane.part), &mut log);
+        let mut message: Vec<u8> = (0..plan.payload_bytes).map(|n| (n % 251) as u8).collect();
+        if let Some(stamps) = plan.round_trip.device_stamps {
+            device::clear(&mut message, stamps);
+        }
+        Self {
+            lane,
+            id: flow.id,
+            socket: flow.socket,
+            shared: flow.shared,
+            totals: Totals::default(),
+            message,
+            log,
+            instruments,
+            stamping: false,
+            settles_in_waits: false,
+            ended_ns: lane.timeline.start_ns,
+        }
+    }
+
+    /// Turns the stamps on, in the first step.
+    fn start<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> io::Result<()> {
+        if !self.stamping {
+            let notes = transport.stamp(self.socket, self.lane.plan.protocol)?;
+            let name = end_name(self.lane.part);
+            let notes = notes.into_iter().map(|note| format!("{name}: {note}"));
+            self.log.notes.extend(notes);
+            self.stamping = true;
+            self.settles_in_waits = transport.capabilities().stamps_end_waits;
+        }
+        Ok(())
+    }
+
+    /// Nothing came. Where the call that waits is another one than the receive call, a stamp that
+    /// came back ended the wait, and would end every other one until it is taken.
+    fn starved<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> io::Result<Progress> {
+        if self.settles_in_waits {
+            self.settle(transport)?;
+        }
+        Ok(Progress::Starved(None))
+    }
+
+    /// Takes in what the kernel has noted by now. Not within a trip, if that can be.
+    fn settle<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> io::Result<()> {
+        let stream = self.lane.plan.protocol == Protocol::Tcp;
+        let bytes = self.message.len() as u64;
+        let log = &mut self.log;
+        transport.departures(self.socket, |departure| {
+            let send = if stream {
+                log.send_of_byte(departure.id, bytes)
+            } else {
+                log.send_of(departure.id)
+            };
+            let Some(half) = send.and_then(|send| log.trip_of_send(send)) else {
+                return;
+            };
+            if departure.by_device {
+                let number = half.number;
+                return log.left_device(number, departure.at_ns);
+            }
+            match departure.place {
+                // The first fragment's, or the first copy's: what is sent again is late anyway.
+                Place::Queued if half.queued_ns == 0 => half.queued_ns = departure.at_ns,
+                Place::Driver if half.driver_ns == 0 => half.driver_ns = departure.at_ns,
+                _ => {}
+            }
+        })?;
+        self.instruments.look(&mut self.log);
+        Ok(())
+    }
+
+    fn close<T: Transport<Socket = S>>(
+        mut self,
+        transport: &T,
+        times: Option<Histogram>,
+        mismatched: u64,
+        error: Option<io::Error>,
+    ) -> FlowOutcome {
+        /// A clock that was adjusted, and not only kept in step with others.
+        const MOVED_NS: Nanos = 1_000;
+        self.instruments.finish(&mut self.log);
+        self.log.device_error_ns = transport.device_error_ns();
+        let moved = transport.moved_clock_ns();
+        if moved > MOVED_NS {
+            self.log.notes.push(format!(
+                "the time of day was set meanwhile: stamps before and after are {moved} ns apart"
+            ));
+        }
+        FlowOutcome {
+            timing: Timing::default(),
+            id: self.id,
+            direction: self.lane.direction,
+            part: self.lane.part,
+            totals: self.totals,
+            sequence: None,
+            times,
+            mismatched,
+            first_mismatch: None,
+            asking: None,
+            log: Some(self.log),
+            facts: transport.facts(self.socket),
+            ended_ns: match error {
+                Some(_) => transport.now(),
+                None => self.ended_ns,
+            },
+            error,
+        }
+    }
+}
+
+/// Asks, and notes.
+struct Asker<'a, S> {
+    notes: Notes<'a, S>,
+    left: u64,
+    timeout_ns: Nanos,
+    /// A slower round trip ends the run soon.
+    ends_above_ns: Option<Nanos>,
+    times: Histogram,
+    mismatched: u64,
+    state: Asking,
+    /// Before, nothing is asked: the kernel begins to stamp arrivals a little after it was told to.
+    warm_ns: Nanos,
+    /// When questions are due, where they do not follow each other.
+    schedule: Option<Schedule>,
+}
+
+/// What the kernel takes to begin, at both ends, with plenty to spare.
+const WARM_UP_NS: Nanos = 50_000_000;
+
+#[derive(Clone, Copy)]
+enum Asking {
+    Nothing,
+    /// A stream takes a long message in parts.
+    Sending {
+        sent: usize,
+    },
+    Waiting {
+        received: usize,
+        right: bool,
+    },
+}
+
+impl<'a, S: Copy> Asker<'a, S> {
+    fn new(lane: &'a Lane<'a>, flow: Opened<S>) -> Self {
+        let plan = lane.plan;
+        let mut mailbox = flow.shared.mailbox.lock().expect("no holder panics");
+        mailbox.intervals_ended = u64::MAX;
+        drop(mailbox);
+        let warm_ns = lane.timeline.start_ns + WARM_UP_NS;
+        let mut notes = Notes::new(lane, flow);
+        if plan.round_trip.is_open() {
+            notes.log.notes.push(
+                "client: the stamped passes keep to the rate with one question at a time"
+                    .to_owned(),
+            );
+        }
+        Self {
+            left: plan.round_trips.unwrap_or(u64::MAX),
+            timeout_ns: plan.answer_timeout_ns.unwrap_or(1_000_000_000),
+            ends_above_ns: plan.trace_on_ns,
+            times: Histogram::new(),
+            mismatched: 0,
+            state: Asking::Nothing,
+            warm_ns,
+            schedule: (plan.round_trip.rate_per_second).map(|per_second| Schedule {
+                start_ns: warm_ns,
+                per_second,
+            }),
+            notes,
+        }
+    }
+
+    fn is_stream(&self) -> bool {
+        self.notes.lane.plan.protocol == Protocol::Tcp
+    }
+
+    /// When the next question leaves, unless it may at once.
+    fn due(&self) -> Option<Nanos> {
+        let asked = self.notes.totals.calls;
+        match &self.schedule {
+            Some(schedule) => Some(schedule.due(asked)),
+            None => (asked == 0).then_some(self.warm_ns),
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.left == 0 || self.notes.lane.phase.is_ending()
+    }
+
+    fn over(&mut self, now: Nanos) {
+        self.notes.totals.calls += 1;
+        self.notes.ended_ns = now;
+        self.left = self.left.saturating_sub(1);
+        self.notes.shared.meter.publish(&self.notes.totals);
+        self.state = Asking::Nothing;
+    }
+
+    fn send<T: Transport<Socket = S>>(
+        &mut self,
+        transport: &mut T,
+        sent: usize,
+    ) -> io::Result<Progress> {
+        let stream = self.is_stream();
+        let notes = &mut self.notes;
+        let number = notes.totals.calls;
+        let rest = &notes.message[sent..];
+        let mut handed_ns = 0;
+        let fill = |payload: &mut [u8]| {
+            payload.copy_from_slice(&rest[..payload.len()]);
+            handed_ns = T::clock();
+        };
+        let taken = if stream {
+            transport.tcp_send(notes.socket, rest.len(), fill)
+        } else {
+            transport.udp_send(notes.socket, rest.len(), fill)
+        };
+        let returned_ns = T::clock();
+        match taken {
+            Poll::Pending if notes.lane.phase.is_ending() => Ok(Progress::Done),
+            Poll::Pending => Ok(Progress::Starved(None)),
+            Poll::Ready(taken) => {
+                let taken = taken?;
+                let half = notes.log.trip(number);
+                if sent == 0 {
+                    half.handed_ns = handed_ns;
+                }
+                half.returned_ns = returned_ns;
+                let sent = sent + taken;
+                if sent < notes.message.len() {
+                    self.state = Asking::Sending { sent };
+                } else {
+                    notes.log.sends(number);
+                    self.state = Asking::Waiting {
+                        received: 0,
+                        right: true,
+                    };
+                }
+                Ok(Progress::Worked)
+            }
+        }
+    }
+
+    fn ask<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> io::Result<Progress> {
+        if self.is_over() {
+            if self.is_stream() {
+                // A connection that is gone already needs no farewell.
+                let _ = transport.finish_sending(self.notes.socket);
+            }
+            return Ok(Progress::Done);
+        }
+        self.notes.settle(transport)?;
+        let number = self.notes.totals.calls;
+        wire::write_header(&mut self.notes.message, number, 0);
+        self.send(transport, 0)
+    }
+
+    fn hear<T: Transport<Socket = S>>(
+        &mut self,
+        transport: &mut T,
+        received: usize,
+        right: bool,
+    ) -> io::Result<Progress> {
+        let stream = self.is_stream();
+        let notes = &mut self.notes;
+        let number = notes.totals.calls;
+        let question = &notes.message;
+        let stamps = notes.lane.plan.round_trip.device_stamps;
+        let room = if stream {
+            question.len() - received
+        } else {
+            usize::MAX
+        };
+        let answer = transport.receive_stamped(notes.socket, room, |payload, meta| {
+            let now = T::clock();
+            let same = match (stream, stamps) {
+                (true, _) => payload == &question[received..received + payload.len()],
+                (false, None) => payload == question.as_slice(),
+                (false, Some(stamps)) => device::same_outside(payload, question, stamps),
+            };
+            // The answer to a question that was given up, or a repeated greeting.
+            let stale = !stream
+                && (is_greeting(payload)
+                    || wire::read_header(payload).is_some_and(|header| header.sequence < number));
+            (now, payload.len(), same, stale, meta)
+        });
+        match answer {
+            Poll::Ready(answer) => {
+                let (now, bytes, same, stale, meta) = answer?;
+                if stale {
+                    return Ok(Progress::Worked);
+                }
+                if stream && bytes == 0 {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                let received = received + bytes;
+                let right = right && same;
+                if stream && received < question.len() {
+                    self.state = Asking::Waiting { received, right };
+                    return Ok(Progress::Worked);
+                }
+                let half = notes.log.trip(number);
+                half.received_ns = now;
+                half.arrived_ns = meta.stamp_ns.unwrap_or(0);
+                let handed_ns = half.handed_ns;
+                if let Some(at_ns) = meta.device_ns {
+                    notes.log.arrived_at_device(number, at_ns);
+                }
+                let time = now.saturating_sub(handed_ns);
+                if self.ends_above_ns.is_some_and(|limit| time > limit) {
+                    self.ends_above_ns = None;
+                    // A few more show how it went on.
+                    self.left = self.left.min(AFTERMATH_TRIPS);
+                }
+                if now >= notes.lane.timeline.count_from_ns {
+                    self.times.record(time);
+                    self.mismatched += u64::from(!right);
+                }
+                notes.totals.packets += 1;
+                notes.totals.bytes += question.len() as u64;
+                self.over(now);
+                Ok(Progress::Worked)
+            }
+            Poll::Pending => {
+                let now = T::clock();
+                let handed_ns = notes.log.trip(number).handed_ns;
+                let late = now >= handed_ns.saturating_add(self.timeout_ns);
+                if notes.lane.phase.is_ending() {
+                    return Ok(Progress::Done);
+                }
+                if late && !stream {
+                    notes.totals.missing += 1;
+                    self.over(now);
+                    return Ok(Progress::Worked);
+                }
+                self.notes.starved(transport)
+            }
+        }
+    }
+}
+
+impl<T: Transport> Workload<T> for Asker<'_, T::Socket> {
+    fn step(&mut self, transport: &mut T) -> io::Result<Progress> {
+        self.notes.start(transport)?;
+        match self.state {
+            Asking::Nothing => {
+                if let Some(due) = self.due()
+                    && T::clock() < due
+                    && !self.is_over()
+                {
+                    return Ok(Progress::Starved(Some(due)));
+                }
+                let progress = self.ask(transport)?;
+                // Straight on to the answer, as without notes.
+                match self.state {
+                    Asking::Waiting { received, right } => self.hear(transport, received, right),
+                    _ => Ok(progress),
+                }
+            }
+            Asking::Sending { sent } => self.send(transport, sent),
+            Asking::Waiting { received, right } => self.hear(transport, received, right),
+        }
+    }
+
+    fn socket(&self) -> Option<T::Socket> {
+        Some(self.notes.socket)
+    }
+
+    fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome {
+        self.notes
+            .close(transport, Some(self.times), self.mismatched, error)
+    }
+}
+
+/// Answers, and notes.
+struct Responder<'a, S> {
+    notes: Notes<'a, S>,
+    received: usize,
+    sent: usize,
+    /// Bytes and number of the answer that is on its way out.
+    open: Option<(usize, u64)>,
+}
+
+impl<'a, S: Copy> Responder<'a, S> {
+    fn new(lane: &'a Lane<'a>, flow: Opened<S>) -> Self {
+        Self {
+            notes: Notes::new(lane, flow),
+            received: 0,
+            sent: 0,
+            open: None,
+        }
+    }
+
+    fn hear<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> io::Result<Progress> {
+        let notes = &mut self.notes;
+        let stream = notes.lane.plan.protocol == Protocol::Tcp;
+        let (room, at) = if stream {
+            (notes.message.len() - self.received, self.received)
+        } else {
+            (usize::MAX, 0)
+        };
+        let message = &mut notes.message;
+        let heard = transport.receive_stamped(notes.socket, room, |payload, meta| {
+            let now = T::clock();
+            let bytes = payload.len().min(message.len() - at);
+            message[at..at + bytes].copy_from_slice(&payload[..bytes]);
+            (now, bytes, meta)
+        });
+        let (now, bytes, meta) = match heard {
+            Poll::Ready(heard) => heard?,
+            Poll::Pending => {
+                let phase = notes.lane.phase;
+                let over = phase.is_aborted() || (!stream && notes.shared.is_over());
+                return match over {
+                    true => Ok(Progress::Done),
+                    false => notes.starved(transport),
+                };
+            }
+        };
+        if stream && bytes == 0 {
+            return Ok(Progress::Done);
+        }
+        if !stream && is_greeting(&notes.message[..bytes]) {
+            // A repeated greeting: it was answered when the flow opened.
+            return Ok(Progress::Worked);
+        }
+        self.received = at + bytes;
+        if stream && self.received < notes.message.len() {
+            return Ok(Progress::Worked);
+        }
+        let header = wire::read_header(&notes.message[..self.received]);
+        let number = header.map_or(notes.totals.packets, |header| header.sequence);
+        let half = notes.log.trip(number);
+        half.arrived_ns = meta.stamp_ns.unwrap_or(0);
+        half.received_ns = now;
+        if let Some(at_ns) = meta.device_ns {
+            notes.log.arrived_at_device(number, at_ns);
+        }
+        self.open = Some((self.received, number));
+        (self.received, self.sent) = (0, 0);
+        Ok(Progress::Worked)
+    }
+
+    fn answer<T: Transport<Socket = S>>(
+        &mut self,
+        transport: &mut T,
+        bytes: usize,
+        number: u64,
+    ) -> io::Result<Progress> {
+        let notes = &mut self.notes;
+        let stream = notes.lane.plan.protocol == Protocol::Tcp;
+        let rest = &notes.message[self.sent..bytes];
+        let mut handed_ns = 0;
+        let fill = |payload: &mut [u8]| {
+            payload.copy_from_slice(&rest[..payload.len()]);
+            handed_ns = T::clock();
+        };
+        let taken = if stream {
+            transport.tcp_send(notes.socket, rest.len(), fill)
+        } else {
+            transport.udp_send(notes.socket, rest.len(), fill)
+        };
+        let returned_ns = T::clock();
+        let taken = match taken {
+            Poll::Pending if notes.lane.phase.is_aborted() => return Ok(Progress::Done),
+            Poll::Pending => return Ok(Progress::Starved(None)),
+            Poll::Ready(taken) => taken?,
+        };
+        let half = notes.log.trip(number);
+        if self.sent == 0 {
+            half.handed_ns = handed_ns;
+        }
+        half.returned_ns = returned_ns;
+        self.sent += taken;
+        if self.sent < bytes {
+            return Ok(Progress::Worked);
+        }
+        notes.log.sends(number);
+        self.open = None;
+        notes.totals.packets += 1;
+        notes.totals.calls += 1;
+        notes.totals.bytes += bytes as u64;
+        notes.ended_ns = returned_ns;
+        notes.shared.meter.publish(&notes.totals);
+        notes.settle(transport)?;
+        Ok(if notes.lane.phase.is_aborted() {
+            Progress::Done
+        } else {
+            Progress::Worked
+        })
+    }
+}
+
+impl<T: Transport> Workload<T> for Responder<'_, T::Socket> {
+    fn step(&mut self, transport: &mut T) -> io::Result<Progress> {
+        self.notes.start(transport)?;
+        if self.open.is_none() {
+            let progress = self.hear(transport)?;
+            if self.open.is_none() {
+                return Ok(progress);
+            }
+        }
+        match self.open {
+            Some((bytes, number)) => self.answer(transport, bytes, number),
+            None => Ok(Progress::Worked),
+        }
+    }
+
+    fn socket(&self) -> Option<T::Socket> {
+        Some(self.notes.socket)
+    }
+
+    fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome {
+        self.notes.close(transport, None, 0, error)
+    }
+}

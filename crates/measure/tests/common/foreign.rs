@@ -1,0 +1,158 @@
+//! A server in this process that programs of other kinds are run against.
+
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use linerate_measure::{Also, MeasureError, PeerOptions, Server, ServerOptions};
+use linerate_metric::event::{Event, Problem, What};
+use linerate_metric::record::Record;
+
+/// How long a record may take to come.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A server that ends with the value.
+pub struct Host {
+    pub port: u16,
+    /// Ports that were asked for beside it.
+    pub also: Vec<u16>,
+    stop: Arc<AtomicBool>,
+    events: Arc<Mutex<Vec<Event>>>,
+    thread: Option<JoinHandle<Result<(), MeasureError>>>,
+}
+
+impl Host {
+    pub fn start() -> Self {
+        Self::with(PeerOptions::default())
+    }
+
+    /// One that has a port for each of these dialects alone.
+    pub fn with_ports(dialects: &[&str]) -> Self {
+        // Others may take a port that was free a moment ago.
+        for _ in 0..20 {
+            let also = dialects.iter().map(|dialect| {
+                let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+                let port = port.local_addr().unwrap().port();
+                format!("{port}={dialect}").parse::<Also>().unwrap()
+            });
+            let peers = PeerOptions {
+                also: also.collect(),
+                ..PeerOptions::default()
+            };
+            if let Ok(host) = Self::try_with(peers) {
+                return host;
+            }
+        }
+        panic!("no free ports");
+    }
+
+    pub fn with(peers: PeerOptions) -> Self {
+        Self::try_with(peers).unwrap()
+    }
+
+    fn try_with(peers: PeerOptions) -> Result<Self, MeasureError> {
+        Self::of(&ServerOptions {
+            address: Some(Ipv4Addr::LOCALHOST.into()),
+            peers,
+            ..ServerOptions::default()
+        })
+    }
+
+    /// One with these options, in the namespace of the calling thread.
+    pub fn of(options: &ServerOptions) -> Result<Self, MeasureError> {
+        let server = Server::bind(options)?;
+        let (port, also) = (server.port(), server.also());
+        let stop = Arc::new(AtomicBool::new(false));
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let (flag, log) = (Arc::clone(&stop), Arc::clone(&events));
+        let emit = Arc::new(move |event: Event| log.lock().unwrap().push(event));
+        let thread = std::thread::spawn(move || server.run(flag, emit));
+        Ok(Self {
+            port,
+            also,
+            stop,
+            events,
+            thread: Some(thread),
+        })
+    }
+
+    /// Takes out the first event that is wanted, within a time.
+    fn take<T>(&self, patience: Duration, want: impl Fn(&What) -> Option<T>) -> Option<T> {
+        let until = Instant::now() + patience;
+        loop {
+            {
+                let mut events = self.events.lock().unwrap();
+                let found = events.iter().enumerate();
+                let found = found
+                    .filter_map(|(at, event)| Some((at, want(&event.what)?)))
+                    .next();
+                if let Some((at, found)) = found {
+                    events.remove(at);
+                    return Some(found);
+                }
+            }
+            if Instant::now() > until {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The next record; it reads as it was written.
+    pub fn record(&self) -> Record {
+        let record = self.take(PATIENCE, |what| match what {
+            What::Finished { record } => Some(record.clone()),
+            _ => None,
+        });
+        let record = *record.unwrap_or_else(|| panic!("no record: {:#?}", self.told()));
+        assert_eq!(Record::from_json(&record.to_json()).unwrap(), record);
+        record
+    }
+
+    /// What happened, without what it was that was done.
+    fn told(&self) -> Vec<String> {
+        let events = self.events.lock().unwrap();
+        let told = events.iter().filter_map(|event| match &event.what {
+            What::Connected { peer, agent } => Some(format!("[{}] {peer} {agent}", event.test)),
+            What::Refused { problem } | What::Failed { problem } => {
+                Some(format!("[{}] {}", event.test, problem.situation))
+            }
+            _ => None,
+        });
+        told.collect()
+    }
+
+    /// A refusal that says so, if there was one.
+    pub fn refused(&self, text: &str) -> Option<Problem> {
+        self.take(Duration::from_secs(1), |what| match what {
+            What::Refused { problem } if problem.situation.contains(text) => Some(problem.clone()),
+            _ => None,
+        })
+    }
+
+    /// How many tests have begun so far.
+    pub fn begun(&self) -> usize {
+        let events = self.events.lock().unwrap();
+        let began = |event: &&Event| matches!(event.what, What::Started { .. });
+        events.iter().filter(began).count()
+    }
+
+    /// How many tests came to nothing so far.
+    pub fn failures(&self) -> usize {
+        let events = self.events.lock().unwrap();
+        let failed = |event: &&Event| matches!(event.what, What::Failed { .. });
+        events.iter().filter(failed).count()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        let ended = self.thread.take().map(JoinHandle::join);
+        if !std::thread::panicking() {
+            ended.unwrap().unwrap().unwrap();
+        }
+    }
+}

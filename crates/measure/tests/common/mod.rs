@@ -1,0 +1,88 @@
+//! A server in this process, and runs against it.
+#![allow(dead_code, reason = "each test binary uses some of it")]
+
+pub mod foreign;
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use linerate_measure::{Client, Family, MeasureError, Server, ServerOptions};
+use linerate_metric::plan::{Kind, Plan, Protocol};
+use linerate_metric::record::Record;
+
+/// A server that ends with the value, and in order.
+pub struct Far {
+    pub port: u16,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Result<(), MeasureError>>>,
+}
+
+impl Far {
+    pub fn start() -> Self {
+        let server = Server::bind(&ServerOptions {
+            port: 0,
+            address: Some(Ipv4Addr::LOCALHOST.into()),
+            interface: None,
+            family: Family::Any,
+            once: false,
+            grants: Vec::new(),
+            ..ServerOptions::default()
+        })
+        .unwrap();
+        let port = server.port();
+        let stop = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || server.run(flag, Arc::new(|_| {})));
+        Self {
+            port,
+            stop,
+            thread: Some(thread),
+        }
+    }
+
+    /// A plan with the defaults, against this server.
+    pub fn plan(&self, kind: Kind, protocol: Protocol) -> Plan {
+        let mut plan = Plan::new(kind, protocol, "127.0.0.1");
+        plan.port = self.port;
+        plan
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        let ended = self.thread.take().map(JoinHandle::join);
+        if !std::thread::panicking() {
+            ended.unwrap().unwrap().unwrap();
+        }
+    }
+}
+
+/// Runs to the end; an error is what keeps a run from its start.
+pub fn try_run(plan: Plan) -> Result<Record, MeasureError> {
+    let client = Client {
+        plan,
+        family: Family::Any,
+        retry: Duration::ZERO,
+        key: None,
+    };
+    let (record, failure) = client.run(&AtomicBool::new(false), &mut |_| {})?;
+    assert!(failure.is_none(), "{failure:?}");
+    let read = Record::from_json(&record.to_json()).unwrap();
+    assert_eq!(read, record, "a record round-trips exactly");
+    Ok(record)
+}
+
+pub fn run(plan: Plan) -> Record {
+    try_run(plan).unwrap()
+}
+
+/// What speaks against a record, by id.
+pub fn doubts(record: &Record) -> Vec<&str> {
+    (record.validity.iter())
+        .map(|doubt| doubt.doubt.as_str())
+        .collect()
+}

@@ -1,0 +1,459 @@
+//! Peers that are silent, slow, confused, killed or stopped, while a measurement runs beside them.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use common::foreign::Host;
+use linerate_measure::{Client, Family, PeerOptions};
+use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+use linerate_metric::record::Record;
+
+/// What so many connections may add to this process, theirs and ours: its bound is 64 MiB of lobby and
+/// 64 tests of strangers.
+const MEMORY_BYTES: u64 = 256 << 20;
+
+/// One at a time: memory is the process's.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn resident() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = text.split_whitespace().nth(1).unwrap().parse().unwrap();
+    pages * 4096
+}
+
+/// A measurement at a rate, beside which something happens.
+struct Beside(JoinHandle<Record>);
+
+impl Beside {
+    fn start(port: u16, seconds: u64) -> Self {
+        let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "127.0.0.1");
+        plan.port = port;
+        plan.duration_ns = Some(seconds * 1_000_000_000);
+        plan.rate_bps = Some(50_000_000);
+        Self(std::thread::spawn(move || {
+            let client = Client {
+                plan,
+                family: Family::Any,
+                retry: Duration::ZERO,
+                key: None,
+            };
+            let (record, failure) = client.run(&AtomicBool::new(false), &mut |_| {}).unwrap();
+            assert!(failure.is_none(), "{failure:?}");
+            record
+        }))
+    }
+
+    /// Its result is what it would have been alone.
+    fn check(self) {
+        let record = self.0.join().unwrap();
+        let rate = record.summary.goodput_bps.unwrap();
+        // A busy machine may make it a little late; what disturbs it would halve it.
+        assert!((40e6..60e6).contains(&rate), "{rate}");
+        assert!(!record.interrupted);
+    }
+}
+
+/// Connections that keep talking, or not, until they are let go.
+fn crowd(port: u16, count: usize) -> Vec<TcpStream> {
+    let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let mut all = Vec::new();
+    for _ in 0..count {
+        match TcpStream::connect_timeout(&to, Duration::from_secs(10)) {
+            Ok(stream) => all.push(stream),
+            Err(error) if error.raw_os_error() == Some(24) => {
+                println!("only {}: the limit of open files", all.len());
+                break;
+            }
+            Err(error) => panic!("connection {}: {error}", all.len()),
+        }
+    }
+    all
+}
+
+/// As many as this process may have at both ends.
+fn many() -> usize {
+    let text = std::fs::read_to_string("/proc/self/limits").unwrap();
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("Max open files"))
+        .unwrap();
+    let hard: usize = line
+        .split_whitespace()
+        .nth(4)
+        .unwrap()
+        .parse()
+        .unwrap_or(1 << 20);
+    // Both ends are here, and the server keeps half of what there is for tests.
+    10_000.min(hard / 4)
+}
+
+/// An ordinary client is served, now.
+fn serves(host: &Host) {
+    let mut stream = TcpStream::connect(("127.0.0.1", host.port)).unwrap();
+    // The header of iperf2's client, and some payload.
+    stream.write_all(&iperf2_header()).unwrap();
+    stream.write_all(&[b'1'; 100_000]).unwrap();
+    drop(stream);
+    loop {
+        let record = host.record();
+        if record.plan.dialect.as_deref() == Some("iperf2") {
+            assert_eq!(record.summary.bytes_received, Some(100_060));
+            return;
+        }
+    }
+}
+
+fn iperf2_header() -> Vec<u8> {
+    let mut header = vec![0; 60];
+    for (at, word) in [
+        (0, 0x4001_0078_u32),
+        (4, 1),
+        (8, 5001),
+        (20, 100_000),
+        (36, 0x0002_0001),
+        (40, 0x0008_0003),
+    ] {
+        header[at..at + 4].copy_from_slice(&word.to_be_bytes());
+    }
+    header
+}
+
+#[test]
+fn ten_thousand_who_say_nothing() {
+    let (_alone, host) = (alone(), Host::start());
+    let before = resident();
+    let beside = Beside::start(host.port, 3);
+    let silent = crowd(host.port, many());
+    serves(&host);
+    beside.check();
+    let grown = resident().saturating_sub(before);
+    assert!(
+        grown < MEMORY_BYTES,
+        "{grown} B for {} connections",
+        silent.len()
+    );
+}
+
+#[test]
+fn those_who_say_a_byte_a_second() {
+    let (_alone, host) = (alone(), Host::start());
+    let before = resident();
+    let beside = Beside::start(host.port, 4);
+    let mut slow = crowd(host.port, many().min(1_000));
+    // The beginning of a dialect that never comes.
+    for byte in b"HEL" {
+        for stream in &mut slow {
+            let _ = stream.write(&[*byte]);
+        }
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    serves(&host);
+    beside.check();
+    assert!(resident().saturating_sub(before) < MEMORY_BYTES);
+}
+
+#[test]
+fn those_who_say_anything() {
+    let (_alone, host) = (alone(), Host::start());
+    let before = resident();
+    let beside = Beside::start(host.port, 4);
+    let mut seed = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = |bytes: &mut [u8]| {
+        for byte in bytes {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            *byte = seed as u8;
+        }
+    };
+    let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut room = [0; 1000];
+    let mut crowd = crowd(host.port, many().min(2_000));
+    for (number, stream) in crowd.iter_mut().enumerate() {
+        random(&mut room);
+        let beginnings: [&[u8]; 6] = [
+            b"",
+            b"HELO nuttcp v6.1.2\nbuflen = ",
+            b"\x40\x01\x00\x78",
+            b"\x00\x80\x00\x00",
+            b"abcdefghijklmnopqrstuvwxyz234567abcd\x00",
+            b"\x00\x00\x00\x00\x00\x00\x00\x01\x00\x03",
+        ];
+        let beginning = beginnings[number % beginnings.len()];
+        room[..beginning.len()].copy_from_slice(beginning);
+        let size = 1 + number % room.len();
+        let _ = stream.write(&room[..size]);
+        let _ = datagrams.send_to(&room[..size], ("127.0.0.1", host.port));
+    }
+    for stream in crowd.iter().step_by(2) {
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+    }
+    drop(crowd);
+    serves(&host);
+    beside.check();
+    assert!(resident().saturating_sub(before) < MEMORY_BYTES);
+}
+
+fn start(program: &str, words: &str) -> Option<Child> {
+    let child = Command::new(program)
+        .args(words.split_whitespace())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    if child.is_err() {
+        println!("skipped: {program} is not installed");
+    }
+    child.ok()
+}
+
+fn signal(child: &Child, name: &str) {
+    let id = child.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args([name, &id])
+            .status()
+            .unwrap()
+            .success()
+    );
+}
+
+#[test]
+fn a_client_that_is_killed_in_each_dialect() {
+    let (_alone, host) = (alone(), Host::start());
+    let port = host.port;
+    let clients = [
+        ("iperf3", format!("-c 127.0.0.1 -p {port} -t 30 -b 20M")),
+        ("iperf3", format!("-c 127.0.0.1 -p {port} -t 30 -b 20M -R")),
+        ("iperf3", format!("-c 127.0.0.1 -p {port} -t 30 -u -b 2M")),
+        ("iperf", format!("-c 127.0.0.1 -p {port} -t 30 -b 20M")),
+        ("iperf", format!("-c 127.0.0.1 -p {port} -t 30 -b 20M -R")),
+        ("iperf", format!("-c 127.0.0.1 -p {port} -t 30 -u -b 2M")),
+        (
+            "nuttcp",
+            format!("-P {port} -p 35301 -T 30 -R 20m 127.0.0.1"),
+        ),
+        (
+            "nuttcp",
+            format!("-P {port} -p 35302 -r -T 30 -R 20m 127.0.0.1"),
+        ),
+        (
+            "nuttcp",
+            format!("-P {port} -p 35303 -u -T 30 -R 2m 127.0.0.1"),
+        ),
+        (
+            "nuttcp",
+            format!("-P {port} -p 35304 -u -r -T 30 -R 2m 127.0.0.1"),
+        ),
+        (
+            "iperf",
+            format!("-c 127.0.0.1 -p {port} -t 30 --bounceback"),
+        ),
+        (
+            "iperf",
+            format!("-c 127.0.0.1 -p {port} -t 30 --full-duplex -b 20M"),
+        ),
+        (
+            "sockperf",
+            format!("ping-pong -i 127.0.0.1 -p {port} -t 30 --tcp"),
+        ),
+        (
+            "sockperf",
+            format!("throughput -i 127.0.0.1 -p {port} -t 30 --mps 1000"),
+        ),
+    ];
+    let beside = Beside::start(port, 6);
+    let mut started = 0;
+    let mut children = Vec::new();
+    for (program, words) in &clients {
+        let Some(child) = start(program, words) else {
+            continue;
+        };
+        children.push(child);
+        started += 1;
+    }
+    let until = Instant::now() + Duration::from_secs(60);
+    while host.begun() < started + 1 && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    for child in &mut children {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    beside.check();
+    // Each leaves what was measured until then; ours is one more.
+    let mut records = 0;
+    let until = Instant::now() + Duration::from_secs(60);
+    while records < started + 1 && Instant::now() < until {
+        let record = host.record();
+        assert!(record.summary.duration_ns.is_some());
+        records += 1;
+    }
+    assert_eq!(records, started + 1);
+    serves(&host);
+}
+
+#[test]
+fn a_client_that_is_stopped_for_a_while_goes_on() {
+    let (_alone, host) = (alone(), Host::start());
+    let port = host.port;
+    let beside = Beside::start(port, 6);
+    for options in ["-n 10M -b 40M", "-n 10M -b 40M -R"] {
+        let Some(mut child) = start("iperf3", &format!("-c 127.0.0.1 -p {port} {options}")) else {
+            return;
+        };
+        std::thread::sleep(Duration::from_secs(1));
+        signal(&child, "-STOP");
+        std::thread::sleep(Duration::from_secs(3));
+        signal(&child, "-CONT");
+        assert!(child.wait().unwrap().success(), "{options}");
+    }
+    beside.check();
+    for _ in 0..3 {
+        let record = host.record();
+        assert!(!record.interrupted, "{:?}", record.validity);
+        if record.plan.dialect.is_some() {
+            let moved = record.summary.bytes_received.or(record.summary.bytes_sent);
+            assert!(moved.unwrap() >= 10 << 20);
+        }
+    }
+}
+
+#[test]
+fn who_stops_listening_holds_up_nobody() {
+    let (_alone, host) = (alone(), Host::with_ports(&["echo", "chargen"]));
+    let beside = Beside::start(host.port, 4);
+    let mut asks = TcpStream::connect(("127.0.0.1", host.also[0])).unwrap();
+    asks.set_write_timeout(Some(Duration::from_secs(2)))
+        .unwrap();
+    // Far more than it takes without giving anything back.
+    let mut sent = 0;
+    while let Ok(bytes) = asks.write(&[7; 65_536]) {
+        sent += bytes;
+        assert!(sent < 64 << 20, "echo takes what nobody reads");
+    }
+    let _listens_not = TcpStream::connect(("127.0.0.1", host.also[1])).unwrap();
+    beside.check();
+    asks.set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    asks.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut back = Vec::new();
+    asks.read_to_end(&mut back).unwrap();
+    assert_eq!(back.len(), sent);
+}
+
+#[test]
+fn limits_are_kept_and_told() {
+    let _alone = alone();
+    let host = Host::with(PeerOptions {
+        max_tests: Some(1),
+        max_time_ns: Some(1_000_000_000),
+        only: Some(vec!["iperf2".to_owned(), "plain".to_owned()]),
+        ..PeerOptions::default()
+    });
+    // It would go on for ever.
+    let mut endless = TcpStream::connect(("127.0.0.1", host.port)).unwrap();
+    endless.write_all(&iperf2_header()).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stop);
+    let sender = std::thread::spawn(move || {
+        while !flag.load(Relaxed) && endless.write_all(&[b'x'; 10_000]).is_ok() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    let mut second = TcpStream::connect(("127.0.0.1", host.port)).unwrap();
+    let _ = second.write_all(b"any payload at all, of nobody whom we know");
+    let refused = host.refused("it runs a test already").expect("it is told");
+    let client = second.local_addr().unwrap().to_string();
+    assert!(refused.situation.contains(&client), "{refused:?}");
+    assert!(refused.next_step.contains("--max-tests"), "{refused:?}");
+    let record = host.record();
+    stop.store(true, Relaxed);
+    sender.join().unwrap();
+    assert!(record.interrupted);
+    assert!(
+        record
+            .validity
+            .iter()
+            .any(|doubt| doubt.doubt == "cut-short")
+    );
+    assert!(record.summary.duration_ns.unwrap() < 10_000_000_000);
+    assert_eq!(record.directions[0].direction, Direction::Send);
+
+    let mut stranger = TcpStream::connect(("127.0.0.1", host.port)).unwrap();
+    stranger.write_all(b"HELO nuttcp v6.1.2\n").unwrap();
+    let refused = host.refused("speaks nuttcp").expect("it is told");
+    assert!(refused.next_step.contains("--allow-dialect nuttcp"));
+    assert_eq!(
+        stranger.read(&mut [0; 8]).unwrap_or(0),
+        0,
+        "nothing is said"
+    );
+}
+
+#[test]
+fn what_is_no_test_is_told_and_not_kept() {
+    let (_alone, host) = (alone(), Host::start());
+    let to = ("127.0.0.1", host.port);
+    for (words, told) in [
+        (&b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"[..], "speaks HTTP"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "speaks SSH"),
+        (b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\xfc", "speaks TLS"),
+        (b"\x9c\xfe\x81\x17\x05\xd3", "sent 6 B"),
+    ] {
+        let mut stream = TcpStream::connect(to).unwrap();
+        stream.write_all(words).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let problem = host.refused(told).unwrap_or_else(|| panic!("{told}"));
+        let client = stream.local_addr().unwrap().to_string();
+        assert!(problem.situation.contains(&client), "{problem:?}");
+        assert_eq!(stream.read(&mut [0; 8]).unwrap_or(0), 0, "{told}");
+    }
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.send_to(&[0x80; 48], to).unwrap();
+    // Markers of a nuttcp test that is over.
+    for marker in [b"BOD0", b"EOD0", b"EOD1", b"EOD4"] {
+        let other = UdpSocket::bind("127.0.0.1:0").unwrap();
+        other.send_to(marker, to).unwrap();
+    }
+    let problem = host.refused("one datagram of 48 B").or_else(|| {
+        // It is told after a second of silence.
+        host.refused("one datagram of 48 B")
+    });
+    assert!(problem.is_some());
+    // What comes next is the first record.
+    let mut stream = TcpStream::connect(to).unwrap();
+    stream.write_all(&[b'x'; 50_000]).unwrap();
+    drop(stream);
+    let record = host.record();
+    assert_eq!(record.plan.dialect.as_deref(), Some("plain"));
+    assert_eq!(record.summary.bytes_received, Some(50_000));
+    assert_eq!(host.failures(), 0);
+}
+
+#[test]
+fn who_would_answer_the_answer_gets_none() {
+    let (_alone, host) = (alone(), Host::with_ports(&["echo", "chargen"]));
+    // The other service of the same server, as a forged sender would name it.
+    let Ok(own) = UdpSocket::bind(("127.0.0.1", 13)) else {
+        println!("skipped: ports below 1024 need a privilege");
+        return;
+    };
+    own.set_read_timeout(Some(Duration::from_millis(500)))
+        .unwrap();
+    own.send_to(b"hello", ("127.0.0.1", host.also[0])).unwrap();
+    assert!(own.recv(&mut [0; 16]).is_err());
+    assert!(host.refused("would answer the answer").is_some());
+}

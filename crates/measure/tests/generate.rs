@@ -1,0 +1,260 @@
+//! The generator over ports in memory, and through the kernel's bridge.
+
+mod common;
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use linerate_lab::{Lab, Topology, privileged};
+use linerate_measure::generate::{Arrival, Ports, Ran, Settings, What, record, run};
+use linerate_metric::generate::{Load, TemplatePlan};
+use linerate_metric::plan::Kind;
+use linerate_port::{Memory, PortUrl, memory_plan, open, pcap::CaptureWriter};
+
+fn plan(text: &str) -> What {
+    What::Template(linerate_measure::generate::template::read_file(text).unwrap())
+}
+
+fn ran(send: &str, arrival: Arrival, settings: &Settings) -> Ran {
+    let mut ports = Ports::open(&send.parse().unwrap(), &arrival).unwrap();
+    run(&mut ports, settings, &AtomicBool::new(false), &mut |_| {}).unwrap()
+}
+
+/// Every frame of every flow comes back once, in its order, whatever the threads.
+#[test]
+fn a_loop_gives_every_frame_back() {
+    for threads in [1, 2] {
+        let settings = Settings {
+            what: plan("size = 'imix'\nflows = 5\n[udp]\nsource = 'draw:1000-2000'\n"),
+            frames: Some(10_000),
+            threads: Some(threads),
+            ..Settings::default()
+        };
+        let ran = ran("ring:0", Arrival::Back, &settings);
+        let figures = &ran.figures;
+        assert_eq!(
+            (figures.sent, figures.received),
+            (10_000, Some(10_000)),
+            "{figures:?}"
+        );
+        assert_eq!((figures.lost, figures.out_of_order), (Some(0), Some(0)));
+        assert_eq!((figures.duplicates, figures.foreign), (Some(0), 0));
+        assert_eq!(figures.one_way_delay_ns.unwrap().count, 10_000);
+        assert_eq!(figures.flows.len(), 5);
+        for flow in &figures.flows {
+            assert_eq!((flow.sent, flow.received, flow.lost), (2000, 2000, 0));
+        }
+        assert!(ran.facts.intended_fps.is_none() && ran.facts.tagged && ran.trouble.is_none());
+        // 834 rounds of the mix less two thirds of one: within a frame of its mean.
+        let mean = figures.send.bytes as f64 / 10_000.0 + 4.0;
+        assert!(
+            (mean - ran.facts.frame_bytes).abs() < 1.0,
+            "{mean} for {}",
+            ran.facts.frame_bytes
+        );
+    }
+}
+
+/// No more leaves than was asked for, and what was not is told.
+#[test]
+fn a_rate_is_kept_from_above() {
+    let settings = Settings {
+        load: Load::Frames(5000.0),
+        duration: Some(Duration::from_millis(300)),
+        interval: Some(Duration::from_millis(100)),
+        ..Settings::default()
+    };
+    let ran = ran("ring:0", Arrival::Back, &settings);
+    let figures = &ran.figures;
+    assert!(
+        figures.sent > 0 && figures.sent + figures.unsent <= 1501,
+        "{figures:?}"
+    );
+    assert_eq!(figures.lost, Some(0));
+    let lateness = ran.lateness.as_ref().unwrap();
+    assert!(lateness.count() >= figures.sent);
+    let moved: u64 = ran.readings.iter().map(|reading| reading.sent.frames).sum();
+    assert!(moved <= figures.sent && !ran.readings.is_empty());
+    let record = record(("ring:0", None), &settings, ran);
+    assert_eq!(record.kind, Kind::Generate);
+    assert!(record.summary.rate_error.unwrap() <= 0.01);
+    assert_eq!(
+        record.plan.generate.as_ref().unwrap().intended_fps,
+        Some(5000.0)
+    );
+    let json = record.to_json();
+    assert_eq!(
+        linerate_metric::record::Record::from_json(&json).unwrap(),
+        record
+    );
+}
+
+#[test]
+fn what_arrives_nowhere_is_lost() {
+    let silent: PortUrl = "null:silent".parse().unwrap();
+    let settings = Settings {
+        frames: Some(1000),
+        drain: Duration::from_millis(10),
+        ..Settings::default()
+    };
+    let ran = ran("null:", Arrival::At(silent), &settings);
+    assert_eq!(
+        (ran.figures.lost, ran.figures.loss_fraction),
+        (Some(1000), Some(1.0))
+    );
+    // Frames of somebody else are none of ours.
+    let noise: PortUrl = "null:size=60".parse().unwrap();
+    let ran = self::ran("null:", Arrival::At(noise), &settings);
+    assert_eq!(ran.figures.received, Some(0));
+    assert!(ran.figures.foreign > 0);
+    let ran = self::ran("null:", Arrival::Nowhere, &settings);
+    assert_eq!((ran.figures.received, ran.figures.lost), (None, None));
+}
+
+#[test]
+fn a_stop_ends_it() {
+    let mut ports = Ports::open(&"ring:0".parse().unwrap(), &Arrival::Back).unwrap();
+    let stop = AtomicBool::new(true);
+    let ran = run(&mut ports, &Settings::default(), &stop, &mut |_| {}).unwrap();
+    assert!(ran.interrupted);
+    // Ports may be used again.
+    let settings = Settings {
+        frames: Some(10),
+        ..Settings::default()
+    };
+    let again = run(&mut ports, &settings, &AtomicBool::new(false), &mut |_| {}).unwrap();
+    assert_eq!(again.figures.received, Some(10), "{:?}", again.figures);
+}
+
+#[test]
+fn what_cannot_be_sent_is_refused() {
+    for (settings, want) in [
+        (
+            Settings {
+                load: Load::Line(0.5),
+                ..Settings::default()
+            },
+            "the rate of the line is not known",
+        ),
+        (
+            Settings {
+                what: plan("size = '9000'"),
+                ..Settings::default()
+            },
+            "longer than ring:0 sends",
+        ),
+        (
+            Settings {
+                what: What::Capture {
+                    file: "/nowhere.pcap".into(),
+                    recorded: false,
+                },
+                ..Settings::default()
+            },
+            "cannot be opened",
+        ),
+    ] {
+        let mut ports = Ports::open(&"ring:0".parse().unwrap(), &Arrival::Back).unwrap();
+        let error = run(&mut ports, &settings, &AtomicBool::new(false), &mut |_| {}).unwrap_err();
+        let problem = error.problem();
+        assert!(problem.situation.contains(want), "{problem:?}");
+        assert!(!problem.next_step.is_empty());
+    }
+}
+
+fn capture(file: &Path) {
+    let mut writer = CaptureWriter::new(std::fs::File::create(file).unwrap()).unwrap();
+    for number in 0..5u64 {
+        writer
+            .write(
+                number * 10_000_000,
+                &vec![number as u8; 60 + number as usize],
+            )
+            .unwrap();
+    }
+    writer.flush().unwrap();
+}
+
+/// A capture at speed, and at its recorded times: 40 ms are not over in less.
+#[test]
+fn a_capture_is_replayed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("five.pcapng");
+    capture(&file);
+    let settings = Settings {
+        what: What::Capture {
+            file: file.clone(),
+            recorded: false,
+        },
+        frames: Some(12),
+        ..Settings::default()
+    };
+    let figures = ran("ring:0", Arrival::Back, &settings).figures;
+    assert_eq!(
+        (figures.sent, figures.received, figures.lost),
+        (12, Some(12), Some(0))
+    );
+    assert_eq!(figures.send.bytes, 2 * (60 + 61 + 62 + 63 + 64) + 60 + 61);
+    assert_eq!(
+        (figures.out_of_order, figures.one_way_delay_ns),
+        (None, None)
+    );
+    let settings = Settings {
+        what: What::Capture {
+            file,
+            recorded: true,
+        },
+        frames: Some(5),
+        ..settings
+    };
+    let ran = ran("ring:0", Arrival::Back, &settings);
+    assert!(ran.figures.duration_ns >= 40_000_000, "{:?}", ran.figures);
+    assert_eq!(ran.lateness.unwrap().count(), 5);
+}
+
+/// Two hosts and a kernel bridge between them: what leaves one arrives at the other.
+#[test]
+fn through_a_bridge() {
+    if !privileged() {
+        println!("skipped: labs cannot be built here without root");
+        return;
+    }
+    let file = "[hosts.a]\n[hosts.b]\n[switches.s1]\n[[links]]\nbetween = ['a', 's1']\n\
+                [[links]]\nbetween = ['s1', 'b']\n";
+    let lab = Lab::up(&Topology::from_toml(file).unwrap()).unwrap();
+    let url: PortUrl = "packet:eth0".parse().unwrap();
+    // What a port needs depends on its interface.
+    let both = [url.clone(), url.clone()];
+    let mut wanted = lab.host("a").unwrap().run(|| memory_plan(&both)).unwrap();
+    wanted.frames += 2048;
+    let memory = Memory::new(wanted).unwrap();
+    let inside = |host: &str| {
+        let host = lab.host(host).unwrap();
+        host.run(|| open(&url, &memory)).unwrap().unwrap()
+    };
+    let (mut send, receive) = (inside("a"), inside("b"));
+    let mut ports = Ports::of(memory.clone(), send.remove(0), Some(receive));
+    let settings = Settings {
+        what: What::Template(TemplatePlan {
+            flows: Some(3),
+            ..TemplatePlan::default()
+        }),
+        load: Load::Frames(1000.0),
+        frames: Some(200),
+        learn: true,
+        ..Settings::default()
+    };
+    let ran = run(&mut ports, &settings, &AtomicBool::new(false), &mut |_| {}).unwrap();
+    let figures = &ran.figures;
+    assert_eq!(
+        (figures.sent, figures.received, figures.lost),
+        (200, Some(200), Some(0)),
+        "{figures:?}"
+    );
+    assert_eq!(
+        (figures.out_of_order, figures.duplicates),
+        (Some(0), Some(0))
+    );
+    assert!(figures.one_way_delay_ns.unwrap().min > 0);
+}

@@ -1,0 +1,119 @@
+//! Loads that are spread over time, over loopback: what is asked for is kept, or it is said.
+
+mod common;
+
+use common::{Far, doubts, run, try_run};
+
+use linerate_metric::exit;
+use linerate_metric::pace::{Burst, Pacing};
+use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+
+fn plan(far: &Far, protocol: Protocol) -> Plan {
+    let mut plan = far.plan(Kind::Throughput, protocol);
+    plan.duration_ns = Some(400_000_000);
+    plan.interval_ns = None;
+    plan.payload_bytes = 1_000;
+    plan
+}
+
+#[test]
+fn bursts_leave_together_and_keep_the_rate() {
+    let far = Far::start();
+    for direction in [Direction::Send, Direction::Receive] {
+        for burst in [
+            None,
+            Some(Burst::Payloads(1)),
+            Some(Burst::Payloads(16)),
+            Some(Burst::Bytes(64_000)),
+            // More than one call takes.
+            Some(Burst::Payloads(150)),
+        ] {
+            let mut plan = plan(&far, Protocol::Udp);
+            plan.directions = vec![direction];
+            plan.rate_bps = Some(40_000_000);
+            plan.pace.burst = burst;
+            let record = run(plan);
+            let summary = &record.summary;
+            let context = format!("{burst:?}: {summary:?}");
+            let each = record.plan.pace.burst_bytes(1_000) / 1_000;
+            let lateness = summary.lateness_ns.expect(&context);
+            let bursts = summary.packets_sent.unwrap().div_ceil(each);
+            assert!(lateness.count.abs_diff(bursts) <= 1, "{context}");
+            // On a busy machine less may leave, and then the run says so; never more.
+            assert!(summary.rate_error.unwrap() < 0.2, "{context}");
+            assert!(summary.arrival_gap_ns.is_some(), "{context}");
+            assert!(summary.delay_variation_ns.is_some(), "{context}");
+            let name = format!("lateness_ns.{direction}");
+            assert!(record.histograms.contains_key(&name), "{context}");
+            let gso = record.plan.udp_offload.gso == Some(true);
+            assert!(!gso || each > 1, "{context}");
+        }
+    }
+}
+
+#[test]
+fn packets_per_second_make_a_rate() {
+    let far = Far::start();
+    for protocol in [Protocol::Udp, Protocol::Tcp] {
+        let mut plan = plan(&far, protocol);
+        plan.pace.packets_per_second = Some(2_000);
+        plan.rate_bps = Some(1);
+        let record = run(plan);
+        assert_eq!(record.plan.rate_bps, Some(16_000_000), "{protocol}");
+        assert!(record.summary.lateness_ns.is_some(), "{protocol}");
+        let sent = record.summary.bytes_sent.unwrap();
+        assert!(sent <= 900_000, "{protocol}: {sent}");
+    }
+}
+
+#[test]
+fn it_is_said_when_nothing_below_keeps_the_rate() {
+    let far = Far::start();
+    for (protocol, by, honoured) in [
+        (Protocol::Udp, Pacing::Socket, false),
+        (Protocol::Udp, Pacing::Txtime, false),
+        (Protocol::Tcp, Pacing::Socket, true),
+    ] {
+        for direction in [Direction::Send, Direction::Receive] {
+            let mut plan = plan(&far, protocol);
+            plan.directions = vec![direction];
+            plan.duration_ns = Some(150_000_000);
+            plan.rate_bps = Some(40_000_000);
+            plan.pace.by = by;
+            let record = match try_run(plan) {
+                Err(error) if error.exit_code() == exit::MISSING => {
+                    println!("skipped: {error}");
+                    continue;
+                }
+                record => record.unwrap(),
+            };
+            let said = doubts(&record).contains(&"pacing-not-honoured");
+            assert_eq!(said, !honoured, "{protocol} {by} {direction}");
+            assert!(record.summary.rate_error.is_some());
+        }
+    }
+}
+
+#[test]
+fn what_a_sender_cannot_offer_is_the_tools_limit() {
+    let far = Far::start();
+    let mut plan = plan(&far, Protocol::Udp);
+    plan.payload_bytes = 100;
+    // A terabit per second of small datagrams: nobody does that.
+    plan.rate_bps = Some(1_000_000_000_000);
+    let record = run(plan);
+    assert!(
+        doubts(&record).contains(&"tool-limit"),
+        "{:?}",
+        record.validity
+    );
+    assert!(record.summary.rate_error.unwrap() < -0.9);
+    assert_eq!(
+        record
+            .losses
+            .iter()
+            .filter(|loss| loss.place == "sender-socket")
+            .count(),
+        0
+    );
+}

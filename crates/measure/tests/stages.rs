@@ -1,0 +1,196 @@
+//! Stamped round trips over loopback: every stage is there, and they add up.
+
+mod common;
+
+use common::Far;
+
+use linerate_metric::facts::Role;
+use linerate_metric::plan::{Ends, Kind, Plan, Protocol, Stamping, Wait};
+use linerate_metric::record::Record;
+
+/// Stamped round trips against a server of this process.
+fn run(change: impl FnOnce(&mut Plan)) -> Record {
+    run_any(Kind::Latency, Protocol::Udp, |plan| {
+        plan.duration_ns = None;
+        plan.round_trips = Some(2_000);
+        plan.interval_ns = None;
+        plan.stamps = Stamping::Packets;
+        change(plan);
+    })
+}
+
+fn run_any(kind: Kind, protocol: Protocol, change: impl FnOnce(&mut Plan)) -> Record {
+    let far = Far::start();
+    let mut plan = far.plan(kind, protocol);
+    change(&mut plan);
+    common::run(plan)
+}
+
+/// What holds whatever the machine does meanwhile.
+fn check(record: &Record) -> Vec<String> {
+    let pass = record.stage_pass.as_ref().unwrap();
+    let notes = &pass.notes;
+    assert_eq!(record.summary.round_trips, Some(2_000));
+    assert_eq!(record.summary.mismatched, Some(0));
+    // Stamping of arrivals begins some milliseconds after the first socket asks for it.
+    assert!(pass.round_trips > 500, "{pass:?}");
+    assert_eq!(pass.round_trips + pass.left_out, 2_000, "{pass:?}");
+    let means: f64 = record.stages.iter().map(|stage| stage.mean_ns).sum();
+    let trip = pass.rtt_ns.unwrap().mean;
+    // Each trip is the sum of its own stages; only a stamp before its call would break that.
+    assert!(
+        (means - trip).abs() <= 0.01 * trip,
+        "{means} {trip} {notes:?}"
+    );
+    let medians: u64 = record.stages.iter().map(|stage| stage.p50_ns).sum();
+    assert_eq!(medians, pass.sum_of_medians_ns);
+    record
+        .stages
+        .iter()
+        .map(|stage| stage.stage.clone())
+        .collect()
+}
+
+const PACKETS: [&str; 9] = [
+    "client-send-call",
+    "client-qdisc",
+    "path-there",
+    "server-receive",
+    "server-application",
+    "server-send-call",
+    "server-qdisc",
+    "path-back",
+    "client-receive",
+];
+
+#[test]
+fn datagrams_pass_every_stage() {
+    assert_eq!(check(&run(|_| {})), PACKETS);
+    let spinning = run(|plan| plan.wait = Some(Ends::both(Wait::Spin)));
+    assert_eq!(check(&spinning), PACKETS);
+    assert_eq!(spinning.timeline, None, "nobody asked for it");
+}
+
+#[test]
+fn every_way_of_waiting_but_a_ring_has_stages() {
+    let select = Wait::Select { timeout_ns: None };
+    for (near, far) in [
+        (Wait::Poll, Wait::Poll),
+        (select, Wait::Epoll),
+        (Wait::Epoll, select),
+        (Wait::BusyPoll { time_ns: None }, Wait::Block),
+    ] {
+        for protocol in [Protocol::Udp, Protocol::Tcp] {
+            println!("{near}/{far} {protocol:?}");
+            let record = run(|plan| {
+                plan.wait = Some(Ends { near, far });
+                plan.protocol = protocol;
+                plan.payload_bytes = 100;
+            });
+            assert_eq!(check(&record), PACKETS);
+        }
+    }
+}
+
+#[test]
+fn stamped_trips_keep_to_a_rate() {
+    let record = run(|plan| {
+        plan.round_trip.rate_per_second = Some(4_000);
+        plan.round_trip.outstanding = 64;
+    });
+    assert_eq!(check(&record), PACKETS);
+    // The last of 2,000 left half a second after the first, and none before its time.
+    let duration = record.summary.duration_ns.unwrap();
+    assert!(duration >= 499_000_000, "{duration}");
+    let notes = record.stage_pass.unwrap().notes;
+    assert!(notes.iter().any(|note| note.contains("keep to the rate")));
+}
+
+#[test]
+fn streams_pass_every_stage() {
+    let record = run(|plan| {
+        plan.protocol = Protocol::Tcp;
+        plan.payload_bytes = 100;
+    });
+    assert_eq!(check(&record), PACKETS);
+}
+
+#[test]
+fn fragments_pass_every_stage() {
+    let record = run(|plan| {
+        // More than loopback's MTU holds.
+        plan.payload_bytes = 65_507;
+        plan.stamps = Stamping::Scheduler;
+    });
+    check(&record);
+}
+
+#[test]
+fn wake_ups_are_told_apart_where_the_kernel_lets_us() {
+    let record = run(|plan| plan.stamps = Stamping::Driver);
+    let stages = check(&record);
+    let pass = record.stage_pass.unwrap();
+    if !pass.notes.is_empty() {
+        println!("skipped: {}", pass.notes.join("; "));
+        return;
+    }
+    // A thread may find its message there already on a busy machine: then nothing woke it.
+    println!("{stages:?}");
+    let timeline = record.timeline.unwrap();
+    assert!(timeline.slices.iter().any(|slice| slice.name == "wake-up"));
+    assert!(timeline.slices.iter().any(|slice| slice.name == "net-rx"));
+    assert!(timeline.driver.iter().all(|work| work.duration_ns.p50 > 0));
+    let starts = timeline.slices.windows(2);
+    assert!(
+        starts
+            .into_iter()
+            .all(|pair| pair[0].start_ns <= pair[1].start_ns)
+    );
+}
+
+#[test]
+fn calls_of_streams_make_a_timeline() {
+    let record = run_any(Kind::Throughput, Protocol::Tcp, |plan| {
+        plan.duration_ns = Some(200_000_000);
+        plan.streams = 2;
+        plan.calls = true;
+        plan.trace = true;
+    });
+    let timeline = record.timeline.unwrap();
+    assert!(record.stage_pass.is_none() && record.stages.is_empty());
+    for (role, name) in [(Role::Client, "send"), (Role::Server, "recv")] {
+        let own: Vec<_> = timeline.slices.iter().filter(|s| s.role == role).collect();
+        assert!(own.len() > 10, "{role:?} {}", own.len());
+        assert!(own.iter().all(|s| s.end_ns >= s.start_ns), "{role:?}");
+        assert!(own.iter().any(|s| s.name.starts_with(name)), "{:?}", own[0]);
+        // One thread does one call at a time.
+        for thread in 0..2 {
+            let calls: Vec<_> = own.iter().filter(|s| s.thread == Some(thread)).collect();
+            assert!(
+                calls
+                    .windows(2)
+                    .all(|pair| pair[0].end_ns <= pair[1].start_ns)
+            );
+        }
+    }
+    let none = run_any(Kind::Throughput, Protocol::Udp, |plan| {
+        plan.duration_ns = Some(50_000_000);
+    });
+    assert_eq!(none.timeline, None);
+}
+
+#[test]
+fn a_timeline_of_calls_ends_with_the_one_that_was_waited_for() {
+    let record = run_any(Kind::Throughput, Protocol::Tcp, |plan| {
+        plan.duration_ns = Some(200_000_000);
+        plan.calls = true;
+        plan.trace = true;
+        // Any call is longer.
+        plan.trace_on_ns = Some(1);
+    });
+    let timeline = record.timeline.unwrap();
+    for role in [Role::Client, Role::Server] {
+        let own = timeline.slices.iter().filter(|s| s.role == role).count();
+        assert!((1..=65).contains(&own), "{role:?} {own}");
+    }
+}
