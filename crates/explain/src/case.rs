@@ -1,0 +1,202 @@
+//! A record as rules look at it: by direction and by end.
+
+mod time;
+mod way;
+
+pub use time::Time;
+pub use way::{Tcp, Way};
+
+use linerate_metric::facts::{Host, Interface, Role};
+use linerate_metric::plan::{Cpus, Direction, Kind, Plan, Protocol, Sched, Wait};
+use linerate_metric::record::{CountedAt, CpuCost, Record};
+
+/// Drivers whose frames touch no wire: what a device does to them is none of theirs.
+const VIRTUAL: &[&str] = &["veth", "tun", "bridge", "dummy", "ifb"];
+
+/// A record, and how to ask it.
+pub struct Case<'a> {
+    /// All of it.
+    pub record: &'a Record,
+    /// Its plan.
+    pub plan: &'a Plan,
+    /// Its directions, of throughput and of round trips.
+    pub ways: Vec<Way<'a>>,
+}
+
+impl<'a> Case<'a> {
+    /// The case that a record makes.
+    #[must_use]
+    pub fn new(record: &'a Record) -> Self {
+        let ways = record.directions.iter();
+        Self {
+            record,
+            plan: &record.plan,
+            ways: ways.map(|figures| Way::new(record, figures)).collect(),
+        }
+    }
+
+    /// The directions of a throughput run over a protocol; none of any other run.
+    pub fn throughput(&self, protocol: Protocol) -> impl Iterator<Item = &Way<'a>> {
+        let is = self.plan.kind == Kind::Throughput && self.plan.protocol == protocol;
+        self.ways.iter().filter(move |_| is)
+    }
+
+    /// Whether round trips were measured, and were completed.
+    #[must_use]
+    pub fn is_latency(&self) -> bool {
+        self.plan.kind == Kind::Latency && self.record.summary.rtt_ns.is_some()
+    }
+
+    /// The host of an end.
+    #[must_use]
+    pub fn host(&self, role: Role) -> Option<&'a Host> {
+        host(self.record, role)
+    }
+
+    /// The interface of an end towards the other.
+    #[must_use]
+    pub fn interface(&self, role: Role) -> Option<&'a Interface> {
+        self.host(role)?.interface.as_ref()
+    }
+
+    /// The interface of an end where it is a device, and neither virtual nor loopback.
+    #[must_use]
+    pub fn device(&self, role: Role) -> Option<&'a Interface> {
+        self.interface(role)
+            .filter(|interface| interface.name != "lo")
+            .filter(|interface| {
+                let driver = interface.driver.as_deref();
+                driver.is_some_and(|driver| !VIRTUAL.contains(&driver))
+            })
+    }
+
+    /// What an end's threads cost.
+    #[must_use]
+    pub fn cpu(&self, role: Role) -> Option<&'a CpuCost> {
+        cpu(self.record, role)
+    }
+
+    /// Whether both ends were one machine, as far as they told.
+    #[must_use]
+    pub fn one_machine(&self) -> bool {
+        let boot = |role| self.host(role)?.boot_id.as_deref();
+        boot(Role::Client).is_some() && boot(Role::Client) == boot(Role::Server)
+    }
+
+    /// Whether the far end is another program, of which nothing is known but what it says.
+    #[must_use]
+    pub fn far_is_foreign(&self) -> bool {
+        self.plan.dialect.is_some()
+    }
+
+    /// How an end waits.
+    #[must_use]
+    pub fn wait(&self, role: Role) -> Option<Wait> {
+        match (self.plan.wait.as_ref(), role) {
+            (Some(wait), Role::Client) => Some(wait.near),
+            (Some(wait), Role::Server) => Some(wait.far),
+            (None, Role::Client) => self.plan.near_wait,
+            (None, Role::Server) => None,
+        }
+    }
+
+    /// The processors that an end's threads were put on.
+    #[must_use]
+    pub fn cpus(&self, role: Role) -> &'a Cpus {
+        match role {
+            Role::Client => &self.plan.cpu.near,
+            Role::Server => &self.plan.cpu.far,
+        }
+    }
+
+    /// How an end's threads were scheduled.
+    #[must_use]
+    pub fn sched(&self, role: Role) -> Sched {
+        match role {
+            Role::Client => self.plan.sched.near,
+            Role::Server => self.plan.sched.far,
+        }
+    }
+
+    /// A setting of an end's kernel: the last of its numbers.
+    #[must_use]
+    pub fn sysctl(&self, role: Role, name: &str) -> Option<u64> {
+        let text = self.host(role)?.sysctls.get(name)?;
+        text.split_whitespace().next_back()?.parse().ok()
+    }
+
+    /// What a counter added, of all hosts and interfaces that `of` lets through; `None` where none was
+    /// read.
+    #[must_use]
+    pub fn added(&self, counter: &str, of: impl Fn(&str, Option<&str>) -> bool) -> Option<u64> {
+        let found = self.record.counters.iter().filter(|found| {
+            found.counter == counter && of(&found.host, found.interface.as_deref())
+        });
+        let added: Vec<u64> = found.map(|found| found.added()).collect();
+        (!added.is_empty()).then(|| added.iter().sum())
+    }
+
+    /// What the threads of one part of the whole run did with their time, all directions.
+    #[must_use]
+    pub fn time(&self, role: Role) -> Option<Time> {
+        Time::of(self.cpu(role)?.threads.iter())
+    }
+
+    /// The command that makes such a run again, with these options more.
+    #[must_use]
+    pub fn again(&self, options: &str) -> String {
+        let plan = self.plan;
+        let way = match plan.directions[..] {
+            [Direction::Receive] => " -R",
+            [_, _, ..] => " --bidir",
+            _ => "",
+        };
+        let way = if plan.kind == Kind::Throughput {
+            way
+        } else {
+            ""
+        };
+        let udp = match plan.protocol {
+            Protocol::Udp if plan.kind != Kind::Forward => " -u",
+            _ => "",
+        };
+        format!("linerate {} {}{udp}{way} {options}", plan.kind, plan.host)
+    }
+}
+
+pub(crate) fn host(record: &Record, role: Role) -> Option<&Host> {
+    let told = record.hosts.iter().find(|host| host.role == Some(role));
+    // A record of one machine names its host without a role.
+    told.or_else(|| record.hosts.first().filter(|host| host.role.is_none()))
+}
+
+pub(crate) fn cpu(record: &Record, role: Role) -> Option<&CpuCost> {
+    record.summary.cpu.iter().find(|cost| cost.role == role)
+}
+
+/// What an end is called in sentences.
+#[must_use]
+pub fn name(role: Role) -> &'static str {
+    match role {
+        Role::Client => "client",
+        Role::Server => "server",
+    }
+}
+
+/// The part that an end has in a direction.
+#[must_use]
+pub(crate) fn ends(kind: Kind, direction: Direction) -> (Role, Role) {
+    match (kind, direction) {
+        (Kind::Throughput, Direction::Receive) => (Role::Server, Role::Client),
+        _ => (Role::Client, Role::Server),
+    }
+}
+
+/// The part of a direction as sentences have it.
+#[must_use]
+pub fn part_name(part: CountedAt) -> &'static str {
+    match part {
+        CountedAt::Sender => "sending",
+        CountedAt::Receiver => "receiving",
+    }
+}

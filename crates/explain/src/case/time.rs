@@ -1,0 +1,139 @@
+//! How threads spent their time.
+
+use linerate_metric::cost::ThreadCost;
+
+/// What a receive call costs that finds nothing, ns (docs/METHOD.md, calls: 190 to 210 ns on the 2-core
+/// VM): a thread that spins tells of its free time by them.
+const EMPTY_CALL_NS: f64 = 200.0;
+
+/// What waking up takes at most without anybody in the way, ns: from being made ready to running, a core that
+/// leaves its idle state included (a halted virtual one: 15 to 25 us).
+const WAKE_NS: f64 = 30_000.0;
+
+/// Shares of the threads' time, 0 to 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Time {
+    /// On a processor, without [`Time::turning`].
+    pub working: f64,
+    /// On a processor, in calls that found nothing: an estimate.
+    pub turning: f64,
+    /// Ready to run, and waiting for a processor, without [`Time::waking`].
+    pub runnable: f64,
+    /// Ready to run after a sleep, for as long as a core takes to wake up: the kernel counts it as waiting
+    /// for a processor.
+    pub waking: f64,
+    /// Asleep.
+    pub blocked: f64,
+    /// Times a thread went to sleep, all threads.
+    pub sleeps: u64,
+    /// Times a thread was pushed off its processor, all threads.
+    pub pushed_off: u64,
+    /// Longest time of a thread, ns.
+    pub wall_ns: u64,
+    /// Threads.
+    pub threads: usize,
+    /// Share of the calls that found nothing, where they were counted.
+    pub empty: Option<f64>,
+}
+
+impl Time {
+    /// The sum over threads; `None` without any, and where the scheduler told nothing.
+    #[must_use]
+    pub fn of<'a>(threads: impl Iterator<Item = &'a ThreadCost>) -> Option<Self> {
+        let (mut wall, mut cpu, mut runnable, mut blocked) = (0.0, 0.0, 0.0, 0.0);
+        let (mut calls, mut empty) = (0, 0);
+        let mut time = Self::default();
+        for thread in threads {
+            wall += thread.wall_ns as f64;
+            cpu += thread.cpu_ns as f64;
+            runnable += thread.runnable_ns? as f64;
+            blocked += thread.blocked_ns? as f64;
+            calls += thread.calls.unwrap_or(0);
+            empty += thread.empty_calls.unwrap_or(0);
+            time.sleeps += thread.voluntary_switches;
+            time.pushed_off += thread.involuntary_switches;
+            time.wall_ns = time.wall_ns.max(thread.wall_ns);
+            time.threads += 1;
+        }
+        if wall <= 0.0 {
+            return None;
+        }
+        let running = (cpu / wall).min(1.0);
+        // A thread that blocks has its empty calls between two sleeps: they are not free time.
+        let turning = match blocked / wall < 0.02 {
+            true => (empty as f64 * EMPTY_CALL_NS / wall).min(running),
+            false => 0.0,
+        };
+        time.working = running - turning;
+        time.turning = turning;
+        time.waking = (time.sleeps as f64 * WAKE_NS / wall)
+            .min(runnable / wall)
+            .min(1.0);
+        time.runnable = (runnable / wall).min(1.0) - time.waking;
+        time.blocked = (blocked / wall).min(1.0);
+        time.empty = (calls > 0).then(|| empty as f64 / calls as f64);
+        Some(time)
+    }
+
+    /// Time that the threads had nothing to do.
+    #[must_use]
+    pub fn free(&self) -> f64 {
+        (self.blocked + self.turning + self.waking).min(1.0)
+    }
+
+    /// Whether they had next to nothing more to give: work, and waiting for a processor, was all.
+    #[must_use]
+    pub fn is_saturated(&self) -> bool {
+        self.free() < 0.15 && self.working > 0.5
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_metric::plan::Direction;
+    use linerate_metric::record::CountedAt;
+
+    fn thread(cpu_ns: u64, runnable_ns: u64, empty: u64) -> ThreadCost {
+        ThreadCost {
+            direction: Direction::Send,
+            part: CountedAt::Sender,
+            flows: 1,
+            wall_ns: 1_000_000,
+            cpu_ns,
+            user_ns: 0,
+            system_ns: 0,
+            runnable_ns: Some(runnable_ns),
+            blocked_ns: Some(1_000_000 - cpu_ns - runnable_ns),
+            voluntary_switches: 0,
+            involuntary_switches: 2,
+            cpus: None,
+            calls: Some(4_000),
+            empty_calls: Some(empty),
+            cycles: None,
+            instructions: None,
+        }
+    }
+
+    #[test]
+    fn free_time_is_sleep_or_calls_that_find_nothing() {
+        let busy = Time::of([thread(950_000, 40_000, 0)].iter()).unwrap();
+        assert!(busy.is_saturated() && busy.free() < 0.02);
+        let asleep = Time::of([thread(200_000, 0, 0)].iter()).unwrap();
+        assert!(!asleep.is_saturated() && (asleep.free() - 0.8).abs() < 1e-9);
+        let spinning = Time::of([thread(1_000_000, 0, 2_500)].iter()).unwrap();
+        assert!((spinning.turning - 0.5).abs() < 1e-9 && !spinning.is_saturated());
+        let both = Time::of([thread(1_000_000, 0, 0), thread(0, 0, 0)].iter()).unwrap();
+        assert_eq!(both.threads, 2);
+        assert!((both.blocked - 0.5).abs() < 1e-9);
+        // Ten wake-ups of 30 us at most are none of a processor that others have.
+        let mut woken = thread(200_000, 400_000, 0);
+        woken.voluntary_switches = 10;
+        let woken = Time::of([woken].iter()).unwrap();
+        assert!((woken.waking - 0.3).abs() < 1e-9 && (woken.runnable - 0.1).abs() < 1e-9);
+        let mut unknown = thread(1, 0, 0);
+        unknown.blocked_ns = None;
+        assert_eq!(Time::of([unknown].iter()), None);
+        assert_eq!(Time::of([].iter()), None);
+    }
+}

@@ -1,0 +1,484 @@
+//! One direction of a run.
+
+use linerate_metric::facts::{Host, Interface, Role};
+use linerate_metric::plan::{Direction, Plan, Protocol};
+use linerate_metric::record::{
+    CountedAt, DirectionFigures, Interval, Record, Socket, Stream, Summary, TcpState,
+};
+
+use super::Time;
+
+/// Ethernet, IPv4 and TCP headers with time stamps, bytes a segment.
+const TCP_HEADERS: f64 = 14.0 + 20.0 + 32.0;
+
+/// Ethernet and IPv4 headers, bytes a packet.
+const IP_HEADERS: f64 = 14.0 + 20.0;
+
+/// UDP's header.
+const UDP_HEADER: f64 = 8.0;
+
+/// What a frame takes on a wire beyond its headers: preamble, check sequence and gap (IEEE 802.3).
+const WIRE: f64 = 8.0 + 4.0 + 12.0;
+
+/// A direction.
+pub struct Way<'a> {
+    record: &'a Record,
+    /// Which one.
+    pub direction: Direction,
+    /// Its figures.
+    pub figures: &'a DirectionFigures,
+    /// The end that sends payload, or asks.
+    pub sender: Role,
+    /// The end that receives it, or answers.
+    pub receiver: Role,
+}
+
+/// What the sending kernels told of a direction's connections, over the counted time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Tcp {
+    /// Share of the time with data to send; absent: not told.
+    pub busy: Option<f64>,
+    /// Share of the time limited by the receiver's window.
+    pub receive_window: f64,
+    /// Share of the time limited by the send buffer, as far as the kernel notices.
+    pub send_buffer: f64,
+    /// Mean smoothed round-trip time.
+    pub rtt_ns: f64,
+    /// Least round-trip time.
+    pub min_rtt_ns: f64,
+    /// Congestion window, bytes, of all flows.
+    pub cwnd_bytes: f64,
+    /// Segments sent again.
+    pub retransmits: u64,
+    /// Of these, segments that the receiver had already.
+    pub spurious: u64,
+    /// Times that reordering was seen.
+    pub reordering: u64,
+    /// Time-outs.
+    pub timeouts: u64,
+    /// Congestion marks.
+    pub marked: u64,
+    /// Largest segment.
+    pub mss: f64,
+    /// Segments that carried the payload, about.
+    pub segments: f64,
+}
+
+impl Tcp {
+    /// Share of the segments that were sent again and were not there yet.
+    #[must_use]
+    pub fn loss(&self) -> f64 {
+        let lost = self.retransmits.saturating_sub(self.spurious) as f64;
+        lost / (self.segments + lost).max(1.0)
+    }
+
+    /// Share of the segments that were sent again.
+    #[must_use]
+    pub fn repeated(&self) -> f64 {
+        self.retransmits as f64 / (self.segments + self.retransmits as f64).max(1.0)
+    }
+
+    /// How much of the round-trip time is queues: 0 none, towards 1 all.
+    #[must_use]
+    pub fn queueing(&self) -> f64 {
+        match self.rtt_ns > 0.0 {
+            true => (1.0 - self.min_rtt_ns / self.rtt_ns).clamp(0.0, 1.0),
+            false => 0.0,
+        }
+    }
+}
+
+impl<'a> Way<'a> {
+    pub(super) fn new(record: &'a Record, figures: &'a DirectionFigures) -> Self {
+        let (sender, receiver) = super::ends(record.plan.kind, figures.direction);
+        Self {
+            record,
+            direction: figures.direction,
+            figures,
+            sender,
+            receiver,
+        }
+    }
+
+    /// The plan of the run.
+    #[must_use]
+    pub fn plan(&self) -> &'a Plan {
+        &self.record.plan
+    }
+
+    /// The network stack that moved the payload at an end.
+    #[must_use]
+    pub fn stack(&self, role: Role) -> &'a str {
+        match role {
+            Role::Client => &self.record.plan.stack.near,
+            Role::Server => &self.record.plan.stack.far,
+        }
+    }
+
+    /// Its figures without the flows.
+    #[must_use]
+    pub fn summary(&self) -> &'a Summary {
+        &self.figures.summary
+    }
+
+    /// Payload that arrived, bit/s.
+    #[must_use]
+    pub fn goodput(&self) -> Option<f64> {
+        self.summary().goodput_bps
+    }
+
+    /// Counted time in seconds.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        self.summary().duration_ns.unwrap_or(0) as f64 / 1e9
+    }
+
+    /// The host of an end.
+    #[must_use]
+    pub fn host(&self, role: Role) -> Option<&'a Host> {
+        super::host(self.record, role)
+    }
+
+    /// The sending host's interface towards the other end.
+    #[must_use]
+    pub fn sends_by(&self) -> Option<&'a Interface> {
+        self.host(self.sender)?.interface.as_ref()
+    }
+
+    /// The receiving host's interface towards the other end.
+    #[must_use]
+    pub fn receives_by(&self) -> Option<&'a Interface> {
+        self.host(self.receiver)?.interface.as_ref()
+    }
+
+    /// How the threads of one part of this direction spent their time.
+    #[must_use]
+    pub fn time(&self, part: CountedAt) -> Option<Time> {
+        let role = match part {
+            CountedAt::Sender => self.sender,
+            CountedAt::Receiver => self.receiver,
+        };
+        let cost = super::cpu(self.record, role)?;
+        let own = cost.threads.iter();
+        Time::of(own.filter(|thread| thread.direction == self.direction && thread.part == part))
+    }
+
+    /// The flows.
+    #[must_use]
+    pub fn streams(&self) -> &'a [Stream] {
+        &self.figures.streams
+    }
+
+    /// The sending sockets that are known.
+    pub fn senders(&self) -> impl Iterator<Item = &'a Socket> {
+        self.figures
+            .streams
+            .iter()
+            .filter_map(|stream| stream.sender.as_ref())
+    }
+
+    /// The receiving sockets that are known.
+    pub fn receivers(&self) -> impl Iterator<Item = &'a Socket> {
+        self.figures
+            .streams
+            .iter()
+            .filter_map(|stream| stream.receiver.as_ref())
+    }
+
+    /// The smallest send buffer that a flow was granted.
+    #[must_use]
+    pub fn send_buffer(&self) -> Option<u64> {
+        self.senders()
+            .filter_map(|socket| socket.send_buffer_bytes)
+            .min()
+    }
+
+    /// The smallest receive buffer that a flow was granted.
+    #[must_use]
+    pub fn receive_buffer(&self) -> Option<u64> {
+        self.receivers()
+            .filter_map(|socket| socket.receive_buffer_bytes)
+            .min()
+    }
+
+    /// The congestion control of its flows.
+    #[must_use]
+    pub fn congestion_control(&self) -> Option<&'a str> {
+        self.senders()
+            .find_map(|socket| socket.congestion_control.as_deref())
+            .or(self.record.plan.congestion_control.as_deref())
+    }
+
+    /// The counted intervals.
+    pub fn intervals(&self) -> impl Iterator<Item = &'a Interval> {
+        let direction = self.direction;
+        let intervals = self.record.intervals.iter();
+        intervals.filter(move |interval| {
+            interval.direction == direction
+                && !interval.omitted
+                && interval.end_ns > interval.start_ns
+        })
+    }
+
+    /// What TCP_INFO told; `None` where it was not asked, or its sender is not in view.
+    #[must_use]
+    pub fn tcp(&self) -> Option<Tcp> {
+        let told: Vec<(&Interval, _)> = self
+            .intervals()
+            .filter_map(|interval| Some((interval, interval.tcp.as_ref()?)))
+            .collect();
+        let last: Vec<&TcpState> = self
+            .senders()
+            .filter_map(|socket| socket.tcp.as_ref())
+            .collect();
+        let mut tcp = match told.is_empty() {
+            false => over_intervals(&told),
+            true => at_the_end(&last, self.seconds())?,
+        };
+        let mss = last.iter().map(|state| state.mss_bytes).min();
+        tcp.mss = mss.filter(|&mss| mss > 0).unwrap_or(1448) as f64;
+        if let Some(retransmits) = self.summary().retransmits {
+            tcp.retransmits = retransmits;
+            tcp.spurious = tcp.spurious.min(retransmits);
+        }
+        let bytes = self.summary().bytes_received.or(self.summary().bytes_sent);
+        tcp.segments = bytes.unwrap_or(0) as f64 / tcp.mss;
+        Some(tcp)
+    }
+
+    /// The largest packet of the sending interface, bytes.
+    #[must_use]
+    pub fn mtu(&self) -> f64 {
+        let mtu = self.sends_by().and_then(|interface| interface.mtu);
+        f64::from(mtu.unwrap_or(1500))
+    }
+
+    /// IP packets that a datagram is cut into; 1 for TCP.
+    #[must_use]
+    pub fn fragments(&self) -> f64 {
+        let plan = self.plan();
+        if plan.protocol == Protocol::Tcp {
+            return 1.0;
+        }
+        let room = (self.mtu() - 20.0).max(8.0);
+        ((plan.payload_bytes as f64 + UDP_HEADER) / room)
+            .ceil()
+            .max(1.0)
+    }
+
+    /// Bits of frames for each bit of payload: headers counted, with what a wire adds or without.
+    fn overhead(&self, wire: f64) -> f64 {
+        let plan = self.plan();
+        match plan.protocol {
+            Protocol::Tcp => {
+                let mss = self.tcp().map_or(1448.0, |tcp| tcp.mss);
+                // A write smaller than a segment may travel alone; most are joined.
+                (mss + TCP_HEADERS + wire) / mss
+            }
+            Protocol::Udp => {
+                let payload = (plan.payload_bytes as f64).max(1.0);
+                let packets = self.fragments();
+                let frame = payload + UDP_HEADER + packets * (IP_HEADERS + wire);
+                // Frames have 60 bytes at least (IEEE 802.3), 64 with check sequence.
+                frame.max(60.0 + wire) / payload
+            }
+        }
+    }
+
+    /// What arrived in bits of frames a second, Ethernet's header counted (as token buckets count).
+    #[must_use]
+    pub fn l2_bps(&self) -> Option<f64> {
+        Some(self.goodput()? * self.overhead(0.0))
+    }
+
+    /// What arrived in bits a second on a wire.
+    #[must_use]
+    pub fn l1_bps(&self) -> Option<f64> {
+        Some(self.goodput()? * self.overhead(WIRE))
+    }
+
+    /// What arrived over the rate that the sender's queueing discipline holds to.
+    #[must_use]
+    pub fn share_of_shape(&self) -> Option<f64> {
+        let rate = self.sends_by()?.qdisc_rate_bps?;
+        Some(self.l2_bps()? / rate as f64)
+    }
+
+    /// The slower of both ends' links, bit/s.
+    #[must_use]
+    pub fn line_bps(&self) -> Option<u64> {
+        let speed = |interface: Option<&Interface>| interface?.speed_bps;
+        match (speed(self.sends_by()), speed(self.receives_by())) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// What arrived over the rate of the slower link.
+    #[must_use]
+    pub fn share_of_line(&self) -> Option<f64> {
+        Some(self.l1_bps()? / self.line_bps()? as f64)
+    }
+
+    /// Whether the path carried what it can: a known rate is used up, or its queues are full while both
+    /// ends have time to spare.
+    #[must_use]
+    pub fn fills_path(&self) -> bool {
+        self.share_of_line().is_some_and(|share| share >= FULL)
+            || self.share_of_shape().is_some_and(|share| share >= FULL)
+            || self.shaped_elsewhere().is_some()
+    }
+
+    /// The rate of a bottleneck out of view, bit/s of payload: TCP has a standing queue, its rate is
+    /// steady, and both ends have time to spare.
+    #[must_use]
+    pub fn shaped_elsewhere(&self) -> Option<f64> {
+        if self.plan().protocol != Protocol::Tcp || self.plan().rate_bps.is_some() {
+            return None;
+        }
+        let tcp = self.tcp()?;
+        let free = |part| self.time(part).is_some_and(|time| time.free() > 0.3);
+        let waiting = tcp.rtt_ns - tcp.min_rtt_ns;
+        let queue = tcp.queueing() > 0.6 && waiting > STANDING_NS;
+        let pushed = tcp.busy.is_some_and(|busy| busy > 0.85)
+            && tcp.receive_window < 0.3
+            && tcp.send_buffer < 0.3;
+        (queue && pushed && free(CountedAt::Sender) && self.spread()? < 0.15)
+            .then(|| self.goodput())
+            .flatten()
+    }
+
+    /// How much the intervals' rates differ: interquartile range over median, the first one left out.
+    #[must_use]
+    pub fn spread(&self) -> Option<f64> {
+        let mut rates: Vec<f64> = self.rates().into_iter().skip(1).collect();
+        if rates.len() < 2 {
+            return Some(0.0);
+        }
+        rates.sort_by(f64::total_cmp);
+        // Few have no quartiles worth the name: half of their whole range.
+        if let (Some(least), Some(most), true) = (rates.first(), rates.last(), rates.len() < 8) {
+            let middle = rates[rates.len() / 2].max(1.0);
+            return Some((most - least) / 2.0 / middle);
+        }
+        let at = |share: f64| rates[((rates.len() - 1) as f64 * share).round() as usize];
+        Some((at(0.75) - at(0.25)) / at(0.5).max(1.0))
+    }
+
+    /// Payload bits per second of each counted interval.
+    #[must_use]
+    pub fn rates(&self) -> Vec<f64> {
+        let rate = |interval: &Interval| {
+            interval.bytes as f64 * 8e9 / (interval.end_ns - interval.start_ns) as f64
+        };
+        self.intervals().map(rate).collect()
+    }
+
+    /// Datagrams of this direction that were lost at a place.
+    #[must_use]
+    pub fn lost_at(&self, place: &str) -> u64 {
+        let losses = self.record.losses.iter();
+        losses
+            .filter(|loss| loss.direction == self.direction && loss.place == place)
+            .map(|loss| loss.packets)
+            .sum()
+    }
+
+    /// Datagrams that got a number.
+    #[must_use]
+    pub fn packets_sent(&self) -> f64 {
+        let summary = self.summary();
+        let sent = summary.packets_sent.or(summary.packets_received);
+        sent.unwrap_or(0).max(1) as f64
+    }
+
+    /// Share of the datagrams that were lost at a place.
+    #[must_use]
+    pub fn lost_share(&self, place: &str) -> f64 {
+        self.lost_at(place) as f64 / self.packets_sent()
+    }
+
+    /// Packets that crossed the path in this direction, about.
+    #[must_use]
+    pub fn packets(&self) -> f64 {
+        match self.plan().protocol {
+            Protocol::Udp => self.packets_sent() * self.fragments(),
+            Protocol::Tcp => {
+                let bytes = self.summary().bytes_received.unwrap_or(0) as f64;
+                bytes / self.tcp().map_or(1448.0, |tcp| tcp.mss)
+            }
+        }
+    }
+}
+
+/// Share of a known rate from which a path is used up: what is left is the start and the end.
+pub(crate) const FULL: f64 = 0.9;
+
+/// A queue that holds packets for so long stands in the network: both ends' own queues on a 2-core VM stay
+/// below it.
+const STANDING_NS: f64 = 700_000.0;
+
+fn over_intervals(told: &[(&Interval, &linerate_metric::cost::TcpInterval)]) -> Tcp {
+    let length = |interval: &Interval| (interval.end_ns - interval.start_ns) as f64;
+    let whole: f64 = told.iter().map(|(interval, _)| length(interval)).sum();
+    let mean = |read: &dyn Fn(&linerate_metric::cost::TcpInterval) -> Option<f64>| {
+        let sum = told
+            .iter()
+            .map(|(interval, tcp)| Some(read(tcp)? * length(interval)));
+        let sum: Option<f64> = sum.sum();
+        Some(sum? / whole.max(1.0))
+    };
+    let sum = |read: &dyn Fn(&linerate_metric::cost::TcpInterval) -> Option<u64>| {
+        told.iter().filter_map(|(_, tcp)| read(tcp)).sum()
+    };
+    let least = told.iter().filter_map(|(_, tcp)| tcp.min_rtt_ns).min();
+    let rtt_ns = mean(&|tcp| Some(tcp.rtt_ns as f64)).unwrap_or(0.0);
+    Tcp {
+        busy: mean(&|tcp| tcp.busy),
+        receive_window: mean(&|tcp| tcp.receive_window_limited).unwrap_or(0.0),
+        send_buffer: mean(&|tcp| tcp.send_buffer_limited).unwrap_or(0.0),
+        rtt_ns,
+        min_rtt_ns: least.map_or(rtt_ns, |least| least as f64),
+        cwnd_bytes: mean(&|tcp| Some(tcp.cwnd_bytes as f64)).unwrap_or(0.0),
+        retransmits: sum(&|tcp| Some(tcp.retransmits)),
+        spurious: sum(&|tcp| tcp.spurious_retransmits),
+        reordering: sum(&|tcp| tcp.reordering_seen),
+        timeouts: sum(&|tcp| tcp.timeouts),
+        marked: sum(&|tcp| tcp.marked),
+        mss: 0.0,
+        segments: 0.0,
+    }
+}
+
+fn at_the_end(last: &[&TcpState], seconds: f64) -> Option<Tcp> {
+    if last.is_empty() {
+        return None;
+    }
+    let flows = last.len() as f64;
+    let whole = (seconds * 1e9).max(1.0);
+    let share = |read: fn(&TcpState) -> Option<u64>| {
+        let sum: Option<u64> = last.iter().map(|state| read(state)).sum();
+        sum.map(|sum| (sum as f64 / whole / flows).min(1.0))
+    };
+    let sum =
+        |read: fn(&TcpState) -> Option<u64>| last.iter().filter_map(|state| read(state)).sum();
+    let rtt_ns = last.iter().map(|state| state.rtt_ns as f64).sum::<f64>() / flows;
+    let least = last.iter().filter_map(|state| state.min_rtt_ns).min();
+    Some(Tcp {
+        busy: share(|state| state.busy_ns),
+        receive_window: share(|state| state.receive_window_limited_ns).unwrap_or(0.0),
+        send_buffer: share(|state| state.send_buffer_limited_ns).unwrap_or(0.0),
+        rtt_ns,
+        min_rtt_ns: least.map_or(rtt_ns, |least| least as f64),
+        cwnd_bytes: (last.iter())
+            .map(|state| (state.cwnd_segments * state.mss_bytes) as f64)
+            .sum(),
+        retransmits: sum(|state| Some(state.retransmits)),
+        spurious: sum(|state| state.spurious_retransmits),
+        reordering: sum(|state| state.reordering_seen),
+        timeouts: sum(|state| state.timeouts),
+        marked: sum(|state| state.marked),
+        mss: 0.0,
+        segments: 0.0,
+    })
+}

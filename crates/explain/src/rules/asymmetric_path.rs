@@ -1,0 +1,87 @@
+//! One direction of the path is slower than the other.
+
+use linerate_metric::finding::{End, Finding};
+use linerate_metric::plan::Kind;
+use linerate_metric::units::{format_bit_rate, format_nanos};
+
+use crate::Rule;
+use crate::case::Case;
+use crate::draft::Draft;
+
+/// Ratio of the directions from which the path is no longer the same both ways.
+const RATIO: f64 = 1.5;
+
+/// Difference of the ways of a round trip from which it matters, ns.
+const APART_NS: u64 = 20_000;
+
+/// See docs/CAUSES.md#asymmetric-path.
+pub struct AsymmetricPath;
+
+impl Rule for AsymmetricPath {
+    fn id(&self) -> &'static str {
+        "asymmetric-path"
+    }
+
+    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+        match case.plan.kind {
+            Kind::Throughput => self.of_streams(case).into_iter().collect(),
+            Kind::Latency => self.of_stages(case).into_iter().collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl AsymmetricPath {
+    fn of_streams(&self, case: &Case<'_>) -> Option<Finding> {
+        let [a, b] = &case.ways[..] else { return None };
+        let (slow, fast) = match a.goodput()? <= b.goodput()? {
+            true => (a, b),
+            false => (b, a),
+        };
+        let ratio = fast.goodput()? / slow.goodput()?.max(1.0);
+        // Two directions that share processors divide them as it comes; a path that is full does not.
+        if ratio < RATIO || !slow.fills_path() {
+            return None;
+        }
+        let shape = |way: &crate::case::Way<'_>| way.sends_by().and_then(|interface| interface.qdisc_rate_bps);
+        Draft::limit(self.id(), End::Path)
+            .cost(1.0 - 1.0 / ratio)
+            .says(format!(
+                "the path carries {} one way ({}) and {} the other",
+                format_bit_rate(slow.goodput()?),
+                slow.direction,
+                format_bit_rate(fast.goodput()?)
+            ))
+            .seen("goodput_bps, slower", slow.goodput()?, "bit/s", format!("{} direction", slow.direction))
+            .seen("goodput_bps, faster", fast.goodput()?, "bit/s", format!("{} direction", fast.direction))
+            .seen_if("rate of the discipline, slower", shape(slow), "bit/s", "rtnetlink TCA_OPTIONS")
+            .seen_if("rate of the discipline, faster", shape(fast), "bit/s", "rtnetlink TCA_OPTIONS")
+            .remedy("compare what shapes, queues and carries either direction: access lines are often slower one way")
+            .command(format!("linerate throughput {} -R", case.plan.host))
+            .found()
+    }
+
+    fn of_stages(&self, case: &Case<'_>) -> Option<Finding> {
+        let of = |name: &str| case.record.stages.iter().find(|stage| stage.stage == name);
+        let (there, back) = (of("path-there")?, of("path-back")?);
+        let error = there.clock_error_ns.unwrap_or(0).max(back.clock_error_ns.unwrap_or(0));
+        let (less, more) = (there.p50_ns.min(back.p50_ns), there.p50_ns.max(back.p50_ns));
+        if more - less < APART_NS.max(2 * error) || (more as f64) < RATIO * less as f64 {
+            return None;
+        }
+        let rtt = case.record.summary.rtt_ns?;
+        Draft::limit(self.id(), End::Path)
+            .cost((more - less) as f64 / rtt.p50.max(1) as f64)
+            .says(format!(
+                "the way there takes {} and the way back {}",
+                format_nanos(there.p50_ns as f64),
+                format_nanos(back.p50_ns as f64)
+            ))
+            .seen("path-there", there.p50_ns, "ns", "stages")
+            .seen("path-back", back.p50_ns, "ns", "stages")
+            .seen("clock error", error, "ns", "stages")
+            .remedy("look at routes and queues of the slower way")
+            .command(format!("linerate throughput {} --bidir", case.plan.host))
+            .found()
+    }
+}

@@ -1,0 +1,106 @@
+//! Too much leaves at once, or too little is moved by one poll.
+
+use linerate_metric::finding::{End, Finding};
+use linerate_metric::plan::{Kind, Protocol};
+use linerate_metric::units::{format_bytes, format_share};
+
+use crate::Rule;
+use crate::case::{Case, Way, name};
+use crate::draft::Draft;
+
+/// Frames of a poll from which its own cost is small (docs/METHOD.md, forwarding).
+const ENOUGH: u32 = 8;
+
+/// What a poll costs in frames: with bursts of 1 a ring forwards about a third of what it does with 32.
+const POLL: f64 = 2.0;
+
+/// Share of the datagrams from which loss matters.
+const MATTERS: f64 = 0.001;
+
+/// See docs/CAUSES.md#burst-size.
+pub struct BurstSize;
+
+impl Rule for BurstSize {
+    fn id(&self) -> &'static str {
+        "burst-size"
+    }
+
+    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+        match case.plan.kind {
+            Kind::Forward => self.of_polls(case).into_iter().collect(),
+            Kind::Throughput => {
+                let ways = case.throughput(Protocol::Udp);
+                ways.filter_map(|way| self.of_datagrams(case, way)).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl BurstSize {
+    fn of_polls(&self, case: &Case<'_>) -> Option<Finding> {
+        let plan = case.plan.forward.as_ref()?;
+        let figures = case.record.forward.as_ref()?;
+        let rounds: u64 = figures.cores.iter().map(|core| core.rounds).sum();
+        let idle: u64 = figures.cores.iter().map(|core| core.idle_rounds).sum();
+        if plan.burst >= ENOUGH || plan.burst == 0 || rounds == 0 || idle * 3 > rounds {
+            return None;
+        }
+        let burst = f64::from(plan.burst);
+        let share = (POLL / burst) / (1.0 + POLL / burst);
+        Draft::cause(self.id(), End::Both)
+            .cost(share)
+            .says(format!(
+                "each poll moves {} frames at most, and nearly every one found some: polling is {} of the work",
+                plan.burst,
+                format_share(share)
+            ))
+            .seen("burst", plan.burst, "frames", "plan")
+            .seen("rounds", rounds, "rounds", "forwarding threads")
+            .seen("idle_rounds", idle, "rounds", "forwarding threads")
+            .remedy("move more frames by one poll")
+            .command("linerate forward --burst 32")
+            .tried(Some(format!("--burst {}", plan.burst)))
+            .gain(Some((1.0 + POLL / burst) / (1.0 + POLL / 32.0)), "a frame costs 1 + 2 / burst (docs/METHOD.md)")
+            .found()
+    }
+
+    /// A paced flow that leaves in bursts which the next queue has no room for.
+    fn of_datagrams(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+        let plan = case.plan;
+        let rate = plan.rate_bps?;
+        if !plan.pace.has_bursts(plan.payload_bytes) {
+            return None;
+        }
+        let burst = plan.pace.burst_bytes(plan.payload_bytes);
+        let lost = ["udp-receive-queue", "qdisc", "interface-rx", "interface-tx", "path", "sender-socket"]
+            .iter()
+            .map(|place| way.lost_share(place))
+            .fold(0.0, f64::max);
+        // On average there would be room: less than it arrives is asked for.
+        let average = way.share_of_shape().is_none_or(|share| share < 0.9)
+            && way.share_of_line().is_none_or(|share| share < 0.9);
+        let held = way.receive_buffer().is_some_and(|room| burst * 2 > room);
+        if lost < MATTERS || !average || !(held || way.lost_share("udp-receive-queue") < lost / 2.0) {
+            return None;
+        }
+        // A burst that the buffer holds was lost for another reason.
+        let role = way.sender;
+        Draft::cause(self.id(), role)
+            .way(way.direction)
+            .cost(lost + 1e-4)
+            .says(format!(
+                "datagrams leave in bursts of {}, and {} of them are lost although the rate fits on average",
+                format_bytes(burst),
+                format_share(lost)
+            ))
+            .seen("burst", burst, "B", "plan")
+            .seen("rate_bps", rate, "bit/s", "plan")
+            .seen_if("loss_fraction", way.summary().loss_fraction, "share", "receiver")
+            .seen_if("SO_RCVBUF", way.receive_buffer(), "B", format!("{} socket", name(way.receiver)))
+            .remedy("send datagram by datagram at that rate, or give the queue that loses them room for a burst")
+            .command(case.again(&format!("-b {rate}")))
+            .gain(Some(1.0 / (1.0 - lost).max(0.01)), "1 / (1 - share lost)")
+            .found()
+    }
+}

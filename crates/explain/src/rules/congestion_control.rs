@@ -1,0 +1,87 @@
+//! A congestion control that does not suit this path.
+
+use linerate_metric::finding::Finding;
+use linerate_metric::plan::Protocol;
+use linerate_metric::record::CountedAt;
+use linerate_metric::units::format_count;
+
+use super::tcp_info;
+use crate::Rule;
+use crate::case::{Case, Way, name};
+use crate::draft::Draft;
+
+/// Paths up to this round-trip time are limited by processors and not by their length.
+const SHORT_NS: f64 = 1e6;
+
+/// Segments sent again without need, a second, from which it matters.
+const SPURIOUS: f64 = 50.0;
+
+/// What a loss-based control gets over bbr without pacing on a short path: 3.3 to 3.6 on veth, 2.5 on
+/// loopback of the 2-core VM (docs/METHOD.md).
+const FASTER: f64 = 2.5;
+
+/// See docs/CAUSES.md#congestion-control.
+pub struct CongestionControl;
+
+impl Rule for CongestionControl {
+    fn id(&self) -> &'static str {
+        "congestion-control"
+    }
+
+    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+        let ways = case.throughput(Protocol::Tcp);
+        ways.filter_map(|way| self.of(case, way)).collect()
+    }
+}
+
+impl CongestionControl {
+    fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+        let control = way.congestion_control()?;
+        let tcp = way.tcp()?;
+        let qdisc = way.sends_by().and_then(|interface| interface.qdisc.as_deref());
+        if !control.starts_with("bbr") || qdisc == Some("fq") || way.fills_path() {
+            return None;
+        }
+        let held_elsewhere = tcp.receive_window > 0.4 || tcp.send_buffer > 0.4;
+        let small = way.send_buffer().is_some_and(|bytes| bytes < 64 << 10)
+            || way.receive_buffer().is_some_and(|bytes| bytes < 64 << 10);
+        if tcp.min_rtt_ns > SHORT_NS || super::is_paced(case) || held_elsewhere || small {
+            return None;
+        }
+        let spurious = tcp.spurious as f64 / way.seconds().max(1e-3);
+        let needless = spurious >= SPURIOUS && tcp.spurious * 3 >= tcp.retransmits;
+        // Its timers pace: neither end is busy all the time, and nothing else holds the sender.
+        let free = |part| way.time(part).map_or(0.0, |time| time.free());
+        let waits = free(CountedAt::Sender) > 0.1 && free(CountedAt::Receiver) > 0.1;
+        let small_calls = case.plan.payload_bytes < 16 << 10;
+        if !needless && (!waits || small_calls) {
+            return None;
+        }
+        let role = way.sender;
+        Draft::cause(self.id(), role)
+            .way(way.direction)
+            .cost(1.0 - 1.0 / FASTER)
+            .says(format!(
+                "{control} paces by timers of its own, because the {}'s interface has no `fq`: {}",
+                name(role),
+                match needless {
+                    true => format!(
+                        "acknowledgements are answered on the receiver's core, segments overtake each other, and {} were sent again without need",
+                        format_count(tcp.spurious)
+                    ),
+                    false => "both ends wait for them".to_owned(),
+                }
+            ))
+            .seen("TCP_CONGESTION", control, "", format!("{} socket", name(role)))
+            .seen("qdisc", qdisc.unwrap_or("none"), "", format!("{} rtnetlink", name(role)))
+            .seen("tcpi_dsack_dups", tcp.spurious, "segments", tcp_info(role))
+            .seen("tcpi_total_retrans", tcp.retransmits, "segments", tcp_info(role))
+            .seen("tcpi_reord_seen", tcp.reordering, "", tcp_info(role))
+            .seen("tcpi_min_rtt", tcp.min_rtt_ns.round(), "ns", tcp_info(role))
+            .remedy("use a congestion control that does not pace on so short a path, or give the interface the discipline `fq`")
+            .command(case.again("-C cubic"))
+            .tried(case.plan.congestion_control_asked.then(|| format!("-C {control}")))
+            .gain(Some(FASTER), "cubic over bbr without fq, as measured on veth and loopback (docs/METHOD.md)")
+            .found()
+    }
+}

@@ -1,0 +1,93 @@
+//! Segments are lost because a queue on the way is full.
+
+use linerate_metric::finding::{End, Finding};
+use linerate_metric::plan::Protocol;
+use linerate_metric::units::format_share;
+
+use super::{is_paced, tcp_info};
+use crate::Rule;
+use crate::case::{Case, Tcp, Way};
+use crate::draft::Draft;
+
+/// Share of the segments from which loss matters: with Mathis' formula it holds a stream of 1448 B segments on
+/// a path of 1 ms to 450 Mb/s.
+pub(super) const MATTERS: f64 = 0.001;
+
+/// Segments that must be lost: fewer are an accident.
+pub(super) const FEW: u64 = 10;
+
+/// Share of the round-trip time that is queues from which loss comes of them.
+pub(super) const QUEUED: f64 = 0.5;
+
+/// See docs/CAUSES.md#congestion-loss.
+pub struct CongestionLoss;
+
+impl Rule for CongestionLoss {
+    fn id(&self) -> &'static str {
+        "congestion-loss"
+    }
+
+    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+        let ways = case.throughput(Protocol::Tcp);
+        ways.filter_map(|way| self.of(case, way)).collect()
+    }
+}
+
+/// Packets that counters on the way of a direction saw dropped.
+pub(super) fn dropped_in_view(case: &Case<'_>) -> u64 {
+    ["qdisc_drops", "tx_dropped", "rx_dropped", "rx_missed", "backlog_drops"]
+        .iter()
+        .filter_map(|counter| case.added(counter, |_, _| true))
+        .sum()
+}
+
+/// Share of the time in which nothing but the congestion window held the sender.
+pub(super) fn held_by_congestion(tcp: &Tcp) -> f64 {
+    (tcp.busy.unwrap_or(1.0) - tcp.receive_window - tcp.send_buffer).clamp(0.0, 1.0)
+}
+
+/// Mathis, Semke, Mahdavi, Ott (CCR 1997): bit/s of a stream that loses this share.
+pub(super) fn mathis(tcp: &Tcp, loss: f64, flows: usize) -> f64 {
+    let segment_rate = 1.22 / loss.max(1e-9).sqrt() / (tcp.rtt_ns / 1e9).max(1e-9);
+    segment_rate * tcp.mss * 8.0 * flows.max(1) as f64
+}
+
+impl CongestionLoss {
+    fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+        let tcp = way.tcp()?;
+        let (loss, lost) = (tcp.loss(), tcp.retransmits.saturating_sub(tcp.spurious));
+        let dropped = dropped_in_view(case);
+        let queued = tcp.queueing() >= QUEUED || dropped >= lost / 2;
+        let reordered = tcp.spurious * 2 >= tcp.retransmits;
+        if loss < MATTERS || lost < FEW || !queued || reordered {
+            return None;
+        }
+        let full = way.fills_path() || is_paced(case);
+        let role = way.sender;
+        Draft::limit_if(full, self.id(), End::Path)
+            .way(way.direction)
+            .cost(if full { loss } else { held_by_congestion(&tcp).min(0.9) })
+            .says(format!(
+                "{} of the segments were lost in a queue that is full: {}",
+                format_share(loss),
+                match full {
+                    true => "the path carries no more",
+                    false => "its room is less than what a window sends at once",
+                }
+            ))
+            .seen("tcpi_total_retrans", tcp.retransmits, "segments", tcp_info(role))
+            .seen("tcpi_dsack_dups", tcp.spurious, "segments", tcp_info(role))
+            .seen("tcpi_rtt", tcp.rtt_ns.round(), "ns", tcp_info(role))
+            .seen("tcpi_min_rtt", tcp.min_rtt_ns.round(), "ns", tcp_info(role))
+            .seen("drops on the way", dropped, "packets", "counters of both ends")
+            .remedy(
+                "give the queue before the slowest link more room, or send in smaller bursts (a lower window, or pacing by the kernel)",
+            )
+            .command(case.again("-b RATE --pacing socket"))
+            .gain(
+                (!full).then_some(std::f64::consts::SQRT_2),
+                "Mathis: MSS / RTT * 1.22 / sqrt(loss); half the loss gives sqrt(2)",
+            )
+            .found()
+    }
+}

@@ -1,0 +1,119 @@
+//! The sender waits for an acknowledgement that the receiver holds back.
+
+use linerate_metric::facts::Role;
+use linerate_metric::finding::Finding;
+use linerate_metric::plan::{Kind, Protocol};
+use linerate_metric::units::{format_bytes, format_nanos};
+
+use super::tcp_info;
+use crate::Rule;
+use crate::case::{Case, Way, name};
+use crate::draft::Draft;
+
+/// How long receivers hold an acknowledgement back: Linux 40 ms (TCP_DELACK_MIN), others up to the 500 ms of RFC 1122
+/// section 4.2.3.2, most of them 200 ms. Less than the timer where payload comes in between.
+const HELD_NS: std::ops::Range<f64> = 18e6..550e6;
+
+/// Windows above this hold many segments, and every second one is acknowledged at once.
+const SMALL: f64 = 65_536.0;
+
+/// See docs/CAUSES.md#delayed-ack.
+pub struct DelayedAck;
+
+/// How long a small window, or what one call sends, takes: `(bytes, ns, what it is)`.
+pub(super) fn stall(way: &Way<'_>, payload: u64) -> Option<(f64, f64, &'static str)> {
+    let goodput = way.goodput().filter(|&goodput| goodput > 0.0)?;
+    // Linux grants twice what is asked for, for its own overhead; other stacks say what they hold.
+    let own = |role| match way.stack(role) == "kernel" {
+        true => 2.0,
+        false => 1.0,
+    };
+    let send = way.send_buffer().map(|bytes| bytes as f64 / own(way.sender));
+    let send = send.map(|bytes| (bytes, "send buffer"));
+    let window = way.receive_buffer().map(|bytes| bytes as f64 / own(way.receiver));
+    let window = window.map(|bytes| (bytes, "receive window"));
+    let smallest = [send, window, Some((payload as f64, "write"))]
+        .into_iter()
+        .flatten()
+        .min_by(|a, b| a.0.total_cmp(&b.0))?;
+    let flows = way.streams().len().max(1) as f64;
+    Some((smallest.0, smallest.0 * 8e9 * flows / goodput, smallest.1))
+}
+
+impl Rule for DelayedAck {
+    fn id(&self) -> &'static str {
+        "delayed-ack"
+    }
+
+    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+        let ways = case.throughput(Protocol::Tcp);
+        let mut found: Vec<_> = ways.filter_map(|way| self.of(case, way)).collect();
+        found.extend(self.of_answers(case));
+        found
+    }
+}
+
+impl DelayedAck {
+    fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+        let (bytes, took, what) = stall(way, case.plan.payload_bytes)?;
+        let tcp = way.tcp();
+        let rtt = tcp.map_or(0.0, |tcp| tcp.min_rtt_ns);
+        let timeouts = tcp.map_or(0, |tcp| tcp.timeouts);
+        // Time-outs of what was lost take as long.
+        let lossy = tcp.is_some_and(|tcp| tcp.repeated() > 0.002)
+            || super::congestion_loss::dropped_in_view(case) > 0;
+        let held = HELD_NS.contains(&took) && bytes <= SMALL && rtt < took / 4.0;
+        if !held || super::is_paced(case) || timeouts > 0 || lossy || way.fills_path() {
+            return None;
+        }
+        let delayed = case.added("delayed_acks", |host, _| host == name(way.receiver));
+        Draft::cause(self.id(), way.receiver)
+            .way(way.direction)
+            .cost(1.0 - rtt / took)
+            .says(format!(
+                "each {what} of {} took {}: the {} holds its acknowledgement back, and the sender has no room to go on",
+                format_bytes(bytes as u64),
+                format_nanos(took),
+                name(way.receiver)
+            ))
+            .seen("time for each", took.round(), "ns", format!("{what} / goodput"))
+            .seen("goodput_bps", way.goodput()?, "bit/s", "receiver")
+            .seen("tcpi_min_rtt", rtt, "ns", tcp_info(way.sender))
+            .seen_if("DelayedACKs", delayed, "segments", format!("{} /proc/net/netstat", name(way.receiver)))
+            .remedy("let two full segments be on their way: a send buffer and a window of at least two MSS; or acknowledge at once (TCP_QUICKACK, `ip route … quickack 1`)")
+            .command(format!("ip route change … quickack 1 (on the {})", name(way.receiver)))
+            .gain(super::headroom(way).map(|most| most.min(took / rtt.max(1.0))), "time for each over the round-trip time, at most the processors' headroom")
+            .found()
+    }
+
+    /// Answers that take as long as the timer on a path that is far shorter.
+    fn of_answers(&self, case: &Case<'_>) -> Option<Finding> {
+        if case.plan.kind != Kind::Latency || case.plan.protocol != Protocol::Tcp {
+            return None;
+        }
+        let rtt = case.record.summary.rtt_ns?;
+        let p50 = rtt.p50 as f64;
+        let least = rtt.min as f64;
+        let path = (case.ways.iter().flat_map(Way::senders))
+            .filter_map(|socket| socket.tcp.as_ref()?.min_rtt_ns)
+            .min()
+            .map_or(least, |least| least as f64);
+        let timer = (38e6..50e6).contains(&p50) || (190e6..230e6).contains(&p50);
+        if !timer || path > p50 / 4.0 {
+            return None;
+        }
+        Draft::cause(self.id(), Role::Server)
+            .cost(1.0 - path / p50)
+            .says(format!(
+                "half of the answers took {}, the time that acknowledgements are held back, on a path of {}",
+                format_nanos(p50),
+                format_nanos(path)
+            ))
+            .seen("rtt_ns.p50", rtt.p50, "ns", "client")
+            .seen("tcpi_min_rtt", path, "ns", tcp_info(Role::Client))
+            .remedy("the answering program writes in parts: one write for each answer, or TCP_NODELAY at the far end")
+            .command("setsockopt(TCP_NODELAY) at the server")
+            .gain(Some((p50 / path.max(1.0)).min(100.0)), "p50 over the path's round-trip time")
+            .found()
+    }
+}

@@ -1,0 +1,61 @@
+//! A datagram of many fragments is lost with any of them.
+
+use linerate_metric::finding::{End, Finding};
+use linerate_metric::plan::Protocol;
+use linerate_metric::units::{format_count, format_share};
+
+use super::reassembly::refused;
+use crate::Rule;
+use crate::case::{Case, Way, name};
+use crate::draft::Draft;
+
+/// Share of the datagrams from which it matters.
+const MATTERS: f64 = 0.001;
+
+/// See docs/CAUSES.md#fragment-loss.
+pub struct FragmentLoss;
+
+impl Rule for FragmentLoss {
+    fn id(&self) -> &'static str {
+        "fragment-loss"
+    }
+
+    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+        let ways = case.throughput(Protocol::Udp);
+        ways.filter_map(|way| self.of(case, way)).collect()
+    }
+}
+
+impl FragmentLoss {
+    fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+        let pieces = way.fragments();
+        let lost = way.lost_at("reassembly");
+        let share = way.lost_share("reassembly");
+        if pieces < 2.0 || lost < 3 || share < MATTERS || refused(case, way) * 4 > lost {
+            return None;
+        }
+        let whole = way.summary().loss_fraction.unwrap_or(share).min(1.0);
+        // Each fragment lost on its own: 1 - (1 - p)^k of the datagrams are.
+        let each = 1.0 - (1.0 - whole).powf(1.0 / pieces);
+        let host = name(way.receiver);
+        let of = |counter| case.added(counter, |at, _| at == host);
+        Draft::cause(self.id(), End::Path)
+            .way(way.direction)
+            .cost(share)
+            .says(format!(
+                "{} datagrams ({}) came in part: each is {pieces:.0} fragments, and lost with any of them; about {} of the fragments are",
+                format_count(lost),
+                format_share(share),
+                format_share(each)
+            ))
+            .seen("losses[reassembly]", lost, "datagrams", "losses")
+            .seen_if("fragments_received", of("fragments_received"), "fragments", format!("{host} /proc/net/snmp ReasmReqds"))
+            .seen_if("reassembled", of("reassembled"), "datagrams", format!("{host} /proc/net/snmp ReasmOKs"))
+            .seen("payload_bytes", case.plan.payload_bytes, "B", "plan")
+            .seen("mtu", way.mtu(), "B", format!("{} interface", name(way.sender)))
+            .remedy("send datagrams that fit a packet, or make the MTU of the path larger")
+            .command(case.again(&format!("-l {:.0}", way.mtu() - 28.0)))
+            .gain(Some((1.0 - each) / (1.0 - whole).max(0.01)), "(1 - loss of one fragment) / (1 - loss of a datagram), loss = 1 - (1 - p)^fragments")
+            .found()
+    }
+}

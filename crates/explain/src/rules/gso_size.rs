@@ -1,0 +1,78 @@
+//! The kernel's packets are smaller than they could be.
+
+use linerate_metric::finding::Finding;
+use linerate_metric::plan::Protocol;
+use linerate_metric::units::format_bytes;
+
+use crate::Rule;
+use crate::case::{Case, Way, name};
+use crate::draft::Draft;
+
+/// What the kernel makes of an interface that nobody touched.
+const DEFAULT: u32 = 65_536;
+
+/// The largest that it takes (GSO_MAX_SIZE of linux/netdevice.h, eight times 65535).
+const LARGEST: u32 = 524_280;
+
+/// Time of a byte by size of the packets that hold it: `a + b / size`. From 94.6 Gb/s with 64 KiB and 180.5 with
+/// 512 KiB on veth (docs/METHOD.md); the unit cancels.
+const PER_BYTE: f64 = 0.00485;
+const PER_PACKET: f64 = 0.3635;
+
+/// See docs/CAUSES.md#gso-size.
+pub struct GsoSize;
+
+impl Rule for GsoSize {
+    fn id(&self) -> &'static str {
+        "gso-size"
+    }
+
+    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+        let ways = case.throughput(Protocol::Tcp);
+        ways.filter_map(|way| self.of(case, way)).collect()
+    }
+}
+
+fn time(bytes: u32) -> f64 {
+    PER_BYTE + PER_PACKET / (f64::from(bytes) / 1024.0).max(1.0)
+}
+
+impl GsoSize {
+    fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+        if way.fills_path() || !super::is_saturated(way) || super::is_paced(case) {
+            return None;
+        }
+        let interface = way.sends_by()?;
+        let largest = interface.gso_ipv4_max_bytes?;
+        let segments = interface.offloads.get("tx-tcp-segmentation") == Some(&true);
+        if largest > 2 * DEFAULT || !segments || case.plan.payload_bytes < 32 << 10 {
+            return None;
+        }
+        let share = 1.0 - time(LARGEST) / time(largest);
+        let small = largest < DEFAULT - 1024;
+        // A device cuts 64 KiB by itself as it is; larger packets are for links without one.
+        if !small && case.device(way.sender).is_some() {
+            return None;
+        }
+        let (role, link) = (way.sender, &interface.name);
+        let aim = if case.device(role).is_some() { DEFAULT } else { LARGEST };
+        Draft::limit_if(!small, self.id(), role)
+            .way(way.direction)
+            .cost(share)
+            .says(format!(
+                "{link} of the {} takes packets of {} at most from the protocols{}",
+                name(role),
+                format_bytes(largest.into()),
+                match small {
+                    true => ", less than the kernel's own limit",
+                    false => ": the kernel's own limit, and it can be raised",
+                }
+            ))
+            .seen("gso_ipv4_max_size", largest, "B", format!("{} {link} IFLA_GSO_IPV4_MAX_SIZE", name(role)))
+            .seen("goodput_bps", way.goodput()?, "bit/s", "receiver")
+            .remedy("let both ends of the link take larger packets")
+            .command(format!("ip link set dev {link} gso_max_size {aim} gso_ipv4_max_size {aim} gro_ipv4_max_size {aim}"))
+            .gain(Some(time(largest) / time(aim)), "time of a byte = a + b / packet size, with a and b from runs of 64 KiB and 512 KiB on veth")
+            .found()
+    }
+}

@@ -1,0 +1,157 @@
+//! Cores halt while threads sleep, and take their time to wake up.
+
+use linerate_metric::facts::Role;
+use linerate_metric::finding::{End, Finding};
+use linerate_metric::plan::{Kind, Protocol, Wait};
+use linerate_metric::record::CountedAt;
+use linerate_metric::units::{format_nanos, format_share};
+
+use super::schedstat;
+use crate::Rule;
+use crate::case::{Case, Way, name};
+use crate::draft::Draft;
+
+/// What two wake-ups cost whose cores do not halt, ns: 4.3 us on the 2-core VM with /dev/cpu_dma_latency held.
+const AWAKE_NS: f64 = 5_000.0;
+
+/// Share of a round trip, or of a thread's time, from which it matters.
+const MATTERS: f64 = 0.25;
+
+/// See docs/CAUSES.md#idle-wakeup.
+pub struct IdleWakeup;
+
+impl Rule for IdleWakeup {
+    fn id(&self) -> &'static str {
+        "idle-wakeup"
+    }
+
+    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+        match case.plan.kind {
+            Kind::Latency => self.of_round_trips(case).into_iter().collect(),
+            Kind::Throughput => self.of_streams(case),
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// What halting adds to two wake-ups at an end, ns; of two ends on one machine one measured it.
+fn halting(case: &Case<'_>, role: Role) -> Option<f64> {
+    let own = case.host(role)?.wake_up_ns;
+    let other = match role {
+        Role::Client => Role::Server,
+        Role::Server => Role::Client,
+    };
+    let shared = case.one_machine().then(|| case.host(other)?.wake_up_ns);
+    let both = own.or(shared.flatten())? as f64;
+    Some((both - AWAKE_NS).max(0.0))
+}
+
+impl IdleWakeup {
+    fn of_round_trips(&self, case: &Case<'_>) -> Option<Finding> {
+        if !case.is_latency() {
+            return None;
+        }
+        let rtt = case.record.summary.rtt_ns?;
+        let trips = case.record.summary.round_trips? as f64;
+        let p50 = rtt.p50 as f64;
+        // An end that sleeps once a round trip is woken once.
+        let mut added = 0.0;
+        let mut known = false;
+        for role in [Role::Client, Role::Server] {
+            if case.wait(role) == Some(Wait::Spin) {
+                continue;
+            }
+            let Some(halting) = halting(case, role) else { continue };
+            let sleeps = case.cpu(role).map_or(trips, |cost| cost.voluntary_switches as f64);
+            added += halting / 2.0 * (sleeps / trips.max(1.0)).min(1.0);
+            known = true;
+        }
+        if !known {
+            return None;
+        }
+        let share = added / p50.max(1.0);
+        // Cores that never rest do not halt: then something else makes waking slow.
+        let rests = |role| {
+            let machine = case.cpu(role).and_then(|cost| cost.machine);
+            machine.is_none_or(|machine| {
+                let wall = case.time(role).map_or(0, |time| time.wall_ns);
+                machine.idle_ns as f64 > 0.15 * f64::from(machine.processors) * wall as f64
+            })
+        };
+        if share < MATTERS || !rests(Role::Client) || !rests(Role::Server) {
+            return None;
+        }
+        let share = share.min(0.95);
+        let held = case.plan.hold_latency;
+        let server = case.host(Role::Server).and_then(|host| host.wake_up_ns);
+        let client = case.host(Role::Client).and_then(|host| host.wake_up_ns);
+        let idle = case.host(Role::Client).and_then(|host| host.cpu.idle.as_deref());
+        Draft::limit_if(held, self.id(), End::Both)
+            .cost(share)
+            .says(format!(
+                "waking two sleeping threads takes about {} of the median round trip of {} here, most of it cores leaving their idle state",
+                format_nanos(added),
+                format_nanos(p50)
+            ))
+            .seen_if("wake_up_ns", client, "ns", "client, two threads waking each other")
+            .seen_if("wake_up_ns", server, "ns", "server, two threads waking each other")
+            .seen("rtt_ns.p50", rtt.p50, "ns", "client")
+            .seen_if("idle states", idle, "", "client /sys/devices/system/cpu/cpuidle")
+            .remedy(match held {
+                false => "keep the cores from halting while it matters, or let the ends spin",
+                true => "the cores are held, and waking still costs: let the ends spin",
+            })
+            .command(match held {
+                false => case.again("--hold-latency"),
+                true => case.again("--wait spin"),
+            })
+            .tried(held.then(|| "--hold-latency".to_owned()))
+            .gain(Some(1.0 / (1.0 - share)), "p50 / (p50 - what halting adds to the wake-ups)")
+            .found()
+    }
+
+    fn of_streams(&self, case: &Case<'_>) -> Vec<Finding> {
+        if super::is_paced(case) || case.plan.hold_latency {
+            return Vec::new();
+        }
+        let tcp = case.throughput(Protocol::Tcp);
+        let ways = tcp.chain(case.throughput(Protocol::Udp));
+        ways.filter_map(|way| self.of_stream(case, way)).collect()
+    }
+
+    fn of_stream(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+        if way.fills_path() || super::is_saturated(way) {
+            return None;
+        }
+        let (role, time) = [
+            (way.sender, way.time(CountedAt::Sender)),
+            (way.receiver, way.time(CountedAt::Receiver)),
+        ]
+        .into_iter()
+        .filter_map(|(role, time)| Some((role, time?)))
+        .max_by_key(|(_, time)| time.sleeps)?;
+        let each = halting(case, role)? / 2.0;
+        let seconds = time.wall_ns as f64 / 1e9;
+        let a_second = time.sleeps as f64 / seconds.max(1e-3) / time.threads.max(1) as f64;
+        let share = (a_second * each / 1e9).min(time.free());
+        if share < MATTERS {
+            return None;
+        }
+        Draft::cause(self.id(), role)
+            .way(way.direction)
+            .cost(share)
+            .says(format!(
+                "the {}'s threads fell asleep {:.0} times a second, and each time its core halted: waking up took {} of the time",
+                name(role),
+                a_second,
+                format_share(share)
+            ))
+            .seen("voluntary switches", time.sleeps, "", format!("{} getrusage", name(role)))
+            .seen("wake_up_ns", each * 2.0, "ns", "two threads waking each other, less what they take on cores that do not halt")
+            .seen("free time", time.free(), "share", schedstat(role))
+            .remedy("keep the cores from halting, or let the receiver spin")
+            .command(case.again("--hold-latency"))
+            .gain(Some(1.0 / (1.0 - share).max(0.1)), "Amdahl: 1 / (1 - share of the time spent waking up)")
+            .found()
+    }
+}

@@ -1,0 +1,117 @@
+//! Large packets vanish on the way, and nobody says so.
+
+use linerate_metric::finding::{End, Finding};
+use linerate_metric::plan::{Kind, Protocol};
+use linerate_metric::units::format_count;
+
+use super::tcp_info;
+use crate::Rule;
+use crate::case::{Case, Way, name};
+use crate::draft::Draft;
+
+/// Smaller packets cross nearly every path (RFC 8200 section 5: 1280).
+const LARGE: u64 = 1_100;
+
+/// Payload that arrives through a hole: what a few small segments hold.
+const NOTHING: u64 = 64 << 10;
+
+/// See docs/CAUSES.md#mtu-black-hole.
+pub struct MtuBlackHole;
+
+impl Rule for MtuBlackHole {
+    fn id(&self) -> &'static str {
+        "mtu-black-hole"
+    }
+
+    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+        let tcp = case.throughput(Protocol::Tcp);
+        let udp = case.throughput(Protocol::Udp);
+        let mut found: Vec<_> = tcp.filter_map(|way| self.of_tcp(case, way)).collect();
+        found.extend(udp.filter_map(|way| self.of_udp(case, way)));
+        found.extend(self.of_questions(case));
+        found
+    }
+}
+
+impl MtuBlackHole {
+    fn of_tcp(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+        let tcp = way.tcp()?;
+        let arrived = way.summary().bytes_received.unwrap_or(0);
+        if tcp.mss < LARGE as f64 || tcp.retransmits + tcp.timeouts == 0 {
+            return None;
+        }
+        // All or nothing: with probing of the path's MTU, or a path that tells, segments get smaller.
+        if arrived > NOTHING || way.summary().bytes_sent.is_some_and(|sent| sent <= arrived) {
+            return None;
+        }
+        // What little arrived was sent again and again.
+        if arrived > tcp.mss as u64 && tcp.retransmits as f64 * tcp.mss < arrived as f64 / 2.0 {
+            return None;
+        }
+        let probing = case.sysctl(way.sender, "net.ipv4.tcp_mtu_probing");
+        let told = case.added("icmp_unreachable_received", |host, _| host == name(way.sender));
+        Draft::cause(self.id(), End::Path)
+                .way(way.direction)
+                .cost(1.0)
+                .says(format!(
+                    "connections open and full segments of {:.0} B never arrive: somebody on the way has a smaller MTU and does not say so",
+                    tcp.mss
+                ))
+                .seen("bytes_received", arrived, "B", "receiver")
+                .seen("tcpi_total_retrans", tcp.retransmits, "segments", tcp_info(way.sender))
+                .seen("tcpi_total_rto", tcp.timeouts, "", tcp_info(way.sender))
+                .seen("tcpi_snd_mss", tcp.mss, "B", tcp_info(way.sender))
+                .seen_if("InDestUnreachs", told, "packets", format!("{} /proc/net/snmp", name(way.sender)))
+                .seen_if("net.ipv4.tcp_mtu_probing", probing, "", format!("{} sysctl", name(way.sender)))
+                .remedy("give all links of a segment one MTU, let ICMP \"fragmentation needed\" through, or let TCP probe")
+                .command("sysctl -w net.ipv4.tcp_mtu_probing=1")
+                .tried(probing.filter(|&probing| probing > 0).map(|probing| format!("net.ipv4.tcp_mtu_probing={probing}")))
+                .found()
+    }
+
+    fn of_udp(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+        let payload = case.plan.payload_bytes;
+        let summary = way.summary();
+        let lost = summary.loss_fraction?;
+        if payload < LARGE || lost < 0.99 || summary.packets_sent.unwrap_or(0) < 10 {
+            return None;
+        }
+        // Lost at a place of the ends' own it is no hole on the way.
+        if way.lost_share("path") + way.lost_share("interface-rx") + way.lost_share("interface-tx") < 0.9 {
+            return None;
+        }
+        Draft::cause(self.id(), End::Path)
+            .way(way.direction)
+            .cost(1.0)
+            .says(format!(
+                "none of {} datagrams of {payload} B arrived, while the control connection lives",
+                format_count(summary.packets_sent.unwrap_or(0))
+            ))
+            .seen("loss_fraction", lost, "share", "receiver")
+            .seen("payload_bytes", payload, "B", "plan")
+            .seen("mtu", way.mtu(), "B", format!("{} interface", name(way.sender)))
+            .remedy("find the largest payload that arrives; give all links of a segment one MTU")
+            .command(case.again("-l 1200"))
+            .found()
+    }
+
+    fn of_questions(&self, case: &Case<'_>) -> Option<Finding> {
+        let summary = &case.record.summary;
+        let none = case.plan.kind == Kind::Latency && summary.round_trips.unwrap_or(0) == 0;
+        let lost = summary.lost.unwrap_or(0);
+        if !none || lost == 0 || case.plan.payload_bytes < LARGE {
+            return None;
+        }
+        Draft::cause(self.id(), End::Path)
+            .cost(1.0)
+            .says(format!(
+                "no question of {} B was answered, while the control connection lives",
+                case.plan.payload_bytes
+            ))
+            .seen("lost", lost, "round trips", "client")
+            .seen("payload_bytes", case.plan.payload_bytes, "B", "plan")
+            .remedy("find the largest message that arrives; give all links of a segment one MTU")
+            .command(case.again("-l 1200"))
+            .found()
+    }
+}

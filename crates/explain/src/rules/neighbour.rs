@@ -1,0 +1,104 @@
+//! The neighbour's address is not known, or two have the same.
+
+use linerate_metric::finding::{End, Finding};
+use linerate_metric::plan::Kind;
+use linerate_metric::units::{format_count, format_nanos};
+
+use crate::Rule;
+use crate::case::{Case, name};
+use crate::draft::Draft;
+
+/// Address resolution is asked again after this time (net.ipv4.neigh.*.retrans_time_ms), ns.
+const ASKED_AGAIN_NS: u64 = 900_000_000;
+
+/// See docs/CAUSES.md#neighbour.
+pub struct Neighbour;
+
+impl Rule for Neighbour {
+    fn id(&self) -> &'static str {
+        "neighbour"
+    }
+
+    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+        [self.moved(case), self.unresolved(case)]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+}
+
+impl Neighbour {
+    /// The address of the other end moved between two devices.
+    fn moved(&self, case: &Case<'_>) -> Option<Finding> {
+        let counter = case.record.counters.iter().find(|counter| {
+            counter.counter == "neighbour_address_changes" && counter.added() > 0
+        })?;
+        Draft::cause(self.id(), End::Path)
+            .cost(0.5)
+            .says(format!(
+                "the link-layer address of the other end changed {} times, as {} saw it: two hosts have the same IP address",
+                counter.added(),
+                counter.host
+            ))
+            .seen("neighbour_address_changes", counter.added(), "", format!("{} rtnetlink RTM_GETNEIGH", counter.host))
+            .remedy("give one of the two hosts another address")
+            .command(format!("arping -D -I {} {}", counter.interface.as_deref().unwrap_or("IF"), case.plan.host))
+            .found()
+    }
+
+    /// Packets that were to be sent while the address was being asked for.
+    fn unresolved(&self, case: &Case<'_>) -> Option<Finding> {
+        let discards = case.added("neighbour_discards", |_, _| true);
+        let failures = case.added("neighbour_failures", |_, _| true);
+        let from = case.record.counters.iter().find(|counter| {
+            counter.counter == "neighbour_discards" && counter.added() > 0
+        });
+        let lost = discards.unwrap_or(0);
+        let summary = &case.record.summary;
+        // The first question, or the first datagrams, waited for it.
+        let first_slow = case.record.slow.first().is_some_and(|slow| {
+            slow.number <= 2 && slow.time_ns >= ASKED_AGAIN_NS
+        });
+        if lost == 0 && failures.unwrap_or(0) == 0 {
+            return None;
+        }
+        let (part, whole) = match case.plan.kind {
+            Kind::Throughput => {
+                let way = case.ways.first()?;
+                let gone = way.summary().lost.or(way.summary().retransmits).unwrap_or(0);
+                if gone == 0 {
+                    return None;
+                }
+                let start = way.intervals().next().and_then(|interval| interval.lost).unwrap_or(gone);
+                (start.min(lost.max(start)) as f64, way.packets_sent())
+            }
+            Kind::Latency => {
+                let trips = summary.round_trips? as f64;
+                let gone = summary.lost.unwrap_or(0);
+                if gone == 0 && !first_slow {
+                    return None;
+                }
+                (gone.max(1) as f64, trips + gone as f64)
+            }
+            _ => return None,
+        };
+        let slowest = summary.rtt_ns.map(|rtt| rtt.max);
+        let host = from.map_or_else(|| name(linerate_metric::facts::Role::Client).to_owned(), |from| from.host.clone());
+        Draft::cause(self.id(), End::Path)
+            .cost((part / whole.max(1.0)).max(0.001))
+            .says(format!(
+                "{} packets were thrown away while the link-layer address of the next hop was asked for{}",
+                format_count(lost),
+                match slowest.filter(|_| first_slow) {
+                    Some(slowest) => format!("; the first round trip took {}", format_nanos(slowest as f64)),
+                    None => String::new(),
+                }
+            ))
+            .seen("unresolved_discards", lost, "packets", format!("{host} rtnetlink RTM_GETNEIGHTBL"))
+            .seen_if("res_failed", failures, "", format!("{host} rtnetlink RTM_GETNEIGHTBL"))
+            .seen("lost at the start", part, "packets", "first interval")
+            .remedy("ask for the address before the run (ping), keep it (a permanent entry), or let more wait for it")
+            .command("sysctl -w net.ipv4.neigh.default.unres_qlen_bytes=4194304")
+            .found()
+    }
+}

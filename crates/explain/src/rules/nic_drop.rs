@@ -1,0 +1,109 @@
+//! An interface drops packets.
+
+use linerate_metric::finding::{End, Finding};
+use linerate_metric::plan::{Kind, Protocol};
+use linerate_metric::units::{format_count, format_share};
+
+use crate::Rule;
+use crate::case::{Case, Way, name};
+use crate::draft::Draft;
+
+/// Share of the packets from which it matters.
+pub(super) const MATTERS: f64 = 0.0005;
+
+/// Drops that are an accident.
+pub(super) const FEW: u64 = 10;
+
+/// See docs/CAUSES.md#nic-drop.
+pub struct NicDrop;
+
+impl Rule for NicDrop {
+    fn id(&self) -> &'static str {
+        "nic-drop"
+    }
+
+    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+        if case.plan.kind != Kind::Throughput {
+            return Vec::new();
+        }
+        let ways = case.ways.iter();
+        ways.filter_map(|way| self.of(case, way)).collect()
+    }
+}
+
+/// Counters of interfaces, and in which direction of payload they count.
+const COUNTERS: [(&str, bool); 3] = [
+    ("rx_missed", true),
+    ("rx_dropped", true),
+    ("tx_dropped", false),
+];
+
+impl NicDrop {
+    fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+        let of_udp = way.lost_at("interface-rx") + way.lost_at("interface-tx");
+        let backlog = case.added("backlog_drops", |_, _| true).unwrap_or(0);
+        let (sender, receiver) = (name(way.sender), name(way.receiver));
+        // The largest of them: one packet may be counted at both ends of a virtual link.
+        let at = COUNTERS
+            .iter()
+            .flat_map(|&(counter, receives)| {
+                let found = case.record.counters.iter();
+                found.filter(move |found| {
+                    let here = match receives {
+                        true => found.host != sender,
+                        false => found.host != receiver,
+                    };
+                    found.counter == counter && here
+                })
+            })
+            .max_by_key(|found| found.added())?;
+        let dropped = at.added().saturating_sub(match at.counter == "rx_dropped" {
+            // Those that the processors' queues refused are in it too.
+            true => backlog,
+            false => 0,
+        });
+        let is_udp = case.plan.protocol == Protocol::Udp;
+        let lost = match is_udp {
+            true => of_udp,
+            false => dropped,
+        };
+        let whole = match is_udp {
+            true => way.packets_sent(),
+            false => way.packets() + lost as f64,
+        };
+        let share = lost as f64 / whole.max(1.0);
+        if lost < FEW || share < MATTERS || dropped == 0 {
+            return None;
+        }
+        let interface = at.interface.as_deref().unwrap_or("IF");
+        let end = match at.host.as_str() {
+            host if host == receiver => End::from(way.receiver),
+            host if host == sender => End::from(way.sender),
+            _ => End::Path,
+        };
+        let rings = case.interface(way.receiver).filter(|_| end == End::from(way.receiver));
+        let descriptors = rings.and_then(|found| found.rx_descriptors);
+        let cost = match (is_udp, way.tcp()) {
+            (false, Some(tcp)) => super::congestion_loss::held_by_congestion(&tcp).max(share),
+            _ => share,
+        };
+        Draft::cause(self.id(), end)
+            .way(way.direction)
+            .cost(cost)
+            .says(format!(
+                "the interface {interface} of {} dropped {} packets ({})",
+                at.host,
+                format_count(lost),
+                format_share(share)
+            ))
+            .seen(&at.counter, at.added(), "packets", format!("{} {interface} rtnl_link_stats64", at.host))
+            .seen_if("rx descriptors", descriptors, "", "ethtool -g")
+            .remedy("give it more receive descriptors, more queues, or a receiver that polls it sooner; frames that are broken want a look at the cable")
+            .command(match rings.and_then(|found| found.rx_descriptors_max) {
+                Some(most) => format!("ethtool -G {interface} rx {most}"),
+                None => format!("ethtool -S {interface} | grep -iE 'drop|miss|err'"),
+            })
+            .gain(is_udp.then(|| 1.0 / (1.0 - share).max(0.01)), "1 / (1 - share lost here)")
+            .found()
+    }
+}

@@ -1,0 +1,117 @@
+//! The path is long: windows, or questions, wait for it.
+
+use linerate_metric::finding::{End, Finding};
+use linerate_metric::plan::Protocol;
+use linerate_metric::units::{format_bytes, format_nanos};
+
+use super::receive_window::SHORT_NS;
+use super::{HEADROOM, headroom, is_paced, tcp_info};
+use crate::Rule;
+use crate::case::{Case, Way};
+use crate::draft::Draft;
+
+/// Round-trip times of idle hosts beside each other stay below this.
+const LONG_NS: u64 = 1_000_000;
+
+/// Share of the time limited by a window from which it matters.
+const MATTERS: f64 = 0.2;
+
+/// See docs/CAUSES.md#path-delay.
+pub struct PathDelay;
+
+impl Rule for PathDelay {
+    fn id(&self) -> &'static str {
+        "path-delay"
+    }
+
+    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+        let ways = case.throughput(Protocol::Tcp);
+        let mut found: Vec<_> = ways.filter_map(|way| self.of(case, way)).collect();
+        found.extend(self.of_round_trips(case));
+        found
+    }
+}
+
+impl PathDelay {
+    fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+        let tcp = way.tcp()?;
+        if tcp.min_rtt_ns < SHORT_NS || way.fills_path() || is_paced(case) || super::is_saturated(way) {
+            return None;
+        }
+        let goodput = way.goodput()?;
+        let in_flight = goodput / 8.0 * tcp.rtt_ns / 1e9;
+        let windows = tcp.receive_window + tcp.send_buffer;
+        // Without loss and without a full window it is the start that takes its round trips.
+        let starting = windows < MATTERS && tcp.loss() < 0.0005;
+        let held = match starting {
+            true => super::congestion_loss::held_by_congestion(&tcp),
+            false => windows.min(1.0),
+        };
+        if held < MATTERS || windows < MATTERS && !starting {
+            return None;
+        }
+        let aim = headroom(way).unwrap_or(1.0) * goodput;
+        let needed = (aim / 8.0 * tcp.min_rtt_ns / 1e9) as u64;
+        let flows = way.streams().len().max(1) as u64;
+        let larger = (2 * needed / flows).clamp(4 << 20, 1 << 30).next_power_of_two();
+        Draft::limit_if(starting, self.id(), End::Path)
+            .way(way.direction)
+            .cost(held)
+            .says(match starting {
+                true => format!(
+                    "the path takes {}: the congestion window was still growing, a round trip at a time",
+                    format_nanos(tcp.min_rtt_ns)
+                ),
+                false => format!(
+                    "the path takes {}: windows hold {} on their way, and its bandwidth-delay product is larger",
+                    format_nanos(tcp.min_rtt_ns),
+                    format_bytes(in_flight as u64)
+                ),
+            })
+            .seen("tcpi_min_rtt", tcp.min_rtt_ns.round(), "ns", tcp_info(way.sender))
+            .seen("tcpi_rtt", tcp.rtt_ns.round(), "ns", tcp_info(way.sender))
+            .seen("in flight", in_flight.round(), "B", "goodput * tcpi_rtt")
+            .seen("tcpi_rwnd_limited", tcp.receive_window, "share", tcp_info(way.sender))
+            .seen("tcpi_sndbuf_limited", tcp.send_buffer, "share", tcp_info(way.sender))
+            .seen("tcpi_snd_cwnd", tcp.cwnd_bytes.round(), "B", tcp_info(way.sender))
+            .seen_if("SO_RCVBUF", way.receive_buffer(), "B", "receiver socket")
+            .seen_if("SO_SNDBUF", way.send_buffer(), "B", "sender socket")
+            .remedy(match starting {
+                true => "measure longer, or leave the start out (-O); several flows start faster than one",
+                false => "raise the largest buffers of both ends above the bandwidth-delay product, or use several flows",
+            })
+            .command(match starting {
+                true => case.again("-t 30 -O 5"),
+                false => format!("sysctl -w net.ipv4.tcp_rmem='4096 131072 {larger}' net.ipv4.tcp_wmem='4096 16384 {larger}'"),
+            })
+            .tried(case.plan.window_bytes.map(|asked| format!("-w {}", format_bytes(asked))))
+            .gain(
+                headroom(way).map(|most| most.min(1.0 / (1.0 - held).max(0.01))),
+                format!("window / round-trip time: 1 / (1 - share limited by windows), at most {HEADROOM}"),
+            )
+            .found()
+    }
+
+    fn of_round_trips(&self, case: &Case<'_>) -> Option<Finding> {
+        if !case.is_latency() {
+            return None;
+        }
+        let rtt = case.record.summary.rtt_ns?;
+        if rtt.min < LONG_NS {
+            return None;
+        }
+        let share = rtt.min as f64 / rtt.p50.max(1) as f64;
+        Draft::limit(self.id(), End::Path)
+            .cost(share)
+            .says(format!(
+                "no round trip took less than {}: that long is the way, with what the far end takes to answer",
+                format_nanos(rtt.min as f64)
+            ))
+            .seen("rtt_ns.min", rtt.min, "ns", "client")
+            .seen("rtt_ns.p50", rtt.p50, "ns", "client")
+            .remedy("ask for more at a time: several questions on their way hide its length")
+            .command(case.again("--outstanding 8"))
+            .tried((case.plan.round_trip.outstanding > 1).then(|| format!("--outstanding {}", case.plan.round_trip.outstanding)))
+            .found()
+    }
+}

@@ -1,0 +1,120 @@
+//! Packets are lost on the way, and no queue of ours had them.
+
+use linerate_metric::finding::{End, Finding};
+use linerate_metric::plan::Protocol;
+use linerate_metric::units::{format_bit_rate, format_count, format_share};
+
+use super::congestion_loss::{FEW, QUEUED, dropped_in_view, held_by_congestion, mathis};
+use super::{headroom, tcp_info};
+use crate::Rule;
+use crate::case::{Case, Way, name};
+use crate::draft::Draft;
+
+/// Share of the datagrams, or segments, from which loss matters.
+const MATTERS: f64 = 0.0005;
+
+/// See docs/CAUSES.md#path-loss.
+pub struct PathLoss;
+
+impl Rule for PathLoss {
+    fn id(&self) -> &'static str {
+        "path-loss"
+    }
+
+    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+        let tcp = case.throughput(Protocol::Tcp);
+        let udp = case.throughput(Protocol::Udp);
+        let mut found: Vec<_> = tcp.filter_map(|way| self.of_tcp(case, way)).collect();
+        found.extend(udp.filter_map(|way| self.of_udp(case, way)));
+        found.extend(self.of_questions(case));
+        found
+    }
+}
+
+impl PathLoss {
+    fn of_tcp(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+        let tcp = way.tcp()?;
+        let (loss, lost) = (tcp.loss(), tcp.retransmits.saturating_sub(tcp.spurious));
+        let seen = dropped_in_view(case) >= lost / 2;
+        if loss < MATTERS || lost < FEW || tcp.queueing() >= QUEUED || seen || way.fills_path() {
+            return None;
+        }
+        // Most of them had arrived: that is reordering.
+        if tcp.spurious * 2 >= tcp.retransmits {
+            return None;
+        }
+        // Next to nothing arrived: that is a hole and no loss.
+        if way.goodput()? < 1e5 {
+            return None;
+        }
+        let allowed = mathis(&tcp, loss, way.streams().len());
+        let held = held_by_congestion(&tcp);
+        let most = headroom(way).map(|most| most.min((1.0 / (1.0 - held)).max(1.0)));
+        Draft::cause(self.id(), End::Path)
+                .way(way.direction)
+                .cost(held.min(0.95))
+                .says(format!(
+                    "{} of the segments were lost on the way without a queue in front: a congestion control that takes loss for congestion gets about {} out of such a path",
+                    format_share(loss),
+                    format_bit_rate(allowed)
+                ))
+                .seen("tcpi_total_retrans", tcp.retransmits, "segments", tcp_info(way.sender))
+                .seen("tcpi_dsack_dups", tcp.spurious, "segments", tcp_info(way.sender))
+                .seen("tcpi_rtt", tcp.rtt_ns.round(), "ns", tcp_info(way.sender))
+                .seen("tcpi_min_rtt", tcp.min_rtt_ns.round(), "ns", tcp_info(way.sender))
+                .seen("Mathis", allowed, "bit/s", "from MSS, RTT and loss")
+                .remedy("find who loses them: cables, a full device on the way, radio; until then a congestion control that does not take loss for congestion")
+                .command(case.again("-C bbr"))
+                .tried(way.congestion_control().map(|name| format!("congestion control {name}")))
+                .gain(most, "Mathis: MSS / RTT * 1.22 / sqrt(loss) is the limit now; without loss it is the next one")
+                .found()
+    }
+
+    fn of_udp(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+        let lost = way.lost_at("path");
+        let share = way.lost_share("path");
+        if share < MATTERS || lost < 3 || way.fills_path() || way.goodput()? <= 0.0 {
+            return None;
+        }
+        let summary = way.summary();
+        if summary.loss_fraction.is_some_and(|loss| loss > 0.99) {
+            return None;
+        }
+        Draft::cause(self.id(), End::Path)
+            .way(way.direction)
+            .cost(share)
+            .says(format!(
+                "{} datagrams ({}) left the {} and reached no counter of the {}",
+                format_count(lost),
+                format_share(share),
+                name(way.sender),
+                name(way.receiver)
+            ))
+            .seen("losses[path]", lost, "datagrams", "numbers missing at the receiver, less what counters have")
+            .seen_if("loss_fraction", summary.loss_fraction, "share", "receiver")
+            .remedy("find who loses them: cables, a full device on the way, radio; a lower rate tells whether it is load")
+            .command(case.again("-b max"))
+            .gain(Some(1.0 / (1.0 - share).max(0.01)), "1 / (1 - loss)")
+            .found()
+    }
+
+    fn of_questions(&self, case: &Case<'_>) -> Option<Finding> {
+        let summary = &case.record.summary;
+        if !case.is_latency() || case.plan.protocol != Protocol::Udp {
+            return None;
+        }
+        let (lost, done) = (summary.lost?, summary.round_trips?);
+        let share = lost as f64 / (lost + done).max(1) as f64;
+        if lost < 3 || share < MATTERS {
+            return None;
+        }
+        Draft::cause(self.id(), End::Path)
+            .cost(share)
+            .says(format!("{} questions stayed without an answer", format_count(lost)))
+            .seen("lost", lost, "round trips", "client")
+            .seen("round_trips", done, "round trips", "client")
+            .remedy("send datagrams one way to see where they are lost")
+            .command(format!("linerate throughput {} -u -b 10M", case.plan.host))
+            .found()
+    }
+}

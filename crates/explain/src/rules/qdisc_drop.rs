@@ -1,0 +1,80 @@
+//! The queueing discipline of an interface throws packets away.
+
+use linerate_metric::finding::{End, Finding};
+use linerate_metric::plan::Kind;
+use linerate_metric::units::{format_count, format_share};
+
+use crate::Rule;
+use crate::case::{Case, Way, name};
+use crate::draft::Draft;
+
+/// Share of the packets from which it matters.
+const MATTERS: f64 = 0.0005;
+
+/// Drops that are an accident.
+const FEW: u64 = 10;
+
+/// See docs/CAUSES.md#qdisc-drop.
+pub struct QdiscDrop;
+
+impl Rule for QdiscDrop {
+    fn id(&self) -> &'static str {
+        "qdisc-drop"
+    }
+
+    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+        if case.plan.kind != Kind::Throughput {
+            return Vec::new();
+        }
+        let ways = case.ways.iter();
+        ways.filter_map(|way| self.of(case, way)).collect()
+    }
+}
+
+impl QdiscDrop {
+    fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+        // Both ways at once: a drop is told to the direction whose sender's host had it.
+        let own = name(way.sender);
+        let other = name(way.receiver);
+        let drops = case.added("qdisc_drops", |host, _| host != other)?;
+        let lost = way.lost_at("qdisc").max(drops);
+        let share = lost as f64 / (way.packets() + lost as f64).max(1.0);
+        if lost < FEW || share < MATTERS {
+            return None;
+        }
+        let at = case.record.counters.iter().find(|counter| {
+            counter.counter == "qdisc_drops" && counter.added() > 0 && counter.host != other
+        })?;
+        let held = way.tcp().map_or(0.0, |tcp| super::congestion_loss::held_by_congestion(&tcp));
+        let cost = match way.plan().protocol {
+            linerate_metric::plan::Protocol::Tcp => held.max(share),
+            linerate_metric::plan::Protocol::Udp => way.summary().loss_fraction.unwrap_or(share).min(1.0),
+        };
+        let interface = at.interface.as_deref().unwrap_or("IF");
+        let kind = way.sends_by().filter(|_| at.host == own).and_then(|found| found.qdisc.as_deref());
+        let end = match at.host == own {
+            true => End::from(way.sender),
+            false => End::Path,
+        };
+        Draft::cause(self.id(), end)
+            .way(way.direction)
+            .cost(cost)
+            .says(format!(
+                "the queueing discipline of {} at {} dropped {} packets ({})",
+                interface,
+                at.host,
+                format_count(lost),
+                format_share(share)
+            ))
+            .seen("qdisc_drops", at.added(), "packets", format!("{} {interface} rtnetlink TCA_STATS2", at.host))
+            .seen_if("qdisc", kind, "", format!("{own} rtnetlink"))
+            .seen("losses[qdisc]", way.lost_at("qdisc"), "datagrams", "losses")
+            .remedy("give the discipline a longer queue, or send at a rate that it lets through")
+            .command(format!("tc qdisc replace dev {interface} root fq limit 10000"))
+            .gain(
+                (way.plan().protocol == linerate_metric::plan::Protocol::Udp).then(|| 1.0 / (1.0 - share).max(0.01)),
+                "1 / (1 - share lost here)",
+            )
+            .found()
+    }
+}

@@ -1,0 +1,66 @@
+//! The receiving host refuses fragments for want of memory.
+
+use linerate_metric::finding::Finding;
+use linerate_metric::plan::Protocol;
+use linerate_metric::units::{format_count, format_share};
+
+use crate::Rule;
+use crate::case::{Case, Way, name};
+use crate::draft::Draft;
+
+/// Fragments that must be refused: fewer are an accident.
+const FEW: u64 = 10;
+
+/// See docs/CAUSES.md#reassembly.
+pub struct Reassembly;
+
+impl Rule for Reassembly {
+    fn id(&self) -> &'static str {
+        "reassembly"
+    }
+
+    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+        let ways = case.throughput(Protocol::Udp);
+        ways.filter_map(|way| self.of(case, way)).collect()
+    }
+}
+
+/// Fragments that the receiving host refused, those left out that were given up after their time.
+pub(super) fn refused(case: &Case<'_>, way: &Way<'_>) -> u64 {
+    let host = name(way.receiver);
+    let of = |counter| case.added(counter, |at, _| at == host).unwrap_or(0);
+    of("reassembly_failures").saturating_sub(of("reassembly_timeouts"))
+}
+
+impl Reassembly {
+    fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+        let refused = refused(case, way);
+        let lost = way.lost_at("reassembly");
+        let share = way.lost_share("reassembly");
+        if way.fragments() < 2.0 || refused < FEW || refused * 4 <= lost || share < 0.001 {
+            return None;
+        }
+        let host = name(way.receiver);
+        let of = |counter| case.added(counter, |at, _| at == host);
+        let memory = case.sysctl(way.receiver, "net.ipv4.ipfrag_high_thresh");
+        let timeout = case.sysctl(way.receiver, "net.ipv4.ipfrag_time");
+        Draft::cause(self.id(), way.receiver)
+            .way(way.direction)
+            .cost(share)
+            .says(format!(
+                "the {host} refused {} fragments because the memory for incomplete datagrams was full: {} datagrams ({}) are lost",
+                format_count(refused),
+                format_count(lost),
+                format_share(share)
+            ))
+            .seen_if("reassembly_failures", of("reassembly_failures"), "fragments", format!("{host} /proc/net/snmp ReasmFails"))
+            .seen_if("reassembly_timeouts", of("reassembly_timeouts"), "datagrams", format!("{host} /proc/net/snmp ReasmTimeout"))
+            .seen_if("net.ipv4.ipfrag_high_thresh", memory, "B", format!("{host} sysctl"))
+            .seen_if("net.ipv4.ipfrag_time", timeout, "s", format!("{host} sysctl"))
+            .seen("losses[reassembly]", lost, "datagrams", "losses")
+            .remedy("give incomplete datagrams more memory and less time, or send datagrams that fit a packet")
+            .command(super::sysctl("net.ipv4.ipfrag_high_thresh", memory.unwrap_or(4 << 20) * 8))
+            .gain(Some(1.0 / (1.0 - share).max(0.01)), "1 / (1 - share lost here)")
+            .found()
+    }
+}

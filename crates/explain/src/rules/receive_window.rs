@@ -1,0 +1,115 @@
+//! The receiver offers too small a window.
+
+use linerate_metric::finding::Finding;
+use linerate_metric::plan::Protocol;
+use linerate_metric::record::CountedAt;
+use linerate_metric::units::{format_bytes, format_share};
+
+use super::{HEADROOM, headroom, is_paced, tcp_info};
+use crate::Rule;
+use crate::case::{Case, Way, name};
+use crate::draft::Draft;
+
+/// Share of the time from which a window matters.
+const MATTERS: f64 = 0.2;
+
+/// A granted buffer up to this is small: no kernel of the last ten years ends below it by itself once a
+/// stream flows (the middle number of net.ipv4.tcp_rmem is half of it).
+pub(super) const SMALL: u64 = 256 << 10;
+
+/// A path is short up to this round-trip time: a full-sized window does not limit it.
+pub(super) const SHORT_NS: f64 = 2e6;
+
+/// Goodput over window / round-trip time below which something else than the window's size keeps it closed.
+pub(super) const CLOSED_BY_READER: f64 = 0.02;
+
+/// See docs/CAUSES.md#receive-window.
+pub struct ReceiveWindow;
+
+impl Rule for ReceiveWindow {
+    fn id(&self) -> &'static str {
+        "receive-window"
+    }
+
+    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+        if is_paced(case) {
+            return Vec::new();
+        }
+        let ways = case.throughput(Protocol::Tcp);
+        ways.filter_map(|way| self.of(case, way)).collect()
+    }
+}
+
+/// Goodput over what the window would let through: window / round-trip time.
+pub(super) fn use_of_window(way: &Way<'_>) -> Option<f64> {
+    let tcp = way.tcp()?;
+    let bits = way.receive_buffer()? as f64 * 8.0 * way.streams().len().max(1) as f64;
+    let through = bits / (tcp.rtt_ns / 1e9).max(1e-9);
+    Some(way.goodput()? / through)
+}
+
+impl ReceiveWindow {
+    fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+        let tcp = way.tcp()?;
+        if tcp.receive_window < MATTERS || way.fills_path() {
+            return None;
+        }
+        let granted = way.receive_buffer();
+        let asked = case
+            .plan
+            .socket
+            .receive_buffer_bytes
+            .or(case.plan.window_bytes);
+        let offered = way
+            .senders()
+            .filter_map(|socket| socket.tcp.as_ref()?.send_window_bytes)
+            .min();
+        let window = granted.or(offered)?;
+        let free = way.time(CountedAt::Receiver).map(|time| time.free());
+        if window > SMALL {
+            // A receiver that has no time closes its window; a long path needs a large one.
+            let idle = free.is_some_and(|free| free > 0.2);
+            let by_reader = use_of_window(way).is_none_or(|share| share < CLOSED_BY_READER);
+            let long = tcp.min_rtt_ns > SHORT_NS && asked.is_none();
+            if !idle || by_reader || long {
+                return None;
+            }
+        }
+        let role = way.receiver;
+        let end = name(role);
+        let larger = (window * 4).max(4 << 20);
+        let (remedy, command) = match asked {
+            Some(asked) => (
+                format!(
+                    "give the {end}'s socket a larger receive buffer than {}, or let its kernel size it",
+                    format_bytes(asked)
+                ),
+                case.again(&format!("-w {}M", (larger >> 20).max(1))),
+            ),
+            None => (
+                format!("raise the largest receive buffer of the {end}'s kernel, or of its stack"),
+                format!("sysctl -w net.ipv4.tcp_rmem='4096 131072 {larger}'"),
+            ),
+        };
+        Draft::cause(self.id(), role)
+            .way(way.direction)
+            .cost(tcp.receive_window)
+            .says(format!(
+                "the sender waited for the {end}'s receive window for {} of the time",
+                format_share(tcp.receive_window)
+            ))
+            .seen("tcpi_rwnd_limited", tcp.receive_window, "share", tcp_info(way.sender))
+            .seen_if("SO_RCVBUF", granted, "B", format!("{end} socket"))
+            .seen_if("tcpi_snd_wnd", offered, "B", tcp_info(way.sender))
+            .seen("tcpi_rtt", tcp.rtt_ns.round(), "ns", tcp_info(way.sender))
+            .seen_if("free time of the receiving threads", free, "share", super::schedstat(role))
+            .remedy(remedy)
+            .command(command)
+            .tried(asked.map(|asked| format!("a receive buffer of {}", format_bytes(asked))))
+            .gain(
+                headroom(way).map(|most| most.min(1.0 / (1.0 - tcp.receive_window).max(0.01))),
+                format!("window / round-trip time: 1 / (1 - share limited by the window), at most {HEADROOM}"),
+            )
+            .found()
+    }
+}

@@ -1,0 +1,125 @@
+//! The receiving threads have no time left.
+
+use linerate_metric::facts::Role;
+use linerate_metric::finding::Finding;
+use linerate_metric::plan::{Kind, Protocol};
+use linerate_metric::record::CountedAt;
+use linerate_metric::units::format_share;
+
+use super::schedstat;
+use crate::Rule;
+use crate::case::{Case, Way, name, part_name};
+use crate::draft::Draft;
+
+/// See docs/CAUSES.md#receiver-cpu.
+pub struct ReceiverCpu;
+
+impl Rule for ReceiverCpu {
+    fn id(&self) -> &'static str {
+        "receiver-cpu"
+    }
+
+    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+        if case.plan.kind != Kind::Throughput {
+            return Vec::new();
+        }
+        let mut found = saturated(case, self.id(), CountedAt::Receiver);
+        if found.is_empty() {
+            found.extend(self.not_in_view(case));
+        }
+        found
+    }
+}
+
+/// Ends of directions whose threads worked all the time.
+pub(super) fn saturated(case: &Case<'_>, id: &str, part: CountedAt) -> Vec<Finding> {
+    let ways = case.ways.iter();
+    ways.filter_map(|way| of(case, way, id, part)).collect()
+}
+
+fn of(case: &Case<'_>, way: &Way<'_>, id: &str, part: CountedAt) -> Option<Finding> {
+    let role = match part {
+        CountedAt::Sender => way.sender,
+        CountedAt::Receiver => way.receiver,
+    };
+    let time = way.time(part)?;
+    if !time.is_saturated() || way.fills_path() {
+        return None;
+    }
+    // What the receiver cannot take is no limit of the sender.
+    if part == CountedAt::Sender && way.lost_share("udp-receive-queue") > 0.02 {
+        return None;
+    }
+    // A thread that paces looks at the clock all the time: it is at its end when the rate is.
+    let kept = match part {
+        CountedAt::Sender => way.summary().rate_error.is_none_or(|error| error > -0.02),
+        CountedAt::Receiver => lost_nothing(way),
+    };
+    if super::is_paced(case) && kept {
+        return None;
+    }
+    let cost = case.cpu(role)?;
+    let figure = match way.plan().protocol {
+        Protocol::Tcp => cost.ns_per_byte.map(|ns| ("ns_per_byte", ns)),
+        Protocol::Udp => cost.ns_per_packet.map(|ns| ("ns_per_packet", ns)),
+    };
+    let streams = case.plan.streams;
+    let (remedy, command) = match (case.plan.protocol, streams) {
+        (Protocol::Tcp, 1) => (
+            "spread the payload over several flows, one a core; larger GSO packets, larger calls and offloads make each byte cheaper",
+            case.again("-P 2"),
+        ),
+        (Protocol::Tcp, _) => (
+            "make each byte cheaper: larger GSO packets, larger calls, offloads of the interface",
+            "ip link set dev IF gso_max_size 524280 gso_ipv4_max_size 524280".to_owned(),
+        ),
+        (Protocol::Udp, _) => (
+            "hand over many datagrams a call (GSO, GRO), or spread them over several flows",
+            case.again(if streams == 1 { "-P 2" } else { "--offload gso,gro" }),
+        ),
+    };
+    let mut draft = Draft::limit(id, role)
+        .way(way.direction)
+        .cost(time.working)
+        .says(format!(
+            "the {}'s {} threads worked for {} of the time and had next to none to spare: this is what its processor moves",
+            name(role),
+            part_name(part),
+            format_share(time.working)
+        ))
+        .seen("working time", time.working, "share", schedstat(role))
+        .seen("free time", time.free(), "share", schedstat(role))
+        .remedy(remedy)
+        .command(command)
+        .tried((streams > 1).then(|| format!("-P {streams}")));
+    if let Some((figure, ns)) = figure {
+        draft = draft.seen(figure, ns, "ns", format!("{} threads", name(role)));
+    }
+    draft.found()
+}
+
+fn lost_nothing(way: &Way<'_>) -> bool {
+    way.summary().loss_fraction.is_none_or(|loss| loss < 0.001)
+}
+
+impl ReceiverCpu {
+    /// A far end that tells nothing of its processor.
+    fn not_in_view(&self, case: &Case<'_>) -> Option<Finding> {
+        let role = [Role::Server, Role::Client]
+            .into_iter()
+            .find(|&role| case.time(role).is_none())?;
+        let why = match case.far_is_foreign() {
+            true => "the far end is another program, which does not tell",
+            false => "its end told nothing of the time of its threads",
+        };
+        Draft::unknown(self.id(), role)
+            .says(format!(
+                "whether the {}'s processor is the limit is not known: {why}",
+                name(role)
+            ))
+            .missing("working time of the threads", &schedstat(role), why)
+            .remedy("run `linerate server` there, which tells")
+            .command("linerate server")
+            .found()
+    }
+}

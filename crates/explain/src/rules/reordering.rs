@@ -1,0 +1,88 @@
+//! Packets overtake each other.
+
+use linerate_metric::finding::{End, Finding};
+use linerate_metric::plan::Protocol;
+use linerate_metric::units::{format_count, format_share};
+
+use super::tcp_info;
+use crate::Rule;
+use crate::case::{Case, Way};
+use crate::draft::Draft;
+
+/// Share of the datagrams that come late from which it matters.
+const MATTERS: f64 = 0.005;
+
+/// Segments sent again without need from which it matters.
+const FEW: u64 = 20;
+
+/// See docs/CAUSES.md#reordering.
+pub struct Reordering;
+
+impl Rule for Reordering {
+    fn id(&self) -> &'static str {
+        "reordering"
+    }
+
+    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+        let tcp = case.throughput(Protocol::Tcp);
+        let udp = case.throughput(Protocol::Udp);
+        (tcp.filter_map(|way| self.of_tcp(way)))
+            .chain(udp.filter_map(|way| self.of_udp(way)))
+            .collect()
+    }
+}
+
+impl Reordering {
+    fn of_tcp(&self, way: &Way<'_>) -> Option<Finding> {
+        let tcp = way.tcp()?;
+        let share = tcp.repeated();
+        let needless = tcp.spurious >= FEW && tcp.spurious * 2 >= tcp.retransmits;
+        // An end that has no time left is not held by them.
+        let saturated = super::is_saturated(way);
+        if !needless || tcp.reordering == 0 || share < if saturated { 0.01 } else { 0.001 } {
+            return None;
+        }
+        // Retransmits that were not needed cost their own share, and the windows that they shrink.
+        let held = match saturated {
+            true => 0.0,
+            false => super::congestion_loss::held_by_congestion(&tcp) * 0.5,
+        };
+        let cost = (share + held).min(0.9);
+        Draft::cause(self.id(), End::Path)
+            .way(way.direction)
+            .cost(cost)
+            .says(format!(
+                "segments overtook each other: of {} sent again the receiver had {} already",
+                format_count(tcp.retransmits),
+                format_count(tcp.spurious)
+            ))
+            .seen("tcpi_reord_seen", tcp.reordering, "", tcp_info(way.sender))
+            .seen("tcpi_dsack_dups", tcp.spurious, "segments", tcp_info(way.sender))
+            .seen("tcpi_total_retrans", tcp.retransmits, "segments", tcp_info(way.sender))
+            .remedy("keep a flow on one way: no load balancing packet by packet, one queue and one core for each flow")
+            .command("sysctl -w net.ipv4.tcp_reordering=30")
+            .found()
+    }
+
+    fn of_udp(&self, way: &Way<'_>) -> Option<Finding> {
+        let summary = way.summary();
+        let late = summary.out_of_order?;
+        let share = late as f64 / way.packets_sent();
+        if share < MATTERS || late < FEW {
+            return None;
+        }
+        Draft::cause(self.id(), End::Path)
+            .way(way.direction)
+            .cost(share)
+            .says(format!(
+                "{} datagrams ({}) came after one that was sent later",
+                format_count(late),
+                format_share(share)
+            ))
+            .seen("out_of_order", late, "datagrams", "receiver")
+            .seen_if("reordering_extent", summary.reordering_extent, "datagrams", "receiver")
+            .remedy("keep a flow on one way: no load balancing packet by packet, one queue and one core for each flow")
+            .command("ethtool -K IF ntuple on; ethtool -X IF equal 1")
+            .found()
+    }
+}

@@ -1,0 +1,74 @@
+//! A real-time thread that never sleeps is taken off its processor.
+
+use linerate_metric::facts::Role;
+use linerate_metric::finding::Finding;
+use linerate_metric::plan::{Kind, Wait};
+use linerate_metric::units::format_nanos;
+
+use super::at_end;
+use crate::Rule;
+use crate::case::{Case, name};
+use crate::draft::Draft;
+
+/// The period of the throttle (kernel.sched_rt_period_us), us.
+const PERIOD_US: f64 = 1_000_000.0;
+
+/// A hole of the throttle, or of the fair server of newer kernels, is not shorter than this.
+const HOLE_NS: u64 = 2_000_000;
+
+/// See docs/CAUSES.md#rt-throttle.
+pub struct RtThrottle;
+
+impl Rule for RtThrottle {
+    fn id(&self) -> &'static str {
+        "rt-throttle"
+    }
+
+    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+        if !matches!(case.plan.kind, Kind::Throughput | Kind::Latency) {
+            return Vec::new();
+        }
+        [Role::Client, Role::Server]
+            .into_iter()
+            .filter_map(|role| self.of(case, role))
+            .collect()
+    }
+}
+
+impl RtThrottle {
+    fn of(&self, case: &Case<'_>, role: Role) -> Option<Finding> {
+        let sched = case.sched(role);
+        let spins = case.wait(role) == Some(Wait::Spin);
+        if !sched.is_real_time() || !spins || case.plan.round_trip.yields() {
+            return None;
+        }
+        let runtime = case.host(role)?.sysctls.get("kernel.sched_rt_runtime_us")?;
+        let runtime: f64 = runtime.parse().ok()?;
+        if !(0.0..PERIOD_US).contains(&runtime) {
+            return None;
+        }
+        let worst = case.record.summary.rtt_ns.map(|rtt| rtt.max);
+        if worst.is_some_and(|worst| worst < HOLE_NS) {
+            return None;
+        }
+        let share = 1.0 - runtime / PERIOD_US;
+        let pushed = case.cpu(role).map(|cost| cost.involuntary_switches);
+        Draft::cause(self.id(), role)
+            .cost(share)
+            .says(format!(
+                "a real-time thread of the {} spins: the kernel takes it off its processor for up to {} of each second",
+                name(role),
+                format_nanos(share * 1e9)
+            ))
+            .seen("kernel.sched_rt_runtime_us", runtime, "us", format!("{} sysctl", name(role)))
+            .seen("scheduling", sched.to_string(), "", "plan")
+            .seen("waiting", "spin", "", "plan")
+            .seen_if("rtt_ns.max", worst, "ns", "client")
+            .seen_if("involuntary switches", pushed, "", format!("{} getrusage", name(role)))
+            .remedy("let real-time threads sleep (--wait block), give up a part of the time before it is taken (--rt-yield), or switch the throttle off where nothing else needs the core")
+            .command(case.again(&format!("--wait {}", at_end(role, "block", "spin"))))
+            .tried(case.plan.round_trip.rt_yield.then(|| "--rt-yield".to_owned()))
+            .gain(Some(1.0 / (1.0 - share)), "1 / (sched_rt_runtime_us / period)")
+            .found()
+    }
+}

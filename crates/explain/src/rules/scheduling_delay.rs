@@ -1,0 +1,124 @@
+//! Threads are ready to run and wait for a processor.
+
+use linerate_metric::facts::Role;
+use linerate_metric::finding::Finding;
+use linerate_metric::plan::Kind;
+use linerate_metric::units::format_share;
+
+use super::{at_end, schedstat};
+use crate::Rule;
+use crate::case::{Case, name};
+use crate::draft::Draft;
+
+/// Share of the time from which it matters to round trips, and to streams, whose buffers bridge short waits.
+const MATTERS: f64 = 0.1;
+const MATTERS_TO_STREAMS: f64 = 0.2;
+
+/// See docs/CAUSES.md#scheduling-delay.
+pub struct SchedulingDelay;
+
+impl Rule for SchedulingDelay {
+    fn id(&self) -> &'static str {
+        "scheduling-delay"
+    }
+
+    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+        if !matches!(case.plan.kind, Kind::Throughput | Kind::Latency) {
+            return Vec::new();
+        }
+        [Role::Client, Role::Server]
+            .into_iter()
+            .filter_map(|role| self.of(case, role))
+            .collect()
+    }
+}
+
+impl SchedulingDelay {
+    fn of(&self, case: &Case<'_>, role: Role) -> Option<Finding> {
+        let time = case.time(role)?;
+        let matters = match case.plan.kind {
+            Kind::Throughput => MATTERS_TO_STREAMS,
+            _ => MATTERS,
+        };
+        if time.runnable < matters {
+            return None;
+        }
+        // A path that has no more to give makes nobody faster.
+        if case.plan.kind == Kind::Throughput && case.ways.iter().all(|way| way.fills_path()) {
+            return None;
+        }
+        // What was asked for was moved: nobody was late enough to matter.
+        let kept = |way: &crate::case::Way<'_>| {
+            let summary = way.summary();
+            summary.rate_error.is_some_and(|error| error > -0.02)
+                && summary.loss_fraction.is_none_or(|loss| loss < 0.001)
+        };
+        if case.plan.kind == Kind::Throughput && super::is_paced(case) && case.ways.iter().all(kept) {
+            return None;
+        }
+        // What the run's own threads take from each other is the machine's limit.
+        let usable = case.host(role).and_then(|host| host.cpu.usable)?;
+        let own = |role| case.time(role).map_or(0, |time| time.threads);
+        let threads = match case.one_machine() {
+            true => own(Role::Client) + own(Role::Server),
+            false => time.threads,
+        };
+        let crowded = case.plan.kind == Kind::Throughput && threads > usable as usize;
+        let real_time = case.sched(role).is_real_time();
+        let burning = match role {
+            Role::Client => case.plan.round_trip.burn.near,
+            Role::Server => case.plan.round_trip.burn.far,
+        };
+        let machine = case.cpu(role).and_then(|cost| cost.machine);
+        let idle = machine.map(|machine| {
+            let whole = f64::from(machine.processors) * time.wall_ns as f64;
+            machine.idle_ns as f64 / whole.max(1.0)
+        });
+        let (remedy, command) = match (crowded, real_time) {
+            (true, _) => (
+                "use fewer flows or threads than the machine has processors, or two machines",
+                case.again("--threads 1"),
+            ),
+            (false, true) => (
+                "other real-time threads are before it: give it a higher priority, or a processor of its own (isolcpus, cpuset)",
+                case.again(&format!("--sched {}", at_end(role, "fifo:90", "inherited"))),
+            ),
+            (false, false) => (
+                "stop what else runs there, give the threads a processor of their own, or run them before everything else in a real-time class",
+                case.again(&format!("--sched {}", at_end(role, "fifo:50", "inherited"))),
+            ),
+        };
+        let mut draft = Draft::limit_if(crowded, self.id(), role)
+            .cost(time.runnable)
+            .says(format!(
+                "the {}'s threads were ready to run and waited for a processor for {} of the time{}",
+                name(role),
+                format_share(time.runnable),
+                match crowded {
+                    true => ": the run has more threads than its machine has processors",
+                    false => "",
+                }
+            ))
+            .seen("run_delay", time.runnable, "share", schedstat(role))
+            .seen("involuntary switches", time.pushed_off, "", format!("{} getrusage", name(role)))
+            .seen_if("idle time of the machine", idle, "share", format!("{} /proc/stat", name(role)))
+            .seen("scheduling", case.sched(role).to_string(), "", "plan");
+        if crowded {
+            draft = draft.seen("threads of the run", threads as u64, "", "plan").seen(
+                "usable processors",
+                usable,
+                "",
+                format!("{} sched_getaffinity", name(role)),
+            );
+        }
+        if burning > 0 {
+            draft = draft.seen("threads that burn time", burning, "", "plan");
+        }
+        draft
+            .remedy(remedy)
+            .command(command)
+            .tried((case.sched(role) != Default::default()).then(|| format!("--sched {}", case.sched(role))))
+            .gain(Some(1.0 / (1.0 - time.runnable).max(0.1)), "1 / (1 - share of the time waiting for a processor)")
+            .found()
+    }
+}

@@ -1,0 +1,102 @@
+//! The send buffer holds too little.
+
+use linerate_metric::finding::Finding;
+use linerate_metric::plan::Protocol;
+use linerate_metric::record::CountedAt;
+use linerate_metric::units::{format_bytes, format_share};
+
+use super::{HEADROOM, headroom, is_paced, schedstat, tcp_info};
+use crate::Rule;
+use crate::case::{Case, Way, name};
+use crate::draft::Draft;
+
+/// Share of the time from which it matters.
+const MATTERS: f64 = 0.15;
+
+/// A buffer up to this is small where nobody asked for it.
+const SMALL: u64 = 256 << 10;
+
+/// One that was asked for may matter up to this.
+const ASKED: u64 = 2 << 20;
+
+/// See docs/CAUSES.md#send-buffer.
+pub struct SendBuffer;
+
+impl Rule for SendBuffer {
+    fn id(&self) -> &'static str {
+        "send-buffer"
+    }
+
+    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+        if is_paced(case) {
+            return Vec::new();
+        }
+        let ways = case.throughput(Protocol::Tcp);
+        ways.filter_map(|way| self.of(case, way)).collect()
+    }
+}
+
+impl SendBuffer {
+    fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+        let granted = way.send_buffer()?;
+        let asked = case
+            .plan
+            .socket
+            .send_buffer_bytes
+            .or(case.plan.window_bytes);
+        if granted > if asked.is_some() { ASKED } else { SMALL } || way.fills_path() {
+            return None;
+        }
+        let tcp = way.tcp()?;
+        let time = way.time(CountedAt::Sender)?;
+        // The kernel misses most of it: a sender that sleeps for room has nothing to send meanwhile, and
+        // is told as not busy (docs/METHOD.md, What TCP_INFO tells).
+        let idle = tcp.busy.map_or(0.0, |busy| 1.0 - busy);
+        let starved = time.free().min(idle).max(tcp.send_buffer);
+        // A window that is as small shows as its own: what the buffer adds is the rest.
+        let held = match granted < 64 << 10 && time.free() > 0.3 {
+            true => starved.max(time.free() - tcp.receive_window),
+            false => starved,
+        };
+        if held < MATTERS {
+            return None;
+        }
+        let role = way.sender;
+        let end = name(role);
+        let larger = (granted * 4).max(4 << 20);
+        let (remedy, command) = match asked {
+            Some(asked) => (
+                format!(
+                    "give the {end}'s socket a larger send buffer than {}, or let its kernel size it",
+                    format_bytes(asked)
+                ),
+                case.again(&format!("-w {}M", larger >> 20)),
+            ),
+            None => (
+                format!("raise the largest send buffer of the {end}'s kernel, or of its stack"),
+                format!("sysctl -w net.ipv4.tcp_wmem='4096 16384 {larger}'"),
+            ),
+        };
+        Draft::cause(self.id(), role)
+            .way(way.direction)
+            .cost(held)
+            .says(format!(
+                "the {end}'s sending threads slept for room in a send buffer of {} for {} of the time",
+                format_bytes(granted),
+                format_share(time.free())
+            ))
+            .seen("SO_SNDBUF", granted, "B", format!("{end} socket"))
+            .seen("free time of the sending threads", time.free(), "share", schedstat(role))
+            .seen_if("tcpi_busy_time", tcp.busy, "share", tcp_info(role))
+            .seen("tcpi_sndbuf_limited", tcp.send_buffer, "share", tcp_info(role))
+            .seen("tcpi_rwnd_limited", tcp.receive_window, "share", tcp_info(role))
+            .remedy(remedy)
+            .command(command)
+            .tried(asked.map(|asked| format!("a send buffer of {}", format_bytes(asked))))
+            .gain(
+                headroom(way).map(|most| most.min(1.0 / (1.0 - held).max(0.01))),
+                format!("1 / (1 - share of the time without room), at most {HEADROOM}"),
+            )
+            .found()
+    }
+}

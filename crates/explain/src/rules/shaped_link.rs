@@ -1,0 +1,125 @@
+//! A token bucket holds the path to a rate.
+
+use linerate_metric::finding::{End, Finding};
+use linerate_metric::plan::Protocol;
+use linerate_metric::record::CountedAt;
+use linerate_metric::units::{format_bit_rate, format_share};
+
+use super::tcp_info;
+use crate::Rule;
+use crate::case::{Case, Way, name};
+use crate::draft::Draft;
+
+/// Share of a known rate from which it is used up.
+const FULL: f64 = 0.9;
+
+/// First interval over the plateau from which a burst is seen.
+const BURST: f64 = 1.2;
+
+/// See docs/CAUSES.md#shaped-link.
+pub struct ShapedLink;
+
+impl Rule for ShapedLink {
+    fn id(&self) -> &'static str {
+        "shaped-link"
+    }
+
+    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+        let tcp = case.throughput(Protocol::Tcp);
+        let udp = case.throughput(Protocol::Udp);
+        let ways = tcp.chain(udp);
+        ways.filter_map(|way| self.known(case, way).or_else(|| self.seen(case, way)))
+            .collect()
+    }
+}
+
+impl ShapedLink {
+    /// The sender's own discipline has a rate, and it is used up.
+    fn known(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+        let share = way.share_of_shape().filter(|&share| share >= FULL)?;
+        let interface = way.sends_by()?;
+        let rate = interface.qdisc_rate_bps?;
+        let held = case.added("qdisc_over_limit", |host, _| host == name(way.sender));
+        let role = way.sender;
+        Draft::limit(self.id(), role)
+            .way(way.direction)
+            .cost(share)
+            .says(format!(
+                "{} of the {} is held to {} by {}, and all of it is used",
+                interface.name,
+                name(role),
+                format_bit_rate(rate as f64),
+                interface.qdisc.as_deref().unwrap_or("its discipline")
+            ))
+            .seen("rate", rate, "bit/s", format!("{} {} rtnetlink TCA_OPTIONS", name(role), interface.name))
+            .seen_if("burst", interface.qdisc_burst_bytes, "B", format!("{} {} rtnetlink TCA_OPTIONS", name(role), interface.name))
+            .seen("with headers", way.l2_bps()?, "bit/s", "goodput with Ethernet's headers")
+            .seen_if("qdisc_over_limit", held, "", format!("{} rtnetlink TCA_STATS2", name(role)))
+            .remedy("ask for a higher rate where it is set")
+            .command(format!("tc qdisc show dev {}", interface.name))
+            .found()
+    }
+
+    /// Somebody out of view holds it.
+    fn seen(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+        if way.share_of_line().is_some_and(|share| share >= FULL) {
+            return None;
+        }
+        let rates = way.rates();
+        let plateau = way.goodput()?;
+        let over = case.record.counters.iter().find(|counter| {
+            counter.counter == "qdisc_over_limit" && counter.added() > 100 && counter.host != name(way.receiver)
+        });
+        let queue = way.shaped_elsewhere();
+        let free = |part| way.time(part).is_some_and(|time| time.free() > 0.3);
+        let steady = rates.len() >= 4 && way.spread().is_some_and(|spread| spread < 0.05);
+        let after = rates.get(1..).map_or(0.0, |rest| rest.iter().sum::<f64>() / rest.len().max(1) as f64);
+        let burst = steady
+            && rates.first().is_some_and(|&first| first > after * BURST && after * 50.0 > first)
+            && free(CountedAt::Sender)
+            && free(CountedAt::Receiver)
+            && !super::is_paced(case);
+        // A discipline on the way that counts, and a sender that has time: it is that one.
+        let counted = over.is_some() && free(CountedAt::Sender) && way.sends_by()?.qdisc_rate_bps.is_none();
+        if queue.is_none() && !burst && !counted {
+            return None;
+        }
+        let tcp = way.tcp();
+        let mut draft = Draft::limit(self.id(), End::Path)
+            .way(way.direction)
+            .cost(1.0 - way.spread().unwrap_or(0.0).min(0.5))
+            .says(format!(
+                "something on the way lets {} through: {}, and both ends had time to spare",
+                format_bit_rate(plateau),
+                match (burst, queue.is_some()) {
+                    (true, _) => "a burst at first, then a plateau",
+                    (false, true) => "a standing queue before it, and a steady rate",
+                    (false, false) => "a discipline on the way holds packets back",
+                }
+            ))
+            .seen("goodput_bps", plateau, "bit/s", "receiver")
+            .seen("spread of the intervals", way.spread().unwrap_or(0.0), "share", "intervals");
+        if let Some(first) = rates.first() {
+            draft = draft.seen("first interval", *first, "bit/s", "intervals");
+        }
+        if let Some(tcp) = tcp {
+            draft = draft
+                .seen("tcpi_rtt", tcp.rtt_ns.round(), "ns", tcp_info(way.sender))
+                .seen("tcpi_min_rtt", tcp.min_rtt_ns.round(), "ns", tcp_info(way.sender));
+        }
+        if let Some(over) = over {
+            let at = format!("{} {} rtnetlink", over.host, over.interface.as_deref().unwrap_or(""));
+            draft = draft.seen("qdisc_over_limit", over.added(), "", at);
+        }
+        if let Some(time) = way.time(CountedAt::Sender) {
+            draft = draft.seen("free time of the sending threads", time.free(), "share", super::schedstat(way.sender));
+        }
+        draft
+            .remedy(format!(
+                "this is what the path carries ({} of the time at one rate); a higher rate has to be asked for where it is set",
+                format_share(1.0 - way.spread().unwrap_or(0.0).min(1.0))
+            ))
+            .command(format!("linerate throughput {} -u -b max", case.plan.host))
+            .found()
+    }
+}

@@ -1,0 +1,100 @@
+//! Threads of both ends share a processor.
+
+use linerate_metric::facts::Role;
+use linerate_metric::finding::{End, Finding};
+use linerate_metric::record::CpuCost;
+use linerate_metric::units::format_share;
+
+use super::schedstat;
+use crate::Rule;
+use crate::case::Case;
+use crate::draft::Draft;
+
+/// Share of the time that they wait for it from which it matters.
+const MATTERS: f64 = 0.1;
+
+/// See docs/CAUSES.md#shared-core.
+pub struct SharedCore;
+
+impl Rule for SharedCore {
+    fn id(&self) -> &'static str {
+        "shared-core"
+    }
+
+    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+        self.of(case).into_iter().collect()
+    }
+}
+
+/// The processors that an end's threads were on: where they were put, or else where they were seen.
+fn processors(case: &Case<'_>, role: Role, cost: &CpuCost) -> Vec<u32> {
+    let put = &case.cpus(role).0;
+    if !put.is_empty() {
+        return put.clone();
+    }
+    let seen = cost.threads.iter().filter_map(|thread| thread.cpus.as_ref());
+    let mut seen: Vec<u32> = seen.flat_map(|cpus| cpus.0.iter().copied()).collect();
+    seen.sort_unstable();
+    seen.dedup();
+    seen
+}
+
+impl SharedCore {
+    fn of(&self, case: &Case<'_>) -> Option<Finding> {
+        if !case.one_machine() {
+            return None;
+        }
+        let (near, far) = (case.cpu(Role::Client)?, case.cpu(Role::Server)?);
+        let usable = case.host(Role::Client)?.cpu.usable;
+        let near_cpus = processors(case, Role::Client, near);
+        let far_cpus = processors(case, Role::Server, far);
+        // Both on one and the same, and nowhere else.
+        let one = near_cpus.len() == 1 && near_cpus == far_cpus || usable == Some(1);
+        if !one {
+            return None;
+        }
+        let (a, b) = (case.time(Role::Client)?, case.time(Role::Server)?);
+        let waited = (a.runnable + a.waking).max(b.runnable + b.waking);
+        let together = a.working + a.turning + b.working + b.turning;
+        if waited < MATTERS || together < 0.6 {
+            return None;
+        }
+        // What was asked for was moved all the same.
+        let kept = |way: &crate::case::Way<'_>| {
+            let summary = way.summary();
+            summary.rate_error.is_some_and(|error| error > -0.02)
+                && summary.loss_fraction.is_none_or(|loss| loss < 0.001)
+        };
+        if super::is_paced(case) && case.ways.iter().all(kept) {
+            return None;
+        }
+        let logical = case.host(Role::Client)?.cpu.logical.unwrap_or(1);
+        let asked = !case.plan.cpu.near.0.is_empty() || !case.plan.cpu.far.0.is_empty();
+        let core = near_cpus.first().map_or("one".to_owned(), u32::to_string);
+        Draft::limit_if(logical == 1, self.id(), End::Both)
+                .cost(waited)
+                .says(format!(
+                    "both ends ran on processor {core}: one waited for the other for {} of the time",
+                    format_share(waited)
+                ))
+                .seen("processors of the client's threads", near_cpus_text(&near_cpus), "", "plan, /proc/PID/task/TID/stat")
+                .seen("processors of the server's threads", near_cpus_text(&far_cpus), "", "plan, /proc/PID/task/TID/stat")
+                .seen("waiting for a processor, client", a.runnable, "share", schedstat(Role::Client))
+                .seen("waiting for a processor, server", b.runnable, "share", schedstat(Role::Server))
+                .remedy(match logical {
+                    1 => "the machine has one processor: put the ends on two machines",
+                    _ => "put the ends on processors of their own",
+                })
+                .command(case.again("--cpu 0/1"))
+                .tried(asked.then(|| format!("--cpu {}", case.plan.cpu)))
+                .gain(
+                    Some(1.0 / (1.0 - waited).max(0.1)),
+                    "1 / (1 - share of the time waiting for the processor)",
+                )
+                .found()
+    }
+}
+
+fn near_cpus_text(cpus: &[u32]) -> String {
+    linerate_metric::plan::Cpus(cpus.to_vec()).to_string()
+}

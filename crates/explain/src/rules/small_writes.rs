@@ -1,0 +1,117 @@
+//! Each call moves so little that the calls are the work.
+
+use linerate_metric::finding::Finding;
+use linerate_metric::plan::Protocol;
+use linerate_metric::record::CountedAt;
+use linerate_metric::units::{format_bytes, format_per_second, format_share};
+
+use super::{is_paced, schedstat};
+use crate::Rule;
+use crate::case::{Case, Way, name};
+use crate::draft::Draft;
+
+/// What a send call of a stream costs whatever it moves, ns: a write of 1 KiB takes 3.5 us on the 2-core VM
+/// (docs/METHOD.md, calls).
+const CALL_NS: f64 = 3_000.0;
+
+/// Calls from this size on move more than they cost.
+const LARGE: u64 = 32 << 10;
+
+/// What a datagram costs where the kernel cuts and joins them (GSO, GRO), ns at the sender: 107 ns of 1472 B on
+/// the 2-core VM.
+const JOINED_NS: f64 = 110.0;
+
+/// Share of the time from which it matters.
+const MATTERS: f64 = 0.2;
+
+/// See docs/CAUSES.md#small-writes.
+pub struct SmallWrites;
+
+impl Rule for SmallWrites {
+    fn id(&self) -> &'static str {
+        "small-writes"
+    }
+
+    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+        if is_paced(case) {
+            return Vec::new();
+        }
+        let tcp = case.throughput(Protocol::Tcp);
+        let udp = case.throughput(Protocol::Udp);
+        (tcp.filter_map(|way| self.of_tcp(case, way)))
+            .chain(udp.filter_map(|way| self.of_udp(case, way)))
+            .collect()
+    }
+}
+
+impl SmallWrites {
+    fn of_tcp(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+        let payload = case.plan.payload_bytes;
+        if payload >= LARGE || !super::is_saturated(way) || way.fills_path() {
+            return None;
+        }
+        let calls = way.summary().calls_per_second?;
+        let time = way.time(CountedAt::Sender)?;
+        let flows = time.threads.max(1) as f64;
+        let share = (calls * CALL_NS / 1e9 / flows).min(0.95);
+        if share < MATTERS {
+            return None;
+        }
+        let role = way.sender;
+        Draft::cause(self.id(), role)
+            .way(way.direction)
+            .cost(share)
+            .says(format!(
+                "each call moves {}, and {} calls take {} of the sending threads' time",
+                format_bytes(payload),
+                format_per_second(calls),
+                format_share(share)
+            ))
+            .seen("payload_bytes", payload, "B", "plan")
+            .seen("calls_per_second", calls, "1/s", "sender")
+            .seen("working time of the sending threads", time.working, "share", schedstat(role))
+            .remedy("write more at a time: 128 KiB to 1 MiB a call")
+            .command(case.again("-l 128K"))
+            .gain(Some(1.0 / (1.0 - share)), "Amdahl: 1 / (1 - calls a second * 3 us)")
+            .found()
+    }
+
+    fn of_udp(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+        let plan = case.plan;
+        let together = way
+            .senders()
+            .filter_map(|socket| socket.datagrams_per_call)
+            .max();
+        let alone = together.unwrap_or(1) == 1 && plan.udp_offload.gso != Some(true);
+        if !alone || way.fragments() > 1.0 || !super::is_saturated(way) || way.fills_path() {
+            return None;
+        }
+        let packets = way.summary().packets_per_second?;
+        let sender = way.time(CountedAt::Sender)?;
+        let each = sender.working * 1e9 / packets.max(1.0);
+        let share = 1.0 - JOINED_NS / each.max(JOINED_NS);
+        if share < MATTERS {
+            return None;
+        }
+        let role = way.sender;
+        Draft::cause(self.id(), role)
+            .way(way.direction)
+            .cost(share * sender.working)
+            .says(format!(
+                "each call of the {} sends one datagram of {}, and takes {:.1} us",
+                name(role),
+                format_bytes(plan.payload_bytes),
+                each / 1e3
+            ))
+            .seen("datagrams_per_call", together.unwrap_or(1), "datagrams", "plan")
+            .seen("payload_bytes", plan.payload_bytes, "B", "plan")
+            .seen("packets_per_second", packets, "1/s", "receiver")
+            .seen("working time of the sending threads", sender.working, "share", schedstat(role))
+            .remedy("hand the kernel many datagrams in one call (UDP_SEGMENT, UDP_GRO); where they must stay apart, sendmmsg")
+            .command(case.again("--offload gso,gro"))
+            .tried(plan.udp_offload.asked.then(|| "--offload none".to_owned()))
+            .tried(plan.batch.map(|batch| format!("--batch {batch}")))
+            .gain(Some((each / JOINED_NS).min(30.0)), "time of a datagram now over 110 ns with GSO and GRO")
+            .found()
+    }
+}

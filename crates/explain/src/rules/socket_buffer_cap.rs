@@ -1,0 +1,103 @@
+//! The kernel granted less buffer than was asked for.
+
+use linerate_metric::facts::Role;
+use linerate_metric::finding::Finding;
+use linerate_metric::plan::{Kind, Protocol};
+use linerate_metric::record::CountedAt;
+use linerate_metric::units::format_bytes;
+
+use crate::Rule;
+use crate::case::{Case, Way, name};
+use crate::draft::Draft;
+
+/// Cost from which it is a cause.
+const MATTERS: f64 = 0.02;
+
+/// See docs/CAUSES.md#socket-buffer-cap.
+pub struct SocketBufferCap;
+
+impl Rule for SocketBufferCap {
+    fn id(&self) -> &'static str {
+        "socket-buffer-cap"
+    }
+
+    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+        if case.plan.kind != Kind::Throughput {
+            return Vec::new();
+        }
+        let ways = case.ways.iter();
+        ways.flat_map(|way| {
+            [
+                self.of(case, way, CountedAt::Sender),
+                self.of(case, way, CountedAt::Receiver),
+            ]
+        })
+        .flatten()
+        .collect()
+    }
+}
+
+impl SocketBufferCap {
+    fn of(&self, case: &Case<'_>, way: &Way<'_>, part: CountedAt) -> Option<Finding> {
+        let socket = &case.plan.socket;
+        let both = case.plan.window_bytes;
+        let (role, asked, granted, option, limit): (Role, _, _, _, _) = match part {
+            CountedAt::Sender => (
+                way.sender,
+                socket.send_buffer_bytes.or(both)?,
+                way.send_buffer()?,
+                "SO_SNDBUF",
+                "net.core.wmem_max",
+            ),
+            CountedAt::Receiver => (
+                way.receiver,
+                socket.receive_buffer_bytes.or(both)?,
+                way.receive_buffer()?,
+                "SO_RCVBUF",
+                "net.core.rmem_max",
+            ),
+        };
+        // The kernel doubles what it grants (socket(7)).
+        if granted as f64 >= 1.9 * asked as f64 {
+            return None;
+        }
+        let most = case.sysctl(role, limit);
+        if most.is_some_and(|most| most >= asked) {
+            return None;
+        }
+        let free = way.time(part).map_or(0.0, |time| time.free());
+        let cost = match (case.plan.protocol, part) {
+            (Protocol::Tcp, CountedAt::Receiver) => way.tcp().map_or(0.0, |tcp| tcp.receive_window),
+            (Protocol::Tcp, CountedAt::Sender) => way.tcp().map_or(0.0, |tcp| {
+                tcp.send_buffer.max((1.0 - tcp.busy.unwrap_or(1.0)).min(free))
+            }),
+            (Protocol::Udp, CountedAt::Receiver) => way.lost_share("udp-receive-queue"),
+            (Protocol::Udp, CountedAt::Sender) => way.lost_share("sender-socket"),
+        };
+        let cost = if way.fills_path() { 0.0 } else { cost };
+        // A larger buffer makes a thread that has no time no faster.
+        let matters = cost >= MATTERS && (free > 0.1 || case.plan.protocol == Protocol::Udp);
+        Draft::limit_if(!matters, self.id(), role)
+            .way(way.direction)
+            .cost(cost)
+            .says(format!(
+                "a buffer of {} was asked for, and the {}'s kernel grants {} at most",
+                format_bytes(asked),
+                name(role),
+                format_bytes(granted / 2)
+            ))
+            .seen("asked for", asked, "B", "plan")
+            .seen(option, granted, "B", format!("{} socket", name(role)))
+            .seen_if(limit, most, "B", format!("{} sysctl", name(role)))
+            .remedy(format!("raise the limit of the {}'s kernel (in its first network namespace), or run as root", name(role)))
+            .command(super::sysctl(limit, asked))
+            .gain(
+                matters.then(|| super::headroom(way)).flatten().map(|most| {
+                    let held = 1.0 / (1.0 - cost).max(0.01);
+                    most.min(held).min(asked as f64 * 2.0 / granted.max(1) as f64)
+                }),
+                format!("window / round-trip time: at most asked over granted, and {}", super::HEADROOM),
+            )
+            .found()
+    }
+}

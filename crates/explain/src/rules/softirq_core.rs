@@ -1,0 +1,88 @@
+//! The kernel's receive work runs on the core of the application.
+
+use linerate_metric::facts::Role;
+use linerate_metric::finding::Finding;
+use linerate_metric::units::format_share;
+
+use super::schedstat;
+use crate::Rule;
+use crate::case::{Case, name};
+use crate::draft::Draft;
+
+/// Share of a processor that interrupts take from which it matters.
+const MATTERS: f64 = 0.2;
+
+/// A processor with so much idle time could have taken the work over.
+const IDLE: f64 = 0.5;
+
+/// See docs/CAUSES.md#softirq-core.
+pub struct SoftirqCore;
+
+impl Rule for SoftirqCore {
+    fn id(&self) -> &'static str {
+        "softirq-core"
+    }
+
+    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+        [Role::Client, Role::Server]
+            .into_iter()
+            .filter_map(|role| self.of(case, role))
+            .collect()
+    }
+}
+
+impl SoftirqCore {
+    fn of(&self, case: &Case<'_>, role: Role) -> Option<Finding> {
+        let own = case.cpu(role)?;
+        // Of two ends on one machine one reads the processors.
+        let other = match role {
+            Role::Client => Role::Server,
+            Role::Server => Role::Client,
+        };
+        let processors = match own.processors.is_empty() && case.one_machine() {
+            true => &case.cpu(other)?.processors,
+            false => &own.processors,
+        };
+        let put = case.cpus(role).0.clone();
+        let seen = own.threads.iter().filter_map(|thread| thread.cpus.as_ref());
+        let mut cores: Vec<u32> = match put.is_empty() {
+            true => seen.flat_map(|cpus| cpus.0.iter().copied()).collect(),
+            false => put,
+        };
+        cores.sort_unstable();
+        cores.dedup();
+        let [core] = cores[..] else { return None };
+        let here = processors.iter().find(|processor| processor.cpu == core)?;
+        let whole = |at: &linerate_metric::cost::ProcessorTime| {
+            (at.program_ns + at.interrupt_ns + at.steal_ns + at.idle_ns).max(1) as f64
+        };
+        let share = here.interrupt_ns as f64 / whole(here);
+        let free = here.idle_ns as f64 / whole(here);
+        let elsewhere = processors.iter().find(|other| {
+            other.cpu != core && other.idle_ns as f64 / whole(other) > IDLE
+        })?;
+        let rounds: u64 = processors.iter().map(|other| other.receive_rounds).sum();
+        let received_here = here.receive_rounds as f64 / rounds.max(1) as f64;
+        if share < MATTERS || free > 0.15 || received_here < 0.5 {
+            return None;
+        }
+        let time = case.time(role)?;
+        let interface = case.interface(role).map_or("IF", |interface| &interface.name);
+        Draft::cause(self.id(), role)
+            .cost(share)
+            .says(format!(
+                "receive interrupts took {} of processor {core}, on which the {}'s thread runs, while processor {} was idle",
+                format_share(share),
+                name(role),
+                elsewhere.cpu
+            ))
+            .seen("softirq and irq", share, "share", format!("/proc/stat cpu{core}"))
+            .seen("NET_RX", here.receive_rounds, "rounds", format!("/proc/softirqs CPU{core}"))
+            .seen("idle", elsewhere.idle_ns as f64 / whole(elsewhere), "share", format!("/proc/stat cpu{}", elsewhere.cpu))
+            .seen("waiting for a processor", time.runnable, "share", schedstat(role))
+            .remedy("put the application beside the core that takes the interface's interrupts, or steer the interrupts (or RPS) to another one")
+            .command(format!("echo {:x} > /sys/class/net/{interface}/queues/rx-0/rps_cpus", 1_u64 << (elsewhere.cpu % 64)))
+            .gain(Some(1.0 / (1.0 - share).max(0.1)), "Amdahl: 1 / (1 - share of the core that interrupts take)")
+            .found()
+    }
+}

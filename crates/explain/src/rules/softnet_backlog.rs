@@ -1,0 +1,69 @@
+//! A processor's queue of received packets is full.
+
+use linerate_metric::finding::Finding;
+use linerate_metric::plan::{Kind, Protocol};
+use linerate_metric::units::{format_count, format_share};
+
+use super::nic_drop::{FEW, MATTERS};
+use crate::Rule;
+use crate::case::{Case, Way, name};
+use crate::draft::Draft;
+
+/// See docs/CAUSES.md#softnet-backlog.
+pub struct SoftnetBacklog;
+
+impl Rule for SoftnetBacklog {
+    fn id(&self) -> &'static str {
+        "softnet-backlog"
+    }
+
+    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+        if case.plan.kind != Kind::Throughput {
+            return Vec::new();
+        }
+        let ways = case.ways.iter();
+        ways.filter_map(|way| self.of(case, way)).collect()
+    }
+}
+
+impl SoftnetBacklog {
+    fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+        let role = way.receiver;
+        let end = name(role);
+        let drops = case
+            .added("backlog_drops", |host, _| host == end)
+            .or_else(|| case.added("backlog_drops", |_, _| true))?;
+        let is_udp = case.plan.protocol == Protocol::Udp;
+        let lost = match is_udp {
+            true => way.lost_at("softnet-backlog"),
+            false => drops,
+        };
+        let share = lost as f64 / (way.packets() + lost as f64).max(1.0);
+        if lost < FEW || share < MATTERS {
+            return None;
+        }
+        let limit = case.sysctl(role, "net.core.netdev_max_backlog");
+        let squeezed = case.added("budget_spent", |host, _| host == end);
+        let cost = match (is_udp, way.tcp()) {
+            (true, _) => way.lost_share("softnet-backlog"),
+            (false, Some(tcp)) => super::congestion_loss::held_by_congestion(&tcp).max(share),
+            (false, None) => share,
+        };
+        Draft::cause(self.id(), role)
+            .way(way.direction)
+            .cost(cost)
+            .says(format!(
+                "the processors' queues of received packets were full: {} packets ({}) were dropped before the {}'s protocols saw them",
+                format_count(lost),
+                format_share(share),
+                end
+            ))
+            .seen("backlog_drops", drops, "packets", format!("{end} /proc/net/softnet_stat, second column"))
+            .seen_if("budget_spent", squeezed, "rounds", format!("{end} /proc/net/softnet_stat, third column"))
+            .seen_if("net.core.netdev_max_backlog", limit, "packets", format!("{end} sysctl"))
+            .remedy("make the queue longer, and the receive work cheaper or spread over more cores")
+            .command(super::sysctl("net.core.netdev_max_backlog", (limit.unwrap_or(1000) * 10).max(10_000)))
+            .gain(is_udp.then(|| 1.0 / (1.0 - share).max(0.01)), "1 / (1 - share lost here)")
+            .found()
+    }
+}

@@ -1,0 +1,79 @@
+//! The hypervisor gives the processors to others.
+
+use linerate_metric::facts::Role;
+use linerate_metric::finding::Finding;
+use linerate_metric::units::format_share;
+
+use crate::Rule;
+use crate::case::{Case, name};
+use crate::draft::Draft;
+
+/// Share of all processors' time from which it matters.
+const MATTERS: f64 = 0.08;
+
+/// See docs/CAUSES.md#steal.
+pub struct Steal;
+
+impl Rule for Steal {
+    fn id(&self) -> &'static str {
+        "steal"
+    }
+
+    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+        let ends = [Role::Client, Role::Server];
+        let mut found: Vec<_> = ends.iter().filter_map(|&role| self.of(case, role)).collect();
+        if found.is_empty() {
+            found.extend(self.not_known(case));
+        }
+        found
+    }
+}
+
+impl Steal {
+    fn of(&self, case: &Case<'_>, role: Role) -> Option<Finding> {
+        let machine = case.cpu(role)?.machine?;
+        let whole = machine.user_ns
+            + machine.system_ns
+            + machine.irq_ns
+            + machine.softirq_ns
+            + machine.steal_ns
+            + machine.idle_ns;
+        let share = machine.steal_ns as f64 / whole.max(1) as f64;
+        if share < MATTERS || case.ways.iter().any(|way| way.fills_path()) {
+            return None;
+        }
+        let hypervisor = case.host(role).and_then(|host| host.cpu.hypervisor.as_deref());
+        Draft::cause(self.id(), role)
+            .cost(share)
+            .says(format!(
+                "the hypervisor gave {} of the {}'s processor time to others",
+                format_share(share),
+                name(role)
+            ))
+            .seen("steal", machine.steal_ns, "ns", format!("{} /proc/stat", name(role)))
+            .seen("steal over all processors", share, "share", format!("{} /proc/stat", name(role)))
+            .seen_if("hypervisor", hypervisor, "", format!("{} CPUID", name(role)))
+            .remedy("measure when the host is quiet, or on a machine with processors of its own; compare runs only with others of the same steal")
+            .command("linerate doctor")
+            .gain(Some(1.0 / (1.0 - share).max(0.1)), "1 / (1 - stolen share)")
+            .found()
+    }
+
+    /// A virtual machine that does not tell.
+    fn not_known(&self, case: &Case<'_>) -> Option<Finding> {
+        let told = |role| case.cpu(role).is_some_and(|cost| cost.machine.is_some());
+        let hosts = [Role::Client, Role::Server].into_iter();
+        let role = hosts
+            .filter(|&role| !told(role) && !case.one_machine())
+            .find(|&role| case.host(role).is_some_and(|host| host.cpu.hypervisor.is_some()))?;
+        Draft::unknown(self.id(), role)
+            .says(format!(
+                "whether the {}'s hypervisor took processor time is not known: /proc/stat was not read there",
+                name(role)
+            ))
+            .missing("steal", &format!("{} /proc/stat", name(role)), "the end did not tell")
+            .remedy("look at the steal column there while a run goes on")
+            .command("vmstat 1")
+            .found()
+    }
+}

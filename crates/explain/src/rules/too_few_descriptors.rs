@@ -1,0 +1,129 @@
+//! A receive ring is too short for the bursts that arrive.
+
+use linerate_metric::finding::{End, Finding};
+use linerate_metric::forward::QueueFigures;
+use linerate_metric::plan::{Kind, Protocol};
+use linerate_metric::units::{format_count, format_share};
+
+use super::nic_drop::{FEW, MATTERS};
+use crate::Rule;
+use crate::case::{Case, Way, name};
+use crate::draft::Draft;
+
+/// Rings from this length on hold a time slice of small frames at 1 Gb/s.
+const LONG: u32 = 1024;
+
+/// See docs/CAUSES.md#too-few-descriptors.
+pub struct TooFewDescriptors;
+
+impl Rule for TooFewDescriptors {
+    fn id(&self) -> &'static str {
+        "too-few-descriptors"
+    }
+
+    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+        match case.plan.kind {
+            Kind::Throughput => (case.ways.iter())
+                .filter_map(|way| self.of_interface(case, way))
+                .collect(),
+            Kind::Forward => self.of_forwarder(case).into_iter().collect(),
+            Kind::Generate => self.of_generator(case).into_iter().collect(),
+            Kind::Latency | Kind::Stack => Vec::new(),
+        }
+    }
+}
+
+fn no_room(figures: &QueueFigures) -> u64 {
+    ["ring-full", "no-buffer"]
+        .iter()
+        .filter_map(|cause| figures.drops.get(*cause))
+        .sum()
+}
+
+impl TooFewDescriptors {
+    fn of_interface(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+        let interface = way.receives_by()?;
+        let (now, most) = (interface.rx_descriptors?, interface.rx_descriptors_max);
+        let host = name(way.receiver);
+        let missed = case.added("rx_missed", |at, on| at == host && on == Some(interface.name.as_str()))?;
+        let share = missed as f64 / (way.packets() + missed as f64).max(1.0);
+        let longer = most.unwrap_or(LONG).max(LONG.min(most.unwrap_or(LONG)));
+        if missed < FEW || share < MATTERS || now >= longer {
+            return None;
+        }
+        let is_udp = case.plan.protocol == Protocol::Udp;
+        let held = way.tcp().map_or(0.0, |tcp| super::congestion_loss::held_by_congestion(&tcp));
+        Draft::cause(self.id(), way.receiver)
+            .way(way.direction)
+            .cost(if is_udp { share } else { held.max(share) })
+            .says(format!(
+                "{} of the {host} found no free descriptor for {} frames ({}): its queues have {now} each",
+                interface.name,
+                format_count(missed),
+                format_share(share)
+            ))
+            .seen("rx_missed", missed, "frames", format!("{host} {} rtnl_link_stats64", interface.name))
+            .seen("rx descriptors", now, "", format!("{host} {} ethtool -g", interface.name))
+            .seen_if("most rx descriptors", most, "", format!("{host} {} ethtool -g", interface.name))
+            .remedy("make the receive ring longer")
+            .command(format!("ethtool -G {} rx {longer}", interface.name))
+            .gain(is_udp.then(|| 1.0 / (1.0 - share).max(0.01)), "1 / (1 - share lost here)")
+            .found()
+    }
+
+    fn of_forwarder(&self, case: &Case<'_>) -> Option<Finding> {
+        let figures = case.record.forward.as_ref()?;
+        let port = figures
+            .ports
+            .iter()
+            .max_by_key(|port| no_room(&port.receive).max(no_room(&port.transmit)))?;
+        let lost = no_room(&port.receive).max(no_room(&port.transmit));
+        let moved = port.receive.packets + port.transmit.packets;
+        let share = lost as f64 / (moved + lost).max(1) as f64;
+        if lost < FEW || share < MATTERS {
+            return None;
+        }
+        Draft::cause(self.id(), End::Both)
+            .cost(share)
+            .says(format!(
+                "port {} ({}) had no room in a ring for {} frames ({})",
+                port.port,
+                port.name,
+                format_count(lost),
+                format_share(share)
+            ))
+            .seen("drops[ring-full, no-buffer], receive", no_room(&port.receive), "frames", format!("port {}", port.port))
+            .seen("drops[ring-full, no-buffer], transmit", no_room(&port.transmit), "frames", format!("port {}", port.port))
+            .seen("moved", moved, "frames", format!("port {}", port.port))
+            .remedy("make the rings longer, or put fewer packets into circulation")
+            .command("linerate forward --rxd 1024 --txd 1024")
+            .gain(Some(1.0 / (1.0 - share).max(0.01)), "1 / (1 - share lost here)")
+            .found()
+    }
+
+    fn of_generator(&self, case: &Case<'_>) -> Option<Finding> {
+        let figures = case.record.generate.as_ref()?;
+        let port = figures.receive.as_ref()?;
+        let lost: u64 = ["ring-full", "no-buffer"]
+            .iter()
+            .filter_map(|cause| port.drops.get(*cause))
+            .sum();
+        let share = lost as f64 / figures.sent.max(1) as f64;
+        if lost < FEW || share < MATTERS {
+            return None;
+        }
+        Draft::cause(self.id(), End::Both)
+            .cost(share)
+            .says(format!(
+                "the receiving port {} had no free descriptor for {} frames ({})",
+                port.name,
+                format_count(lost),
+                format_share(share)
+            ))
+            .seen("drops[ring-full, no-buffer]", lost, "frames", port.name.clone())
+            .seen("sent", figures.sent, "frames", "generator")
+            .remedy("make the receive ring longer, or let two threads poll")
+            .command("linerate generate --threads 2")
+            .found()
+    }
+}

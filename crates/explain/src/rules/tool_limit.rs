@@ -1,0 +1,121 @@
+//! The measuring tool itself was the limit.
+
+use linerate_metric::finding::{End, Finding};
+use linerate_metric::plan::Kind;
+use linerate_metric::record::CountedAt;
+use linerate_metric::units::{format_bit_rate, format_count, format_share};
+
+use super::{is_paced, schedstat};
+use crate::Rule;
+use crate::case::{Case, Way, name};
+use crate::draft::Draft;
+
+/// Share of the asked load that may be missing (docs/METHOD.md, pacing).
+const MISSING: f64 = 0.02;
+
+/// See docs/CAUSES.md#tool-limit.
+pub struct ToolLimit;
+
+impl Rule for ToolLimit {
+    fn id(&self) -> &'static str {
+        "tool-limit"
+    }
+
+    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+        match case.plan.kind {
+            Kind::Throughput if is_paced(case) => (case.ways.iter())
+                .filter_map(|way| self.of_rate(case, way))
+                .collect(),
+            Kind::Generate => self.of_generator(case).into_iter().collect(),
+            Kind::Latency => self.of_schedule(case).into_iter().collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl ToolLimit {
+    fn of_rate(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+        let error = way.summary().rate_error?;
+        if error > -MISSING || way.fills_path() {
+            return None;
+        }
+        let time = way.time(CountedAt::Sender)?;
+        // A sender that slept for room was held by what is behind its socket.
+        let refused: u64 = way.senders().filter_map(|socket| socket.send_refused).sum();
+        if time.free() > 0.3 && refused > 0 {
+            return None;
+        }
+        if case.plan.protocol == linerate_metric::plan::Protocol::Tcp && !time.is_saturated() {
+            return None;
+        }
+        let role = way.sender;
+        let late = way.summary().lateness_ns.map(|late| late.p99);
+        Draft::limit(self.id(), role)
+            .way(way.direction)
+            .cost(-error)
+            .says(format!(
+                "the {}'s sending threads offered {} less than was asked for: what arrived is what the tool can make, not what the path carries",
+                name(role),
+                format_share(-error)
+            ))
+            .seen("rate_error", error, "share", "sender")
+            .seen_if("offered_bps", way.summary().offered_bps, "bit/s", "sender")
+            .seen_if("lateness_ns.p99", late, "ns", "sender")
+            .seen("working time of the sending threads", time.working, "share", schedstat(role))
+            .remedy("send in bursts, hand over many datagrams a call, or use several flows")
+            .command(case.again("--offload gso,gro -P 2"))
+            .tried(case.plan.batch.map(|batch| format!("--batch {batch}")))
+            .gain(Some(1.0 / (1.0 + error).max(0.01)), "asked over offered load")
+            .found()
+    }
+
+    fn of_generator(&self, case: &Case<'_>) -> Option<Finding> {
+        let figures = case.record.generate.as_ref()?;
+        let intended = case.plan.generate.as_ref()?.intended_fps?;
+        let missing = 1.0 - figures.offered_fps / intended.max(1.0);
+        if missing < MISSING && figures.unsent == 0 {
+            return None;
+        }
+        Draft::limit(self.id(), End::Client)
+            .cost(missing.max(0.001))
+            .says(format!(
+                "{:.0} frames a second were asked for and {:.0} left: the generator is the limit",
+                intended, figures.offered_fps
+            ))
+            .seen("intended_fps", intended, "1/s", "plan")
+            .seen("offered_fps", figures.offered_fps, "1/s", "generator")
+            .seen("unsent", figures.unsent, "frames", "generator")
+            .seen("refused_polls", figures.refused_polls, "polls", "generator")
+            .remedy(match figures.refused_polls > figures.sent / 1000 {
+                true => "the port takes no more: use one that does, or send larger frames",
+                false => "give sending a thread and a core of its own",
+            })
+            .command("linerate generate --threads 2 --cpu 0,1")
+            .found()
+    }
+
+    /// Questions of a schedule that left late because the asking thread could not keep up.
+    fn of_schedule(&self, case: &Case<'_>) -> Option<Finding> {
+        let rate = case.plan.round_trip.rate_per_second? as f64 * f64::from(case.plan.streams);
+        let summary = &case.record.summary;
+        let done = summary.round_trips_per_second?;
+        let unsent = summary.unsent.unwrap_or(0);
+        let time = case.time(linerate_metric::facts::Role::Client)?;
+        if done > (1.0 - MISSING) * rate || unsent == 0 || !time.is_saturated() {
+            return None;
+        }
+        Draft::limit(self.id(), End::Client)
+            .cost(1.0 - done / rate)
+            .says(format!(
+                "{} questions were due and never left: the asking threads had no time left ({} asked for a second)",
+                format_count(unsent),
+                format_bit_rate(rate).trim_end_matches("b/s")
+            ))
+            .seen("unsent", unsent, "questions", "client")
+            .seen("round_trips_per_second", done, "1/s", "client")
+            .seen("working time of the asking threads", time.working, "share", schedstat(linerate_metric::facts::Role::Client))
+            .remedy("spread the questions over several flows")
+            .command(case.again("-P 2"))
+            .found()
+    }
+}

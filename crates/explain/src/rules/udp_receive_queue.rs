@@ -1,0 +1,85 @@
+//! Datagrams find the receiving socket's queue full.
+
+use linerate_metric::finding::Finding;
+use linerate_metric::plan::Protocol;
+use linerate_metric::record::CountedAt;
+use linerate_metric::units::{format_bytes, format_count, format_share};
+
+use super::is_paced;
+use crate::Rule;
+use crate::case::{Case, Way, name};
+use crate::draft::Draft;
+
+/// Share of the datagrams from which it matters.
+const MATTERS: f64 = 0.001;
+
+/// A buffer from this size on holds what a receiver that has the time for it lets wait.
+const LARGE: u64 = 1 << 20;
+
+/// See docs/CAUSES.md#udp-receive-queue.
+pub struct UdpReceiveQueue;
+
+impl Rule for UdpReceiveQueue {
+    fn id(&self) -> &'static str {
+        "udp-receive-queue"
+    }
+
+    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+        let ways = case.throughput(Protocol::Udp);
+        ways.filter_map(|way| self.of(case, way)).collect()
+    }
+}
+
+impl UdpReceiveQueue {
+    fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+        let lost = way.lost_at("udp-receive-queue");
+        let share = way.lost_share("udp-receive-queue");
+        if share < MATTERS || lost < 10 {
+            return None;
+        }
+        let granted = way.receive_buffer();
+        let asked = case
+            .plan
+            .socket
+            .receive_buffer_bytes
+            .or(case.plan.window_bytes);
+        let time = way.time(CountedAt::Receiver);
+        let large = granted.is_some_and(|bytes| bytes >= LARGE);
+        // As fast as it goes, into a large buffer: what is lost is what the receiver cannot take.
+        let at_the_limit = !is_paced(case) && large && share < 0.5;
+        let role = way.receiver;
+        let end = name(role);
+        let larger = (granted.unwrap_or(0) * 8).clamp(8 << 20, 64 << 20);
+        let (remedy, command) = match large {
+            false => (
+                format!("give the {end}'s socket a larger receive buffer: a burst, or one time slice of the receiver, has to fit"),
+                case.again(&format!("--rcvbuf {}M", larger >> 20)),
+            ),
+            true => (
+                format!("let the {end} take datagrams faster (GRO, recvmmsg, a core of its own), or send at the rate that it takes"),
+                case.again("-b max"),
+            ),
+        };
+        let mut draft = Draft::limit_if(at_the_limit, self.id(), role)
+            .way(way.direction)
+            .cost(share)
+            .says(format!(
+                "{} datagrams ({}) found the {end}'s socket full",
+                format_count(lost),
+                format_share(share)
+            ))
+            .seen("losses[udp-receive-queue]", lost, "datagrams", format!("{end} SO_MEMINFO drops"))
+            .seen_if("SO_RCVBUF", granted, "B", format!("{end} socket"));
+        if let Some(time) = time {
+            draft = draft
+                .seen("free time of the receiving threads", time.free(), "share", super::schedstat(role))
+                .seen("waiting for a processor", time.runnable, "share", super::schedstat(role));
+        }
+        draft
+            .remedy(remedy)
+            .command(command)
+            .tried(asked.map(|asked| format!("a receive buffer of {}", format_bytes(asked))))
+            .gain(Some(1.0 / (1.0 - share).max(0.01)), "1 / (1 - share lost here)")
+            .found()
+    }
+}

@@ -1,0 +1,97 @@
+//! The interface is an adapter on USB.
+
+use linerate_metric::facts::{Interface, Role};
+use linerate_metric::finding::Finding;
+use linerate_metric::plan::Kind;
+use linerate_metric::units::format_nanos;
+
+use crate::Rule;
+use crate::case::{Case, name};
+use crate::draft::Draft;
+
+/// A microframe of USB 2 (section 8.4.3.1): what an adapter has waits for the next one, both ways.
+const MICROFRAME_NS: f64 = 125_000.0;
+
+/// Drivers of adapters (linux drivers/net/usb).
+const DRIVERS: &[&str] = &[
+    "r8152", "ax88179_178a", "asix", "cdc_ether", "cdc_ncm", "cdc_mbim", "cdc_eem", "smsc75xx", "smsc95xx", "lan78xx",
+    "rtl8150", "r8153_ecm", "aqc111", "dm9601", "mcs7830", "pegasus", "rndis_host", "sr9700", "sr9800", "ch9200", "ipheth",
+];
+
+/// Share of a median round trip, or of the line, from which it matters.
+const MATTERS: f64 = 0.1;
+
+/// See docs/CAUSES.md#usb-adapter.
+pub struct UsbAdapter;
+
+impl Rule for UsbAdapter {
+    fn id(&self) -> &'static str {
+        "usb-adapter"
+    }
+
+    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+        [Role::Client, Role::Server]
+            .into_iter()
+            .filter_map(|role| self.of(case, role))
+            .collect()
+    }
+}
+
+fn is_usb(interface: &Interface) -> bool {
+    let driver = interface.driver.as_deref();
+    interface.bus.as_deref() == Some("usb") || driver.is_some_and(|driver| DRIVERS.contains(&driver))
+}
+
+impl UsbAdapter {
+    fn of(&self, case: &Case<'_>, role: Role) -> Option<Finding> {
+        let interface = case.interface(role).filter(|interface| is_usb(interface))?;
+        let end = name(role);
+        let driver = interface.driver.as_deref().unwrap_or("unknown");
+        let draft = Draft::cause(self.id(), role)
+            .seen("driver", driver, "", format!("{end} {} ethtool -i", interface.name))
+            .seen_if("bus", interface.bus.as_deref(), "", format!("{end} {} ethtool -i", interface.name))
+            .seen_if("speed", interface.speed_bps, "bit/s", format!("{end} {} ethtool", interface.name))
+            .remedy("use an interface on PCI; on USB let several questions be on their way at a time")
+            .command(format!("ethtool -i {}", interface.name));
+        match case.plan.kind {
+            Kind::Latency => {
+                let rtt = case.record.summary.rtt_ns?;
+                // Half a microframe on average in each direction.
+                let share = (MICROFRAME_NS / rtt.p50.max(1) as f64).min(0.8);
+                if share < MATTERS || (rtt.p50 as f64) < MICROFRAME_NS / 2.0 {
+                    return None;
+                }
+                draft
+                    .cost(share)
+                    .says(format!(
+                        "{} of the {end} is on USB ({driver}): frames wait for a microframe of {} there and back",
+                        interface.name,
+                        format_nanos(MICROFRAME_NS)
+                    ))
+                    .seen("rtt_ns.p50", rtt.p50, "ns", "client")
+                    .gain(Some(1.0 / (1.0 - share)), "p50 / (p50 - half a microframe each way)")
+                    .found()
+            }
+            Kind::Throughput => {
+                let used = (case.ways.iter())
+                    .filter_map(|way| Some(way.l1_bps()? / interface.speed_bps? as f64))
+                    .fold(0.0, f64::max);
+                let paced = super::is_paced(case);
+                if used <= 0.0 || used > 1.0 - MATTERS || paced {
+                    return None;
+                }
+                draft
+                    .cost((1.0 - used) * 0.9)
+                    .says(format!(
+                        "{} of the {end} is on USB ({driver}) and carries {:.0} % of its link: the bus, and a processor's work for each transfer, hold it",
+                        interface.name,
+                        used * 100.0
+                    ))
+                    .seen("share of the link in use", used, "share", "goodput with headers, preambles and gaps")
+                    .gain(Some(1.0 / used.max(0.05)), "link speed over what it carries")
+                    .found()
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Every rule has its section in docs/CAUSES.md, and every section its rule.
+
+use std::collections::BTreeSet;
+
+use linerate_explain::{FOLLOWS, RULES};
+
+const CAUSES: &str = include_str!("../../../docs/CAUSES.md");
+
+#[test]
+fn every_rule_has_its_section_in_order() {
+    let sections: Vec<&str> = CAUSES
+        .lines()
+        .filter_map(|line| line.strip_prefix("## "))
+        .collect();
+    let ids: Vec<&str> = RULES.iter().map(|rule| rule.id()).collect();
+    assert_eq!(sections, ids);
+}
+
+#[test]
+fn sections_say_how_it_shows_what_to_do_and_when_it_is_wrong() {
+    for section in CAUSES.split("\n## ").skip(1) {
+        let (id, text) = section.split_once('\n').expect("a heading has a text");
+        for part in ["*Shows:*", "*Do:*", "*Wrong when:*"] {
+            assert!(text.contains(part), "{id} lacks {part}");
+        }
+    }
+}
+
+#[test]
+fn ids_are_unique_and_links_name_rules() {
+    let ids: BTreeSet<&str> = RULES.iter().map(|rule| rule.id()).collect();
+    assert_eq!(ids.len(), RULES.len());
+    for (effect, cause) in FOLLOWS {
+        assert!(
+            ids.contains(effect) && ids.contains(cause),
+            "{effect} {cause}"
+        );
+        assert!(
+            !FOLLOWS.contains(&(cause, effect)),
+            "{effect} and {cause} follow from each other"
+        );
+    }
+    for id in ids {
+        let plain = |c: char| c.is_ascii_lowercase() || c == '-';
+        assert!(id.chars().all(plain), "{id}");
+    }
+}
