@@ -1,0 +1,113 @@
+//! What can go wrong with an experiment, with the next step.
+
+use linerate_lab::LabError;
+use linerate_metric::event::Problem;
+use linerate_metric::exit;
+
+/// Why an experiment was not run.
+#[derive(Debug, thiserror::Error)]
+pub enum ExperimentError {
+    /// The text is no experiment.
+    #[error("no experiment: {0}")]
+    Syntax(Box<toml::de::Error>),
+    /// It names something that it does not have.
+    #[error("{place}: {situation}; {next_step}")]
+    Content {
+        /// Which part of the file.
+        place: String,
+        /// What is wrong there.
+        situation: String,
+        /// What to write instead.
+        next_step: String,
+    },
+    /// A setting that somebody asked for (`--point`) is none of it.
+    #[error("`{asked}` is no point of it: {known}")]
+    NoSuchPoint {
+        /// What was asked.
+        asked: String,
+        /// What there is.
+        known: String,
+    },
+    /// Its network could not be built.
+    #[error(transparent)]
+    Lab(#[from] LabError),
+    /// A far end did not come up.
+    #[error("`{command}` did not start: {why}")]
+    Far {
+        /// Its command line.
+        command: String,
+        /// What it said.
+        why: String,
+    },
+    /// Knobs that only hands can set have several values left.
+    #[error(
+        "{knobs} cannot be set on real hosts: add the points one by one, --point {example} --label NAME"
+    )]
+    NeedsHands {
+        /// The knobs.
+        knobs: String,
+        /// One setting as an example.
+        example: String,
+    },
+    /// Not one point could be measured.
+    #[error("no point could be measured: {why}")]
+    Nothing {
+        /// Why the first one was not.
+        why: String,
+    },
+}
+
+impl ExperimentError {
+    /// The situation, the object and the next step.
+    #[must_use]
+    pub fn problem(&self) -> Problem {
+        match self {
+            Self::Syntax(error) => Problem::new(
+                error.message().to_owned(),
+                "the experiment",
+                "`linerate run udp-hops --print` shows one that works",
+            ),
+            Self::Content {
+                place,
+                situation,
+                next_step,
+            } => Problem::new(situation.clone(), place.clone(), next_step.clone()),
+            Self::NoSuchPoint { asked, known } => Problem::new(
+                "no point of the experiment",
+                format!("`{asked}`"),
+                format!("use {known}"),
+            ),
+            Self::Lab(error) => error.problem(),
+            Self::Far { command, why } => Problem::new(
+                format!("did not start ({why})"),
+                format!("`{command}`"),
+                "run it by hand to see what it lacks",
+            ),
+            Self::NeedsHands { knobs, example } => Problem::new(
+                "cannot be set on real hosts by a program",
+                knobs.clone(),
+                format!(
+                    "set it by hand and add each point to a table: --point {example} --label NAME"
+                ),
+            ),
+            Self::Nothing { why } => Problem::new(
+                "no point could be measured",
+                "the experiment",
+                format!("the first one: {why}"),
+            ),
+        }
+    }
+
+    /// The exit code that tells scripts the kind of it.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Syntax(_)
+            | Self::Content { .. }
+            | Self::NoSuchPoint { .. }
+            | Self::NeedsHands { .. } => exit::USAGE,
+            Self::Lab(error) if error.is_missing_privilege() => exit::MISSING,
+            Self::Lab(_) | Self::Far { .. } | Self::Nothing { .. } => exit::FAILED,
+        }
+    }
+}

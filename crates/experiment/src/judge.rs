@@ -1,0 +1,321 @@
+//! Whether measured points have the shape that was expected.
+
+use std::collections::BTreeSet;
+
+use linerate_metric::expect::Unit;
+use linerate_metric::experiment::{
+    ExperimentResult, Knob, Published, Setting, Shape, ShapeState, number,
+};
+use linerate_metric::statistics::median;
+
+use crate::file::{Experiment, ShapeOf};
+use crate::rule::{Along, Rule, Sum, Term};
+
+/// Combinations that a verdict lists at most.
+const LISTED: usize = 4;
+
+/// Fills in the verdicts and what stands beside published figures.
+pub(crate) fn judge(experiment: &Experiment, result: &mut ExperimentResult, cores: usize) {
+    result.shapes = experiment
+        .shapes
+        .iter()
+        .map(|shape| verdict(shape, result, cores))
+        .collect();
+    result.published = experiment
+        .published
+        .iter()
+        .map(|published| {
+            let mut fitting = result.fitting(&published.setting);
+            let measured = fitting.find_map(|point| point.figures.get(&published.figure));
+            Published {
+                setting: published.setting.clone(),
+                figure: published.figure.clone(),
+                value: experiment
+                    .value_of(published)
+                    .expect("it was read when the file was checked"),
+                on: published.on.clone(),
+                measured: measured.map(|figure| figure.median),
+            }
+        })
+        .collect();
+}
+
+fn verdict(shape: &ShapeOf, result: &ExperimentResult, cores: usize) -> Shape {
+    let mut verdict = Shape {
+        says: shape.says.clone(),
+        rule: shape.rule.clone(),
+        state: ShapeState::Untested,
+        measured: String::new(),
+        why: String::new(),
+    };
+    if cores < shape.cores {
+        verdict.measured = format!("needs {} processors, this machine has {cores}", shape.cores);
+        return verdict;
+    }
+    let rule = Rule::parse(&shape.rule).expect("it was read when the file was checked");
+    let mut told = Vec::new();
+    let mut missed = Vec::new();
+    for setting in combinations(&open_knobs(&rule, &result.knobs)) {
+        let (Some(left), Some(right)) = (
+            add_up(&rule.left, &setting, result),
+            add_up(&rule.right, &setting, result),
+        ) else {
+            continue;
+        };
+        let unit = rule.terms().next().map_or(Unit::Count, |term| {
+            result.figure(&term.figure).map_or(Unit::Count, |f| f.unit)
+        });
+        let holds = rule.sign.holds(left, right);
+        let named: Vec<String> = setting.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        let place = match named.is_empty() {
+            true => String::new(),
+            false => format!("{}: ", named.join(" ")),
+        };
+        let sign = match holds {
+            true => rule.sign.text().to_owned(),
+            false => format!("is not {}", rule.sign.text()),
+        };
+        let text = format!(
+            "{place}{} {sign} {}",
+            written(unit, left),
+            written(unit, right)
+        );
+        match holds {
+            true => told.push(text),
+            false => missed.push(text),
+        }
+    }
+    let listed = if missed.is_empty() { &told } else { &missed };
+    verdict.state = match (missed.is_empty(), told.is_empty()) {
+        (false, _) => ShapeState::Misses,
+        (true, false) => ShapeState::Holds,
+        (true, true) => ShapeState::Untested,
+    };
+    verdict.measured = listed[..listed.len().min(LISTED)].join("; ");
+    if listed.len() > LISTED {
+        verdict
+            .measured
+            .push_str(&format!("; {} more", listed.len() - LISTED));
+    }
+    match verdict.state {
+        ShapeState::Untested => verdict.measured = "its points were not measured".to_owned(),
+        ShapeState::Misses => verdict.why.clone_from(&shape.why),
+        ShapeState::Holds => {}
+    }
+    verdict
+}
+
+fn written(unit: Unit, value: f64) -> String {
+    match unit {
+        // Differences and slopes may be below zero, which a unit's own words have no sign for.
+        _ if value < 0.0 => format!("-{}", written(unit, -value)),
+        Unit::Count => format!("{value:.6}")
+            .trim_end_matches('0')
+            .trim_end_matches('.')
+            .to_owned(),
+        unit => unit.format(value),
+    }
+}
+
+/// Knobs that some figure of the rule leaves open.
+fn open_knobs<'a>(rule: &Rule, knobs: &'a [Knob]) -> Vec<&'a Knob> {
+    let open = |knob: &&Knob| {
+        rule.terms().any(|term| {
+            let along = term
+                .over
+                .as_ref()
+                .is_some_and(|(_, over)| *over == knob.name);
+            !along && !term.setting.contains_key(&knob.name)
+        })
+    };
+    knobs.iter().filter(open).collect()
+}
+
+/// Every combination of the values of some knobs, the slowest first.
+fn combinations(knobs: &[&Knob]) -> Vec<Setting> {
+    let mut settings = vec![Setting::new()];
+    for knob in knobs {
+        settings = settings
+            .iter()
+            .flat_map(|setting| {
+                knob.values.iter().map(|value| {
+                    let mut setting = setting.clone();
+                    setting.insert(knob.name.clone(), value.clone());
+                    setting
+                })
+            })
+            .collect();
+    }
+    settings
+}
+
+fn add_up(sum: &Sum, setting: &Setting, result: &ExperimentResult) -> Option<f64> {
+    let mut total = sum.constant;
+    for term in &sum.terms {
+        total += term.factor * read(term, setting, result)?;
+    }
+    Some(total)
+}
+
+/// The value of a term under a setting; `None` where its points were not measured.
+fn read(term: &Term, setting: &Setting, result: &ExperimentResult) -> Option<f64> {
+    let mut asked = setting.clone();
+    asked.extend(term.setting.clone());
+    let at = |asked: &Setting| {
+        let mut fitting = result.fitting(asked);
+        let figure = fitting.find_map(|point| point.figures.get(&term.figure))?;
+        Some(figure.median)
+    };
+    let Some((along, knob)) = &term.over else {
+        return at(&asked);
+    };
+    let knob = result.knobs.iter().find(|known| known.name == *knob)?;
+    let known: Vec<(f64, f64)> = knob
+        .values
+        .iter()
+        .enumerate()
+        .filter_map(|(position, value)| {
+            asked.insert(knob.name.clone(), value.clone());
+            Some((number(value).unwrap_or(position as f64), at(&asked)?))
+        })
+        .collect();
+    let values = || known.iter().map(|(_, value)| *value);
+    match along {
+        Along::Max => values().reduce(f64::max),
+        Along::Min => values().reduce(f64::min),
+        Along::First => values().next(),
+        Along::Last => values().next_back(),
+        Along::Slope => slope(&known),
+    }
+}
+
+/// Theil and Sen: the median of the slopes between all pairs.
+pub(crate) fn slope(points: &[(f64, f64)]) -> Option<f64> {
+    let mut slopes = Vec::new();
+    for (position, one) in points.iter().enumerate() {
+        for other in &points[position + 1..] {
+            if other.0 != one.0 {
+                slopes.push((other.1 - one.1) / (other.0 - one.0));
+            }
+        }
+    }
+    median(&slopes)
+}
+
+/// Knobs and values of the points that there are, in the order of the file.
+pub(crate) fn knobs_of(experiment: &Experiment, settings: &[Setting]) -> Vec<Knob> {
+    experiment
+        .knobs
+        .iter()
+        .map(|knob| {
+            let used: BTreeSet<&String> =
+                settings.iter().filter_map(|s| s.get(&knob.name)).collect();
+            Knob {
+                name: knob.name.clone(),
+                values: knob
+                    .values
+                    .iter()
+                    .filter(|v| used.contains(v))
+                    .cloned()
+                    .collect(),
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_metric::experiment::{FigureOf, Point};
+    use linerate_metric::statistics::estimate;
+
+    fn result(points: &[(&str, &str, f64)]) -> ExperimentResult {
+        let setting = |hops: &str, socket: &str| {
+            Setting::from([
+                ("hops".into(), hops.into()),
+                ("socket".into(), socket.into()),
+            ])
+        };
+        let knob = |name: &str, values: &[&str]| Knob {
+            name: name.into(),
+            values: values.iter().map(|v| (*v).to_owned()).collect(),
+        };
+        ExperimentResult {
+            knobs: vec![
+                knob("hops", &["0", "1", "2"]),
+                knob("socket", &["reused", "reopened"]),
+            ],
+            figures: vec![FigureOf {
+                name: "p50".into(),
+                unit: Unit::Nanos,
+                says: String::new(),
+            }],
+            points: points
+                .iter()
+                .map(|&(hops, socket, value)| Point {
+                    setting: setting(hops, socket),
+                    figures: [("p50".to_owned(), estimate(&[value]).unwrap())].into(),
+                    ..Point::default()
+                })
+                .collect(),
+            ..ExperimentResult::default()
+        }
+    }
+
+    fn state(rule: &str, result: &ExperimentResult) -> ShapeState {
+        let shape = ShapeOf {
+            says: String::new(),
+            rule: rule.into(),
+            why: "because".into(),
+            cores: 0,
+        };
+        let verdict = verdict(&shape, result, 2);
+        assert_eq!(verdict.why.is_empty(), verdict.state != ShapeState::Misses);
+        verdict.state
+    }
+
+    #[test]
+    fn rules_hold_for_every_combination_that_was_measured() {
+        use ShapeState::{Holds, Misses, Untested};
+        let result = result(&[
+            ("0", "reused", 100e3),
+            ("1", "reused", 110e3),
+            ("2", "reused", 120e3),
+            ("0", "reopened", 150e3),
+            ("2", "reopened", 149e3),
+        ]);
+        for (rule, want) in [
+            ("slope(p50[socket=reused] over hops) > 9us", Holds),
+            ("slope(p50 over hops) > 0", Misses),
+            ("p50[socket=reopened] > p50[socket=reused]", Holds),
+            ("p50[socket=reopened] > 1.4 * p50[socket=reused]", Misses),
+            ("p50[hops=1,socket=reopened] > 0", Untested),
+            ("max(p50 over hops) <= 150us", Holds),
+            (
+                "last(p50[socket=reused] over hops) - first(p50[socket=reused] over hops) <= 20us",
+                Holds,
+            ),
+        ] {
+            assert_eq!(state(rule, &result), want, "{rule}");
+        }
+    }
+
+    #[test]
+    fn too_few_processors_are_no_failure() {
+        let shape = ShapeOf {
+            says: String::new(),
+            rule: "p50 > 1".into(),
+            why: String::new(),
+            cores: 64,
+        };
+        let verdict = verdict(&shape, &result(&[("0", "reused", 1.0)]), 2);
+        assert_eq!(verdict.state, ShapeState::Untested);
+        assert!(verdict.measured.contains("64 processors"));
+    }
+
+    #[test]
+    fn slopes() {
+        assert_eq!(slope(&[(0.0, 1.0), (1.0, 3.0), (2.0, 5.0)]), Some(2.0));
+        assert_eq!(slope(&[(0.0, 1.0)]), None);
+    }
+}

@@ -1,0 +1,21 @@
+//! Whole experiments from a file: a network to build, far ends to start, commands to run at every
+//! combination of knobs, and what their figures must look like.
+//!
+//! A point is measured by the same command lines that people type, run on a host of the lab, so each row
+//! of a table can be repeated by hand. Nothing here measures by itself or prints.
+#![forbid(unsafe_code)]
+
+mod error;
+pub mod file;
+pub mod rule;
+
+mod judge;
+mod point;
+mod process;
+mod run;
+pub mod shipped;
+
+pub use error::ExperimentError;
+pub use file::Experiment;
+pub use process::{PARENT_VARIABLE, die_with_parent};
+pub use run::{Options, Place, Progress, run};

@@ -1,0 +1,137 @@
+//! The points of an experiment, and the words of their commands.
+
+use std::collections::BTreeMap;
+
+use linerate_metric::experiment::Setting;
+
+use crate::ExperimentError;
+use crate::file::{CommandOf, Experiment};
+
+/// Every combination of the knobs' values that is asked for, the first knob the slowest.
+pub(crate) fn settings(
+    experiment: &Experiment,
+    quick: bool,
+    only: &Setting,
+) -> Result<Vec<Setting>, ExperimentError> {
+    for (name, value) in only {
+        let known = experiment
+            .knob(name)
+            .is_some_and(|knob| knob.values.contains(value));
+        if !known {
+            let names = experiment.knobs.iter();
+            let known: Vec<String> = names
+                .map(|knob| format!("{}={}", knob.name, knob.values.join("|")))
+                .collect();
+            return Err(ExperimentError::NoSuchPoint {
+                asked: format!("{name}={value}"),
+                known: known.join(", "),
+            });
+        }
+    }
+    let mut settings = vec![Setting::new()];
+    for knob in &experiment.knobs {
+        let values: Vec<&String> = match only.get(&knob.name) {
+            Some(value) => vec![value],
+            None if quick && !knob.quick.is_empty() => knob.quick.iter().collect(),
+            None => knob.values.iter().collect(),
+        };
+        settings = settings
+            .iter()
+            .flat_map(|setting| {
+                values.iter().map(|value| {
+                    let mut setting = setting.clone();
+                    setting.insert(knob.name.clone(), (*value).clone());
+                    setting
+                })
+            })
+            .collect();
+    }
+    Ok(settings)
+}
+
+/// `hops=2 size=1024`, in the order of the file.
+pub(crate) fn words_of(experiment: &Experiment, setting: &Setting) -> String {
+    let named = experiment.knobs.iter().filter_map(|knob| {
+        let value = setting.get(&knob.name)?;
+        Some(format!("{}={value}", knob.name))
+    });
+    named.collect::<Vec<_>>().join(" ")
+}
+
+/// What `{names}` stand for at a point.
+pub(crate) struct Names {
+    known: BTreeMap<String, String>,
+}
+
+impl Names {
+    pub(crate) fn at(
+        experiment: &Experiment,
+        setting: &Setting,
+        quick: bool,
+        hosts: &[(String, String)],
+        id: &str,
+    ) -> Self {
+        let mut known: BTreeMap<String, String> = hosts.iter().cloned().collect();
+        known.insert("id".to_owned(), id.to_owned());
+        for (name, amounts) in &experiment.amounts {
+            known.insert(name.clone(), amounts[usize::from(!quick)].clone());
+        }
+        for (name, value) in setting {
+            let words = experiment
+                .words
+                .get(name)
+                .and_then(|words| words.get(value));
+            known.insert(name.clone(), words.unwrap_or(value).clone());
+        }
+        Self { known }
+    }
+
+    /// The text with all names replaced; words of knobs may have names in them, once.
+    pub(crate) fn fill(&self, text: &str) -> Result<String, ExperimentError> {
+        let once = self.replace(text)?;
+        self.replace(&once)
+    }
+
+    fn replace(&self, text: &str) -> Result<String, ExperimentError> {
+        let mut out = String::new();
+        let mut rest = text;
+        while let Some(at) = rest.find('{') {
+            let (before, from) = rest.split_at(at);
+            out.push_str(before);
+            let end = from.find('}').ok_or_else(|| unknown(text, from))?;
+            let name = &from[1..end];
+            let value = self.known.get(name).ok_or_else(|| unknown(text, name))?;
+            out.push_str(value);
+            rest = &from[end + 1..];
+        }
+        out.push_str(rest);
+        Ok(out)
+    }
+
+    /// The words of a command.
+    pub(crate) fn words(&self, command: &CommandOf) -> Result<Vec<String>, ExperimentError> {
+        let text = command.run.as_ref().or(command.exec.as_ref());
+        let filled = self.fill(text.map_or("", String::as_str))?;
+        Ok(filled.split_whitespace().map(str::to_owned).collect())
+    }
+}
+
+fn unknown(text: &str, name: &str) -> ExperimentError {
+    ExperimentError::Content {
+        place: format!("`{text}`"),
+        situation: format!("nothing is called `{name}`"),
+        next_step: "name a knob, an amount, a host of the lab, or id".to_owned(),
+    }
+}
+
+/// Whether a command belongs to a point.
+pub(crate) fn applies(command: &CommandOf, setting: &Setting) -> bool {
+    fits(&command.when, setting)
+}
+
+/// Whether a setting has all values of another.
+pub(crate) fn fits(asked: &Setting, setting: &Setting) -> bool {
+    asked
+        .iter()
+        .all(|(knob, value)| setting.get(knob) == Some(value))
+}

@@ -1,0 +1,41 @@
+//! What can go wrong while remedies are tried, with the next step.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why something was not varied, changed or restored.
+#[derive(Debug, thiserror::Error)]
+pub enum TuneError {
+    /// What is to be varied cannot be read.
+    #[error("`{text}` says nothing to vary: {why}")]
+    Over {
+        /// What was written.
+        text: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A journal cannot be read or written.
+    #[error("the journal {} is of no use ({source}): see who may read and write it", path.display())]
+    Journal {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A file of knobs makes no sense.
+    #[error("{} holds no knobs ({why}): each [[knob]] has name, values, and one of set, option and sysctl", path.display())]
+    Knobs {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A journal holds something else.
+    #[error("{} is no journal of this version ({why}): start anew without it", path.display())]
+    Shape {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+}

@@ -1,0 +1,346 @@
+//! Settings of a host that go back: each old value is on the disk before the new one is set.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::TuneError;
+use crate::journal::Journal;
+
+/// What kind of setting it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// A file under `/proc/sys`, by its name with dots.
+    Sysctl,
+    /// The largest segments that GSO builds and GRO merges at an interface, by its name: four numbers.
+    SegmentSizes,
+}
+
+/// One setting at one place.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Key {
+    /// The host, for people.
+    pub host: String,
+    /// The network namespace, by its inode number.
+    pub namespace: u64,
+    /// What kind it is.
+    pub kind: Kind,
+    /// Which one.
+    pub name: String,
+}
+
+impl Key {
+    /// The command that sets it, for people.
+    #[must_use]
+    pub fn command(&self, value: &str) -> String {
+        match self.kind {
+            Kind::Sysctl => format!("sysctl -w {}='{value}'", self.name),
+            Kind::SegmentSizes => {
+                let sizes: Vec<&str> = value.split(' ').collect();
+                let size = |at: usize| sizes.get(at).copied().unwrap_or_default();
+                format!(
+                    "ip link set dev {} gso_max_size {} gro_max_size {} gso_ipv4_max_size {} gro_ipv4_max_size {}",
+                    self.name,
+                    size(0),
+                    size(1),
+                    size(2),
+                    size(3)
+                )
+            }
+        }
+    }
+}
+
+/// Who reads and writes settings.
+pub trait Machine {
+    /// The value now.
+    ///
+    /// # Errors
+    /// Why it cannot be read, in words.
+    fn read(&self, key: &Key) -> Result<String, String>;
+    /// Sets a value.
+    ///
+    /// # Errors
+    /// Why it cannot be set, in words.
+    fn write(&self, key: &Key, value: &str) -> Result<(), String>;
+}
+
+/// Whose journal it is: its first line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    /// Boot of the machine: after another one nothing is left to restore.
+    pub boot: String,
+    /// The process.
+    pub pid: u32,
+    /// When it started, in clock ticks since boot: process numbers come again.
+    pub started_ticks: u64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Old {
+    key: Key,
+    value: String,
+}
+
+/// Settings that go back when it drops.
+pub struct Guard<'a, M: Machine> {
+    machine: &'a M,
+    folder: PathBuf,
+    owner: Owner,
+    journal: Option<Journal>,
+    olds: Vec<Old>,
+}
+
+impl<'a, M: Machine> Guard<'a, M> {
+    /// Nothing is changed and no file is made yet.
+    #[must_use]
+    pub fn new(machine: &'a M, folder: &Path, owner: Owner) -> Self {
+        Self {
+            machine,
+            folder: folder.to_owned(),
+            owner,
+            journal: None,
+            olds: Vec::new(),
+        }
+    }
+
+    /// Sets a value; the old one is on the disk before.
+    ///
+    /// # Errors
+    /// Why it cannot be set, in words; then it is as it was.
+    pub fn set(&mut self, key: &Key, value: &str) -> Result<(), String> {
+        if !self.olds.iter().any(|old| old.key == *key) {
+            let old = Old {
+                key: key.clone(),
+                value: self.machine.read(key)?,
+            };
+            self.note(&old).map_err(|error| error.to_string())?;
+            self.olds.push(old);
+        }
+        self.machine.write(key, value)
+    }
+
+    /// Sets a value back to what it was before; nothing happens to what was never set.
+    ///
+    /// # Errors
+    /// Why it cannot be set, in words.
+    pub fn reset(&mut self, key: &Key) -> Result<(), String> {
+        match self.olds.iter().find(|old| old.key == *key) {
+            Some(old) => self.machine.write(key, &old.value),
+            None => Ok(()),
+        }
+    }
+
+    fn note(&mut self, old: &Old) -> Result<(), TuneError> {
+        if self.journal.is_none() {
+            let path = self.folder.join(format!("{}.jsonl", self.owner.pid));
+            self.journal = Some(Journal::create(&path, &self.owner)?);
+        }
+        match &mut self.journal {
+            Some(journal) => journal.append(old),
+            None => Ok(()),
+        }
+    }
+
+    /// Sets all back. Says what could not be; the journal stays for that.
+    pub fn restore(&mut self) -> Vec<String> {
+        let wrong = put_back(self.machine, &std::mem::take(&mut self.olds));
+        if wrong.is_empty() {
+            self.forget();
+        }
+        wrong
+    }
+
+    /// Leaves all as it is now.
+    pub fn keep(mut self) {
+        self.olds.clear();
+        self.forget();
+    }
+
+    fn forget(&mut self) {
+        if let Some(journal) = self.journal.take() {
+            // A journal that stays makes a later restore set what is set already.
+            let _ = journal.remove();
+        }
+    }
+}
+
+impl<M: Machine> Drop for Guard<'_, M> {
+    fn drop(&mut self) {
+        let _ = self.restore();
+    }
+}
+
+fn put_back<M: Machine>(machine: &M, olds: &[Old]) -> Vec<String> {
+    (olds.iter().rev())
+        .filter_map(|old| {
+            let why = machine.write(&old.key, &old.value).err()?;
+            Some(format!("{} of {}: {why}", old.key.name, old.key.host))
+        })
+        .collect()
+}
+
+/// What a restore came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Restored {
+    /// Settings that were set back.
+    pub settings: usize,
+    /// Journals of processes that still run: theirs to restore.
+    pub running: Vec<u32>,
+    /// What could not be set back, and why.
+    pub wrong: Vec<String>,
+}
+
+/// Sets back what processes left that were killed.
+///
+/// # Errors
+/// A journal cannot be read.
+pub fn restore_left<M: Machine>(
+    folder: &Path,
+    machine: &M,
+    boot: &str,
+    runs: impl Fn(&Owner) -> bool,
+) -> Result<Restored, TuneError> {
+    let mut restored = Restored::default();
+    let Ok(entries) = fs::read_dir(folder) else {
+        // Nothing was ever changed.
+        return Ok(restored);
+    };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        if path
+            .extension()
+            .is_none_or(|extension| extension != "jsonl")
+        {
+            continue;
+        }
+        let (owner, olds, journal) = Journal::resume::<Owner, Old>(&path)?;
+        if owner.boot != boot {
+            journal.remove()?;
+            continue;
+        }
+        if runs(&owner) {
+            restored.running.push(owner.pid);
+            continue;
+        }
+        let wrong = put_back(machine, &olds);
+        restored.settings += olds.len() - wrong.len();
+        if wrong.is_empty() {
+            journal.remove()?;
+        }
+        restored.wrong.extend(wrong);
+    }
+    Ok(restored)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+    use std::collections::BTreeMap;
+
+    struct Table(RefCell<BTreeMap<String, String>>);
+
+    impl Machine for Table {
+        fn read(&self, key: &Key) -> Result<String, String> {
+            self.0
+                .borrow()
+                .get(&key.name)
+                .cloned()
+                .ok_or_else(|| "not there".to_owned())
+        }
+
+        fn write(&self, key: &Key, value: &str) -> Result<(), String> {
+            if value == "bad" {
+                return Err("invalid".to_owned());
+            }
+            self.0
+                .borrow_mut()
+                .insert(key.name.clone(), value.to_owned());
+            Ok(())
+        }
+    }
+
+    fn table() -> Table {
+        let settings = [("a", "1"), ("b", "2")];
+        Table(RefCell::new(
+            settings.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+        ))
+    }
+
+    fn key(name: &str) -> Key {
+        Key {
+            host: "client".to_owned(),
+            namespace: 7,
+            kind: Kind::Sysctl,
+            name: name.to_owned(),
+        }
+    }
+
+    fn owner(boot: &str) -> Owner {
+        Owner {
+            boot: boot.to_owned(),
+            pid: 4711,
+            started_ticks: 9,
+        }
+    }
+
+    fn folder(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("linerate-guard-{name}-{}", std::process::id()))
+    }
+
+    #[test]
+    fn all_goes_back_when_it_drops() {
+        let (table, folder) = (table(), folder("drop"));
+        let before = table.0.borrow().clone();
+        let mut guard = Guard::new(&table, &folder, owner("x"));
+        guard.set(&key("a"), "10").unwrap();
+        guard.set(&key("a"), "11").unwrap();
+        guard.set(&key("b"), "12").unwrap();
+        assert!(guard.set(&key("c"), "1").is_err());
+        assert!(guard.set(&key("b"), "bad").is_err());
+        guard.reset(&key("a")).unwrap();
+        assert_eq!(table.0.borrow()["a"], "1");
+        drop(guard);
+        assert_eq!(*table.0.borrow(), before);
+        assert_eq!(
+            fs::read_dir(&folder).unwrap().count(),
+            0,
+            "no journal is left"
+        );
+        fs::remove_dir(&folder).unwrap();
+    }
+
+    #[test]
+    fn what_a_killed_process_left_goes_back() {
+        let (table, folder) = (table(), folder("kill"));
+        let before = table.0.borrow().clone();
+        let mut guard = Guard::new(&table, &folder, owner("x"));
+        guard.set(&key("a"), "10").unwrap();
+        guard.set(&key("b"), "12").unwrap();
+        // Killed: nothing drops.
+        std::mem::forget(guard);
+        let running = restore_left(&folder, &table, "x", |_| true).unwrap();
+        assert_eq!((running.running, running.settings), (vec![4711], 0));
+        let restored = restore_left(&folder, &table, "x", |_| false).unwrap();
+        assert_eq!((restored.settings, restored.wrong.len()), (2, 0));
+        assert_eq!(*table.0.borrow(), before);
+        let again = restore_left(&folder, &table, "x", |_| false).unwrap();
+        assert_eq!(again, Restored::default());
+        fs::remove_dir(&folder).unwrap();
+    }
+
+    #[test]
+    fn after_another_boot_nothing_is_left_to_restore() {
+        let (table, folder) = (table(), folder("boot"));
+        let mut guard = Guard::new(&table, &folder, owner("old"));
+        guard.set(&key("a"), "10").unwrap();
+        std::mem::forget(guard);
+        let restored = restore_left(&folder, &table, "new", |_| false).unwrap();
+        assert_eq!(restored, Restored::default());
+        assert_eq!(table.0.borrow()["a"], "10", "it is not ours any more");
+        fs::remove_dir(&folder).unwrap();
+    }
+}

@@ -1,0 +1,269 @@
+//! Pairs of runs that take turns in random order, and when there are enough of them.
+//!
+//! The sides are looked at twice, so that their p-values stay true: once after
+//! [`FIRST_LOOK`] pairs, and once when there are as many as the noise asks for. How many that is depends
+//! on how the pairs spread, never on which side is ahead.
+
+use linerate_metric::comparison::{
+    FIRST_LOOK, FIRST_SIGNIFICANCE, LAST_SIGNIFICANCE, Pair, SIGNIFICANCE, logs, look,
+};
+
+/// How many pairs to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    /// As many as told.
+    Exactly(usize),
+    /// Until it is decided, and no more than these.
+    UntilDecided {
+        /// The most that may be measured, dropped ones included.
+        limit: usize,
+    },
+}
+
+/// What to do after some pairs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Next {
+    /// Measure another pair.
+    Measure {
+        /// B before A.
+        b_first: bool,
+    },
+    /// Judge them, at this significance.
+    Judge {
+        /// Below which p-value the sides are called different.
+        significance: f64,
+    },
+}
+
+/// Two sides that take turns.
+#[derive(Clone, Debug)]
+pub struct Interleave {
+    amount: Amount,
+    effect: f64,
+    random: fastrand::Rng,
+    /// The order of the second pair of two, which is the other one.
+    owed: Option<bool>,
+    looked: bool,
+}
+
+impl Interleave {
+    /// Sides whose difference is worth knowing from `effect` on (0.05: 5 %).
+    #[must_use]
+    pub fn new(amount: Amount, effect: f64, seed: u64) -> Self {
+        Self {
+            amount,
+            effect,
+            random: fastrand::Rng::with_seed(seed),
+            owed: None,
+            looked: false,
+        }
+    }
+
+    /// What to do now that there are these pairs.
+    pub fn next(&mut self, pairs: &[Pair]) -> Next {
+        let logs = logs(pairs);
+        match self.amount {
+            Amount::Exactly(count) if pairs.len() >= count => Next::Judge {
+                significance: SIGNIFICANCE,
+            },
+            Amount::Exactly(_) => self.measure(),
+            Amount::UntilDecided { limit } => {
+                let full = pairs.len() >= limit;
+                if logs.len() < FIRST_LOOK && !full {
+                    return self.measure();
+                }
+                let Some(look) = look(&logs, self.effect) else {
+                    return match full {
+                        true => Next::Judge {
+                            significance: LAST_SIGNIFICANCE,
+                        },
+                        false => self.measure(),
+                    };
+                };
+                if !self.looked {
+                    self.looked = true;
+                    if look.p_value <= FIRST_SIGNIFICANCE {
+                        return Next::Judge {
+                            significance: FIRST_SIGNIFICANCE,
+                        };
+                    }
+                }
+                let enough = look
+                    .needed
+                    .is_some_and(|needed| logs.len() as u64 >= needed);
+                match enough || full {
+                    true => Next::Judge {
+                        significance: LAST_SIGNIFICANCE,
+                    },
+                    false => self.measure(),
+                }
+            }
+        }
+    }
+
+    /// The order is drawn for two pairs at a time, one each way: a drift favours neither side.
+    fn measure(&mut self) -> Next {
+        let b_first = match self.owed.take() {
+            Some(b_first) => b_first,
+            None => {
+                let b_first = self.random.bool();
+                self.owed = Some(!b_first);
+                b_first
+            }
+        };
+        Next::Measure { b_first }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_metric::comparison::Verdict;
+    use proptest::prelude::*;
+
+    /// Noise as machines have it: normal, drifting, and with a wild run now and then.
+    struct Noise {
+        random: fastrand::Rng,
+        deviation: f64,
+        wild: f64,
+        drift: f64,
+    }
+
+    impl Noise {
+        fn normal(&mut self) -> f64 {
+            (0..12).map(|_| self.random.f64()).sum::<f64>() - 6.0
+        }
+
+        fn run(&mut self, middle: f64) -> f64 {
+            self.drift += 0.002 * self.normal();
+            let wild = match self.random.f64() < self.wild {
+                true => 0.7,
+                false => 1.0,
+            };
+            middle * wild * (self.drift + self.deviation * self.normal()).exp()
+        }
+    }
+
+    /// What was found of B, and with how many pairs. Without the interval, which takes the time of
+    /// thousands of resamples and decides nothing here.
+    fn compare(
+        noise: &mut Noise,
+        ratio: f64,
+        effect: f64,
+        seed: u64,
+        limit: usize,
+    ) -> (Verdict, usize) {
+        let mut turns = Interleave::new(Amount::UntilDecided { limit }, effect, seed);
+        let mut pairs = Vec::new();
+        loop {
+            match turns.next(&pairs) {
+                Next::Measure { b_first } => {
+                    let first = noise.run(if b_first { ratio } else { 1.0 });
+                    let second = noise.run(if b_first { 1.0 } else { ratio });
+                    let (a, b) = match b_first {
+                        true => (second, first),
+                        false => (first, second),
+                    };
+                    pairs.push(pair(a, b, b_first));
+                }
+                Next::Judge { significance } => {
+                    let seen = look(&logs(&pairs), effect).expect("there are pairs");
+                    let verdict = match seen.p_value <= significance {
+                        true if seen.ratio > 1.0 => Verdict::Faster,
+                        true => Verdict::Slower,
+                        false if seen.needed.is_some_and(|n| n <= pairs.len() as u64) => {
+                            Verdict::NoDifference
+                        }
+                        false => Verdict::Undecided,
+                    };
+                    return (verdict, pairs.len());
+                }
+            }
+        }
+    }
+
+    fn pair(a: f64, b: f64, b_first: bool) -> Pair {
+        Pair {
+            a,
+            b,
+            b_first,
+            line_rtt_ns: None,
+            dropped: None,
+        }
+    }
+
+    fn verdicts(ratio: f64, deviation: f64, wild: f64) -> (usize, usize, usize, usize) {
+        let mut counts = (0, 0, 0, 0);
+        for seed in 0..100 {
+            let mut noise = Noise {
+                random: fastrand::Rng::with_seed(1_000 + seed),
+                deviation,
+                wild,
+                drift: 0.0,
+            };
+            let found = compare(&mut noise, ratio, 0.05, seed, 400);
+            match found.0 {
+                Verdict::Faster => counts.0 += 1,
+                Verdict::Slower => counts.1 += 1,
+                Verdict::NoDifference => counts.2 += 1,
+                Verdict::Undecided => counts.3 += 1,
+            }
+        }
+        counts
+    }
+
+    #[test]
+    fn of_a_thing_with_itself_no_difference_is_found() {
+        for (deviation, wild) in [(0.01, 0.0), (0.04, 0.0), (0.03, 0.05)] {
+            let counts = verdicts(1.0, deviation, wild);
+            assert!(counts.2 >= 95, "{deviation} {wild}: {counts:?}");
+        }
+    }
+
+    #[test]
+    fn five_percent_are_found_with_the_pairs_that_it_asks_for() {
+        for (deviation, wild) in [(0.01, 0.0), (0.04, 0.0), (0.03, 0.05)] {
+            let counts = verdicts(1.05, deviation, wild);
+            assert!(counts.0 >= 95, "{deviation} {wild}: {counts:?}");
+            let counts = verdicts(0.95, deviation, wild);
+            assert!(counts.1 >= 95, "{deviation} {wild}: {counts:?}");
+        }
+    }
+
+    #[test]
+    fn a_large_difference_is_decided_at_the_first_look() {
+        let mut noise = Noise {
+            random: fastrand::Rng::with_seed(5),
+            deviation: 0.3,
+            wild: 0.0,
+            drift: 0.0,
+        };
+        let found = compare(&mut noise, 8.0, 0.05, 1, 400);
+        assert_eq!(found, (Verdict::Faster, FIRST_LOOK));
+    }
+
+    #[test]
+    fn the_limit_ends_what_noise_would_not() {
+        let mut noise = Noise {
+            random: fastrand::Rng::with_seed(5),
+            deviation: 0.5,
+            wild: 0.0,
+            drift: 0.0,
+        };
+        let found = compare(&mut noise, 1.0, 0.01, 1, 12);
+        assert_eq!(found, (Verdict::Undecided, 12));
+    }
+
+    proptest! {
+        #[test]
+        fn each_side_is_first_as_often_as_the_other(seed: u64, two in 1usize..20) {
+            let mut turns = Interleave::new(Amount::Exactly(2 * two), 0.05, seed);
+            let mut pairs = Vec::new();
+            while let Next::Measure { b_first } = turns.next(&pairs) {
+                pairs.push(pair(1.0, 1.0, b_first));
+            }
+            prop_assert_eq!(pairs.len(), 2 * two);
+            prop_assert_eq!(pairs.iter().filter(|pair| pair.b_first).count(), two);
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Files that outlive a crash: one line of JSON for each step, on the disk before the next one begins.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::TuneError;
+
+/// A journal that is being written.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    file: File,
+}
+
+/// `$XDG_STATE_HOME/linerate/NAME`, or `~/.local/state/linerate/NAME`; `None` when neither variable holds an
+/// absolute path.
+#[must_use]
+pub fn folder(name: &str) -> Option<PathBuf> {
+    let absolute = |variable: &str| {
+        let path = PathBuf::from(std::env::var_os(variable)?);
+        path.is_absolute().then_some(path)
+    };
+    let base = absolute("XDG_STATE_HOME")
+        .or_else(|| Some(absolute("HOME")?.join(".local").join("state")))?;
+    Some(base.join("linerate").join(name))
+}
+
+impl Journal {
+    /// Starts a journal with its first line; there must be no such file yet.
+    ///
+    /// # Errors
+    /// [`TuneError::Journal`].
+    pub fn create(path: &Path, head: &impl Serialize) -> Result<Self, TuneError> {
+        let failed = |source| TuneError::Journal {
+            path: path.to_owned(),
+            source,
+        };
+        if let Some(parent) = path.parent() {
+            let made = fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(parent);
+            made.map_err(failed)?;
+        }
+        let file = OpenOptions::new()
+            .append(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(failed)?;
+        let mut journal = Self {
+            path: path.to_owned(),
+            file,
+        };
+        journal.append(head)?;
+        Ok(journal)
+    }
+
+    /// Goes on with a journal: its first line, the lines after it, and the journal to append to. A last
+    /// line that was cut off by a crash is taken away.
+    ///
+    /// # Errors
+    /// [`TuneError::Journal`], [`TuneError::Shape`].
+    pub fn resume<H: DeserializeOwned, L: DeserializeOwned>(
+        path: &Path,
+    ) -> Result<(H, Vec<L>, Self), TuneError> {
+        let failed = |source: io::Error| TuneError::Journal {
+            path: path.to_owned(),
+            source,
+        };
+        let text = fs::read_to_string(path).map_err(failed)?;
+        let whole = text.rfind('\n').map_or(0, |end| end + 1);
+        let shape = |error: serde_json::Error| TuneError::Shape {
+            path: path.to_owned(),
+            why: error.to_string(),
+        };
+        let mut lines = text[..whole].lines();
+        let head = lines.next().ok_or_else(|| TuneError::Shape {
+            path: path.to_owned(),
+            why: "it is empty".to_owned(),
+        })?;
+        let head = serde_json::from_str(head).map_err(shape)?;
+        let lines = lines
+            .map(|line| serde_json::from_str(line).map_err(shape))
+            .collect::<Result<Vec<L>, _>>()?;
+        let file = OpenOptions::new().append(true).open(path).map_err(failed)?;
+        file.set_len(whole as u64).map_err(failed)?;
+        let journal = Self {
+            path: path.to_owned(),
+            file,
+        };
+        Ok((head, lines, journal))
+    }
+
+    /// Adds a line; it is on the disk when this returns.
+    ///
+    /// # Errors
+    /// [`TuneError::Journal`].
+    pub fn append(&mut self, line: &impl Serialize) -> Result<(), TuneError> {
+        let mut text = serde_json::to_string(line).expect("our lines hold only what JSON can say");
+        text.push('\n');
+        let written = self.file.write_all(text.as_bytes());
+        written
+            .and_then(|()| self.file.sync_data())
+            .map_err(|source| TuneError::Journal {
+                path: self.path.clone(),
+                source,
+            })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Takes the file away: what it was for is done.
+    ///
+    /// # Errors
+    /// [`TuneError::Journal`].
+    pub fn remove(self) -> Result<(), TuneError> {
+        fs::remove_file(&self.path).map_err(|source| TuneError::Journal {
+            path: self.path,
+            source,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_before_a_crash_is_there() {
+        let folder = std::env::temp_dir().join(format!("linerate-journal-{}", std::process::id()));
+        let path = folder.join("one.jsonl");
+        let mut journal = Journal::create(&path, &"head").unwrap();
+        journal.append(&1).unwrap();
+        journal.append(&2).unwrap();
+        assert!(
+            Journal::create(&path, &"head").is_err(),
+            "it is there already"
+        );
+        drop(journal);
+        // Half of a line.
+        let mut text = fs::read_to_string(&path).unwrap();
+        text.push_str("33");
+        fs::write(&path, text).unwrap();
+        let (head, lines, mut journal) = Journal::resume::<String, u32>(&path).unwrap();
+        assert_eq!((head.as_str(), lines.as_slice()), ("head", &[1, 2][..]));
+        journal.append(&4).unwrap();
+        let (_, lines, journal) = Journal::resume::<String, u32>(&path).unwrap();
+        assert_eq!(lines, [1, 2, 4]);
+        journal.remove().unwrap();
+        assert!(Journal::resume::<String, u32>(&path).is_err());
+        fs::remove_dir(&folder).unwrap();
+    }
+}

@@ -1,0 +1,129 @@
+//! All points of a matrix, the order in which they are measured, and which of them are worth having.
+
+use linerate_metric::comparison::Better;
+use linerate_metric::experiment::Setting;
+
+use crate::over::Over;
+
+/// Points of a matrix at most: at a second each that is a day.
+pub const MOST_POINTS: usize = 100_000;
+
+/// Every combination of values, the last axis the fastest; `None` beyond [`MOST_POINTS`].
+#[must_use]
+pub fn points(axes: &[Over]) -> Option<Vec<Setting>> {
+    let count = axes
+        .iter()
+        .try_fold(1usize, |count, axis| count.checked_mul(axis.values.len()))?;
+    if count > MOST_POINTS {
+        return None;
+    }
+    let mut all = vec![Setting::new()];
+    for axis in axes {
+        all = all
+            .into_iter()
+            .flat_map(|point| {
+                axis.values.iter().map(move |value| {
+                    let mut point = point.clone();
+                    point.insert(axis.name.clone(), value.clone());
+                    point
+                })
+            })
+            .collect();
+    }
+    Some(all)
+}
+
+/// The order of all runs: as many rounds as repeats, each with every point once, in an order of its own.
+///
+/// So a drift of the machine meets all points alike, and every point has one run before any has two.
+#[must_use]
+pub fn order(points: usize, repeats: u32, seed: u64) -> Vec<usize> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut all = Vec::with_capacity(points * repeats as usize);
+    for _ in 0..repeats {
+        let mut round: Vec<usize> = (0..points).collect();
+        random.shuffle(&mut round);
+        all.extend(round);
+    }
+    all
+}
+
+/// Which points no other one beats: none is at least as good at no more cost, and better in one of both.
+///
+/// Points without a value or a cost are never among them.
+#[must_use]
+pub fn pareto(better: Better, points: &[(Option<f64>, Option<f64>)]) -> Vec<bool> {
+    let good = |value: f64| match better {
+        Better::Higher => value,
+        Better::Lower => -value,
+    };
+    let known: Vec<Option<(f64, f64)>> = points
+        .iter()
+        .map(|(value, cost)| Some((good((*value)?), (*cost)?)))
+        .collect();
+    known
+        .iter()
+        .map(|point| {
+            point.is_some_and(|(value, cost)| {
+                !known.iter().flatten().any(|&(other, price)| {
+                    other >= value && price <= cost && (other > value || price < cost)
+                })
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn axes(texts: &[&str]) -> Vec<Over> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn the_last_axis_is_the_fastest() {
+        let all = points(&axes(&["a=1,2", "b=x,y,z"])).unwrap();
+        let shown: Vec<String> = all
+            .iter()
+            .map(|p| format!("{}{}", p["a"], p["b"]))
+            .collect();
+        assert_eq!(shown, ["1x", "1y", "1z", "2x", "2y", "2z"]);
+        assert!(points(&axes(&["a=1..1000:+1", "b=1..1000:+1"])).is_none());
+    }
+
+    #[test]
+    fn cheap_and_fast_points_are_on_the_front() {
+        let front = pareto(
+            Better::Higher,
+            &[
+                (Some(10.0), Some(1.0)),
+                (Some(20.0), Some(2.0)),
+                (Some(15.0), Some(2.0)),
+                (Some(20.0), Some(3.0)),
+                (None, Some(0.5)),
+                (Some(30.0), None),
+            ],
+        );
+        assert_eq!(front, [true, true, false, false, false, false]);
+        let front = pareto(
+            Better::Lower,
+            &[(Some(5.0), Some(1.0)), (Some(9.0), Some(1.0))],
+        );
+        assert_eq!(front, [true, false]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_round_has_every_point_once(points in 1usize..40, repeats in 1u32..5, seed: u64) {
+            let all = order(points, repeats, seed);
+            for round in all.chunks(points) {
+                let mut sorted = round.to_vec();
+                sorted.sort_unstable();
+                prop_assert_eq!(sorted, (0..points).collect::<Vec<_>>());
+            }
+            prop_assert_eq!(all, order(points, repeats, seed));
+        }
+    }
+}
