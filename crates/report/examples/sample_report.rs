@@ -34,6 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             html::report("What this machine can do", &demo.runs, &demo.result.notes),
         ),
         ("odd", html::report("Runs with something odd", &odd, &[])),
+        ("stages", html::report("Stages", &[samples::staged()], &[])),
         (
             "one",
             html::report("One run", &[samples::latency_blocking()], &[]),

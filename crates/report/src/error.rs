@@ -29,6 +29,54 @@ pub enum ReportError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// Tags or notes could not be kept.
+    #[error("cannot change {}: {source}; {}", path.display(), next_step(source, path))]
+    Keep {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Something stored could not be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A file holds no record.
+    #[error("{} is {why}: name a file that --json, -o or the store wrote", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What it is instead.
+        why: String,
+    },
+    /// No document, or more than one, has such an id.
+    #[error("{found} stored records fit `{asked}`: `linerate runs list` shows their ids")]
+    Unknown {
+        /// What was asked for.
+        asked: String,
+        /// How many there are.
+        found: usize,
+    },
+    /// The index of records failed, and could not be made anew.
+    #[error("the index of records {}: {why}; remove the file, it is made again", path.display())]
+    Index {
+        /// The database.
+        path: PathBuf,
+        /// What it said.
+        why: String,
+    },
+    /// A form of export could not be made.
+    #[error("cannot export as {form}: {why}")]
+    Export {
+        /// The form.
+        form: &'static str,
+        /// What its writer said.
+        why: String,
+    },
     /// A file that was asked for could not be written.
     #[error("cannot write {}: {source}; {}", path.display(), next_step(source, path))]
     Write {
@@ -65,6 +113,46 @@ impl ReportError {
                 format!("cannot be stored ({source})"),
                 path.display().to_string(),
                 format!("{}, or pass --no-store", next_step(source, path)),
+            ),
+            Self::Keep { path, source } => Problem::new(
+                format!("cannot be changed ({source})"),
+                path.display().to_string(),
+                next_step(source, path),
+            ),
+            Self::Read { path, source } => Problem::new(
+                format!("cannot be read ({source})"),
+                path.display().to_string(),
+                match source.kind() {
+                    io::ErrorKind::NotFound => {
+                        "name a file, or an id that `linerate runs list` shows".to_owned()
+                    }
+                    _ => "see who may read it".to_owned(),
+                },
+            ),
+            Self::Foreign { path, why } => Problem::new(
+                why.clone(),
+                path.display().to_string(),
+                "name a file that --json, -o or the store wrote",
+            ),
+            Self::Unknown { asked, found: 0 } => Problem::new(
+                "no stored record has such an id",
+                format!("`{asked}`"),
+                "`linerate runs list --all` shows them; a file needs its path",
+            ),
+            Self::Unknown { asked, found } => Problem::new(
+                format!("{found} stored records begin or end so"),
+                format!("`{asked}`"),
+                "give more of its letters",
+            ),
+            Self::Index { path, why } => Problem::new(
+                format!("the index of records cannot be used ({why})"),
+                path.display().to_string(),
+                "remove the file: it is made again from the records",
+            ),
+            Self::Export { form, why } => Problem::new(
+                format!("cannot be made ({why})"),
+                format!("{form} file"),
+                "choose another form: --format json or csv",
             ),
             Self::Write { path, source } => Problem::new(
                 format!("cannot be written ({source})"),

@@ -2,10 +2,12 @@
 
 use linerate_metric::facts::Role;
 use linerate_metric::plan::{Kind, Plan, Protocol};
-use linerate_metric::record::{CpuCost, Loss, Summary};
+use linerate_metric::record::{CpuCost, Loss, Record, Summary};
 use linerate_metric::units::{
     format_bit_rate, format_bytes, format_count, format_nanos, format_per_second, format_share,
 };
+
+use crate::words;
 
 /// One figure of a run or of a direction.
 pub(crate) struct Figure {
@@ -17,7 +19,7 @@ pub(crate) struct Figure {
     pub(crate) value: Option<String>,
 }
 
-fn figure(name: &'static str, meaning: &'static str, value: Option<String>) -> Figure {
+pub(crate) fn figure(name: &'static str, meaning: &'static str, value: Option<String>) -> Figure {
     Figure {
         name,
         meaning,
@@ -28,19 +30,46 @@ fn figure(name: &'static str, meaning: &'static str, value: Option<String>) -> F
 /// The figures that a run of this plan has, known or not.
 pub(crate) fn figures(plan: &Plan, summary: &Summary) -> Vec<Figure> {
     match (plan.kind, plan.protocol) {
-        (Kind::Throughput, Protocol::Tcp) => tcp(summary),
-        (Kind::Throughput, Protocol::Udp) => udp(summary),
+        (Kind::Throughput, protocol) => {
+            let mut all = match protocol {
+                Protocol::Tcp => tcp(plan, summary),
+                Protocol::Udp => udp(plan, summary),
+            };
+            all.extend((plan.streams > 1).then(|| fairness(summary)));
+            all
+        }
+        (Kind::Generate, _) => crate::generate::figures(summary),
         (Kind::Latency, _) => {
             let mut all = round_trip_times(summary);
             all.extend(round_trips(summary));
             all
         }
+        (Kind::Forward, _) => crate::forward::figures(summary),
+        // What its services did stands in a table of its own.
+        (Kind::Stack, _) => Vec::new(),
     }
 }
 
-fn tcp(summary: &Summary) -> Vec<Figure> {
-    vec![
-        goodput(summary),
+/// The figures of one flow among several: what tells of all of them is left out.
+pub(crate) fn stream_figures(plan: &Plan, summary: &Summary) -> Vec<Figure> {
+    let mut all = figures(plan, summary);
+    all.retain(|figure| figure.name != FAIRNESS);
+    all
+}
+
+const FAIRNESS: &str = "fairness";
+
+fn fairness(summary: &Summary) -> Figure {
+    figure(
+        FAIRNESS,
+        "1 when all streams received the same, 1/n when one received everything (Jain)",
+        summary.fairness_index.map(|index| format!("{index:.3}")),
+    )
+}
+
+fn tcp(plan: &Plan, summary: &Summary) -> Vec<Figure> {
+    let mut all = vec![
+        goodput(plan, summary),
         offered(summary),
         figure(
             "transferred",
@@ -57,12 +86,14 @@ fn tcp(summary: &Summary) -> Vec<Figure> {
             "segments that the sender's kernel sent again",
             summary.retransmits.map(format_count),
         ),
-    ]
+    ];
+    all.extend(mismatched(plan, summary));
+    all
 }
 
-fn udp(summary: &Summary) -> Vec<Figure> {
-    vec![
-        goodput(summary),
+fn udp(plan: &Plan, summary: &Summary) -> Vec<Figure> {
+    let mut all = vec![
+        goodput(plan, summary),
         offered(summary),
         figure(
             "packets/s",
@@ -94,15 +125,130 @@ fn udp(summary: &Summary) -> Vec<Figure> {
             "how much the gaps between datagrams vary (jitter)",
             summary.ipdv_ns.map(format_nanos),
         ),
-    ]
+    ];
+    all.extend(mismatched(plan, summary));
+    all
 }
 
-fn goodput(summary: &Summary) -> Figure {
+/// What a throughput run tells of its times, where it does.
+pub(crate) fn times_of(summary: &Summary) -> Vec<Figure> {
+    let mut all = Vec::new();
+    if let Some(error) = summary.rate_error {
+        let sign = if error < 0.0 { '-' } else { '+' };
+        all.push(figure(
+            "rate error",
+            "offered load against what was asked for",
+            Some(format!("{sign}{}", format_share(error.abs()))),
+        ));
+    }
+    for (quantiles, names) in [
+        (
+            summary.lateness_ns,
+            [
+                (
+                    "lateness p50",
+                    "half of the bursts left no later than this after their time",
+                ),
+                (
+                    "lateness p99",
+                    "99 of 100 left no later than this after their time",
+                ),
+            ],
+        ),
+        (
+            summary.arrival_gap_ns,
+            [
+                (
+                    "arrival gap p50",
+                    "half of the datagrams came no longer than this after the one before",
+                ),
+                (
+                    "arrival gap p99",
+                    "99 of 100 came no longer than this after the one before",
+                ),
+            ],
+        ),
+        (
+            summary.one_way_delay_ns,
+            [
+                (
+                    "one-way delay p50",
+                    "half of the datagrams were on their way no longer than this",
+                ),
+                (
+                    "one-way delay p99",
+                    "99 of 100 were on their way no longer than this",
+                ),
+            ],
+        ),
+        (
+            summary.delay_variation_ns,
+            [
+                (
+                    "delay variation p50",
+                    "half of the delays differ by no more than this from the one before",
+                ),
+                (
+                    "delay variation p99",
+                    "99 of 100 differ by no more than this from the one before",
+                ),
+            ],
+        ),
+    ] {
+        let Some(quantiles) = quantiles else { continue };
+        for ((name, meaning), value) in names.into_iter().zip([quantiles.p50, quantiles.p99]) {
+            all.push(figure(name, meaning, Some(format_nanos(value as f64))));
+        }
+    }
+    if let Some(extent) = summary.reordering_extent {
+        all.push(figure(
+            "reordering extent",
+            "the furthest that a late datagram came behind the one that overtook it",
+            Some(format_count(extent)),
+        ));
+    }
+    all
+}
+
+fn goodput(plan: &Plan, summary: &Summary) -> Figure {
+    // What skips a copy says so wherever it is shown.
+    let rate = |rate| match words::skipped(plan.copies) {
+        None => format_bit_rate(rate),
+        Some(skipped) => format!("{} ({skipped})", format_bit_rate(rate)),
+    };
     figure(
         "goodput",
         "payload that arrived per second",
-        summary.goodput_bps.map(format_bit_rate),
+        summary.goodput_bps.map(rate),
     )
+}
+
+/// Bytes that differ, where that was looked at.
+fn mismatched(plan: &Plan, summary: &Summary) -> Option<Figure> {
+    plan.verify.then(|| {
+        figure(
+            "mismatched",
+            "bytes that differ from what was sent",
+            summary.mismatched.map(format_count),
+        )
+    })
+}
+
+/// What verifying costs, by end: `client writes content at 21.3 ns a KiB`.
+pub(crate) fn verification(record: &Record) -> Option<String> {
+    let words: Vec<_> = (record.verification.iter())
+        .flat_map(|end| {
+            let does = |what: &str, cost: Option<f64>| {
+                cost.map(|cost| format!("{} {what} content in {cost:.1} ns a KiB", role(end.role)))
+            };
+            [
+                does("writes", end.fill_ns_per_kib),
+                does("compares", end.check_ns_per_kib),
+            ]
+        })
+        .flatten()
+        .collect();
+    (!words.is_empty()).then(|| words.join(", "))
 }
 
 fn offered(summary: &Summary) -> Figure {
@@ -142,6 +288,11 @@ pub(crate) fn round_trip_times(summary: &Summary) -> Vec<Figure> {
             at(rtt.map(|q| q.p99_99)),
         ),
         figure("max", "the longest round trip", at(rtt.map(|q| q.max))),
+        figure(
+            "sd",
+            "standard deviation of the round trips",
+            rtt.map(|q| format_nanos(q.standard_deviation)),
+        ),
     ]
 }
 
@@ -169,6 +320,50 @@ pub(crate) fn round_trips(summary: &Summary) -> Vec<Figure> {
             summary.mismatched.map(format_count),
         ),
     ];
+    if let Some(rate) = summary.connections_per_second {
+        let meaning = "connections made, used and closed per second";
+        all[1] = figure("connections/s", meaning, Some(format_per_second(rate)));
+    }
+    // What did not happen needs no column of its own.
+    for (name, meaning, count) in [
+        (
+            "wrong length",
+            "mismatched answers of another length",
+            summary.wrong_length,
+        ),
+        (
+            "wrong content",
+            "mismatched answers of the right length",
+            summary.wrong_content,
+        ),
+        (
+            "late",
+            "answers after their time, or after the answer to a later question",
+            summary.out_of_order,
+        ),
+        (
+            "repeated",
+            "answers that came more than once",
+            summary.duplicates,
+        ),
+        (
+            "unsent",
+            "questions that were due and never left",
+            summary.unsent,
+        ),
+    ] {
+        if let Some(count) = count.filter(|&count| count > 0) {
+            all.push(figure(name, meaning, Some(format_count(count))));
+        }
+    }
+    if let Some(device) = &summary.device {
+        let meaning = "the device's part of the time of all round trips, by its own stamps";
+        all.push(figure(
+            "in device",
+            meaning,
+            Some(format_share(device.share)),
+        ));
+    }
     // Only a run with a limit knows slow answers: without one there is nothing to say.
     if let Some(slow) = summary.slow {
         all.push(figure(
@@ -212,12 +407,23 @@ fn times(count: u64) -> String {
     }
 }
 
-/// Which way, how many and how sure: `send`, `10,103`, `exact`; an upper bound says `at most`.
+/// How many and how sure: `10,103`; `at most 10`; `at least 10`; `50 (10 to 90)`.
 pub(crate) fn loss_count(loss: &Loss) -> String {
+    let packets = format_count(loss.packets);
     if loss.exact {
-        format_count(loss.packets)
-    } else {
-        format!("at most {}", format_count(loss.packets))
+        return packets;
+    }
+    let least = loss.at_least.unwrap_or(0);
+    match loss.at_most {
+        _ if least == loss.packets && least > 0 => format!("at least {packets}"),
+        Some(most) if most > loss.packets => {
+            format!(
+                "{packets} ({} to {})",
+                format_count(least),
+                format_count(most)
+            )
+        }
+        _ => format!("at most {packets}"),
     }
 }
 
@@ -225,11 +431,11 @@ pub(crate) fn loss_count(loss: &Loss) -> String {
 pub(crate) fn place(id: &str) -> Option<&'static str> {
     Some(match id {
         "sender-socket" => "the sender's socket buffer was full",
-        "qdisc" => "the sender's queueing discipline dropped them",
-        "interface-tx" => "the sender's interface dropped them",
-        "interface-rx" => "the receiver's interface dropped them",
-        "softnet-backlog" => "the receiver's per-core packet queue was full",
-        "reassembly" => "fragments were missing or timed out",
+        "qdisc" => "the queueing discipline of an interface dropped them",
+        "interface-tx" => "an interface dropped them on the way out",
+        "interface-rx" => "an interface dropped them on the way in",
+        "softnet-backlog" => "a core's queue of arrived packets was full",
+        "reassembly" => "some fragments arrived, but not all or not together",
         "udp-receive-queue" => "the receiver's socket buffer was full: it read too slowly",
         "path" => "between the ends, or where no counter looks",
         _ => return None,

@@ -8,17 +8,31 @@
 mod error;
 pub mod style;
 
+mod calls;
+mod costs;
+mod experiment;
 mod facts;
 mod figures;
+pub mod forward;
+mod generate;
+mod round_trips;
 mod words;
 
+pub mod side;
+
 pub mod lines;
+pub mod markdown;
 pub mod stream;
 pub mod text;
+pub mod trace;
 
 pub mod html;
 mod svg;
 
+pub mod csv;
+pub mod document;
+#[cfg(feature = "history")]
+pub mod history;
 pub mod schema;
 pub mod store;
 

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
+use linerate_metric::cost::StreamInterval;
 use linerate_metric::event::{Event, What};
-use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+use linerate_metric::plan::{Copies, Direction, Kind, Plan, Protocol};
 use linerate_metric::record::{CountedAt, Interval};
 use linerate_metric::units::{
     format_bit_rate, format_bytes, format_count, format_nanos, format_per_second, format_share,
@@ -24,6 +25,8 @@ pub struct Lines {
     tests: HashMap<u32, Test>,
     /// The columns that the last header named.
     header: Option<Shape>,
+    /// Whether each flow of an interval has a line of its own.
+    per_stream: bool,
 }
 
 #[derive(Debug, Default)]
@@ -39,6 +42,10 @@ struct Shape {
     protocol: Protocol,
     both_ways: bool,
     decimals: usize,
+    /// Which copies were not made.
+    copies: Copies,
+    /// A server says it.
+    serving: bool,
 }
 
 impl Lines {
@@ -50,7 +57,14 @@ impl Lines {
             serving: false,
             tests: HashMap::new(),
             header: None,
+            per_stream: false,
         }
+    }
+
+    /// The same with a line for each flow of an interval, as far as the interval holds them.
+    #[must_use]
+    pub fn per_stream(self, per_stream: bool) -> Self {
+        Self { per_stream, ..self }
     }
 
     /// Lines of a server, whose tests run side by side.
@@ -65,7 +79,11 @@ impl Lines {
     /// The lines for one event; `None` when there is nothing to say.
     pub fn event(&mut self, event: &Event) -> Option<String> {
         let text = match &event.what {
-            What::Ready { port, addresses } => self.ready(*port, addresses),
+            What::Ready {
+                port,
+                addresses,
+                also,
+            } => self.ready(*port, addresses, also),
             What::Connected { peer, agent } => {
                 self.tests.entry(event.test).or_default().peer = clean(peer).into_owned();
                 let verb = if self.serving {
@@ -81,7 +99,10 @@ impl Lines {
                 cpu,
                 because,
             } => {
-                let shape = Shape::of(plan);
+                let shape = Shape {
+                    serving: self.serving,
+                    ..Shape::of(plan)
+                };
                 self.tests.entry(event.test).or_default().shape = Some(shape);
                 // After other lines the columns are named again.
                 self.header = None;
@@ -90,11 +111,24 @@ impl Lines {
                 } else {
                     ("near", "far")
                 };
+                if plan.kind == Kind::Generate {
+                    let line = format!(
+                        "{}: {}",
+                        words::title(plan),
+                        words::details(plan).join(", ")
+                    );
+                    return Some(crate::style::wrap(&clean(&line), self.style.width).join("\n"));
+                }
                 let mut line = format!(
                     "{}: {}; {}",
                     self.title(event.test, plan),
                     words::details(plan).join(", "),
-                    words::ends(near, far, wait, cpu)
+                    match plan.dialect {
+                        // How another program waits nobody knows.
+                        Some(_) if self.serving => words::near_end(far, wait.far, &cpu.far),
+                        Some(_) => words::near_end(near, wait.near, &cpu.near),
+                        None => words::ends(near, far, wait, cpu),
+                    }
                 );
                 if let Some(because) = because {
                     line.push_str(&format!(" ({because})"));
@@ -103,13 +137,16 @@ impl Lines {
             }
             What::Interval { interval } => self.interval(event.test, interval),
             What::Doubted { doubt } => text::note(doubt, &self.style, self.text_width(event.test)),
+            What::Refused { problem } => text::refusal(problem, &self.style),
+            What::CapacityTrial { trial } => text::capacity_trial(trial),
+            What::Trial { trial } => text::trial(trial, self.text_width(event.test)),
             What::Finished { record } => {
-                self.tests.remove(&event.test);
+                let test = self.tests.remove(&event.test).unwrap_or_default();
                 self.header = None;
                 if !self.serving {
                     return None;
                 }
-                text::summary(record, &self.narrowed(event.test))
+                text::served_summary(record, &test.peer, &self.narrowed(event.test))
             }
             What::Failed { problem } => {
                 self.tests.remove(&event.test);
@@ -123,7 +160,7 @@ impl Lines {
         Some(self.numbered(event.test, &text))
     }
 
-    fn ready(&self, port: u16, addresses: &[String]) -> String {
+    fn ready(&self, port: u16, addresses: &[String], also: &[u16]) -> String {
         let places: Vec<_> = addresses
             .iter()
             .map(|address| words::address(&clean(address), port))
@@ -134,6 +171,11 @@ impl Lines {
             places.join(", ")
         };
         let prefix = "listening on ";
+        let also: Vec<_> = also.iter().map(u16::to_string).collect();
+        let places = match also.is_empty() {
+            true => places,
+            false => format!("{places} (also on port {})", also.join(", ")),
+        };
         hang(prefix, prefix, &places, self.style.width)
     }
 
@@ -148,12 +190,7 @@ impl Lines {
             .map(|test| test.peer.as_str())
             .filter(|peer| !peer.is_empty())
             .unwrap_or("the client");
-        match (plan.kind, words::directions(plan)) {
-            (Kind::Latency, _) => format!("{} round trips asked by {peer}", plan.protocol),
-            (_, words::Ways::Send) => format!("{} from {peer}", plan.protocol),
-            (_, words::Ways::Receive) => format!("{} to {peer}", plan.protocol),
-            (_, words::Ways::Both) => format!("{} both ways with {peer}", plan.protocol),
-        }
+        words::served_title(plan, peer)
     }
 
     fn interval(&mut self, test: u32, interval: &Interval) -> String {
@@ -162,7 +199,13 @@ impl Lines {
             .get(&test)
             .and_then(|test| test.shape)
             .unwrap_or_else(|| Shape::guess(interval));
-        let (columns, gap) = shape.fitting(self.text_width(test));
+        let skipped = words::skipped(shape.copies);
+        // What is said behind the columns takes their room.
+        let behind = skipped.as_ref().map_or(0, |words| words.len() + 12);
+        let whole = self.text_width(test);
+        let (columns, gap) = (shape.fitting(whole.saturating_sub(behind)))
+            .or_else(|| shape.fitting(whole))
+            .unwrap_or_else(|| shape.narrowest());
         let mut out = String::new();
         if self.header != Some(shape) {
             self.header = Some(shape);
@@ -171,18 +214,43 @@ impl Lines {
             out.push('\n');
         }
         let mut line = join(&columns, gap, |column| (column.cell)(shape, interval));
-        // Round trips are always counted where they were asked.
-        let sent = shape.kind == Kind::Throughput && interval.counted_at == CountedAt::Sender;
-        match (sent, interval.omitted) {
-            (false, false) => {}
-            (true, false) => line.push_str("  (sent)"),
-            (false, true) => line.push_str("  (omitted)"),
-            (true, true) => line.push_str("  (sent, omitted)"),
+        // Round trips are always counted where they were asked, and a server has named the way.
+        let sent = shape.kind == Kind::Throughput
+            && interval.counted_at == CountedAt::Sender
+            && !shape.serving;
+        let marks: Vec<_> = [
+            sent.then(|| "sent".to_owned()),
+            interval.omitted.then(|| "omitted".to_owned()),
+            skipped,
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        if !marks.is_empty() {
+            let marks = format!("({})", marks.join(", "));
+            let fits = line.chars().count() + 2 + marks.chars().count() <= whole;
+            // Figures that hold a skipped copy never stand without these words: then below them.
+            line.push_str(&match fits {
+                true => format!("  {marks}"),
+                false => format!("\n{:>whole$}", marks),
+            });
         }
         if interval.omitted {
             line = self.dim(&line);
         }
         out.push_str(&line);
+        if self.per_stream {
+            for stream in &interval.streams {
+                let line = join(&columns, gap, |column| {
+                    if column.heading == TIME.heading {
+                        return format!("[{}]", stream.id);
+                    }
+                    (column.cell)(shape, &alone(interval, stream))
+                });
+                out.push('\n');
+                out.push_str(&self.dim(&line));
+            }
+        }
         out
     }
 
@@ -216,7 +284,7 @@ impl Lines {
 }
 
 fn prefix(test: u32) -> String {
-    format!("{:<5}", format!("[{test}]"))
+    format!("{:<4} ", format!("[{test}]"))
 }
 
 /// One column: its heading, its width (negative: flush left), and what stands in it.
@@ -260,7 +328,7 @@ const DIRECTION: Column = Column {
     width: 7,
     left: true,
     spare: false,
-    cell: |_, i| i.direction.to_string(),
+    cell: |shape, i| words::way(i.direction, shape.serving).to_owned(),
 };
 const TRANSFERRED: Column = spare(column("payload", 9, |_, i| format_bytes(i.bytes)));
 const RATE: Column = column("goodput", 9, |_, i| {
@@ -296,6 +364,15 @@ const UDP: &[Column] = &[
     }),
 ];
 
+const GENERATE: &[Column] = &[
+    column("sent/s", 9, |_, i| per_second(i, i.packets_sent)),
+    column("received/s", 10, |_, i| per_second(i, i.packets)),
+    spare(column("received", 13, |_, i| {
+        or_unknown(i.packets, format_count)
+    })),
+    column("missing", 9, |_, i| or_unknown(i.lost, format_count)),
+];
+
 const LATENCY: &[Column] = &[
     column("round trips", 11, |_, i| {
         or_unknown(i.packets, format_count)
@@ -318,6 +395,21 @@ const LATENCY: &[Column] = &[
     }),
     LOST,
 ];
+
+/// One flow's part of an interval, as an interval.
+fn alone(interval: &Interval, stream: &StreamInterval) -> Interval {
+    Interval {
+        bytes: stream.bytes,
+        packets: stream.packets,
+        calls: None,
+        lost: stream.lost,
+        retransmits: stream.retransmits,
+        cwnd_bytes: stream.cwnd_bytes,
+        tcp_rtt_ns: stream.tcp_rtt_ns,
+        streams: Vec::new(),
+        ..interval.clone()
+    }
+}
 
 fn seconds(interval: &Interval) -> Option<f64> {
     let length = interval.end_ns.saturating_sub(interval.start_ns);
@@ -351,6 +443,8 @@ impl Shape {
             protocol: plan.protocol,
             both_ways: plan.flows(Direction::Send) && plan.flows(Direction::Receive),
             decimals,
+            copies: plan.copies,
+            serving: false,
         }
     }
 
@@ -369,14 +463,17 @@ impl Shape {
             },
             both_ways: true,
             decimals: 2,
+            copies: Copies::default(),
+            serving: false,
         }
     }
 
     fn columns(&self) -> impl Iterator<Item = &'static Column> {
         let figures = match (self.kind, self.protocol) {
             (Kind::Latency, _) => LATENCY,
+            (Kind::Generate, _) => GENERATE,
             (Kind::Throughput, Protocol::Tcp) => TCP,
-            (Kind::Throughput, Protocol::Udp) => UDP,
+            (Kind::Throughput, Protocol::Udp) | (Kind::Forward | Kind::Stack, _) => UDP,
         };
         let both_ways = self.both_ways && self.kind == Kind::Throughput;
         std::iter::once(&TIME)
@@ -384,8 +481,9 @@ impl Shape {
             .chain(figures)
     }
 
-    /// The columns that lines of this width hold, and the blanks between them.
-    fn fitting(&self, width: usize) -> (Vec<&'static Column>, usize) {
+    /// The columns that lines of this width hold, and the blanks between them; `None` where the line is
+    /// too short for any choice of them.
+    fn fitting(&self, width: usize) -> Option<(Vec<&'static Column>, usize)> {
         let all: Vec<_> = self.columns().collect();
         let fits = |columns: &[&Column], gap: usize| {
             let room: usize = columns.iter().map(|column| column.width + gap).sum();
@@ -393,11 +491,16 @@ impl Shape {
         };
         for gap in [2, 1] {
             if fits(&all, gap) {
-                return (all, gap);
+                return Some((all, gap));
             }
         }
-        let needed = all.into_iter().filter(|column| !column.spare);
-        (needed.collect(), 1)
+        let (needed, gap) = self.narrowest();
+        fits(&needed, gap).then_some((needed, gap))
+    }
+
+    /// Only what no other column tells.
+    fn narrowest(&self) -> (Vec<&'static Column>, usize) {
+        (self.columns().filter(|column| !column.spare).collect(), 1)
     }
 }
 
@@ -420,10 +523,52 @@ fn join(columns: &[&Column], gap: usize, cell: impl Fn(&Column) -> String) -> St
 mod tests {
     use super::*;
 
+    #[test]
+    fn what_was_not_copied_stands_below_where_lines_are_short() {
+        let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "host");
+        plan.directions = vec![Direction::Send, Direction::Receive];
+        plan.copies = Copies {
+            send: linerate_metric::plan::SendCopy::ZeroCopy,
+            receive: linerate_metric::plan::ReceiveCopy::Discarded,
+        };
+        let interval = Interval {
+            number: 0,
+            start_ns: 0,
+            end_ns: 1_000_000_000,
+            direction: Direction::Receive,
+            omitted: true,
+            bytes: 1 << 30,
+            calls: Some(8_000),
+            retransmits: Some(12_345),
+            cwnd_bytes: Some(1 << 20),
+            tcp_rtt_ns: Some(929_000),
+            ..empty()
+        };
+        for width in [80, 100, 140] {
+            let style = Style {
+                width,
+                ..Style::PLAIN
+            };
+            let mut lines = Lines::new(style);
+            lines.tests.entry(1).or_default().shape = Some(Shape::of(&plan));
+            let text = lines.interval(1, &interval);
+            assert!(text.contains("MSG_ZEROCOPY sends, receive copy skipped"));
+            assert!(text.lines().all(|line| line.len() <= width), "{text}");
+        }
+    }
+
+    fn empty() -> Interval {
+        serde_json::from_value(serde_json::json!({
+            "number": 0, "start_ns": 0, "end_ns": 1, "direction": "receive", "omitted": false,
+            "counted_at": "receiver", "bytes": 0,
+        }))
+        .expect("an interval")
+    }
+
     /// A terminal of 80 columns holds every line, a server's with the number of its test too.
     #[test]
     fn lines_fit_a_terminal() {
-        for kind in [Kind::Throughput, Kind::Latency] {
+        for kind in [Kind::Throughput, Kind::Latency, Kind::Generate] {
             for protocol in [Protocol::Tcp, Protocol::Udp] {
                 for both_ways in [false, true] {
                     let shape = Shape {
@@ -431,9 +576,11 @@ mod tests {
                         protocol,
                         both_ways,
                         decimals: 2,
+                        copies: Copies::default(),
+                        serving: true,
                     };
                     for width in [100, 95, 80, 75] {
-                        let (columns, gap) = shape.fitting(width);
+                        let (columns, gap) = shape.fitting(width).expect("it fits");
                         let header = join(&columns, gap, |column| column.heading.to_owned());
                         assert!(header.len() <= width, "{width}: {header}");
                     }

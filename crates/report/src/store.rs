@@ -63,10 +63,9 @@ impl Store {
         self.put(&set.id, &text)
     }
 
-    fn put(&self, id: &str, text: &str) -> Result<PathBuf, ReportError> {
+    pub(crate) fn put(&self, id: &str, text: &str) -> Result<PathBuf, ReportError> {
         // An id may come from another machine: it must not lead out of the folder.
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if id.is_empty() || id.starts_with('.') || !id.chars().all(plain) {
+        if !is_plain(id) {
             return Err(ReportError::BadId { id: id.to_owned() });
         }
         let path = self.folder.join(format!("{id}.json"));
@@ -75,11 +74,17 @@ impl Store {
             .recursive(true)
             .mode(0o700)
             .create(&self.folder);
-        match created.and_then(|()| replace(&path, text)) {
+        match created.and_then(|()| replace(&path, text.as_bytes())) {
             Ok(()) => Ok(path),
             Err(source) => Err(ReportError::Store { path, source }),
         }
     }
+}
+
+/// Whether an id can name a file of the store, and nothing outside of it.
+pub(crate) fn is_plain(id: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    !id.is_empty() && !id.starts_with('.') && id.chars().all(plain)
 }
 
 /// The base folder for data. The specification says that a relative path is to be ignored.
@@ -96,12 +101,20 @@ fn data_folder(data_home: Option<OsString>, home: Option<OsString>) -> Option<Pa
 /// # Errors
 /// [`ReportError::Write`], with the old content of the file in place.
 pub fn write_file(path: impl AsRef<Path>, text: &str) -> Result<(), ReportError> {
+    write_bytes(path, text.as_bytes())
+}
+
+/// Writes bytes as [`write_file`] writes a text.
+///
+/// # Errors
+/// As [`write_file`].
+pub fn write_bytes(path: impl AsRef<Path>, bytes: &[u8]) -> Result<(), ReportError> {
     let path = path.as_ref();
     let written = if path == Path::new("-") {
         let mut out = io::stdout().lock();
-        out.write_all(text.as_bytes()).and_then(|()| out.flush())
+        out.write_all(bytes).and_then(|()| out.flush())
     } else {
-        write_path(path, text)
+        write_path(path, bytes)
     };
     written.map_err(|source| ReportError::Write {
         path: path.to_owned(),
@@ -109,22 +122,22 @@ pub fn write_file(path: impl AsRef<Path>, text: &str) -> Result<(), ReportError>
     })
 }
 
-fn write_path(path: &Path, text: &str) -> io::Result<()> {
+fn write_path(path: &Path, bytes: &[u8]) -> io::Result<()> {
     match fs::metadata(path) {
         // Through a symbolic link the file it points to is replaced, and the link stays.
-        Ok(found) if found.is_file() => replace(&fs::canonicalize(path)?, text),
+        Ok(found) if found.is_file() => replace(&fs::canonicalize(path)?, bytes),
         // fs::write would cut such a file off first, which a pipe cannot have.
         Ok(found) if !found.is_dir() => fs::OpenOptions::new()
             .write(true)
             .open(path)?
-            .write_all(text.as_bytes()),
+            .write_all(bytes),
         Ok(_) => Err(io::ErrorKind::IsADirectory.into()),
-        Err(_) => replace(path, text),
+        Err(_) => replace(path, bytes),
     }
 }
 
 /// Writes beside `path` and renames; on any error the file beside is removed.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
@@ -135,7 +148,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
         // As any new file: the process's umask takes away what it does not want.
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(folder)?;
-    file.write_all(text.as_bytes())?;
+    file.write_all(bytes)?;
     file.persist(path).map_err(|failed| failed.error)?;
     Ok(())
 }

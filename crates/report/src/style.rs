@@ -6,6 +6,9 @@ use std::str::FromStr;
 /// Widest text that is made: longer lines are tiring to read, however wide the window is.
 pub const WIDEST: usize = 100;
 
+/// Width of text that no terminal reads: of most windows that will show it.
+pub const PIPED: usize = 80;
+
 /// Narrowest width that tables are laid out for; narrower windows wrap by themselves.
 pub const NARROWEST: usize = 60;
 
@@ -90,7 +93,7 @@ impl Style {
             color,
             width: match output.columns {
                 Some(columns) if output.is_terminal => columns.clamp(NARROWEST, WIDEST),
-                _ => WIDEST,
+                _ => PIPED,
             },
             unicode: unicode && !dumb,
         }
@@ -225,13 +228,13 @@ mod tests {
             (true, Some(80), Some("en_US.UTF-8"), None, (80, true)),
             (true, Some(300), Some("C.utf8"), None, (WIDEST, true)),
             (true, Some(20), Some("C"), None, (NARROWEST, false)),
-            (false, Some(80), None, None, (WIDEST, false)),
+            (false, Some(300), None, None, (PIPED, false)),
             (
                 true,
                 None,
                 Some("de_DE.UTF-8"),
                 Some("dumb"),
-                (WIDEST, false),
+                (PIPED, false),
             ),
         ] {
             let output = Output {

@@ -1,8 +1,12 @@
 //! Plans and records in words, the same on every surface. Texts here are not cleaned or escaped: the
 //! surface that shows them does that.
 
-use linerate_metric::plan::{Cpus, Direction, Ends, Kind, Plan, Protocol, Wait};
-use linerate_metric::record::{Doubt, Quantiles, Record, Summary};
+use linerate_metric::pace::Pacing;
+use linerate_metric::plan::{
+    BUSY_POLL_NS, Copies, Cpus, Direction, Ends, Kind, Plan, Protocol, ReceiveCopy, SendCopy, Wait,
+};
+use linerate_metric::record::{Doubt, Quantiles, Record, Stream, Summary};
+use linerate_metric::set::SetResult;
 use linerate_metric::statistics::median;
 use linerate_metric::units::{
     format_bit_rate, format_bytes, format_count, format_nanos, format_per_second, format_share,
@@ -25,17 +29,83 @@ pub(crate) fn address(host: &str, port: u16) -> String {
     }
 }
 
+/// What was not copied: such figures do not compare with others, so they never stand without it.
+pub(crate) fn skipped(copies: Copies) -> Option<String> {
+    let send = match copies.send {
+        SendCopy::Copied => None,
+        SendCopy::ZeroCopy => Some("MSG_ZEROCOPY sends"),
+        SendCopy::SendFile => Some("send copy skipped by sendfile"),
+        SendCopy::Splice => Some("send copy skipped by splice"),
+    };
+    let receive = match copies.receive {
+        ReceiveCopy::Copied => None,
+        ReceiveCopy::Discarded => Some("receive copy skipped"),
+    };
+    let words: Vec<_> = send.into_iter().chain(receive).collect();
+    (!words.is_empty()).then(|| words.join(", "))
+}
+
 /// `TCP send to 10.77.0.2:5201`.
 pub(crate) fn title(plan: &Plan) -> String {
-    let far = address(&plan.host, plan.port);
+    let mut far = address(&plan.host, plan.port);
+    if let Some(dialect) = &plan.dialect {
+        far.push_str(&format!(" ({dialect})"));
+    }
+    if let Some(skipped) = skipped(plan.copies) {
+        let mut honest = plan.clone();
+        honest.copies = Copies::default();
+        return format!("{} ({skipped})", title(&honest));
+    }
     match plan.kind {
+        Kind::Latency if plan.round_trip.connections => {
+            format!("{} connections with {far}", plan.protocol)
+        }
         Kind::Latency => format!("{} round trips with {far}", plan.protocol),
+        Kind::Generate => crate::generate::title(plan),
         Kind::Throughput => match directions(plan) {
             Ways::Send => format!("{} send to {far}", plan.protocol),
             Ways::Receive => format!("{} receive from {far}", plan.protocol),
             Ways::Both => format!("{} both ways with {far}", plan.protocol),
         },
+        Kind::Forward => crate::forward::title(plan),
+        Kind::Stack => stack_title(plan),
     }
+}
+
+/// `TCP from 10.77.0.1:40000`: as a server has it, since both ends are somebody's near one.
+pub(crate) fn served_title(plan: &Plan, peer: &str) -> String {
+    let protocol = plan.protocol;
+    match (plan.kind, directions(plan)) {
+        (Kind::Latency, _) => format!("{protocol} round trips asked by {peer}"),
+        (_, Ways::Send) => format!("{protocol} from {peer}"),
+        (_, Ways::Receive) => format!("{protocol} to {peer}"),
+        (_, Ways::Both) => format!("{protocol} both ways with {peer}"),
+    }
+}
+
+/// Which way payload went: as the client sees it, or as a server says it of what it served.
+pub(crate) fn way(direction: Direction, serving: bool) -> &'static str {
+    match (direction, serving) {
+        (Direction::Send, false) => "send",
+        (Direction::Receive, false) => "receive",
+        (Direction::Send, true) => "in",
+        (Direction::Receive, true) => "out",
+    }
+}
+
+/// `our stack on tap:t0 as 10.0.0.2/24`.
+fn stack_title(plan: &Plan) -> String {
+    let stack = plan.near_stack.as_ref();
+    stack.map_or_else(
+        || "our stack".to_owned(),
+        |stack| {
+            format!(
+                "our stack on {} as {}",
+                stack.device,
+                stack.addresses.join(" and ")
+            )
+        },
+    )
 }
 
 /// What a run is called beside others: its label, or what it does.
@@ -55,14 +125,20 @@ pub(crate) fn name(record: &Record) -> String {
             });
             format!("{} round trips{wait}", plan.protocol)
         }
+        Kind::Generate => crate::generate::title(plan),
         Kind::Throughput => {
             let way = match directions(plan) {
                 Ways::Send => "sending",
                 Ways::Receive => "receiving",
                 Ways::Both => "both ways",
             };
-            format!("{} {way}", plan.protocol)
+            match skipped(plan.copies) {
+                None => format!("{} {way}", plan.protocol),
+                Some(skipped) => format!("{} {way} ({skipped})", plan.protocol),
+            }
         }
+        Kind::Stack => stack_title(plan),
+        Kind::Forward => crate::forward::title(plan),
     }
 }
 
@@ -105,8 +181,18 @@ pub(crate) fn waiting(wait: Wait) -> String {
     match wait {
         Wait::Block => "blocking".to_owned(),
         Wait::Spin => "spinning".to_owned(),
+        Wait::IoUring => "waiting in io_uring".to_owned(),
+        Wait::BusyPoll { .. } => "busy polling".to_owned(),
+        Wait::Interval { time_ns } => format!("polling every {}", duration(time_ns)),
         Wait::Poll | Wait::Select { .. } | Wait::Epoll => format!("waiting in {wait}"),
     }
+}
+
+/// The same of the near end alone, where the far one is another program.
+pub(crate) fn near_end(name: &str, wait: Wait, cpu: &Cpus) -> String {
+    let both = ends(name, "", &Ends::both(wait), &Ends::both(cpu.clone()));
+    let only = both.split_once(", ").map(|(near, _)| near.to_owned());
+    only.unwrap_or(both)
 }
 
 /// `near blocks on any core, far spins on core 1`.
@@ -115,6 +201,14 @@ pub(crate) fn ends(near: &str, far: &str, wait: &Ends<Wait>, cpu: &Ends<Cpus>) -
         let verb = match wait {
             Wait::Block => "blocks".to_owned(),
             Wait::Spin => "spins".to_owned(),
+            Wait::IoUring => "waits in io_uring".to_owned(),
+            Wait::BusyPoll { time_ns } => {
+                format!(
+                    "busy-polls for {}",
+                    duration(time_ns.unwrap_or(BUSY_POLL_NS))
+                )
+            }
+            Wait::Interval { time_ns } => format!("polls every {}", duration(time_ns)),
             Wait::Poll | Wait::Select { .. } | Wait::Epoll => format!("waits in {wait}"),
         };
         format!("{name} {verb} on {}", cores(cpu))
@@ -137,9 +231,12 @@ fn cores(cpus: &Cpus) -> String {
 
 /// The plan beyond its title: streams, length, sizes, and what was asked for.
 pub(crate) fn details(plan: &Plan) -> Vec<String> {
+    if plan.kind == Kind::Generate {
+        return crate::generate::details(plan);
+    }
     let mut words = vec![match plan.streams {
         1 => "1 stream".to_owned(),
-        n => format!("{} streams", format_count(n.into())),
+        n => format!("{} streams{}", format_count(n.into()), on_threads(plan)),
     }];
     match (
         plan.kind,
@@ -161,28 +258,123 @@ pub(crate) fn details(plan: &Plan) -> Vec<String> {
     if plan.payload_bytes > 0 {
         let unit = match (plan.kind, plan.protocol) {
             (Kind::Latency, _) => "messages",
+            (Kind::Generate | Kind::Stack, _) => "frames",
             (Kind::Throughput, Protocol::Tcp) => "writes",
             (Kind::Throughput, Protocol::Udp) => "datagrams",
+            (Kind::Forward, _) => "frames",
         };
         words.push(format!("{} {unit}", format_bytes(plan.payload_bytes)));
     }
     if let Some(many) = many_in_one_call(plan) {
         words.push(many);
     }
+    words.extend(plan.batch.map(|batch| match batch {
+        1 => "1 datagram a call".to_owned(),
+        n => format!("batches of {n} datagrams"),
+    }));
     words.extend(plan.congestion_control.clone());
-    words.extend(
-        plan.rate_bps
-            .map(|rate| format!("at {} a stream", format_bit_rate(rate as f64))),
-    );
-    words.extend(
-        plan.window_bytes
-            .map(|bytes| format!("{} socket buffers", format_bytes(bytes))),
-    );
+    words.extend(pace(plan));
+    words.extend(buffers(plan));
+    if plan.forced_buffers.near || plan.forced_buffers.far {
+        words.push("buffers forced beyond the system's limit".to_owned());
+    }
+    words.extend(plan.verify.then(|| "content verified".to_owned()));
+    words.extend(plan.calls.then(|| "every call timed".to_owned()));
     words.extend(plan.bind.as_ref().map(|bind| format!("from {bind}")));
-    if plan.stack.near != "kernel" || plan.stack.far != "kernel" {
-        words.push(format!("stack {}", plan.stack));
+    words.extend(crate::round_trips::details(&plan.round_trip));
+    // Of another program's stack nobody knows.
+    let far_known = plan.dialect.is_none() || plan.stack.far != "unknown";
+    match plan.stack.near != "kernel" || (far_known && plan.stack.far != "kernel") {
+        true if far_known => words.push(format!("stack {}", plan.stack)),
+        true => words.push(format!("stack {}", plan.stack.near)),
+        false => {}
     }
     words
+}
+
+/// `256 KiB socket buffers`, `128 KiB send buffers`: what was asked for.
+fn buffers(plan: &Plan) -> Vec<String> {
+    let send = plan.socket.send_buffer_bytes.or(plan.window_bytes);
+    let receive = plan.socket.receive_buffer_bytes.or(plan.window_bytes);
+    if send == receive {
+        let both = send.map(|bytes| format!("{} socket buffers", format_bytes(bytes)));
+        return both.into_iter().collect();
+    }
+    [(send, "send"), (receive, "receive")]
+        .into_iter()
+        .filter_map(|(size, name)| Some(format!("{} {name} buffers", format_bytes(size?))))
+        .collect()
+}
+
+/// What the kernel granted to the sockets, where somebody asked for a size: `client 512 KiB to send;
+/// server 256 KiB to receive`. The kernel doubles what is asked for, for its own overhead.
+pub(crate) fn granted_buffers(record: &Record) -> Option<String> {
+    let plan = &record.plan;
+    let asked = plan.window_bytes.is_some()
+        || plan.socket.send_buffer_bytes.is_some()
+        || plan.socket.receive_buffer_bytes.is_some();
+    let mut words = Vec::new();
+    for way in record.directions.iter().filter(|_| asked) {
+        let (sender, receiver) = match way.direction {
+            Direction::Send => ("client", "server"),
+            Direction::Receive => ("server", "client"),
+        };
+        let sizes = |read: fn(&Stream) -> Option<u64>| {
+            let sizes: Vec<_> = way.streams.iter().filter_map(read).collect();
+            let least = sizes.iter().min().copied()?;
+            let most = sizes.iter().max().copied()?;
+            Some(match least == most {
+                true => format_bytes(least),
+                false => format!("{} to {}", format_bytes(least), format_bytes(most)),
+            })
+        };
+        let send = sizes(|stream| stream.sender.as_ref()?.send_buffer_bytes);
+        let receive = sizes(|stream| stream.receiver.as_ref()?.receive_buffer_bytes);
+        words.extend(send.map(|size| format!("{sender} {size} to send")));
+        words.extend(receive.map(|size| format!("{receiver} {size} to receive")));
+    }
+    (!words.is_empty()).then(|| words.join(", "))
+}
+
+/// `at 100 Mb/s a stream in bursts of 16 datagrams, kept by the socket`.
+fn pace(plan: &Plan) -> Option<String> {
+    let rate = plan.rate_bps?;
+    let mut words = match plan.pace.packets_per_second {
+        Some(count) => {
+            let unit = match plan.protocol {
+                Protocol::Udp => "datagrams/s",
+                Protocol::Tcp => "calls/s",
+            };
+            format!("at {} {unit} a stream", format_count(count))
+        }
+        None => format!("at {} a stream", format_bit_rate(rate as f64)),
+    };
+    let payload = plan.payload_bytes.max(1);
+    if plan.payload_bytes > 0 && plan.pace.has_bursts(payload) {
+        let count = plan.pace.burst_bytes(payload) / payload;
+        words.push_str(&format!(" in bursts of {}", format_count(count)));
+    }
+    match plan.pace.by {
+        Pacing::User => {}
+        Pacing::Socket => words.push_str(", kept by the socket"),
+        Pacing::Txtime => words.push_str(", kept by the discipline"),
+    }
+    Some(words)
+}
+
+/// ` on 2 threads`, where a thread moves several flows.
+fn on_threads(plan: &Plan) -> String {
+    match &plan.threads {
+        Some(threads) if threads.near < plan.streams || threads.far < plan.streams => {
+            let plural = if threads.near == 1 && threads.far == 1 {
+                ""
+            } else {
+                "s"
+            };
+            format!(" on {threads} thread{plural}")
+        }
+        _ => String::new(),
+    }
 }
 
 /// `GSO and GRO`: what the kernel did for many datagrams in one call.
@@ -236,7 +428,61 @@ pub(crate) fn headline(runs: &[Record]) -> Vec<String> {
     for protocol in [Protocol::Udp, Protocol::Tcp] {
         sentences.extend(latency_sentence(runs, protocol));
     }
+    sentences.extend(frames_sentences(runs));
     sentences
+}
+
+/// The main figures of runs that belong together: of a measurement of capacity and of a walk to
+/// saturation what they found, of others those of the runs.
+pub(crate) fn set_headline(result: &SetResult, runs: &[Record]) -> Vec<String> {
+    let mut sentences: Vec<String> = (result.capacity.iter())
+        .filter_map(|capacity| crate::text::capacity::headline(capacity))
+        .collect();
+    let walks = result.saturation.iter();
+    sentences.extend(walks.map(|walk| format!("{}.", crate::forward::saturation_words(walk))));
+    let proofs = [
+        result.comparison.as_deref(),
+        result
+            .tuning
+            .as_deref()
+            .and_then(|tuning| tuning.proof.as_deref()),
+    ];
+    sentences.extend(proofs.into_iter().flatten().map(crate::text::verdict_words));
+    sentences.extend(result.sweep.as_deref().and_then(crate::text::best_words));
+    if let Some(tuning) = result.tuning.as_deref() {
+        let changes: Vec<String> = (tuning.changes.iter())
+            .map(|change| format!("{} {} instead of {}", change.knob, change.to, change.from))
+            .collect();
+        sentences.push(match changes.as_slice() {
+            [] => "Nothing that was tried is proved to make it better.".to_owned(),
+            changes => format!("What matters: {}.", changes.join(", ")),
+        });
+    }
+    if sentences.is_empty() {
+        sentences = headline(runs);
+    }
+    sentences
+}
+
+/// `io forwarding between 2 ports, 1 core: 1.31 G/s of packets, none dropped.`
+fn frames_sentences(runs: &[Record]) -> Vec<String> {
+    let run = |run: &Record| {
+        let meaning = match run.kind {
+            Kind::Forward => crate::forward::meaning(run),
+            Kind::Generate => crate::generate::meaning(run),
+            Kind::Throughput | Kind::Latency | Kind::Stack => return None,
+        };
+        let rate = run.summary.packets_per_second;
+        Some(match rate.filter(|&rate| rate > 0.0) {
+            Some(rate) => format!("{}: {} {meaning}.", name(run), format_per_second(rate)),
+            None => format!("{}: {meaning}.", name(run)),
+        })
+    };
+    // More of them than one are told side by side.
+    match runs {
+        [only] => run(only).into_iter().collect(),
+        _ => Vec::new(),
+    }
 }
 
 /// `TCP carried 61.2 Gb/s out and 58.9 Gb/s back.`
@@ -281,7 +527,8 @@ fn throughput_sentence(runs: &[Record], protocol: Protocol) -> Option<String> {
 
 /// The runs that did the same as `first`.
 fn repeats<'a>(runs: &'a [Record], first: &'a Record) -> impl Iterator<Item = &'a Record> {
-    runs.iter().filter(|run| run.plan == first.plan)
+    let alike = |run: &&Record| run.plan == first.plan && run.label == first.label;
+    runs.iter().filter(alike)
 }
 
 /// ` (median of 7 runs)`; one run needs no such words.
@@ -320,13 +567,36 @@ fn latency_sentence(runs: &[Record], protocol: Protocol) -> Option<String> {
         ));
     }
     let first = runs.iter().find(known)?;
-    let (p50, count) = typical(first, |rtt| rtt.p50)?;
-    let (p99, _) = typical(first, |rtt| rtt.p99)?;
-    Some(format!(
-        "Half of all {protocol} round trips took {} or less, 99 of 100 took {} or less{count}.",
-        format_nanos(p50),
-        format_nanos(p99),
-    ))
+    // The same plan under several names: alone, and beside a load.
+    let mut firsts: Vec<&Record> = Vec::new();
+    for run in runs.iter().filter(known) {
+        if run.plan == first.plan && firsts.iter().all(|first| first.label != run.label) {
+            firsts.push(run);
+        }
+    }
+    let sentence = |first: &&Record| {
+        let (p50, count) = typical(first, |rtt| rtt.p50)?;
+        let (p99, _) = typical(first, |rtt| rtt.p99)?;
+        let label = first.label.as_ref().filter(|_| firsts.len() > 1);
+        let half = label.map_or_else(|| "Half".to_owned(), |label| format!("{label}: half"));
+        let half = capitalised(&half);
+        Some(format!(
+            "{half} of all {protocol} round trips took {} or less, 99 of 100 took {} or less{count}.",
+            format_nanos(p50),
+            format_nanos(p99),
+        ))
+    };
+    let sentences: Option<Vec<_>> = firsts.iter().map(sentence).collect();
+    Some(sentences?.join(" "))
+}
+
+/// A sentence that begins with a large letter.
+fn capitalised(text: &str) -> String {
+    let mut letters = text.chars();
+    match letters.next() {
+        Some(first) => first.to_uppercase().chain(letters).collect(),
+        None => String::new(),
+    }
 }
 
 /// `: 7.9x faster`, where the ratio says that.
@@ -359,6 +629,12 @@ fn rows<'a>(run: &'a Record, runs: &[Record]) -> Vec<Measurement<'a>> {
             figure: or_unknown(run.summary.rtt_ns, |rtt| format_nanos(rtt.p50 as f64)),
             meaning: round_trip_meaning(run, runs),
         }],
+        Kind::Generate => vec![Measurement {
+            run,
+            name,
+            figure: or_unknown(run.summary.packets_per_second, format_per_second),
+            meaning: crate::generate::meaning(run),
+        }],
         Kind::Throughput if run.directions.len() > 1 => run
             .directions
             .iter()
@@ -374,6 +650,18 @@ fn rows<'a>(run: &'a Record, runs: &[Record]) -> Vec<Measurement<'a>> {
             name,
             figure: or_unknown(run.summary.goodput_bps, format_bit_rate),
             meaning: goodput_meaning(run, &run.summary),
+        }],
+        Kind::Stack => vec![Measurement {
+            run,
+            name,
+            figure: or_unknown(run.summary.bytes_received, format_bytes),
+            meaning: "payload that came to its services".to_owned(),
+        }],
+        Kind::Forward => vec![Measurement {
+            run,
+            name,
+            figure: or_unknown(run.summary.packets_per_second, format_per_second),
+            meaning: crate::forward::meaning(run),
         }],
     }
 }
@@ -467,6 +755,42 @@ pub(crate) fn doubts(runs: &[Record]) -> Vec<(&Doubt, Vec<String>)> {
         }
     }
     found
+}
+
+/// Where a finding is, in a word.
+pub(crate) fn finding_end(end: linerate_metric::finding::End) -> &'static str {
+    use linerate_metric::finding::End;
+    match end {
+        End::Client => "client",
+        End::Server => "server",
+        End::Both => "both ends",
+        End::Path => "path",
+    }
+}
+
+/// A reading that a finding rests on: `tcpi_rtt 120 us (client TCP_INFO)`.
+pub(crate) fn evidence(reading: &linerate_metric::finding::Evidence) -> String {
+    use linerate_metric::finding::Value;
+    use linerate_metric::units::{
+        format_bit_rate, format_bytes, format_count, format_nanos, format_share,
+    };
+    let number = |value: f64| match reading.unit.as_str() {
+        "share" => format_share(value),
+        "ns" => format_nanos(value),
+        "bit/s" => format_bit_rate(value),
+        "B" => format_bytes(value as u64),
+        "" => format_count(value as u64),
+        unit if value.fract() == 0.0 => format!("{} {unit}", format_count(value as u64)),
+        unit => format!("{value:.2} {unit}"),
+    };
+    let value = match (&reading.value, &reading.missing) {
+        (Some(Value::Count(count)), _) => number(*count as f64),
+        (Some(Value::Number(value)), _) => number(*value),
+        (Some(Value::Word(word)), _) => word.clone(),
+        (None, Some(why)) => format!("not known ({why})"),
+        (None, None) => "not known".to_owned(),
+    };
+    format!("{} {value} ({})", reading.counter, reading.read)
 }
 
 #[cfg(test)]

@@ -83,6 +83,14 @@ fn live_lines_of_a_client() {
 }
 
 #[test]
+fn live_lines_have_one_for_each_stream_when_asked() {
+    let mut all = events(1, &samples::ten_streams());
+    all.truncate(4);
+    let live = Lines::new(Style::PLAIN).per_stream(true);
+    insta::assert_snapshot!("lines_per_stream", lines(live, &all));
+}
+
+#[test]
 fn live_lines_of_a_server_carry_the_test() {
     let tcp = events(3, &samples::tcp_send());
     let udp = events(4, &samples::udp_both());
@@ -91,6 +99,7 @@ fn live_lines_of_a_server_carry_the_test() {
         what: What::Ready {
             port: 5201,
             addresses: vec!["0.0.0.0".to_owned(), "::".to_owned()],
+            also: Vec::new(),
         },
     }];
     // Two tests side by side: the columns are named again when they change.
@@ -129,6 +138,16 @@ fn summaries() {
         ("summary_tcp", samples::tcp_send(), Style::PLAIN),
         ("summary_udp_both", samples::udp_both(), Style::PLAIN),
         ("summary_latency", samples::latency_blocking(), Style::PLAIN),
+        (
+            "summary_latency_limit",
+            samples::latency_limited(),
+            Style::PLAIN,
+        ),
+        (
+            "summary_latency_reopened",
+            samples::latency_reopened(),
+            Style::PLAIN,
+        ),
         ("summary_many_streams", samples::ten_streams(), UNICODE),
         ("summary_interrupted", samples::interrupted(), Style::PLAIN),
         ("summary_far_unknown", samples::far_unknown(), Style::PLAIN),
@@ -140,10 +159,77 @@ fn summaries() {
 }
 
 #[test]
+fn what_skips_a_copy_says_so_beside_every_goodput() {
+    let record = samples::discarded();
+    let summary = text::summary(&record, &Style::PLAIN);
+    assert_snapshot!("summary_discarded", summary);
+    let live = lines(Lines::new(Style::PLAIN), &events(1, &record));
+    for line in live.lines().filter(|line| line.contains("b/s")) {
+        assert!(line.contains("receive copy skipped"), "{line}");
+    }
+    let page = html::report("discarded", &[record], &[]);
+    assert!(page.matches("receive copy skipped").count() >= 3);
+}
+
+#[test]
+fn verified_content_is_told_of() {
+    assert_snapshot!(
+        "summary_corrupted",
+        text::summary(&samples::corrupted(), &Style::PLAIN)
+    );
+}
+
+#[test]
+fn calls_are_shown_by_what_they_found() {
+    let mut record = samples::timed();
+    assert_snapshot!("summary_calls", text::summary(&record, &Style::PLAIN));
+    let evil = record.calls.remove("sendto").unwrap();
+    record.calls.insert("<b>\x1b".to_owned(), evil);
+    let page = html::report("calls", &[record.clone()], &[]);
+    tags(&page).unwrap_or_else(|error| panic!("{error}"));
+    assert!(page.contains("What system calls took") && !page.contains("<b>\x1b"));
+    assert!(!text::summary(&record, &Style::PLAIN).contains('\x1b'));
+}
+
+#[test]
+fn stages_are_shown_where_the_time_went() {
+    let mut record = samples::staged();
+    assert_snapshot!("summary_stages", text::summary(&record, &Style::PLAIN));
+    assert_snapshot!("summary_stages_small", text::summary(&record, &SMALL));
+    "<b>\x1b".clone_into(&mut record.stages[0].stage);
+    record.stage_pass.as_mut().unwrap().notes = vec!["<i>\x1b".to_owned()];
+    record.timeline.as_mut().unwrap().slices[0].name = "<u>\x1b".to_owned();
+    let page = html::report("stages", &[record.clone()], &[]);
+    tags(&page).unwrap_or_else(|error| panic!("{error}"));
+    assert!(page.contains("Where the time of a round trip went"));
+    assert!(!page.contains("<b>\x1b") && !page.contains("<i>\x1b") && !page.contains("<u>"));
+    assert!(!text::summary(&record, &Style::PLAIN).contains('\x1b'));
+}
+
+#[test]
 fn sets() {
     assert_snapshot!("set_demo", text::set(&samples::demo(), &Style::PLAIN));
     assert_snapshot!("set_demo_small", text::set(&samples::demo(), &SMALL));
+    let set = samples::conclusions();
+    assert_snapshot!("set_conclusions", text::set(&set, &Style::PLAIN));
+    let set = samples::waiting();
+    assert_snapshot!("set_waiting", text::set(&set, &Style::PLAIN));
     assert_snapshot!("set_repeats", text::set(&samples::repeats(), &Style::PLAIN));
+}
+
+#[test]
+fn runs_of_one_plan_under_several_names_are_not_mixed() {
+    let mut set = samples::demo();
+    let (mut idle, mut loaded) = (samples::latency_blocking(), samples::latency_blocking());
+    idle.label = Some("idle".to_owned());
+    loaded.label = Some("loaded".to_owned());
+    set.runs = vec![idle, loaded];
+    let text = text::set(&set, &Style::PLAIN);
+    assert!(!text.contains("median of"), "{text}");
+    assert!(
+        text.contains("Idle: half of all") && text.contains("Loaded: half"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -201,6 +287,7 @@ fn every_event_is_one_line_of_json() {
         what: What::Ready {
             port: 5201,
             addresses: vec!["::".to_owned()],
+            also: Vec::new(),
         },
     };
     assert_snapshot!(stream::line(&ready, now), @r#"{"schema":"linerate/event/1","time":"2026-11-21T14:40:43.5Z","test":0,"event":"ready","port":5201,"addresses":["::"]}"#);
@@ -236,6 +323,53 @@ fn skeleton(page: &str) -> String {
     }
     lean.push_str(rest);
     lean.replace("><", ">\n<")
+}
+
+#[test]
+fn a_series_of_runs_has_a_chart_of_what_differs() {
+    let run = samples::latency_blocking();
+    let with = |change: &dyn Fn(usize, &mut linerate_metric::record::Record)| {
+        let made = (0..4).map(|number| {
+            let mut run = run.clone();
+            change(number, &mut run);
+            run
+        });
+        html::report("series", &made.collect::<Vec<_>>(), &[])
+    };
+    let sizes = with(&|number, run| run.plan.payload_bytes = 64 << (2 * number));
+    assert!(sizes.contains("<h4>Round-trip times by size</h4>"));
+    assert!(sizes.contains(">4 KiB</th>") && sizes.contains("message, B"));
+    let loads = with(&|number, run| {
+        run.plan.round_trip.rate_per_second = Some(1_000 * (number as u64 + 1));
+        run.summary.rtt_intended_ns = run.summary.rtt_ns;
+    });
+    assert!(loads.contains("<h4>Round-trip times by load</h4>"));
+    assert!(loads.contains("p90 from when due") && loads.contains(">4,000/s</th>"));
+    let rounds = with(&|number, run| {
+        let name = ["blocking", "spinning"][number % 2];
+        run.label = Some(name.to_owned());
+    });
+    assert!(
+        !rounds.contains("Median of each round"),
+        "two rounds are no line"
+    );
+    let rounds = with(&|_, run| run.label = Some("blocking".to_owned()));
+    assert!(rounds.contains("<h4>Median of each round</h4>"));
+    assert!(rounds.contains(">round 4</th>"));
+    for page in [sizes, loads, rounds] {
+        assert!(tags(&page).is_ok());
+        assert!(!page.contains("Median round trip (shorter is better)"));
+    }
+}
+
+#[test]
+fn a_page_of_a_set_says_what_follows() {
+    let page = html::of_set("set", &samples::conclusions());
+    assert!(tags(&page).is_ok());
+    assert!(page.contains("<h2>What follows</h2>") && page.contains("per fragment"));
+    assert!(page.contains("\nper byte "), "lines stay lines");
+    let page = html::of_set("set", &samples::repeats());
+    assert!(!page.contains("What follows"));
 }
 
 #[test]

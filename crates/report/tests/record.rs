@@ -67,18 +67,21 @@ fn finite() -> impl Strategy<Value = Option<f64>> {
 
 prop_compose! {
     fn summary()(
-        floats in prop::array::uniform7(finite()),
-        counts in prop::array::uniform12(prop::option::of(any::<u64>())),
+        floats in prop::array::uniform10(finite()),
+        counts in prop::array::uniform16(prop::option::of(any::<u64>())),
     ) -> Summary {
         let [goodput_bps, offered_bps, packets_per_second, calls_per_second, loss_fraction, ipdv_ns,
-            round_trips_per_second] = floats;
+            round_trips_per_second, connections_per_second, rate_error, fairness_index] = floats;
         let [duration_ns, bytes_sent, bytes_received, packets_sent, packets_received, out_of_order,
-            duplicates, retransmits, round_trips, lost, mismatched, slow] = counts;
+            duplicates, retransmits, round_trips, lost, mismatched, slow, wrong_length,
+            wrong_content, unsent, reordering_extent] = counts;
         Summary {
             duration_ns, goodput_bps, offered_bps, packets_per_second, calls_per_second, bytes_sent,
             bytes_received, packets_sent, packets_received, loss_fraction, out_of_order, duplicates,
-            ipdv_ns, retransmits, rtt_ns: None, round_trips, round_trips_per_second, lost, mismatched,
-            slow, cpu: Vec::new(),
+            ipdv_ns, reordering_extent, rate_error, delay_variation_ns: None, one_way_delay_ns: None, lateness_ns: None,
+            arrival_gap_ns: None, retransmits, rtt_ns: None, round_trips, round_trips_per_second, lost, mismatched,
+            slow, wrong_length, wrong_content, rtt_intended_ns: None, unsent, whole_ns: None, device: None,
+            connections_per_second, fairness_index, cpu: Vec::new(), memory: Vec::new(),
         }
     }
 }

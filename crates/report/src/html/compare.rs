@@ -10,20 +10,27 @@ use super::pretty;
 use crate::svg::{Axis, Bar, BarChart, Chart, Mark, Series, Unit, escape};
 use crate::words;
 
-/// Nothing for a single run.
-pub(super) fn section(runs: &[Record]) -> String {
+/// Lines of a chart of distributions at most: more of them are a tangle, and the chart of the series
+/// shows what differs.
+const DISTRIBUTIONS: usize = 6;
+
+/// Nothing for a single run. `series` is the chart of what differs between them.
+pub(super) fn section(runs: &[Record], series: &str) -> String {
     if runs.len() < 2 {
         return String::new();
     }
     let mut out = String::from("<section>\n<h2>Side by side</h2>\n");
     out.push_str(&table(runs));
     out.push_str(&goodput(runs).map_or(String::new(), |bars| figure::bars(&bars)));
-    out.push_str(&round_trips(runs).map_or(String::new(), |bars| figure::bars(&bars)));
+    if series.is_empty() {
+        out.push_str(&round_trips(runs).map_or(String::new(), |bars| figure::bars(&bars)));
+    }
+    out.push_str(series);
     let latency: Vec<_> = runs
         .iter()
         .filter(|run| run.kind == Kind::Latency)
         .collect();
-    if latency.len() > 1 {
+    if (2..=DISTRIBUTIONS).contains(&latency.len()) {
         out.push_str(&distribution("Round-trip times by percentile", &latency));
     }
     out.push_str("</section>\n");
@@ -109,10 +116,20 @@ const PERCENTILES: &[f64] = &[
 
 /// The round-trip times of some runs by percentile, the tail stretched.
 pub(super) fn distribution(title: &str, runs: &[&Record]) -> String {
+    distribution_of(title, ("rtt_ns", "round trips", "round-trip time"), runs)
+}
+
+/// Times of some runs by percentile, the tail stretched: the histogram's name, what was timed, and what
+/// a time of it is called.
+pub(super) fn distribution_of(
+    title: &str,
+    (histogram, many, time): (&str, &str, &str),
+    runs: &[&Record],
+) -> String {
     let found: Vec<_> = runs
         .iter()
         .filter_map(|run| {
-            let histogram = Histogram::from(run.histograms.get("rtt_ns")?);
+            let histogram = Histogram::from(run.histograms.get(histogram)?);
             (histogram.count() > 0).then(|| (words::name(run), histogram))
         })
         .collect();
@@ -147,8 +164,8 @@ pub(super) fn distribution(title: &str, runs: &[&Record]) -> String {
     let chart = Chart {
         title: title.to_owned(),
         low: false,
-        x: Axis::tail("share of round trips that took no longer", most),
-        y: Axis::log_time("round-trip time", lowest as f64, highest as f64),
+        x: Axis::tail(&format!("share of {many} that took no longer"), most),
+        y: Axis::log_time(time, lowest as f64, highest as f64),
         series,
         shades: Vec::new(),
         references: Vec::new(),

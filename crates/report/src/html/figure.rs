@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use crate::svg::{BarChart, COLORS, Chart, NARROW, WIDE, escape};
+use super::pretty;
+use crate::svg::{BarChart, COLORS, Chart, Heat, NARROW, WIDE, escape};
+use crate::text::Grid;
 
 /// Rows of a data table at most: beyond, evenly chosen ones stand for the rest.
 const ROWS: usize = 240;
@@ -20,6 +22,45 @@ pub(super) struct Row {
     pub(super) text: String,
     /// The value as it is drawn and as it is written; `None` where it is not known.
     pub(super) cells: Vec<Option<(f64, String)>>,
+}
+
+/// A table that is laid out for terminals as well.
+pub(super) fn grid(grid: &Grid) -> String {
+    let class = |column: usize| match column < grid.left {
+        true => " class=\"text\"",
+        false => "",
+    };
+    let mut out = String::from("<div class=\"scroll\"><table><thead><tr>");
+    for (column, heading) in grid.headings.iter().enumerate() {
+        out.push_str(&format!(
+            "<th scope=\"col\"{}>{}</th>",
+            class(column),
+            escape(heading)
+        ));
+    }
+    out.push_str("</tr></thead><tbody>");
+    for row in &grid.rows {
+        out.push_str("<tr>");
+        for (column, cell) in row.iter().enumerate() {
+            out.push_str(&format!(
+                "<td{}>{}</td>",
+                class(column),
+                escape(&pretty(cell))
+            ));
+        }
+        out.push_str("</tr>");
+    }
+    out.push_str("</tbody></table></div>\n");
+    out
+}
+
+/// Text whose layout is part of it, line by line: what controls a terminal is no part of a page.
+pub(super) fn lines(text: &str) -> String {
+    let lines: Vec<String> = text.lines().map(|line| escape(&pretty(line))).collect();
+    format!(
+        "<div class=\"scroll\"><pre>{}</pre></div>\n",
+        lines.join("\n")
+    )
 }
 
 /// A chart with axes.
@@ -71,6 +112,11 @@ pub(super) fn bars(bars: &BarChart) -> String {
         &(bars.draw(WIDE) + &bars.draw(NARROW)),
         &table,
     )
+}
+
+/// A heat map; its cells are its data.
+pub(super) fn heat(heat: &Heat) -> String {
+    framed(&heat.title, "", &(heat.draw(WIDE) + &heat.draw(NARROW)), "")
 }
 
 fn framed(title: &str, legend: &str, drawing: &str, table: &str) -> String {

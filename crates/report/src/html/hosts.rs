@@ -1,6 +1,7 @@
 //! The table of hosts that a report opens with.
 
 use linerate_metric::facts::Host;
+use linerate_metric::plan::Kind;
 use linerate_metric::record::Record;
 
 use crate::facts::{self, Fact, Row};
@@ -24,7 +25,11 @@ pub(super) fn section(runs: &[Record]) -> String {
     for hosts in hosts.chunks(BESIDE) {
         out.push_str(&table(hosts));
     }
-    if runs.iter().any(|run| run.hosts.len() == 1) {
+    let has_far_end = |run: &Record| matches!(run.kind, Kind::Throughput | Kind::Latency);
+    if runs
+        .iter()
+        .any(|run| run.hosts.len() == 1 && has_far_end(run))
+    {
         out.push_str(
             "<p class=\"muted\">Nothing is known of the far end of at least one run.</p>\n",
         );

@@ -1,14 +1,27 @@
 //! One self-contained page: no network, no other file, light and dark, on a phone, on paper, without script.
 
+mod calls;
+mod capacity;
 mod compare;
+mod comparison;
+mod costs;
+mod experiment;
 mod figure;
+mod findings;
+mod forward;
+mod generate;
 mod hosts;
+mod loss_bar;
 mod run;
+mod series;
+mod stages;
+mod sweep;
 
 use linerate_metric::record::Record;
+use linerate_metric::set::RunSet;
 
 use crate::svg::escape;
-use crate::words;
+use crate::{text, words};
 
 /// The page's rules; nothing is loaded from anywhere, and the policy forbids that anything could be.
 const HEAD: &str = "<meta charset=\"utf-8\">\n\
@@ -23,28 +36,83 @@ const SCRIPT: &str = include_str!("script.js");
 /// `notes` are sentences that belong to all of it: what could not be measured, and why.
 #[must_use]
 pub fn report(title: &str, runs: &[Record], notes: &[String]) -> String {
+    page(title, runs, notes, &words::headline(runs), "")
+}
+
+/// A page about runs that belong together, with what follows from them.
+#[must_use]
+pub fn of_set(title: &str, set: &RunSet) -> String {
+    if let Some(result) = &set.result.experiment {
+        let body = experiment::body(result, set) + &footer(&set.runs);
+        return framed(title, &body);
+    }
+    let follows = text::conclusions_of(&set.result, FOLLOWS_COLUMNS);
+    // Of many runs that are alike, one of each name is shown.
+    let mut runs = set.runs.clone();
+    if set.result.is_many_alike() {
+        let mut seen = std::collections::BTreeSet::new();
+        runs.retain(|run| seen.insert(run.label.clone()));
+        runs.truncate(SHOWN_ALIKE);
+    }
+    let sentences = words::set_headline(&set.result, &runs);
+    let mut own = set
+        .result
+        .capacity
+        .as_deref()
+        .map_or_else(String::new, capacity::section);
+    own.push_str(&forward::saturation(&set.result.saturation));
+    if !follows.is_empty() && own.is_empty() {
+        own = format!(
+            "<section>\n<h2>What follows</h2>\n{}</section>\n",
+            figure::lines(&follows)
+        );
+    }
+    own.push_str(&comparison::section(set));
+    own.push_str(&sweep::section(set));
+    page(title, &runs, &set.result.notes, &sentences, &own)
+}
+
+/// Runs on the page of a set of many that are alike.
+const SHOWN_ALIKE: usize = 8;
+
+/// Columns of what follows, as in a terminal.
+const FOLLOWS_COLUMNS: usize = 96;
+
+fn page(
+    title: &str,
+    runs: &[Record],
+    notes: &[String],
+    sentences: &[String],
+    follows: &str,
+) -> String {
+    let series = series::section(runs);
     let runs = &words::told_apart(runs)[..];
     let mut body = String::new();
-    body.push_str(&header(title, runs, notes));
+    body.push_str(&header(title, runs, notes, sentences));
+    body.push_str(follows);
     body.push_str(&hosts::section(runs));
-    body.push_str(&compare::section(runs));
+    body.push_str(&compare::section(runs, &series));
     for run in runs {
         body.push_str(&run::section(run));
     }
     body.push_str(&footer(runs));
+    framed(title, &body)
+}
+
+/// The page around what it is about.
+fn framed(title: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n{HEAD}<title>{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n{body}</main>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n",
         escape(title)
     )
 }
 
-fn header(title: &str, runs: &[Record], notes: &[String]) -> String {
+fn header(title: &str, runs: &[Record], notes: &[String], sentences: &[String]) -> String {
     let mut out = format!(
         "<header>\n<p class=\"brand\">linerate</p>\n<h1>{}</h1>\n",
         escape(title)
     );
-    let sentences = words::headline(runs);
-    for sentence in &sentences {
+    for sentence in sentences {
         out.push_str(&format!(
             "<p class=\"lead\">{}</p>\n",
             stressed(&pretty(sentence))
@@ -94,7 +162,8 @@ fn pretty(text: &str) -> String {
 /// Puts figures with their units in bold: a reader's eye goes there first. The text gets escaped.
 fn stressed(text: &str) -> String {
     const UNITS: &[&str] = &[
-        "b/s", "kb/s", "Mb/s", "Gb/s", "Tb/s", "ns", "µs", "ms", "s", "%",
+        "b/s", "kb/s", "Mb/s", "Gb/s", "Tb/s", "/s", "k/s", "M/s", "G/s", "ns", "µs", "ms", "s",
+        "%",
     ];
     let words: Vec<&str> = text.split(' ').collect();
     let bare = |word: &str| word.trim_end_matches([',', '.', ':', ';']).to_owned();

@@ -5,8 +5,9 @@ use linerate_metric::record::{CountedAt, Interval, Record, Summary};
 use linerate_metric::units::{format_bit_rate, format_count, format_nanos, format_share};
 
 use super::figure::{self, Data, Row};
-use super::{compare, pretty};
+use super::{compare, costs, pretty, stages};
 use crate::figures::{self, Figure};
+use crate::round_trips;
 use crate::svg::{Axis, Chart, Mark, Reference, Series, Shade, Unit, escape};
 use crate::words::{self, or_unknown};
 
@@ -45,22 +46,39 @@ pub(super) fn section(run: &Record) -> String {
         ));
     }
     out.push_str(&cards(run));
+    out.push_str(&super::findings::section(run));
     match run.kind {
         Kind::Throughput => {
             out.push_str(&goodput_over_time(run));
+            out.push_str(&costs::streams_over_time(run));
             out.push_str(&lost_over_time(run));
+            out.push_str(&stages::section(run));
         }
+        Kind::Generate => out.push_str(&super::generate::section(run)),
+        Kind::Stack => {}
         Kind::Latency => {
             out.push_str(&compare::distribution(
                 "Round-trip times by percentile",
                 &[run],
             ));
             out.push_str(&percentiles_over_time(run));
+            out.push_str(&stages::section(run));
         }
+        Kind::Forward => out.push_str(&super::forward::section(run)),
+    }
+    out.push_str(&more_times(run));
+    out.push_str(&slow(run));
+    if let Some(cost) = figures::verification(run) {
+        out.push_str(&format!(
+            "<p class=\"muted\">Verified: {}.</p>\n",
+            escape(&cost)
+        ));
     }
     out.push_str(&losses(run));
+    out.push_str(&super::calls::section(run));
     out.push_str(&all_figures(run));
     out.push_str(&streams(run));
+    out.push_str(&costs::tables(run));
     out.push_str(&plan(run));
     out.push_str("</section>\n");
     out
@@ -112,6 +130,13 @@ fn cards(run: &Record) -> String {
                 }
             }
         }
+        // What a stack did as a host is told in words.
+        Kind::Stack => {}
+        Kind::Generate => {
+            for figure in figures::figures(&run.plan, &run.summary) {
+                card(figure.name, figure.value, figure.meaning);
+            }
+        }
         Kind::Latency => {
             for figure in figures::figures(&run.plan, &run.summary) {
                 if matches!(
@@ -122,8 +147,15 @@ fn cards(run: &Record) -> String {
                 }
             }
         }
+        Kind::Forward => {
+            for figure in figures::figures(&run.plan, &run.summary) {
+                card(figure.name, figure.value, figure.meaning);
+            }
+        }
     }
-    for (role, cost) in figures::cpu(&run.summary) {
+    let ends = figures::cpu(&run.summary);
+    let ends = ends.into_iter().filter(|_| has_ends(run.kind));
+    for (role, cost) in ends {
         card(
             &format!("{} CPU", figures::role(role)),
             cost.map(|cost| format_share(cost.share)),
@@ -139,28 +171,33 @@ fn cards(run: &Record) -> String {
     format!("<div class=\"cards by{beside}\">{}</div>\n", cards.concat())
 }
 
+/// Whether two programs take part, each with a processor time of its own.
+fn has_ends(kind: Kind) -> bool {
+    matches!(kind, Kind::Throughput | Kind::Latency)
+}
+
 /// The intervals of one direction.
-fn of(run: &Record, direction: Direction) -> Vec<&Interval> {
+pub(super) fn of(run: &Record, direction: Direction) -> Vec<&Interval> {
     run.intervals
         .iter()
         .filter(|interval| interval.direction == direction && interval.end_ns > interval.start_ns)
         .collect()
 }
 
-fn directions(run: &Record) -> Vec<Direction> {
+pub(super) fn directions(run: &Record) -> Vec<Direction> {
     [Direction::Send, Direction::Receive]
         .into_iter()
         .filter(|&direction| run.intervals.iter().any(|i| i.direction == direction))
         .collect()
 }
 
-fn time_axis(run: &Record) -> (Axis, Unit) {
+pub(super) fn time_axis(run: &Record) -> (Axis, Unit) {
     let end = run.intervals.iter().map(|i| i.end_ns).max().unwrap_or(0) as f64;
     let unit = Unit::of_time(end);
     (Axis::between("time", 0.0, end, unit), unit)
 }
 
-fn omitted(run: &Record) -> Vec<Shade> {
+pub(super) fn omitted(run: &Record) -> Vec<Shade> {
     let last = run
         .intervals
         .iter()
@@ -181,14 +218,14 @@ fn rate(interval: &Interval) -> f64 {
 }
 
 /// A series of values over intervals with its data, one column a series.
-struct Columns {
+pub(super) struct Columns {
     unit: Unit,
     headings: Vec<String>,
     rows: Vec<Row>,
 }
 
 impl Columns {
-    fn new(unit: Unit) -> Self {
+    pub(super) fn new(unit: Unit) -> Self {
         Self {
             unit,
             headings: vec!["time".to_owned()],
@@ -197,7 +234,7 @@ impl Columns {
     }
 
     /// Adds a series; its intervals are joined with those of the series before by their times.
-    fn add(
+    pub(super) fn add(
         &mut self,
         name: &str,
         intervals: &[&Interval],
@@ -243,7 +280,7 @@ impl Columns {
         spans
     }
 
-    fn data(self) -> Data {
+    pub(super) fn data(self) -> Data {
         Data {
             headings: self.headings,
             rows: self.rows,
@@ -396,12 +433,92 @@ fn percentiles_over_time(run: &Record) -> String {
     figure::chart(&chart, &columns.data())
 }
 
+fn more_times(run: &Record) -> String {
+    let Some((headings, rows)) = round_trips::more_times(run) else {
+        return String::new();
+    };
+    let has = |name| run.histograms.contains_key(name);
+    let title = match (has("whole_ns"), has("device_ns")) {
+        (true, _) => "What each step took",
+        (false, true) => "Inside the device, and around it",
+        (false, false) => "From when questions were due, and from when they left",
+    };
+    let mut out = format!("<h3>{title}</h3>\n<div class=\"scroll\"><table><thead><tr>");
+    let last = headings.len() - 1;
+    for (position, heading) in headings.iter().enumerate() {
+        let class = if position == last {
+            " class=\"text\""
+        } else {
+            ""
+        };
+        out.push_str(&format!("<th{class}>{heading}</th>"));
+    }
+    out.push_str("</tr></thead><tbody>");
+    for row in rows {
+        out.push_str(&format!("<tr><th scope=\"row\">{}</th>", row[0]));
+        for (position, cell) in row.iter().enumerate().skip(1) {
+            let class = if position == last {
+                " class=\"text\""
+            } else {
+                ""
+            };
+            out.push_str(&format!("<td{class}>{}</td>", escape(&pretty(cell))));
+        }
+        out.push_str("</tr>");
+    }
+    out.push_str("</tbody></table></div>\n");
+    out
+}
+
+/// Rows of the table of slow answers before it is cut.
+const SLOW: usize = 200;
+
+fn slow(run: &Record) -> String {
+    let (headings, rows) = round_trips::slow_rows(run, SLOW);
+    if rows.is_empty() {
+        return String::new();
+    }
+    let mut out = format!(
+        "<h3>Slow answers</h3>\n<p>{} above {}; of the {} listed: {}.</p>\n<div class=\"scroll\"><table><thead><tr>",
+        or_unknown(run.summary.slow, format_count),
+        escape(&pretty(&or_unknown(
+            run.plan.round_trip.limit_ns,
+            words::duration
+        ))),
+        format_count(run.slow.len() as u64),
+        escape(&round_trips::causes(run))
+    );
+    let class = |position: usize| match position + 2 < headings.len() {
+        true => "",
+        false => " class=\"text\"",
+    };
+    for (position, heading) in headings.iter().enumerate() {
+        out.push_str(&format!("<th{}>{heading}</th>", class(position)));
+    }
+    out.push_str("</tr></thead><tbody>");
+    for row in rows {
+        out.push_str("<tr>");
+        for (position, cell) in row.iter().enumerate() {
+            out.push_str(&format!(
+                "<td{}>{}</td>",
+                class(position),
+                escape(&pretty(cell))
+            ));
+        }
+        out.push_str("</tr>");
+    }
+    out.push_str("</tbody></table></div>\n");
+    out
+}
+
 fn losses(run: &Record) -> String {
     if run.losses.is_empty() {
         return String::new();
     }
-    let mut out = String::from(
-        "<h3>Where packets were lost</h3>\n<div class=\"scroll\"><table><thead><tr><th>place</th><th class=\"text\">way</th><th>packets</th><th class=\"text\">what it is</th></tr></thead><tbody>",
+    let mut out = String::from("<h3>Where packets were lost</h3>\n");
+    out.push_str(&super::loss_bar::bars(run));
+    out.push_str(
+        "<div class=\"scroll\"><table><thead><tr><th>place</th><th class=\"text\">way</th><th>packets</th><th class=\"text\">what it is</th></tr></thead><tbody>",
     );
     for loss in &run.losses {
         out.push_str(&format!(
@@ -422,7 +539,8 @@ fn all_figures(run: &Record) -> String {
         .iter()
         .filter(|_| run.kind == Kind::Throughput)
         .map(|way| {
-            let figures = figures::figures(&run.plan, &way.summary);
+            let mut figures = figures::figures(&run.plan, &way.summary);
+            figures.extend(figures::times_of(&way.summary));
             (way.direction.to_string(), figures)
         })
         .collect();
@@ -443,7 +561,9 @@ fn all_figures(run: &Record) -> String {
             columns[0].1[position].name
         ));
         for (_, figures) in &columns {
-            let value = figures[position].value.clone();
+            let name = columns[0].1[position].name;
+            let same = figures.iter().find(|figure| figure.name == name);
+            let value = same.and_then(|figure| figure.value.clone());
             out.push_str(&format!(
                 "<td>{}</td>",
                 escape(&pretty(&or_unknown(value, |v| v)))
@@ -455,7 +575,8 @@ fn all_figures(run: &Record) -> String {
         ));
     }
     let empty = "<td></td>".repeat(columns.len() - 1);
-    for (role, cost) in figures::cpu(&run.summary) {
+    let ends = figures::cpu(&run.summary).into_iter();
+    for (role, cost) in ends.filter(|_| has_ends(run.kind)) {
         out.push_str(&format!(
             "<tr><th scope=\"row\">{} CPU</th><td>{}</td>{empty}<td class=\"text\">{}</td></tr>",
             figures::role(role),
@@ -484,7 +605,7 @@ fn streams(run: &Record) -> String {
         "<details><summary>{} streams</summary><div class=\"scroll\"><table><thead><tr><th>stream</th><th class=\"text\">way</th><th class=\"text\">from</th><th class=\"text\">to</th>",
         flows.len()
     );
-    for figure in figures::figures(&run.plan, &Summary::default()) {
+    for figure in figures::stream_figures(&run.plan, &Summary::default()) {
         out.push_str(&format!("<th>{}</th>", figure.name));
     }
     out.push_str("</tr></thead><tbody>");
@@ -498,7 +619,7 @@ fn streams(run: &Record) -> String {
             socket(|socket| socket.local.clone()),
             socket(|socket| socket.remote.clone())
         ));
-        for figure in figures::figures(&run.plan, &stream.summary) {
+        for figure in figures::stream_figures(&run.plan, &stream.summary) {
             out.push_str(&format!(
                 "<td>{}</td>",
                 escape(&pretty(&or_unknown(figure.value, |v| v)))

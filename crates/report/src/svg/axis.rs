@@ -49,6 +49,17 @@ impl Unit {
         Self::largest_below(UNITS, highest)
     }
 
+    /// For packets per second.
+    pub(crate) fn of_frequency(highest: f64) -> Self {
+        const UNITS: &[Unit] = &[
+            Unit::new("/s", 1.0),
+            Unit::new("k/s", 1e3),
+            Unit::new("M/s", 1e6),
+            Unit::new("G/s", 1e9),
+        ];
+        Self::largest_below(UNITS, highest)
+    }
+
     /// For times in nanoseconds; runs of more than ten minutes are read in minutes.
     pub(crate) fn of_time(highest: f64) -> Self {
         const UNITS: &[Unit] = &[
@@ -76,8 +87,14 @@ impl Unit {
         step * self.size
     }
 
+    /// For shares of one.
+    pub(crate) const SHARE: Self = Self::new("%", 0.01);
+
     /// For numbers of things.
     pub(crate) const COUNT: Self = Self::new("", 1.0);
+
+    /// For shares in hundredths.
+    pub(crate) const PERCENT: Self = Self::new("%", 1.0);
 }
 
 /// One axis.
@@ -139,6 +156,18 @@ impl Axis {
         }
     }
 
+    /// Numbers of things on a logarithmic axis from `low` to `high`.
+    pub(crate) fn log_count(label: &str, low: f64, high: f64) -> Self {
+        let low = low.max(1.0);
+        Self {
+            label: label.to_owned(),
+            scale: Scale::Log,
+            low,
+            high: high.max(low * 2.0),
+            unit: Unit::COUNT,
+        }
+    }
+
     /// Percentiles up to the one that a single sample of `samples` stands for.
     pub(crate) fn tail(label: &str, samples: u64) -> Self {
         let least_share = 1.0 / (samples.max(10) as f64);
@@ -181,6 +210,7 @@ impl Axis {
             .map(|value| Tick {
                 at: self.position(value),
                 label: match self.scale {
+                    Scale::Log if self.unit == Unit::COUNT => format_count(value as u64),
                     Scale::Log => {
                         let unit = Unit::of_time(value * 1.000_001);
                         format!("{} {}", short(value / unit.size), unit.name)

@@ -7,10 +7,12 @@ mod axis;
 mod bars;
 mod chart;
 mod downsample;
+mod heat;
 
 pub(crate) use axis::{Axis, Unit};
 pub(crate) use bars::{Bar, BarChart};
 pub(crate) use chart::{Chart, Mark, Reference, Series, Shade};
+pub(crate) use heat::Heat;
 
 use std::fmt::Write;
 

@@ -1,16 +1,43 @@
 //! Results as text: aligned tables with the doubts beside the figures.
 
+mod calls;
+pub(crate) mod capacity;
+mod comparison;
+mod conclusions;
 mod examination;
+mod experiment;
+mod findings;
+pub(crate) mod generate;
+#[cfg(feature = "history")]
+pub mod history;
 mod hosts;
+mod pacing;
+mod search;
 mod set;
+mod side;
+pub mod stack;
+mod stages;
 mod summary;
+mod sweep;
 mod table;
+mod tuning;
 mod verdicts;
 
+pub use capacity::trial as capacity_trial;
+pub use comparison::pair;
+pub(crate) use comparison::verdict_words;
+pub(crate) use conclusions::conclusions_of;
 pub use examination::examination;
+pub use findings::{explained, findings};
+pub(crate) use generate::tables as generate_tables;
 pub use hosts::hosts;
+pub use search::trial;
 pub use set::set;
-pub use summary::summary;
+pub use side::side_by_side;
+pub(crate) use stages::pass_words;
+pub use summary::{served_summary, summary};
+pub(crate) use sweep::{best_words, cells as sweep_cells, rank as sweep_rank};
+pub(crate) use table::Grid;
 pub use verdicts::verdicts;
 
 use linerate_metric::event::Problem;
@@ -20,6 +47,22 @@ use crate::style::{Paint, Style, clean, hang};
 
 /// Entries of a long list that are shown before it is cut.
 const SHOWN: usize = 10;
+
+/// Something that a server did not do for somebody.
+#[must_use]
+pub fn refusal(problem: &Problem, style: &Style) -> String {
+    let mut said = format!("{}: {}", clean(&problem.object), clean(&problem.situation));
+    if !problem.next_step.is_empty() {
+        said.push_str(&format!(" (to allow it: {})", clean(&problem.next_step)));
+    }
+    let prefix = "refused ";
+    hang(
+        prefix,
+        &style.paint(Paint::Head, prefix),
+        &said,
+        style.width,
+    )
+}
 
 /// A failure: what happened to what, and what to do.
 #[must_use]

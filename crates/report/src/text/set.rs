@@ -1,8 +1,10 @@
 //! Several runs together: repeats as medians with intervals, different measurements side by side.
 
 use linerate_metric::expect::{FIGURES, Unit};
+use linerate_metric::record::Doubt;
 use linerate_metric::set::RunSet;
 
+use super::conclusions::conclusions;
 use super::table::table;
 use super::{SHOWN, and_more, note, sentence_note};
 use crate::style::{Paint, Style, clean, wrap};
@@ -20,7 +22,31 @@ pub fn set(set: &RunSet, style: &Style) -> String {
             style.width,
         ));
     }
-    if set.result.figures.is_empty() {
+    if let Some(result) = &set.result.experiment {
+        blocks.push(super::experiment::experiment(result, style));
+    } else if let Some(capacity) = &set.result.capacity {
+        blocks.push(super::capacity::capacity(capacity, style));
+    } else if let Some(search) = &set.result.search {
+        blocks.push(super::search::search(set, search, style));
+    } else if set.result.is_many_alike() {
+        // The conclusion below says it all: each run says little alone.
+    } else if let (Some(_), Some(run)) = (&set.result.waiting_costs, set.runs.first()) {
+        // Its rounds are many, and each says little alone.
+        let title = format!(
+            "{}: {} runs in turn",
+            clean(&words::title(&run.plan)),
+            set.runs.len()
+        );
+        blocks.push(style.paint(Paint::Bold, &title));
+    } else if let (false, Some(run)) = (set.result.saturation.is_empty(), set.runs.first()) {
+        let ports = run
+            .plan
+            .forward
+            .as_ref()
+            .map_or_else(String::new, |plan| plan.ports.join(" "));
+        let title = format!("saturation of {}: {} runs", clean(&ports), set.runs.len());
+        blocks.push(style.paint(Paint::Bold, &title));
+    } else if set.result.figures.is_empty() {
         blocks.push(measurements(set, style));
         let sentences: Vec<_> = words::headline(&set.runs)
             .iter()
@@ -32,6 +58,7 @@ pub fn set(set: &RunSet, style: &Style) -> String {
     } else {
         blocks.push(repeats(set, style));
     }
+    blocks.extend(conclusions(&set.result, style));
     blocks.extend(notes(set, style));
     blocks.retain(|block| !block.is_empty());
     blocks.join("\n\n")
@@ -157,14 +184,40 @@ fn measurements(set: &RunSet, style: &Style) -> String {
 
 /// The set's own notes, then the doubts of its runs: each once, with the runs that it is about.
 fn notes(set: &RunSet, style: &Style) -> Option<String> {
+    // What speaks against trials of a capacity stands in the set's own notes, once; points of an
+    // experiment are many, and each record has its own.
+    let many = set.result.capacity.is_some() || set.result.experiment.is_some();
+    let runs = if many { &[][..] } else { &set.runs[..] };
     let mut notes: Vec<_> = set
         .result
         .notes
         .iter()
         .map(|text| sentence_note(&clean(text), style, style.width))
         .collect();
-    for (doubt, names) in words::doubts(&set.runs) {
-        let mut doubt = doubt.clone();
+    let rounds = set.result.waiting_costs.is_some() || set.result.is_many_alike();
+    let mut told: Vec<&str> = Vec::new();
+    let doubts = words::doubts(runs);
+    for (doubt, names) in &doubts {
+        if rounds && told.contains(&doubt.doubt.as_str()) {
+            continue;
+        }
+        told.push(&doubt.doubt);
+        let mut doubt = (*doubt).clone();
+        if rounds {
+            let of = |(other, names): &(&Doubt, Vec<String>)| match other.doubt == doubt.doubt {
+                true => names.len(),
+                false => 0,
+            };
+            let runs: usize = doubts.iter().map(of).sum();
+            let of = set.runs.len();
+            doubt.why = format!(
+                "in {} of {of} runs, for example {}",
+                runs.min(of),
+                doubt.why
+            );
+            notes.push(note(&doubt, style, style.width));
+            continue;
+        }
         if names.len() < set.runs.len() {
             doubt.why = format!("{}: {}", names.join("; "), doubt.why);
         }

@@ -2,11 +2,14 @@
 
 use linerate_metric::plan::{Kind, Plan};
 use linerate_metric::record::{DirectionFigures, Record, Summary};
-use linerate_metric::units::format_nanos;
+use linerate_metric::units::{format_count, format_nanos};
 
 use super::table::table;
-use super::{SHOWN, and_more, note};
+use super::{SHOWN, and_more, note, stages};
+use crate::costs;
 use crate::figures::{self, Figure};
+use crate::forward;
+use crate::round_trips;
 use crate::style::{Paint, Style, clean, hang, wrap};
 use crate::words::{self, UNKNOWN, or_unknown};
 
@@ -14,17 +17,65 @@ use crate::words::{self, UNKNOWN, or_unknown};
 /// cost, what was lost where, and what speaks against the figures.
 #[must_use]
 pub fn summary(record: &Record, style: &Style) -> String {
-    let mut blocks = vec![heading(record, style)];
+    told(record, None, style)
+}
+
+/// The same in the words of a server, of a test with this client.
+#[must_use]
+pub fn served_summary(record: &Record, peer: &str, style: &Style) -> String {
+    let peer = match peer {
+        "" => "a client",
+        peer => peer,
+    };
+    told(record, Some(peer), style)
+}
+
+fn told(record: &Record, client: Option<&str>, style: &Style) -> String {
+    let serving = client.is_some();
+    let mut blocks = vec![heading(record, client, style)];
     blocks.extend(match record.kind {
-        Kind::Throughput => vec![by_direction(record, style)],
+        Kind::Throughput => vec![by_direction(record, serving, style)],
+        Kind::Generate => super::generate_tables(record, style),
         Kind::Latency => vec![
             one_row(figures::round_trip_times(&record.summary), style),
             one_row(figures::round_trips(&record.summary), style),
         ],
+        Kind::Forward => forward_blocks(record, style),
+        Kind::Stack => Vec::new(),
     });
-    blocks.extend(streams(record, style));
-    blocks.push(cpu(&record.summary, style));
-    blocks.extend(losses(record, style));
+    blocks.extend(super::stack::blocks(record, style));
+    blocks.extend(
+        round_trips::more_times(record)
+            .map(|(headings, rows)| table(&headings, rows, headings.len(), style)),
+    );
+    blocks.extend(slow(record, style));
+    blocks.extend(super::pacing::pacing(record, serving, style));
+    blocks.extend(streams(record, serving, style));
+    if !matches!(record.kind, Kind::Forward | Kind::Generate | Kind::Stack) {
+        let mut costs = vec![cpu(&record.summary, style)];
+        costs.extend(memory(record, style));
+        costs.extend(buffers(record, style));
+        blocks.push(costs.join(
+            "
+",
+        ));
+    }
+    blocks.extend(figures::verification(record).map(|cost| {
+        let prefix = "verified: ";
+        hang(
+            prefix,
+            &style.paint(Paint::Head, prefix),
+            &cost,
+            style.width,
+        )
+    }));
+    blocks.extend(losses(record, serving, style));
+    blocks.extend(super::calls::calls(record, style));
+    blocks.extend(stages::stages(record, style));
+    blocks.extend(stages::drivers(record, style));
+    if !record.findings.is_empty() {
+        blocks.push(super::findings(&record.findings, style));
+    }
     let notes: Vec<_> = record
         .validity
         .iter()
@@ -36,14 +87,45 @@ pub fn summary(record: &Record, style: &Style) -> String {
     blocks.join("\n\n")
 }
 
-fn heading(record: &Record, style: &Style) -> String {
+/// What a forwarding run did: nothing of it is between two ends.
+fn forward_blocks(record: &Record, style: &Style) -> Vec<String> {
+    let mut blocks = vec![one_row(
+        figures::figures(&record.plan, &record.summary),
+        style,
+    )];
+    if let Some(figures) = &record.forward {
+        blocks.push(forward::core_statistics(figures));
+        blocks.extend(forward::memory(figures).map(|words| {
+            let prefix = "memory  ";
+            hang(
+                prefix,
+                &style.paint(Paint::Head, prefix),
+                &words,
+                style.width,
+            )
+        }));
+    }
+    blocks
+}
+
+fn heading(record: &Record, client: Option<&str>, style: &Style) -> String {
     let plan = &record.plan;
+    let title = match (client, &plan.dialect) {
+        (None, _) => words::title(plan),
+        (Some(client), None) => words::served_title(plan, client),
+        (Some(client), Some(dialect)) => {
+            format!("{} ({dialect})", words::served_title(plan, client))
+        }
+    };
     let title = match &record.label {
-        Some(label) => format!("{label}: {}", words::title(plan)),
-        None => words::title(plan),
+        Some(label) => format!("{label}: {title}"),
+        None => title,
     };
     let mut lines = vec![style.paint(Paint::Bold, &clean(&title))];
-    let mut details = words::details(plan).join(", ");
+    let mut details = match &plan.forward {
+        Some(forward) => forward::details(forward, plan).join(", "),
+        None => words::details(plan).join(", "),
+    };
     if let Some(wait) = &plan.wait {
         details.push_str("; ");
         details.push_str(&words::ends("client", "server", wait, &plan.cpu));
@@ -68,7 +150,7 @@ fn heading(record: &Record, style: &Style) -> String {
     lines.join("\n")
 }
 
-fn by_direction(record: &Record, style: &Style) -> String {
+fn by_direction(record: &Record, serving: bool, style: &Style) -> String {
     let whole = [DirectionFigures {
         direction: *record
             .plan
@@ -92,7 +174,7 @@ fn by_direction(record: &Record, style: &Style) -> String {
             headings.extend(shown.iter().map(|figure| figure.name));
         }
         let mut row = vec![
-            direction.direction.to_string(),
+            words::way(direction.direction, serving).to_owned(),
             or_unknown(direction.summary.duration_ns, |time| {
                 format_nanos(time as f64)
             }),
@@ -115,7 +197,7 @@ fn values(shown: Vec<Figure>) -> impl Iterator<Item = String> {
 }
 
 /// The flows, when there are several of them, with what they come to.
-fn streams(record: &Record, style: &Style) -> Option<String> {
+fn streams(record: &Record, serving: bool, style: &Style) -> Option<String> {
     let flows: Vec<_> = record
         .directions
         .iter()
@@ -151,7 +233,7 @@ fn streams(record: &Record, style: &Style) -> Option<String> {
         .iter()
         .take(SHOWN)
         .map(|(direction, stream)| {
-            let way = direction.direction.to_string();
+            let way = words::way(direction.direction, serving).to_owned();
             row(stream.id.to_string(), Some(way), &stream.summary)
         })
         .collect();
@@ -161,7 +243,7 @@ fn streams(record: &Record, style: &Style) -> Option<String> {
         rows.push(more);
     }
     for direction in &record.directions {
-        let way = direction.direction.to_string();
+        let way = words::way(direction.direction, serving).to_owned();
         rows.push(row("all".to_owned(), Some(way), &direction.summary));
     }
     let left = if both_ways { 2 } else { 1 };
@@ -170,7 +252,7 @@ fn streams(record: &Record, style: &Style) -> Option<String> {
 
 /// A flow's figures: of round trips the few that tell flows apart.
 fn stream_figures(plan: &Plan, summary: &Summary) -> Vec<Figure> {
-    let mut shown = figures::figures(plan, summary);
+    let mut shown = figures::stream_figures(plan, summary);
     if plan.kind == Kind::Latency {
         shown
             .retain(|figure| matches!(figure.name, "p50" | "p99" | "max" | "round trips" | "lost"));
@@ -183,19 +265,67 @@ fn cpu(summary: &Summary, style: &Style) -> String {
         .into_iter()
         .map(|(role, cost)| {
             let prefix = format!("cpu {}  ", figures::role(role));
-            let cost = cost.map_or_else(|| UNKNOWN.to_owned(), figures::cpu_words);
-            hang(
+            let words = cost.map_or_else(|| UNKNOWN.to_owned(), figures::cpu_words);
+            let mut line = hang(
                 &prefix,
                 &style.paint(Paint::Head, &prefix),
-                &cost,
+                &words,
                 style.width,
-            )
+            );
+            if let Some(time) = cost.and_then(costs::time_words) {
+                let indent = " ".repeat(prefix.len());
+                line.push('\n');
+                line.push_str(&hang(&indent, &indent, &time, style.width));
+            }
+            line
         })
         .collect();
     lines.join("\n")
 }
 
-fn losses(record: &Record, style: &Style) -> Option<String> {
+/// What the flows took in memory, when there are several of them.
+fn memory(record: &Record, style: &Style) -> Option<String> {
+    let words = costs::memory_words(record)?;
+    let prefix = "memory a stream  ";
+    let head = style.paint(Paint::Head, prefix);
+    Some(hang(prefix, &head, &words, style.width))
+}
+
+/// What sizes of buffers the kernel granted, where somebody asked for some.
+fn buffers(record: &Record, style: &Style) -> Option<String> {
+    let words = words::granted_buffers(record)?;
+    let prefix = "buffers granted  ";
+    let head = style.paint(Paint::Head, prefix);
+    Some(hang(prefix, &head, &words, style.width))
+}
+
+/// The first slow answers with their causes, and how often each cause was found.
+fn slow(record: &Record, style: &Style) -> Option<String> {
+    let (headings, rows) = round_trips::slow_rows(record, SHOWN);
+    if rows.is_empty() {
+        return None;
+    }
+    let rows: Vec<Vec<String>> = rows
+        .into_iter()
+        .map(|row| row.iter().map(|cell| clean(cell).into_owned()).collect())
+        .collect();
+    let mut text = table(&headings, rows, headings.len(), style);
+    if record.slow.len() > SHOWN {
+        text.push('\n');
+        text.push_str(&and_more(record.slow.len() - SHOWN, style));
+    }
+    let counted = record.summary.slow.unwrap_or(0);
+    let listed = match record.slow.len() as u64 {
+        listed if listed < counted => format!("causes of the first {}: ", format_count(listed)),
+        _ => "causes: ".to_owned(),
+    };
+    let causes = clean(&round_trips::causes(record)).into_owned();
+    text.push_str("\n\n");
+    text.push_str(&hang(&listed, &listed, &causes, style.width));
+    Some(text)
+}
+
+fn losses(record: &Record, serving: bool, style: &Style) -> Option<String> {
     if record.losses.is_empty() {
         return None;
     }
@@ -205,7 +335,7 @@ fn losses(record: &Record, style: &Style) -> Option<String> {
         .map(|loss| {
             vec![
                 clean(&loss.place).into_owned(),
-                loss.direction.to_string(),
+                words::way(loss.direction, serving).to_owned(),
                 figures::loss_count(loss),
                 figures::place(&loss.place).unwrap_or_default().to_owned(),
             ]

@@ -8,6 +8,34 @@ use crate::style::{Paint, Style, wrap};
 /// Narrowest column of sentences: below it they are harder to read than a line that is too long.
 const NARROWEST_SENTENCE: usize = 20;
 
+/// A table before it is laid out, for a terminal or for a page.
+pub(crate) struct Grid {
+    /// Headings of its columns.
+    pub(crate) headings: Vec<String>,
+    /// Rows, as long as the headings.
+    pub(crate) rows: Vec<Vec<String>>,
+    /// Columns that are flush left.
+    pub(crate) left: usize,
+}
+
+impl Grid {
+    /// A table of these columns; none without rows.
+    pub(crate) fn new(headings: &[&str], rows: Vec<Vec<String>>, left: usize) -> Option<Self> {
+        let headings = headings.iter().map(|&heading| heading.to_owned());
+        (!rows.is_empty()).then(|| Self {
+            headings: headings.collect(),
+            rows,
+            left,
+        })
+    }
+
+    /// As text.
+    pub(super) fn text(self, style: &Style) -> String {
+        let headings: Vec<_> = self.headings.iter().map(String::as_str).collect();
+        table(&headings, self.rows, self.left, style)
+    }
+}
+
 /// Lays out a table: the first `left` columns flush left, the others flush right under their headings.
 /// Where lines are too short for it, sentences in the last column are wrapped, and figures go on in
 /// a second table below.
@@ -34,15 +62,18 @@ pub(super) fn table(
     };
     let all = headings.len();
     let has_sentences = left == all;
-    let gap = if room(all, 2) <= style.width || has_sentences {
+    let for_sentences = |gap: usize| style.width.saturating_sub(room(all - 1, gap) + gap);
+    // Figures move together where that gives a sentence its room.
+    let is_helped = |gap| for_sentences(gap) >= NARROWEST_SENTENCE;
+    let sentences_keep = has_sentences && (is_helped(2) || !is_helped(1));
+    let gap = if room(all, 2) <= style.width || sentences_keep {
         2
     } else {
         1
     };
     if room(all, gap) > style.width {
         if has_sentences {
-            let before = room(all - 1, gap) + gap;
-            let width = style.width.saturating_sub(before).max(NARROWEST_SENTENCE);
+            let width = for_sentences(gap).max(NARROWEST_SENTENCE);
             for sentence in rows.iter_mut().filter_map(|row| row.last_mut()) {
                 *sentence = wrap(sentence, width).join("\n");
             }
@@ -122,6 +153,33 @@ fn lay_out(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn figures_move_together_before_a_sentence_is_too_long_for_its_line() {
+        let style = Style {
+            width: 80,
+            ..Style::PLAIN
+        };
+        let mut cells: Vec<String> = vec!["connect".into()];
+        cells.extend(["2.36 us"; 6].map(str::to_owned));
+        cells.push("naming the far end; over TCP the handshake".into());
+        let headings = [
+            "step",
+            "min",
+            "p50",
+            "p90",
+            "p99",
+            "p99.9",
+            "max",
+            "what it is",
+        ];
+        let text = table(&headings, vec![cells], headings.len(), &style);
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 80),
+            "{text}"
+        );
+        assert!(text.contains("us naming the far end;"), "{text}");
+    }
 
     #[test]
     fn narrow_lines_hold_wide_tables() {

@@ -3,14 +3,23 @@
 
 use std::collections::BTreeMap;
 
-use linerate_metric::facts::{Ability, Check, Cpu, Examination, Host, Interface, Role};
-use linerate_metric::histogram::{Histogram, HistogramData};
-use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol, Wait};
-use linerate_metric::record::{
-    CountedAt, CpuCost, DirectionFigures, Doubt, Interval, Loss, RUN_SCHEMA, Record, Socket,
-    Stream, Summary, TcpState, Tool,
+use linerate_metric::calls::{Call, CallClock, CallTimes};
+use linerate_metric::cost::{
+    MachineTime, MemoryCost, StreamInterval, TcpInterval, ThreadCost, ThreadShares,
 };
+use linerate_metric::facts::{Ability, Check, Cpu, Examination, Host, Interface, Role};
+use linerate_metric::fit::{Cost, SizeCosts};
+use linerate_metric::histogram::{Histogram, HistogramData};
+use linerate_metric::load::{LoadCurve, LoadPoint, UnderLoad};
+use linerate_metric::plan::{Cpus, Direction, Ends, Kind, Plan, Protocol, ReceiveCopy, Wait};
+use linerate_metric::record::{
+    CountedAt, CpuCost, DirectionFigures, Doubt, Interval, Loss, RUN_SCHEMA, Record, SlowAnswer,
+    Socket, Stage, StagePass, Stream, Summary, TcpState, Tool, Verification,
+};
+use linerate_metric::round_trip::Attachment;
 use linerate_metric::set::{RunSet, SET_SCHEMA, SetResult};
+use linerate_metric::timeline::{DriverWork, Lane, Slice, Timeline};
+use linerate_metric::waiting::Turns;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -61,6 +70,8 @@ pub fn client() -> Host {
             numa_nodes: Some(1),
             hypervisor: text("KVM"),
             governor: None,
+            frequency_hz: None,
+            frequency_max_hz: None,
             idle: text("haltpoll: POLL, haltpoll"),
             mitigations: pairs(&[
                 (
@@ -78,6 +89,7 @@ pub fn client() -> Host {
         },
         memory_bytes: Some(8_320_000_000),
         clock_source: text("tsc"),
+        wake_up_ns: None,
         interface: Some(Interface {
             name: "client-eth0".to_owned(),
             driver: text("veth"),
@@ -104,6 +116,7 @@ pub fn client() -> Host {
             tx_queues: Some(1),
             ..Interface::default()
         }),
+        stack: None,
         sysctls: pairs(&[
             ("net.core.rmem_max", "212992"),
             ("net.core.wmem_max", "212992"),
@@ -177,9 +190,39 @@ fn empty(id: &str, plan: Plan) -> Record {
         directions: Vec::new(),
         intervals: Vec::new(),
         histograms: BTreeMap::new(),
+        slow: Vec::new(),
         losses: Vec::new(),
+        counters: Vec::new(),
+        calls: BTreeMap::new(),
+        far_calls: BTreeMap::new(),
+        verification: Vec::new(),
+        call_clocks: Vec::new(),
+        stages: Vec::new(),
+        stage_pass: None,
+        timeline: None,
+        far_text: None,
+        forward: None,
+        generate: None,
+        findings: Vec::new(),
+        stack: None,
         validity: Vec::new(),
     }
+}
+
+/// A distribution whose median is `p50`.
+fn times(p50: u64) -> Option<linerate_metric::histogram::Quantiles> {
+    Some(linerate_metric::histogram::Quantiles {
+        count: 1_000_000,
+        min: p50 / 2,
+        mean: p50 as f64 * 1.1,
+        p50,
+        p90: p50 * 2,
+        p99: p50 * 5,
+        p99_9: p50 * 40,
+        p99_99: p50 * 100,
+        max: p50 * 900,
+        standard_deviation: p50 as f64,
+    })
 }
 
 fn cpu(near: f64, far: f64) -> Vec<CpuCost> {
@@ -190,6 +233,42 @@ fn cpu(near: f64, far: f64) -> Vec<CpuCost> {
             user_share: near * 0.05,
             voluntary_switches: 1_204,
             involuntary_switches: 12,
+            blocked_share: Some((0.99 - near).max(0.0)),
+            runnable_share: Some(0.01),
+            empty_share: None,
+            ns_per_byte: Some(0.121),
+            ns_per_packet: None,
+            cycles: Some(31_400_000_000),
+            instructions: Some(27_900_000_000),
+            uncounted_because: None,
+            machine: Some(MachineTime {
+                processors: 4,
+                user_ns: 1_210_000_000,
+                system_ns: 12_700_000_000,
+                irq_ns: 0,
+                softirq_ns: 2_130_000_000,
+                steal_ns: 40_000_000,
+                idle_ns: 23_920_000_000,
+            }),
+            processors: Vec::new(),
+            threads: vec![ThreadCost {
+                direction: Direction::Send,
+                part: CountedAt::Sender,
+                flows: 1,
+                wall_ns: 10_000_200_000,
+                cpu_ns: (near * 1e10) as u64,
+                user_ns: (near * 5e8) as u64,
+                system_ns: (near * 9.5e9) as u64,
+                runnable_ns: Some(100_000_000),
+                blocked_ns: Some(((0.99 - near) * 1e10) as u64),
+                voluntary_switches: 1_204,
+                involuntary_switches: 12,
+                cpus: Some(Cpus(vec![0])),
+                calls: Some(81_230),
+                empty_calls: Some(0),
+                cycles: Some(31_400_000_000),
+                instructions: Some(27_900_000_000),
+            }],
         },
         CpuCost {
             role: Role::Server,
@@ -197,8 +276,48 @@ fn cpu(near: f64, far: f64) -> Vec<CpuCost> {
             user_share: far * 0.08,
             voluntary_switches: 0,
             involuntary_switches: 1,
+            blocked_share: Some(0.0),
+            runnable_share: Some(0.0),
+            empty_share: Some(0.31),
+            ns_per_byte: Some(0.124),
+            ns_per_packet: None,
+            cycles: None,
+            instructions: None,
+            uncounted_because: Some(
+                "this machine has no hardware counters (virtual machines often have none)"
+                    .to_owned(),
+            ),
+            machine: None,
+            processors: Vec::new(),
+            threads: Vec::new(),
         },
     ]
+}
+
+/// An interval without figures.
+fn interval(direction: Direction) -> Interval {
+    Interval {
+        number: 0,
+        start_ns: 0,
+        end_ns: 0,
+        direction,
+        omitted: false,
+        counted_at: CountedAt::Receiver,
+        bytes: 0,
+        packets: None,
+        calls: None,
+        bytes_sent: None,
+        packets_sent: None,
+        lost: None,
+        retransmits: None,
+        cwnd_bytes: None,
+        tcp_rtt_ns: None,
+        rtt_ns: None,
+        tcp: None,
+        sender_threads: None,
+        receiver_threads: None,
+        streams: Vec::new(),
+    }
 }
 
 /// Where the samples' ends wait: the near one sleeps, the far one spins.
@@ -213,6 +332,7 @@ fn tcp_stream(id: u32, summary: Summary) -> Stream {
     let (near, far) = (format!("10.77.0.1:{}", 40_000 + id), "10.77.0.2:5201");
     Stream {
         id,
+        mismatch: None,
         sender: Some(Socket {
             local: Some(near.clone()),
             remote: Some(far.to_owned()),
@@ -220,7 +340,11 @@ fn tcp_stream(id: u32, summary: Summary) -> Stream {
             receive_buffer_bytes: Some(131_072),
             congestion_control: Some("cubic".to_owned()),
             receive_queue_drops: None,
+            refusals: None,
+            send_refused: None,
             datagrams_per_call: None,
+            napi_id: None,
+            zero_copy: None,
             tcp: Some(TcpState {
                 retransmits: summary.retransmits.unwrap_or(0),
                 cwnd_segments: 874,
@@ -229,10 +353,17 @@ fn tcp_stream(id: u32, summary: Summary) -> Stream {
                 rtt_ns: 24_000,
                 rtt_variation_ns: 9_000,
                 min_rtt_ns: Some(11_000),
+                send_window_bytes: None,
                 delivery_rate_bps: Some(63_214_000_000),
                 busy_ns: Some(9_998_000_000),
                 receive_window_limited_ns: Some(120_000_000),
                 send_buffer_limited_ns: None,
+                retransmitted_bytes: Some(4_344),
+                spurious_retransmits: Some(1),
+                reordering_seen: Some(0),
+                timeouts: Some(0),
+                marked: Some(0),
+                ecn: Some(false),
             }),
         }),
         receiver: Some(Socket {
@@ -284,6 +415,33 @@ fn tcp(id: &str, direction: Direction, goodput: f64, seed: u64) -> Record {
             cwnd_bytes: Some(1_265_552),
             tcp_rtt_ns: Some((24_000.0 * noise.around(0.3)) as u64),
             rtt_ns: None,
+            tcp: Some(TcpInterval {
+                flows: 1,
+                cwnd_bytes: 1_265_552,
+                rtt_ns: 24_000,
+                min_rtt_ns: Some(11_000),
+                delivery_rate_bps: Some(63_214_000_000),
+                retransmits: if second == 6 { 3 } else { 0 },
+                retransmitted_bytes: Some(if second == 6 { 4_344 } else { 0 }),
+                spurious_retransmits: Some(u64::from(second == 6)),
+                reordering_seen: Some(0),
+                timeouts: Some(0),
+                marked: Some(0),
+                busy: Some(1.0),
+                receive_window_limited: Some(0.012),
+                send_buffer_limited: Some(0.0),
+            }),
+            sender_threads: Some(ThreadShares {
+                running: 0.931,
+                runnable: 0.01,
+                blocked: 0.059,
+            }),
+            receiver_threads: Some(ThreadShares {
+                running: 0.998,
+                runnable: 0.002,
+                blocked: 0.0,
+            }),
+            ..interval(direction)
         });
     }
     let summary = Summary {
@@ -331,6 +489,32 @@ pub fn ten_streams() -> Record {
             )
         })
         .collect();
+    let count = record.directions[0].streams.len() as u64;
+    let ids: Vec<u32> = record.directions[0].streams.iter().map(|s| s.id).collect();
+    for interval in &mut record.intervals {
+        let part = interval.bytes / (2 * count);
+        interval.streams = (ids.iter().zip(0..))
+            .map(|(&id, place)| StreamInterval {
+                id,
+                bytes: part + part * 2 * place / (count - 1),
+                retransmits: interval.retransmits.map(|n| if place == 0 { n } else { 0 }),
+                cwnd_bytes: interval.cwnd_bytes.map(|bytes| bytes / count),
+                tcp_rtt_ns: interval.tcp_rtt_ns,
+                ..StreamInterval::default()
+            })
+            .collect();
+    }
+    for summary in [&mut record.summary, &mut record.directions[0].summary] {
+        summary.fairness_index = Some(0.987);
+    }
+    record.summary.memory = [Role::Client, Role::Server]
+        .map(|role| MemoryCost {
+            role,
+            streams: 10,
+            process_bytes_per_stream: Some(113_152.0),
+            socket_bytes_per_stream: Some(1_887_436.8),
+        })
+        .to_vec();
     record
 }
 
@@ -371,6 +555,7 @@ pub fn udp_both() -> Record {
                 cwnd_bytes: None,
                 tcp_rtt_ns: None,
                 rtt_ns: None,
+                ..interval(direction)
             });
         }
         let sent = received + lost_all;
@@ -388,20 +573,33 @@ pub fn udp_both() -> Record {
             out_of_order: Some(0),
             duplicates: Some(0),
             ipdv_ns: (direction == Direction::Send).then_some(3_412.5),
+            rate_error: Some(-0.0023),
+            lateness_ns: times(61),
+            arrival_gap_ns: times(3_360),
+            delay_variation_ns: times(440),
+            one_way_delay_ns: None,
             ..Summary::default()
         };
         if lost_all > 0 {
             let at_socket = lost_all * 9 / 10;
             for (place, packets, exact) in [
-                ("udp-receive-queue", at_socket, true),
                 ("softnet-backlog", 120, false),
-                ("path", lost_all - at_socket, true),
+                ("udp-receive-queue", at_socket, true),
+                ("path", lost_all - at_socket - 120, false),
             ] {
+                // What a shared counter may have is the path's otherwise.
+                let at_most = match place {
+                    "path" => lost_all - at_socket,
+                    _ => packets,
+                };
+                let at_least = if place == "path" { packets } else { 0 };
                 record.losses.push(Loss {
                     direction,
                     place: place.to_owned(),
                     packets,
                     exact,
+                    at_least: (!exact).then_some(at_least),
+                    at_most: (!exact).then_some(at_most),
                 });
             }
         }
@@ -439,6 +637,121 @@ pub fn udp_both() -> Record {
 /// UDP round trips that sleep while they wait: 48 us, with a tail.
 pub fn latency_blocking() -> Record {
     latency("20261121T144118Z-c0ffee", Wait::Block, 48_000.0, 101)
+}
+
+/// The same with a limit, and with answers that were slow, wrong, late and repeated.
+pub fn latency_limited() -> Record {
+    let mut record = latency("20261121T144121Z-51011e", Wait::Block, 48_000.0, 101);
+    record.plan.round_trip.limit_ns = Some(200_000);
+    let slow = |number: u64, time_ns: u64, cause: &str, evidence: &str| SlowAnswer {
+        flow: 1,
+        number,
+        at_ns: number * 50_000,
+        time_ns,
+        cause: cause.to_owned(),
+        evidence: evidence.to_owned(),
+    };
+    record.slow = vec![
+        slow(
+            812,
+            1_204_000,
+            "preempted",
+            "pushed off its processor, ready to run for 1.14 ms",
+        ),
+        slow(
+            4_711,
+            310_400,
+            "scheduler-wake-up",
+            "ready to run for 241 us",
+        ),
+        slow(20_113, 260_100, "not-known", ""),
+        slow(31_870, 203_006_100, "retransmit", "1 segments sent again"),
+    ];
+    let summary = &mut record.summary;
+    summary.slow = Some(4);
+    summary.mismatched = Some(3);
+    summary.wrong_length = Some(1);
+    summary.wrong_content = Some(2);
+    summary.out_of_order = Some(5);
+    summary.duplicates = Some(6);
+    record
+}
+
+/// A socket for each round trip, on a schedule of its own. (No run has both; each has its table.)
+pub fn latency_reopened() -> Record {
+    let mut record = latency("20261121T144122Z-0be0ed", Wait::Block, 48_000.0, 101);
+    record.plan.round_trip.attachment = Attachment::Reopened;
+    for (name, share) in [
+        ("open_ns", 0.04),
+        ("bind_ns", 0.02),
+        ("connect_ns", 0.05),
+        ("send_ns", 0.1),
+        ("receive_ns", 0.9),
+        ("close_ns", 0.05),
+        ("whole_ns", 1.2),
+    ] {
+        let mut times = Histogram::new();
+        for step in 0..1_000u32 {
+            times.record((48_000.0 * share * (1.0 + f64::from(step) / 4_000.0)) as u64);
+        }
+        record
+            .histograms
+            .insert(name.to_owned(), HistogramData::from(&times));
+    }
+    record.summary.connections_per_second = Some(20_100.0);
+    record
+}
+
+/// Costs of all kinds, as series of runs find them.
+pub fn conclusions() -> RunSet {
+    let mut set = demo();
+    let cost = |ns: f64| Cost {
+        ns,
+        low_ns: Some(ns * 0.95),
+        high_ns: Some(ns * 1.05),
+    };
+    set.result.size_costs = Some(SizeCosts {
+        fixed: cost(10_600.0),
+        per_byte: cost(0.071),
+        per_fragment: Some(cost(1_480.0)),
+        fragments_in_bytes: false,
+        residual_ns: Some(12.0),
+    });
+    let (idle, loaded) = (latency_blocking(), latency_spinning());
+    let (idle, loaded) = (idle.summary.rtt_ns.unwrap(), loaded.summary.rtt_ns.unwrap());
+    let point = |share: f64| LoadPoint {
+        share,
+        intended_per_second: share * 80_000.0,
+        achieved_per_second: share * 80_000.0,
+        lost: 0,
+        unsent: 0,
+        rtt_intended_ns: idle,
+        rtt_ns: loaded,
+    };
+    set.result.load_curve = Some(LoadCurve {
+        capacity_per_second: 80_000.0,
+        points: vec![point(0.1), point(0.5), point(0.95)],
+        knee: Some(point(0.5)),
+    });
+    set.result.under_load = Some(UnderLoad::compare(
+        "TCP".to_owned(),
+        loaded,
+        idle,
+        Some(13.5e9),
+    ));
+    set
+}
+
+/// Ways of waiting in turn.
+pub fn waiting() -> RunSet {
+    let mut set = demo();
+    set.result.waiting_costs = Turns {
+        blocking: vec![48_000.0, 49_000.0, 47_500.0],
+        held: vec![10_100.0, 10_300.0, 10_000.0],
+        spinning: vec![6_100.0, 6_000.0, 6_050.0],
+    }
+    .costs();
+    set
 }
 
 /// The same without ever sleeping: 6 us.
@@ -488,6 +801,7 @@ fn latency(id: &str, wait: Wait, typical: f64, seed: u64) -> Record {
             cwnd_bytes: None,
             tcp_rtt_ns: None,
             rtt_ns: part.summary(),
+            ..interval(Direction::Send)
         });
     }
     record
@@ -681,4 +995,235 @@ pub fn examination() -> Examination {
             ),
         ],
     }
+}
+
+/// Round trips of which every call was timed.
+pub fn timed() -> Record {
+    let times = |around: u64, count: u64| {
+        let mut histogram = Histogram::new();
+        for n in 0..count {
+            histogram.record(around + n % 97 * (around / 50).max(1));
+        }
+        CallTimes::of(&histogram)
+    };
+    let mut record = latency_blocking();
+    record.plan.calls = true;
+    record.calls = BTreeMap::from([
+        (
+            "sendto".to_owned(),
+            Call {
+                room: times(3_600, 20_000),
+                ..Call::default()
+            },
+        ),
+        (
+            "recvfrom".to_owned(),
+            Call {
+                ready: times(560, 120),
+                waited: times(44_000, 19_880),
+                ..Call::default()
+            },
+        ),
+    ]);
+    record.far_calls.clone_from(&record.calls);
+    let clock = |role| CallClock {
+        role,
+        source: "tsc".to_owned(),
+        hz: 2.596e9,
+        read_ns: 9.9,
+        record_ns: 22.4,
+        threads: 1,
+    };
+    record.call_clocks = vec![clock(Role::Client), clock(Role::Server)];
+    record
+}
+
+/// A stream that was thrown away unseen by its receiver.
+pub fn discarded() -> Record {
+    let mut record = tcp_send();
+    record.plan.copies.receive = ReceiveCopy::Discarded;
+    record
+}
+
+/// A stream of which a byte did not arrive as it was sent.
+pub fn corrupted() -> Record {
+    let mut record = tcp_send();
+    record.plan.verify = true;
+    for summary in [&mut record.summary, &mut record.directions[0].summary] {
+        summary.mismatched = Some(1);
+    }
+    record.verification = vec![
+        Verification {
+            role: Role::Client,
+            fill_ns_per_kib: Some(21.3),
+            check_ns_per_kib: None,
+        },
+        Verification {
+            role: Role::Server,
+            fill_ns_per_kib: None,
+            check_ns_per_kib: Some(24.0),
+        },
+    ];
+    record
+}
+
+/// Round trips with their stages, and a picture of the last of them.
+pub fn staged() -> Record {
+    let mut record = latency_blocking();
+    record.label = Some("where the time goes".to_owned());
+    let times = [
+        ("client-send-call", 1_510),
+        ("client-qdisc", 461),
+        ("path-there", 191),
+        ("server-receive", 7_220),
+        ("server-application", 180),
+        ("server-send-call", 1_590),
+        ("server-qdisc", 461),
+        ("path-back", 191),
+        ("client-receive", 9_950),
+    ];
+    record.stages = times
+        .iter()
+        .map(|&(stage, p50_ns)| Stage {
+            stage: stage.to_owned(),
+            p50_ns,
+            p90_ns: p50_ns * 5 / 4,
+            p99_ns: p50_ns * 3,
+            mean_ns: p50_ns as f64 * 1.1,
+            stamps: "software".to_owned(),
+            clock_error_ns: stage.starts_with("path").then_some(1_250),
+            parts: Vec::new(),
+        })
+        .collect();
+    let parts = [
+        ("server-softirq", 2_100),
+        ("server-wake-up", 5_590),
+        ("server-receive-call", 1_630),
+    ];
+    record.stages[3].parts = parts
+        .iter()
+        .map(|&(stage, p50_ns)| Stage {
+            stage: stage.to_owned(),
+            p50_ns,
+            p90_ns: p50_ns * 2,
+            p99_ns: p50_ns * 3,
+            ..record.stages[0].clone()
+        })
+        .collect();
+    record.stage_pass = Some(StagePass {
+        round_trips: 15_998,
+        left_out: 2,
+        rtt_ns: record.summary.rtt_ns,
+        sum_of_medians_ns: times.iter().map(|&(_, time)| time).sum(),
+        asking_ns: Some(1_340),
+        watching_ns: Some(4_100),
+        notes: vec![
+            "client: when its thread was woken is not known (Permission denied)".to_owned(),
+        ],
+    });
+    let slice = |role, lane, name: &str, start_ns, end_ns, cpu| Slice {
+        role,
+        lane,
+        name: name.to_owned(),
+        start_ns,
+        end_ns,
+        trip: (lane != Lane::Driver).then_some(start_ns / 25_000),
+        cpu,
+        thread: None,
+    };
+    let mut timeline = Timeline::default();
+    for trip in 0..3u64 {
+        let at = 25_000 * trip;
+        timeline.slices.extend([
+            slice(Role::Client, Lane::Thread, "send", at, at + 3_000, None),
+            slice(
+                Role::Client,
+                Lane::Kernel,
+                "stack-out",
+                at,
+                at + 1_510,
+                None,
+            ),
+            slice(
+                Role::Client,
+                Lane::Kernel,
+                "qdisc",
+                at + 1_510,
+                at + 1_971,
+                None,
+            ),
+            slice(
+                Role::Server,
+                Lane::Kernel,
+                "stack-in",
+                at + 2_162,
+                at + 4_000,
+                None,
+            ),
+            slice(
+                Role::Server,
+                Lane::Driver,
+                "net-rx",
+                at + 2_400,
+                at + 4_400,
+                Some(1),
+            ),
+            slice(
+                Role::Client,
+                Lane::Thread,
+                "receive",
+                at + 3_000,
+                at + 24_000,
+                None,
+            ),
+            slice(
+                Role::Server,
+                Lane::Kernel,
+                "wake-up",
+                at + 4_000,
+                at + 7_752,
+                None,
+            ),
+            slice(
+                Role::Server,
+                Lane::Thread,
+                "receive",
+                at + 7_752,
+                at + 9_382,
+                None,
+            ),
+            slice(
+                Role::Server,
+                Lane::Thread,
+                "send",
+                at + 9_562,
+                at + 13_000,
+                None,
+            ),
+            slice(
+                Role::Server,
+                Lane::Kernel,
+                "stack-out",
+                at + 9_562,
+                at + 11_152,
+                None,
+            ),
+            slice(
+                Role::Client,
+                Lane::Kernel,
+                "stack-in",
+                at + 11_804,
+                at + 23_000,
+                None,
+            ),
+        ]);
+    }
+    let quantiles = record.summary.rtt_ns.unwrap();
+    timeline.driver = vec![DriverWork {
+        role: Role::Server,
+        period_ns: quantiles,
+        duration_ns: quantiles,
+    }];
+    record.timeline = Some(timeline);
+    record
 }

@@ -1,0 +1,158 @@
+//! What a run cost, in words: the same on every surface.
+
+use linerate_metric::cost::{MemoryCost, TcpInterval};
+use linerate_metric::record::{CpuCost, Record};
+use linerate_metric::units::{format_bytes, format_count, format_share};
+
+use crate::figures;
+use crate::words::short;
+
+/// Smaller shares are nothing to tell of.
+const TOLD_FROM: f64 = 0.0005;
+
+/// `slept 5.90 % of the time, waited 1.00 % for a core; 0.121 ns a byte; machine: 5.33 % softirq`;
+/// `None` where nothing of it is known.
+pub(crate) fn time_words(cost: &CpuCost) -> Option<String> {
+    let told = |share: Option<f64>| share.filter(|&share| share >= TOLD_FROM);
+    let mut spent = Vec::new();
+    spent.extend(
+        told(cost.blocked_share).map(|share| format!("slept {} of the time", format_share(share))),
+    );
+    spent.extend(
+        told(cost.runnable_share).map(|share| format!("waited {} for a core", format_share(share))),
+    );
+    spent.extend(
+        told(cost.empty_share)
+            .map(|share| format!("{} of its calls found nothing to do", format_share(share))),
+    );
+    let mut parts = Vec::new();
+    if !spent.is_empty() {
+        parts.push(spent.join(", "));
+    }
+    let each = [(cost.ns_per_byte, "byte"), (cost.ns_per_packet, "packet")];
+    parts.extend(each.into_iter().filter_map(|(ns, what)| {
+        let ns = ns?;
+        let ns = if ns < 10.0 {
+            format!("{ns:.3}")
+        } else {
+            format!("{ns:.0}")
+        };
+        Some(format!("{ns} ns a {what}"))
+    }));
+    if let (Some(cycles), Some(instructions)) = (cost.cycles, cost.instructions)
+        && cycles > 0
+    {
+        parts.push(format!(
+            "{} instructions a cycle",
+            short((instructions as f64 / cycles as f64 * 100.0).round() / 100.0)
+        ));
+    }
+    parts.extend(machine_words(cost));
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+/// `machine: 5.33 % softirq, 0.10 % stolen`.
+fn machine_words(cost: &CpuCost) -> Option<String> {
+    let machine = cost.machine.as_ref()?;
+    let all = machine.user_ns
+        + machine.system_ns
+        + machine.irq_ns
+        + machine.softirq_ns
+        + machine.steal_ns
+        + machine.idle_ns;
+    (all > 0).then(|| {
+        let share = |part: u64| format_share(part as f64 / all as f64);
+        format!(
+            "machine: {} softirq, {} stolen",
+            share(machine.softirq_ns),
+            share(machine.steal_ns)
+        )
+    })
+}
+
+/// `client 1.24 KiB in the process, 26.8 KiB in the socket`, for runs with several flows.
+pub(crate) fn memory_words(run: &Record) -> Option<String> {
+    let one = |cost: &MemoryCost| {
+        let part = |bytes: Option<f64>, place| {
+            bytes.map(|bytes| format!("{} in {place}", format_bytes(bytes.round() as u64)))
+        };
+        let parts: Vec<_> = [
+            part(cost.process_bytes_per_stream, "the process"),
+            part(cost.socket_bytes_per_stream, "the socket"),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        format!("{} {}", figures::role(cost.role), parts.join(", "))
+    };
+    let several = run.summary.memory.iter().any(|cost| cost.streams > 1);
+    several.then(|| {
+        let ends: Vec<_> = run.summary.memory.iter().map(one).collect();
+        ends.join("; ")
+    })
+}
+
+/// What the sending kernels told over the whole run: name, value, meaning.
+pub(crate) fn tcp_rows(run: &Record) -> Vec<(&'static str, String, &'static str)> {
+    let told: Vec<&TcpInterval> = run
+        .intervals
+        .iter()
+        .filter_map(|i| i.tcp.as_ref())
+        .collect();
+    if told.is_empty() {
+        return Vec::new();
+    }
+    let count = |read: fn(&TcpInterval) -> Option<u64>| {
+        let known: Option<Vec<u64>> = told.iter().map(|tcp| read(tcp)).collect();
+        known.map(|known| format_count(known.iter().sum()))
+    };
+    let mean = |read: fn(&TcpInterval) -> Option<f64>| {
+        let known: Option<Vec<f64>> = told.iter().map(|tcp| read(tcp)).collect();
+        known.map(|known| format_share(known.iter().sum::<f64>() / known.len() as f64))
+    };
+    let rows = [
+        (
+            "sent again",
+            count(|tcp| Some(tcp.retransmits)),
+            "segments, the omitted time included",
+        ),
+        (
+            "not needed",
+            count(|tcp| tcp.spurious_retransmits),
+            "segments that arrived twice, as the receiver said (DSACK)",
+        ),
+        (
+            "time-outs",
+            count(|tcp| tcp.timeouts),
+            "of the retransmission timer",
+        ),
+        (
+            "reordering",
+            count(|tcp| tcp.reordering_seen),
+            "times that the sender noticed it",
+        ),
+        (
+            "marked",
+            count(|tcp| tcp.marked),
+            "segments with a congestion mark (ECN)",
+        ),
+        (
+            "busy",
+            mean(|tcp| tcp.busy),
+            "of the time with data to send",
+        ),
+        (
+            "window-limited",
+            mean(|tcp| tcp.receive_window_limited),
+            "of the time held by the receiver's window",
+        ),
+        (
+            "buffer-limited",
+            mean(|tcp| tcp.send_buffer_limited),
+            "of the time held by the send buffer; the kernel misses most of it",
+        ),
+    ];
+    rows.into_iter()
+        .filter_map(|(name, value, meaning)| Some((name, value?, meaning)))
+        .collect()
+}

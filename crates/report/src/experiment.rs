@@ -1,0 +1,276 @@
+//! An experiment as grids of texts, the same for every surface that shows it.
+
+use linerate_metric::expect::Unit;
+use linerate_metric::experiment::{ExperimentResult, Point, Setting, ShapeState, TableOf, number};
+use linerate_metric::statistics::median;
+
+use crate::markdown;
+use crate::words::{UNKNOWN, times};
+
+/// A table ready to be shown.
+pub(crate) struct Grid {
+    pub(crate) title: String,
+    pub(crate) headings: Vec<String>,
+    /// How many of its first columns name the row.
+    pub(crate) left: usize,
+    pub(crate) rows: Vec<Vec<String>>,
+}
+
+/// Every combination of the values of some knobs, the first the slowest.
+fn combinations(result: &ExperimentResult, knobs: &[String]) -> Vec<Setting> {
+    let mut settings = vec![Setting::new()];
+    for name in knobs {
+        let knob = result.knobs.iter().find(|knob| knob.name == *name);
+        let values = knob.map_or(&[][..], |knob| &knob.values);
+        settings = settings
+            .iter()
+            .flat_map(|setting| {
+                values.iter().map(|value| {
+                    let mut setting = setting.clone();
+                    setting.insert(name.clone(), value.clone());
+                    setting
+                })
+            })
+            .collect();
+    }
+    settings
+}
+
+fn point<'a>(result: &'a ExperimentResult, row: &Setting, column: &Setting) -> Option<&'a Point> {
+    let mut setting = row.clone();
+    setting.extend(column.clone());
+    result.points.iter().find(|point| point.setting == setting)
+}
+
+fn value(result: &ExperimentResult, row: &Setting, column: &Setting, figure: &str) -> Option<f64> {
+    let point = point(result, row, column)?;
+    point.figures.get(figure).map(|figure| figure.median)
+}
+
+fn unit(result: &ExperimentResult, figure: &str) -> Unit {
+    result
+        .figure(figure)
+        .map_or(Unit::Count, |figure| figure.unit)
+}
+
+/// The rows and columns of a table.
+pub(crate) fn grid(result: &ExperimentResult, table: &TableOf) -> Grid {
+    let sides = combinations(result, &table.rows);
+    let tops = combinations(result, &table.columns);
+    let several = table.figures.len() > 1;
+    let columns: Vec<(&Setting, &String)> = tops
+        .iter()
+        .flat_map(|top| table.figures.iter().map(move |figure| (top, figure)))
+        .collect();
+    let mut headings = table.rows.clone();
+    headings.extend(columns.iter().map(|(top, figure)| {
+        let mut words: Vec<String> = top_words(table, top);
+        if several || words.is_empty() {
+            words.push((*figure).replace('_', " "));
+        }
+        words.join(" ")
+    }));
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    for side in &sides {
+        if tops.iter().all(|top| point(result, side, top).is_none()) {
+            continue;
+        }
+        let mut row: Vec<String> = table.rows.iter().map(|knob| side[knob].clone()).collect();
+        for (top, figure) in &columns {
+            row.push(cell(result, table, side, top, figure));
+        }
+        rows.push(row);
+    }
+    if table.steps {
+        let mut row = vec!["each adds".to_owned()];
+        for (top, figure) in &columns {
+            let unit = unit(result, figure);
+            let step = step(result, &sides, top, figure, &table.rows[0]);
+            row.push(step.map_or_else(|| UNKNOWN.to_owned(), |step| signed(unit, step)));
+        }
+        rows.push(row);
+    }
+    Grid {
+        title: table.title.clone(),
+        headings,
+        left: table.rows.len(),
+        rows,
+    }
+}
+
+/// The values along the top, without names where they tell themselves.
+fn top_words(table: &TableOf, top: &Setting) -> Vec<String> {
+    table
+        .columns
+        .iter()
+        .map(|knob| {
+            let value = &top[knob];
+            let is_number = number(value).is_some();
+            match is_number {
+                true => format!("{knob}={value}"),
+                false => value.clone(),
+            }
+        })
+        .collect()
+}
+
+fn cell(
+    result: &ExperimentResult,
+    table: &TableOf,
+    side: &Setting,
+    top: &Setting,
+    figure: &str,
+) -> String {
+    let Some(point) = point(result, side, top) else {
+        return UNKNOWN.to_owned();
+    };
+    let Some(estimate) = point.figures.get(figure) else {
+        return match &point.skipped {
+            Some(_) => "not tested".to_owned(),
+            None => UNKNOWN.to_owned(),
+        };
+    };
+    let unit = unit(result, figure);
+    let mut text = match estimate.runs {
+        1 => unit.format(estimate.median),
+        _ => markdown::figure(unit, estimate),
+    };
+    if let (Some(against), [knob]) = (&table.against, &table.rows[..])
+        && side[knob] != *against
+    {
+        let base = Setting::from([(knob.clone(), against.clone())]);
+        if let Some(base) = value(result, &base, top, figure) {
+            text.push_str(&format!(", {}", direction(base, estimate.median)));
+        }
+    }
+    text
+}
+
+/// How a value moved: `up 3.1x`, `down 20 %`, `same`.
+fn direction(base: f64, value: f64) -> String {
+    match (base, value) {
+        (base, value) if base == value => "same".to_owned(),
+        (0.0, _) => "up".to_owned(),
+        (_, 0.0) => "down to none".to_owned(),
+        _ => {
+            let ratio = value / base;
+            match ratio {
+                r if (0.98..=1.02).contains(&r) => "same".to_owned(),
+                r if r >= 2.0 => format!("up {}", times(r)),
+                r if r > 1.0 => format!("up {:.0} %", (r - 1.0) * 100.0),
+                r if r > 0.5 => format!("down {:.0} %", (1.0 - r) * 100.0),
+                r => format!("down {}", times(1.0 / r)),
+            }
+        }
+    }
+}
+
+/// What one more of a knob adds: the median of the slopes between all pairs (Theil, Sen).
+fn step(
+    result: &ExperimentResult,
+    sides: &[Setting],
+    top: &Setting,
+    figure: &str,
+    knob: &str,
+) -> Option<f64> {
+    let points: Vec<(f64, f64)> = sides
+        .iter()
+        .filter_map(|side| Some((number(&side[knob])?, value(result, side, top, figure)?)))
+        .collect();
+    let mut slopes = Vec::new();
+    for (position, one) in points.iter().enumerate() {
+        for other in &points[position + 1..] {
+            slopes.push((other.1 - one.1) / (other.0 - one.0));
+        }
+    }
+    median(&slopes)
+}
+
+fn signed(unit: Unit, value: f64) -> String {
+    match value < 0.0 {
+        true => format!("-{}", unit.format(-value)),
+        false => unit.format(value),
+    }
+}
+
+/// What others published beside what was measured here; empty without any.
+pub(crate) fn published(result: &ExperimentResult) -> Grid {
+    let rows = result
+        .published
+        .iter()
+        .map(|published| {
+            let unit = unit(result, &published.figure);
+            let named: Vec<String> = published
+                .setting
+                .iter()
+                .map(|(knob, value)| format!("{knob}={value}"))
+                .collect();
+            vec![
+                published.figure.replace('_', " "),
+                named.join(" "),
+                unit.format(published.value),
+                (published.measured).map_or_else(|| UNKNOWN.to_owned(), |v| unit.format(v)),
+                published.on.clone(),
+            ]
+        })
+        .collect();
+    Grid {
+        title: "Published, and measured here".to_owned(),
+        headings: ["figure", "at", "published", "here", "published on"]
+            .map(str::to_owned)
+            .into(),
+        left: 2,
+        rows,
+    }
+}
+
+/// `agrees`, `DOES NOT AGREE`, `not tested`.
+pub(crate) fn state(state: ShapeState) -> &'static str {
+    match state {
+        ShapeState::Holds => "agrees",
+        ShapeState::Misses => "DOES NOT AGREE",
+        ShapeState::Untested => "not tested",
+    }
+}
+
+/// Points that were not measured, with the reason; those of one reason together.
+pub(crate) fn skipped(result: &ExperimentResult) -> Vec<(String, Vec<String>)> {
+    let mut reasons: Vec<(String, Vec<String>)> = Vec::new();
+    for point in &result.points {
+        let Some(because) = &point.skipped else {
+            continue;
+        };
+        let named = result.knobs.iter().filter_map(|knob| {
+            let value = point.setting.get(&knob.name)?;
+            Some(format!("{}={value}", knob.name))
+        });
+        let words = named.collect::<Vec<_>>().join(" ");
+        match reasons.iter_mut().find(|(reason, _)| reason == because) {
+            Some((_, points)) => points.push(words),
+            None => reasons.push((because.clone(), vec![words])),
+        }
+    }
+    reasons
+}
+
+/// One sentence on the whole: how much of the shape agrees.
+pub(crate) fn verdict(result: &ExperimentResult) -> String {
+    let count = |state| result.shapes.iter().filter(|s| s.state == state).count();
+    let (holds, misses, untested) = (
+        count(ShapeState::Holds),
+        count(ShapeState::Misses),
+        count(ShapeState::Untested),
+    );
+    let mut text = match misses {
+        0 => format!("The shape agrees: {holds} of {holds} expectations that were tested hold"),
+        _ => format!(
+            "The shape does not agree in {misses} of {} expectations",
+            holds + misses
+        ),
+    };
+    if untested > 0 {
+        text.push_str(&format!("; {untested} could not be tested here"));
+    }
+    text.push('.');
+    text
+}

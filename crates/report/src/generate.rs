@@ -1,0 +1,105 @@
+//! Words and figures of generating runs.
+
+use linerate_metric::generate::Load;
+use linerate_metric::plan::Plan;
+use linerate_metric::record::{Record, Summary};
+use linerate_metric::units::{
+    format_bit_rate, format_count, format_nanos, format_per_second, format_share,
+};
+
+use crate::figures::{Figure, figure};
+
+/// `64 B frames from packet:eth0 to packet:eth1 at 10k/s`.
+pub(crate) fn title(plan: &Plan) -> String {
+    let Some(plan) = plan.generate.as_deref() else {
+        return "frames".to_owned();
+    };
+    let size = match plan.frame_bytes.fract() == 0.0 {
+        true => format!("{} B", plan.frame_bytes),
+        false => format!("{:.0} B (mean)", plan.frame_bytes),
+    };
+    let to = match &plan.receive {
+        Some(receive) if *receive == plan.send => " and back".to_owned(),
+        Some(receive) => format!(" to {receive}"),
+        None => String::new(),
+    };
+    let rate = match (plan.load, plan.recorded_times) {
+        (_, true) => "at recorded times".to_owned(),
+        (Load::Max, _) => "as fast as it goes".to_owned(),
+        (Load::Frames(rate), _) => format!("at {}", format_per_second(rate)),
+        (Load::L1(bps), _) => format!("at {} (L1)", format_bit_rate(bps as f64)),
+        (Load::L2(bps), _) => format!("at {} (L2)", format_bit_rate(bps as f64)),
+        (Load::Line(share), _) => format!("at {} of the line", format_share(share)),
+    };
+    format!("{size} frames from {}{to} {rate}", plan.send)
+}
+
+/// A sentence on what the figure of a run means.
+pub(crate) fn meaning(run: &Record) -> String {
+    match (run.summary.loss_fraction, run.summary.packets_sent) {
+        (Some(loss), _) => format!(
+            "frames that arrived; {} of those sent were lost",
+            format_share(loss)
+        ),
+        (None, Some(sent)) => format!(
+            "{} frames were sent; none was waited for",
+            format_count(sent)
+        ),
+        _ => "frames that arrived".to_owned(),
+    }
+}
+
+/// The figures of a summary.
+pub(crate) fn figures(summary: &Summary) -> Vec<Figure> {
+    let count = |value: Option<u64>| value.map(format_count);
+    vec![
+        figure(
+            "sent",
+            "frames that the port took",
+            count(summary.packets_sent),
+        ),
+        figure(
+            "received",
+            "frames of this run that arrived",
+            count(summary.packets_received),
+        ),
+        figure(
+            "rate",
+            "frames received over the time of sending",
+            summary.packets_per_second.map(format_per_second),
+        ),
+        figure("lost", "frames that did not arrive", count(summary.lost)),
+        figure(
+            "loss",
+            "share of the frames sent that did not arrive",
+            summary.loss_fraction.map(format_share),
+        ),
+        figure(
+            "out of order",
+            "frames that came after one with a higher number",
+            count(summary.out_of_order),
+        ),
+        figure(
+            "duplicates",
+            "frames that came again",
+            count(summary.duplicates),
+        ),
+    ]
+}
+
+/// Flows, time, threads.
+pub(crate) fn details(plan: &Plan) -> Vec<String> {
+    let Some(own) = plan.generate.as_deref() else {
+        return Vec::new();
+    };
+    let many = |count: u64, one: &str| match count {
+        1 => format!("1 {one}"),
+        n => format!("{} {one}s", format_count(n)),
+    };
+    let mut words = vec![many(own.flows.into(), "flow")];
+    words.extend(own.frames.map(|frames| many(frames, "frame")));
+    words.extend(plan.duration_ns.map(|time| format_nanos(time as f64)));
+    words.push(many(own.threads.into(), "polling thread"));
+    words.push("sizes with check sequence".to_owned());
+    words
+}

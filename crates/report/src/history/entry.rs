@@ -1,0 +1,137 @@
+//! What the history knows of one document without opening it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use linerate_metric::expect::FIGURES;
+use linerate_metric::record::Record;
+use serde::{Deserialize, Serialize};
+
+use crate::document::Document;
+
+/// A stored document in short.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Its id.
+    pub id: String,
+    /// `throughput`, `latency`, `forward`, `generate`; of a set what made it, behind `set:`.
+    pub kind: String,
+    /// When its first payload was sent.
+    pub started: Timestamp,
+    /// Whether it was ended before its time.
+    pub interrupted: bool,
+    /// Its label; of a set that of the experiment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// What was asked: the far end as the plan names it, or the ports.
+    pub target: String,
+    /// Names of the hosts that took part, the client first.
+    pub hosts: Vec<String>,
+    /// `TCP` or `UDP`; absent where frames are moved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<String>,
+    /// What the plan comes to: runs with equal plans can be compared. 64 bits of FNV-1a over the plan
+    /// without ports, in hexadecimal digits.
+    pub plan: String,
+    /// How many runs it holds.
+    pub runs: u64,
+    /// Ids of the runs that a set holds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub members: Vec<String>,
+    /// How many things speak against its figures.
+    pub doubts: u64,
+    /// Its figures by the names `--expect` knows; of repeats their medians.
+    pub figures: BTreeMap<String, f64>,
+    /// Tags, in alphabetical order.
+    pub tags: BTreeSet<String>,
+    /// Notes, the oldest first.
+    pub notes: Vec<Note>,
+}
+
+/// A remark that somebody made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    /// When.
+    pub at: Timestamp,
+    /// What.
+    pub text: String,
+}
+
+impl Entry {
+    /// What is to be known of a document; tags and notes are not in it.
+    #[must_use]
+    pub fn of(document: &Document) -> Self {
+        let first = document.runs().first();
+        let mut entry = Self {
+            id: document.id().to_owned(),
+            started: document.started(),
+            runs: document.runs().len() as u64,
+            target: first.map_or_else(String::new, target),
+            hosts: first.map_or_else(Vec::new, hosts),
+            protocol: first.and_then(protocol),
+            plan: first.map_or_else(String::new, plan),
+            doubts: (document.runs().iter())
+                .map(|run| run.validity.len() as u64)
+                .sum(),
+            ..Self::default()
+        };
+        match document {
+            Document::Run(run) => {
+                entry.kind = run.kind.to_string();
+                entry.interrupted = run.interrupted;
+                entry.label.clone_from(&run.label);
+                let read = FIGURES
+                    .iter()
+                    .filter_map(|figure| Some((figure.name, (figure.read)(&run.summary)?)));
+                entry.figures = finite(read);
+            }
+            Document::Set(set) => {
+                entry.kind = format!("set:{}", set.kind);
+                entry.interrupted = set.interrupted;
+                entry.members = set.runs.iter().map(|run| run.id.clone()).collect();
+                let medians = set.result.figures.iter();
+                entry.figures = finite(medians.map(|(name, estimate)| (&**name, estimate.median)));
+            }
+        }
+        entry
+    }
+}
+
+fn finite<'a>(figures: impl Iterator<Item = (&'a str, f64)>) -> BTreeMap<String, f64> {
+    figures
+        .filter(|(_, value)| value.is_finite())
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
+}
+
+fn target(run: &Record) -> String {
+    if let Some(forward) = &run.plan.forward {
+        return forward.ports.join(" ");
+    }
+    run.plan.host.clone()
+}
+
+fn hosts(run: &Record) -> Vec<String> {
+    let names = run.hosts.iter().filter_map(|host| host.hostname.clone());
+    let mut hosts: Vec<String> = names.collect();
+    hosts.dedup();
+    hosts
+}
+
+fn protocol(run: &Record) -> Option<String> {
+    use linerate_metric::plan::Kind;
+    let on_sockets = matches!(run.kind, Kind::Throughput | Kind::Latency);
+    on_sockets.then(|| run.plan.protocol.to_string())
+}
+
+/// FNV-1a over the plan as JSON; ports are chosen anew for each run of a test and say nothing.
+fn plan(run: &Record) -> String {
+    let mut plan = run.plan.clone();
+    plan.port = 0;
+    plan.source_port = None;
+    let text = serde_json::to_string(&plan).expect("a plan holds only what JSON can say");
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{hash:016x}")
+}

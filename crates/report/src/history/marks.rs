@@ -1,0 +1,118 @@
+//! Tags and notes: a file for each document that has any, beside the folder of records.
+//!
+//! They are files, as records are, so that the index can be made anew without losing a word.
+
+use std::collections::BTreeSet;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::entry::Note;
+use crate::ReportError;
+use crate::store::{is_plain, replace};
+
+/// Tags and notes of one document.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Marks {
+    /// Tags.
+    pub tags: BTreeSet<String>,
+    /// Notes, the oldest first.
+    pub notes: Vec<Note>,
+}
+
+impl Marks {
+    /// Whether there is nothing to keep.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tags.is_empty() && self.notes.is_empty()
+    }
+}
+
+/// The folder of marks.
+#[derive(Clone, Debug)]
+pub(super) struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    pub(super) fn at(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn file(&self, id: &str) -> Result<PathBuf, ReportError> {
+        if !is_plain(id) {
+            return Err(ReportError::BadId { id: id.to_owned() });
+        }
+        Ok(self.path.join(format!("{id}.json")))
+    }
+
+    /// Changes the marks of a document. Two processes that do so at a time wait for each other, so
+    /// neither loses what the other wrote.
+    pub(super) fn change(
+        &self,
+        id: &str,
+        change: impl FnOnce(&mut Marks),
+    ) -> Result<(), ReportError> {
+        let path = self.file(id)?;
+        let changed = self.lock().and_then(|_lock| {
+            let mut marks = read(&path)?;
+            change(&mut marks);
+            if marks.is_empty() {
+                return absent_is_fine(fs::remove_file(&path));
+            }
+            let text = serde_json::to_string(&marks).map_err(io::Error::other)?;
+            replace(&path, text.as_bytes())
+        });
+        changed.map_err(|source| ReportError::Keep { path, source })
+    }
+
+    /// Removes the marks of a document that is gone.
+    pub(super) fn remove(&self, id: &str) -> Result<(), ReportError> {
+        let path = self.file(id)?;
+        absent_is_fine(fs::remove_file(&path)).map_err(|source| ReportError::Keep { path, source })
+    }
+
+    fn lock(&self) -> io::Result<File> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.path)?;
+        let lock = open_lock(&self.path.join(".lock"))?;
+        lock.lock()?;
+        Ok(lock)
+    }
+}
+
+/// Opens a file that is only there to be locked.
+pub(super) fn open_lock(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+}
+
+/// The marks of a file; a file that is not there, or that cannot be understood, has none.
+pub(super) fn read(path: &Path) -> io::Result<Marks> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(serde_json::from_slice(&bytes).unwrap_or_default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Marks::default()),
+        Err(error) => Err(error),
+    }
+}
+
+fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}

@@ -1,0 +1,157 @@
+//! Entries as a table for other programs: a row a document, a column a figure, base units.
+
+use std::fmt::Write as _;
+
+use linerate_metric::expect::FIGURES;
+
+use super::entry::Entry;
+#[cfg(feature = "parquet")]
+use crate::ReportError;
+use crate::csv::{column, field};
+
+/// Forms of an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Whole documents with tags and notes; what `import` takes.
+    Json,
+    /// A row a document.
+    Csv,
+    /// The same as CSV, with types.
+    #[cfg(feature = "parquet")]
+    Parquet,
+}
+
+/// Columns that are texts, with how they are read.
+type Text = (&'static str, fn(&Entry) -> String);
+
+const TEXTS: &[Text] = &[
+    ("id", |e| e.id.clone()),
+    ("kind", |e| e.kind.clone()),
+    ("started", |e| e.started.to_string()),
+    ("label", |e| e.label.clone().unwrap_or_default()),
+    ("target", |e| e.target.clone()),
+    ("hosts", |e| e.hosts.join(" ")),
+    ("protocol", |e| e.protocol.clone().unwrap_or_default()),
+    ("plan", |e| e.plan.clone()),
+    ("tags", |e| {
+        e.tags.iter().cloned().collect::<Vec<_>>().join(" ")
+    }),
+    ("notes", |e| {
+        let notes: Vec<_> = e.notes.iter().map(|note| note.text.clone()).collect();
+        notes.join(" | ")
+    }),
+];
+
+type Count = (&'static str, fn(&Entry) -> i64);
+
+const COUNTS: &[Count] = &[
+    ("interrupted", |e| i64::from(e.interrupted)),
+    ("runs", |e| i64::try_from(e.runs).unwrap_or(i64::MAX)),
+    ("doubts", |e| i64::try_from(e.doubts).unwrap_or(i64::MAX)),
+];
+
+/// Entries as CSV (RFC 4180), the head first. What is not known is an empty field.
+#[must_use]
+pub fn csv(entries: &[Entry]) -> String {
+    let texts = TEXTS.iter().map(|(name, _)| (*name).to_owned());
+    let counts = COUNTS.iter().map(|(name, _)| (*name).to_owned());
+    let figures = FIGURES
+        .iter()
+        .map(|figure| column(figure.name, figure.unit));
+    let head: Vec<String> = texts.chain(counts).chain(figures).collect();
+    let mut out = head.join(",");
+    out.push('\n');
+    for entry in entries {
+        let texts = TEXTS.iter().map(|(_, read)| field(&read(entry)));
+        let counts = COUNTS.iter().map(|(_, read)| read(entry).to_string());
+        let figures = FIGURES.iter().map(|figure| {
+            let value = entry.figures.get(figure.name);
+            value.map_or_else(String::new, ToString::to_string)
+        });
+        let row: Vec<String> = texts.chain(counts).chain(figures).collect();
+        let _ = writeln!(out, "{}", row.join(","));
+    }
+    out
+}
+
+/// Entries as a Parquet file with one row group, compressed by Snappy. What is not known is null.
+///
+/// # Errors
+/// [`ReportError::Export`] with what the writer said.
+#[cfg(feature = "parquet")]
+pub fn parquet(entries: &[Entry]) -> Result<Vec<u8>, ReportError> {
+    write_parquet(entries).map_err(|error| ReportError::Export {
+        form: "Parquet",
+        why: error.to_string(),
+    })
+}
+
+#[cfg(feature = "parquet")]
+fn write_parquet(entries: &[Entry]) -> parquet::errors::Result<Vec<u8>> {
+    use parquet::basic::Compression;
+    use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
+    use parquet::file::properties::WriterProperties;
+    use parquet::file::writer::SerializedFileWriter;
+    use parquet::schema::parser::parse_message_type;
+    use std::sync::Arc;
+
+    let mut schema = String::from("message linerate {\n");
+    for (name, _) in TEXTS {
+        let _ = writeln!(schema, "required binary {name} (UTF8);");
+    }
+    for (name, _) in COUNTS {
+        let _ = writeln!(schema, "required int64 {name};");
+    }
+    for figure in FIGURES {
+        let _ = writeln!(
+            schema,
+            "optional double {};",
+            column(figure.name, figure.unit)
+        );
+    }
+    schema.push('}');
+    let schema = Arc::new(parse_message_type(&schema)?);
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::SNAPPY)
+        .set_created_by(concat!("linerate ", env!("CARGO_PKG_VERSION")).to_owned())
+        .build();
+    let mut bytes = Vec::new();
+    let mut writer = SerializedFileWriter::new(&mut bytes, schema, Arc::new(properties))?;
+    let mut group = writer.next_row_group()?;
+    let short = || parquet::errors::ParquetError::General("a column is missing".to_owned());
+    for (_, read) in TEXTS {
+        let values: Vec<ByteArray> = entries
+            .iter()
+            .map(|entry| ByteArray::from(read(entry).into_bytes()))
+            .collect();
+        let mut column = group.next_column()?.ok_or_else(short)?;
+        column
+            .typed::<ByteArrayType>()
+            .write_batch(&values, None, None)?;
+        column.close()?;
+    }
+    for (_, read) in COUNTS {
+        let values: Vec<i64> = entries.iter().map(read).collect();
+        let mut column = group.next_column()?.ok_or_else(short)?;
+        column
+            .typed::<Int64Type>()
+            .write_batch(&values, None, None)?;
+        column.close()?;
+    }
+    for figure in FIGURES {
+        let values: Vec<Option<f64>> = entries
+            .iter()
+            .map(|entry| entry.figures.get(figure.name).copied())
+            .collect();
+        let levels: Vec<i16> = values.iter().map(|v| i16::from(v.is_some())).collect();
+        let known: Vec<f64> = values.into_iter().flatten().collect();
+        let mut column = group.next_column()?.ok_or_else(short)?;
+        column
+            .typed::<DoubleType>()
+            .write_batch(&known, Some(&levels), None)?;
+        column.close()?;
+    }
+    group.close()?;
+    writer.close()?;
+    Ok(bytes)
+}

@@ -1,0 +1,254 @@
+//! The page of an experiment: verdict first, then its drawings and tables, then how to repeat each point.
+
+use std::fmt::Write as _;
+
+use linerate_metric::expect::Unit;
+use linerate_metric::experiment::{ExperimentResult, PlotOf, Setting, ShapeState, number};
+use linerate_metric::set::RunSet;
+
+use super::figure::{Data, Row, chart};
+use super::{hosts, pretty};
+use crate::experiment::{Grid, grid, published, skipped, state, verdict};
+use crate::svg::{self, Axis, Chart, Mark, Series, escape};
+
+/// Everything between the ends of the page.
+pub(super) fn body(result: &ExperimentResult, set: &RunSet) -> String {
+    let mut out = format!(
+        "<header>\n<p class=\"brand\">linerate</p>\n<h1>{}</h1>\n<p class=\"lead\">{}</p>\n<p class=\"lead\">{}</p>\n",
+        escape(&result.title),
+        escape(&verdict(result)),
+        escape(&result.question)
+    );
+    let mut about = format!(
+        "{} runs, started {}",
+        set.runs.len(),
+        set.started.strftime("%Y-%m-%d %H:%M:%S UTC")
+    );
+    if result.quick {
+        about.push_str(", quick: fewer points, each shorter");
+    }
+    if let Some(label) = &result.label {
+        let _ = write!(about, ", table {label}");
+    }
+    let _ = writeln!(out, "<p class=\"muted\">{}</p>", escape(&about));
+    if set.interrupted {
+        out.push_str(
+            "<p class=\"callout\">Interrupted: what is here was measured until then.</p>\n",
+        );
+    }
+    for note in &set.result.notes {
+        let _ = writeln!(out, "<p class=\"callout\">{}</p>", escape(note));
+    }
+    out.push_str("</header>\n");
+    out.push_str(&shapes(result));
+    let plots: String = result
+        .plots
+        .iter()
+        .filter_map(|plot| plotted(result, plot))
+        .collect();
+    if !plots.is_empty() {
+        let _ = writeln!(out, "<section>\n<h2>Curves</h2>\n{plots}</section>");
+    }
+    for table in &result.tables {
+        out.push_str(&tabled(&grid(result, table)));
+    }
+    let published = published(result);
+    if !published.rows.is_empty() {
+        out.push_str(&tabled(&published));
+    }
+    out.push_str(&meanings(result));
+    out.push_str(&hosts::section(set.runs.get(..1).unwrap_or_default()));
+    out.push_str(&points(result));
+    out
+}
+
+fn shapes(result: &ExperimentResult) -> String {
+    let mut out = String::from("<section>\n<h2>The expected shape</h2>\n<ul>\n");
+    for shape in &result.shapes {
+        let mut text = format!(
+            "<b>{}</b>: {} <span class=\"muted\">({})</span>",
+            match shape.state {
+                ShapeState::Misses => "does not agree",
+                other => state(other),
+            },
+            escape(&shape.says),
+            escape(&pretty(&shape.measured))
+        );
+        if !shape.why.is_empty() {
+            let _ = write!(text, ". {}", escape(&shape.why));
+        }
+        let _ = writeln!(out, "<li>{text}</li>");
+    }
+    out.push_str("</ul>\n</section>\n");
+    out
+}
+
+fn tabled(grid: &Grid) -> String {
+    let mut out = format!(
+        "<section>\n<h2>{}</h2>\n<div class=\"scroll\"><table><thead><tr>",
+        escape(&grid.title)
+    );
+    for heading in &grid.headings {
+        let _ = write!(out, "<th scope=\"col\">{}</th>", escape(heading));
+    }
+    out.push_str("</tr></thead><tbody>\n");
+    for row in &grid.rows {
+        out.push_str("<tr>");
+        for (position, cell) in row.iter().enumerate() {
+            let cell = escape(&pretty(cell));
+            let _ = match position < grid.left {
+                true => write!(out, "<th scope=\"row\">{cell}</th>"),
+                false => write!(out, "<td>{cell}</td>"),
+            };
+        }
+        out.push_str("</tr>\n");
+    }
+    out.push_str("</tbody></table></div>\n</section>\n");
+    out
+}
+
+fn meanings(result: &ExperimentResult) -> String {
+    let mut out = String::from(
+        "<section>\n<details><summary>What the figures are, and what needs root</summary>\n<ul>\n",
+    );
+    for figure in &result.figures {
+        let _ = writeln!(
+            out,
+            "<li><b>{}</b>: {}</li>",
+            escape(&figure.name.replace('_', " ")),
+            escape(&figure.says)
+        );
+    }
+    let _ = writeln!(
+        out,
+        "</ul>\n<p>Without root: {}</p>\n</details>\n</section>",
+        escape(&result.without_root)
+    );
+    out
+}
+
+/// What was not tested, and the command of each point.
+fn points(result: &ExperimentResult) -> String {
+    let mut out = String::from("<section>\n<h2>Points</h2>\n");
+    for (because, points) in skipped(result) {
+        let _ = writeln!(
+            out,
+            "<p class=\"callout\">Not tested: {}: {}.</p>",
+            escape(&points.join(", ")),
+            escape(&because)
+        );
+    }
+    out.push_str(
+        "<details><summary>The command of each point, and its records</summary>\n<div class=\"scroll\"><table><thead><tr>",
+    );
+    for knob in &result.knobs {
+        let _ = write!(out, "<th scope=\"col\">{}</th>", escape(&knob.name));
+    }
+    out.push_str(
+        "<th scope=\"col\">command</th><th scope=\"col\">records</th></tr></thead><tbody>\n",
+    );
+    for point in &result.points {
+        out.push_str("<tr>");
+        for knob in &result.knobs {
+            let value = point.setting.get(&knob.name).map_or("", String::as_str);
+            let _ = write!(out, "<th scope=\"row\">{}</th>", escape(value));
+        }
+        let _ = writeln!(
+            out,
+            "<td><code>{}</code></td><td>{}</td></tr>",
+            escape(&point.commands.join("; ")),
+            escape(&point.runs.join(" "))
+        );
+    }
+    out.push_str("</tbody></table></div></details>\n</section>\n");
+    out
+}
+
+/// A figure along a knob, a line for each combination of the others; `None` with fewer than two values.
+fn plotted(result: &ExperimentResult, plot: &PlotOf) -> Option<String> {
+    let figure = result.figure(&plot.figure)?;
+    let knob = result.knobs.iter().find(|knob| knob.name == plot.x)?;
+    let mut xs: Vec<(f64, &String)> = knob
+        .values
+        .iter()
+        .filter_map(|value| Some((number(value)?, value)))
+        .collect();
+    xs.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let mut names: Vec<Setting> = Vec::new();
+    for point in &result.points {
+        let mut setting = point.setting.clone();
+        setting.retain(|knob, _| plot.series.contains(knob));
+        if !names.contains(&setting) && point.figures.contains_key(&plot.figure) {
+            names.push(setting);
+        }
+    }
+    let value = |setting: &Setting, x: &String| {
+        let mut asked = setting.clone();
+        asked.insert(plot.x.clone(), x.clone());
+        let mut fitting = result.fitting(&asked);
+        fitting.find_map(|point| Some(point.figures.get(&plot.figure)?.median))
+    };
+    let all: Vec<f64> = names
+        .iter()
+        .flat_map(|name| xs.iter().filter_map(|(_, x)| value(name, x)))
+        .collect();
+    let highest = all.iter().copied().reduce(f64::max)?;
+    let (first, last) = (xs.first()?.0, xs.last()?.0);
+    if xs.len() < 2 {
+        return None;
+    }
+    let unit = match figure.unit {
+        Unit::BitRate => svg::Unit::of_rate(highest),
+        Unit::Nanos => svg::Unit::of_time(highest),
+        Unit::PerSecond => svg::Unit::of_frequency(highest),
+        Unit::Share | Unit::Count => svg::Unit::COUNT,
+    };
+    let x = match plot.log_x && first > 0.0 {
+        true => Axis::log_count(&plot.x, first, last),
+        false => Axis::between(&plot.x, first, last, svg::Unit::COUNT),
+    };
+    let named = |setting: &Setting| {
+        let words = plot.series.iter().filter_map(|knob| {
+            let value = setting.get(knob)?;
+            Some(match number(value).is_some() {
+                true => format!("{knob} {value}"),
+                false => value.clone(),
+            })
+        });
+        words.collect::<Vec<_>>().join(", ")
+    };
+    let series = names
+        .iter()
+        .map(|name| Series {
+            name: named(name),
+            mark: Mark::Line(
+                xs.iter()
+                    .filter_map(|(at, x)| Some((*at, value(name, x)?)))
+                    .collect(),
+            ),
+        })
+        .collect();
+    let drawn = Chart {
+        title: plot.title.clone(),
+        low: false,
+        x,
+        y: Axis::from_zero(&figure.name, highest, unit),
+        series,
+        shades: Vec::new(),
+        references: Vec::new(),
+    };
+    let mut headings = vec![plot.x.clone()];
+    headings.extend(names.iter().map(named));
+    let rows = xs
+        .iter()
+        .map(|(at, x)| Row {
+            x: *at,
+            text: (*x).clone(),
+            cells: names
+                .iter()
+                .map(|name| value(name, x).map(|v| (v, pretty(&figure.unit.format(v)))))
+                .collect(),
+        })
+        .collect();
+    Some(chart(&drawn, &Data { headings, rows }))
+}

@@ -1,0 +1,62 @@
+//! Why a run was no faster: the verdict of the page.
+
+use linerate_metric::finding::{Finding, FindingKind};
+use linerate_metric::record::Record;
+use linerate_metric::units::format_share;
+
+use super::pretty;
+use crate::svg::escape;
+use crate::words;
+
+/// The findings of a run; nothing where there are none.
+pub(super) fn section(run: &Record) -> String {
+    if run.findings.is_empty() {
+        return String::new();
+    }
+    let items: String = run.findings.iter().map(item).collect();
+    format!("<h3>Why it was no faster</h3>\n{items}")
+}
+
+fn item(found: &Finding) -> String {
+    let kind = match found.kind {
+        FindingKind::Cause => "Cause",
+        FindingKind::Limit => "Limit",
+        FindingKind::Unknown => "Unknown",
+    };
+    let mut about = vec![words::finding_end(found.end).to_owned()];
+    about.extend(found.direction.map(|direction| direction.to_string()));
+    if found.kind != FindingKind::Unknown {
+        about.push(pretty(&format_share(found.cost)));
+    }
+    about.extend(
+        found
+            .follows_from
+            .as_ref()
+            .map(|from| format!("follows from {from}")),
+    );
+    let mut out = format!(
+        "<div class=\"callout\"><p><b>{kind}: {}.</b> {} <span class=\"muted\">({})</span></p>\n",
+        escape(&found.cause),
+        escape(&found.what),
+        escape(&about.join(", "))
+    );
+    let readings: String = found
+        .evidence
+        .iter()
+        .map(|reading| format!("<li>{}</li>", escape(&pretty(&words::evidence(reading)))))
+        .collect();
+    out.push_str(&format!("<ul class=\"muted\">{readings}</ul>\n"));
+    out.push_str(&format!("<p>Try: {}", escape(&found.remedy)));
+    if let Some(command) = &found.command {
+        out.push_str(&format!(" <code>{}</code>", escape(command)));
+    }
+    if let Some(gain) = found.gain {
+        let formula = found.gain_formula.as_deref().unwrap_or("");
+        out.push_str(&format!(
+            " Gain: up to {gain:.2} times <span class=\"muted\">({})</span>",
+            escape(formula)
+        ));
+    }
+    out.push_str("</p></div>\n");
+    out
+}

@@ -1,0 +1,167 @@
+//! A forwarding run, and the walk of `--saturate`, on the page.
+
+use std::collections::BTreeMap;
+
+use linerate_metric::forward::{QueueFigures, Saturation};
+use linerate_metric::record::Record;
+use linerate_metric::units::{format_bytes, format_count, format_per_second, format_share};
+
+use super::figure::{self, Data, Row};
+use crate::forward;
+use crate::svg::{Axis, Chart, Mark, Series, Unit, escape};
+use crate::text::Grid;
+use crate::words::or_unknown;
+
+/// What ports moved and threads cost; as text as well, in the layout that readers know.
+pub(super) fn section(run: &Record) -> String {
+    let Some(figures) = &run.forward else {
+        return String::new();
+    };
+    let mut out = super::generate::rates_over_time(run);
+    let dropped = |queue: &QueueFigures| {
+        let causes = queue.drops.iter();
+        let causes: Vec<_> = causes
+            .map(|(cause, count)| format!("{cause} {}", format_count(*count)))
+            .collect();
+        match causes.is_empty() {
+            true => format_count(queue.dropped),
+            false => causes.join(", "),
+        }
+    };
+    let ports = figures.ports.iter().map(|port| {
+        let mut row = vec![format!("{} {}", port.port, port.name)];
+        for queue in [&port.receive, &port.transmit] {
+            row.push(format_count(queue.packets));
+            row.push(format_bytes(queue.bytes));
+            row.push(dropped(queue));
+        }
+        row
+    });
+    let headings = [
+        "port",
+        "received",
+        "bytes",
+        "dropped on receive",
+        "sent",
+        "bytes",
+        "dropped on send",
+    ];
+    if let Some(grid) = Grid::new(&headings, ports.collect(), 1) {
+        out.push_str("<h3>Ports</h3>\n");
+        out.push_str(&figure::grid(&grid));
+    }
+    let cores = figures.cores.iter().map(|core| {
+        vec![
+            core.core.to_string(),
+            or_unknown(core.cpu, |cpu| cpu.to_string()),
+            core.streams.to_string(),
+            format_share(core.cpu_share),
+            format_count(core.rounds),
+            format_share(core.idle_rounds as f64 / core.rounds.max(1) as f64),
+            format_count(core.voluntary_switches),
+            format_count(core.involuntary_switches),
+            or_unknown(forward::waiting(core, figures.duration_ns), |words| words),
+        ]
+    });
+    let headings = [
+        "thread",
+        "processor",
+        "streams",
+        "of a core",
+        "rounds",
+        "idle",
+        "slept",
+        "pushed off",
+        "delay when idle",
+    ];
+    if let Some(grid) = Grid::new(&headings, cores.collect(), 1) {
+        out.push_str("<h3>Threads</h3>\n");
+        out.push_str(&figure::grid(&grid));
+    }
+    out.push_str(&format!(
+        "<details><summary>Forward statistics</summary>{}</details>\n",
+        figure::lines(&format!(
+            "{}\n\n{}",
+            forward::forward_statistics(figures),
+            forward::core_statistics(figures)
+        ))
+    ));
+    out
+}
+
+/// Packets per second against packets in flight, a line for each number of cores; nothing where nobody
+/// walked.
+pub(super) fn saturation(walks: &[Saturation]) -> String {
+    if walks.is_empty() {
+        return String::new();
+    }
+    let mut out = String::from("<section>\n<h2>Saturation</h2>\n");
+    for walk in walks {
+        out.push_str(&format!(
+            "<p>{}</p>\n",
+            escape(&forward::saturation_words(walk))
+        ));
+    }
+    out.push_str(&saturation_chart(walks));
+    let rows = walks.iter().flat_map(forward::saturation_rows).collect();
+    out.extend(Grid::new(&forward::SATURATION, rows, 1).map(|grid| figure::grid(&grid)));
+    out.push_str("</section>\n");
+    out
+}
+
+fn saturation_chart(walks: &[Saturation]) -> String {
+    let mut lines: BTreeMap<u32, Vec<(f64, f64)>> = BTreeMap::new();
+    for walk in walks {
+        let moved = walk.points.iter().filter(|point| point.in_flight > 0);
+        let points = moved.map(|point| (point.in_flight as f64, point.packets_per_second));
+        lines.entry(walk.cores).or_default().extend(points);
+    }
+    lines.retain(|_, points| points.len() > 1);
+    if lines.is_empty() {
+        return String::new();
+    }
+    let all = || lines.values().flatten();
+    let low = all().map(|point| point.0).fold(f64::INFINITY, f64::min);
+    let high = all().map(|point| point.0).fold(0.0, f64::max);
+    let highest = all().map(|point| point.1).fold(0.0, f64::max);
+    let name = |cores: &u32| match cores {
+        1 => "1 core".to_owned(),
+        n => format!("{n} cores"),
+    };
+    let chart = Chart {
+        title: "Packets per second against packets in flight".to_owned(),
+        low: false,
+        x: Axis::log_count("packets in flight", low, high),
+        y: Axis::from_zero("packets", highest, Unit::of_frequency(highest)),
+        series: lines
+            .iter()
+            .map(|(cores, points)| Series {
+                name: name(cores),
+                mark: Mark::Line(points.clone()),
+            })
+            .collect(),
+        shades: Vec::new(),
+        references: Vec::new(),
+    };
+    let mut steps: Vec<f64> = all().map(|point| point.0).collect();
+    steps.sort_by(f64::total_cmp);
+    steps.dedup();
+    let mut headings = vec!["packets in flight".to_owned()];
+    headings.extend(lines.keys().map(name));
+    let rows = steps.into_iter().map(|step| Row {
+        x: step,
+        text: format_count(step as u64),
+        cells: lines
+            .values()
+            .map(|points| {
+                let point = points.iter().find(|point| point.0 == step)?;
+                Some((point.1, format_per_second(point.1)))
+            })
+            .collect(),
+    });
+    let data = Data {
+        headings,
+        rows: rows.collect(),
+    };
+    figure::chart(&chart, &data)
+}

@@ -1,0 +1,157 @@
+//! Runs as Markdown, for the description of a change: a table, and what speaks against it.
+
+use std::fmt::Write as _;
+
+use linerate_metric::expect::Unit;
+use linerate_metric::experiment::ExperimentResult;
+use linerate_metric::statistics::Estimate;
+
+use crate::side::SideBySide;
+use crate::style::clean;
+use crate::words;
+
+/// A text as a cell: nothing in it ends the cell, the table, or begins markup.
+pub(crate) fn cell(text: &str) -> String {
+    let mut out = String::new();
+    for c in clean(text).chars() {
+        match c {
+            '|' | '\\' | '`' | '*' | '_' | '[' | ']' | '#' => {
+                out.push('\\');
+                out.push(c);
+            }
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '&' => out.push_str("&amp;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// A figure with its interval, where that is wider than what is printed.
+pub(crate) fn figure(unit: Unit, value: &Estimate) -> String {
+    let format = |value: f64| match unit {
+        Unit::Count if value.fract() != 0.0 => words::short(value),
+        unit => unit.format(value),
+    };
+    let (median, low, high) = (format(value.median), format(value.low), format(value.high));
+    match low == median && high == median {
+        true => median,
+        false => format!("{median} ({low} to {high})"),
+    }
+}
+
+/// A table of Markdown with the first column flush left, the others flush right.
+pub(crate) fn table(headings: &[String], rows: &[Vec<String>]) -> String {
+    let mut out = String::new();
+    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+    out.push_str(&line(headings));
+    let marks: Vec<String> = (0..headings.len())
+        .map(|column| if column == 0 { "---" } else { "---:" }.to_owned())
+        .collect();
+    out.push_str(&line(&marks));
+    for row in rows {
+        out.push_str(&line(row));
+    }
+    out
+}
+
+/// Documents side by side, with the ratio where there are two.
+#[must_use]
+pub fn side_by_side(sides: &SideBySide) -> String {
+    let two = sides.sides.len() == 2;
+    let mut headings = vec!["figure".to_owned()];
+    headings.extend(sides.sides.iter().map(|side| cell(&side.name)));
+    if two {
+        headings.push("second / first".to_owned());
+    }
+    let rows: Vec<Vec<String>> = sides
+        .figures()
+        .map(|known| {
+            let mut row = vec![cell(known.name)];
+            row.extend(sides.sides.iter().map(|side| {
+                let value = side.figures.get(known.name);
+                words::or_unknown(value, |value| cell(&figure(known.unit, value)))
+            }));
+            if two {
+                let ratio = sides.ratio(known.name);
+                row.push(words::or_unknown(ratio, |ratio| format!("{ratio:.3}")));
+            }
+            row
+        })
+        .collect();
+    let mut out = table(&headings, &rows);
+    out.push('\n');
+    out.push_str(INTERVALS);
+    out.push('\n');
+    let doubts: Vec<String> = sides
+        .sides
+        .iter()
+        .flat_map(|side| {
+            let named = |why: &String| format!("- {}: {}", cell(&side.name), cell(why));
+            side.doubts.iter().map(named)
+        })
+        .collect();
+    if !doubts.is_empty() {
+        let _ = write!(
+            out,
+            "\n<details><summary>What speaks against these figures</summary>\n\n{}\n\n</details>\n",
+            doubts.join("\n")
+        );
+    }
+    out.trim_end().to_owned()
+}
+
+/// An experiment: its verdicts, tables and published figures.
+#[must_use]
+pub fn experiment(result: &ExperimentResult) -> String {
+    let mut out = format!(
+        "## {}\n\n{}\n\n",
+        cell(&result.title),
+        cell(&result.question)
+    );
+    for shape in &result.shapes {
+        let _ = write!(
+            out,
+            "- **{}**: {} ({})",
+            crate::experiment::state(shape.state),
+            cell(&shape.says),
+            cell(&shape.measured)
+        );
+        if !shape.why.is_empty() {
+            let _ = write!(out, ". {}", cell(&shape.why));
+        }
+        out.push('\n');
+    }
+    let tables = result.tables.iter();
+    let grids = tables.map(|table| crate::experiment::grid(result, table));
+    let published = crate::experiment::published(result);
+    let last = (!published.rows.is_empty()).then_some(published);
+    for grid in grids.chain(last) {
+        let headings: Vec<String> = grid.headings.iter().map(|text| cell(text)).collect();
+        let rows: Vec<Vec<String>> = grid
+            .rows
+            .iter()
+            .map(|row| row.iter().map(|text| cell(text)).collect())
+            .collect();
+        let _ = write!(
+            out,
+            "\n### {}\n\n{}",
+            cell(&grid.title),
+            table(&headings, &rows)
+        );
+    }
+    for (because, points) in crate::experiment::skipped(result) {
+        let _ = write!(
+            out,
+            "\nNot tested: {}: {}.\n",
+            cell(&points.join(", ")),
+            cell(&because)
+        );
+    }
+    out.trim_end().to_owned()
+}
+
+/// What the intervals are.
+pub(crate) const INTERVALS: &str = "In brackets: 95 % interval of the median of repeats; of a \
+single run, of its own samples (what other runs would give is wider).";

@@ -1,0 +1,200 @@
+//! What is told of round trips beyond their times: how they were asked, which were slow and why.
+
+use std::collections::BTreeMap;
+
+use linerate_metric::histogram::{Histogram, Quantiles};
+use linerate_metric::plan::Ends;
+use linerate_metric::record::Record;
+use linerate_metric::round_trip::{Attachment, RoundTripPlan};
+use linerate_metric::units::{format_count, format_nanos};
+
+use crate::words;
+
+/// The options of round trips that are not as by default, in words.
+pub(crate) fn details(plan: &RoundTripPlan) -> Vec<String> {
+    let mut words = Vec::new();
+    if !plan.verify {
+        words.push("answers not compared".to_owned());
+    }
+    words.extend(
+        plan.limit_ns
+            .map(|limit| format!("slow above {}", words::duration(limit))),
+    );
+    match plan.attachment {
+        Attachment::Connected => {}
+        Attachment::Unconnected => words.push("unconnected sockets".to_owned()),
+        Attachment::Reopened => words.push("a socket for each round trip".to_owned()),
+    }
+    words.extend(
+        plan.rate_per_second
+            .map(|rate| format!("{} questions/s a stream", format_count(rate))),
+    );
+    if plan.outstanding > 1 {
+        words.push(format!(
+            "up to {} open at a time",
+            format_count(plan.outstanding.into())
+        ));
+    }
+    words.extend(
+        plan.group
+            .as_ref()
+            .map(|group| format!("to group {group}, TTL {}", group.ttl)),
+    );
+    if plan.burn.near > 0 || plan.burn.far > 0 {
+        words.push(burning(&plan.burn));
+    }
+    if plan.rt_yield {
+        words.push("real-time threads give up a part".to_owned());
+    }
+    words.extend(
+        plan.device_stamps
+            .map(|stamps| format!("device stamps at {stamps}")),
+    );
+    if plan.lock_memory {
+        words.push("memory locked".to_owned());
+    }
+    words
+}
+
+/// Threads that keep processors busy, by end.
+fn burning(threads: &Ends<u32>) -> String {
+    let of = |count: u32| match count {
+        1 => "1 thread".to_owned(),
+        count => format!("{count} threads"),
+    };
+    match (threads.near, threads.far) {
+        (near, 0) => format!("{} here burning processor time", of(near)),
+        (0, far) => format!("{} at the far end burning processor time", of(far)),
+        (near, far) => format!(
+            "{} here and {} at the far end burning processor time",
+            of(near),
+            of(far)
+        ),
+    }
+}
+
+/// `12 not-known, 3 preempted`: how often each cause was found among the listed answers.
+pub(crate) fn causes(run: &Record) -> String {
+    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+    for slow in &run.slow {
+        *counts.entry(&slow.cause).or_default() += 1;
+    }
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_by_key(|&(cause, count)| (std::cmp::Reverse(count), cause));
+    let words: Vec<_> = counts
+        .into_iter()
+        .map(|(cause, count)| format!("{} {}", format_count(count), cause.replace('-', " ")))
+        .collect();
+    words.join(", ")
+}
+
+/// Headings and rows of slow answers, at most so many.
+pub(crate) fn slow_rows(run: &Record, most: usize) -> (Vec<&'static str>, Vec<Vec<String>>) {
+    let several = run.plan.streams > 1;
+    let mut headings = vec!["at", "time", "cause", "evidence"];
+    headings.splice(
+        0..0,
+        if several {
+            &["stream", "number"][..]
+        } else {
+            &["number"]
+        }
+        .iter()
+        .copied(),
+    );
+    let rows = run.slow.iter().take(most).map(|slow| {
+        let mut row = Vec::new();
+        if several {
+            row.push(slow.flow.to_string());
+        }
+        row.extend([
+            format_count(slow.number),
+            format_nanos(slow.at_ns as f64),
+            format_nanos(slow.time_ns as f64),
+            slow.cause.replace('-', " "),
+            slow.evidence.clone(),
+        ]);
+        row
+    });
+    (headings, rows.collect())
+}
+
+/// The steps of a round trip with a socket of its own, in their order, and what they are.
+const STEPS: &[(&str, &str, &str)] = &[
+    (
+        "open_ns",
+        "open",
+        "opening the socket and setting its options",
+    ),
+    ("bind_ns", "bind", "giving it a local port"),
+    (
+        "connect_ns",
+        "connect",
+        "naming the far end; over TCP the handshake",
+    ),
+    ("send_ns", "send", "the call that sends the question"),
+    ("receive_ns", "receive", "from there to the answer"),
+    (
+        "close_ns",
+        "close",
+        "closing; over TCP from the answer on, the end of the stream included",
+    ),
+    ("whole_ns", "whole", "from opening to having closed"),
+];
+
+/// The parts of a round trip that the device's own stamps tell apart.
+const INSIDE: &[(&str, &str, &str)] = &[
+    (
+        "device_ns",
+        "device",
+        "from the question's arrival to the answer's departure, by the device's clock",
+    ),
+    ("around_ns", "around", "the rest of the same round trips"),
+];
+
+/// Headings and rows of the distributions that a run has beside its round-trip times: what each step
+/// took, or the same times from when they were due.
+pub(crate) fn more_times(run: &Record) -> Option<(Vec<&'static str>, Vec<Vec<String>>)> {
+    let of = |name: &str| Histogram::from(run.histograms.get(name)?).summary();
+    let row = |name: &str, q: &Quantiles, meaning: &str| {
+        let time = |ns: u64| format_nanos(ns as f64);
+        vec![
+            name.to_owned(),
+            time(q.min),
+            time(q.p50),
+            time(q.p90),
+            time(q.p99),
+            time(q.p99_9),
+            time(q.max),
+            meaning.to_owned(),
+        ]
+    };
+    let mut rows = Vec::new();
+    if let Some((intended, actual)) = of("rtt_intended_ns").zip(of("rtt_ns")) {
+        rows.push(row("due", &intended, "from when the question was to leave"));
+        rows.push(row("sent", &actual, "from when it left"));
+    }
+    for (name, shown, meaning) in INSIDE {
+        rows.extend(of(name).map(|q| row(shown, &q, meaning)));
+    }
+    for (name, shown, meaning) in STEPS {
+        rows.extend(of(name).map(|q| row(shown, &q, meaning)));
+    }
+    let has = |name| run.histograms.contains_key(name);
+    let first = match (has("whole_ns"), has("device_ns")) {
+        (true, _) => "step",
+        (false, true) => "part",
+        (false, false) => "from",
+    };
+    let headings = vec![
+        first,
+        "min",
+        "p50",
+        "p90",
+        "p99",
+        "p99.9",
+        "max",
+        "what it is",
+    ];
+    (!rows.is_empty()).then_some((headings, rows))
+}

@@ -1,0 +1,93 @@
+//! A heat map: cells in rows and columns, darker where the value is better.
+
+use std::fmt::Write;
+
+use super::{CHARACTER, Size, escape, number, open};
+
+/// Cells with their texts.
+pub(crate) struct Heat {
+    /// What it shows.
+    pub(crate) title: String,
+    /// What the rows are.
+    pub(crate) row_label: String,
+    /// What the columns are.
+    pub(crate) column_label: String,
+    pub(crate) rows: Vec<String>,
+    pub(crate) columns: Vec<String>,
+    /// For each row its cells: from 0 (worst) to 1 (best), with the text; `None` where nothing is known.
+    pub(crate) cells: Vec<Vec<Option<(f64, String)>>>,
+}
+
+const ROW: f64 = 34.0;
+const TOP: f64 = 44.0;
+
+impl Heat {
+    /// Draws it.
+    pub(crate) fn draw(&self, size: Size) -> String {
+        let height = TOP + self.rows.len() as f64 * ROW + 4.0;
+        let longest = (self.rows.iter().chain([&self.row_label]))
+            .map(|text| text.chars().count())
+            .max()
+            .unwrap_or(1);
+        let left = (longest as f64 * CHARACTER + 12.0).min(size.width / 3.0);
+        let width = (size.width - left) / self.columns.len().max(1) as f64;
+        let mut out = String::new();
+        open(&mut out, size, height, &self.title, None);
+        let mut put = |text: std::fmt::Arguments<'_>| {
+            out.write_fmt(text)
+                .expect("a string takes all that is written");
+        };
+        put(format_args!(
+            "<text class=\"name\" x=\"{}\" y=\"14\">{}</text><text class=\"name\" x=\"0\" y=\"36\">{}</text>",
+            number(left),
+            escape(&self.column_label),
+            escape(&self.row_label)
+        ));
+        for (column, text) in self.columns.iter().enumerate() {
+            put(format_args!(
+                "<text class=\"name\" x=\"{}\" y=\"36\">{}</text>",
+                number(left + column as f64 * width + 6.0),
+                escape(&fitting(text, width))
+            ));
+        }
+        for (row, (text, cells)) in self.rows.iter().zip(&self.cells).enumerate() {
+            let top = TOP + row as f64 * ROW;
+            put(format_args!(
+                "<text class=\"name\" x=\"0\" y=\"{}\">{}</text>",
+                number(top + 21.0),
+                escape(&fitting(text, left))
+            ));
+            for (column, cell) in cells.iter().enumerate() {
+                let x = left + column as f64 * width;
+                let (share, text) = match cell {
+                    Some((share, text)) => (*share, text.as_str()),
+                    None => (0.0, "–"),
+                };
+                // Never so dark that the text on it, which is the page's own, could not be read.
+                put(format_args!(
+                    "<g class=\"c0\"><rect class=\"bar\" fill-opacity=\"{:.2}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"3\"/></g><text class=\"value\" x=\"{}\" y=\"{}\">{}</text>",
+                    0.06 + 0.5 * share,
+                    number(x + 1.0),
+                    number(top + 1.0),
+                    number((width - 2.0).max(1.0)),
+                    number(ROW - 2.0),
+                    number(x + 6.0),
+                    number(top + 21.0),
+                    escape(&fitting(text, width))
+                ));
+            }
+        }
+        out.push_str("</svg>");
+        out
+    }
+}
+
+fn fitting(text: &str, width: f64) -> String {
+    let room = ((width - 8.0) / CHARACTER).max(1.0) as usize;
+    if text.chars().count() <= room {
+        return text.to_owned();
+    }
+    let mut short: String = text.chars().take(room.saturating_sub(1)).collect();
+    short.push('…');
+    short
+}

@@ -1,0 +1,297 @@
+//! What a device can carry, as tables.
+
+use linerate_metric::capacity::{BackToBack, Capacity, CapacityTrial, SizeCapacity, Throughput};
+use linerate_metric::units::{
+    format_bit_rate, format_count, format_nanos, format_per_second, format_share,
+};
+
+use super::table::Grid;
+use crate::style::{Paint, Style, clean, wrap};
+use crate::words::{duration, or_unknown};
+
+/// `trial 3, throughput, 64: 52.0 k/s for 1.00 s, 48.2 k/s arrived, 7.30 % lost`; where less was offered
+/// than asked for, both are told.
+#[must_use]
+pub fn trial(trial: &CapacityTrial) -> String {
+    let offered = rate(trial.offered_fps);
+    let load = match trial.asked_fps {
+        Some(asked) if !trial.kept => {
+            format!("{offered} of {} asked", format_per_second(asked))
+        }
+        Some(_) => offered,
+        None => format!("{offered}, all it gave,"),
+    };
+    format!(
+        "trial {}, {}, {}: {load} for {}, {} arrived, {} lost",
+        trial.number,
+        trial.test,
+        clean(&trial.size),
+        format_nanos(trial.duration_ns as f64),
+        rate(trial.forwarding_fps),
+        format_share(trial.loss_fraction),
+    )
+}
+
+/// All results, a table a test.
+pub(crate) fn capacity(capacity: &Capacity, style: &Style) -> String {
+    let mut blocks = vec![style.paint(Paint::Bold, &title(capacity))];
+    let grids = [throughput, latency, frame_loss, bursts].map(|grid| grid(capacity));
+    blocks.extend(grids.into_iter().flatten().map(|grid| grid.text(style)));
+    let lines: Vec<String> = endings(capacity)
+        .iter()
+        .flat_map(|sentence| wrap(sentence, style.width))
+        .collect();
+    blocks.extend((!lines.is_empty()).then(|| lines.join("\n")));
+    blocks.join("\n\n")
+}
+
+/// `Without loss pass 1.49 M/s of 64 B frames and 81.3 k/s of 1518 B frames.`
+pub(crate) fn headline(capacity: &Capacity) -> Option<String> {
+    let found: Vec<(String, &Throughput)> = (capacity.sizes.iter())
+        .filter_map(|size| Some((clean(&size.size).into_owned(), size.throughput.first()?)))
+        .collect();
+    let (_, strictest) = found.first()?;
+    let goal = match strictest.loss_goal > 0.0 {
+        true => format!("With up to {} lost", format_share(strictest.loss_goal)),
+        false => "Without loss".to_owned(),
+    };
+    let rate = |(size, found): &(String, &Throughput)| {
+        let of = match size.bytes().all(|digit| digit.is_ascii_digit()) {
+            true => format!("{size} B frames"),
+            false => size.clone(),
+        };
+        let more = if found.stopped_by == "generator" {
+            "at least "
+        } else {
+            ""
+        };
+        let rate = found
+            .fps
+            .map_or_else(|| "nothing".to_owned(), format_per_second);
+        format!("{more}{rate} of {of}")
+    };
+    Some(match &found[..] {
+        [only] => format!("{goal} pass {}.", rate(only)),
+        [first, .., last] => format!("{goal} pass {}, and {}.", rate(first), rate(last)),
+        [] => return None,
+    })
+}
+
+/// `ring:0 to ring:0: trials of 5 s, bounds within 0.5 %`.
+pub(crate) fn title(capacity: &Capacity) -> String {
+    format!(
+        "{} to {}: trials of {}, bounds within {}",
+        clean(&capacity.send),
+        clean(&capacity.receive),
+        duration(capacity.trial_ns),
+        format_share(capacity.resolution)
+    )
+}
+
+/// `NDR`, `PDR 0.1 %`.
+pub(crate) fn goal(throughput: &Throughput) -> String {
+    match throughput.loss_goal > 0.0 {
+        true => format!("PDR {}", format_share(throughput.loss_goal)),
+        false => "NDR".to_owned(),
+    }
+}
+
+/// The highest rate for each size and goal.
+pub(crate) fn throughput(capacity: &Capacity) -> Option<Grid> {
+    let mut rows = Vec::new();
+    for size in &capacity.sizes {
+        for found in &size.throughput {
+            rows.push(vec![
+                clean(&size.size).into_owned(),
+                goal(found),
+                or_unknown(found.fps, format_per_second),
+                or_unknown(found.failed_fps, format_per_second),
+                or_unknown(found.l2_bps, format_bit_rate),
+                or_unknown(found.l1_bps, format_bit_rate),
+                or_unknown(found.loss_fraction, format_share),
+                ended(found).to_owned(),
+            ]);
+        }
+    }
+    let headings = [
+        "size", "goal", "passes", "fails", "L2", "L1", "lost", "ended by",
+    ];
+    Grid::new(&headings, rows, 2)
+}
+
+/// A rate; a trial that sent nothing, or all at once, has none.
+fn rate(fps: f64) -> String {
+    or_unknown(Some(fps).filter(|&fps| fps > 0.0), format_per_second)
+}
+
+fn ended(found: &Throughput) -> &str {
+    clean_word(&found.stopped_by)
+}
+
+/// Words of a record that may come from anywhere: known ones only.
+fn clean_word(word: &str) -> &str {
+    const KNOWN: &[&str] = &[
+        "resolution",
+        "line",
+        "generator",
+        "floor",
+        "trials",
+        "interrupted",
+    ];
+    KNOWN
+        .iter()
+        .find(|known| **known == word)
+        .copied()
+        .unwrap_or("?")
+}
+
+/// Delay at shares of the throughput.
+pub(crate) fn latency(capacity: &Capacity) -> Option<Grid> {
+    let mut rows = Vec::new();
+    for size in &capacity.sizes {
+        for at in &size.latency {
+            let mut row = vec![
+                clean(&size.size).into_owned(),
+                format_share(at.share),
+                format_per_second(at.offered_fps),
+                format_share(at.loss_fraction),
+            ];
+            let times = at
+                .one_way_delay_ns
+                .map(|times| [times.min, times.p50, times.p99, times.max].map(|time| time as f64));
+            for place in 0..4 {
+                row.push(or_unknown(times.map(|times| times[place]), format_nanos));
+            }
+            rows.push(row);
+        }
+    }
+    let headings = [
+        "size",
+        "at",
+        "offered",
+        "lost",
+        "delay min",
+        "p50",
+        "p99",
+        "max",
+    ];
+    Grid::new(&headings, rows, 1)
+}
+
+/// Loss by offered load.
+pub(crate) fn frame_loss(capacity: &Capacity) -> Option<Grid> {
+    let mut rows = Vec::new();
+    for size in &capacity.sizes {
+        for at in &size.frame_loss {
+            rows.push(vec![
+                clean(&size.size).into_owned(),
+                format_share(at.share),
+                format_per_second(at.offered_fps),
+                format_per_second(at.forwarding_fps),
+                format_share(at.loss_fraction),
+            ]);
+        }
+    }
+    let headings = ["size", "of the most", "offered", "arrived", "lost"];
+    Grid::new(&headings, rows, 1)
+}
+
+/// The longest bursts.
+pub(crate) fn bursts(capacity: &Capacity) -> Option<Grid> {
+    let row = |size: &SizeCapacity| {
+        let found = size.back_to_back.as_ref()?;
+        let more = if found.unlimited { "more than " } else { "" };
+        let star = if found.at_line_rate == Some(false) {
+            " *"
+        } else {
+            ""
+        };
+        Some(vec![
+            clean(&size.size).into_owned(),
+            format!("{more}{}", format_count(found.frames as u64)),
+            format!("{}{star}", rate(found.burst_fps)),
+            or_unknown(found.buffer_ns, |time| format_nanos(time as f64)),
+        ])
+    };
+    let rows: Vec<_> = capacity.sizes.iter().filter_map(row).collect();
+    let headings = ["size", "longest burst", "at", "buffer"];
+    Grid::new(&headings, rows, 1)
+}
+
+/// What the reader has to know of results that are no limits of the device.
+pub(crate) fn endings(capacity: &Capacity) -> Vec<&'static str> {
+    let by = |word: &str| {
+        let mut found = capacity.sizes.iter().flat_map(|size| &size.throughput);
+        found.any(|found| found.stopped_by == word)
+    };
+    let bursts = |is: fn(&BackToBack) -> bool| {
+        let mut found = capacity
+            .sizes
+            .iter()
+            .filter_map(|size| size.back_to_back.as_ref());
+        found.any(is)
+    };
+    let sentences = [
+        (
+            by("generator"),
+            "Where the generator ended it, the device may carry more: this is the tool's limit (tool-limit).",
+        ),
+        (
+            by("line"),
+            "Where the line ended it, the device carries all that the line does.",
+        ),
+        (
+            by("floor"),
+            "Where the floor ended it, not even a frame a trial passed.",
+        ),
+        (
+            by("trials"),
+            "Where trials ended it, what arrives varies too much: longer trials or --tries help.",
+        ),
+        (
+            by("interrupted"),
+            "Where it was interrupted, the bounds are those known until then.",
+        ),
+        (
+            bursts(|found| found.at_line_rate.is_none()),
+            "No rate of a line is known: bursts left as fast as the generator could (--line-rate says it).",
+        ),
+        (
+            bursts(|found| found.at_line_rate == Some(false)),
+            "Bursts marked with a star left more slowly than the line would carry them: what holds \
+             is the rate beside them, and the device may do worse with closer ones (tool-limit).",
+        ),
+    ];
+    let known = sentences.into_iter().filter(|(holds, _)| *holds);
+    known.map(|(_, sentence)| sentence).collect()
+}
+
+/// All trials in their order.
+pub(crate) fn trials(capacity: &Capacity) -> Option<Grid> {
+    let trials = capacity.sizes.iter().flat_map(|size| &size.trials);
+    let rows = trials.map(|trial| {
+        vec![
+            trial.number.to_string(),
+            clean(&trial.test).into_owned(),
+            clean(&trial.size).into_owned(),
+            or_unknown(trial.asked_fps, format_per_second),
+            rate(trial.offered_fps),
+            format_nanos(trial.duration_ns as f64),
+            rate(trial.forwarding_fps),
+            format_share(trial.loss_fraction),
+            if trial.kept { "yes" } else { "no" }.to_owned(),
+        ]
+    });
+    let headings = [
+        "trial",
+        "test",
+        "size",
+        "asked",
+        "offered",
+        "for",
+        "arrived",
+        "lost",
+        "load kept",
+    ];
+    Grid::new(&headings, rows.collect(), 3)
+}

@@ -1,0 +1,218 @@
+//! Two sides of one figure: their medians, how far they are apart, and what that is worth.
+
+use linerate_metric::comparison::{Better, Comparison, Pair, Side, Test, Verdict};
+use linerate_metric::expect::Unit;
+use linerate_metric::figure;
+
+use super::table::table;
+use crate::style::{Paint, Style, clean, hang, wrap};
+use crate::words;
+
+/// `pair 3: A 9.41 Gb/s, B 9.80 Gb/s: +4.1 %`.
+#[must_use]
+pub fn pair(number: usize, name: &str, pair: &Pair, width: usize) -> String {
+    let prefix = format!("pair {number}: ");
+    let change = match pair.a > 0.0 && pair.b > 0.0 {
+        true => signed(pair.b / pair.a - 1.0),
+        false => "no ratio".to_owned(),
+    };
+    let dropped = match &pair.dropped {
+        Some(why) => format!(" (does not count: {})", clean(why)),
+        None => String::new(),
+    };
+    let said = format!(
+        "A {}, B {}: {change}{dropped}",
+        figure::format(name, pair.a),
+        figure::format(name, pair.b)
+    );
+    hang(&prefix, &prefix, &said, width)
+}
+
+/// What a comparison found, in a sentence and a table.
+pub(super) fn comparison(found: &Comparison, style: &Style) -> String {
+    let name = clean(&found.figure);
+    let pairs = found
+        .pairs
+        .iter()
+        .filter(|pair| pair.dropped.is_none())
+        .count();
+    let dropped = found.pairs.len() - pairs;
+    let title = match found.test {
+        Test::SignedRank => format!("{name} of A and B: {} in turn", many(pairs, "pair")),
+        Test::MannWhitney => format!("{name} of A and B, measured apart"),
+    };
+    let mut text = style.paint(Paint::Bold, &title);
+    text.push('\n');
+    let value = |value: f64| figure::format(&found.figure, value);
+    let row = |letter: &str, side: &Side| {
+        vec![
+            letter.to_owned(),
+            words::or_unknown(side.value, |v| value(v.median)),
+            words::or_unknown(side.value, |v| value(v.low)),
+            words::or_unknown(side.value, |v| value(v.high)),
+            words::or_unknown(side.value, |v| v.runs.to_string()),
+        ]
+    };
+    let rows = vec![row("A", &found.a), row("B", &found.b)];
+    text.push_str(&table(
+        &["side", "median", "95 % from", "to", "runs"],
+        rows,
+        1,
+        style,
+    ));
+    for (letter, side) in [("A: ", &found.a), ("B: ", &found.b)] {
+        text.push('\n');
+        text.push_str(&hang(letter, letter, &clean(&side.label), style.width));
+    }
+    text.push_str("\n\n");
+    let verdict = verdict_words(found);
+    let color = match found.verdict {
+        _ if found.regression => Paint::Bad,
+        Verdict::Faster => Paint::Good,
+        Verdict::Undecided => Paint::Warn,
+        _ => Paint::Bold,
+    };
+    let said: Vec<_> = wrap(&verdict, style.width)
+        .iter()
+        .map(|line| style.paint(color, line))
+        .collect();
+    text.push_str(&said.join("\n"));
+    for line in wrap(&needed_words(found), style.width) {
+        text.push('\n');
+        text.push_str(&line);
+    }
+    if dropped > 0 {
+        let said = format!(
+            "{} measured while the processors moved: the time of a cache line between them \
+             changed between the halves.",
+            match dropped {
+                1 => "1 pair does not count: it was".to_owned(),
+                n => format!("{n} pairs do not count: they were"),
+            }
+        );
+        for line in wrap(&said, style.width) {
+            text.push('\n');
+            text.push_str(&line);
+        }
+    }
+    text
+}
+
+/// The verdict as a sentence.
+pub(crate) fn verdict_words(found: &Comparison) -> String {
+    let Some(ratio) = found.ratio else {
+        return "Undecided: not both sides have a figure above zero.".to_owned();
+    };
+    let name = clean(&found.figure);
+    let p = words::or_unknown(found.p_value, probability);
+    let largest = words::or_unknown(found.largest_difference, share);
+    let change = ratio.median - 1.0;
+    let way = if change > 0.0 { "higher" } else { "lower" };
+    let (one, other) = (ratio.low - 1.0, ratio.high - 1.0);
+    let size = match change.abs() >= 1.0 {
+        true => format!("{} as high", words::times(ratio.median)),
+        false => format!("{} {way}", share(change.abs())),
+    };
+    let bounds = format!(
+        "{} to {} with {} % confidence, p = {p}",
+        signed(one),
+        signed(other),
+        (found.confidence * 100.0).round()
+    );
+    match found.verdict {
+        Verdict::Faster => format!(
+            "B is {}: its {name} is {size} ({bounds}).",
+            better_word(found)
+        ),
+        Verdict::Slower if found.regression => {
+            format!(
+                "B is {}: its {name} is {size} ({bounds}).",
+                worse_word(found)
+            )
+        }
+        Verdict::Slower => format!(
+            "B is {}, by less than matters: its {name} is {size} ({bounds}).",
+            worse_word(found)
+        ),
+        Verdict::NoDifference => {
+            format!("No difference larger than {largest} ({bounds}).")
+        }
+        Verdict::Undecided if ratio.runs < 2 => format!(
+            "Undecided: B's {name} is {size}, and one run of a side does not tell a difference from \
+             noise."
+        ),
+        Verdict::Undecided => {
+            format!("Undecided: no difference larger than {largest} ({bounds}).")
+        }
+    }
+}
+
+/// Rates and times are faster or slower; losses and costs are better or worse.
+fn is_speed(found: &Comparison) -> bool {
+    figure::named(&found.figure).is_some_and(|figure| {
+        figure.name != figure::CPU.name
+            && matches!(figure.unit, Unit::BitRate | Unit::PerSecond | Unit::Nanos)
+    })
+}
+
+fn better_word(found: &Comparison) -> &'static str {
+    if is_speed(found) { "faster" } else { "better" }
+}
+
+fn worse_word(found: &Comparison) -> &'static str {
+    if is_speed(found) { "slower" } else { "worse" }
+}
+
+fn needed_words(found: &Comparison) -> String {
+    let better = match found.better {
+        Better::Higher => "higher",
+        Better::Lower => "lower",
+    };
+    let (what, whose) = match found.test {
+        Test::SignedRank => ("pair", ""),
+        Test::MannWhitney => ("run", " of each side"),
+    };
+    let effect = share(found.effect);
+    let needed = match found.pairs_needed {
+        Some(needed) => {
+            let count = many(usize::try_from(needed).unwrap_or(usize::MAX), what);
+            format!("With this noise a difference of {effect} takes {count}{whose}")
+        }
+        None => format!("How many {what}s a difference of {effect} takes is not known from these"),
+    };
+    format!("{needed}; {} is better {better}.", clean(&found.figure))
+}
+
+fn many(count: usize, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        n => format!("{n} {what}s"),
+    }
+}
+
+/// `4.1 %`, with the digits that a difference has.
+pub(crate) fn share(share: f64) -> String {
+    let percent = share * 100.0;
+    match percent.abs() {
+        p if p < 0.095 => format!("{percent:.2} %"),
+        p if p < 9.95 => format!("{percent:.1} %"),
+        _ => format!("{percent:.0} %"),
+    }
+}
+
+/// `+4.1 %`.
+pub(crate) fn signed(change: f64) -> String {
+    format!(
+        "{}{}",
+        if change < 0.0 { "-" } else { "+" },
+        share(change.abs())
+    )
+}
+
+fn probability(p: f64) -> String {
+    match p {
+        p if p < 1e-4 => "<0.0001".to_owned(),
+        p if p < 0.01 => format!("{p:.4}"),
+        p => format!("{p:.2}"),
+    }
+}

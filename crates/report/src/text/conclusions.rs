@@ -1,0 +1,293 @@
+//! What follows from several runs: costs by size, by waiting, by load.
+
+use linerate_metric::fit::{Cost, SizeCosts};
+use linerate_metric::histogram::Quantiles;
+use linerate_metric::load::{KNEE_ANSWERED, LoadCurve, LoadPoint, UnderLoad};
+use linerate_metric::set::SetResult;
+use linerate_metric::statistics::Estimate;
+use linerate_metric::units::{
+    format_bit_rate, format_count, format_nanos, format_per_second, format_share,
+};
+use linerate_metric::waiting::WaitingCosts;
+
+use super::table::table;
+use crate::forward;
+use crate::style::{Style, clean, wrap};
+use crate::words;
+
+/// Every conclusion that a set has, each a block.
+pub(super) fn conclusions(result: &SetResult, style: &Style) -> Vec<String> {
+    let mut blocks = Vec::new();
+    blocks.extend(
+        result
+            .size_costs
+            .as_ref()
+            .map(|costs| by_size(costs, style)),
+    );
+    blocks.extend(
+        result
+            .waiting_costs
+            .as_ref()
+            .map(|costs| waiting(costs, style)),
+    );
+    blocks.extend(result.load_curve.as_ref().map(|found| curve(found, style)));
+    blocks.extend(
+        result
+            .under_load
+            .as_ref()
+            .map(|found| under_load(found, style)),
+    );
+    blocks.extend(saturation(result, style));
+    let compared = result.comparison.as_ref();
+    blocks.extend(compared.map(|found| super::comparison::comparison(found, style)));
+    blocks.extend(
+        result
+            .sweep
+            .as_ref()
+            .map(|found| super::sweep::sweep(found, style)),
+    );
+    blocks.extend(
+        result
+            .tuning
+            .as_ref()
+            .map(|found| super::tuning::tuning(found, style)),
+    );
+    blocks
+}
+
+/// The same as plain text of so many columns; empty when there is none.
+pub(crate) fn conclusions_of(result: &SetResult, width: usize) -> String {
+    let plain = Style {
+        color: false,
+        width,
+        unicode: true,
+    };
+    conclusions(result, &plain).join("\n\n")
+}
+
+/// Packets per second against packets in flight, with the plateau of each walk.
+fn saturation(result: &SetResult, style: &Style) -> Vec<String> {
+    let walks = &result.saturation;
+    if walks.is_empty() {
+        return Vec::new();
+    }
+    let rows = walks.iter().flat_map(forward::saturation_rows).collect();
+    let words: Vec<_> = walks.iter().map(forward::saturation_words).collect();
+    vec![
+        table(&forward::SATURATION, rows, 0, style),
+        words.join("\n"),
+    ]
+}
+
+/// A time that may be below a nanosecond, or below zero.
+fn fine(ns: f64) -> String {
+    let sign = if ns < 0.0 { "-" } else { "" };
+    let size = ns.abs();
+    match size {
+        0.0 => "0 ns".to_owned(),
+        size if size < 100.0 => format!("{sign}{size:.3} ns"),
+        size => format!("{sign}{}", format_nanos(size)),
+    }
+}
+
+fn by_size(costs: &SizeCosts, style: &Style) -> String {
+    let row = |name: &str, cost: &Cost, meaning: &str| {
+        vec![
+            name.to_owned(),
+            fine(cost.ns),
+            words::or_unknown(cost.low_ns, fine),
+            words::or_unknown(cost.high_ns, fine),
+            meaning.to_owned(),
+        ]
+    };
+    let mut rows = vec![
+        row(
+            "fixed",
+            &costs.fixed,
+            "what a round trip costs before its first byte",
+        ),
+        row(
+            "per byte",
+            &costs.per_byte,
+            match costs.fragments_in_bytes {
+                false => "what each byte of the message adds, both ways together",
+                true => {
+                    "what each byte of the message adds, both ways together, with what its \
+                     fragments cost: these runs do not tell them apart"
+                }
+            },
+        ),
+    ];
+    rows.extend(costs.per_fragment.as_ref().map(|cost| {
+        row(
+            "per fragment",
+            cost,
+            "what each IP fragment beyond the first adds, both ways together",
+        )
+    }));
+    let mut text = rows_with_meaning(&["cost", "median", "95 % from", "to"], rows, style);
+    let misses = match costs.residual_ns {
+        Some(residual) => format!(
+            "The line misses the medians by {} (root mean square).",
+            fine(residual)
+        ),
+        None => "With as many sizes as costs the line goes through every median: nothing tells \
+                 whether it is one. More sizes would."
+            .to_owned(),
+    };
+    let error = match costs.fixed.low_ns {
+        Some(_) => " The bounds come from how the medians of the runs' intervals vary.",
+        None => " The error is not known: a run has fewer than three intervals.",
+    };
+    text.push_str("\n\n");
+    text.push_str(&wrap(&format!("{misses}{error}"), style.width).join("\n"));
+    text
+}
+
+/// A table of figures whose last cells are sentences, on lines of their own where they do not fit.
+fn rows_with_meaning(headings: &[&str], rows: Vec<Vec<String>>, style: &Style) -> String {
+    let mut headings = headings.to_vec();
+    headings.push("what it is");
+    let left = headings.len();
+    table(&headings, rows, left, style)
+}
+
+fn waiting(costs: &WaitingCosts, style: &Style) -> String {
+    let row = |name: &str, cost: &Estimate, meaning: &str| {
+        vec![
+            name.to_owned(),
+            fine(cost.median),
+            fine(cost.low),
+            fine(cost.high),
+            meaning.to_owned(),
+        ]
+    };
+    let mut rows = vec![row(
+        "blocking",
+        &costs.blocking_ns,
+        "both ends sleep while they wait",
+    )];
+    rows.extend(costs.held_ns.as_ref().map(|cost| {
+        row(
+            "blocking, held",
+            cost,
+            "the same with cores kept from halting",
+        )
+    }));
+    rows.push(row(
+        "spinning",
+        &costs.spinning_ns,
+        "neither end ever sleeps",
+    ));
+    rows.extend(costs.halt_ns.as_ref().map(|cost| {
+        row(
+            "halt",
+            cost,
+            "blocking minus held: cores leaving their idle state",
+        )
+    }));
+    rows.extend(costs.wake_up_ns.as_ref().map(|cost| {
+        row(
+            "wake-up",
+            cost,
+            "held minus spinning: the scheduler waking both threads",
+        )
+    }));
+    let both = match costs.halt_ns {
+        Some(_) => "blocking minus spinning: both together",
+        None => {
+            "blocking minus spinning: wake-up and halt together, which the hold would tell apart"
+        }
+    };
+    rows.push(row("sleeping", &costs.sleeping_ns, both));
+    let (low, high) = if costs.sleeping_ns.runs < 6 {
+        ("lowest", "highest")
+    } else {
+        ("95 % from", "to")
+    };
+    rows_with_meaning(&["p50", "median", low, high], rows, style)
+}
+
+fn curve(found: &LoadCurve, style: &Style) -> String {
+    let time = |read: fn(&Quantiles) -> u64, from: &Quantiles| format_nanos(read(from) as f64);
+    let row = |point: &LoadPoint| {
+        vec![
+            format_share(point.share),
+            format_per_second(point.intended_per_second),
+            format_per_second(point.achieved_per_second),
+            time(|q| q.p50, &point.rtt_intended_ns),
+            time(|q| q.p90, &point.rtt_intended_ns),
+            time(|q| q.p99, &point.rtt_intended_ns),
+            time(|q| q.p50, &point.rtt_ns),
+            time(|q| q.p99, &point.rtt_ns),
+        ]
+    };
+    let mut rows: Vec<_> = found.points.iter().map(row).collect();
+    let mut headings = vec![
+        "load", "asked", "answered", "p50 due", "p90 due", "p99 due", "p50 sent", "p99 sent",
+    ];
+    let mut missing = "";
+    if found
+        .points
+        .iter()
+        .any(|point| point.lost + point.unsent > 0)
+    {
+        // In the place of what moves least, so that the table fits.
+        headings[6] = "missing";
+        for (row, point) in rows.iter_mut().zip(&found.points) {
+            row[6] = format_count(point.lost + point.unsent);
+        }
+        missing = " \"missing\" were lost, or due and never left.";
+    }
+    let mut text = table(&headings, rows, 0, style);
+    let knee = match &found.knee {
+        Some(knee) => format!(
+            "The knee is at {} of the capacity ({} questions): up to there p90, counted from when a question was due, stays within twice that of the lowest load, and {} of what is asked is answered.",
+            format_share(knee.share),
+            format_per_second(knee.intended_per_second),
+            format_share(KNEE_ANSWERED)
+        ),
+        None => "No knee was found: already above the lowest load p90, counted from when a question was due, is more than twice that of it, or questions stay without an answer.".to_owned(),
+    };
+    let all = format!(
+        "Capacity {} questions, each asked as soon as there was room for it. \"due\" counts from the time at which a question was to leave, \"sent\" from the time at which it did.{missing} {knee}",
+        format_per_second(found.capacity_per_second)
+    );
+    text.push_str("\n\n");
+    text.push_str(&wrap(&all, style.width).join("\n"));
+    text
+}
+
+fn under_load(found: &UnderLoad, style: &Style) -> String {
+    let rows = [
+        ("p50", found.idle_ns.p50, found.loaded_ns.p50),
+        ("p90", found.idle_ns.p90, found.loaded_ns.p90),
+        ("p99", found.idle_ns.p99, found.loaded_ns.p99),
+        ("p99.9", found.idle_ns.p99_9, found.loaded_ns.p99_9),
+        ("max", found.idle_ns.max, found.loaded_ns.max),
+    ]
+    .map(|(name, idle, loaded)| {
+        let (idle, loaded) = (idle as f64, loaded as f64);
+        vec![
+            name.to_owned(),
+            format_nanos(idle),
+            format_nanos(loaded),
+            fine(loaded - idle),
+        ]
+    });
+    let mut text = table(&["rtt", "idle", "loaded", "added"], rows.into(), 1, style);
+    let what = match found.load_goodput_bps {
+        Some(rate) => format!(
+            "The load ({}) moved {} meanwhile. What it adds is the time in queues that it fills (bufferbloat), and in both ends' kernels.",
+            clean(&found.load),
+            format_bit_rate(rate)
+        ),
+        None => format!(
+            "The load is {}. What it adds is the time that the threads wait for a processor.",
+            clean(&found.load)
+        ),
+    };
+    text.push_str("\n\n");
+    text.push_str(&wrap(&what, style.width).join("\n"));
+    text
+}

@@ -1,0 +1,73 @@
+//! An experiment as text: its tables, then where the shape agrees and where it does not.
+
+use linerate_metric::experiment::{ExperimentResult, ShapeState};
+
+use super::sentence_note;
+use super::table::table;
+use crate::experiment::{grid, published, skipped, state, verdict};
+use crate::style::{Paint, Style, clean, hang, wrap};
+
+/// All that an experiment says.
+pub(super) fn experiment(result: &ExperimentResult, style: &Style) -> String {
+    let mut title = clean(&result.title).into_owned();
+    if result.quick {
+        title.push_str(" (quick)");
+    }
+    let mut blocks = vec![format!(
+        "{}\n{}",
+        style.paint(Paint::Bold, &title),
+        wrap(&clean(&result.question), style.width).join("\n")
+    )];
+    let tables = result.tables.iter().map(|table| grid(result, table));
+    let published = published(result);
+    let last = (!published.rows.is_empty()).then_some(published);
+    for grid in tables.chain(last) {
+        let headings: Vec<&str> = grid.headings.iter().map(String::as_str).collect();
+        let rows = grid
+            .rows
+            .iter()
+            .map(|row| row.iter().map(|text| clean(text).into_owned()).collect())
+            .collect();
+        blocks.push(format!(
+            "{}\n{}",
+            style.paint(Paint::Bold, &clean(&grid.title)),
+            table(&headings, rows, grid.left, style)
+        ));
+    }
+    let mut lines = Vec::new();
+    for shape in &result.shapes {
+        let word = state(shape.state);
+        let paint = match shape.state {
+            ShapeState::Holds => Paint::Good,
+            ShapeState::Misses => Paint::Bad,
+            ShapeState::Untested => Paint::Warn,
+        };
+        let mut text = format!("{} ({})", clean(&shape.says), clean(&shape.measured));
+        if !shape.why.is_empty() {
+            text.push_str(&format!(". {}", clean(&shape.why)));
+        }
+        let prefix = format!("{word}: ");
+        lines.push(hang(
+            &prefix,
+            &style.paint(paint, &prefix),
+            &text,
+            style.width,
+        ));
+    }
+    blocks.push(lines.join("\n"));
+    blocks.push(wrap(&verdict(result), style.width).join("\n"));
+    let notes: Vec<String> = skipped(result)
+        .into_iter()
+        .map(|(because, points)| {
+            let text = format!("not tested: {}: {}", points.join(", "), because);
+            sentence_note(&clean(&text), style, style.width)
+        })
+        .collect();
+    blocks.push(notes.join("\n"));
+    if result.rootless {
+        let text = format!("without root: {}", clean(&result.without_root));
+        blocks.push(sentence_note(&text, style, style.width));
+    }
+    blocks.retain(|block| !block.is_empty());
+    blocks.join("\n\n")
+}

@@ -1,0 +1,99 @@
+//! Why a run was no faster, as text.
+
+use linerate_metric::finding::{Finding, FindingKind};
+use linerate_metric::record::Record;
+use linerate_metric::units::format_share;
+
+use crate::style::{Paint, Style, clean, hang};
+use crate::words;
+
+/// Findings of a run that are shown before the list is cut.
+const SHOWN: usize = 6;
+
+/// A record's heading and its findings, or that there is none.
+#[must_use]
+pub fn explained(record: &Record, style: &Style) -> String {
+    let title = match &record.label {
+        Some(label) => format!("{label}: {}", words::title(&record.plan)),
+        None => words::title(&record.plan),
+    };
+    let title = style.paint(Paint::Bold, &clean(&title));
+    match record.findings.is_empty() {
+        true => format!("{title}\nNothing is known that slowed it down."),
+        false => format!("{title}\n\n{}", findings(&record.findings, style)),
+    }
+}
+
+/// All findings, each with its evidence, what to do and what that would give; empty text for none.
+#[must_use]
+pub fn findings(findings: &[Finding], style: &Style) -> String {
+    let mut blocks: Vec<String> = findings
+        .iter()
+        .take(SHOWN)
+        .map(|found| one(found, style))
+        .collect();
+    if findings.len() > SHOWN {
+        blocks.push(super::and_more(findings.len() - SHOWN, style));
+    }
+    blocks.join("\n")
+}
+
+fn one(found: &Finding, style: &Style) -> String {
+    let (word, paint) = match found.kind {
+        FindingKind::Cause => ("cause", Paint::Bad),
+        FindingKind::Limit => ("limit", Paint::Head),
+        FindingKind::Unknown => ("unknown", Paint::Warn),
+    };
+    let prefix = format!("{word} ");
+    let mut about = vec![words::finding_end(found.end).to_owned()];
+    about.extend(found.direction.map(|direction| direction.to_string()));
+    if found.kind != FindingKind::Unknown {
+        about.push(format_share(found.cost));
+    }
+    about.extend(
+        found
+            .follows_from
+            .as_ref()
+            .map(|from| format!("follows from {}", clean(from))),
+    );
+    let text = format!(
+        "{} ({}): {}",
+        clean(&found.cause),
+        about.join(", "),
+        clean(&found.what)
+    );
+    let mut lines = vec![hang(
+        &prefix,
+        &style.paint(paint, &prefix),
+        &text,
+        style.width,
+    )];
+    let mut more = |name: &str, text: &str| {
+        let indented = format!("  {name} ");
+        lines.push(hang(
+            &indented,
+            &style.paint(Paint::Dim, &indented),
+            &clean(text),
+            style.width,
+        ));
+    };
+    more("seen", &evidence(found));
+    more("try ", &found.remedy);
+    if let Some(command) = &found.command {
+        more("    ", command);
+    }
+    if !found.tried.is_empty() {
+        more("had ", &found.tried.join(", "));
+    }
+    if let (Some(gain), formula) = (found.gain, &found.gain_formula) {
+        let formula = formula.as_deref().unwrap_or("");
+        more("gain", &format!("up to {gain:.2} times ({formula})"));
+    }
+    lines.join("\n")
+}
+
+/// The readings in one line.
+fn evidence(found: &Finding) -> String {
+    let readings = found.evidence.iter().map(words::evidence);
+    readings.collect::<Vec<_>>().join("; ")
+}

@@ -1,0 +1,157 @@
+//! Generating runs as tables.
+
+use linerate_metric::generate::GenerateFigures;
+use linerate_metric::histogram::Quantiles;
+use linerate_metric::record::Record;
+use linerate_metric::units::{
+    format_bit_rate, format_count, format_nanos, format_per_second, format_share,
+};
+
+use super::table::Grid;
+use super::{SHOWN, and_more};
+use crate::style::Style;
+use crate::words::or_unknown;
+
+/// What was asked, offered and forwarded; losses and order; delay; how well the rate was kept; flows.
+pub(crate) fn tables(record: &Record, style: &Style) -> Vec<String> {
+    let Some(figures) = record.generate.as_deref() else {
+        return Vec::new();
+    };
+    let mut blocks = vec![rates(record, figures)];
+    blocks.push(losses(figures));
+    blocks.push(times(record, figures));
+    let mut blocks: Vec<String> = (blocks.into_iter().flatten())
+        .map(|grid| grid.text(style))
+        .collect();
+    if let Some(error) = rate_error(record)
+        && let Some(last) = blocks.last_mut()
+    {
+        last.push_str(&format!("\nrate error  {error}"));
+    }
+    if let Some(grid) = flows(figures, SHOWN) {
+        let mut text = grid.text(style);
+        if figures.flows.len() > SHOWN {
+            text.push('\n');
+            text.push_str(&and_more(figures.flows.len() - SHOWN, style));
+        }
+        blocks.push(text);
+    }
+    blocks
+}
+
+/// `-0.012 %`: how far the rate was from what was asked for.
+pub(crate) fn rate_error(record: &Record) -> Option<String> {
+    let error = record.summary.rate_error?;
+    let sign = if error < 0.0 { '-' } else { '+' };
+    Some(format!("{sign}{}", format_share(error.abs())))
+}
+
+/// What was asked, offered and received.
+pub(crate) fn rates(record: &Record, figures: &GenerateFigures) -> Option<Grid> {
+    let mut rows = Vec::new();
+    let asked = record
+        .plan
+        .generate
+        .as_ref()
+        .and_then(|plan| plan.intended_fps);
+    if let Some(asked) = asked {
+        let dash = String::new;
+        rows.push(vec![
+            "asked".to_owned(),
+            dash(),
+            format_per_second(asked),
+            dash(),
+            dash(),
+        ]);
+    }
+    rows.push(vec![
+        "offered".to_owned(),
+        format_count(figures.sent),
+        format_per_second(figures.offered_fps),
+        format_bit_rate(figures.offered_l2_bps),
+        format_bit_rate(figures.offered_l1_bps),
+    ]);
+    if figures.received.is_some() {
+        rows.push(vec![
+            "received".to_owned(),
+            or_unknown(figures.received, format_count),
+            or_unknown(figures.forwarding_fps, format_per_second),
+            or_unknown(figures.forwarding_l2_bps, format_bit_rate),
+            or_unknown(figures.forwarding_l1_bps, format_bit_rate),
+        ]);
+    }
+    Grid::new(&["load", "frames", "frames/s", "L2", "L1"], rows, 1)
+}
+
+/// What became of frames; none where nothing is received.
+pub(crate) fn losses(figures: &GenerateFigures) -> Option<Grid> {
+    figures.received?;
+    let headings = ["lost", "loss", "out of order", "duplicates", "foreign"];
+    let row = vec![
+        or_unknown(figures.lost, format_count),
+        or_unknown(figures.loss_fraction, format_share),
+        or_unknown(figures.out_of_order, format_count),
+        or_unknown(figures.duplicates, format_count),
+        format_count(figures.foreign),
+    ];
+    Grid::new(&headings, vec![row], 0)
+}
+
+/// Delay, and how late frames left.
+pub(crate) fn times(record: &Record, figures: &GenerateFigures) -> Option<Grid> {
+    let row = |name: &str, times: &Quantiles| {
+        let mut row = vec![
+            name.to_owned(),
+            format_nanos(times.min as f64),
+            format_nanos(times.mean),
+        ];
+        let rest = [times.p50, times.p90, times.p99, times.p99_9, times.max];
+        row.extend(rest.map(|time| format_nanos(time as f64)));
+        row
+    };
+    let mut rows = Vec::new();
+    rows.extend(
+        figures
+            .one_way_delay_ns
+            .map(|times| row("one-way delay", &times)),
+    );
+    rows.extend(
+        record
+            .summary
+            .lateness_ns
+            .map(|times| row("left late by", &times)),
+    );
+    let headings = ["time", "min", "mean", "p50", "p90", "p99", "p99.9", "max"];
+    Grid::new(&headings, rows, 1)
+}
+
+/// The first flows, one by one; none where there is only one.
+pub(crate) fn flows(figures: &GenerateFigures, most: usize) -> Option<Grid> {
+    if figures.flows.len() < 2 {
+        return None;
+    }
+    let rows = figures.flows.iter().take(most).map(|flow| {
+        let at = |quantile: fn(&Quantiles) -> u64| {
+            let times = flow.one_way_delay_ns.as_ref();
+            or_unknown(times, |times| format_nanos(quantile(times) as f64))
+        };
+        vec![
+            flow.flow.to_string(),
+            format_count(flow.sent),
+            format_count(flow.received),
+            format_count(flow.lost),
+            format_count(flow.out_of_order),
+            at(|times| times.p50),
+            at(|times| times.p99),
+            at(|times| times.max),
+        ]
+    });
+    let first = match figures.flows_each {
+        0 | 1 => "flow".to_owned(),
+        each => format!("{each} flows"),
+    };
+    let headings = [
+        &*first, "sent", "received", "lost", "late", "p50", "p99", "max",
+    ];
+    Grid::new(&headings, rows.collect(), 0)
+}

@@ -1,0 +1,179 @@
+//! The history as text: lists, one entry's marks, trends.
+
+use linerate_metric::expect::{FIGURES, Unit};
+
+use super::sentence_note;
+use super::table::table;
+use crate::history::{Entry, Trend};
+use crate::style::{Paint, Style, clean, hang};
+use crate::words;
+
+/// The figure that a list shows of each kind of run, the first that it has.
+const SHOWN: &[&str] = &["goodput", "p50", "connections", "pps"];
+
+fn unit(name: &str) -> Unit {
+    let found = FIGURES.iter().find(|figure| figure.name == name);
+    found.map_or(Unit::Count, |figure| figure.unit)
+}
+
+/// `goodput 37.1 Gb/s`, `p50 56.1 us (p99 90.4 us)`.
+fn figure(entry: &Entry) -> String {
+    let shown = SHOWN
+        .iter()
+        .find_map(|name| Some((*name, *entry.figures.get(*name)?)));
+    let Some((name, value)) = shown else {
+        return match entry.runs {
+            0 | 1 => words::UNKNOWN.to_owned(),
+            runs => format!("{runs} runs"),
+        };
+    };
+    let mut text = format!("{name} {}", unit(name).format(value));
+    if let ("p50", Some(tail)) = (name, entry.figures.get("p99")) {
+        text.push_str(&format!(", p99 {}", Unit::Nanos.format(*tail)));
+    }
+    if entry.runs > 1 {
+        text.push_str(&format!(" ({} runs)", entry.runs));
+    }
+    text
+}
+
+/// Documents, the newest last, as they were found.
+#[must_use]
+pub fn runs(entries: &[Entry], style: &Style) -> String {
+    if entries.is_empty() {
+        return "no record fits; measure something, or see `linerate runs list --all`".to_owned();
+    }
+    let rows = entries
+        .iter()
+        .map(|entry| {
+            let mut about: Vec<String> = Vec::new();
+            if entry.interrupted {
+                about.push("interrupted".to_owned());
+            }
+            about.extend(entry.label.iter().map(|label| clean(label).into_owned()));
+            about.extend(entry.tags.iter().map(|tag| format!("#{}", clean(tag))));
+            if let Some(note) = entry.notes.last() {
+                about.push(format!("\"{}\"", clean(&note.text)));
+            }
+            let protocol = entry.protocol.clone().unwrap_or_default();
+            let what = match entry.kind.starts_with("set:") {
+                true => entry.kind.clone(),
+                false => format!("{} {protocol}", entry.kind).trim_end().to_owned(),
+            };
+            vec![
+                clean(&entry.id).into_owned(),
+                clean(&what).into_owned(),
+                clean(&entry.target).into_owned(),
+                figure(entry),
+                about.join(" "),
+            ]
+        })
+        .collect();
+    table(&["id", "what", "of", "figure", "about"], rows, 5, style)
+}
+
+/// Tags and notes of one document.
+#[must_use]
+pub fn marks(entry: &Entry, style: &Style) -> String {
+    let mut lines = Vec::new();
+    if !entry.tags.is_empty() {
+        let tags: Vec<_> = entry.tags.iter().map(|tag| clean(tag)).collect();
+        lines.push(format!("tags  {}", tags.join(" ")));
+    }
+    for note in &entry.notes {
+        let when = note.at.strftime("%Y-%m-%d %H:%M UTC");
+        let text = format!("{when}: {}", clean(&note.text));
+        lines.push(hang("note  ", "note  ", &text, style.width));
+    }
+    lines.join("\n")
+}
+
+/// A figure over time: its levels, a picture of it, and how it changed.
+#[must_use]
+pub fn trend(trend: &Trend, style: &Style) -> String {
+    let unit = unit(&trend.figure);
+    let format = |value: f64| match unit {
+        Unit::Count if value.fract() != 0.0 => words::short(value),
+        unit => unit.format(value),
+    };
+    let (Some(first), Some(last)) = (trend.points.first(), trend.points.last()) else {
+        return format!(
+            "no record that fits has {}: see `linerate runs list`",
+            trend.figure
+        );
+    };
+    let title = format!(
+        "{} of {} runs, {} to {}",
+        trend.figure,
+        trend.points.len(),
+        first.started.strftime("%Y-%m-%d %H:%M"),
+        last.started.strftime("%Y-%m-%d %H:%M UTC")
+    );
+    let mut blocks = vec![style.paint(Paint::Bold, &title)];
+    if style.unicode {
+        blocks.push(picture(trend, style.width));
+    }
+    let rows = trend
+        .levels
+        .iter()
+        .map(|level| {
+            let from = &trend.points[level.from];
+            vec![
+                from.started.strftime("%Y-%m-%d %H:%M:%S").to_string(),
+                clean(&from.id).into_owned(),
+                (level.to - level.from).to_string(),
+                format(level.figure.median),
+                format(level.figure.low),
+                format(level.figure.high),
+                level.ratio.map_or_else(String::new, |ratio| {
+                    format!("{:+.1} %", (ratio - 1.0) * 100.0)
+                }),
+            ]
+        })
+        .collect();
+    let headings = [
+        "since",
+        "first run",
+        "runs",
+        "median",
+        "from",
+        "to",
+        "change",
+    ];
+    blocks.push(table(&headings, rows, 2, style));
+    if trend.levels.len() == 1 {
+        blocks.push("Its level did not change.".to_owned());
+    }
+    if trend.plans > 1 {
+        let note = format!(
+            "these runs have {} different plans, so a change may be the plan's: --like ID takes only \
+             those that were run as ID was",
+            trend.plans
+        );
+        blocks.push(sentence_note(&note, style, style.width));
+    }
+    blocks.join("\n\n")
+}
+
+/// A line of bars, one a run or one for several where there are more than columns.
+fn picture(trend: &Trend, width: usize) -> String {
+    const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let values: Vec<f64> = trend.points.iter().map(|point| point.value).collect();
+    let each = values.len().div_ceil(width.max(1)).max(1);
+    let means: Vec<f64> = values
+        .chunks(each)
+        .map(|chunk| chunk.iter().sum::<f64>() / chunk.len() as f64)
+        .collect();
+    let high = means.iter().copied().fold(f64::MIN, f64::max);
+    let low = means.iter().copied().fold(f64::MAX, f64::min);
+    means
+        .iter()
+        .map(|value| {
+            let share = match high > low {
+                true => (value - low) / (high - low),
+                false => 0.5,
+            };
+            BARS[((share * 7.0).round() as usize).min(7)]
+        })
+        .collect()
+}

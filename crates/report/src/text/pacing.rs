@@ -1,0 +1,59 @@
+//! How well a rate was kept, and how evenly datagrams left and arrived.
+
+use linerate_metric::histogram::Quantiles;
+use linerate_metric::record::{DirectionFigures, Record};
+use linerate_metric::units::{format_nanos, format_share};
+
+use super::table::table;
+use crate::style::Style;
+use crate::words::{self, or_unknown};
+
+/// What was asked of the sender's clock and what came of it, and what is known of delays; `None` for a
+/// run without either.
+pub(super) fn pacing(record: &Record, serving: bool, style: &Style) -> Option<String> {
+    let has_delay = |way: &DirectionFigures| way.summary.one_way_delay_ns.is_some();
+    if record.plan.rate_bps.is_none() && !record.directions.iter().any(has_delay) {
+        return None;
+    }
+    let mut rows = Vec::new();
+    for way in &record.directions {
+        let summary = &way.summary;
+        let kinds = [
+            ("left late by", summary.lateness_ns),
+            ("arrived apart", summary.arrival_gap_ns),
+            ("delay varied by", summary.delay_variation_ns),
+            ("one-way delay", summary.one_way_delay_ns),
+        ];
+        let mut error = Some(or_unknown(summary.rate_error, signed));
+        for (name, quantiles) in kinds {
+            if let Some(quantiles) = quantiles {
+                let mut row = vec![
+                    words::way(way.direction, serving).to_owned(),
+                    error.take().unwrap_or_default(),
+                    name.to_owned(),
+                ];
+                row.extend(shown(&quantiles));
+                rows.push(row);
+            }
+        }
+    }
+    let headings = ["way", "rate", "what", "p50", "p90", "p99", "p99.9", "max"];
+    (!rows.is_empty()).then(|| table(&headings, rows, 3, style))
+}
+
+/// `+0.02 %`, `-1.50 %`.
+fn signed(error: f64) -> String {
+    let sign = if error < 0.0 { '-' } else { '+' };
+    format!("{sign}{}", format_share(error.abs()))
+}
+
+fn shown(quantiles: &Quantiles) -> [String; 5] {
+    [
+        quantiles.p50,
+        quantiles.p90,
+        quantiles.p99,
+        quantiles.p99_9,
+        quantiles.max,
+    ]
+    .map(|value| format_nanos(value as f64))
+}

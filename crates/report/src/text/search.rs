@@ -1,0 +1,118 @@
+//! A search for the highest rate: its trials as they come, and what it found.
+
+use linerate_metric::set::{RateSearch, RunSet, Trial};
+use linerate_metric::units::{format_bit_rate, format_share};
+
+use super::table::table;
+use crate::style::{Paint, Style, clean, hang, wrap};
+use crate::words;
+
+/// `trial 3: 52.0 Mb/s asked, 52.0 Mb/s offered, 48.2 Mb/s arrived, 7.30 % lost: too much`.
+#[must_use]
+pub fn trial(trial: &Trial, width: usize) -> String {
+    let asked = match trial.asked_bps {
+        Some(rate) => format!("{} asked", format_bit_rate(rate)),
+        None => "as fast as it goes".to_owned(),
+    };
+    let verdict = match (trial.passed, trial.confirms) {
+        (true, true) => "confirmed",
+        (true, false) => "passes",
+        (false, true) => "not confirmed",
+        (false, false) => "too much",
+    };
+    let prefix = format!("trial {}: ", trial.number);
+    let said = format!(
+        "{asked}, {} offered, {} arrived, {} lost: {verdict}",
+        format_bit_rate(trial.offered_bps),
+        format_bit_rate(trial.goodput_bps),
+        format_share(trial.loss_fraction)
+    );
+    hang(&prefix, &prefix, &said, width)
+}
+
+/// What a search found, in a sentence and its trials.
+pub(super) fn search(set: &RunSet, search: &RateSearch, style: &Style) -> String {
+    let title = set.runs.first().map_or_else(String::new, |run| {
+        format!("{}: ", clean(&words::title(&run.plan)))
+    });
+    let limit = match search.loss_limit > 0.0 {
+        true => format!("at most {} lost", format_share(search.loss_limit)),
+        false => "nothing lost".to_owned(),
+    };
+    let mut text = style.paint(Paint::Bold, &format!("{title}highest rate with {limit}"));
+    for line in wrap(&sentence(search), style.width) {
+        text.push('\n');
+        text.push_str(&line);
+    }
+    let rows = search
+        .trials
+        .iter()
+        .map(|trial| {
+            vec![
+                trial.number.to_string(),
+                trial
+                    .asked_bps
+                    .map_or_else(|| "all it can".to_owned(), format_bit_rate),
+                format_bit_rate(trial.offered_bps),
+                format_bit_rate(trial.goodput_bps),
+                format_share(trial.loss_fraction),
+                match (trial.passed, trial.confirms) {
+                    (true, true) => "confirms",
+                    (true, false) => "passes",
+                    (false, true) => "does not confirm",
+                    (false, false) => "fails",
+                }
+                .to_owned(),
+            ]
+        })
+        .collect();
+    let headings = ["trial", "asked", "offered", "goodput", "lost", "verdict"];
+    text.push_str("\n\n");
+    text.push_str(&table(&headings, rows, 0, style));
+    text
+}
+
+/// `48.1 Mb/s offered, 48.1 Mb/s arrived; 48.6 Mb/s was too much. ...`.
+fn sentence(search: &RateSearch) -> String {
+    let Some(rate) = search.rate_bps else {
+        return match search.stopped_by.as_str() {
+            "floor" => "No rate passed: something is lost at any.".to_owned(),
+            _ => "No rate passed before it was ended.".to_owned(),
+        };
+    };
+    let mut text = format!("{} offered", format_bit_rate(rate));
+    if let (Some(goodput), Some(loss)) = (search.goodput_bps, search.loss_fraction) {
+        text.push_str(&format!(
+            ", {} arrived, {} lost",
+            format_bit_rate(goodput),
+            format_share(loss)
+        ));
+    }
+    text.push_str(if search.confirmed {
+        ", confirmed."
+    } else {
+        ", not confirmed."
+    });
+    match (search.stopped_by.as_str(), search.failed_bps) {
+        ("sender", _) => {
+            text.push_str(" The sender can offer no more: the network may take it.");
+        }
+        (_, Some(failed)) => {
+            text.push_str(&format!(" {} was too much.", format_bit_rate(failed)));
+            if let Some(gap) = search.gap().filter(|&gap| gap > search.resolution) {
+                text.push_str(&format!(
+                    " The truth lies between: {} apart, more than the {} asked for.",
+                    format_share(gap),
+                    format_share(search.resolution)
+                ));
+            }
+        }
+        _ => {}
+    }
+    match search.stopped_by.as_str() {
+        "trials" => text.push_str(" It took too many trials: what arrives varies."),
+        "interrupted" => text.push_str(" It was interrupted."),
+        _ => {}
+    }
+    text
+}

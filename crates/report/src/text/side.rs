@@ -1,0 +1,51 @@
+//! Runs side by side.
+
+use super::sentence_note;
+use super::table::table;
+use crate::markdown::{INTERVALS, figure};
+use crate::side::SideBySide;
+use crate::style::{Style, clean};
+use crate::words;
+
+/// A row a figure, a column a document; with two of them the second over the first.
+#[must_use]
+pub fn side_by_side(sides: &SideBySide, style: &Style) -> String {
+    let two = sides.sides.len() == 2;
+    let mut headings = vec!["figure".to_owned()];
+    headings.extend(
+        sides
+            .sides
+            .iter()
+            .map(|side| clean(&side.name).into_owned()),
+    );
+    if two {
+        headings.push("second/first".to_owned());
+    }
+    let rows = sides
+        .figures()
+        .map(|known| {
+            let mut row = vec![known.name.to_owned()];
+            row.extend(sides.sides.iter().map(|side| {
+                let value = side.figures.get(known.name);
+                words::or_unknown(value, |value| figure(known.unit, value))
+            }));
+            if two {
+                let ratio = sides.ratio(known.name);
+                row.push(words::or_unknown(ratio, |ratio| format!("{ratio:.3}")));
+            }
+            row
+        })
+        .collect();
+    let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
+    let mut text = table(&headings, rows, 1, style);
+    text.push_str("\n\n");
+    text.push_str(&sentence_note(INTERVALS, style, style.width));
+    for side in &sides.sides {
+        for doubt in &side.doubts {
+            text.push('\n');
+            let doubt = format!("{}: {}", clean(&side.name), clean(doubt));
+            text.push_str(&sentence_note(&doubt, style, style.width));
+        }
+    }
+    text
+}

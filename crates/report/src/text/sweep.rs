@@ -1,0 +1,232 @@
+//! A matrix of settings: a heat map, a table, and what is worth having.
+
+use linerate_metric::comparison::Better;
+use linerate_metric::figure;
+use linerate_metric::sweep::{Sweep, SweepPoint};
+use linerate_metric::units::{format_bytes, format_nanos};
+
+use super::comparison::share;
+use super::table::table;
+use crate::style::{Paint, Style, clean, wrap};
+use crate::words;
+
+/// Blocks of a heat map from the worst to the best.
+const BLOCKS: [&str; 8] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
+/// The same where there is nothing but ASCII.
+const DIGITS: [&str; 8] = ["1", "2", "3", "4", "5", "6", "7", "8"];
+
+/// What a sweep found.
+pub(super) fn sweep(found: &Sweep, style: &Style) -> String {
+    let name = clean(&found.figure);
+    let measured = found
+        .points
+        .iter()
+        .filter(|point| point.value.is_some())
+        .count();
+    let title = format!(
+        "{name} of {}: {measured} of {} points",
+        clean(&found.command),
+        found.points.len()
+    );
+    let mut blocks = vec![style.paint(Paint::Bold, &title)];
+    blocks.extend(heat(found, style));
+    blocks.push(points(found, style));
+    let mut sentences = Vec::new();
+    if let Some(best) = found.best.and_then(|best| found.points.get(best)) {
+        let value = words::or_unknown(best.value, |v| figure::format(&found.figure, v.median));
+        let mut sentence = format!("Best: {} with {value}.", setting(found, best));
+        let at_least = cheap(found, best);
+        if let Some(cheap) = at_least {
+            let loss = match (cheap.value, best.value) {
+                (Some(cheap), Some(best)) => (1.0 - cheap.median / best.median).abs(),
+                _ => 0.0,
+            };
+            sentence.push_str(&format!(
+                " {} is within {} of it and takes {} instead of {}.",
+                setting(found, cheap),
+                share(loss.max(0.001)),
+                words::or_unknown(cheap.memory_bytes, bytes),
+                words::or_unknown(best.memory_bytes, bytes)
+            ));
+        }
+        sentences.push(sentence);
+    }
+    sentences.push(format!(
+        "Rows marked * are on the front: no other point is as good with less {}. {name} is better {}; \
+         memory is that of the socket buffers as granted, both ends. Seed {}.",
+        match found.points.iter().any(|point| point.memory_bytes.is_some()) {
+            true => "memory",
+            false => "processor time",
+        },
+        match found.better {
+            Better::Higher => "higher",
+            Better::Lower => "lower",
+        },
+        found.seed
+    ));
+    blocks.push(wrap(&sentences.join(" "), style.width).join("\n"));
+    blocks.join("\n\n")
+}
+
+/// The point on the front that takes the least memory among those within 5 % of the best.
+fn cheap<'a>(found: &'a Sweep, best: &SweepPoint) -> Option<&'a SweepPoint> {
+    let top = best.value?.median;
+    let near = |point: &&SweepPoint| {
+        point.pareto
+            && point
+                .value
+                .is_some_and(|value| (value.median / top - 1.0).abs() <= 0.05)
+            && point.memory_bytes < best.memory_bytes
+    };
+    found.points.iter().filter(near).min_by(|a, b| {
+        let memory = |point: &SweepPoint| point.memory_bytes.unwrap_or(f64::MAX);
+        memory(a).total_cmp(&memory(b))
+    })
+}
+
+/// `Best: 10.5 Gb/s with length=32K.`
+pub(crate) fn best_words(found: &Sweep) -> Option<String> {
+    let best = found.points.get(found.best?)?;
+    let value = figure::format(&found.figure, best.value?.median);
+    Some(format!("Best: {value} with {}.", setting(found, best)))
+}
+
+fn setting(found: &Sweep, point: &SweepPoint) -> String {
+    let parts: Vec<_> = (found.axes.iter())
+        .filter_map(|axis| Some(format!("{}={}", axis.name, point.setting.get(&axis.name)?)))
+        .collect();
+    clean(&parts.join(" ")).into_owned()
+}
+
+fn bytes(value: f64) -> String {
+    format_bytes(value as u64)
+}
+
+/// From 0, the worst, to 1, the best, among the values that are there.
+pub(crate) fn rank(found: &Sweep, value: f64) -> f64 {
+    let values = || {
+        found
+            .points
+            .iter()
+            .filter_map(|point| point.value)
+            .map(|value| value.median)
+    };
+    let (low, high) = (
+        values().fold(f64::MAX, f64::min),
+        values().fold(f64::MIN, f64::max),
+    );
+    if high <= low {
+        return 1.0;
+    }
+    let share = (value - low) / (high - low);
+    match found.better {
+        Better::Higher => share,
+        Better::Lower => 1.0 - share,
+    }
+}
+
+/// The best value at each pair of values of the first two axes, whatever the others are.
+pub(crate) fn cells(found: &Sweep) -> Option<Vec<Vec<Option<f64>>>> {
+    let [rows, columns, ..] = found.axes.as_slice() else {
+        return None;
+    };
+    let best = |row: &String, column: &String| {
+        let here = found.points.iter().filter(|point| {
+            point.setting.get(&rows.name) == Some(row)
+                && point.setting.get(&columns.name) == Some(column)
+        });
+        let values = here
+            .filter_map(|point| point.value)
+            .map(|value| value.median);
+        match found.better {
+            Better::Higher => values.reduce(f64::max),
+            Better::Lower => values.reduce(f64::min),
+        }
+    };
+    let cells = rows.values.iter();
+    Some(
+        cells
+            .map(|row| {
+                columns
+                    .values
+                    .iter()
+                    .map(|column| best(row, column))
+                    .collect()
+            })
+            .collect(),
+    )
+}
+
+fn heat(found: &Sweep, style: &Style) -> Option<String> {
+    let cells = cells(found)?;
+    let (rows, columns) = (&found.axes[0], &found.axes[1]);
+    let corner = format!("{} \\ {}", clean(&rows.name), clean(&columns.name));
+    let mut headings = vec![corner];
+    headings.extend(columns.values.iter().map(|value| clean(value).into_owned()));
+    let cell = |value: &Option<f64>| match value {
+        None => "-".to_owned(),
+        Some(value) => {
+            let at = (rank(found, *value) * 7.0).round() as usize;
+            let block = style.glyph(BLOCKS[at.min(7)], DIGITS[at.min(7)]);
+            format!("{} {block}", figure::format(&found.figure, *value))
+        }
+    };
+    let lines = rows
+        .values
+        .iter()
+        .zip(&cells)
+        .map(|(value, cells)| {
+            let mut line = vec![clean(value).into_owned()];
+            line.extend(cells.iter().map(cell));
+            line
+        })
+        .collect();
+    let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
+    Some(table(&headings, lines, 1, style))
+}
+
+fn points(found: &Sweep, style: &Style) -> String {
+    let mut headings: Vec<&str> = found.axes.iter().map(|axis| axis.name.as_str()).collect();
+    let axes = headings.len();
+    headings.extend([
+        found.figure.as_str(),
+        "from",
+        "to",
+        "memory",
+        "cpu",
+        "front",
+    ]);
+    let mut order: Vec<&SweepPoint> = found.points.iter().collect();
+    order.sort_by(|a, b| {
+        let rank = |point: &SweepPoint| point.value.map_or(-1.0, |v| rank(found, v.median));
+        rank(b).total_cmp(&rank(a))
+    });
+    let value = |value: f64| figure::format(&found.figure, value);
+    let rows = order
+        .iter()
+        .map(|point| {
+            let mut row: Vec<String> = (found.axes.iter())
+                .map(|axis| point.setting.get(&axis.name).map_or("", |v| v).to_owned())
+                .map(|value| clean(&value).into_owned())
+                .collect();
+            row.push(words::or_unknown(point.value, |v| value(v.median)));
+            row.push(words::or_unknown(point.value, |v| value(v.low)));
+            row.push(words::or_unknown(point.value, |v| value(v.high)));
+            row.push(words::or_unknown(point.memory_bytes, bytes));
+            row.push(words::or_unknown(point.cpu_ns, format_nanos));
+            row.push(if point.pareto { "*" } else { "" }.to_owned());
+            row
+        })
+        .collect();
+    let mut text = table(&headings, rows, axes, style);
+    let mut told = std::collections::BTreeSet::new();
+    for point in &found.points {
+        let Some(why) = point.failed.as_deref().filter(|why| told.insert(*why)) else {
+            continue;
+        };
+        let said = format!("{}: {}", setting(found, point), clean(why));
+        text.push('\n');
+        text.push_str(&super::sentence_note(&said, style, style.width));
+    }
+    text
+}

@@ -1,0 +1,184 @@
+//! A Perfetto trace is decoded by its schema: every field is known, every slice is whole.
+
+use std::collections::BTreeMap;
+
+use linerate_metric::facts::Role;
+use linerate_metric::timeline::{Lane, Slice, Timeline};
+use linerate_report::trace::perfetto;
+use proptest::prelude::*;
+use prost_reflect::{DescriptorPool, DynamicMessage, ReflectMessage, Value};
+
+fn decode(bytes: &[u8]) -> DynamicMessage {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
+    let files = protox::compile(["trace.proto"], [folder]).unwrap();
+    let pool = DescriptorPool::from_file_descriptor_set(files).unwrap();
+    let trace = pool.get_message_by_name("test.Trace").unwrap();
+    DynamicMessage::decode(trace, bytes).unwrap()
+}
+
+/// Fails on any byte that the schema does not know.
+fn all_known(message: &DynamicMessage) {
+    assert_eq!(message.unknown_fields().count(), 0, "{message}");
+    for (_, value) in message.fields() {
+        let inner = |value: &Value| {
+            if let Some(message) = value.as_message() {
+                all_known(message);
+            }
+        };
+        match value {
+            Value::List(values) => values.iter().for_each(inner),
+            value => inner(value),
+        }
+    }
+}
+
+fn number(message: &DynamicMessage, field: &str) -> Option<u64> {
+    if !message.has_field_by_name(field) {
+        return None;
+    }
+    match message.get_field_by_name(field)?.into_owned() {
+        Value::U64(value) => Some(value),
+        Value::U32(value) => Some(value.into()),
+        Value::EnumNumber(value) => u64::try_from(value).ok(),
+        other => panic!("{field} is no number: {other:?}"),
+    }
+}
+
+fn inner(message: &DynamicMessage, field: &str) -> Option<DynamicMessage> {
+    if !message.has_field_by_name(field) {
+        return None;
+    }
+    message.get_field_by_name(field)?.as_message().cloned()
+}
+
+/// The slices by track name, as a viewer would show them.
+fn slices(bytes: &[u8]) -> BTreeMap<String, Vec<(String, u64, u64)>> {
+    let trace = decode(bytes);
+    all_known(&trace);
+    assert_eq!(trace.descriptor().full_name(), "test.Trace");
+    let packets = trace.get_field_by_name("packet").unwrap();
+    let mut names: BTreeMap<u64, String> = BTreeMap::new();
+    let mut open: BTreeMap<u64, Vec<(String, u64)>> = BTreeMap::new();
+    let mut done: BTreeMap<String, Vec<(String, u64, u64)>> = BTreeMap::new();
+    let mut last = 0;
+    for packet in packets.as_list().unwrap() {
+        let packet = packet.as_message().unwrap();
+        assert_eq!(number(packet, "trusted_packet_sequence_id"), Some(1));
+        if let Some(track) = inner(packet, "track_descriptor") {
+            let name = track
+                .get_field_by_name("name")
+                .unwrap()
+                .as_str()
+                .unwrap()
+                .to_owned();
+            if let Some(parent) = number(&track, "parent_uuid") {
+                assert!(names.contains_key(&parent), "a parent comes first");
+            }
+            names.insert(number(&track, "uuid").unwrap(), name);
+            continue;
+        }
+        let event = inner(packet, "track_event").unwrap();
+        let at = number(packet, "timestamp").unwrap();
+        assert!(at >= last, "time goes forward");
+        last = at;
+        let track = number(&event, "track_uuid").unwrap();
+        let name = names
+            .get(&track)
+            .expect("a track is described before its events");
+        match number(&event, "type") {
+            Some(1) => {
+                let what = event
+                    .get_field_by_name("name")
+                    .unwrap()
+                    .as_str()
+                    .unwrap()
+                    .to_owned();
+                open.entry(track).or_default().push((what, at));
+            }
+            Some(2) => {
+                let (what, from) = open.get_mut(&track).unwrap().pop().unwrap();
+                done.entry(name.clone()).or_default().push((what, from, at));
+            }
+            other => panic!("no slice: {other:?}"),
+        }
+    }
+    assert!(open.values().all(Vec::is_empty), "every slice ends");
+    done
+}
+
+fn slice(
+    role: Role,
+    lane: Lane,
+    name: &str,
+    start_ns: u64,
+    end_ns: u64,
+    cpu: Option<u32>,
+) -> Slice {
+    Slice {
+        role,
+        lane,
+        name: name.to_owned(),
+        start_ns,
+        end_ns,
+        trip: cpu.is_none().then_some(start_ns / 1_000),
+        cpu,
+        thread: None,
+    }
+}
+
+#[test]
+fn what_happened_stands_on_the_right_track() {
+    let timeline = Timeline {
+        slices: vec![
+            slice(Role::Client, Lane::Thread, "send", 1_000, 1_400, None),
+            slice(
+                Role::Client,
+                Lane::Thread,
+                "receive",
+                1_400,
+                9_000_000_000,
+                None,
+            ),
+            slice(Role::Server, Lane::Driver, "net-rx", 1_500, 1_600, Some(3)),
+            slice(Role::Server, Lane::Kernel, "qdisc", 1_700, 1_700, None),
+        ],
+        ..Timeline::default()
+    };
+    let seen = slices(&perfetto(&timeline));
+    assert_eq!(
+        seen["measuring thread"],
+        [
+            ("send".to_owned(), 1_000, 1_400),
+            ("receive".to_owned(), 1_400, 9_000_000_000)
+        ]
+    );
+    assert_eq!(
+        seen["receive work, cpu 3"],
+        [("net-rx".to_owned(), 1_500, 1_600)]
+    );
+    assert_eq!(
+        seen["packets in the kernel"],
+        [("qdisc".to_owned(), 1_700, 1_700)]
+    );
+    assert!(slices(&perfetto(&Timeline::default())).is_empty());
+}
+
+proptest! {
+    /// Slices of a track follow each other, as a thread's calls do, meeting or not, long or not.
+    #[test]
+    fn every_slice_comes_back(lengths in prop::collection::vec((0u64..1 << 40, 0u64..50), 1..60)) {
+        let mut at = 0;
+        let mut wanted = Vec::new();
+        for (length, pause) in lengths {
+            at += pause;
+            wanted.push(slice(Role::Client, Lane::Thread, "send", at, at + length, None));
+            at += length;
+        }
+        let timeline = Timeline { slices: wanted.clone(), ..Timeline::default() };
+        let seen = slices(&perfetto(&timeline)).remove("measuring thread").unwrap();
+        let seen: Vec<_> = seen.into_iter().map(|(_, from, to)| (from, to)).collect();
+        let wanted: Vec<_> = wanted.into_iter().map(|s| (s.start_ns, s.end_ns)).collect();
+        let sorted = |mut list: Vec<(u64, u64)>| { list.sort_unstable(); list };
+        prop_assert_eq!(sorted(seen), sorted(wanted));
+    }
+}
