@@ -2,12 +2,22 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod child;
 mod command;
 mod failure;
+mod key;
+#[cfg(feature = "tui")]
+mod live;
+mod load;
 mod local;
+mod machine;
+mod network;
 mod output;
 mod plan;
 mod printer;
+mod privilege;
+mod stored;
+mod words;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -37,7 +47,7 @@ Between two hosts:
 `linerate --help` lists all commands, `linerate COMMAND --help` shows their options and examples.";
 
 fn main() -> ExitCode {
-    let words: Vec<OsString> = std::env::args_os().collect();
+    let mut words: Vec<OsString> = std::env::args_os().collect();
     // The holder of a lab enters namespaces, which a process can do before its first thread only.
     if words
         .get(1)
@@ -45,11 +55,13 @@ fn main() -> ExitCode {
     {
         return command::lab::hold(&words[2..]);
     }
+    linerate_experiment::die_with_parent();
     linerate_host::sys::signal::quiet_sigpipe();
     if words.len() == 1 {
         print(WELCOME);
         return ended(exit::OK);
     }
+    words::separate(&mut words);
     let parsed = args::command()
         .try_get_matches_from(&words)
         .and_then(|matches| Cli::from_arg_matches(&matches));
@@ -62,7 +74,21 @@ fn main() -> ExitCode {
         Command::Server(args) => command::server::run(args),
         Command::Throughput(args) => command::throughput::run(args),
         Command::Latency(args) => command::latency::run(args),
+        Command::Ttcp(args) => command::ttcp::run(args),
+        Command::TargetCode(args) => command::target_code::run(&args),
+        Command::Forward(args) => command::forward::run(*args),
+        Command::Generate(args) => command::generate::run(&args),
+        Command::Capacity(args) => command::capacity::run(&args),
+        Command::Compare(args) => command::compare::run(&args),
+        Command::Sweep(args) => command::sweep::run(&args),
+        Command::Explain(args) => command::explain::run(&args),
+        Command::Tune(args) => command::tune::run(&args),
+        Command::Stack(args) => command::stack::run(&args),
         Command::Lab(args) => command::lab::run(args),
+        Command::Run(args) => command::run::run(&args),
+        #[cfg(feature = "history")]
+        Command::Runs(args) => command::runs::run(args),
+        Command::Report(args) => command::report::run(&args),
         Command::Doctor(args) => command::doctor::run(args),
         Command::Completions(args) => command::completions::run(&args),
         Command::Man(args) => command::man::run(&args),

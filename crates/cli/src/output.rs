@@ -5,13 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use jiff::Timestamp;
 use linerate_metric::event::{Event, Problem, What};
+use linerate_metric::exit;
 use linerate_metric::expect::Verdict;
+use linerate_metric::finding::Finding;
 use linerate_metric::record::Record;
 use linerate_metric::set::RunSet;
 use linerate_report::lines::Lines;
 use linerate_report::store::{Store, write_file};
 use linerate_report::style::{ColorChoice, Output as Terminal, Style};
-use linerate_report::{stream, text};
+use linerate_report::{html, stream, text};
 use serde::Serialize;
 
 use crate::args::OutputArgs;
@@ -38,9 +40,13 @@ pub struct Output {
     lines: Lines,
     store: bool,
     file: Option<std::path::PathBuf>,
+    /// Where a page goes, and what it is called.
+    page: Option<(std::path::PathBuf, String)>,
     serving: Option<Serving>,
     /// The test that failures belong to.
     test: u32,
+    /// Whether a finding of kind `cause` was told.
+    found_cause: bool,
     /// The failure that a line of the stream has told already.
     told: Option<Problem>,
 }
@@ -105,6 +111,28 @@ pub fn stderr_style() -> Style {
     style(ColorChoice::Auto, std::io::stderr().is_terminal())
 }
 
+/// How text on standard output may look, for commands without output options; `to_stdout` is false where
+/// it goes to a file.
+pub fn stdout_style(choice: ColorChoice, to_stdout: bool) -> Style {
+    style(choice, to_stdout && std::io::stdout().is_terminal())
+}
+
+/// Refuses a file whose folder is not there, before anything is measured.
+pub fn check_folder(file: &std::path::Path) -> Result<(), Failure> {
+    let folder = match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => std::path::Path::new("."),
+    };
+    if std::fs::metadata(folder).is_ok_and(|found| found.is_dir()) {
+        return Ok(());
+    }
+    Err(Failure::failed(Problem::new(
+        "cannot be written (there is no such folder)",
+        file.display().to_string(),
+        format!("create {} first, or name another file", folder.display()),
+    )))
+}
+
 impl Output {
     /// Settles it from the options.
     pub fn new(args: &OutputArgs) -> Self {
@@ -119,11 +147,13 @@ impl Output {
             verbose: args.verbose,
             style: out,
             error_style: style(args.color, std::io::stderr().is_terminal()),
-            lines: Lines::new(out),
+            lines: Lines::new(out).per_stream(args.verbose),
             store: !args.no_store,
             file: args.output.clone(),
+            page: None,
             serving: None,
             test: 0,
+            found_cause: false,
             told: None,
         }
     }
@@ -132,10 +162,15 @@ impl Output {
     pub fn serving(args: &OutputArgs, once: bool) -> Self {
         let output = Self::new(args);
         Self {
-            lines: Lines::serving(output.style),
+            lines: Lines::serving(output.style).per_stream(args.verbose),
             serving: Some(Serving { once }),
             ..output
         }
+    }
+
+    /// How text on standard output may look.
+    pub fn style(&self) -> &Style {
+        &self.style
     }
 
     /// Whether every event is a line on standard output.
@@ -150,22 +185,16 @@ impl Output {
 
     /// Finds out before anything is measured that the file of `-o` cannot be written.
     pub fn check_file(&self) -> Result<(), Failure> {
+        if let Some((page, _)) = &self.page {
+            check_folder(page)?;
+        }
         let Some(file) = self.file.as_deref() else {
             return Ok(());
         };
-        let folder = match file.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => std::path::Path::new("."),
-        };
-        let found = std::fs::metadata(folder);
-        if file == std::path::Path::new("-") || found.is_ok_and(|found| found.is_dir()) {
+        if file == std::path::Path::new("-") {
             return Ok(());
         }
-        Err(Failure::failed(Problem::new(
-            "cannot be written (there is no such folder)",
-            file.display().to_string(),
-            format!("create {} first, or name another file", folder.display()),
-        )))
+        check_folder(file)
     }
 
     /// Whether a document of JSON is what standard output gets.
@@ -173,11 +202,48 @@ impl Output {
         self.form == Form::Json
     }
 
+    /// The record with its findings.
+    fn explained(&mut self, record: &Record) -> Record {
+        let mut record = record.clone();
+        linerate_explain::complete(&mut record);
+        self.found_cause |= record.findings.iter().any(Finding::is_cause);
+        record
+    }
+
+    /// The exit code of a command that ends with `code`: a cause that was found is a gate that failed
+    /// where `--fail-on-finding` makes it one.
+    pub fn gated(&self, code: u8, fail_on_finding: bool) -> u8 {
+        match code {
+            exit::OK if fail_on_finding && self.found_cause => exit::GATE,
+            code => code,
+        }
+    }
+
     /// Tells what happens while it happens. A server's results are its events.
     pub fn event(&mut self, event: &Event, at: Timestamp) {
+        let told;
+        let event = match &event.what {
+            What::Finished { record } => {
+                told = Event {
+                    test: event.test,
+                    what: What::Finished {
+                        record: Box::new(self.explained(record)),
+                    },
+                };
+                &told
+            }
+            _ => event,
+        };
         self.test = event.test;
         match (&event.what, self.serving) {
-            (What::Ready { port, addresses }, _) => return self.ready(event, at, *port, addresses),
+            (
+                What::Ready {
+                    port,
+                    addresses,
+                    also,
+                },
+                _,
+            ) => return self.ready(event, at, *port, addresses, also),
             (What::Finished { record }, Some(_)) => self.served(record),
             (What::Failed { problem }, Some(serving)) => self.gave_up(problem, serving),
             _ => {}
@@ -206,14 +272,21 @@ impl Output {
     }
 
     /// The line that tells scripts where a server can be reached, whatever the form.
-    fn ready(&self, event: &Event, at: Timestamp, port: u16, addresses: &[String]) {
+    fn ready(&self, event: &Event, at: Timestamp, port: u16, addresses: &[String], also: &[u16]) {
         match self.form {
             Form::JsonStream => print(&stream::line(event, at)),
             Form::Json => eprintln!("{}", stream::line(event, at)),
-            Form::Text => print(&format!(
-                "READY port={port} address={}",
-                addresses.join(",")
-            )),
+            Form::Text => {
+                let also: Vec<_> = also.iter().map(u16::to_string).collect();
+                let also = match also.is_empty() {
+                    true => String::new(),
+                    false => format!(" also={}", also.join(",")),
+                };
+                print(&format!(
+                    "READY port={port} address={}{also}",
+                    addresses.join(",")
+                ));
+            }
         }
     }
 
@@ -245,6 +318,11 @@ impl Output {
 
     /// Prints the result of one run, and puts it away.
     pub fn record(&mut self, record: &Record, verdicts: &[Verdict]) -> Result<(), Failure> {
+        let record = &self.explained(record);
+        self.explained_record(record, verdicts)
+    }
+
+    fn explained_record(&mut self, record: &Record, verdicts: &[Verdict]) -> Result<(), Failure> {
         if self.store {
             let stored = Store::open_default().and_then(|store| store.store(record));
             self.stored(stored);
@@ -271,11 +349,35 @@ impl Output {
                 self.verdicts(verdicts);
             }
         }
+        self.write_page(record)?;
+        self.write_out(&record.to_json())
+    }
+
+    /// Puts away one of several results of a shell; with JSON it is printed as well.
+    pub fn keep(&mut self, record: &Record) -> Result<(), Failure> {
+        let record = &self.explained(record);
+        if self.form != Form::Text {
+            return self.explained_record(record, &[]);
+        }
+        if self.store {
+            self.stored(Store::open_default().and_then(|store| store.store(record)));
+        }
+        self.write_page(record)?;
         self.write_out(&record.to_json())
     }
 
     /// Prints the result of several runs, and puts them away.
     pub fn set(&mut self, set: &RunSet, verdicts: &[Verdict]) -> Result<(), Failure> {
+        let mut set = set.clone();
+        // A search goes where something is lost on purpose.
+        let found_before = self.found_cause;
+        for run in &mut set.runs {
+            *run = self.explained(run);
+        }
+        if set.result.search.is_some() || set.result.capacity.is_some() {
+            self.found_cause = found_before;
+        }
+        let set = &set;
         let json = serde_json::to_string(set).expect("a set holds only what JSON can say");
         if self.store {
             let stored = Store::open_default().and_then(|store| {
@@ -293,7 +395,24 @@ impl Output {
             Form::Json => {}
         }
         self.verdicts(verdicts);
+        if let Some((file, title)) = &self.page {
+            write_file(file, &html::of_set(title, set))?;
+        }
         self.write_out(&json)
+    }
+
+    /// Also writes a page of that title.
+    pub fn with_page(mut self, file: Option<&std::path::Path>, title: &str) -> Self {
+        self.page = file.map(|file| (file.to_owned(), title.to_owned()));
+        self
+    }
+
+    fn write_page(&self, record: &Record) -> Result<(), Failure> {
+        if let Some((file, title)) = &self.page {
+            let runs = std::slice::from_ref(record);
+            write_file(file, &html::report(title, runs, &[]))?;
+        }
+        Ok(())
     }
 
     fn write_out(&self, json: &str) -> Result<(), Failure> {
@@ -337,9 +456,34 @@ impl Output {
         self.write_out(&json)
     }
 
+    /// Tells how far a series is: a line of text, on standard error where standard output gets JSON.
+    pub fn progress(&self, text: &str) {
+        match self.form {
+            _ if self.quiet => {}
+            Form::Text => print(text),
+            _ if self.verbose => eprintln!("{text}"),
+            _ => {}
+        }
+    }
+
+    /// Tells on standard error how far something is, unless only the result is asked for.
+    pub fn told(&self, text: &str) {
+        if !self.quiet {
+            eprintln!("{text}");
+        }
+    }
+
     /// Says something that is not the result.
     pub fn remark(&self, text: &str) {
         eprintln!("{text}");
+    }
+
+    /// Tells what ended a command whose result is out already: a document cannot be followed by another.
+    pub fn after_result(&self, failure: &Failure) {
+        match self.form {
+            Form::Json => self.remark(&format!("error: {}", failure.problem)),
+            _ => self.failure(failure),
+        }
     }
 
     /// Tells a failure in the form that was asked for.

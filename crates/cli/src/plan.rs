@@ -1,16 +1,28 @@
 //! From options to a plan: what contradicts itself or makes no sense is refused here.
 
+mod latency;
+mod search;
+pub mod stack;
+mod throughput;
+
+pub use latency::{LatencySeries, latency};
+pub use search::{SearchPlan, search};
+pub use throughput::throughput;
+
+use std::path::PathBuf;
 use std::time::Duration;
 
+use linerate_measure::peers::call::caller;
 use linerate_measure::{Client, Family};
 use linerate_metric::event::Problem;
 use linerate_metric::plan::{
-    Direction, Kind, LARGEST_CALL_BYTES, LARGEST_DATAGRAM_BYTES, Plan, Protocol,
-    SHORTEST_INTERVAL_NS, SocketPlan, UdpOffload,
+    DEFAULT_PORT, Kind, LARGEST_CALL_BYTES, LARGEST_DATAGRAM_BYTES, Plan, Protocol,
+    SHORTEST_INTERVAL_NS, SocketPlan, Wait,
 };
 
-use crate::args::{LatencyArgs, MeasureArgs, Offload, ThroughputArgs};
+use crate::args::MeasureArgs;
 use crate::failure::Failure;
+use crate::key::Source;
 
 /// A measurement that can be asked for.
 pub struct Measurement {
@@ -18,69 +30,49 @@ pub struct Measurement {
     pub client: Client,
     /// How often.
     pub repeat: u32,
+    /// Where the timeline goes.
+    pub trace: Option<PathBuf>,
 }
 
 fn refuse<T>(object: &str, situation: &str, next_step: &str) -> Result<T, Failure> {
     Err(Failure::usage(Problem::new(situation, object, next_step)))
 }
 
-/// `linerate throughput`.
-pub fn throughput(args: &ThroughputArgs) -> Result<Measurement, Failure> {
-    let mut plan = common(Kind::Throughput, &args.measure)?;
-    if args.reverse {
-        plan.directions = vec![Direction::Receive];
-    } else if args.bidir {
-        plan.directions = vec![Direction::Send, Direction::Receive];
+fn meets_throttle(plan: &Plan, asked: bool) -> Result<(), Failure> {
+    let real_time = plan.sched.near.is_real_time() || plan.sched.far.is_real_time();
+    let spins =
+        (plan.wait.as_ref()).is_some_and(|wait| wait.near == Wait::Spin || wait.far == Wait::Spin);
+    if asked && !(real_time && spins) {
+        return refuse(
+            "--rt-yield",
+            "only real-time threads that spin meet the kernel's throttle",
+            "leave it out, or add --sched fifo:50 --wait spin",
+        );
     }
-    plan.rate_bps = args.bitrate.map(|rate| rate.0).filter(|&rate| rate > 0);
-    if let (Some(rate), Protocol::Tcp, None) = (plan.rate_bps, plan.protocol, args.measure.length) {
-        // A paced stream leaves in small steps: what the rate gives in a millisecond.
-        plan.payload_bytes = (rate / 8 / 1_000).clamp(1_024, plan.payload_bytes);
-    }
-    if !args.offload.is_empty() {
-        if !args.measure.udp {
-            return refuse(
-                "--offload without -u",
-                "gso and gro here are UDP's",
-                "add -u; TCP's are settings of the interface (`ethtool -k`)",
-            );
-        }
-        if args.offload.contains(&Offload::None) && args.offload.len() > 1 {
-            return refuse("--offload", "none excludes the others", "leave none out");
-        }
-        plan.udp_offload = UdpOffload {
-            gso: Some(args.offload.contains(&Offload::Gso)),
-            gro: Some(args.offload.contains(&Offload::Gro)),
-            asked: true,
-        };
-    }
-    if let Some(bytes) = args.bytes {
-        if bytes.0 == 0 {
-            return refuse("-n 0", "there is nothing to move", "give a size above 0");
-        }
-        amount(&args.measure)?;
-        plan.duration_ns = None;
-        plan.amount_bytes = Some(bytes.0);
-    }
-    finish(plan, &args.measure)
+    Ok(())
 }
 
-/// `linerate latency`.
-pub fn latency(args: &LatencyArgs) -> Result<Measurement, Failure> {
-    let mut plan = common(Kind::Latency, &args.measure)?;
-    if let Some(count) = args.count {
-        if count == 0 {
-            return refuse("-n 0", "there is nothing to ask", "give a count above 0");
-        }
-        amount(&args.measure)?;
-        plan.duration_ns = None;
-        plan.round_trips = Some(count);
+fn one_length(args: &MeasureArgs) -> Result<(), Failure> {
+    if args.length.len() > 1 {
+        return refuse(
+            "-l",
+            "several sizes are for round trips",
+            "give one size here, or use `linerate latency`",
+        );
     }
-    if args.timeout < Duration::from_millis(1) {
-        return refuse("--timeout", "shorter than 1 ms", "give 1ms or more");
+    Ok(())
+}
+
+/// A timeline is that of one run.
+fn one_timeline(traced: bool, args: &MeasureArgs) -> Result<(), Failure> {
+    if traced && args.repeat > 1 {
+        return refuse(
+            "--trace with --repeat",
+            "one file holds one timeline",
+            "leave one of them out",
+        );
     }
-    plan.answer_timeout_ns = Some(nanos(args.timeout));
-    finish(plan, &args.measure)
+    Ok(())
 }
 
 /// What an amount excludes.
@@ -113,14 +105,17 @@ fn common(kind: Kind, args: &MeasureArgs) -> Result<Plan, Failure> {
         Protocol::Tcp
     };
     let mut plan = Plan::new(kind, protocol, args.host.clone());
-    if args.port == 0 {
+    if args.port == Some(0) {
         return refuse(
             "-p 0",
             "a far end has no port 0",
             "give the port of its READY line",
         );
     }
-    plan.port = args.port;
+    plan.dialect.clone_from(&args.peer);
+    let called = args.peer.as_deref().and_then(caller);
+    let usual = called.map_or(DEFAULT_PORT, |caller| caller.port);
+    plan.port = args.port.unwrap_or(usual);
     if args.parallel == 0 {
         return refuse("-P 0", "there is nothing to measure", "give 1 or more");
     }
@@ -140,7 +135,7 @@ fn common(kind: Kind, args: &MeasureArgs) -> Result<Plan, Failure> {
         );
     }
     plan.interval_ns = (!args.interval.is_zero()).then(|| nanos(args.interval));
-    if let Some(length) = args.length {
+    for length in &args.length {
         let option = format!("-l {}", length.0);
         let largest = match protocol {
             Protocol::Udp => LARGEST_DATAGRAM_BYTES,
@@ -193,6 +188,7 @@ fn common(kind: Kind, args: &MeasureArgs) -> Result<Plan, Failure> {
     }
     plan.wait.clone_from(&args.wait);
     plan.hold_latency = args.hold_latency;
+    plan.calls = args.calls;
     plan.sched = args.sched.clone().unwrap_or_default();
     plan.cpu = args.cpu.clone().unwrap_or_default();
     Ok(plan)
@@ -231,7 +227,8 @@ fn socket(args: &MeasureArgs) -> Result<SocketPlan, Failure> {
     })
 }
 
-fn finish(plan: Plan, args: &MeasureArgs) -> Result<Measurement, Failure> {
+fn finish(mut plan: Plan, args: &MeasureArgs) -> Result<Measurement, Failure> {
+    stack::near(&mut plan, &args.near)?;
     for expectation in &args.expect {
         if let Err(error) = expectation.check_kind(plan.kind) {
             return refuse(
@@ -250,7 +247,12 @@ fn finish(plan: Plan, args: &MeasureArgs) -> Result<Measurement, Failure> {
                 _ => Family::Any,
             },
             retry: args.retry,
+            key: args.key.as_ref().map(Source::read).transpose()?,
         },
         repeat: args.repeat,
+        trace: None,
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -23,17 +23,44 @@ pub struct Teller {
     intervals: Arc<Intervals>,
 }
 
-#[derive(Default)]
 struct Intervals {
+    limit: usize,
     waiting: AtomicUsize,
     left_out: AtomicUsize,
 }
 
+impl Intervals {
+    fn up_to(limit: usize) -> Self {
+        Self {
+            limit,
+            waiting: AtomicUsize::new(0),
+            left_out: AtomicUsize::new(0),
+        }
+    }
+}
+
 impl Teller {
+    /// A teller whose events somebody else takes from the queue.
+    #[cfg(feature = "tui")]
+    pub fn of(queue: Sender<Option<(Timestamp, Event)>>) -> Self {
+        Self {
+            queue,
+            // A screen takes whatever comes, many times a second.
+            intervals: Arc::new(Intervals::up_to(usize::MAX)),
+        }
+    }
+
+    /// Says that nothing more comes.
+    #[cfg(feature = "tui")]
+    pub fn end(&self) {
+        let _ = self.queue.send(None);
+    }
+
     /// Puts it in the queue. An interval that finds too many before it is left out.
     pub fn tell(&self, event: Event) {
         if matches!(event.what, What::Interval { .. }) {
-            let add = |waiting| (waiting < WAITING_INTERVALS).then_some(waiting + 1);
+            let limit = self.intervals.limit;
+            let add = |waiting| (waiting < limit).then_some(waiting + 1);
             let room = self.intervals.waiting.fetch_update(Relaxed, Relaxed, add);
             if room.is_err() {
                 self.intervals.left_out.fetch_add(1, Relaxed);
@@ -54,7 +81,7 @@ pub fn while_printing<T>(
     body: impl FnOnce(&Teller) -> T,
 ) -> Result<T, Failure> {
     let (queue, waiting) = mpsc::channel();
-    let intervals = Arc::new(Intervals::default());
+    let intervals = Arc::new(Intervals::up_to(WAITING_INTERVALS));
     let counted = Arc::clone(&intervals);
     thread::scope(|scope| {
         // Owned here: should `body` panic, the queue closes and the printer ends.

@@ -23,6 +23,7 @@ use linerate_report::store::write_file;
 use super::measure::stop_on_signals;
 use crate::args::DemoArgs;
 use crate::failure::Failure;
+use crate::network::network_of;
 use crate::output::Output;
 use crate::printer::{Teller, while_printing};
 
@@ -107,10 +108,11 @@ const STEPS: &[Step] = &[
 /// Runs it; gives the exit code.
 pub fn run(args: DemoArgs) -> u8 {
     let mut output = Output::new(&args.output);
-    demo(&args, &mut output).unwrap_or_else(|failure| {
+    let code = demo(&args, &mut output).unwrap_or_else(|failure| {
         output.failure(&failure);
         failure.code
-    })
+    });
+    output.gated(code, args.fail_on_finding)
 }
 
 fn demo(args: &DemoArgs, output: &mut Output) -> Result<u8, Failure> {
@@ -156,7 +158,7 @@ fn demo(args: &DemoArgs, output: &mut Output) -> Result<u8, Failure> {
         notes.push(format!("Ended early: {}.", failure.problem));
         output.remark(&format!("error: {}", failure.problem));
     }
-    let set = RunSet {
+    let mut set = RunSet {
         schema: SET_SCHEMA.to_owned(),
         id: new_id(Timestamp::now()),
         kind: "demo".to_owned(),
@@ -168,6 +170,7 @@ fn demo(args: &DemoArgs, output: &mut Output) -> Result<u8, Failure> {
         },
         runs,
     };
+    linerate_explain::complete_set(&mut set);
     output.set(&set, &[])?;
     write_folder(&args.dir, &set)?;
     let report = args.dir.join("report.html");
@@ -182,7 +185,7 @@ fn demo(args: &DemoArgs, output: &mut Output) -> Result<u8, Failure> {
 }
 
 /// Found out before half a minute of measuring, not after.
-fn prepare_folder(dir: &Path) -> Result<(), Failure> {
+pub(super) fn prepare_folder(dir: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(dir).map_err(|error| {
         Failure::failed(Problem::new(
             format!("the folder cannot be made ({error})"),
@@ -249,6 +252,7 @@ impl Place {
                 family: Family::V4,
                 once: false,
                 grants: Vec::new(),
+                ..ServerOptions::default()
             });
             match server {
                 Ok(server) => {
@@ -284,7 +288,12 @@ impl Place {
         emit: &mut (dyn FnMut(What) + Send),
     ) -> Result<(Record, Option<MeasureError>), Failure> {
         let ran = match self {
-            Self::Lab(lab) => lab.host("client")?.run(|| client.run(stop, emit))?,
+            Self::Lab(lab) => {
+                // Without it, losses are told apart less exactly.
+                let network = lab.inside().ok().map(network_of).map(Arc::new);
+                lab.host("client")?
+                    .run(|| client.run_within(network.as_ref(), stop, emit))?
+            }
             Self::Loopback => client.run(stop, emit),
         };
         Ok(ran?)
@@ -319,6 +328,7 @@ fn measure(
             plan: plan(step, &far, port, args.time),
             family: Family::V4,
             retry: Duration::ZERO,
+            key: None,
         };
         let flag = stop.as_flag();
         match place.ask(&client, &flag, &mut |what| watcher.tell(number, what)) {

@@ -20,6 +20,11 @@ const MOST_HOPS: usize = 255;
 
 /// The process that holds a lab.
 pub fn hold(arguments: &[OsString]) -> ExitCode {
+    if let [step, rest @ ..] = arguments
+        && step == linerate_lab::LINK_STEP
+    {
+        return super::lab_link::run(rest);
+    }
     match linerate_lab::hold(arguments.iter().cloned()) {
         Ok(()) => ExitCode::from(exit::OK),
         Err(error) => {

@@ -1,9 +1,341 @@
-//! `linerate latency`: how long an answer takes.
+//! `linerate latency`: how long an answer takes, alone and in series: by size, by way of waiting, by
+//! load.
 
+use linerate_measure::{Client, TIME_LIMIT_NS};
+use linerate_metric::exit;
+use linerate_metric::fit::{SizePoint, fragments, size_costs};
+use linerate_metric::load::{Background, CURVE_SHARES, LoadCurve, LoadPoint, UnderLoad, knee};
+use linerate_metric::plan::{Ends, Kind, Plan, Protocol, Wait};
+use linerate_metric::record::Record;
+use linerate_metric::set::SetResult;
+use linerate_metric::units::format_bytes;
+use linerate_metric::waiting::Turns;
+
+use super::series::{self, Ended, Runner};
 use crate::args::LatencyArgs;
-use crate::plan;
+use crate::output::Output;
+use crate::plan::{self, LatencySeries};
 
 /// Runs it; gives the exit code.
 pub fn run(args: LatencyArgs) -> u8 {
-    super::measure::run(plan::latency(&args), &args.measure)
+    let measure = &args.measure;
+    let series = match plan::latency(&args) {
+        Ok(series) => series,
+        Err(failure) => {
+            Output::new(&measure.output).failure(&failure);
+            return failure.code;
+        }
+    };
+    match series {
+        LatencySeries::One(measurement) => super::measure::run(Ok(measurement), &args.measure),
+        LatencySeries::Sizes(client, sizes) => series::run(
+            "sizes",
+            measure,
+            |runner| by_size(runner, &client, &sizes),
+            costs_by_size,
+        ),
+        LatencySeries::Waiting(client) => series::run(
+            "compare-waiting",
+            measure,
+            |runner| by_waiting(runner, &client),
+            costs_of_waiting,
+        ),
+        LatencySeries::Curve(client) => series::run(
+            "load-curve",
+            measure,
+            |runner| by_load(runner, &client),
+            curve,
+        ),
+        LatencySeries::Loaded(client, load) => series::run(
+            "load",
+            measure,
+            |runner| under_load(runner, &client, load),
+            |runs| compare(runs, load),
+        ),
+    }
+}
+
+fn by_size(runner: &mut Runner<'_>, client: &Client, sizes: &[u64]) -> Result<(), Ended> {
+    for &bytes in sizes {
+        let mut client = client.clone();
+        client.plan.payload_bytes = bytes;
+        runner.run(&format_bytes(bytes), &client)?;
+    }
+    Ok(())
+}
+
+/// Medians of a run's whole intervals, or the one of the run where there are fewer than three.
+fn medians(run: &Record) -> Vec<f64> {
+    let of_interval = |rtt: Option<linerate_metric::histogram::Quantiles>| Some(rtt?.p50 as f64);
+    let whole = run.plan.interval_ns.unwrap_or(u64::MAX);
+    let parts: Vec<f64> = (run.intervals.iter())
+        .filter(|part| !part.omitted && part.end_ns - part.start_ns >= whole / 2)
+        .filter_map(|part| of_interval(part.rtt_ns))
+        .collect();
+    if parts.len() >= 3 {
+        return parts;
+    }
+    of_interval(run.summary.rtt_ns).into_iter().collect()
+}
+
+fn costs_by_size(runs: &[Record]) -> SetResult {
+    let points: Vec<SizePoint> = runs
+        .iter()
+        .map(|run| {
+            let interface = run.hosts.first().and_then(|host| host.interface.as_ref());
+            let mtu = interface.and_then(|interface| interface.mtu);
+            let is_udp = run.plan.protocol == Protocol::Udp;
+            let local = run.directions.first().and_then(|way| {
+                let sender = way.streams.first()?.sender.as_ref()?;
+                sender.local.clone()
+            });
+            let ipv6 = local.is_some_and(|local| local.starts_with('['));
+            SizePoint {
+                bytes: run.plan.payload_bytes,
+                fragments: match mtu.filter(|_| is_udp) {
+                    Some(mtu) => fragments(run.plan.payload_bytes, mtu.into(), ipv6),
+                    None => 1,
+                },
+                medians: medians(run),
+            }
+        })
+        .collect();
+    let costs = size_costs(&points);
+    let mut notes = Vec::new();
+    if costs.is_none() {
+        notes.push("two sizes with answers are needed to tell costs apart".to_owned());
+    } else if points.iter().any(|point| point.medians.len() < 3) {
+        notes.push(
+            "a run with fewer than three intervals has one median: the error of the costs is not \
+             known; give a longer -t, or a shorter -i"
+                .to_owned(),
+        );
+    }
+    SetResult {
+        size_costs: costs,
+        notes,
+        ..SetResult::default()
+    }
+}
+
+/// Rounds of a comparison of ways of waiting, and the label of each way.
+const ROUNDS: u32 = 5;
+const BLOCKING: &str = "blocking";
+const HELD: &str = "blocking, cores held";
+const SPINNING: &str = "spinning";
+
+fn by_waiting(runner: &mut Runner<'_>, client: &Client) -> Result<(), Ended> {
+    let variant = |wait: Wait, hold: bool| {
+        let mut client = client.clone();
+        let plan = &mut client.plan;
+        plan.wait = Some(Ends::both(wait));
+        plan.hold_latency = hold;
+        plan.duration_ns = plan.duration_ns.map(|time| time / u64::from(ROUNDS));
+        plan.round_trips = (plan.round_trips).map(|trips| trips.div_ceil(u64::from(ROUNDS)));
+        client
+    };
+    let mut ways = vec![
+        (BLOCKING, variant(Wait::Block, false)),
+        (HELD, variant(Wait::Block, true)),
+        (SPINNING, variant(Wait::Spin, false)),
+    ];
+    for round in 0..ROUNDS {
+        // Forwards and backwards in turn: what drifts hits each way alike.
+        let mut order: Vec<usize> = (0..ways.len()).collect();
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        let mut without_hold = false;
+        for way in order {
+            let (label, client) = &ways[way];
+            let Err(error) = runner.try_run(label, client)? else {
+                continue;
+            };
+            if *label != HELD || error.exit_code() != exit::MISSING {
+                return Err(Ended::Over(error.into()));
+            }
+            let problem = error.problem();
+            runner.notes.push(format!(
+                "what halting cores cost is left out: {} ({})",
+                problem.situation, problem.next_step
+            ));
+            without_hold = true;
+        }
+        if without_hold {
+            ways.retain(|(label, _)| *label != HELD);
+        }
+    }
+    Ok(())
+}
+
+fn costs_of_waiting(runs: &[Record]) -> SetResult {
+    let of = |label: &str| -> Vec<f64> {
+        runs.iter()
+            .filter(|run| run.label.as_deref() == Some(label))
+            .filter_map(|run| Some(run.summary.rtt_ns?.p50 as f64))
+            .collect()
+    };
+    let turns = Turns {
+        blocking: of(BLOCKING),
+        held: of(HELD),
+        spinning: of(SPINNING),
+    };
+    SetResult {
+        waiting_costs: turns.costs(),
+        ..SetResult::default()
+    }
+}
+
+const CAPACITY: &str = "capacity";
+
+fn by_load(runner: &mut Runner<'_>, client: &Client) -> Result<(), Ended> {
+    let mut all_at_once = client.clone();
+    all_at_once.plan.round_trip.rate_per_second = None;
+    let capacity = runner.run(CAPACITY, &all_at_once)?;
+    let capacity = capacity.summary.round_trips_per_second.unwrap_or(0.0);
+    let streams = f64::from(client.plan.streams);
+    for share in CURVE_SHARES {
+        let rate = (capacity * share / streams).round() as u64;
+        if rate == 0 {
+            runner.notes.push(format!(
+                "{:.0} % of the capacity is less than a question a second",
+                share * 100.0
+            ));
+            continue;
+        }
+        let mut client = client.clone();
+        client.plan.round_trip.rate_per_second = Some(rate);
+        runner.run(&format!("{:.0} % load", share * 100.0), &client)?;
+    }
+    Ok(())
+}
+
+fn curve(runs: &[Record]) -> SetResult {
+    let capacity = runs
+        .first()
+        .and_then(|run| run.summary.round_trips_per_second);
+    let Some(capacity) = capacity.filter(|&capacity| capacity > 0.0) else {
+        return SetResult::default();
+    };
+    let points: Vec<LoadPoint> = runs
+        .iter()
+        .skip(1)
+        .filter_map(|run| {
+            let per_flow = run.plan.round_trip.rate_per_second? as f64;
+            let intended = per_flow * f64::from(run.plan.streams);
+            Some(LoadPoint {
+                share: intended / capacity,
+                intended_per_second: intended,
+                achieved_per_second: run.summary.round_trips_per_second?,
+                lost: run.summary.lost.unwrap_or(0),
+                unsent: run.summary.unsent.unwrap_or(0),
+                rtt_intended_ns: run.summary.rtt_intended_ns?,
+                rtt_ns: run.summary.rtt_ns?,
+            })
+        })
+        .collect();
+    SetResult {
+        load_curve: Some(LoadCurve {
+            capacity_per_second: capacity,
+            knee: knee(&points),
+            points,
+        }),
+        ..SetResult::default()
+    }
+}
+
+const IDLE: &str = "idle";
+const LOADED: &str = "loaded";
+
+fn under_load(runner: &mut Runner<'_>, client: &Client, load: Background) -> Result<(), Ended> {
+    if let Background::Cpu {
+        near,
+        far: Some(far),
+    } = load
+        && far > 0
+    {
+        // Whether the far end allows it is asked before anything is measured.
+        let mut client = burning(client, near, Some(far));
+        client.plan.duration_ns = None;
+        client.plan.omit_ns = 0;
+        client.plan.interval_ns = None;
+        client.plan.round_trips = Some(1);
+        runner.check(&client)?;
+    }
+    runner.run(IDLE, client)?;
+    let traffic = |protocol, rate_bps| Client {
+        plan: traffic(&client.plan, protocol, rate_bps),
+        ..client.clone()
+    };
+    let name = format!("load: {load}");
+    match load {
+        Background::Tcp(rate) => {
+            runner.run_beside(LOADED, client, &name, &traffic(Protocol::Tcp, rate))
+        }
+        Background::Udp(rate) => {
+            runner.run_beside(LOADED, client, &name, &traffic(Protocol::Udp, rate))
+        }
+        Background::Cpu { near, far } => {
+            let client = burning(client, near, far);
+            runner.run(LOADED, &client).map(|_| ())
+        }
+    }
+}
+
+/// The same run beside threads that burn processor time.
+fn burning(client: &Client, near: Option<u32>, far: Option<u32>) -> Client {
+    let mut client = client.clone();
+    client.plan.round_trip.burn = Ends {
+        near: near.unwrap_or_else(processors),
+        far: far.unwrap_or(0),
+    };
+    client
+}
+
+/// A throughput run that is the load beside another one.
+fn traffic(beside: &Plan, protocol: Protocol, rate_bps: Option<u64>) -> Plan {
+    let mut plan = Plan::new(Kind::Throughput, protocol, beside.host.clone());
+    plan.port = beside.port;
+    plan.bind.clone_from(&beside.bind);
+    plan.rate_bps = rate_bps;
+    // Longer than anything: it is stopped when the loaded run is over.
+    plan.duration_ns = Some(TIME_LIMIT_NS);
+    plan.interval_ns = None;
+    if let (Some(rate), Protocol::Tcp) = (rate_bps, protocol) {
+        plan.payload_bytes = (rate / 8 / 1_000).clamp(1_024, plan.payload_bytes);
+    }
+    // It is the load, not the figure: it sleeps like other programs.
+    plan.wait = Some(Ends::both(Wait::Block));
+    plan
+}
+
+/// One thread for each processor that this process may use.
+fn processors() -> u32 {
+    let usable = std::thread::available_parallelism();
+    usable.map_or(1, |count| u32::try_from(count.get()).unwrap_or(1))
+}
+
+fn compare(runs: &[Record], load: Background) -> SetResult {
+    let labelled = |label: &str| runs.iter().find(|run| run.label.as_deref() == Some(label));
+    let rtt = |label: &str| labelled(label)?.summary.rtt_ns;
+    let goodput = (runs.iter())
+        .find(|run| run.kind == Kind::Throughput)
+        .and_then(|run| run.summary.goodput_bps);
+    SetResult {
+        under_load: (rtt(IDLE).zip(rtt(LOADED)))
+            .map(|(idle, loaded)| UnderLoad::compare(load.to_string(), idle, loaded, goodput)),
+        ..SetResult::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_load_lasts_as_long_as_any_run_may() {
+        let beside = Plan::new(Kind::Latency, Protocol::Udp, "far".to_owned());
+        let load = traffic(&beside, Protocol::Tcp, None);
+        assert_eq!(load.duration_ns, Some(TIME_LIMIT_NS));
+    }
 }

@@ -7,21 +7,39 @@ use linerate_metric::exit;
 use linerate_metric::expect::Verdict;
 use linerate_metric::record::{Record, new_id};
 use linerate_metric::set::{RunSet, SET_SCHEMA, SetResult};
+use linerate_metric::units::format_count;
 
+use super::explained;
 use crate::args::MeasureArgs;
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::network;
+use crate::output::{self, Output};
 use crate::plan::Measurement;
 use crate::printer::{Teller, while_printing};
 
 /// Runs what was planned; gives the exit code.
 pub fn run(measurement: Result<Measurement, Failure>, args: &MeasureArgs) -> u8 {
-    let mut output = Output::new(&args.output);
+    let mut output = Output::new(&args.output)
+        .with_page(args.html.as_deref(), &format!("linerate to {}", args.host));
     let result = measurement.and_then(|measurement| measure(&measurement, args, &mut output));
-    result.unwrap_or_else(|failure| {
+    let code = result.unwrap_or_else(|failure| {
         output.failure(&failure);
         failure.code
-    })
+    });
+    output.gated(code, args.fail_on_finding)
+}
+
+/// Refuses a screen for a command of many runs, whose lines tell what the screen could not.
+#[cfg(feature = "tui")]
+pub(super) fn no_screen(args: &MeasureArgs) -> Result<(), Failure> {
+    match args.tui {
+        false => Ok(()),
+        true => Err(Failure::usage(Problem::new(
+            "shows one measurement, and this is a series of them",
+            "--tui",
+            "leave it out, or measure one size, rate or way of waiting",
+        ))),
+    }
 }
 
 /// Ends the program in order when somebody presses Ctrl-C.
@@ -38,10 +56,14 @@ pub fn stop_on_signals() -> Result<Stop, Failure> {
 /// Runs as often as asked, until something ends it: the records, and what ended it.
 fn runs(measurement: &Measurement, stop: &Stop, teller: &Teller) -> (Vec<Record>, Option<Failure>) {
     let flag = stop.as_flag();
+    let network = network::around();
     let mut runs: Vec<Record> = Vec::new();
     for test in 1..=measurement.repeat {
         let tell = |what| teller.tell(Event { test, what });
-        let (record, failure) = match measurement.client.run(&flag, &mut |what| tell(what)) {
+        let ran = explained::run(&measurement.client, network.as_ref(), &flag, &mut |what| {
+            tell(what)
+        });
+        let (record, failure) = match ran {
             Ok((record, failure)) => (record, failure.map(Failure::from)),
             // What was measured before is not lost.
             Err(error) => return (runs, Some(error.into())),
@@ -62,7 +84,7 @@ fn runs(measurement: &Measurement, stop: &Stop, teller: &Teller) -> (Vec<Record>
 }
 
 /// Somebody stopped the server, which told us so and sent what it had.
-fn ended_by_far_end(record: &Record) -> Failure {
+pub(super) fn ended_by_far_end(record: &Record) -> Failure {
     let plan = &record.plan;
     let host = match plan.host.contains(':') && !plan.host.starts_with('[') {
         true => format!("[{}]", plan.host),
@@ -84,15 +106,36 @@ fn measure(
     output: &mut Output,
 ) -> Result<u8, Failure> {
     output.check_file()?;
+    #[cfg(feature = "tui")]
+    if args.tui {
+        crate::live::check()?;
+    }
+    if let Some(file) = &measurement.trace {
+        output::check_folder(file)?;
+    }
     let stop = stop_on_signals()?;
-    let (runs, mut failure) = while_printing(output, |teller| runs(measurement, &stop, teller))?;
+    let run_all = |teller: &Teller| runs(measurement, &stop, teller);
+    #[cfg(feature = "tui")]
+    let (mut runs, mut failure) = match args.tui {
+        true => crate::live::while_shown(&stop, run_all)?,
+        false => while_printing(output, run_all)?,
+    };
+    #[cfg(not(feature = "tui"))]
+    let (mut runs, mut failure) = while_printing(output, run_all)?;
     if let Some(failure) = failure.as_mut().filter(|_| stop.is_set()) {
         failure.code = exit::INTERRUPTED;
     }
     if runs.is_empty() {
         return Err(failure.expect("a run gives a record or says why it has none"));
     }
+    if let Some(file) = &measurement.trace {
+        // The figures are there whether or not their timeline could be written.
+        if let Err(unwritten) = explained::write_trace(file, &mut runs) {
+            failure.get_or_insert(unwritten);
+        }
+    }
     let interrupted = stop.is_set();
+    let corrupted = corrupted(&runs);
     let verdicts = if measurement.repeat == 1 {
         let record = &runs[0];
         let verdicts = judge(args, |expectation| expectation.judge(&record.summary));
@@ -113,6 +156,14 @@ fn measure(
         }
         return Ok(failure.code);
     }
+    if let Some(failure) = corrupted.filter(|_| !interrupted) {
+        if output.is_json() {
+            output.remark(&format!("error: {}", failure.problem));
+        } else {
+            output.failure(&failure);
+        }
+        return Ok(failure.code);
+    }
     Ok(if interrupted {
         exit::INTERRUPTED
     } else if verdicts.iter().any(|verdict| !verdict.holds) {
@@ -122,7 +173,20 @@ fn measure(
     })
 }
 
-fn judge(
+/// Content that did not arrive as it was sent: a run that was to verify it has failed.
+fn corrupted(runs: &[Record]) -> Option<Failure> {
+    let wrong = |run: &&Record| run.plan.verify && run.summary.mismatched > Some(0);
+    let run = runs.iter().find(wrong)?;
+    let bytes = run.summary.mismatched.unwrap_or(0);
+    Some(Failure::failed(Problem::new(
+        format!("{} B did not arrive as they were sent", format_count(bytes)),
+        "content",
+        "see the note for the first of them; run it again without offloads of the interfaces \
+         (`ethtool -K IF tx off rx off gro off`) to see who changes it",
+    )))
+}
+
+pub(super) fn judge(
     args: &MeasureArgs,
     judge: impl Fn(&linerate_metric::expect::Expectation) -> Verdict,
 ) -> Vec<Verdict> {

@@ -1,15 +1,19 @@
 //! `linerate server`: the far end of other hosts' tests.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use linerate_measure::{Family, Server, ServerOptions};
+use linerate_measure::{Family, PeerOptions, Server, ServerOptions};
 use linerate_metric::exit;
+use linerate_report::store::Store;
 
 use super::measure::stop_on_signals;
 use crate::args::ServerArgs;
 use crate::failure::Failure;
+use crate::key::Source;
 use crate::output::Output;
 use crate::printer::while_printing;
+use crate::privilege::{self, Needs};
 
 /// Runs it; gives the exit code.
 pub fn run(args: ServerArgs) -> u8 {
@@ -20,8 +24,9 @@ pub fn run(args: ServerArgs) -> u8 {
     })
 }
 
-fn options(args: &ServerArgs) -> ServerOptions {
-    ServerOptions {
+fn options(args: &ServerArgs) -> Result<ServerOptions, Failure> {
+    Ok(ServerOptions {
+        key: args.key.as_ref().map(Source::read).transpose()?,
         port: args.port,
         address: args.bind.as_ref().and_then(|local| local.address),
         interface: args.bind.as_ref().and_then(|local| local.interface.clone()),
@@ -32,11 +37,31 @@ fn options(args: &ServerArgs) -> ServerOptions {
         },
         once: args.one_off,
         grants: args.grant.clone(),
+        peers: peers(args),
+    })
+}
+
+fn peers(args: &ServerArgs) -> PeerOptions {
+    let guests = &args.guests;
+    let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    PeerOptions {
+        also: guests.also.clone(),
+        // Whoever takes any free port does not expect those to be taken.
+        well_known: args.port != 0,
+        only: (!guests.allow_dialect.is_empty()).then(|| guests.allow_dialect.clone()),
+        allow: guests.allow.clone(),
+        max_tests: guests.max_tests.map(usize::from),
+        max_rate_bps: guests.max_rate.map(|rate| rate.0),
+        max_time_ns: guests.max_time.map(ns),
     }
 }
 
 fn serve(args: &ServerArgs, output: &mut Output) -> Result<u8, Failure> {
-    let server = Server::bind(&options(args))?;
+    let network = crate::network::around();
+    let in_lab = network.is_some();
+    let server = Server::bind(&options(args)?)?.within(network);
+    // Before the first thread: each has what the one that started it had.
+    give_up_privileges(args, &server, in_lab, output);
     let stop = stop_on_signals()?;
     while_printing(output, |teller| {
         let teller = teller.clone();
@@ -44,4 +69,45 @@ fn serve(args: &ServerArgs, output: &mut Output) -> Result<u8, Failure> {
     })??;
     // A server that is told to end has done what it was for.
     Ok(exit::OK)
+}
+
+/// Keeps what the grants need. A kernel that does not let go of the rest is told of.
+fn give_up_privileges(args: &ServerArgs, server: &Server, in_lab: bool, output: &Output) {
+    let ports = server.also().into_iter().chain([server.port()]);
+    let store = Store::open_default().map(|store| store.folder().to_owned());
+    let folders: Vec<_> = (store.ok().filter(|_| !args.output.no_store))
+        .into_iter()
+        .chain(args.output.output.clone())
+        .collect();
+    let given = privilege::give_up(&Needs {
+        grants: &args.grant,
+        lowest_port: ports.min().unwrap_or(0),
+        in_lab,
+        folders: &folders,
+    });
+    if let Err(error) = given {
+        output.remark(&format!(
+            "warning: this server keeps all its privileges ({error}): start it as an ordinary user"
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate_measure::GRANTS;
+
+    #[test]
+    fn every_grant_is_in_the_help_and_the_readme() {
+        let command = crate::args::command();
+        let server = command.find_subcommand("server").unwrap();
+        let mut arguments = server.get_arguments();
+        let grant = arguments.find(|arg| arg.get_id() == "grant").unwrap();
+        let help = grant.get_help().unwrap().to_string();
+        let readme = include_str!("../../../../README.md");
+        for (name, grant) in GRANTS {
+            assert_eq!(name.parse(), Ok(*grant));
+            assert!(help.contains(&format!("{name} (")), "{name}: {help}");
+            assert!(readme.contains(&format!("| `{name}` |")), "{name}");
+        }
+    }
 }

@@ -1,0 +1,110 @@
+//! Options of `linerate generate`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use linerate_metric::expect::Expectation;
+use linerate_metric::generate::Load;
+use linerate_port::PortUrl;
+
+use super::OutputArgs;
+use super::frames::{FrameArgs, PortArgs, VALUES, port};
+use super::values::{count, duration};
+
+/// A number of frames, at least one.
+fn some(text: &str) -> Result<u64, String> {
+    match count(text)? {
+        0 => Err("sends nothing: leave it out to send until --time is over".to_owned()),
+        frames => Ok(frames),
+    }
+}
+
+/// Generate frames.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = format!("{VALUES}\n\n{EXAMPLES}"))]
+pub struct GenerateArgs {
+    #[command(flatten)]
+    pub ports: PortArgs,
+    /// The port that receives, where it is not the second --dev
+    #[arg(long, value_name = "URL", value_parser = port, env = "LINERATE_RECEIVE", help_heading = "Ports")]
+    pub receive: Option<PortUrl>,
+    /// Receive nothing
+    #[arg(
+        long,
+        env = "LINERATE_NO_RECEIVE",
+        conflicts_with = "receive",
+        help_heading = "Ports"
+    )]
+    pub no_receive: bool,
+    /// 10kpps, l2:1G (frames), l1:1G (frames, preambles and gaps), 50% (of the line) or max
+    #[arg(
+        short = 'r',
+        long,
+        value_name = "LOAD",
+        default_value = "1kpps",
+        env = "LINERATE_RATE"
+    )]
+    pub rate: Load,
+    /// Seconds to send (also 500ms, 2m) [default: 10, unless --count is given]
+    #[arg(short, long, value_name = "TIME", value_parser = duration, env = "LINERATE_TIME")]
+    pub time: Option<Duration>,
+    /// Frames to send
+    #[arg(short = 'n', long, value_name = "N", value_parser = some, env = "LINERATE_COUNT")]
+    pub count: Option<u64>,
+    /// Frames that leave at once
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000), env = "LINERATE_BURST")]
+    pub burst: u32,
+    /// How long late frames are waited for
+    #[arg(long, value_name = "TIME", default_value = "2", value_parser = duration, env = "LINERATE_DRAIN")]
+    pub drain: Duration,
+    /// Time between interval lines; 0 for none
+    #[arg(short, long, value_name = "TIME", default_value = "1", value_parser = duration, env = "LINERATE_INTERVAL")]
+    pub interval: Duration,
+    /// Sizes with check sequence: 64, 64,512,1518, 64-1518+2, draw:64-1518, imix or 64:7,594:4,1518:1
+    /// [default: 64]
+    #[arg(
+        short = 'l',
+        long,
+        value_name = "SIZE",
+        env = "LINERATE_SIZE",
+        help_heading = "Frames"
+    )]
+    pub size: Option<String>,
+    #[command(flatten)]
+    pub frames: FrameArgs,
+    /// Send the frames of a capture instead, again and again
+    #[arg(long, value_name = "FILE", env = "LINERATE_PCAP", conflicts_with_all = ["template", "size", "transport"], help_heading = "Frames")]
+    pub pcap: Option<PathBuf>,
+    /// At the times at which they were captured
+    #[arg(
+        long,
+        requires = "pcap",
+        env = "LINERATE_RECORDED_TIMES",
+        help_heading = "Frames"
+    )]
+    pub recorded_times: bool,
+    /// End with exit code 3 unless this holds ('loss<0.1%', 'pps>10k'); repeatable
+    #[arg(
+        long,
+        value_name = "FIGURE<VALUE",
+        env = "LINERATE_EXPECT",
+        value_delimiter = ';'
+    )]
+    pub expect: Vec<Expectation>,
+    /// End with exit code 3 if a finding says that something slowed the run down (kind `cause`)
+    #[arg(long, env = "LINERATE_FAIL_ON_FINDING")]
+    pub fail_on_finding: bool,
+    /// Write a page with all figures to FILE
+    #[arg(long, value_name = "FILE", env = "LINERATE_HTML")]
+    pub html: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  linerate generate --dev packet:eth0 --dev packet:eth1 --rate 10kpps
+  linerate generate --dev xdp:eth0 --receive xdp:eth1 --size imix --rate 50% --line-rate 1G
+  linerate generate --dev packet:eth0 --no-receive --destination 198.18.1.1-198.18.1.16 --rate max
+  linerate generate --dev ring:0 --rate max --time 1     no privilege: what the generator can do";

@@ -1,0 +1,63 @@
+//! `linerate run`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::OutputArgs;
+
+/// `linerate run`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Shipped: stack-tuning, pmd-threads, ttcp-calls, udp-response, udp-hops
+
+Examples:
+  linerate run udp-hops --quick                     under a minute; writes linerate-udp-hops/report.html
+  linerate run mine.toml                            an experiment of your own
+  linerate run udp-hops --print > mine.toml         begin with one that works
+  linerate run udp-hops --on 192.0.2.7 --point hops=1 --label bench
+                                                    against a host; each point into the same table
+
+An experiment is a file: knobs to vary, a network or none, far ends, commands of linerate that measure a
+point, figures to read from their records, tables, plots, and the shape that is expected. Ends with exit
+code 3 where that shape does not hold.")]
+pub struct RunArgs {
+    /// A shipped experiment, or a file
+    #[arg(value_name = "FILE|NAME", required_unless_present = "list")]
+    pub experiment: Option<String>,
+    /// Fewer points, each shorter: under a minute
+    #[arg(long, env = "LINERATE_QUICK")]
+    pub quick: bool,
+    /// Only points with this value of a knob (hops=2); repeatable
+    #[arg(long, value_name = "KNOB=VALUE", value_parser = point, env = "LINERATE_POINT")]
+    pub point: Vec<(String, String)>,
+    /// Add the points to the table of this name, in place of earlier ones
+    #[arg(long, value_name = "NAME", env = "LINERATE_LABEL")]
+    pub label: Option<String>,
+    /// Measure from here to HOST, where `linerate server` runs, instead of in networks on this machine;
+    /// knobs of the network are set by hand, and it waits for that
+    #[arg(long, value_name = "HOST", env = "LINERATE_ON")]
+    pub on: Option<String>,
+    /// Rounds over all points [default: as the file says]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), env = "LINERATE_REPEAT")]
+    pub repeat: Option<u32>,
+    /// Folder for report.html, result.json and the records [default: linerate-NAME]
+    #[arg(long, value_name = "DIR", env = "LINERATE_RUN_DIR")]
+    pub dir: Option<PathBuf>,
+    /// Print the experiment's file
+    #[arg(long, conflicts_with = "quick", env = "LINERATE_PRINT")]
+    pub print: bool,
+    /// List what ships
+    #[arg(long, env = "LINERATE_LIST")]
+    pub list: bool,
+    /// Where results go
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+fn point(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((knob, value)) if !knob.is_empty() => Ok((knob.to_owned(), value.to_owned())),
+        _ => Err("write KNOB=VALUE, as in hops=2".to_owned()),
+    }
+}

@@ -1,0 +1,154 @@
+//! `linerate tune`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use linerate_metric::units::ByteSize;
+
+use super::OutputArgs;
+use super::values::{duration, fraction};
+
+/// What is to get better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Goal {
+    /// Payload per second
+    Goodput,
+    /// The median round trip
+    P50,
+    /// The round trip that 99 of 100 stay within
+    P99,
+    /// Datagrams per second; needs -u
+    Pps,
+    /// Processor time for what is moved
+    Cpu,
+}
+
+impl Goal {
+    /// The figure that tells it.
+    pub fn figure(self) -> &'static str {
+        match self {
+            Self::Goodput => "goodput",
+            Self::P50 => "p50",
+            Self::P99 => "p99",
+            Self::Pps => "pps",
+            Self::Cpu => "cpu",
+        }
+    }
+}
+
+/// The most that a setting may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Under {
+    /// Bytes of buffers at both ends.
+    pub memory_bytes: u64,
+}
+
+fn under(text: &str) -> Result<Under, String> {
+    let size = text
+        .strip_prefix("memory=")
+        .ok_or("only memory can be limited: write memory=64K")?;
+    let size: ByteSize = size
+        .parse()
+        .map_err(|error: linerate_metric::units::UnitError| error.to_string())?;
+    Ok(Under {
+        memory_bytes: size.0,
+    })
+}
+
+/// `linerate tune`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples (start `linerate server` in another terminal first):
+  linerate tune 127.0.0.1 --goal goodput                what makes TCP faster, with proof
+  linerate tune 127.0.0.1 --goal p50 -u                 what makes UDP round trips shorter
+  linerate tune 127.0.0.1 --goal goodput --under memory=64K      the best within 64 KiB of buffers
+  linerate tune 127.0.0.1 --knobs wait,cpu -- -l 1024   these knobs alone; -l for every run
+  linerate tune HOST --goal goodput --try-host          settings of this host, too; they go back
+  linerate tune --restore                               after kill -9: sets them back
+
+Options of the measurement are knobs everywhere. Settings of hosts are knobs inside a lab (`lab exec`), and with
+--try-host; each old value is written to a journal before, and set back at the end, however it ends.
+A change is kept only if the result is worse without it, by more than noise.")]
+pub struct TuneArgs {
+    /// The far end, where `linerate server` runs
+    #[arg(required_unless_present = "restore", env = "LINERATE_HOST")]
+    pub host: Option<String>,
+    /// What is to get better
+    #[arg(
+        long,
+        value_name = "GOAL",
+        default_value = "goodput",
+        env = "LINERATE_GOAL"
+    )]
+    pub goal: Goal,
+    /// Settings that take more are not chosen: memory=64K, the socket buffers of both ends together
+    #[arg(long, value_name = "LIMIT", value_parser = under, env = "LINERATE_UNDER")]
+    pub under: Option<Under>,
+    /// Turn these knobs alone: congestion, wait, write-size, cpu, sndbuf, rcvbuf, rcvlowat, streams, offload,
+    /// no-delay, hold-latency, sched, gso-size, tcp-rmem, tcp-wmem, tcp-limit-output, and your own
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        env = "LINERATE_KNOBS"
+    )]
+    pub knobs: Vec<String>,
+    /// A file with knobs of the user's own.
+    #[arg(
+        long,
+        value_name = "FILE",
+        help = "Knobs of your own: [[knob]] with name, values (the first is the start) and set = \"make flash WND={}\"",
+        env = "LINERATE_KNOB_FILE"
+    )]
+    pub knob_file: Option<PathBuf>,
+    /// Its port [default: 5201]
+    #[arg(short, long, env = "LINERATE_PORT")]
+    pub port: Option<u16>,
+    /// UDP instead of TCP
+    #[arg(short, long, env = "LINERATE_UDP")]
+    pub udp: bool,
+    /// Time of each run
+    #[arg(short, long, value_name = "TIME", default_value = "500ms", value_parser = duration, env = "LINERATE_TIME")]
+    pub time: Duration,
+    /// Runs of the search at most; the proof comes on top
+    #[arg(long, value_name = "N", default_value_t = 100, env = "LINERATE_RUNS")]
+    pub runs: usize,
+    /// The smallest difference that matters
+    #[arg(long, value_name = "SHARE", default_value = "5%", value_parser = fraction, env = "LINERATE_EFFECT")]
+    pub effect: f64,
+    /// Pairs of a proof at most
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 30,
+        env = "LINERATE_MAX_PAIRS"
+    )]
+    pub max_pairs: usize,
+    /// Seed of the search; without it a new one, which is told
+    #[arg(long, value_name = "N", env = "LINERATE_SEED")]
+    pub seed: Option<u64>,
+    /// Turn settings of this host as well; they go back at the end
+    #[arg(long, env = "LINERATE_TRY_HOST")]
+    pub try_host: bool,
+    /// Leave settings of hosts as they were found best
+    #[arg(long, env = "LINERATE_KEEP")]
+    pub keep: bool,
+    /// Set back what a killed `tune` left, and do nothing else
+    #[arg(long, conflicts_with_all = ["knobs", "knob_file", "under", "keep", "try_host"], env = "LINERATE_RESTORE")]
+    pub restore: bool,
+    /// Write a page with the proof to FILE
+    #[arg(
+        long,
+        value_name = "FILE",
+        help_heading = "Output",
+        env = "LINERATE_HTML"
+    )]
+    pub html: Option<PathBuf>,
+    /// Where results go
+    #[command(flatten)]
+    pub output: OutputArgs,
+    /// Options of every run
+    #[arg(last = true, value_name = "OPTIONS")]
+    pub options: Vec<String>,
+}

@@ -1,0 +1,116 @@
+//! Values of options: what their text must look like.
+
+use std::time::Duration;
+
+use linerate_measure::peers::call::{AUTO, CALLERS};
+use linerate_metric::round_trip::RATE_LIMIT;
+use linerate_metric::units::{BitRate, parse_count, parse_duration, parse_fraction};
+
+pub fn duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text).map_err(|error| error.to_string())
+}
+
+pub(super) fn fraction(text: &str) -> Result<f64, String> {
+    parse_fraction(text).map_err(|error| error.to_string())
+}
+
+pub(super) fn count(text: &str) -> Result<u64, String> {
+    parse_count(text).map_err(|error| error.to_string())
+}
+
+/// `rtt>200us`.
+pub(super) fn slower_than(text: &str) -> Result<Duration, String> {
+    above("rtt", "200us", text)
+}
+
+/// `call>1ms`.
+pub(super) fn longer_call(text: &str) -> Result<Duration, String> {
+    above("call", "1ms", text)
+}
+
+/// `WHAT>TIME`.
+pub(super) fn above(what: &str, example: &str, text: &str) -> Result<Duration, String> {
+    let squeezed: String = text.chars().filter(|c| !c.is_whitespace()).collect();
+    let limit = squeezed
+        .strip_prefix(what)
+        .and_then(|rest| rest.strip_prefix('>'))
+        .map(|limit| limit.trim_start_matches('='));
+    let limit = limit.ok_or_else(|| format!("`{text}` is no condition: write {what}>{example}"))?;
+    duration(limit)
+}
+
+/// `10k/s`, `500`.
+pub(super) fn per_second(text: &str) -> Result<u64, String> {
+    let count = count(text.trim_end_matches("/s"))?;
+    match count {
+        1..=RATE_LIMIT => Ok(count),
+        _ => Err("use 1/s to 10M/s".to_owned()),
+    }
+}
+
+/// Code points by name, RFC 2474, 2597, 3246, 8622: the upper six bits of the byte.
+pub(super) fn tos(text: &str) -> Result<u8, String> {
+    let lower = text.to_ascii_lowercase();
+    let number = match lower.strip_prefix("0x") {
+        Some(hex) => u8::from_str_radix(hex, 16).ok(),
+        None => lower.parse().ok(),
+    };
+    let digits: Vec<u8> = lower
+        .bytes()
+        .skip_while(u8::is_ascii_alphabetic)
+        .map(|digit| digit.wrapping_sub(b'0'))
+        .collect();
+    let code_point = match (
+        lower.trim_end_matches(|c: char| c.is_ascii_digit()),
+        &digits[..],
+    ) {
+        ("ef", []) => Some(46),
+        ("le", []) => Some(1),
+        ("cs", &[class @ 0..=7]) => Some(class * 8),
+        ("af", &[class @ 1..=4, drop @ 1..=3]) => Some(class * 8 + drop * 2),
+        _ => None,
+    };
+    number
+        .or(code_point.map(|point| point << 2))
+        .ok_or_else(|| {
+            format!("`{text}` is neither 0 to 255 nor a DSCP name (ef, le, cs0-7, af11-43)")
+        })
+}
+
+/// A rate at which something moves.
+pub(super) fn some_rate(text: &str) -> Result<BitRate, String> {
+    let rate: BitRate = text.parse().map_err(|error| format!("{error}"))?;
+    match rate.0 {
+        0 => Err("at 0 nothing would be sent: leave it out for no limit".to_owned()),
+        _ => Ok(rate),
+    }
+}
+
+/// A time in which something can be done.
+pub(super) fn some_time(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => {
+            Err("in no time nothing can be tested: leave it out for no limit".to_owned())
+        }
+        time => Ok(time),
+    }
+}
+
+/// The name of a dialect of other programs, or `none`.
+pub(super) fn dialect(text: &str) -> Result<String, String> {
+    let names = linerate_measure::dialects();
+    match text == "none" || names.contains(&text) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("no dialect: {}, or none", names.join(", "))),
+    }
+}
+
+/// The name of a dialect that can be called.
+pub(super) fn peer(text: &str) -> Result<String, String> {
+    let known = CALLERS.iter().map(|caller| caller.name).chain([AUTO]);
+    let names: Vec<_> = known.collect();
+    match names.contains(&text) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("`{text}` is none of {}", names.join(", "))),
+    }
+}

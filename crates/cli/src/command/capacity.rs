@@ -1,0 +1,170 @@
+//! `linerate capacity`: what a device between two ports can carry.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use linerate_measure::capacity::{Measured, Options, Test, run as measure_capacity};
+use linerate_measure::generate::template::{Sizes, TemplateError};
+use linerate_measure::generate::{Arrival, Settings, What as Sent};
+use linerate_metric::capacity::{Capacity, CapacityTrial};
+use linerate_metric::event::{Event, Problem, What};
+use linerate_metric::exit;
+use linerate_metric::record::new_id;
+use linerate_metric::set::{RunSet, SET_SCHEMA, SetResult};
+use linerate_report::text;
+
+use super::frames::Named;
+use super::measure::stop_on_signals;
+use crate::args::{self, CapacityArgs};
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// First trials are so much shorter than those that decide.
+const FIRST: u32 = 20;
+
+/// Runs it; gives the exit code.
+pub fn run(args: &CapacityArgs) -> u8 {
+    let mut output = Output::new(&args.output).with_page(args.html.as_deref(), "linerate capacity");
+    measure(args, &mut output).unwrap_or_else(|failure| {
+        output.failure(&failure);
+        failure.code
+    })
+}
+
+fn options(args: &CapacityArgs, line_bps: Option<u64>) -> Result<Options, Failure> {
+    let sizes: Result<Vec<(String, f64)>, TemplateError> = args
+        .sizes
+        .iter()
+        .map(|size| {
+            Ok((
+                size.clone(),
+                Sizes::read(size, args.frames.seed.unwrap_or(1))?.mean(),
+            ))
+        })
+        .collect();
+    let mut goals = args.loss.clone();
+    goals.sort_by(f64::total_cmp);
+    goals.dedup();
+    if args.trial.is_zero() {
+        return Err(Failure::usage(Problem::new(
+            "a trial of no length decides nothing",
+            "--trial",
+            "use 60s, as RFC 2544 has it, or 1s for a quick look",
+        )));
+    }
+    let first = args.first_trial.unwrap_or(args.trial / FIRST);
+    let tests = args.tests.iter().map(|test| match test {
+        args::Test::Throughput => Test::Throughput,
+        args::Test::Latency => Test::Latency,
+        args::Test::FrameLoss => Test::FrameLoss,
+        args::Test::BackToBack => Test::BackToBack,
+    });
+    Ok(Options {
+        sizes: sizes.map_err(linerate_measure::MeasureError::from)?,
+        tests: tests.collect(),
+        goals,
+        resolution: args.resolution,
+        trial_s: args.trial.as_secs_f64(),
+        first_s: first
+            .max(Duration::from_millis(1))
+            .min(args.trial)
+            .as_secs_f64(),
+        shares: args.latency_at.clone(),
+        trials: args.trials,
+        tries: args.tries,
+        searches: args.burst_searches,
+        line_bps,
+    })
+}
+
+fn measure(args: &CapacityArgs, output: &mut Output) -> Result<u8, Failure> {
+    output.check_file()?;
+    let named = Named::new(&args.ports, None, false)?;
+    let line_bps = named.line_bps(&args.ports);
+    let options = options(args, line_bps)?;
+    let base = Settings {
+        what: Sent::Template(args.frames.plan(None)?),
+        line_bps,
+        drain: args.drain,
+        threads: args.ports.threads,
+        cpus: args
+            .ports
+            .cpu
+            .clone()
+            .map(|cpus| cpus.0)
+            .unwrap_or_default(),
+        learn: args.ports.learn && matches!(named.arrival, Arrival::At(_)),
+        ..Settings::default()
+    };
+    let mut ports = named.open()?;
+    let stop = stop_on_signals()?;
+    let (send, receive) = named.names();
+    let started = Timestamp::now();
+    let mut tell = |trial: &CapacityTrial| {
+        if output.is_stream() {
+            let trial = Box::new(trial.clone());
+            let what = What::CapacityTrial { trial };
+            output.event(&Event { test: 1, what }, Timestamp::now());
+        } else {
+            output.progress(&text::capacity_trial(trial));
+        }
+    };
+    let names = (send.as_str(), receive.as_deref());
+    let flag = stop.as_flag();
+    let measured = measure_capacity(&mut ports, names, options, &base, &flag, &mut tell)?;
+    let (interrupted, failed) = (measured.interrupted, measured.failure.is_some());
+    let troubled = measured
+        .doubts
+        .iter()
+        .any(|doubt| doubt.doubt == "port-stopped");
+    let mut measured = measured;
+    let failure = measured.failure.take().map(Failure::from);
+    let set = set_of(
+        args,
+        measured,
+        (&send, receive.as_deref()),
+        line_bps,
+        started,
+    );
+    output.set(&set, &[])?;
+    if let Some(failure) = failure {
+        output.remark(&format!("error: {}", failure.problem));
+        return Ok(failure.code);
+    }
+    Ok(match (interrupted, failed || troubled) {
+        (true, _) => exit::INTERRUPTED,
+        (false, true) => exit::FAILED,
+        (false, false) => exit::OK,
+    })
+}
+
+fn set_of(
+    args: &CapacityArgs,
+    measured: Measured,
+    names: (&str, Option<&str>),
+    line_bps: Option<u64>,
+    started: Timestamp,
+) -> RunSet {
+    let notes = measured.doubts.iter();
+    let notes = notes.map(|doubt| format!("{} [{}]", doubt.why, doubt.doubt));
+    RunSet {
+        schema: SET_SCHEMA.to_owned(),
+        id: new_id(started),
+        kind: "capacity".to_owned(),
+        started,
+        interrupted: measured.interrupted,
+        result: SetResult {
+            capacity: Some(Box::new(Capacity {
+                send: names.0.to_owned(),
+                receive: names.1.unwrap_or(names.0).to_owned(),
+                trial_ns: u64::try_from(args.trial.as_nanos()).unwrap_or(u64::MAX),
+                resolution: args.resolution,
+                line_bps,
+                sizes: measured.sizes,
+            })),
+            notes: notes.collect(),
+            ..SetResult::default()
+        },
+        runs: measured.records,
+    }
+}

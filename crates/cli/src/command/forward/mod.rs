@@ -1,0 +1,348 @@
+//! `linerate forward`: poll-mode forwarding between ports, at once or from a shell.
+
+pub mod args;
+
+mod commands;
+mod lines;
+mod saturate;
+mod shell;
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use linerate_measure::forward::frame::FrameSpec;
+use linerate_measure::forward::{
+    Forwarder, PortUrl, Reading, Retry, Settings, Times, Told, record, run as forward,
+};
+use linerate_measure::{MeasureError, forward::PortError};
+use linerate_metric::event::{Event, Problem, What};
+use linerate_metric::exit;
+use linerate_metric::forward::{ForwardPort, QueueFigures};
+use linerate_report::forward::{PortRates, forward_statistics, port_statistics, stream_map};
+
+use super::measure::stop_on_signals;
+use crate::failure::Failure;
+use crate::output::Output;
+use args::ForwardArgs;
+
+/// Nothing has come for so long: receive queues of our own process are empty.
+const QUIET: Duration = Duration::from_micros(100);
+
+/// Interval of the record's series where nobody asked for another.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Runs it; gives the exit code.
+pub fn run(args: ForwardArgs) -> u8 {
+    let mut output = Output::new(&args.output).with_page(args.html.as_deref(), "linerate forward");
+    let result = go(&args, &mut output);
+    let code = result.unwrap_or_else(|failure| {
+        output.failure(&failure);
+        failure.code
+    });
+    output.gated(code, args.fail_on_finding)
+}
+
+fn go(args: &ForwardArgs, output: &mut Output) -> Result<u8, Failure> {
+    output.check_file()?;
+    let urls = urls(args)?;
+    let settings = settings(args, urls.len())?;
+    // Before ports are opened: whatever signal comes, they are closed.
+    let stop = stop_on_signals()?;
+    let mut forwarder = Forwarder::open(&urls, args.total_num_mbufs)?;
+    let streams = forwarder.streams_of(&settings)?;
+    if args.cores as usize > streams && !args.saturate {
+        let plural = if streams == 1 { "" } else { "s" };
+        return Err(Failure::usage(Problem::new(
+            format!("{streams} stream{plural} keep no more than {streams} threads busy"),
+            format!("--cores {}", args.cores),
+            "give ports more queues (--rxq), or use fewer threads",
+        )));
+    }
+    if args.saturate {
+        return saturate::run(args, &urls, &settings, &mut forwarder, &stop, output);
+    }
+    let terminal = is_in_front() && std::io::stdout().is_terminal();
+    let at_once =
+        args.time.is_some() || period(args).is_some() || output.is_json() || output.is_stream();
+    if args.interactive || args.commands.is_some() || (terminal && !at_once) {
+        return shell::run(args, urls, settings, forwarder, &stop, output);
+    }
+    at_once_until_stopped(args, &urls, &settings, &mut forwarder, &stop, output)
+}
+
+/// Whether standard input is a terminal that listens to us: one that is read from the background stops
+/// the program (SIGTTIN).
+fn is_in_front() -> bool {
+    std::io::stdin().is_terminal()
+        && std::fs::read_to_string("/proc/self/stat").map_or(true, |stat| leads(&stat))
+}
+
+/// Whether the process group of `/proc/PID/stat` is the one that its terminal listens to. Both have no
+/// number (0) where they are of another process-number namespace, as inside a lab: then they count as one.
+fn leads(stat: &str) -> bool {
+    // Behind the name in brackets, which may hold anything: state, parent, group, session, terminal,
+    // the terminal's group.
+    let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let words: Vec<&str> = rest.split_ascii_whitespace().collect();
+    match (words.get(2), words.get(5)) {
+        (Some(own), Some(front)) => own == front,
+        _ => true,
+    }
+}
+
+/// How often statistics are printed; none: not at all.
+fn period(args: &ForwardArgs) -> Option<Duration> {
+    args.stats_period.filter(|period| !period.is_zero())
+}
+
+/// Forwards until the time is over or somebody presses Ctrl-C.
+fn at_once_until_stopped(
+    args: &ForwardArgs,
+    urls: &[PortUrl],
+    settings: &Settings,
+    forwarder: &mut Forwarder,
+    stop: &linerate_host::stop::Stop,
+    output: &mut Output,
+) -> Result<u8, Failure> {
+    let times = Times {
+        duration: args.time,
+        interval: period(args).unwrap_or(INTERVAL),
+        quiet: QUIET,
+    };
+    let facts = forwarder.port_facts();
+    let (mode, ports) = (settings.mode.to_string(), urls.len());
+    let mut number = 0;
+    let mut told = |told: Told<'_>| match told {
+        Told::Started(places) => {
+            say(output, &stream_map(&mode, ports, places));
+            for port in facts.iter().filter(|port| port.joined == Some(false)) {
+                let text = format!("{}: nobody is at the other end yet", port.name);
+                say(output, &text);
+            }
+        }
+        Told::Interval(reading) => {
+            if output.is_stream() {
+                let interval = Box::new(reading.interval(number));
+                number += 1;
+                let what = What::Interval { interval };
+                output.event(&Event { test: 1, what }, Timestamp::now());
+            } else if period(args).is_some() {
+                say(output, &readings(&facts, reading));
+            }
+        }
+    };
+    let flag = stop.as_flag();
+    let mut ran = forward(forwarder, settings, &times, &flag, &mut told)?;
+    let trouble = ran.trouble.take();
+    say(output, &format!("\n{}\n", forward_statistics(&ran.figures)));
+    // Without a time somebody has to end it: that is no interruption.
+    ran.interrupted &= args.time.is_some();
+    let interrupted = ran.interrupted;
+    if let Some(error) = &trouble {
+        ran.trouble = Some(again(error));
+    }
+    let record = record(urls, settings, &times, ran);
+    output.record(&record, &[])?;
+    if let Some(error) = trouble {
+        let failure = Failure::from(MeasureError::Port(error));
+        if output.is_json() {
+            output.remark(&format!("error: {}", failure.problem));
+        } else {
+            output.failure(&failure);
+        }
+        return Ok(failure.code);
+    }
+    Ok(if interrupted {
+        exit::INTERRUPTED
+    } else {
+        exit::OK
+    })
+}
+
+/// The same trouble for the record, which keeps its words only.
+fn again(error: &PortError) -> PortError {
+    let problem = error.problem();
+    PortError::Stopped {
+        port: problem.object,
+        why: problem.situation,
+    }
+}
+
+/// Prints to standard output, or beside a document of JSON.
+fn say(output: &Output, text: &str) {
+    if output.is_quiet() {
+        return;
+    }
+    if output.is_json() || output.is_stream() {
+        output.remark(text);
+    } else {
+        crate::output::print(text);
+    }
+}
+
+/// What ports moved within an interval, with the rates of that interval.
+fn readings(facts: &[ForwardPort], reading: &Reading) -> String {
+    let seconds = (reading.end_ns - reading.start_ns) as f64 / 1e9;
+    let blocks = facts.iter().zip(&reading.ports).map(|(port, moved)| {
+        let queue = |totals: linerate_measure::forward::QueueTotals| QueueFigures {
+            packets: totals.frames,
+            bytes: totals.bytes,
+            dropped: totals.all_dropped(),
+            drops: BTreeMap::new(),
+        };
+        let port = ForwardPort {
+            receive: queue(moved.receive),
+            transmit: queue(moved.transmit),
+            ..port.clone()
+        };
+        port_statistics(&port, Some(rates(&port.receive, &port.transmit, seconds)))
+    });
+    blocks.collect::<Vec<_>>().join("\n")
+}
+
+/// Rates over some seconds.
+fn rates(receive: &QueueFigures, transmit: &QueueFigures, seconds: f64) -> PortRates {
+    let seconds = seconds.max(1e-9);
+    PortRates {
+        receive_pps: receive.packets as f64 / seconds,
+        receive_bps: receive.bytes as f64 * 8.0 / seconds,
+        transmit_pps: transmit.packets as f64 / seconds,
+        transmit_bps: transmit.bytes as f64 * 8.0 / seconds,
+    }
+}
+
+/// The ports, with what options say of all of them.
+fn urls(args: &ForwardArgs) -> Result<Vec<PortUrl>, Failure> {
+    if let (Some(rxq), Some(txq)) = (args.rxq, args.txq)
+        && rxq != txq
+    {
+        return Err(Failure::usage(Problem::new(
+            format!("{rxq} receive queues and {txq} transmit queues make no pairs"),
+            "--txq",
+            "a queue is a pair here: ask for as many of the one as of the other",
+        )));
+    }
+    let common = [
+        ("queues", args.rxq.or(args.txq)),
+        ("rxd", args.rxd),
+        ("txd", args.txd),
+    ];
+    let read = |text: &String| -> Result<PortUrl, PortError> {
+        let url: PortUrl = text.parse()?;
+        let said = url.common();
+        let mut text = text.clone();
+        for (key, value) in common {
+            let is_said = match key {
+                "queues" => said.queues.is_some(),
+                "rxd" => said.rxd.is_some(),
+                _ => said.txd.is_some(),
+            };
+            if let Some(value) = value.filter(|_| !is_said) {
+                let comma = if text.ends_with(':') { "" } else { "," };
+                text.push_str(&format!("{comma}{key}={value}"));
+            }
+        }
+        let url: PortUrl = text.parse()?;
+        Ok(if args.force { url.forced() } else { url })
+    };
+    let urls: Result<Vec<_>, _> = args.dev.iter().map(read).collect();
+    Ok(urls.map_err(MeasureError::Port)?)
+}
+
+/// Refuses ports that are not there, and those that are named twice.
+fn check_ports(args: &ForwardArgs, all: u32) -> Result<(), Failure> {
+    let usage = |situation: String, object: String| {
+        let next = format!("ports are numbered 0 to {}", all.saturating_sub(1));
+        Err(Failure::usage(Problem::new(situation, object, next)))
+    };
+    if let Some(count) = args.nb_ports.filter(|&count| count > all) {
+        let there = format!("there are {all} ports");
+        return usage(there, format!("--nb-ports {count}"));
+    }
+    for (at, port) in args.portlist.iter().enumerate() {
+        if args.portlist[..at].contains(port) {
+            let twice = "it is listed twice".to_owned();
+            return usage(twice, format!("port {port} of --portlist"));
+        }
+    }
+    if let Some(peer) = args.eth_peer.iter().find(|peer| peer.port >= all) {
+        let unknown = "there is no such port".to_owned();
+        return usage(unknown, format!("port {} of --eth-peer", peer.port));
+    }
+    if args.saturate && args.trial.is_zero() {
+        return Err(Failure::usage(Problem::new(
+            "a step of no length measures nothing",
+            "--trial 0",
+            "use 1s, or 100ms for a quick look",
+        )));
+    }
+    Ok(())
+}
+
+fn settings(args: &ForwardArgs, ports: usize) -> Result<Settings, Failure> {
+    if args.cores == 0 {
+        return Err(Failure::usage(Problem::new(
+            "forwarding needs a thread",
+            "--cores 0",
+            "use 1 or more",
+        )));
+    }
+    let mut frame = FrameSpec {
+        bytes: args.txpkts,
+        ..FrameSpec::default()
+    };
+    if let Some((source, destination)) = args.tx_ip {
+        (frame.source, frame.destination) = (source, destination);
+    }
+    if let Some((source, destination)) = args.tx_udp {
+        (frame.source_port, frame.destination_port) = (source, destination);
+    }
+    let all = u32::try_from(ports).unwrap_or(u32::MAX);
+    check_ports(args, all)?;
+    let listed = |mask: &Option<args::Mask>| mask.as_ref().map(|mask| mask.0.clone());
+    let cpus = args.corelist.as_ref().map(|cpus| cpus.0.clone());
+    Ok(Settings {
+        mode: args.mode.clone(),
+        cores: args.cores,
+        cpus: cpus.or_else(|| listed(&args.coremask)).unwrap_or_default(),
+        pinned: true,
+        topology: args.port_topology,
+        ports: match (&args.portlist[..], args.nb_ports) {
+            ([], Some(count)) => (0..count.min(all)).collect(),
+            ([], None) => listed(&args.portmask).unwrap_or_default(),
+            (list, _) => list.to_vec(),
+        },
+        burst: args.burst.into(),
+        tx_first: args.tx_first.unwrap_or(0),
+        frame,
+        transmit_flows: args.txonly_flows.unwrap_or(1),
+        generated_flows: args.flowgen_flows,
+        peers: args.eth_peer.clone(),
+        retry: args.tx_retry.map(|times| Retry {
+            times,
+            ..Retry::default()
+        }),
+        idle: args.idle,
+        flush: !args.no_flush_rx,
+        record_bursts: args.record_burst_stats,
+        record_cycles: args.record_core_cycles,
+        seed: args.seed,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::leads;
+
+    #[test]
+    fn who_is_listened_to() {
+        assert!(leads("70 (a) b) S 1 70 70 34816 70 4194304 1"));
+        assert!(!leads("70 (linerate) R 1 70 60 34816 60 4194304 1"));
+        // In a lab neither group has a number; without a terminal there is none.
+        assert!(leads("7 (linerate) R 0 0 0 34816 0 4194304 1"));
+        assert!(!leads("7 (linerate) R 1 7 7 0 -1 4194304 1"));
+        assert!(leads(""));
+    }
+}

@@ -1,0 +1,126 @@
+//! `linerate generate`: frames at a rate, and what becomes of them.
+
+use std::time::Duration;
+
+use linerate_host::stop::Stop;
+use linerate_measure::MeasureError;
+use linerate_measure::generate::{
+    Ports, Ran, Settings, Told, What as Sent, plan, record, run as run_generator,
+};
+use linerate_metric::event::{Event, Problem, What};
+use linerate_metric::exit;
+use linerate_metric::plan::{Cpus, Ends, Kind, Wait};
+
+use super::frames::Named;
+use super::measure::stop_on_signals;
+use crate::args::GenerateArgs;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::printer::{Teller, while_printing};
+
+/// Length of a run unless a time or a count is given.
+const TIME: Duration = Duration::from_secs(10);
+
+/// Runs it; gives the exit code.
+pub fn run(args: &GenerateArgs) -> u8 {
+    let mut output = Output::new(&args.output).with_page(args.html.as_deref(), "linerate generate");
+    let code = measure(args, &mut output).unwrap_or_else(|failure| {
+        output.failure(&failure);
+        failure.code
+    });
+    output.gated(code, args.fail_on_finding)
+}
+
+fn settings(args: &GenerateArgs, named: &Named) -> Result<Settings, Failure> {
+    let what = match &args.pcap {
+        Some(file) => Sent::Capture {
+            file: file.clone(),
+            recorded: args.recorded_times,
+        },
+        None => Sent::Template(args.frames.plan(args.size.as_deref())?),
+    };
+    Ok(Settings {
+        what,
+        load: args.rate,
+        line_bps: named.line_bps(&args.ports),
+        duration: args.time.or_else(|| args.count.is_none().then_some(TIME)),
+        frames: args.count,
+        burst: args.burst,
+        drain: args.drain,
+        interval: Some(args.interval).filter(|time| !time.is_zero()),
+        threads: args.ports.threads,
+        cpus: args
+            .ports
+            .cpu
+            .clone()
+            .map(|cpus| cpus.0)
+            .unwrap_or_default(),
+        learn: args.ports.learn,
+    })
+}
+
+fn measure(args: &GenerateArgs, output: &mut Output) -> Result<u8, Failure> {
+    for expectation in &args.expect {
+        expectation.check_kind(Kind::Generate).map_err(|error| {
+            let situation = error.to_string();
+            Failure::usage(Problem::new(
+                situation,
+                "--expect",
+                "choose a figure of this list",
+            ))
+        })?;
+    }
+    output.check_file()?;
+    let named = Named::new(&args.ports, args.receive.as_ref(), args.no_receive)?;
+    let settings = settings(args, &named)?;
+    let mut ports = named.open()?;
+    let stop = stop_on_signals()?;
+    let (send, receive) = named.names();
+    let names = (send.as_str(), receive.as_deref());
+    let ran = while_printing(output, |teller| {
+        go(&mut ports, names, &settings, &stop, teller)
+    })??;
+    let interrupted = ran.interrupted;
+    let stopped = ran.trouble.is_some();
+    let record = record(names, &settings, ran);
+    let verdicts: Vec<_> = args
+        .expect
+        .iter()
+        .map(|expectation| expectation.judge(&record.summary))
+        .collect();
+    output.record(&record, &verdicts)?;
+    Ok(if interrupted {
+        exit::INTERRUPTED
+    } else if stopped {
+        exit::FAILED
+    } else if verdicts.iter().any(|verdict| !verdict.holds) {
+        exit::GATE
+    } else {
+        exit::OK
+    })
+}
+
+/// Sends, and tells what happens.
+fn go(
+    ports: &mut Ports,
+    names: (&str, Option<&str>),
+    settings: &Settings,
+    stop: &Stop,
+    teller: &Teller,
+) -> Result<Ran, MeasureError> {
+    let mut number = 0;
+    let tell = |what| teller.tell(Event { test: 1, what });
+    run_generator(ports, settings, &stop.as_flag(), &mut |told| match told {
+        Told::Started(facts) => tell(What::Started {
+            plan: Box::new(plan(names, settings, facts)),
+            wait: Ends::both(Wait::Spin),
+            cpu: Ends::both(Cpus(facts.cpus.clone())),
+            because: None,
+        }),
+        Told::Interval(reading) => {
+            let interval = Box::new(reading.interval(number));
+            number += 1;
+            tell(What::Interval { interval });
+        }
+    })
+}

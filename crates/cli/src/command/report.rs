@@ -1,0 +1,170 @@
+//! `linerate report`: pages, tables and timelines from stored records.
+
+use std::path::Path;
+
+use linerate_metric::event::Problem;
+use linerate_metric::exit;
+use linerate_metric::record::Record;
+use linerate_report::document::{Document, read_document};
+use linerate_report::side::SideBySide;
+use linerate_report::store::{write_bytes, write_file};
+use linerate_report::{csv, html, markdown, text, trace};
+
+use crate::args::{ReportArgs, ReportForm};
+use crate::failure::Failure;
+use crate::output::{Form, print, print_failure, stderr_style, stdout_style};
+
+/// Runs it; gives the exit code.
+pub fn run(args: &ReportArgs) -> u8 {
+    let form = form(args);
+    report(args, form).unwrap_or_else(|failure| {
+        match form {
+            ReportForm::Json => print_failure(Form::Json, &failure, 0),
+            _ => eprintln!("{}", text::problem(&failure.problem, &stderr_style())),
+        }
+        failure.code
+    })
+}
+
+fn form(args: &ReportArgs) -> ReportForm {
+    match (args.markdown, args.json) {
+        (true, _) => ReportForm::Markdown,
+        (_, true) => ReportForm::Json,
+        _ => args.format,
+    }
+}
+
+fn report(args: &ReportArgs, form: ReportForm) -> Result<u8, Failure> {
+    let documents = documents(&args.records)?;
+    if let Some(file) = &args.trace {
+        write_trace(file, &documents)?;
+    }
+    let title = args.title.clone().unwrap_or_else(|| title(&documents));
+    if let Some(file) = &args.html {
+        write_file(file, &page(&title, &documents))?;
+    }
+    let out = match form {
+        // Who asked for files only gets no text besides.
+        ReportForm::Text
+            if args.output.is_none() && (args.html.is_some() || args.trace.is_some()) =>
+        {
+            return Ok(exit::OK);
+        }
+        ReportForm::Text => {
+            let style = stdout_style(args.color, args.output.is_none());
+            match &documents[..] {
+                [Document::Run(run)] => text::summary(run, &style),
+                [Document::Set(set)] => text::set(set, &style),
+                _ => text::side_by_side(&SideBySide::of(&documents), &style),
+            }
+        }
+        ReportForm::Markdown => markdown_of(&documents),
+        ReportForm::Csv => csv::side_by_side(&SideBySide::of(&documents)),
+        ReportForm::Json => match &documents[..] {
+            [Document::Run(run)] => run.to_json(),
+            [Document::Set(set)] => json(set),
+            _ => json(&SideBySide::of(&documents)),
+        },
+        ReportForm::Html => page(&title, &documents),
+    };
+    match &args.output {
+        Some(file) => write_file(file, &format!("{}\n", out.trim_end()))?,
+        None => print(out.trim_end()),
+    }
+    Ok(exit::OK)
+}
+
+fn json<T: serde::Serialize>(value: &T) -> String {
+    serde_json::to_string(value).expect("our documents hold only what JSON can say")
+}
+
+/// A set of different measurements has no figures of its own: its runs stand side by side.
+fn markdown_of(documents: &[Document]) -> String {
+    if let [Document::Set(set)] = documents
+        && let Some(result) = &set.result.experiment
+    {
+        return markdown::experiment(result);
+    }
+    if let [Document::Set(set)] = documents
+        && set.result.figures.is_empty()
+    {
+        let runs: Vec<Document> = set
+            .runs
+            .iter()
+            .map(|run| Document::Run(Box::new(run.clone())))
+            .collect();
+        return markdown::side_by_side(&SideBySide::of(&runs));
+    }
+    markdown::side_by_side(&SideBySide::of(documents))
+}
+
+fn page(title: &str, documents: &[Document]) -> String {
+    if let [Document::Set(set)] = documents {
+        return html::of_set(title, set);
+    }
+    html::report(title, &runs(documents), &[])
+}
+
+fn runs(documents: &[Document]) -> Vec<Record> {
+    let runs = documents.iter().flat_map(Document::runs);
+    runs.cloned().collect()
+}
+
+fn title(documents: &[Document]) -> String {
+    match documents {
+        [one] => format!("linerate {}", one.id()),
+        several => format!("linerate: {} records", several.len()),
+    }
+}
+
+/// Finds records by id or path. What looks like a path, or is a file here, is one.
+fn documents(names: &[String]) -> Result<Vec<Document>, Failure> {
+    #[cfg(feature = "history")]
+    let mut history = None;
+    let mut documents = Vec::new();
+    for name in names {
+        let path = Path::new(name);
+        let is_path = name.contains('/') || name.ends_with(".json") || path.is_file();
+        #[cfg(feature = "history")]
+        if !is_path {
+            let history = match &mut history {
+                Some(history) => history,
+                none => none.insert(linerate_report::history::History::open_default()?),
+            };
+            let entry = history.find(name)?;
+            documents.push(history.document(&entry.id)?);
+            continue;
+        }
+        #[cfg(not(feature = "history"))]
+        if !is_path {
+            return Err(Failure::usage(Problem::new(
+                "this linerate was built without its history and finds no ids",
+                name,
+                "name the file: $XDG_DATA_HOME/linerate/runs/ID.json",
+            )));
+        }
+        documents.push(read_document(path)?);
+    }
+    Ok(documents)
+}
+
+/// Writes the first timeline that is stored.
+fn write_trace(file: &Path, documents: &[Document]) -> Result<(), Failure> {
+    let mut timelines = documents
+        .iter()
+        .flat_map(Document::runs)
+        .filter_map(|run| run.timeline.as_ref());
+    let Some(timeline) = timelines.next() else {
+        return Err(Failure::failed(Problem::new(
+            "no timeline is stored in it",
+            documents.first().map_or("", Document::id),
+            "measure with --trace FILE, which keeps one",
+        )));
+    };
+    if file.extension().is_some_and(|end| end == "json") {
+        write_file(file, &trace::chrome(timeline))?;
+    } else {
+        write_bytes(file, &trace::perfetto(timeline))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,177 @@
+//! `linerate run`: a whole experiment, its tables, its page and its records.
+
+use std::path::{Path, PathBuf};
+
+use linerate_experiment::shipped::{SHIPPED, shipped};
+use linerate_experiment::{Experiment, ExperimentError, Options, Place, Progress, run as measure};
+use linerate_metric::event::Problem;
+use linerate_metric::exit;
+use linerate_metric::set::RunSet;
+use linerate_report::document::Document;
+use linerate_report::html;
+use linerate_report::store::{Store, write_file};
+
+use super::measure::stop_on_signals;
+use crate::args::RunArgs;
+use crate::failure::Failure;
+use crate::output::{Output, print};
+
+impl From<ExperimentError> for Failure {
+    fn from(error: ExperimentError) -> Self {
+        Self {
+            problem: error.problem(),
+            code: error.exit_code(),
+        }
+    }
+}
+
+/// Runs it; gives the exit code.
+pub fn run(args: &RunArgs) -> u8 {
+    let mut output = Output::new(&args.output);
+    act(args, &mut output).unwrap_or_else(|failure| {
+        output.failure(&failure);
+        failure.code
+    })
+}
+
+fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
+    if args.list {
+        for (_, text) in SHIPPED {
+            let experiment = Experiment::from_toml(text)?;
+            print(&format!("{:14} {}", experiment.name, experiment.question));
+        }
+        return Ok(exit::OK);
+    }
+    let name = args.experiment.as_deref().unwrap_or_default();
+    let text = text_of(name)?;
+    if args.print {
+        print(text.trim_end());
+        return Ok(exit::OK);
+    }
+    let experiment = Experiment::from_toml(&text)?;
+    output.check_file()?;
+    let dir = args
+        .dir
+        .clone()
+        .unwrap_or_else(|| PathBuf::from(format!("linerate-{}", experiment.name)));
+    super::demo::prepare_folder(&dir)?;
+    // Before the first thread: only a process with one can enter a user namespace.
+    if experiment.lab.is_some() && args.on.is_none() && !linerate_lab::privileged() {
+        linerate_lab::enter_user_namespace()?;
+    }
+    let before = args
+        .label
+        .as_deref()
+        .and_then(|label| table(&dir, &experiment.name, label));
+    let stop = stop_on_signals()?;
+    let flag = stop.as_flag();
+    let program = std::env::current_exe().map_err(|error| {
+        Failure::failed(Problem::new(
+            format!("it does not find itself ({error})"),
+            "linerate",
+            "run it from where it is installed",
+        ))
+    })?;
+    let options = Options {
+        quick: args.quick,
+        place: args.on.clone().map_or(Place::Lab, Place::Host),
+        only: args.point.iter().cloned().collect(),
+        repeats: args.repeat,
+        label: args.label.clone(),
+        before: before.as_ref(),
+        program,
+        cores: std::thread::available_parallelism().map_or(1, usize::from),
+        stop: &flag,
+    };
+    let set = measure(&experiment, &options, &mut |progress| {
+        tell(output, progress)
+    })?;
+    output.set(&set, &[])?;
+    write_folder(&dir, &set)?;
+    if !output.is_quiet() {
+        output.remark(&format!("report: {}", dir.join("report.html").display()));
+    }
+    let misses = set
+        .result
+        .experiment
+        .as_ref()
+        .is_some_and(|result| result.misses());
+    Ok(match (stop.is_set(), misses) {
+        (true, _) => exit::INTERRUPTED,
+        (_, true) => exit::GATE,
+        _ => exit::OK,
+    })
+}
+
+/// A shipped experiment by name; otherwise a file.
+fn text_of(name: &str) -> Result<String, Failure> {
+    if let Some(text) = shipped(name) {
+        return Ok(text.to_owned());
+    }
+    std::fs::read_to_string(name).map_err(|error| {
+        let names: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
+        Failure::usage(Problem::new(
+            format!("no experiment that ships, and no file ({error})"),
+            name,
+            format!("give a file, or one of {}", names.join(", ")),
+        ))
+    })
+}
+
+fn tell(output: &Output, progress: &Progress) {
+    match progress {
+        Progress::Point { number, of, words } => {
+            output.told(&format!("[{number}/{of}] {words}"));
+        }
+        Progress::Skipped { words, because } => {
+            output.remark(&format!("not measured: {words}: {because}"));
+        }
+        Progress::Hands { words } => {
+            use std::io::IsTerminal;
+            if !std::io::stdin().is_terminal() {
+                return;
+            }
+            output.remark(&format!("set {words}, then press Enter"));
+            let mut line = String::new();
+            let _ = std::io::stdin().read_line(&mut line);
+        }
+    }
+}
+
+/// The table of a label: the newest one in the folder or the store.
+fn table(dir: &Path, name: &str, label: &str) -> Option<RunSet> {
+    let fits = |set: &RunSet| {
+        let result = set.result.experiment.as_ref();
+        result.is_some_and(|result| result.name == name && result.label.as_deref() == Some(label))
+    };
+    let read = |path: PathBuf| match Document::from_json(&std::fs::read_to_string(path).ok()?) {
+        Ok(Document::Set(set)) if fits(&set) => Some(*set),
+        _ => None,
+    };
+    let store = Store::open_default().ok();
+    let stored = store
+        .iter()
+        .flat_map(|store| std::fs::read_dir(store.folder()).into_iter());
+    let stored = stored
+        .flatten()
+        .flatten()
+        .filter_map(|found| read(found.path()));
+    stored
+        .chain(read(dir.join("result.json")))
+        .max_by_key(|set| set.started)
+}
+
+fn write_folder(dir: &Path, set: &RunSet) -> Result<(), Failure> {
+    for run in &set.runs {
+        write_file(dir.join(format!("{}.json", run.id)), &run.to_json())?;
+    }
+    let json = serde_json::to_string(set).expect("a set holds only what JSON can say");
+    write_file(dir.join("result.json"), &(json + "\n"))?;
+    let title = set
+        .result
+        .experiment
+        .as_ref()
+        .map_or("linerate", |result| &result.title);
+    write_file(dir.join("report.html"), &html::of_set(title, set))?;
+    Ok(())
+}

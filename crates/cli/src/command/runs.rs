@@ -1,0 +1,385 @@
+//! `linerate runs`: what was measured before.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use linerate_metric::event::Problem;
+use linerate_metric::exit;
+use linerate_metric::expect::FIGURES;
+use linerate_report::document::Document;
+use linerate_report::history::{self, Arrived, Entry, Filter, History};
+use linerate_report::store::write_file;
+use linerate_report::style::ColorChoice;
+use linerate_report::text;
+use serde::Serialize;
+
+use crate::args::{ExportForm, RunsAction, RunsArgs, Selection};
+use crate::failure::Failure;
+use crate::output::{Form, print, print_failure, stderr_style, stdout_style};
+
+/// Runs it; gives the exit code.
+pub fn run(args: RunsArgs) -> u8 {
+    let json = is_json(&args.action);
+    act(args.action).unwrap_or_else(|failure| {
+        if json {
+            print_failure(Form::Json, &failure, 0);
+        } else {
+            eprintln!("{}", text::problem(&failure.problem, &stderr_style()));
+        }
+        failure.code
+    })
+}
+
+fn is_json(action: &RunsAction) -> bool {
+    match action {
+        RunsAction::List { json, .. }
+        | RunsAction::Show { json, .. }
+        | RunsAction::Rm { json, .. }
+        | RunsAction::Tag { json, .. }
+        | RunsAction::Note { json, .. }
+        | RunsAction::Trend { json, .. }
+        | RunsAction::Import { json, .. } => *json,
+        RunsAction::Export { .. } => false,
+    }
+}
+
+fn act(action: RunsAction) -> Result<u8, Failure> {
+    let history = History::open_default()?;
+    if let Some(remark) = history.remark() {
+        eprintln!("warning: {remark}");
+    }
+    match action {
+        RunsAction::List {
+            selection,
+            limit,
+            json,
+        } => list(&history, selection, limit, json),
+        RunsAction::Show { id, json } => show(&history, &id, json),
+        RunsAction::Rm {
+            ids,
+            selection,
+            dry_run,
+            json,
+        } => remove(&history, &ids, selection, dry_run, json),
+        RunsAction::Tag {
+            id,
+            tags,
+            remove,
+            json,
+        } => {
+            let id = history.find(&id)?.id;
+            history.tag(&id, &tags, &remove)?;
+            marked(history, &id, json)
+        }
+        RunsAction::Note {
+            id,
+            text,
+            clear,
+            json,
+        } => {
+            let id = history.find(&id)?.id;
+            if clear {
+                history.clear_notes(&id)?;
+            }
+            if let Some(text) = text {
+                history.note(&id, Timestamp::now(), &text)?;
+            }
+            marked(history, &id, json)
+        }
+        RunsAction::Trend {
+            figure,
+            selection,
+            fail_on_change,
+            json,
+        } => trend(&history, &figure, selection, fail_on_change, json),
+        RunsAction::Export {
+            ids,
+            selection,
+            format,
+            output,
+        } => export(&history, &ids, selection, format, &output),
+        RunsAction::Import {
+            files,
+            replace,
+            tag,
+            json,
+        } => import(&history, &files, replace, &tag, json),
+    }
+}
+
+fn print_json<T: Serialize>(value: &T) {
+    print(&serde_json::to_string(value).expect("our documents hold only what JSON can say"));
+}
+
+fn filter(history: &History, selection: Selection) -> Result<Filter, Failure> {
+    let plan = match selection.like {
+        Some(id) => Some(history.find(&id)?.plan),
+        None => None,
+    };
+    Ok(Filter {
+        kinds: selection.kind,
+        hosts: selection.host,
+        tags: selection.tag,
+        label: selection.label,
+        since: selection.since,
+        until: selection.until,
+        plan,
+        thresholds: selection.threshold,
+        whole: !selection.all,
+        limit: None,
+    })
+}
+
+/// What somebody named, or selected; without either, all of it.
+fn named(history: &History, ids: &[String], selection: Selection) -> Result<Vec<Entry>, Failure> {
+    if ids.is_empty() {
+        return Ok(history.entries(&filter(history, selection)?)?);
+    }
+    let found = ids.iter().map(|id| Ok(history.find(id)?));
+    let mut entries = found.collect::<Result<Vec<Entry>, Failure>>()?;
+    entries.sort_by(|a, b| a.id.cmp(&b.id));
+    entries.dedup_by(|a, b| a.id == b.id);
+    Ok(entries)
+}
+
+#[derive(Serialize)]
+struct Listed<'a> {
+    schema: &'static str,
+    folder: PathBuf,
+    entries: &'a [Entry],
+    /// Files among the records that are none, with what they are.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    strange: BTreeMap<String, String>,
+}
+
+fn list(history: &History, selection: Selection, limit: usize, json: bool) -> Result<u8, Failure> {
+    let mut filter = filter(history, selection)?;
+    filter.limit = (limit > 0).then_some(limit);
+    let entries = history.entries(&filter)?;
+    let strange = history.strange()?;
+    if json {
+        let folder = history.file("x");
+        print_json(&Listed {
+            schema: "linerate/runs/1",
+            folder: folder.parent().unwrap_or(Path::new("/")).to_owned(),
+            entries: &entries,
+            strange: strange.into_iter().collect(),
+        });
+        return Ok(exit::OK);
+    }
+    print(&text::history::runs(&entries, &style()));
+    for (name, why) in strange {
+        eprintln!(
+            "warning: {} is no record: {why}",
+            history.file(name.trim_end_matches(".json")).display()
+        );
+    }
+    Ok(exit::OK)
+}
+
+fn style() -> linerate_report::Style {
+    stdout_style(ColorChoice::Auto, true)
+}
+
+#[derive(Serialize)]
+struct Shown<'a> {
+    schema: &'static str,
+    file: PathBuf,
+    #[serde(flatten)]
+    entry: &'a Entry,
+    document: serde_json::Value,
+}
+
+fn show(history: &History, id: &str, json: bool) -> Result<u8, Failure> {
+    let entry = history.find(id)?;
+    let document = history.document(&entry.id)?;
+    if json {
+        let document = match &document {
+            Document::Run(run) => serde_json::to_value(run),
+            Document::Set(set) => serde_json::to_value(set),
+        };
+        print_json(&Shown {
+            schema: "linerate/stored/1",
+            file: history.file(&entry.id),
+            entry: &entry,
+            document: document.expect("a record holds only what JSON can say"),
+        });
+        return Ok(exit::OK);
+    }
+    let style = style();
+    let mut out = match &document {
+        Document::Run(run) => text::summary(run, &style),
+        Document::Set(set) => text::set(set, &style),
+    };
+    let marks = text::history::marks(&entry, &style);
+    if !marks.is_empty() {
+        out.push_str("\n\n");
+        out.push_str(&marks);
+    }
+    out.push_str(&format!(
+        "\n\nstarted {}, stored as {}",
+        entry.started.strftime("%Y-%m-%d %H:%M:%S UTC"),
+        history.file(&entry.id).display()
+    ));
+    print(&out);
+    Ok(exit::OK)
+}
+
+/// Tells what a document is marked with now.
+fn marked(history: History, id: &str, json: bool) -> Result<u8, Failure> {
+    let entry = history.reopen()?.find(id)?;
+    if json {
+        print_json(&entry);
+    } else {
+        let marks = text::history::marks(&entry, &style());
+        match marks.is_empty() {
+            true => print(&format!("{id} has no tag and no note")),
+            false => print(&format!("{id}\n{marks}")),
+        }
+    }
+    Ok(exit::OK)
+}
+
+#[derive(Serialize)]
+struct Removed {
+    schema: &'static str,
+    removed: Vec<String>,
+    dry_run: bool,
+}
+
+fn remove(
+    history: &History,
+    ids: &[String],
+    selection: Selection,
+    dry_run: bool,
+    json: bool,
+) -> Result<u8, Failure> {
+    let entries = named(history, ids, selection)?;
+    let mut removed = Vec::new();
+    for entry in entries {
+        if !dry_run {
+            history.remove(&entry.id)?;
+        }
+        removed.push(entry.id);
+    }
+    if json {
+        print_json(&Removed {
+            schema: "linerate/removed/1",
+            removed,
+            dry_run,
+        });
+        return Ok(exit::OK);
+    }
+    let what = if dry_run { "would remove" } else { "removed" };
+    match removed.is_empty() {
+        true => print("no record fits"),
+        false => print(&format!("{what} {}", removed.join(" "))),
+    }
+    Ok(exit::OK)
+}
+
+fn trend(
+    history: &History,
+    figure: &str,
+    selection: Selection,
+    fail_on_change: bool,
+    json: bool,
+) -> Result<u8, Failure> {
+    let name = figure.replace("p99_", "p99.");
+    if !FIGURES.iter().any(|known| known.name == name) {
+        let names: Vec<_> = FIGURES.iter().map(|known| known.name).collect();
+        return Err(Failure::usage(Problem::new(
+            "no figure",
+            format!("`{figure}`"),
+            format!("use one of {}", names.join(", ")),
+        )));
+    }
+    let mut filter = filter(history, selection)?;
+    // A set's figure is the median of runs that are in the history themselves.
+    filter.whole = false;
+    let mut entries = history.entries(&filter)?;
+    entries.retain(|entry| !entry.kind.starts_with("set:") && !entry.interrupted);
+    let trend = history::trend(&name, &entries);
+    if json {
+        print_json(&trend);
+    } else {
+        print(&text::history::trend(&trend, &style()));
+    }
+    Ok(match fail_on_change && trend.levels.len() > 1 {
+        true => exit::GATE,
+        false => exit::OK,
+    })
+}
+
+fn export(
+    history: &History,
+    ids: &[String],
+    mut selection: Selection,
+    format: ExportForm,
+    output: &Path,
+) -> Result<u8, Failure> {
+    // Sets bring their runs along; as rows each run stands for itself.
+    selection.all |= format != ExportForm::Json;
+    let entries = named(history, ids, selection)?;
+    match format {
+        ExportForm::Json => write_file(output, &(history.export_json(&entries)? + "\n"))?,
+        ExportForm::Csv => write_file(output, &history::csv(&entries))?,
+        #[cfg(feature = "parquet")]
+        ExportForm::Parquet => {
+            linerate_report::store::write_bytes(output, &history::parquet(&entries)?)?
+        }
+    }
+    if output != Path::new("-") {
+        eprintln!("{} records in {}", entries.len(), output.display());
+    }
+    Ok(exit::OK)
+}
+
+#[derive(Serialize)]
+struct Imported<'a> {
+    schema: &'static str,
+    records: BTreeMap<&'a str, Arrived>,
+}
+
+fn import(
+    history: &History,
+    files: &[PathBuf],
+    replace: bool,
+    tags: &[String],
+    json: bool,
+) -> Result<u8, Failure> {
+    let mut arrived = Vec::new();
+    for file in files {
+        arrived.extend(history.import(file, replace, tags)?);
+    }
+    // A run that came alone and within its set is one.
+    let mut records: BTreeMap<&str, Arrived> = BTreeMap::new();
+    for (id, state) in &arrived {
+        let known = records.entry(id).or_insert_with(|| state.clone());
+        if *known == Arrived::Same {
+            known.clone_from(state);
+        }
+    }
+    let count = |state: Arrived| records.values().filter(|s| **s == state).count();
+    let (taken, same, differ) = (
+        count(Arrived::Taken),
+        count(Arrived::Same),
+        count(Arrived::Differs),
+    );
+    if json {
+        print_json(&Imported {
+            schema: "linerate/imported/1",
+            records,
+        });
+    } else {
+        print(&format!("{taken} records taken, {same} were here already"));
+    }
+    if differ > 0 {
+        eprintln!(
+            "warning: {differ} were left out, because another record of that id is here; --replace \
+             takes them"
+        );
+    }
+    Ok(exit::OK)
+}

@@ -1,0 +1,408 @@
+//! `linerate sweep`: every combination of some options, in random order, and what is worth having.
+
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+use linerate_host::stop::Stop;
+use linerate_metric::event::Problem;
+use linerate_metric::exit;
+use linerate_metric::experiment::{Knob, Setting};
+use linerate_metric::figure;
+use linerate_metric::record::{Record, new_id};
+use linerate_metric::set::{RunSet, SET_SCHEMA, SetResult};
+use linerate_metric::statistics::{estimate, median};
+use linerate_metric::sweep::{Sweep, SweepPoint, buffer_bytes};
+use linerate_tune::TuneError;
+use linerate_tune::journal::{Journal, folder};
+use linerate_tune::matrix;
+use linerate_tune::over::Over;
+use serde::{Deserialize, Serialize};
+
+use super::compare::{fresh_seed, kind_of, timed};
+use super::measure::stop_on_signals;
+use super::series::Ended;
+use crate::args::SweepArgs;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::{child, words};
+
+/// Runs it; gives the exit code.
+pub fn run(args: &SweepArgs) -> u8 {
+    let mut output = Output::new(&args.output).with_page(args.html.as_deref(), "linerate sweep");
+    let result = sweep(args, &mut output);
+    result.unwrap_or_else(|failure| {
+        output.failure(&failure);
+        failure.code
+    })
+}
+
+fn refuse<T>(object: &str, situation: &str, next_step: &str) -> Result<T, Failure> {
+    Err(Failure::usage(Problem::new(situation, object, next_step)))
+}
+
+/// What a sweep is: the first line of its journal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Asked {
+    id: String,
+    command: Vec<String>,
+    axes: Vec<Knob>,
+    figure: String,
+    repeats: u32,
+    seed: u64,
+    started: Timestamp,
+}
+
+/// A run that is done: another line.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Done {
+    /// Its place in the order, from 0.
+    step: usize,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    record: Option<Box<Record>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    failed: Option<String>,
+}
+
+fn sweep(args: &SweepArgs, output: &mut Output) -> Result<u8, Failure> {
+    output.check_file()?;
+    let (asked, mut done, mut journal) = match &args.resume {
+        Some(name) => resumed(name)?,
+        None => begun(args)?,
+    };
+    let points = points(&asked)?;
+    let commands = commands(&asked, &points)?;
+    let order = matrix::order(points.len(), asked.repeats, asked.seed);
+    let stop = stop_on_signals()?;
+    output.progress(&format!(
+        "sweep {}: {} points x {}, random order, seed {}; after a crash: linerate sweep --resume {}",
+        asked.id,
+        points.len(),
+        asked.repeats,
+        asked.seed,
+        asked.id
+    ));
+    let ended = measure(
+        &asked,
+        &commands,
+        &order,
+        &mut done,
+        journal.as_mut(),
+        &stop,
+        output,
+    );
+    let failure = match ended {
+        Err(Ended::Over(failure)) => Some(failure),
+        Err(Ended::Stopped) | Ok(()) => None,
+    };
+    if done.iter().all(|done| done.record.is_none()) {
+        let why = done.iter().find_map(|done| done.failed.clone());
+        return Err(failure.unwrap_or_else(|| match why {
+            Some(why) => Failure::failed(Problem::new(
+                why,
+                "every point",
+                "run the measuring command alone to see what it says",
+            )),
+            None => Failure::from(linerate_measure::MeasureError::Interrupted),
+        }));
+    }
+    let interrupted = done.len() < order.len();
+    let set = set_of(&asked, points, &order, done, interrupted);
+    output.set(&set, &[])?;
+    if !interrupted && let Some(journal) = journal {
+        journal.remove().map_err(unusable)?;
+    }
+    if let Some(failure) = failure {
+        output.after_result(&failure);
+        return Ok(failure.code);
+    }
+    Ok(match stop.is_set() {
+        true => exit::INTERRUPTED,
+        false => exit::OK,
+    })
+}
+
+fn begun(args: &SweepArgs) -> Result<(Asked, Vec<Done>, Option<Journal>), Failure> {
+    if args.over.is_empty() {
+        return refuse(
+            "--over",
+            "there is nothing to vary",
+            "give --over NAME=VALUES",
+        );
+    }
+    if args.command.is_empty() {
+        return refuse(
+            "sweep",
+            "there is nothing to measure",
+            "end with a measuring command: throughput HOST, latency HOST",
+        );
+    }
+    if args.repeats == 0 {
+        return refuse(
+            "--repeats 0",
+            "there is nothing to measure",
+            "give 1 or more",
+        );
+    }
+    for (position, axis) in args.over.iter().enumerate() {
+        if args.over[..position]
+            .iter()
+            .any(|other| other.name == axis.name)
+        {
+            return refuse(
+                &format!("--over {}", axis.name),
+                "it is varied twice",
+                "give all of its values at once",
+            );
+        }
+    }
+    let mut command = args.command.clone();
+    timed(&mut command);
+    let kind = kind_of(&with(&command, &args.over, |axis| &axis.values[0])?)?;
+    let figure = match &args.figure {
+        Some(name) => figure::named(name),
+        None => Some(figure::of_kind(kind)),
+    };
+    let Some(figure) = figure else {
+        return refuse(
+            "--figure",
+            "no figure of a run has that name",
+            &format!("choose one of {}", figure::names()),
+        );
+    };
+    let started = Timestamp::now();
+    let asked = Asked {
+        id: new_id(started),
+        command,
+        axes: (args.over.iter())
+            .map(|over| Knob {
+                name: over.name.clone(),
+                values: over.values.clone(),
+            })
+            .collect(),
+        figure: figure.name.to_owned(),
+        repeats: args.repeats,
+        seed: args.seed.unwrap_or_else(|| u64::from(fresh_seed())),
+        started,
+    };
+    // Everything is checked before the journal is there.
+    commands(&asked, &points(&asked)?)?;
+    let journal = match folder("sweep") {
+        Some(folder) => {
+            let path = folder.join(format!("{}.jsonl", asked.id));
+            Some(Journal::create(&path, &asked).map_err(unusable)?)
+        }
+        None => None,
+    };
+    Ok((asked, Vec::new(), journal))
+}
+
+fn resumed(name: &str) -> Result<(Asked, Vec<Done>, Option<Journal>), Failure> {
+    let path = PathBuf::from(name);
+    let path = match (path.is_file(), folder("sweep")) {
+        (false, Some(folder)) if !name.contains('/') => folder.join(format!("{name}.jsonl")),
+        _ => path,
+    };
+    let (asked, done, journal) = Journal::resume(&path).map_err(unusable)?;
+    Ok((asked, done, Some(journal)))
+}
+
+fn unusable(error: TuneError) -> Failure {
+    Failure::failed(Problem::new(
+        error.to_string(),
+        "the journal",
+        "set XDG_STATE_HOME to a folder that can be written",
+    ))
+}
+
+fn points(asked: &Asked) -> Result<Vec<Setting>, Failure> {
+    let axes: Vec<Over> = (asked.axes.iter())
+        .map(|axis| Over {
+            name: axis.name.clone(),
+            values: axis.values.clone(),
+        })
+        .collect();
+    match matrix::points(&axes) {
+        Some(points) => Ok(points),
+        None => refuse(
+            "--over",
+            &format!("more than {} points", matrix::MOST_POINTS),
+            "give fewer values",
+        ),
+    }
+}
+
+fn with<'a>(
+    command: &[String],
+    axes: &'a [Over],
+    value: impl Fn(&'a Over) -> &'a String,
+) -> Result<Vec<String>, Failure> {
+    let mut words = command.to_vec();
+    for axis in axes {
+        words::set_option(&mut words, &axis.name, value(axis))?;
+    }
+    Ok(words)
+}
+
+/// The command of each point; a point that makes no sense is refused before any is measured.
+fn commands(asked: &Asked, points: &[Setting]) -> Result<Vec<Vec<String>>, Failure> {
+    points
+        .iter()
+        .map(|point| {
+            let mut words = asked.command.clone();
+            for axis in &asked.axes {
+                words::set_option(&mut words, &axis.name, &point[&axis.name])?;
+            }
+            kind_of(&words)?;
+            Ok(words)
+        })
+        .collect()
+}
+
+fn measure(
+    asked: &Asked,
+    commands: &[Vec<String>],
+    order: &[usize],
+    done: &mut Vec<Done>,
+    mut journal: Option<&mut Journal>,
+    stop: &Stop,
+    output: &Output,
+) -> Result<(), Ended> {
+    let figure = figure::named(&asked.figure);
+    for (step, &point) in order.iter().enumerate() {
+        if done.iter().any(|done| done.step == step) {
+            continue;
+        }
+        let (record, failed) = match child::measure(&commands[point], stop) {
+            Ok(record) => (Some(Box::new(record)), None),
+            // The far end is gone for all points.
+            Err(Ended::Over(failure)) if failure.code == exit::PEER => {
+                return Err(Ended::Over(failure));
+            }
+            Err(Ended::Over(failure)) => (None, Some(failure.problem.to_string())),
+            Err(Ended::Stopped) => return Err(Ended::Stopped),
+        };
+        let value = record.as_ref().and_then(|record| figure?.of(record));
+        let said = match (&failed, value) {
+            (Some(why), _) => why.clone(),
+            (None, Some(value)) => figure::format(&asked.figure, value),
+            (None, None) => format!("no {}", asked.figure),
+        };
+        let line = Done {
+            step,
+            record,
+            failed,
+        };
+        // It is on the disk before anybody is told.
+        if let Some(journal) = journal.as_deref_mut() {
+            journal
+                .append(&line)
+                .map_err(|error| Ended::Over(unusable(error)))?;
+        }
+        let varied = &commands[point][asked.command.len().min(commands[point].len())..];
+        output.progress(&format!(
+            "run {} of {}: {}: {said}",
+            step + 1,
+            order.len(),
+            words::join(varied)
+        ));
+        done.push(line);
+    }
+    Ok(())
+}
+
+fn set_of(
+    asked: &Asked,
+    settings: Vec<Setting>,
+    order: &[usize],
+    done: Vec<Done>,
+    interrupted: bool,
+) -> RunSet {
+    let figure = figure::named(&asked.figure).expect("it was checked when the sweep began");
+    let mut runs = Vec::new();
+    let mut points: Vec<SweepPoint> = Vec::new();
+    for (number, setting) in settings.into_iter().enumerate() {
+        let own: Vec<&Done> = done
+            .iter()
+            .filter(|done| order[done.step] == number)
+            .collect();
+        let records: Vec<&Record> = own
+            .iter()
+            .filter_map(|done| done.record.as_deref())
+            .collect();
+        let of = |read: &dyn Fn(&Record) -> Option<f64>| -> Vec<f64> {
+            records.iter().filter_map(|record| read(record)).collect()
+        };
+        let label: Vec<_> = asked
+            .axes
+            .iter()
+            .map(|axis| format!("{}={}", axis.name, setting[&axis.name]))
+            .collect();
+        runs.extend(records.iter().map(|record| Record {
+            label: Some(label.join(" ")),
+            ..(*record).clone()
+        }));
+        points.push(SweepPoint {
+            setting,
+            value: estimate(&of(&|run| figure.of(run))),
+            memory_bytes: median(&of(&buffer_bytes)),
+            cpu_ns: median(&of(&|run| figure::CPU.of(run))),
+            pareto: false,
+            failed: own.iter().find_map(|done| done.failed.clone()),
+            records: records.iter().map(|record| record.id.clone()).collect(),
+        });
+    }
+    let memory_known = points.iter().any(|point| point.memory_bytes.is_some());
+    let costs: Vec<_> = points
+        .iter()
+        .map(|point| {
+            let cost = if memory_known {
+                point.memory_bytes
+            } else {
+                point.cpu_ns
+            };
+            (point.value.map(|value| value.median), cost)
+        })
+        .collect();
+    for (point, on_front) in points
+        .iter_mut()
+        .zip(matrix::pareto(figure.better(), &costs))
+    {
+        point.pareto = on_front;
+    }
+    let best = best(figure.better(), &points);
+    RunSet {
+        schema: SET_SCHEMA.to_owned(),
+        id: asked.id.clone(),
+        kind: "sweep".to_owned(),
+        started: asked.started,
+        interrupted,
+        runs,
+        result: SetResult {
+            sweep: Some(Box::new(Sweep {
+                command: words::join(&asked.command),
+                figure: asked.figure.clone(),
+                better: figure.better(),
+                seed: asked.seed,
+                repeats: asked.repeats,
+                axes: asked.axes.clone(),
+                points,
+                best,
+            })),
+            ..SetResult::default()
+        },
+    }
+}
+
+fn best(better: linerate_metric::comparison::Better, points: &[SweepPoint]) -> Option<usize> {
+    use linerate_metric::comparison::Better;
+    let known = points
+        .iter()
+        .enumerate()
+        .filter_map(|(number, point)| Some((number, point.value?.median)));
+    let by = |a: &(usize, f64), b: &(usize, f64)| a.1.total_cmp(&b.1);
+    match better {
+        Better::Higher => known.max_by(by),
+        Better::Lower => known.min_by(by),
+    }
+    .map(|(number, _)| number)
+}

@@ -1,0 +1,218 @@
+//! `linerate ttcp`: the classic tool, and what its calls took.
+
+use std::time::Duration;
+
+use linerate_measure::{Client, Family};
+use linerate_metric::event::{Event, Problem};
+use linerate_metric::exit;
+use linerate_metric::plan::{
+    Direction, Ends, Kind, LARGEST_CALL_BYTES, LARGEST_DATAGRAM_BYTES, Plan, Protocol, Wait,
+};
+use linerate_metric::record::Record;
+
+use super::explained;
+use super::measure::stop_on_signals;
+use crate::args::TtcpArgs;
+use crate::failure::Failure;
+use crate::network;
+use crate::output::{self, Output, print};
+use crate::printer::while_printing;
+
+/// Runs it; gives the exit code.
+pub fn run(args: TtcpArgs) -> u8 {
+    let mut output = Output::new(&args.output);
+    let result = measure(&args, &mut output);
+    let code = result.unwrap_or_else(|failure| {
+        output.failure(&failure);
+        failure.code
+    });
+    output.gated(code, args.fail_on_finding)
+}
+
+/// The plan of the classic options.
+fn plan(args: &TtcpArgs) -> Result<Plan, Failure> {
+    let refuse = |option: &str, situation: String| {
+        Err(Failure::usage(Problem::new(
+            situation,
+            option,
+            "`linerate ttcp --help` lists what is possible",
+        )))
+    };
+    let protocol = if args.udp {
+        Protocol::Udp
+    } else {
+        Protocol::Tcp
+    };
+    let largest = match protocol {
+        Protocol::Udp => LARGEST_DATAGRAM_BYTES,
+        Protocol::Tcp => LARGEST_CALL_BYTES,
+    };
+    if !(1..=largest).contains(&args.length.0) {
+        return refuse("-l", format!("a {protocol} call has 1 to {largest} B"));
+    }
+    if args.udp && args.length.0 <= 4 {
+        return refuse("-l", "datagrams of up to 4 B are start and end".to_owned());
+    }
+    let Some(bytes) = args
+        .length
+        .0
+        .checked_mul(args.buffers)
+        .filter(|&bytes| bytes > 0)
+    else {
+        return refuse("-n", "so much cannot be sent".to_owned());
+    };
+    let host = args.transmit.clone().unwrap_or_default();
+    let mut plan = Plan::new(Kind::Throughput, protocol, host);
+    plan.dialect = Some("ttcp".to_owned());
+    plan.port = args.port;
+    plan.duration_ns = None;
+    plan.interval_ns = None;
+    plan.payload_bytes = args.length.0;
+    plan.window_bytes = None;
+    let buffer = args.buffer.map(|size| size.0);
+    plan.socket.send_buffer_bytes = buffer;
+    plan.socket.receive_buffer_bytes = buffer;
+    if args.receive {
+        plan.directions = vec![Direction::Receive];
+        plan.receive_bytes = (protocol == Protocol::Tcp).then_some(args.length.0);
+    } else {
+        plan.amount_bytes = Some(bytes);
+    }
+    // One datagram a call, as the classic sends them.
+    plan.udp_offload.gso = Some(false);
+    plan.udp_offload.gro = Some(false);
+    plan.udp_offload.asked = true;
+    let usual = match args.receive {
+        true => Wait::Select { timeout_ns: None },
+        false => Wait::Block,
+    };
+    plan.wait = Some(Ends::both(args.wait.unwrap_or(usual)));
+    plan.trace = args.trace.is_some();
+    plan.trace_on_ns = args
+        .trace_on
+        .map(|limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
+    plan.calls = args.calls || args.trace.is_some();
+    Ok(plan)
+}
+
+fn measure(args: &TtcpArgs, output: &mut Output) -> Result<u8, Failure> {
+    let client = Client {
+        plan: plan(args)?,
+        family: Family::Any,
+        retry: Duration::ZERO,
+        key: None,
+    };
+    output.check_file()?;
+    if let Some(file) = &args.trace {
+        output::check_folder(file)?;
+    }
+    let stop = stop_on_signals()?;
+    let flag = stop.as_flag();
+    let network = network::around();
+    let ran = while_printing(output, |teller| {
+        client.run_within(network.as_ref(), &flag, &mut |what| {
+            teller.tell(Event { test: 1, what });
+        })
+    })?;
+    let (record, failure) = ran?;
+    let mut runs = [record];
+    let unwritten = match &args.trace {
+        Some(file) => explained::write_trace(file, &mut runs).err(),
+        None => None,
+    };
+    let [record] = runs;
+    if !output.is_json() && !output.is_stream() {
+        print(&classic(&record, args.receive));
+    }
+    if !output.is_quiet() || output.is_json() || output.is_stream() {
+        output.record(&record, &[])?;
+    }
+    let failure = failure.map(Failure::from).or(unwritten);
+    if let Some(failure) = failure {
+        if output.is_json() {
+            output.remark(&format!("error: {}", failure.problem));
+        } else {
+            output.failure(&failure);
+        }
+        return Ok(failure.code);
+    }
+    Ok(if stop.is_set() {
+        exit::INTERRUPTED
+    } else {
+        exit::OK
+    })
+}
+
+/// The classic result: bytes, seconds, KB of 1024 bytes a second, and the calls. What this end moved,
+/// in the time that it took this end.
+fn classic(record: &Record, receives: bool) -> String {
+    let (name, direction) = match receives {
+        true => ("ttcp-r", Direction::Receive),
+        false => ("ttcp-t", Direction::Send),
+    };
+    let figures = record
+        .directions
+        .iter()
+        .find(|way| way.direction == direction);
+    let figures = figures.map(|way| way.summary.clone()).unwrap_or_default();
+    let bytes = match receives {
+        true => figures.bytes_received,
+        false => figures.bytes_sent,
+    };
+    let bytes = bytes.unwrap_or(0);
+    // To send it took as long as it took to hand it over.
+    let seconds = match (receives, figures.offered_bps) {
+        (false, Some(rate)) if rate > 0.0 => bytes as f64 * 8.0 / rate,
+        _ => figures.duration_ns.unwrap_or(0) as f64 / 1e9,
+    };
+    let rate = match seconds > 0.0 {
+        true => bytes as f64 / seconds / 1024.0,
+        false => 0.0,
+    };
+    let mut line =
+        format!("{name}: {bytes} bytes in {seconds:.2} real seconds = {rate:.2} KB/sec +++");
+    let threads = record.summary.cpu.iter().flat_map(|cpu| &cpu.threads);
+    let calls: u64 = threads.filter_map(|thread| thread.calls).sum();
+    if calls > 0 {
+        line.push_str(&format!(
+            "\n{name}: {calls} I/O calls, msec/call = {:.2}, calls/sec = {:.2}",
+            seconds * 1e3 / calls as f64,
+            calls as f64 / seconds.max(1e-9)
+        ));
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    fn args(words: &[&str]) -> TtcpArgs {
+        let words = ["linerate", "ttcp"].iter().chain(words);
+        match crate::args::Cli::try_parse_from(words).unwrap().command {
+            crate::args::Command::Ttcp(args) => args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn classic_options_are_those_of_the_classic() {
+        let sending = plan(&args(&["-t", "far"])).unwrap();
+        assert_eq!(sending.amount_bytes, Some(16 << 20));
+        assert_eq!((sending.payload_bytes, sending.port), (8_192, 5_001));
+        let words = [
+            "-t", "far", "-u", "-l", "1000", "-n", "5", "-b", "64K", "-p", "5010", "-s",
+        ];
+        let sending = plan(&args(&words)).unwrap();
+        assert_eq!(sending.amount_bytes, Some(5_000));
+        assert_eq!(sending.socket.send_buffer_bytes, Some(65_536));
+        assert_eq!((sending.protocol, sending.port), (Protocol::Udp, 5_010));
+        let receiving = plan(&args(&["-r"])).unwrap();
+        assert_eq!(receiving.directions, [Direction::Receive]);
+        assert!(receiving.host.is_empty() && receiving.amount_bytes.is_none());
+        assert!(plan(&args(&["-r", "-u", "-l", "4"])).is_err());
+        assert!(plan(&args(&["-t", "far", "-n", "0"])).is_err());
+        assert!(crate::args::Cli::try_parse_from(["linerate", "ttcp"]).is_err());
+    }
+}

@@ -1,0 +1,133 @@
+//! `-b`: an offered load, or the search for the largest one.
+
+use std::str::FromStr;
+
+use linerate_metric::pace::Burst;
+use linerate_metric::units::{BitRate, parse_count, parse_fraction};
+
+/// What `-b` asks for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Load {
+    /// `RATE[/BURST]`.
+    Rate {
+        /// Payload bits per second; 0 for as fast as it goes.
+        bps: u64,
+        /// What leaves at once.
+        burst: Option<Burst>,
+    },
+    /// `max[:LOSS]`.
+    Max {
+        /// Share of the datagrams that may be lost, 0 to 1.
+        loss: f64,
+    },
+}
+
+impl FromStr for Load {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(rest) = text.strip_prefix("max") {
+            let loss = match rest.strip_prefix(':') {
+                None if rest.is_empty() => 0.0,
+                None => return Err(format!("`{text}` is no load: write max, or max:0.1%")),
+                Some(share) => parse_fraction(share).map_err(|error| error.to_string())?,
+            };
+            if !(0.0..1.0).contains(&loss) {
+                return Err("the loss that is allowed lies from 0 to below 100 %".to_owned());
+            }
+            return Ok(Self::Max { loss });
+        }
+        let (rate, burst) = match text.split_once('/') {
+            Some((rate, burst)) => (rate, Some(burst.parse()?)),
+            None => (text, None),
+        };
+        let rate: BitRate = rate
+            .parse()
+            .map_err(|error: linerate_metric::units::UnitError| error.to_string())?;
+        Ok(Self::Rate { bps: rate.0, burst })
+    }
+}
+
+/// What `--pps` asks for: `N[/BURST]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pps {
+    /// Datagrams per second.
+    pub count: u64,
+    /// What leaves at once.
+    pub burst: Option<Burst>,
+}
+
+impl FromStr for Pps {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (count, burst) = match text.split_once('/') {
+            Some((count, burst)) => (count, Some(burst.parse()?)),
+            None => (text, None),
+        };
+        let count = parse_count(count).map_err(|error| error.to_string())?;
+        if count == 0 {
+            return Err("nothing would be sent: give 1 or more".to_owned());
+        }
+        Ok(Self { count, burst })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_per_second_are_counts() {
+        let read = |text: &str| text.parse::<Pps>().map(|pps| (pps.count, pps.burst));
+        assert_eq!(read("10k"), Ok((10_000, None)));
+        assert_eq!(read("500/4"), Ok((500, Some(Burst::Payloads(4)))));
+        for text in ["0", "", "-1", "1/0", "x"] {
+            assert!(read(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn loads_are_rates_with_bursts_or_a_search() {
+        for (text, want) in [
+            (
+                "100M",
+                Load::Rate {
+                    bps: 100_000_000,
+                    burst: None,
+                },
+            ),
+            (
+                "100M/16",
+                Load::Rate {
+                    bps: 100_000_000,
+                    burst: Some(Burst::Payloads(16)),
+                },
+            ),
+            (
+                "1G/64K",
+                Load::Rate {
+                    bps: 1_000_000_000,
+                    burst: Some(Burst::Bytes(65_536)),
+                },
+            ),
+            (
+                "0",
+                Load::Rate {
+                    bps: 0,
+                    burst: None,
+                },
+            ),
+            ("max", Load::Max { loss: 0.0 }),
+            ("max:0.1%", Load::Max { loss: 0.001 }),
+            ("max:0.5", Load::Max { loss: 0.5 }),
+        ] {
+            assert_eq!(text.parse(), Ok(want), "{text}");
+        }
+        for text in [
+            "", "maximum", "max:", "max:1", "max:-1%", "10M/", "10M/0", "/5", "10M/x",
+        ] {
+            assert!(text.parse::<Load>().is_err(), "{text}");
+        }
+    }
+}

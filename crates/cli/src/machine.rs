@@ -1,0 +1,188 @@
+//! The hosts whose settings may be changed: this one, or all of the lab around this program.
+
+use std::fs::{self, File};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+use linerate_host::sys::namespace::{self, Space};
+use linerate_lab::{segment_sizes, set_segment_sizes};
+use linerate_tune::guard::{Key, Kind, Machine, Owner};
+
+/// Hosts with their network namespaces.
+pub struct Hosts {
+    hosts: Vec<Host>,
+    /// Interfaces of the lab's links: the place of their host, and their name.
+    links: Vec<(usize, String)>,
+}
+
+struct Host {
+    name: String,
+    inode: u64,
+    namespace: OwnedFd,
+    /// Switches have settings of links alone.
+    is_switch: bool,
+}
+
+impl Hosts {
+    /// All hosts of the lab around this program; `None` outside of a lab.
+    pub fn of_lab() -> Option<Self> {
+        let inside = linerate_lab::inside()?;
+        let mut hosts = Vec::new();
+        let all = inside
+            .hosts
+            .into_iter()
+            .map(|(name, space)| (name, space, false));
+        let switches = inside
+            .switches
+            .map(|space| ("switches".to_owned(), space, true));
+        for (name, namespace, is_switch) in all.chain(switches) {
+            let inode = File::from(namespace.try_clone().ok()?)
+                .metadata()
+                .ok()?
+                .ino();
+            hosts.push(Host {
+                name,
+                inode,
+                namespace,
+                is_switch,
+            });
+        }
+        let place = |name: &str| {
+            let own = hosts.iter().position(|host| host.name == name);
+            own.or_else(|| hosts.iter().position(|host| host.is_switch))
+        };
+        let mut links = Vec::new();
+        for link in &inside.info.links {
+            for (host, interface) in link.between.iter().zip(&link.interfaces) {
+                links.extend(place(host).map(|place| (place, interface.clone())));
+            }
+        }
+        Some(Self { hosts, links })
+    }
+
+    /// This host alone.
+    pub fn own() -> Option<Self> {
+        let file = File::open("/proc/thread-self/ns/net").ok()?;
+        let inode = file.metadata().ok()?.ino();
+        Some(Self {
+            hosts: vec![Host {
+                name: "this host".to_owned(),
+                inode,
+                namespace: file.into(),
+                is_switch: false,
+            }],
+            links: Vec::new(),
+        })
+    }
+
+    /// Whether there are links whose settings may be changed.
+    pub fn has_links(&self) -> bool {
+        !self.links.is_empty()
+    }
+
+    /// Every place of a setting.
+    pub fn keys(&self, kind: Kind, name: &str) -> Vec<Key> {
+        let key = |host: &Host, name: &str| Key {
+            host: host.name.clone(),
+            namespace: host.inode,
+            kind,
+            name: name.to_owned(),
+        };
+        match kind {
+            Kind::Sysctl => (self.hosts.iter())
+                .filter(|host| !host.is_switch)
+                .map(|host| key(host, name))
+                .collect(),
+            Kind::SegmentSizes => (self.links.iter())
+                .map(|(place, interface)| key(&self.hosts[*place], interface))
+                .collect(),
+        }
+    }
+
+    /// Runs something in the network of a setting.
+    fn within<R: Send>(
+        &self,
+        key: &Key,
+        run: impl FnOnce() -> Result<R, String> + Send,
+    ) -> Result<R, String> {
+        let host = self.hosts.iter().find(|host| host.inode == key.namespace);
+        let host =
+            host.ok_or("its network is not to be seen from here: run it where it was run before")?;
+        std::thread::scope(|scope| {
+            let running = scope.spawn(|| {
+                namespace::enter(host.namespace.as_fd(), Space::Net)
+                    .map_err(|error| format!("its network cannot be entered ({error})"))?;
+                run()
+            });
+            running
+                .join()
+                .expect("a thread that sets a value does not panic")
+        })
+    }
+}
+
+fn file_of(sysctl: &str) -> String {
+    format!("/proc/sys/{}", sysctl.replace('.', "/"))
+}
+
+impl Machine for Hosts {
+    fn read(&self, key: &Key) -> Result<String, String> {
+        self.within(key, || match key.kind {
+            Kind::Sysctl => {
+                let text =
+                    fs::read_to_string(file_of(&key.name)).map_err(|error| error.to_string())?;
+                Ok(text.split_whitespace().collect::<Vec<_>>().join(" "))
+            }
+            Kind::SegmentSizes => {
+                let sizes = segment_sizes(&key.name).map_err(|error| error.to_string())?;
+                Ok(sizes.map(|size| size.to_string()).join(" "))
+            }
+        })
+    }
+
+    fn write(&self, key: &Key, value: &str) -> Result<(), String> {
+        self.within(key, || match key.kind {
+            Kind::Sysctl => fs::write(file_of(&key.name), value).map_err(|error| error.to_string()),
+            Kind::SegmentSizes => {
+                let sizes: Option<Vec<u32>> = value
+                    .split_whitespace()
+                    .map(|size| size.parse().ok())
+                    .collect();
+                let sizes = match sizes.as_deref() {
+                    Some(&[one]) => [one; 4],
+                    Some(&[a, b, c, d]) => [a, b, c, d],
+                    _ => return Err(format!("`{value}` is no size")),
+                };
+                set_segment_sizes(&key.name, sizes).map_err(|error| error.to_string())
+            }
+        })
+    }
+}
+
+/// This process, as a journal names it.
+pub fn owner() -> Owner {
+    let pid = std::process::id();
+    Owner {
+        boot: boot(),
+        pid,
+        started_ticks: started_ticks(pid).unwrap_or_default(),
+    }
+}
+
+/// Whether the process of a journal still runs.
+pub fn runs(owner: &Owner) -> bool {
+    started_ticks(owner.pid) == Some(owner.started_ticks)
+}
+
+/// Which boot of the machine this is.
+pub fn boot() -> String {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    text.trim().to_owned()
+}
+
+/// Field 22 of `/proc/PID/stat` (proc_pid_stat(5)); the name before it may hold spaces.
+fn started_ticks(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = text.rsplit_once(')')?;
+    rest.split_whitespace().nth(19)?.parse().ok()
+}

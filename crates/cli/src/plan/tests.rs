@@ -1,0 +1,209 @@
+//! Every option of `throughput` in every kind of run that it has: none is silently ignored.
+
+use std::collections::BTreeSet;
+
+use clap::FromArgMatches;
+
+use super::*;
+use crate::args::{Cli, Command, command};
+use crate::load::Load;
+
+/// What becomes of an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Becomes {
+    /// It changes what is run.
+    Effect,
+    /// It is about what is printed or judged afterwards.
+    Beside,
+    /// It is refused.
+    Refused,
+}
+
+use Becomes::{Beside as B, Effect as E, Refused as R};
+
+/// The kinds of runs.
+const KINDS: [(&str, &[&str]); 4] = [
+    ("TCP", &[]),
+    ("UDP", &["-u"]),
+    ("--connect", &["--connect"]),
+    ("-b max", &["-u", "-b", "max"]),
+];
+
+/// An option as clap knows it, what has to stand beside it, how it is given, and what becomes of it in
+/// each kind.
+type Row = (&'static str, &'static str, &'static str, [Becomes; 4]);
+
+const TABLE: &[Row] = &[
+    ("reverse", "", "-R", [E, E, R, E]),
+    ("bidir", "", "--bidir", [E, E, R, R]),
+    ("bitrate", "", "-b 10M", [E, E, R, R]),
+    ("pps", "-l 100", "--pps 10k", [E, E, R, R]),
+    ("trial", "", "--trial 200ms", [R, R, R, E]),
+    ("resolution", "", "--resolution 5%", [R, R, R, E]),
+    ("pacing", "--pps 1k -l 100", "--pacing socket", [E, E, R, R]),
+    ("connect", "", "--connect", [E, R, R, R]),
+    ("offload", "", "--offload zerocopy", [E, E, R, E]),
+    ("verify", "", "--verify", [E, E, R, R]),
+    ("batch", "", "--batch 8", [R, E, R, R]),
+    ("threads", "-P 4", "--threads 2", [E, E, E, E]),
+    (
+        "rt_yield",
+        "--sched fifo:50 --wait spin",
+        "--rt-yield",
+        [E, E, E, E],
+    ),
+    ("bytes", "", "-n 1M", [E, E, R, R]),
+    ("trace", "", "--trace file", [E, E, R, R]),
+    (
+        "trace_on",
+        "--trace file",
+        "--trace-on call>1ms",
+        [E, E, R, R],
+    ),
+    ("port", "", "-p 6000", [E, E, E, E]),
+    ("udp", "", "-u", [E, R, R, R]),
+    ("time", "", "-t 3", [E, E, E, E]),
+    ("length", "", "-l 512", [E, E, E, E]),
+    ("parallel", "", "-P 3", [E, E, E, E]),
+    ("interval", "", "-i 2", [E, E, E, E]),
+    ("omit", "", "-O 1", [E, E, E, E]),
+    ("window", "", "-w 1M", [E, E, E, E]),
+    ("sndbuf", "", "--sndbuf 1M", [E, E, E, E]),
+    ("rcvbuf", "", "--rcvbuf 1M", [E, E, E, E]),
+    ("mss", "", "-M 1000", [E, R, E, R]),
+    ("no_delay", "", "-N", [E, R, E, R]),
+    ("tos", "", "-S ef", [E, E, E, E]),
+    ("socket_priority", "", "--socket-priority 3", [E, E, E, E]),
+    ("rcvlowat", "", "--rcvlowat 100", [E, R, E, R]),
+    ("congestion", "", "-C reno", [E, R, E, R]),
+    ("bind", "", "-B 127.0.0.1", [E, E, E, E]),
+    ("source_port", "", "--source-port 6000", [E, E, E, E]),
+    ("ipv4", "", "-4", [E, E, E, E]),
+    ("ipv6", "", "-6", [E, E, E, E]),
+    ("wait", "", "--wait spin", [E, E, E, E]),
+    ("cpu", "", "--cpu 0/1", [E, E, E, E]),
+    ("sched", "", "--sched fifo:5", [E, E, E, E]),
+    ("hold_latency", "", "--hold-latency", [E, E, E, E]),
+    ("calls", "", "--calls", [E, E, E, E]),
+    ("retry", "", "--retry 3", [E, E, E, E]),
+    ("key", "", "--key Cargo.toml", [E, E, E, E]),
+    ("peer", "", "--peer iperf3", [E, E, R, R]),
+    (
+        "far_report",
+        "--peer discard",
+        "--far-report cat",
+        [E, E, R, R],
+    ),
+    ("repeat", "", "--repeat 3", [E, E, E, R]),
+    ("expect", "", "--expect goodput>1G", [B, B, R, B]),
+    ("json", "", "--json", [B, B, B, B]),
+    ("json_stream", "", "--json-stream", [B, B, B, B]),
+    ("output", "", "-o file", [B, B, B, B]),
+    ("html", "", "--html file", [B, B, B, B]),
+    ("quiet", "", "-q", [B, B, B, B]),
+    ("verbose", "", "-v", [B, B, B, B]),
+    ("no_store", "", "--no-store", [B, B, B, B]),
+    ("color", "", "--color never", [B, B, B, B]),
+    ("tui", "", "--tui", [B, B, B, B]),
+    ("fail_on_finding", "", "--fail-on-finding", [B, B, B, B]),
+    ("dev", "--ip 10.0.0.2/24", "--dev tap:t0", [E, E, R, E]),
+    ("ip", "--dev tap:t0", "--ip 10.0.0.2/24", [E, E, R, E]),
+    (
+        "gateway",
+        "--dev tap:t0 --ip 10.0.0.2/24",
+        "--gateway 10.0.0.1",
+        [E, E, R, E],
+    ),
+    (
+        "profile",
+        "--dev tap:t0 --ip 10.0.0.2/24",
+        "--profile embedded-tuned",
+        [E, E, R, E],
+    ),
+    (
+        "set",
+        "--dev tap:t0 --ip 10.0.0.2/24",
+        "--set tcp.send_buffer=16K",
+        [E, E, R, E],
+    ),
+    (
+        "config",
+        "--dev tap:t0 --ip 10.0.0.2/24",
+        "--config file",
+        [R, R, R, R],
+    ),
+    (
+        "control",
+        "--dev tap:t0 --ip 10.0.0.2/24",
+        "--control kernel",
+        [E, R, R, R],
+    ),
+];
+
+/// All that is run, as text; `None` where the command line is refused.
+fn planned(parts: &[&str]) -> Option<String> {
+    let words = ["linerate", "throughput", "host"].into_iter();
+    let words = words.chain(parts.iter().flat_map(|part| part.split_whitespace()));
+    let matches = command().try_get_matches_from(words).ok()?;
+    let Command::Throughput(args) = Cli::from_arg_matches(&matches).ok()?.command else {
+        panic!("another command");
+    };
+    let text = |run: Measurement| format!("{:?} {} {:?}", run.client, run.repeat, run.trace);
+    if matches!(args.bitrate, Some(Load::Max { .. })) {
+        let search = search(&args).ok()?;
+        let SearchPlan {
+            options,
+            trial_ns,
+            confirmation_ns,
+            measurement,
+        } = search;
+        let run = text(measurement);
+        return Some(format!("{run} {options:?} {trial_ns} {confirmation_ns}"));
+    }
+    throughput(&args).ok().map(text)
+}
+
+#[test]
+fn every_option_is_in_the_table() {
+    let command = command();
+    let throughput = command.find_subcommand("throughput").unwrap();
+    let options = throughput.get_arguments().map(|arg| arg.get_id().as_str());
+    let there: BTreeSet<_> = options.filter(|&id| id != "host").collect();
+    let known: BTreeSet<_> = TABLE.iter().map(|row| row.0).collect();
+    assert_eq!(there, known);
+}
+
+#[test]
+fn no_option_is_ignored() {
+    for (kind, base) in KINDS {
+        assert!(planned(base).is_some(), "{kind}");
+    }
+    for (id, beside, given, wants) in TABLE {
+        for ((kind, base), want) in KINDS.into_iter().zip(wants) {
+            // What stands beside it may be what is refused: then so is the option.
+            let without = planned(&[base, &[*beside][..]].concat());
+            let with = planned(&[base, &[*beside, *given][..]].concat());
+            let got = match with {
+                None => R,
+                Some(with) if Some(&with) == without.as_ref() => B,
+                Some(_) => E,
+            };
+            assert_eq!(got, *want, "{id} with {kind}");
+        }
+    }
+}
+
+#[test]
+fn connections_refuse_each_option_by_itself() {
+    for given in [
+        "--batch 8",
+        "--trace file",
+        "--trace-on call>1ms",
+        "--pacing socket",
+        "--trial 200ms",
+        "--resolution 5%",
+        "--wait io-uring",
+    ] {
+        assert_eq!(planned(&["--connect", given]), None, "{given}");
+    }
+}

@@ -1,0 +1,26 @@
+//! Results that are there already: files, or documents of the store by their ids.
+
+use std::path::Path;
+
+use linerate_metric::record::Record;
+use linerate_report::document::read_document;
+use linerate_report::history::History;
+
+use crate::failure::Failure;
+
+/// The runs of a record or a set, by the name of its file or by what `linerate runs` finds it with.
+///
+/// # Errors
+/// There is none, it cannot be read, or it is something else.
+pub fn runs(name: &str) -> Result<Vec<Record>, Failure> {
+    let path = Path::new(name);
+    let document = match path.exists() {
+        true => read_document(path)?,
+        false => {
+            let history = History::open_default()?;
+            let entry = history.find(name)?;
+            history.document(&entry.id)?
+        }
+    };
+    Ok(document.runs().to_vec())
+}

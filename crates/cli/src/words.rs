@@ -1,0 +1,284 @@
+//! Words of a command line as data: split as a shell does, with options set in them.
+
+use clap::{Arg, ArgAction, CommandFactory};
+use linerate_metric::event::Problem;
+
+use crate::args::Cli;
+use crate::failure::Failure;
+
+/// Commands that measure and give one record.
+pub const MEASURING: [&str; 5] = ["throughput", "latency", "ttcp", "forward", "generate"];
+
+/// Commands that run measuring commands.
+const RUNNING: [&str; 2] = ["compare", "sweep"];
+
+/// Puts a `--` before the measuring command that another command runs, so that what follows is its own:
+/// `linerate sweep --over rcvbuf=1K,64K throughput HOST -t 1`.
+pub fn separate(words: &mut Vec<std::ffi::OsString>) {
+    let runs = words
+        .get(1)
+        .is_some_and(|word| RUNNING.iter().any(|command| word == command));
+    if !runs {
+        return;
+    }
+    let at = words
+        .iter()
+        .skip(2)
+        .position(|word| word == "--" || MEASURING.iter().any(|command| word == command));
+    if let Some(at) = at.map(|at| at + 2).filter(|&at| words[at] != "--") {
+        words.insert(at, "--".into());
+    }
+}
+
+/// Splits a text into words as a shell does: at white space, but not within quotes or after `\`.
+///
+/// # Errors
+/// A quote that is not closed.
+pub fn split(text: &str) -> Result<Vec<String>, String> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    let mut letters = text.chars();
+    while let Some(letter) = letters.next() {
+        match (quote, letter) {
+            (Some(open), letter) if letter == open => quote = None,
+            (None, '"' | '\'') => {
+                quote = Some(letter);
+                word.get_or_insert_default();
+            }
+            (Some('"') | None, '\\') => {
+                let next = letters.next().ok_or("nothing follows the last \\")?;
+                word.get_or_insert_default().push(next);
+            }
+            (None, letter) if letter.is_whitespace() => words.extend(word.take()),
+            (_, letter) => word.get_or_insert_default().push(letter),
+        }
+    }
+    if let Some(quote) = quote {
+        return Err(format!("the {quote} is not closed"));
+    }
+    words.extend(word);
+    Ok(words)
+}
+
+/// Joins words so that a shell takes them apart again.
+pub fn join(words: &[String]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,%+@".contains(c);
+    let quoted = |word: &String| match !word.is_empty() && word.chars().all(plain) {
+        true => word.clone(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    };
+    words.iter().map(quoted).collect::<Vec<_>>().join(" ")
+}
+
+/// Sets an option of a measuring command: what the words said of it before is gone.
+///
+/// `words` begin with the command's name. A switch takes `on` and `off`; any other option takes its value,
+/// or `default` to be left out.
+///
+/// # Errors
+/// The command has no such option, or a switch gets another value.
+pub fn set_option(words: &mut Vec<String>, option: &str, value: &str) -> Result<(), Failure> {
+    let name = words.first().cloned().unwrap_or_default();
+    let unknown = |situation: String| {
+        Failure::usage(Problem::new(
+            situation,
+            format!("--{option}"),
+            format!("`linerate {name} --help` lists its options"),
+        ))
+    };
+    let arguments =
+        arguments(&name).ok_or_else(|| unknown(format!("`{name}` is no command that measures")))?;
+    let argument = (arguments.iter())
+        .find(|argument| argument.get_long() == Some(option))
+        .ok_or_else(|| unknown(format!("`linerate {name}` has no such option")))?;
+    remove(words, argument);
+    match (is_switch(argument), value) {
+        (_, "default") | (true, "off") => {}
+        (true, "on") => words.push(format!("--{option}")),
+        (true, other) => {
+            let situation = format!("`{other}` is neither on nor off, and this is a switch");
+            return Err(unknown(situation));
+        }
+        (false, value) => words.push(format!("--{option}={value}")),
+    }
+    Ok(())
+}
+
+/// Whether a measuring command says something of an option.
+pub fn names(words: &[String], option: &str) -> bool {
+    let arguments = words
+        .first()
+        .and_then(|name| arguments(name))
+        .unwrap_or_default();
+    let argument = arguments
+        .iter()
+        .find(|argument| argument.get_long() == Some(option));
+    argument.is_some_and(|argument| words.iter().any(|word| Said::by(argument, word).is_some()))
+}
+
+/// Adds words to a measuring command; options that they name take the place of those before.
+pub fn add(words: &mut Vec<String>, more: &[String]) {
+    let arguments = words
+        .first()
+        .and_then(|name| arguments(name))
+        .unwrap_or_default();
+    for argument in &arguments {
+        if more.iter().any(|word| Said::by(argument, word).is_some()) {
+            remove(words, argument);
+        }
+    }
+    words.extend_from_slice(more);
+}
+
+/// The arguments of a command of this program.
+fn arguments(command: &str) -> Option<Vec<Arg>> {
+    let cli = Cli::command();
+    let command = cli.find_subcommand(command)?;
+    Some(command.get_arguments().cloned().collect())
+}
+
+fn is_switch(argument: &Arg) -> bool {
+    matches!(argument.get_action(), ArgAction::SetTrue)
+}
+
+/// How a word names an option.
+enum Said {
+    /// Its value is the next word, if it takes one.
+    Alone,
+    /// Its value is in the word.
+    WithValue,
+}
+
+impl Said {
+    fn by(argument: &Arg, word: &str) -> Option<Self> {
+        let long = argument
+            .get_long()
+            .and_then(|long| word.strip_prefix(&format!("--{long}")));
+        match long {
+            Some("") => return Some(Self::Alone),
+            Some(rest) if rest.starts_with('=') => return Some(Self::WithValue),
+            _ => {}
+        }
+        let short = argument.get_short()?;
+        match word.strip_prefix(&format!("-{short}"))? {
+            "" => Some(Self::Alone),
+            _ if is_switch(argument) => None,
+            _ => Some(Self::WithValue),
+        }
+    }
+}
+
+fn remove(words: &mut Vec<String>, argument: &Arg) {
+    let optional = argument
+        .get_num_args()
+        .is_some_and(|range| range.min_values() == 0);
+    let mut at = 1;
+    while at < words.len() {
+        let Some(said) = Said::by(argument, &words[at]) else {
+            at += 1;
+            continue;
+        };
+        words.remove(at);
+        let value_follows = matches!(said, Said::Alone) && !is_switch(argument) && !optional;
+        if value_follows && at < words.len() {
+            words.remove(at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        split(text).unwrap()
+    }
+
+    #[test]
+    fn words_are_split_and_joined() {
+        assert_eq!(
+            words(r#"-l  128K --cpu '0/1' "a b"c \"x ''"#),
+            ["-l", "128K", "--cpu", "0/1", "a bc", "\"x", ""]
+        );
+        assert!(split("'open").is_err());
+        for text in ["a 'b c'", "it''s", "x '' y", "-C cubic --wait=spin/block"] {
+            let once = words(text);
+            assert_eq!(words(&join(&once)), once, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_option_takes_the_place_of_what_was_said_before() {
+        for (before, option, value, after) in [
+            ("throughput h", "length", "1M", "throughput h --length=1M"),
+            (
+                "throughput h -l 64K -t 1",
+                "length",
+                "1M",
+                "throughput h -t 1 --length=1M",
+            ),
+            (
+                "throughput -l64K h",
+                "length",
+                "1M",
+                "throughput h --length=1M",
+            ),
+            (
+                "throughput --length=64K h",
+                "length",
+                "default",
+                "throughput h",
+            ),
+            ("throughput h -N", "no-delay", "off", "throughput h"),
+            ("throughput h", "no-delay", "on", "throughput h --no-delay"),
+            (
+                "throughput h --batch -u",
+                "batch",
+                "16",
+                "throughput h -u --batch=16",
+            ),
+        ] {
+            let mut changed = words(before);
+            set_option(&mut changed, option, value).unwrap();
+            assert_eq!(join(&changed), after, "{before} {option}={value}");
+        }
+        let none = set_option(&mut words("throughput h"), "speed", "1").unwrap_err();
+        assert_eq!(none.problem.object, "--speed");
+        assert!(set_option(&mut words("throughput h"), "no-delay", "1").is_err());
+    }
+
+    #[test]
+    fn options_of_a_side_take_the_place_of_those_of_both() {
+        let mut all = words("throughput h -l 64K -u --wait block");
+        add(&mut all, &words("--length=1M -t 2"));
+        assert_eq!(join(&all), "throughput h -u --wait block --length=1M -t 2");
+    }
+
+    #[test]
+    fn a_command_within_is_set_apart() {
+        let separated = |text: &str| {
+            let mut all: Vec<_> = words(text).into_iter().map(Into::into).collect();
+            separate(&mut all);
+            let all: Vec<String> = all
+                .iter()
+                .map(|w| w.to_string_lossy().into_owned())
+                .collect();
+            join(&all)
+        };
+        for (text, want) in [
+            (
+                "linerate sweep --over a=1 throughput h",
+                "linerate sweep --over a=1 -- throughput h",
+            ),
+            (
+                "linerate sweep -- throughput h",
+                "linerate sweep -- throughput h",
+            ),
+            ("linerate compare one two", "linerate compare one two"),
+            ("linerate throughput h", "linerate throughput h"),
+        ] {
+            assert_eq!(separated(text), want);
+        }
+    }
+}
