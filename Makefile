@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: help demo test lint bench
+.PHONY: help demo test lint bench bank experiments fuzz
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +20,16 @@ lint: ## formatting, clippy and documentation, without warnings
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 
-bench: ## compare with iperf3 and bare loops (ONLY=name,… PAIRS=n LONG=1 DETAIL=1); see benches/README.md
+bench: ## compare with stock tools and bare loops (ONLY=name,… PAIRS=n LONG=1 DETAIL=1 RECORD=1); see benches/README.md
 	$(CARGO) build --release --locked --package linerate --package linerate-bench
 	target/release/linerate-bench
+
+bank: ## plant every bottleneck live and see whether it is found (ONLY=name,…; LINERATE_UPDATE=1 records); see docs/CAUSES.md
+	@ONLY='$(ONLY)' $(CARGO) test --release --locked --package linerate-explain --package linerate --test bank --test bank_live -- --include-ignored --nocapture
+
+experiments: ## the five experiments, quick; fails where an expected shape does not hold (ONLY=name,… FULL=1)
+	$(CARGO) build --release --locked --package linerate
+	@ONLY='$(ONLY)' FULL='$(FULL)' experiments/run
+
+fuzz: ## hostile bytes for every codec (TIME=seconds each, ONLY=name,…); see fuzz/README.md
+	@TIME='$(TIME)' ONLY='$(ONLY)' CARGO='$(CARGO)' fuzz/run

@@ -5,7 +5,7 @@ mod common;
 mod schema;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -46,6 +46,7 @@ const KEYS: &[&str] = &[
     "/intervals/0/direction",
     "/histograms",
     "/losses",
+    "/findings",
     "/validity",
 ];
 
@@ -69,6 +70,26 @@ const MEASUREMENTS: &[(&str, &[&str])] = &[
     (
         "throughput --bidir -P 2 -t 0.3 -i 0.1 -b 50M",
         &["/summary/goodput_bps", "/directions/1/streams/1"],
+    ),
+    (
+        "throughput -P 300 --threads 2/1 -t 0.5 -i 0.2",
+        &[
+            "/plan/threads/far",
+            "/summary/fairness_index",
+            "/summary/cpu/0/ns_per_byte",
+            "/summary/cpu/1/threads/0/flows",
+            "/summary/memory/1/streams",
+            "/directions/0/fairness_index",
+            "/directions/0/streams/299/receiver",
+            "/intervals/0/tcp/flows",
+        ],
+    ),
+    (
+        "throughput -P 3 -t 0.5 -i 0.2 -b 50M",
+        &[
+            "/intervals/0/streams/2/bytes",
+            "/summary/cpu/0/threads/2/cpu_ns",
+        ],
     ),
     (
         "throughput -u -t 0.3 -i 0.1 -b 20M",
@@ -208,6 +229,40 @@ fn a_file_gets_the_record() {
     is_valid(&dash.expect(0).json());
 }
 
+/// The page, the stages and the timeline of one command; a file that cannot be written takes nothing
+/// else with it.
+#[test]
+fn pages_stages_and_timelines() {
+    let room = Room::new();
+    let server = room.server("-q --no-store");
+    let words = format!(
+        "latency 127.0.0.1 -p {} -u -n 500 --no-store --json",
+        server.port
+    );
+    let ran = room
+        .run(&format!("{words} --trace trip.json --html trip.html"))
+        .expect(0);
+    let record = ran.json();
+    is_valid(&record);
+    let stages = record["stages"].as_array().expect("stages");
+    assert!(stages.len() >= 9, "{stages:?}");
+    assert!(
+        record["stage_pass"]["round_trips"].as_u64() > Some(400),
+        "{record}"
+    );
+    let read = |file: &str| fs::read_to_string(room.path().join(file)).expect(file);
+    let trace: Value = serde_json::from_str(&read("trip.json")).expect("one document");
+    let events = trace["traceEvents"].as_array().expect("events");
+    assert!(events.len() > 1_000, "{}", events.len());
+    assert!(read("trip.html").contains("Where the time of a round trip went"));
+    let lost = room.run(&format!("{words} --trace /dev/full"));
+    let lost = lost.expect(1);
+    is_valid(&lost.json());
+    assert!(lost.stderr.contains("/dev/full"), "{lost:?}");
+    let folder = room.run(&format!("{words} --html nowhere/page.html"));
+    assert!(folder.expect(1).json()["error"]["object"].is_string());
+}
+
 #[test]
 fn nothing_is_kept_when_that_is_asked_for() {
     let (near, far) = (Room::new(), Room::new());
@@ -259,6 +314,35 @@ fn a_full_disk_costs_the_copy_and_not_the_result() {
             assert!(ran.stderr.ends_with("left:\n"), "half a file: {ran:?}");
         }
     }
+}
+
+#[test]
+fn a_full_disk_stops_no_server() {
+    let room = Room::new();
+    fs::create_dir_all(room.path().join("data")).expect("a folder");
+    let script = format!(
+        "mount -t tmpfs -o size=32k tmpfs data
+        head -c 1M /dev/zero > data/full 2> /dev/null || true
+        exec {} server -p 0 -B 127.0.0.1",
+        common::LINERATE,
+    );
+    let mut command = match unshared(&room, "--mount", &["sh", "-c", &script]) {
+        Err(why) => skip!("no mount namespace: {why}"),
+        Ok(command) => command,
+    };
+    let mut server = Server::start(&mut command);
+    for _ in 0..2 {
+        let mut client =
+            std::net::TcpStream::connect(("127.0.0.1", server.port)).expect("a server");
+        client.write_all(&[b'x'; 100 << 10]).expect("it reads");
+        drop(client);
+        let told = server
+            .running
+            .line(|line| line.contains("  in ") && line.contains("KiB"));
+        assert!(told.contains("100 KiB"), "{told}");
+    }
+    let ran = server.end().expect(0);
+    assert_eq!(ran.stderr.matches("warning: ").count(), 2, "{ran:?}");
 }
 
 /// A result that could not be printed is no success.
@@ -771,6 +855,30 @@ fn many_tests_at_a_time() {
     let records = far.stored();
     assert_eq!(records.len(), 9);
     records.iter().for_each(is_valid);
+}
+
+#[test]
+fn a_server_keeps_no_privilege_that_its_grants_do_not_need() {
+    if !is_root() {
+        skip!("an ordinary user has none to give up");
+    }
+    let room = Room::new();
+    let effective = |server: &common::Server| {
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", server.running.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+        u64::from_str_radix(line.expect("CapEff").trim(), 16).unwrap()
+    };
+    // linux/capability.h: CAP_PERFMON is 38, CAP_SYS_NICE 23.
+    let (look, nice) = (1 << 38, 1 << 23);
+    for (words, kept) in [
+        ("-B 127.0.0.1", look),
+        ("-B 127.0.0.1 --grant sched", look | nice),
+    ] {
+        let server = room.server(words);
+        assert_eq!(effective(&server) & !kept, 0, "{words}");
+        server.end().expect(0);
+    }
 }
 
 #[test]

@@ -9,7 +9,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{
-    DeafPort, LINERATE, Room, Running, is_record, skip, unshared, without_user_namespaces,
+    DeafPort, LINERATE, Room, Running, Server, is_record, is_root, skip, unshared,
+    without_user_namespaces,
 };
 use linerate_dialect::control::{Connection, Hello};
 use rustix::process::Signal;
@@ -72,6 +73,25 @@ fn words_tell(room: &Room, words: &str, want: &Told) {
     tells(room.linerate(words), room.linerate(words), want);
 }
 
+/// A load at the far end that it does not allow costs no idle run first.
+#[test]
+fn a_load_that_is_not_granted() {
+    let (near, far) = (Room::new(), Room::new());
+    let server = far.server("-q");
+    words_tell(
+        &near,
+        &format!("latency 127.0.0.1 -p {} --load cpu:1/1 -t 0.2", server.port),
+        &told(
+            4,
+            "does not let clients keep its processors busy",
+            "--load",
+            "server --grant load",
+        ),
+    );
+    assert!(near.stored().is_empty(), "nothing was measured");
+    server.end().expect(0);
+}
+
 /// Arguments that cannot be meant: told before anything is connected to.
 #[test]
 fn nonsense_and_contradictions() {
@@ -87,6 +107,12 @@ fn nonsense_and_contradictions() {
         ("throughput H -u -C reno", "-C"),
         ("throughput H -4 -6", "--ipv6"),
         ("throughput H -P 0", "-P 0"),
+        ("throughput H --threads 0", "--threads 0"),
+        ("throughput H -P 2 --threads 3", "--threads 3"),
+        (
+            "throughput H -P 4 --threads 4/2 --wait block",
+            "--wait block",
+        ),
         ("throughput H -P many", "many"),
         ("throughput H -l 0", "-l 0"),
         ("throughput H -u -l 70000", "70000"),
@@ -110,6 +136,32 @@ fn nonsense_and_contradictions() {
         ("throughput H --cpu first", "first"),
         ("throughput H --cpu 3-1", "3-1"),
         ("throughput H --wait nap", "nap"),
+        ("throughput H --wait busy-poll:1s", "busy-poll:1s"),
+        ("latency H --load cpu:0", "cpu:0"),
+        (
+            "latency H --sched fifo:1 --wait spin --rt-yield --outstanding 4",
+            "--rt-yield",
+        ),
+        (
+            "latency H --sched fifo:1 --wait spin --rt-yield --stages",
+            "--rt-yield",
+        ),
+        ("throughput H --wait io-uring --offload trunc", "io-uring"),
+        ("throughput H -u --wait block/io-uring --batch", "io-uring"),
+        (
+            "throughput H -u --wait io-uring -b 1M --pacing txtime",
+            "io-uring",
+        ),
+        ("throughput H --batch", "--batch"),
+        ("throughput H -u --batch=0", "--batch 0"),
+        ("throughput H -u --batch=9999", "9999"),
+        ("throughput H -u --batch=8 -b 1M", "-b"),
+        ("throughput H -u --batch=8 --offload gso", "--offload"),
+        ("throughput H --offload gso", "-u"),
+        ("throughput H -u --offload trunc", "-u"),
+        ("throughput H --offload sendfile,splice", "--offload"),
+        ("throughput H --offload none,trunc", "--offload"),
+        ("throughput H --verify --offload zerocopy", "--verify"),
         ("throughput H --source-port 0", "--source-port"),
         ("throughput H --source-port 65535 -P 2", "--source-port"),
         ("throughput H --color pink", "pink"),
@@ -384,6 +436,27 @@ fn congestion_controls() {
     );
 }
 
+/// What a server may do is what its grants say, whoever started it.
+#[test]
+fn reserved_socket_options_are_for_those_whom_they_are_granted() {
+    if !is_root() {
+        skip!("an ordinary user's server has nothing to grant");
+    }
+    let room = Room::new();
+    let words = |server: &Server| {
+        let port = server.port;
+        format!("throughput 127.0.0.1 -p {port} -t 0.2 --socket-priority 7")
+    };
+    let granting = room.server("-q --grant socket");
+    assert_eq!(room.run(&words(&granting)).code(), 0);
+    let server = room.server("-q");
+    words_tell(
+        &room,
+        &words(&server),
+        &told(4, "refuses", "--socket-priority 7", "--grant socket"),
+    );
+}
+
 #[test]
 fn processors() {
     let room = Room::new();
@@ -441,7 +514,12 @@ fn something_else_on_the_port() {
     words_tell(
         &room,
         &words,
-        &told(5, "closed", &format!("127.0.0.1:{closes}"), "look at"),
+        &told(
+            5,
+            "closes the connection",
+            &format!("127.0.0.1:{closes}"),
+            "--peer auto",
+        ),
     );
 }
 
@@ -455,7 +533,7 @@ fn somebody_silent_on_the_port() {
     words_tell(
         &room,
         &words,
-        &told(5, "10 s", &format!("127.0.0.1:{port}"), "look at"),
+        &told(5, "10 s", &format!("127.0.0.1:{port}"), "--peer auto"),
     );
     assert!(
         began.elapsed() < Duration::from_secs(20),
@@ -538,6 +616,84 @@ fn server_that_tells(room: &Room) -> common::Server {
     room.server("--json-stream")
 }
 
+/// Passes TCP on, and changes the byte at that offset of a flow's payload.
+fn changing(server: u16, offset: usize) -> u16 {
+    const OPENING: &[u8] = b"\x01lr\xC0\xFFdat";
+    const OPENING_BYTES: usize = 24;
+    other_program(move |near| {
+        let Ok(far) = TcpStream::connect((Ipv4Addr::LOCALHOST, server)) else {
+            return;
+        };
+        let mut back = (
+            far.try_clone().expect("a copy"),
+            near.try_clone().expect("a copy"),
+        );
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut back.0, &mut back.1);
+            let _ = back.1.shutdown(Shutdown::Both);
+        });
+        let (mut near, mut far) = (near, far);
+        let (mut room, mut passed, mut is_flow) = (vec![0; 1 << 16], 0, false);
+        while let Ok(bytes @ 1..) = near.read(&mut room) {
+            if passed == 0 {
+                is_flow = room.starts_with(OPENING);
+            }
+            let at = OPENING_BYTES + offset;
+            if is_flow && (passed..passed + bytes).contains(&at) {
+                room[at - passed] ^= 1;
+            }
+            passed += bytes;
+            if far.write_all(&room[..bytes]).is_err() {
+                break;
+            }
+        }
+        let _ = far.shutdown(Shutdown::Write);
+    })
+}
+
+#[test]
+fn changed_content_is_a_failed_run() {
+    let room = Room::new();
+    let server = common::Server::start(&mut room.linerate("server -p 0 -q"));
+    let port = changing(server.port, 4_321);
+    let words = format!("throughput 127.0.0.1 -p {port} -n 1M --verify -q");
+    let plain = room.run(&words).expect(1);
+    let said = in_one_line(&format!("{} {}", plain.stdout, plain.stderr));
+    for part in ["offset 4321", "content-mismatch", "error: content", "help:"] {
+        assert!(said.contains(part), "no `{part}` in {said}");
+    }
+    let json = room.run(&format!("{words} --json")).expect(1).json();
+    is_record(&json);
+    assert_eq!(json["summary"]["mismatched"], 1, "{json}");
+    let first = &json["directions"][0]["streams"][0]["mismatch"];
+    assert_eq!(first["offset"], 4_321, "{json}");
+    // Straight to the server nothing is changed.
+    let words = words.replace(&port.to_string(), &server.port.to_string());
+    room.run(&words).expect(0);
+}
+
+#[test]
+fn busy_polling_may_be_the_superusers() {
+    let Some(room) = Room::ordinary() else {
+        skip!("cannot become an ordinary user here");
+    };
+    let server = common::Server::start(&mut room.linerate("server -p 0 -q"));
+    let words = |port| format!("throughput 127.0.0.1 -p {port} --wait busy-poll");
+    let tried = room.run(&format!("{} -t 0.1 -q", words(server.port)));
+    if tried.status.success() {
+        // Nothing on loopback could be polled, and it says so.
+        assert!(tried.stdout.contains("nothing-to-poll"), "{tried:?}");
+        skip!("this kernel lets everybody busy-poll");
+    }
+    let want = told(
+        4,
+        "Operation not permitted",
+        "busy-poll",
+        "net.core.busy_read",
+    );
+    words_tell(&room, &words(server.port), &want);
+}
+
 #[test]
 fn a_killed_server_ends_the_test_with_what_there_is() {
     let room = Room::new();
@@ -587,23 +743,29 @@ fn a_killed_server_ends_the_test_with_what_there_is() {
 #[test]
 fn a_broken_stream_keeps_its_time() {
     let room = Room::new();
-    let mut server = server_that_tells(&room);
-    let words = format!("throughput 127.0.0.1 -p {} -t 60 --json", server.port);
-    let client = Running::start(&mut room.linerate(&words));
-    server.running.started();
-    std::thread::sleep(Duration::from_millis(500));
-    server.running.signal(Signal::KILL);
-    let record = client.wait().expect(5).json();
-    vanished(&record);
-    let summary = &record["summary"];
-    let lasted = summary["duration_ns"].as_u64().unwrap_or_default();
-    assert!(lasted > 200_000_000, "{summary:#}");
-    assert!(summary["bytes_sent"].as_u64() > Some(0), "{summary:#}");
-    let share = summary["cpu"][0]["share"].as_f64();
-    assert!(
-        share.is_none_or(|share| share < 4.0),
-        "one thread: {summary:#}"
-    );
+    for (way, moved) in [("", "bytes_sent"), ("-R", "bytes_received")] {
+        let mut server = server_that_tells(&room);
+        let words = format!("throughput 127.0.0.1 -p {} -t 60 --json {way}", server.port);
+        let client = Running::start(&mut room.linerate(&words));
+        server.running.started();
+        std::thread::sleep(Duration::from_millis(500));
+        server.running.signal(Signal::KILL);
+        let record = client.wait().expect(5).json();
+        vanished(&record);
+        let summary = &record["summary"];
+        let lasted = summary["duration_ns"].as_u64().unwrap_or_default();
+        // Not over the time that it was to take: a receiver would divide by that.
+        assert!(
+            (200_000_001..50_000_000_000).contains(&lasted),
+            "{summary:#}"
+        );
+        assert!(summary[moved].as_u64() > Some(0), "{summary:#}");
+        let share = summary["cpu"][0]["share"].as_f64();
+        assert!(
+            share.is_none_or(|share| share < 4.0),
+            "one thread: {summary:#}"
+        );
+    }
 }
 
 /// A record of a run whose far end went away.

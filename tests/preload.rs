@@ -9,10 +9,11 @@ use std::process::Command;
 
 use common::{Room, Server, finish, skip, works};
 
-/// Compiles the library that counts; `Err` says why that is not to be had.
-fn library(room: &Room) -> Result<PathBuf, String> {
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/preload/count.c");
-    let library = room.path().join("count.so");
+/// Compiles the library that counts, or another one; `Err` says why that is not to be had.
+fn library(room: &Room, name: &str) -> Result<PathBuf, String> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/preload/");
+    let source = format!("{folder}{name}.c");
+    let library = room.path().join(format!("{name}.so"));
     works(
         Command::new("cc")
             .args(["-shared", "-fPIC", "-O1", "-o"])
@@ -38,7 +39,7 @@ fn payload_goes_through_the_symbols_of_libc() {
     const ROUND_TRIPS: u64 = 1000;
     const CALLS: u64 = 40;
     let room = Room::new();
-    let library = match library(&room) {
+    let library = match library(&room, "count") {
         Ok(library) => library,
         Err(why) => skip!("no C compiler: {why}"),
     };
@@ -86,7 +87,7 @@ fn payload_goes_through_the_symbols_of_libc() {
 #[test]
 fn datagrams_too() {
     let room = Room::new();
-    let library = match library(&room) {
+    let library = match library(&room, "count") {
         Ok(library) => library,
         Err(why) => skip!("no C compiler: {why}"),
     };
@@ -103,4 +104,47 @@ fn datagrams_too() {
     // No call carries more than an IP packet can.
     let (sends, _) = counts(&counted);
     assert!(sends >= sent / 65_536, "{sends} calls for {sent} B");
+}
+
+#[test]
+fn where_io_uring_is_forbidden_it_is_refused_before_any_traffic() {
+    let room = Room::new();
+    let library = match library(&room, "no_uring") {
+        Ok(library) => library,
+        Err(why) => skip!("no C compiler: {why}"),
+    };
+    let forbidden = |words: &str| {
+        let mut command = room.linerate(words);
+        command.env("LD_PRELOAD", &library);
+        command
+    };
+    let server = Server::start(&mut forbidden("server -p 0 -q"));
+    for (kind, near) in [("throughput", true), ("latency -u", false)] {
+        let words = format!("{kind} 127.0.0.1 -p {} -t 0.2 -q", server.port);
+        println!("{words}");
+        // Here the far end; then this one, which does not even ask.
+        let far = format!("{words} --wait block/io-uring");
+        let refused = finish(&mut room.linerate(&far)).expect(4);
+        assert!(
+            refused.stderr.contains("far end says"),
+            "{}",
+            refused.stderr
+        );
+        assert!(
+            refused.stderr.contains("io_uring_disabled"),
+            "{}",
+            refused.stderr
+        );
+        if near {
+            let near = format!("{words} --wait io-uring/block");
+            let refused = finish(&mut forbidden(&near)).expect(4);
+            assert!(
+                refused.stderr.contains("io_uring_disabled"),
+                "{}",
+                refused.stderr
+            );
+            assert!(!refused.stderr.contains("far end"), "{}", refused.stderr);
+        }
+        finish(&mut room.linerate(&words)).expect(0);
+    }
 }

@@ -14,6 +14,34 @@ use crate::peer::bare::Bare;
 use crate::rows::memory::TenMinutes;
 use crate::trouble::Trouble;
 
+/// Whether programs are given the cores of the bench.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pinned {
+    /// Client and server have one each.
+    Yes,
+    /// The scheduler puts them where it likes.
+    No,
+}
+
+impl Pinned {
+    /// The client's core and the server's.
+    pub fn cpus(self, ground: &Ground) -> (Option<u32>, Option<u32>) {
+        match self {
+            Self::Yes => (Some(ground.cpus[0]), Some(ground.cpus[1])),
+            Self::No => (None, None),
+        }
+    }
+}
+
+/// The congestion control that programs get which ask for none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// Cubic (or reno): what both sides ask for where they can.
+    Cubic,
+    /// Whatever this machine comes with.
+    Found,
+}
+
 /// What all rows share.
 pub struct Ground {
     lab: Lab,
@@ -21,6 +49,8 @@ pub struct Ground {
     pub cpus: [u32; 2],
     /// Congestion control that both sides of a TCP row are given.
     pub congestion_control: &'static str,
+    /// The one that this machine comes with.
+    pub found_control: String,
     /// The program that is measured.
     pub linerate: PathBuf,
     /// First line of `iperf3 --version`; `None` where it is not installed.
@@ -47,6 +77,9 @@ impl Ground {
             lab,
             cpus: [near, far],
             congestion_control,
+            found_control: std::fs::read_to_string(DEFAULT_CONTROL)
+                .map(|name| name.trim().to_owned())
+                .map_err(Trouble::system("read the congestion control"))?,
             linerate: linerate()?,
             iperf3: version_of("iperf3"),
             ten_minutes: OnceCell::new(),
@@ -54,6 +87,28 @@ impl Ground {
             folder: TempDir::new().map_err(Trouble::system("make a temporary folder"))?,
             notes: RefCell::default(),
         })
+    }
+
+    /// Makes a congestion control the default of both hosts; false where that is not allowed.
+    pub fn default_to(&self, control: Control) -> Result<bool, Trouble> {
+        let name = match control {
+            Control::Cubic => self.congestion_control,
+            Control::Found => self.found_control.as_str(),
+        };
+        for host in [self.client()?, self.server()?] {
+            // The file is that of the network that the writing thread is in.
+            let write = || std::fs::write(DEFAULT_CONTROL, name);
+            if host.run(write)?.is_ok() {
+                continue;
+            }
+            let Ok(_allowed) = Allowed::with(name) else {
+                return Ok(false);
+            };
+            if host.run(write)?.is_err() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The near host.
@@ -101,7 +156,9 @@ impl Ground {
 /// First line of what `program --version` says; `None` where it is not installed.
 pub fn version_of(program: &str) -> Option<String> {
     let output = Command::new(program).arg("--version").output().ok()?;
-    let text = String::from_utf8_lossy(&output.stdout);
+    // Some say it on standard error.
+    let said = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&said);
     text.lines().next().map(|line| line.trim().to_owned())
 }
 
@@ -126,4 +183,29 @@ fn allowed_congestion_control() -> Result<&'static str, Trouble> {
     ["cubic", "reno"].into_iter().find(allowed).ok_or_else(|| {
         Trouble::usage("neither cubic nor reno may be used here: see `sysctl net.ipv4.tcp_allowed_congestion_control`")
     })
+}
+
+const DEFAULT_CONTROL: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
+
+/// Other networks may default to what the first one allows to everybody. The list is as before once
+/// this is dropped, which is milliseconds later.
+struct Allowed {
+    before: String,
+}
+
+impl Allowed {
+    const LIST: &'static str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
+
+    fn with(name: &str) -> std::io::Result<Self> {
+        let before = std::fs::read_to_string(Self::LIST)?;
+        std::fs::write(Self::LIST, format!("{} {name}", before.trim()))?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for Allowed {
+    fn drop(&mut self) {
+        // It could be written a moment ago.
+        let _ = std::fs::write(Self::LIST, self.before.trim());
+    }
 }

@@ -1,9 +1,11 @@
 //! `make bench`: interleaved pairs of linerate and what it is compared with, on two hosts of a lab.
 //!
 //! Settings come from the environment, so that `make bench ONLY=… PAIRS=…` hands them on:
-//! `ONLY=name,…` (a name or a folder of names), `PAIRS=n`, `LONG=1`, `DETAIL=1` (each pair).
+//! `ONLY=name,…` (a name or a folder of names; `hops` is the table of switches), `PAIRS=n`, `LONG=1`,
+//! `DETAIL=1` (each pair), `RECORD=1` (into docs/BENCHMARKS.md).
 #![forbid(unsafe_code)]
 
+mod document;
 mod ground;
 mod outcome;
 mod pairs;
@@ -19,6 +21,7 @@ use std::process::ExitCode;
 use ground::Ground;
 use outcome::{Outcome, Table, write_results};
 use row::{ROWS, Row};
+use rows::hops;
 use trouble::Trouble;
 
 /// All marks hold, or cannot be judged here.
@@ -31,6 +34,9 @@ const EXIT_BROKEN: u8 = 2;
 /// Pairs of a row unless PAIRS says otherwise: they tell 2 % of a round trip and 5 % of a throughput.
 const DEFAULT_PAIRS: usize = 10;
 
+/// The table of switches, beside the rows.
+const HOPS: &str = "hops";
+
 /// What was asked for.
 struct Asked {
     rows: Vec<&'static Row>,
@@ -38,6 +44,10 @@ struct Asked {
     long: bool,
     /// Whether each pair is printed.
     detail: bool,
+    /// Whether the table of switches is measured.
+    hops: bool,
+    /// Whether docs/BENCHMARKS.md gets the figures.
+    record: bool,
 }
 
 fn main() -> ExitCode {
@@ -61,7 +71,8 @@ fn bench() -> Result<u8, Trouble> {
         linerate_lab::enter_user_namespace()?;
     }
     let ground = Ground::build()?;
-    setting::print(&ground);
+    let setting = setting::text(&ground);
+    println!("{setting}");
     let table = Table::of(asked.rows.iter().copied());
     table.print_head();
     let (mut outcomes, mut broken): (Vec<Outcome>, bool) = (Vec::new(), false);
@@ -92,6 +103,22 @@ fn bench() -> Result<u8, Trouble> {
         }
         // After each row: what was measured survives whatever comes next.
         write_results(&outcomes)?;
+        if asked.record {
+            document::write(&setting, &outcomes, &[])?;
+        }
+    }
+    let mut points = Vec::new();
+    if asked.hops {
+        match hops::table(&ground) {
+            Ok(measured) => points = measured,
+            Err(error) => {
+                broken = true;
+                println!("hops: not measured: {error}");
+            }
+        }
+    }
+    if asked.record {
+        document::write(&setting, &outcomes, &points)?;
     }
     Ok(conclude(&outcomes, broken))
 }
@@ -125,15 +152,21 @@ fn asked(variable: impl Fn(&str) -> Option<String>) -> Result<Asked, Trouble> {
                 ))
             })?,
     };
-    let rows = match set("ONLY") {
-        None => ROWS.iter().collect(),
-        Some(names) => chosen(&names)?,
+    let (rows, hops) = match set("ONLY") {
+        None => (ROWS.iter().collect(), true),
+        Some(names) => {
+            let (hops, rows): (Vec<&str>, Vec<&str>) =
+                names.split(',').partition(|name| name.trim() == HOPS);
+            (chosen(&rows.join(","))?, !hops.is_empty())
+        }
     };
     Ok(Asked {
         rows,
         pairs,
         long: flag("LONG"),
         detail: flag("DETAIL"),
+        hops,
+        record: flag("RECORD"),
     })
 }
 
@@ -165,12 +198,16 @@ mod tests {
 
     #[test]
     fn names_choose_rows_in_the_order_of_the_table() {
-        let tcp = ["throughput/tcp/1_stream", "throughput/tcp/1_stream/1M"];
-        assert_eq!(names("throughput/tcp"), tcp);
-        let both = ["throughput/udp/64B/gso_gro", "latency/udp/1024B/blocking"];
+        let defaults = ["throughput/tcp/defaults", "throughput/tcp/defaults/found"];
+        assert_eq!(names("throughput/tcp/defaults"), defaults);
+        let three = [
+            "throughput/udp/64B/gso_gro",
+            "throughput/udp/64B",
+            "latency/udp/1024B/blocking",
+        ];
         assert_eq!(
             names("latency/udp/1024B/blocking, throughput/udp/64B"),
-            both
+            three
         );
         assert!(chosen("throughput/tc").is_err());
         assert!(chosen("memory,nonsense").is_err());
@@ -187,5 +224,8 @@ mod tests {
         assert!(with("LONG", "1").unwrap().long);
         assert!(!with("LONG", "0").unwrap().long);
         assert_eq!(with("ONLY", "").unwrap().rows.len(), ROWS.len());
+        assert!(with("ONLY", "").unwrap().hops && !with("ONLY", "memory").unwrap().hops);
+        let hops = with("ONLY", "hops").unwrap();
+        assert!(hops.hops && hops.rows.is_empty());
     }
 }

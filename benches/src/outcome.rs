@@ -18,7 +18,7 @@ pub const RESULTS: &str = "target/bench/results.json";
 pub struct Outcome {
     /// The row's name.
     pub name: &'static str,
-    against: &'static str,
+    against: String,
     unit: &'static str,
     /// Median over the pairs.
     ours: f64,
@@ -59,7 +59,10 @@ impl Outcome {
         });
         Self {
             name: row.name,
-            against: row.against,
+            against: match measured.peer {
+                "" => row.against.to_owned(),
+                peer => format!("{} ({peer})", row.against),
+            },
             unit: row.unit,
             ours,
             theirs,
@@ -83,8 +86,51 @@ impl Outcome {
     }
 }
 
+impl Outcome {
+    /// A row of the document.
+    pub fn markdown(&self, date: &str) -> String {
+        let side = |value| {
+            format!("{} {}", digits(value), self.unit)
+                .trim_end()
+                .to_owned()
+        };
+        format!(
+            "| {} | {} | {} | {} | {:.3} [{:.3}, {:.3}] | {}/{} | {} | {} | {} | {date} |",
+            self.name,
+            self.against,
+            side(self.ours),
+            side(self.theirs),
+            self.ratio,
+            self.low,
+            self.high,
+            self.pairs,
+            self.tried,
+            self.mark,
+            self.verdict(),
+            self.state_word(),
+        )
+    }
+
+    fn verdict(&self) -> &'static str {
+        match self.holds {
+            Some(true) => "yes",
+            Some(false) => "NO",
+            None if self.mark == "-" => "-",
+            None => "?",
+        }
+    }
+
+    fn state_word(&self) -> &'static str {
+        match self.state {
+            Some(State::Near) => "near",
+            Some(State::Far) => "far",
+            None => "-",
+        }
+    }
+}
+
 fn judged(mark: Mark, fit: bool, (ratio, low, high): (f64, f64, f64)) -> Option<bool> {
-    fit.then(|| mark.holds(ratio, low, high))
+    (fit && mark != Mark::Shown).then(|| mark.holds(ratio, low, high))
 }
 
 /// Writes all results so far.
@@ -110,7 +156,8 @@ impl Table {
         let widest = |text: fn(&Row) -> usize| rows.clone().map(text).max().unwrap_or(0);
         Self {
             name: widest(|row| row.name.len()),
-            against: widest(|row| row.against.len()),
+            // The name of the best of several comes behind it.
+            against: widest(|row| row.against.len() + if row.theirs.len() > 1 { 9 } else { 0 }),
         }
     }
 
@@ -151,16 +198,8 @@ impl Table {
             format!("{:.3} to {:.3}", outcome.low, outcome.high),
             format!("{}/{}", outcome.pairs, outcome.tried),
             outcome.mark,
-            match outcome.holds {
-                Some(true) => "yes",
-                Some(false) => "NO",
-                None => "?",
-            },
-            match outcome.state {
-                Some(State::Near) => "near",
-                Some(State::Far) => "far",
-                None => "-",
-            },
+            outcome.verdict(),
+            outcome.state_word(),
             line.map_or("-".to_owned(), |line| format!("{line} ns")),
             outcome
                 .steal
@@ -220,8 +259,11 @@ mod tests {
             tried: 9,
             steal: Some(0.25),
             fit: true,
+            peer: "",
         };
-        let row = &ROWS[0];
+        let row = (ROWS.iter())
+            .find(|row| row.mark == Mark::AtLeast(1.0))
+            .expect("the ratio of these pairs is 1.1");
         let object = serde_json::to_value(Outcome::of(row, &measured)).unwrap();
         let names: Vec<&str> = object
             .as_object()

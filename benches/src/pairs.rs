@@ -5,10 +5,11 @@ use std::io::{IsTerminal, Write};
 use linerate_host::doctor::cache_line::{NEAR_BELOW, cache_line_round_trip};
 use linerate_host::knob::idle::{IdleHold, idle_hold};
 use linerate_host::steal::Ticks;
+use linerate_metric::statistics::median;
 use serde::Serialize;
 
 use crate::ground::Ground;
-use crate::row::Row;
+use crate::row::{Peer, Row};
 use crate::trouble::Trouble;
 
 /// Pairs tried for each that is wanted, before the machine is found too restless.
@@ -69,6 +70,8 @@ pub struct Measured {
     pub steal: Option<f64>,
     /// Whether the machine was as the row needs it.
     pub fit: bool,
+    /// Which of several it was compared with.
+    pub peer: &'static str,
 }
 
 impl Measured {
@@ -92,18 +95,20 @@ impl Measured {
 /// Measures a row until there are enough pairs of one state.
 pub fn run(row: &Row, ground: &Ground, wanted: usize) -> Result<Measured, Trouble> {
     (row.needs)(ground)?;
-    let hold = row.speed.then(|| hold(ground)).flatten();
+    ground.default_to(row.control)?;
+    let hold = row.held.then(|| hold(ground)).flatten();
+    let peer = best(row, ground)?;
     let ticks = Ticks::now();
     let (mut pairs, mut failures) = (Vec::new(), 0);
     if row.speed {
         show(row, "warming up");
         (row.ours)(ground)?;
-        (row.theirs)(ground)?;
+        (peer.run)(ground)?;
     }
     let mut before = line(row, ground);
     while pairs.len() < wanted * PATIENCE && largest(&pairs, row.speed).1 < wanted {
         show(row, &format!("pair {}", pairs.len() + 1));
-        match pair(row, ground, pairs.len(), before) {
+        match pair(row, peer, ground, pairs.len(), before) {
             Ok(pair) => {
                 before = pair.line_ns.map(|[_, _, after]| after);
                 pairs.push(pair);
@@ -137,17 +142,77 @@ pub fn run(row: &Row, ground: &Ground, wanted: usize) -> Result<Measured, Troubl
         state,
         tried,
         steal,
-        fit: hold.is_some() || !row.speed,
+        fit: hold.is_some() || !row.held,
+        peer: peer.name,
     })
 }
 
+/// Runs of each in the round that finds the best peer.
+const CHOOSING: usize = 3;
+
+/// The best of those that the row is compared with, in a round of its own.
+fn best(row: &Row, ground: &Ground) -> Result<&'static Peer, Trouble> {
+    let mut able = Vec::new();
+    let mut why = None;
+    for peer in row.theirs {
+        match (peer.needs)(ground) {
+            Ok(()) => able.push((peer, Vec::new())),
+            Err(Trouble::Skip { why: lacking }) => {
+                ground.note(format!("without {}: {lacking}", peer.name));
+                why.get_or_insert(lacking);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if let [(only, _)] = able[..] {
+        return Ok(only);
+    }
+    for _ in 0..CHOOSING {
+        for (peer, values) in &mut able {
+            show(row, &format!("finding the best peer: {}", peer.name));
+            match (peer.run)(ground) {
+                Ok(value) => values.push(value),
+                Err(error @ Trouble::Program { .. }) => {
+                    ground.note(format!("{}: {error}", peer.name))
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    let mut measured: Vec<(f64, &'static Peer)> = able
+        .iter()
+        .filter_map(|(peer, values)| Some((median(values)?, *peer)))
+        .collect();
+    measured.sort_by(|a, b| a.0.total_cmp(&b.0));
+    if row.mark.more_is_better() {
+        measured.reverse();
+    }
+    let Some(&(_, best)) = measured.first() else {
+        return Err(Trouble::skip(why.unwrap_or_else(|| {
+            "nothing that it is compared with could be measured".to_owned()
+        })));
+    };
+    let words: Vec<String> = measured
+        .iter()
+        .map(|(value, peer)| format!("{} {value:.3}", peer.name))
+        .collect();
+    ground.note(format!("best of: {} {}", words.join(", "), row.unit));
+    Ok(best)
+}
+
 /// One pair; every second one the other way round, so that a drift favours neither side.
-fn pair(row: &Row, ground: &Ground, number: usize, before: Option<u64>) -> Result<Pair, Trouble> {
+fn pair(
+    row: &Row,
+    peer: &Peer,
+    ground: &Ground,
+    number: usize,
+    before: Option<u64>,
+) -> Result<Pair, Trouble> {
     let ours_first = number.is_multiple_of(2);
     let (first, second) = if ours_first {
-        (row.ours, row.theirs)
+        (row.ours, peer.run)
     } else {
-        (row.theirs, row.ours)
+        (peer.run, row.ours)
     };
     let one = first(ground)?;
     let between = line(row, ground);

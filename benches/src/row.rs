@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::ground::Ground;
-use crate::rows::{latency, memory, throughput};
+use crate::ground::{Control, Ground};
+use crate::rows::{forward, growth, latency, memory, stack, throughput, xdp};
 use crate::trouble::Trouble;
 
 /// Measures one side once; gives the figure in the row's unit.
@@ -19,9 +19,12 @@ pub struct Row {
     pub unit: &'static str,
     /// What the ratio ours / theirs is to be.
     pub mark: Mark,
-    /// Whether it is about speed: idle states are held off for both sides, and a pair counts only
-    /// when the machine stayed in one state.
+    /// Whether it is about speed: a pair counts only when the machine stayed in one state.
     pub speed: bool,
+    /// Whether idle states are held off for both sides; otherwise cores halt as the machine has it.
+    pub held: bool,
+    /// The congestion control of programs that ask for none.
+    pub control: Control,
     /// Whether it is left out unless LONG=1.
     pub long: bool,
     /// Pairs at most, where more tell nothing.
@@ -30,19 +33,85 @@ pub struct Row {
     pub needs: fn(&Ground) -> Result<(), Trouble>,
     /// Measures ours.
     pub ours: Run,
-    /// Measures what it is compared with.
-    pub theirs: Run,
+    /// What it is compared with: the best of these, found in a round of its own before.
+    pub theirs: &'static [Peer],
+}
+
+/// One of those that ours is compared with.
+pub struct Peer {
+    /// Its name, for the table.
+    pub name: &'static str,
+    /// Fails with [`Trouble::Skip`] where it cannot take part.
+    pub needs: fn(&Ground) -> Result<(), Trouble>,
+    /// Measures it once.
+    pub run: Run,
+}
+
+impl Peer {
+    /// The only one.
+    pub const fn only(run: Run) -> Self {
+        Self {
+            name: "",
+            needs: |_| Ok(()),
+            run,
+        }
+    }
 }
 
 /// Every row, in the order it runs.
 pub const ROWS: &[Row] = &[
+    throughput::TCP_TUNED,
+    throughput::TCP_TUNED_FOUND,
+    throughput::TCP_BARE,
+    throughput::TCP_BARE_PEERS,
+    throughput::TCP_DEFAULTS,
+    throughput::TCP_DEFAULTS_FOUND,
+    throughput::TCP_AS_IT_COMES,
+    throughput::TCP_NO_RECEIVE_COPY,
     throughput::TCP_128K,
-    throughput::TCP_1M,
-    throughput::UDP_1472B,
     throughput::UDP_1472B_BURSTS,
     throughput::UDP_64B_BURSTS,
+    throughput::UDP_1472B,
+    throughput::UDP_64B,
+    throughput::CALLS,
+    throughput::CALL_RECORD,
+    growth::STREAMS_10,
+    growth::STREAMS_100,
+    growth::STREAMS_1000,
+    growth::STREAMS_10000,
+    growth::STREAMS_10000_BARE,
+    growth::STREAMS_BARE_GROWTH,
+    latency::UDP_64B_BLOCKING,
     latency::UDP_BLOCKING,
+    latency::UDP_32K_BLOCKING,
+    latency::UDP_64B_SPINNING,
     latency::UDP_SPINNING,
+    latency::UDP_64B_FOUND,
+    latency::HOLD_LATENCY,
+    latency::HOLD_LATENCY_BARE,
+    latency::STAMPS,
+    latency::STAGE_SUM,
+    forward::RING_IO,
+    forward::DPDK_RING,
+    forward::RING_IO_2_CORES,
+    forward::RING_MACSWAP_1,
+    forward::RING_MACSWAP_16,
+    forward::SHM_64B,
+    forward::SHM_1500B,
+    forward::PACKET_TX,
+    forward::PACKET_RX,
+    forward::PACKET_IO,
+    forward::TAP_TX,
+    stack::UDP_BURST,
+    stack::TCP_STREAM,
+    stack::IDLE_UDP,
+    stack::IDLE_TCP,
+    xdp::TX,
+    xdp::RX,
+    xdp::IO,
+    xdp::TWO_QUEUES,
+    xdp::ECHO_BLOCKING,
+    xdp::ECHO_SPINNING,
     memory::HISTOGRAM,
     memory::ROUND_TRIPS,
     memory::TEN_MINUTES_CLIENT,
@@ -64,17 +133,31 @@ pub enum Mark {
     AtLeast(f64),
     /// Less is better.
     AtMost(f64),
+    /// Neither more nor less.
+    Within(f64, f64),
+    /// Only to be seen.
+    Shown,
 }
 
 /// How far the interval may reach beyond the mark, as a share of it.
 const TOLERANCE: f64 = 0.02;
 
 impl Mark {
+    /// Whether more is better, for what ours is compared with as well.
+    pub fn more_is_better(self) -> bool {
+        matches!(self, Self::AtLeast(_) | Self::Shown)
+    }
+
     /// Whether a median with its interval meets it.
     pub fn holds(self, median: f64, low: f64, high: f64) -> bool {
         match self {
             Self::AtLeast(mark) => median >= mark && low >= mark * (1.0 - TOLERANCE),
             Self::AtMost(mark) => median <= mark && high <= mark * (1.0 + TOLERANCE),
+            Self::Within(least, most) => {
+                Self::AtLeast(least).holds(median, low, high)
+                    && Self::AtMost(most).holds(median, low, high)
+            }
+            Self::Shown => true,
         }
     }
 }
@@ -84,6 +167,8 @@ impl fmt::Display for Mark {
         match self {
             Self::AtLeast(mark) => write!(f, ">={mark:.2}"),
             Self::AtMost(mark) => write!(f, "<={mark:.2}"),
+            Self::Within(least, most) => write!(f, "{least:.2} to {most:.2}"),
+            Self::Shown => f.write_str("-"),
         }
     }
 }
@@ -101,6 +186,10 @@ mod tests {
             (Mark::AtMost(1.03), 1.03, 0.50, 1.05, true),
             (Mark::AtMost(1.03), 1.01, 1.00, 1.06, false),
             (Mark::AtMost(1.03), 1.04, 1.04, 1.04, false),
+            (Mark::Within(0.97, 1.03), 1.00, 0.96, 1.04, true),
+            (Mark::Within(0.97, 1.03), 1.00, 0.94, 1.04, false),
+            (Mark::Within(0.97, 1.03), 1.04, 1.03, 1.05, false),
+            (Mark::Shown, 7.0, 1.0, 9.0, true),
         ] {
             let holds = mark.holds(median, low, high);
             assert_eq!(holds, want, "{mark} {median} [{low}, {high}]");

@@ -7,8 +7,8 @@ use linerate_host::snapshot;
 
 use crate::ground::{Ground, version_of};
 
-/// Prints it.
-pub fn print(ground: &Ground) {
+/// The setting as lines of text.
+pub fn text(ground: &Ground) -> String {
     let host = snapshot::host();
     let unknown = || "unknown".to_owned();
     let [near, far] = ground.cpus;
@@ -35,23 +35,29 @@ pub fn print(ground: &Ground) {
         ),
         (
             "TCP",
-            format!("{} for both sides", ground.congestion_control),
+            format!(
+                "{} for both sides; the machine comes with {}",
+                ground.congestion_control, ground.found_control
+            ),
         ),
         (
             "idle states",
-            "held off through /dev/cpu_dma_latency for both sides of rows about speed".to_owned(),
+            "held off through /dev/cpu_dma_latency for both sides, but for rows `as found`"
+                .to_owned(),
         ),
         (
             "peers",
             format!(
-                "{}; {}",
+                "{}; {}; {}; {}; {}; {}",
                 ground.iperf3.as_deref().unwrap_or("no iperf3"),
+                version_of("iperf").as_deref().unwrap_or("no iperf"),
+                crate::peer::nuttcp::version().unwrap_or_else(|| "no nuttcp".to_owned()),
+                version_of("sockperf").as_deref().unwrap_or("no sockperf"),
+                crate::peer::testpmd::version().unwrap_or_else(|| "no dpdk-testpmd".to_owned()),
                 version_of("cc").as_deref().unwrap_or("no C compiler"),
             ),
         ),
     ];
-    for (name, value) in lines {
-        println!("{name:<12}{value}");
-    }
-    println!();
+    let lines = lines.map(|(name, value)| format!("{name:<12}{value}\n"));
+    lines.concat()
 }

@@ -8,17 +8,27 @@ use crate::ground::{Ground, version_of};
 use crate::process::Program;
 use crate::trouble::Trouble;
 
-const SOURCE: &str = include_str!("../../bare/pingpong.c");
+const SOURCES: [(&str, &str); 3] = [
+    ("pingpong", include_str!("../../bare/pingpong.c")),
+    ("stream", include_str!("../../bare/stream.c")),
+    ("streams", include_str!("../../bare/streams.c")),
+];
 
 /// Any free port of the lab's server will do.
 const PORT: &str = "7007";
+
+/// Another one: connections of the run before linger on theirs.
+const STREAMS_PORT: &str = "7010";
+
+/// How long ten thousand connections may take.
+const OPENING: Duration = Duration::from_secs(60);
 
 /// How long a start or an end may take.
 const MOMENT: Duration = Duration::from_secs(10);
 
 /// The compiled loops.
 pub struct Bare {
-    pingpong: PathBuf,
+    folder: PathBuf,
 }
 
 /// Says how to get a compiler where there is none.
@@ -34,17 +44,44 @@ pub fn installed(_ground: &Ground) -> Result<(), Trouble> {
 impl Bare {
     /// Compiles them into a folder.
     pub fn compile(folder: &Path) -> Result<Self, Trouble> {
-        let (source, pingpong) = (folder.join("pingpong.c"), folder.join("pingpong"));
-        std::fs::write(&source, SOURCE).map_err(Trouble::system("write pingpong.c"))?;
-        let mut command = Command::new("cc");
-        command.arg("-O2").arg(&source).arg("-o").arg(&pingpong);
-        let output = command.output().map_err(Trouble::system("start cc"))?;
-        if output.status.success() {
-            Ok(Self { pingpong })
-        } else {
-            let words = String::from_utf8_lossy(&output.stderr).into_owned();
-            Err(Trouble::program("cc", words))
+        for (name, text) in SOURCES {
+            let source = folder.join(name).with_extension("c");
+            std::fs::write(&source, text).map_err(Trouble::system("write a bare loop"))?;
+            let mut command = Command::new("cc");
+            command.arg("-O2").arg(&source);
+            command.arg("-o").arg(folder.join(name));
+            let output = command.output().map_err(Trouble::system("start cc"))?;
+            if !output.status.success() {
+                let words = String::from_utf8_lossy(&output.stderr).into_owned();
+                return Err(Trouble::program("cc", words));
+            }
         }
+        let folder = folder.to_owned();
+        Ok(Self { folder })
+    }
+
+    /// What many TCP streams of one thread an end carry, in Gb/s at the receiver.
+    pub fn streams(&self, ground: &Ground, streams: u32, time: Duration) -> Result<f64, Trouble> {
+        let [near, far] = ground.cpus;
+        let command = |part: &str, last: &str| -> Result<Command, Trouble> {
+            let mut command = Command::new(self.folder.join("streams"));
+            command.args([part, &ground.far()?.to_string(), STREAMS_PORT]);
+            command.args([&streams.to_string(), last]);
+            Ok(command)
+        };
+        let mut sink = command("sink", &time.as_millis().to_string())?;
+        let mut sink = Program::start(ground.server()?, Some(far), &mut sink)?;
+        sink.wait_for("READY", MOMENT)?;
+        let mut source = command("source", ground.congestion_control)?;
+        let source = Program::start(ground.client()?, Some(near), &mut source)?;
+        let text = sink.finish(time + OPENING)?;
+        // The other end has gone: it has nobody to send to.
+        let _ = source.finish(MOMENT);
+        let rate = text
+            .split_whitespace()
+            .find_map(|word| word.strip_prefix("bps=")?.parse::<f64>().ok());
+        rate.map(|rate| rate / 1e9)
+            .ok_or_else(|| Trouble::program("streams", "it printed no bps"))
     }
 
     /// The median round trip of datagrams of so many bytes, in µs. `wait`: `block` or `spin`.
@@ -57,7 +94,7 @@ impl Bare {
     ) -> Result<f64, Trouble> {
         let [near, far] = ground.cpus;
         let command = |part: &str| -> Result<Command, Trouble> {
-            let mut command = Command::new(&self.pingpong);
+            let mut command = Command::new(self.folder.join("pingpong"));
             command.args([part, &ground.far()?.to_string(), PORT]);
             command.args([&bytes.to_string(), wait]);
             Ok(command)
@@ -74,5 +111,36 @@ impl Bare {
         median
             .map(|median| median / 1e3)
             .ok_or_else(|| Trouble::program("pingpong", "it printed no p50_ns"))
+    }
+
+    /// What arrives of a stream in a second of `written` bytes a write call and `read` bytes a
+    /// receive call, in Gb/s. `wait`: `block` or `spin`, of the receiver.
+    pub fn stream(
+        &self,
+        ground: &Ground,
+        [written, read]: [u32; 2],
+        wait: &str,
+        time: Duration,
+    ) -> Result<f64, Trouble> {
+        let [near, far] = ground.cpus;
+        let command = |part: &str, bytes: u32| -> Result<Command, Trouble> {
+            let mut command = Command::new(self.folder.join("stream"));
+            command.args([part, &ground.far()?.to_string(), PORT, &bytes.to_string()]);
+            Ok(command)
+        };
+        let mut sink = command("sink", read)?;
+        let mut server = Program::start(ground.server()?, Some(far), sink.arg(wait))?;
+        server.wait_for("READY", MOMENT)?;
+        let mut source = command("source", written)?;
+        source.args([&time.as_millis().to_string(), ground.congestion_control]);
+        let client = Program::start(ground.client()?, Some(near), &mut source)?;
+        client.finish(time + MOMENT)?;
+        let text = server.finish(MOMENT)?;
+        let goodput = text
+            .split_whitespace()
+            .find_map(|word| word.strip_prefix("bps=")?.parse::<f64>().ok());
+        goodput
+            .map(|bps| bps / 1e9)
+            .ok_or_else(|| Trouble::program("stream", "it printed no bps"))
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::ground::Ground;
+use crate::ground::{Ground, Pinned};
 use crate::process::Program;
 use crate::trouble::Trouble;
 
@@ -26,14 +26,13 @@ pub fn installed(ground: &Ground) -> Result<(), Trouble> {
 }
 
 /// Goodput at the receiver, in Gb/s.
-pub fn goodput(ground: &Ground, words: &str) -> Result<f64, Trouble> {
+pub fn goodput(ground: &Ground, pinned: Pinned, words: &str) -> Result<f64, Trouble> {
     let mut command = Command::new("iperf3");
     // Ends by itself when this process is killed before the client comes.
     command.args(["-s", "-1", "-p", PORT, "-i", "0", "--forceflush"]);
     command.args(["--idle-timeout", "30"]);
     let mut server = Program::start(ground.server()?, None, &mut command)?;
     server.wait_for("listening", MOMENT)?;
-    let [near, far] = ground.cpus;
     let mut command = Command::new("iperf3");
     command
         .args([
@@ -45,8 +44,10 @@ pub fn goodput(ground: &Ground, words: &str) -> Result<f64, Trouble> {
             "0",
             "-J",
         ])
-        .args(["-A", &format!("{near},{far}")])
         .args(words.split_whitespace());
+    if let (Some(near), Some(far)) = pinned.cpus(ground) {
+        command.args(["-A", &format!("{near},{far}")]);
+    }
     let text = Program::start(ground.client()?, None, &mut command)?.finish(3 * MOMENT)?;
     server.finish(MOMENT)?;
     let result: Value = serde_json::from_str(&text)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::ground::Ground;
+use crate::ground::{Ground, Pinned};
 use crate::process::Program;
 use crate::trouble::Trouble;
 
@@ -15,8 +15,21 @@ const START: Duration = Duration::from_secs(10);
 /// Starts a server for one test; gives its port.
 pub fn serve(ground: &Ground) -> Result<(Program, String), Trouble> {
     let mut command = Command::new(&ground.linerate);
-    command.args(["server", "-1", "-p", "0", "-q", "--no-store"]);
-    let mut server = Program::start(ground.server()?, None, &mut command)?;
+    command.args([
+        "server",
+        "-1",
+        "-p",
+        "0",
+        "-q",
+        "--no-store",
+        "--grant",
+        "idle,socket",
+    ]);
+    started(Program::start(ground.server()?, None, &mut command)?)
+}
+
+/// Waits for a server's READY line; gives its port.
+fn started(mut server: Program) -> Result<(Program, String), Trouble> {
     let line = server.wait_for("READY", START)?;
     let port = line
         .split_whitespace()
@@ -28,24 +41,58 @@ pub fn serve(ground: &Ground) -> Result<(Program, String), Trouble> {
 
 /// A client's command line against that server, on the cores of the bench.
 pub fn client(ground: &Ground, port: &str, words: &str) -> Result<Command, Trouble> {
-    let [near, far] = ground.cpus;
+    client_on(ground, Pinned::Yes, port, words)
+}
+
+fn client_on(ground: &Ground, pinned: Pinned, port: &str, words: &str) -> Result<Command, Trouble> {
     let mut words = words.split_whitespace();
     let mut command = Command::new(&ground.linerate);
     command
         .args(words.next())
         .arg(ground.far()?.to_string())
         .args(["-p", port, "--json", "--no-store"])
-        .args(["--cpu", &format!("{near}/{far}")])
         .args(words);
+    if let (Some(near), Some(far)) = pinned.cpus(ground) {
+        command.args(["--cpu", &format!("{near}/{far}")]);
+    }
     Ok(command)
 }
 
 /// Runs a test and gives its record.
 pub fn run(ground: &Ground, words: &str, limit: Duration) -> Result<Value, Trouble> {
+    run_on(ground, Pinned::Yes, words, limit)
+}
+
+/// Runs a test on the cores of the bench, or wherever the scheduler puts it.
+pub fn run_on(
+    ground: &Ground,
+    pinned: Pinned,
+    words: &str,
+    limit: Duration,
+) -> Result<Value, Trouble> {
     let (server, port) = serve(ground)?;
-    let mut command = client(ground, &port, words)?;
+    let mut command = client_on(ground, pinned, &port, words)?;
     let text = Program::start(ground.client()?, None, &mut command)?.finish(limit)?;
     server.finish(START)?;
+    serde_json::from_str(&text)
+        .map_err(|error| Trouble::program("linerate", format!("its record is no JSON: {error}")))
+}
+
+/// Runs a command that makes several tests one after the other, and gives its document.
+pub fn run_tests(ground: &Ground, words: &str, limit: Duration) -> Result<Value, Trouble> {
+    let mut command = Command::new(&ground.linerate);
+    command.args([
+        "server",
+        "-p",
+        "0",
+        "-q",
+        "--no-store",
+        "--grant",
+        "idle,socket",
+    ]);
+    let (_server, port) = started(Program::start(ground.server()?, None, &mut command)?)?;
+    let mut command = client(ground, &port, words)?;
+    let text = Program::start(ground.client()?, None, &mut command)?.finish(limit)?;
     serde_json::from_str(&text)
         .map_err(|error| Trouble::program("linerate", format!("its record is no JSON: {error}")))
 }

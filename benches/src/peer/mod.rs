@@ -1,5 +1,9 @@
 //! The programs that are run: ours, and those it is compared with.
 
 pub mod bare;
+pub mod iperf2;
 pub mod iperf3;
 pub mod linerate;
+pub mod nuttcp;
+pub mod sockperf;
+pub mod testpmd;

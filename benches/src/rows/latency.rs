@@ -1,13 +1,15 @@
-//! Median round trips against a bare loop that waits in the same way.
+//! Median round trips against a bare loop that waits in the same way, against sockperf, and what our
+//! own ways of looking cost.
 
 use std::time::Duration;
 
-use crate::ground::Ground;
-use crate::peer::{bare, linerate};
-use crate::row::{Mark, Row};
-use crate::trouble::Trouble;
+use linerate_host::knob::idle::idle_hold;
+use serde_json::Value;
 
-const BYTES: u32 = 1024;
+use crate::ground::{Control, Ground};
+use crate::peer::{bare, linerate, sockperf};
+use crate::row::{Mark, Peer, Row};
+use crate::trouble::Trouble;
 
 /// One slice: tens of thousands of round trips, and rarely a change of the machine's state.
 const SLICE: Duration = Duration::from_millis(500);
@@ -20,31 +22,137 @@ pub const UDP_BLOCKING: Row = Row {
     name: "latency/udp/1024B/blocking",
     against: "bare blocking sendto/recvfrom loop, p50",
     unit: "us",
-    mark: Mark::AtMost(1.03),
+    mark: Mark::AtMost(1.02),
     speed: true,
+    held: true,
+    control: Control::Cubic,
     long: false,
     most_pairs: None,
     needs: bare::installed,
-    ours: |ground| ours(ground, "block"),
-    theirs: |ground| theirs(ground, "block"),
+    ours: |ground| ours(ground, 1024, "block"),
+    theirs: &[Peer::only(|ground| bare_loop(ground, 1024, "block"))],
+};
+
+/// The same with small messages.
+pub const UDP_64B_BLOCKING: Row = Row {
+    name: "latency/udp/64B/blocking",
+    ours: |ground| ours(ground, 64, "block"),
+    theirs: &[Peer::only(|ground| bare_loop(ground, 64, "block"))],
+    ..UDP_BLOCKING
+};
+
+/// The same in 23 fragments.
+pub const UDP_32K_BLOCKING: Row = Row {
+    name: "latency/udp/32K/blocking",
+    ours: |ground| ours(ground, 32 << 10, "block"),
+    theirs: &[Peer::only(|ground| bare_loop(ground, 32 << 10, "block"))],
+    ..UDP_BLOCKING
 };
 
 /// Neither end ever sleeps.
 pub const UDP_SPINNING: Row = Row {
     name: "latency/udp/1024B/spinning",
     against: "bare MSG_DONTWAIT sendto/recvfrom loop, p50",
-    ours: |ground| ours(ground, "spin"),
-    theirs: |ground| theirs(ground, "spin"),
+    mark: Mark::AtMost(1.03),
+    ours: |ground| ours(ground, 1024, "spin"),
+    theirs: &[Peer::only(|ground| bare_loop(ground, 1024, "spin"))],
     ..UDP_BLOCKING
 };
 
-fn ours(ground: &Ground, wait: &str) -> Result<f64, Trouble> {
+/// Neither end ever sleeps, connected, against the fastest stock tool.
+pub const UDP_64B_SPINNING: Row = Row {
+    name: "latency/udp/64B/spinning",
+    against: "sockperf ping-pong --nonblocked --full-rtt, p50",
+    mark: Mark::AtMost(0.97),
+    needs: sockperf::installed,
+    ours: |ground| ours(ground, 64, "spin"),
+    theirs: &[Peer::only(|ground| {
+        sockperf::ping_pong(ground, "-m 64 --nonblocked")
+    })],
+    ..UDP_BLOCKING
+};
+
+/// As programs wait by default, on the machine as it is.
+pub const UDP_64B_FOUND: Row = Row {
+    name: "latency/udp/64B/blocking/found",
+    against: "sockperf ping-pong --full-rtt, p50",
+    mark: Mark::Within(0.97, 1.03),
+    held: false,
+    needs: sockperf::installed,
+    ours: |ground| ours(ground, 64, "block"),
+    theirs: &[Peer::only(|ground| sockperf::ping_pong(ground, "-m 64"))],
+    ..UDP_BLOCKING
+};
+
+/// What holding cores awake gives.
+pub const HOLD_LATENCY: Row = Row {
+    name: "latency/hold_latency",
+    against: "blocking as found, p50",
+    mark: Mark::AtMost(1.0 / 3.0),
+    held: false,
+    needs: |_| Ok(()),
+    ours: |ground| ours(ground, 64, "block --hold-latency"),
+    theirs: &[Peer::only(|ground| ours(ground, 64, "block"))],
+    ..UDP_BLOCKING
+};
+
+/// The same of a loop without us: what the machine lets holding give, where other programs keep its
+/// cores busy there is nothing to hold.
+pub const HOLD_LATENCY_BARE: Row = Row {
+    name: "latency/hold_latency/bare",
+    against: "bare blocking sendto/recvfrom loop as found, p50",
+    needs: bare::installed,
+    ours: |ground| {
+        let _hold = idle_hold().map_err(|error| Trouble::skip(error.to_string()))?;
+        bare_loop(ground, 64, "block")
+    },
+    theirs: &[Peer::only(|ground| bare_loop(ground, 64, "block"))],
+    ..HOLD_LATENCY
+};
+
+/// What asking for every stamp of packets adds to a round trip.
+pub const STAMPS: Row = Row {
+    name: "latency/stages/asking",
+    against: "1.6 us on top of the round trip",
+    mark: Mark::AtMost(1.0),
+    needs: |_| Ok(()),
+    ours: |ground| {
+        let record = stages(ground)?;
+        Ok(linerate::figure(&record, "/stage_pass/asking_ns")? / 1e3)
+    },
+    theirs: &[Peer::only(|_| Ok(1.6))],
+    ..UDP_BLOCKING
+};
+
+/// The medians of the stages, added up, against the median of the same round trips.
+pub const STAGE_SUM: Row = Row {
+    name: "latency/stages/sum",
+    against: "p50 of the same stamped round trips",
+    mark: Mark::Within(0.95, 1.05),
+    needs: |_| Ok(()),
+    ours: |ground| {
+        let record = stages(ground)?;
+        let sum = linerate::figure(&record, "/stage_pass/sum_of_medians_ns")?;
+        Ok(sum / linerate::figure(&record, "/stage_pass/rtt_ns/p50")?)
+    },
+    theirs: &[Peer::only(|_| Ok(1.0))],
+    unit: "",
+    ..UDP_BLOCKING
+};
+
+fn ours(ground: &Ground, bytes: u32, wait: &str) -> Result<f64, Trouble> {
     let time = SLICE.as_millis();
-    let words = format!("latency -u -l {BYTES} --wait {wait} -t {time}ms");
+    let words = format!("latency -u -l {bytes} -t {time}ms --wait {wait}");
     let record = linerate::run(ground, &words, LIMIT)?;
     Ok(linerate::figure(&record, "/summary/rtt_ns/p50")? / 1e3)
 }
 
-fn theirs(ground: &Ground, wait: &str) -> Result<f64, Trouble> {
-    ground.bare()?.pingpong(ground, BYTES, wait, SLICE)
+fn stages(ground: &Ground) -> Result<Value, Trouble> {
+    let time = SLICE.as_millis();
+    let words = format!("latency -u -l 64 -t {time}ms --stages");
+    linerate::run_tests(ground, &words, LIMIT)
+}
+
+fn bare_loop(ground: &Ground, bytes: u32, wait: &str) -> Result<f64, Trouble> {
+    ground.bare()?.pingpong(ground, bytes, wait, SLICE)
 }

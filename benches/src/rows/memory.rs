@@ -11,10 +11,10 @@ use linerate_metric::record::Interval;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
-use crate::ground::Ground;
+use crate::ground::{Control, Ground};
 use crate::peer::linerate;
 use crate::process::Program;
-use crate::row::{Mark, Row};
+use crate::row::{Mark, Peer, Row};
 use crate::trouble::Trouble;
 
 /// First word of a command line that makes this program the one that is measured.
@@ -30,11 +30,13 @@ pub const HISTOGRAM: Row = Row {
     unit: "KiB",
     mark: Mark::AtMost(1.02),
     speed: false,
+    held: false,
+    control: Control::Cubic,
     long: false,
     most_pairs: Some(PAIRS),
     needs: |_| Ok(()),
     ours: |_| histogram(100_000_000),
-    theirs: |_| histogram(1_000),
+    theirs: &[Peer::only(|_| histogram(1_000))],
 };
 
 /// The whole client: 2 million round trips against a thousand.
@@ -43,7 +45,7 @@ pub const ROUND_TRIPS: Row = Row {
     against: "1000 round trips instead of 2 million, peak RSS",
     mark: Mark::AtMost(1.05),
     ours: |ground| round_trips(ground, 2_000_000),
-    theirs: |ground| round_trips(ground, 1_000),
+    theirs: &[Peer::only(|ground| round_trips(ground, 1_000))],
     ..HISTOGRAM
 };
 
@@ -54,7 +56,9 @@ pub const TEN_MINUTES_CLIENT: Row = Row {
     long: true,
     most_pairs: Some(1),
     ours: |ground| Ok(ten_minutes(ground)?.client.late),
-    theirs: |ground| Ok(ten_minutes(ground)?.client.allowed()),
+    theirs: &[Peer::only(|ground| {
+        Ok(ten_minutes(ground)?.client.allowed())
+    })],
     ..HISTOGRAM
 };
 
@@ -62,7 +66,9 @@ pub const TEN_MINUTES_CLIENT: Row = Row {
 pub const TEN_MINUTES_SERVER: Row = Row {
     name: "memory/10min/server",
     ours: |ground| Ok(ten_minutes(ground)?.server.late),
-    theirs: |ground| Ok(ten_minutes(ground)?.server.allowed()),
+    theirs: &[Peer::only(|ground| {
+        Ok(ten_minutes(ground)?.server.allowed())
+    })],
     ..TEN_MINUTES_CLIENT
 };
 

@@ -1,5 +1,10 @@
 //! The comparisons, by what they are about.
 
+pub mod forward;
+pub mod growth;
+pub mod hops;
 pub mod latency;
 pub mod memory;
+pub mod stack;
 pub mod throughput;
+pub mod xdp;

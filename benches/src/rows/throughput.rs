@@ -1,14 +1,17 @@
-//! Goodput at the receiver against stock iperf3.
+//! Goodput at the receiver against the stock tools, and against our own other ways.
 
 use std::time::Duration;
 
-use crate::ground::Ground;
-use crate::peer::{iperf3, linerate};
-use crate::row::{Mark, Row};
+use crate::ground::{Control, Ground, Pinned};
+use crate::peer::{bare, iperf2, iperf3, linerate, nuttcp};
+use crate::row::{Mark, Peer, Row};
 use crate::trouble::Trouble;
 
 /// Far above the second that a slice takes.
 const LIMIT: Duration = Duration::from_secs(30);
+
+/// How long a bare loop runs.
+const SECOND: Duration = Duration::from_secs(1);
 
 const BASE: Row = Row {
     name: "",
@@ -16,47 +19,226 @@ const BASE: Row = Row {
     unit: "Gb/s",
     mark: Mark::AtLeast(1.0),
     speed: true,
+    held: true,
+    control: Control::Cubic,
     long: false,
     most_pairs: None,
-    needs: iperf3::installed,
+    needs: |_| Ok(()),
     ours: |_| unreachable!("every row of this file says how to measure"),
-    theirs: |_| unreachable!("every row of this file says how to measure"),
+    theirs: &[],
+};
+
+/// One TCP stream, both sides touch every byte, everybody tuned by hand and on cores of their own.
+pub const TCP_TUNED: Row = Row {
+    name: "throughput/tcp/tuned",
+    against: "best of iperf3, iperf2, nuttcp with 1 MiB calls",
+    mark: Mark::AtLeast(1.08),
+    ours: |ground| tcp_ours(ground, "1M"),
+    theirs: &[
+        Peer {
+            name: "iperf3",
+            needs: iperf3::installed,
+            run: |ground| tcp_iperf3(ground, Pinned::Yes, "-l 1M"),
+        },
+        Peer {
+            name: "iperf2",
+            needs: iperf2::installed,
+            run: |ground| tcp_iperf2(ground, Pinned::Yes, "-l 1M"),
+        },
+        Peer {
+            name: "nuttcp",
+            needs: nuttcp_with_control,
+            run: |ground| nuttcp::goodput(ground, Pinned::Yes, "-l1m"),
+        },
+    ],
+    ..BASE
+};
+
+/// The same on the machine as it is: halting cores hurt whoever sleeps.
+pub const TCP_TUNED_FOUND: Row = Row {
+    name: "throughput/tcp/tuned/found",
+    mark: Mark::AtLeast(1.3),
+    held: false,
+    ..TCP_TUNED
+};
+
+/// The mechanism itself, with the sizes of calls that were fastest in it: what of the row above is
+/// the kernel's.
+pub const TCP_BARE: Row = Row {
+    name: "throughput/tcp/tuned/bare",
+    against: "bare write and MSG_DONTWAIT recv loop, 1 MiB and 256 KiB a call",
+    mark: Mark::AtLeast(0.98),
+    needs: bare::installed,
+    ours: |ground| tcp_ours(ground, "1M"),
+    theirs: &[Peer::only(|ground| {
+        let calls = [1 << 20, 256 << 10];
+        ground.bare()?.stream(ground, calls, "spin", SECOND)
+    })],
+    ..BASE
+};
+
+/// The bare loop against whoever is best: what is to be had at all.
+pub const TCP_BARE_PEERS: Row = Row {
+    name: "throughput/tcp/tuned/bare_against_peers",
+    mark: Mark::Shown,
+    needs: bare::installed,
+    ours: TCP_BARE.theirs[0].run,
+    ..TCP_TUNED
+};
+
+/// Everybody's defaults but for the congestion control.
+pub const TCP_DEFAULTS: Row = Row {
+    name: "throughput/tcp/defaults",
+    against: "best of iperf3, iperf2, nuttcp by default, cubic",
+    mark: Mark::AtLeast(1.35),
+    ours: |ground| {
+        let control = ground.congestion_control;
+        ours_on(ground, Pinned::No, &format!("-C {control}"))
+    },
+    theirs: &[
+        Peer {
+            name: "iperf3",
+            needs: iperf3::installed,
+            run: |ground| tcp_iperf3(ground, Pinned::No, ""),
+        },
+        Peer {
+            name: "iperf2",
+            needs: iperf2::installed,
+            run: |ground| tcp_iperf2(ground, Pinned::No, ""),
+        },
+        Peer {
+            name: "nuttcp",
+            needs: nuttcp_with_control,
+            run: |ground| nuttcp::goodput(ground, Pinned::No, ""),
+        },
+    ],
+    ..BASE
+};
+
+/// The same on the machine as it is.
+pub const TCP_DEFAULTS_FOUND: Row = Row {
+    name: "throughput/tcp/defaults/found",
+    mark: Mark::AtLeast(1.5),
+    held: false,
+    ..TCP_DEFAULTS
+};
+
+/// Nobody says anything: the machine's own congestion control too.
+pub const TCP_AS_IT_COMES: Row = Row {
+    name: "throughput/tcp/as_it_comes",
+    against: "best of iperf3, iperf2, nuttcp by default",
+    mark: Mark::AtLeast(0.95),
+    held: false,
+    control: Control::Found,
+    ours: |ground| ours_on(ground, Pinned::No, ""),
+    theirs: &[
+        Peer {
+            name: "iperf3",
+            needs: iperf3::installed,
+            run: |ground| iperf3::goodput(ground, Pinned::No, "-t 1"),
+        },
+        Peer {
+            name: "iperf2",
+            needs: iperf2::installed,
+            run: |ground| iperf2::goodput(ground, Pinned::No, "-t 1"),
+        },
+        Peer {
+            name: "nuttcp",
+            needs: nuttcp::installed,
+            run: |ground| nuttcp::goodput(ground, Pinned::No, ""),
+        },
+    ],
+    ..BASE
+};
+
+/// The receiver throws payload away unseen.
+pub const TCP_NO_RECEIVE_COPY: Row = Row {
+    name: "throughput/tcp/no_receive_copy",
+    against: "our own mode that copies",
+    mark: Mark::AtLeast(1.1),
+    ours: |ground| {
+        let control = ground.congestion_control;
+        ours(ground, &format!("-l 1M -C {control} --offload trunc"))
+    },
+    theirs: &[Peer::only(|ground| tcp_ours(ground, "1M"))],
+    ..BASE
 };
 
 /// One TCP stream, 128 KiB a call.
 pub const TCP_128K: Row = Row {
     name: "throughput/tcp/1_stream",
     against: "iperf3 -l 128K, same congestion control",
+    needs: iperf3::installed,
     ours: |ground| tcp_ours(ground, "128K"),
-    theirs: |ground| tcp_theirs(ground, "128K"),
-    ..BASE
-};
-
-/// One TCP stream, 1 MiB a call.
-pub const TCP_1M: Row = Row {
-    name: "throughput/tcp/1_stream/1M",
-    against: "iperf3 -l 1M, same congestion control",
-    ours: |ground| tcp_ours(ground, "1M"),
-    theirs: |ground| tcp_theirs(ground, "1M"),
+    theirs: &[Peer::only(|ground| {
+        tcp_iperf3(ground, Pinned::Yes, "-l 128K")
+    })],
     ..BASE
 };
 
 /// Datagrams of a whole packet, one a call, as fast as it goes.
 pub const UDP_1472B: Row = Row {
     name: "throughput/udp/1472B",
-    against: "iperf3 -u -b 0 -l 1472",
+    against: "best of iperf3, iperf2, nuttcp, one datagram a call",
+    mark: Mark::AtLeast(1.12),
     ours: |ground| ours(ground, "-u -l 1472 --offload none"),
-    // iperf3 takes whole seconds only, so a slice is one second here.
-    theirs: |ground| iperf3::goodput(ground, "-u -b 0 -l 1472 -t 1"),
+    theirs: &[
+        // iperf3 takes whole seconds only, so a slice is one second here.
+        Peer {
+            name: "iperf3",
+            needs: iperf3::installed,
+            run: |ground| iperf3::goodput(ground, Pinned::Yes, "-u -b 0 -l 1472 -t 1"),
+        },
+        Peer {
+            name: "iperf2",
+            needs: iperf2::installed,
+            run: |ground| iperf2::goodput(ground, Pinned::Yes, "-u -b 100g -l 1472 -t 1"),
+        },
+        Peer {
+            name: "nuttcp",
+            needs: nuttcp::installed,
+            run: |ground| nuttcp::goodput(ground, Pinned::Yes, "-u -Ru -l1472"),
+        },
+    ],
     ..BASE
 };
 
-/// The same, with the kernel cutting and joining them.
+/// Small datagrams, one a call.
+pub const UDP_64B: Row = Row {
+    name: "throughput/udp/64B",
+    mark: Mark::AtLeast(1.05),
+    ours: |ground| ours(ground, "-u -l 64 --offload none"),
+    theirs: &[
+        Peer {
+            name: "iperf3",
+            needs: iperf3::installed,
+            run: |ground| iperf3::goodput(ground, Pinned::Yes, "-u -b 0 -l 64 -t 1"),
+        },
+        Peer {
+            name: "iperf2",
+            needs: iperf2::installed,
+            run: |ground| iperf2::goodput(ground, Pinned::Yes, "-u -b 100g -l 64 -t 1"),
+        },
+        Peer {
+            name: "nuttcp",
+            needs: nuttcp::installed,
+            run: |ground| nuttcp::goodput(ground, Pinned::Yes, "-u -Ru -l64"),
+        },
+    ],
+    ..UDP_1472B
+};
+
+/// Whole packets, with the kernel cutting and joining them.
 pub const UDP_1472B_BURSTS: Row = Row {
     name: "throughput/udp/1472B/gso_gro",
+    against: "iperf3 -u -b 0 -l 1472",
     mark: Mark::AtLeast(28.0),
+    needs: iperf3::installed,
     ours: |ground| ours(ground, "-u -l 1472 --offload gso,gro"),
-    ..UDP_1472B
+    theirs: &[Peer::only(|ground| {
+        iperf3::goodput(ground, Pinned::Yes, "-u -b 0 -l 1472 -t 1")
+    })],
+    ..BASE
 };
 
 /// Small datagrams: one a call there, up to 128 a call here.
@@ -65,12 +247,46 @@ pub const UDP_64B_BURSTS: Row = Row {
     against: "iperf3 -u -b 0 -l 64",
     mark: Mark::AtLeast(100.0),
     ours: |ground| ours(ground, "-u -l 64 --offload gso,gro"),
-    theirs: |ground| iperf3::goodput(ground, "-u -b 0 -l 64 -t 1"),
+    theirs: &[Peer::only(|ground| {
+        iperf3::goodput(ground, Pinned::Yes, "-u -b 0 -l 64 -t 1")
+    })],
+    ..UDP_1472B_BURSTS
+};
+
+/// Every call timed, where calls are small and many.
+pub const CALLS: Row = Row {
+    name: "throughput/calls",
+    against: "the same run without --calls, 128 KiB calls",
+    mark: Mark::AtLeast(0.99),
+    ours: |ground| {
+        let control = ground.congestion_control;
+        ours(ground, &format!("-l 128K -C {control} --calls"))
+    },
+    theirs: &[Peer::only(|ground| tcp_ours(ground, "128K"))],
+    ..BASE
+};
+
+/// What timing one call takes.
+pub const CALL_RECORD: Row = Row {
+    name: "throughput/calls/each",
+    against: "25 ns a call",
+    unit: "ns",
+    mark: Mark::AtMost(1.0),
+    ours: |ground| {
+        let record = linerate::run(ground, "throughput -t 1 -l 128K --calls", LIMIT)?;
+        linerate::figure(&record, "/call_clocks/0/record_ns")
+    },
+    theirs: &[Peer::only(|_| Ok(25.0))],
     ..BASE
 };
 
 fn ours(ground: &Ground, words: &str) -> Result<f64, Trouble> {
-    let record = linerate::run(ground, &format!("throughput -t 1 {words}"), LIMIT)?;
+    ours_on(ground, Pinned::Yes, words)
+}
+
+fn ours_on(ground: &Ground, pinned: Pinned, words: &str) -> Result<f64, Trouble> {
+    let words = format!("throughput -t 1 {words}");
+    let record = linerate::run_on(ground, pinned, &words, LIMIT)?;
     Ok(linerate::figure(&record, "/summary/goodput_bps")? / 1e9)
 }
 
@@ -81,7 +297,23 @@ fn tcp_ours(ground: &Ground, call: &str) -> Result<f64, Trouble> {
     )
 }
 
-fn tcp_theirs(ground: &Ground, call: &str) -> Result<f64, Trouble> {
+fn tcp_iperf3(ground: &Ground, pinned: Pinned, words: &str) -> Result<f64, Trouble> {
     let control = ground.congestion_control;
-    iperf3::goodput(ground, &format!("-l {call} -C {control} -t 1"))
+    iperf3::goodput(ground, pinned, &format!("{words} -C {control} -t 1"))
+}
+
+fn tcp_iperf2(ground: &Ground, pinned: Pinned, words: &str) -> Result<f64, Trouble> {
+    let control = ground.congestion_control;
+    iperf2::goodput(ground, pinned, &format!("{words} -Z {control} -t 1"))
+}
+
+/// nuttcp has no option for it: it takes part where the hosts' default could be changed.
+fn nuttcp_with_control(ground: &Ground) -> Result<(), Trouble> {
+    nuttcp::installed(ground)?;
+    if ground.default_to(Control::Cubic)? {
+        return Ok(());
+    }
+    Err(Trouble::skip(
+        "its congestion control cannot be chosen here (root can)",
+    ))
 }

@@ -1,0 +1,176 @@
+//! DPDK's testpmd, as Debian ships it (package dpdk-dev), on ordinary pages.
+
+use std::io::{Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use linerate_lab::LabHost;
+
+use crate::ground::Ground;
+use crate::trouble::Trouble;
+
+const PROGRAM: &str = "dpdk-testpmd";
+
+/// Time for it to begin and come to its pace, before rates are counted.
+const SETTLING: Duration = Duration::from_millis(1500);
+/// Time over which it counts its rates.
+const COUNTING: Duration = Duration::from_secs(1);
+
+/// Whether it can be run here.
+pub fn installed(_: &Ground) -> Result<(), Trouble> {
+    if Command::new(PROGRAM).arg("--version").output().is_err() {
+        return Err(Trouble::skip(
+            "dpdk-testpmd is not installed (Debian: apt-get install dpdk-dev)",
+        ));
+    }
+    if !rustix::process::geteuid().is_root() {
+        return Err(Trouble::skip("dpdk-testpmd wants root for its memory"));
+    }
+    Ok(())
+}
+
+/// Its version, in a word.
+pub fn version() -> Option<String> {
+    let output = Command::new(PROGRAM)
+        .arg("-v")
+        .stdin(Stdio::null())
+        .output()
+        .ok()?;
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    let line = said.lines().find(|line| line.contains("RTE Version"))?;
+    Some(line.trim_start_matches("EAL: ").replace('\'', ""))
+}
+
+/// How one is started.
+pub struct Setting<'a> {
+    /// Its virtual devices.
+    pub devices: &'a [String],
+    /// `lcore@cpu` for each of its threads: the first takes commands, the others forward.
+    pub lcores: String,
+    /// Threads that forward.
+    pub cores: u32,
+    /// Commands before the rates are counted, with `start` among them.
+    pub commands: &'a str,
+}
+
+/// One that runs, and gives the rates of its ports.
+pub struct Testpmd {
+    child: Child,
+}
+
+impl Testpmd {
+    /// Starts it on a host.
+    pub fn start(host: &LabHost, setting: &Setting<'_>) -> Result<Self, Trouble> {
+        let mut command = Command::new("stdbuf");
+        // Each has files of its own, so that two may run side by side.
+        let prefix = format!("linerate-{}-{}", std::process::id(), fastrand::u32(..));
+        command
+            .args([
+                "-oL",
+                PROGRAM,
+                "--no-pci",
+                "--no-huge",
+                "-m",
+                "256",
+                "--no-telemetry",
+            ])
+            .args(["--file-prefix", &prefix, "--log-level", "lib.eal:error"])
+            .arg(format!("--lcores={}", setting.lcores));
+        for device in setting.devices {
+            command.arg(format!("--vdev={device}"));
+        }
+        command
+            .args(["--", "-i", &format!("--nb-cores={}", setting.cores)])
+            .args(["--total-num-mbufs=8192"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let child = host.run(|| command.spawn())?;
+        let mut child = child.map_err(Trouble::system("start dpdk-testpmd"))?;
+        let mut commands = child.stdin.take().expect("piped above");
+        let said = format!("{}\n", setting.commands);
+        let (first, second) = (said.into_bytes(), b"show port stats all\n".to_vec());
+        // It reads on while it forwards; rates are those between two shows.
+        thread::spawn(move || {
+            let mut say = |words: &[u8], wait: Duration| {
+                let said = commands.write_all(words).and_then(|()| commands.flush());
+                thread::sleep(wait);
+                said
+            };
+            let _ = say(&first, SETTLING)
+                .and_then(|()| say(&second, COUNTING))
+                .and_then(|()| say(&second, Duration::from_millis(50)))
+                .and_then(|()| say(b"stop\nquit\n", Duration::ZERO));
+        });
+        Ok(Self { child })
+    }
+
+    /// Waits for its end; the rates of all ports together, received and sent, in M/s.
+    pub fn rates(mut self) -> Result<[f64; 2], Trouble> {
+        let mut text = String::new();
+        let out = self.child.stdout.as_mut().expect("piped above");
+        out.read_to_string(&mut text)
+            .map_err(Trouble::system("read what dpdk-testpmd prints"))?;
+        parse(&text).ok_or_else(|| {
+            let last = text.lines().rev().find(|line| !line.trim().is_empty());
+            Trouble::program(
+                PROGRAM,
+                format!("it showed no rates: {}", last.unwrap_or("")),
+            )
+        })
+    }
+}
+
+impl Drop for Testpmd {
+    fn drop(&mut self) {
+        // Fails only for one that has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The rates of the last show, summed over ports.
+fn parse(text: &str) -> Option<[f64; 2]> {
+    let rates = |way: &str| {
+        let lines = text.lines().filter_map(|line| {
+            let rest = line.trim_start().strip_prefix(way)?;
+            rest.split_whitespace().next()?.parse::<f64>().ok()
+        });
+        lines.collect::<Vec<f64>>()
+    };
+    let (received, sent) = (rates("Rx-pps:"), rates("Tx-pps:"));
+    // Each port was shown twice.
+    let ports = received.len() / 2;
+    if ports == 0 || sent.len() != received.len() || received.len() % 2 != 0 {
+        return None;
+    }
+    let sum = |rates: &[f64]| rates[ports..].iter().sum::<f64>() / 1e6;
+    Some([sum(&received), sum(&sent)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_show_counts() {
+        let block = |rx: u64, tx: u64| {
+            format!(
+                "  Rx-pps: {rx:>12}          Rx-bps: 0\n  Tx-pps: {tx:>12}          Tx-bps: 0\n"
+            )
+        };
+        let text = [
+            (1, 2),
+            (3, 4),
+            (5_000_000, 6_000_000),
+            (7_000_000, 8_000_000),
+        ]
+        .map(|(rx, tx)| block(rx, tx))
+        .concat();
+        assert_eq!(parse(&text), Some([12.0, 14.0]));
+        assert_eq!(parse("nothing"), None);
+        assert_eq!(parse(&block(1, 1)), None);
+    }
+}

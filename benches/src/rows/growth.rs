@@ -1,0 +1,92 @@
+//! What many streams cost: the goodput of all of them against that of one.
+
+use std::time::Duration;
+
+use crate::ground::{Control, Ground};
+use crate::peer::{bare, linerate};
+use crate::row::{Mark, Peer, Row};
+use crate::trouble::Trouble;
+
+/// Opening ten thousand connections takes some seconds.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Ten TCP streams.
+pub const STREAMS_10: Row = Row {
+    name: "throughput/tcp/streams/10",
+    against: "one stream",
+    unit: "Gb/s",
+    mark: Mark::Shown,
+    speed: true,
+    held: true,
+    control: Control::Cubic,
+    long: false,
+    most_pairs: Some(5),
+    needs: |_| Ok(()),
+    ours: |ground| goodput(ground, 10),
+    theirs: &[Peer::only(|ground| goodput(ground, 1))],
+};
+
+/// A hundred.
+pub const STREAMS_100: Row = Row {
+    name: "throughput/tcp/streams/100",
+    ours: |ground| goodput(ground, 100),
+    ..STREAMS_10
+};
+
+/// A thousand.
+pub const STREAMS_1000: Row = Row {
+    name: "throughput/tcp/streams/1000",
+    ours: |ground| goodput(ground, 1_000),
+    ..STREAMS_10
+};
+
+/// Ten thousand, each end in its own process.
+pub const STREAMS_10000: Row = Row {
+    name: "throughput/tcp/streams/10000",
+    against: "ten streams",
+    mark: Mark::AtLeast(0.7),
+    ours: |ground| goodput(ground, 10_000),
+    theirs: &[Peer::only(|ground| goodput(ground, 10))],
+    ..STREAMS_10
+};
+
+/// Our ten thousand streams against a bare epoll loop with as many, one thread an end each.
+pub const STREAMS_10000_BARE: Row = Row {
+    name: "throughput/tcp/streams_bare/10000",
+    against: "a bare epoll loop",
+    mark: Mark::AtLeast(0.95),
+    needs: bare::installed,
+    ours: |ground| one_thread(ground, 10_000),
+    theirs: &[Peer::only(|ground| bare_goodput(ground, 10_000))],
+    ..STREAMS_10
+};
+
+/// What ten thousand streams cost when nothing but the kernel's calls is there.
+pub const STREAMS_BARE_GROWTH: Row = Row {
+    name: "throughput/tcp/streams_bare/growth",
+    against: "the same bare loop with ten streams",
+    needs: bare::installed,
+    ours: |ground| bare_goodput(ground, 10_000),
+    theirs: &[Peer::only(|ground| bare_goodput(ground, 10))],
+    ..STREAMS_10
+};
+
+fn bare_goodput(ground: &Ground, streams: u32) -> Result<f64, Trouble> {
+    ground
+        .bare()?
+        .streams(ground, streams, Duration::from_secs(2))
+}
+
+fn one_thread(ground: &Ground, streams: u32) -> Result<f64, Trouble> {
+    let control = ground.congestion_control;
+    let words = format!("throughput -t 2 -i 0 -P {streams} -C {control} --threads 1 --wait epoll");
+    let record = linerate::run(ground, &words, LIMIT)?;
+    Ok(linerate::figure(&record, "/summary/goodput_bps")? / 1e9)
+}
+
+fn goodput(ground: &Ground, streams: u32) -> Result<f64, Trouble> {
+    let control = ground.congestion_control;
+    let words = format!("throughput -t 2 -i 0 -P {streams} -C {control}");
+    let record = linerate::run(ground, &words, LIMIT)?;
+    Ok(linerate::figure(&record, "/summary/goodput_bps")? / 1e9)
+}

@@ -1,0 +1,60 @@
+//! Our own stack beside a plain loop over its engine, both on the same ring ports, one thread for both ends.
+
+mod ours;
+mod plain;
+
+use std::time::Duration;
+
+use crate::ground::Control;
+use crate::row::{Mark, Peer, Row};
+
+/// How long one side is measured.
+pub const TIME: Duration = Duration::from_millis(500);
+/// Datagrams between two turns.
+pub const BURST: usize = 32;
+
+/// Sending and receiving a datagram of 64 B.
+pub const UDP_BURST: Row = Row {
+    name: "stack/udp/64B_burst32",
+    against: "plain smoltcp on the same ring, send + receive",
+    unit: "ns",
+    mark: Mark::AtMost(0.35),
+    speed: false,
+    held: true,
+    control: Control::Cubic,
+    long: false,
+    most_pairs: None,
+    needs: |_| Ok(()),
+    ours: |_| ours::datagrams(),
+    theirs: &[Peer::only(|_| plain::datagrams())],
+};
+
+/// A stream with checksums, copied in and out.
+pub const TCP_STREAM: Row = Row {
+    name: "stack/tcp/1500_64K",
+    against: "plain smoltcp on the same ring, one stream",
+    unit: "Gb/s",
+    mark: Mark::AtLeast(1.0),
+    ours: |_| ours::stream(),
+    theirs: &[Peer::only(|_| plain::stream())],
+    ..UDP_BURST
+};
+
+/// A round trip of 64 B beside ten thousand idle UDP sockets.
+pub const IDLE_UDP: Row = Row {
+    name: "stack/idle/udp_10000",
+    against: "no other socket, round trip",
+    unit: "ns",
+    mark: Mark::AtMost(2.0),
+    ours: |_| ours::udp_round_trip(10_000),
+    theirs: &[Peer::only(|_| ours::udp_round_trip(0))],
+    ..UDP_BURST
+};
+
+/// A round trip of 64 B beside ten thousand idle connections.
+pub const IDLE_TCP: Row = Row {
+    name: "stack/idle/tcp_10000",
+    ours: |_| ours::tcp_round_trip(10_000),
+    theirs: &[Peer::only(|_| ours::tcp_round_trip(0))],
+    ..IDLE_UDP
+};

@@ -1,0 +1,214 @@
+//! AF_XDP against DPDK's testpmd and against sockets: sending, receiving, forwarding, and an answer that
+//! never enters the kernel's stack.
+
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use linerate_lab::{Lab, LabHost, Topology};
+use serde_json::Value;
+
+use super::forward::{BASE, RATE, one_core, ours, start, wire, with_source};
+use crate::ground::Ground;
+use crate::peer::linerate::{figure, run};
+use crate::process::Program;
+use crate::row::{Mark, Peer, Row};
+use crate::trouble::Trouble;
+
+/// Far above the seconds that a run takes.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Out of an AF_XDP socket into a veth link whose far end nobody polls.
+pub const TX: Row = Row {
+    name: "forward/xdp/tx",
+    against: "testpmd net_af_xdp",
+    mark: Mark::AtLeast(1.0),
+    ours: |ground| {
+        let [_, far] = ground.cpus;
+        let words = format!("--dev xdp:eth0 --mode txonly --corelist {far} -t 1");
+        ours(ground.client()?, ground, &words, RATE)
+    },
+    theirs: &[Peer::only(|ground| {
+        let devices = [af_xdp(0, "eth0")];
+        let [_, sent] = one_core(ground, ground.client()?, &devices, "set fwd txonly\nstart")?;
+        Ok(sent)
+    })],
+    ..BASE
+};
+
+/// Into an AF_XDP socket, from a sender of ours on the other core.
+pub const RX: Row = Row {
+    name: "forward/xdp/rx",
+    ours: |ground| {
+        let [_, far] = ground.cpus;
+        with_source(ground.server()?, ground, "eth0", || {
+            let words = format!("--dev xdp:eth0 --mode rxonly --corelist {far} -t 1");
+            ours(ground.client()?, ground, &words, RATE)
+        })
+    },
+    theirs: &[Peer::only(|ground| {
+        with_source(ground.server()?, ground, "eth0", || {
+            let devices = [af_xdp(0, "eth0")];
+            let [received, _] =
+                one_core(ground, ground.client()?, &devices, "set fwd rxonly\nstart")?;
+            Ok(received)
+        })
+    })],
+    ..TX
+};
+
+/// From one link to another, from a sender of ours on the other core.
+pub const IO: Row = Row {
+    name: "forward/xdp/io",
+    ours: |ground| {
+        let lab = wire()?;
+        let [_, far] = ground.cpus;
+        with_source(lab.host("source")?, ground, "eth0", || {
+            let words = format!("--dev xdp:eth0 --dev xdp:eth1 --corelist {far} -t 1");
+            let device = lab.host("device")?;
+            let sent = ours(device, ground, &words, "/forward/ports/1/transmit/packets")?;
+            Ok(sent / 1e6)
+        })
+    },
+    theirs: &[Peer::only(|ground| {
+        let lab = wire()?;
+        with_source(lab.host("source")?, ground, "eth0", || {
+            let devices = [af_xdp(0, "eth0"), af_xdp(1, "eth1")];
+            let device = lab.host("device")?;
+            let [_, sent] = one_core(ground, device, &devices, "set fwd io\nstart")?;
+            Ok(sent)
+        })
+    })],
+    ..TX
+};
+
+/// Two queues of one veth, a core each, against one of them.
+pub const TWO_QUEUES: Row = Row {
+    name: "forward/xdp/tx/2_queues",
+    against: "one queue, one core (testpmd refuses two on veth)",
+    mark: Mark::AtLeast(1.9),
+    needs: |_| match Command::new("ethtool").arg("--version").output() {
+        Ok(_) => Ok(()),
+        Err(_) => Err(Trouble::skip(
+            "ethtool is not installed: it sets the number of queues",
+        )),
+    },
+    ours: |ground| {
+        let [near, far] = ground.cpus;
+        queues(
+            &format!("--rxq 2 --cores 2 --corelist {near},{far}"),
+            ground,
+        )
+    },
+    theirs: &[Peer::only(|ground| {
+        let [_, far] = ground.cpus;
+        queues(&format!("--corelist {far}"), ground)
+    })],
+    ..TX
+};
+
+/// A datagram answered by the forwarder over AF_XDP, to a client that sleeps while it waits.
+pub const ECHO_BLOCKING: Row = Row {
+    name: "forward/xdp/echo/blocking",
+    against: "kernel echo, both ends blocking, p50",
+    unit: "us",
+    mark: Mark::AtMost(1.0 / 3.0),
+    needs: |_| Ok(()),
+    ours: |ground| answered(ground, "block"),
+    theirs: &[Peer::only(|ground| by_the_kernel(ground, "block"))],
+    ..BASE
+};
+
+/// The same with a client that never sleeps, against a kernel socket that is polled as well.
+pub const ECHO_SPINNING: Row = Row {
+    name: "forward/xdp/echo/spinning",
+    against: "kernel echo, both ends spinning, p50",
+    mark: Mark::AtMost(1.0 / 1.2),
+    ours: |ground| answered(ground, "spin"),
+    theirs: &[Peer::only(|ground| by_the_kernel(ground, "spin"))],
+    ..ECHO_BLOCKING
+};
+
+fn af_xdp(number: u32, interface: &str) -> String {
+    format!("net_af_xdp{number},iface={interface}")
+}
+
+/// Two hosts whose checksums are right on the wire: nobody completes them for a program in between.
+fn pair() -> Result<Lab, Trouble> {
+    const FILE: &str = "[hosts.client]\n[hosts.server]\n[[links]]\nbetween = ['client', 'server']\n\
+                        offloads = { tx-checksumming = false }\n";
+    let topology = Topology::from_toml(FILE).map_err(linerate_lab::LabError::from)?;
+    Ok(Lab::up(&topology)?)
+}
+
+/// Runs a tool of the system on a host.
+fn tool(host: &LabHost, program: &str, words: &str) -> Result<(), Trouble> {
+    let mut command = Command::new(program);
+    command.args(words.split_whitespace());
+    let ran = host.run(|| command.output())?;
+    match ran {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(Trouble::skip(format!(
+            "{program} {words}: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        ))),
+        Err(_) => Err(Trouble::skip(format!("{program} is not installed"))),
+    }
+}
+
+fn queues(words: &str, ground: &Ground) -> Result<f64, Trouble> {
+    let lab = pair()?;
+    for host in lab.hosts() {
+        tool(host, "ethtool", "-L eth0 rx 2 tx 2")?;
+    }
+    let words = format!("--dev xdp:eth0 --mode txonly {words} -t 1");
+    ours(lab.host("client")?, ground, &words, RATE)
+}
+
+/// Half of the answers came within so many microseconds.
+fn answered(ground: &Ground, wait: &str) -> Result<f64, Trouble> {
+    const PORT: u16 = 7007;
+    let [near, far] = ground.cpus;
+    let lab = pair()?;
+    let (client, server) = (lab.host("client")?, lab.host("server")?);
+    // The forwarder takes every frame, questions for addresses too.
+    let hardware = server
+        .run(|| std::fs::read_to_string("/sys/class/net/eth0/address"))?
+        .map_err(Trouble::system("read the server's Ethernet address"))?;
+    let neighbour = format!("{} lladdr {}", server.address(), hardware.trim());
+    let words = format!("neigh replace {neighbour} dev eth0 nud permanent");
+    tool(client, "ip", &words)?;
+    let words = format!("--dev xdp:eth0 --mode 5tswap --corelist {far} -t 20");
+    let _answering = start(server, ground, &words)?;
+    thread::sleep(Duration::from_millis(300));
+    let mut command = Command::new(&ground.linerate);
+    command
+        .args([
+            "latency",
+            &server.address().to_string(),
+            "-u",
+            "--peer",
+            "echo",
+        ])
+        .args([
+            "-p",
+            &PORT.to_string(),
+            "-l",
+            "64",
+            "-t",
+            "0.5",
+            "--wait",
+            wait,
+        ])
+        .args(["--cpu", &near.to_string(), "--json", "--no-store"]);
+    let text = Program::start(client, None, &mut command)?.finish(LIMIT)?;
+    let record: Value = serde_json::from_str(&text)
+        .map_err(|error| Trouble::program("linerate", format!("its record is no JSON: {error}")))?;
+    Ok(figure(&record, "/summary/rtt_ns/p50")? / 1e3)
+}
+
+fn by_the_kernel(ground: &Ground, wait: &str) -> Result<f64, Trouble> {
+    let words = format!("latency -u -l 64 -t 0.5 --wait {wait}");
+    let record = run(ground, &words, LIMIT)?;
+    Ok(figure(&record, "/summary/rtt_ns/p50")? / 1e3)
+}

@@ -1,0 +1,80 @@
+//! What is written about frames: templates, loads, ports, modes, captures.
+
+use std::io::Cursor;
+
+use linerate_measure::forward::ModeSpec;
+use linerate_measure::generate::template::{Tag, Template, find, read_file};
+use linerate_metric::generate::Load;
+use linerate_port::PortUrl;
+use linerate_port::pcap::CaptureReader;
+
+/// Most frames of a template that are written.
+const FRAMES: u32 = 64;
+
+/// A template file that can be read is frames, or refused with a reason; what frames carry is found.
+pub fn template(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let Ok(mut plan) = read_file(text) else {
+        return;
+    };
+    plan.flows = Some(plan.flows.unwrap_or(3).min(FRAMES));
+    let template = match Template::new(&plan, [2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]) {
+        Ok(template) => template,
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            return;
+        }
+    };
+    let sizes = template.sizes().order();
+    for number in 0..FRAMES {
+        let size = sizes[number as usize % sizes.len()];
+        let mut frame = vec![0; size.into()];
+        let tag = Tag {
+            mark: 0x5ead,
+            number: number.into(),
+            account: 1,
+            time_ns: 7,
+        };
+        template.write(&mut frame, number % template.flows(), tag);
+        if let Some(place) = template.tag_place() {
+            let found = find(&frame, place, tag.mark, 2, tag.time_ns);
+            assert_eq!(found.map(|found| found.account), Some(1));
+        }
+    }
+}
+
+/// Loads, ports and modes read as they print.
+pub fn words(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    if let Ok(load) = text.parse::<Load>() {
+        assert!(load.to_string().parse::<Load>().is_ok(), "{load}");
+        if let Some(rate) = load.frames_per_second(64.0, Some(1_000_000_000)) {
+            assert!(rate > 0.0, "{load}");
+        }
+    }
+    if let Ok(url) = text.parse::<PortUrl>() {
+        let again: PortUrl = url.to_string().parse().expect("it prints as it reads");
+        assert_eq!(again.short(), url.short());
+        let plan = url.memory_plan();
+        assert!(plan.frames > 0 && plan.slot_bytes() >= usize::from(plan.frame_bytes));
+    }
+    if let Ok(mode) = text.parse::<ModeSpec>() {
+        assert_eq!(mode.to_string().parse(), Ok(mode));
+    }
+}
+
+/// A capture gives whole frames, ends, or says what is wrong with it.
+pub fn capture(data: &[u8]) {
+    let Ok(mut reader) = CaptureReader::new(Cursor::new(data)) else {
+        return;
+    };
+    let mut bytes = 0;
+    while let Ok(Some(record)) = reader.read() {
+        bytes += record.bytes.len();
+        assert!(bytes <= data.len(), "frames are not larger than their file");
+    }
+}

@@ -1,0 +1,81 @@
+//! What is fuzzed: one function for each codec, for what is written about frames, and for our own stack,
+//! from bytes to nothing or a panic.
+//!
+//! Each feeds hostile bytes to its machines and asserts what must hold of any bytes: that cutting a
+//! stream changes nothing, that nothing grows beyond its bound, that no answer is larger than what
+//! was asked. The fuzzer's bytes are read as pieces ([`Pieces`]), so that it also chooses where a
+//! stream is cut.
+//!
+//! A new target is a function, a line in [`TARGETS`], and a file and a `[[bin]]` beside the others.
+#![forbid(unsafe_code)]
+
+mod control;
+mod frames;
+mod guard;
+mod iperf;
+mod nuttcp;
+mod pieces;
+mod seeds;
+mod simple;
+mod sockperf;
+mod stack;
+
+pub use control::{control, sealed, sniff};
+pub use frames::{capture, template, words};
+pub use guard::guard;
+pub use iperf::{iperf2, iperf3};
+pub use nuttcp::{nuttcp_client, nuttcp_server, nuttcp_udp};
+pub use pieces::Pieces;
+pub use seeds::seeds;
+pub use simple::{chargen, echo, plain, ttcp};
+pub use sockperf::sockperf;
+pub use stack::stack;
+
+/// Every target by its name.
+pub const TARGETS: &[(&str, fn(&[u8]))] = &[
+    ("control", control),
+    ("sealed", sealed),
+    ("sniff", sniff),
+    ("nuttcp_server", nuttcp_server),
+    ("nuttcp_client", nuttcp_client),
+    ("nuttcp_udp", nuttcp_udp),
+    ("sockperf", sockperf),
+    ("ttcp", ttcp),
+    ("echo", echo),
+    ("chargen", chargen),
+    ("plain", plain),
+    ("guard", guard),
+    ("iperf2", iperf2),
+    ("iperf3", iperf3),
+    ("stack", stack),
+    ("template", template),
+    ("words", words),
+    ("capture", capture),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_seeds_do_no_harm() {
+        for (name, target) in TARGETS {
+            let seeds = seeds(name);
+            assert!(!seeds.is_empty(), "{name}");
+            for seed in seeds {
+                target(&seed);
+                for cut in 0..seed.len().min(200) {
+                    target(&seed[..cut]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_target_has_a_binary() {
+        let manifest = include_str!("../../Cargo.toml");
+        for (name, _) in TARGETS {
+            assert!(manifest.contains(&format!("name = \"{name}\"")), "{name}");
+        }
+    }
+}

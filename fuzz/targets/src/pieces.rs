@@ -1,0 +1,45 @@
+//! A fuzzer's bytes as pieces of a stream, or as datagrams.
+
+/// Reads `length byte | bytes` again and again; the last piece may be cut. A length of 255 means
+/// 16 bits of length that follow.
+#[derive(Clone, Copy, Debug)]
+pub struct Pieces<'a>(pub &'a [u8]);
+
+impl<'a> Iterator for Pieces<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let (&length, mut rest) = self.0.split_first()?;
+        let mut length = usize::from(length);
+        if length == 255
+            && let Some((&wide, after)) = rest.split_first_chunk()
+        {
+            length = usize::from(u16::from_be_bytes(wide));
+            rest = after;
+        }
+        let (piece, rest) = rest.split_at(length.min(rest.len()));
+        self.0 = rest;
+        Some(piece)
+    }
+}
+
+impl Pieces<'_> {
+    /// The pieces as they are written: what seeds are made with.
+    #[must_use]
+    pub fn write(pieces: &[&[u8]]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for piece in pieces {
+            for part in piece.chunks(usize::from(u16::MAX)) {
+                match u8::try_from(part.len()) {
+                    Ok(length) if length < 255 => bytes.push(length),
+                    _ => {
+                        bytes.push(255);
+                        bytes.extend((part.len() as u16).to_be_bytes());
+                    }
+                }
+                bytes.extend_from_slice(part);
+            }
+        }
+        bytes
+    }
+}

@@ -1,0 +1,98 @@
+//! Echo, chargen, ttcp and plain payload.
+
+use linerate_dialect::echo::{Answer, Asker, BACKLOG_LIMIT_BYTES, Stream, answers_to};
+use linerate_dialect::plain::{SILENCE_NS, Sink};
+use linerate_dialect::{chargen as characters, ttcp as classic};
+
+use crate::Pieces;
+
+/// What comes goes back, and only that.
+pub fn echo(data: &[u8]) {
+    let mut stream = Stream::default();
+    let (mut came, mut back) = (Vec::new(), Vec::new());
+    let mut asker = Asker::new(data.first().map_or(0, |&size| usize::from(size)));
+    for (now, piece) in (0..).zip(Pieces(data)) {
+        let taken = stream.receive(piece);
+        came.extend_from_slice(&piece[..taken]);
+        assert!(stream.outgoing().len() <= BACKLOG_LIMIT_BYTES);
+        let some = stream.outgoing().len() / 2;
+        back.extend_from_slice(&stream.outgoing()[..some]);
+        stream.sent(some);
+        if piece.len() % 3 == 0 {
+            asker.ask(now);
+        }
+        if piece.len() % 2 == 0 {
+            asker.datagram(now, piece);
+        } else {
+            let (taken, answer) = asker.stream(now, piece);
+            assert!(taken <= piece.len());
+            assert!(answer.is_none_or(|answer| answer != Answer::Late));
+        }
+        if let [high, low, ..] = piece {
+            let port = u16::from_be_bytes([*high, *low]);
+            assert!(!answers_to(port, &[port]));
+        }
+    }
+    stream.finish();
+    back.extend_from_slice(stream.outgoing());
+    stream.sent(stream.outgoing().len());
+    assert!(stream.is_over());
+    assert_eq!(came, back);
+}
+
+/// No answer is larger than its request, and pieces of the stream fit together.
+pub fn chargen(data: &[u8]) {
+    let Some((offset, rest)) = data.split_first_chunk() else {
+        return;
+    };
+    let offset = u64::from_be_bytes(*offset) / 2;
+    let mut whole = vec![0; rest.len()];
+    characters::fill(offset, &mut whole);
+    let mut at = 0;
+    for piece in Pieces(rest) {
+        let mut out = piece.to_vec();
+        let size = characters::answer(piece.len(), offset, &mut out);
+        assert!(size <= piece.len());
+        assert_eq!(out[size..], piece[size..]);
+        characters::fill(offset + at as u64, &mut out);
+        assert_eq!(out[..], whole[at..at + out.len()]);
+        at += out.len();
+    }
+}
+
+/// Sizes of datagrams, each with the time that has passed.
+pub fn ttcp(data: &[u8]) {
+    let mut receiver = classic::Receiver::default();
+    let (mut now, mut payload) = (0u64, 0);
+    for piece in Pieces(data) {
+        now += piece.first().map_or(0, |&step| u64::from(step) << 20);
+        if receiver.receive(now, piece.len()) == classic::Took::Data {
+            payload += piece.len() as u64;
+        }
+        assert!(receiver.is_over(now + SILENCE_NS));
+    }
+    let totals = receiver.totals();
+    assert!(payload == 0 || totals.bytes == payload);
+    let buffers = data.first().copied().map_or(0, u64::from);
+    let mut transmitter = classic::Transmitter::new(Some(buffers));
+    let steps = std::iter::from_fn(|| match transmitter.next() {
+        classic::Send::Nothing => None,
+        step => Some(step),
+    });
+    assert_eq!(steps.count() as u64, buffers + 6);
+}
+
+/// Arrivals at any times, also ones that go back.
+pub fn plain(data: &[u8]) {
+    let mut sink = Sink::default();
+    let mut bytes = 0;
+    for piece in Pieces(data) {
+        let now = piece
+            .first_chunk()
+            .map_or(0, |&time| u64::from_be_bytes(time));
+        sink.receive(now, piece.len());
+        bytes += piece.len() as u64;
+        assert_eq!(sink.totals().bytes, bytes);
+        assert!(sink.is_over(u64::MAX));
+    }
+}

@@ -1,0 +1,126 @@
+//! The bank of planted bottlenecks: the first finding of every record must be what was planted, and
+//! healthy runs have no cause.
+//!
+//! `recorded` are real runs of what `bank/plants.rs` plants (`bank_live.rs`), `made` are changed from those
+//! where one machine cannot plant the cause (each file says why).
+
+#[path = "bank/confusion.rs"]
+mod confusion;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use confusion::{Confusion, HEALTHY, folder};
+use linerate_metric::record::Record;
+use serde_json::{Value, json};
+
+fn documents(name: &str) -> Vec<(String, Value)> {
+    let entries = fs::read_dir(folder(name)).expect("the bank");
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("a file").path()).collect();
+    files.retain(|file| {
+        file.extension()
+            .is_some_and(|extension| extension == "json")
+    });
+    files.sort();
+    let read = |file: PathBuf| {
+        let text = fs::read_to_string(&file).expect("readable");
+        let name = file
+            .file_stem()
+            .expect("a name")
+            .to_string_lossy()
+            .into_owned();
+        let value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
+        (name, value)
+    };
+    files.into_iter().map(read).collect()
+}
+
+/// A made case: the record it starts from, with values put at JSON pointers.
+fn made(name: &str, case: &Value, recorded: &BTreeMap<String, Value>) -> Value {
+    let from = case["from"].as_str().expect("what it is made from");
+    let mut record = recorded
+        .get(from)
+        .unwrap_or_else(|| panic!("{name}: no record {from}"))
+        .clone();
+    assert!(
+        case["why"].is_string(),
+        "{name} says why it is made by hand"
+    );
+    for (pointer, value) in case["set"].as_object().expect("what is put where") {
+        put(&mut record, pointer, value.clone());
+    }
+    record
+}
+
+/// Puts a value at a pointer, making what is missing on the way to it; `*` is every place of a list.
+fn put(target: &mut Value, pointer: &str, value: Value) {
+    if let Some((before, after)) = pointer.split_once("/*") {
+        let list = target.pointer_mut(before).and_then(Value::as_array_mut);
+        for place in list.expect("a list") {
+            put(place, after, value.clone());
+        }
+        return;
+    }
+    let mut at = target;
+    for step in pointer.split('/').skip(1) {
+        at = match at {
+            Value::Array(list) => {
+                let place: usize = step.parse().expect("a place in a list");
+                while list.len() <= place {
+                    list.push(json!({}));
+                }
+                &mut list[place]
+            }
+            _ => &mut at[step.replace("~1", "/")],
+        };
+    }
+    *at = value;
+}
+
+#[test]
+fn the_bank_finds_what_was_planted() {
+    let mut confusion = Confusion::default();
+    let mut planted: BTreeMap<String, u32> = BTreeMap::new();
+    let mut bare: BTreeMap<String, Value> = BTreeMap::new();
+    for (name, document) in documents("recorded") {
+        bare.insert(name.clone(), document["record"].clone());
+        let what = document["planted"].as_str().expect("what was planted");
+        judge(&name, what, document["record"].clone(), &mut confusion);
+        *planted.entry(what.to_owned()).or_default() += 1;
+    }
+    for (name, case) in documents("made") {
+        let what = case["planted"].as_str().expect("what is planted");
+        judge(&name, what, made(&name, &case, &bare), &mut confusion);
+        *planted.entry(what.to_owned()).or_default() += 1;
+    }
+    confusion.print("recorded bank");
+    for rule in linerate_explain::RULES {
+        let cases = planted.get(rule.id()).copied().unwrap_or(0);
+        assert!(cases >= 2, "{} has {cases} cases in the bank", rule.id());
+    }
+    assert!(planted.get(HEALTHY).is_some_and(|&cases| cases >= 5));
+    assert!(confusion.wrong().is_empty(), "{:?}", confusion.wrong());
+}
+
+fn judge(name: &str, planted: &str, record: Value, confusion: &mut Confusion) {
+    let record: Record =
+        serde_json::from_value(record).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let findings = linerate_explain::explain(&record);
+    for finding in &findings {
+        assert!(!finding.evidence.is_empty(), "{name}: {finding:?}");
+        assert!(
+            !finding.remedy.is_empty() && !finding.what.is_empty(),
+            "{name}"
+        );
+        assert!((0.0..=1.0).contains(&finding.cost), "{name}: {finding:?}");
+    }
+    if !confusion.add(name, planted, &findings) {
+        for finding in &findings {
+            println!(
+                "  {name}: {:?} {} {}: {}",
+                finding.kind, finding.cause, finding.cost, finding.what
+            );
+        }
+    }
+}

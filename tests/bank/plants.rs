@@ -1,0 +1,470 @@
+//! Bottlenecks that one machine can plant, each with exactly what makes it.
+
+/// What is planted, and how.
+pub struct Plant {
+    /// Name of its record.
+    pub name: &'static str,
+    /// The finding that has to come first; `healthy`: none of kind `cause`.
+    pub planted: &'static str,
+    /// What is between the hosts, as in a lab file; empty: the command needs no lab.
+    pub links: &'static str,
+    /// Shell lines on hosts, before the server starts.
+    pub before: &'static [(&'static str, &'static str)],
+    /// Shell lines on hosts that go on until the lab ends, started when the server serves.
+    pub beside: &'static [(&'static str, &'static str)],
+    /// The command that measures.
+    pub run: &'static str,
+    /// Whether the measuring threads go before whatever else the machine does meanwhile: not where
+    /// that is what is planted.
+    pub calm: bool,
+}
+
+const PLAIN: &str = "[[links]]\nbetween = [\"client\", \"server\"]\n";
+const HOP: &str = "[switches.s1]\n[[links]]\nbetween = [\"client\", \"s1\"]\n[[links]]\nbetween = [\"s1\", \"server\"]\n";
+const BIG: &str = "[[links]]\nbetween = [\"client\", \"server\"]\ngso = \"512K\"\n";
+
+const fn plant(
+    name: &'static str,
+    planted: &'static str,
+    links: &'static str,
+    run: &'static str,
+) -> Plant {
+    Plant {
+        name,
+        planted,
+        links,
+        before: &[],
+        beside: &[],
+        run,
+        calm: true,
+    }
+}
+
+/// All of them. `HOST` is the server's address.
+pub const PLANTS: &[Plant] = &[
+    // Healthy runs: nothing but limits.
+    plant(
+        "healthy-tcp-send",
+        "healthy",
+        PLAIN,
+        "throughput HOST -t 1 -i 0.25 -C cubic",
+    ),
+    plant(
+        "healthy-tcp-receive",
+        "healthy",
+        PLAIN,
+        "throughput HOST -t 1 -i 0.25 -C reno -R",
+    ),
+    plant(
+        "healthy-tcp-hop",
+        "healthy",
+        HOP,
+        "throughput HOST -t 1 -i 0.25 -C cubic --wait spin",
+    ),
+    plant(
+        "healthy-tcp-ipv6",
+        "healthy",
+        PLAIN,
+        "throughput fd77::2 -t 1 -i 0.25 -C cubic",
+    ),
+    plant(
+        "healthy-udp-paced",
+        "healthy",
+        PLAIN,
+        "throughput HOST -u -b 100M -t 1 -i 0.25",
+    ),
+    plant(
+        "healthy-udp-paced-receive",
+        "healthy",
+        HOP,
+        "throughput HOST -u -b 20M -l 512 -t 1 -i 0.25 -R",
+    ),
+    plant(
+        "healthy-latency-spin",
+        "healthy",
+        PLAIN,
+        "latency HOST -u -t 1 --wait spin",
+    ),
+    plant(
+        "healthy-latency-spin-tcp",
+        "healthy",
+        HOP,
+        "latency HOST -t 1 -l 1024 --wait spin",
+    ),
+    plant(
+        "healthy-latency-held",
+        "healthy",
+        PLAIN,
+        "latency HOST -u -t 1 -l 256 --hold-latency",
+    ),
+    // The receiver's window.
+    plant(
+        "receive-window-4k",
+        "receive-window",
+        PLAIN,
+        "throughput HOST -t 1 -i 0.25 -C cubic --rcvbuf 4K",
+    ),
+    plant(
+        "receive-window-16k-back",
+        "receive-window",
+        HOP,
+        "throughput HOST -t 1 -i 0.25 -C reno --rcvbuf 8K -R",
+    ),
+    plant(
+        "receive-window-bbr",
+        "receive-window",
+        PLAIN,
+        "throughput fd77::2 -t 1 -i 0.25 --rcvbuf 2K",
+    ),
+    // The send buffer.
+    plant(
+        "send-buffer-4k",
+        "send-buffer",
+        PLAIN,
+        "throughput HOST -t 1 -i 0.25 -C cubic --sndbuf 4K",
+    ),
+    plant(
+        "send-buffer-2k-back",
+        "send-buffer",
+        HOP,
+        "throughput HOST -t 1 -i 0.25 -C reno --sndbuf 2K -R",
+    ),
+    // Congestion control.
+    plant(
+        "congestion-control-bbr",
+        "congestion-control",
+        PLAIN,
+        "throughput HOST -t 1 -i 0.25 -C bbr",
+    ),
+    plant(
+        "congestion-control-bbr-back",
+        "congestion-control",
+        HOP,
+        "throughput HOST -t 1 -i 0.25 -C bbr -R",
+    ),
+    // Small calls.
+    plant(
+        "small-writes-1k",
+        "small-writes",
+        PLAIN,
+        "throughput HOST -t 1 -i 0.25 -C cubic -l 1K",
+    ),
+    plant(
+        "small-writes-256-back",
+        "small-writes",
+        BIG,
+        "throughput HOST -t 1 -i 0.25 -C reno -l 256 -R",
+    ),
+    plant(
+        "small-writes-udp",
+        "small-writes",
+        PLAIN,
+        "throughput HOST -u -t 1 -i 0.25 --offload none -l 64",
+    ),
+    // Processors.
+    plant(
+        "sender-cpu-big-packets",
+        "sender-cpu",
+        BIG,
+        "throughput HOST -t 1 -i 0.25 -C cubic --wait block/spin",
+    ),
+    plant(
+        "sender-cpu-back",
+        "sender-cpu",
+        BIG,
+        "throughput HOST -t 1 -i 0.25 -C reno -R",
+    ),
+    plant(
+        "receiver-cpu-no-gro",
+        "receiver-cpu",
+        PLAIN,
+        "throughput HOST -u -t 1 -i 0.25 --offload gso",
+    ),
+    plant(
+        "receiver-cpu-no-gro-back",
+        "receiver-cpu",
+        PLAIN,
+        "throughput HOST -u -t 1 -i 0.25 --offload gso -l 700 -R",
+    ),
+    plant(
+        "gso-size-16k",
+        "gso-size",
+        "[[links]]\nbetween = [\"client\", \"server\"]\ngso = \"16K\"\n",
+        "throughput HOST -t 1 -i 0.25 -C cubic",
+    ),
+    plant(
+        "gso-size-8k-back",
+        "gso-size",
+        "[[links]]\nbetween = [\"client\", \"server\"]\ngso = \"8K\"\n",
+        "throughput HOST -t 1 -i 0.25 -C reno -R",
+    ),
+    plant(
+        "offload-off-tso",
+        "offload-off",
+        "[[links]]\nbetween = [\"client\", \"server\"]\noffloads = { tso = false }\n",
+        "throughput HOST -t 1 -i 0.25 -C cubic",
+    ),
+    plant(
+        "offload-off-gso-back",
+        "offload-off",
+        "[[links]]\nbetween = [\"client\", \"server\"]\noffloads = { tso = false, gso = false }\n",
+        "throughput HOST -t 1 -i 0.25 -C reno -R",
+    ),
+    plant(
+        "shared-core-tcp",
+        "shared-core",
+        PLAIN,
+        "throughput HOST -t 1 -i 0.25 -C cubic --cpu 0/0",
+    ),
+    plant(
+        "shared-core-udp",
+        "shared-core",
+        PLAIN,
+        "throughput HOST -u -t 1 -i 0.25 --cpu 1/1",
+    ),
+    plant(
+        "shared-core-latency",
+        "shared-core",
+        PLAIN,
+        "latency HOST -u -t 1 --wait spin --cpu 1/1",
+    ),
+    Plant {
+        calm: false,
+        ..plant(
+            "idle-wakeup-udp",
+            "idle-wakeup",
+            PLAIN,
+            "latency HOST -u -t 1",
+        )
+    },
+    Plant {
+        calm: false,
+        ..plant(
+            "idle-wakeup-tcp",
+            "idle-wakeup",
+            HOP,
+            "latency HOST -t 1 -l 512",
+        )
+    },
+    Plant {
+        beside: &[
+            ("server", "while :; do :; done"),
+            ("client", "while :; do :; done"),
+            ("client", "while :; do :; done"),
+        ],
+        calm: false,
+        ..plant(
+            "scheduling-delay-hogs",
+            "scheduling-delay",
+            PLAIN,
+            "latency HOST -u -t 1.5 --wait spin",
+        )
+    },
+    Plant {
+        beside: &[
+            ("server", "while :; do :; done"),
+            ("server", "while :; do :; done"),
+            ("server", "while :; do :; done"),
+            ("server", "while :; do :; done"),
+        ],
+        calm: false,
+        ..plant(
+            "scheduling-delay-tcp",
+            "scheduling-delay",
+            PLAIN,
+            "throughput HOST -t 1.5 -i 0.25 -C cubic",
+        )
+    },
+    // Links.
+    plant(
+        "shaped-link-tcp",
+        "shaped-link",
+        "[[links]]\nbetween = [\"client\", \"server\"]\nrate = \"100M\"\n",
+        "throughput HOST -t 1.5 -i 0.25 -C cubic",
+    ),
+    plant(
+        "shaped-link-switch",
+        "shaped-link",
+        "[switches.s1]\n[[links]]\nbetween = [\"client\", \"s1\"]\n[[links]]\nbetween = [\"s1\", \"server\"]\nrate = \"300M\"\n",
+        "throughput HOST -t 1.5 -i 0.25 -C reno",
+    ),
+    plant(
+        "shaped-link-udp",
+        "shaped-link",
+        "[[links]]\nbetween = [\"client\", \"server\"]\nrate = \"500M\"\n",
+        "throughput HOST -u -b 800M -t 1 -i 0.25",
+    ),
+    plant(
+        "shaped-link-back",
+        "shaped-link",
+        "[[links]]\nbetween = [\"client\", \"server\"]\nrate = \"50M\"\n",
+        "throughput HOST -t 1.5 -i 0.25 -R",
+    ),
+    Plant {
+        before: &[(
+            "client",
+            "tc qdisc replace dev eth0 root tbf rate 3gbit burst 64k limit 30k",
+        )],
+        ..plant(
+            "qdisc-drop-short-queue",
+            "qdisc-drop",
+            PLAIN,
+            "throughput HOST -t 1 -i 0.25 -C cubic",
+        )
+    },
+    Plant {
+        before: &[(
+            "server",
+            "tc qdisc replace dev eth0 root tbf rate 2gbit burst 100k limit 20k",
+        )],
+        ..plant(
+            "qdisc-drop-back",
+            "qdisc-drop",
+            PLAIN,
+            "throughput HOST -t 1 -i 0.25 -C reno -R",
+        )
+    },
+    plant(
+        "udp-receive-queue-2k",
+        "udp-receive-queue",
+        PLAIN,
+        "throughput HOST -u -b 200M -t 1 -i 0.25 --rcvbuf 2K --offload none",
+    ),
+    plant(
+        "udp-receive-queue-back",
+        "udp-receive-queue",
+        PLAIN,
+        "throughput HOST -u -b 200M -l 8000 -t 1 -i 0.25 --rcvbuf 2K --offload none -R",
+    ),
+    plant(
+        "burst-size-64",
+        "burst-size",
+        PLAIN,
+        "throughput HOST -u -b 100M/64 -t 1 -i 0.25 --rcvbuf 4000 --offload none",
+    ),
+    plant(
+        "burst-size-back",
+        "burst-size",
+        HOP,
+        "throughput HOST -u -b 40M/200 -l 700 -t 1 -i 0.25 --rcvbuf 16K --offload none -R",
+    ),
+    Plant {
+        before: &[(
+            "server",
+            "sysctl -qw net.ipv4.ipfrag_low_thresh=0 net.ipv4.ipfrag_high_thresh=4096",
+        )],
+        ..plant(
+            "reassembly-no-memory",
+            "reassembly",
+            PLAIN,
+            "throughput HOST -u -b 20M -l 5888 -t 1 -i 0.25",
+        )
+    },
+    Plant {
+        before: &[(
+            "client",
+            "sysctl -qw net.ipv4.ipfrag_low_thresh=0 net.ipv4.ipfrag_high_thresh=4096",
+        )],
+        ..plant(
+            "reassembly-back",
+            "reassembly",
+            PLAIN,
+            "throughput HOST -u -b 40M -l 20000 -t 1 -i 0.25 -R",
+        )
+    },
+    Plant {
+        before: &[("server", "ip link set eth0 mtu 1000")],
+        ..plant(
+            "mtu-black-hole-udp",
+            "mtu-black-hole",
+            PLAIN,
+            "throughput HOST -u -b 20M -l 1400 -t 1 -i 0.25",
+        )
+    },
+    Plant {
+        before: &[(
+            "client",
+            "tc qdisc replace dev eth0 root tbf rate 50mbit burst 32k latency 20ms",
+        )],
+        ..plant(
+            "asymmetric-path-slow-there",
+            "asymmetric-path",
+            PLAIN,
+            "throughput HOST -t 1.5 -i 0.25 -C cubic --bidir",
+        )
+    },
+    Plant {
+        before: &[(
+            "server",
+            "tc qdisc replace dev eth0 root tbf rate 200mbit burst 64k latency 20ms",
+        )],
+        ..plant(
+            "asymmetric-path-slow-back",
+            "asymmetric-path",
+            PLAIN,
+            "throughput HOST -t 1.5 -i 0.25 -C reno --bidir",
+        )
+    },
+    // Applications.
+    plant(
+        "socket-reopened-udp",
+        "socket-reopened",
+        PLAIN,
+        "latency HOST -u -t 1 --wait spin --reopen",
+    ),
+    plant(
+        "socket-reopened-tcp",
+        "socket-reopened",
+        PLAIN,
+        "latency HOST -t 1 --hold-latency --reopen -l 256",
+    ),
+    plant(
+        "slow-sender-asked-tcp",
+        "slow-sender-application",
+        PLAIN,
+        "throughput HOST -t 1 -i 0.25 -b 200M",
+    ),
+    plant(
+        "slow-sender-asked-udp",
+        "slow-sender-application",
+        HOP,
+        "throughput HOST -u -t 1 -i 0.25 -b 50M -l 200",
+    ),
+    plant(
+        "tool-limit-udp",
+        "tool-limit",
+        PLAIN,
+        "throughput HOST -u -b 20G -t 1 -i 0.25 --offload none",
+    ),
+    plant(
+        "tool-limit-udp-back",
+        "tool-limit",
+        PLAIN,
+        "throughput HOST -u -b 10G -l 512 -t 1 -i 0.25 --offload none -R",
+    ),
+    // Poll mode.
+    plant(
+        "too-few-in-flight-ring",
+        "too-few-in-flight",
+        "",
+        "forward --dev ring:0 --dev ring:1 --cores 2 --tx-first 1 --burst 2 -t 1",
+    ),
+    plant(
+        "too-few-in-flight-three",
+        "too-few-in-flight",
+        "",
+        "forward --dev ring:0 --dev ring:1 --dev ring:2 --port-topology chained --cores 2 --tx-first 1 --burst 1 -t 1",
+    ),
+    plant(
+        "burst-size-one",
+        "burst-size",
+        "",
+        "forward --dev ring:0 --tx-first 64 --burst 1 -t 1",
+    ),
+    plant(
+        "sender-cpu-forward",
+        "sender-cpu",
+        "",
+        "forward --dev ring:0 --tx-first 8 --burst 32 -t 1",
+    ),
+];

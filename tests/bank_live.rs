@@ -1,0 +1,201 @@
+//! Bottlenecks planted in labs of this machine: the real binary must find each of them first.
+//!
+//! `make bank` plants all of `bank/plants.rs`; with LINERATE_UPDATE=1 the records of this machine take the
+//! place of those in `bank/recorded`.
+
+mod common;
+#[path = "bank/confusion.rs"]
+mod confusion;
+#[path = "bank/plants.rs"]
+mod plants;
+
+use std::fs;
+use std::process::Command;
+
+use common::{Room, Server, finish, is_root, skip};
+use confusion::{Confusion, folder};
+use linerate_metric::finding::Finding;
+use plants::{PLANTS, Plant};
+use serde_json::{Value, json};
+
+/// Puts this session's programs before those of others: on a crowded machine a nice value alone counts among
+/// the programs of one session only (sched_autogroup). Only root may.
+fn go_before_others() {
+    let _ = fs::write("/proc/self/autogroup", "-20");
+}
+
+/// Plants one and measures; why it cannot be planted here otherwise.
+fn run(plant: &Plant) -> Result<Value, String> {
+    let room = Room::new();
+    if plant.links.is_empty() {
+        let words = format!("{} --json", plant.run);
+        return Ok(finish(&mut room.linerate(&words)).expect(0).json());
+    }
+    let name = format!("bank-{}-{}", plant.name, std::process::id());
+    let file = format!("[hosts.client]\n[hosts.server]\n{}", plant.links);
+    fs::write(room.path().join("lab.toml"), file).expect("a file");
+    let up = finish(&mut room.linerate(&format!("lab up lab.toml --name {name} --json")));
+    if up.code() == 4 {
+        return Err(up.json()["error"].to_string());
+    }
+    up.expect(0);
+    let _down = Down {
+        room: &room,
+        name: &name,
+    };
+    let on = |host: &str, words: &[&str]| -> Command {
+        let mut command = room.linerate(&format!("lab exec {name}/{host} --"));
+        command.args(words);
+        command
+    };
+    for (host, line) in plant.before {
+        let done = on(host, &["sh", "-ec", line]).output().expect("a shell");
+        if !done.status.success() {
+            return Err(format!(
+                "`{line}` on {host}: {}",
+                String::from_utf8_lossy(&done.stderr)
+            ));
+        }
+    }
+    let binary = room.binary();
+    let binary = binary.to_str().expect("a path in UTF-8");
+    let calm = plant.calm && is_root();
+    let mut serve = vec![binary, "server", "-q"];
+    serve.extend(["--grant", "sched,idle,buffers"]);
+    let _server = Server::start(&mut on("server", &serve));
+    let mut beside = Vec::new();
+    for (host, line) in plant.beside {
+        beside.push(Beside(
+            on(host, &["sh", "-c", line]).spawn().expect("a shell"),
+        ));
+    }
+    let line = plant.run.replace("HOST", "10.77.0.2");
+    let mut words = vec![binary];
+    words.extend(line.split_whitespace());
+    words.push("--json");
+    if calm {
+        words.extend(["--sched", "nice:-20"]);
+    }
+    let ran = finish(&mut on("client", &words));
+    match ran.code() {
+        0 => Ok(ran.json()),
+        4 => Err(ran.json()["error"].to_string()),
+        _ => Ok(ran.expect(0).json()),
+    }
+}
+
+struct Down<'a> {
+    room: &'a Room,
+    name: &'a str,
+}
+
+impl Drop for Down<'_> {
+    fn drop(&mut self) {
+        let words = format!("lab down {}", self.name);
+        let _ = self.room.linerate(&words).output();
+    }
+}
+
+struct Beside(std::process::Child);
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Leaves out of a record what no rule reads.
+fn compact(record: &mut Value) {
+    record["findings"] = json!([]);
+    record["histograms"] = json!({});
+    for host in record["hosts"].as_array_mut().into_iter().flatten() {
+        host["cpu"]["mitigations"] = json!({});
+        host["hostname"] = Value::Null;
+    }
+}
+
+/// Tries of a plant: a busy machine adds causes of its own.
+const TRIES: u32 = 3;
+
+fn plant_live(plants: &mut dyn Iterator<Item = &Plant>, keep: bool) -> Option<Confusion> {
+    go_before_others();
+    let mut confusion = Confusion::default();
+    for plant in plants {
+        let mut last = None;
+        for _ in 0..TRIES {
+            match run(plant) {
+                Err(why) => {
+                    println!("skipped: {}: {why}", plant.name);
+                    break;
+                }
+                Ok(record) => {
+                    let findings: Vec<Finding> =
+                        serde_json::from_value(record["findings"].clone()).expect("findings");
+                    let right = Confusion::default().add(plant.name, plant.planted, &findings);
+                    last = Some((record, findings));
+                    if right {
+                        break;
+                    }
+                }
+            }
+        }
+        let Some((mut record, findings)) = last else {
+            continue;
+        };
+        let right = confusion.add(plant.name, plant.planted, &findings);
+        if !right {
+            for finding in &findings {
+                println!(
+                    "  {}: {:?} {} {}: {}",
+                    plant.name, finding.kind, finding.cause, finding.cost, finding.what
+                );
+            }
+        }
+        if keep {
+            compact(&mut record);
+            let document = json!({ "planted": plant.planted, "run": plant.run, "links": plant.links, "before": plant.before, "beside": plant.beside, "record": record });
+            let file = match right {
+                true => folder("recorded").join(format!("{}.json", plant.name)),
+                false => std::env::temp_dir().join(format!("bank-{}.json", plant.name)),
+            };
+            fs::write(file, format!("{document}\n")).expect("the bank takes it");
+        }
+    }
+    (!confusion.0.is_empty()).then_some(confusion)
+}
+
+#[test]
+fn a_live_sample_finds_what_is_planted() {
+    // Those whose cause stands out however busy the machine is.
+    let sample = [
+        "receive-window-4k",
+        "shaped-link-tcp",
+        "mtu-black-hole-udp",
+        "slow-sender-asked-tcp",
+        "burst-size-one",
+    ];
+    let mut plants = PLANTS.iter().filter(|plant| sample.contains(&plant.name));
+    let Some(confusion) = plant_live(&mut plants, false) else {
+        skip!("no lab can be built here");
+    };
+    confusion.print("live sample");
+    assert!(confusion.wrong().is_empty(), "{:?}", confusion.wrong());
+}
+
+/// `make bank`; ONLY=name,… plants those whose names begin so.
+#[test]
+#[ignore = "plants everything, for minutes, and wants a quiet machine: `make bank`"]
+fn the_whole_bank_live() {
+    let only = std::env::var("ONLY").unwrap_or_default();
+    let wanted: Vec<&str> = only.split(',').filter(|name| !name.is_empty()).collect();
+    let keep = std::env::var_os("LINERATE_UPDATE").is_some();
+    let mut plants = PLANTS.iter().filter(|plant| {
+        wanted.is_empty() || wanted.iter().any(|name| plant.name.starts_with(name))
+    });
+    let Some(confusion) = plant_live(&mut plants, keep) else {
+        skip!("no lab can be built here");
+    };
+    confusion.print("live bank");
+    assert!(confusion.wrong().is_empty(), "{:?}", confusion.wrong());
+}

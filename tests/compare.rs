@@ -1,0 +1,229 @@
+//! `linerate compare`: two sides in turn, results that are there already, and what scripts get.
+
+mod common;
+
+use std::fs;
+
+use common::{Room, Running, finish, is_record, skip};
+use serde_json::Value;
+
+fn comparison(set: &Value) -> &Value {
+    assert_eq!(set["schema"], "linerate/set/1", "{set:#}");
+    assert_eq!(set["kind"], "compare");
+    &set["result"]["comparison"]
+}
+
+/// A shell line that prints a number with some noise; each call draws anew from a counter in a file.
+fn noisy(middle: f64) -> String {
+    format!(
+        "n=$(($(cat n 2>/dev/null || echo 0) + 1)); echo $n > n; \
+         echo $n {middle} | awk '{{ print $2 * (1 + 0.02 * (($1 * 37) % 19 - 9) / 9) }}'"
+    )
+}
+
+#[test]
+fn numbers_of_two_commands() {
+    for (a, b, better, verdict, code) in [
+        (100.0, 100.0, "higher", "no-difference", 0),
+        (100.0, 120.0, "higher", "faster", 0),
+        (100.0, 120.0, "lower", "slower", 3),
+        (100.0, 80.0, "higher", "slower", 3),
+    ] {
+        let room = Room::new();
+        let (a, b) = (noisy(a), noisy(b));
+        let words = ["compare", "--json", "--seed", "7", "--better", better];
+        let sides = ["--command-a", &a, "--command-b", &b];
+        let mut command = room.command(room.binary(), words.iter().chain(&sides));
+        let set = finish(&mut command).expect(code).json();
+        let found = comparison(&set);
+        assert_eq!(found["verdict"], verdict, "{found:#}");
+        assert_eq!(found["seed"], 7);
+        assert_eq!(found["better"], better);
+        let pairs = found["pairs"].as_array().expect("pairs");
+        let counted = pairs.iter().filter(|pair| pair.get("dropped").is_none());
+        assert!(counted.count() >= 8, "{found:#}");
+        let ratio = &found["ratio"];
+        assert!(ratio["low"].as_f64() <= ratio["high"].as_f64(), "{found:#}");
+    }
+}
+
+#[test]
+fn a_figure_is_found_in_what_a_command_prints() {
+    let room = Room::new();
+    let words = [
+        "compare",
+        "--pairs=8",
+        "--figure",
+        "took ([0-9.]+) s",
+        "--better=lower",
+        "--command-a",
+        "echo it took 1.5 s",
+        "--command-b",
+        "echo it took 1.2 s",
+    ];
+    let done = finish(&mut room.command(room.binary(), words)).expect(0);
+    assert!(done.stdout.contains("B is better"), "{}", done.stdout);
+    assert!(done.stdout.contains("20 % lower"), "{}", done.stdout);
+}
+
+#[test]
+fn what_prepares_runs_before_each_half() {
+    let room = Room::new();
+    let words = [
+        "compare",
+        "--pairs=3",
+        "--prepare-a=echo a >> log",
+        "--prepare-b=echo b >> log",
+        "--command-a=echo 1 >> log; echo 1",
+        "--command-b=echo 2 >> log; echo 2",
+    ];
+    finish(&mut room.command(room.binary(), words)).expect(0);
+    let log = fs::read_to_string(room.path().join("log")).expect("a log");
+    let lines: Vec<_> = log.lines().collect();
+    assert_eq!(lines.len(), 12, "{log}");
+    for half in lines.chunks(2) {
+        assert!(matches!(half, ["a", "1"] | ["b", "2"]), "{log}");
+    }
+}
+
+#[test]
+fn options_of_two_sides_of_a_measurement() {
+    let room = Room::new();
+    let server = room.server("-q");
+    // A rate that both sides reach makes a change of one part in ten exact, on a busy machine, too.
+    let words = format!(
+        "compare --json --html page.html --max-pairs 40 --a=-b1M --b=-b900k \
+         throughput 127.0.0.1 -p {} -u -l 1000 -t 300ms",
+        server.port
+    );
+    let set = room.run(&words).expect(3).json();
+    let found = comparison(&set);
+    assert_eq!(found["figure"], "goodput");
+    assert_eq!(found["verdict"], "slower", "{found:#}");
+    assert_eq!(found["regression"], true);
+    let ratio = found["ratio"]["median"].as_f64().expect("a ratio");
+    assert!((0.86..0.94).contains(&ratio), "{found:#}");
+    let runs = set["runs"].as_array().expect("runs");
+    // Pairs that the machine changed its state in are left out and measured again.
+    assert!(
+        runs.len() >= 16 && runs.len().is_multiple_of(2),
+        "{} runs",
+        runs.len()
+    );
+    runs.iter().for_each(is_record);
+    let page = fs::read_to_string(room.path().join("page.html")).expect("a page");
+    assert!(page.contains("pair by pair"), "no chart of the pairs");
+    // What was measured can be compared again, by files and by ids.
+    let id = |letter: &str| {
+        found[letter]["records"][0]
+            .as_str()
+            .expect("an id")
+            .to_owned()
+    };
+    let again = room
+        .run(&format!("compare {} {} --json", id("a"), id("b")))
+        .expect(0)
+        .json();
+    let again = comparison(&again);
+    assert_eq!(
+        again["verdict"], "undecided",
+        "one run tells nothing: {again:#}"
+    );
+    assert_eq!(again["test"], "mann-whitney");
+}
+
+#[test]
+fn sets_that_were_measured_apart() {
+    let room = Room::new();
+    let server = room.server("-q");
+    for (rate, file) in [("1M", "old.json"), ("800k", "new.json")] {
+        let words = format!(
+            "throughput 127.0.0.1 -p {} -u -l 1000 -b {rate} -t 200ms --repeat 8 -q -o {file}",
+            server.port
+        );
+        room.run(&words).expect(0);
+    }
+    let done = room.run("compare old.json new.json").expect(3);
+    assert!(done.stdout.contains("B is slower"), "{}", done.stdout);
+    let done = room.run("compare old.json old.json").expect(0);
+    assert!(
+        done.stdout.contains("No difference larger than"),
+        "{}",
+        done.stdout
+    );
+}
+
+#[test]
+fn an_interrupt_gives_what_is_there() {
+    let room = Room::new();
+    let words = [
+        "compare",
+        "--command-a=echo 1",
+        "--command-b=test -e many && sleep 60; echo x >> log; test $(wc -l < log) -ge 3 && touch many; echo 1",
+    ];
+    let mut running = Running::start(&mut room.command(room.binary(), words));
+    running.line(|line| line.starts_with("pair 3"));
+    running.interrupt();
+    let done = running.wait().expect(130);
+    assert!(done.stdout.contains("interrupted"), "{done:#?}");
+    assert!(done.stdout.contains("Undecided"), "{done:#?}");
+}
+
+#[test]
+fn nonsense_is_refused_before_anything_runs() {
+    let room = Room::new();
+    for (words, said) in [
+        ("compare", "nothing to compare"),
+        ("compare one", "nothing to compare it with"),
+        ("compare --b -lx throughput 127.0.0.1", "-lx"),
+        ("compare --b=-l64,128 latency 127.0.0.1", "several runs"),
+        ("compare --figure speed throughput 127.0.0.1", "no figure"),
+        ("compare --effect 0 throughput 127.0.0.1", "--effect"),
+        ("compare --command-a true", "--command-b"),
+    ] {
+        let done = room.run(words).expect(2);
+        assert!(done.stderr.contains(said), "{words}: {}", done.stderr);
+    }
+    let done = room.run("compare one two --json").expect(1);
+    assert_eq!(done.json()["error"]["object"], "`one`");
+    let done = room
+        .run("compare --command-a false --command-b false")
+        .expect(1);
+    assert!(done.stderr.contains("code 1"), "{}", done.stderr);
+}
+
+/// Three times a thing against itself in a lab, and a planted change.
+#[test]
+fn in_a_lab_a_thing_is_like_itself() {
+    let room = Room::new();
+    let name = format!("compare-{}", std::process::id());
+    let up = room.run(&format!("lab up --hops 0 --name {name} --json"));
+    if up.code() == 4 {
+        skip!("no lab: {}", up.json()["error"]);
+    }
+    up.expect(0);
+    let mut server = room.linerate(&format!("lab exec {name}/server -- linerate server -q"));
+    let path = std::env::join_paths(
+        std::iter::once(room.binary().parent().expect("a folder").to_owned()).chain(
+            std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()),
+        ),
+    )
+    .expect("a path");
+    let mut server = Running::start(server.env("PATH", &path));
+    server.line(|line| line.starts_with("READY"));
+    // Two hundred datagrams a run: fewer would round five parts of a hundred to four or six.
+    let compare = |b: &str| {
+        let words = format!(
+            "lab exec {name}/client -- linerate compare --json --effect 4% --b={b} \
+             throughput 10.77.0.2 -u -l 250 -b 2M -t 200ms"
+        );
+        finish(room.linerate(&words).env("PATH", &path))
+    };
+    for _ in 0..3 {
+        let set = compare("-b2M").expect(0).json();
+        assert_eq!(comparison(&set)["verdict"], "no-difference", "{set:#}");
+    }
+    let set = compare("-b1900k").expect(3).json();
+    assert_eq!(comparison(&set)["verdict"], "slower", "{set:#}");
+    room.run(&format!("lab down {name}")).expect(0);
+}

@@ -1,0 +1,198 @@
+//! Whole experiments: the shipped ones are listed, a small one runs to its report, tables grow by points.
+
+mod common;
+
+use common::{Room, skip};
+use serde_json::Value;
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// Two sizes over loopback-like hosts of a lab; what is expected always holds, or never.
+fn file(rule: &str) -> String {
+    format!(
+        r#"
+name = "small"
+title = "A small <experiment>"
+question = "Does it run?"
+without_root = "All of it."
+repeats = 2
+
+[[knobs]]
+name = "hops"
+values = ["0", "1"]
+
+[[knobs]]
+name = "size"
+values = ["64", "1K"]
+quick = ["64"]
+
+[lab]
+hops = "{{hops}}"
+
+[[far]]
+host = "server"
+run = "server -q --no-store"
+ready = "READY"
+
+[[measure]]
+host = "client"
+run = "latency {{server}} -u -n 50 -l {{size}} -i 0"
+
+[[figures]]
+name = "trip"
+from = ["/summary/rtt_ns/p50"]
+unit = "nanos"
+says = "median round trip"
+
+[[tables]]
+title = "Median"
+figures = ["trip"]
+rows = ["hops"]
+columns = ["size"]
+steps = true
+
+[[plots]]
+title = "By hops"
+figure = "trip"
+x = "hops"
+series = ["size"]
+
+[[published]]
+setting = {{ hops = "0" }}
+figure = "trip"
+value = "216us"
+on = "something else"
+
+[[shapes]]
+says = "it takes time"
+rule = "{rule}"
+why = "Because."
+"#
+    )
+}
+
+fn has_labs(room: &Room) -> bool {
+    // Tests run side by side, and a name is taken once.
+    let folder = room.path().file_name().expect("a folder").to_string_lossy();
+    let name = format!("probe-{}", folder.trim_start_matches('.'));
+    let up = room.run(&format!("lab up --hops 0 --name {name}"));
+    let up = up.code() == 0;
+    if up {
+        room.run(&format!("lab down {name}"));
+    }
+    up
+}
+
+#[test]
+fn what_ships_is_listed_and_printed() {
+    let room = Room::new();
+    let list = room.run("run --list").expect(0).stdout;
+    for name in [
+        "stack-tuning",
+        "pmd-threads",
+        "ttcp-calls",
+        "udp-response",
+        "udp-hops",
+    ] {
+        assert!(list.contains(name), "{list}");
+        let text = room.run(&format!("run {name} --print")).expect(0).stdout;
+        assert!(text.contains(&format!("name = \"{name}\"")), "{text}");
+    }
+    let unknown = room.run("run nothing --json").expect(2).stdout;
+    assert!(
+        json(&unknown)["error"]["next_step"]
+            .as_str()
+            .unwrap()
+            .contains("udp-hops")
+    );
+    room.run("run udp-hops --quick --point hops=77").expect(2);
+    room.run("run udp-hops --on 127.0.0.1 --quick").expect(2);
+}
+
+#[test]
+fn an_experiment_gives_tables_a_page_and_records() {
+    let room = Room::new();
+    if !has_labs(&room) {
+        skip!("no lab can be built here");
+    }
+    std::fs::write(room.path().join("small.toml"), file("trip > 0")).unwrap();
+    let ran = room.run("run small.toml --json").expect(0);
+    let set = json(&ran.stdout);
+    assert_eq!(set["schema"], "linerate/set/1");
+    assert_eq!(set["runs"].as_array().unwrap().len(), 8);
+    let result = &set["result"]["experiment"];
+    assert_eq!(result["points"].as_array().unwrap().len(), 4);
+    assert_eq!(result["points"][0]["figures"]["trip"]["runs"], 2);
+    assert_eq!(result["shapes"][0]["state"], "holds");
+    assert!(result["published"][0]["measured"].as_f64().unwrap() > 0.0);
+    let page = std::fs::read_to_string(room.path().join("linerate-small/report.html")).unwrap();
+    assert!(
+        page.contains("A small &lt;experiment&gt;") && page.contains("<svg"),
+        "{page}"
+    );
+    // Each run, and the set.
+    assert_eq!(room.stored().len(), 9);
+
+    let id = set["id"].as_str().unwrap();
+    let text = room.run(&format!("report {id}")).expect(0).stdout;
+    assert!(
+        text.contains("each adds") && text.contains("agrees: it takes time"),
+        "{text}"
+    );
+    let markdown = room
+        .run(&format!("report {id} --markdown"))
+        .expect(0)
+        .stdout;
+    assert!(
+        markdown.contains("| hops | size=64 | size=1K |"),
+        "{markdown}"
+    );
+}
+
+#[test]
+fn a_shape_that_does_not_hold_fails_and_says_why() {
+    let room = Room::new();
+    if !has_labs(&room) {
+        skip!("no lab can be built here");
+    }
+    std::fs::write(room.path().join("small.toml"), file("trip < 0")).unwrap();
+    let ran = room.run("run small.toml --quick").expect(3);
+    assert!(
+        ran.stdout.contains("DOES NOT AGREE: it takes time") && ran.stdout.contains("Because."),
+        "{}",
+        ran.stdout
+    );
+}
+
+#[test]
+fn points_are_added_to_a_table() {
+    let room = Room::new();
+    if !has_labs(&room) {
+        skip!("no lab can be built here");
+    }
+    std::fs::write(room.path().join("small.toml"), file("trip > 0")).unwrap();
+    for (hops, points) in [(0, 1), (1, 2), (1, 2)] {
+        let words = format!("run small.toml --quick --point hops={hops} --label bench --json");
+        let set = json(&room.run(&words).expect(0).stdout);
+        let found = set["result"]["experiment"]["points"]
+            .as_array()
+            .unwrap()
+            .len();
+        assert_eq!(found, points, "hops={hops}");
+        assert_eq!(set["runs"].as_array().unwrap().len(), points);
+    }
+}
+
+#[test]
+fn it_runs_against_a_host_that_serves() {
+    let room = Room::new();
+    let server = room.server("-q");
+    let text = file("trip > 0").replace("{server}", &format!("{{server}} -p {}", server.port));
+    std::fs::write(room.path().join("small.toml"), text).unwrap();
+    let words = "run small.toml --quick --on 127.0.0.1 --point hops=1 --json";
+    let set = json(&room.run(words).expect(0).stdout);
+    assert_eq!(set["result"]["experiment"]["place"], "127.0.0.1");
+    assert_eq!(set["runs"].as_array().unwrap().len(), 1);
+}

@@ -1,0 +1,833 @@
+//! `linerate forward` as people and scripts run it: at once and from its shell, over rings, shared
+//! memory, packet sockets and AF_XDP.
+
+mod common;
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use common::{Finished, Room, finish, is_record, is_root, skip, soon};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// Far longer than anything here takes on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn number(document: &Value, pointer: &str) -> f64 {
+    let value = document.pointer(pointer).and_then(Value::as_f64);
+    value.unwrap_or_else(|| panic!("no {pointer} in {document:#}"))
+}
+
+/// Runs with these words and gives the record.
+#[track_caller]
+fn record(room: &Room, words: &str) -> Value {
+    println!("{words}");
+    let ran = room.run(&format!("{words} --json")).expect(0);
+    let record = ran.json();
+    is_record(&record);
+    assert_eq!(record["kind"], "forward");
+    record
+}
+
+#[test]
+fn frames_circulate_over_rings() {
+    let room = Room::new();
+    let words = "forward --dev ring:0 --dev ring:1 --cores 2 --tx-first 2 -t 0.3 --idle yield";
+    let found = record(&room, words);
+    assert_eq!(found["plan"]["forward"]["mode"], "io");
+    assert_eq!(found["plan"]["forward"]["tx_first"], 2);
+    assert_eq!(number(&found, "/forward/primed"), 128.0);
+    assert!(number(&found, "/summary/packets_per_second") > 0.0);
+    assert_eq!(number(&found, "/summary/lost"), 0.0);
+    let (received, sent) = ("/summary/packets_received", "/summary/packets_sent");
+    assert_eq!(number(&found, sent), number(&found, received) + 128.0);
+    assert_eq!(
+        found["forward"]["streams"].as_array().map(Vec::len),
+        Some(2)
+    );
+    // It is kept as the records of other commands are.
+    let stored = room.stored();
+    assert_eq!(stored.len(), 1);
+    assert_eq!(stored[0]["id"], found["id"]);
+}
+
+#[test]
+fn every_mode_runs_from_the_command_line() {
+    let room = Room::new();
+    for mode in [
+        "mac",
+        "macswap",
+        "5tswap",
+        "rxonly",
+        "txonly",
+        "flowgen",
+        "icmpecho",
+        "csum",
+        "noisy:reads=1,memory=4K",
+        "link:rate=1G,delay=50us,jitter=5us,loss=0.1%,reorder=1%,duplicate=1%,corrupt=1%",
+    ] {
+        let found = record(
+            &room,
+            &format!("forward --dev null:size=100 --mode {mode} -t 0.1 --no-store --idle yield"),
+        );
+        let mode = mode.split(':').next().unwrap();
+        let ran = found["plan"]["forward"]["mode"].as_str().unwrap();
+        assert!(ran.starts_with(mode), "{ran}");
+    }
+}
+
+#[test]
+fn an_emulated_link_loses_what_it_is_told_to() {
+    let room = Room::new();
+    let found = record(
+        &room,
+        "forward --dev null: --mode link:loss=50%,limit=100000 -t 0.2 --no-store --seed 3",
+    );
+    let received = number(&found, "/forward/ports/0/receive/packets");
+    let lost = number(&found, "/forward/streams/0/counts/lost");
+    let share = lost / received;
+    assert!((0.45..0.55).contains(&share), "{share} of {received}");
+}
+
+#[test]
+fn statistics_are_printed_as_known() {
+    let room = Room::new();
+    let words = "forward --dev ring:0 --tx-first -t 0.5 --stats-period 0.2 --record-burst-stats \
+                 --record-core-cycles --idle yield";
+    let printed = room.run(words).expect(0).stdout;
+    for wanted in [
+        "io packet forwarding - ports=1 - cores=1 - streams=1",
+        "RX P=0/Q=0 -> TX P=0/Q=0 peer=02:00:00:00:00:00",
+        "NIC statistics for port 0",
+        "Rx-pps:",
+        "Forward Stats for RX Port= 0/Queue= 0 -> TX Port= 0/Queue= 0",
+        "CPU cycles/packet=",
+        "RX-bursts:",
+        "Forward statistics for port 0",
+        "Accumulated forward statistics for all ports",
+        "TX-total:",
+        "packets/s",
+    ] {
+        assert!(printed.contains(wanted), "no `{wanted}` in {printed}");
+    }
+}
+
+#[test]
+fn a_walk_finds_the_plateau() {
+    let room = Room::new();
+    let words = "forward --dev ring:0 --dev ring:1 --cores 2 --saturate --trial 0.05 --idle yield";
+    let ran = room
+        .run(&format!("{words} --json --html walk.html"))
+        .expect(0);
+    let set = ran.json();
+    assert_eq!(
+        (&set["schema"], &set["kind"]),
+        (&"linerate/set/1".into(), &"saturation".into())
+    );
+    let walks = set["result"]["saturation"].as_array().unwrap();
+    assert_eq!(walks.len(), 2);
+    for (cores, walk) in (1..).zip(walks) {
+        assert_eq!(walk["cores"], cores);
+        assert!(number(walk, "/plateau_pps") > 0.0);
+        let points = walk["points"].as_array().unwrap();
+        assert!(points.len() >= 3 && points[0]["tx_first"] == 1);
+        assert_eq!(points[1]["in_flight"], 128);
+    }
+    let page = fs::read_to_string(room.path().join("walk.html")).unwrap();
+    assert!(page.contains("Packets per second against packets in flight"));
+    assert!(page.contains("in flight on (") && !page.contains("No run gave a figure"));
+    // More cores than streams say so.
+    let text = room
+        .run("forward --dev ring:0 --cores 2 --saturate --trial 0.05 --idle yield")
+        .expect(0)
+        .stdout;
+    assert!(
+        text.contains("in flight on (") && text.contains("1 streams keep"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let room = Room::new();
+    for (words, code, wanted) in [
+        ("forward", 2, "--dev"),
+        ("forward --dev nonsense -t 1", 2, "KIND:NAME"),
+        ("forward --dev ring:0 --mode nonsense -t 1", 2, "is no mode"),
+        ("forward --dev ring:0 --cores 0 -t 1", 2, "needs a thread"),
+        (
+            "forward --dev ring:0 --idle interrupt -t 1",
+            4,
+            "nothing to wait for",
+        ),
+        (
+            "forward --dev ring:0 --dev ring:1,queues=2 -t 1",
+            2,
+            "queues",
+        ),
+        (
+            "forward --dev ring:0 --corelist 1000 -t 1",
+            2,
+            "may not run there",
+        ),
+        ("forward --dev packet:none-such -t 1", 1, "no interface"),
+        (
+            "forward --dev ring:0 --rxq=2 --txq=1 -t 1",
+            2,
+            "make no pairs",
+        ),
+        ("forward --dev ring:0 --burst 64 -t 1", 2, "1 to 32"),
+        (
+            "forward --dev ring:0 --nb-ports 4 -t 1",
+            2,
+            "there are 1 ports",
+        ),
+        (
+            "forward --dev ring:0 --portlist 0,0 -t 1",
+            2,
+            "listed twice",
+        ),
+        (
+            "forward --dev ring:0 --eth-peer 9,02:00:00:00:00:01 -t 1",
+            2,
+            "no such port",
+        ),
+        (
+            "forward --dev ring:0 --cores 3 -t 1",
+            2,
+            "keep no more than 1",
+        ),
+        (
+            "forward --dev ring:0 --flowgen-flows 0 -t 1",
+            2,
+            "0 is not in",
+        ),
+        (
+            "forward --dev ring:0 --total-num-mbufs 0 -t 1",
+            2,
+            "0 is not in",
+        ),
+        ("forward --dev ring:0 --saturate -t 1", 2, "--saturate"),
+        ("forward --dev ring:0 --saturate --trial 0", 2, "no length"),
+        (
+            "forward --dev ring:0 --tx-first --txpkts 2000 -t 1",
+            4,
+            "mtu=",
+        ),
+        (
+            "forward --dev ring:0,mtu=65500 --rxq 64 --rxd 65536 -t 1",
+            2,
+            "that are free",
+        ),
+        (
+            "forward --dev ring:0 --commands none-such",
+            2,
+            "cannot be read",
+        ),
+    ] {
+        let ran = room.run(words).expect(code);
+        assert!(ran.stderr.contains(wanted), "{words}: {}", ran.stderr);
+    }
+    let ran = room.run("forward --dev ring:x,end=q --json -t 1").expect(2);
+    assert!(ran.json()["error"]["next_step"].is_string());
+}
+
+/// The shell on a pipe: what it printed.
+#[track_caller]
+fn shell(room: &Room, words: &str, commands: &str) -> Finished {
+    fs::write(room.path().join("typed"), commands).unwrap();
+    let typed = fs::File::open(room.path().join("typed")).unwrap();
+    finish(room.linerate(words).stdin(typed))
+}
+
+#[test]
+fn the_shell_takes_known_words_from_a_pipe() {
+    let room = Room::new();
+    let ran = shell(
+        &room,
+        "forward --dev ring:0 --dev ring:1 --interactive --idle yield",
+        "# settings first\n\
+         set fwd macswap\nset burst 16\nset nbcore 1\nset txpkts 128\nset eth-peer 1 02:00:00:00:00:aa\n\
+         show config fwd\nshow config rxtx\n\
+         start tx_first 4\nsleep 0.2\nshow port stats all\nshow fwd stats all\nclear port stats all\n\
+         sleep 100ms\nshow port stats 0\nshow port info all\nshow port summary all\n\
+         start\nstop\nport stop 0\nshow port summary 0\nport start 0\nstart tx_first\nsleep 50ms\nstop\n\
+         strat\nset burst 99\nhelp\nhelp all\nquit\nstart\n",
+    )
+    .expect(0);
+    let printed = &ran.stdout;
+    for wanted in [
+        "forward> start tx_first 4",
+        "macswap packet forwarding - ports=2 - cores=1 - streams=2",
+        "peer=02:00:00:00:00:AA",
+        "packets/burst=16",
+        "NIC statistics for port 1",
+        "statistics are cleared",
+        "Infos for port 0",
+        "error: forwarding: it is running already; say `stop` first",
+        "Accumulated forward statistics for all ports",
+        "stopped",
+        "no such command: strat",
+        "error: `99` is no burst",
+        "show fwd stats all",
+    ] {
+        assert!(printed.contains(wanted), "no `{wanted}` in {printed}");
+    }
+    // Nothing after `quit` is done, and each stop is a record.
+    assert!(!printed.ends_with("forward> start\n"), "{printed}");
+    let stored = room.stored();
+    assert_eq!(stored.len(), 2);
+    assert!(stored.iter().all(|record| record["kind"] == "forward"));
+    let bursts = |record: &Value| record["plan"]["forward"]["tx_first"].as_u64();
+    // Ids of one second are in no order.
+    let first = stored.iter().find(|record| bursts(record) == Some(4));
+    let first = first.expect("the first run is stored");
+    assert_eq!(first["plan"]["forward"]["burst"], 16);
+    assert_eq!(number(first, "/forward/primed"), 128.0);
+}
+
+#[test]
+fn commands_come_from_a_file() {
+    let room = Room::new();
+    fs::write(room.path().join("more"), "stop\n").unwrap();
+    fs::write(
+        room.path().join("script"),
+        "start tx_first 1\nsleep 50ms\nload more\n",
+    )
+    .unwrap();
+    let printed = room
+        .run("forward --dev ring:0 --commands script --idle yield")
+        .expect(0)
+        .stdout;
+    assert!(
+        printed.contains("Accumulated forward statistics"),
+        "{printed}"
+    );
+    // A script that fails says so by its exit code; what runs when it ends is stopped and told.
+    fs::write(room.path().join("bad"), "start\nnonsense\n").unwrap();
+    let ran = room
+        .run("forward --dev ring:0 --commands bad --idle yield")
+        .expect(1);
+    assert!(ran.stdout.contains("Accumulated"), "{}", ran.stdout);
+}
+
+/// A child that is killed with its test.
+struct Held(Child);
+
+impl Held {
+    fn start(command: &mut Command) -> Self {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self(command.spawn().expect("it starts"))
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).expect("it runs");
+    }
+
+    /// Waits for its end; what it printed.
+    fn end(mut self) -> (Option<i32>, String, String) {
+        let read = |what: &mut dyn std::io::Read| {
+            let mut text = String::new();
+            what.read_to_string(&mut text).expect("text");
+            text
+        };
+        let out = self.0.stdout.take().map(|mut out| read(&mut out));
+        let errors = self.0.stderr.take().map(|mut errors| read(&mut errors));
+        let status = self.0.wait().expect("it ends");
+        (
+            status.code(),
+            out.unwrap_or_default(),
+            errors.unwrap_or_default(),
+        )
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_signal_stops_prints_and_stores() {
+    let room = Room::new();
+    for (words, code) in [
+        (
+            "forward --dev ring:0 --tx-first --stats-period 0.05 --idle yield",
+            0,
+        ),
+        (
+            "forward --dev ring:0 --tx-first -t 600 --stats-period 0.05 --idle yield",
+            130,
+        ),
+    ] {
+        let mut held = Held::start(&mut room.linerate(words));
+        let mut lines = std::io::BufReader::new(held.0.stdout.take().expect("piped"));
+        let mut line = String::new();
+        while !line.contains("Rx-pps") {
+            line.clear();
+            let read = std::io::BufRead::read_line(&mut lines, &mut line).expect("text");
+            assert!(read > 0, "it ended early");
+        }
+        held.signal(Signal::INT);
+        let mut rest = String::new();
+        std::io::Read::read_to_string(&mut lines, &mut rest).expect("text");
+        assert_eq!(held.end().0, Some(code), "{words}");
+        assert!(rest.contains("Accumulated forward statistics"), "{rest}");
+    }
+    let interrupted: Vec<_> = room
+        .stored()
+        .iter()
+        .map(|r| r["interrupted"].clone())
+        .collect();
+    assert_eq!(interrupted.len(), 2);
+    assert!(interrupted.contains(&Value::Bool(true)));
+}
+
+/// Whether the folder where shared memory meets holds a socket.
+fn meetings(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder.join("linerate")).into_iter().flatten();
+    let names = entries.map(|entry| entry.expect("an entry").file_name());
+    names
+        .map(|name| name.to_string_lossy().into_owned())
+        .collect()
+}
+
+/// Habits of testpmd: as many queues of either kind, statistics that are off, a word after each `set`.
+#[test]
+fn habits_are_known() {
+    let room = Room::new();
+    let found = record(
+        &room,
+        "forward --dev ring:0 --rxq=2 --txq=2 --stats-period 0 --tx-first -t 0.2 --idle yield --no-store",
+    );
+    assert_eq!(number(&found, "/forward/ports/0/queues"), 2.0);
+    assert!(number(&found, "/forward/ports/0/rx_descriptors") > 0.0);
+    let printed = shell(
+        &room,
+        "forward --dev ring:0 --interactive --no-store",
+        "set burst 16\nset nbcore 9\nset nbport 1\nset txpkts 2000\nset fwd link:rate=1G,delay=50us\n\
+         set flush_rx off\nshow port info 0\nquit\n",
+    );
+    for wanted in [
+        "Number of packets per burst set to 16",
+        "previous number of forwarding cores 1 - changed to number of configured cores 9",
+        "forwarding ports: 1 (0)",
+        "larger mtu=",
+        "Set link:rate=1G,delay=50us,",
+        "flush_rx: off",
+        "MTU: 1500",
+        "Descriptors: RX",
+    ] {
+        assert!(
+            printed.stdout.contains(wanted),
+            "no `{wanted}` in {}",
+            printed.stdout
+        );
+    }
+}
+
+/// What idling costs is stated for each way of it.
+#[test]
+fn idle_latency_is_stated() {
+    let room = Room::new();
+    for (idle, wanted) in [
+        ("sleep:100us", "/forward/cores/0/idle_gap_ns"),
+        ("yield", "/forward/cores/0/idle_gap_max_ns"),
+    ] {
+        let words = format!("forward --dev ring:0 -t 0.2 --idle {idle} --no-store");
+        let found = record(&room, &words);
+        assert!(number(&found, wanted) > 0.0);
+        let text = room.run(&words).expect(0).stdout;
+        assert!(text.contains("a frame that finds it idle waits"), "{text}");
+    }
+}
+
+/// A million bursts do not eat the run: no room comes before anybody forwards.
+#[test]
+fn first_bursts_end_with_a_full_ring() {
+    let room = Room::new();
+    let words = "forward --dev ring:0 --tx-first 1000000 -t 0.3 --idle yield --no-store";
+    let found = record(&room, words);
+    let primed = number(&found, "/forward/primed");
+    assert!((32.0..100_000.0).contains(&primed), "{primed}");
+    assert!(number(&found, "/summary/packets_per_second") > 0.0);
+}
+
+/// Frames of a capture are no leftovers of an earlier run.
+#[test]
+fn captured_frames_are_not_flushed() {
+    let room = Room::new();
+    room.run("generate --dev pcap:tx=some.pcap --no-receive --count 50 --rate max --no-store")
+        .expect(0);
+    let words = "forward --dev pcap:rx=some.pcap,tx=out.pcap --port-topology loop -t 20 --no-store";
+    let found = record(&room, words);
+    assert_eq!(number(&found, "/forward/flushed"), 0.0);
+    assert_eq!(number(&found, "/summary/packets_received"), 50.0);
+}
+
+/// Nobody at the other end is told, before and after.
+#[test]
+fn a_missing_peer_is_told() {
+    let room = Room::new();
+    let run = room.path().join("run");
+    fs::create_dir(&run).unwrap();
+    let words = "forward --dev shm:alone -t 0.3 --idle yield --no-store";
+    let done = finish(room.linerate(words).env("XDG_RUNTIME_DIR", &run)).expect(0);
+    assert!(
+        done.stdout.contains("nobody is at the other end yet"),
+        "{}",
+        done.stdout
+    );
+    assert!(done.stdout.contains("[no-peer]"), "{}", done.stdout);
+}
+
+/// Two hosts back to back, the second one starts the packets.
+#[test]
+fn two_processes_pass_packets_round() {
+    let room = Room::new();
+    let run = room.path().join("run");
+    fs::create_dir(&run).unwrap();
+    let words = "forward --dev shm:x,role=server --dev shm:y,role=server --no-flush-rx --idle yield --stats-period 0.1";
+    let far = Held::start(room.linerate(words).env("XDG_RUNTIME_DIR", &run));
+    soon("both ports wait", || meetings(&run).len() >= 2);
+    let mut near = room.linerate(
+        "forward --dev shm:x --dev shm:y --tx-first 4 -t 2 --json --idle yield --no-store",
+    );
+    let found = finish(near.env("XDG_RUNTIME_DIR", &run)).expect(0).json();
+    assert_eq!(number(&found, "/forward/primed"), 256.0);
+    for port in 0..2 {
+        let received = number(&found, &format!("/forward/ports/{port}/receive/packets"));
+        assert!(received > 256.0, "packets went round: {received}");
+    }
+    far.signal(Signal::INT);
+    let (code, out, errors) = far.end();
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(out.contains("Forward statistics for port 1"), "{out}");
+}
+
+/// The first packets that ever come to a process are answered as all later ones are.
+#[test]
+fn the_first_step_through_another_process_counts() {
+    let room = Room::new();
+    let run = room.path().join("run");
+    fs::create_dir(&run).unwrap();
+    let words =
+        "forward --dev shm:x,role=server --dev shm:y,role=server --idle yield --stats-period 0.1";
+    let far = Held::start(room.linerate(words).env("XDG_RUNTIME_DIR", &run));
+    soon("both ports wait", || meetings(&run).len() >= 2);
+    let mut near = room.linerate(
+        "forward --dev shm:x --dev shm:y --saturate --trial 0.5 --json --idle yield --no-store",
+    );
+    let set = finish(near.env("XDG_RUNTIME_DIR", &run)).expect(0).json();
+    let first = &set["result"]["saturation"][0]["points"][0];
+    assert_eq!(number(first, "/in_flight"), 64.0);
+    assert!(number(first, "/packets_per_second") > 0.0, "{set:#}");
+    far.signal(Signal::INT);
+    far.end();
+}
+
+/// What is left of a forwarder that is killed: nothing that the next one trips over.
+#[test]
+fn a_killed_process_leaves_no_memory() {
+    let room = Room::new();
+    let run = room.path().join("run");
+    fs::create_dir(&run).unwrap();
+    for _ in 0..2 {
+        let words = "forward --dev shm:k,role=server --idle yield --stats-period 0.1";
+        let mut held = Held::start(room.linerate(words).env("XDG_RUNTIME_DIR", &run));
+        soon("the port waits", || !meetings(&run).is_empty());
+        held.0.kill().unwrap();
+        held.0.wait().unwrap();
+        // The memory had no name: it went with the process. A socket's name may stay, and is taken over.
+        let shared = fs::read_dir("/dev/shm").into_iter().flatten();
+        let named = shared.filter(|entry| {
+            let name = entry.as_ref().expect("an entry").file_name();
+            name.to_string_lossy().contains("linerate")
+        });
+        assert_eq!(named.count(), 0);
+    }
+}
+
+/// A lab of two hosts with two links; ends with its test.
+struct Lab {
+    room: Room,
+    name: String,
+}
+
+impl Lab {
+    fn up(test: &str) -> Result<Self, String> {
+        let room = Room::new();
+        let name = format!("{test}-{}", std::process::id());
+        let file = "[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ['a', 'b']\n\
+                    offloads = { tso = false, gso = false, gro = false }\n";
+        fs::write(room.path().join("lab.toml"), file).unwrap();
+        let ran = room.run(&format!("lab up lab.toml --name {name} --json"));
+        if ran.code() == 4 {
+            return Err(ran.json()["error"].to_string());
+        }
+        ran.expect(0);
+        Ok(Self { room, name })
+    }
+
+    fn on(&self, host: &str, words: &str) -> Command {
+        let mut command = self
+            .room
+            .linerate(&format!("lab exec {}/{host} --", self.name));
+        command.args(words.split_whitespace());
+        command
+    }
+
+    fn linerate(&self, host: &str, words: &str) -> Command {
+        let binary = self.room.binary();
+        self.on(host, &format!("{} {words}", binary.display()))
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        let down = format!("lab down {}", self.name);
+        let _ = self.room.linerate(&down).output();
+    }
+}
+
+macro_rules! lab {
+    ($name:literal) => {
+        match Lab::up($name) {
+            Ok(lab) => lab,
+            Err(why) => skip!("no lab: {why}"),
+        }
+    };
+}
+
+/// One end swaps addresses, the other starts packets and sees them come back.
+fn round_a_wire(lab: &Lab, kind: &str) -> Result<(), String> {
+    let words = format!("forward --dev {kind}:eth0 --mode macswap --idle yield --stats-period 0.1");
+    let mut far = Held::start(&mut lab.linerate("b", &words));
+    let near = || {
+        let words =
+            format!("forward --dev {kind}:eth0 --tx-first 1 -t 0.5 --json --idle yield --no-store");
+        finish(&mut lab.linerate("a", &words))
+    };
+    let until = Instant::now() + PATIENCE;
+    loop {
+        if let Ok(Some(_)) = far.0.try_wait() {
+            let (_, _, errors) = far.end();
+            return Err(errors);
+        }
+        let ran = near();
+        if ran.code() == 4 {
+            return Err(ran.json()["error"].to_string());
+        }
+        let found = ran.expect(0).json();
+        // The far end may not have opened its port yet.
+        if number(&found, "/forward/ports/0/receive/packets") > 64.0 {
+            break;
+        }
+        assert!(Instant::now() < until, "nothing came back: {found:#}");
+    }
+    far.signal(Signal::INT);
+    let (code, out, errors) = far.end();
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(out.contains("Accumulated"), "{out}");
+    Ok(())
+}
+
+/// A link with delay: netem's where the kernel has it, else a process of ours that ends with the lab.
+#[test]
+fn a_lab_has_links_with_delay() {
+    let room = Room::new();
+    let file =
+        "[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ['a', 'b']\ndelay = '20ms'\njitter = '1ms'\n";
+    fs::write(room.path().join("slow.toml"), file).unwrap();
+    let up = room.run("lab up slow.toml --name fwddelay");
+    if up.code() == 4 {
+        skip!("no lab: {}", up.stderr);
+    }
+    up.expect(0);
+    let lab = Lab {
+        room,
+        name: "fwddelay".to_owned(),
+    };
+    let emulators = || {
+        let all = fs::read_dir("/proc").expect("a /proc").flatten();
+        let all = all.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+        let words = all.map(|line| String::from_utf8_lossy(&line).replace('\0', " "));
+        words
+            .filter(|words| words.contains("lab-holder link") && words.contains("jitter=1ms"))
+            .count()
+    };
+    println!("{} emulators", emulators());
+    let server = Held::start(&mut lab.linerate("b", "server -1 --no-store"));
+    let words = "latency 10.77.0.2 -u -n 20 --retry 30s --json --no-store";
+    let found = finish(&mut lab.linerate("a", words)).expect(0).json();
+    let least = number(&found, "/summary/rtt_ns/min");
+    // Twice 20 ms, each with 1 ms of jitter at most.
+    assert!((38e6..1e9).contains(&least), "{found:#}");
+    drop(server);
+    drop(lab);
+    soon("no emulator is left", || emulators() == 0);
+}
+
+#[test]
+fn packets_go_round_a_wire() {
+    let lab = lab!("fwdpacket");
+    for kind in ["packet", "xdp"] {
+        if let Err(why) = round_a_wire(&lab, kind) {
+            println!("skipped: {kind}: {why}");
+        }
+    }
+}
+
+#[test]
+fn ping_is_answered_without_a_stack() {
+    let lab = lab!("fwdping");
+    // No address of its own answers there: ARP and ping are the forwarder's alone.
+    finish(&mut lab.on("b", "ip addr flush dev eth0")).expect(0);
+    let words = "forward --dev packet:eth0 --mode icmpecho --idle interrupt --stats-period 0.1";
+    let _far = Held::start(&mut lab.linerate("b", words));
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let mut ping = lab.on("a", "ping -c 3 -i 0.2 -W 1 10.77.0.2");
+        let Ok(output) = ping.output() else {
+            skip!("ping is not installed");
+        };
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        if text.contains(" 0% packet loss") {
+            break;
+        }
+        assert!(Instant::now() < until, "{text}");
+    }
+}
+
+#[test]
+fn a_killed_forwarder_leaves_no_program() {
+    let lab = lab!("fwdkill");
+    let attached = |lab: &Lab| {
+        let shown = finish(&mut lab.on("b", "ip link show eth0"));
+        shown.stdout.contains("xdp")
+    };
+    let words = "forward --dev xdp:eth0 --mode rxonly --idle yield --stats-period 0.1";
+    let mut far = Held::start(&mut lab.linerate("b", words));
+    let until = Instant::now() + PATIENCE;
+    while !attached(&lab) {
+        if let Ok(Some(_)) = far.0.try_wait() {
+            let (_, _, errors) = far.end();
+            skip!("xdp: {errors}");
+        }
+        assert!(Instant::now() < until, "it never attaches");
+    }
+    far.0.kill().unwrap();
+    far.0.wait().unwrap();
+    while attached(&lab) {
+        assert!(Instant::now() < until, "the program outlives its process");
+    }
+}
+
+#[test]
+fn the_interface_in_use_needs_force() {
+    if !is_root() {
+        skip!("only root may open packet sockets");
+    }
+    let routes = fs::read_to_string("/proc/net/route").unwrap_or_default();
+    let default = routes.lines().skip(1).find_map(|line| {
+        let mut fields = line.split_whitespace();
+        let name = fields.next()?;
+        (fields.next()? == "00000000" && fields.nth(5)? == "00000000").then_some(name)
+    });
+    let Some(name) = default else {
+        skip!("no default route here");
+    };
+    let room = Room::new();
+    for kind in ["packet", "xdp"] {
+        let ran = room
+            .run(&format!("forward --dev {kind}:{name} --mode rxonly -t 0.1"))
+            .expect(1);
+        assert!(ran.stderr.contains("--force"), "{}", ran.stderr);
+    }
+}
+
+/// On a terminal of its own: a prompt, completion, history, and an end by Ctrl-C that leaves the
+/// terminal as it was.
+#[test]
+fn the_shell_on_a_terminal() {
+    let room = Room::new();
+    let Ok(mut script) = room
+        .command(
+            "script",
+            [
+                "-q",
+                "-e",
+                "-c",
+                &format!(
+                    "{} forward --dev ring:0 --idle yield",
+                    room.binary().display()
+                ),
+                "/dev/null",
+            ],
+        )
+        .env("TERM", "xterm")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+    else {
+        skip!("script (util-linux) is not installed");
+    };
+    let mut keys = script.stdin.take().expect("piped");
+    let mut shown = script.stdout.take().expect("piped");
+    let out = Arc::new(Mutex::new(String::new()));
+    let reader = std::thread::spawn({
+        let out = Arc::clone(&out);
+        move || {
+            let mut room = [0; 4096];
+            while let Ok(bytes @ 1..) = std::io::Read::read(&mut shown, &mut room) {
+                let text = String::from_utf8_lossy(&room[..bytes]);
+                out.lock().expect("a reader").push_str(&text);
+            }
+        }
+    });
+    // The shell forgets what was typed before its prompt, so each line waits for one that stands still.
+    let prompted = |seen: usize| {
+        for _ in 0..300 {
+            let length = out.lock().expect("a reader").len();
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            let now = out.lock().expect("a reader");
+            if now.len() == length && now[seen..].contains("forward> ") {
+                return length;
+            }
+        }
+        panic!("no prompt: {:?}", out.lock().expect("a reader"));
+    };
+    let mut seen = 0;
+    // The second line completes `show port stats all`.
+    for typed in [
+        "start tx_first 1\r",
+        "show port sta\t all\r",
+        "stop\r",
+        "quit\r",
+    ] {
+        seen = prompted(seen);
+        keys.write_all(typed.as_bytes()).expect("it reads");
+        keys.flush().expect("it reads");
+    }
+    let (code, _, errors) = Held(script).end();
+    reader.join().expect("a reader");
+    let out = out.lock().expect("a reader").clone();
+    assert_eq!(code, Some(0), "{out}{errors}");
+    for wanted in [
+        "forward> ",
+        "NIC statistics for port 0",
+        "Accumulated forward statistics",
+    ] {
+        assert!(out.contains(wanted), "no `{wanted}` in {out:?}");
+    }
+    let history = room.path().join(".local/state/linerate/forward_history");
+    let history = fs::read_to_string(history).expect("a history");
+    assert!(history.contains("start tx_first 1"), "{history}");
+}

@@ -1,0 +1,318 @@
+//! `linerate generate` and `linerate capacity`: records, sets, refusals, signals, and a kernel bridge.
+
+mod common;
+#[path = "common/schema.rs"]
+mod schema;
+
+use common::{Room, Running, finish, is_record, skip, works};
+use serde_json::Value;
+
+#[track_caller]
+fn valid(document: &Value, schema: &str) {
+    let schema: Value = serde_json::from_str(schema).expect("a schema");
+    let complaints = schema::complaints(&schema, document);
+    assert!(complaints.is_empty(), "{complaints:#?}");
+}
+
+#[test]
+fn a_run_is_a_record() {
+    let room = Room::new();
+    let done = room
+        .run("generate --dev ring:0 --count 300 --rate 10kpps --size imix --flows 3 --json --expect loss<1%")
+        .expect(0);
+    let record = done.json();
+    is_record(&record);
+    valid(&record, include_str!("../docs/record.schema.json"));
+    assert_eq!(record["kind"], "generate");
+    assert_eq!(record["generate"]["sent"], 300);
+    assert_eq!(record["generate"]["received"], 300);
+    assert_eq!(record["summary"]["loss_fraction"], 0.0);
+    assert_eq!(record["plan"]["generate"]["load"], "10000pps");
+    assert_eq!(record["plan"]["generate"]["template"]["size"], "imix");
+    assert_eq!(record["histograms"]["one_way_delay_ns"]["count"], 300);
+    assert_eq!(room.stored(), [record]);
+    // For people.
+    let text = room
+        .run("generate --dev ring:0 --count 30 --no-store")
+        .expect(0)
+        .stdout;
+    for word in [
+        "64 B frames from ring:0 and back",
+        "one-way delay",
+        "offered",
+        "duplicates",
+    ] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+}
+
+#[test]
+fn a_gate_and_a_stop() {
+    let room = Room::new();
+    room.run("generate --dev null: --receive null:silent --count 10 --drain 10ms --expect loss<1%")
+        .expect(3);
+    let mut running =
+        Running::start(&mut room.linerate("generate --dev ring:0 --time 60 --json-stream -i 0.1"));
+    running.started();
+    running.line(|line| line.contains(r#""event":"interval""#));
+    running.interrupt();
+    let done = running.wait().expect(130);
+    let last: Value = done.json_lines().pop().expect("a line");
+    assert_eq!(last["event"], "finished");
+    assert_eq!(last["record"]["interrupted"], true);
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let room = Room::new();
+    for (words, code, what) in [
+        (
+            "generate --dev ring:0 --rate 1G",
+            2,
+            "does not say what it counts",
+        ),
+        ("generate --dev ring:0 --rate 50%", 2, "--line-rate"),
+        ("generate --dev ring:0 --source 1.2.3", 2, "1.2.3"),
+        ("generate --dev ring:0 --size 9000", 2, "mtu="),
+        (
+            "generate --dev ring:0 --dev ring:1 --dev ring:2",
+            2,
+            "sending port first",
+        ),
+        (
+            "generate --dev ring:0 --template nowhere.toml",
+            2,
+            "nowhere.toml",
+        ),
+        ("generate --dev nonsense:0", 2, "nonsense"),
+        ("generate --dev ring:0 --expect goodput>1G", 2, "goodput"),
+        ("capacity --dev ring:0 --loss 2", 2, "no share of frames"),
+        ("capacity --dev ring:0 --sizes 3", 2, "`3`"),
+        ("capacity --dev ring:0 --trial 0", 2, "--trial"),
+        // All sizes are looked at before the first trial.
+        (
+            "capacity --dev ring:0 --sizes 64,9000 --trial 60",
+            2,
+            "mtu=",
+        ),
+        ("generate --dev ring:0 --count 0", 2, "sends nothing"),
+        ("generate --dev ring:0 --line-rate 0", 2, "carries nothing"),
+        ("generate --dev ring:0 --size 64,3", 2, "18 to 65535"),
+        ("generate --dev ring:0 --source-port 9-3", 2, "goes down"),
+    ] {
+        let done = room.run(words).expect(code);
+        assert!(done.stderr.contains(what), "{words}: {}", done.stderr);
+    }
+    let done = room
+        .run("generate --dev ring:0 --rate 50% --json")
+        .expect(2);
+    assert!(
+        !done.json()["error"]["next_step"]
+            .as_str()
+            .unwrap_or("")
+            .is_empty()
+    );
+}
+
+#[test]
+fn a_template_file_and_options() {
+    let room = Room::new();
+    let file = room.path().join("t.toml");
+    std::fs::write(
+        &file,
+        "size = '128'\n[ipv4]\ndestination = '198.18.1.1-198.18.1.4'\n[udp]\n",
+    )
+    .unwrap();
+    let done = room
+        .run("generate --dev ring:0 --template t.toml --source-port 7 --count 40 --json --no-store")
+        .expect(0);
+    let record = done.json();
+    assert_eq!(record["plan"]["generate"]["flows"], 4);
+    assert_eq!(record["plan"]["generate"]["frame_bytes"], 128.0);
+    assert_eq!(record["plan"]["generate"]["template"]["udp"]["source"], "7");
+    assert_eq!(
+        record["generate"]["flows"].as_array().map(Vec::len),
+        Some(4)
+    );
+}
+
+/// Short trials on a loop in memory: it ends, and what it gives is a set.
+#[test]
+fn a_capacity_is_a_set() {
+    let room = Room::new();
+    let done = room
+        .run(
+            "capacity --dev ring:0 --line-rate 2M --sizes 64,imix --trial 0.2 --drain 50ms --resolution 10% \
+             --loss 0,1% --latency-at 50% --tests throughput,latency,frame-loss,back-to-back \
+             --burst-searches 1 --json",
+        )
+        .expect(0);
+    let set = done.json();
+    assert_eq!(set["schema"], "linerate/set/1");
+    assert_eq!(set["kind"], "capacity");
+    valid(&set, include_str!("../docs/set.schema.json"));
+    let capacity = &set["result"]["capacity"];
+    let sizes = capacity["sizes"].as_array().expect("sizes");
+    assert_eq!(sizes.len(), 2);
+    for size in sizes {
+        assert_eq!(size["throughput"].as_array().map(Vec::len), Some(2));
+        assert_eq!(size["throughput"][0]["name"], "ndr");
+        assert!(
+            size["throughput"][0]["fps"].as_f64().expect("a rate") > 0.0,
+            "{size:#}"
+        );
+        assert_eq!(size["latency"].as_array().map(Vec::len), Some(1));
+        assert!(size["back_to_back"]["frames"].is_number());
+    }
+    assert!(!set["runs"].as_array().expect("runs").is_empty());
+}
+
+/// A burst that fits one call has a rate all the same, one that the generator cannot send at the line's
+/// gap is marked, and trials are told as they end.
+#[test]
+fn bursts_say_how_fast_they_left() {
+    let room = Room::new();
+    let words = "capacity --dev ring:0 --sizes 64 --trial 20ms --drain 20ms --resolution 30% \
+                 --tests back-to-back --burst-searches 1";
+    let burst = |set: &Value| set["result"]["capacity"]["sizes"][0]["back_to_back"].clone();
+    let set = room.run(&format!("{words} --json")).expect(0).json();
+    let found = burst(&set);
+    assert!(
+        found["at_line_rate"].is_null(),
+        "no line is known: {found:#}"
+    );
+    // A frame cannot be made and handed over within a nanosecond.
+    assert!(
+        found["burst_fps"].as_f64().expect("a rate") < 1e9,
+        "{found:#}"
+    );
+    let trials = &set["result"]["capacity"]["sizes"][0]["trials"];
+    for trial in trials.as_array().expect("trials") {
+        assert!(
+            trial["duration_ns"].as_u64().expect("a time") > 100,
+            "{trial:#}"
+        );
+    }
+    // Far beyond what any processor makes. Its first bursts are short: the longest takes 2 s at most.
+    let done = room
+        .run(&format!("{words} --line-rate 400G --json-stream"))
+        .expect(0);
+    let lines = done.json_lines();
+    assert!(lines.len() > 3, "a line a trial");
+    assert_eq!(lines[0]["event"], "capacity-trial");
+    assert_eq!(lines[0]["trial"]["number"], 1);
+    let set = lines.last().expect("a line");
+    assert_eq!(burst(set)["at_line_rate"], false, "{set:#}");
+}
+
+/// A page has what the terminal has, and shows how it came about.
+#[test]
+fn pages_have_tables_and_charts() {
+    let room = Room::new();
+    let words = "capacity --dev ring:0 --line-rate 2M --sizes 64,512 --trial 0.1 --drain 20ms \
+                 --resolution 20% --loss 0,1% --latency-at 30,60% --tests throughput,latency,frame-loss \
+                 --html capacity.html --no-store";
+    room.run(words).expect(0);
+    room.run(
+        "generate --dev ring:0 --rate 2kpps -t 1 -i 0.2 --flows 4 --html generate.html --no-store",
+    )
+    .expect(0);
+    for (page, wanted) in [
+        (
+            "capacity.html",
+            &[
+                "Without loss pass",
+                "Throughput by loss goal",
+                "PDR 1.00 %",
+                "What arrived against what was offered",
+                "Median one-way delay by load",
+                "Frame loss",
+            ][..],
+        ),
+        (
+            "generate.html",
+            &[
+                "Frames per second over time",
+                "One-way delay by percentile",
+                "One-way delay by flow",
+                "out of order",
+            ],
+        ),
+    ] {
+        let text = std::fs::read_to_string(room.path().join(page)).expect("a page");
+        for word in wanted {
+            assert!(text.contains(word), "{page} has no `{word}`");
+        }
+        assert!(text.contains("<svg") && !text.contains("No run gave a figure"));
+        assert!(!text.contains("far end of at least one run"));
+    }
+}
+
+/// What the shortest frames with a VLAN tag carry, and frames of which nothing comes back.
+#[test]
+fn tagged_frames_and_lost_ones() {
+    let room = Room::new();
+    for vlan in ["--vlan 5", "--vlan 5 --vlan 6"] {
+        let words =
+            format!("generate --dev ring:0 --count 200 --rate 20kpps --size imix {vlan} --json");
+        let record = room.run(&words).expect(0).json();
+        assert_eq!(record["generate"]["out_of_order"], 0, "{record:#}");
+        assert!(record["generate"]["one_way_delay_ns"]["p50"].is_u64());
+        assert_eq!(record["generate"]["lost"], 0);
+    }
+    let words = "generate --dev null: --receive null:silent --count 10 --drain 10ms";
+    let done = room.run(words).expect(0);
+    assert!(done.stdout.contains("[nothing-arrived]"), "{}", done.stdout);
+}
+
+/// A kernel bridge between two links of one host.
+#[test]
+fn through_a_kernel_bridge() {
+    let room = Room::new();
+    if let Err(why) = works(&mut room.command("ip", ["-V"])) {
+        skip!("{why}");
+    }
+    let lab = "[hosts.gen]\n[hosts.dut]\n[[links]]\nbetween = ['gen', 'dut']\n[[links]]\nbetween = ['gen', 'dut']\n";
+    std::fs::write(room.path().join("two.toml"), lab).unwrap();
+    let up = room.run("lab up two.toml --name generate-bridge");
+    if up.code() == 4 {
+        skip!("{}", up.stderr);
+    }
+    up.expect(0);
+    let bridge = "ip link add br0 type bridge && ip link set eth0 master br0 && ip link set eth1 master br0 \
+                  && ip link set br0 up";
+    let words = [
+        "lab",
+        "exec",
+        "generate-bridge/dut",
+        "--",
+        "sh",
+        "-c",
+        bridge,
+    ];
+    finish(&mut room.command(room.binary(), words)).expect(0);
+    let run = |words: &str| {
+        room.run(&format!(
+            "lab exec generate-bridge/gen -- {} {words}",
+            room.binary().display()
+        ))
+    };
+    let done = run("generate --dev packet:eth0 --dev packet:eth1 --learn --rate 500pps --count 100 --json --no-store").expect(0);
+    let record = done.json();
+    assert_eq!(record["generate"]["received"], 100, "{record:#}");
+    assert_eq!(record["generate"]["out_of_order"], 0);
+    let done = run(
+        "capacity --dev packet:eth0 --dev packet:eth1 --learn --sizes 64 --trial 0.2 --drain 100ms --resolution 20% \
+         --loss 0,5% --latency-at 50% --json --no-store",
+    )
+    .expect(0);
+    let set = done.json();
+    let found = &set["result"]["capacity"]["sizes"][0];
+    assert_eq!(found["size"], "64");
+    assert_eq!(
+        found["throughput"].as_array().map(Vec::len),
+        Some(2),
+        "{found:#}"
+    );
+    room.run("lab down generate-bridge").expect(0);
+}

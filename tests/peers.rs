@@ -1,0 +1,484 @@
+//! Our client against the servers that people have: stock iperf3, iperf, nuttcp and sockperf, and the C
+//! file that devices are given. Both sides must tell the same.
+
+mod common;
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use common::{Finished, Room, Running, finish, is_record, skip, soon, works};
+use serde_json::Value;
+
+/// Two hosts and a link between them.
+struct Pair {
+    room: Room,
+    name: String,
+}
+
+impl Pair {
+    fn up(test: &str) -> Result<Self, String> {
+        let room = Room::new();
+        let name = format!("peer-{test}-{}", std::process::id());
+        let file =
+            "[hosts.client]\n[hosts.server]\n[[links]]\nbetween = [\"client\", \"server\"]\n";
+        fs::write(room.path().join("lab.toml"), file).expect("a file");
+        let ran = room.run(&format!("lab up lab.toml --name {name} --json"));
+        if ran.code() == 4 {
+            return Err(ran.json()["error"].to_string());
+        }
+        ran.expect(0);
+        Ok(Self { room, name })
+    }
+
+    fn on(&self, host: &str, words: &[&str]) -> Command {
+        let mut command = self
+            .room
+            .linerate(&format!("lab exec {}/{host} --", self.name));
+        command.args(words);
+        command
+    }
+
+    /// Starts a server and waits until it has its port.
+    fn serve(&self, line: &str, protocol: &str, port: u16) -> Running {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let server = Running::start(&mut self.on("server", &words));
+        let held = format!(r"grep -qi ':{port:04X} ' /proc/net/{protocol} /proc/net/{protocol}6");
+        soon(line, || {
+            let asked = self.on("server", &["sh", "-c", &held]).output();
+            asked.is_ok_and(|asked| asked.status.success())
+        });
+        server
+    }
+
+    fn client(&self, words: &str) -> Command {
+        let binary = self.room.binary();
+        let mut all = vec![binary.to_str().expect("a path in UTF-8")];
+        let mut words = words.split_whitespace();
+        all.extend(words.next());
+        all.push("10.77.0.2");
+        all.extend(words);
+        self.on("client", &all)
+    }
+
+    #[track_caller]
+    fn run(&self, words: &str) -> Finished {
+        finish(&mut self.client(words))
+    }
+
+    #[track_caller]
+    fn record(&self, words: &str) -> Value {
+        let ran = self.run(&format!("{words} --json"));
+        assert_eq!(ran.code(), 0, "{words}: {ran:#?}");
+        let record = ran.json();
+        is_record(&record);
+        record
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        let _ = self
+            .room
+            .linerate(&format!("lab down {}", self.name))
+            .output();
+    }
+}
+
+macro_rules! pair {
+    ($test:literal, $($program:expr),+) => {{
+        $(if let Err(why) = works(Command::new("sh").args(["-c", concat!("command -v ", $program)])) {
+            skip!("{why}");
+        })+
+        match Pair::up($test) {
+            Ok(pair) => pair,
+            Err(why) => skip!("{why}"),
+        }
+    }};
+}
+
+fn number(value: &Value, path: &str) -> f64 {
+    let found = value.pointer(path).and_then(Value::as_f64);
+    found.unwrap_or_else(|| panic!("{path}: {value:#}"))
+}
+
+#[track_caller]
+fn close(ours: f64, theirs: f64, what: &str) {
+    assert!(
+        (ours - theirs).abs() <= 0.02 * theirs.abs(),
+        "{what}: ours {ours}, theirs {theirs}"
+    );
+}
+
+/// Sent is received and lost, and most was received: the machine may be busy.
+#[track_caller]
+fn adds_up(summary: &Value, what: &str) {
+    let (sent, lost) = (number(summary, "/packets_sent"), number(summary, "/lost"));
+    assert_eq!(
+        sent,
+        number(summary, "/packets_received") + lost,
+        "{what}: {summary:#}"
+    );
+    assert!(lost < sent, "{what}: {summary:#}");
+}
+
+#[track_caller]
+fn doubted(record: &Value, doubt: &str) -> bool {
+    let validity = record["validity"].as_array().expect("a list");
+    validity.iter().any(|entry| entry["doubt"] == doubt)
+}
+
+#[test]
+fn iperf3_counts_the_same() {
+    let pair = pair!("iperf3", "iperf3");
+    for (options, sends, receives, udp) in [
+        ("-n 20M", true, false, false),
+        ("-n 20M -P 3", true, false, false),
+        ("-n 20M -R", false, true, false),
+        ("-t 2 -b 40M", true, false, false),
+        ("-t 2 -u -b 20M", true, false, true),
+        ("-t 2 -u -b 20M -R", false, true, true),
+        ("-t 2 -u -b 20M --bidir -P 2", true, true, true),
+        ("-t 2 -b 40M --bidir", true, true, false),
+    ] {
+        let server = pair.serve("iperf3 -s -1 -J", "tcp", 5201);
+        let record = pair.record(&format!("throughput --peer iperf3 {options} -i 0.5"));
+        let report = server.wait();
+        let theirs: Value = serde_json::from_str(&report.stdout).expect("iperf3's JSON");
+        assert_eq!(record["plan"]["dialect"], "iperf3");
+        assert_eq!(record["hosts"].as_array().map(Vec::len), Some(1));
+        for way in record["directions"].as_array().expect("a list") {
+            let send = way["direction"] == "send";
+            assert!(if send { sends } else { receives }, "{options}");
+            let (sent, received) = (number(way, "/bytes_sent"), number(way, "/bytes_received"));
+            assert!(received > 0.0 && received <= sent, "{options}: {way:#}");
+            if !udp && record["plan"]["amount_bytes"].is_u64() && send {
+                assert_eq!(sent, received, "{options}");
+            }
+            if udp {
+                adds_up(way, options);
+            }
+            // What the server says on its own console.
+            let sum = match (sends && receives, send) {
+                (true, false) => "sum_sent_bidir_reverse",
+                _ if send => "sum_received",
+                _ => "sum_sent",
+            };
+            let end = &theirs["end"][sum];
+            if let Some(bytes) = end["bytes"].as_f64().filter(|_| !udp) {
+                let ours = if send { received } else { sent };
+                assert_eq!(ours, bytes, "{options} {sum}");
+                close(
+                    ours * 8.0 / number(end, "/seconds"),
+                    number(end, "/bits_per_second"),
+                    options,
+                );
+            }
+            if record["plan"]["rate_bps"].is_u64() {
+                // Busy machines send less; nobody may send more.
+                let rate = number(&record, "/plan/rate_bps") * number(&record, "/plan/streams");
+                assert!(
+                    number(way, "/goodput_bps") < 1.1 * rate,
+                    "{options}: {way:#}"
+                );
+            }
+        }
+        assert!(record["far_text"].is_string() || record["far_text"].is_null());
+    }
+}
+
+#[test]
+fn iperf2_counts_the_same_in_both_layouts() {
+    let pair = pair!("iperf2", "iperf");
+    for dialect in ["iperf2", "iperf2-legacy"] {
+        let server = pair.serve("iperf -s -y C -P 1", "tcp", 5001);
+        let record = pair.record(&format!("throughput --peer {dialect} -n 20M"));
+        let line = server.wait().stdout;
+        let theirs: Option<f64> = line
+            .trim()
+            .split(',')
+            .nth(7)
+            .and_then(|field| field.parse().ok());
+        let theirs: f64 = theirs.unwrap_or_default();
+        let ours = number(&record, "/summary/bytes_sent");
+        // Of a stream without a header a stock server counts the four bytes less that it looked at.
+        let looked_at = if dialect == "iperf2" { 0.0 } else { 4.0 };
+        assert!(
+            (0.0..=looked_at).contains(&(ours - theirs)),
+            "{ours}: {line}"
+        );
+        assert_eq!(ours, number(&record, "/summary/bytes_received"));
+        assert!(doubted(&record, "counted-by-acknowledgement"));
+
+        let server = pair.serve("iperf -s -u -y C -P 1", "udp", 5001);
+        let record = pair.record(&format!("throughput --peer {dialect} -u -b 20M -t 2"));
+        let line = server.wait().stdout;
+        let fields: Vec<f64> = (line.trim().split(','))
+            .filter_map(|field| field.parse().ok())
+            .collect();
+        assert!(!fields.is_empty(), "{line}");
+        let summary = &record["summary"];
+        adds_up(summary, &line);
+        assert!(summary["ipdv_ns"].is_number() && summary["duplicates"].is_null());
+        // Its own rate stands in the ninth column.
+        let theirs = (line.trim().split(','))
+            .nth(8)
+            .and_then(|field| field.parse().ok());
+        let end = 1470.0 * 8.0 / 2.0;
+        let ours = number(summary, "/goodput_bps") + end;
+        close(ours, theirs.unwrap_or_default(), &line);
+    }
+    let server = pair.serve("iperf -s -P 1", "tcp", 5001);
+    let record = pair.record("throughput --peer iperf2 -t 1 -R");
+    assert!(number(&record, "/summary/bytes_received") > 0.0);
+    assert!(record["summary"]["bytes_sent"].is_null());
+    drop(server);
+    let server = pair.serve("iperf -s", "tcp", 5001);
+    let record = pair.record("latency --peer iperf2 -n 500 -l 100");
+    assert_eq!(record["summary"]["round_trips"], 500);
+    assert_eq!(record["summary"]["mismatched"], 0);
+    drop(server);
+}
+
+#[test]
+fn nuttcp_counts_the_same() {
+    let pair = pair!("nuttcp", "nuttcp");
+    let _server = pair.serve("nuttcp -S --nofork", "tcp", 5000);
+    for options in ["-n 20M", "-n 20M -R", "-u -b 20M -t 2", "-u -b 20M -t 2 -R"] {
+        let record = pair.record(&format!("throughput --peer nuttcp {options}"));
+        let summary = &record["summary"];
+        let (sent, received) = (
+            number(summary, "/bytes_sent"),
+            number(summary, "/bytes_received"),
+        );
+        if options.contains("-u") {
+            adds_up(summary, options);
+        } else {
+            // Its report is rounded to 100 B.
+            assert!((sent - received).abs() <= 100.0, "{options}: {summary:#}");
+        }
+        let text = record["far_text"].as_str().expect("its report");
+        assert!(text.contains("real seconds"), "{text}");
+        let rate = text.split_whitespace().rev();
+        let rate = rate.skip_while(|word| !word.starts_with("Mbps")).nth(1);
+        if let Some(theirs) = rate.and_then(|word| word.parse::<f64>().ok()) {
+            let sends = !options.contains("-R");
+            let ours = if sends {
+                "/goodput_bps"
+            } else {
+                "/offered_bps"
+            };
+            close(number(summary, ours), theirs * 1e6, text);
+        }
+    }
+}
+
+#[test]
+fn sockperf_answers_over_both_protocols() {
+    let pair = pair!("sockperf", "sockperf");
+    for (server, protocol, options) in [
+        ("sockperf server -p 11111", "udp", "-u"),
+        ("sockperf server --tcp -p 11111", "tcp", ""),
+    ] {
+        let running = pair.serve(server, protocol, 11111);
+        for dialect in ["sockperf", "auto"] {
+            let words = format!("latency --peer {dialect} {options} -n 1000 -l 200 -p 11111");
+            let record = pair.record(&words);
+            assert_eq!(record["plan"]["dialect"], "sockperf", "{words}");
+            assert_eq!(record["summary"]["round_trips"], 1000, "{words}");
+            assert_eq!(record["summary"]["mismatched"], 0, "{words}");
+        }
+        if protocol == "tcp" {
+            let ran = pair.run("throughput --peer auto -t 1 -p 11111 --json");
+            assert_eq!(ran.code(), 5, "{ran:#?}");
+            let error = ran.json()["error"].to_string();
+            assert!(
+                error.contains("sockperf") && error.contains("latency"),
+                "{error}"
+            );
+        }
+        drop(running);
+    }
+}
+
+#[test]
+fn the_file_for_devices_compiles_and_serves() {
+    let pair = pair!("target", "cc");
+    for stamps in ["", "--stamps"] {
+        let code = pair.room.run(&format!("target-code {stamps}")).expect(0);
+        fs::write(pair.room.path().join("target.c"), code.stdout).expect("a file");
+        let words = "-std=c99 -Wall -Wextra -pedantic -Werror -O2 -o target target.c";
+        finish(&mut pair.room.command("cc", words.split_whitespace())).expect(0);
+        let target = pair.room.path().join("target");
+        let console = pair.room.path().join("console");
+        // What the one before has written must not be taken for this one's.
+        let _ = fs::remove_file(&console);
+        let line = format!("exec {} > {}", target.display(), console.display());
+        let server = Running::start(&mut pair.on("server", &["sh", "-c", &line]));
+        soon("the target", || {
+            fs::read_to_string(&console).is_ok_and(|text| text.contains("ready"))
+        });
+        if !stamps.is_empty() {
+            for more in ["", "--outstanding 4", "-l 1000"] {
+                let words = format!("latency --peer echo -u -n 500 --device-stamps 16 {more}");
+                let record = pair.record(&words);
+                assert_eq!(record["summary"]["round_trips"], 500, "{words}");
+                assert_eq!(record["summary"]["mismatched"], 0, "{words}");
+                let share = number(&record, "/summary/device/share");
+                assert!(share > 0.0 && share < 1.0, "{words}: {share}");
+                let inside = number(&record, "/summary/device/device_ns/mean");
+                let around = number(&record, "/summary/device/around_ns/mean");
+                let whole = number(&record, "/summary/rtt_ns/mean");
+                assert!((inside + around - whole).abs() < 2.0, "{words}: {record:#}");
+            }
+            // Read as what they are not they make no sense, and that is said.
+            let record = pair.record("latency --peer echo -u -n 500 --device-stamps 16,hz=1k");
+            assert!(doubted(&record, "device-stamps-impossible"), "{record:#}");
+            let record = pair.record("latency --peer echo -u -n 500 -l 99 --device-stamps 70");
+            assert!(doubted(&record, "device-stamps-missing"), "{record:#}");
+            drop(server);
+            continue;
+        }
+        let record = pair.record("throughput --peer discard -n 5M");
+        assert_eq!(record["summary"]["bytes_received"], 5 << 20);
+        assert!(doubted(&record, "counted-by-acknowledgement"));
+
+        // What it counted stands on its console.
+        let ask = format!(
+            "sleep 1.6; tail -n 1 {},(?P<bytes>[0-9]+) bytes in (?P<packets>[0-9]+)",
+            console.display()
+        );
+        let mut client =
+            pair.client("throughput --peer discard -u -b 10M -t 1 --json --far-report");
+        let ran = finish(client.arg(&ask)).expect(0);
+        let summary = ran.json()["summary"].clone();
+        assert_eq!(
+            summary["packets_received"], summary["packets_sent"],
+            "{summary:#}"
+        );
+        assert_eq!(summary["loss_fraction"], 0.0);
+
+        // What cannot be its count is not taken for it.
+        for ask in ["exit 3", "echo 99999999999 bytes"] {
+            let mut client =
+                pair.client("throughput --peer discard -u -b 10M -t 1 --json --far-report");
+            let ran = finish(client.arg(ask)).expect(1);
+            let record = ran.json();
+            assert!(doubted(&record, "far-report-failed"), "{ask}");
+            assert!(record["summary"]["goodput_bps"].is_null(), "{ask}");
+            assert!(ran.stderr.contains("--far-report"), "{ask}: {ran:#?}");
+        }
+
+        let record = pair.record("throughput --peer chargen -R -t 1");
+        assert!(number(&record, "/summary/goodput_bps") > 0.0);
+        for options in ["", "-u"] {
+            let record = pair.record(&format!("latency --peer echo {options} -n 500 -l 300"));
+            assert_eq!(record["summary"]["round_trips"], 500);
+            assert_eq!(record["summary"]["mismatched"], 0);
+        }
+        let record = pair.record("latency --peer auto -p 7 -u -n 100");
+        assert_eq!(record["plan"]["dialect"], "echo");
+        drop(server);
+    }
+}
+
+#[test]
+fn ttcp_is_the_classic_at_both_ends() {
+    let pair = match Pair::up("ttcp") {
+        Ok(pair) => pair,
+        Err(why) => skip!("{why}"),
+    };
+    let binary = pair.room.binary();
+    let binary = binary.to_str().expect("a path in UTF-8");
+    for (options, protocol) in [("", "tcp"), ("-u -l 1000 -n 300", "udp")] {
+        let receiver = pair.serve(
+            &format!("{binary} ttcp -r -q --calls {options}"),
+            protocol,
+            5001,
+        );
+        let mut words = vec![binary, "ttcp", "-q", "-t", "10.77.0.2"];
+        words.extend(options.split_whitespace());
+        let sender = finish(&mut pair.on("client", &words)).expect(0);
+        let received = receiver.wait().expect(0);
+        let bytes = if options.is_empty() {
+            16 << 20
+        } else {
+            300_000
+        };
+        for (text, name) in [(&sender.stdout, "ttcp-t"), (&received.stdout, "ttcp-r")] {
+            let line = text.lines().next().unwrap_or_default();
+            assert!(
+                line.starts_with(&format!("{name}: {bytes} bytes in ")),
+                "{line}"
+            );
+            assert!(line.ends_with(" KB/sec +++"), "{line}");
+        }
+    }
+}
+
+#[test]
+fn what_goes_wrong_is_named() {
+    let pair = match Pair::up("wrong") {
+        Ok(pair) => pair,
+        Err(why) => skip!("{why}"),
+    };
+    // Nobody there.
+    for words in [
+        "throughput --peer iperf3",
+        "throughput --peer nuttcp",
+        "throughput --peer ttcp",
+        "throughput --peer discard -u -t 1 -b 1M",
+        "throughput --peer iperf2 -u -t 1 -b 1M",
+        "throughput --peer auto",
+        "latency --peer sockperf -u",
+        "latency --peer echo",
+    ] {
+        let ran = pair.run(&format!("{words} --json"));
+        assert_eq!(ran.code(), 5, "{words}: {ran:#?}");
+    }
+    // What a dialect cannot carry.
+    for words in [
+        "throughput --peer ttcp -R",
+        "throughput --peer nuttcp --bidir",
+        "throughput --peer nuttcp -P 2",
+        "throughput --peer iperf2 -u --bidir",
+        "throughput --peer chargen",
+        "throughput --peer discard --far-report cat,(?P<bytes>\\d+",
+        "throughput --peer iperf3 --verify",
+        "latency --peer sockperf --rate 100/s",
+        "latency --peer iperf3",
+    ] {
+        let ran = pair.run(&format!("{words} --json"));
+        assert_eq!(ran.code(), 4, "{words}: {ran:#?}");
+        let why = ran.json()["error"]["situation"].clone();
+        assert!(why.is_string(), "{words}");
+    }
+    // A server that is killed under way, and Ctrl-C.
+    if works(Command::new("sh").args(["-c", "command -v iperf3"])).is_err() {
+        skip!("no iperf3 to kill");
+    }
+    let server = pair.serve("iperf3 -s", "tcp", 5201);
+    let mut client =
+        Running::start(&mut pair.client("throughput --peer iperf3 -t 20 --json-stream"));
+    client.started();
+    std::thread::sleep(Duration::from_millis(500));
+    let killed = pair
+        .on("server", &["sh", "-c", "kill -9 $(pidof iperf3)"])
+        .output();
+    assert!(killed.is_ok());
+    let ran = client.wait();
+    assert_eq!(ran.code(), 5, "{ran:#?}");
+    drop(server);
+
+    let _server = pair.serve("iperf3 -s -p 5202", "tcp", 5202);
+    let words = "throughput --peer iperf3 -p 5202 -t 30 --json-stream";
+    let mut client = Running::start(&mut pair.client(words));
+    client.started();
+    std::thread::sleep(Duration::from_millis(800));
+    client.interrupt();
+    let ran = client.wait();
+    assert_eq!(ran.code(), 130, "{ran:#?}");
+    let last = ran.json_lines().pop().expect("a line");
+    assert_eq!(last["record"]["interrupted"], true);
+    assert!(number(&last["record"], "/summary/bytes_received") > 0.0);
+}

@@ -1,0 +1,335 @@
+//! Our own stack as people and scripts run it: as a host on a port that the kernel talks to, and in place
+//! of the kernel's at the near end of a run.
+
+mod common;
+
+use std::fs;
+use std::process::Command;
+
+use common::{Finished, Room, Running, finish, is_record, skip, soon, works};
+use serde_json::Value;
+
+fn number(document: &Value, pointer: &str) -> f64 {
+    let value = document.pointer(pointer).and_then(Value::as_f64);
+    value.unwrap_or_else(|| panic!("no {pointer} in {document:#}"))
+}
+
+/// A host of its own with a tap interface, whose other side a stack takes.
+struct House {
+    room: Room,
+    name: String,
+}
+
+/// The kernel's address and the stack's, behind the interface `t0`.
+const KERNEL: &str = "10.9.0.1";
+const STACK: &str = "10.9.0.2";
+
+/// The stack on its side; it leaves its core to others, as tests run beside each other.
+const PLACE: &str = "--dev tap:t0 --ip 10.9.0.2/24 --set poll.interval=200us";
+
+impl House {
+    fn up(test: &str) -> Result<Self, String> {
+        let room = Room::new();
+        let name = format!("stack-{test}-{}", std::process::id());
+        let file = "[hosts.one]\n[hosts.other]\n[[links]]\nbetween = [\"one\", \"other\"]\n";
+        fs::write(room.path().join("lab.toml"), file).expect("a file");
+        let ran = room.run(&format!("lab up lab.toml --name {name} --json"));
+        if ran.code() == 4 {
+            return Err(ran.json()["error"].to_string());
+        }
+        ran.expect(0);
+        let house = Self { room, name };
+        let up = format!(
+            "ip tuntap add t0 mode tap && ip address add {KERNEL}/24 dev t0 && ip link set t0 up"
+        );
+        works(&mut house.on(&["sh", "-c", &up]))
+            .map_err(|why| format!("a tap interface: {why}"))?;
+        Ok(house)
+    }
+
+    fn on(&self, words: &[&str]) -> Command {
+        let line = format!("lab exec {}/one --", self.name);
+        let mut command = self.room.linerate(&line);
+        command.args(words);
+        command
+    }
+
+    fn linerate(&self, words: &str) -> Command {
+        let binary = self.room.binary();
+        let mut all = vec![binary.to_str().expect("a path in UTF-8")];
+        all.extend(words.split_whitespace());
+        self.on(&all)
+    }
+
+    #[track_caller]
+    fn run(&self, words: &str) -> Finished {
+        println!("{words}");
+        finish(&mut self.linerate(words))
+    }
+
+    #[track_caller]
+    fn record(&self, words: &str) -> Value {
+        let ran = self.run(&format!("{words} --json --no-store"));
+        assert_eq!(ran.code(), 0, "{words}: {ran:#?}");
+        let record = ran.json();
+        is_record(&record);
+        record
+    }
+
+    /// Starts a host on the stack and waits until it can be reached.
+    fn serve(&self, words: &str) -> Running {
+        let mut host = Running::start(&mut self.linerate(&format!("stack {PLACE} {words}")));
+        host.line(|line| line.starts_with("READY dev=tap:t0 ip=10.9.0.2/24"));
+        host
+    }
+}
+
+impl Drop for House {
+    fn drop(&mut self) {
+        self.room.run(&format!("lab down {}", self.name));
+    }
+}
+
+macro_rules! house {
+    ($test:literal) => {
+        match House::up($test) {
+            Ok(house) => house,
+            Err(why) => skip!("{why}"),
+        }
+    };
+}
+
+#[test]
+fn the_kernel_talks_to_a_host_on_our_stack() {
+    let house = house!("serve");
+    let host = house.serve("--serve echo,discard,chargen,iperf2,sockperf --no-store");
+    match works(&mut house.on(&["ping", "-c", "1", "-W", "10", STACK])) {
+        Ok(()) => {}
+        Err(why) => println!("skipped: ping: {why}"),
+    }
+    for options in ["-u", "", "-u -l 1400 --outstanding 4", "-l 5000"] {
+        let words = format!("latency {STACK} --peer echo -n 300 {options}");
+        let record = house.record(&words);
+        assert_eq!(record["summary"]["round_trips"], 300, "{words}");
+        assert_eq!(record["summary"]["mismatched"], 0, "{words}");
+    }
+    // Longer than a packet, in fragments both ways.
+    let record = house.record(&format!("latency {STACK} --peer echo -u -n 50 -l 8000"));
+    assert_eq!(record["summary"]["mismatched"], 0);
+    let record = house.record(&format!("throughput {STACK} --peer discard -n 3M"));
+    assert_eq!(record["summary"]["bytes_received"], 3 << 20);
+    let record = house.record(&format!("throughput {STACK} --peer chargen -R -t 0.5"));
+    assert!(number(&record, "/summary/goodput_bps") > 0.0);
+    for options in ["-u", ""] {
+        let words = format!("latency {STACK} --peer sockperf -n 300 {options}");
+        let record = house.record(&words);
+        assert_eq!(record["summary"]["mismatched"], 0, "{words}");
+    }
+    let record = house.record(&format!("throughput {STACK} --peer iperf2 -n 2M"));
+    assert_eq!(record["summary"]["bytes_received"], 2 << 20);
+    let record = house.record(&format!("throughput {STACK} --peer iperf2 -u -b 2M -t 1"));
+    assert!(number(&record, "/summary/packets_received") > 0.0);
+    drop(host);
+}
+
+#[test]
+fn what_a_host_did_is_a_record() {
+    let house = house!("record");
+    let words = "--serve echo:4000 --json --no-store -t 4 -i 1";
+    let host = Running::start(&mut house.linerate(&format!("stack {PLACE} {words}")));
+    // Its ready line is on standard error, which is read at the end.
+    let ask = format!("latency {STACK} --peer echo -p 4000 -u -n 100 --retry 20s");
+    soon("the host", || house.run(&ask).code() == 0);
+    let ran = host.wait().expect(0);
+    assert!(ran.stderr.contains("READY dev=tap:t0"), "{ran:#?}");
+    let record = ran.json();
+    is_record(&record);
+    assert_eq!(record["kind"], "stack");
+    assert_eq!(record["interrupted"], false);
+    let stack = &record["hosts"][0]["stack"];
+    assert_eq!(stack["name"], "linerate");
+    assert_eq!(stack["configuration"]["poll.interval"], "200us");
+    let items = stack["memory"]["items"].as_array().expect("items");
+    let sum: f64 = items.iter().map(|item| number(item, "/bytes")).sum();
+    assert_eq!(sum, number(stack, "/memory/bytes"));
+    assert!(number(stack, "/counters/udp/in_datagrams") >= 100.0);
+    let service = &record["stack"]["services"][0];
+    assert_eq!(service["service"], "echo");
+    assert_eq!(service["port"], 4000);
+    assert_eq!(service["bytes_received"], service["bytes_sent"]);
+    let intervals = record["stack"]["intervals"].as_array().expect("intervals");
+    assert!(intervals.len() >= 2, "{record:#}");
+}
+
+#[test]
+fn a_host_notes_when_questions_came_and_answers_left() {
+    let house = house!("stamps");
+    for stamps in ["16", "20,width=4,order=le,hz=10M"] {
+        let host = house.serve(&format!("--serve echo --no-store --stamp-payload {stamps}"));
+        let words = format!("latency {STACK} --peer echo -u -n 300 --device-stamps {stamps}");
+        let record = house.record(&words);
+        assert_eq!(record["summary"]["mismatched"], 0, "{words}");
+        let share = number(&record, "/summary/device/share");
+        assert!(share > 0.0 && share < 1.0, "{words}: {share}");
+        drop(host);
+    }
+}
+
+#[test]
+fn a_run_goes_over_our_stack_to_the_kernel_s_server() {
+    let house = house!("client");
+    let mut server = Running::start(&mut house.linerate("server --no-store"));
+    server.line(|line| line.starts_with("READY port=5201"));
+    for (words, figure) in [
+        ("latency -u -n 300", "/summary/round_trips"),
+        ("latency -n 300 -l 3000", "/summary/round_trips"),
+        ("latency -u -t 1 --rate 500/s", "/summary/round_trips"),
+        ("throughput -t 1 --verify", "/summary/goodput_bps"),
+        ("throughput -t 1 -R --verify", "/summary/goodput_bps"),
+        ("throughput -n 1M -P 3", "/summary/goodput_bps"),
+        ("throughput -u -b 2M -t 1 --verify", "/summary/goodput_bps"),
+        ("throughput -u -b 2M -t 1 -R -P 2", "/summary/goodput_bps"),
+    ] {
+        let (command, rest) = words.split_once(' ').expect("two words");
+        let words = format!("{command} {KERNEL} {rest} {PLACE}");
+        let record = house.record(&words);
+        assert!(number(&record, figure) > 0.0, "{words}: {record:#}");
+        if words.contains("--verify") {
+            assert_eq!(record["summary"]["mismatched"], 0, "{words}");
+        }
+        assert_eq!(record["plan"]["stack"]["near"], "linerate", "{words}");
+        assert_eq!(record["plan"]["stack"]["far"], "kernel", "{words}");
+        assert_eq!(record["plan"]["wait"]["near"], "interval:200us", "{words}");
+        let stack = &record["hosts"][0]["stack"];
+        assert_eq!(stack["name"], "linerate", "{words}");
+        assert_eq!(stack["addresses"][0], "10.9.0.2/24", "{words}");
+        let protocol = if words.contains(" -u") { "udp" } else { "tcp" };
+        let came = match protocol {
+            "udp" => "in_datagrams",
+            _ => "in_segments",
+        };
+        let sinks = !words.contains("-u -b") || words.contains("-R");
+        if sinks {
+            let counted = number(stack, &format!("/counters/{protocol}/{came}"));
+            assert!(counted > 0.0, "{words}: {stack:#}");
+        }
+    }
+    // The control connection may go another way, if payload has one at all.
+    let record = house.record(&format!("latency {KERNEL} -n 100 --control kernel {PLACE}"));
+    assert_eq!(record["summary"]["round_trips"], 100);
+    let ran = house.run(&format!("latency 127.0.0.1 -n 10 --control kernel {PLACE}"));
+    assert_eq!(ran.code(), 5, "loopback is no way for payload: {ran:#?}");
+}
+
+#[test]
+fn both_ends_are_our_stack_over_shared_memory() {
+    let room = Room::new();
+    let link = format!("shm:stack-{}", std::process::id());
+    let quiet = "--set poll.interval=100us";
+    let line = format!(
+        "stack --dev {link},role=server --ip 10.9.1.2/24 {quiet} --serve echo,discard,chargen --no-store"
+    );
+    let mut host = Running::start(&mut room.linerate(&line));
+    host.line(|line| line.starts_with("READY dev=shm:"));
+    for (words, figure) in [
+        (
+            "latency 10.9.1.2 --peer echo -u -n 300",
+            "/summary/round_trips",
+        ),
+        (
+            "latency 10.9.1.2 --peer echo -n 300",
+            "/summary/round_trips",
+        ),
+        (
+            "throughput 10.9.1.2 --peer discard -n 1M",
+            "/summary/bytes_received",
+        ),
+        (
+            "throughput 10.9.1.2 --peer chargen -R -t 0.5",
+            "/summary/goodput_bps",
+        ),
+    ] {
+        let words = format!("{words} --dev {link} --ip 10.9.1.1/24 {quiet} --json --no-store");
+        println!("{words}");
+        let ran = room.run(&words);
+        assert_eq!(ran.code(), 0, "{words}: {ran:#?}");
+        let record = ran.json();
+        is_record(&record);
+        assert!(number(&record, figure) > 0.0, "{words}: {record:#}");
+    }
+    host.interrupt();
+    let ran = host.wait().expect(0);
+    assert!(ran.stdout.contains("echo"), "{ran:#?}");
+}
+
+#[test]
+fn what_our_stack_does_not_have_is_refused_before_any_traffic() {
+    let room = Room::new();
+    let place = "--dev tap:none-such --ip 10.9.0.2/24";
+    for (words, code, said) in [
+        ("latency 10.9.0.1 -u --wait block", 4, "polls its port"),
+        ("latency 10.9.0.1 -u --wait io-uring", 4, "polls its port"),
+        ("latency 10.9.0.1 --reopen", 4, "--reopen"),
+        ("latency 10.9.0.1 -u --multicast 239.1.2.3", 4, "no groups"),
+        ("latency 10.9.0.1 -u --stages", 4, "--stages"),
+        ("latency 10.9.0.1 -u --compare-waiting", 2, "one stack"),
+        ("throughput 10.9.0.1 -C bbr", 4, "none, reno and cubic"),
+        ("throughput 10.9.0.1 --bidir", 4, "one thread"),
+        ("throughput 10.9.0.1 --calls", 4, "no system call"),
+        ("throughput 10.9.0.1 -M 1000", 4, "MTU"),
+        (
+            "throughput 10.9.0.1 --offload zerocopy",
+            4,
+            "kernel's sockets",
+        ),
+        ("throughput 10.9.0.1 -u --offload gso", 4, "in bursts"),
+        (
+            "throughput 10.9.0.1 -u -b 1M --pacing txtime",
+            4,
+            "kernel that paces",
+        ),
+        ("throughput 10.9.0.1 -u -w 1M", 4, "counted in packets"),
+        ("throughput 10.9.0.1 --peer iperf3", 4, "--peer"),
+        ("latency 10.9.0.1 --set tcp.nonsense=1", 2, "no key"),
+        (
+            "latency 10.9.0.1 --set tcp.psh=sometimes",
+            2,
+            "buffer-empty",
+        ),
+        ("latency 10.9.0.1 --profile none", 2, "embedded-default"),
+        ("stack --serve ftp", 2, "no service"),
+    ] {
+        let ran = room.run(&format!("{words} {place} --no-store"));
+        assert_eq!(ran.code(), code, "{words}: {ran:#?}");
+        let said_all = ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said_all.contains(said), "{words}: {said_all}");
+    }
+    for words in [
+        "latency 10.9.0.1 --ip 10.9.0.2/24",
+        "latency 10.9.0.1 --dev tap:t0",
+        "latency 10.9.0.1 --dev tap:t0 --ip 10.9.0.2",
+        "latency 10.9.0.1 --dev nonsense:t0 --ip 10.9.0.2/24",
+        "stack",
+        "latency 10.9.0.1 --wait interval:1ms",
+    ] {
+        let ran = room.run(&format!("{words} --no-store"));
+        assert!([2, 4, 5].contains(&ran.code()), "{words}: {ran:#?}");
+    }
+}
+
+#[test]
+fn a_port_that_is_not_there_is_named() {
+    let room = Room::new();
+    for words in [
+        "stack --dev packet:none0 --ip 10.9.0.2/24",
+        "latency 10.9.0.1 -u --dev packet:none0 --ip 10.9.0.2/24",
+    ] {
+        let ran = room.run(&format!("{words} --no-store --json"));
+        assert!([1, 2, 4].contains(&ran.code()), "{words}: {ran:#?}");
+        let error = &ran.json()["error"];
+        assert!(
+            error["object"].is_string() || error["situation"].is_string(),
+            "{ran:#?}"
+        );
+    }
+}

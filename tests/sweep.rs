@@ -1,0 +1,114 @@
+//! `linerate sweep`: a matrix of options, its front, and going on after a crash.
+
+mod common;
+
+use std::fs;
+
+use common::{Room, Running, is_record};
+
+#[test]
+fn a_matrix_of_two_options() {
+    let room = Room::new();
+    let server = room.server("-q");
+    let words = format!(
+        "sweep --json --html page.html --repeats 2 --seed 3 --over bitrate=1M..2M:+1M --over length=500,1000 \
+         throughput 127.0.0.1 -p {} -u -t 200ms",
+        server.port
+    );
+    let set = room.run(&words).expect(0).json();
+    assert_eq!(set["schema"], "linerate/set/1");
+    assert_eq!(set["kind"], "sweep");
+    let runs = set["runs"].as_array().expect("runs");
+    assert_eq!(runs.len(), 8);
+    runs.iter().for_each(is_record);
+    let found = &set["result"]["sweep"];
+    assert_eq!(found["figure"], "goodput");
+    assert_eq!(found["seed"], 3);
+    let points = found["points"].as_array().expect("points");
+    assert_eq!(points.len(), 4, "{found:#}");
+    for point in points {
+        assert_eq!(
+            point["records"].as_array().map(Vec::len),
+            Some(2),
+            "{point:#}"
+        );
+        assert!(point["memory_bytes"].as_f64() > Some(0.0), "{point:#}");
+    }
+    let best = found["best"].as_u64().expect("a best point") as usize;
+    assert_eq!(points[best]["setting"]["bitrate"], "2M", "{found:#}");
+    assert!(points.iter().any(|point| point["pareto"] == true));
+    let page = fs::read_to_string(room.path().join("page.html")).expect("a page");
+    assert!(
+        page.contains("goodput by bitrate and length"),
+        "no heat map"
+    );
+    let again = room
+        .run(&words.replace("--json", "--quiet"))
+        .expect(0)
+        .stdout;
+    assert!(again.contains("Best: bitrate=2M"), "{again}");
+    assert_eq!(
+        fs::read_dir(room.path().join(".local/state/linerate/sweep")).map_or(0, Iterator::count),
+        0
+    );
+}
+
+#[test]
+fn after_a_crash_it_goes_on_where_it_was() {
+    let room = Room::new();
+    let server = room.server("-q");
+    let words = format!(
+        "sweep --repeats 2 --over length=100,200,300 throughput 127.0.0.1 -p {} -u -b 1M -t 300ms",
+        server.port
+    );
+    let mut running = Running::start(&mut room.linerate(&words));
+    let first = running.line(|line| line.starts_with("sweep "));
+    running.line(|line| line.starts_with("run 2 of 6"));
+    running.signal(rustix::process::Signal::KILL);
+    drop(running);
+    let id = first.split([' ', ':']).nth(1).expect("an id").to_owned();
+    let file = room
+        .path()
+        .join(format!(".local/state/linerate/sweep/{id}.jsonl"));
+    let before = fs::read_to_string(&file)
+        .expect("a journal")
+        .lines()
+        .count();
+    assert!(before >= 3, "the head and two runs");
+    let done = room.run(&format!("sweep --resume {id}")).expect(0);
+    assert!(!done.stdout.contains("run 1 of 6"), "{}", done.stdout);
+    assert!(done.stdout.contains("run 6 of 6"), "{}", done.stdout);
+    assert!(done.stdout.contains("3 of 3 points"), "{}", done.stdout);
+    assert!(!file.exists(), "what is done needs no journal");
+}
+
+#[test]
+fn nonsense_is_refused_before_anything_runs() {
+    let room = Room::new();
+    for (words, said) in [
+        ("sweep throughput 127.0.0.1", "nothing to vary"),
+        ("sweep --over length=1,2", "nothing to measure"),
+        (
+            "sweep --over speed=1,2 throughput 127.0.0.1",
+            "no such option",
+        ),
+        ("sweep --over length throughput 127.0.0.1", "no values"),
+        (
+            "sweep --over length=1 --over length=2 throughput 127.0.0.1",
+            "varied twice",
+        ),
+        (
+            "sweep --over no-delay=1 throughput 127.0.0.1",
+            "neither on nor off",
+        ),
+        ("sweep --over wait=nap throughput 127.0.0.1", "nap"),
+    ] {
+        let done = room.run(words).expect(2);
+        assert!(done.stderr.contains(said), "{words}: {}", done.stderr);
+    }
+    room.run("sweep --resume nothing").expect(1);
+    assert!(
+        !room.path().join(".local/state").exists(),
+        "no journal is left"
+    );
+}

@@ -1,0 +1,200 @@
+//! `linerate tune`: changes that matter are found and proved, and every setting goes back.
+
+mod common;
+
+use std::fs;
+use std::path::PathBuf;
+
+use common::{Finished, Room, Running, finish, skip};
+use serde_json::Value;
+
+fn tuning(set: &Value) -> &Value {
+    assert_eq!(set["schema"], "linerate/set/1", "{set:#}");
+    assert_eq!(set["kind"], "tune");
+    &set["result"]["tuning"]
+}
+
+/// A knob that a command turns, whose effect is planted: the rate of the measurement itself.
+#[test]
+fn a_planted_change_is_found_proved_and_set_back() {
+    let room = Room::new();
+    let server = room.server("-q");
+    fs::write(
+        room.path().join("knobs.toml"),
+        "[[knob]]\nname = \"rate\"\nvalues = [\"1M\", \"1500k\", \"2M\"]\noption = \"bitrate\"\n\
+         [[knob]]\nname = \"nothing\"\nvalues = [1, 2]\nset = \"echo {} >> turned\"\n",
+    )
+    .expect("a file");
+    // The start of an option's own knob is its first value.
+    let words = format!(
+        "tune 127.0.0.1 --json --seed 1 --goal goodput -u -t 100ms --max-pairs 24 -p {} --knob-file knobs.toml \
+         --knobs rate,nothing -- -l 1000",
+        server.port
+    );
+    let set = room.run(&words).expect(0).json();
+    let found = tuning(&set);
+    let changes = found["changes"].as_array().expect("changes");
+    assert_eq!(changes.len(), 1, "{found:#}");
+    assert_eq!(changes[0]["knob"], "rate");
+    assert_eq!(changes[0]["to"], "2M");
+    assert_eq!(found["proof"]["verdict"], "faster", "{found:#}");
+    assert!(
+        found["tuned_command"]
+            .as_str()
+            .expect("a command")
+            .contains("--bitrate=2M")
+    );
+    let turned = fs::read_to_string(room.path().join("turned")).expect("it was turned");
+    assert_eq!(
+        turned.lines().last(),
+        Some("1"),
+        "back at its start: {turned}"
+    );
+}
+
+#[test]
+fn nonsense_is_refused_before_anything_runs() {
+    let room = Room::new();
+    for (words, said) in [
+        ("tune", "required"),
+        ("tune 127.0.0.1 --goal pps", "no datagrams"),
+        ("tune 127.0.0.1 --knobs speed", "no such knob"),
+        ("tune 127.0.0.1 --under cpu=1", "only memory"),
+        ("tune 127.0.0.1 --knobs cpu -- --cpu 0/0", "none of these"),
+        ("tune 127.0.0.1 --knob-file none", "cannot be read"),
+    ] {
+        let done = room.run(words).expect(2);
+        assert!(done.stderr.contains(said), "{words}: {}", done.stderr);
+    }
+    let done = room.run("tune --restore").expect(0);
+    assert!(done.stdout.contains("nothing is left"), "{}", done.stdout);
+}
+
+struct Lab {
+    room: Room,
+    name: String,
+    path: std::ffi::OsString,
+    _server: Running,
+}
+
+impl Lab {
+    fn up(test: &str) -> Result<Self, String> {
+        let room = Room::new();
+        let name = format!("tune-{test}-{}", std::process::id());
+        let up = room.run(&format!("lab up --hops 0 --name {name} --json"));
+        if up.code() == 4 {
+            return Err(up.json()["error"].to_string());
+        }
+        up.expect(0);
+        let own: PathBuf = room.binary().parent().expect("a folder").to_owned();
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let path = std::env::join_paths(std::iter::once(own).chain(std::env::split_paths(&path)))
+            .expect("a path");
+        let words = format!("lab exec {name}/server -- linerate server -q");
+        let mut server = Running::start(room.linerate(&words).env("PATH", &path));
+        server.line(|line| line.starts_with("READY"));
+        Ok(Self {
+            room,
+            name,
+            path,
+            _server: server,
+        })
+    }
+
+    fn command(&self, words: &str) -> std::process::Command {
+        let words = format!("lab exec {}/client -- {words}", self.name);
+        let mut command = self.room.linerate(&words);
+        command.env("PATH", &self.path);
+        command
+    }
+
+    fn run(&self, words: &str) -> Finished {
+        finish(&mut self.command(words))
+    }
+
+    /// All that knobs of hosts could have changed at this host.
+    fn snapshot(&self) -> String {
+        let mut all = String::new();
+        for file in ["tcp_rmem", "tcp_wmem", "tcp_limit_output_bytes"] {
+            all += &self
+                .run(&format!("cat /proc/sys/net/ipv4/{file}"))
+                .expect(0)
+                .stdout;
+        }
+        all + &self.run("ip -d link show eth0").stdout
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        self.room.run(&format!("lab down {}", self.name));
+    }
+}
+
+#[test]
+fn settings_of_a_lab_go_back_however_it_ends() {
+    let lab = match Lab::up("back") {
+        Ok(lab) => lab,
+        Err(why) => skip!("no lab: {why}"),
+    };
+    let before = lab.snapshot();
+    let words = "linerate tune 10.77.0.2 --goal goodput -t 150ms --runs 12 --max-pairs 8 --seed 2 \
+                 --knobs gso-size,tcp-rmem,tcp-limit-output";
+    let set = lab.run(&format!("{words} --json")).expect(0).json();
+    let found = tuning(&set);
+    let knobs = found["knobs"].as_array().expect("knobs");
+    let trials = found["trials"].as_array().expect("trials");
+    assert!(!knobs.is_empty() && trials.len() > 2, "{found:#}");
+    let turned = trials
+        .iter()
+        .filter(|trial| trial["setting"].as_object().is_some_and(|s| !s.is_empty()));
+    assert!(turned.count() > 0, "{found:#}");
+    assert_eq!(lab.snapshot(), before);
+
+    // Killed while something is changed: a restore sets it back, once.
+    let mut running = Running::start(&mut lab.command(words));
+    running.line(|line| line.starts_with("run 4:"));
+    let journals = lab.room.path().join(".local/state/linerate/tune");
+    common::soon("a journal", || {
+        fs::read_dir(&journals).is_ok_and(|files| files.count() > 0)
+    });
+    // The one that runs is a child of `lab exec`, in the lab's own processes.
+    running.interrupt();
+    running.wait().expect(130);
+    assert_eq!(lab.snapshot(), before, "after an interrupt");
+}
+
+#[test]
+fn what_a_kill_leaves_is_restored() {
+    let lab = match Lab::up("kill") {
+        Ok(lab) => lab,
+        Err(why) => skip!("no lab: {why}"),
+    };
+    let before = lab.snapshot();
+    let words =
+        "sh -c 'linerate tune 10.77.0.2 -t 300ms --knobs tcp-limit-output & echo $! > pid; wait'";
+    let mut words: Vec<&str> = words.splitn(3, ' ').collect();
+    words[2] = words[2].trim_matches('\'');
+    let mut command = lab
+        .room
+        .linerate(&format!("lab exec {}/client --", lab.name));
+    let mut running = Running::start(command.args(&words).env("PATH", &lab.path));
+    let limit = "/proc/sys/net/ipv4/tcp_limit_output_bytes";
+    let original = lab.run(&format!("cat {limit}")).expect(0).stdout;
+    running.line(|line| line.starts_with("goal:"));
+    common::soon("a change", || {
+        lab.run(&format!("cat {limit}")).stdout != original
+    });
+    let pid = fs::read_to_string(lab.room.path().join("pid")).expect("a process");
+    lab.run(&format!("kill -9 {}", pid.trim())).expect(0);
+    assert_ne!(
+        lab.run(&format!("cat {limit}")).stdout,
+        original,
+        "nobody was there to set it back"
+    );
+    let done = lab.run("linerate tune --restore").expect(0);
+    assert!(done.stdout.contains("back"), "{done:#?}");
+    assert_eq!(lab.snapshot(), before);
+    let again = lab.run("linerate tune --restore").expect(0);
+    assert!(again.stdout.contains("nothing is left"), "{again:#?}");
+}
