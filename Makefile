@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: help demo test lint bench bank experiments fuzz
+.PHONY: help demo test lint bench bank experiments fuzz valgrind
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,3 +33,6 @@ experiments: ## the five experiments, quick; fails where an expected shape does 
 
 fuzz: ## hostile bytes for every codec (TIME=seconds each, ONLY=name,…); see fuzz/README.md
 	@TIME='$(TIME)' ONLY='$(ONLY)' CARGO='$(CARGO)' fuzz/run
+
+valgrind: ## rings, pools and shared memory of the ports under valgrind's memcheck
+	@CARGO='$(CARGO)' tests/valgrind

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 
-use crate::cursor::{Indices, Receiving, Sending};
+use crate::cursor::Indices;
 
 /// First words of the memory; the last byte is the version of its shape.
 const MAGIC: [u8; 8] = *b"linrt-s\x01";
@@ -24,6 +24,12 @@ const HEADER_BYTES: usize = 128;
 const HUGE_PAGE: usize = 2 << 20;
 /// The largest ring that is taken over, so that a peer cannot have us map anything.
 const MOST_SLOTS: u32 = 1 << 17;
+
+mod ends;
+
+pub(crate) use ends::{SlotReceiver, SlotSender};
+
+use ends::Slotted;
 
 #[repr(C)]
 struct Header {
@@ -218,115 +224,53 @@ fn map(file: &OwnedFd, bytes: usize) -> io::Result<NonNull<u8>> {
     NonNull::new(base.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
 }
 
-/// The end that puts frames in.
-pub(crate) struct SlotSender {
+/// One of the two rings.
+pub(crate) struct Lane {
     region: Arc<Region>,
     way: usize,
-    cursor: Sending,
-    mask: u32,
 }
 
-impl SlotSender {
-    /// Goes on where the last sender of this ring stopped. None when the ring's positions cannot be.
-    pub(crate) fn resume(region: Arc<Region>, way: usize) -> Option<Self> {
-        let cursor = Sending::resume(region.indices(way), region.shape.capacity)?;
-        let mask = region.shape.slots() as u32 - 1;
-        Some(Self {
-            region,
-            way,
-            cursor,
-            mask,
-        })
+impl Slotted for Lane {
+    type Word = AtomicU32;
+
+    #[inline]
+    fn shape(&self) -> Shape {
+        self.region.shape
     }
 
-    /// Bytes that a frame may have.
     #[inline]
-    pub(crate) fn slot_bytes(&self) -> usize {
-        self.region.shape.slot_bytes as usize
+    fn indices(&self) -> &Indices {
+        self.region.indices(self.way)
     }
 
-    /// How many of `wanted` frames there is room for.
     #[inline]
-    pub(crate) fn room(&mut self, wanted: u32) -> u32 {
-        self.cursor.room(self.region.indices(self.way), wanted)
-    }
-
-    /// Copies a frame into the slot `ahead` of the position. `room` said that it is free, and
-    /// [`SlotSender::slot_bytes`] that it is large enough.
-    #[inline]
-    pub(crate) fn write(&mut self, ahead: u32, frame: &[u8]) {
+    unsafe fn put(&self, slot: usize, frame: &[u8]) {
         assert!(
-            frame.len() <= self.slot_bytes(),
+            frame.len() <= self.region.shape.slot_bytes as usize,
             "a frame longer than a slot"
         );
-        let slot = (self.cursor.position().wrapping_add(ahead) & self.mask) as usize;
         let to = self.region.slot(self.way, slot);
-        // SAFETY: the slot is within the mapping and long enough; the other side reads it only after
-        // `publish`. Our own frames never lie in this mapping.
+        // SAFETY: the slot is within the mapping and long enough; the caller keeps the other side away.
+        // Our own frames never lie in this mapping.
         unsafe { ptr::copy_nonoverlapping(frame.as_ptr(), to, frame.len()) };
         let length = self.region.length(self.way, slot);
         length.store(frame.len() as u32, Relaxed);
     }
 
-    /// Hands `count` written slots over.
     #[inline]
-    pub(crate) fn publish(&mut self, count: u32) {
-        self.cursor.publish(self.region.indices(self.way), count);
-    }
-}
-
-/// The end that takes frames out.
-pub(crate) struct SlotReceiver {
-    region: Arc<Region>,
-    way: usize,
-    cursor: Receiving,
-    mask: u32,
-}
-
-impl SlotReceiver {
-    /// Goes on where the last receiver of this ring stopped. None when the ring's positions cannot be.
-    pub(crate) fn resume(region: Arc<Region>, way: usize) -> Option<Self> {
-        let cursor = Receiving::resume(region.indices(way), region.shape.capacity)?;
-        let mask = region.shape.slots() as u32 - 1;
-        Some(Self {
-            region,
-            way,
-            cursor,
-            mask,
-        })
-    }
-
-    /// How many of `wanted` frames are there.
-    #[inline]
-    pub(crate) fn filled(&mut self, wanted: u32) -> u32 {
-        self.cursor.filled(self.region.indices(self.way), wanted)
-    }
-
-    /// Bytes of the frame in the slot `ahead` of the position; more than a slot has when the peer wrote
-    /// nonsense.
-    #[inline]
-    pub(crate) fn length(&self, ahead: u32) -> usize {
-        let slot = (self.cursor.position().wrapping_add(ahead) & self.mask) as usize;
+    fn length(&self, slot: usize) -> usize {
         self.region.length(self.way, slot).load(Relaxed) as usize
     }
 
-    /// Copies the first bytes of the slot `ahead` of the position out.
     #[inline]
-    pub(crate) fn read(&self, ahead: u32, frame: &mut [u8]) {
+    unsafe fn get(&self, slot: usize, frame: &mut [u8]) {
         let most = self.region.shape.slot_bytes as usize;
         assert!(frame.len() <= most, "a frame longer than a slot");
-        let slot = (self.cursor.position().wrapping_add(ahead) & self.mask) as usize;
         let from = self.region.slot(self.way, slot);
-        // SAFETY: the slot is within the mapping and long enough; `filled` said that the other side has
-        // published it, and it writes it only after `give_back`. A peer that does not keep to that
-        // spoils the bytes, not the memory: they are copied before they are looked at.
+        // SAFETY: the slot is within the mapping and long enough; the caller keeps the other side away. A
+        // peer that does not keep to that spoils the bytes, not the memory: they are copied before they
+        // are looked at.
         unsafe { ptr::copy_nonoverlapping(from, frame.as_mut_ptr(), frame.len()) };
-    }
-
-    /// Gives `count` slots back.
-    #[inline]
-    pub(crate) fn give_back(&mut self, count: u32) {
-        self.cursor.give_back(self.region.indices(self.way), count);
     }
 }
 
