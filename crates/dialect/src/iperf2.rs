@@ -20,6 +20,7 @@
 //! | test | server | client |
 //! |---|---|---|
 //! | TCP, either way, or both on one connection | [`TcpServer`] reads the header and says who sends | [`TcpClient`] makes it and reads the version |
+//! | TCP, each write with its time (`--trip-times`) | [`WriteTimes`] says how long each was on its way | none |
 //! | TCP, question and answer (`--bounceback`) | [`bounceback::Server`] | [`bounceback::Client`] |
 //! | UDP, either way, or both on one socket | [`UdpServer`] | [`UdpClient`] |
 //! | a second connection back (`-d`, `-r`) | [`Settings::dual`]: connects to the client's port and is then a client that sends no header | the same, listening |
@@ -47,6 +48,7 @@ mod tally;
 mod tcp;
 mod udp_client;
 mod udp_server;
+mod writes;
 
 pub use error::Iperf2Error;
 pub use report::{Layout, REPORT_BYTES, REPORT_LEAST_BYTES, Report, Transit};
@@ -56,6 +58,7 @@ pub use tally::Tally;
 pub use tcp::{ACK_BYTES, Ack, AckTimes, TcpClient, TcpJob, TcpServer};
 pub use udp_client::{Due, Heard, UdpClient};
 pub use udp_server::{QUIET_NS, UdpServer};
+pub use writes::{WRITE_HEADER_BYTES, WriteTimes};
 
 /// The pattern of payload: the digits, again and again. Old receivers can be told to check it.
 pub fn fill(payload: &mut [u8]) {

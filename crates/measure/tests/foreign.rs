@@ -251,6 +251,14 @@ fn iperf2_over_tcp() {
             Some(sent as u64),
             "{options}: all arrived"
         );
+        let delay = way(&record, Direction::Send).one_way_delay_ns.as_ref();
+        if options.ends_with("--trip-times") {
+            // 1 MiB in writes of 128 KiB.
+            let delay = delay.expect("each write says when it left");
+            assert_eq!(delay.count, 8, "{delay:?}");
+        } else {
+            assert!(delay.is_none(), "{options}: {delay:?}");
+        }
         if options.starts_with("-t") {
             near_in_time(options, || {
                 let (rows, record) = iperf2(&host, options);

@@ -1,6 +1,8 @@
 //! iperf2 and iperf3.
 
-use linerate_dialect::iperf2::{self, Settings, TcpServer, UdpClient, UdpServer, bounceback};
+use linerate_dialect::iperf2::{
+    self, Settings, TcpServer, UdpClient, UdpServer, WriteTimes, bounceback,
+};
 use linerate_dialect::iperf3::{self, Cookie, Params, Results};
 
 use crate::Pieces;
@@ -25,6 +27,15 @@ pub fn iperf2(data: &[u8]) {
         },
     ];
     assert_eq!(format!("{:?}", jobs[0]), format!("{:?}", jobs[1]));
+
+    let whole: Vec<u8> = Pieces(data).flatten().copied().collect();
+    let delays = |pieces: &mut dyn Iterator<Item = &[u8]>| {
+        let (mut writes, mut told) = (WriteTimes::new(), Vec::new());
+        pieces.for_each(|piece| writes.receive(piece, 1, |delay| told.push(delay)));
+        (told, writes.is_lost())
+    };
+    let cut = delays(&mut Pieces(data));
+    assert_eq!(cut, delays(&mut std::iter::once(&whole[..])));
 
     let mut pieces = Pieces(data);
     if let Some(first) = pieces.next()

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use linerate_dialect::far::FarReport;
 use linerate_dialect::iperf2::{
-    Amount, DIALECT, Dual, LEGACY_DIALECT, Settings, TcpJob, TcpServer, Way, bounceback, fill,
+    Amount, DIALECT, Dual, LEGACY_DIALECT, Settings, TcpJob, TcpServer, Way, WriteTimes,
+    bounceback, fill,
 };
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_metric::event::Problem;
@@ -18,7 +19,7 @@ use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::answering::{Answers, answer_stream};
-use super::lane::{Context, Moved, Sending, receive_stream, send_stream};
+use super::lane::{Context, Delays, Moved, Sending, receive_stream, send_stream, watch_stream};
 use super::limits::Limits;
 use super::payload::Ring;
 use super::test::{IDLE, PLAIN_IDLE, Test};
@@ -95,7 +96,7 @@ fn stream(dialect: &'static str, mut caller: Caller, claim: Claim, connection: T
             let plan = plan(&caller, Protocol::Tcp, Some(&settings));
             let agent = agent(&settings);
             let mut test = Test::begin(&mut caller, claim, dialect, &agent, plan);
-            let spawned = run(&caller, &mut test, connection, &settings, moved);
+            let spawned = run(&caller, &mut test, connection, &settings, (moved, behind));
             test.conclude(spawned, FarReport::default);
         }
     }
@@ -127,14 +128,16 @@ fn run(
     test: &mut Test,
     connection: TcpStream,
     settings: &Settings,
-    moved: Moved,
+    (moved, behind): (Moved, Vec<u8>),
 ) -> Result<(), MeasureError> {
     let socket = Socket::from(connection);
     let system = |error| MeasureError::system("a second handle on a socket", error);
     if settings.way != Way::Reverse {
         let own = socket.try_clone().map_err(system)?;
-        test.spawn(1, Part::Sink, own, |context, socket| {
-            receive_stream(context, socket, IDLE, moved)
+        let timed = settings.trip_times;
+        test.spawn(1, Part::Sink, own, move |context, socket| match timed {
+            true => receive_timed(context, socket, moved, &behind),
+            false => receive_stream(context, socket, IDLE, moved),
         })?;
     }
     if settings.way != Way::Forward {
@@ -152,6 +155,19 @@ fn run(
     }
     let back = connect_back(caller, settings.port)?;
     send(test, BACK, back, settings)
+}
+
+/// Takes a connection whose writes say when they left; `behind` came with the settings.
+fn receive_timed(context: &Context, socket: &Socket, moved: Moved, behind: &[u8]) -> Moved {
+    let mut writes = WriteTimes::new();
+    let mut delays = Delays::new();
+    let mut watch = |bytes: &[u8]| {
+        writes.receive(bytes, clock::real(), |delay| delays.take(delay));
+    };
+    watch(behind);
+    let mut moved = watch_stream(context, socket, IDLE, moved, watch);
+    moved.delays = (!writes.is_lost()).then_some(delays);
+    moved
 }
 
 /// Sends what the client wants to receive, and closes this half.

@@ -24,7 +24,7 @@ use crate::pacing::Pacer;
 use crate::transport::facts_of;
 
 pub use datagrams::{Datagrams, Take, receive_datagrams, send_datagrams};
-pub use stream::{receive_stream, send_stream};
+pub use stream::{receive_stream, send_stream, watch_stream};
 
 /// How soon a thread sees that it is to end.
 pub const LOOK_UP: Duration = Duration::from_millis(100);

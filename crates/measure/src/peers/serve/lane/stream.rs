@@ -13,11 +13,17 @@ use crate::peers::serve::payload::Ring;
 /// Takes a connection until its end, or until the client is silent for too long.
 ///
 /// `moved` has what was taken of it before.
-pub fn receive_stream(
+pub fn receive_stream(context: &Context, socket: &Socket, idle: Duration, moved: Moved) -> Moved {
+    watch_stream(context, socket, idle, moved, |_| {})
+}
+
+/// The same, and shows what comes.
+pub fn watch_stream(
     context: &Context,
     socket: &Socket,
     idle: Duration,
     mut moved: Moved,
+    mut watch: impl FnMut(&[u8]),
 ) -> Moved {
     let mut room = vec![0; RECEIVE_BYTES];
     let mut last = clock::now();
@@ -39,6 +45,7 @@ pub fn receive_stream(
             }
             Ok(bytes) => {
                 last = clock::now();
+                watch(&room[..bytes]);
                 moved.at(last);
                 moved.totals.bytes += bytes as u64;
                 moved.totals.calls += 1;
