@@ -4,6 +4,8 @@
 //! layout a newer kernel changed, and a fact of a record may be absent but must not fail. The
 //! attributes' numbers are those of linux/if_link.h and linux/rtnetlink.h.
 
+pub mod neighbours;
+
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -250,23 +252,10 @@ fn ask(kind: u16, flags: u16, body: &[u8]) -> io::Result<Vec<(u16, Vec<u8>)>> {
     // A dump is never cut: the kernel fits each part to the buffer, and one link takes a few KiB
     // (more with hundreds of virtual functions, which are not asked for).
     const ROOM_BYTES: usize = 64 * 1024;
-    let mut socket = Socket::new(
-        Domain::from(libc::AF_NETLINK),
-        Type::RAW,
-        Some(Protocol::from(libc::NETLINK_ROUTE)),
-    )?;
+    let mut socket = socket()?;
     // The kernel answers within the call to send; the limit only keeps a defect from hanging us.
     socket.set_read_timeout(Some(Duration::from_secs(1)))?;
-
-    let mut request = Vec::with_capacity(HEADER_BYTES + body.len());
-    let length = u32::try_from(HEADER_BYTES + body.len()).expect("requests are short");
-    request.extend(length.to_ne_bytes());
-    request.extend(kind.to_ne_bytes());
-    request.extend((REQUEST | flags).to_ne_bytes());
-    request.extend([0; 8]);
-    request.extend(body);
-    socket.write_all(&request)?;
-
+    request(&mut socket, kind, flags, body)?;
     let mut messages = Vec::new();
     let mut room = vec![0_u8; ROOM_BYTES];
     loop {
@@ -293,6 +282,27 @@ fn ask(kind: u16, flags: u16, body: &[u8]) -> io::Result<Vec<(u16, Vec<u8>)>> {
             return Ok(messages);
         }
     }
+}
+
+/// A routing socket of the calling thread's network namespace.
+fn socket() -> io::Result<Socket> {
+    Socket::new(
+        Domain::from(libc::AF_NETLINK),
+        Type::RAW,
+        Some(Protocol::from(libc::NETLINK_ROUTE)),
+    )
+}
+
+/// Sends one request.
+fn request(socket: &mut Socket, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
+    let mut request = Vec::with_capacity(HEADER_BYTES + body.len());
+    let length = u32::try_from(HEADER_BYTES + body.len()).expect("requests are short");
+    request.extend(length.to_ne_bytes());
+    request.extend(kind.to_ne_bytes());
+    request.extend((REQUEST | flags).to_ne_bytes());
+    request.extend([0; 8]);
+    request.extend(body);
+    socket.write_all(&request)
 }
 
 /// Messages of one datagram: type and body; stops at the first that is cut.

@@ -14,6 +14,9 @@ pub mod name {
     pub const QDISC: &str = "qdisc_drops";
     /// Times that the queueing discipline of an interface held packets back because of its rate.
     pub const OVER_LIMIT: &str = "qdisc_over_limit";
+    /// The rate in bit/s that the queueing discipline of an interface holds to: no count, and the same before
+    /// and after.
+    pub const QDISC_RATE: &str = "qdisc_rate_bps";
     /// Packets that an interface sent; several that are one for the kernel count once.
     pub const TX_PACKETS: &str = "tx_packets";
     /// Packets that an interface received, counted likewise.
@@ -36,6 +39,14 @@ pub mod name {
     pub const FRAGMENTING_FAILED: &str = "fragmenting_failures";
     /// Reports that something could not be reached, an MTU among them (ICMP, received).
     pub const UNREACHABLE: &str = "icmp_unreachable_received";
+    /// Packets thrown away while the link-layer address of a neighbour was asked for, of the whole machine.
+    pub const NEIGHBOUR_DISCARDS: &str = "neighbour_discards";
+    /// Neighbours whose link-layer address was asked for in vain, of the whole machine.
+    pub const NEIGHBOUR_FAILURES: &str = "neighbour_failures";
+    /// Times that a neighbour's link-layer address became another one, while it was watched.
+    pub const NEIGHBOUR_CHANGES: &str = "neighbour_address_changes";
+    /// Times that a neighbour did not answer for its link-layer address, while it was watched.
+    pub const NEIGHBOUR_UNANSWERED: &str = "neighbour_unanswered";
     /// Fragments that arrived.
     pub const FRAGMENTS: &str = "fragments_received";
     /// Datagrams put together from fragments.
@@ -68,6 +79,7 @@ pub fn interface(name: &str) -> Vec<Count> {
     if let Ok(Some(qdisc)) = netlink::root_qdisc(link.index) {
         counts.push((name::QDISC, u64::from(qdisc.drops)));
         counts.push((name::OVER_LIMIT, u64::from(qdisc.over_limit)));
+        counts.extend(qdisc.rate_bps.map(|rate| (name::QDISC_RATE, rate)));
     }
     counts
 }
@@ -119,6 +131,7 @@ fn host_on(files: &Files, ipv6: bool) -> Vec<Count> {
         });
         counts.extend(value.map(|value| (name, value)));
     }
+    counts.extend(neighbours(files, ipv6));
     let unreachable = table.as_deref().and_then(|table| match ipv6 {
         true => flat(table, "Icmp6InDestUnreachs"),
         false => paired(table, "Icmp:", "InDestUnreachs"),
@@ -127,6 +140,36 @@ fn host_on(files: &Files, ipv6: bool) -> Vec<Count> {
     let open = open.as_deref().and_then(|text| incomplete(text, ipv6));
     counts.extend(open.map(|value| (name::REASSEMBLY_OPEN, value)));
     counts
+}
+
+/// What became of questions for neighbours' addresses. The kernel counts for the whole machine, and shows it
+/// in its first network namespace alone: in a lab process 1 is of that.
+fn neighbours(files: &Files, ipv6: bool) -> Vec<Count> {
+    let cache = if ipv6 { "ndisc_cache" } else { "arp_cache" };
+    let read = |process: &str| files.text(&format!("/proc/{process}/net/stat/{cache}"));
+    let Some(text) = read("thread-self").or_else(|| read("1")) else {
+        return Vec::new();
+    };
+    [
+        ("unresolved_discards", name::NEIGHBOUR_DISCARDS),
+        ("res_failed", name::NEIGHBOUR_FAILURES),
+    ]
+    .into_iter()
+    .filter_map(|(column, name)| Some((name, headed(&text, column)?)))
+    .collect()
+}
+
+/// A column by its heading, hexadecimal, one line a processor.
+fn headed(text: &str, column: &str) -> Option<u64> {
+    let (heading, rows) = text.split_once('\n')?;
+    let place = heading
+        .split_ascii_whitespace()
+        .position(|name| name == column)?;
+    let counts = rows.lines().map(|line| {
+        let word = line.split_ascii_whitespace().nth(place)?;
+        u64::from_str_radix(word, 16).ok()
+    });
+    counts.sum()
 }
 
 /// A column of `softnet_stat`, hexadecimal, one line a processor.
@@ -188,6 +231,10 @@ mod tests {
                 "/proc/thread-self/net/snmp6",
                 "Ip6ReasmReqds     \t7\nIp6ReasmOKs 2\nIp6ReasmOKsOther 5\n",
             ),
+            (
+                "/proc/1/net/stat/arp_cache",
+                "entries  res_failed unresolved_discards\n00000002 00000001 0000001f\n00000002 00000003 00000001\n",
+            ),
         ]);
         assert_eq!(
             host_on(&files, false),
@@ -198,6 +245,8 @@ mod tests {
                 (name::REASSEMBLED, 9),
                 (name::REASSEMBLY_FAILED, 4),
                 (name::REASSEMBLY_TIMEOUTS, 1),
+                (name::NEIGHBOUR_DISCARDS, 32),
+                (name::NEIGHBOUR_FAILURES, 4),
                 (name::REASSEMBLY_OPEN, 3),
             ]
         );

@@ -154,6 +154,19 @@ pub fn set_receive_low_water(socket: &impl AsRawFd, bytes: u32) -> io::Result<()
     set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
 }
 
+/// Lets a routing socket hear what the kernel tells a group of them (NETLINK_ADD_MEMBERSHIP).
+///
+/// # Errors
+/// What the kernel says.
+pub fn join_netlink_group(socket: &impl AsRawFd, group: u32) -> io::Result<()> {
+    set_option(
+        socket,
+        libc::SOL_NETLINK,
+        libc::NETLINK_ADD_MEMBERSHIP,
+        group as libc::c_int,
+    )
+}
+
 fn index_of(interface: &str) -> io::Result<libc::c_uint> {
     let name = std::ffi::CString::new(interface).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: the name ends with a zero byte and lives through the call.

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use linerate_host::snapshot::netlink::neighbours::Watch;
 use linerate_host::snapshot::places::{self, Count};
 use linerate_host::sys::namespace::{self, Space};
 use linerate_metric::record::PlaceCounter;
@@ -19,11 +20,19 @@ pub struct Spot {
     pub interface: Option<String>,
 }
 
+/// A spot, what it said when the ledger was opened, and who listens there meanwhile.
+#[derive(Debug)]
+struct Watched {
+    spot: Spot,
+    before: Vec<Count>,
+    neighbours: Option<Watch>,
+}
+
 /// Spots and what they said when the ledger was opened.
 #[derive(Debug)]
 pub struct Ledger {
     ipv6: bool,
-    spots: Vec<(Spot, Vec<Count>)>,
+    spots: Vec<Watched>,
 }
 
 impl Ledger {
@@ -33,8 +42,18 @@ impl Ledger {
         let spots = spots
             .into_iter()
             .map(|spot| {
-                let counts = read(&spot, ipv6).unwrap_or_default();
-                (spot, counts)
+                let (before, neighbours) = within(&spot, || {
+                    (
+                        counts(&spot, ipv6),
+                        spot.interface.is_none().then(Watch::open),
+                    )
+                })
+                .unwrap_or_default();
+                Watched {
+                    before,
+                    neighbours: neighbours.flatten(),
+                    spot,
+                }
             })
             .collect();
         Self { ipv6, spots }
@@ -44,42 +63,49 @@ impl Ledger {
     #[must_use]
     pub fn close(&self) -> Vec<PlaceCounter> {
         let mut counters = Vec::new();
-        for (spot, before) in &self.spots {
-            let after = read(spot, self.ipv6).unwrap_or_default();
-            for &(name, before) in before {
-                let Some(&(_, after)) = after.iter().find(|(other, _)| *other == name) else {
-                    continue;
-                };
-                counters.push(PlaceCounter {
-                    host: spot.host.clone(),
-                    interface: spot.interface.clone(),
-                    counter: name.to_owned(),
-                    before,
-                    after,
-                });
-            }
+        let ipv6 = self.ipv6;
+        for watched in &self.spots {
+            let spot = &watched.spot;
+            let after = within(spot, || counts(spot, ipv6)).unwrap_or_default();
+            let read = watched.before.iter().filter_map(|&(name, before)| {
+                let (_, after) = after.iter().find(|(other, _)| *other == name)?;
+                Some((name, before, *after))
+            });
+            let heard = watched.neighbours.iter().flat_map(Watch::counts);
+            let heard = heard.map(|(name, count)| (name, 0, count));
+            counters.extend(read.chain(heard).map(|(name, before, after)| PlaceCounter {
+                host: spot.host.clone(),
+                interface: spot.interface.clone(),
+                counter: name.to_owned(),
+                before,
+                after,
+            }));
         }
         counters
     }
 }
 
-fn read(spot: &Spot, ipv6: bool) -> io::Result<Vec<Count>> {
-    let counts = || match &spot.interface {
+fn counts(spot: &Spot, ipv6: bool) -> Vec<Count> {
+    match &spot.interface {
         Some(name) => places::interface(name),
         None => places::host(ipv6),
-    };
+    }
+}
+
+/// Looks around in the namespace of a spot.
+fn within<T: Send>(spot: &Spot, look: impl FnOnce() -> T + Send) -> io::Result<T> {
     let Some(space) = &spot.namespace else {
-        return Ok(counts());
+        return Ok(look());
     };
     // A namespace is a thread's: one of its own goes there, and this one stays where it is.
     std::thread::scope(|scope| {
-        let reading = std::thread::Builder::new()
+        let looking = std::thread::Builder::new()
             .name("counters".to_owned())
             .spawn_scoped(scope, || {
                 namespace::enter(space.as_fd(), Space::Net)?;
-                Ok(counts())
+                Ok(look())
             })?;
-        reading
+        looking
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
