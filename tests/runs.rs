@@ -26,7 +26,10 @@ fn measure(room: &Room, words: &str) -> String {
 fn what_was_measured_is_found_again() {
     let room = Room::new();
     let empty = room.run("runs list").expect(0).stdout;
-    assert!(empty.contains("no record fits"), "{empty}");
+    assert!(
+        empty.contains("Nothing was measured yet") && empty.contains("linerate demo"),
+        "{empty}"
+    );
     let first = measure(&room, "");
     let second = measure(&room, "--wait spin");
     let listed = json(&room.run("runs list --json").expect(0).stdout);
@@ -90,6 +93,57 @@ fn what_was_measured_is_found_again() {
     );
     room.run("runs trend nothing").expect(2);
     room.run("runs rm").expect(2);
+}
+
+#[test]
+fn a_run_between_two_ends_of_one_machine_is_there_once() {
+    let room = Room::new();
+    let server = room.server("-q");
+    let port = server.port;
+    for label in ["one", "two"] {
+        room.run(&format!(
+            "latency 127.0.0.1 -u -p {port} -n 100 -q --label {label}"
+        ))
+        .expect(0);
+    }
+    drop(server);
+    let entries = |words: &str| -> Vec<Value> {
+        let listed = json(
+            &room
+                .run(&format!("runs list --json {words}"))
+                .expect(0)
+                .stdout,
+        );
+        listed["entries"].as_array().expect("entries").clone()
+    };
+    let own = entries("");
+    let labels: Vec<_> = own.iter().map(|entry| entry["label"].clone()).collect();
+    assert_eq!(labels, ["one", "two"]);
+    let all = entries("--all");
+    assert_eq!(all.len(), 4);
+    let kept = all.iter().filter(|entry| entry["kept_by"] == "server");
+    assert_eq!(kept.count(), 2);
+    assert_eq!(entries("--label ONE").len(), 1);
+    let before = room.run("runs show last~1 --json").expect(0).stdout;
+    assert_eq!(json(&before)["label"], "one");
+    let trend = json(&room.run("runs trend p50 --json").expect(0).stdout);
+    assert_eq!(trend["points"].as_array().unwrap().len(), 2);
+    let csv = room.run("runs export --format csv -o -").expect(0).stdout;
+    assert_eq!(csv.lines().count(), 3, "{csv}");
+    let text = room.run("runs list --all").expect(0).stdout;
+    assert!(text.contains("kept by the server"), "{text}");
+    // The command that made it is kept without where its results went.
+    let command = json(&room.run("runs show last --json").expect(0).stdout);
+    let command = &command["document"]["command"];
+    assert_eq!(command["command"], "latency");
+    let options: Vec<_> = command["arguments"].as_array().unwrap().iter().collect();
+    assert!(options.iter().any(|argument| argument["option"] == "udp"));
+    assert!(options.iter().all(|argument| argument["option"] != "label"));
+
+    let refused = room.run("runs list --kind nope").expect(2).stderr;
+    assert!(refused.contains("throughput, latency"), "{refused}");
+    room.run("runs trend p50 --kind set:nope").expect(2);
+    room.run("runs list --kind set:sweep").expect(0);
 }
 
 #[test]

@@ -21,13 +21,14 @@ use crate::failure::Failure;
 use crate::words;
 
 /// Variables that say how results look or how many there are: those of the outer command hold.
-const OUTER: [&str; 11] = [
+const OUTER: [&str; 12] = [
     "LINERATE_JSON",
     "LINERATE_JSON_STREAM",
     "LINERATE_OUTPUT",
     "LINERATE_QUIET",
     "LINERATE_VERBOSE",
     "LINERATE_HTML",
+    "LINERATE_LABEL",
     "LINERATE_NO_STORE",
     "LINERATE_REPEAT",
     "LINERATE_EXPECT",

@@ -4,6 +4,7 @@
 mod args;
 mod child;
 mod command;
+mod command_line;
 mod failure;
 mod key;
 #[cfg(feature = "tui")]
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
     words::separate(&mut words);
     let parsed = args::command()
         .try_get_matches_from(&words)
+        .inspect(|matches| command_line::note(&words, matches))
         .and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match parsed {
         Ok(cli) => cli,

@@ -12,12 +12,32 @@ pub fn around() -> Option<Arc<Network>> {
     linerate_lab::inside().map(network_of).map(Arc::new)
 }
 
+/// What this program was started through, where that was `lab exec` and no shell inside the lab: the
+/// words before its own.
+pub fn started_through(program: &str) -> Vec<String> {
+    // Whoever started it is out of sight: it is in no process-number namespace of the lab.
+    if rustix::process::getppid().is_some() {
+        return Vec::new();
+    }
+    let Some(lab) = linerate_lab::inside() else {
+        return Vec::new();
+    };
+    let host = match lab.own {
+        Some(host) => format!("{}/{host}", lab.info.name),
+        None => return Vec::new(),
+    };
+    [program, "lab", "exec", &host, "--"]
+        .map(str::to_owned)
+        .into()
+}
+
 /// A lab as the ends of a run need it: interfaces with their addresses, and how they are joined.
 pub fn network_of(lab: Inside) -> Network {
     let Inside {
         info,
         hosts,
         switches,
+        own: _,
     } = lab;
     let mut network = Network::default();
     let mut numbers = Vec::new();

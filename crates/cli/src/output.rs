@@ -9,7 +9,7 @@ use linerate_metric::exit;
 use linerate_metric::expect::Verdict;
 use linerate_metric::finding::Finding;
 use linerate_metric::record::Record;
-use linerate_metric::set::RunSet;
+use linerate_metric::set::{RunSet, SetResult};
 use linerate_report::lines::Lines;
 use linerate_report::store::{Store, write_file};
 use linerate_report::style::{ColorChoice, Output as Terminal, Style};
@@ -17,6 +17,7 @@ use linerate_report::{html, stream, text};
 use serde::Serialize;
 
 use crate::args::OutputArgs;
+use crate::command_line;
 use crate::failure::Failure;
 
 /// What standard output gets.
@@ -40,6 +41,8 @@ pub struct Output {
     lines: Lines,
     store: bool,
     file: Option<std::path::PathBuf>,
+    /// What its results are called (`--label`).
+    label: Option<String>,
     /// Where a page goes, and what it is called.
     page: Option<(std::path::PathBuf, String)>,
     serving: Option<Serving>,
@@ -150,6 +153,7 @@ impl Output {
             lines: Lines::new(out).per_stream(args.verbose),
             store: !args.no_store,
             file: args.output.clone(),
+            label: None,
             page: None,
             serving: None,
             test: 0,
@@ -166,6 +170,12 @@ impl Output {
             serving: Some(Serving { once }),
             ..output
         }
+    }
+
+    /// Calls its results so.
+    pub fn labelled(mut self, label: Option<&str>) -> Self {
+        self.label = label.map(str::to_owned);
+        self
     }
 
     /// How text on standard output may look.
@@ -205,6 +215,11 @@ impl Output {
     /// The record with its findings.
     fn explained(&mut self, record: &Record) -> Record {
         let mut record = record.clone();
+        if self.serving.is_none() {
+            // What was made by a program of its own came with its command.
+            record.command = record.command.or_else(command_line::own);
+            record.label = record.label.or_else(|| self.label.clone());
+        }
         linerate_explain::complete(&mut record);
         self.found_cause |= record.findings.iter().any(Finding::is_cause);
         record
@@ -369,13 +384,16 @@ impl Output {
     /// Prints the result of several runs, and puts them away.
     pub fn set(&mut self, set: &RunSet, verdicts: &[Verdict]) -> Result<(), Failure> {
         let mut set = set.clone();
-        // A search goes where something is lost on purpose.
+        set.result.label = set.result.label.take().or_else(|| self.label.clone());
         let found_before = self.found_cause;
         for run in &mut set.runs {
             *run = self.explained(run);
         }
+        // A search goes where something is lost on purpose: what counts is where it ended.
         if set.result.search.is_some() || set.result.capacity.is_some() {
-            self.found_cause = found_before;
+            let mut deciding = set.runs.iter().filter(|run| decides(&set.result, run));
+            let found = deciding.any(|run| run.findings.iter().any(Finding::is_cause));
+            self.found_cause = found_before || found;
         }
         let set = &set;
         let json = serde_json::to_string(set).expect("a set holds only what JSON can say");
@@ -494,6 +512,21 @@ impl Output {
             form => print_failure(form, failure, self.test),
         }
     }
+}
+
+/// Whether a run of a search is one that its result rests on: the trial with the highest rate that passed,
+/// and for a device those that lost no more than was allowed.
+fn decides(result: &SetResult, run: &Record) -> bool {
+    if let Some(search) = &result.search {
+        let passed = search.trials.iter().filter(|trial| trial.passed);
+        let best = passed.max_by(|a, b| a.offered_bps.total_cmp(&b.offered_bps));
+        return best.is_some_and(|trial| trial.record == run.id);
+    }
+    let sizes = result.capacity.iter().flat_map(|capacity| &capacity.sizes);
+    let goals = sizes
+        .flat_map(|size| &size.throughput)
+        .map(|found| found.loss_goal);
+    run.summary.loss_fraction.unwrap_or(0.0) <= goals.fold(0.0, f64::max)
 }
 
 #[derive(Serialize)]

@@ -1,6 +1,7 @@
 //! Words of a command line as data: split as a shell does, with options set in them.
 
 use clap::{Arg, ArgAction, CommandFactory};
+use linerate_metric::command_line::quoted;
 use linerate_metric::event::Problem;
 
 use crate::args::Cli;
@@ -63,12 +64,8 @@ pub fn split(text: &str) -> Result<Vec<String>, String> {
 
 /// Joins words so that a shell takes them apart again.
 pub fn join(words: &[String]) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,%+@".contains(c);
-    let quoted = |word: &String| match !word.is_empty() && word.chars().all(plain) {
-        true => word.clone(),
-        false => format!("'{}'", word.replace('\'', "'\\''")),
-    };
-    words.iter().map(quoted).collect::<Vec<_>>().join(" ")
+    let quoted = words.iter().map(|word| quoted(word));
+    quoted.collect::<Vec<_>>().join(" ")
 }
 
 /// Sets an option of a measuring command: what the words said of it before is gone.

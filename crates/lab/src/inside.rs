@@ -23,6 +23,8 @@ pub struct Inside {
     pub hosts: BTreeMap<String, OwnedFd>,
     /// The network namespace of its switches; absent without one.
     pub switches: Option<OwnedFd>,
+    /// The host whose network this program has; absent where the lab is this process's own.
+    pub own: Option<String>,
 }
 
 /// The lab that this process was started in by `lab exec`; `None` elsewhere, and where `/proc` does
@@ -49,8 +51,10 @@ pub fn inside() -> Option<Inside> {
         file.and_then(|file| identity(&file))
             .is_ok_and(|it| it == own)
     };
-    hosts.values().any(is_own).then_some(Inside {
+    let (own, _) = hosts.iter().find(|(_, file)| is_own(file))?;
+    Some(Inside {
         info: registration.info,
+        own: Some(own.clone()),
         hosts,
         switches,
     })
@@ -78,6 +82,7 @@ impl Lab {
             switches: switches
                 .map(|space| space.as_fd().try_clone_to_owned())
                 .transpose()?,
+            own: None,
         })
     }
 }

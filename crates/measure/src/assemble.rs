@@ -184,6 +184,8 @@ pub fn assemble(report: Report) -> (Record, Option<MeasureError>) {
             version: env!("CARGO_PKG_VERSION").to_owned(),
         },
         label: None,
+        kept_by: None,
+        command: None,
         plan,
         hosts,
         summary,

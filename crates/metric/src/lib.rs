@@ -20,6 +20,7 @@ pub mod sweep;
 
 pub mod calls;
 pub mod capacity;
+pub mod command_line;
 pub mod cost;
 pub mod device_stamps;
 pub mod event;

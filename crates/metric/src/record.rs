@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::calls::{CallClock, Calls};
+use crate::command_line::CommandLine;
 use crate::cost::{
     MachineTime, MemoryCost, ProcessorTime, StreamInterval, TcpInterval, ThreadCost, ThreadShares,
 };
@@ -44,6 +45,13 @@ pub struct Record {
     /// A name given by whoever made several runs; absent otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
+    /// The end that keeps this record of a run whose client keeps one as well: the server's copy. Absent in
+    /// the record of whoever asked for the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_by: Option<Role>,
+    /// The command that asked for the run; absent where it was no command of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<CommandLine>,
     /// Every effective option.
     pub plan: Plan,
     /// The hosts: the client first, the server second where it is known.

@@ -45,6 +45,9 @@ pub struct RunSet {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct SetResult {
+    /// A name given by whoever asked for it (`--label`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
     /// For repeats of one run: each figure's median and interval, by the names `--expect` knows.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub figures: BTreeMap<String, Estimate>,

@@ -106,9 +106,20 @@ pub struct CapacityArgs {
     pub drain: Duration,
     #[command(flatten)]
     pub frames: FrameArgs,
+    /// End with exit code 3 if a finding says that something slowed a trial that decides down (kind `cause`)
+    #[arg(long, env = "LINERATE_FAIL_ON_FINDING")]
+    pub fail_on_finding: bool,
     /// Write a page with all figures and charts to FILE
     #[arg(long, value_name = "FILE", env = "LINERATE_HTML")]
     pub html: Option<PathBuf>,
+    /// A name for the record, which `linerate runs` shows and finds
+    #[arg(
+        long,
+        value_name = "TEXT",
+        help_heading = "Output",
+        env = "LINERATE_LABEL"
+    )]
+    pub label: Option<String>,
     #[command(flatten)]
     pub output: OutputArgs,
 }

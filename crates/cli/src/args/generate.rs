@@ -98,6 +98,14 @@ pub struct GenerateArgs {
     /// Write a page with all figures to FILE
     #[arg(long, value_name = "FILE", env = "LINERATE_HTML")]
     pub html: Option<PathBuf>,
+    /// A name for the record, which `linerate runs` shows and finds
+    #[arg(
+        long,
+        value_name = "TEXT",
+        help_heading = "Output",
+        env = "LINERATE_LABEL"
+    )]
+    pub label: Option<String>,
     #[command(flatten)]
     pub output: OutputArgs,
 }

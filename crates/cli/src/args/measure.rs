@@ -146,6 +146,14 @@ pub struct MeasureArgs {
     #[cfg(feature = "tui")]
     #[arg(long, help_heading = "Output", conflicts_with_all = ["json", "json_stream", "quiet"], env = "LINERATE_TUI")]
     pub tui: bool,
+    /// A name for the record, which `linerate runs` shows and finds
+    #[arg(
+        long,
+        value_name = "TEXT",
+        help_heading = "Output",
+        env = "LINERATE_LABEL"
+    )]
+    pub label: Option<String>,
     /// Our own stack at this end
     #[command(flatten)]
     pub near: NearStackArgs,

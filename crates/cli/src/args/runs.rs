@@ -18,6 +18,9 @@ Examples:
   linerate runs trend goodput --host 10.77.0.2    since when is it slower?
   linerate runs export --format csv -o runs.csv
 
+What `linerate server` keeps of a run is its copy, the client has the record: copies are left out
+everywhere but with --all.
+
 An ID is one that the list shows, enough of its beginning or end, or last, last~1, ...
 Records are files in $XDG_DATA_HOME/linerate/runs, tags and notes in marks beside it; the index is made
 from them whenever it is missing.")]
@@ -206,7 +209,7 @@ pub enum ExportForm {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Which")]
 pub struct Selection {
-    /// throughput, latency, forward, generate, set, or set:KIND
+    /// throughput, latency, forward, generate, stack, set, or set:KIND (set:sweep, set:repeat)
     #[arg(
         long,
         value_name = "KIND",
@@ -250,7 +253,7 @@ pub struct Selection {
         env = "LINERATE_WHERE"
     )]
     pub threshold: Vec<Expectation>,
-    /// Those that belong to a set, too
+    /// Those that belong to a set, and what a server here kept of runs whose clients have their own, too
     #[arg(long, env = "LINERATE_ALL")]
     pub all: bool,
 }

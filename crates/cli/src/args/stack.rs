@@ -105,6 +105,14 @@ pub struct StackHostArgs {
     /// Time between lines with what was counted; 0 for none
     #[arg(short, long, value_name = "TIME", default_value = "0", value_parser = duration, env = "LINERATE_INTERVAL")]
     pub interval: Duration,
+    /// A name for the record, which `linerate runs` shows and finds
+    #[arg(
+        long,
+        value_name = "TEXT",
+        help_heading = "Output",
+        env = "LINERATE_LABEL"
+    )]
+    pub label: Option<String>,
     /// Where results go
     #[command(flatten)]
     pub output: OutputArgs,

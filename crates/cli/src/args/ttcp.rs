@@ -73,6 +73,14 @@ pub struct TtcpArgs {
     /// End with exit code 3 if a finding says that something slowed the run down (kind `cause`)
     #[arg(long, env = "LINERATE_FAIL_ON_FINDING")]
     pub fail_on_finding: bool,
+    /// A name for the record, which `linerate runs` shows and finds
+    #[arg(
+        long,
+        value_name = "TEXT",
+        help_heading = "Output",
+        env = "LINERATE_LABEL"
+    )]
+    pub label: Option<String>,
     /// Where results go
     #[command(flatten)]
     pub output: OutputArgs,

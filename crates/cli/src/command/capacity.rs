@@ -24,11 +24,14 @@ const FIRST: u32 = 20;
 
 /// Runs it; gives the exit code.
 pub fn run(args: &CapacityArgs) -> u8 {
-    let mut output = Output::new(&args.output).with_page(args.html.as_deref(), "linerate capacity");
-    measure(args, &mut output).unwrap_or_else(|failure| {
+    let mut output = Output::new(&args.output)
+        .labelled(args.label.as_deref())
+        .with_page(args.html.as_deref(), "linerate capacity");
+    let code = measure(args, &mut output).unwrap_or_else(|failure| {
         output.failure(&failure);
         failure.code
-    })
+    });
+    output.gated(code, args.fail_on_finding)
 }
 
 fn options(args: &CapacityArgs, line_bps: Option<u64>) -> Result<Options, Failure> {

@@ -23,7 +23,9 @@ const TIME: Duration = Duration::from_secs(10);
 
 /// Runs it; gives the exit code.
 pub fn run(args: &GenerateArgs) -> u8 {
-    let mut output = Output::new(&args.output).with_page(args.html.as_deref(), "linerate generate");
+    let mut output = Output::new(&args.output)
+        .labelled(args.label.as_deref())
+        .with_page(args.html.as_deref(), "linerate generate");
     let code = measure(args, &mut output).unwrap_or_else(|failure| {
         output.failure(&failure);
         failure.code

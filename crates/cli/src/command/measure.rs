@@ -20,6 +20,7 @@ use crate::printer::{Teller, while_printing};
 /// Runs what was planned; gives the exit code.
 pub fn run(measurement: Result<Measurement, Failure>, args: &MeasureArgs) -> u8 {
     let mut output = Output::new(&args.output)
+        .labelled(args.label.as_deref())
         .with_page(args.html.as_deref(), &format!("linerate to {}", args.host));
     let result = measurement.and_then(|measurement| measure(&measurement, args, &mut output));
     let code = result.unwrap_or_else(|failure| {

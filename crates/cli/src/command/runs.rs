@@ -112,7 +112,51 @@ fn print_json<T: Serialize>(value: &T) {
     print(&serde_json::to_string(value).expect("our documents hold only what JSON can say"));
 }
 
+/// The kinds that records and sets have.
+const KINDS: [&str; 5] = ["throughput", "latency", "forward", "generate", "stack"];
+
+/// What makes sets.
+const SETS: [&str; 13] = [
+    "repeat",
+    "demo",
+    "sizes",
+    "compare-waiting",
+    "load-curve",
+    "load",
+    "search",
+    "saturation",
+    "capacity",
+    "compare",
+    "sweep",
+    "tune",
+    "experiment",
+];
+
+/// Refuses a kind that no record has: nothing would ever fit it.
+fn check_kinds(kinds: &[String]) -> Result<(), Failure> {
+    let known = |kind: &str| {
+        KINDS.contains(&kind)
+            || kind == "set"
+            || kind
+                .strip_prefix("set:")
+                .is_some_and(|of| SETS.contains(&of))
+    };
+    match kinds.iter().find(|kind| !known(kind)) {
+        None => Ok(()),
+        Some(kind) => Err(Failure::usage(Problem::new(
+            "no kind of record",
+            format!("--kind {kind}"),
+            format!(
+                "use one of {}, set, or set: with one of {}",
+                KINDS.join(", "),
+                SETS.join(", ")
+            ),
+        ))),
+    }
+}
+
 fn filter(history: &History, selection: Selection) -> Result<Filter, Failure> {
+    check_kinds(&selection.kind)?;
     let plan = match selection.like {
         Some(id) => Some(history.find(&id)?.plan),
         None => None,
@@ -127,6 +171,7 @@ fn filter(history: &History, selection: Selection) -> Result<Filter, Failure> {
         plan,
         thresholds: selection.threshold,
         whole: !selection.all,
+        copies: selection.all,
         limit: None,
     })
 }
@@ -168,7 +213,13 @@ fn list(history: &History, selection: Selection, limit: usize, json: bool) -> Re
         });
         return Ok(exit::OK);
     }
-    print(&text::history::runs(&entries, &style()));
+    if entries.is_empty() && history.is_empty()? {
+        let folder = history.file("x");
+        let folder = folder.parent().unwrap_or(Path::new("/"));
+        print(&text::history::nothing_yet(&folder.display().to_string()));
+    } else {
+        print(&text::history::runs(&entries, &style()));
+    }
     for (name, why) in strange {
         eprintln!(
             "warning: {} is no record: {why}",
@@ -315,13 +366,19 @@ fn trend(
 fn export(
     history: &History,
     ids: &[String],
-    mut selection: Selection,
+    selection: Selection,
     format: ExportForm,
     output: &Path,
 ) -> Result<u8, Failure> {
-    // Sets bring their runs along; as rows each run stands for itself.
-    selection.all |= format != ExportForm::Json;
-    let entries = named(history, ids, selection)?;
+    let entries = match ids.is_empty() {
+        true => {
+            let mut filter = filter(history, selection)?;
+            // Sets bring their runs along; as rows each run stands for itself.
+            filter.whole &= format == ExportForm::Json;
+            history.entries(&filter)?
+        }
+        false => named(history, ids, selection)?,
+    };
     match format {
         ExportForm::Json => write_file(output, &(history.export_json(&entries)? + "\n"))?,
         ExportForm::Csv => write_file(output, &history::csv(&entries))?,

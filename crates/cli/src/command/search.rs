@@ -31,10 +31,12 @@ const STALL_NS: u64 = 1_000_000;
 
 /// Runs it; gives the exit code.
 pub fn run(args: &ThroughputArgs) -> u8 {
-    let mut output = Output::new(&args.measure.output).with_page(
-        args.measure.html.as_deref(),
-        &format!("linerate to {}", args.measure.host),
-    );
+    let mut output = Output::new(&args.measure.output)
+        .labelled(args.measure.label.as_deref())
+        .with_page(
+            args.measure.html.as_deref(),
+            &format!("linerate to {}", args.measure.host),
+        );
     let result = plan::search(args).and_then(|search| find(&search, args, &mut output));
     let code = result.unwrap_or_else(|failure| {
         output.failure(&failure);

@@ -176,6 +176,7 @@ pub fn run(
     conclude: impl FnOnce(&[Record]) -> SetResult,
 ) -> u8 {
     let mut output = Output::new(&args.output)
+        .labelled(args.label.as_deref())
         .with_page(args.html.as_deref(), &format!("linerate to {}", args.host));
     #[cfg(feature = "tui")]
     let allowed = super::measure::no_screen(args);

@@ -14,7 +14,7 @@ use crate::plan::stack;
 
 /// Runs it; gives the exit code.
 pub fn run(args: &StackHostArgs) -> u8 {
-    let mut output = Output::new(&args.output);
+    let mut output = Output::new(&args.output).labelled(args.label.as_deref());
     serve(args, &mut output).unwrap_or_else(|failure| {
         output.failure(&failure);
         failure.code

@@ -20,7 +20,7 @@ use crate::printer::while_printing;
 
 /// Runs it; gives the exit code.
 pub fn run(args: TtcpArgs) -> u8 {
-    let mut output = Output::new(&args.output);
+    let mut output = Output::new(&args.output).labelled(args.label.as_deref());
     let result = measure(&args, &mut output);
     let code = result.unwrap_or_else(|failure| {
         output.failure(&failure);

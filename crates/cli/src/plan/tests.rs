@@ -100,6 +100,7 @@ const TABLE: &[Row] = &[
     ("json_stream", "", "--json-stream", [B, B, B, B]),
     ("output", "", "-o file", [B, B, B, B]),
     ("html", "", "--html file", [B, B, B, B]),
+    ("label", "", "--label name", [B, B, B, B]),
     ("quiet", "", "-q", [B, B, B, B]),
     ("verbose", "", "-v", [B, B, B, B]),
     ("no_store", "", "--no-store", [B, B, B, B]),

@@ -210,6 +210,8 @@ pub fn record(urls: &[PortUrl], settings: &Settings, times: &Times, ran: Ran) ->
             version: env!("CARGO_PKG_VERSION").to_owned(),
         },
         label: None,
+        kept_by: None,
+        command: None,
         plan,
         hosts: vec![host],
         summary: summary(settings, &ran.figures),

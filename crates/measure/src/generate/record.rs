@@ -120,6 +120,8 @@ pub fn record(ports: (&str, Option<&str>), settings: &Settings, ran: Ran) -> Rec
             version: env!("CARGO_PKG_VERSION").to_owned(),
         },
         label: None,
+        kept_by: None,
+        command: None,
         plan: plan(ports, settings, &ran.facts),
         hosts: vec![host],
         summary: summary(&ran),

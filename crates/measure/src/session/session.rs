@@ -638,7 +638,7 @@ impl Session<'_> {
             ledger,
         }
         .run();
-        let (record, failure) = assemble(Report {
+        let (mut record, failure) = assemble(Report {
             plan,
             started,
             role: Role::Server,
@@ -649,6 +649,8 @@ impl Session<'_> {
             totals: Vec::new(),
             far_text: None,
         });
+        // The client has its own.
+        record.kept_by = Some(Role::Server);
         self.emit(What::Finished {
             record: Box::new(record),
         });

@@ -193,6 +193,8 @@ fn record(
             version: env!("CARGO_PKG_VERSION").to_owned(),
         },
         label: None,
+        kept_by: None,
+        command: None,
         plan,
         hosts: vec![host],
         summary: Summary {

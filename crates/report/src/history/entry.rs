@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use linerate_metric::expect::FIGURES;
+use linerate_metric::facts::Role;
 use linerate_metric::record::Record;
 use serde::{Deserialize, Serialize};
 
@@ -20,9 +21,12 @@ pub struct Entry {
     pub started: Timestamp,
     /// Whether it was ended before its time.
     pub interrupted: bool,
-    /// Its label; of a set that of the experiment.
+    /// Its label; of an experiment that of its table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
+    /// The end that kept it beside the one that asked for the run: a server's copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_by: Option<Role>,
     /// What was asked: the far end as the plan names it, or the ports.
     pub target: String,
     /// Names of the hosts that took part, the client first.
@@ -80,6 +84,7 @@ impl Entry {
                 entry.kind = run.kind.to_string();
                 entry.interrupted = run.interrupted;
                 entry.label.clone_from(&run.label);
+                entry.kept_by = run.kept_by;
                 let read = FIGURES
                     .iter()
                     .filter_map(|figure| Some((figure.name, (figure.read)(&run.summary)?)));
@@ -88,6 +93,9 @@ impl Entry {
             Document::Set(set) => {
                 entry.kind = format!("set:{}", set.kind);
                 entry.interrupted = set.interrupted;
+                let experiment = set.result.experiment.as_deref();
+                let of_table = experiment.and_then(|experiment| experiment.label.clone());
+                entry.label = set.result.label.clone().or(of_table);
                 entry.members = set.runs.iter().map(|run| run.id.clone()).collect();
                 let medians = set.result.figures.iter();
                 entry.figures = finite(medians.map(|(name, estimate)| (&**name, estimate.median)));

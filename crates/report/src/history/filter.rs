@@ -26,6 +26,8 @@ pub struct Filter {
     pub thresholds: Vec<Expectation>,
     /// Leaves out runs that belong to a set.
     pub whole: bool,
+    /// Takes what a server kept of runs whose clients keep their own records, too.
+    pub copies: bool,
     /// The newest so many.
     pub limit: Option<usize>,
 }
@@ -49,6 +51,7 @@ impl Filter {
             && self.until.is_none_or(|until| entry.started < until)
             && self.plan.as_ref().is_none_or(|plan| entry.plan == *plan)
             && !(self.whole && member)
+            && (self.copies || entry.kept_by.is_none())
             && self.thresholds.iter().all(|threshold| {
                 let value = entry.figures.get(threshold.figure().name);
                 value.is_some_and(|value| threshold.holds(*value))

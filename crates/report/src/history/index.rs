@@ -18,7 +18,8 @@ use crate::document::Document;
 
 /// Layout of the tables. Each step takes a database from its number to the next; `user_version` says
 /// which have been taken.
-const MIGRATIONS: &[&str] = &["
+const MIGRATIONS: &[&str] = &[
+    "
 CREATE TABLE file (
     name TEXT PRIMARY KEY,
     stamp TEXT NOT NULL,
@@ -50,7 +51,13 @@ CREATE TABLE mark (
     tags TEXT NOT NULL,
     notes TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
-"];
+",
+    // Entries know who kept them, and sets their labels: all files are read again.
+    "
+DELETE FROM document;
+DELETE FROM file;
+",
+];
 
 /// How long one process waits for another that is bringing the index up to date.
 const PATIENCE: Duration = Duration::from_secs(30);

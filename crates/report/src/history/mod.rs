@@ -115,8 +115,18 @@ impl History {
         Ok(taken)
     }
 
+    /// Whether there is no document at all.
+    ///
+    /// # Errors
+    /// [`ReportError::Index`].
+    pub fn is_empty(&self) -> Result<bool, ReportError> {
+        let all = self.index.entries().map_err(|error| self.trouble(&error))?;
+        Ok(all.is_empty())
+    }
+
     /// The document that somebody means by an id, the beginning or the end of one, or `last` (`last~1`
-    /// for the one before, and so on; runs that belong to a set are left out there).
+    /// for the one before, and so on; runs that belong to a set, and a server's copies, are left out
+    /// there).
     ///
     /// # Errors
     /// [`ReportError::Unknown`] when there is none, or more than one.
@@ -136,7 +146,11 @@ impl History {
                 .map(|at| entries.swap_remove(at))
                 .ok_or_else(|| unknown(0));
         }
-        let mut entries = self.entries(&Filter::default())?;
+        let everything = Filter {
+            copies: true,
+            ..Filter::default()
+        };
+        let mut entries = self.entries(&everything)?;
         if let Some(at) = entries.iter().position(|entry| entry.id == asked) {
             return Ok(entries.swap_remove(at));
         }

@@ -20,6 +20,8 @@ fn run(id: &str, day: i8, goodput: f64) -> Record {
             version: "0.1.0".to_owned(),
         },
         label: None,
+        kept_by: None,
+        command: None,
         plan: Plan::new(Kind::Throughput, Protocol::Tcp, "far.example"),
         hosts: Vec::new(),
         summary: Summary {
@@ -69,6 +71,53 @@ fn ten() -> Vec<Record> {
             run(&format!("r{n:02}"), n, goodput + f64::from(n) * 1e6)
         })
         .collect()
+}
+
+#[test]
+fn what_a_server_kept_is_out_of_the_way() {
+    use linerate_metric::facts::Role;
+    let mut all = ten();
+    for number in [4, 9] {
+        all[number].kept_by = Some(Role::Server);
+    }
+    all[2].label = Some("Before".into());
+    let folder = folder(&all);
+    let history = History::open(folder.path()).unwrap();
+    let own = Filter::default();
+    assert_eq!(ids(&history, &own).len(), 8);
+    assert_eq!(history.find("last").unwrap().id, "r09");
+    assert_eq!(history.find("last~4").unwrap().id, "r04");
+    // By its id it is found all the same.
+    assert_eq!(history.find("r10").unwrap().kept_by, Some(Role::Server));
+    let copies = Filter {
+        copies: true,
+        ..own.clone()
+    };
+    assert_eq!(ids(&history, &copies).len(), 10);
+    let named = Filter {
+        label: Some("before".into()),
+        ..own
+    };
+    assert_eq!(ids(&history, &named), ["r03"]);
+    assert!(!history.is_empty().unwrap());
+}
+
+#[test]
+fn an_index_of_the_first_layout_is_read_again() {
+    let folder = folder(&ten());
+    drop(History::open(folder.path()).unwrap());
+    // As a version without the mark had left it.
+    let index = rusqlite::Connection::open(folder.path().join("index.sqlite")).unwrap();
+    index.pragma_update(None, "user_version", 1).unwrap();
+    index
+        .execute(
+            "UPDATE document SET entry = replace(entry, 'far.example', 'gone.example')",
+            [],
+        )
+        .unwrap();
+    drop(index);
+    let history = History::open(folder.path()).unwrap();
+    assert_eq!(history.find("last").unwrap().target, "far.example");
 }
 
 #[test]

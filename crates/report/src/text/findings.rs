@@ -80,8 +80,18 @@ fn one(found: &Finding, style: &Style) -> String {
     more("seen", &evidence(found));
     more("try ", &found.remedy);
     if let Some(command) = &found.command {
-        more("    ", command);
+        // On one line however long: it is there to be copied.
+        lines.push(format!("       {}", clean(command)));
     }
+    let mut more = |name: &str, text: &str| {
+        let indented = format!("  {name} ");
+        lines.push(hang(
+            &indented,
+            &style.paint(Paint::Dim, &indented),
+            &clean(text),
+            style.width,
+        ));
+    };
     if !found.tried.is_empty() {
         more("had ", &found.tried.join(", "));
     }

@@ -37,11 +37,24 @@ fn figure(entry: &Entry) -> String {
     text
 }
 
+/// What a store says in which there is nothing yet.
+#[must_use]
+pub fn nothing_yet(folder: &str) -> String {
+    format!(
+        "Nothing was measured yet, or nothing was kept: there is no record in {}.\n\n\
+         Try first:\n  \
+         linerate demo                  everything on this machine, no root needed\n  \
+         linerate throughput HOST       with `linerate server` running there\n  \
+         linerate runs import FILE      take records of another machine",
+        clean(folder)
+    )
+}
+
 /// Documents, the newest last, as they were found.
 #[must_use]
 pub fn runs(entries: &[Entry], style: &Style) -> String {
     if entries.is_empty() {
-        return "no record fits; measure something, or see `linerate runs list --all`".to_owned();
+        return "no record fits; `linerate runs list --all` lists everything".to_owned();
     }
     let rows = entries
         .iter()
@@ -49,6 +62,9 @@ pub fn runs(entries: &[Entry], style: &Style) -> String {
             let mut about: Vec<String> = Vec::new();
             if entry.interrupted {
                 about.push("interrupted".to_owned());
+            }
+            if entry.kept_by.is_some() {
+                about.push("kept by the server".to_owned());
             }
             about.extend(entry.label.iter().map(|label| clean(label).into_owned()));
             about.extend(entry.tags.iter().map(|tag| format!("#{}", clean(tag))));

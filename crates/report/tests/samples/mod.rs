@@ -184,6 +184,8 @@ fn empty(id: &str, plan: Plan) -> Record {
             version: "0.1.0".to_owned(),
         },
         label: None,
+        kept_by: None,
+        command: None,
         plan,
         hosts: vec![client(), server()],
         summary: Summary::default(),

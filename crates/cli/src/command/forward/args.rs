@@ -278,6 +278,14 @@ pub struct ForwardArgs {
         env = "LINERATE_HTML"
     )]
     pub html: Option<PathBuf>,
+    /// A name for the record, which `linerate runs` shows and finds
+    #[arg(
+        long,
+        value_name = "TEXT",
+        help_heading = "Output",
+        env = "LINERATE_LABEL"
+    )]
+    pub label: Option<String>,
     /// Where results go
     #[command(flatten)]
     pub output: OutputArgs,

@@ -35,7 +35,9 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs it; gives the exit code.
 pub fn run(args: ForwardArgs) -> u8 {
-    let mut output = Output::new(&args.output).with_page(args.html.as_deref(), "linerate forward");
+    let mut output = Output::new(&args.output)
+        .labelled(args.label.as_deref())
+        .with_page(args.html.as_deref(), "linerate forward");
     let result = go(&args, &mut output);
     let code = result.unwrap_or_else(|failure| {
         output.failure(&failure);
