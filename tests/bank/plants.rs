@@ -405,6 +405,33 @@ pub const PLANTS: &[Plant] = &[
             "throughput HOST -t 1.5 -i 0.25 -C reno --bidir",
         )
     },
+    // Neighbours: one that is forgotten again and again on a long link, and one whose address moves as if
+    // two hosts had the same.
+    Plant {
+        beside: &[(
+            "client",
+            "while :; do ip neigh flush dev eth0; sleep 0.2; done",
+        )],
+        ..plant(
+            "neighbour-forgotten",
+            "neighbour",
+            "[[links]]\nbetween = [\"client\", \"server\"]\ndelay = \"20ms\"\n",
+            "throughput HOST -u -b 100M -t 2 -i 0.25",
+        )
+    },
+    Plant {
+        before: &[("server", "sysctl -qw net.ipv4.conf.eth0.arp_notify=1")],
+        beside: &[(
+            "server",
+            "while :; do for last in 01 02; do ip link set dev eth0 address 02:77:00:00:00:$last; sleep 0.3; done; done",
+        )],
+        ..plant(
+            "neighbour-moved",
+            "neighbour",
+            HOP,
+            "latency HOST -u -t 2 --wait spin",
+        )
+    },
     // Applications.
     plant(
         "socket-reopened-udp",

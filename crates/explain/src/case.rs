@@ -1,9 +1,12 @@
 //! A record as rules look at it: by direction and by end.
 
+mod again;
 mod time;
 mod way;
 
+pub(crate) use again::rate_word;
 pub use time::Time;
+pub(crate) use way::PLATEAU;
 pub use way::{Tcp, Way};
 
 use linerate_metric::facts::{Host, Interface, Role};
@@ -92,12 +95,7 @@ impl<'a> Case<'a> {
     /// How an end waits.
     #[must_use]
     pub fn wait(&self, role: Role) -> Option<Wait> {
-        match (self.plan.wait.as_ref(), role) {
-            (Some(wait), Role::Client) => Some(wait.near),
-            (Some(wait), Role::Server) => Some(wait.far),
-            (None, Role::Client) => self.plan.near_wait,
-            (None, Role::Server) => None,
-        }
+        wait(self.plan, role)
     }
 
     /// The processors that an end's threads were put on.
@@ -139,28 +137,11 @@ impl<'a> Case<'a> {
     /// What the threads of one part of the whole run did with their time, all directions.
     #[must_use]
     pub fn time(&self, role: Role) -> Option<Time> {
-        Time::of(self.cpu(role)?.threads.iter())
-    }
-
-    /// The command that makes such a run again, with these options more.
-    #[must_use]
-    pub fn again(&self, options: &str) -> String {
-        let plan = self.plan;
-        let way = match plan.directions[..] {
-            [Direction::Receive] => " -R",
-            [_, _, ..] => " --bidir",
-            _ => "",
-        };
-        let way = if plan.kind == Kind::Throughput {
-            way
-        } else {
-            ""
-        };
-        let udp = match plan.protocol {
-            Protocol::Udp if plan.kind != Kind::Forward => " -u",
-            _ => "",
-        };
-        format!("linerate {} {}{udp}{way} {options}", plan.kind, plan.host)
+        let time = Time::of(self.cpu(role)?.threads.iter())?;
+        Some(match self.is_own_stack(role) {
+            true => time.of_polling(),
+            false => time,
+        })
     }
 }
 
@@ -168,6 +149,16 @@ pub(crate) fn host(record: &Record, role: Role) -> Option<&Host> {
     let told = record.hosts.iter().find(|host| host.role == Some(role));
     // A record of one machine names its host without a role.
     told.or_else(|| record.hosts.first().filter(|host| host.role.is_none()))
+}
+
+/// How an end waits, where that is known.
+fn wait(plan: &Plan, role: Role) -> Option<Wait> {
+    match (&plan.wait, role) {
+        (Some(wait), Role::Client) => Some(wait.near),
+        (Some(wait), Role::Server) => Some(wait.far),
+        (None, Role::Client) => plan.near_wait,
+        (None, Role::Server) => None,
+    }
 }
 
 pub(crate) fn cpu(record: &Record, role: Role) -> Option<&CpuCost> {

@@ -58,25 +58,129 @@ rules! {
 }
 
 use linerate_metric::facts::Role;
+use linerate_metric::finding::Finding;
+use linerate_metric::plan::{Kind, Protocol};
 use linerate_metric::record::CountedAt;
 
-use crate::case::{Case, Way, name};
+use crate::case::{Case, Tcp, Way, name};
+use crate::draft::Draft;
 
-/// Most that a remedy is said to give: beyond it the next limit is anybody's guess.
-const MOST: f64 = 100.0;
+/// Most that a remedy is said to give: beyond it nobody can tell.
+const MOST: f64 = 1e5;
 
-/// How much faster a direction could be before the busier end's processor, or a known rate of the path, is
-/// used up (Amdahl: what is not that processor's time can go to nothing). `None` where none of them is known.
+/// What a byte of a stream takes of one processor at best, ns: 80 Gb/s, which the fastest streams of the 2-core
+/// VM come to (docs/METHOD.md).
+const BYTE_NS: f64 = 0.1;
+
+/// How much faster a direction could be at most: until a known rate of the path is used up, or until a
+/// processor has no time left.
+///
+/// What a thread works now bounds that only where it works in large pieces, whose cost is that of their bytes
+/// (Amdahl): with small ones it is the pieces that cost, and larger ones cost less. A thread that polls tells
+/// nothing by being busy. Then the bound is what one processor moves at best.
 pub(crate) fn headroom(way: &Way<'_>) -> Option<f64> {
-    let working = |part| way.time(part).map(|time| time.working);
-    let (sender, receiver) = (working(CountedAt::Sender), working(CountedAt::Receiver));
-    let used = [sender, receiver, way.share_of_line(), way.share_of_shape()];
-    let most = used.into_iter().flatten().fold(0.0, f64::max);
-    (most > 0.0).then(|| (1.0 / most).clamp(1.0, MOST))
+    let goodput = way.goodput().filter(|&goodput| goodput > 0.0)?;
+    let flows = way.streams().len().max(1) as f64;
+    let at_best = 8e9 / BYTE_NS * flows / goodput;
+    let most = parts(way)
+        .into_iter()
+        .filter(|(_, part)| way.works_in_large_pieces(*part))
+        .filter_map(|(_, part)| way.time(part))
+        .map(|time| 1.0 / time.working.max(1e-3))
+        .chain(
+            [way.share_of_line(), way.share_of_shape()]
+                .into_iter()
+                .flatten()
+                .map(|share| 1.0 / share.max(1e-3)),
+        )
+        .fold(at_best, f64::min);
+    Some(most.clamp(1.0, MOST))
 }
 
 /// What [`headroom`] is, in words.
-pub(crate) const HEADROOM: &str = "1 / the largest of: processor time of the sending and the receiving threads, share of the line's rate";
+pub(crate) const HEADROOM: &str =
+    "known rates, the threads' spare time where they move large pieces, and 80 Gb/s a flow";
+
+/// What a factor comes to within the [`headroom`].
+pub(crate) fn within_headroom(way: &Way<'_>, factor: f64) -> Option<f64> {
+    headroom(way).map(|most| most.min(factor))
+}
+
+/// What more room gives: as much as the room grows, where it is so little that each piece of it costs a
+/// round trip and two wake-ups; else what the waiting takes.
+pub(crate) fn waiting_gain(way: &Way<'_>, held: f64, room: u64, larger: u64) -> f64 {
+    let without_waiting = 1.0 / (1.0 - held).max(0.001);
+    let pieces = parts(way)
+        .into_iter()
+        .any(|(_, part)| way.works_in_large_pieces(part));
+    match pieces {
+        true => without_waiting,
+        false => without_waiting.max(larger as f64 / room.max(1) as f64),
+    }
+}
+
+/// What [`waiting_gain`] is, in words.
+pub(crate) const WAITING_GAIN: &str = "1 / (1 - share of the time waiting for room), or how much the room grows where it is used in small pieces";
+
+/// The command with a larger socket buffer, in the place of the one that was asked for.
+pub(crate) fn larger_buffer(
+    case: &Case<'_>,
+    option: &str,
+    own: Option<u64>,
+    larger: u64,
+) -> String {
+    let size = (larger >> 20).max(1);
+    match own {
+        Some(_) => case.again(&format!("--{option} {size}M")),
+        None => case.again(&format!("-w {size}M")),
+    }
+}
+
+/// Both ends of a run between sockets.
+pub(crate) fn of_ends(case: &Case<'_>, of: impl Fn(Role) -> Option<Finding>) -> Vec<Finding> {
+    match case.plan.kind {
+        Kind::Throughput | Kind::Latency => [Role::Client, Role::Server]
+            .into_iter()
+            .filter_map(of)
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// The directions of a run, by what carries them.
+pub(crate) fn of_ways(
+    case: &Case<'_>,
+    of_tcp: impl Fn(&Way<'_>) -> Option<Finding>,
+    of_udp: impl Fn(&Way<'_>) -> Option<Finding>,
+) -> Vec<Finding> {
+    let tcp = case.throughput(Protocol::Tcp).filter_map(of_tcp);
+    tcp.chain(case.throughput(Protocol::Udp).filter_map(of_udp))
+        .collect()
+}
+
+/// What a sender told of its segments, as readings of a finding about lost ones.
+pub(crate) fn sent_again(draft: Draft, role: Role, tcp: &Tcp) -> Draft {
+    draft
+        .seen(
+            "tcpi_total_retrans",
+            tcp.retransmits,
+            "segments",
+            tcp_info(role),
+        )
+        .seen("tcpi_dsack_dups", tcp.spurious, "segments", tcp_info(role))
+        .seen("tcpi_rtt", tcp.rtt_ns.round(), "ns", tcp_info(role))
+        .seen("tcpi_min_rtt", tcp.min_rtt_ns.round(), "ns", tcp_info(role))
+}
+
+/// Whether what was asked for was moved all the same: then nobody was late enough to matter.
+pub(crate) fn kept_its_rate(case: &Case<'_>) -> bool {
+    let kept = |way: &Way<'_>| {
+        let summary = way.summary();
+        summary.rate_error.is_some_and(|error| error > -0.02)
+            && summary.loss_fraction.is_none_or(|loss| loss < 0.001)
+    };
+    is_paced(case) && case.ways.iter().all(kept)
+}
 
 /// `client /proc/self/task/TID/schedstat`.
 pub(crate) fn schedstat(role: Role) -> String {

@@ -32,6 +32,10 @@ pub struct Time {
     pub wall_ns: u64,
     /// Threads.
     pub threads: usize,
+    /// Whether being busy says nothing of them: they poll, and nobody counted how often in vain.
+    pub blind: bool,
+    /// Calls that moved something, all threads; 0 where they were not counted.
+    pub calls: u64,
     /// Share of the calls that found nothing, where they were counted.
     pub empty: Option<f64>,
 }
@@ -71,8 +75,17 @@ impl Time {
             .min(1.0);
         time.runnable = (runnable / wall).min(1.0) - time.waking;
         time.blocked = (blocked / wall).min(1.0);
+        time.calls = calls.saturating_sub(empty);
         time.empty = (calls > 0).then(|| empty as f64 / calls as f64);
         Some(time)
+    }
+
+    /// The same of threads that poll a port: busy as they are, they are blind unless nearly every call
+    /// found something.
+    #[must_use]
+    pub fn of_polling(mut self) -> Self {
+        self.blind = self.empty.is_none_or(|empty| empty > 0.1);
+        self
     }
 
     /// Time that the threads had nothing to do.
@@ -84,7 +97,7 @@ impl Time {
     /// Whether they had next to nothing more to give: work, and waiting for a processor, was all.
     #[must_use]
     pub fn is_saturated(&self) -> bool {
-        self.free() < 0.15 && self.working > 0.5
+        !self.blind && self.free() < 0.15 && self.working > 0.5
     }
 }
 

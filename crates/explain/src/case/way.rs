@@ -1,10 +1,12 @@
 //! One direction of a run.
 
 use linerate_metric::facts::{Host, Interface, Role};
-use linerate_metric::plan::{Direction, Plan, Protocol};
+use linerate_metric::plan::{Direction, Plan, Protocol, Wait};
 use linerate_metric::record::{
-    CountedAt, DirectionFigures, Interval, Record, Socket, Stream, Summary, TcpState,
+    CountedAt, DirectionFigures, Interval, PlaceCounter, Record, Socket, Stream, Summary, TcpState,
 };
+
+use linerate_metric::stack::STACK_NAME;
 
 use super::Time;
 
@@ -78,6 +80,13 @@ impl Tcp {
         self.retransmits as f64 / (self.segments + self.retransmits as f64).max(1.0)
     }
 
+    /// Whether the sender had something on its way all the time, and no window or buffer held it.
+    #[must_use]
+    pub fn pushes(&self) -> bool {
+        let busy = self.busy.is_some_and(|busy| busy > 0.85);
+        busy && self.receive_window < 0.3 && self.send_buffer < 0.3
+    }
+
     /// How much of the round-trip time is queues: 0 none, towards 1 all.
     #[must_use]
     pub fn queueing(&self) -> f64 {
@@ -139,16 +148,26 @@ impl<'a> Way<'a> {
         super::host(self.record, role)
     }
 
-    /// The sending host's interface towards the other end.
+    /// The sending host's interface towards the other end; none where our own stack sends.
     #[must_use]
     pub fn sends_by(&self) -> Option<&'a Interface> {
-        self.host(self.sender)?.interface.as_ref()
+        self.by_kernel(self.sender)?.interface.as_ref()
     }
 
-    /// The receiving host's interface towards the other end.
+    /// The receiving host's interface towards the other end; none where our own stack receives.
     #[must_use]
     pub fn receives_by(&self) -> Option<&'a Interface> {
-        self.host(self.receiver)?.interface.as_ref()
+        self.by_kernel(self.receiver)?.interface.as_ref()
+    }
+
+    /// Whether our own stack moves the payload at an end.
+    #[must_use]
+    pub fn is_own_stack(&self, role: Role) -> bool {
+        self.stack(role) == STACK_NAME
+    }
+
+    fn by_kernel(&self, role: Role) -> Option<&'a Host> {
+        self.host(role).filter(|_| !self.is_own_stack(role))
     }
 
     /// How the threads of one part of this direction spent their time.
@@ -160,7 +179,48 @@ impl<'a> Way<'a> {
         };
         let cost = super::cpu(self.record, role)?;
         let own = cost.threads.iter();
-        Time::of(own.filter(|thread| thread.direction == self.direction && thread.part == part))
+        let own = own.filter(|thread| thread.direction == self.direction && thread.part == part);
+        let time = Time::of(own)?;
+        Some(match self.is_own_stack(role) {
+            true => time.of_polling(),
+            false => time,
+        })
+    }
+
+    /// Whether an end looks again and again instead of sleeping: that it is busy says nothing.
+    #[must_use]
+    pub fn polls(&self, role: Role) -> bool {
+        let polls = matches!(
+            super::wait(self.plan(), role),
+            Some(Wait::Spin | Wait::Interval { .. })
+        );
+        polls || self.is_own_stack(role)
+    }
+
+    /// Whether one part sleeps where it can, and moves so much between two sleeps, and by each call, that
+    /// its processor time is that of the bytes.
+    #[must_use]
+    pub fn works_in_large_pieces(&self, part: CountedAt) -> bool {
+        let role = match part {
+            CountedAt::Sender => self.sender,
+            CountedAt::Receiver => self.receiver,
+        };
+        let Some(time) = self.time(part).filter(|_| !self.polls(role)) else {
+            return false;
+        };
+        // Through little room go small pieces, whatever the calls move.
+        let room = [self.send_buffer(), self.receive_buffer()];
+        if room
+            .into_iter()
+            .flatten()
+            .any(|room| room < 2 * LARGE_PIECE)
+        {
+            return false;
+        }
+        let summary = self.summary();
+        let bytes = summary.bytes_received.or(summary.bytes_sent).unwrap_or(0);
+        let pieces = time.sleeps.max(time.calls).max(1);
+        bytes / pieces >= LARGE_PIECE
     }
 
     /// The flows.
@@ -297,11 +357,31 @@ impl<'a> Way<'a> {
         Some(self.goodput()? * self.overhead(WIRE))
     }
 
-    /// What arrived over the rate that the sender's queueing discipline holds to.
+    /// What arrived over the rate that a queueing discipline in view holds to.
     #[must_use]
     pub fn share_of_shape(&self) -> Option<f64> {
-        let rate = self.sends_by()?.qdisc_rate_bps?;
-        Some(self.l2_bps()? / rate as f64)
+        let moved = self.l2_bps()?;
+        let own = self
+            .sends_by()
+            .and_then(|interface| interface.qdisc_rate_bps);
+        let rate = own
+            .into_iter()
+            .chain(self.shape_on_the_way().map(|at| at.after))
+            .min()?;
+        Some(moved / rate as f64)
+    }
+
+    /// The slowest discipline with a rate between the ends, of those that what arrived can have passed.
+    #[must_use]
+    pub fn shape_on_the_way(&self) -> Option<&'a PlaceCounter> {
+        let moved = self.l2_bps()?;
+        let ends = [Role::Client, Role::Server].map(super::name);
+        let between = self.record.counters.iter().filter(|at| {
+            let of_way = at.counter == "qdisc_rate_bps" && !ends.contains(&at.host.as_str());
+            // That of the other direction may be slower.
+            of_way && at.after > 0 && moved <= at.after as f64 * 1.05
+        });
+        between.min_by_key(|at| at.after)
     }
 
     /// The slower of both ends' links, bit/s.
@@ -340,10 +420,9 @@ impl<'a> Way<'a> {
         let free = |part| self.time(part).is_some_and(|time| time.free() > 0.3);
         let waiting = tcp.rtt_ns - tcp.min_rtt_ns;
         let queue = tcp.queueing() > 0.6 && waiting > STANDING_NS;
-        let pushed = tcp.busy.is_some_and(|busy| busy > 0.85)
-            && tcp.receive_window < 0.3
-            && tcp.send_buffer < 0.3;
-        (queue && pushed && free(CountedAt::Sender) && self.spread()? < 0.15)
+        // A single interval tells of no rate that stays.
+        let steady = self.rates().len() > PLATEAU && self.spread()? < 0.15;
+        (queue && tcp.pushes() && free(CountedAt::Sender) && steady)
             .then(|| self.goodput())
             .flatten()
     }
@@ -410,6 +489,12 @@ impl<'a> Way<'a> {
         }
     }
 }
+
+/// Bytes of a piece from which they cost more than what comes with each.
+const LARGE_PIECE: u64 = 32 << 10;
+
+/// Intervals behind the first one that have to be alike for a plateau.
+pub(crate) const PLATEAU: usize = 2;
 
 /// Share of a known rate from which a path is used up: what is left is the start and the end.
 pub(crate) const FULL: f64 = 0.9;

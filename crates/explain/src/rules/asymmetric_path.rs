@@ -1,7 +1,7 @@
 //! One direction of the path is slower than the other.
 
 use linerate_metric::finding::{End, Finding};
-use linerate_metric::plan::Kind;
+use linerate_metric::plan::{Direction, Kind};
 use linerate_metric::units::{format_bit_rate, format_nanos};
 
 use crate::Rule;
@@ -57,7 +57,13 @@ impl AsymmetricPath {
             .seen_if("rate of the discipline, slower", shape(slow), "bit/s", "rtnetlink TCA_OPTIONS")
             .seen_if("rate of the discipline, faster", shape(fast), "bit/s", "rtnetlink TCA_OPTIONS")
             .remedy("compare what shapes, queues and carries either direction: access lines are often slower one way")
-            .command(format!("linerate throughput {} -R", case.plan.host))
+            .command(case.again_without(
+                &["bidir"],
+                match slow.direction {
+                    Direction::Receive => "-R",
+                    Direction::Send => "",
+                },
+            ))
             .found()
     }
 
@@ -81,7 +87,7 @@ impl AsymmetricPath {
             .seen("path-back", back.p50_ns, "ns", "stages")
             .seen("clock error", error, "ns", "stages")
             .remedy("look at routes and queues of the slower way")
-            .command(format!("linerate throughput {} --bidir", case.plan.host))
+            .command(case.one_way("--bidir"))
             .found()
     }
 }

@@ -5,7 +5,7 @@ use linerate_metric::plan::{Kind, Protocol};
 use linerate_metric::units::{format_bytes, format_share};
 
 use crate::Rule;
-use crate::case::{Case, Way, name};
+use crate::case::{Case, Way, name, rate_word};
 use crate::draft::Draft;
 
 /// Frames of a poll from which its own cost is small (docs/METHOD.md, forwarding).
@@ -59,7 +59,7 @@ impl BurstSize {
             .seen("rounds", rounds, "rounds", "forwarding threads")
             .seen("idle_rounds", idle, "rounds", "forwarding threads")
             .remedy("move more frames by one poll")
-            .command("linerate forward --burst 32")
+            .command(case.again("--burst 32"))
             .tried(Some(format!("--burst {}", plan.burst)))
             .gain(Some((1.0 + POLL / burst) / (1.0 + POLL / 32.0)), "a frame costs 1 + 2 / burst (docs/METHOD.md)")
             .found()
@@ -99,7 +99,7 @@ impl BurstSize {
             .seen_if("loss_fraction", way.summary().loss_fraction, "share", "receiver")
             .seen_if("SO_RCVBUF", way.receive_buffer(), "B", format!("{} socket", name(way.receiver)))
             .remedy("send datagram by datagram at that rate, or give the queue that loses them room for a burst")
-            .command(case.again(&format!("-b {rate}")))
+            .command(case.again(&format!("-b {}", rate_word(rate as f64))))
             .gain(Some(1.0 / (1.0 - lost).max(0.01)), "1 / (1 - share lost)")
             .found()
     }

@@ -4,9 +4,9 @@ use linerate_metric::finding::{End, Finding};
 use linerate_metric::plan::Protocol;
 use linerate_metric::units::format_share;
 
-use super::{is_paced, tcp_info};
+use super::{is_paced, sent_again};
 use crate::Rule;
-use crate::case::{Case, Tcp, Way};
+use crate::case::{Case, Tcp, Way, rate_word};
 use crate::draft::Draft;
 
 /// Share of the segments from which loss matters: with Mathis' formula it holds a stream of 1448 B segments on
@@ -57,14 +57,17 @@ impl CongestionLoss {
         let tcp = way.tcp()?;
         let (loss, lost) = (tcp.loss(), tcp.retransmits.saturating_sub(tcp.spurious));
         let dropped = dropped_in_view(case);
-        let queued = tcp.queueing() >= QUEUED || dropped >= lost / 2;
+        // Where every queue on the way is in view, one of them must have dropped.
+        let out_of_view = !case.one_machine();
+        let queued = dropped >= lost / 2 || dropped > 0 && tcp.queueing() >= QUEUED;
+        let queued = queued || out_of_view && tcp.queueing() >= QUEUED;
         let reordered = tcp.spurious * 2 >= tcp.retransmits;
         if loss < MATTERS || lost < FEW || !queued || reordered {
             return None;
         }
+        let each = 0.95 * way.goodput()? / way.streams().len().max(1) as f64;
         let full = way.fills_path() || is_paced(case);
-        let role = way.sender;
-        Draft::limit_if(full, self.id(), End::Path)
+        let draft = Draft::limit_if(full, self.id(), End::Path)
             .way(way.direction)
             .cost(if full { loss } else { held_by_congestion(&tcp).min(0.9) })
             .says(format!(
@@ -74,16 +77,16 @@ impl CongestionLoss {
                     true => "the path carries no more",
                     false => "its room is less than what a window sends at once",
                 }
-            ))
-            .seen("tcpi_total_retrans", tcp.retransmits, "segments", tcp_info(role))
-            .seen("tcpi_dsack_dups", tcp.spurious, "segments", tcp_info(role))
-            .seen("tcpi_rtt", tcp.rtt_ns.round(), "ns", tcp_info(role))
-            .seen("tcpi_min_rtt", tcp.min_rtt_ns.round(), "ns", tcp_info(role))
+            ));
+        sent_again(draft, way.sender, &tcp)
             .seen("drops on the way", dropped, "packets", "counters of both ends")
             .remedy(
                 "give the queue before the slowest link more room, or send in smaller bursts (a lower window, or pacing by the kernel)",
             )
-            .command(case.again("-b RATE --pacing socket"))
+            .command(match (case.is_own_stack(way.sender), is_paced(case)) {
+                (false, false) => case.again(&format!("-b {} --pacing socket", rate_word(each))),
+                _ => case.again(&format!("-b {}", rate_word(each))),
+            })
             .gain(
                 (!full).then_some(std::f64::consts::SQRT_2),
                 "Mathis: MSS / RTT * 1.22 / sqrt(loss); half the loss gives sqrt(2)",

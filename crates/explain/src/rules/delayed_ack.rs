@@ -5,7 +5,7 @@ use linerate_metric::finding::Finding;
 use linerate_metric::plan::{Kind, Protocol};
 use linerate_metric::units::{format_bytes, format_nanos};
 
-use super::tcp_info;
+use super::{HEADROOM, tcp_info, within_headroom};
 use crate::Rule;
 use crate::case::{Case, Way, name};
 use crate::draft::Draft;
@@ -40,6 +40,32 @@ pub(super) fn stall(way: &Way<'_>, payload: u64) -> Option<(f64, f64, &'static s
     Some((smallest.0, smallest.0 * 8e9 * flows / goodput, smallest.1))
 }
 
+/// Round trips between hosts that are beside each other, where nobody told.
+const LEAST_RTT_NS: f64 = 20e3;
+
+/// Room for several segments on their way.
+const ENOUGH: u64 = 64 << 10;
+
+/// What holds too little, and how it gets more: in words, and as the command.
+pub(super) fn roomier(case: &Case<'_>, way: &Way<'_>, what: &str) -> (String, String) {
+    let enough = format_bytes(ENOUGH);
+    let (end, key, option) = match what {
+        "send buffer" => (way.sender, "tcp.send_buffer", "sndbuf"),
+        "receive window" => (way.receiver, "tcp.receive_window", "rcvbuf"),
+        _ => {
+            let words = format!("larger writes than {}", format_bytes(case.plan.payload_bytes));
+            return (words, case.again("-l 64K"));
+        }
+    };
+    let words = format!("a {what} of the {} of {enough} or more", name(end));
+    let command = match way.is_own_stack(end) {
+        true => case.again_with_key(key, "64K"),
+        // A size asked for both goes behind one that is asked for here.
+        false => case.again(&format!("--{option} 64K")),
+    };
+    (words, command)
+}
+
 impl Rule for DelayedAck {
     fn id(&self) -> &'static str {
         "delayed-ack"
@@ -66,6 +92,20 @@ impl DelayedAck {
         if !held || super::is_paced(case) || timeouts > 0 || lossy || way.fills_path() {
             return None;
         }
+        let (remedy, command) = roomier(case, way, what);
+        // So much more would be on its way in a round trip, where its time is known.
+        let wider = (ENOUGH as f64 / bytes.max(1.0)).max(1.0);
+        let (gain, formula) = match rtt > 0.0 {
+            true => (
+                within_headroom(way, took / rtt * wider),
+                format!("time for each over the round-trip time, and room for {} in place of {}; at most {HEADROOM}", format_bytes(ENOUGH), format_bytes(bytes as u64)),
+            ),
+            // Our own stack does not tell its round-trip time.
+            false => (
+                within_headroom(way, took / LEAST_RTT_NS),
+                format!("time for each over 20 us, what round trips take at least; at most {HEADROOM}"),
+            ),
+        };
         let delayed = case.added("delayed_acks", |host, _| host == name(way.receiver));
         Draft::cause(self.id(), way.receiver)
             .way(way.direction)
@@ -80,9 +120,9 @@ impl DelayedAck {
             .seen("goodput_bps", way.goodput()?, "bit/s", "receiver")
             .seen("tcpi_min_rtt", rtt, "ns", tcp_info(way.sender))
             .seen_if("DelayedACKs", delayed, "segments", format!("{} /proc/net/netstat", name(way.receiver)))
-            .remedy("let two full segments be on their way: a send buffer and a window of at least two MSS; or acknowledge at once (TCP_QUICKACK, `ip route … quickack 1`)")
-            .command(format!("ip route change … quickack 1 (on the {})", name(way.receiver)))
-            .gain(super::headroom(way).map(|most| most.min(took / rtt.max(1.0))), "time for each over the round-trip time, at most the processors' headroom")
+            .remedy(format!("let two full segments be on their way: {remedy}; or let the {} acknowledge at once (TCP_QUICKACK, `quickack 1` of its route)", name(way.receiver)))
+            .command(command)
+            .gain(gain, formula)
             .found()
     }
 

@@ -39,7 +39,7 @@ fn time(bytes: u32) -> f64 {
 
 impl GsoSize {
     fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
-        if way.fills_path() || !super::is_saturated(way) || super::is_paced(case) {
+        if way.fills_path() || way.is_own_stack(way.receiver) || !super::is_saturated(way) || super::is_paced(case) {
             return None;
         }
         let interface = way.sends_by()?;

@@ -65,7 +65,7 @@ impl LineRate {
             .seen("line_bps", line, "bit/s", "plan")
             .seen("offered_l1_bps", figures.offered_l1_bps, "bit/s", "generator")
             .remedy("a faster link")
-            .command("linerate generate --rate 100%")
+            .command(case.again("--rate 100%"))
             .found()
     }
 }

@@ -1,16 +1,19 @@
 //! Large packets vanish on the way, and nobody says so.
 
 use linerate_metric::finding::{End, Finding};
-use linerate_metric::plan::{Kind, Protocol};
+use linerate_metric::plan::Kind;
 use linerate_metric::units::format_count;
 
-use super::tcp_info;
+use super::{of_ways, sent_again, tcp_info};
 use crate::Rule;
 use crate::case::{Case, Way, name};
 use crate::draft::Draft;
 
 /// Smaller packets cross nearly every path (RFC 8200 section 5: 1280).
 const LARGE: u64 = 1_100;
+
+/// Smaller packets cross every path (RFC 791: 576 bytes, headers counted).
+const LEAST: u64 = 540;
 
 /// Payload that arrives through a hole: what a few small segments hold.
 const NOTHING: u64 = 64 << 10;
@@ -24,10 +27,7 @@ impl Rule for MtuBlackHole {
     }
 
     fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        let tcp = case.throughput(Protocol::Tcp);
-        let udp = case.throughput(Protocol::Udp);
-        let mut found: Vec<_> = tcp.filter_map(|way| self.of_tcp(case, way)).collect();
-        found.extend(udp.filter_map(|way| self.of_udp(case, way)));
+        let mut found = of_ways(case, |way| self.of_tcp(case, way), |way| self.of_udp(case, way));
         found.extend(self.of_questions(case));
         found
     }
@@ -50,30 +50,36 @@ impl MtuBlackHole {
         }
         let probing = case.sysctl(way.sender, "net.ipv4.tcp_mtu_probing");
         let told = case.added("icmp_unreachable_received", |host, _| host == name(way.sender));
-        Draft::cause(self.id(), End::Path)
-                .way(way.direction)
-                .cost(1.0)
-                .says(format!(
-                    "connections open and full segments of {:.0} B never arrive: somebody on the way has a smaller MTU and does not say so",
-                    tcp.mss
-                ))
-                .seen("bytes_received", arrived, "B", "receiver")
-                .seen("tcpi_total_retrans", tcp.retransmits, "segments", tcp_info(way.sender))
-                .seen("tcpi_total_rto", tcp.timeouts, "", tcp_info(way.sender))
-                .seen("tcpi_snd_mss", tcp.mss, "B", tcp_info(way.sender))
-                .seen_if("InDestUnreachs", told, "packets", format!("{} /proc/net/snmp", name(way.sender)))
-                .seen_if("net.ipv4.tcp_mtu_probing", probing, "", format!("{} sysctl", name(way.sender)))
-                .remedy("give all links of a segment one MTU, let ICMP \"fragmentation needed\" through, or let TCP probe")
-                .command("sysctl -w net.ipv4.tcp_mtu_probing=1")
-                .tried(probing.filter(|&probing| probing > 0).map(|probing| format!("net.ipv4.tcp_mtu_probing={probing}")))
-                .found()
+        let draft = Draft::cause(self.id(), End::Path)
+            .way(way.direction)
+            .cost(1.0)
+            .says(format!(
+                "connections open and full segments of {:.0} B never arrive: somebody on the way has a smaller MTU and does not say so",
+                tcp.mss
+            ))
+            .seen("bytes_received", arrived, "B", "receiver");
+        sent_again(draft, way.sender, &tcp)
+            .seen("tcpi_total_rto", tcp.timeouts, "", tcp_info(way.sender))
+            .seen("tcpi_snd_mss", tcp.mss, "B", tcp_info(way.sender))
+            .seen_if("InDestUnreachs", told, "packets", format!("{} /proc/net/snmp", name(way.sender)))
+            .seen_if("net.ipv4.tcp_mtu_probing", probing, "", format!("{} sysctl", name(way.sender)))
+            .remedy("give all links of a segment one MTU, let ICMP \"fragmentation needed\" through, or let TCP probe")
+            .command(match case.is_own_stack(way.sender) {
+                true => case.again_with_key("mtu", "1200"),
+                false => "sysctl -w net.ipv4.tcp_mtu_probing=1".to_owned(),
+            })
+            .tried(probing.filter(|&probing| probing > 0).map(|probing| format!("net.ipv4.tcp_mtu_probing={probing}")))
+            .found()
     }
 
     fn of_udp(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
         let payload = case.plan.payload_bytes;
         let summary = way.summary();
         let lost = summary.loss_fraction?;
-        if payload < LARGE || lost < 0.99 || summary.packets_sent.unwrap_or(0) < 10 {
+        // Interfaces that count all of them as dropped, and let the control connection pass, have an MTU.
+        let refused = way.lost_share("interface-tx") + way.lost_share("interface-rx") > 0.9;
+        let least = if refused { LEAST } else { LARGE };
+        if payload < least || lost < 0.99 || summary.packets_sent.unwrap_or(0) < 10 {
             return None;
         }
         // Lost at a place of the ends' own it is no hole on the way.
@@ -91,7 +97,7 @@ impl MtuBlackHole {
             .seen("payload_bytes", payload, "B", "plan")
             .seen("mtu", way.mtu(), "B", format!("{} interface", name(way.sender)))
             .remedy("find the largest payload that arrives; give all links of a segment one MTU")
-            .command(case.again("-l 1200"))
+            .command(case.again(if payload > 1_200 { "-l 1200" } else { "-l 512" }))
             .found()
     }
 

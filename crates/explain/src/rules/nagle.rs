@@ -5,7 +5,7 @@ use linerate_metric::plan::Protocol;
 use linerate_metric::units::{format_bytes, format_nanos};
 
 use super::delayed_ack::stall;
-use super::tcp_info;
+use super::{HEADROOM, tcp_info, within_headroom};
 use crate::Rule;
 use crate::case::{Case, Way, name};
 use crate::draft::Draft;
@@ -54,8 +54,11 @@ impl Nagle {
             .seen("tcpi_rtt", tcp.rtt_ns.round(), "ns", tcp_info(role))
             .seen("TCP_NODELAY", "off", "", "plan")
             .remedy("send small writes at once (TCP_NODELAY), or write more at a time with a buffer of several segments")
-            .command(case.again("-N"))
-            .gain(super::headroom(way).map(|most| most.min(took / tcp.min_rtt_ns.max(1.0))), "time for each over the least round-trip time, at most the processors' headroom")
+            .command(match way.is_own_stack(role) {
+                true => case.again_with_key("tcp.nagle", "off"),
+                false => case.again("-N"),
+            })
+            .gain(within_headroom(way, took / tcp.min_rtt_ns.max(1.0)), format!("time for each over the least round-trip time, at most {HEADROOM}"))
             .found()
     }
 }

@@ -1,5 +1,6 @@
 //! The neighbour's address is not known, or two have the same.
 
+use linerate_metric::facts::Role;
 use linerate_metric::finding::{End, Finding};
 use linerate_metric::plan::Kind;
 use linerate_metric::units::{format_count, format_nanos};
@@ -33,6 +34,8 @@ impl Neighbour {
         let counter = case.record.counters.iter().find(|counter| {
             counter.counter == "neighbour_address_changes" && counter.added() > 0
         })?;
+        let own = case.interface(Role::Client).map(|own| own.name.as_str());
+        let interface = counter.interface.as_deref().or(own).unwrap_or("eth0");
         Draft::cause(self.id(), End::Path)
             .cost(0.5)
             .says(format!(
@@ -40,16 +43,26 @@ impl Neighbour {
                 counter.added(),
                 counter.host
             ))
-            .seen("neighbour_address_changes", counter.added(), "", format!("{} rtnetlink RTM_GETNEIGH", counter.host))
+            .seen("neighbour_address_changes", counter.added(), "", format!("{} rtnetlink RTM_NEWNEIGH", counter.host))
             .remedy("give one of the two hosts another address")
-            .command(format!("arping -D -I {} {}", counter.interface.as_deref().unwrap_or("IF"), case.plan.host))
+            .command(format!("arping -D -I {interface} {}", case.plan.host))
             .found()
     }
 
     /// Packets that were to be sent while the address was being asked for.
     fn unresolved(&self, case: &Case<'_>) -> Option<Finding> {
-        let discards = case.added("neighbour_discards", |_, _| true);
-        let failures = case.added("neighbour_failures", |_, _| true);
+        let of = |name: &str| {
+            let found = case.record.counters.iter().filter(|found| found.counter == name);
+            let added = found.map(|found| found.added());
+            // What the kernel counts for the whole machine both ends of one machine have read.
+            match case.one_machine() {
+                true => added.max(),
+                false => added.reduce(|a, b| a + b),
+            }
+        };
+        let discards = of("neighbour_discards");
+        let unanswered = case.added("neighbour_unanswered", |_, _| true);
+        let failures = unanswered.or_else(|| of("neighbour_failures"));
         let from = case.record.counters.iter().find(|counter| {
             counter.counter == "neighbour_discards" && counter.added() > 0
         });
@@ -66,11 +79,14 @@ impl Neighbour {
             Kind::Throughput => {
                 let way = case.ways.first()?;
                 let gone = way.summary().lost.or(way.summary().retransmits).unwrap_or(0);
-                if gone == 0 {
+                let start = way.intervals().next().and_then(|interval| interval.lost).unwrap_or(gone);
+                // Others of the machine have neighbours too: what was thrown away has to be as much as is
+                // missing here, or to be missing at the start.
+                let part = if lost * 4 >= gone { lost.min(gone) } else { start };
+                if part == 0 {
                     return None;
                 }
-                let start = way.intervals().next().and_then(|interval| interval.lost).unwrap_or(gone);
-                (start.min(lost.max(start)) as f64, way.packets_sent())
+                (part as f64, way.packets_sent())
             }
             Kind::Latency => {
                 let trips = summary.round_trips? as f64;
@@ -83,7 +99,7 @@ impl Neighbour {
             _ => return None,
         };
         let slowest = summary.rtt_ns.map(|rtt| rtt.max);
-        let host = from.map_or_else(|| name(linerate_metric::facts::Role::Client).to_owned(), |from| from.host.clone());
+        let host = from.map_or_else(|| name(Role::Client).to_owned(), |from| from.host.clone());
         Draft::cause(self.id(), End::Path)
             .cost((part / whole.max(1.0)).max(0.001))
             .says(format!(
@@ -94,9 +110,9 @@ impl Neighbour {
                     None => String::new(),
                 }
             ))
-            .seen("unresolved_discards", lost, "packets", format!("{host} rtnetlink RTM_GETNEIGHTBL"))
-            .seen_if("res_failed", failures, "", format!("{host} rtnetlink RTM_GETNEIGHTBL"))
-            .seen("lost at the start", part, "packets", "first interval")
+            .seen("unresolved_discards", lost, "packets", format!("{host} /proc/net/stat/arp_cache, of the whole machine"))
+            .seen_if("neighbour_unanswered", failures, "", format!("{host} rtnetlink RTM_NEWNEIGH"))
+            .seen("lost by it", part, "packets", "what is missing, and was thrown away or was the first")
             .remedy("ask for the address before the run (ping), keep it (a permanent entry), or let more wait for it")
             .command("sysctl -w net.ipv4.neigh.default.unres_qlen_bytes=4194304")
             .found()

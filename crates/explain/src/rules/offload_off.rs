@@ -41,7 +41,8 @@ impl Rule for OffloadOff {
 
 impl OffloadOff {
     fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
-        if way.fills_path() {
+        // Our own stack takes packets as long as its MTU, and none that are still to be cut.
+        if way.fills_path() || way.is_own_stack(way.receiver) {
             return None;
         }
         let sends = way.sends_by()?;

@@ -5,7 +5,7 @@ use linerate_metric::plan::Protocol;
 use linerate_metric::units::{format_bytes, format_nanos};
 
 use super::receive_window::SHORT_NS;
-use super::{HEADROOM, headroom, is_paced, tcp_info};
+use super::{HEADROOM, headroom, is_paced, tcp_info, within_headroom};
 use crate::Rule;
 use crate::case::{Case, Way};
 use crate::draft::Draft;
@@ -82,11 +82,18 @@ impl PathDelay {
             })
             .command(match starting {
                 true => case.again("-t 30 -O 5"),
+                false if case.is_own_stack(linerate_metric::facts::Role::Client) => {
+                    let key = match case.is_own_stack(way.sender) {
+                        true => "tcp.send_buffer",
+                        false => "tcp.receive_window",
+                    };
+                    case.again_with_key(key, &format!("{}M", larger >> 20))
+                }
                 false => format!("sysctl -w net.ipv4.tcp_rmem='4096 131072 {larger}' net.ipv4.tcp_wmem='4096 16384 {larger}'"),
             })
             .tried(case.plan.window_bytes.map(|asked| format!("-w {}", format_bytes(asked))))
             .gain(
-                headroom(way).map(|most| most.min(1.0 / (1.0 - held).max(0.01))),
+                within_headroom(way, 1.0 / (1.0 - held).max(0.01)),
                 format!("window / round-trip time: 1 / (1 - share limited by windows), at most {HEADROOM}"),
             )
             .found()

@@ -5,7 +5,7 @@ use linerate_metric::plan::Protocol;
 use linerate_metric::units::{format_bit_rate, format_count, format_share};
 
 use super::congestion_loss::{FEW, QUEUED, dropped_in_view, held_by_congestion, mathis};
-use super::{headroom, tcp_info};
+use super::{of_ways, sent_again, within_headroom};
 use crate::Rule;
 use crate::case::{Case, Way, name};
 use crate::draft::Draft;
@@ -22,10 +22,7 @@ impl Rule for PathLoss {
     }
 
     fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        let tcp = case.throughput(Protocol::Tcp);
-        let udp = case.throughput(Protocol::Udp);
-        let mut found: Vec<_> = tcp.filter_map(|way| self.of_tcp(case, way)).collect();
-        found.extend(udp.filter_map(|way| self.of_udp(case, way)));
+        let mut found = of_ways(case, |way| self.of_tcp(case, way), |way| self.of_udp(case, way));
         found.extend(self.of_questions(case));
         found
     }
@@ -49,25 +46,25 @@ impl PathLoss {
         }
         let allowed = mathis(&tcp, loss, way.streams().len());
         let held = held_by_congestion(&tcp);
-        let most = headroom(way).map(|most| most.min((1.0 / (1.0 - held)).max(1.0)));
-        Draft::cause(self.id(), End::Path)
-                .way(way.direction)
-                .cost(held.min(0.95))
-                .says(format!(
-                    "{} of the segments were lost on the way without a queue in front: a congestion control that takes loss for congestion gets about {} out of such a path",
-                    format_share(loss),
-                    format_bit_rate(allowed)
-                ))
-                .seen("tcpi_total_retrans", tcp.retransmits, "segments", tcp_info(way.sender))
-                .seen("tcpi_dsack_dups", tcp.spurious, "segments", tcp_info(way.sender))
-                .seen("tcpi_rtt", tcp.rtt_ns.round(), "ns", tcp_info(way.sender))
-                .seen("tcpi_min_rtt", tcp.min_rtt_ns.round(), "ns", tcp_info(way.sender))
-                .seen("Mathis", allowed, "bit/s", "from MSS, RTT and loss")
-                .remedy("find who loses them: cables, a full device on the way, radio; until then a congestion control that does not take loss for congestion")
-                .command(case.again("-C bbr"))
-                .tried(way.congestion_control().map(|name| format!("congestion control {name}")))
-                .gain(most, "Mathis: MSS / RTT * 1.22 / sqrt(loss) is the limit now; without loss it is the next one")
-                .found()
+        let most = within_headroom(way, 1.0 / (1.0 - held).max(0.01));
+        let draft = Draft::cause(self.id(), End::Path)
+            .way(way.direction)
+            .cost(held.min(0.95))
+            .says(format!(
+                "{} of the segments were lost on the way without a queue in front: a congestion control that takes loss for congestion gets about {} out of such a path",
+                format_share(loss),
+                format_bit_rate(allowed)
+            ));
+        sent_again(draft, way.sender, &tcp)
+            .seen("Mathis", allowed, "bit/s", "from MSS, RTT and loss")
+            .remedy("find who loses them: cables, a full device on the way, radio; until then a congestion control that does not take loss for congestion")
+            .command(match case.is_own_stack(way.sender) {
+                true => case.again("-C none"),
+                false => case.again("-C bbr"),
+            })
+            .tried(way.congestion_control().map(|name| format!("congestion control {name}")))
+            .gain(most, "Mathis: MSS / RTT * 1.22 / sqrt(loss) is the limit now; without loss it is the next one")
+            .found()
     }
 
     fn of_udp(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
@@ -93,7 +90,7 @@ impl PathLoss {
             .seen("losses[path]", lost, "datagrams", "numbers missing at the receiver, less what counters have")
             .seen_if("loss_fraction", summary.loss_fraction, "share", "receiver")
             .remedy("find who loses them: cables, a full device on the way, radio; a lower rate tells whether it is load")
-            .command(case.again("-b max"))
+            .command(case.again_slower(0.5 * way.goodput()? / way.streams().len().max(1) as f64))
             .gain(Some(1.0 / (1.0 - share).max(0.01)), "1 / (1 - loss)")
             .found()
     }
@@ -114,7 +111,7 @@ impl PathLoss {
             .seen("lost", lost, "round trips", "client")
             .seen("round_trips", done, "round trips", "client")
             .remedy("send datagrams one way to see where they are lost")
-            .command(format!("linerate throughput {} -u -b 10M", case.plan.host))
+            .command(case.one_way("-b 10M"))
             .found()
     }
 }

@@ -5,7 +5,7 @@ use linerate_metric::plan::Protocol;
 use linerate_metric::record::CountedAt;
 use linerate_metric::units::{format_bytes, format_share};
 
-use super::{HEADROOM, headroom, is_paced, tcp_info};
+use super::{HEADROOM, WAITING_GAIN, is_paced, tcp_info, waiting_gain, within_headroom};
 use crate::Rule;
 use crate::case::{Case, Way, name};
 use crate::draft::Draft;
@@ -22,6 +22,9 @@ pub(super) const SHORT_NS: f64 = 2e6;
 
 /// Goodput over window / round-trip time below which something else than the window's size keeps it closed.
 pub(super) const CLOSED_BY_READER: f64 = 0.02;
+
+/// Share of window / least round-trip time from which the window is what holds the sender.
+const USED: f64 = 0.2;
 
 /// See docs/CAUSES.md#receive-window.
 pub struct ReceiveWindow;
@@ -75,18 +78,28 @@ impl ReceiveWindow {
                 return None;
             }
         }
+        // Our own stack polls, so that nobody knows whether it has time: its window is the limit where it is
+        // used up within the path's own round trip.
+        let through = window as f64 * 8e9 * way.streams().len().max(1) as f64 / tcp.min_rtt_ns.max(1.0);
+        if way.is_own_stack(way.receiver) && way.goodput()? < USED * through {
+            return None;
+        }
         let role = way.receiver;
         let end = name(role);
         let larger = (window * 4).max(4 << 20);
-        let (remedy, command) = match asked {
-            Some(asked) => (
+        let (remedy, command) = match (way.is_own_stack(role), asked) {
+            (true, _) => (
+                format!("let our stack take in more than {} before it is fetched", format_bytes(window)),
+                case.again_with_key("tcp.receive_window", &format!("{}K", larger >> 10)),
+            ),
+            (false, Some(asked)) => (
                 format!(
                     "give the {end}'s socket a larger receive buffer than {}, or let its kernel size it",
                     format_bytes(asked)
                 ),
-                case.again(&format!("-w {}M", (larger >> 20).max(1))),
+                super::larger_buffer(case, "rcvbuf", case.plan.socket.receive_buffer_bytes, larger),
             ),
-            None => (
+            (false, None) => (
                 format!("raise the largest receive buffer of the {end}'s kernel, or of its stack"),
                 format!("sysctl -w net.ipv4.tcp_rmem='4096 131072 {larger}'"),
             ),
@@ -107,8 +120,8 @@ impl ReceiveWindow {
             .command(command)
             .tried(asked.map(|asked| format!("a receive buffer of {}", format_bytes(asked))))
             .gain(
-                headroom(way).map(|most| most.min(1.0 / (1.0 - tcp.receive_window).max(0.01))),
-                format!("window / round-trip time: 1 / (1 - share limited by the window), at most {HEADROOM}"),
+                within_headroom(way, waiting_gain(way, tcp.receive_window, window, larger)),
+                format!("{WAITING_GAIN}, at most {HEADROOM}"),
             )
             .found()
     }

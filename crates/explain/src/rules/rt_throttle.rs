@@ -2,7 +2,7 @@
 
 use linerate_metric::facts::Role;
 use linerate_metric::finding::Finding;
-use linerate_metric::plan::{Kind, Wait};
+use linerate_metric::plan::Wait;
 use linerate_metric::units::format_nanos;
 
 use super::at_end;
@@ -25,13 +25,7 @@ impl Rule for RtThrottle {
     }
 
     fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        if !matches!(case.plan.kind, Kind::Throughput | Kind::Latency) {
-            return Vec::new();
-        }
-        [Role::Client, Role::Server]
-            .into_iter()
-            .filter_map(|role| self.of(case, role))
-            .collect()
+        super::of_ends(case, |role| self.of(case, role))
     }
 }
 

@@ -23,13 +23,7 @@ impl Rule for SchedulingDelay {
     }
 
     fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        if !matches!(case.plan.kind, Kind::Throughput | Kind::Latency) {
-            return Vec::new();
-        }
-        [Role::Client, Role::Server]
-            .into_iter()
-            .filter_map(|role| self.of(case, role))
-            .collect()
+        super::of_ends(case, |role| self.of(case, role))
     }
 }
 
@@ -48,12 +42,7 @@ impl SchedulingDelay {
             return None;
         }
         // What was asked for was moved: nobody was late enough to matter.
-        let kept = |way: &crate::case::Way<'_>| {
-            let summary = way.summary();
-            summary.rate_error.is_some_and(|error| error > -0.02)
-                && summary.loss_fraction.is_none_or(|loss| loss < 0.001)
-        };
-        if case.plan.kind == Kind::Throughput && super::is_paced(case) && case.ways.iter().all(kept) {
+        if case.plan.kind == Kind::Throughput && super::kept_its_rate(case) {
             return None;
         }
         // What the run's own threads take from each other is the machine's limit.

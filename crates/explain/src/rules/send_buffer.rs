@@ -5,7 +5,7 @@ use linerate_metric::plan::Protocol;
 use linerate_metric::record::CountedAt;
 use linerate_metric::units::{format_bytes, format_share};
 
-use super::{HEADROOM, headroom, is_paced, schedstat, tcp_info};
+use super::{HEADROOM, WAITING_GAIN, is_paced, schedstat, tcp_info, waiting_gain, within_headroom};
 use crate::Rule;
 use crate::case::{Case, Way, name};
 use crate::draft::Draft;
@@ -64,16 +64,20 @@ impl SendBuffer {
         let role = way.sender;
         let end = name(role);
         let larger = (granted * 4).max(4 << 20);
-        let (remedy, command) = match asked {
-            Some(asked) => (
+        let (remedy, command) = match (way.is_own_stack(role), asked) {
+            (true, _) => (
+                format!("let our stack hold more than {} until it is acknowledged", format_bytes(granted)),
+                case.again_with_key("tcp.send_buffer", &format!("{}K", larger >> 10)),
+            ),
+            (false, Some(asked)) => (
                 format!(
                     "give the {end}'s socket a larger send buffer than {}, or let its kernel size it",
                     format_bytes(asked)
                 ),
-                case.again(&format!("-w {}M", larger >> 20)),
+                super::larger_buffer(case, "sndbuf", case.plan.socket.send_buffer_bytes, larger),
             ),
-            None => (
-                format!("raise the largest send buffer of the {end}'s kernel, or of its stack"),
+            (false, None) => (
+                format!("raise the largest send buffer of the {end}'s kernel"),
                 format!("sysctl -w net.ipv4.tcp_wmem='4096 16384 {larger}'"),
             ),
         };
@@ -94,8 +98,8 @@ impl SendBuffer {
             .command(command)
             .tried(asked.map(|asked| format!("a send buffer of {}", format_bytes(asked))))
             .gain(
-                headroom(way).map(|most| most.min(1.0 / (1.0 - held).max(0.01))),
-                format!("1 / (1 - share of the time without room), at most {HEADROOM}"),
+                within_headroom(way, waiting_gain(way, held, granted, larger)),
+                format!("{WAITING_GAIN}, at most {HEADROOM}"),
             )
             .found()
     }

@@ -7,7 +7,7 @@ use linerate_metric::units::{format_bit_rate, format_share};
 
 use super::tcp_info;
 use crate::Rule;
-use crate::case::{Case, Way, name};
+use crate::case::{Case, PLATEAU, Way, name};
 use crate::draft::Draft;
 
 /// Share of a known rate from which it is used up.
@@ -28,17 +28,24 @@ impl Rule for ShapedLink {
         let tcp = case.throughput(Protocol::Tcp);
         let udp = case.throughput(Protocol::Udp);
         let ways = tcp.chain(udp);
-        ways.filter_map(|way| self.known(case, way).or_else(|| self.seen(case, way)))
-            .collect()
+        ways.filter_map(|way| {
+            (self.known(case, way))
+                .or_else(|| self.in_view(way))
+                .or_else(|| self.seen(case, way))
+        })
+        .collect()
     }
 }
 
 impl ShapedLink {
     /// The sender's own discipline has a rate, and it is used up.
     fn known(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
-        let share = way.share_of_shape().filter(|&share| share >= FULL)?;
         let interface = way.sends_by()?;
         let rate = interface.qdisc_rate_bps?;
+        let share = way.l2_bps()? / rate as f64;
+        if share < FULL {
+            return None;
+        }
         let held = case.added("qdisc_over_limit", |host, _| host == name(way.sender));
         let role = way.sender;
         Draft::limit(self.id(), role)
@@ -60,6 +67,30 @@ impl ShapedLink {
             .found()
     }
 
+    /// A discipline between the ends has a rate, and it is used up.
+    fn in_view(&self, way: &Way<'_>) -> Option<Finding> {
+        let at = way.shape_on_the_way()?;
+        let (rate, moved) = (at.after, way.l2_bps()?);
+        let share = moved / rate as f64;
+        if share < FULL {
+            return None;
+        }
+        let interface = at.interface.as_deref().unwrap_or("an interface");
+        Draft::limit(self.id(), End::Path)
+            .way(way.direction)
+            .cost(share)
+            .says(format!(
+                "{interface} of {} is held to {} by its discipline, and all of it is used",
+                at.host,
+                format_bit_rate(rate as f64)
+            ))
+            .seen("rate", rate, "bit/s", format!("{} {interface} rtnetlink TCA_OPTIONS", at.host))
+            .seen("with headers", moved, "bit/s", "goodput with Ethernet's headers")
+            .remedy("ask for a higher rate where it is set")
+            .command(format!("tc qdisc show dev {interface}"))
+            .found()
+    }
+
     /// Somebody out of view holds it.
     fn seen(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
         if way.share_of_line().is_some_and(|share| share >= FULL) {
@@ -72,9 +103,15 @@ impl ShapedLink {
         });
         let queue = way.shaped_elsewhere();
         let free = |part| way.time(part).is_some_and(|time| time.free() > 0.3);
-        let steady = rates.len() >= 4 && way.spread().is_some_and(|spread| spread < 0.05);
+        let steady = rates.len() > 1 + PLATEAU && way.spread().is_some_and(|spread| spread < 0.05);
+        // TCP has to push against it: a sender that waits for room has a plateau of its own.
+        let pushes = match way.plan().protocol {
+            Protocol::Tcp => way.tcp().is_some_and(|tcp| tcp.pushes()),
+            Protocol::Udp => true,
+        };
         let after = rates.get(1..).map_or(0.0, |rest| rest.iter().sum::<f64>() / rest.len().max(1) as f64);
         let burst = steady
+            && pushes
             && rates.first().is_some_and(|&first| first > after * BURST && after * 50.0 > first)
             && free(CountedAt::Sender)
             && free(CountedAt::Receiver)
@@ -119,7 +156,10 @@ impl ShapedLink {
                 "this is what the path carries ({} of the time at one rate); a higher rate has to be asked for where it is set",
                 format_share(1.0 - way.spread().unwrap_or(0.0).min(1.0))
             ))
-            .command(format!("linerate throughput {} -u -b max", case.plan.host))
+            .command(match case.far_is_foreign() {
+                true => case.again(""),
+                false => case.again_without(&["congestion", "no-delay", "mss", "rcvlowat"], "-u -b max"),
+            })
             .found()
     }
 }

@@ -60,12 +60,7 @@ impl SharedCore {
             return None;
         }
         // What was asked for was moved all the same.
-        let kept = |way: &crate::case::Way<'_>| {
-            let summary = way.summary();
-            summary.rate_error.is_some_and(|error| error > -0.02)
-                && summary.loss_fraction.is_none_or(|loss| loss < 0.001)
-        };
-        if super::is_paced(case) && case.ways.iter().all(kept) {
+        if super::kept_its_rate(case) {
             return None;
         }
         let logical = case.host(Role::Client)?.cpu.logical.unwrap_or(1);

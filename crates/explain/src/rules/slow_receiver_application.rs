@@ -65,8 +65,8 @@ impl SlowReceiverApplication {
             .seen_if("free time of the receiving threads", time.map(|time| time.free()), "share", schedstat(role))
             .seen_if("TCPRcvQDrop", refused, "segments", format!("{} /proc/net/netstat", name(role)))
             .remedy("look at what the receiving program waits for: a disk, another peer, a timer, a debugger")
-            .command(case.again("--calls"))
-            .gain(super::headroom(way).map(|most| most.min(1.0 / (1.0 - tcp.receive_window).max(0.01))), format!("1 / (1 - share with the window closed), at most {}", super::HEADROOM))
+            .command(case.watched())
+            .gain(super::within_headroom(way, 1.0 / (1.0 - tcp.receive_window).max(0.01)), format!("1 / (1 - share with the window closed), at most {}", super::HEADROOM))
             .found()
     }
 
@@ -95,7 +95,7 @@ impl SlowReceiverApplication {
             .seen("free time of the receiving threads", time.free(), "share", schedstat(role))
             .seen_if("SO_RCVBUF", way.receive_buffer(), "B", format!("{} socket", name(role)))
             .remedy("look at what the receiving program waits for: a disk, another peer, a timer, a debugger")
-            .command(case.again("--calls"))
+            .command(case.watched())
             .gain(Some(1.0 / (1.0 - share).max(0.01)), "1 / (1 - share lost here)")
             .found()
     }

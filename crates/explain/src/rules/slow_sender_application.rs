@@ -60,8 +60,8 @@ impl SlowSenderApplication {
             .seen("goodput_bps", goodput, "bit/s", "receiver")
             .remedy("ask for more to find the limit")
             .command(match case.plan.protocol {
-                Protocol::Udp => case.again("-b max"),
-                Protocol::Tcp => case.again(""),
+                Protocol::Udp => case.again_slower(2.0 * rate / flows),
+                Protocol::Tcp => case.again_without(&["bitrate", "pps", "pacing"], ""),
             })
             .found()
     }
@@ -97,7 +97,7 @@ impl SlowSenderApplication {
             .seen("free time of the sending threads", time.free(), "share", schedstat(role))
             .seen("SO_SNDBUF", room, "B", format!("{} socket", name(role)))
             .remedy("look at what the sending program waits for: a disk, another peer, a timer, a debugger")
-            .command(case.again("--calls"))
+            .command(case.watched())
             .gain(Some(1.0 / (1.0 - idle).max(0.05)), "1 / (1 - share of the time without data to send)")
             .found()
     }

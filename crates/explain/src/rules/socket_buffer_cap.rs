@@ -92,10 +92,8 @@ impl SocketBufferCap {
             .remedy(format!("raise the limit of the {}'s kernel (in its first network namespace), or run as root", name(role)))
             .command(super::sysctl(limit, asked))
             .gain(
-                matters.then(|| super::headroom(way)).flatten().map(|most| {
-                    let held = 1.0 / (1.0 - cost).max(0.01);
-                    most.min(held).min(asked as f64 * 2.0 / granted.max(1) as f64)
-                }),
+                (matters.then(|| asked as f64 * 2.0 / granted.max(1) as f64))
+                    .and_then(|wider| super::within_headroom(way, wider)),
                 format!("window / round-trip time: at most asked over granted, and {}", super::HEADROOM),
             )
             .found()

@@ -54,14 +54,7 @@ impl SocketReopened {
         }
         draft
             .remedy("keep the socket open between questions")
-            .command(format!(
-                "linerate latency {}{} (without --reopen)",
-                case.plan.host,
-                match case.plan.protocol {
-                    linerate_metric::plan::Protocol::Udp => " -u",
-                    linerate_metric::plan::Protocol::Tcp => "",
-                }
-            ))
+            .command(case.again_without(&["reopen", "connect"], ""))
             .gain(Some(1.0 / (1.0 - share).max(0.01)), "whole turn over its round trip")
             .found()
     }

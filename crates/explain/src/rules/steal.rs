@@ -2,6 +2,7 @@
 
 use linerate_metric::facts::Role;
 use linerate_metric::finding::Finding;
+use linerate_metric::plan::Kind;
 use linerate_metric::units::format_share;
 
 use crate::Rule;
@@ -22,7 +23,9 @@ impl Rule for Steal {
     fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
         let ends = [Role::Client, Role::Server];
         let mut found: Vec<_> = ends.iter().filter_map(|&role| self.of(case, role)).collect();
-        if found.is_empty() {
+        // What has no far end, and no threads whose time was counted, is no run between sockets.
+        let between_sockets = matches!(case.plan.kind, Kind::Throughput | Kind::Latency);
+        if found.is_empty() && between_sockets {
             found.extend(self.not_known(case));
         }
         found

@@ -96,7 +96,7 @@ impl TooFewDescriptors {
             .seen("drops[ring-full, no-buffer], transmit", no_room(&port.transmit), "frames", format!("port {}", port.port))
             .seen("moved", moved, "frames", format!("port {}", port.port))
             .remedy("make the rings longer, or put fewer packets into circulation")
-            .command("linerate forward --rxd 1024 --txd 1024")
+            .command(case.again("--rxd 1024 --txd 1024"))
             .gain(Some(1.0 / (1.0 - share).max(0.01)), "1 / (1 - share lost here)")
             .found()
     }
@@ -123,7 +123,7 @@ impl TooFewDescriptors {
             .seen("drops[ring-full, no-buffer]", lost, "frames", port.name.clone())
             .seen("sent", figures.sent, "frames", "generator")
             .remedy("make the receive ring longer, or let two threads poll")
-            .command("linerate generate --threads 2")
+            .command(case.again("--threads 2"))
             .found()
     }
 }

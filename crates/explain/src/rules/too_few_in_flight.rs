@@ -59,7 +59,7 @@ impl TooFewInFlight {
             .seen("rounds", rounds, "rounds", "forwarding threads")
             .seen("tx_first", plan.tx_first, "bursts", "plan")
             .remedy("put more bursts into circulation; more threads change nothing before that")
-            .command(format!("linerate forward --tx-first {}", plan.tx_first * 4))
+            .command(case.again(&format!("--tx-first {}", plan.tx_first * 4)))
             .tried(Some(format!("--tx-first {}", plan.tx_first)))
             .tried((cores > 1).then(|| format!("--cores {cores}")))
             .gain(Some((1.0 / (1.0 - share).max(0.05)).min(4.0)), "1 / (1 - share of idle rounds), at most the 4 times more that are put in")

@@ -63,7 +63,10 @@ impl ToolLimit {
             .seen_if("lateness_ns.p99", late, "ns", "sender")
             .seen("working time of the sending threads", time.working, "share", schedstat(role))
             .remedy("send in bursts, hand over many datagrams a call, or use several flows")
-            .command(case.again("--offload gso,gro -P 2"))
+            .command(match case.plan.protocol == linerate_metric::plan::Protocol::Udp && !case.is_own_stack(role) {
+                true => case.again("--offload gso,gro -P 2"),
+                false => case.again("-P 2"),
+            })
             .tried(case.plan.batch.map(|batch| format!("--batch {batch}")))
             .gain(Some(1.0 / (1.0 + error).max(0.01)), "asked over offered load")
             .found()
@@ -90,7 +93,7 @@ impl ToolLimit {
                 true => "the port takes no more: use one that does, or send larger frames",
                 false => "give sending a thread and a core of its own",
             })
-            .command("linerate generate --threads 2 --cpu 0,1")
+            .command(case.again("--threads 2 --cpu 0,1"))
             .found()
     }
 

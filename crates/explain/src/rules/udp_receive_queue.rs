@@ -51,13 +51,17 @@ impl UdpReceiveQueue {
         let end = name(role);
         let larger = (granted.unwrap_or(0) * 8).clamp(8 << 20, 64 << 20);
         let (remedy, command) = match large {
+            _ if case.is_own_stack(role) => (
+                "let more datagrams wait at our stack's socket: a burst has to fit".to_owned(),
+                case.again_with_key("udp.receive_queue", "255"),
+            ),
             false => (
                 format!("give the {end}'s socket a larger receive buffer: a burst, or one time slice of the receiver, has to fit"),
                 case.again(&format!("--rcvbuf {}M", larger >> 20)),
             ),
             true => (
                 format!("let the {end} take datagrams faster (GRO, recvmmsg, a core of its own), or send at the rate that it takes"),
-                case.again("-b max"),
+                case.again_slower(0.9 * way.goodput()? / way.streams().len().max(1) as f64),
             ),
         };
         let mut draft = Draft::limit_if(at_the_limit, self.id(), role)

@@ -1,0 +1,276 @@
+//! The command that makes a run again with something changed.
+
+use linerate_metric::command_line::CommandLine;
+use linerate_metric::facts::Role;
+use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+use linerate_metric::stack::STACK_NAME;
+
+use super::Case;
+
+/// Options that rules name by a letter.
+const LETTERS: &[(&str, &str)] = &[
+    ("-b", "bitrate"),
+    ("-C", "congestion"),
+    ("-l", "length"),
+    ("-N", "no-delay"),
+    ("-O", "omit"),
+    ("-P", "parallel"),
+    ("-R", "reverse"),
+    ("-t", "time"),
+    ("-u", "udp"),
+    ("-w", "window"),
+];
+
+/// Options that are not given beside each other: what is set, and what has to go for it.
+const EXCLUDED: &[(&str, &[&str])] = &[
+    ("bitrate", &["pps"]),
+    ("time", &["bytes", "count"]),
+    ("omit", &["bytes", "count"]),
+    ("bidir", &["reverse"]),
+    ("reverse", &["bidir"]),
+    ("offload", &["batch"]),
+    ("window", &["sndbuf", "rcvbuf"]),
+    ("calls", &["trace", "trace-on"]),
+];
+
+/// What a search for the highest rate has no place for.
+const NOT_SEARCHED: &[&str] = &[
+    "bidir", "bytes", "repeat", "batch", "verify", "pacing", "pps", "trace", "trace-on",
+];
+
+impl Case<'_> {
+    /// The command that makes such a run again, with these options in place of what it had of them.
+    #[must_use]
+    pub fn again(&self, options: &str) -> String {
+        self.changed(options).to_string()
+    }
+
+    /// The same without some options, by their long names.
+    #[must_use]
+    pub fn again_without(&self, left_out: &[&str], options: &str) -> String {
+        let mut line = self.changed(options);
+        for option in left_out {
+            line.remove(option);
+        }
+        line.to_string()
+    }
+
+    /// The same with one key of our own stack's configuration set.
+    #[must_use]
+    pub fn again_with_key(&self, key: &str, value: &str) -> String {
+        let mut line = self.line();
+        line.set_key("set", key, value);
+        line.to_string()
+    }
+
+    /// The same at a rate: what fits is searched for, where the far end lets itself be asked again and
+    /// again.
+    #[must_use]
+    pub fn again_slower(&self, rate_bps: f64) -> String {
+        match self.plan.protocol == Protocol::Udp && !self.far_is_foreign() {
+            true => self.again("-b max"),
+            false => self.again(&format!("-b {}", rate_word(rate_bps))),
+        }
+    }
+
+    /// The same with every call timed; our own stack makes none.
+    #[must_use]
+    pub fn watched(&self) -> String {
+        match self.is_own_stack(Role::Client) {
+            true => self.again(""),
+            false => self.again("--calls"),
+        }
+    }
+
+    /// Payload one way over the same path, in place of round trips.
+    #[must_use]
+    pub fn one_way(&self, options: &str) -> String {
+        let mut plan = self.plan.clone();
+        plan.kind = Kind::Throughput;
+        let plain = Plan::new(plan.kind, plan.protocol, "");
+        plan.payload_bytes = plain.payload_bytes;
+        let mut line = of_plan(&plan);
+        if let Some(typed) = &self.record.command {
+            line.through.clone_from(&typed.through);
+            line.program.clone_from(&typed.program);
+        }
+        // Dialects of round trips carry no stream.
+        line.remove("peer");
+        change(&mut line, options);
+        line.to_string()
+    }
+
+    /// Whether our own stack is at an end.
+    #[must_use]
+    pub fn is_own_stack(&self, role: Role) -> bool {
+        let stack = &self.plan.stack;
+        match role {
+            Role::Client => stack.near == STACK_NAME,
+            Role::Server => stack.far == STACK_NAME,
+        }
+    }
+
+    fn changed(&self, options: &str) -> CommandLine {
+        let mut line = self.line();
+        change(&mut line, options);
+        line
+    }
+
+    /// The command of the run: the one that was typed, or else one that comes to the same plan.
+    fn line(&self) -> CommandLine {
+        let fits = |line: &&CommandLine| match self.plan.kind {
+            Kind::Throughput | Kind::Latency => {
+                matches!(line.command.as_str(), "throughput" | "latency")
+            }
+            Kind::Forward => line.command == "forward",
+            Kind::Generate => matches!(line.command.as_str(), "generate" | "capacity"),
+            Kind::Stack => line.command == "stack",
+        };
+        let typed = self.record.command.as_ref().filter(fits);
+        typed.cloned().unwrap_or_else(|| of_plan(self.plan))
+    }
+}
+
+/// Puts options in place of what a command had of them.
+fn change(line: &mut CommandLine, options: &str) {
+    let mut words = options.split_ascii_whitespace().peekable();
+    while let Some(word) = words.next() {
+        let letter = LETTERS.iter().find(|(letter, _)| *letter == word);
+        let name = letter.map_or_else(|| word.trim_start_matches('-'), |(_, name)| name);
+        let value = words.next_if(|next| !next.starts_with('-'));
+        let excluded = EXCLUDED.iter().filter(|(option, _)| *option == name);
+        for other in excluded.flat_map(|(_, others)| *others) {
+            line.remove(other);
+        }
+        if (name, value) == ("bitrate", Some("max")) {
+            NOT_SEARCHED.iter().for_each(|other| line.remove(other));
+        }
+        let words: Vec<&str> = std::iter::once(word).chain(value).collect();
+        line.set(name, &words);
+    }
+}
+
+/// `94.3M`: a rate with three digits, rounded down.
+pub(crate) fn rate_word(bps: f64) -> String {
+    let (unit, letter) = match bps {
+        bps if bps >= 1e9 => (1e9, "G"),
+        bps if bps >= 1e6 => (1e6, "M"),
+        _ => (1e3, "K"),
+    };
+    let scaled = (bps / unit).max(1.0);
+    let step = match scaled {
+        scaled if scaled >= 100.0 => 1.0,
+        scaled if scaled >= 10.0 => 10.0,
+        _ => 100.0,
+    };
+    format!("{}{letter}", (scaled * step).floor() / step)
+}
+
+/// A command from what a plan differs by from the one without options.
+fn of_plan(plan: &Plan) -> CommandLine {
+    let mut line = CommandLine::new(plan.kind.to_string());
+    let text = |number: u64| number.to_string();
+    if let Some(forward) = &plan.forward {
+        for port in &forward.ports {
+            line.add("dev", &["--dev", port]);
+        }
+        line.set("cores", &["--cores", &text(forward.cores.into())]);
+        line.set("burst", &["--burst", &text(forward.burst.into())]);
+        line.set("tx-first", &["--tx-first", &text(forward.tx_first)]);
+        line.set(
+            "port-topology",
+            &["--port-topology", &forward.topology.to_string()],
+        );
+        return line;
+    }
+    if plan.generate.is_some() {
+        for port in plan.host.split_ascii_whitespace() {
+            line.add("dev", &["--dev", port]);
+        }
+        return line;
+    }
+    let plain = Plan::new(plan.kind, plan.protocol, "");
+    line.push(plan.host.clone());
+    if plan.port != plain.port && plan.dialect.is_none() {
+        line.set("port", &["-p", &text(plan.port.into())]);
+    }
+    if let Some(peer) = &plan.dialect {
+        line.set("peer", &["--peer", peer]);
+    }
+    if plan.protocol == Protocol::Udp {
+        line.set("udp", &["-u"]);
+    }
+    match plan.directions[..] {
+        [Direction::Receive] => line.set("reverse", &["-R"]),
+        [_, _, ..] => line.set("bidir", &["--bidir"]),
+        _ => {}
+    }
+    if plan.streams != 1 {
+        line.set("parallel", &["-P", &text(plan.streams.into())]);
+    }
+    let size = plan.payload_bytes;
+    if size != plain.payload_bytes && plain.payload_bytes != 0 {
+        line.set("length", &["-l", &text(size)]);
+    }
+    for (option, value) in [
+        ("window", plan.window_bytes),
+        ("sndbuf", plan.socket.send_buffer_bytes),
+        ("rcvbuf", plan.socket.receive_buffer_bytes),
+        ("bitrate", plan.rate_bps),
+    ] {
+        if let Some(value) = value {
+            line.set(option, &[&format!("--{option}"), &text(value)]);
+        }
+    }
+    if let (Some(name), true) = (&plan.congestion_control, plan.congestion_control_asked) {
+        line.set("congestion", &["-C", name]);
+    }
+    if let Some(stack) = &plan.near_stack {
+        line.set("dev", &["--dev", &stack.device]);
+        for address in &stack.addresses {
+            line.add("ip", &["--ip", address]);
+        }
+        for gateway in &stack.gateways {
+            line.add("gateway", &["--gateway", gateway]);
+        }
+        line.set("profile", &["--profile", &stack.profile]);
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_metric::stack::StackPlan;
+
+    #[test]
+    fn rates_are_words() {
+        for (bps, word) in [
+            (94_312_000.0, "94.3M"),
+            (9.999e9, "9.99G"),
+            (512_000_000.0, "512M"),
+            (55_000.0, "55K"),
+        ] {
+            assert_eq!(rate_word(bps), word);
+        }
+    }
+
+    #[test]
+    fn a_plan_comes_back_as_its_command() {
+        let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "10.0.0.1");
+        plan.dialect = Some("discard".to_owned());
+        plan.directions = vec![Direction::Receive];
+        plan.socket.send_buffer_bytes = Some(4096);
+        plan.near_stack = Some(Box::new(StackPlan {
+            device: "tap:t0".to_owned(),
+            addresses: vec!["10.0.0.2/24".to_owned()],
+            profile: "embedded-default".to_owned(),
+            ..StackPlan::default()
+        }));
+        assert_eq!(
+            of_plan(&plan).to_string(),
+            "linerate throughput 10.0.0.1 --peer discard -R --sndbuf 4096 --dev tap:t0 \
+             --ip 10.0.0.2/24 --profile embedded-default"
+        );
+    }
+}
