@@ -1,6 +1,6 @@
 //! The control connection: a socket and the codec that speaks on it.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use linerate_dialect::control::{Connection, Frame, Heartbeat};
 use linerate_host::sys::clock::{self, Nanos};
+use linerate_host::sys::socket::{self, Flags};
 use linerate_host::sys::wait::{Ready, poll_any};
 use socket2::Socket;
 
@@ -81,15 +82,7 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Speaks `codec` on `stream`; what the codec has to say first is sent at once.
-    ///
-    /// # Errors
-    /// When the socket refuses its options or is broken already.
-    pub fn new(stream: TcpStream, codec: Connection) -> Result<Self, MeasureError> {
-        Self::on(Line::of(stream)?, codec)
-    }
-
-    /// Speaks `codec` on a line.
+    /// Speaks `codec` on a line; what the codec has to say first is sent at once.
     ///
     /// # Errors
     /// When it refuses its options or is broken already.
@@ -177,7 +170,8 @@ impl Wire {
     /// When the other end is gone.
     pub fn flush(&mut self) -> Result<(), MeasureError> {
         while !self.codec.outgoing().is_empty() {
-            match (&self.stream).write(self.codec.outgoing()) {
+            // A plain write to an end that is gone would end the process (SIGPIPE).
+            match socket::send(&self.stream, self.codec.outgoing(), Flags::DONT_WAIT) {
                 Ok(bytes) => self.codec.sent(bytes),
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return Ok(()),
