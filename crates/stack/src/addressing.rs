@@ -34,6 +34,19 @@ impl Network {
         }
     }
 
+    /// What keeps the address from being one host's: with all zeros or all ones behind the prefix it
+    /// stands for the network or for everybody in it (RFC 1122, section 3.2.1.3).
+    fn why_no_host(&self) -> Option<&'static str> {
+        let everybody = self.broadcast()?;
+        match self.address {
+            IpAddr::V4(own) if own == everybody => Some("the broadcast address of that network"),
+            IpAddr::V4(own) if u32::from(own) & !self.mask_v4() == 0 => {
+                Some("the address of that network itself")
+            }
+            _ => None,
+        }
+    }
+
     fn mask_v4(&self) -> u32 {
         u32::MAX
             .checked_shl(32 - u32::from(self.prefix))
@@ -64,9 +77,16 @@ impl FromStr for Network {
             (prefix <= most && unicast && address != IpAddr::V4(Ipv4Addr::BROADCAST))
                 .then_some(Self { address, prefix })
         };
-        parsed().ok_or_else(|| StackError::BadNetwork {
+        let network = parsed().ok_or_else(|| StackError::BadNetwork {
             text: text.to_owned(),
-        })
+        })?;
+        match network.why_no_host() {
+            None => Ok(network),
+            Some(why) => Err(StackError::NotAHost {
+                text: text.to_owned(),
+                why,
+            }),
+        }
     }
 }
 

@@ -88,7 +88,9 @@ counters! {
         reassembly_timeouts,
         /// Fragments dropped because no buffer was free.
         reassembly_no_buffer,
-        /// Fragments that contradict others, are too long, or come while reassembly is off.
+        /// Fragments of datagrams that no buffer is long enough for.
+        reassembly_too_long,
+        /// Fragments that contradict others, or come while reassembly is off.
         reassembly_errors,
         /// Datagrams that left in fragments.
         fragmented_ok,

@@ -59,6 +59,14 @@ pub enum StackError {
         /// The text as it was written.
         text: String,
     },
+    /// An address that no host has.
+    #[error("`{text}` is {why}, and no host's: take another of its addresses")]
+    NotAHost {
+        /// The text as it was written.
+        text: String,
+        /// What it is instead.
+        why: &'static str,
+    },
     /// The port cannot be used.
     #[error(transparent)]
     Port(#[from] PortError),

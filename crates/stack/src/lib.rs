@@ -49,7 +49,7 @@ mod socket;
 pub use socket::{Meta, SocketId, SocketKind, TcpState};
 
 mod stack;
-pub use stack::{Stack, Turn, memory_plan, port_url};
+pub use stack::{Stack, Turn, memory_plan, port_url, ring_url};
 
 mod counters;
 pub use counters::Counters;

@@ -1,5 +1,7 @@
 //! A hash table of indices, with room made once.
 
+use std::net::{IpAddr, SocketAddr};
+
 /// Finds an index by the hash of whatever its owner keeps there. Open addressing, at most half full, so
 /// that a search looks at two places on average however many there are.
 pub(crate) struct Table {
@@ -82,6 +84,29 @@ pub(crate) fn hash(seed: u64, words: &[u64]) -> u32 {
         mixed ^= mixed >> 29;
     }
     (mixed >> 16) as u32
+}
+
+/// A hash of both ends of a connection.
+pub(crate) fn pair_hash(seed: u64, local: SocketAddr, remote: SocketAddr) -> u32 {
+    let ports = u64::from(local.port()) << 16 | u64::from(remote.port());
+    match (local.ip(), remote.ip()) {
+        (IpAddr::V4(local), IpAddr::V4(remote)) => {
+            let ends = u64::from(u32::from(local)) << 32 | u64::from(u32::from(remote));
+            hash(seed, &[ends, ports])
+        }
+        (IpAddr::V6(local), IpAddr::V6(remote)) => {
+            let (local, remote) = (u128::from(local), u128::from(remote));
+            let words = [
+                local as u64,
+                (local >> 64) as u64,
+                remote as u64,
+                (remote >> 64) as u64,
+                ports,
+            ];
+            hash(seed, &words)
+        }
+        _ => 0,
+    }
 }
 
 #[cfg(test)]

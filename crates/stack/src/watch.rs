@@ -10,12 +10,13 @@ use crate::Nanos;
 use crate::socket::SocketId;
 use crate::wire::{combine, put, sum, word};
 
-/// A datagram on its way out.
+/// A datagram or a segment on its way out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departure {
     /// Who sent it.
     pub socket: SocketId,
-    /// Which one: a socket's datagrams are numbered from 0.
+    /// Which one: a socket's datagrams are numbered from 0, segments by the place of their last byte of
+    /// payload in the stream, modulo 2^32.
     pub number: u32,
     /// When the stack was done with it ("stack out").
     pub handed_ns: Nanos,
@@ -66,6 +67,7 @@ impl Watch {
     /// Departures are kept until they are fetched, so many at most.
     pub(crate) fn keep(&mut self, room: usize) {
         self.room = room;
+        self.departures.clear();
         self.departures.reserve_exact(room);
     }
 

@@ -325,20 +325,20 @@ pub const KEYS: &[Key] = &[
     ),
     number!(
         "threads.count",
-        "one thread for driver and application, or one each",
+        "one thread for driver and application, or one each with a ring between them",
         "1 or 2",
         1..=2,
         threads
     ),
     parsed!(
         "threads.driver.sched",
-        "scheduling of the thread that polls the port",
+        "scheduling of the thread that polls the port, where it is one of its own",
         "inherited, nice:-20 to nice:19, fifo:1 to fifo:99 or rr:1 to rr:99",
         driver.sched
     ),
     cpus!(
         "threads.driver.cpus",
-        "processors of the thread that polls the port",
+        "processors of the same thread",
         driver.cpus
     ),
     parsed!(

@@ -6,9 +6,10 @@ use std::task::Poll;
 use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
 use smoltcp::socket::tcp::{self, SocketBuffer, State};
 
+use super::device::Sent;
 use crate::Nanos;
 use crate::error::StackError;
-use crate::socket::TcpState;
+use crate::socket::{SocketId, SocketKind, TcpState};
 
 /// Whose a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +43,10 @@ pub(crate) struct Connection {
     pub(super) next: Option<u32>,
     /// The sequence number of the next byte that the application fetches.
     pub(super) far_base: u32,
-    /// The sequence number behind the last payload sent, once there was some.
-    pub(super) sent_up_to: Option<u32>,
+    /// How far its stream was sent.
+    sent: Sent,
+    /// When payload came last: to the port, and into the buffer; where stages are watched.
+    pub(super) came: Option<(Nanos, Nanos)>,
 }
 
 const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
@@ -70,7 +73,8 @@ impl Connection {
             since: 0,
             next: None,
             far_base: 0,
-            sent_up_to: None,
+            sent: Sent::default(),
+            came: None,
         }
     }
 
@@ -79,10 +83,20 @@ impl Connection {
         self.set.get_mut(self.handle)
     }
 
-    /// The set, and where the sequence number behind the last payload is kept.
+    /// The set, and how far its stream was sent.
     #[inline]
-    pub(super) fn parts(&mut self) -> (&mut SocketSet<'static>, &mut Option<u32>) {
-        (&mut self.set, &mut self.sent_up_to)
+    pub(super) fn parts(&mut self) -> (&mut SocketSet<'static>, &mut Sent) {
+        (&mut self.set, &mut self.sent)
+    }
+
+    /// Its name, as the connection of this place.
+    #[inline]
+    pub(super) fn id(&self, index: u32) -> SocketId {
+        SocketId {
+            kind: SocketKind::Tcp,
+            index,
+            generation: self.generation,
+        }
     }
 
     pub(super) fn begin(
@@ -94,7 +108,8 @@ impl Connection {
     ) {
         self.since = now;
         (self.local, self.remote, self.owner) = (local, remote, owner);
-        (self.stood, self.finished, self.next, self.sent_up_to) = (false, false, None, None);
+        (self.stood, self.finished, self.next) = (false, false, None);
+        (self.sent, self.came) = (Sent::default(), None);
     }
 
     /// Names of this connection are stale from here on.

@@ -9,6 +9,8 @@ use smoltcp::time::Instant;
 use super::Wire;
 use crate::config::Psh;
 use crate::link::Link;
+use crate::socket::SocketId;
+use crate::watch::Mark;
 use crate::wire::ip;
 use crate::wire::{ETHERNET_BYTES, TCP, TCP_BYTES, changed, put, word};
 
@@ -22,7 +24,18 @@ pub(super) struct Glance<'a> {
     pub(super) packet: Option<&'a [u8]>,
     pub(super) link: &'a mut Link,
     pub(super) wire: &'a Wire,
-    pub(super) sent_up_to: &'a mut Option<u32>,
+    pub(super) sent: &'a mut Sent,
+    /// Whose segments leave.
+    pub(super) socket: Option<SocketId>,
+}
+
+/// How far a connection's stream was sent.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Sent {
+    /// The sequence number behind all that was sent.
+    up_to: Option<u32>,
+    /// The one of the stream's first byte.
+    first: u32,
 }
 
 impl Device for Glance<'_> {
@@ -55,7 +68,8 @@ impl Glance<'_> {
         Goes {
             link: self.link,
             wire: self.wire,
-            sent_up_to: self.sent_up_to,
+            sent: self.sent,
+            socket: self.socket,
             segment: None,
         }
     }
@@ -100,7 +114,8 @@ impl RxToken for Came<'_> {
 pub(super) struct Goes<'a> {
     link: &'a mut Link,
     wire: &'a Wire,
-    sent_up_to: &'a mut Option<u32>,
+    sent: &'a mut Sent,
+    socket: Option<SocketId>,
     /// Payload of each segment, when the port's other side is to cut the packet.
     segment: Option<u16>,
 }
@@ -116,13 +131,25 @@ impl TxToken for Goes<'_> {
         };
         let packet = self.link.packet(&mut frame);
         let result = write(packet);
-        let (to, header) = finish(packet, self.wire, self.segment, self.sent_up_to);
+        let (to, header) = finish(packet, self.wire, self.segment, self.sent);
         let flags = header.flags;
         let counters = &mut self.link.counters;
         counters.tcp.out_segments += 1;
         counters.ip.out_requests += 1;
         counters.tcp.retransmitted_segments += u64::from(header.again);
         counters.tcp.out_resets += u64::from(flags & RST != 0);
+        if let Some(watch) = &self.link.watch
+            && let (Some(socket), Some(number)) = (self.socket, header.last_byte)
+        {
+            self.link.mark = Some(Mark {
+                socket,
+                number,
+                asked: None,
+                handed: (watch.clock)(),
+                datagram: 0,
+                summed: false,
+            });
+        }
         self.link.send(frame, to, header.vnet);
         result
     }
@@ -137,6 +164,8 @@ impl TxToken for Goes<'_> {
 struct Finished {
     flags: u16,
     again: bool,
+    /// The number of the last byte of payload in the stream, from 0.
+    last_byte: Option<u32>,
     vnet: VnetHeader,
 }
 
@@ -145,7 +174,7 @@ fn finish(
     packet: &mut [u8],
     wire: &Wire,
     segment: Option<u16>,
-    sent_up_to: &mut Option<u32>,
+    sent: &mut Sent,
 ) -> (IpAddr, Finished) {
     let v4 = packet[0] >> 4 == 4;
     let header = ip::parse(packet, v4, false).expect("the engine writes whole headers");
@@ -172,12 +201,17 @@ fn finish(
     let mut again = false;
     if length > 0 && flags & RST == 0 {
         let end = sequence.wrapping_add(length);
-        let ahead = sent_up_to.is_none_or(|last| (end.wrapping_sub(last) as i32) > 0);
+        let ahead = (sent.up_to).is_none_or(|last| (end.wrapping_sub(last) as i32) > 0);
         again = !ahead;
         if ahead {
-            *sent_up_to = Some(end);
+            sent.up_to = Some(end);
+        }
+        if flags & SYN != 0 {
+            sent.first = sequence.wrapping_add(1);
         }
     }
+    let behind = sequence.wrapping_add(payload as u32);
+    let last_byte = (payload > 0).then(|| behind.wrapping_sub(sent.first).wrapping_sub(1));
     let mut vnet = VnetHeader::default();
     if wire.offload {
         let pseudo = ip::pseudo(header.from, header.to, TCP, tcp.len());
@@ -193,7 +227,13 @@ fn finish(
         }
     }
     debug_assert!(tcp_is_whole(packet, header.body));
-    (header.to, Finished { flags, again, vnet })
+    let finished = Finished {
+        flags,
+        again,
+        last_byte,
+        vnet,
+    };
+    (header.to, finished)
 }
 
 fn tcp_is_whole(packet: &[u8], body: usize) -> bool {

@@ -26,7 +26,7 @@ use crate::config::{Checksum, Config, CongestionControl, Psh};
 use crate::error::StackError;
 use crate::queue::IndexQueue;
 use crate::socket::{SocketId, SocketKind};
-use crate::table::{Table, hash};
+use crate::table::{Table, pair_hash};
 use crate::timers::Timers;
 use crate::udp::FIRST_FREE_PORT;
 pub(crate) use connection::Connection;
@@ -410,6 +410,11 @@ impl Tcp {
         Ok((socket.send_queue(), socket.recv_queue()))
     }
 
+    /// When payload came last to a connection: to the port, and into its buffer.
+    pub(crate) fn came(&self, id: SocketId) -> Result<Option<(Nanos, Nanos)>, StackError> {
+        Ok(self.connections[self.index(id, "tcp_came")?].came)
+    }
+
     pub(crate) fn state(&mut self, id: SocketId) -> Result<crate::TcpState, StackError> {
         let index = self.index(id, "tcp_state")?;
         Ok(self.connections[index].shown_state())
@@ -439,28 +444,6 @@ impl Tcp {
         }
         self.dirty.push(index as u32);
         Ok(())
-    }
-}
-
-fn pair_hash(seed: u64, local: SocketAddr, remote: SocketAddr) -> u32 {
-    let ports = u64::from(local.port()) << 16 | u64::from(remote.port());
-    match (local.ip(), remote.ip()) {
-        (IpAddr::V4(local), IpAddr::V4(remote)) => {
-            let ends = u64::from(u32::from(local)) << 32 | u64::from(u32::from(remote));
-            hash(seed, &[ends, ports])
-        }
-        (IpAddr::V6(local), IpAddr::V6(remote)) => {
-            let (local, remote) = (u128::from(local), u128::from(remote));
-            let words = [
-                local as u64,
-                (local >> 64) as u64,
-                remote as u64,
-                (remote >> 64) as u64,
-                ports,
-            ];
-            hash(seed, &words)
-        }
-        _ => 0,
     }
 }
 

@@ -8,7 +8,7 @@ use smoltcp::socket::tcp::State;
 
 use super::Tcp;
 use super::connection::Owner;
-use super::device::Glance;
+use super::device::{Glance, Sent};
 use super::edge;
 use crate::Nanos;
 use crate::link::Link;
@@ -78,7 +78,8 @@ impl Tcp {
                 packet: Some(packet),
                 link,
                 wire: &self.wire,
-                sent_up_to: &mut None,
+                sent: &mut Sent::default(),
+                socket: None,
             };
             self.interface
                 .poll_ingress_single(now, &mut glance, &mut self.nobody);
@@ -94,23 +95,35 @@ impl Tcp {
         }
         let base = connection.far_base;
         if let Some(bare) = edge::overlooked(connection.socket(), base, header, packet) {
-            let (set, sent_up_to) = connection.parts();
+            let socket = Some(connection.id(index));
+            let (set, sent) = connection.parts();
             let mut glance = Glance {
                 packet: Some(bare.packet()),
                 link: &mut *link,
                 wire: &self.wire,
-                sent_up_to,
+                sent,
+                socket,
             };
             self.interface.poll_ingress_single(now, &mut glance, set);
         }
-        let (set, sent_up_to) = self.connections[index as usize].parts();
+        let connection = &mut self.connections[index as usize];
+        let socket = Some(connection.id(index));
+        let (set, sent) = connection.parts();
         let mut glance = Glance {
             packet: Some(packet),
-            link,
+            link: &mut *link,
             wire: &self.wire,
-            sent_up_to,
+            sent,
+            socket,
         };
         self.interface.poll_ingress_single(now, &mut glance, set);
+        if let Some(watch) = &link.watch {
+            let head = usize::from(word(segment, 12) >> 12) * 4;
+            if segment.len() > head {
+                let times = (link.came, (watch.clock)());
+                self.connections[index as usize].came = Some(times);
+            }
+        }
         self.look(link, index);
         self.dirty.push(index);
     }
@@ -174,12 +187,15 @@ impl Tcp {
                 continue;
             }
             link.counters.tcp.connection_steps += 1;
-            let (set, sent_up_to) = self.connections[index as usize].parts();
+            let connection = &mut self.connections[index as usize];
+            let socket = Some(connection.id(index));
+            let (set, sent) = connection.parts();
             let mut glance = Glance {
                 packet: None,
                 link,
                 wire: &self.wire,
-                sent_up_to,
+                sent,
+                socket,
             };
             let sent = self.interface.poll_egress(now, &mut glance, set);
             if sent == PollResult::SocketStateChanged {

@@ -1,6 +1,7 @@
 //! UDP: a table of ports, queues of packets, headers made once for each peer.
 
 pub(crate) mod fragment;
+mod ports;
 pub(crate) mod reassembly;
 mod send;
 
@@ -20,6 +21,7 @@ use crate::socket::{Meta, SocketId, SocketKind};
 use crate::wire::ip::{self, Header};
 use crate::wire::{UDP, UDP_BYTES, combine, sum, word};
 use fragment::Fragmenter;
+use ports::Ports;
 use reassembly::Reassembly;
 use send::Template;
 
@@ -30,9 +32,7 @@ pub(crate) const FIRST_FREE_PORT: u16 = 49_152;
 pub(crate) struct Udp {
     sockets: Vec<Socket>,
     free: Vec<u32>,
-    /// The socket of each port, and one; zero is nobody.
-    ports: Vec<u16>,
-    next_port: u16,
+    ports: Ports,
     /// Packets in all queues, and how many there may be.
     held: u32,
     limit: u32,
@@ -50,6 +50,8 @@ struct Socket {
     address: Option<IpAddr>,
     port: u16,
     peer: Option<SocketAddr>,
+    /// It stands beside the owner of its port, for its peer alone.
+    paired: bool,
     /// The far end said that nobody has its port.
     refused: Option<SocketAddr>,
     queue: VecDeque<Packet>,
@@ -101,6 +103,7 @@ impl Udp {
             address: None,
             port: 0,
             peer: None,
+            paired: false,
             refused: None,
             queue: VecDeque::with_capacity(depth),
             limit: depth,
@@ -116,8 +119,7 @@ impl Udp {
         Self {
             sockets,
             free,
-            ports: vec![0; 1 << 16],
-            next_port: FIRST_FREE_PORT + (seed as u16 & 0x3fff),
+            ports: Ports::new(count, seed),
             held: 0,
             limit,
             ready: IndexQueue::new(count),
@@ -138,47 +140,72 @@ impl Udp {
     pub(crate) const fn heap_bytes(sockets: usize, depth: usize) -> (usize, usize) {
         let queues = 2 * size_of::<u32>() + size_of::<bool>();
         let each = size_of::<Socket>() + queues + depth * size_of::<Packet>();
-        (sockets * each, (1 << 16) * size_of::<u16>())
+        (sockets * each, Ports::heap_bytes(sockets))
     }
 
     pub(crate) fn open(&mut self, local: SocketAddr, limit: u32) -> Result<SocketId, StackError> {
         let port = match local.port() {
-            0 => self.free_port().ok_or(StackError::PortTaken { port: 0 })?,
-            port if self.ports[usize::from(port)] != 0 => {
+            0 => (self.ports.free()).ok_or(StackError::PortTaken { port: 0 })?,
+            port if self.ports.owner(port).is_some() => {
                 return Err(StackError::PortTaken { port });
             }
             port => port,
         };
+        let index = self.take(SocketAddr::new(local.ip(), port), limit)?;
+        self.ports.give(port, index);
+        Ok(self.id(index))
+    }
+
+    /// Opens a socket for the datagrams between two ends alone, beside whoever has the port.
+    pub(crate) fn open_pair(
+        &mut self,
+        local: SocketAddr,
+        remote: SocketAddr,
+        limit: u32,
+    ) -> Result<SocketId, StackError> {
+        if self.paired(local, remote).is_some() {
+            return Err(StackError::PortTaken { port: local.port() });
+        }
+        let index = self.take(local, limit)?;
+        let socket = &mut self.sockets[index as usize];
+        (socket.peer, socket.paired) = (Some(remote), true);
+        self.ports.add_pair(local, remote, index);
+        Ok(self.id(index))
+    }
+
+    /// A socket that nobody uses, on this address and port.
+    fn take(&mut self, local: SocketAddr, limit: u32) -> Result<u32, StackError> {
         let index = self.free.pop().ok_or(StackError::TooManySockets {
             kind: "UDP",
             limit,
             key: "sockets.udp",
         })?;
-        self.ports[usize::from(port)] = (index + 1) as u16;
         let socket = &mut self.sockets[index as usize];
         socket.open = true;
         socket.address = (!local.ip().is_unspecified()).then_some(local.ip());
-        socket.port = port;
-        (socket.peer, socket.refused) = (None, None);
+        socket.port = local.port();
+        (socket.peer, socket.paired, socket.refused) = (None, false, None);
         socket.drops = 0;
         socket.template = Template::default();
         (socket.asked, socket.sent) = (None, 0);
-        Ok(SocketId {
-            kind: SocketKind::Udp,
-            index,
-            generation: socket.generation,
-        })
+        Ok(index)
     }
 
-    fn free_port(&mut self) -> Option<u16> {
-        for _ in FIRST_FREE_PORT..=u16::MAX {
-            let port = self.next_port;
-            self.next_port = port.checked_add(1).unwrap_or(FIRST_FREE_PORT);
-            if self.ports[usize::from(port)] == 0 {
-                return Some(port);
-            }
+    fn id(&self, index: u32) -> SocketId {
+        SocketId {
+            kind: SocketKind::Udp,
+            index,
+            generation: self.sockets[index as usize].generation,
         }
-        None
+    }
+
+    /// The socket between two ends, where one stands beside the owner of its port.
+    fn paired(&self, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
+        self.ports.pair(local, remote, |index| {
+            let socket = &self.sockets[index as usize];
+            let own = socket.address.map(|own| SocketAddr::new(own, socket.port));
+            own == Some(local) && socket.peer == Some(remote)
+        })
     }
 
     fn socket(&mut self, id: SocketId, call: &'static str) -> Result<&mut Socket, StackError> {
@@ -202,13 +229,31 @@ impl Udp {
         let socket = &mut self.sockets[id.index as usize];
         socket.open = false;
         socket.generation = socket.generation.wrapping_add(1);
-        self.ports[usize::from(socket.port)] = 0;
+        let (address, port, peer) = (socket.address, socket.port, socket.peer);
+        match (std::mem::take(&mut socket.paired), address, peer) {
+            (true, Some(address), Some(peer)) => {
+                let sockets = &self.sockets;
+                let ends = |other: u32| {
+                    let socket = &sockets[other as usize];
+                    let ends = socket.address.zip(socket.peer);
+                    let (address, peer) = ends.expect("a pair has two ends");
+                    (SocketAddr::new(address, socket.port), peer)
+                };
+                let local = SocketAddr::new(address, port);
+                self.ports.remove_pair(local, peer, id.index, ends);
+            }
+            _ => self.ports.take_back(port),
+        }
         self.free.push(id.index);
         Ok(())
     }
 
     pub(crate) fn connect(&mut self, id: SocketId, peer: SocketAddr) -> Result<(), StackError> {
-        self.socket(id, "connect")?.peer = Some(peer);
+        let socket = self.socket(id, "connect")?;
+        // A socket that is found by its peer keeps it.
+        if !socket.paired {
+            socket.peer = Some(peer);
+        }
         Ok(())
     }
 
@@ -221,17 +266,17 @@ impl Udp {
         Ok(self.socket(id, "remote")?.peer)
     }
 
+    /// Datagrams that a socket has sent, modulo 2^32.
+    pub(crate) fn sent(&mut self, id: SocketId) -> Result<u32, StackError> {
+        Ok(self.socket(id, "udp_sent")?.sent)
+    }
+
     /// The next socket at which something came.
     pub(crate) fn next_ready(&mut self) -> Option<SocketId> {
         loop {
             let index = self.ready.pop()?;
-            let socket = &self.sockets[index as usize];
-            if socket.open {
-                return Some(SocketId {
-                    kind: SocketKind::Udp,
-                    index,
-                    generation: socket.generation,
-                });
+            if self.sockets[index as usize].open {
+                return Some(self.id(index));
             }
         }
     }
@@ -351,16 +396,23 @@ impl Udp {
 
     #[inline]
     fn find(&self, header: &Header, (from, to): (u16, u16)) -> Option<u32> {
-        let index = u32::from(self.ports[usize::from(to)]).checked_sub(1)?;
+        let sender = SocketAddr::new(header.from, from);
+        if self.ports.has_pairs() {
+            let own = SocketAddr::new(header.to, to);
+            if let Some(index) = self.paired(own, sender) {
+                return Some(index);
+            }
+        }
+        let index = self.ports.owner(to)?;
         let socket = &self.sockets[index as usize];
         let bound = socket.address.is_none_or(|own| own == header.to);
-        let sender = SocketAddr::new(header.from, from);
         (bound && socket.peer.is_none_or(|peer| peer == sender)).then_some(index)
     }
 
     /// Nobody has the port that a socket sent to.
-    pub(crate) fn unreachable(&mut self, port: u16, remote: SocketAddr) {
-        let Some(index) = u32::from(self.ports[usize::from(port)]).checked_sub(1) else {
+    pub(crate) fn unreachable(&mut self, local: SocketAddr, remote: SocketAddr) {
+        let found = self.paired(local, remote);
+        let Some(index) = found.or_else(|| self.ports.owner(local.port())) else {
             return;
         };
         let socket = &mut self.sockets[index as usize];
@@ -368,6 +420,35 @@ impl Udp {
             socket.refused = Some(remote);
             self.ready.push(index);
         }
+    }
+
+    /// Shows the datagram in front, which stays there.
+    pub(crate) fn peek<R>(
+        &mut self,
+        link: &Link,
+        id: SocketId,
+        look: impl FnOnce(&[u8], SocketAddr) -> R,
+    ) -> Result<Option<R>, StackError> {
+        let index = id.index as usize;
+        self.socket(id, "udp_peek")?;
+        let Some(packet) = self.sockets[index].queue.front() else {
+            return Ok(None);
+        };
+        let shown = match &packet.body {
+            Body::Frame(frame) => {
+                let bytes = link.memory.bytes(frame);
+                let first = match packet.segment {
+                    0 => bytes.len(),
+                    segment => bytes.len().min(segment.into()),
+                };
+                look(&bytes[..first], packet.from)
+            }
+            Body::Buffer(buffer, start, end) => {
+                let bytes = self.reassembly.bytes(*buffer);
+                look(&bytes[*start as usize..*end as usize], packet.from)
+            }
+        };
+        Ok(Some(shown))
     }
 
     #[inline]

@@ -13,6 +13,8 @@ const RUNS: usize = 32;
 /// Datagrams in pieces.
 pub(crate) struct Reassembly {
     buffers: Vec<Buffer>,
+    /// Bytes of the longest datagram that a buffer holds.
+    longest: usize,
     timeout: Nanos,
     next_deadline: Option<Nanos>,
 }
@@ -67,6 +69,7 @@ impl Reassembly {
         buffers.extend((0..count).map(|_| buffer()));
         Self {
             buffers,
+            longest: bytes as usize,
             timeout,
             next_deadline: None,
         }
@@ -105,6 +108,14 @@ impl Reassembly {
                     == (piece.id, from, to, header.protocol)
         };
         let found = self.buffers.iter().position(same);
+        if piece.offset + payload.len() > self.longest {
+            counters.ip.reassembly_too_long += 1;
+            // What came of it before keeps no buffer from others.
+            if let Some(at) = found {
+                self.buffers[at].state = State::Free;
+            }
+            return Outcome::Waiting;
+        }
         let at = match found {
             Some(at) => at,
             None => {
@@ -393,6 +404,19 @@ mod tests {
         ] {
             assert!(fixture.give(&part, 0).is_none());
         }
-        assert_eq!(fixture.counters.ip.reassembly_errors, 3);
+        let counted = &fixture.counters.ip;
+        assert_eq!(
+            (counted.reassembly_too_long, counted.reassembly_errors),
+            (1, 2)
+        );
+        // A datagram of which a part lies beyond keeps no buffer from the next one.
+        assert!(fixture.give(&(place(0, true), vec![0; 16]), 0).is_none());
+        assert!(
+            fixture
+                .give(&(place(65_512, true), vec![0; 64]), 0)
+                .is_none()
+        );
+        let mut whole = pieces(2, 3000, 1480).into_iter();
+        assert!(whole.any(|part| fixture.give(&part, 0).is_some()));
     }
 }

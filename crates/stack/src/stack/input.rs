@@ -1,0 +1,144 @@
+//! What comes in: a frame is looked at once and handed on.
+
+use std::net::SocketAddr;
+
+use linerate_port::Frame;
+use linerate_port::vnet::VnetHeader;
+
+use super::Stack;
+use crate::icmp;
+use crate::udp::Fate;
+use crate::udp::reassembly::Outcome;
+use crate::wire::ip::{self, Header};
+use crate::wire::{
+    ETHERNET_BYTES, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ICMP, ICMPV6, TCP, UDP, word,
+};
+
+impl Stack {
+    pub(super) fn input(&mut self, frame: Frame) {
+        if let Some(frame) = self.sort(frame) {
+            self.link.pool.free(frame);
+        }
+    }
+
+    /// Looks at a frame and hands it on; gives it back unless a queue holds it.
+    #[inline]
+    fn sort(&mut self, frame: Frame) -> Option<Frame> {
+        let bytes = self.memory.bytes(&frame);
+        let mut at = self.link.vnet;
+        let vnet = if at > 0 {
+            VnetHeader::read(bytes).unwrap_or_default()
+        } else {
+            VnetHeader::default()
+        };
+        let Some(ethernet) = bytes.get(at..).filter(|rest| rest.len() >= ETHERNET_BYTES) else {
+            self.link.counters.link.in_errors += 1;
+            return Some(frame);
+        };
+        if ethernet[..6] != self.link.ethernet && ethernet[0] & 1 == 0 {
+            self.link.counters.link.in_not_ours += 1;
+            return Some(frame);
+        }
+        at += ETHERNET_BYTES;
+        let v4 = match word(ethernet, 12) {
+            ETHERTYPE_IPV4 => true,
+            ETHERTYPE_IPV6 => false,
+            ETHERTYPE_ARP => {
+                self.link.input_arp(&bytes[at..]);
+                return Some(frame);
+            }
+            _ => {
+                self.link.counters.link.in_unknown_protocols += 1;
+                return Some(frame);
+            }
+        };
+        self.link.counters.ip.in_receives += 1;
+        let packet = &bytes[at..];
+        let Some(header) = ip::parse(packet, v4, self.verify) else {
+            self.link.counters.ip.in_header_errors += 1;
+            return Some(frame);
+        };
+        if !self.link.own.accepts(header.to) {
+            self.link.counters.ip.in_address_errors += 1;
+            return Some(frame);
+        }
+        if let Some(piece) = header.piece {
+            let payload = &packet[header.body..header.end];
+            let counters = &mut self.link.counters;
+            let now = self.link.now;
+            let outcome = self
+                .udp
+                .reassembly
+                .input(&header, piece, payload, now, counters);
+            if let Outcome::Whole(buffer, length) = outcome {
+                self.input_whole(&header, buffer, length);
+            }
+            return Some(frame);
+        }
+        if header.protocol == UDP {
+            self.link.counters.ip.in_delivers += 1;
+            return match self.udp.input(&mut self.link, frame, &header, at, vnet) {
+                Fate::Queued => None,
+                Fate::Done(frame) => Some(frame),
+                Fate::NoPort(frame) => {
+                    self.no_port(&header, &self.memory.clone().bytes(&frame)[at..]);
+                    Some(frame)
+                }
+            };
+        }
+        match header.protocol {
+            TCP => {
+                self.link.counters.ip.in_delivers += 1;
+                self.tcp.input(&mut self.link, &header, packet, vnet);
+            }
+            ICMP | ICMPV6 if (header.protocol == ICMP) == v4 => {
+                self.link.counters.ip.in_delivers += 1;
+                let message = &packet[header.body..header.end];
+                let refused = icmp::input(
+                    &mut self.link,
+                    &mut self.udp.fragmenter,
+                    &header,
+                    message,
+                    self.mtu,
+                );
+                if let Some((port, remote)) = refused {
+                    let local = SocketAddr::new(header.to, port);
+                    self.udp.unreachable(local, remote);
+                }
+            }
+            _ => self.link.counters.ip.in_unknown_protocols += 1,
+        }
+        Some(frame)
+    }
+
+    #[cold]
+    fn no_port(&mut self, header: &Header, packet: &[u8]) {
+        self.link.counters.udp.no_ports += 1;
+        icmp::port_unreachable(&mut self.link, header, packet);
+    }
+
+    /// A datagram was put together.
+    fn input_whole(&mut self, header: &Header, buffer: u32, length: usize) {
+        self.link.counters.ip.in_delivers += 1;
+        match header.protocol {
+            UDP => {
+                let known = self.udp.input_whole(&mut self.link, header, buffer, length);
+                self.link.counters.udp.no_ports += u64::from(!known);
+                return;
+            }
+            ICMP => {
+                let message = &self.udp.reassembly.bytes(buffer)[..length];
+                icmp::input(
+                    &mut self.link,
+                    &mut self.udp.fragmenter,
+                    header,
+                    message,
+                    self.mtu,
+                );
+            }
+            // A segment of TCP is never cut by who knows the path; the engine takes whole packets.
+            _ => self.link.counters.ip.in_unknown_protocols += 1,
+        }
+        self.udp.reassembly.free(buffer);
+    }
+}

@@ -1,0 +1,61 @@
+//! Calls on sockets of any kind.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::Stack;
+use crate::error::StackError;
+use crate::socket::{SocketId, SocketKind};
+
+/// Any socket.
+impl Stack {
+    /// Closes a socket. A connection goes on in the background until its payload has arrived; with payload
+    /// unread it is reset.
+    ///
+    /// # Errors
+    /// [`StackError::Stale`].
+    pub fn close(&mut self, socket: SocketId) -> Result<(), StackError> {
+        match socket.kind() {
+            SocketKind::Udp => self.udp.close(socket, &mut self.link),
+            SocketKind::Tcp => self.tcp.close(socket, false),
+            SocketKind::Listener => self.tcp.unlisten(socket),
+        }
+    }
+
+    /// Breaks a connection off with a reset; closes any other socket.
+    ///
+    /// # Errors
+    /// [`StackError::Stale`].
+    pub fn abort(&mut self, socket: SocketId) -> Result<(), StackError> {
+        match socket.kind() {
+            SocketKind::Tcp => self.tcp.close(socket, true),
+            _ => self.close(socket),
+        }
+    }
+
+    /// The local end: of a socket bound to any address, the one that it would send from.
+    ///
+    /// # Errors
+    /// [`StackError::Stale`], [`StackError::WrongKind`] for a listener.
+    pub fn local(&mut self, socket: SocketId) -> Result<SocketAddr, StackError> {
+        if socket.kind() == SocketKind::Tcp {
+            return Ok(self.tcp.ends(socket)?.0);
+        }
+        let (bound, port) = self.udp.local(socket)?;
+        let peer = self.udp.peer(socket)?;
+        let toward = |peer: SocketAddr| self.link.own.source_for(peer.ip());
+        let first: IpAddr = self.link.own.networks[0].address;
+        let address = bound.or_else(|| peer.and_then(toward)).unwrap_or(first);
+        Ok(SocketAddr::new(address, port))
+    }
+
+    /// The far end; `None` for a socket that is not connected.
+    ///
+    /// # Errors
+    /// [`StackError::Stale`], [`StackError::WrongKind`] for a listener.
+    pub fn remote(&mut self, socket: SocketId) -> Result<Option<SocketAddr>, StackError> {
+        if socket.kind() == SocketKind::Tcp {
+            return Ok(Some(self.tcp.ends(socket)?.1));
+        }
+        self.udp.peer(socket)
+    }
+}
