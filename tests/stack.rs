@@ -133,6 +133,159 @@ fn the_kernel_talks_to_a_host_on_our_stack() {
 }
 
 #[test]
+fn whole_tests_run_with_a_host_on_our_stack() {
+    let house = house!("server");
+    let host = house.serve("--serve linerate --no-store");
+    for (words, figure) in [
+        ("latency -u -n 300", "/summary/round_trips"),
+        ("latency -n 300 -l 3000", "/summary/round_trips"),
+        ("latency -n 100 --reopen", "/summary/round_trips"),
+        ("latency -u -n 100 --reopen", "/summary/round_trips"),
+        ("latency -u -n 100 --unconnected", "/summary/round_trips"),
+        ("throughput -n 2M --verify", "/summary/goodput_bps"),
+        ("throughput -t 1 -R --verify", "/summary/goodput_bps"),
+        ("throughput -t 1 --bidir -P 3", "/summary/goodput_bps"),
+        ("throughput -u -b 2M -t 1 --verify", "/summary/goodput_bps"),
+        ("throughput -u -b 2M -t 1 -R -P 2", "/summary/goodput_bps"),
+        ("throughput -u -b 2M -t 1 --bidir", "/summary/goodput_bps"),
+    ] {
+        let (command, rest) = words.split_once(' ').expect("two words");
+        let words = format!("{command} {STACK} {rest}");
+        let record = house.record(&words);
+        let directions = record["directions"].as_array().expect("directions");
+        let wanted = if words.contains("--bidir") { 2 } else { 1 };
+        assert_eq!(directions.len(), wanted, "{words}");
+        for direction in directions.iter().filter(|_| command == "throughput") {
+            assert!(number(direction, "/goodput_bps") > 0.0, "{words}");
+        }
+        if wanted == 1 {
+            assert!(number(&record, figure) > 0.0, "{words}: {record:#}");
+        }
+        if words.contains("--verify") || command == "latency" {
+            assert_eq!(record["summary"]["mismatched"], 0, "{words}");
+        }
+        assert_eq!(record["plan"]["stack"]["far"], "linerate", "{words}");
+        let far = &record["hosts"][1]["stack"];
+        assert_eq!(far["addresses"][0], "10.9.0.2/24", "{words}: {record:#}");
+    }
+    // Its stages are those of a stack that does not sleep.
+    for options in ["-u", ""] {
+        let words = format!("latency {STACK} -n 300 --stages {options}");
+        let record = house.record(&words);
+        let stages = record["stages"].as_array().expect("stages");
+        let names: Vec<_> = stages.iter().filter_map(|s| s["stage"].as_str()).collect();
+        for stage in [
+            "stack-in",
+            "receive",
+            "application",
+            "stack-out",
+            "driver-out",
+        ] {
+            let stage = format!("server-{stage}");
+            assert!(names.contains(&stage.as_str()), "{words}: {names:?}");
+        }
+        let whole = number(&record, "/stage_pass/rtt_ns/p50");
+        let sum: f64 = stages.iter().map(|stage| number(stage, "/mean_ns")).sum();
+        let mean = number(&record, "/stage_pass/rtt_ns/mean");
+        assert!((sum - mean).abs() <= mean * 0.05, "{sum} {mean} {whole}");
+    }
+    // What its stack does not have is said before any traffic.
+    for (options, said) in [
+        ("-P 100", "sockets"),
+        ("-w 1M", "buffers"),
+        ("--wait spin", "waits as it was started"),
+    ] {
+        let ran = house.run(&format!("throughput {STACK} -t 1 {options} --no-store"));
+        assert_eq!(ran.code(), 4, "{options}: {ran:#?}");
+        let said_all = ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said_all.contains(said), "{options}: {said_all}");
+    }
+    drop(host);
+}
+
+/// Scheduling class and priority of a thread, by its name, as the kernel has them.
+fn scheduled(process: u32, name: &str) -> Option<(u32, u32)> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).ok()?;
+    let mut tasks = tasks.flatten().map(|task| task.path());
+    let task = tasks.find(|task| {
+        let own = fs::read_to_string(task.join("comm"));
+        own.is_ok_and(|own| own.trim() == name)
+    })?;
+    let stat = fs::read_to_string(task.join("stat")).ok()?;
+    // Behind the name, which may hold anything, is the third field.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3)?.parse().ok();
+    Some((field(41)?, field(40)?))
+}
+
+#[test]
+fn driver_and_application_have_a_thread_and_a_priority_each() {
+    const FIFO: u32 = 1;
+    let house = house!("threads");
+    let place = "--set threads.count=2 --set threads.driver.sched=fifo:3 \
+                 --set threads.application.sched=fifo:2";
+    let host = house.serve(&format!("--serve echo,linerate --no-store {place}"));
+    let line = format!("stack {PLACE} --serve echo,linerate --no-store {place}");
+    let command: Vec<u8> = (line.split_whitespace())
+        .flat_map(|word| word.bytes().chain([0]))
+        .collect();
+    // The host runs in a lab: its process is a child of the one that was started.
+    let found = fs::read_dir("/proc")
+        .expect("proc")
+        .flatten()
+        .find_map(|entry| {
+            let process: u32 = entry.file_name().to_str()?.parse().ok()?;
+            let own = fs::read(entry.path().join("cmdline")).ok()?;
+            (own.ends_with(&command) && scheduled(process, "stack").is_some()).then_some(process)
+        });
+    let process = found.expect("the host runs");
+    assert_eq!(scheduled(process, "driver"), Some((FIFO, 3)));
+    assert_eq!(scheduled(process, "stack"), Some((FIFO, 2)));
+    for words in [
+        "latency -u -n 200 --peer echo",
+        "latency -n 200",
+        "throughput -n 1M --verify",
+        "throughput -t 1 -R --verify",
+    ] {
+        let (command, rest) = words.split_once(' ').expect("two words");
+        let record = house.record(&format!("{command} {STACK} {rest}"));
+        assert_eq!(record["summary"]["mismatched"], 0, "{words}");
+    }
+    drop(host);
+    // A near end has them, too.
+    let mut server = Running::start(&mut house.linerate("server --no-store"));
+    server.line(|line| line.starts_with("READY port=5201"));
+    let record = house.record(&format!(
+        "throughput {KERNEL} -n 1M --verify {PLACE} {place}"
+    ));
+    assert_eq!(record["summary"]["mismatched"], 0);
+}
+
+#[test]
+fn a_thousand_connections_go_over_our_stack_both_ways() {
+    let house = house!("many");
+    let room = "--set sockets.tcp=1100 --set tcp.send_buffer=8K --set tcp.receive_window=8K";
+    let host = house.serve(&format!("--serve linerate --no-store {room}"));
+    for options in ["", "-R"] {
+        let words = format!("throughput {STACK} -t 1 -P 1000 {options}");
+        let record = house.record(&words);
+        let streams = record["directions"][0]["streams"].as_array();
+        assert_eq!(streams.map(Vec::len), Some(1000), "{words}");
+        assert!(number(&record, "/summary/goodput_bps") > 0.0, "{words}");
+    }
+    drop(host);
+    let mut server = Running::start(&mut house.linerate("server --no-store"));
+    server.line(|line| line.starts_with("READY port=5201"));
+    for options in ["", "-R"] {
+        let words = format!("throughput {KERNEL} -t 1 -P 1000 {options} {PLACE} {room}");
+        let record = house.record(&words);
+        let streams = record["directions"][0]["streams"].as_array();
+        assert_eq!(streams.map(Vec::len), Some(1000), "{words}");
+        assert!(number(&record, "/summary/goodput_bps") > 0.0, "{words}");
+    }
+}
+
+#[test]
 fn what_a_host_did_is_a_record() {
     let house = house!("record");
     let words = "--serve echo:4000 --json --no-store -t 4 -i 1";
@@ -189,6 +342,12 @@ fn a_run_goes_over_our_stack_to_the_kernel_s_server() {
         ("throughput -n 1M -P 3", "/summary/goodput_bps"),
         ("throughput -u -b 2M -t 1 --verify", "/summary/goodput_bps"),
         ("throughput -u -b 2M -t 1 -R -P 2", "/summary/goodput_bps"),
+        ("throughput -t 1 --bidir", "/directions/1/goodput_bps"),
+        ("latency -n 100 --reopen", "/summary/round_trips"),
+        ("latency -u -n 100 --reopen", "/summary/round_trips"),
+        ("latency -u -n 100 --unconnected", "/summary/round_trips"),
+        ("latency -u -n 100 --stages", "/stages/0/p50_ns"),
+        ("latency -n 100 --stages", "/stages/0/p50_ns"),
     ] {
         let (command, rest) = words.split_once(' ').expect("two words");
         let words = format!("{command} {KERNEL} {rest} {PLACE}");
@@ -263,18 +422,31 @@ fn both_ends_are_our_stack_over_shared_memory() {
 }
 
 #[test]
+fn a_host_that_is_ended_before_its_time_says_so() {
+    let room = Room::new();
+    let link = format!("shm:stack-ends-{}", std::process::id());
+    let line = format!(
+        "stack --dev {link},role=server --ip 10.9.1.2/24 --set poll.interval=100us --json --no-store"
+    );
+    for (options, code) in [("", 0), ("-t 100", 130)] {
+        let host = Running::start(&mut room.linerate(&format!("{line} {options}")));
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        host.interrupt();
+        let record = host.wait().expect(code).json();
+        assert_eq!(record["interrupted"], true, "{options}: {record:#}");
+    }
+}
+
+#[test]
 fn what_our_stack_does_not_have_is_refused_before_any_traffic() {
     let room = Room::new();
     let place = "--dev tap:none-such --ip 10.9.0.2/24";
     for (words, code, said) in [
         ("latency 10.9.0.1 -u --wait block", 4, "polls its port"),
         ("latency 10.9.0.1 -u --wait io-uring", 4, "polls its port"),
-        ("latency 10.9.0.1 --reopen", 4, "--reopen"),
         ("latency 10.9.0.1 -u --multicast 239.1.2.3", 4, "no groups"),
-        ("latency 10.9.0.1 -u --stages", 4, "--stages"),
         ("latency 10.9.0.1 -u --compare-waiting", 2, "one stack"),
         ("throughput 10.9.0.1 -C bbr", 4, "none, reno and cubic"),
-        ("throughput 10.9.0.1 --bidir", 4, "one thread"),
         ("throughput 10.9.0.1 --calls", 4, "no system call"),
         ("throughput 10.9.0.1 -M 1000", 4, "MTU"),
         (
@@ -298,11 +470,27 @@ fn what_our_stack_does_not_have_is_refused_before_any_traffic() {
         ),
         ("latency 10.9.0.1 --profile none", 2, "embedded-default"),
         ("stack --serve ftp", 2, "no service"),
+        (
+            "stack --set tcp.send_buffer=1G;sockets.tcp=4096",
+            4,
+            "of memory",
+        ),
     ] {
         let ran = room.run(&format!("{words} {place} --no-store"));
         assert_eq!(ran.code(), code, "{words}: {ran:#?}");
         let said_all = ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(said_all.contains(said), "{words}: {said_all}");
+    }
+    for (address, said) in [
+        ("10.9.0.0/24", "that network itself"),
+        ("10.9.0.255/24", "broadcast address"),
+    ] {
+        let ran = room.run(&format!(
+            "stack --dev tap:none-such --ip {address} --no-store"
+        ));
+        assert_eq!(ran.code(), 2, "{address}: {ran:#?}");
+        let said_all = ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said_all.contains(said), "{address}: {said_all}");
     }
     for words in [
         "latency 10.9.0.1 --ip 10.9.0.2/24",

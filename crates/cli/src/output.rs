@@ -305,6 +305,13 @@ impl Output {
         }
     }
 
+    /// Puts the result of a test away that another document is printed beside.
+    pub fn put_away(&self, record: &Record) {
+        if self.store {
+            self.stored(Store::open_default().and_then(|store| store.store(record)));
+        }
+    }
+
     /// Puts the result of a server's test away, and prints it where it is a document.
     fn served(&self, record: &Record) {
         if self.store {

@@ -214,6 +214,7 @@ impl MeasureError {
                 | StackError::UnknownProfile { .. }
                 | StackError::BadToml { .. }
                 | StackError::BadNetwork { .. }
+                | StackError::NotAHost { .. }
                 | StackError::Contradiction { .. } => exit::USAGE,
                 _ => exit::FAILED,
             },

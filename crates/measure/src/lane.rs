@@ -1,5 +1,9 @@
 //! A measuring thread: opens its flows, waits for the start, runs its workload, ends.
 
+mod together;
+
+pub use together::start_on;
+
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -23,16 +27,16 @@ use linerate_metric::plan::{
 };
 use linerate_metric::round_trip::Attachment;
 use linerate_metric::stack::StackFacts;
+use linerate_stack::SocketId;
 use socket2::{Domain, Type};
 
 use crate::flow::{FlowOutcome, Part, Phase, Shared, Timeline};
 use crate::pattern::Pattern;
 use crate::peers::framing::Framing;
-use crate::stack::StackThread;
 use crate::transport::calls::{CallTally, Silent, Stopwatch, Tracer};
 use crate::transport::{
-    Adapter, Attempts, Block, Epoll, FlowOptions, Kernel, OnStack, PollCall, Select, Setup, Spin,
-    Transport, Uring, Waiting, Watch,
+    Adapter, Attempts, Block, Epoll, FlowOptions, Kernel, PollCall, Select, Setup, Spin, Transport,
+    Uring, Waiting, Watch,
 };
 use crate::workload::room::Room;
 use crate::workload::{self, Lane, Opened, PATIENCE_NS, Reopening};
@@ -58,6 +62,8 @@ pub enum Opening {
     },
     /// By taking over what was accepted.
     Adopt(OwnedFd),
+    /// The same on our own stack.
+    Take(SocketId),
 }
 
 /// A flow to be run.
@@ -346,44 +352,6 @@ pub fn start(
     })
 }
 
-/// Has the thread that owns our stack move payload; it reports as a thread of its own would.
-///
-/// # Errors
-/// When that thread is gone.
-pub fn start_on(
-    stack: &StackThread,
-    spec: LaneSpec,
-    gate: &Arc<Gate>,
-    ready: mpsc::Sender<Result<Watches, LaneError>>,
-    done: Arc<UnixStream>,
-) -> io::Result<LaneHandle> {
-    let (direction, part, flows) = (spec.direction, spec.part, spec.flows.len());
-    let gate = Arc::clone(gate);
-    let id = Arc::new(OnceLock::new());
-    let own_id = Arc::clone(&id);
-    let bell = Arc::clone(&done);
-    let over = Arc::new(AtomicBool::new(false));
-    let ends = Over {
-        over: Arc::clone(&over),
-        done,
-    };
-    let (tell, outcome) = mpsc::channel();
-    stack.lend(Box::new(move |transport: &mut OnStack| {
-        let ends = ends;
-        let _ = own_id.set(ThreadId::current());
-        // Whoever asked may be gone; then nobody wants to know.
-        let _ = tell.send(run_on(transport, spec, &gate, ready, &ends.done));
-    }))?;
-    Ok(LaneHandle {
-        direction,
-        part,
-        flows,
-        running: Running::Lent { over, outcome },
-        id,
-        _bell: bell,
-    })
-}
-
 /// Says that a lane is over, however it ended.
 struct Over {
     over: Arc<AtomicBool>,
@@ -652,6 +620,9 @@ fn prepare<T: Adapter>(
                         .adopt(fd, &flow.options)
                         .map_err(LaneError::Open)?
                 }
+                (None, Opening::Take(socket)) => transport
+                    .take(socket, &flow.options)
+                    .map_err(LaneError::Open)?,
                 (None, Opening::Call { remote, probe }) => {
                     call(transport, remote, &probe, &flow.options, gate)?
                 }
@@ -689,7 +660,9 @@ fn reopening(flow: &FlowSpec, plan: &Plan, wait: Wait) -> Box<Reopening> {
             remote
         }
         // Whoever connects.
-        Opening::Adopt(_) | Opening::Call { .. } => SocketAddr::from(([0; 4], 0)),
+        Opening::Adopt(_) | Opening::Take(_) | Opening::Call { .. } => {
+            SocketAddr::from(([0; 4], 0))
+        }
     };
     Box::new(Reopening { remote, options })
 }

@@ -14,6 +14,20 @@ const ASKED: usize = 64;
 /// Time between two looks, at least: one takes some 50 us.
 const AGAIN_NS: Nanos = 100_000_000;
 
+/// Memory that programs can have before others lose theirs: `MemAvailable` of `/proc/meminfo`.
+#[must_use]
+pub fn available() -> Option<u64> {
+    available_in(&std::fs::read_to_string("/proc/meminfo").ok()?)
+}
+
+fn available_in(text: &str) -> Option<u64> {
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib.saturating_mul(1024))
+}
+
 /// The most that was seen so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Memory {

@@ -81,8 +81,8 @@ fn network(text: &str) -> Result<Network, String> {
 pub struct StackHostArgs {
     #[command(flatten)]
     pub stack: StackArgs,
-    /// What it serves beside ping: echo, discard, chargen, sockperf, iperf2, each with :PORT where it
-    /// is another one
+    /// What it serves beside ping: echo, discard, chargen, sockperf, iperf2, linerate, each with :PORT
+    /// where it is another one
     #[arg(
         long,
         value_name = "NAME[:PORT],...",

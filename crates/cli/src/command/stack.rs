@@ -1,6 +1,7 @@
 //! `linerate stack`: our own stack as a host on a port.
 
 use linerate_measure::stack::host::{self, HostOptions, Told};
+use linerate_metric::event::{Event, What};
 use linerate_metric::exit;
 use linerate_metric::stack::{StackFacts, StackInterval};
 use linerate_metric::units::format_count;
@@ -14,7 +15,7 @@ use crate::plan::stack;
 
 /// Runs it; gives the exit code.
 pub fn run(args: &StackHostArgs) -> u8 {
-    let mut output = Output::new(&args.output).labelled(args.label.as_deref());
+    let mut output = Output::serving(&args.output, false).labelled(args.label.as_deref());
     serve(args, &mut output).unwrap_or_else(|failure| {
         output.failure(&failure);
         failure.code
@@ -53,6 +54,7 @@ fn serve(args: &StackHostArgs, output: &mut Output) -> Result<u8, Failure> {
         }
         Told::Interval(interval) if !quiet => output.progress(&line(interval)),
         Told::Interval(_) => {}
+        Told::Test(event) => test(&event, output),
     })?;
     output.record(&record, &[])?;
     if let Some(error) = failure {
@@ -64,7 +66,23 @@ fn serve(args: &StackHostArgs, output: &mut Output) -> Result<u8, Failure> {
         }
         return Ok(failure.code);
     }
-    Ok(exit::OK)
+    Ok(if record.interrupted && args.time.is_some() {
+        exit::INTERRUPTED
+    } else {
+        exit::OK
+    })
+}
+
+/// What happens to a test of our own server. The one document of `--json` is the host's.
+fn test(event: &Event, output: &mut Output) {
+    if !output.is_json() {
+        return output.event(event, jiff::Timestamp::now());
+    }
+    match &event.what {
+        What::Finished { record } => output.put_away(record),
+        What::Failed { problem } => output.remark(&format!("error: {problem}")),
+        _ => {}
+    }
 }
 
 /// What it is, before anything happens: its configuration, and what that takes.

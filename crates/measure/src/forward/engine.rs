@@ -609,10 +609,7 @@ impl Drop for Forwarder {
 /// Refuses more memory than is free: the kernel would give it, and end some process when it is used.
 fn check_memory(plan: &MemoryPlan) -> Result<(), MeasureError> {
     let wanted = plan.slot_bytes() as u64 * u64::from(plan.frames);
-    let free = std::fs::read_to_string("/proc/meminfo")
-        .ok()
-        .and_then(|text| available_bytes(&text));
-    match free {
+    match crate::memory::available() {
         Some(free) if wanted > free / 2 => Err(MeasureError::NotForwardable {
             object: format!("memory for {} frames", plan.frames),
             situation: format!(
@@ -625,15 +622,6 @@ fn check_memory(plan: &MemoryPlan) -> Result<(), MeasureError> {
         }),
         _ => Ok(()),
     }
-}
-
-/// `MemAvailable` of `/proc/meminfo`.
-fn available_bytes(text: &str) -> Option<u64> {
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib.saturating_mul(1024))
 }
 
 fn core_figures(core: u32, done: &Done, places: &[StreamPlace]) -> ForwardCore {

@@ -45,7 +45,7 @@ impl Ground {
             return Ok(Self::Kernel);
         };
         refuse::check(plan, near)?;
-        let thread = StackThread::start(near, Vec::new())?;
+        let thread = StackThread::start(near, Vec::new(), None)?;
         Ok(Self::Stack(Box::new((thread, near.clone()))))
     }
 
@@ -198,12 +198,6 @@ impl Ground {
         let Some(stack) = self.stack() else {
             return Manner::settle(plan, Role::Client, asked, shares_cores, 0);
         };
-        let wait = match stack.config().poll_interval {
-            None => Wait::Spin,
-            Some(time) => Wait::Interval {
-                time_ns: u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
-            },
-        };
         let usable = linerate_host::sys::cpu::usable();
         let usable = usable.map_err(|error| MeasureError::system("affinity", error))?;
         if let Some(cpu) = plan.cpu.near.0.iter().find(|cpu| !usable.contains(cpu)) {
@@ -214,7 +208,7 @@ impl Ground {
             });
         }
         Ok(Manner {
-            wait,
+            wait: stack.waits(),
             asked: true,
             cpus: plan.cpu.near.clone(),
             because: Some("our stack polls its port".to_owned()),

@@ -11,6 +11,7 @@ use linerate_metric::event::Problem;
 use linerate_metric::exit;
 use linerate_metric::plan::Protocol;
 use linerate_metric::units::format_bytes;
+use linerate_stack::SocketId;
 
 use super::limits::{MEMORY_LIMIT, SERVICE_LIMIT, TALK_LIMIT, TEST_LIMIT};
 use super::server::{Emit, Grant, ServerOptions};
@@ -30,7 +31,15 @@ pub struct Waiting {
     /// cannot make this host send to a third one.
     pub peer: IpAddr,
     /// Takes its socket.
-    pub arrived: mpsc::Sender<(u32, OwnedFd)>,
+    pub arrived: mpsc::Sender<(u32, Arrival)>,
+}
+
+/// A flow's socket.
+pub enum Arrival {
+    /// One of the kernel's.
+    Kernel(OwnedFd),
+    /// One of our own stack's.
+    Stack(SocketId),
 }
 
 /// What every session of a server shares.
@@ -179,7 +188,7 @@ impl House {
 
     /// Hands an announced flow, if there is one with this token, the socket that `open` gives for
     /// it; without one it stays announced.
-    pub fn admit(&self, token: Token, open: impl FnOnce(&Waiting) -> Option<OwnedFd>) {
+    pub fn admit(&self, token: Token, open: impl FnOnce(&Waiting) -> Option<Arrival>) {
         let mut announced = self.announced.lock().expect("no holder panics");
         let Some(socket) = announced.get(&token).and_then(open) else {
             return;

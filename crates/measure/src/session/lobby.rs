@@ -19,7 +19,7 @@ use mio::net::{TcpListener, TcpStream as MioStream, UdpSocket};
 use mio::{Events, Interest, Poll, Token as Key};
 
 use super::doors::Door;
-use super::house::{House, Seat};
+use super::house::{Arrival, House, Seat};
 use super::limits::{GREETING_PATIENCE, LOBBY_LIMIT};
 use super::porch::{Arrived, Porch, open_flow};
 use super::session::serve;
@@ -270,7 +270,8 @@ impl Lobby {
             Said::Flow(token) => self.house.admit(token, |waiting| {
                 let mut opening = [0; OPENING_BYTES];
                 let all_there = guest.stream.read_exact(&mut opening).is_ok();
-                (all_there && waiting.protocol == Protocol::Tcp).then(|| guest.stream.into())
+                (all_there && waiting.protocol == Protocol::Tcp)
+                    .then(|| Arrival::Kernel(guest.stream.into()))
             }),
             Said::Foreign(speaker) => self.show_in_foreign(guest, speaker, None),
             Said::Plain => {
@@ -431,7 +432,8 @@ impl Lobby {
             if let Some(token) = read_opening(bytes) {
                 let interface = self.house.interface.as_deref();
                 self.house.admit(token, |waiting| {
-                    open_flow(waiting, received.from, token, interface).map(OwnedFd::from)
+                    let socket = open_flow(waiting, received.from, token, interface)?;
+                    Some(Arrival::Kernel(socket.into()))
                 });
                 continue;
             }

@@ -7,6 +7,7 @@ pub(crate) mod client;
 mod doors;
 mod doubts;
 pub(crate) mod files;
+pub(crate) mod footing;
 mod grants;
 mod greeter;
 pub(crate) mod ground;
@@ -24,9 +25,9 @@ mod service;
     clippy::module_inception,
     reason = "one session among what sessions need"
 )]
-mod session;
+pub(crate) mod session;
 pub(crate) mod setup;
-mod wire;
+pub(crate) mod wire;
 
 pub use client::Client;
 pub use doors::Also;

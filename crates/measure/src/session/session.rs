@@ -1,7 +1,6 @@
 //! One conversation of a server with a client, from the greeting to the farewell.
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, mpsc};
@@ -20,10 +19,10 @@ use linerate_metric::facts::{Host, Role};
 use linerate_metric::plan::{Direction, Ends, Plan, Protocol, Sched, Stamping};
 
 use super::burn::Burn;
-use super::checks;
 use super::files;
+use super::footing::Footing;
 use super::greeter::Greeter;
-use super::house::{Claim, House, Seat, Waiting};
+use super::house::{Arrival, Claim, House, Seat, Waiting};
 use super::limits::{
     ATTACH_PATIENCE, PROPOSE_LIMIT_BYTES, attach_limit, frame_limit, memory_of, too_many_traced,
     unfit,
@@ -34,12 +33,11 @@ use super::random;
 use super::server::Grant;
 use super::service;
 use super::setup::{self, AgreedFlow, Ready, flow_options, part};
-use super::wire::{STATE_PATIENCE, Wire, deadline};
+use super::wire::{Line, STATE_PATIENCE, Wire, deadline};
 use super::{boot_id, hello};
 use crate::assemble::{Report, assemble};
 use crate::end::End;
 use crate::error::MeasureError;
-use crate::flow::Part;
 use crate::lane::Opening;
 use crate::loss::{Ledger, Network, Region, own_ledger};
 use crate::memory::Memory;
@@ -57,11 +55,19 @@ const LOOK_UP: Duration = Duration::from_millis(50);
 
 /// Serves one control connection.
 pub fn serve(house: &Arc<House>, stream: TcpStream, first: &[u8], seat: Seat) {
-    let Ok(mut wire) = open(stream, first, house.key.as_ref()) else {
+    if let Ok(line) = Line::of(stream) {
+        serve_on(house, Footing::Kernel, line, first, seat);
+    }
+}
+
+/// Serves one control connection of a test that stands on either stack.
+pub fn serve_on(house: &Arc<House>, footing: Footing<'_>, line: Line, first: &[u8], seat: Seat) {
+    let Ok(mut wire) = open(line, first, house.key.as_ref()) else {
         return;
     };
     let mut session = Session {
         house,
+        footing,
         claim: None,
         seat: Some(seat),
         local: wire.local(),
@@ -74,6 +80,9 @@ pub fn serve(house: &Arc<House>, stream: TcpStream, first: &[u8], seat: Seat) {
         Err(MeasureError::system("the session", bug))
     });
     let began = session.claim.as_ref().is_some_and(|claim| claim.began);
+    if session.claim.is_some() {
+        footing.part();
+    }
     // Whoever never had a test keeps the seat until the farewell is over: it is a thread still.
     let _seat = session.seat.take();
     let Err(error) = result else {
@@ -118,10 +127,8 @@ pub fn serve(house: &Arc<House>, stream: TcpStream, first: &[u8], seat: Seat) {
     wire.close(if stopped { SHORT_FAREWELL } else { FAREWELL });
 }
 
-fn open(stream: TcpStream, first: &[u8], key: Option<&Key>) -> Result<Wire, MeasureError> {
-    let peer = stream
-        .peer_addr()
-        .map_err(|error| MeasureError::system("control connection", error))?;
+fn open(line: Line, first: &[u8], key: Option<&Key>) -> Result<Wire, MeasureError> {
+    let peer = line.peer;
     let greeting = hello(boot_id());
     let codec = match key {
         None => Connection::server(greeting),
@@ -129,7 +136,7 @@ fn open(stream: TcpStream, first: &[u8], key: Option<&Key>) -> Result<Wire, Meas
     };
     let mut codec = codec.map_err(|source| MeasureError::Protocol { peer, source })?;
     codec.take_at_most(PROPOSE_LIMIT_BYTES);
-    let mut wire = Wire::new(stream, codec)?;
+    let mut wire = Wire::on(line, codec)?;
     wire.preload(first)?;
     Ok(wire)
 }
@@ -139,7 +146,7 @@ fn open(stream: TcpStream, first: &[u8], key: Option<&Key>) -> Result<Wire, Meas
 struct Agreed {
     accept: Accept,
     manner: Manner,
-    arrivals: mpsc::Receiver<(u32, OwnedFd)>,
+    arrivals: mpsc::Receiver<(u32, Arrival)>,
     hold: Option<IdleHold>,
     /// What this end notes of round trips, and why not all that was asked for.
     stamps: Stamping,
@@ -167,6 +174,7 @@ impl From<Refuse> for No {
 
 struct Session<'a> {
     house: &'a Arc<House>,
+    footing: Footing<'a>,
     /// A test was asked for and granted.
     claim: Option<Claim>,
     /// Held until then.
@@ -204,7 +212,7 @@ impl Session<'_> {
             peer: self.peer.to_string(),
             agent: greeting.agent.clone(),
         });
-        let host = setup::host_facts(Role::Server, self.peer.ip());
+        let host = self.footing.host_facts(self.peer.ip());
         let shares_cores = greeting.boot_id.is_some() && greeting.boot_id == host.boot_id;
         let agreed = match self.agree(propose.plan, &host, shares_cores) {
             Ok(agreed) => agreed,
@@ -234,7 +242,8 @@ impl Session<'_> {
         let memory = Memory::before_flows();
         let disciplines = pace::disciplines(&host);
         let (flows, greeter) = self.attach(&accept, wire, &arrivals, &disciplines)?;
-        let ready = setup::prepare(&plan, Role::Server, &manner, None, flows, &mut || {
+        let stack = self.footing.stack();
+        let ready = setup::prepare(&plan, Role::Server, &manner, stack, flows, &mut || {
             greeter.answer();
             self.look_after(wire)
         })?;
@@ -315,15 +324,11 @@ impl Session<'_> {
         };
         files::check(&with_stamps(&plan), Role::Server)?;
         self.check_group(&plan, own)?;
-        checks::check_congestion_control(&plan, Role::Server)?;
         let may_force = self.house.grants.contains(&Grant::Buffers);
-        plan.forced_buffers.far = checks::check_socket_options(&plan, Role::Server, may_force)?;
-        checks::check_wait(&plan, Role::Server)?;
-        checks::check_copies(&plan, Role::Server)?;
-        let refused = checks::settle_udp_offload(&mut plan, Role::Server)?;
+        let refused = self.footing.settle(&mut plan, may_force)?;
         self.check_sched(&plan)?;
         let unhonoured = match plan.flows(Direction::Receive) {
-            true => pace::check(&plan, Part::Source, host)?,
+            true => self.footing.check_pace(&plan, host)?,
             false => None,
         };
         // On the client's own machine its hold is enough.
@@ -344,11 +349,11 @@ impl Session<'_> {
             // In both directions the client's name stands: the ends differ only where nobody asked.
             plan.congestion_control = plan
                 .congestion_control
-                .or_else(checks::default_congestion_control);
+                .or_else(|| self.footing.congestion_control());
         }
         let asked = plan.wait.as_ref().map(|wait| wait.far);
         let others = self.house.busy_threads();
-        let manner = Manner::settle(&plan, Role::Server, asked, shares_cores, others)?;
+        let manner = self.footing.manner(&plan, asked, shares_cores, others)?;
         let threads = manner.threads(&plan, Role::Server);
         let arrivals;
         let mut flows = Vec::new();
@@ -380,7 +385,10 @@ impl Session<'_> {
                 let token = new_token()?;
                 let mut port = None;
                 if plan.round_trip.needs_service() {
-                    let (socket, own) = self.service(&plan)?;
+                    let interface = self.house.interface.as_deref();
+                    let (local, peer) = (self.local, self.peer.ip());
+                    let (socket, own) =
+                        self.footing.service(&plan, local, peer, interface, token)?;
                     port = Some(own);
                     // Its receiver lives beside it.
                     let _ = arrived.send((id, socket));
@@ -422,24 +430,12 @@ impl Session<'_> {
         })
     }
 
-    /// A socket for one flow alone.
-    fn service(&self, plan: &Plan) -> Result<(OwnedFd, u16), MeasureError> {
-        let interface = self.house.interface.as_deref();
-        let opened = service::open(plan, self.local, self.peer.ip(), interface);
-        opened.map_err(|source| match &plan.round_trip.group {
-            Some(group) => MeasureError::OptionRefused {
-                option: format!("--multicast {group}"),
-                why: format!("its interface cannot join the group ({source})"),
-                next_step: "see `ip maddress` there, and use a group of the address family that                             the host was named with"
-                    .to_owned(),
-            },
-            None => MeasureError::system("a socket for a flow", source),
-        })
-    }
-
     /// How much of what the client asks for this end notes of round trips, and why no more. The
     /// client keeps its own level.
     fn watch(&mut self, asked: Stamping, own: bool) -> (Stamping, Vec<String>) {
+        if let Some(stamps) = self.footing.stamps(asked) {
+            return stamps;
+        }
         let granted = own || self.house.grants.contains(&Grant::Trace);
         let claim = self.claim.as_mut().expect("agreed after the claim");
         let refused = match asked {
@@ -505,7 +501,7 @@ impl Session<'_> {
         &self,
         accept: &Accept,
         wire: &mut Wire,
-        arrivals: &mpsc::Receiver<(u32, OwnedFd)>,
+        arrivals: &mpsc::Receiver<(u32, Arrival)>,
         disciplines: &[String],
     ) -> Result<(Vec<AgreedFlow>, Greeter), MeasureError> {
         let wanted = accept.flows.len();
@@ -516,15 +512,16 @@ impl Session<'_> {
         let mut greeter = Greeter::default();
         while flows.len() < wanted {
             let arrival = arrivals.recv_timeout(LOOK_UP);
-            if let Ok((id, fd)) = arrival {
+            if let Ok((id, arrival)) = arrival {
                 last = Instant::now();
                 if let Some(grant) = (id as usize)
                     .checked_sub(1)
                     .and_then(|place| accept.flows.get(place))
                 {
-                    if accept.plan.protocol == Protocol::Udp {
+                    // Our own stack answers openings itself.
+                    if let (Protocol::Udp, Arrival::Kernel(fd)) = (accept.plan.protocol, &arrival) {
                         let asker = (grant.port.is_some()).then(|| self.peer.ip());
-                        (greeter.add(&fd, grant.token, asker))
+                        (greeter.add(fd, grant.token, asker))
                             .map_err(|error| MeasureError::system("a flow's socket", error))?;
                     }
                     let part = part(Role::Server, grant.direction);
@@ -536,7 +533,10 @@ impl Session<'_> {
                     flows.push(AgreedFlow {
                         id,
                         direction: grant.direction,
-                        opening: Opening::Adopt(fd),
+                        opening: match arrival {
+                            Arrival::Kernel(fd) => Opening::Adopt(fd),
+                            Arrival::Stack(socket) => Opening::Take(socket),
+                        },
                         options,
                         token: grant.token,
                         framing: Framing::Own,

@@ -150,6 +150,8 @@ pub fn prepare(
     let mut lanes = Vec::new();
     let mut result = Ok(());
     let dealt = deal(manner, flows);
+    // Our own stack has one thread for all of them.
+    let mut lent = Vec::new();
     let threads = dealt.len();
     for (number, (direction, flows)) in dealt.into_iter().enumerate() {
         let part = part(role, direction);
@@ -186,17 +188,22 @@ pub fn prepare(
             counts: plan.kind == Kind::Throughput && threads <= THREADS_LISTED,
             flows: specs,
         };
-        let (report, bell) = (report.clone(), Arc::clone(&bell));
-        let started = match stack {
-            None => lane::start(spec, keeper.gate(), report, bell),
-            Some(stack) => lane::start_on(stack, spec, keeper.gate(), report, bell),
-        };
-        match started {
+        if stack.is_some() {
+            lent.push(spec);
+            continue;
+        }
+        match lane::start(spec, keeper.gate(), report.clone(), Arc::clone(&bell)) {
             Ok(lane) => lanes.push(lane),
             Err(error) => {
                 result = Err(MeasureError::system("new thread", error));
                 break;
             }
+        }
+    }
+    if let Some(stack) = stack {
+        match lane::start_on(stack, lent, keeper.gate(), report.clone(), &bell) {
+            Ok(lent) => lanes = lent,
+            Err(error) => result = Err(MeasureError::system("the stack's thread", error)),
         }
     }
     handles.sort_unstable_by_key(|flow| flow.id);

@@ -6,10 +6,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, mpsc};
 
 use linerate_host::sys::clock::Nanos;
-use linerate_stack::{Stack, StackError};
+use linerate_stack::{SocketId, Stack, StackError};
 
 use super::bridge::{Bridge, Ends};
 use super::services::Services;
+use super::services::reception::Reception;
 use crate::transport::stack_error;
 
 /// How often the port is asked whether it still works.
@@ -66,11 +67,44 @@ impl Background {
         self.services.is_some()
     }
 
-    /// Serves whoever something came from in the last turn.
+    /// Something changed at a socket that is no workload's.
+    #[inline]
+    pub fn changed(&mut self, stack: &mut Stack, socket: SocketId, now: Nanos) {
+        if let Some(services) = &mut self.services {
+            services.changed(stack, socket, now);
+        }
+    }
+
+    /// Serves on where one round was not enough.
     #[inline]
     pub fn serve(&mut self, stack: &mut Stack, now: Nanos) {
         if let Some(services) = &mut self.services {
-            services.serve(stack, now);
+            services.go_on(stack, now);
+        }
+    }
+
+    fn reception(&mut self) -> Option<&mut Reception> {
+        self.services.as_mut()?.reception()
+    }
+
+    /// A workload has a socket now that the reception opened.
+    pub fn hand_over(&mut self, socket: SocketId) {
+        if let Some(reception) = self.reception() {
+            reception.hand_over(socket);
+        }
+    }
+
+    /// A test begins: what comes on its flows is payload.
+    pub fn stop_greeting(&mut self) {
+        if let Some(reception) = self.reception() {
+            reception.stop_greeting();
+        }
+    }
+
+    /// A test is over: what was opened for it and not used is closed.
+    pub fn part(&mut self, stack: &mut Stack) {
+        if let Some(reception) = self.reception() {
+            reception.part(stack);
         }
     }
 
@@ -91,6 +125,11 @@ impl Background {
                 }
                 Ask::Look(look) => look(stack, self.services.as_deref_mut()),
             }
+        }
+        if let Some(reception) = self.reception() {
+            let came = reception.bridges();
+            worked |= !came.is_empty();
+            self.bridges.extend(came);
         }
         self.bridges.retain_mut(|bridge| {
             let moved = bridge.pump(stack, now);

@@ -55,7 +55,11 @@ impl Bridge {
         })
     }
 
-    fn over(socket: SocketId, pair: UnixStream) -> io::Result<Self> {
+    /// Over a connection that stands.
+    ///
+    /// # Errors
+    /// When the pair cannot be read without waiting.
+    pub fn over(socket: SocketId, pair: UnixStream) -> io::Result<Self> {
         pair.set_nonblocking(true)?;
         Ok(Self {
             socket,

@@ -2,21 +2,23 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use linerate_host::snapshot;
 use linerate_host::sys::clock::{self, Nanos};
+use linerate_metric::event::Event;
 use linerate_metric::facts::Role;
 use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol, Wait};
-use linerate_metric::record::{RUN_SCHEMA, Record, Summary, Tool, new_id};
+use linerate_metric::record::{Doubt, RUN_SCHEMA, Record, Summary, Tool, new_id};
 use linerate_metric::stack::{
     STACK_NAME, ServiceFigures, StackFacts, StackFigures, StackInterval, StackPlan,
 };
 use linerate_stack::Counters;
 
 use super::services::ServiceSpec;
-use super::{StackThread, facts, open};
+use super::{StackThread, facts, open, sessions};
 use crate::error::MeasureError;
 
 /// How soon Ctrl-C and a port that broke are noticed.
@@ -44,6 +46,8 @@ pub enum Told<'a> {
     Ready(&'a StackFacts),
     /// An interval is over.
     Interval(&'a StackInterval),
+    /// Something happened to a test of our own server.
+    Test(Event),
 }
 
 /// A look at the stack.
@@ -63,14 +67,34 @@ pub fn run(
     tell: &mut dyn FnMut(Told<'_>),
 ) -> Result<(Record, Option<MeasureError>), MeasureError> {
     let config = open::config(&options.plan)?;
-    let thread = StackThread::start(&options.plan, options.services.clone())?;
     let started = Timestamp::now();
+    let (events, told) = mpsc::channel();
+    let (reception, visitors) = sessions::open(&options.services, events);
+    let desk = reception.as_ref().map(|open| open.desk.clone());
+    let thread = StackThread::start(&options.plan, options.services.clone(), desk)?;
+    std::thread::scope(|scope| {
+        let _sessions =
+            reception.map(|open| sessions::Sessions::start(scope, open, &thread, visitors));
+        serve(options, &config, started, &thread, &told, stop, tell)
+    })
+}
+
+/// Looks after the stack's thread until it is time to end.
+fn serve(
+    options: &HostOptions,
+    config: &linerate_stack::Config,
+    started: Timestamp,
+    thread: &StackThread,
+    told: &mpsc::Receiver<Event>,
+    stop: &AtomicBool,
+    tell: &mut dyn FnMut(Told<'_>),
+) -> Result<(Record, Option<MeasureError>), MeasureError> {
     tell(Told::Ready(thread.facts()));
     let gone = || {
         let died = std::io::Error::other("it ended before it was told to");
         MeasureError::system("the stack's thread", died)
     };
-    let first = read(&thread).ok_or_else(gone)?;
+    let first = read(thread).ok_or_else(gone)?;
     let start_ns = first.at_ns;
     let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let ends_ns = options
@@ -79,14 +103,16 @@ pub fn run(
     let mut intervals = Vec::new();
     let mut last = first;
     let mut failure = None;
+    let mut interrupted = false;
     let base = last.counters;
     loop {
+        told.try_iter().for_each(|event| tell(Told::Test(event)));
         let now = clock::now();
         let stopped = stop.load(Relaxed);
         let over = stopped || ends_ns.is_some_and(|ends| now >= ends);
         let due = (options.interval).map(|time| last.at_ns.saturating_add(nanos(time)));
         if over || due.is_some_and(|due| now >= due) {
-            let Some(reading) = read(&thread) else {
+            let Some(reading) = read(thread) else {
                 failure = Some(gone());
                 break;
             };
@@ -108,6 +134,7 @@ pub fn run(
             last = reading;
         }
         if over {
+            interrupted = stopped;
             break;
         }
         if let Some(error) = thread.failure() {
@@ -124,8 +151,9 @@ pub fn run(
         services: last.services,
         intervals,
     };
-    // Ctrl-C is how such a host is ended: it is no failure, and the figures are whole.
-    let record = record(options, &config, started, stack, figures, failure.is_some());
+    // Ended before its time, or by what broke: the figures are whole up to there.
+    let interrupted = interrupted || failure.is_some();
+    let record = record(options, config, started, stack, figures, interrupted);
     Ok((record, failure))
 }
 
@@ -147,6 +175,24 @@ fn changed(counters: &Counters) -> BTreeMap<String, BTreeMap<String, u64>> {
     }
     all.retain(|_, of| !of.is_empty());
     all
+}
+
+/// What clients of the host will have missed, and why.
+fn doubts(stack: &StackFacts) -> Vec<Doubt> {
+    let mut doubts = Vec::new();
+    let too_long = stack.counter("ip", "reassembly_too_long");
+    if too_long > 0 {
+        let longest = stack.configuration.get("ip.reassembly_buffers.bytes");
+        doubts.push(Doubt::new(
+            "reassembly-too-long",
+            format!(
+                "{too_long} fragments were of datagrams above {} B, which no buffer holds, and these \
+                 were dropped: set ip.reassembly_buffers.bytes higher",
+                longest.map_or("the limit", String::as_str)
+            ),
+        ));
+    }
+    doubts
 }
 
 fn record(
@@ -177,6 +223,7 @@ fn record(
     }));
     let mut host = snapshot::host();
     host.role = Some(Role::Server);
+    let validity = doubts(&stack);
     host.stack = Some(Box::new(stack));
     let services = figures.services.iter();
     let (received, sent) = services.fold((0, 0), |(received, sent), service| {
@@ -217,7 +264,7 @@ fn record(
         stage_pass: None,
         timeline: None,
         far_text: None,
-        validity: Vec::new(),
+        validity,
         forward: None,
         generate: None,
         stack: Some(Box::new(figures)),

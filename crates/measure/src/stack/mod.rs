@@ -7,11 +7,13 @@
 
 pub mod background;
 pub mod bridge;
+pub mod driver;
 pub mod facts;
 pub mod host;
 pub mod open;
 pub mod refuse;
 pub mod services;
+mod sessions;
 mod thread;
 
 pub use thread::StackThread;

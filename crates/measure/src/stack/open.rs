@@ -1,11 +1,17 @@
 //! A stack from its plan: configuration, addresses, port, memory.
 
+use std::sync::Arc;
+
 use linerate_metric::stack::{StackFacts, StackPlan};
-use linerate_port::{Memory, PortUrl};
+use linerate_metric::units::format_bytes;
+use linerate_port::{AnyPort, Memory, PortUrl};
 use linerate_stack::{Addressing, Config, Stack, StackError, memory_plan, port_url};
 
+use super::background::Failure;
+use super::driver::Driver;
 use super::facts;
 use crate::error::MeasureError;
+use crate::memory;
 
 /// The configuration of a plan: its profile, with what was changed.
 ///
@@ -44,14 +50,32 @@ pub fn url(config: &Config, plan: &StackPlan) -> Result<PortUrl, MeasureError> {
     Ok(port_url(config, &plan.device)?)
 }
 
+/// Refuses a configuration that takes more memory than there is: buffers are there before the first packet,
+/// and what the machine does not have would end some program later.
+fn check_memory(config: &Config, url: &PortUrl) -> Result<(), MeasureError> {
+    let needed = config.memory(url).bytes() as u64;
+    match memory::available() {
+        Some(available) if needed > available => Err(MeasureError::OptionRefused {
+            option: format!("--set, for {} of memory", format_bytes(needed)),
+            why: format!("the machine has {} available", format_bytes(available)),
+            next_step: "set tcp.send_buffer, tcp.receive_window or sockets.tcp lower".to_owned(),
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// Opens the port and makes the stack, with all the memory that it will ever use.
 ///
 /// # Errors
 /// Why the port cannot be opened, and what the configuration asks for that it cannot do.
-pub fn open(plan: &StackPlan) -> Result<(Stack, StackFacts), MeasureError> {
+pub fn open(
+    plan: &StackPlan,
+    failure: &Failure,
+) -> Result<(Stack, StackFacts, Option<Driver>), MeasureError> {
     let config = config(plan)?;
     let addressing = addressing(plan)?;
     let url = url(&config, plan)?;
+    check_memory(&config, &url)?;
     let memory = Memory::new(memory_plan(&config, &url))?;
     let mut ports = linerate_port::open(&url, &memory)?;
     let port = match (ports.pop(), ports.is_empty()) {
@@ -64,7 +88,35 @@ pub fn open(plan: &StackPlan) -> Result<(Stack, StackFacts), MeasureError> {
             });
         }
     };
+    let (port, driver) = match config.threads {
+        1 => (port, None),
+        _ => {
+            let (near, driver) = between_threads(port, &memory, &config, failure)?;
+            (near, Some(driver))
+        }
+    };
     let stack = Stack::new(port, &memory, &config, &addressing)?;
     let facts = facts::of(plan, &config, &url, &stack);
-    Ok((stack, facts))
+    Ok((stack, facts, driver))
+}
+
+/// Gives a port to a thread of its own; what the stack has instead is the near end of a ring, which can do
+/// what the port can.
+fn between_threads(
+    port: AnyPort,
+    memory: &Memory,
+    config: &Config,
+    failure: &Failure,
+) -> Result<(AnyPort, Driver), MeasureError> {
+    let end = |end: &str| -> Result<AnyPort, MeasureError> {
+        let url: PortUrl = linerate_stack::ring_url(config, end).parse()?;
+        let mut ports = linerate_port::open(&url, memory)?;
+        ports
+            .pop()
+            .ok_or_else(|| MeasureError::system("a ring", std::io::Error::other("it has no queue")))
+    };
+    let (mut near, far) = (end("a")?, end("b")?);
+    near.capabilities = port.capabilities.clone();
+    let driver = Driver::start(port, far, memory, config, Arc::clone(failure))?;
+    Ok((near, driver))
 }

@@ -1,9 +1,11 @@
 //! Options that our own stack does not have, or has in other words.
 
 use linerate_metric::pace::Pacing;
-use linerate_metric::plan::{Kind, Plan, Protocol, Wait};
-use linerate_metric::round_trip::Attachment;
+use linerate_metric::plan::{
+    Direction, Ends, Kind, Plan, Protocol, ReceiveCopy, Sched, SendCopy, Wait,
+};
 use linerate_metric::stack::{Control, StackPlan};
+use linerate_stack::Config;
 
 use crate::error::MeasureError;
 
@@ -104,12 +106,6 @@ const ROWS: &[Row] = &[
         next: "leave it out: the program paces",
     },
     Row {
-        holds: |plan, _| plan.directions.len() > 1,
-        option: "--bidir",
-        why: "one thread owns our stack, and moves payload one way at a time",
-        next: "measure both directions one after the other",
-    },
-    Row {
         holds: |plan, _| {
             plan.threads
                 .as_ref()
@@ -126,22 +122,10 @@ const ROWS: &[Row] = &[
         next: "name one",
     },
     Row {
-        holds: |plan, _| plan.round_trip.attachment == Attachment::Reopened,
-        option: "--reopen or --connect",
-        why: "the stack's sockets stand before the first question",
-        next: "leave it out",
-    },
-    Row {
         holds: |plan, _| plan.round_trip.group.is_some(),
         option: "--multicast",
         why: "our stack has no groups",
         next: "leave it out",
-    },
-    Row {
-        holds: |plan, _| !plan.stamps.is_none(),
-        option: "--stages or --trace",
-        why: "the stages of our stack are not told apart yet in round trips",
-        next: "leave it out; --device-stamps tells the far end's part",
     },
     Row {
         holds: |plan, _| plan.bind.as_deref().is_some_and(|bind| bind.contains('%')),
@@ -194,9 +178,149 @@ pub fn check(plan: &Plan, near: &StackPlan) -> Result<(), MeasureError> {
     }
 }
 
+/// A refusal of a server's end that stands on our stack.
+type FarRow = (
+    fn(&Plan, &Config) -> bool,
+    &'static str,
+    &'static str,
+    &'static str,
+);
+
+/// Every option of a client that our stack does not have at a server's end.
+const FAR_ROWS: &[FarRow] = &[
+    (
+        |plan, config| {
+            let own = match config.poll_interval {
+                None => Wait::Spin,
+                Some(time) => Wait::Interval {
+                    time_ns: u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
+                },
+            };
+            plan.wait.as_ref().is_some_and(|wait| wait.far != own)
+        },
+        "--wait",
+        "it stands on a stack of its own, which waits as it was started to",
+        "leave --wait out, or start it with --set poll.interval=TIME",
+    ),
+    (
+        |plan, _| {
+            let sends = plan.flows(Direction::Receive) && plan.copies.send != SendCopy::Copied;
+            let takes = plan.flows(Direction::Send) && plan.copies.receive != ReceiveCopy::Copied;
+            sends || takes
+        },
+        "--offload zerocopy, sendfile, splice or trunc",
+        "these are ways of the kernel's sockets, and it stands on a stack of its own",
+        "leave it out",
+    ),
+    (
+        |plan, _| {
+            plan.udp_offload.asked && plan.batch.is_none() && {
+                let offload = &plan.udp_offload;
+                (plan.flows(Direction::Receive) && offload.gso == Some(true))
+                    || (plan.flows(Direction::Send) && offload.gro == Some(true))
+            }
+        },
+        "--offload gso or gro",
+        "its own stack takes and sends each datagram by itself",
+        "leave it out",
+    ),
+    (
+        |plan, _| plan.socket.mss_bytes.is_some() || plan.socket.priority.is_some(),
+        "-M or --socket-priority",
+        "segments of its own stack are as long as its MTU allows, and no queueing discipline is on their way",
+        "leave it out, or start it with --set mtu=BYTES",
+    ),
+    (
+        |plan, _| plan.socket.tos.is_some() && plan.flows(Direction::Receive),
+        "-S",
+        "its own stack marks no packets",
+        "leave it out",
+    ),
+    (
+        |plan, _| {
+            let socket = &plan.socket;
+            plan.window_bytes.is_some()
+                || socket.send_buffer_bytes.is_some()
+                || socket.receive_buffer_bytes.is_some()
+                || socket.receive_low_water_bytes.is_some()
+        },
+        "-w, --sndbuf, --rcvbuf or --rcvlowat",
+        "buffers of its own stack are allocated before the first packet",
+        "start it with --set tcp.send_buffer=SIZE --set tcp.receive_window=SIZE",
+    ),
+    (
+        |plan, config| {
+            plan.flows(Direction::Receive)
+                && plan.congestion_control_asked
+                && plan.congestion_control != config.get("tcp.congestion_control")
+        },
+        "-C",
+        "its own stack has one congestion control for all connections",
+        "start it with --set tcp.congestion_control=NAME",
+    ),
+    (
+        |plan, _| plan.flows(Direction::Receive) && plan.pace.by != Pacing::User,
+        "--pacing socket or txtime",
+        "it is the kernel that paces then, and it stands on a stack of its own",
+        "leave it out: the program paces",
+    ),
+    (
+        |plan, _| {
+            let several = |threads: &Ends<u32>| threads.far > 1;
+            plan.threads.as_ref().is_some_and(several)
+        },
+        "--threads",
+        "one thread owns its stack",
+        "give N/1",
+    ),
+    (
+        |plan, _| !plan.cpu.far.0.is_empty() || plan.sched.far != Sched::Inherited,
+        "--cpu or --sched for the far end",
+        "the thread of its stack stays as it was started",
+        "give it for this end alone (0/, fifo:10/inherited), or start it with --set \
+         threads.application.cpus=N --set threads.application.sched=CLASS",
+    ),
+    (
+        |plan, _| plan.round_trip.group.is_some(),
+        "--multicast",
+        "its own stack has no groups",
+        "leave it out",
+    ),
+    (
+        |plan, config| match plan.protocol {
+            // One for the control connection, and some on their way to their end.
+            Protocol::Tcp => sockets(plan) + 1 > u64::from(config.tcp_sockets),
+            Protocol::Udp => sockets(plan) + 1 > u64::from(config.udp_sockets),
+        },
+        "-P",
+        "its stack has not so many sockets",
+        "use fewer streams, or start it with --set sockets.tcp=N --set sockets.udp=N",
+    ),
+];
+
+/// Sockets that the flows of a plan take at an end.
+fn sockets(plan: &Plan) -> u64 {
+    u64::from(plan.streams) * plan.directions.len() as u64
+}
+
+/// Refuses what a server's end on our stack cannot have.
+///
+/// # Errors
+/// [`MeasureError::OptionRefused`] with the reason.
+pub fn check_far(plan: &Plan, config: &Config) -> Result<(), MeasureError> {
+    match FAR_ROWS.iter().find(|(holds, ..)| holds(plan, config)) {
+        None => Ok(()),
+        Some((_, option, why, next)) => Err(MeasureError::OptionRefused {
+            option: (*option).to_owned(),
+            why: (*why).to_owned(),
+            next_step: (*next).to_owned(),
+        }),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use linerate_metric::plan::{Cpus, Direction, Ends, ReceiveCopy, SendCopy, Stamping};
+    use linerate_metric::plan::Cpus;
 
     use super::*;
 
@@ -256,25 +380,14 @@ mod tests {
             ),
             (with(udp(), &|p| p.pace.by = Pacing::Txtime), "--pacing"),
             (
-                with(tcp(), &|p| {
-                    p.directions = vec![Direction::Send, Direction::Receive]
-                }),
-                "--bidir",
-            ),
-            (
                 with(tcp(), &|p| p.threads = Some(Ends { near: 2, far: 1 })),
                 "--threads",
             ),
             (with(tcp(), &|p| p.cpu.near = Cpus(vec![0, 1])), "--cpu"),
             (
-                with(tcp(), &|p| p.round_trip.attachment = Attachment::Reopened),
-                "--reopen",
-            ),
-            (
                 with(udp(), &|p| p.round_trip.group = "239.1.2.3".parse().ok()),
                 "--multicast",
             ),
-            (with(udp(), &|p| p.stamps = Stamping::Packets), "--stages"),
             (with(udp(), &|p| p.bind = Some("%eth0".to_owned())), "-B"),
             (
                 with(tcp(), &|p| p.dialect = Some("iperf3".to_owned())),

@@ -8,16 +8,17 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use linerate_host::sys::{clock, cpu};
+use linerate_host::sys::clock;
+use linerate_metric::plan::Wait;
 use linerate_metric::stack::{StackFacts, StackPlan};
 use linerate_stack::{Addressing, Config, StackError};
 
 use super::background::{Ask, Background, Failure, Look};
 use super::bridge::Ends;
-use super::open;
+use super::services::reception::Desk;
 use super::services::{ServiceSpec, Services};
+use super::{driver, open};
 use crate::error::MeasureError;
-use crate::lane::schedule;
 use crate::transport::OnStack;
 
 /// How long the last segments of connections may take to be acknowledged.
@@ -49,7 +50,11 @@ impl StackThread {
     ///
     /// # Errors
     /// Why that cannot be.
-    pub fn start(plan: &StackPlan, services: Vec<ServiceSpec>) -> Result<Self, MeasureError> {
+    pub fn start(
+        plan: &StackPlan,
+        services: Vec<ServiceSpec>,
+        desk: Option<Desk>,
+    ) -> Result<Self, MeasureError> {
         let config = open::config(plan)?;
         let addressing = open::addressing(plan)?;
         let (orders, work) = mpsc::channel::<Work>();
@@ -64,7 +69,7 @@ impl StackThread {
             .name("stack".to_owned())
             .spawn(move || {
                 // The port is opened here: its memory is to lie where the thread runs.
-                match begin(&own, services, asked, tell, cuts) {
+                match begin(&own, (services, desk), asked, tell, cuts) {
                     Ok(mut stack) => {
                         // Whoever started it may have given up; then it ends at once.
                         let _ = say.send(Ok(stack.facts_now()));
@@ -111,6 +116,16 @@ impl StackThread {
     /// How it is configured.
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// How it waits for frames.
+    pub fn waits(&self) -> Wait {
+        match self.config.poll_interval {
+            None => Wait::Spin,
+            Some(time) => Wait::Interval {
+                time_ns: u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
+            },
+        }
     }
 
     /// The address that packets to another one come from, if there is a way.
@@ -209,36 +224,26 @@ impl Drop for StackThread {
 
 fn begin(
     plan: &StackPlan,
-    services: Vec<ServiceSpec>,
+    (services, desk): (Vec<ServiceSpec>, Option<Desk>),
     asked: mpsc::Receiver<Ask>,
     failure: Failure,
     cut: Arc<AtomicBool>,
 ) -> Result<OnStack, MeasureError> {
     let config = open::config(plan)?;
-    let refused = |key: &str, value: String, error: io::Error| MeasureError::OptionRefused {
-        option: format!("--set threads.application.{key}={value}"),
-        why: format!("the thread cannot have that ({error})"),
-        next_step: "run as root, or leave it out".to_owned(),
-    };
-    let place = &config.application;
-    if !place.cpus.0.is_empty() {
-        cpu::pin(&place.cpus.0).map_err(|error| refused("cpus", place.cpus.to_string(), error))?;
-    }
-    schedule(place.sched).map_err(|error| refused("sched", place.sched.to_string(), error))?;
-    let (mut stack, facts) = open::open(plan)?;
+    // The driver's thread has a place of its own, not this one's.
+    let (mut stack, facts, driver) = open::open(plan, &failure)?;
+    driver::place("application", &config.application)?;
     let services = match services.is_empty() {
         true => None,
-        false => Some(Box::new(Services::open(&mut stack, services)?)),
+        false => Some(Box::new(Services::open(&mut stack, services, desk)?)),
     };
     if let Some(stamps) = plan.stamp_payload {
         stack.stamp_payload(stamps, clock::now);
     }
-    Ok(OnStack::of(
-        stack,
-        facts,
-        Background::new(asked, services, failure),
-        cut,
-    ))
+    Ok(
+        OnStack::of(stack, facts, Background::new(asked, services, failure), cut)
+            .with_driver(driver),
+    )
 }
 
 /// Turns the stack until nobody wants it any more.

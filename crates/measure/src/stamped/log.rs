@@ -21,7 +21,8 @@ pub struct Half {
     pub number: u64,
     /// The message that came was stamped on arrival.
     pub arrived_ns: Nanos,
-    /// The thread that waits for it was to be woken.
+    /// The thread that waits for it was to be woken; on our own stack, whose threads do not sleep, it was
+    /// in its socket's queue.
     pub woken_ns: Nanos,
     /// It had a processor.
     pub running_ns: Nanos,
@@ -41,6 +42,12 @@ pub struct Half {
 pub const WORDS: usize = 9;
 
 impl Half {
+    /// Whether its end stands on our own stack, as far as the times of this trip tell.
+    #[must_use]
+    pub fn is_of_stack(&self) -> bool {
+        self.woken_ns != 0 && self.running_ns == 0
+    }
+
     /// As it goes to the other end.
     #[must_use]
     pub fn to_words(self) -> [u64; WORDS] {

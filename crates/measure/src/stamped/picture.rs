@@ -137,7 +137,10 @@ fn kernel(role: Role, half: &Half, out: &mut Vec<Slice>) {
     slice(
         role,
         lane,
-        "qdisc",
+        match half.is_of_stack() {
+            true => "driver-out",
+            false => "qdisc",
+        },
         trip,
         (half.queued_ns, half.driver_ns),
         out,

@@ -17,6 +17,8 @@ const SHARE_THAT_TELLS: f64 = 0.9;
 /// How the arrival of a message at a thread can be told apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Arrival {
+    /// Our own stack: into its socket's queue, out of it.
+    Queued,
     /// Soft interrupt, wake-up, call.
     Woken,
     /// Up to the processor, call.
@@ -31,7 +33,9 @@ impl Arrival {
             let count = halves.iter().filter(|pair| seen(half(pair))).count();
             count as f64 / halves.len().max(1) as f64
         };
-        if share(|half| half.woken_ns != 0) >= SHARE_THAT_TELLS {
+        if share(|half| half.is_of_stack()) >= SHARE_THAT_TELLS {
+            Self::Queued
+        } else if share(|half| half.woken_ns != 0) >= SHARE_THAT_TELLS {
             Self::Woken
         } else if share(|half| half.running_ns != 0) >= SHARE_THAT_TELLS {
             Self::Ran
@@ -42,6 +46,7 @@ impl Arrival {
 
     fn fits(self, half: Half) -> bool {
         match self {
+            Self::Queued => half.is_of_stack(),
             Self::Woken => half.woken_ns != 0,
             Self::Ran => half.running_ns != 0,
             Self::Whole => true,
@@ -51,15 +56,26 @@ impl Arrival {
     /// The stage that begins with the arrival.
     fn first(self) -> &'static str {
         match self {
+            Self::Queued => "stack-in",
             Self::Woken => "softirq",
             Self::Ran => "wake-up",
             Self::Whole => "receive",
         }
     }
 
+    /// The stages of a message on its way out: up to the queueing discipline and the driver, or out of our
+    /// own stack and into the driver.
+    fn departure(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Queued => ("stack-out", "driver-out"),
+            _ => ("send-call", "qdisc"),
+        }
+    }
+
     /// The places between arrival and receipt, with the stage that ends at each.
     fn places(self, half: Half) -> Vec<(&'static str, u64)> {
         match self {
+            Self::Queued => vec![("stack-in", half.woken_ns), ("receive", half.received_ns)],
             Self::Woken => vec![
                 ("softirq", half.woken_ns),
                 ("wake-up", half.running_ns),
@@ -157,17 +173,19 @@ fn is_whole(half: &Half) -> bool {
 fn path(near: Arrival, far: Arrival, asked: Half, answered: Half) -> Vec<(String, u64)> {
     let client = |stage: &str| format!("client-{stage}");
     let server = |stage: &str| format!("server-{stage}");
+    let (call, behind) = near.departure();
     let mut path = vec![
-        (client("send-call"), asked.queued_ns),
-        (client("qdisc"), asked.driver_ns),
+        (client(call), asked.queued_ns),
+        (client(behind), asked.driver_ns),
         ("path-there".to_owned(), answered.arrived_ns),
     ];
     let arrival = far.places(answered).into_iter();
     path.extend(arrival.map(|(stage, at)| (server(stage), at)));
+    let (call, behind) = far.departure();
     path.extend([
         (server("application"), answered.handed_ns),
-        (server("send-call"), answered.queued_ns),
-        (server("qdisc"), answered.driver_ns),
+        (server(call), answered.queued_ns),
+        (server(behind), answered.driver_ns),
         ("path-back".to_owned(), asked.arrived_ns),
     ]);
     let arrival = near.places(asked).into_iter();
@@ -368,6 +386,31 @@ mod tests {
         assert_eq!(of("client-wake-up"), Some(121));
         assert_eq!(of("client-receive-call"), Some(31));
         assert_eq!(of("client-softirq"), None);
+        assert_eq!(pass.sum_of_medians_ns, TIMES.iter().sum::<u64>());
+    }
+
+    #[test]
+    fn an_end_on_our_own_stack_has_stages_of_its_own() {
+        let (asked, mut answered) = halves(20);
+        for half in &mut answered {
+            half.running_ns = 0;
+        }
+        let (stages, pass) = figures(&of(&asked), &of(&answered), None);
+        let named: Vec<_> = stages
+            .iter()
+            .map(|s| (s.stage.as_str(), s.p50_ns))
+            .collect();
+        assert_eq!(
+            named[2..8],
+            [
+                ("path-there", 3),
+                ("server-stack-in", 10),
+                ("server-receive", 130),
+                ("server-application", 2),
+                ("server-stack-out", 21),
+                ("server-driver-out", 6),
+            ]
+        );
         assert_eq!(pass.sum_of_medians_ns, TIMES.iter().sum::<u64>());
     }
 

@@ -40,6 +40,8 @@ pub struct Meta {
     pub stamp_ns: Option<u64>,
     /// When the device did, by its own clock and carried over to the transport's.
     pub device_ns: Option<u64>,
+    /// When a stack that is not the kernel's had put it into its socket's queue.
+    pub queued_ns: Option<u64>,
     /// Datagrams that the receive queue has refused since the socket was opened.
     pub queue_drops: Option<u32>,
     /// Payload bytes of each datagram, where several came as one.
@@ -139,6 +141,17 @@ pub struct Attempts {
     pub empty: u64,
 }
 
+impl Attempts {
+    /// Those since an earlier count.
+    #[must_use]
+    pub fn since(self, earlier: &Self) -> Self {
+        Self {
+            calls: self.calls - earlier.calls,
+            empty: self.empty - earlier.empty,
+        }
+    }
+}
+
 /// What a thread's transport is made with.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
@@ -167,6 +180,14 @@ pub trait Adapter: Transport + Sized {
     /// # Errors
     /// When one of the options is refused.
     fn adopt(&mut self, fd: OwnedFd, options: &FlowOptions) -> io::Result<Self::Socket>;
+
+    /// Takes over a socket of our own stack that somebody else opened or accepted there.
+    ///
+    /// # Errors
+    /// `Unsupported` where there is no such stack.
+    fn take(&mut self, _: linerate_stack::SocketId, _: &FlowOptions) -> io::Result<Self::Socket> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// A handle for a thread that looks on, where one can: while it lives the socket stays open.
     fn watch(&self, socket: Self::Socket) -> Option<Watch>;

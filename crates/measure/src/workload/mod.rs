@@ -147,6 +147,15 @@ workloads! {
     Latency round_trip "how long a question takes to be answered",
 }
 
+/// Runs the flows of several lanes on one thread: those of a throughput that goes both ways.
+pub fn run_together<T: Transport>(
+    lanes: &[Lane<'_>],
+    transport: &mut T,
+    flows: Vec<Vec<Opened<T::Socket>>>,
+) -> Vec<FlowOutcome> {
+    stream::run_together(lanes, transport, flows)
+}
+
 /// How long a thread idles at most before it looks whether the run goes on.
 pub const PATIENCE_NS: Nanos = 100_000_000;
 

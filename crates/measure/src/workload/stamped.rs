@@ -372,6 +372,7 @@ impl<'a, S: Copy> Asker<'a, S> {
                 let half = notes.log.trip(number);
                 half.received_ns = now;
                 half.arrived_ns = meta.stamp_ns.unwrap_or(0);
+                half.woken_ns = meta.queued_ns.unwrap_or(0);
                 let handed_ns = half.handed_ns;
                 if let Some(at_ns) = meta.device_ns {
                     notes.log.arrived_at_device(number, at_ns);
@@ -502,6 +503,7 @@ impl<'a, S: Copy> Responder<'a, S> {
         let number = header.map_or(notes.totals.packets, |header| header.sequence);
         let half = notes.log.trip(number);
         half.arrived_ns = meta.stamp_ns.unwrap_or(0);
+        half.woken_ns = meta.queued_ns.unwrap_or(0);
         half.received_ns = now;
         if let Some(at_ns) = meta.device_ns {
             notes.log.arrived_at_device(number, at_ns);

@@ -53,6 +53,65 @@ pub fn run<T: Transport>(
     }
 }
 
+/// Runs flows that go both ways on one thread.
+pub fn run_together<T: Transport>(
+    lanes: &[Lane<'_>],
+    transport: &mut T,
+    flows: Vec<Vec<Opened<T::Socket>>>,
+) -> Vec<FlowOutcome> {
+    let all = lanes.iter().zip(flows);
+    let all = all.flat_map(|(lane, flows)| flows.into_iter().map(move |flow| (lane, flow)));
+    let Some(first) = lanes.first() else {
+        return Vec::new();
+    };
+    match first.plan.protocol {
+        Protocol::Tcp => {
+            let flows = all.map(|(lane, flow)| match lane.part {
+                Part::Source => Either::Source(TcpSource::new(lane, flow)),
+                Part::Sink => Either::Sink(TcpSink::new(lane, flow)),
+            });
+            drive(transport, flows.collect())
+        }
+        Protocol::Udp => {
+            let flows = all.map(|(lane, flow)| match lane.part {
+                Part::Source => Either::Source(UdpSource::new(lane, flow)),
+                Part::Sink => Either::Sink(UdpSink::new(lane, flow)),
+            });
+            drive(transport, flows.collect())
+        }
+    }
+}
+
+/// A flow of a thread whose flows go both ways.
+enum Either<A, B> {
+    Source(A),
+    Sink(B),
+}
+
+impl<T: Transport, A: Workload<T>, B: Workload<T>> Workload<T> for Either<A, B> {
+    #[inline]
+    fn step(&mut self, transport: &mut T) -> io::Result<Progress> {
+        match self {
+            Self::Source(flow) => flow.step(transport),
+            Self::Sink(flow) => flow.step(transport),
+        }
+    }
+
+    fn socket(&self) -> Option<T::Socket> {
+        match self {
+            Self::Source(flow) => flow.socket(),
+            Self::Sink(flow) => flow.socket(),
+        }
+    }
+
+    fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome {
+        match self {
+            Self::Source(flow) => flow.outcome(transport, error),
+            Self::Sink(flow) => flow.outcome(transport, error),
+        }
+    }
+}
+
 /// Steps the flows of a thread: by what the stack says of them where there are several, and in turn
 /// where it says nothing or a rate is to be kept.
 fn move_all<T: Transport, W: Workload<T>>(

@@ -27,14 +27,14 @@ pub(crate) fn blocks(record: &Record, style: &Style) -> Vec<String> {
     blocks
 }
 
-/// `client's stack  tap:t0 as 10.0.0.1/24; 1.2 MiB, all of it taken at the start`.
+/// `client's stack  tap:t0 as 10.0.0.1/24; 1.2 MiB, all of it allocated at the start`.
 fn heading(record: &Record, host: &Host, stack: &StackFacts, style: &Style) -> String {
     let prefix = match host.role.filter(|_| record.kind != Kind::Stack) {
         Some(role) => format!("{}'s stack  ", figures::role(role)),
         None => "stack  ".to_owned(),
     };
     let words = format!(
-        "{} as {}; {} of memory, all of it taken at the start",
+        "{} as {}; {} of memory, all of it allocated at the start",
         stack.device,
         stack.addresses.join(" and "),
         format_bytes(stack.memory.bytes)

@@ -123,7 +123,8 @@ impl Connection {
     pub fn new(kind: ServiceKind, service: usize, socket: SocketId, now: Nanos) -> Self {
         let machine = match kind {
             ServiceKind::Echo => Machine::Echo(echo::Stream::default()),
-            ServiceKind::Discard => Machine::Sink,
+            // Our own server's are the reception's.
+            ServiceKind::Discard | ServiceKind::Linerate => Machine::Sink,
             ServiceKind::Chargen => {
                 let mut pattern = vec![0; PATTERN_BYTES];
                 chargen::fill(0, &mut pattern);

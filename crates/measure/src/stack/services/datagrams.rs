@@ -39,7 +39,8 @@ impl Datagrams {
             socket,
             dialect: match kind {
                 ServiceKind::Echo => Dialect::Echo,
-                ServiceKind::Discard => Dialect::Discard,
+                // Our own server's are the reception's.
+                ServiceKind::Discard | ServiceKind::Linerate => Dialect::Discard,
                 ServiceKind::Chargen => Dialect::Chargen { line: 0 },
                 ServiceKind::Sockperf => Dialect::Sockperf(Box::default()),
                 ServiceKind::Iperf2 => Dialect::Iperf2(Vec::with_capacity(FLOWS)),

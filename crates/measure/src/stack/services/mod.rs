@@ -5,6 +5,7 @@
 
 mod connection;
 mod datagrams;
+pub mod reception;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,15 +15,20 @@ use std::task::Poll;
 
 use linerate_dialect::{chargen, discard, echo};
 use linerate_host::sys::clock::Nanos;
+use linerate_metric::plan::DEFAULT_PORT;
 use linerate_metric::stack::ServiceFigures;
 use linerate_stack::{SocketId, SocketKind, Stack};
 
 use self::connection::{Connection, Next};
 use self::datagrams::Datagrams;
+use self::reception::{Desk, Reception};
 use crate::error::MeasureError;
 
 /// Connections that wait to be accepted at a service.
 const BACKLOG: u32 = 32;
+
+/// The same at our own server, whose clients open a thousand flows side by side.
+const OWN_BACKLOG: u32 = 1_024;
 
 /// The port of sockperf's server without another wish.
 const SOCKPERF_PORT: u16 = 11_111;
@@ -43,6 +49,8 @@ pub enum ServiceKind {
     Sockperf,
     /// iperf2's server.
     Iperf2,
+    /// Our own server: whole tests, as `linerate server` has them.
+    Linerate,
 }
 
 /// Every service: its name, its port, what it does.
@@ -76,6 +84,12 @@ pub const SERVICES: &[(&str, ServiceKind, u16, &str)] = &[
         ServiceKind::Iperf2,
         IPERF2_PORT,
         "serves iperf 2, TCP and UDP",
+    ),
+    (
+        "linerate",
+        ServiceKind::Linerate,
+        DEFAULT_PORT,
+        "whole tests, as `linerate server` has them; one at a time",
     ),
 ];
 
@@ -146,6 +160,10 @@ pub struct Services {
     /// Ports of all services: answers to them would be answered again.
     ports: Vec<u16>,
     room: Box<[u8]>,
+    /// Our own server, where it is among them.
+    reception: Option<Box<Reception>>,
+    /// Something was done since the last round.
+    worked: bool,
 }
 
 /// Room for the largest datagram, and for a read of a stream.
@@ -156,14 +174,26 @@ impl Services {
     ///
     /// # Errors
     /// What the stack says, as that a port is named twice.
-    pub fn open(stack: &mut Stack, specs: Vec<ServiceSpec>) -> Result<Self, MeasureError> {
+    pub fn open(
+        stack: &mut Stack,
+        specs: Vec<ServiceSpec>,
+        desk: Option<Desk>,
+    ) -> Result<Self, MeasureError> {
+        let mut reception = None;
         let connections = stack.config().tcp_sockets as usize;
         let ports: Vec<u16> = specs.iter().map(|spec| spec.port).collect();
         let mut services = Vec::with_capacity(specs.len());
         for spec in specs {
             let any = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), spec.port);
-            let listener = stack.tcp_listen(any, BACKLOG)?;
+            let backlog = match spec.kind {
+                ServiceKind::Linerate => OWN_BACKLOG,
+                _ => BACKLOG,
+            };
+            let listener = stack.tcp_listen(any, backlog)?;
             let socket = stack.udp_bind(any)?;
+            if let (ServiceKind::Linerate, Some(desk)) = (spec.kind, &desk) {
+                reception = Some(Box::new(Reception::new(desk.clone(), spec.port, socket)));
+            }
             services.push(Service {
                 spec,
                 listener,
@@ -182,6 +212,8 @@ impl Services {
             timed: Vec::with_capacity(16),
             ports,
             room: vec![0; ROOM_BYTES].into_boxed_slice(),
+            reception,
+            worked: false,
         })
     }
 
@@ -192,15 +224,23 @@ impl Services {
         figures.map(|service| service.figures.clone()).collect()
     }
 
-    /// Serves whoever something changed for in the last turn, and sends what that gave.
+    /// Our own server, where it is among the services.
+    pub fn reception(&mut self) -> Option<&mut Reception> {
+        self.reception.as_deref_mut()
+    }
+
+    /// Something changed at a socket: serves whoever it is.
     #[inline]
-    pub fn serve(&mut self, stack: &mut Stack, now: Nanos) {
+    pub fn changed(&mut self, stack: &mut Stack, socket: SocketId, now: Nanos) {
+        self.worked = true;
+        self.step(stack, socket, now);
+    }
+
+    /// Goes on where one round was not enough, and sends what all of it gave.
+    #[inline]
+    pub fn go_on(&mut self, stack: &mut Stack, now: Nanos) {
         let left = self.again.len();
-        let mut worked = left > 0 || !self.timed.is_empty();
-        while let Some(socket) = stack.ready() {
-            worked = true;
-            self.step(stack, socket, now);
-        }
+        let worked = std::mem::take(&mut self.worked) || left > 0 || !self.timed.is_empty();
         for _ in 0..left {
             if let Some(socket) = self.again.pop_front() {
                 self.step(stack, socket, now);
@@ -219,6 +259,9 @@ impl Services {
     pub fn look(&mut self, stack: &mut Stack, now: Nanos) {
         for service in &mut self.services {
             service.datagrams.look(now);
+        }
+        if let Some(reception) = &mut self.reception {
+            reception.look(stack, now);
         }
         for place in &mut self.connections {
             if let Some(connection) = place
@@ -247,6 +290,13 @@ impl Services {
         while let Poll::Ready(Ok(socket)) = stack.tcp_accept(listener) {
             let service = &mut self.services[number];
             service.figures.connections += 1;
+            if service.spec.kind == ServiceKind::Linerate {
+                match &mut self.reception {
+                    Some(reception) => reception.came(stack, socket, now),
+                    None => drop(stack.abort(socket)),
+                }
+                continue;
+            }
             if let Some(place) = self.connections.get_mut(socket.index()) {
                 let connection = Connection::new(service.spec.kind, number, socket, now);
                 *place = Some(Box::new(connection));
@@ -262,6 +312,12 @@ impl Services {
             return;
         };
         let figures = &mut service.figures;
+        if service.spec.kind == ServiceKind::Linerate {
+            if let Some(reception) = &mut self.reception {
+                figures.datagrams += reception.open_flows(stack);
+            }
+            return;
+        }
         if service
             .datagrams
             .step(stack, now, &mut self.room, &self.ports, figures)
@@ -275,6 +331,9 @@ impl Services {
             return;
         };
         let Some(connection) = place.as_mut().filter(|known| known.socket() == socket) else {
+            if let Some(reception) = &mut self.reception {
+                reception.hear(stack, socket);
+            }
             return;
         };
         let figures = &mut self.services[connection.service()].figures;

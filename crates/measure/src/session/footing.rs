@@ -1,0 +1,199 @@
+//! What a server's end of a test stands on: the kernel's stack, or our own.
+
+use std::net::{IpAddr, SocketAddr};
+
+use linerate_dialect::control::Token;
+use linerate_metric::facts::{Host, Role};
+use linerate_metric::plan::{Direction, Plan, Protocol, Stamping, Wait};
+use linerate_metric::record::Doubt;
+use linerate_metric::stack::STACK_NAME;
+use linerate_stack::StackError;
+
+use super::checks;
+use super::house::Arrival;
+use super::manner::Manner;
+use super::pace;
+use super::service;
+use super::setup;
+use crate::error::MeasureError;
+use crate::flow::Part;
+use crate::stack::{StackThread, refuse};
+
+/// Connections that may wait to be accepted at a flow's own port.
+const BACKLOG: u32 = 128;
+
+/// First and last of the ports that flows of their own are given on our stack.
+const OWN_PORTS: std::ops::Range<u16> = 40_000..48_000;
+
+/// What a server's end of a test stands on.
+#[derive(Clone, Copy)]
+pub enum Footing<'a> {
+    /// The kernel.
+    Kernel,
+    /// Our own stack, whose thread moves all payload.
+    Stack(&'a StackThread),
+}
+
+impl<'a> Footing<'a> {
+    /// Our stack, where it is what the test stands on.
+    pub fn stack(self) -> Option<&'a StackThread> {
+        match self {
+            Self::Kernel => None,
+            Self::Stack(stack) => Some(stack),
+        }
+    }
+
+    /// This host as the record has it.
+    pub fn host_facts(self, peer: IpAddr) -> Host {
+        let Self::Stack(stack) = self else {
+            return setup::host_facts(Role::Server, peer);
+        };
+        let mut host = linerate_host::snapshot::host();
+        host.role = Some(Role::Server);
+        host.stack = Some(Box::new(stack.facts().clone()));
+        host
+    }
+
+    /// Sees whether this end has what a plan asks of its sockets, and settles what it may choose.
+    ///
+    /// # Errors
+    /// What it does not have.
+    pub fn settle(self, plan: &mut Plan, may_force: bool) -> Result<Option<Doubt>, MeasureError> {
+        let Self::Stack(stack) = self else {
+            checks::check_congestion_control(plan, Role::Server)?;
+            plan.forced_buffers.far = checks::check_socket_options(plan, Role::Server, may_force)?;
+            checks::check_wait(plan, Role::Server)?;
+            checks::check_copies(plan, Role::Server)?;
+            return checks::settle_udp_offload(plan, Role::Server);
+        };
+        refuse::check_far(plan, stack.config())?;
+        // Each datagram is sent and received by itself.
+        let offload = &mut plan.udp_offload;
+        if plan.directions.contains(&Direction::Receive) && offload.gso == Some(true) {
+            offload.gso = Some(false);
+        }
+        if plan.directions.contains(&Direction::Send) && offload.gro == Some(true) {
+            offload.gro = Some(false);
+        }
+        plan.stack.far = STACK_NAME.to_owned();
+        Ok(None)
+    }
+
+    /// How much is noted of round trips, and why no more: the scheduler tells nothing of a stack that
+    /// does not sleep.
+    pub fn stamps(self, asked: Stamping) -> Option<(Stamping, Vec<String>)> {
+        self.stack()?;
+        Some(match asked {
+            Stamping::None | Stamping::Packets => (asked, Vec::new()),
+            _ => (
+                Stamping::Packets,
+                vec!["server: its stack polls: there is no wake-up to watch".to_owned()],
+            ),
+        })
+    }
+
+    /// What keeps a rate from being kept.
+    ///
+    /// # Errors
+    /// What is not to be had.
+    pub fn check_pace(self, plan: &Plan, host: &Host) -> Result<Option<Doubt>, MeasureError> {
+        match self {
+            Self::Kernel => pace::check(plan, Part::Source, host),
+            Self::Stack(_) => Ok(None),
+        }
+    }
+
+    /// The congestion control of this end where nobody asked for one.
+    pub fn congestion_control(self) -> Option<String> {
+        match self {
+            Self::Kernel => checks::default_congestion_control(),
+            Self::Stack(stack) => stack.config().get("tcp.congestion_control"),
+        }
+    }
+
+    /// How this end waits, on how many threads.
+    ///
+    /// # Errors
+    /// What it may not.
+    pub fn manner(
+        self,
+        plan: &Plan,
+        asked: Option<Wait>,
+        shares_cores: bool,
+        others: usize,
+    ) -> Result<Manner, MeasureError> {
+        match self {
+            Self::Kernel => Manner::settle(plan, Role::Server, asked, shares_cores, others),
+            Self::Stack(stack) => Ok(Manner {
+                wait: stack.waits(),
+                asked: true,
+                cpus: Default::default(),
+                because: Some("its stack polls its port".to_owned()),
+                threads: 1,
+                shared: plan.streams > 1,
+            }),
+        }
+    }
+
+    /// Opens a socket for one flow alone, reached at `local` by the client at `peer`; gives its port too.
+    ///
+    /// # Errors
+    /// What the stack says.
+    pub fn service(
+        self,
+        plan: &Plan,
+        local: SocketAddr,
+        peer: IpAddr,
+        interface: Option<&str>,
+        token: Token,
+    ) -> Result<(Arrival, u16), MeasureError> {
+        let Self::Stack(stack) = self else {
+            let opened = service::open(plan, local, peer, interface);
+            let (socket, port) = opened.map_err(|source| match &plan.round_trip.group {
+                Some(group) => MeasureError::OptionRefused {
+                    option: format!("--multicast {group}"),
+                    why: format!("its interface cannot join the group ({source})"),
+                    next_step:
+                        "see `ip maddress` there, and use a group of the address family that \
+                                the host was named with"
+                            .to_owned(),
+                },
+                None => MeasureError::system("a socket for a flow", source),
+            })?;
+            return Ok((Arrival::Kernel(socket), port));
+        };
+        let (protocol, ip) = (plan.protocol, local.ip());
+        let opened = stack.look(move |stack, services| {
+            let opened = match protocol {
+                Protocol::Udp => stack.udp_bind(SocketAddr::new(ip, 0)).and_then(|socket| {
+                    let port = stack.local(socket)?.port();
+                    Ok((socket, port))
+                }),
+                Protocol::Tcp => OWN_PORTS
+                    .map(|port| {
+                        let at = SocketAddr::new(ip, port);
+                        stack.tcp_listen(at, BACKLOG).map(|socket| (socket, port))
+                    })
+                    .find(|found| !matches!(found, Err(StackError::PortTaken { .. })))
+                    .unwrap_or(Err(StackError::PortTaken { port: 0 })),
+            };
+            if let (Ok((socket, _)), Some(services)) = (&opened, services)
+                && let Some(reception) = services.reception()
+            {
+                reception.keep(*socket, token, peer);
+            }
+            opened
+        });
+        let gone = || MeasureError::system("the stack's thread", std::io::Error::other("it ended"));
+        let (socket, port) = opened.ok_or_else(gone)??;
+        Ok((Arrival::Stack(socket), port))
+    }
+
+    /// The test is over: what it opened is closed.
+    pub fn part(self) {
+        if let Self::Stack(stack) = self {
+            // A thread that is gone has nothing open.
+            let _ = stack.lend(Box::new(|stack| stack.close()));
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! The driver's own thread: it polls the port and hands frames to the stack's thread and back, through a
+//! ring each way, as embedded systems with a task for the driver do.
+//!
+//! Frames go as handles: nothing is copied. What the application's thread is too slow for fills the ring,
+//! then the port's descriptors, and is dropped and counted there.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+
+use linerate_host::sys::clock::{self, Nanos};
+use linerate_host::sys::cpu;
+use linerate_port::{AnyPort, Burst, Memory, Port};
+use linerate_stack::config::{Config, Thread};
+
+use super::background::Failure;
+use crate::error::MeasureError;
+use crate::lane::schedule;
+
+/// How often the port is asked whether it still works.
+const REFRESH_NS: Nanos = 500_000_000;
+
+/// How long what was sent last may take to leave.
+const FAREWELL_NS: Nanos = 100_000_000;
+
+/// The thread. It ends when this goes, once what waited for the port has left.
+pub struct Driver {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Gives a thread its place among others, as `threads.WHOSE` says.
+///
+/// # Errors
+/// What this user may not have.
+pub fn place(whose: &str, place: &Thread) -> Result<(), MeasureError> {
+    let refused = |key: &str, value: String, error: io::Error| MeasureError::OptionRefused {
+        option: format!("--set threads.{whose}.{key}={value}"),
+        why: format!("the thread cannot have that ({error})"),
+        next_step: "run as root, or leave it out".to_owned(),
+    };
+    if !place.cpus.0.is_empty() {
+        cpu::pin(&place.cpus.0).map_err(|error| refused("cpus", place.cpus.to_string(), error))?;
+    }
+    schedule(place.sched).map_err(|error| refused("sched", place.sched.to_string(), error))
+}
+
+impl Driver {
+    /// Starts it between a port and the far end of the stack's ring.
+    ///
+    /// # Errors
+    /// What this user may not have, and when the system gives no thread.
+    pub fn start(
+        port: AnyPort,
+        ring: AnyPort,
+        memory: &Memory,
+        config: &Config,
+        failure: Failure,
+    ) -> Result<Self, MeasureError> {
+        let stop: Arc<AtomicBool> = Arc::default();
+        let (stopped, memory, own) = (Arc::clone(&stop), memory.clone(), config.driver.clone());
+        let interval = config
+            .poll_interval
+            .map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        let (say, said) = mpsc::channel();
+        let thread = std::thread::Builder::new()
+            .name("driver".to_owned())
+            .spawn(move || {
+                let placed = place("driver", &own);
+                let stands = placed.is_ok();
+                // Whoever started it waits for this.
+                let _ = say.send(placed);
+                if stands {
+                    run(port, ring, &memory, interval, &stopped, &failure);
+                }
+            })
+            .map_err(|error| MeasureError::system("new thread", error))?;
+        let driver = Self {
+            stop,
+            thread: Some(thread),
+        };
+        let died = |_| MeasureError::system("the driver's thread", io::Error::other("it ended"));
+        said.recv().map_err(died)??;
+        Ok(driver)
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic is a bug of ours and has been told.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Moves frames both ways until it is told to end.
+fn run(
+    mut port: AnyPort,
+    mut ring: AnyPort,
+    memory: &Memory,
+    interval: Option<Nanos>,
+    stop: &AtomicBool,
+    failure: &Failure,
+) {
+    let mut pool = memory.pool();
+    let (mut came, mut goes) = (Burst::new(), Burst::new());
+    let mut turn_ns = clock::now();
+    let mut refresh_ns = turn_ns;
+    let mut ends_ns = None;
+    loop {
+        // As often as there is something: a period is the time between two looks that find nothing.
+        let mut moved = 0;
+        if came.is_empty() {
+            port.receive(&mut pool, &mut came);
+        }
+        if !came.is_empty() {
+            moved += ring.transmit(&mut pool, &mut came);
+        }
+        if goes.is_empty() {
+            ring.receive(&mut pool, &mut goes);
+        }
+        if goes.is_empty() {
+            port.reclaim(&mut pool);
+        } else {
+            moved += port.transmit(&mut pool, &mut goes);
+        }
+        if moved > 0 {
+            continue;
+        }
+        let now = clock::now();
+        if stop.load(Relaxed) {
+            let ends = *ends_ns.get_or_insert(now + FAREWELL_NS);
+            if goes.is_empty() || now >= ends {
+                break;
+            }
+        }
+        if now >= refresh_ns {
+            refresh_ns = now + REFRESH_NS;
+            if let Err(error) = port.refresh() {
+                let mut failure = failure.lock().expect("no holder panics");
+                failure.get_or_insert(error.into());
+            }
+        }
+        match interval {
+            None => std::hint::spin_loop(),
+            Some(interval) => {
+                // What was missed is not made up for.
+                turn_ns = (turn_ns + interval).max(now);
+                clock::sleep_until(turn_ns);
+            }
+        }
+    }
+    pool.free_all(&mut came);
+    pool.free_all(&mut goes);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::time::{Duration, Instant};
+
+    use linerate_port::{PortUrl, memory_plan, open};
+
+    use super::*;
+
+    /// What one end of a cable sends comes out of the stack's ring, and the reverse; nothing is lost on
+    /// the way, and all frames come home.
+    #[test]
+    fn frames_pass_both_ways_and_come_home() {
+        let urls: Vec<PortUrl> = [
+            "ring:wire,end=a",
+            "ring:wire,end=b",
+            "ring:in,end=a",
+            "ring:in,end=b",
+        ]
+        .map(|text| text.parse().unwrap())
+        .into();
+        let memory = Memory::new(memory_plan(&urls)).unwrap();
+        let mut ports: Vec<AnyPort> = (urls.iter())
+            .map(|url| open(url, &memory).unwrap().remove(0))
+            .collect();
+        let (far_ring, mut near_ring) = (ports.pop().unwrap(), ports.pop().unwrap());
+        let (port, mut wire) = (ports.pop().unwrap(), ports.pop().unwrap());
+        let mut config = Config::profile("default").unwrap();
+        config.poll_interval = Some(Duration::from_micros(125));
+        let failure: Failure = Arc::new(Mutex::new(None));
+        let driver = Driver::start(port, far_ring, &memory, &config, failure).unwrap();
+        let mut pool = memory.pool();
+        let give_up = Instant::now() + Duration::from_secs(60);
+        for (number, ways) in [(1, true), (2, false), (3, true)] {
+            let (from, to) = match ways {
+                true => (&mut wire, &mut near_ring),
+                false => (&mut near_ring, &mut wire),
+            };
+            let mut burst = Burst::new();
+            let mut frame = pool.allocate().unwrap();
+            frame.set_len(60);
+            memory.bytes_mut(&mut frame).fill(number);
+            burst.push(frame).unwrap();
+            from.transmit(&mut pool, &mut burst);
+            let mut got = Burst::new();
+            while to.receive(&mut pool, &mut got) == 0 {
+                assert!(Instant::now() < give_up, "{number}");
+                std::thread::yield_now();
+            }
+            assert_eq!(memory.bytes(&got.frames()[0]), [number; 60]);
+            pool.free_all(&mut got);
+        }
+        drop((driver, wire, near_ring));
+        let all = std::iter::from_fn(|| pool.allocate()).count();
+        assert_eq!(all, memory.frames() as usize);
+    }
+}

@@ -1,0 +1,267 @@
+//! Sockets of workloads come and go.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{OwnedFd, RawFd};
+use std::task::Poll;
+
+use linerate_host::sys::clock::{self, Nanos};
+use linerate_metric::plan::Protocol;
+use linerate_metric::stack::StackFacts;
+use linerate_stack::{SocketId, TcpState};
+
+use super::entries::{Entry, Place};
+use super::{BURST, OnStack, TEND_NS, system, why_closed};
+use crate::flow::Timeline;
+use crate::transport::calls::CallTally;
+use crate::transport::kernel::Watch;
+use crate::transport::{Adapter, Correspondent, FlowOptions, Setup};
+
+/// Longest time that a connection may take to open: two requests sent again (1 s + 2 s) and some.
+const CONNECT_PATIENCE_NS: Nanos = 5_000_000_000;
+
+/// Any address of the family of another one.
+fn anywhere(like: SocketAddr) -> SocketAddr {
+    let address: IpAddr = match like {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    SocketAddr::new(address, 0)
+}
+
+impl OnStack {
+    pub(super) fn keep(&mut self, socket: SocketId, options: &FlowOptions) -> Place {
+        let remote = self.stack.remote(socket).ok().flatten();
+        self.entries.add(Entry {
+            socket: Some(socket),
+            local: self.stack.local(socket).ok(),
+            remote,
+            batch: batch(options),
+            asker: match options.correspondent {
+                Correspondent::Asker(asker) => Some(asker),
+                _ => None,
+            },
+            ..Entry::default()
+        })
+    }
+
+    /// What others than the asker sent to a socket that answers one host goes.
+    #[inline]
+    pub(super) fn turn_away(&mut self, place: Place, socket: SocketId) {
+        let Some(asker) = self.entries.get(place).asker else {
+            return;
+        };
+        let foreign = |_: &[u8], from: SocketAddr| from.ip().to_canonical() != asker;
+        while let Ok(Some(true)) = self.stack.udp_peek(socket, foreign) {
+            let _ = self.stack.udp_receive(socket, |_, _| ());
+        }
+    }
+
+    pub(super) fn connect_udp(
+        &mut self,
+        remote: SocketAddr,
+        options: &FlowOptions,
+    ) -> io::Result<Place> {
+        let local = options.local.unwrap_or_else(|| anywhere(remote));
+        let socket = self.stack.udp_bind(local).map_err(system)?;
+        if options.correspondent == Correspondent::Connected {
+            self.stack.udp_connect(socket, remote).map_err(system)?;
+            Ok(self.keep(socket, options))
+        } else {
+            let place = self.keep(socket, options);
+            self.entries.get_mut(place).addressee = Some(remote);
+            Ok(place)
+        }
+    }
+
+    /// Begins several connections, and waits until all stand.
+    pub(super) fn connect_tcp(
+        &mut self,
+        wanted: &[(SocketAddr, &FlowOptions)],
+        called_off: &dyn Fn() -> bool,
+    ) -> io::Result<Vec<Place>> {
+        let mut begun = Vec::with_capacity(wanted.len());
+        for (remote, options) in wanted {
+            begun.push(
+                self.stack
+                    .tcp_connect(*remote, options.local)
+                    .map_err(system)?,
+            );
+        }
+        let give_up = clock::now() + CONNECT_PATIENCE_NS;
+        for &socket in &begun {
+            loop {
+                match self.stack.tcp_state(socket).map_err(system)? {
+                    TcpState::Opening => {}
+                    TcpState::Closed => return Err(why_closed(&mut self.stack, socket)),
+                    _ => break,
+                }
+                if called_off() {
+                    return Err(io::ErrorKind::Interrupted.into());
+                }
+                if clock::now() >= give_up {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                self.tend();
+            }
+        }
+        let kept = begun.into_iter().zip(wanted);
+        Ok(kept
+            .map(|(socket, (_, options))| self.keep(socket, options))
+            .collect())
+    }
+
+    /// A socket of a protocol that is opened when it is bound or connected.
+    pub(super) fn open_later(&mut self, remote: SocketAddr, options: &FlowOptions) -> Place {
+        self.entries.add(Entry {
+            local: options.local,
+            remote: Some(remote),
+            batch: batch(options),
+            protocol: Some(options.protocol),
+            ..Entry::default()
+        })
+    }
+
+    pub(super) fn bind_now(&mut self, place: Place, local: SocketAddr) -> io::Result<()> {
+        let entry = self.entries.get_mut(place);
+        entry.local = Some(local);
+        if entry.protocol == Some(Protocol::Udp) {
+            let socket = self.stack.udp_bind(local).map_err(no_port)?;
+            self.entries.open(place, socket);
+        }
+        Ok(())
+    }
+
+    /// Connects a socket that was opened so, or goes on connecting it.
+    pub(super) fn connect_now(&mut self, place: Place, remote: SocketAddr) -> Poll<io::Result<()>> {
+        match self.entries.get(place).protocol {
+            Some(Protocol::Udp) => Poll::Ready(self.connect_datagrams(place, remote)),
+            _ => self.connect_stream(place, remote),
+        }
+    }
+
+    fn connect_datagrams(&mut self, place: Place, remote: SocketAddr) -> io::Result<()> {
+        if self.entries.get(place).socket.is_none() {
+            self.bind_now(place, anywhere(remote))?;
+        }
+        let socket = self.id(place)?;
+        self.stack.udp_connect(socket, remote).map_err(system)
+    }
+
+    fn connect_stream(&mut self, place: Place, remote: SocketAddr) -> Poll<io::Result<()>> {
+        let entry = *self.entries.get(place);
+        let socket = match entry.socket {
+            Some(socket) => socket,
+            None => match self.stack.tcp_connect(remote, entry.local) {
+                Ok(socket) => {
+                    self.entries.open(place, socket);
+                    self.unsent = true;
+                    socket
+                }
+                Err(error) => return Poll::Ready(Err(no_port(error))),
+            },
+        };
+        match self.stack.tcp_state(socket) {
+            Ok(TcpState::Opening) => Poll::Pending,
+            Ok(TcpState::Closed) => Poll::Ready(Err(why_closed(&mut self.stack, socket))),
+            Ok(_) => Poll::Ready(Ok(())),
+            Err(error) => Poll::Ready(Err(system(error))),
+        }
+    }
+
+    pub(super) fn accept_next(
+        &mut self,
+        place: Place,
+        options: &FlowOptions,
+    ) -> Poll<io::Result<Place>> {
+        let listener = match self.id(place) {
+            Ok(listener) => listener,
+            Err(error) => return Poll::Ready(Err(error)),
+        };
+        match self.stack.tcp_accept(listener) {
+            Poll::Ready(Ok(socket)) => Poll::Ready(Ok(self.keep(socket, options))),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(system(error))),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+fn batch(options: &FlowOptions) -> usize {
+    options.batch.map_or(BURST, |batch| batch as usize)
+}
+
+/// Nobody can be given a socket or a port just now: in the kernel's words, which a workload that opens
+/// sockets waits upon.
+fn no_port(error: linerate_stack::StackError) -> io::Error {
+    /// "Cannot assign requested address".
+    const EADDRNOTAVAIL: i32 = 99;
+    match error {
+        linerate_stack::StackError::TooManySockets { .. }
+        | linerate_stack::StackError::PortTaken { port: 0 } => {
+            io::Error::from_raw_os_error(EADDRNOTAVAIL)
+        }
+        error => system(error),
+    }
+}
+
+impl Adapter for OnStack {
+    fn new(_: &Setup) -> io::Result<Self> {
+        // Its thread has one before it has payload to move.
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn adopt(&mut self, _: OwnedFd, _: &FlowOptions) -> io::Result<Place> {
+        // The kernel's sockets are none of this stack.
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn take(&mut self, socket: SocketId, options: &FlowOptions) -> io::Result<Place> {
+        self.background.hand_over(socket);
+        Ok(self.keep(socket, options))
+    }
+
+    fn watch(&self, _: Place) -> Option<Watch> {
+        None
+    }
+
+    fn tend(&mut self) -> bool {
+        let worked = self.work();
+        self.look();
+        if !worked {
+            self.stack.flush();
+            clock::sleep_until(self.now + TEND_NS);
+        }
+        true
+    }
+
+    fn stack_facts(&self) -> Option<Box<StackFacts>> {
+        Some(Box::new(self.facts_now()))
+    }
+
+    fn descriptors(&self) -> Option<Vec<RawFd>> {
+        // The port and the bridges have files of their own.
+        None
+    }
+
+    fn connect_many(
+        &mut self,
+        wanted: &[(SocketAddr, &FlowOptions)],
+        called_off: &dyn Fn() -> bool,
+    ) -> io::Result<Vec<Place>> {
+        self.connect_tcp(wanted, called_off)
+    }
+
+    fn sleep_without_limit(&mut self, _: Place) -> io::Result<()> {
+        // No call of it sleeps.
+        Ok(())
+    }
+
+    fn start(&mut self, _: &Timeline) {
+        self.background.stop_greeting();
+        self.begin_counting();
+    }
+
+    fn tally(&self) -> Option<CallTally> {
+        None
+    }
+}

@@ -1,0 +1,340 @@
+//! Payload of workloads over a stack.
+
+use std::io;
+use std::net::SocketAddr;
+use std::task::Poll;
+use std::time::Duration;
+
+use linerate_host::sys::clock::{self, Nanos};
+use linerate_metric::plan::Protocol;
+use linerate_metric::record::Socket as SocketFacts;
+use linerate_stack::SocketKind;
+
+use super::entries::Place;
+use super::{OnStack, meta_of, outcome, system};
+use crate::transport::{Attempts, Capabilities, Departure, FlowOptions, Meta, Ready, Transport};
+
+/// A call that needs a socket gives this where there is none.
+macro_rules! socket {
+    ($own:ident, $place:ident) => {
+        match $own.id($place) {
+            Ok(socket) => socket,
+            Err(error) => return Poll::Ready(Err(error)),
+        }
+    };
+}
+
+impl Transport for OnStack {
+    type Socket = Place;
+
+    #[inline]
+    fn turn(&mut self) {
+        self.work();
+        self.look();
+    }
+
+    #[inline]
+    fn now(&self) -> Nanos {
+        self.now
+    }
+
+    #[inline]
+    fn clock() -> Nanos {
+        clock::now()
+    }
+
+    #[inline]
+    fn idle(&mut self, until: Option<Nanos>) {
+        // What was just sent is not to wait for another look at the port.
+        let unsent = std::mem::take(&mut self.unsent);
+        if unsent {
+            self.stack.flush();
+        }
+        match self.interval {
+            None if unsent => {}
+            None => std::hint::spin_loop(),
+            Some(_) => {
+                let until = until.map_or(self.turn_ns, |until| until.min(self.turn_ns));
+                clock::sleep_until(until);
+            }
+        }
+    }
+
+    fn connect(&mut self, remote: SocketAddr, options: &FlowOptions) -> io::Result<Place> {
+        match options.protocol {
+            Protocol::Udp => self.connect_udp(remote, options),
+            Protocol::Tcp => {
+                let opened = self.connect_tcp(&[(remote, options)], &|| false)?;
+                opened.into_iter().next().ok_or(io::ErrorKind::Other.into())
+            }
+        }
+    }
+
+    fn open(&mut self, remote: SocketAddr, options: &FlowOptions) -> io::Result<Place> {
+        Ok(self.open_later(remote, options))
+    }
+
+    fn bind(&mut self, place: Place, local: SocketAddr) -> io::Result<()> {
+        self.bind_now(place, local)
+    }
+
+    fn begin_connect(&mut self, place: Place, remote: SocketAddr) -> Poll<io::Result<()>> {
+        let connected = self.connect_now(place, remote);
+        if connected.is_pending() {
+            self.entries.starved(place);
+        }
+        connected
+    }
+
+    fn accept(&mut self, place: Place, options: &FlowOptions) -> Poll<io::Result<Place>> {
+        let accepted = self.accept_next(place, options);
+        self.note_at(place, &accepted);
+        accepted
+    }
+
+    fn close(&mut self, place: Place) {
+        if let Some(socket) = self.entries.remove(place) {
+            // It may be gone already.
+            let _ = self.stack.close(socket);
+            self.unsent = true;
+        }
+    }
+
+    fn recognise(&mut self, place: Place) {
+        let entry = self.entries.get(place);
+        if let (Some(from), Some(_), Some(socket)) = (entry.from, entry.addressee, entry.socket) {
+            // A way to whoever was heard there is.
+            let _ = self.stack.udp_connect(socket, from);
+        }
+    }
+
+    #[inline]
+    fn udp_send(
+        &mut self,
+        place: Place,
+        bytes: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Poll<io::Result<usize>> {
+        let socket = socket!(self, place);
+        let entry = self.entries.get(place);
+        let to = entry
+            .addressee
+            .or(entry.from.filter(|_| entry.asker.is_some()));
+        let sent = outcome(self.stack.udp_send(socket, to, bytes, fill));
+        self.unsent = true;
+        // A ring that is full has room with the next turn: nothing at the socket will tell.
+        self.note(&sent);
+        sent
+    }
+
+    #[inline]
+    fn udp_receive<R>(
+        &mut self,
+        place: Place,
+        take: impl FnOnce(&[u8], Meta) -> R,
+    ) -> Poll<io::Result<R>> {
+        let socket = socket!(self, place);
+        self.turn_away(place, socket);
+        let entry = self.entries.get_mut(place);
+        let received = self.stack.udp_receive(socket, |payload, meta| {
+            entry.queue_drops = meta.queue_drops;
+            entry.from = Some(meta.from);
+            take(payload, meta_of(&meta))
+        });
+        let received = outcome(received);
+        self.note_at(place, &received);
+        received
+    }
+
+    fn burst(&self, place: Place, _: usize) -> usize {
+        self.entries.get(place).batch.max(1)
+    }
+
+    fn udp_send_burst(
+        &mut self,
+        place: Place,
+        bytes: usize,
+        count: usize,
+        mut fill: impl FnMut(usize, &mut [u8]),
+    ) -> Poll<io::Result<usize>> {
+        let socket = socket!(self, place);
+        let entry = self.entries.get(place);
+        let to = entry
+            .addressee
+            .or(entry.from.filter(|_| entry.asker.is_some()));
+        // Payload comes out of the program's memory, as with the kernel's sockets.
+        let own = &mut self.outgoing;
+        let write = |number: usize, room: &mut [u8]| {
+            let payload = own.front(room.len());
+            fill(number, payload);
+            room[..payload.len()].copy_from_slice(payload);
+        };
+        let sent = self.stack.udp_send_burst(socket, to, bytes, count, write);
+        self.unsent = true;
+        let sent = outcome(sent);
+        self.note(&sent);
+        sent
+    }
+
+    fn udp_receive_burst(
+        &mut self,
+        place: Place,
+        mut take: impl FnMut(&[u8], Meta),
+    ) -> Poll<io::Result<usize>> {
+        let socket = socket!(self, place);
+        let entry = self.entries.get_mut(place);
+        let own = &mut self.incoming;
+        let most = entry.batch.max(1);
+        let received = self.stack.udp_receive_burst(socket, most, |payload, meta| {
+            entry.queue_drops = meta.queue_drops;
+            let copy = own.front(payload.len());
+            copy.copy_from_slice(&payload[..copy.len()]);
+            take(copy, meta_of(&meta));
+        });
+        let received = outcome(received);
+        self.note_at(place, &received);
+        received
+    }
+
+    #[inline]
+    fn tcp_send(
+        &mut self,
+        place: Place,
+        bytes: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Poll<io::Result<usize>> {
+        let socket = socket!(self, place);
+        let own = &mut self.outgoing;
+        let sent = self.stack.tcp_send(socket, |room| {
+            let payload = own.front(room.len().min(bytes));
+            fill(payload);
+            room[..payload.len()].copy_from_slice(payload);
+            payload.len()
+        });
+        self.unsent = true;
+        if let std::task::Poll::Ready(Ok(sent)) = &sent {
+            let entry = self.entries.get_mut(place);
+            entry.stream_bytes = entry.stream_bytes.wrapping_add(*sent as u32);
+        }
+        let sent = outcome(sent);
+        self.note_at(place, &sent);
+        sent
+    }
+
+    #[inline]
+    fn tcp_receive<R>(
+        &mut self,
+        place: Place,
+        room: usize,
+        take: impl FnOnce(&[u8]) -> R,
+    ) -> Poll<io::Result<R>> {
+        if self.is_cut {
+            return Poll::Ready(Ok(take(&[])));
+        }
+        let socket = socket!(self, place);
+        let own = &mut self.incoming;
+        let received = self.stack.tcp_receive(socket, |payload| {
+            let copy = own.front(payload.len().min(room));
+            copy.copy_from_slice(&payload[..copy.len()]);
+            (copy.len(), take(copy))
+        });
+        // The window that opened is to be told.
+        self.unsent |= received.is_ready();
+        let received = outcome(received);
+        self.note_at(place, &received);
+        received
+    }
+
+    fn stamp(&mut self, place: Place, protocol: Protocol) -> io::Result<Vec<String>> {
+        self.begin_stamping(place, protocol)
+    }
+
+    fn receive_stamped<R>(
+        &mut self,
+        place: Place,
+        room: usize,
+        take: impl FnOnce(&[u8], Meta) -> R,
+    ) -> Poll<io::Result<R>> {
+        let socket = socket!(self, place);
+        if socket.kind() == SocketKind::Udp {
+            return self.udp_receive(place, take);
+        }
+        let came = self.stack.tcp_came(socket).ok().flatten();
+        let meta = Meta {
+            stamp_ns: came.map(|(arrived, _)| arrived),
+            queued_ns: came.map(|(_, queued)| queued),
+            ..Meta::default()
+        };
+        self.tcp_receive(place, room, |payload| take(payload, meta))
+    }
+
+    fn departures(&mut self, place: Place, take: impl FnMut(Departure)) -> io::Result<()> {
+        self.show_departures(place, take)
+    }
+
+    fn finish_sending(&mut self, place: Place) -> io::Result<()> {
+        let socket = self.id(place)?;
+        self.unsent = true;
+        self.stack.tcp_finish(socket).map_err(system)
+    }
+
+    fn release(&mut self, _: Place) {}
+
+    fn enrol(&mut self, place: Place, _: Ready, key: usize) -> io::Result<bool> {
+        self.entries.enrol(place, key, false);
+        Ok(true)
+    }
+
+    fn enrol_changes(&mut self, place: Place, key: usize) -> io::Result<()> {
+        self.entries.enrol(place, key, true);
+        Ok(())
+    }
+
+    fn ready(&mut self, keys: &mut Vec<usize>, patience: Duration) {
+        self.entries.tell(keys);
+        if keys.is_empty() && !patience.is_zero() {
+            let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+            self.idle(Some(self.now.saturating_add(patience)));
+        }
+    }
+
+    fn attempts(&self) -> Option<Attempts> {
+        Some(self.attempts)
+    }
+
+    fn facts(&self, place: Place) -> SocketFacts {
+        let entry = self.entries.get(place);
+        let Some(socket) = entry.socket else {
+            return SocketFacts::default();
+        };
+        let config = self.stack.config();
+        let stream = socket.kind() != SocketKind::Udp;
+        SocketFacts {
+            local: entry.local.map(|local| local.to_string()),
+            remote: (entry.remote.or(entry.addressee)).map(|remote| remote.to_string()),
+            send_buffer_bytes: stream.then_some(config.tcp.send_buffer as u64),
+            receive_buffer_bytes: stream.then_some(config.tcp.receive_window as u64),
+            congestion_control: stream
+                .then(|| config.get("tcp.congestion_control"))
+                .flatten(),
+            receive_queue_drops: (!stream).then(|| self.queue_drops(entry)),
+            ..SocketFacts::default()
+        }
+    }
+
+    fn retransmits(&self, place: Place) -> Option<u64> {
+        // Counted for all connections together: they are those of the only one.
+        let alone = self.entries.of(SocketKind::Tcp).count() == 1
+            && (self.id(place)).is_ok_and(|socket| socket.kind() == SocketKind::Tcp);
+        let now = self.stack.counters().tcp.retransmitted_segments;
+        alone.then(|| now.saturating_sub(self.before.tcp.retransmitted_segments))
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            sleeps_in_calls: false,
+            stamps_end_waits: false,
+            tells_changes: true,
+        }
+    }
+}

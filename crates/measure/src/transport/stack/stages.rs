@@ -1,0 +1,57 @@
+//! When datagrams and segments of workloads passed which stage of the stack.
+
+use std::io;
+
+use linerate_host::sys::clock;
+use linerate_metric::plan::Protocol;
+
+use super::entries::Place;
+use super::{OnStack, system};
+use crate::stamped::log::KEPT;
+use crate::transport::{Departure, Place as Passed};
+
+impl OnStack {
+    /// Has the departures of a socket numbered from here.
+    pub(super) fn begin_stamping(
+        &mut self,
+        place: Place,
+        protocol: Protocol,
+    ) -> io::Result<Vec<String>> {
+        let socket = self.id(place)?;
+        self.stack.watch_stages(clock::now, KEPT);
+        let from = match protocol {
+            Protocol::Udp => self.stack.udp_sent(socket).map_err(system)?,
+            Protocol::Tcp => self.entries.get(place).stream_bytes,
+        };
+        self.entries.get_mut(place).numbered_from = Some(from);
+        Ok(Vec::new())
+    }
+
+    /// Shows what left a socket since the last look: out of the stack, and into the driver.
+    pub(super) fn show_departures(
+        &mut self,
+        place: Place,
+        mut take: impl FnMut(Departure),
+    ) -> io::Result<()> {
+        let socket = self.id(place)?;
+        let Some(from) = self.entries.get(place).numbered_from else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let show = |left: linerate_stack::Departure| {
+            if left.socket != socket {
+                return;
+            }
+            let passed = |at_ns, place| Departure {
+                id: left.number.wrapping_sub(from),
+                place,
+                at_ns,
+                by_device: false,
+            };
+            take(passed(left.handed_ns, Passed::Queued));
+            take(passed(left.left_ns, Passed::Driver));
+        };
+        // What found no room is left out of the stages, as other trips without all their times are.
+        let _missed = self.stack.departures(show);
+        Ok(())
+    }
+}
