@@ -18,6 +18,7 @@ test: ## install what tests need (as root, with apt), then run all of them
 lint: ## formatting, clippy and documentation, without warnings
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --package linerate-fuzz-targets --all-targets --target-dir target --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 
 bench: ## compare with stock tools and bare loops (ONLY=name,… PAIRS=n LONG=1 DETAIL=1 RECORD=1); see benches/README.md

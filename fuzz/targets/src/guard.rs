@@ -1,6 +1,6 @@
 //! Whom the server sends to.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr};
 
 use linerate_dialect::guard::{Guard, Network, Rules};
 
@@ -33,7 +33,7 @@ pub fn guard(data: &[u8]) {
         // The same address in both of its clothes.
         let address: IpAddr = match what & 4 {
             0 => plain.into(),
-            _ => Ipv6Addr::from(plain.to_ipv6_mapped()).into(),
+            _ => plain.to_ipv6_mapped().into(),
         };
         let bytes = u64::from(*size) << (what >> 4);
         let (came, left, proved) = &mut account[usize::from(who)];

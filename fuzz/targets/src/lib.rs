@@ -31,8 +31,11 @@ pub use simple::{chargen, echo, plain, ttcp};
 pub use sockperf::sockperf;
 pub use stack::stack;
 
+/// Takes any bytes, and panics where something does not hold of them.
+pub type Target = fn(&[u8]);
+
 /// Every target by its name.
-pub const TARGETS: &[(&str, fn(&[u8]))] = &[
+pub const TARGETS: &[(&str, Target)] = &[
     ("control", control),
     ("sealed", sealed),
     ("sniff", sniff),

@@ -14,7 +14,7 @@ use std::panic::catch_unwind;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use linerate_fuzz_targets::{TARGETS, seeds};
+use linerate_fuzz_targets::{TARGETS, Target, seeds};
 
 /// The longest input.
 const LIMIT_BYTES: usize = 8_192;
@@ -56,7 +56,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-fn find(wanted: &str) -> Result<fn(&[u8]), Box<dyn Error>> {
+fn find(wanted: &str) -> Result<Target, Box<dyn Error>> {
     let found = TARGETS.iter().find(|(name, _)| *name == wanted);
     found
         .map(|(_, target)| *target)

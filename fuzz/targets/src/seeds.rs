@@ -127,6 +127,7 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
             let frames = crate::stack::frames();
             let pieces: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
             vec![Pieces::write(&pieces)]
+        }
         "template" => [
             "size = \"imix\"\nflows = 16\n[ethernet]\nsource = \"02:00:00:00:00:01\"\n[[vlan]]\nid = 5\n\
              [ipv4]\ndestination = \"198.18.1.1-198.18.1.16\"\n[udp]\nsource = \"draw:1000-2000\"\n",
