@@ -8,8 +8,13 @@ use linerate_metric::exit;
 #[derive(Debug, thiserror::Error)]
 pub enum ExperimentError {
     /// The text is no experiment.
-    #[error("no experiment: {0}")]
-    Syntax(Box<toml::de::Error>),
+    #[error("line {line}: no experiment: {error}")]
+    Syntax {
+        /// What its reader says.
+        error: Box<toml::de::Error>,
+        /// The line on which it stopped, from 1.
+        line: usize,
+    },
     /// It names something that it does not have.
     #[error("{place}: {situation}; {next_step}")]
     Content {
@@ -62,9 +67,9 @@ impl ExperimentError {
     #[must_use]
     pub fn problem(&self) -> Problem {
         match self {
-            Self::Syntax(error) => Problem::new(
-                error.message().to_owned(),
-                "the experiment",
+            Self::Syntax { error, line } => Problem::new(
+                format!("no experiment ({})", error.message()),
+                format!("line {line}"),
                 "`linerate run udp-hops --print` shows one that works",
             ),
             Self::Content {
@@ -98,11 +103,21 @@ impl ExperimentError {
         }
     }
 
+    /// The same where the experiment came from a file: what is wrong with its text names it.
+    #[must_use]
+    pub fn problem_in(&self, file: &str) -> Problem {
+        let mut problem = self.problem();
+        if matches!(self, Self::Syntax { .. } | Self::Content { .. }) {
+            problem.object = format!("{file}: {}", problem.object);
+        }
+        problem
+    }
+
     /// The exit code that tells scripts the kind of it.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Syntax(_)
+            Self::Syntax { .. }
             | Self::Content { .. }
             | Self::NoSuchPoint { .. }
             | Self::NeedsHands { .. } => exit::USAGE,

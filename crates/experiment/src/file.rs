@@ -199,8 +199,13 @@ impl Experiment {
     /// # Errors
     /// [`ExperimentError::Syntax`], [`ExperimentError::Content`].
     pub fn from_toml(text: &str) -> Result<Self, ExperimentError> {
-        let experiment: Self =
-            toml::from_str(text).map_err(|error| ExperimentError::Syntax(Box::new(error)))?;
+        let experiment: Self = toml::from_str(text).map_err(|error| {
+            let before = error.span().and_then(|span| text.get(..span.start));
+            ExperimentError::Syntax {
+                line: before.unwrap_or_default().matches('\n').count() + 1,
+                error: Box::new(error),
+            }
+        })?;
         experiment.check()?;
         Ok(experiment)
     }
@@ -242,17 +247,22 @@ impl Experiment {
                 self.check_knob(&place, knob)?;
             }
             for knob in &self.knobs {
-                if !table.rows.contains(&knob.name) && !table.columns.contains(&knob.name) {
+                let stands = table.at.contains_key(&knob.name);
+                if !stands
+                    && !table.rows.contains(&knob.name)
+                    && !table.columns.contains(&knob.name)
+                {
                     return wrong(
                         place,
                         format!(
-                            "the knob `{}` is neither along its side nor its top",
+                            "the knob `{}` is neither along its side nor its top, nor does it stand still",
                             knob.name
                         ),
-                        "name every knob in `rows` or `columns`",
+                        "name every knob in `rows`, `columns` or `at`",
                     );
                 }
             }
+            self.check_setting(&place, &table.at)?;
             if table.steps && table.rows.len() != 1 {
                 return wrong(
                     place,
@@ -269,11 +279,12 @@ impl Experiment {
                 .iter()
                 .try_for_each(|knob| self.check_knob(&place, knob))?;
             let knob = self.knob(&plot.x).map_or(&[][..], |knob| &knob.values);
-            if let Some(value) = knob.iter().find(|value| number(value).is_none()) {
+            let word = knob.iter().find(|value| number(value).is_none());
+            if let Some(value) = word.filter(|_| plot.log_x) {
                 return wrong(
                     place,
                     format!("`{value}` of x is no number"),
-                    "choose another knob",
+                    "leave out `log_x`: words are drawn as bars",
                 );
             }
         }

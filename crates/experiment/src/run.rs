@@ -80,6 +80,9 @@ pub enum Progress {
 /// Longest time of one command: none of an experiment takes a tenth of it.
 const COMMAND_LIMIT: Duration = Duration::from_secs(180);
 
+/// Why a point was not measured that was still to come when somebody ended it.
+const INTERRUPTED: &str = "interrupted before it was measured";
+
 /// Runs an experiment: the records of all points, and what they say.
 ///
 /// # Errors
@@ -95,6 +98,7 @@ pub fn run(
         experiment,
         options,
         labs: BTreeMap::new(),
+        between: Vec::new(),
         rootless: !linerate_lab::privileged() || !is_root(),
         serial: 0,
     };
@@ -131,6 +135,10 @@ pub fn run(
                 words: words.clone(),
             });
             if let Err(because) = runner.measure(point)? {
+                // Whatever a command says that was ended with us is not why it did not go on.
+                if options.stop.load(Relaxed) {
+                    break;
+                }
                 progress(&Progress::Skipped {
                     words,
                     because: because.clone(),
@@ -142,18 +150,23 @@ pub fn run(
         }
     }
     let interrupted = options.stop.load(Relaxed);
+    if interrupted {
+        for point in kept.iter_mut().filter(|point| point.runs.is_empty()) {
+            point.skipped.get_or_insert_with(|| INTERRUPTED.to_owned());
+        }
+    }
     if kept.iter().all(|point| point.runs.is_empty()) && !interrupted {
         let why = kept.iter().find_map(|point| point.skipped.clone());
         return Err(ExperimentError::Nothing {
             why: why.unwrap_or_default(),
         });
     }
-    let rootless = runner.rootless;
+    let ground = (runner.rootless, runner.between);
     Ok(set(
         experiment,
         options,
         kept,
-        rootless,
+        ground,
         started,
         interrupted,
     ))
@@ -216,6 +229,8 @@ struct Runner<'a> {
     options: &'a Options<'a>,
     /// Networks by what they are, up until the end.
     labs: BTreeMap<String, Lab>,
+    /// Switches of the longest way between client and server so far.
+    between: Vec<String>,
     rootless: bool,
     serial: u32,
 }
@@ -379,9 +394,40 @@ impl Runner<'_> {
         };
         if !self.labs.contains_key(&key) {
             self.labs.insert(key.clone(), Lab::up(&topology)?);
+            let way = switches_between(&topology, "client", "server");
+            if way.len() > self.between.len() {
+                self.between = way;
+            }
         }
         Ok(Some(key))
     }
+}
+
+/// What lies between two hosts of a network, by the shortest way.
+fn switches_between(topology: &Topology, from: &str, to: &str) -> Vec<String> {
+    let mut ways: Vec<Vec<String>> = vec![vec![from.to_owned()]];
+    let mut seen = vec![from.to_owned()];
+    while let Some(way) = (!ways.is_empty()).then(|| ways.remove(0)) {
+        let end = way.last().cloned().unwrap_or_default();
+        if end == to {
+            return way[1..way.len() - 1].to_vec();
+        }
+        for link in &topology.links {
+            let [one, other] = &link.between;
+            let next = match (*one == end, *other == end) {
+                (true, _) => other,
+                (_, true) => one,
+                _ => continue,
+            };
+            if !seen.contains(next) {
+                seen.push(next.clone());
+                let mut longer = way.clone();
+                longer.push(next.clone());
+                ways.push(longer);
+            }
+        }
+    }
+    Vec::new()
 }
 
 /// The record of a document, as a type and as JSON; of several runs the last, which is the one that the
@@ -433,7 +479,7 @@ fn set(
     experiment: &Experiment,
     options: &Options<'_>,
     kept: Vec<Kept>,
-    rootless: bool,
+    (rootless, between): (bool, Vec<String>),
     started: Timestamp,
     interrupted: bool,
 ) -> RunSet {
@@ -475,6 +521,7 @@ fn set(
             Place::Lab => "lab".to_owned(),
             Place::Host(host) => host.clone(),
         },
+        between,
         rootless,
         without_root: experiment.without_root.clone(),
         knobs: knobs_of(experiment, &all),
@@ -497,5 +544,22 @@ fn set(
             experiment: Some(Box::new(result)),
             ..SetResult::default()
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn switches_stand_in_the_order_of_the_way() {
+        let topology = Topology::hops(3);
+        let between = switches_between(&topology, "client", "server");
+        assert_eq!(between.len(), 3, "{between:?}");
+        let mut back = switches_between(&topology, "server", "client");
+        back.reverse();
+        assert_eq!(back, between);
+        assert!(switches_between(&topology, "client", "nobody").is_empty());
+        assert!(switches_between(&Topology::hops(0), "client", "server").is_empty());
     }
 }

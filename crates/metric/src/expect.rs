@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::plan::Kind;
 use crate::record::Summary;
 use crate::units::{
-    BitRate, UnitError, format_bit_rate, format_count, format_nanos, format_per_second,
+    BitRate, ByteSize, UnitError, format_bit_rate, format_bytes, format_count, format_nanos, format_per_second,
     format_share, parse_count, parse_duration, parse_fraction,
 };
 
@@ -27,6 +27,8 @@ pub enum Unit {
     Count,
     /// Things per second.
     PerSecond,
+    /// Bytes.
+    Bytes,
 }
 
 impl Unit {
@@ -39,6 +41,7 @@ impl Unit {
             Self::BitRate => text.parse::<BitRate>().map(|rate| rate.0 as f64),
             Self::Nanos => parse_duration(text).map(|time| time.as_nanos() as f64),
             Self::Share => parse_fraction(text),
+            Self::Bytes => text.parse::<ByteSize>().map(|size| size.0 as f64),
             Self::Count | Self::PerSecond => {
                 parse_count(text.trim_end_matches("/s").trim_end()).map(|count| count as f64)
             }
@@ -54,6 +57,7 @@ impl Unit {
             Self::Share => format_share(value),
             Self::Count => format_count(value as u64),
             Self::PerSecond => format_per_second(value),
+            Self::Bytes => format_bytes(value as u64),
         }
     }
 }

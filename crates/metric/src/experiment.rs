@@ -29,6 +29,10 @@ pub struct ExperimentResult {
     pub quick: bool,
     /// Where: `lab`, or the host of `--on`.
     pub place: String,
+    /// Switches between the client and the server in the order of the way, of the longest way that was
+    /// built.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub between: Vec<String>,
     /// Whether it was run without root.
     pub rootless: bool,
     /// What it does without root, for people.
@@ -98,6 +102,9 @@ pub struct TableOf {
     pub rows: Vec<String>,
     /// The knobs along its top.
     pub columns: Vec<String>,
+    /// Knobs that stand still in it, with their values: for figures that do not depend on them.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub at: Setting,
     /// Whether what each step along the side adds stands below: for knobs that are numbers.
     pub steps: bool,
     /// The value of a row's knob that every other row is held against: each names its direction.
@@ -113,7 +120,7 @@ pub struct PlotOf {
     pub title: String,
     /// The figure.
     pub figure: String,
-    /// The knob along x, whose values are numbers.
+    /// The knob along x; where its values are words they are drawn as bars.
     pub x: String,
     /// The knobs whose values make a line each.
     pub series: Vec<String>,

@@ -37,6 +37,7 @@ pub(crate) fn column(name: &str, unit: Unit) -> String {
         Unit::Nanos => "_ns",
         Unit::PerSecond => "_per_second",
         Unit::Share => "_fraction",
+        Unit::Bytes => "_bytes",
         Unit::Count => "",
     };
     format!("{}{unit}", name.replace('.', "_"))

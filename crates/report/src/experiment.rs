@@ -55,10 +55,13 @@ fn unit(result: &ExperimentResult, figure: &str) -> Unit {
 
 /// The rows and columns of a table.
 pub(crate) fn grid(result: &ExperimentResult, table: &TableOf) -> Grid {
-    let sides = combinations(result, &table.rows);
+    let mut sides = combinations(result, &table.rows);
+    for side in &mut sides {
+        side.extend(table.at.clone());
+    }
     let tops = combinations(result, &table.columns);
     let several = table.figures.len() > 1;
-    let columns: Vec<(&Setting, &String)> = tops
+    let mut columns: Vec<(&Setting, &String)> = tops
         .iter()
         .flat_map(|top| table.figures.iter().map(move |figure| (top, figure)))
         .collect();
@@ -80,6 +83,20 @@ pub(crate) fn grid(result: &ExperimentResult, table: &TableOf) -> Grid {
             row.push(cell(result, table, side, top, figure));
         }
         rows.push(row);
+    }
+    // A column that nothing is known in says nothing.
+    let mut column = table.rows.len();
+    while column < headings.len() && !rows.is_empty() {
+        match rows.iter().all(|row| row[column] == UNKNOWN) && headings.len() > table.rows.len() + 1 {
+            true => {
+                headings.remove(column);
+                columns.remove(column - table.rows.len());
+                for row in &mut rows {
+                    row.remove(column);
+                }
+            }
+            false => column += 1,
+        }
     }
     if table.steps {
         let mut row = vec!["each adds".to_owned()];
@@ -193,35 +210,36 @@ fn signed(unit: Unit, value: f64) -> String {
     }
 }
 
-/// What others published beside what was measured here; empty without any.
-pub(crate) fn published(result: &ExperimentResult) -> Grid {
-    let rows = result
-        .published
-        .iter()
-        .map(|published| {
-            let unit = unit(result, &published.figure);
-            let named: Vec<String> = published
-                .setting
-                .iter()
-                .map(|(knob, value)| format!("{knob}={value}"))
-                .collect();
-            vec![
-                published.figure.replace('_', " "),
-                named.join(" "),
-                unit.format(published.value),
-                (published.measured).map_or_else(|| UNKNOWN.to_owned(), |v| unit.format(v)),
-                published.on.clone(),
-            ]
-        })
-        .collect();
-    Grid {
-        title: "Published, and measured here".to_owned(),
-        headings: ["figure", "at", "published", "here", "published on"]
-            .map(str::to_owned)
-            .into(),
-        left: 2,
-        rows,
+/// What others published beside what was measured here, a table for each of what they measured on.
+pub(crate) fn published(result: &ExperimentResult) -> Vec<Grid> {
+    let mut grids: Vec<Grid> = Vec::new();
+    for published in &result.published {
+        let unit = unit(result, &published.figure);
+        let named: Vec<String> = published
+            .setting
+            .iter()
+            .map(|(knob, value)| format!("{knob}={value}"))
+            .collect();
+        let row = vec![
+            published.figure.replace('_', " "),
+            named.join(" "),
+            unit.format(published.value),
+            (published.measured).map_or_else(|| "not measured".to_owned(), |v| unit.format(v)),
+        ];
+        let title = format!("Published ({}), and measured here", published.on);
+        match grids.iter_mut().find(|grid| grid.title == title) {
+            Some(grid) => grid.rows.push(row),
+            None => grids.push(Grid {
+                title,
+                headings: ["figure", "at", "published", "here"]
+                    .map(str::to_owned)
+                    .into(),
+                left: 2,
+                rows: vec![row],
+            }),
+        }
     }
+    grids
 }
 
 /// `agrees`, `DOES NOT AGREE`, `not tested`.
@@ -262,6 +280,7 @@ pub(crate) fn verdict(result: &ExperimentResult) -> String {
         count(ShapeState::Untested),
     );
     let mut text = match misses {
+        0 if holds == 0 => "Nothing tells whether the shape agrees".to_owned(),
         0 => format!("The shape agrees: {holds} of {holds} expectations that were tested hold"),
         _ => format!(
             "The shape does not agree in {misses} of {} expectations",

@@ -18,6 +18,7 @@ mod generate;
 mod round_trips;
 mod words;
 
+pub mod differences;
 pub mod side;
 
 pub mod lines;

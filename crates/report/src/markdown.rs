@@ -80,7 +80,8 @@ pub fn side_by_side(sides: &SideBySide) -> String {
             row
         })
         .collect();
-    let mut out = table(&headings, &rows);
+    let mut out = differences(sides);
+    out.push_str(&table(&headings, &rows));
     out.push('\n');
     out.push_str(INTERVALS);
     out.push('\n');
@@ -100,6 +101,20 @@ pub fn side_by_side(sides: &SideBySide) -> String {
         );
     }
     out.trim_end().to_owned()
+}
+
+/// What was told to them and where they ran, as far as it differs; nothing for one document.
+fn differences(sides: &SideBySide) -> String {
+    if sides.sides.len() < 2 {
+        return String::new();
+    }
+    if sides.differences.is_empty() {
+        return format!("{}\n\n", crate::differences::NONE);
+    }
+    let (headings, rows) = crate::differences::grid(&sides.differences, &sides.names());
+    let cells = |texts: &[String]| -> Vec<String> { texts.iter().map(|text| cell(text)).collect() };
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| cells(row)).collect();
+    format!("{}\n", table(&cells(&headings), &rows))
 }
 
 /// An experiment: its verdicts, tables and published figures.
@@ -125,9 +140,7 @@ pub fn experiment(result: &ExperimentResult) -> String {
     }
     let tables = result.tables.iter();
     let grids = tables.map(|table| crate::experiment::grid(result, table));
-    let published = crate::experiment::published(result);
-    let last = (!published.rows.is_empty()).then_some(published);
-    for grid in grids.chain(last) {
+    for grid in grids.chain(crate::experiment::published(result)) {
         let headings: Vec<String> = grid.headings.iter().map(|text| cell(text)).collect();
         let rows: Vec<Vec<String>> = grid
             .rows

@@ -9,6 +9,7 @@ use linerate_metric::record::Record;
 use linerate_metric::statistics::{Estimate, estimate};
 use serde::Serialize;
 
+use crate::differences::{Difference, differences};
 use crate::document::Document;
 use crate::words;
 
@@ -25,6 +26,9 @@ pub struct SideBySide {
     pub schema: &'static str,
     /// The documents, in the order they were named.
     pub sides: Vec<Side>,
+    /// Options and facts of the hosts that are not the same in all; of a document with several runs
+    /// those of the first.
+    pub differences: Vec<Difference>,
 }
 
 /// One document of several.
@@ -56,9 +60,11 @@ impl SideBySide {
                 side.name = format!("{} {end}", side.name);
             }
         }
+        let firsts: Option<Vec<&Record>> = documents.iter().map(|d| d.runs().first()).collect();
         Self {
             schema: SIDE_SCHEMA,
             sides,
+            differences: firsts.map_or_else(Vec::new, |runs| differences(&runs)),
         }
     }
 
@@ -69,6 +75,11 @@ impl SideBySide {
             sides.any(|side| side.figures.contains_key(figure.name))
         };
         FIGURES.iter().filter(known)
+    }
+
+    /// What each document is called.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.sides.iter().map(|side| side.name.clone()).collect()
     }
 
     /// The second over the first, where there are two and both have the figure.

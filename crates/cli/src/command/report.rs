@@ -102,7 +102,10 @@ fn page(title: &str, documents: &[Document]) -> String {
     if let [Document::Set(set)] = documents {
         return html::of_set(title, set);
     }
-    html::report(title, &runs(documents), &[])
+    match documents {
+        [_] => html::report(title, &runs(documents), &[]),
+        several => html::side_by_side(title, &SideBySide::of(several), &runs(documents)),
+    }
 }
 
 fn runs(documents: &[Document]) -> Vec<Record> {

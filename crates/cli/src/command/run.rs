@@ -48,7 +48,10 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
         print(text.trim_end());
         return Ok(exit::OK);
     }
-    let experiment = Experiment::from_toml(&text)?;
+    let experiment = Experiment::from_toml(&text).map_err(|error| Failure {
+        problem: error.problem_in(name),
+        code: error.exit_code(),
+    })?;
     output.check_file()?;
     let dir = args
         .dir

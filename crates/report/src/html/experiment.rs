@@ -5,11 +5,13 @@ use std::fmt::Write as _;
 use linerate_metric::expect::Unit;
 use linerate_metric::experiment::{ExperimentResult, PlotOf, Setting, ShapeState, number};
 use linerate_metric::set::RunSet;
+use linerate_metric::units::format_nanos;
 
 use super::figure::{Data, Row, chart};
 use super::{hosts, pretty};
 use crate::experiment::{Grid, grid, published, skipped, state, verdict};
-use crate::svg::{self, Axis, Chart, Mark, Series, escape};
+use crate::svg::{self, Axis, Bar, BarChart, Chart, Mark, Series, escape};
+use crate::text;
 
 /// Everything between the ends of the page.
 pub(super) fn body(result: &ExperimentResult, set: &RunSet) -> String {
@@ -52,11 +54,17 @@ pub(super) fn body(result: &ExperimentResult, set: &RunSet) -> String {
     for table in &result.tables {
         out.push_str(&tabled(&grid(result, table)));
     }
-    let published = published(result);
-    if !published.rows.is_empty() {
-        out.push_str(&tabled(&published));
+    for grid in published(result) {
+        out.push_str(&tabled(&grid));
     }
+    out.push_str(&slow(set));
     out.push_str(&meanings(result));
+    if let Some(run) = set.runs.first() {
+        let way = super::path::through(run, &result.between);
+        if !way.is_empty() {
+            let _ = writeln!(out, "<section>\n{way}</section>");
+        }
+    }
     out.push_str(&hosts::section(set.runs.get(..1).unwrap_or_default()));
     out.push_str(&points(result));
     out
@@ -105,6 +113,35 @@ fn tabled(grid: &Grid) -> String {
     }
     out.push_str("</tbody></table></div>\n</section>\n");
     out
+}
+
+/// Slow answers of a page at most; the records have all of them.
+const SLOW: usize = 200;
+
+/// Every answer above the limit with its number, folded away; nothing where there was none.
+fn slow(set: &RunSet) -> String {
+    let rows: Vec<Vec<String>> = set
+        .runs
+        .iter()
+        .flat_map(|run| run.slow.iter().map(move |slow| (run, slow)))
+        .take(SLOW)
+        .map(|(run, slow)| {
+            vec![
+                crate::words::name(run),
+                slow.number.to_string(),
+                format_nanos(slow.time_ns as f64),
+                slow.cause.to_string(),
+            ]
+        })
+        .collect();
+    let all: usize = set.runs.iter().map(|run| run.slow.len()).sum();
+    let Some(grid) = text::Grid::new(&["run", "answer", "took", "cause"], rows, 1) else {
+        return String::new();
+    };
+    format!(
+        "<section>\n<details><summary>{all} answers above the limit, with their numbers</summary>\n{}</details>\n</section>\n",
+        super::figure::grid(&grid)
+    )
 }
 
 fn meanings(result: &ExperimentResult) -> String {
@@ -164,10 +201,57 @@ fn points(result: &ExperimentResult) -> String {
     out
 }
 
+/// A figure at each word of a knob, a group of bars for each combination of the others.
+fn barred(result: &ExperimentResult, plot: &PlotOf, unit: Unit) -> String {
+    let mut groups: Vec<(Setting, Vec<(String, f64)>)> = Vec::new();
+    for point in &result.points {
+        let (Some(value), Some(x)) = (point.figures.get(&plot.figure), point.setting.get(&plot.x))
+        else {
+            continue;
+        };
+        let mut setting = point.setting.clone();
+        setting.retain(|knob, _| plot.series.contains(knob));
+        let bar = (x.clone(), value.median);
+        match groups.iter_mut().find(|(known, _)| *known == setting) {
+            Some((_, bars)) => bars.push(bar),
+            None => groups.push((setting, vec![bar])),
+        }
+    }
+    let mut out = String::new();
+    for (position, (setting, bars)) in groups.into_iter().enumerate() {
+        let named: Vec<&str> = setting.values().map(String::as_str).collect();
+        let highest = bars.iter().map(|bar| bar.1).fold(0.0, f64::max);
+        if highest <= 0.0 {
+            continue;
+        }
+        let drawn = BarChart {
+            title: match named.is_empty() {
+                true => plot.title.clone(),
+                false => format!("{}: {}", plot.title, named.join(", ")),
+            },
+            axis: Axis::between(&plot.figure, 0.0, highest, svg::Unit::COUNT),
+            bars: bars
+                .into_iter()
+                .map(|(name, value)| Bar {
+                    name,
+                    value,
+                    text: pretty(&unit.format(value)),
+                    color: position,
+                })
+                .collect(),
+        };
+        out.push_str(&super::figure::bars(&drawn));
+    }
+    out
+}
+
 /// A figure along a knob, a line for each combination of the others; `None` with fewer than two values.
 fn plotted(result: &ExperimentResult, plot: &PlotOf) -> Option<String> {
     let figure = result.figure(&plot.figure)?;
     let knob = result.knobs.iter().find(|knob| knob.name == plot.x)?;
+    if knob.values.iter().any(|value| number(value).is_none()) {
+        return Some(barred(result, plot, figure.unit));
+    }
     let mut xs: Vec<(f64, &String)> = knob
         .values
         .iter()
@@ -201,7 +285,7 @@ fn plotted(result: &ExperimentResult, plot: &PlotOf) -> Option<String> {
         Unit::BitRate => svg::Unit::of_rate(highest),
         Unit::Nanos => svg::Unit::of_time(highest),
         Unit::PerSecond => svg::Unit::of_frequency(highest),
-        Unit::Share | Unit::Count => svg::Unit::COUNT,
+        Unit::Share | Unit::Count | Unit::Bytes => svg::Unit::COUNT,
     };
     let x = match plot.log_x && first > 0.0 {
         true => Axis::log_count(&plot.x, first, last),

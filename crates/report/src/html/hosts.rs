@@ -1,4 +1,4 @@
-//! The table of hosts that a report opens with.
+//! The tables of hosts, folded away behind a line each.
 
 use linerate_metric::facts::Host;
 use linerate_metric::plan::Kind;
@@ -6,24 +6,21 @@ use linerate_metric::record::Record;
 
 use crate::facts::{self, Fact, Row};
 use crate::svg::escape;
+use crate::words;
 
 /// Hosts side by side; more would not fit beside each other.
 const BESIDE: usize = 2;
 
-/// Every different host of the runs.
+/// The hosts of the runs, folded away: those of the first run whole, of others what differs from those.
 pub(super) fn section(runs: &[Record]) -> String {
-    let mut hosts: Vec<Host> = Vec::new();
-    for host in runs.iter().flat_map(|run| &run.hosts) {
-        if !hosts.contains(host) {
-            hosts.push(host.clone());
-        }
-    }
+    let first: &[Host] = runs
+        .iter()
+        .map(|run| &run.hosts[..])
+        .find(|hosts| !hosts.is_empty())
+        .unwrap_or_default();
     let mut out = String::from("<section>\n<h2>Hosts</h2>\n");
-    if hosts.is_empty() {
+    if first.is_empty() {
         out.push_str("<p class=\"muted\">Nothing is known of the hosts.</p>\n");
-    }
-    for hosts in hosts.chunks(BESIDE) {
-        out.push_str(&table(hosts));
     }
     let has_far_end = |run: &Record| matches!(run.kind, Kind::Throughput | Kind::Latency);
     if runs
@@ -43,11 +40,71 @@ pub(super) fn section(runs: &[Record]) -> String {
             "<p class=\"muted\">Both ends run on the same kernel and share its cores.</p>\n",
         );
     }
+    for hosts in first.chunks(BESIDE) {
+        let names: Vec<String> = hosts.iter().map(in_a_line).collect();
+        out.push_str(&folded(&names.join("; "), &facts::rows(hosts), hosts));
+    }
+    let mut told: Vec<Vec<String>> = Vec::new();
+    for run in runs {
+        if run.hosts.is_empty() || run.hosts.len() != first.len() || run.hosts.len() > BESIDE {
+            continue;
+        }
+        let rows = unlike(first, &run.hosts);
+        if rows.is_empty() {
+            continue;
+        }
+        let texts: Vec<String> = rows.iter().map(|row| line(row, &run.hosts)).collect();
+        // Runs that differ in the same way are told once.
+        if told.contains(&texts) || told.len() == OTHERS {
+            continue;
+        }
+        let what: Vec<&str> = rows.iter().map(|row| row.name).collect();
+        let summary = format!("Of {}: other {}", words::name(run), what.join(", "));
+        out.push_str(&folded(&summary, &rows, &run.hosts));
+        told.push(texts);
+    }
     out.push_str("</section>\n");
     out
 }
 
-fn table(hosts: &[Host]) -> String {
+/// Tables of what differs, at most.
+const OTHERS: usize = 8;
+
+/// The rows in which hosts differ from others that stand in the same places.
+fn unlike(first: &[Host], other: &[Host]) -> Vec<Row> {
+    let known = facts::rows(first);
+    let mut rows = facts::rows(other);
+    rows.retain(|row| {
+        let before = known.iter().find(|known| known.name == row.name);
+        before.is_none_or(|before| before.values != row.values)
+    });
+    rows
+}
+
+/// `client (alpha): Linux 6.18, 2 processors, eth0`.
+fn in_a_line(host: &Host) -> String {
+    let mut words: Vec<String> = Vec::new();
+    words.extend(host.kernel.as_ref().map(|kernel| format!("Linux {kernel}")));
+    words.extend(host.cpu.logical.map(|count| match count {
+        1 => "1 processor".to_owned(),
+        n => format!("{n} processors"),
+    }));
+    words.extend(host.interface.as_ref().map(|i| i.name.clone()));
+    match words.is_empty() {
+        true => facts::heading(host),
+        false => format!("{}: {}", facts::heading(host), words.join(", ")),
+    }
+}
+
+fn folded(summary: &str, rows: &[Row], hosts: &[Host]) -> String {
+    format!(
+        "<details><summary>{}</summary>\n{}</details>\n",
+        escape(summary),
+        table(rows, hosts)
+    )
+}
+
+fn table(rows: &[Row], hosts: &[Host]) -> String {
     let mut out = String::from("<table class=\"hosts\"><thead><tr><td></td>");
     for host in hosts {
         out.push_str(&format!(
@@ -56,8 +113,8 @@ fn table(hosts: &[Host]) -> String {
         ));
     }
     out.push_str("</tr></thead><tbody>");
-    for row in facts::rows(hosts) {
-        out.push_str(&line(&row, hosts));
+    for row in rows {
+        out.push_str(&line(row, hosts));
     }
     out.push_str("</tbody></table>\n");
     out

@@ -11,17 +11,20 @@ mod findings;
 mod forward;
 mod generate;
 mod hosts;
-mod loss_bar;
+mod loss_flow;
+mod path;
 mod run;
 mod series;
 mod stages;
 mod sweep;
+mod timeline;
 
 use linerate_metric::record::Record;
 use linerate_metric::set::RunSet;
 
+use crate::side::SideBySide;
 use crate::svg::escape;
-use crate::{text, words};
+use crate::{differences, markdown, text, words};
 
 /// The page's rules; nothing is loaded from anywhere, and the policy forbids that anything could be.
 const HEAD: &str = "<meta charset=\"utf-8\">\n\
@@ -29,7 +32,7 @@ const HEAD: &str = "<meta charset=\"utf-8\">\n\
 <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
 <meta name=\"color-scheme\" content=\"light dark\">\n";
 const STYLE: &str = include_str!("style.css");
-const SCRIPT: &str = include_str!("script.js");
+const SCRIPT: &str = concat!(include_str!("script.js"), include_str!("timeline.js"));
 
 /// A page about some runs: their main figures in words, the hosts, the runs side by side, each run.
 ///
@@ -37,6 +40,49 @@ const SCRIPT: &str = include_str!("script.js");
 #[must_use]
 pub fn report(title: &str, runs: &[Record], notes: &[String]) -> String {
     page(title, runs, notes, &words::headline(runs), "")
+}
+
+/// A page about documents side by side: what was told to each and where it ran, as far as that differs,
+/// their figures with intervals, then each of their runs.
+#[must_use]
+pub fn side_by_side(title: &str, sides: &SideBySide, runs: &[Record]) -> String {
+    let mut own = String::from("<section>\n<h2>What differs</h2>\n");
+    match sides.differences.is_empty() {
+        true => own.push_str(&format!("<p>{}</p>\n", differences::NONE)),
+        false => {
+            let (headings, rows) = differences::grid(&sides.differences, &sides.names());
+            own.push_str(&figure::grid(&text::Grid {
+                headings,
+                rows,
+                left: usize::MAX,
+            }));
+        }
+    }
+    own.push_str("<h3>Figures</h3>\n");
+    let two = sides.sides.len() == 2;
+    let mut headings = vec!["figure".to_owned()];
+    headings.extend(sides.names());
+    headings.extend(two.then(|| "second/first".to_owned()));
+    let rows = sides.figures().map(|known| {
+        let mut row = vec![known.name.to_owned()];
+        row.extend(sides.sides.iter().map(|side| {
+            let value = side.figures.get(known.name);
+            words::or_unknown(value, |value| markdown::figure(known.unit, value))
+        }));
+        let ratio = sides.ratio(known.name);
+        row.extend(two.then(|| words::or_unknown(ratio, |ratio| format!("{ratio:.3}"))));
+        row
+    });
+    own.push_str(&figure::grid(&text::Grid {
+        headings,
+        rows: rows.collect(),
+        left: 1,
+    }));
+    own.push_str(&format!(
+        "<p class=\"muted\">{}</p>\n</section>\n",
+        escape(markdown::INTERVALS)
+    ));
+    page(title, runs, &[], &words::headline(runs), &own)
 }
 
 /// A page about runs that belong together, with what follows from them.
@@ -90,10 +136,17 @@ fn page(
     let mut body = String::new();
     body.push_str(&header(title, runs, notes, sentences));
     body.push_str(follows);
+    let ways: Vec<String> = runs.iter().map(path::section).collect();
+    let first = ways.iter().find(|way| !way.is_empty());
+    if let Some(way) = first {
+        body.push_str(&format!("<section>\n{way}</section>\n"));
+    }
     body.push_str(&hosts::section(runs));
     body.push_str(&compare::section(runs, &series));
-    for run in runs {
-        body.push_str(&run::section(run));
+    for (run, way) in runs.iter().zip(&ways) {
+        // What is drawn above is not drawn again.
+        let own = if Some(way) == first { "" } else { way };
+        body.push_str(&run::section(run, own));
     }
     body.push_str(&footer(runs));
     framed(title, &body)

@@ -14,8 +14,8 @@ use crate::words::{self, or_unknown};
 /// Flows of a table before it is cut.
 const STREAMS: usize = 64;
 
-/// Everything about one run.
-pub(super) fn section(run: &Record) -> String {
+/// Everything about one run; `way` is the drawing of its packets' way, where that is its own.
+pub(super) fn section(run: &Record, way: &str) -> String {
     let mut out = format!(
         "<section class=\"run\" id=\"{}\">\n<h2>{}</h2>\n",
         super::anchor(run),
@@ -47,6 +47,7 @@ pub(super) fn section(run: &Record) -> String {
     }
     out.push_str(&cards(run));
     out.push_str(&super::findings::section(run));
+    out.push_str(way);
     match run.kind {
         Kind::Throughput => {
             out.push_str(&goodput_over_time(run));
@@ -516,7 +517,7 @@ fn losses(run: &Record) -> String {
         return String::new();
     }
     let mut out = String::from("<h3>Where packets were lost</h3>\n");
-    out.push_str(&super::loss_bar::bars(run));
+    out.push_str(&super::loss_flow::flows(run));
     out.push_str(
         "<div class=\"scroll\"><table><thead><tr><th>place</th><th class=\"text\">way</th><th>packets</th><th class=\"text\">what it is</th></tr></thead><tbody>",
     );

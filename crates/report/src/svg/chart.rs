@@ -87,8 +87,13 @@ impl Chart {
             )
             .expect("a string takes all that is written");
         }
+        let mut taken: Vec<f64> = Vec::new();
         for reference in &self.references {
-            self.reference(&mut out, plot, reference);
+            // Beside a label that is near, another one would be written over it: it goes to the other end.
+            let y = plot.y(self.y.position(reference.value));
+            let crowded = taken.iter().any(|other| (other - y).abs() < 32.0);
+            self.reference(&mut out, plot, reference, crowded);
+            taken.push(y);
         }
         out.push_str("</svg>");
         out
@@ -259,7 +264,7 @@ impl Chart {
         }
     }
 
-    fn reference(&self, out: &mut String, plot: Plot, reference: &Reference) {
+    fn reference(&self, out: &mut String, plot: Plot, reference: &Reference, at_start: bool) {
         let y = plot.y(self.y.position(reference.value));
         // Below the line when there is no room above it.
         let text = if y - plot.top < 18.0 {
@@ -269,11 +274,16 @@ impl Chart {
         };
         write!(
             out,
-            "<path class=\"reference\" d=\"M{} {}h{}\"/><text class=\"note end\" x=\"{}\" y=\"{}\">{}</text>",
+            "<path class=\"reference\" d=\"M{} {}h{}\"/><text class=\"note {}\" x=\"{}\" y=\"{}\">{}</text>",
             number(plot.left),
             number(y),
             number(plot.width),
-            number(plot.left + plot.width - 4.0),
+            if at_start { "start" } else { "end" },
+            number(if at_start {
+                plot.left + 6.0
+            } else {
+                plot.left + plot.width - 4.0
+            }),
             number(text),
             escape(&reference.label)
         )

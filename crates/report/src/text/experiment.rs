@@ -19,9 +19,7 @@ pub(super) fn experiment(result: &ExperimentResult, style: &Style) -> String {
         wrap(&clean(&result.question), style.width).join("\n")
     )];
     let tables = result.tables.iter().map(|table| grid(result, table));
-    let published = published(result);
-    let last = (!published.rows.is_empty()).then_some(published);
-    for grid in tables.chain(last) {
+    for grid in tables.chain(published(result)) {
         let headings: Vec<&str> = grid.headings.iter().map(String::as_str).collect();
         let rows = grid
             .rows

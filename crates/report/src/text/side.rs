@@ -2,6 +2,7 @@
 
 use super::sentence_note;
 use super::table::table;
+use crate::differences::{NONE, grid};
 use crate::markdown::{INTERVALS, figure};
 use crate::side::SideBySide;
 use crate::style::{Style, clean};
@@ -37,7 +38,8 @@ pub fn side_by_side(sides: &SideBySide, style: &Style) -> String {
         })
         .collect();
     let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
-    let mut text = table(&headings, rows, 1, style);
+    let mut text = differences(sides, style);
+    text.push_str(&table(&headings, rows, 1, style));
     text.push_str("\n\n");
     text.push_str(&sentence_note(INTERVALS, style, style.width));
     for side in &sides.sides {
@@ -48,4 +50,22 @@ pub fn side_by_side(sides: &SideBySide, style: &Style) -> String {
         }
     }
     text
+}
+
+/// What was told to them and where they ran, as far as it differs; nothing for one document.
+fn differences(sides: &SideBySide, style: &Style) -> String {
+    if sides.sides.len() < 2 {
+        return String::new();
+    }
+    if sides.differences.is_empty() {
+        return format!("{NONE}\n\n");
+    }
+    let clean_of = |texts: Vec<String>| -> Vec<String> {
+        texts.iter().map(|text| clean(text).into_owned()).collect()
+    };
+    let (headings, rows) = grid(&sides.differences, &sides.names());
+    let headings = clean_of(headings);
+    let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
+    let rows = rows.into_iter().map(clean_of).collect();
+    format!("{}\n\n", table(&headings, rows, 1, style))
 }

@@ -1,0 +1,239 @@
+//! What runs were told and where they ran, as far as that differs between them.
+
+use std::collections::BTreeMap;
+
+use linerate_metric::facts::Host;
+use linerate_metric::record::Record;
+use linerate_metric::units::{format_bit_rate, format_bytes};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::words::{duration, or_unknown};
+
+/// An option, or a fact of a host, that is not the same everywhere.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// `option`, `client` or `server`.
+    pub of: &'static str,
+    /// Where it stands in the record's plan, or host: `wait.near`.
+    pub name: String,
+    /// The option of the command line that sets it, where it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub option: Option<&'static str>,
+    /// What it is in each, in their order; absent where it is not known.
+    pub values: Vec<Option<String>>,
+}
+
+/// Options by where their values stand in the plan, the longest names first where one begins another.
+const OPTIONS: &[(&str, &str)] = &[
+    ("protocol", "-u"),
+    ("host", "HOST"),
+    ("port", "-p"),
+    ("dialect", "--peer"),
+    ("directions", "-R, --bidir"),
+    ("streams", "-P"),
+    ("threads", "--threads"),
+    ("duration_ns", "-t"),
+    ("amount_bytes", "-n"),
+    ("round_trips", "-n"),
+    ("omit_ns", "-O"),
+    ("interval_ns", "-i"),
+    ("payload_bytes", "-l"),
+    ("window_bytes", "-w"),
+    ("socket.send_buffer_bytes", "--sndbuf"),
+    ("socket.receive_buffer_bytes", "--rcvbuf"),
+    ("socket.no_delay", "-N"),
+    ("rate_bps", "-b"),
+    ("congestion_control", "-C"),
+    ("bind", "-B"),
+    ("wait", "--wait"),
+    ("cpu", "--cpu"),
+    ("sched", "--sched"),
+    ("verify", "--verify"),
+    ("calls", "--calls"),
+    ("hold_latency", "--hold-latency"),
+    ("near_stack.device", "--dev"),
+    ("near_stack.addresses", "--ip"),
+    ("near_stack.profile", "--profile"),
+    ("near_stack.configuration", "--set"),
+    ("near_stack", "--dev"),
+    ("forward.cores", "--cores"),
+    ("forward.cpus", "--corelist"),
+    ("forward.ports", "--dev"),
+    ("forward.mode", "--mode"),
+    ("forward.tx_first", "--tx-first"),
+    ("forward.burst", "--burst"),
+];
+
+/// What a host only is for a moment, or always is: no difference that anybody looks for.
+const MOMENTARY: &[&str] = &[
+    "role",
+    "boot_id",
+    "wake_up_ns",
+    "cpu.frequency_hz",
+    "interface.mac",
+    "stack.counters",
+    "stack.memory",
+    "stack.ethernet",
+];
+
+/// What follows from another option, and is told by that.
+const DERIVED: &[&str] = &["near_wait", "congestion_control_asked", "udp_offload.asked"];
+
+/// What differs between the first runs of some documents; empty for fewer than two.
+#[must_use]
+pub fn differences(runs: &[&Record]) -> Vec<Difference> {
+    if runs.len() < 2 {
+        return Vec::new();
+    }
+    let plans = runs.iter().map(|run| {
+        let value = serde_json::to_value(&run.plan).expect("a plan is JSON");
+        flattened(&value, DERIVED)
+    });
+    let mut found = unlike("option", &plans.collect::<Vec<_>>());
+    for (of, position) in [("client", 0), ("server", 1)] {
+        let hosts: Vec<Option<&Host>> = runs.iter().map(|run| run.hosts.get(position)).collect();
+        // Of what only some know no difference can be told.
+        if hosts.iter().any(Option::is_none) {
+            continue;
+        }
+        let facts = hosts.iter().map(|host| {
+            let value = serde_json::to_value(host).expect("a host is JSON");
+            flattened(&value, MOMENTARY)
+        });
+        found.extend(unlike(of, &facts.collect::<Vec<_>>()));
+    }
+    found
+}
+
+fn unlike(of: &'static str, all: &[BTreeMap<String, String>]) -> Vec<Difference> {
+    let mut names: Vec<&String> = all.iter().flat_map(BTreeMap::keys).collect();
+    names.sort();
+    names.dedup();
+    let differs = |name: &&&String| {
+        let first = all[0].get(**name);
+        all.iter().any(|facts| facts.get(**name) != first)
+    };
+    names
+        .iter()
+        .filter(differs)
+        .map(|name| Difference {
+            of,
+            name: (*name).clone(),
+            option: (of == "option").then(|| option(name)).flatten(),
+            values: all.iter().map(|facts| facts.get(*name).cloned()).collect(),
+        })
+        .collect()
+}
+
+fn option(name: &str) -> Option<&'static str> {
+    let below = |known: &str| {
+        name.strip_prefix(known)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    let found = OPTIONS.iter().find(|(known, _)| below(known));
+    found.map(|(_, option)| *option)
+}
+
+/// Every value by its dotted name, as people read it.
+fn flattened(value: &Value, without: &[&str]) -> BTreeMap<String, String> {
+    let mut out = BTreeMap::new();
+    walk("", value, without, &mut out);
+    out
+}
+
+fn walk(name: &str, value: &Value, without: &[&str], out: &mut BTreeMap<String, String>) {
+    if without.contains(&name) {
+        return;
+    }
+    match value {
+        Value::Null => {}
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                let name = match name {
+                    "" => key.clone(),
+                    name => format!("{name}.{key}"),
+                };
+                walk(&name, value, without, out);
+            }
+        }
+        Value::Array(values) => {
+            let texts: Vec<String> = values.iter().map(|value| text(name, value)).collect();
+            out.insert(name.to_owned(), texts.join(", "));
+        }
+        value => {
+            out.insert(name.to_owned(), text(name, value));
+        }
+    }
+}
+
+fn text(name: &str, value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Bool(true) => "on".to_owned(),
+        Value::Bool(false) => "off".to_owned(),
+        Value::Number(number) => match number.as_u64() {
+            Some(whole) if name.ends_with("_ns") => duration(whole),
+            Some(whole) if name.ends_with("_bytes") => format_bytes(whole),
+            Some(whole) if name.ends_with("_bps") => format_bit_rate(whole as f64),
+            _ => number.to_string(),
+        },
+        other => other.to_string(),
+    }
+}
+
+/// Headings and rows of a table of them: what, then its value in each.
+pub(crate) fn grid(found: &[Difference], names: &[String]) -> (Vec<String>, Vec<Vec<String>>) {
+    let mut headings = vec!["differs".to_owned()];
+    headings.extend(names.iter().cloned());
+    let rows = found.iter().map(|difference| {
+        let what = match (difference.of, difference.option) {
+            ("option", Some(option)) => format!("{option} ({})", difference.name),
+            ("option", None) => difference.name.clone(),
+            (host, _) => format!("{host} {}", difference.name),
+        };
+        let values = difference.values.iter();
+        std::iter::once(what)
+            .chain(values.map(|value| or_unknown(value.as_ref(), Clone::clone)))
+            .collect()
+    });
+    (headings, rows.collect())
+}
+
+/// What stands in place of the table where nothing differs.
+pub(crate) const NONE: &str = "All options are the same, and all that is known of the hosts.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn only_what_differs_is_named_and_in_words() {
+        let one = json!({"streams": 1, "duration_ns": 1_000_000_000u64, "wait": {"near": "block"},
+            "verify": false, "near_wait": "block", "directions": ["send"]});
+        let other = json!({"streams": 4, "duration_ns": 1_000_000_000u64, "wait": {"near": "spin"},
+            "near_wait": "spin", "directions": ["send", "receive"]});
+        let found = unlike(
+            "option",
+            &[flattened(&one, DERIVED), flattened(&other, DERIVED)],
+        );
+        let told: Vec<_> = found
+            .iter()
+            .map(|found| (found.name.as_str(), found.option, found.values.clone()))
+            .collect();
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(
+            told,
+            [
+                ("directions", Some("-R, --bidir"), vec![some("send"), some("send, receive")]),
+                ("streams", Some("-P"), vec![some("1"), some("4")]),
+                ("verify", Some("--verify"), vec![some("off"), None]),
+                ("wait.near", Some("--wait"), vec![some("block"), some("spin")]),
+            ]
+        );
+        assert_eq!(text("duration_ns", &json!(1_500_000_000u64)), "1.5 s");
+        assert_eq!(text("payload_bytes", &json!(2048)), "2 KiB");
+        assert_eq!(option("hosting"), None);
+    }
+}

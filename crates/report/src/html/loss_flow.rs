@@ -1,0 +1,68 @@
+//! What became of the datagrams that were sent: a flow from which each place takes what was lost there.
+
+use linerate_metric::record::Record;
+use linerate_metric::units::{format_count, format_share};
+
+use super::pretty;
+use crate::svg::{Flow, NARROW, WIDE, escape};
+
+/// Places in the order in which a datagram passes them.
+const ORDER: &[&str] = &[
+    "sender-socket",
+    "qdisc",
+    "interface-tx",
+    "path",
+    "interface-rx",
+    "softnet-backlog",
+    "reassembly",
+    "udp-receive-queue",
+];
+
+/// Nothing for a run that lost nothing, or of which it is not known how much was sent.
+pub(super) fn flows(run: &Record) -> String {
+    let mut out = String::new();
+    for way in &run.directions {
+        let mut losses: Vec<_> = run
+            .losses
+            .iter()
+            .filter(|loss| loss.direction == way.direction && loss.packets > 0)
+            .collect();
+        let Some(arrived) = way
+            .summary
+            .packets_received
+            .filter(|_| !losses.is_empty())
+        else {
+            continue;
+        };
+        losses.sort_by_key(|loss| {
+            let known = ORDER.iter().position(|place| *place == loss.place);
+            known.unwrap_or(ORDER.len())
+        });
+        let arrived = arrived.saturating_sub(way.summary.duplicates.unwrap_or(0));
+        let lost: u64 = losses.iter().map(|loss| loss.packets).sum();
+        let sent = way.summary.packets_sent.unwrap_or(0).max(arrived + lost);
+        let share = |count: u64| {
+            pretty(&format!(
+                "{} ({})",
+                format_count(count),
+                format_share(count as f64 / sent.max(1) as f64)
+            ))
+        };
+        let flow = Flow {
+            title: format!("What became of the datagrams, {}", way.direction),
+            sent: (format!("{} sent", format_count(sent)), sent),
+            lost: losses
+                .iter()
+                .map(|loss| (loss.place.clone(), loss.packets, share(loss.packets)))
+                .collect(),
+            arrived: (share(arrived), "arrived".to_owned()),
+        };
+        out.push_str(&format!(
+            "<figure class=\"flow\">\n<figcaption><h4>{}</h4></figcaption>\n<div class=\"canvas\">{}{}</div>\n</figure>\n",
+            escape(&flow.title),
+            flow.draw(WIDE),
+            flow.draw(NARROW)
+        ));
+    }
+    out
+}

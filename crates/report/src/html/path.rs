@@ -1,0 +1,351 @@
+//! The drawing of hosts, switches, ports, queues and threads, with the way that packets take.
+
+use linerate_metric::facts::{Host, Role};
+use linerate_metric::forward::ForwardFigures;
+use linerate_metric::generate::GeneratePlan;
+use linerate_metric::plan::{Cpus, Direction, Kind, Plan, Sched, Wait};
+use linerate_metric::record::{CpuCost, Record};
+use linerate_metric::stack::STACK_NAME;
+use linerate_metric::units::format_bit_rate;
+
+use super::pretty;
+use crate::svg::{Column, Crossing, NARROW, Place, WIDE, Way, escape};
+use crate::{facts, words};
+
+/// Boxes of one row at most: more threads are told by their number.
+const BESIDE: usize = 3;
+
+/// Ports and threads of a crossing at most, above which a drawing is a tangle.
+const DRAWN: usize = 16;
+
+/// The drawing of a run; nothing where there is nothing to draw.
+pub(super) fn section(run: &Record) -> String {
+    through(run, &switches(run))
+}
+
+/// The same where it is known otherwise what lies between the hosts.
+pub(super) fn through(run: &Record, between: &[String]) -> String {
+    let (title, drawings) = match run.kind {
+        Kind::Throughput | Kind::Latency => {
+            let way = between_hosts(run, between);
+            (
+                "The way of the packets",
+                [WIDE, NARROW].map(|size| way.draw(size)).concat(),
+            )
+        }
+        Kind::Forward => match run.forward.as_deref().and_then(crossing) {
+            Some(crossing) => (
+                "Ports, queues and threads",
+                [WIDE, NARROW].map(|size| crossing.draw(size)).concat(),
+            ),
+            None => return String::new(),
+        },
+        Kind::Generate => match run.plan.generate.as_deref() {
+            Some(plan) => {
+                let way = through_a_device(plan);
+                (
+                    "The way of the frames",
+                    [WIDE, NARROW].map(|size| way.draw(size)).concat(),
+                )
+            }
+            None => return String::new(),
+        },
+        Kind::Stack => return String::new(),
+    };
+    format!(
+        "<figure class=\"path\">\n<figcaption><h4>{}</h4></figcaption>\n<div class=\"canvas\">{drawings}</div>\n</figure>\n",
+        escape(title)
+    )
+}
+
+/// Names of what stands between the ends and is no end: switches of a lab, by the counters read there.
+fn switches(run: &Record) -> Vec<String> {
+    let ends: Vec<&str> = run
+        .hosts
+        .iter()
+        .filter_map(|host| host.hostname.as_deref())
+        .chain(["client", "server"])
+        .collect();
+    let mut names: Vec<String> = Vec::new();
+    for counter in &run.counters {
+        if !ends.contains(&counter.host.as_str()) && !names.contains(&counter.host) {
+            names.push(counter.host.clone());
+        }
+    }
+    names
+}
+
+fn between_hosts(run: &Record, between: &[String]) -> Way {
+    let plan = &run.plan;
+    let host = |role| run.hosts.iter().find(|host| host.role == Some(role));
+    let latency = run.kind == Kind::Latency;
+    Way {
+        title: format!("The way of the packets: {}", words::title(plan)),
+        near: end(run, host(Role::Client), Role::Client),
+        far: end(run, host(Role::Server), Role::Server),
+        between: between.to_vec(),
+        there: latency || plan.flows(Direction::Send),
+        back: latency || plan.flows(Direction::Receive),
+    }
+}
+
+/// An end from its program down to its port.
+fn end(run: &Record, host: Option<&Host>, role: Role) -> Column {
+    let plan = &run.plan;
+    let near = role == Role::Client;
+    let title = host.map_or_else(
+        || {
+            let name = crate::figures::role(role);
+            match near {
+                true => name.to_owned(),
+                false => format!("{name} {}", words::address(&plan.host, plan.port)),
+            }
+        },
+        facts::heading,
+    );
+    let stack = match near {
+        true => &plan.stack.near,
+        false => &plan.stack.far,
+    };
+    let mut rows = vec![threads(run, role), vec![stack_of(plan, host, stack, near)]];
+    match host.and_then(|host| host.interface.as_ref()) {
+        Some(interface) => {
+            let queues = [
+                (interface.tx_queues, "send", interface.tx_descriptors),
+                (interface.rx_queues, "receive", interface.rx_descriptors),
+            ];
+            let queues: Vec<Place> = queues
+                .into_iter()
+                .filter_map(|(count, name, descriptors)| {
+                    let count = count?;
+                    let plural = if count == 1 { "queue" } else { "queues" };
+                    let mut about: Vec<String> = descriptors
+                        .map(|n| format!("{n} descriptors"))
+                        .into_iter()
+                        .collect();
+                    if name == "send" {
+                        about.extend(interface.qdisc.clone());
+                    }
+                    Some(Place::new(format!("{count} {name} {plural}"), about.join(", ")))
+                })
+                .collect();
+            if !queues.is_empty() {
+                rows.push(queues);
+            }
+            let mut about: Vec<String> = interface.driver.clone().into_iter().collect();
+            about.extend(interface.mtu.map(|mtu| format!("MTU {mtu}")));
+            about.extend(
+                interface
+                    .speed_bps
+                    .or(interface.qdisc_rate_bps)
+                    .map(|speed| format_bit_rate(speed as f64)),
+            );
+            rows.push(vec![Place::new(interface.name.clone(), about.join(", "))]);
+        }
+        None => {
+            let device = plan.near_stack.as_ref().filter(|_| near);
+            rows.push(vec![match device {
+                Some(stack) => Place::new(
+                    stack.device.clone(),
+                    [
+                        ("rx_descriptors", "receive descriptors"),
+                        ("tx_descriptors", "send descriptors"),
+                    ]
+                    .iter()
+                    .filter_map(|(key, name)| {
+                        Some(format!("{} {name}", stack.configuration.get(*key)?))
+                    })
+                    .collect::<Vec<_>>()
+                    .join(", "),
+                ),
+                None => Place::new("a port", "nothing is known of it"),
+            }]);
+        }
+    }
+    Column { title, rows }
+}
+
+/// The measuring threads of an end.
+fn threads(run: &Record, role: Role) -> Vec<Place> {
+    let plan = &run.plan;
+    let near = role == Role::Client;
+    if !near && plan.dialect.is_some() {
+        let name = plan.dialect.clone().unwrap_or_default();
+        return vec![Place::new(name, "another program")];
+    }
+    let (wait, cpus, sched) = match near {
+        true => (
+            plan.wait.as_ref().map(|wait| wait.near).or(plan.near_wait),
+            &plan.cpu.near,
+            plan.sched.near,
+        ),
+        false => (
+            plan.wait.as_ref().map(|wait| wait.far),
+            &plan.cpu.far,
+            plan.sched.far,
+        ),
+    };
+    let cost = run.summary.cpu.iter().find(|cost| cost.role == role);
+    let about = |seen: Option<&Cpus>| about_thread(wait, seen.unwrap_or(cpus), sched);
+    let seen: &[_] = cost.map_or(&[], |cost: &CpuCost| &cost.threads);
+    let asked = plan.threads.as_ref().map_or(plan.streams, |threads| {
+        if near { threads.near } else { threads.far }
+    });
+    let count = match seen.len() {
+        0 => asked.max(1) as usize,
+        n => n,
+    };
+    match count {
+        1 => vec![Place::new(
+            "thread",
+            about(seen.first().and_then(|thread| thread.cpus.as_ref())),
+        )],
+        n if n <= BESIDE => (0..n)
+            .map(|number| {
+                let thread = seen.get(number);
+                Place::new(
+                    format!("thread {}", number + 1),
+                    about(thread.and_then(|thread| thread.cpus.as_ref())),
+                )
+            })
+            .collect(),
+        n => vec![Place::new(format!("{n} threads"), about(None))],
+    }
+}
+
+fn about_thread(wait: Option<Wait>, cpus: &Cpus, sched: Sched) -> String {
+    let mut about: Vec<String> = wait.map(words::waiting).into_iter().collect();
+    about.push(match cpus.0.len() {
+        0 => "any core".to_owned(),
+        1 => format!("core {cpus}"),
+        _ => format!("cores {cpus}"),
+    });
+    if sched != Sched::Inherited {
+        about.push(sched.to_string());
+    }
+    pretty(&about.join(", "))
+}
+
+fn stack_of(plan: &Plan, host: Option<&Host>, stack: &str, near: bool) -> Place {
+    let facts = host.and_then(|host| host.stack.as_ref());
+    let streams = match plan.streams {
+        1 => String::new(),
+        n => format!(", {n} streams"),
+    };
+    if stack == STACK_NAME || facts.is_some() {
+        let profile = plan
+            .near_stack
+            .as_ref()
+            .filter(|_| near)
+            .map(|stack| format!(", profile {}", stack.profile));
+        return Place::new(
+            "our stack",
+            format!("{}{streams}{}", plan.protocol, profile.unwrap_or_default()),
+        );
+    }
+    let name = match stack {
+        "kernel" => "kernel's sockets".to_owned(),
+        other => other.to_owned(),
+    };
+    let control = plan.congestion_control.as_ref();
+    let control = control.map(|name| format!(", {name}"));
+    Place::new(
+        name,
+        format!("{}{streams}{}", plan.protocol, control.unwrap_or_default()),
+    )
+}
+
+/// From the port that sends through a device to the one that receives.
+fn through_a_device(plan: &GeneratePlan) -> Way {
+    let cpus = Cpus(plan.cpus.clone());
+    let count = plan.threads.max(1);
+    let generator = Place::new(
+        match count {
+            1 => "generator".to_owned(),
+            n => format!("generator, {n} threads"),
+        },
+        about_thread(None, &cpus, Sched::Inherited),
+    );
+    let far = match &plan.receive {
+        Some(port) => vec![
+            vec![Place::new("receiver", "counts, times")],
+            vec![Place::new(port.clone(), "receive queue")],
+        ],
+        None => vec![vec![Place::new("nobody counts", "what arrives")]],
+    };
+    let same = plan.receive.as_ref() == Some(&plan.send);
+    Way {
+        title: "The way of the frames".to_owned(),
+        near: Column {
+            title: "sent".to_owned(),
+            rows: vec![
+                vec![generator],
+                vec![Place::new(
+                    plan.send.clone(),
+                    format!("send queue, bursts of {}", plan.burst),
+                )],
+            ],
+        },
+        far: Column {
+            title: "received".to_owned(),
+            rows: far,
+        },
+        between: match same && plan.send.starts_with("ring:") {
+            true => Vec::new(),
+            false => vec!["device".to_owned()],
+        },
+        there: true,
+        back: false,
+    }
+}
+
+/// The streams of a forwarder.
+fn crossing(figures: &ForwardFigures) -> Option<Crossing> {
+    let mut from: Vec<(u32, u32)> = Vec::new();
+    let mut to: Vec<(u32, u32)> = Vec::new();
+    for stream in &figures.streams {
+        from.push((stream.rx_port, stream.rx_queue));
+        to.push((stream.tx_port, stream.tx_queue));
+    }
+    for places in [&mut from, &mut to] {
+        places.sort_unstable();
+        places.dedup();
+    }
+    let cores: Vec<u32> = figures.cores.iter().map(|core| core.core).collect();
+    if from.is_empty() || from.len() > DRAWN || cores.is_empty() || cores.len() > DRAWN {
+        return None;
+    }
+    let queue = |&(port, queue): &(u32, u32), receives: bool| {
+        let found = figures.ports.iter().find(|known| known.port == port);
+        let name = found.map_or_else(|| port.to_string(), |port| port.name.clone());
+        let descriptors = found.and_then(|port| match receives {
+            true => port.rx_descriptors,
+            false => port.tx_descriptors,
+        });
+        let descriptors = descriptors.map_or(String::new(), |n| format!(", {n} descriptors"));
+        Place::new(
+            format!("{port} {name}"),
+            format!("queue {queue}{descriptors}"),
+        )
+    };
+    let threads = figures.cores.iter().map(|core| {
+        let cpus = Cpus(core.cpu.into_iter().collect());
+        Place::new(
+            format!("thread {}", core.core),
+            about_thread(None, &cpus, Sched::Inherited),
+        )
+    });
+    let streams = figures.streams.iter().filter_map(|stream| {
+        let from = from.binary_search(&(stream.rx_port, stream.rx_queue)).ok()?;
+        let to = to.binary_search(&(stream.tx_port, stream.tx_queue)).ok()?;
+        let core = cores.iter().position(|&core| core == stream.core)?;
+        Some((from, core, to))
+    });
+    Some(Crossing {
+        title: "Ports, queues and threads of the forwarder".to_owned(),
+        streams: streams.collect(),
+        from: from.iter().map(|place| queue(place, true)).collect(),
+        threads: threads.collect(),
+        to: to.iter().map(|place| queue(place, false)).collect(),
+    })
+}

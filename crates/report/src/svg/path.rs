@@ -1,0 +1,385 @@
+//! The way of packets: what one end is made of, what lies between, and what the other end is made of.
+//!
+//! Ends are columns of boxes from the program down to the port; the way runs down the one, across below
+//! both, and up the other.
+
+use std::fmt::Write;
+
+use super::{CHARACTER, Size, escape, number, open};
+
+/// Two ends and what lies between them.
+pub(crate) struct Way {
+    /// What it shows.
+    pub(crate) title: String,
+    /// The end that was told what to do.
+    pub(crate) near: Column,
+    /// The other one.
+    pub(crate) far: Column,
+    /// What packets cross from port to port, in the order of the way there.
+    pub(crate) between: Vec<String>,
+    /// Whether payload goes there.
+    pub(crate) there: bool,
+    /// Whether payload, or an answer, comes back.
+    pub(crate) back: bool,
+}
+
+/// An end: its boxes from the top, where its program is, to the port.
+pub(crate) struct Column {
+    pub(crate) title: String,
+    /// Rows of boxes; those of one row stand beside each other.
+    pub(crate) rows: Vec<Vec<Place>>,
+}
+
+/// A box.
+#[derive(Clone, Default)]
+pub(crate) struct Place {
+    /// What it is.
+    pub(crate) name: String,
+    /// What is known of it.
+    pub(crate) about: String,
+}
+
+impl Place {
+    pub(crate) fn new(name: impl Into<String>, about: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            about: about.into(),
+        }
+    }
+}
+
+const TITLE: f64 = 22.0;
+const LINE: f64 = 15.0;
+const PADDING: f64 = 7.0;
+/// Between two rows of boxes: room for an arrow.
+const GAP: f64 = 18.0;
+/// Between boxes of one row.
+const BESIDE: f64 = 6.0;
+/// Room for the way across below the columns, with the names of what lies between above it.
+const ACROSS: f64 = 64.0;
+/// Lines of what is known of a place.
+const LINES: usize = 3;
+
+impl Way {
+    /// Draws it.
+    pub(crate) fn draw(&self, size: Size) -> String {
+        let apart = size.width * if size.width > 500.0 { 0.16 } else { 0.06 };
+        let width = (size.width - apart) / 2.0;
+        let columns = [
+            (&self.near, 0.0, self.there, self.back),
+            (&self.far, width + apart, self.back, self.there),
+        ];
+        // Rows stand at one height in both columns from below: ports opposite to ports.
+        let rows = self.near.rows.len().max(self.far.rows.len());
+        let heights: Vec<f64> = (0..rows)
+            .map(|from_below| {
+                columns
+                    .iter()
+                    .filter_map(|(column, ..)| {
+                        let row = column.rows.iter().rev().nth(from_below)?;
+                        Some(height(row, width))
+                    })
+                    .fold(0.0, f64::max)
+            })
+            .collect();
+        let below = TITLE + heights.iter().sum::<f64>() + GAP * rows.saturating_sub(1) as f64;
+        let total = below + ACROSS;
+        let mut out = String::new();
+        open(&mut out, size, total, &self.title, None);
+        for (column, left, down, up) in columns {
+            text(&mut out, "name", left, 14.0, &column.title, width);
+            let mut bottom = below;
+            for (from_below, row) in column.rows.iter().rev().enumerate() {
+                let top = bottom - heights[from_below];
+                boxes(&mut out, row, left, top, width, heights[from_below]);
+                if from_below + 1 < column.rows.len() {
+                    arrow(&mut out, left + width / 2.0, top - GAP, top, down, up);
+                }
+                bottom = top - GAP;
+            }
+        }
+        self.across(&mut out, below, (width / 2.0, size.width - width / 2.0), size);
+        out.push_str("</svg>");
+        out
+    }
+
+    /// The way from port to port, with what lies between on it.
+    fn across(&self, out: &mut String, top: f64, (from, to): (f64, f64), size: Size) {
+        let y = top + 38.0;
+        let head = |at: f64, towards: f64| {
+            format!("M{} {}l{} -6v12Z", number(at), number(y), number(towards))
+        };
+        let up = |at: f64| {
+            format!("M{} {}l-5 8h10Z", number(at), number(top + 2.0))
+        };
+        let _ = write!(
+            out,
+            "<path class=\"way\" d=\"M{} {}V{y}H{}V{}\"/>",
+            number(from),
+            number(top + 2.0),
+            number(to),
+            number(top + 2.0)
+        );
+        let mut heads = String::new();
+        if self.there {
+            heads.push_str(&up(to));
+        }
+        if self.back {
+            heads.push_str(&up(from));
+        }
+        let count = self.between.len();
+        if count == 0 {
+            let middle = f64::midpoint(from, to);
+            if self.there {
+                heads.push_str(&head(middle + 6.0, -10.0));
+            }
+            if self.back {
+                heads.push_str(&head(middle - 6.0, 10.0));
+            }
+        }
+        let _ = write!(out, "<path class=\"head\" d=\"{heads}\"/>");
+        // What does not fit in one row of boxes is told by its number.
+        let room = (to - from) / count.max(1) as f64;
+        let fits = self.between.iter().all(|name| wide(name) + 24.0 <= room);
+        let named: Vec<String> = match (fits, count) {
+            (true, _) | (_, 0 | 1) => self.between.clone(),
+            (false, n) => vec![format!("{n} switches")],
+        };
+        let room = (to - from) / named.len().max(1) as f64;
+        for (position, name) in named.iter().enumerate() {
+            let width = (wide(name) + 18.0).min(size.width * 0.6);
+            let left = from + room * (position as f64 + 0.5) - width / 2.0;
+            frame(out, left, y - 14.0, width, 28.0);
+            let fitting = cut(name, width - 8.0);
+            let _ = write!(
+                out,
+                "<text class=\"name mid\" x=\"{}\" y=\"{}\">{}</text>",
+                number(left + width / 2.0),
+                number(y + 4.5),
+                escape(&fitting)
+            );
+        }
+    }
+}
+
+fn wide(text: &str) -> f64 {
+    text.chars().count() as f64 * CHARACTER * 1.05
+}
+
+/// Height of a row of boxes in a column of a width.
+fn height(row: &[Place], width: f64) -> f64 {
+    let each = (width - BESIDE * row.len().saturating_sub(1) as f64) / row.len().max(1) as f64;
+    let lines = row.iter().map(|place| 1 + folded(&place.about, each).len());
+    lines.max().unwrap_or(1) as f64 * LINE + 2.0 * PADDING
+}
+
+fn boxes(out: &mut String, row: &[Place], left: f64, top: f64, width: f64, height: f64) {
+    let each = (width - BESIDE * row.len().saturating_sub(1) as f64) / row.len().max(1) as f64;
+    for (position, place) in row.iter().enumerate() {
+        let x = left + (each + BESIDE) * position as f64;
+        frame(out, x, top, each, height);
+        let mut y = top + PADDING + 11.0;
+        text(out, "value", x + 8.0, y, &place.name, each - 14.0);
+        for line in folded(&place.about, each) {
+            y += LINE;
+            text(out, "about", x + 8.0, y, &line, each - 12.0);
+        }
+    }
+}
+
+fn frame(out: &mut String, x: f64, y: f64, width: f64, height: f64) {
+    let _ = write!(
+        out,
+        "<rect class=\"box\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"5\"/>",
+        number(x),
+        number(y),
+        number(width),
+        number(height)
+    );
+}
+
+/// Between two rows, the way that payload goes.
+fn arrow(out: &mut String, x: f64, from: f64, to: f64, down: bool, up: bool) {
+    let _ = write!(
+        out,
+        "<path class=\"way\" d=\"M{} {}V{}\"/><path class=\"head\" d=\"{}{}\"/>",
+        number(x),
+        number(from + 1.0),
+        number(to - 1.0),
+        if down {
+            format!("M{} {}l-5 -8h10Z", number(x), number(to - 1.0))
+        } else {
+            String::new()
+        },
+        if up {
+            format!("M{} {}l-5 8h10Z", number(x), number(from + 1.0))
+        } else {
+            String::new()
+        },
+    );
+}
+
+fn text(out: &mut String, class: &str, x: f64, y: f64, text: &str, room: f64) {
+    let _ = write!(
+        out,
+        "<text class=\"{class}\" x=\"{}\" y=\"{}\">{}</text>",
+        number(x),
+        number(y),
+        escape(&cut(text, room))
+    );
+}
+
+/// As much of a text as has room.
+pub(super) fn cut(text: &str, room: f64) -> String {
+    let most = (room / CHARACTER).max(1.0) as usize;
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    let mut short: String = text.chars().take(most.saturating_sub(1)).collect();
+    short.push('…');
+    short
+}
+
+/// A text in lines that fit into a box; what does not fit into the last is cut there.
+fn folded(text: &str, width: f64) -> Vec<String> {
+    let most = ((width - 12.0) / (CHARACTER * 0.95)).max(4.0) as usize;
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        let is_last = lines.len() == LINES;
+        match lines.last_mut() {
+            Some(line) if is_last || line.chars().count() + 1 + word.chars().count() <= most => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+/// Ports on both sides of the threads that carry frames from one to the other.
+pub(crate) struct Crossing {
+    /// What it shows.
+    pub(crate) title: String,
+    /// Queues that frames come from.
+    pub(crate) from: Vec<Place>,
+    /// The threads.
+    pub(crate) threads: Vec<Place>,
+    /// Queues that they go to.
+    pub(crate) to: Vec<Place>,
+    /// Which queue is read by which thread, and which it writes to.
+    pub(crate) streams: Vec<(usize, usize, usize)>,
+}
+
+impl Crossing {
+    /// Draws it: three columns of boxes with a line for each stream.
+    pub(crate) fn draw(&self, size: Size) -> String {
+        let apart = size.width * 0.09;
+        let width = (size.width - 2.0 * apart) / 3.0;
+        let columns = [&self.from, &self.threads, &self.to];
+        let tall = columns
+            .iter()
+            .flat_map(|places| places.iter())
+            .map(|place| height(std::slice::from_ref(place), width))
+            .fold(0.0, f64::max);
+        let most = columns.iter().map(|places| places.len()).max().unwrap_or(0);
+        let whole = most as f64 * (tall + 10.0);
+        let mut out = String::new();
+        open(&mut out, size, TITLE + whole, &self.title, None);
+        let left = |column: usize| (width + apart) * column as f64;
+        let middle = |column: usize, place: usize| {
+            let count = columns[column].len().max(1) as f64;
+            TITLE + whole / count * (place as f64 + 0.5)
+        };
+        for (column, name) in ["received from", "carried by", "sent to"].iter().enumerate() {
+            text(&mut out, "about", left(column), 13.0, name, width);
+        }
+        for &(from, thread, to) in &self.streams {
+            for (column, one, other) in [(0, from, thread), (1, thread, to)] {
+                let (x, end) = (left(column) + width, left(column + 1));
+                let (y, end_y) = (middle(column, one), middle(column + 1, other));
+                let half = f64::midpoint(x, end);
+                let _ = write!(
+                    out,
+                    "<path class=\"way\" d=\"M{} {}C{h} {} {h} {} {} {}\"/><path class=\"head\" d=\"M{} {}l-8 -5v10Z\"/>",
+                    number(x),
+                    number(y),
+                    number(y),
+                    number(end_y),
+                    number(end - 7.0),
+                    number(end_y),
+                    number(end - 1.0),
+                    number(end_y),
+                    h = number(half),
+                );
+            }
+        }
+        for (column, places) in columns.iter().enumerate() {
+            for (position, place) in places.iter().enumerate() {
+                let top = middle(column, position) - tall / 2.0;
+                boxes(
+                    &mut out,
+                    std::slice::from_ref(place),
+                    left(column),
+                    top,
+                    width,
+                    tall,
+                );
+            }
+        }
+        out.push_str("</svg>");
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{NARROW, WIDE};
+    use super::*;
+
+    fn column(title: &str, rows: usize) -> Column {
+        let row = |n| vec![Place::new(format!("place {n}"), "what is known of it, in words")];
+        Column {
+            title: title.to_owned(),
+            rows: (0..rows).map(row).collect(),
+        }
+    }
+
+    #[test]
+    fn all_places_are_drawn_and_switches_are_counted_where_they_do_not_fit() {
+        let mut way = Way {
+            title: "way".to_owned(),
+            near: column("client", 4),
+            far: column("server", 2),
+            between: vec!["s1".to_owned(), "s2".to_owned()],
+            there: true,
+            back: false,
+        };
+        for size in [WIDE, NARROW] {
+            let drawn = way.draw(size);
+            assert_eq!(drawn.matches("class=\"box\"").count(), 8, "{drawn}");
+            assert!(drawn.contains(">s1<") && drawn.contains(">s2<"));
+        }
+        way.between = (0..9).map(|n| format!("a-long-name-{n}")).collect();
+        assert!(way.draw(NARROW).contains("9 switches"));
+    }
+
+    #[test]
+    fn every_stream_of_a_crossing_has_its_lines() {
+        let crossing = Crossing {
+            title: "crossing".to_owned(),
+            from: vec![Place::new("a", ""), Place::new("b", "")],
+            threads: vec![Place::new("thread 0", "")],
+            to: vec![Place::new("a", ""), Place::new("b", "")],
+            streams: vec![(0, 0, 1), (1, 0, 0)],
+        };
+        assert_eq!(crossing.draw(WIDE).matches("class=\"way\"").count(), 4);
+    }
+
+    #[test]
+    fn texts_that_are_too_long_are_cut() {
+        assert_eq!(cut("abcdefgh", CHARACTER * 4.0), "abc…");
+        let lines = folded("one two three four five six seven eight nine", 60.0);
+        assert_eq!(lines.len(), LINES);
+    }
+}
