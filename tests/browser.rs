@@ -1,58 +1,212 @@
-//! The page as a browser has it: headless Chromium must render it without a word on its console.
+//! The page as a browser has it: no word on its console, and its script does what it is there for.
 //!
-//! The browser is driven from outside, by its own options: it prints the document after scripts ran, and
-//! its console to standard error. A missing browser is a skip, which CI counts as a failure.
+//! Chromium is driven over its debugging protocol, through a pair of pipes (`--remote-debugging-pipe`): a
+//! message is a line of JSON that ends with a zero byte, so no library and no port is needed. A missing
+//! browser fails where `CI` is set and is a skip elsewhere.
 
 mod common;
 
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 use common::{Room, is_root, skip};
+use serde_json::{Value, json};
 
 /// Names that the browser has.
 const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
+/// Longest time to anything: a busy machine takes long to start a browser.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// The browser's name; none where there is none. CI must have one.
 fn browser() -> Option<&'static str> {
     let runs = |name: &&str| {
         let version = Command::new(name).arg("--version").output();
         version.is_ok_and(|output| output.status.success())
     };
-    BROWSERS.into_iter().find(|name| runs(name))
+    let found = BROWSERS.into_iter().find(|name| runs(name));
+    let in_ci = std::env::var("CI").is_ok_and(|ci| !ci.is_empty() && ci != "false");
+    assert!(
+        found.is_some() || !in_ci,
+        "CI has no browser: tests/setup installs chromium"
+    );
+    found
 }
 
-/// The document after its scripts ran, and what the browser's console said.
-fn render(room: &Room, browser: &str, page: &Path, width: u32) -> (String, String) {
-    let profile = room.path().join(format!("profile-{width}"));
-    let mut words = vec![
-        "--headless".to_owned(),
-        "--disable-gpu".to_owned(),
-        "--disable-quic".to_owned(),
-        "--disable-background-networking".to_owned(),
-        "--disable-component-update".to_owned(),
-        "--disable-sync".to_owned(),
-        "--no-first-run".to_owned(),
-        "--enable-logging=stderr".to_owned(),
-        "--dump-dom".to_owned(),
-        format!("--window-size={width},900"),
-        format!("--user-data-dir={}", profile.display()),
-        format!("file://{}", page.display()),
-    ];
-    if is_root() {
-        words.insert(0, "--no-sandbox".to_owned());
+/// A browser with one page.
+struct Page {
+    child: Child,
+    to: File,
+    from: Receiver<Value>,
+    session: Option<String>,
+    number: u64,
+    /// What the console said, and scripts that failed.
+    console: Vec<String>,
+    loaded: bool,
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
-    let limit = Duration::from_secs(80).as_secs().to_string();
-    let mut command = room.command("timeout", [limit.as_str(), browser]);
-    let output = command.args(&words).output().expect("the browser starts");
-    let console: Vec<_> = String::from_utf8_lossy(&output.stderr)
-        .lines()
-        .filter(|line| line.contains(":CONSOLE"))
-        .map(str::to_owned)
-        .collect();
-    (
-        String::from_utf8_lossy(&output.stdout).into_owned(),
-        console.join("\n"),
+}
+
+impl Page {
+    fn open(room: &Room, browser: &str) -> Self {
+        let (there, back) = (room.path().join("to"), room.path().join("from"));
+        for pipe in [&there, &back] {
+            let made = Command::new("mkfifo").arg(pipe).status();
+            assert!(made.is_ok_and(|status| status.success()), "mkfifo");
+        }
+        // Opened both ways, so that neither end waits for the other to open its.
+        let both = |path: &Path| OpenOptions::new().read(true).write(true).open(path);
+        let (to, from) = (both(&there).unwrap(), both(&back).unwrap());
+        let profile = room.path().join("profile");
+        let sandbox = if is_root() { "--no-sandbox" } else { "" };
+        let words = format!(
+            "exec \"$0\" --headless --disable-gpu {sandbox} --no-first-run --disable-background-networking \
+             --disable-component-update --disable-sync --remote-debugging-pipe \"--user-data-dir=$1\" \
+             3<\"$2\" 4>\"$3\""
+        );
+        let child = room
+            .command("sh", ["-c", words.as_str(), browser])
+            .args([&profile, &there, &back])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the browser starts");
+        let (said, heard) = channel();
+        std::thread::spawn(move || {
+            for message in BufReader::new(from).split(0).map_while(Result::ok) {
+                let value = serde_json::from_slice(&message);
+                if value.is_ok_and(|value| said.send(value).is_err()) {
+                    return;
+                }
+            }
+        });
+        let mut page = Self {
+            child,
+            to,
+            from: heard,
+            session: None,
+            number: 0,
+            console: Vec::new(),
+            loaded: false,
+        };
+        let target = page.ask("Target.createTarget", &json!({"url": "about:blank"}));
+        let target = &target["targetId"];
+        let words = json!({"targetId": target, "flatten": true});
+        let session = page.ask("Target.attachToTarget", &words);
+        page.session = session["sessionId"].as_str().map(str::to_owned);
+        for domain in ["Page", "Runtime", "Log"] {
+            page.ask(&format!("{domain}.enable"), &json!({}));
+        }
+        page
+    }
+
+    /// Sends a command and gives its result; events are noted meanwhile.
+    fn ask(&mut self, method: &str, parameters: &Value) -> Value {
+        self.number += 1;
+        let mut message =
+            json!({"id": self.number, "method": method, "params": parameters.clone()});
+        if let Some(session) = &self.session {
+            message["sessionId"] = json!(session);
+        }
+        let mut bytes = message.to_string().into_bytes();
+        bytes.push(0);
+        self.to.write_all(&bytes).expect("the browser listens");
+        let number = self.number;
+        let answer = self.hear(method, |message| message["id"] == number);
+        assert!(answer["error"].is_null(), "{method}: {answer}");
+        answer["result"].clone()
+    }
+
+    /// Takes messages until one fits.
+    fn hear(&mut self, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let message = match self.from.recv_timeout(left) {
+                Ok(message) => message,
+                Err(RecvTimeoutError::Timeout) => panic!("no answer to {what}"),
+                Err(RecvTimeoutError::Disconnected) => panic!("the browser is gone: {what}"),
+            };
+            match message["method"].as_str() {
+                Some("Runtime.consoleAPICalled" | "Runtime.exceptionThrown" | "Log.entryAdded") => {
+                    self.console.push(message["params"].to_string())
+                }
+                Some("Page.loadEventFired") => self.loaded = true,
+                _ => {}
+            }
+            if fits(&message) {
+                return message;
+            }
+        }
+    }
+
+    /// Loads a file at a width.
+    fn load(&mut self, page: &Path, width: u32) {
+        let phone = width < 640;
+        self.ask(
+            "Emulation.setDeviceMetricsOverride",
+            &json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": phone}),
+        );
+        self.loaded = false;
+        let url = format!("file://{}", page.display());
+        self.ask("Page.navigate", &json!({"url": url}));
+        if !self.loaded {
+            self.hear("the page", |message| {
+                message["method"] == "Page.loadEventFired"
+            });
+        }
+    }
+
+    /// The value of an expression in the page.
+    fn value(&mut self, expression: &str) -> Value {
+        let answer = self.ask(
+            "Runtime.evaluate",
+            &json!({"expression": expression, "returnByValue": true}),
+        );
+        assert!(
+            answer["exceptionDetails"].is_null(),
+            "{expression}: {answer}"
+        );
+        answer["result"]["value"].clone()
+    }
+
+    fn text(&mut self, expression: &str) -> String {
+        self.value(expression).as_str().unwrap_or("").to_owned()
+    }
+
+    /// The place of an element that can be seen, as shares of its box.
+    fn place(&mut self, element: &str, (x, y): (f64, f64)) -> (f64, f64) {
+        let rectangle = self.value(&format!(
+            "(() => {{ const e = {element}; e.scrollIntoView({{block: 'center'}}); const b = e.getBoundingClientRect(); return [b.left, b.top, b.width, b.height]; }})()"
+        ));
+        let number = |at: usize| rectangle[at].as_f64().expect("a box");
+        (number(0) + x * number(2), number(1) + y * number(3))
+    }
+
+    fn mouse(&mut self, kind: &str, (x, y): (f64, f64), down: bool) {
+        let mut words = json!({"type": kind, "x": x, "y": y, "buttons": u32::from(down)});
+        if kind != "mouseMoved" {
+            words["button"] = json!("left");
+            words["clickCount"] = json!(1);
+        }
+        self.ask("Input.dispatchMouseEvent", &words);
+    }
+}
+
+/// The drawing of a figure that is not hidden at this width.
+fn drawing(figure: &str) -> String {
+    format!(
+        "[...document.querySelectorAll('{figure} svg')].find(svg => svg.getBoundingClientRect().width > 0)"
     )
 }
 
@@ -73,20 +227,118 @@ fn pages_render_without_a_word_on_the_console() {
     ))
     .expect(0);
     room.run("report last last~1 --html both.html").expect(0);
-    for page in ["latency.html", "throughput.html", "both.html"] {
+    room.run("forward --dev ring:0 --dev ring:1 -t 0.5 --html forward.html -q")
+        .expect(0);
+    let mut chromium = Page::open(&room, browser);
+    for name in [
+        "latency.html",
+        "throughput.html",
+        "both.html",
+        "forward.html",
+    ] {
         for width in [1280, 390] {
-            let path = room.path().join(page);
-            let (document, console) = render(&room, browser, &path, width);
-            assert_eq!(console, "", "{page} at {width}");
+            chromium.load(&room.path().join(name), width);
+            assert_eq!(chromium.console, Vec::<String>::new(), "{name} at {width}");
+            let drawn = chromium.value("document.querySelectorAll('svg').length");
+            assert!(drawn.as_u64() > Some(0), "{name} at {width}");
+            // What is wider than the page scrolls in its own box.
+            let wide = chromium.value("document.documentElement.scrollWidth");
             assert!(
-                document.contains("</main>") && document.contains("<svg"),
-                "{page} at {width}"
+                wide.as_u64() <= Some(u64::from(width)),
+                "{name} at {width}: {wide}"
             );
         }
     }
 }
 
-/// That the test above can fail: an error of a script is seen.
+#[test]
+fn a_chart_tells_the_figures_under_the_pointer() {
+    let Some(browser) = browser() else {
+        skip!("no browser (chromium)");
+    };
+    let room = Room::new();
+    let server = room.server("-q");
+    room.run(&format!(
+        "throughput 127.0.0.1 -p {} -t 1 -i 0.1 --html page.html -q",
+        server.port
+    ))
+    .expect(0);
+    let mut chromium = Page::open(&room, browser);
+    chromium.load(&room.path().join("page.html"), 1280);
+    let tip = "document.querySelector('figure.chart .tip')";
+    assert_eq!(chromium.value(&format!("{tip}.hidden")), true);
+    let middle = chromium.place(&drawing("figure.chart"), (0.5, 0.5));
+    chromium.mouse("mouseMoved", middle, false);
+    assert_eq!(chromium.value(&format!("{tip}.hidden")), false);
+    let told = chromium.text(&format!("{tip}.textContent"));
+    assert!(told.contains("b/s"), "{told}");
+    chromium.mouse("mouseMoved", (1.0, 1.0), false);
+    assert_eq!(chromium.value(&format!("{tip}.hidden")), true);
+    assert_eq!(chromium.console, Vec::<String>::new());
+}
+
+#[test]
+fn the_timeline_is_zoomed_and_tells_what_is_under_the_pointer() {
+    let Some(browser) = browser() else {
+        skip!("no browser (chromium)");
+    };
+    let room = Room::new();
+    let server = room.server("-q");
+    room.run(&format!(
+        "throughput 127.0.0.1 -p {} -t 1 --calls --trace calls.json --html page.html -q",
+        server.port
+    ))
+    .expect(0);
+    let mut chromium = Page::open(&room, browser);
+    for width in [1280, 390] {
+        chromium.load(&room.path().join("page.html"), width);
+        let figure = "document.querySelector('figure.timeline')";
+        let span = |chromium: &mut Page| {
+            let shown = chromium.text(&format!("{figure}.dataset.shown || {figure}.dataset.view"));
+            let ends: Vec<f64> = shown.split(' ').map(|end| end.parse().unwrap()).collect();
+            ends[1] - ends[0]
+        };
+        let svg = drawing("figure.timeline");
+        let before = span(&mut chromium);
+
+        // Hover: in the middle of the widest bar of the first lane.
+        let bar = format!(
+            "[...{svg}.querySelectorAll('.slices rect')].sort((a, b) => b.getBBox().width - a.getBBox().width)[0]"
+        );
+        let inside = chromium.place(&bar, (0.5, 0.5));
+        chromium.mouse("mouseMoved", inside, false);
+        let tip = format!("{figure}.querySelector('.tip')");
+        assert_eq!(
+            chromium.value(&format!("{tip}.hidden")),
+            false,
+            "at {width}"
+        );
+        let told = chromium.text(&format!("{tip}.textContent"));
+        assert!(told.contains("thread") && told.contains("from"), "{told}");
+
+        // Zoom: by the button, by dragging over a part, and back.
+        chromium.value(&format!("{figure}.querySelector('[data-do=in]').click()"));
+        let nearer = span(&mut chromium);
+        assert!(nearer < before * 0.6, "at {width}: {before} to {nearer}");
+        let from = chromium.place(&svg, (0.25, 0.4));
+        let to = chromium.place(&svg, (0.5, 0.4));
+        chromium.mouse("mouseMoved", from, false);
+        chromium.mouse("mousePressed", from, true);
+        chromium.mouse("mouseMoved", to, true);
+        chromium.mouse("mouseReleased", to, false);
+        let part = span(&mut chromium);
+        assert!(part < nearer * 0.5, "at {width}: {nearer} to {part}");
+        chromium.value(&format!(
+            "{figure}.querySelector('[data-do=reset]').click()"
+        ));
+        assert!((span(&mut chromium) - before).abs() < 1.0);
+        chromium.value(&format!("{figure}.querySelector('[data-do=all]').click()"));
+        assert!(span(&mut chromium) >= before);
+        assert_eq!(chromium.console, Vec::<String>::new(), "at {width}");
+    }
+}
+
+/// That the tests above can fail: an error of a script is seen.
 #[test]
 fn a_wrong_page_is_seen() {
     let Some(browser) = browser() else {
@@ -95,6 +347,14 @@ fn a_wrong_page_is_seen() {
     let room = Room::new();
     let page = room.path().join("wrong.html");
     std::fs::write(&page, "<!doctype html><script>nothing.there();</script>").unwrap();
-    let (_, console) = render(&room, browser, &page, 800);
-    assert!(console.contains("nothing is not defined"), "{console}");
+    let mut chromium = Page::open(&room, browser);
+    chromium.load(&page, 800);
+    // The word may come after the page.
+    if chromium.console.is_empty() {
+        chromium.hear("the console", |message| {
+            message["method"] == "Runtime.exceptionThrown"
+        });
+    }
+    let said = chromium.console.join("\n");
+    assert!(said.contains("nothing is not defined"), "{said}");
 }

@@ -162,14 +162,7 @@ pub fn run(
         });
     }
     let ground = (runner.rootless, runner.between);
-    Ok(set(
-        experiment,
-        options,
-        kept,
-        ground,
-        started,
-        interrupted,
-    ))
+    Ok(set(experiment, options, kept, ground, started, interrupted))
 }
 
 fn is_root() -> bool {

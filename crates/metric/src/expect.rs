@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::plan::Kind;
 use crate::record::Summary;
 use crate::units::{
-    BitRate, ByteSize, UnitError, format_bit_rate, format_bytes, format_count, format_nanos, format_per_second,
-    format_share, parse_count, parse_duration, parse_fraction,
+    BitRate, ByteSize, UnitError, format_bit_rate, format_bytes, format_count, format_nanos,
+    format_per_second, format_share, parse_count, parse_duration, parse_fraction,
 };
 
 /// How a figure's value is written and read.

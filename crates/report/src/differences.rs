@@ -226,10 +226,18 @@ mod tests {
         assert_eq!(
             told,
             [
-                ("directions", Some("-R, --bidir"), vec![some("send"), some("send, receive")]),
+                (
+                    "directions",
+                    Some("-R, --bidir"),
+                    vec![some("send"), some("send, receive")]
+                ),
                 ("streams", Some("-P"), vec![some("1"), some("4")]),
                 ("verify", Some("--verify"), vec![some("off"), None]),
-                ("wait.near", Some("--wait"), vec![some("block"), some("spin")]),
+                (
+                    "wait.near",
+                    Some("--wait"),
+                    vec![some("block"), some("spin")]
+                ),
             ]
         );
         assert_eq!(text("duration_ns", &json!(1_500_000_000u64)), "1.5 s");

@@ -87,7 +87,8 @@ pub(crate) fn grid(result: &ExperimentResult, table: &TableOf) -> Grid {
     // A column that nothing is known in says nothing.
     let mut column = table.rows.len();
     while column < headings.len() && !rows.is_empty() {
-        match rows.iter().all(|row| row[column] == UNKNOWN) && headings.len() > table.rows.len() + 1 {
+        match rows.iter().all(|row| row[column] == UNKNOWN) && headings.len() > table.rows.len() + 1
+        {
             true => {
                 headings.remove(column);
                 columns.remove(column - table.rows.len());

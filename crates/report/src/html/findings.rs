@@ -17,6 +17,18 @@ pub(super) fn section(run: &Record) -> String {
     format!("<h3>Why it was no faster</h3>\n{items}")
 }
 
+/// The costliest finding in one sentence, for the head of the page; nothing where nothing was found.
+pub(super) fn verdict(run: &Record) -> String {
+    let known = |found: &&Finding| found.kind != FindingKind::Unknown;
+    let Some(found) = run.findings.iter().find(known) else {
+        return String::new();
+    };
+    format!(
+        "<p class=\"lead\">Why no faster: {}.</p>\n",
+        escape(&pretty(&found.what))
+    )
+}
+
 fn item(found: &Finding) -> String {
     let kind = match found.kind {
         FindingKind::Cause => "Cause",

@@ -27,11 +27,7 @@ pub(super) fn flows(run: &Record) -> String {
             .iter()
             .filter(|loss| loss.direction == way.direction && loss.packets > 0)
             .collect();
-        let Some(arrived) = way
-            .summary
-            .packets_received
-            .filter(|_| !losses.is_empty())
-        else {
+        let Some(arrived) = way.summary.packets_received.filter(|_| !losses.is_empty()) else {
             continue;
         };
         losses.sort_by_key(|loss| {

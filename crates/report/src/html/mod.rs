@@ -39,7 +39,7 @@ const SCRIPT: &str = concat!(include_str!("script.js"), include_str!("timeline.j
 /// `notes` are sentences that belong to all of it: what could not be measured, and why.
 #[must_use]
 pub fn report(title: &str, runs: &[Record], notes: &[String]) -> String {
-    page(title, runs, notes, &words::headline(runs), "")
+    page(title, runs, notes, &words::headline(runs), "", false)
 }
 
 /// A page about documents side by side: what was told to each and where it ran, as far as that differs,
@@ -82,7 +82,7 @@ pub fn side_by_side(title: &str, sides: &SideBySide, runs: &[Record]) -> String 
         "<p class=\"muted\">{}</p>\n</section>\n",
         escape(markdown::INTERVALS)
     ));
-    page(title, runs, &[], &words::headline(runs), &own)
+    page(title, runs, &[], &words::headline(runs), &own, false)
 }
 
 /// A page about runs that belong together, with what follows from them.
@@ -115,7 +115,8 @@ pub fn of_set(title: &str, set: &RunSet) -> String {
     }
     own.push_str(&comparison::section(set));
     own.push_str(&sweep::section(set));
-    page(title, &runs, &set.result.notes, &sentences, &own)
+    let are_steps = set.result.capacity.is_some() || !set.result.saturation.is_empty();
+    page(title, &runs, &set.result.notes, &sentences, &own, are_steps)
 }
 
 /// Runs on the page of a set of many that are alike.
@@ -130,6 +131,7 @@ fn page(
     notes: &[String],
     sentences: &[String],
     follows: &str,
+    are_steps: bool,
 ) -> String {
     let series = series::section(runs);
     let runs = &words::told_apart(runs)[..];
@@ -142,11 +144,21 @@ fn page(
         body.push_str(&format!("<section>\n{way}</section>\n"));
     }
     body.push_str(&hosts::section(runs));
-    body.push_str(&compare::section(runs, &series));
+    let mut each = String::new();
     for (run, way) in runs.iter().zip(&ways) {
         // What is drawn above is not drawn again.
         let own = if Some(way) == first { "" } else { way };
-        body.push_str(&run::section(run, own));
+        each.push_str(&run::section(run, own));
+    }
+    // Steps of a walk or a search say little one by one: what they came to stands above.
+    if are_steps {
+        body.push_str(&format!(
+            "<section>\n<details><summary>The {} runs one by one</summary>\n{each}</details>\n</section>\n",
+            runs.len()
+        ));
+    } else {
+        body.push_str(&compare::section(runs, &series));
+        body.push_str(&each);
     }
     body.push_str(&footer(runs));
     framed(title, &body)
@@ -170,6 +182,9 @@ fn header(title: &str, runs: &[Record], notes: &[String], sentences: &[String]) 
             "<p class=\"lead\">{}</p>\n",
             stressed(&pretty(sentence))
         ));
+    }
+    if let [run] = runs {
+        out.push_str(&findings::verdict(run));
     }
     if sentences.is_empty() {
         out.push_str("<p class=\"lead\">No run gave a figure.</p>\n");

@@ -110,27 +110,25 @@ fn end(run: &Record, host: Option<&Host>, role: Role) -> Column {
     let mut rows = vec![threads(run, role), vec![stack_of(plan, host, stack, near)]];
     match host.and_then(|host| host.interface.as_ref()) {
         Some(interface) => {
-            let queues = [
-                (interface.tx_queues, "send", interface.tx_descriptors),
-                (interface.rx_queues, "receive", interface.rx_descriptors),
-            ];
-            let queues: Vec<Place> = queues
-                .into_iter()
-                .filter_map(|(count, name, descriptors)| {
-                    let count = count?;
-                    let plural = if count == 1 { "queue" } else { "queues" };
-                    let mut about: Vec<String> = descriptors
-                        .map(|n| format!("{n} descriptors"))
-                        .into_iter()
-                        .collect();
-                    if name == "send" {
-                        about.extend(interface.qdisc.clone());
-                    }
-                    Some(Place::new(format!("{count} {name} {plural}"), about.join(", ")))
+            let queue = |count: Option<u32>, name: &str, descriptors: Option<u32>| {
+                let count = count?;
+                Some(match descriptors {
+                    Some(n) => format!("{count} {name} of {n} descriptors"),
+                    None => format!("{count} {name}"),
                 })
-                .collect();
+            };
+            let mut queues: Vec<String> =
+                queue(interface.tx_queues, "send", interface.tx_descriptors)
+                    .into_iter()
+                    .collect();
+            queues.extend(queue(
+                interface.rx_queues,
+                "receive",
+                interface.rx_descriptors,
+            ));
+            queues.extend(interface.qdisc.clone());
             if !queues.is_empty() {
-                rows.push(queues);
+                rows.push(vec![Place::new("queues", queues.join(", "))]);
             }
             let mut about: Vec<String> = interface.driver.clone().into_iter().collect();
             about.extend(interface.mtu.map(|mtu| format!("MTU {mtu}")));
@@ -188,9 +186,13 @@ fn threads(run: &Record, role: Role) -> Vec<Place> {
     let cost = run.summary.cpu.iter().find(|cost| cost.role == role);
     let about = |seen: Option<&Cpus>| about_thread(wait, seen.unwrap_or(cpus), sched);
     let seen: &[_] = cost.map_or(&[], |cost: &CpuCost| &cost.threads);
-    let asked = plan.threads.as_ref().map_or(plan.streams, |threads| {
-        if near { threads.near } else { threads.far }
-    });
+    let asked =
+        plan.threads.as_ref().map_or(
+            plan.streams,
+            |threads| {
+                if near { threads.near } else { threads.far }
+            },
+        );
     let count = match seen.len() {
         0 => asked.max(1) as usize,
         n => n,
@@ -336,7 +338,9 @@ fn crossing(figures: &ForwardFigures) -> Option<Crossing> {
         )
     });
     let streams = figures.streams.iter().filter_map(|stream| {
-        let from = from.binary_search(&(stream.rx_port, stream.rx_queue)).ok()?;
+        let from = from
+            .binary_search(&(stream.rx_port, stream.rx_queue))
+            .ok()?;
         let to = to.binary_search(&(stream.tx_port, stream.tx_queue)).ok()?;
         let core = cores.iter().position(|&core| core == stream.core)?;
         Some((from, core, to))

@@ -11,7 +11,11 @@ use crate::text::pass_words;
 
 /// Stages, and the picture where there is one; empty when nobody asked.
 pub(super) fn section(run: &Record) -> String {
-    let picture = run.timeline.as_ref().map(timeline::picture).unwrap_or_default();
+    let picture = run
+        .timeline
+        .as_ref()
+        .map(timeline::picture)
+        .unwrap_or_default();
     let Some(pass) = &run.stage_pass else {
         return picture;
     };

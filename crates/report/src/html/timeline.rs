@@ -115,11 +115,18 @@ pub(super) fn picture(timeline: &Timeline) -> String {
             Some((from.min(slice.start_ns), to.max(slice.end_ns)))
         })
     };
-    let Some((from, to)) = span(&mut latest.slices.iter()) else {
+    // What belongs to no trip runs on when the last one is over.
+    let of_trips = span(&mut latest.slices.iter().filter(|slice| slice.trip.is_some()));
+    let Some((from, to)) = of_trips.or_else(|| span(&mut latest.slices.iter())) else {
         return String::new();
     };
-    let surplus = timeline.slices.len().saturating_sub(KEPT);
-    let kept: Vec<&Slice> = timeline.slices.iter().skip(surplus).collect();
+    // Those that end with the view: what a driver does long after it is not what anybody looks for.
+    let until = timeline
+        .slices
+        .partition_point(|slice| slice.start_ns <= to);
+    let kept: Vec<&Slice> = timeline.slices[until.saturating_sub(KEPT)..until]
+        .iter()
+        .collect();
     let lanes = Lanes::of(&kept);
     let Some((first, last)) = span(&mut kept.iter().copied()) else {
         return String::new();
@@ -141,7 +148,7 @@ pub(super) fn picture(timeline: &Timeline) -> String {
          <button type=\"button\" data-do=\"reset\">latest</button></div></figcaption>\n<div class=\"canvas\">",
         view.0,
         view.1,
-        last - first
+        last.max(to) - first
     );
     for size in [WIDE, NARROW] {
         out.push_str(&drawn(&lanes, view, size));
@@ -152,9 +159,6 @@ pub(super) fn picture(timeline: &Timeline) -> String {
     );
     out.push_str(&table(&lanes));
     out.push_str("</figure>\n");
-    for note in &timeline.notes {
-        let _ = writeln!(out, "<p class=\"callout\">{}</p>", escape(note));
-    }
     out
 }
 
@@ -196,7 +200,11 @@ fn drawn(lanes: &Lanes<'_>, (from, to): (u64, u64), size: Size) -> String {
             "<g class=\"c{}\"><rect class=\"bar\" x=\"{left:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{BAR}\" opacity=\"{}\"/></g>",
             color(&lanes.keys[*lane]),
             width.max(0.8),
-            if is_waiting(&slice.name) { "0.35" } else { "0.9" },
+            if is_waiting(&slice.name) {
+                "0.35"
+            } else {
+                "0.9"
+            },
         );
         if width > slice.name.chars().count() as f64 * CHARACTER + 8.0 {
             let _ = write!(
@@ -241,7 +249,9 @@ fn table(lanes: &Lanes<'_>) -> String {
             escape(&name(key)),
             escape(&time(start)),
             escape(&time(took)),
-            slice.trip.map_or_else(|| "-".to_owned(), |trip| trip.to_string()),
+            slice
+                .trip
+                .map_or_else(|| "-".to_owned(), |trip| trip.to_string()),
         );
     }
     out.push_str("</tbody></table></div></details>\n");

@@ -98,7 +98,12 @@ impl Way {
                 bottom = top - GAP;
             }
         }
-        self.across(&mut out, below, (width / 2.0, size.width - width / 2.0), size);
+        self.across(
+            &mut out,
+            below,
+            (width / 2.0, size.width - width / 2.0),
+            size,
+        );
         out.push_str("</svg>");
         out
     }
@@ -109,9 +114,7 @@ impl Way {
         let head = |at: f64, towards: f64| {
             format!("M{} {}l{} -6v12Z", number(at), number(y), number(towards))
         };
-        let up = |at: f64| {
-            format!("M{} {}l-5 8h10Z", number(at), number(top + 2.0))
-        };
+        let up = |at: f64| format!("M{} {}l-5 8h10Z", number(at), number(top + 2.0));
         let _ = write!(
             out,
             "<path class=\"way\" d=\"M{} {}V{y}H{}V{}\"/>",
@@ -131,10 +134,10 @@ impl Way {
         if count == 0 {
             let middle = f64::midpoint(from, to);
             if self.there {
-                heads.push_str(&head(middle + 6.0, -10.0));
+                heads.push_str(&head(middle + if self.back { 16.0 } else { 6.0 }, -10.0));
             }
             if self.back {
-                heads.push_str(&head(middle - 6.0, 10.0));
+                heads.push_str(&head(middle - if self.there { 16.0 } else { 6.0 }, 10.0));
             }
         }
         let _ = write!(out, "<path class=\"head\" d=\"{heads}\"/>");
@@ -291,7 +294,10 @@ impl Crossing {
             let count = columns[column].len().max(1) as f64;
             TITLE + whole / count * (place as f64 + 0.5)
         };
-        for (column, name) in ["received from", "carried by", "sent to"].iter().enumerate() {
+        for (column, name) in ["received from", "carried by", "sent to"]
+            .iter()
+            .enumerate()
+        {
             text(&mut out, "about", left(column), 13.0, name, width);
         }
         for &(from, thread, to) in &self.streams {
@@ -338,7 +344,12 @@ mod tests {
     use super::*;
 
     fn column(title: &str, rows: usize) -> Column {
-        let row = |n| vec![Place::new(format!("place {n}"), "what is known of it, in words")];
+        let row = |n| {
+            vec![Place::new(
+                format!("place {n}"),
+                "what is known of it, in words",
+            )]
+        };
         Column {
             title: title.to_owned(),
             rows: (0..rows).map(row).collect(),
