@@ -107,6 +107,47 @@ fn the_screen_shows_the_run_and_obeys_its_keys() {
     assert!(screen.contains("ended with 130"), "{screen}");
 }
 
+/// Forwarding and the search for what a device can carry have the same screen and the same keys.
+#[test]
+fn forwarding_and_capacity_have_the_screen_too() {
+    let room = Room::new();
+    if !Command::new("tmux")
+        .arg("-V")
+        .output()
+        .is_ok_and(|out| out.status.success())
+    {
+        skip!("no tmux");
+    }
+    for (words, title) in [
+        (
+            "forward --dev ring:0 --dev ring:1 --tx-first 1 -t 80 --tui --no-store",
+            "forwarding between ring:0 ring:1",
+        ),
+        (
+            "capacity --dev ring:0 --sizes 64 --trial 300ms --drain 10ms --trials 1000 --resolution 0.01% --tui --no-store",
+            "capacity of ring:0",
+        ),
+    ] {
+        let Some(terminal) = Terminal::start(&room, words) else {
+            skip!("tmux gives no session");
+        };
+        let screen = terminal.wait("the picture", |screen| {
+            screen.contains(title) && screen.contains("/s frames")
+        });
+        assert!(screen.contains("q quit"), "{screen}");
+        terminal.press("p");
+        terminal.wait("standing still", |screen| {
+            screen.contains("PAUSED") || screen.contains("ended with")
+        });
+        terminal.press("q");
+        let screen = terminal.wait("the end", |screen| screen.contains("ended with"));
+        // A search may have found what it looks for before the key came.
+        let over = screen.contains("ended with 130")
+            || (words.starts_with("capacity") && screen.contains("ended with 0"));
+        assert!(over, "{screen}");
+    }
+}
+
 #[test]
 fn without_a_terminal_it_is_refused() {
     let room = Room::new();

@@ -280,6 +280,18 @@ pub(crate) fn verdict(result: &ExperimentResult) -> String {
         count(ShapeState::Misses),
         count(ShapeState::Untested),
     );
+    let cut = |point: &Point| {
+        let because = point.skipped.as_deref();
+        because.is_some_and(|because| because.starts_with("interrupted"))
+    };
+    if result.points.iter().any(cut) {
+        return match holds + misses {
+            0 => "Interrupted before anything told whether the shape agrees.".to_owned(),
+            tested => format!(
+                "Interrupted: {holds} of {tested} expectations hold for the points that were measured until then."
+            ),
+        };
+    }
     let mut text = match misses {
         0 if holds == 0 => "Nothing tells whether the shape agrees".to_owned(),
         0 => format!("The shape agrees: {holds} of {holds} expectations that were tested hold"),

@@ -120,6 +120,11 @@ pub struct CapacityArgs {
         env = "LINERATE_LABEL"
     )]
     pub label: Option<String>,
+    /// Show each trial, rates and losses on the whole terminal meanwhile: p pauses the picture, s saves what
+    /// was told so far, q ends the search
+    #[cfg(feature = "tui")]
+    #[arg(long, conflicts_with_all = ["json", "json_stream", "quiet"], env = "LINERATE_TUI")]
+    pub tui: bool,
     #[command(flatten)]
     pub output: OutputArgs,
 }

@@ -82,6 +82,10 @@ fn options(args: &CapacityArgs, line_bps: Option<u64>) -> Result<Options, Failur
 
 fn measure(args: &CapacityArgs, output: &mut Output) -> Result<u8, Failure> {
     output.check_file()?;
+    #[cfg(feature = "tui")]
+    if args.tui {
+        crate::live::check()?;
+    }
     let named = Named::new(&args.ports, None, false)?;
     let line_bps = named.line_bps(&args.ports);
     let options = options(args, line_bps)?;
@@ -114,6 +118,19 @@ fn measure(args: &CapacityArgs, output: &mut Output) -> Result<u8, Failure> {
     };
     let names = (send.as_str(), receive.as_deref());
     let flag = stop.as_flag();
+    #[cfg(feature = "tui")]
+    let measured = match args.tui {
+        true => crate::live::while_shown(&stop, |teller| {
+            let told = |what| teller.tell(Event { test: 1, what });
+            told(started_of(&send, receive.as_deref()));
+            measure_capacity(&mut ports, names, options, &base, &flag, &mut |trial| {
+                let trial = Box::new(trial.clone());
+                told(What::CapacityTrial { trial });
+            })
+        })?,
+        false => measure_capacity(&mut ports, names, options, &base, &flag, &mut tell),
+    }?;
+    #[cfg(not(feature = "tui"))]
     let measured = measure_capacity(&mut ports, names, options, &base, &flag, &mut tell)?;
     let (interrupted, failed) = (measured.interrupted, measured.failure.is_some());
     let troubled = measured
@@ -139,6 +156,22 @@ fn measure(args: &CapacityArgs, output: &mut Output) -> Result<u8, Failure> {
         (false, true) => exit::FAILED,
         (false, false) => exit::OK,
     })
+}
+
+/// What the screen is told first.
+#[cfg(feature = "tui")]
+fn started_of(send: &str, receive: Option<&str>) -> What {
+    use linerate_metric::plan::{Ends, Kind, Plan, Protocol, Wait};
+    let names = receive.map_or_else(|| send.to_owned(), |to| format!("{send} to {to}"));
+    let mut plan = Plan::new(Kind::Generate, Protocol::Udp, names);
+    // How many trials it takes is not known before.
+    plan.duration_ns = None;
+    What::Started {
+        wait: Ends::both(Wait::Spin),
+        cpu: plan.cpu.clone(),
+        plan: Box::new(plan),
+        because: None,
+    }
 }
 
 fn set_of(

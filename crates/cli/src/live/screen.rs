@@ -7,7 +7,7 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Gauge, Paragraph, Sparkline, Wrap};
 
-use super::state::State;
+use super::state::{Rate, State};
 
 /// Draws it. Colours are left to the terminal.
 pub(super) fn draw(state: &State, frame: &mut Frame<'_>) {
@@ -36,9 +36,10 @@ pub(super) fn draw(state: &State, frame: &mut Frame<'_>) {
     };
     frame.render_widget(Gauge::default().ratio(share).label(label), gauge);
 
-    let format = |rate: f64| match state.latency {
-        true => format!("{} round trips", format_per_second(rate)),
-        false => format_bit_rate(rate),
+    let format = |rate: f64| match state.rate {
+        Rate::Trips => format!("{} round trips", format_per_second(rate)),
+        Rate::Frames => format!("{} frames", format_per_second(rate)),
+        Rate::Bits => format_bit_rate(rate),
     };
     let latest = state.rates.back().copied();
     let heading = latest.map_or_else(
@@ -65,13 +66,19 @@ pub(super) fn draw(state: &State, frame: &mut Frame<'_>) {
         figures,
     );
     let text = match state.findings.is_empty() {
+        true if !state.trials.is_empty() => {
+            state.trials.iter().cloned().collect::<Vec<_>>().join("\n")
+        }
         true => "nothing speaks against these figures so far".to_owned(),
         false => state.findings.join("\n"),
     };
     frame.render_widget(
         Paragraph::new(text)
             .wrap(Wrap { trim: true })
-            .block(Block::bordered().title("findings")),
+            .block(Block::bordered().title(match state.trials.is_empty() {
+                true => "findings",
+                false => "trials",
+            })),
         findings,
     );
     let paused = if state.paused { "PAUSED  " } else { "" };
@@ -127,7 +134,7 @@ mod tests {
     fn the_picture_has_rate_percentiles_losses_and_findings() {
         let mut state = State {
             title: "UDP latency with 192.0.2.1:5201".to_owned(),
-            latency: true,
+            rate: Rate::Trips,
             duration_ns: Some(10_000_000_000),
             now_ns: 2_500_000_000,
             lost: Some(3),
@@ -146,6 +153,14 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
+        state.rate = Rate::Frames;
+        state.findings.clear();
+        state.trials.push_front("trial 7, throughput".to_owned());
+        let text = drawn(&state, 80, 24);
+        assert!(
+            text.contains("150 /s frames") && text.contains("trial 7"),
+            "{text}"
+        );
         // However small the terminal is.
         drawn(&state, 10, 3);
         drawn(&State::default(), 1, 1);

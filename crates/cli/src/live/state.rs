@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use linerate_metric::event::{Event, What};
+use linerate_metric::plan::Kind;
 use linerate_metric::record::{Interval, Loss, Quantiles};
 
 /// Intervals that the curve shows at most: wider than any terminal.
@@ -19,18 +20,33 @@ pub(super) enum Key {
     Save,
 }
 
+/// What a rate counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Rate {
+    /// Payload bits.
+    #[default]
+    Bits,
+    /// Round trips.
+    Trips,
+    /// Frames.
+    Frames,
+}
+
+/// Trials that are listed: more than any terminal has lines for.
+const TRIALS: usize = 64;
+
 /// The picture.
 #[derive(Clone, Debug, Default)]
 pub(super) struct State {
     /// What is measured.
     pub(super) title: String,
-    /// Whether round trips are.
-    pub(super) latency: bool,
+    /// In what its rates are.
+    pub(super) rate: Rate,
     /// How long it takes; `None`: until something else ends it.
     pub(super) duration_ns: Option<u64>,
     /// How far it is.
     pub(super) now_ns: u64,
-    /// The rate of each interval: bit/s, or round trips a second.
+    /// The rate of each interval, or of each trial.
     pub(super) rates: VecDeque<f64>,
     /// Round-trip times of the latest interval.
     pub(super) trips: Option<Quantiles>,
@@ -40,6 +56,8 @@ pub(super) struct State {
     pub(super) retransmits: Option<u64>,
     /// Places where packets were lost, once a run is over.
     pub(super) losses: Vec<Loss>,
+    /// The trials of a search, the latest first.
+    pub(super) trials: VecDeque<String>,
     /// What speaks against the figures.
     pub(super) findings: Vec<String>,
     /// Whether it stands still.
@@ -58,14 +76,19 @@ impl State {
         }
         match &event.what {
             What::Started { plan, .. } => {
-                let kind = plan.kind.to_string();
-                self.latency = kind == "latency";
-                self.title = format!(
-                    "{} {kind} with {}:{}",
-                    plan.protocol,
-                    linerate_report::style::clean(&plan.host),
-                    plan.port
-                );
+                let host = linerate_report::style::clean(&plan.host);
+                (self.rate, self.title) = match plan.kind {
+                    Kind::Latency => (
+                        Rate::Trips,
+                        format!("{} latency with {host}:{}", plan.protocol, plan.port),
+                    ),
+                    Kind::Forward => (Rate::Frames, format!("forwarding between {host}")),
+                    Kind::Generate => (Rate::Frames, format!("capacity of {host}")),
+                    Kind::Throughput | Kind::Stack => (
+                        Rate::Bits,
+                        format!("{} {} with {host}:{}", plan.protocol, plan.kind, plan.port),
+                    ),
+                };
                 self.duration_ns = plan.duration_ns;
                 self.rates.clear();
             }
@@ -80,24 +103,25 @@ impl State {
                     self.find(&doubt.why);
                 }
             }
-            What::Ready { .. }
-            | What::Connected { .. }
-            | What::Trial { .. }
-            | What::CapacityTrial { .. } => {}
+            What::CapacityTrial { trial } => {
+                self.now_ns += trial.duration_ns;
+                self.push(trial.forwarding_fps);
+                self.lost = Some(self.lost.unwrap_or(0) + trial.lost);
+                self.trials
+                    .push_front(linerate_report::text::capacity_trial(trial));
+                self.trials.truncate(TRIALS);
+            }
+            What::Ready { .. } | What::Connected { .. } | What::Trial { .. } => {}
         }
     }
 
     fn interval(&mut self, interval: &Interval) {
         self.now_ns = self.now_ns.max(interval.end_ns);
         let length = interval.end_ns.saturating_sub(interval.start_ns).max(1) as f64;
-        let rate = match self.latency {
-            true => interval.packets.unwrap_or(0) as f64 * 1e9 / length,
-            false => interval.bytes as f64 * 8e9 / length,
-        };
-        self.rates.push_back(rate);
-        if self.rates.len() > KEPT {
-            self.rates.pop_front();
-        }
+        self.push(match self.rate {
+            Rate::Trips | Rate::Frames => interval.packets.unwrap_or(0) as f64 * 1e9 / length,
+            Rate::Bits => interval.bytes as f64 * 8e9 / length,
+        });
         self.trips = interval.rtt_ns.or(self.trips);
         let add = |sum: &mut Option<u64>, more: Option<u64>| {
             if let Some(more) = more {
@@ -106,6 +130,13 @@ impl State {
         };
         add(&mut self.lost, interval.lost);
         add(&mut self.retransmits, interval.retransmits);
+    }
+
+    fn push(&mut self, rate: f64) {
+        self.rates.push_back(rate);
+        if self.rates.len() > KEPT {
+            self.rates.pop_front();
+        }
     }
 
     fn find(&mut self, text: &str) {

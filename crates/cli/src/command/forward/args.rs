@@ -286,9 +286,25 @@ pub struct ForwardArgs {
         env = "LINERATE_LABEL"
     )]
     pub label: Option<String>,
+    /// Show rates, losses and findings on the whole terminal meanwhile: p pauses the picture, s saves what
+    /// was told so far, q ends the run
+    #[cfg(feature = "tui")]
+    #[arg(long, help_heading = "Output", conflicts_with_all = ["json", "json_stream", "quiet", "interactive", "commands", "saturate", "stats_period", "auto_start"], env = "LINERATE_TUI")]
+    pub tui: bool,
     /// Where results go
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+impl ForwardArgs {
+    /// Whether the run is shown on the whole terminal.
+    #[must_use]
+    pub fn is_shown(&self) -> bool {
+        #[cfg(feature = "tui")]
+        return self.tui;
+        #[cfg(not(feature = "tui"))]
+        false
+    }
 }
 
 #[cfg(test)]

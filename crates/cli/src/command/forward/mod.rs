@@ -20,6 +20,8 @@ use linerate_measure::{MeasureError, forward::PortError};
 use linerate_metric::event::{Event, Problem, What};
 use linerate_metric::exit;
 use linerate_metric::forward::{ForwardPort, QueueFigures};
+#[cfg(feature = "tui")]
+use linerate_metric::plan::{Ends, Kind, Plan, Protocol, Wait};
 use linerate_report::forward::{PortRates, forward_statistics, port_statistics, stream_map};
 
 use super::measure::stop_on_signals;
@@ -48,6 +50,10 @@ pub fn run(args: ForwardArgs) -> u8 {
 
 fn go(args: &ForwardArgs, output: &mut Output) -> Result<u8, Failure> {
     output.check_file()?;
+    #[cfg(feature = "tui")]
+    if args.tui {
+        crate::live::check()?;
+    }
     let urls = urls(args)?;
     let settings = settings(args, urls.len())?;
     // Before ports are opened: whatever signal comes, they are closed.
@@ -66,8 +72,11 @@ fn go(args: &ForwardArgs, output: &mut Output) -> Result<u8, Failure> {
         return saturate::run(args, &urls, &settings, &mut forwarder, &stop, output);
     }
     let terminal = is_in_front() && std::io::stdout().is_terminal();
-    let at_once =
-        args.time.is_some() || period(args).is_some() || output.is_json() || output.is_stream();
+    let at_once = args.is_shown()
+        || args.time.is_some()
+        || period(args).is_some()
+        || output.is_json()
+        || output.is_stream();
     if args.interactive || args.commands.is_some() || (terminal && !at_once) {
         return shell::run(args, urls, settings, forwarder, &stop, output);
     }
@@ -136,7 +145,14 @@ fn at_once_until_stopped(
         }
     };
     let flag = stop.as_flag();
-    let mut ran = forward(forwarder, settings, &times, &flag, &mut told)?;
+    #[cfg(feature = "tui")]
+    let ran = match args.tui {
+        true => shown(urls, settings, forwarder, args.time, stop)?,
+        false => forward(forwarder, settings, &times, &flag, &mut told)?,
+    };
+    #[cfg(not(feature = "tui"))]
+    let ran = forward(forwarder, settings, &times, &flag, &mut told)?;
+    let mut ran = ran;
     let trouble = ran.trouble.take();
     say(output, &format!("\n{}\n", forward_statistics(&ran.figures)));
     // Without a time somebody has to end it: that is no interruption.
@@ -161,6 +177,48 @@ fn at_once_until_stopped(
     } else {
         exit::OK
     })
+}
+
+/// Interval of the screen: often enough to see a change as it happens.
+#[cfg(feature = "tui")]
+const SHOWN: Duration = Duration::from_millis(250);
+
+/// Forwards under a screen of what ports move.
+#[cfg(feature = "tui")]
+fn shown(
+    urls: &[PortUrl],
+    settings: &Settings,
+    forwarder: &mut Forwarder,
+    duration: Option<Duration>,
+    stop: &linerate_host::stop::Stop,
+) -> Result<linerate_measure::forward::Ran, Failure> {
+    let times = Times {
+        duration,
+        interval: SHOWN,
+        quiet: QUIET,
+    };
+    let names: Vec<String> = urls.iter().map(ToString::to_string).collect();
+    let mut plan = Plan::new(Kind::Forward, Protocol::Udp, names.join(" "));
+    plan.duration_ns = duration.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    let flag = stop.as_flag();
+    let ran = crate::live::while_shown(stop, |teller| {
+        let tell = |what| teller.tell(Event { test: 1, what });
+        tell(What::Started {
+            wait: Ends::both(Wait::Spin),
+            cpu: plan.cpu.clone(),
+            plan: Box::new(plan),
+            because: None,
+        });
+        let mut number = 0;
+        forward(forwarder, settings, &times, &flag, &mut |told| {
+            if let Told::Interval(reading) = told {
+                let interval = Box::new(reading.interval(number));
+                number += 1;
+                tell(What::Interval { interval });
+            }
+        })
+    })?;
+    Ok(ran?)
 }
 
 /// The same trouble for the record, which keeps its words only.
