@@ -109,6 +109,11 @@ impl Drop for Beside {
 fn compact(record: &mut Value) {
     record["findings"] = json!([]);
     record["histograms"] = json!({});
+    // How the program was called is that machine's.
+    if let Some(command) = record["command"].as_object_mut() {
+        command.remove("program");
+        command.remove("through");
+    }
     for host in record["hosts"].as_array_mut().into_iter().flatten() {
         host["cpu"]["mitigations"] = json!({});
         host["hostname"] = Value::Null;

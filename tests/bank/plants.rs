@@ -405,6 +405,65 @@ pub const PLANTS: &[Plant] = &[
             "throughput HOST -t 1.5 -i 0.25 -C reno --bidir",
         )
     },
+    // Our own stack at one end.
+    plant(
+        "delayed-ack-own-stack",
+        "delayed-ack",
+        PLAIN,
+        "throughput HOST --dev packet:eth0 --ip 10.77.0.9/24 --profile embedded-default -t 1",
+    ),
+    plant(
+        "receive-window-own-stack",
+        "receive-window",
+        "[[links]]\nbetween = [\"client\", \"server\"]\noffloads = { tso = false, gso = false }\n",
+        "throughput HOST --dev packet:eth0 --ip 10.77.0.9/24 --profile embedded-default -t 1 -i 0.25 -R -C cubic",
+    ),
+    plant(
+        "mtu-black-hole-uncut",
+        "mtu-black-hole",
+        PLAIN,
+        "throughput HOST --dev packet:eth0 --ip 10.77.0.9/24 -t 1 -i 0.25 -R -C cubic",
+    ),
+    plant(
+        "healthy-own-stack-udp",
+        "healthy",
+        PLAIN,
+        "throughput HOST --dev packet:eth0 --ip 10.77.0.9/24 -u -b 20M -t 1 -i 0.25",
+    ),
+    // Paths that are long, lossy or narrow somewhere.
+    plant(
+        "path-delay-round-trips-live",
+        "path-delay",
+        "[[links]]\nbetween = [\"client\", \"server\"]\ndelay = \"15ms\"\n",
+        "latency HOST -u -t 1 --wait spin",
+    ),
+    plant(
+        "path-loss-udp-live",
+        "path-loss",
+        "[[links]]\nbetween = [\"client\", \"server\"]\nloss = 0.02\ndelay = \"2ms\"\n",
+        "throughput HOST -u -b 30M -t 1 -i 0.25",
+    ),
+    plant(
+        "path-loss-tcp-live",
+        "path-loss",
+        "[[links]]\nbetween = [\"client\", \"server\"]\nloss = 0.02\ndelay = \"2ms\"\n",
+        "throughput HOST -t 2 -i 0.25 -C cubic",
+    ),
+    Plant {
+        before: &[("server", "ip link set eth0 mtu 576")],
+        ..plant(
+            "mtu-black-hole-island",
+            "mtu-black-hole",
+            HOP,
+            "throughput HOST -u -b 10M -l 1000 -t 1 -i 0.25",
+        )
+    },
+    plant(
+        "shaped-link-many-flows",
+        "shaped-link",
+        "[switches.s1]\n[switches.s2]\n[[links]]\nbetween = [\"client\", \"s1\"]\n[[links]]\nbetween = [\"s1\", \"s2\"]\nrate = \"80M\"\n[[links]]\nbetween = [\"s2\", \"server\"]\n",
+        "throughput HOST -t 2 -i 0.5 -P 8",
+    ),
     // Neighbours: one that is forgotten again and again on a long link, and one whose address moves as if
     // two hosts had the same.
     Plant {

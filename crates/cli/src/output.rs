@@ -9,7 +9,7 @@ use linerate_metric::exit;
 use linerate_metric::expect::Verdict;
 use linerate_metric::finding::Finding;
 use linerate_metric::record::Record;
-use linerate_metric::set::{RunSet, SetResult};
+use linerate_metric::set::RunSet;
 use linerate_report::lines::Lines;
 use linerate_report::store::{Store, write_file};
 use linerate_report::style::{ColorChoice, Output as Terminal, Style};
@@ -398,7 +398,8 @@ impl Output {
         }
         // A search goes where something is lost on purpose: what counts is where it ended.
         if set.result.search.is_some() || set.result.capacity.is_some() {
-            let mut deciding = set.runs.iter().filter(|run| decides(&set.result, run));
+            let rests = |run: &&Record| set.result.rests_on(&run.id, run.summary.loss_fraction);
+            let mut deciding = set.runs.iter().filter(rests);
             let found = deciding.any(|run| run.findings.iter().any(Finding::is_cause));
             self.found_cause = found_before || found;
         }
@@ -519,21 +520,6 @@ impl Output {
             form => print_failure(form, failure, self.test),
         }
     }
-}
-
-/// Whether a run of a search is one that its result rests on: the trial with the highest rate that passed,
-/// and for a device those that lost no more than was allowed.
-fn decides(result: &SetResult, run: &Record) -> bool {
-    if let Some(search) = &result.search {
-        let passed = search.trials.iter().filter(|trial| trial.passed);
-        let best = passed.max_by(|a, b| a.offered_bps.total_cmp(&b.offered_bps));
-        return best.is_some_and(|trial| trial.record == run.id);
-    }
-    let sizes = result.capacity.iter().flat_map(|capacity| &capacity.sizes);
-    let goals = sizes
-        .flat_map(|size| &size.throughput)
-        .map(|found| found.loss_goal);
-    run.summary.loss_fraction.unwrap_or(0.0) <= goals.fold(0.0, f64::max)
 }
 
 #[derive(Serialize)]

@@ -134,6 +134,17 @@ impl<'a> Case<'a> {
         (!added.is_empty()).then(|| added.iter().sum())
     }
 
+    /// Whether an end's processors had time to halt, as far as that is known: of two ends on one machine one
+    /// reads them.
+    #[must_use]
+    pub fn rests(&self, role: Role) -> bool {
+        let machine = self.cpu(role).and_then(|cost| cost.machine);
+        machine.is_none_or(|machine| {
+            let wall = self.time(role).map_or(0, |time| time.wall_ns);
+            machine.idle_ns as f64 > 0.15 * f64::from(machine.processors) * wall as f64
+        })
+    }
+
     /// What the threads of one part of the whole run did with their time, all directions.
     #[must_use]
     pub fn time(&self, role: Role) -> Option<Time> {

@@ -68,9 +68,9 @@ use crate::draft::Draft;
 /// Most that a remedy is said to give: beyond it nobody can tell.
 const MOST: f64 = 1e5;
 
-/// What a byte of a stream takes of one processor at best, ns: 80 Gb/s, which the fastest streams of the 2-core
-/// VM come to (docs/METHOD.md).
-const BYTE_NS: f64 = 0.1;
+/// What a byte of a stream takes of one processor at best, ns: 100 Gb/s; the fastest streams of the 2-core
+/// VM come near it (docs/METHOD.md).
+const BYTE_NS: f64 = 0.08;
 
 /// How much faster a direction could be at most: until a known rate of the path is used up, or until a
 /// processor has no time left.
@@ -99,12 +99,15 @@ pub(crate) fn headroom(way: &Way<'_>) -> Option<f64> {
 
 /// What [`headroom`] is, in words.
 pub(crate) const HEADROOM: &str =
-    "known rates, the threads' spare time where they move large pieces, and 80 Gb/s a flow";
+    "known rates, the threads' spare time where they move large pieces, and 100 Gb/s a flow";
 
 /// What a factor comes to within the [`headroom`].
 pub(crate) fn within_headroom(way: &Way<'_>, factor: f64) -> Option<f64> {
     headroom(way).map(|most| most.min(factor))
 }
+
+/// Room for more than some packets of many segments.
+const MANY: u64 = 256 << 10;
 
 /// What more room gives: as much as the room grows, where it is so little that each piece of it costs a
 /// round trip and two wake-ups; else what the waiting takes.
@@ -113,7 +116,7 @@ pub(crate) fn waiting_gain(way: &Way<'_>, held: f64, room: u64, larger: u64) -> 
     let pieces = parts(way)
         .into_iter()
         .any(|(_, part)| way.works_in_large_pieces(part));
-    match pieces {
+    match pieces && room > MANY {
         true => without_waiting,
         false => without_waiting.max(larger as f64 / room.max(1) as f64),
     }

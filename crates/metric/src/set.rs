@@ -90,6 +90,23 @@ pub struct SetResult {
 }
 
 impl SetResult {
+    /// Whether a search rests on a run of this id, and of this loss: the trial with the highest rate that
+    /// passed; for a device those that lost no more than was allowed. All runs of any other set count.
+    #[must_use]
+    pub fn rests_on(&self, id: &str, loss_fraction: Option<f64>) -> bool {
+        if let Some(search) = &self.search {
+            let passed = search.trials.iter().filter(|trial| trial.passed);
+            let best = passed.max_by(|a, b| a.offered_bps.total_cmp(&b.offered_bps));
+            return best.is_some_and(|trial| trial.record == id);
+        }
+        let Some(capacity) = &self.capacity else {
+            return true;
+        };
+        let goals = capacity.sizes.iter().flat_map(|size| &size.throughput);
+        let most = goals.map(|found| found.loss_goal).fold(0.0, f64::max);
+        loss_fraction.unwrap_or(0.0) <= most
+    }
+
     /// Whether its runs are so many and so alike that none of them is told on its own.
     #[must_use]
     pub fn is_many_alike(&self) -> bool {
@@ -174,4 +191,60 @@ pub struct Trial {
     pub confirms: bool,
     /// Id of its record.
     pub record: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capacity::{SizeCapacity, Throughput};
+
+    #[test]
+    fn a_search_rests_on_the_highest_rate_that_passed() {
+        let trial = |record: &str, offered_bps, passed| Trial {
+            number: 1,
+            asked_bps: None,
+            offered_bps,
+            goodput_bps: offered_bps,
+            loss_fraction: 0.0,
+            passed,
+            confirms: false,
+            record: record.to_owned(),
+        };
+        let trials = vec![
+            trial("low", 1e8, true),
+            trial("most", 9e9, false),
+            trial("best", 4e9, true),
+        ];
+        let result = SetResult {
+            search: Some(Box::new(RateSearch {
+                trials,
+                ..RateSearch::default()
+            })),
+            ..SetResult::default()
+        };
+        let rests = ["low", "most", "best"].map(|id| result.rests_on(id, Some(0.0)));
+        assert_eq!(rests, [false, false, true]);
+    }
+
+    #[test]
+    fn a_device_rests_on_runs_that_lost_no_more_than_they_may() {
+        let throughput = vec![Throughput {
+            loss_goal: 0.01,
+            ..Throughput::default()
+        }];
+        let capacity = Capacity {
+            sizes: vec![SizeCapacity {
+                throughput,
+                ..SizeCapacity::default()
+            }],
+            ..Capacity::default()
+        };
+        let result = SetResult {
+            capacity: Some(Box::new(capacity)),
+            ..SetResult::default()
+        };
+        let rests = [None, Some(0.005), Some(0.2)].map(|lost| result.rests_on("id", lost));
+        assert_eq!(rests, [true, true, false]);
+        assert!(SetResult::default().rests_on("id", Some(1.0)));
+    }
 }

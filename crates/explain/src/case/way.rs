@@ -306,6 +306,15 @@ impl<'a> Way<'a> {
         Some(tcp)
     }
 
+    /// What our own stack sent, where it is the sender of a stream: segments in all, and those sent again.
+    #[must_use]
+    pub fn sent_by_own_stack(&self) -> Option<(u64, u64)> {
+        let is_own = self.is_own_stack(self.sender) && self.plan().protocol == Protocol::Tcp;
+        let stack = self.host(self.sender)?.stack.as_ref().filter(|_| is_own)?;
+        let count = |name| stack.counter("tcp", name);
+        Some((count("out_segments"), count("retransmitted_segments")))
+    }
+
     /// The largest packet of the sending interface, bytes.
     #[must_use]
     pub fn mtu(&self) -> f64 {
@@ -422,6 +431,12 @@ impl<'a> Way<'a> {
         let queue = tcp.queueing() > 0.6 && waiting > STANDING_NS;
         // A single interval tells of no rate that stays.
         let steady = self.rates().len() > PLATEAU && self.spread()? < 0.15;
+        // Between two ends of one machine nothing holds so much to a rate without being in view.
+        let boot = |role| self.host(role)?.boot_id.as_deref();
+        let one_machine = boot(self.sender).is_some() && boot(self.sender) == boot(self.receiver);
+        if one_machine && self.goodput()? > LARGEST_OUT_OF_VIEW {
+            return None;
+        }
         (queue && tcp.pushes() && free(CountedAt::Sender) && steady)
             .then(|| self.goodput())
             .flatten()
@@ -489,6 +504,10 @@ impl<'a> Way<'a> {
         }
     }
 }
+
+/// What passes a link of one machine whose rate no discipline holds, bit/s: a program that emulates one carries
+/// less.
+const LARGEST_OUT_OF_VIEW: f64 = 5e9;
 
 /// Bytes of a piece from which they cost more than what comes with each.
 const LARGE_PIECE: u64 = 32 << 10;

@@ -86,7 +86,9 @@ impl DelayedAck {
         let rtt = tcp.map_or(0.0, |tcp| tcp.min_rtt_ns);
         let timeouts = tcp.map_or(0, |tcp| tcp.timeouts);
         // Time-outs of what was lost take as long.
+        let by_own = way.sent_by_own_stack();
         let lossy = tcp.is_some_and(|tcp| tcp.repeated() > 0.002)
+            || by_own.is_some_and(|(sent, again)| again > 3 && again * 50 > sent)
             || super::congestion_loss::dropped_in_view(case) > 0;
         let held = HELD_NS.contains(&took) && bytes <= SMALL && rtt < took / 4.0;
         if !held || super::is_paced(case) || timeouts > 0 || lossy || way.fills_path() {

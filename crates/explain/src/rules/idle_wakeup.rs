@@ -71,14 +71,7 @@ impl IdleWakeup {
         }
         let share = added / p50.max(1.0);
         // Cores that never rest do not halt: then something else makes waking slow.
-        let rests = |role| {
-            let machine = case.cpu(role).and_then(|cost| cost.machine);
-            machine.is_none_or(|machine| {
-                let wall = case.time(role).map_or(0, |time| time.wall_ns);
-                machine.idle_ns as f64 > 0.15 * f64::from(machine.processors) * wall as f64
-            })
-        };
-        if share < MATTERS || !rests(Role::Client) || !rests(Role::Server) {
+        if share < MATTERS || !case.rests(Role::Client) || !case.rests(Role::Server) {
             return None;
         }
         let share = share.min(0.95);

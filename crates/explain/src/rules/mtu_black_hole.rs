@@ -15,6 +15,9 @@ const LARGE: u64 = 1_100;
 /// Smaller packets cross every path (RFC 791: 576 bytes, headers counted).
 const LEAST: u64 = 540;
 
+/// Share of the segments sent again from which those left together vanish.
+const UNCUT: f64 = 0.01;
+
 /// Payload that arrives through a hole: what a few small segments hold.
 const NOTHING: u64 = 64 << 10;
 
@@ -27,7 +30,8 @@ impl Rule for MtuBlackHole {
     }
 
     fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        let mut found = of_ways(case, |way| self.of_tcp(case, way), |way| self.of_udp(case, way));
+        let of_tcp = |way: &Way<'_>| self.of_uncut(way).or_else(|| self.of_tcp(case, way));
+        let mut found = of_ways(case, of_tcp, |way| self.of_udp(case, way));
         found.extend(self.of_questions(case));
         found
     }
@@ -69,6 +73,36 @@ impl MtuBlackHole {
                 false => "sysctl -w net.ipv4.tcp_mtu_probing=1".to_owned(),
             })
             .tried(probing.filter(|&probing| probing > 0).map(|probing| format!("net.ipv4.tcp_mtu_probing={probing}")))
+            .found()
+    }
+
+    /// A kernel leaves cutting to a virtual device that never does it, and our stack's port is offered packets
+    /// of many segments, which it takes none of.
+    fn of_uncut(&self, way: &Way<'_>) -> Option<Finding> {
+        let tcp = way.tcp()?;
+        let sends = way.sends_by()?;
+        let cuts = ["tx-tcp-segmentation", "generic-segmentation-offload"];
+        let on = cuts.into_iter().find(|name| sends.offloads.get(*name) == Some(&true))?;
+        let device = way.host(way.receiver)?.stack.as_ref()?.device.as_str();
+        let of_interface = ["packet:", "xdp:"].iter().any(|kind| device.starts_with(kind));
+        let is_virtual = sends.driver.as_deref() == Some("veth");
+        if !way.is_own_stack(way.receiver) || !of_interface || !is_virtual || tcp.repeated() < UNCUT {
+            return None;
+        }
+        let draft = Draft::cause(self.id(), way.sender)
+            .way(way.direction)
+            .cost(0.95)
+            .says(format!(
+                "{} of the {} leaves segments together that a device would cut, and {device} takes no frame above its MTU: they vanish, and only what is sent again one by one arrives",
+                sends.name,
+                name(way.sender)
+            ))
+            .seen(on, "on", "", format!("{} {} ethtool -k", name(way.sender), sends.name))
+            .seen("segments sent again", tcp.repeated(), "share", tcp_info(way.sender));
+        sent_again(draft, way.sender, &tcp)
+            .remedy(format!("let the {} cut segments itself", name(way.sender)))
+            .command(format!("ethtool -K {} tso off gso off", sends.name))
+            .gain(super::headroom(way).map(|most| most.min(100.0)), "what small segments give over what arrives now: 100 on veth")
             .found()
     }
 

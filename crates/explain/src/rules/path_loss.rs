@@ -13,6 +13,9 @@ use crate::draft::Draft;
 /// Share of the datagrams, or segments, from which loss matters.
 const MATTERS: f64 = 0.0005;
 
+/// Share of our own stack's segments from which it matters: it takes late acknowledgements for loss as well.
+const OFTEN: f64 = 0.005;
+
 /// See docs/CAUSES.md#path-loss.
 pub struct PathLoss;
 
@@ -22,7 +25,7 @@ impl Rule for PathLoss {
     }
 
     fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        let mut found = of_ways(case, |way| self.of_tcp(case, way), |way| self.of_udp(case, way));
+        let mut found = of_ways(case, |way| self.of_tcp(case, way).or_else(|| self.of_own_stack(case, way)), |way| self.of_udp(case, way));
         found.extend(self.of_questions(case));
         found
     }
@@ -64,6 +67,30 @@ impl PathLoss {
             })
             .tried(way.congestion_control().map(|name| format!("congestion control {name}")))
             .gain(most, "Mathis: MSS / RTT * 1.22 / sqrt(loss) is the limit now; without loss it is the next one")
+            .found()
+    }
+
+    /// Our own stack sends, and counts what it sent again.
+    fn of_own_stack(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+        let (sent, again) = way.sent_by_own_stack()?;
+        let share = again as f64 / sent.max(1) as f64;
+        if share < OFTEN || again < FEW || dropped_in_view(case) >= again / 2 || way.fills_path() {
+            return None;
+        }
+        Draft::cause(self.id(), End::Path)
+            .way(way.direction)
+            .cost((share.sqrt() * 3.0).min(0.95))
+            .says(format!(
+                "our stack sent {} of {} segments again, and no counter in view dropped them",
+                format_count(again),
+                format_count(sent)
+            ))
+            .seen("retransmitted_segments", again, "segments", format!("{} stack", name(way.sender)))
+            .seen("out_segments", sent, "segments", format!("{} stack", name(way.sender)))
+            .seen("drops on the way", dropped_in_view(case), "packets", "counters of both ends")
+            .remedy("find who loses them: cables, a full device on the way, radio; until then a congestion control that does not take loss for congestion")
+            .command(case.again("-C none"))
+            .tried(way.congestion_control().map(|name| format!("congestion control {name}")))
             .found()
     }
 

@@ -14,6 +14,9 @@ use crate::draft::Draft;
 const MATTERS: f64 = 0.1;
 const MATTERS_TO_STREAMS: f64 = 0.2;
 
+/// What a switch from one thread to another takes, ns.
+const SWITCH_NS: f64 = 5_000.0;
+
 /// See docs/CAUSES.md#scheduling-delay.
 pub struct SchedulingDelay;
 
@@ -28,13 +31,30 @@ impl Rule for SchedulingDelay {
 }
 
 impl SchedulingDelay {
+    /// Whether round trips take as long as the way is all the same.
+    fn is_hidden(&self, case: &Case<'_>, matters: f64) -> bool {
+        let rtt = case.record.summary.rtt_ns.filter(|_| case.is_latency());
+        rtt.is_some_and(|rtt| rtt.min as f64 > (1.0 - matters) * rtt.mean)
+    }
+
     fn of(&self, case: &Case<'_>, role: Role) -> Option<Finding> {
         let time = case.time(role)?;
         let matters = match case.plan.kind {
             Kind::Throughput => MATTERS_TO_STREAMS,
             _ => MATTERS,
         };
-        if time.runnable < matters {
+        let burning = match role {
+            Role::Client => case.plan.round_trip.burn.near,
+            Role::Server => case.plan.round_trip.burn.far,
+        };
+        // Where other threads keep the processors busy nobody has to wake them up: all but the switch itself is
+        // waiting in line.
+        let line = (time.waking - time.sleeps as f64 * SWITCH_NS / time.wall_ns.max(1) as f64).max(0.0);
+        let waited = match burning > 0 && !case.rests(role) {
+            true => time.runnable + line,
+            false => time.runnable,
+        };
+        if waited < matters || self.is_hidden(case, matters) {
             return None;
         }
         // A path that has no more to give makes nobody faster.
@@ -54,10 +74,6 @@ impl SchedulingDelay {
         };
         let crowded = case.plan.kind == Kind::Throughput && threads > usable as usize;
         let real_time = case.sched(role).is_real_time();
-        let burning = match role {
-            Role::Client => case.plan.round_trip.burn.near,
-            Role::Server => case.plan.round_trip.burn.far,
-        };
         let machine = case.cpu(role).and_then(|cost| cost.machine);
         let idle = machine.map(|machine| {
             let whole = f64::from(machine.processors) * time.wall_ns as f64;
@@ -78,17 +94,17 @@ impl SchedulingDelay {
             ),
         };
         let mut draft = Draft::limit_if(crowded, self.id(), role)
-            .cost(time.runnable)
+            .cost(waited)
             .says(format!(
                 "the {}'s threads were ready to run and waited for a processor for {} of the time{}",
                 name(role),
-                format_share(time.runnable),
+                format_share(waited),
                 match crowded {
                     true => ": the run has more threads than its machine has processors",
                     false => "",
                 }
             ))
-            .seen("run_delay", time.runnable, "share", schedstat(role))
+            .seen("run_delay", waited, "share", schedstat(role))
             .seen("involuntary switches", time.pushed_off, "", format!("{} getrusage", name(role)))
             .seen_if("idle time of the machine", idle, "share", format!("{} /proc/stat", name(role)))
             .seen("scheduling", case.sched(role).to_string(), "", "plan");
@@ -107,7 +123,7 @@ impl SchedulingDelay {
             .remedy(remedy)
             .command(command)
             .tried((case.sched(role) != Default::default()).then(|| format!("--sched {}", case.sched(role))))
-            .gain(Some(1.0 / (1.0 - time.runnable).max(0.1)), "1 / (1 - share of the time waiting for a processor)")
+            .gain(Some(1.0 / (1.0 - waited).max(0.1)), "1 / (1 - share of the time waiting for a processor)")
             .found()
     }
 }
