@@ -55,10 +55,25 @@ impl Case<'_> {
         line.to_string()
     }
 
-    /// The same with one key of our own stack's configuration set.
+    /// The same with one key set of our own stack's configuration at an end; of the far end the command that
+    /// serves there.
     #[must_use]
-    pub fn again_with_key(&self, key: &str, value: &str) -> String {
-        let mut line = self.line();
+    pub fn again_with_key(&self, role: Role, key: &str, value: &str) -> String {
+        let far = self.host(role).and_then(|host| host.stack.as_ref());
+        let mut line = match (role, far) {
+            (Role::Server, Some(stack)) => {
+                let mut line = CommandLine::new("stack");
+                line.add("dev", &["--dev", &stack.device]);
+                for address in &stack.addresses {
+                    line.add("ip", &["--ip", address]);
+                }
+                if self.plan.dialect.is_none() {
+                    line.add("serve", &["--serve", STACK_NAME]);
+                }
+                line
+            }
+            _ => self.line(),
+        };
         line.set_key("set", key, value);
         line.to_string()
     }

@@ -59,7 +59,7 @@ pub(super) fn roomier(case: &Case<'_>, way: &Way<'_>, what: &str) -> (String, St
     };
     let words = format!("a {what} of the {} of {enough} or more", name(end));
     let command = match way.is_own_stack(end) {
-        true => case.again_with_key(key, "64K"),
+        true => case.again_with_key(end, key, "64K"),
         // A size asked for both goes behind one that is asked for here.
         false => case.again(&format!("--{option} 64K")),
     };

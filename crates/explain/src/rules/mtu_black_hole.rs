@@ -69,7 +69,7 @@ impl MtuBlackHole {
             .seen_if("net.ipv4.tcp_mtu_probing", probing, "", format!("{} sysctl", name(way.sender)))
             .remedy("give all links of a segment one MTU, let ICMP \"fragmentation needed\" through, or let TCP probe")
             .command(match case.is_own_stack(way.sender) {
-                true => case.again_with_key("mtu", "1200"),
+                true => case.again_with_key(way.sender, "mtu", "1200"),
                 false => "sysctl -w net.ipv4.tcp_mtu_probing=1".to_owned(),
             })
             .tried(probing.filter(|&probing| probing > 0).map(|probing| format!("net.ipv4.tcp_mtu_probing={probing}")))

@@ -55,7 +55,7 @@ impl Nagle {
             .seen("TCP_NODELAY", "off", "", "plan")
             .remedy("send small writes at once (TCP_NODELAY), or write more at a time with a buffer of several segments")
             .command(match way.is_own_stack(role) {
-                true => case.again_with_key("tcp.nagle", "off"),
+                true => case.again_with_key(role, "tcp.nagle", "off"),
                 false => case.again("-N"),
             })
             .gain(within_headroom(way, took / tcp.min_rtt_ns.max(1.0)), format!("time for each over the least round-trip time, at most {HEADROOM}"))

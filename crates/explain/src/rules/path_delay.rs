@@ -54,6 +54,9 @@ impl PathDelay {
         let needed = (aim / 8.0 * tcp.min_rtt_ns / 1e9) as u64;
         let flows = way.streams().len().max(1) as u64;
         let larger = (2 * needed / flows).clamp(4 << 20, 1 << 30).next_power_of_two();
+        // A window of our own stack is as large as it was configured.
+        let ends = [(way.sender, "tcp.send_buffer"), (way.receiver, "tcp.receive_window")];
+        let own = ends.into_iter().find(|(role, _)| way.is_own_stack(*role));
         Draft::limit_if(starting, self.id(), End::Path)
             .way(way.direction)
             .cost(held)
@@ -82,13 +85,11 @@ impl PathDelay {
             })
             .command(match starting {
                 true => case.again("-t 30 -O 5"),
-                false if case.is_own_stack(linerate_metric::facts::Role::Client) => {
-                    let key = match case.is_own_stack(way.sender) {
-                        true => "tcp.send_buffer",
-                        false => "tcp.receive_window",
-                    };
-                    case.again_with_key(key, &format!("{}M", larger >> 20))
-                }
+                false if own.is_some() => case.again_with_key(
+                    own.map_or(way.sender, |(role, _)| role),
+                    own.map_or("", |(_, key)| key),
+                    &format!("{}M", larger >> 20),
+                ),
                 false => format!("sysctl -w net.ipv4.tcp_rmem='4096 131072 {larger}' net.ipv4.tcp_wmem='4096 16384 {larger}'"),
             })
             .tried(case.plan.window_bytes.map(|asked| format!("-w {}", format_bytes(asked))))

@@ -90,7 +90,7 @@ impl ReceiveWindow {
         let (remedy, command) = match (way.is_own_stack(role), asked) {
             (true, _) => (
                 format!("let our stack take in more than {} before it is fetched", format_bytes(window)),
-                case.again_with_key("tcp.receive_window", &format!("{}K", larger >> 10)),
+                case.again_with_key(role, "tcp.receive_window", &format!("{}K", larger >> 10)),
             ),
             (false, Some(asked)) => (
                 format!(

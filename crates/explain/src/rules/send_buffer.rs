@@ -67,7 +67,7 @@ impl SendBuffer {
         let (remedy, command) = match (way.is_own_stack(role), asked) {
             (true, _) => (
                 format!("let our stack hold more than {} until it is acknowledged", format_bytes(granted)),
-                case.again_with_key("tcp.send_buffer", &format!("{}K", larger >> 10)),
+                case.again_with_key(role, "tcp.send_buffer", &format!("{}K", larger >> 10)),
             ),
             (false, Some(asked)) => (
                 format!(

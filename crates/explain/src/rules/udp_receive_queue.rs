@@ -53,7 +53,7 @@ impl UdpReceiveQueue {
         let (remedy, command) = match large {
             _ if case.is_own_stack(role) => (
                 "let more datagrams wait at our stack's socket: a burst has to fit".to_owned(),
-                case.again_with_key("udp.receive_queue", "255"),
+                case.again_with_key(role, "udp.receive_queue", "255"),
             ),
             false => (
                 format!("give the {end}'s socket a larger receive buffer: a burst, or one time slice of the receiver, has to fit"),
