@@ -107,25 +107,25 @@ const TABLE: &[Row] = &[
     ("color", "", "--color never", [B, B, B, B]),
     ("tui", "", "--tui", [B, B, B, B]),
     ("fail_on_finding", "", "--fail-on-finding", [B, B, B, B]),
-    ("dev", "--ip 10.0.0.2/24", "--dev tap:t0", [E, E, R, E]),
-    ("ip", "--dev tap:t0", "--ip 10.0.0.2/24", [E, E, R, E]),
+    ("dev", "--ip 10.0.0.2/24", "--dev tap:t0", [E, E, E, E]),
+    ("ip", "--dev tap:t0", "--ip 10.0.0.2/24", [E, E, E, E]),
     (
         "gateway",
         "--dev tap:t0 --ip 10.0.0.2/24",
         "--gateway 10.0.0.1",
-        [E, E, R, E],
+        [E, E, E, E],
     ),
     (
         "profile",
         "--dev tap:t0 --ip 10.0.0.2/24",
         "--profile embedded-tuned",
-        [E, E, R, E],
+        [E, E, E, E],
     ),
     (
         "set",
         "--dev tap:t0 --ip 10.0.0.2/24",
         "--set tcp.send_buffer=16K",
-        [E, E, R, E],
+        [E, E, E, E],
     ),
     (
         "config",
@@ -137,7 +137,7 @@ const TABLE: &[Row] = &[
         "control",
         "--dev tap:t0 --ip 10.0.0.2/24",
         "--control kernel",
-        [E, R, R, R],
+        [E, R, E, R],
     ),
 ];
 
