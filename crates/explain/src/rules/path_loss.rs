@@ -1,5 +1,6 @@
 //! Packets are lost on the way, and no queue of ours had them.
 
+use linerate_metric::facts::Role;
 use linerate_metric::finding::{End, Finding};
 use linerate_metric::plan::Protocol;
 use linerate_metric::units::{format_bit_rate, format_count, format_share};
@@ -103,6 +104,21 @@ impl PathLoss {
         let summary = way.summary();
         if summary.loss_fraction.is_some_and(|loss| loss > 0.99) {
             return None;
+        }
+        // What another program's socket had no room for nobody tells.
+        if case.far_is_foreign() && way.receiver == Role::Server {
+            return Draft::unknown(self.id(), End::Path)
+                .way(way.direction)
+                .says(format!(
+                    "whether {} datagrams ({}) were lost on the way, or in the far program's socket, is not known",
+                    format_count(lost),
+                    format_share(share)
+                ))
+                .seen("lost", lost, "datagrams", "the far program's report")
+                .missing("drops of the far socket", "server SO_MEMINFO", "the far end is another program, which does not tell")
+                .remedy("run `linerate server` there, which tells")
+                .command("linerate server")
+                .found();
         }
         Draft::cause(self.id(), End::Path)
             .way(way.direction)

@@ -1,5 +1,6 @@
 //! The receiver offers too small a window.
 
+use linerate_metric::facts::Role;
 use linerate_metric::finding::Finding;
 use linerate_metric::plan::Protocol;
 use linerate_metric::record::CountedAt;
@@ -16,6 +17,9 @@ const MATTERS: f64 = 0.2;
 /// A granted buffer up to this is small: no kernel of the last ten years ends below it by itself once a
 /// stream flows (the middle number of net.ipv4.tcp_rmem is half of it).
 pub(super) const SMALL: u64 = 256 << 10;
+
+/// One up to this holds a few packets of many segments.
+const LITTLE: u64 = 64 << 10;
 
 /// A path is short up to this round-trip time: a full-sized window does not limit it.
 pub(super) const SHORT_NS: f64 = 2e6;
@@ -39,7 +43,11 @@ impl Rule for ReceiveWindow {
             return Vec::new();
         }
         let ways = case.throughput(Protocol::Tcp);
-        ways.filter_map(|way| self.of(case, way)).collect()
+        ways.filter_map(|way| match way.tcp() {
+            Some(_) => self.of(case, way),
+            None => self.of_foreign(case, way),
+        })
+        .collect()
     }
 }
 
@@ -52,6 +60,35 @@ pub(super) fn use_of_window(way: &Way<'_>) -> Option<f64> {
 }
 
 impl ReceiveWindow {
+    /// The sender is another program, of whose waiting nobody tells: a window that was asked for so small, and a
+    /// receiver with time, tell as much.
+    fn of_foreign(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+        let asked = case.plan.socket.receive_buffer_bytes.or(case.plan.window_bytes)?;
+        let granted = way.receive_buffer()?;
+        let free = way.time(CountedAt::Receiver)?.free();
+        let foreign = case.far_is_foreign() && way.receiver == Role::Client;
+        if !foreign || granted > LITTLE || free < MATTERS || way.fills_path() {
+            return None;
+        }
+        let larger = 4 << 20;
+        Draft::cause(self.id(), way.receiver)
+            .way(way.direction)
+            .cost(free)
+            .says(format!(
+                "the {} offers a window of {} at most, and had time for more during {} of the run",
+                name(way.receiver),
+                format_bytes(granted),
+                format_share(free)
+            ))
+            .seen("SO_RCVBUF", granted, "B", format!("{} socket", name(way.receiver)))
+            .seen("free time of the receiving threads", free, "share", super::schedstat(way.receiver))
+            .remedy(format!("ask for a larger receive buffer than {}, or let the kernel size it", format_bytes(asked)))
+            .command(super::larger_buffer(case, "rcvbuf", case.plan.socket.receive_buffer_bytes, larger))
+            .tried(Some(format!("a receive buffer of {}", format_bytes(asked))))
+            .gain(within_headroom(way, waiting_gain(way, free, granted, larger)), format!("{WAITING_GAIN}, at most {HEADROOM}"))
+            .found()
+    }
+
     fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
         let tcp = way.tcp()?;
         if tcp.receive_window < MATTERS || way.fills_path() {

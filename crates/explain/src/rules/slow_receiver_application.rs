@@ -14,6 +14,9 @@ use crate::draft::Draft;
 /// Share of the time from which it matters.
 const MATTERS: f64 = 0.25;
 
+/// A queue that holds less is full after one turn of another thread on the receiver's processor, s.
+const TURN_S: f64 = 0.004;
+
 /// See docs/CAUSES.md#slow-receiver-application.
 pub struct SlowReceiverApplication;
 
@@ -74,12 +77,14 @@ impl SlowReceiverApplication {
         let time = way.time(CountedAt::Receiver)?;
         let share = way.lost_share("udp-receive-queue");
         let large = way.receive_buffer().is_some_and(|bytes| bytes > SMALL);
-        if share < 0.05 || !large || time.free() < 0.5 || time.runnable > 0.2 {
+        // Whoever waits in line for a processor is not away: that shows as waking up where it sleeps often.
+        let in_line = time.runnable + time.waking;
+        if share < 0.05 || !large || time.free() < 0.5 || in_line > 0.2 {
             return None;
         }
         // A queue of this size holds what arrives in so long: a program that reads has been away longer.
         let held = way.receive_buffer()? as f64 * 8.0 / way.summary().offered_bps?.max(1.0);
-        if held < 0.001 {
+        if held < TURN_S {
             return None;
         }
         let role = way.receiver;

@@ -46,7 +46,8 @@ impl SlowSenderApplication {
             Some(packets * case.plan.payload_bytes as f64 * 8.0)
         })? * flows;
         let goodput = way.goodput()?;
-        if goodput < 0.95 * rate || way.fills_path() {
+        let lost = way.summary().loss_fraction.is_some_and(|loss| loss > 0.005);
+        if goodput < 0.95 * rate || lost || way.fills_path() {
             return None;
         }
         Draft::limit(self.id(), way.sender)

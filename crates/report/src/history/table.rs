@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use linerate_metric::expect::FIGURES;
+use linerate_metric::facts::Role;
 
 use super::entry::Entry;
 #[cfg(feature = "parquet")]
@@ -39,6 +40,11 @@ const TEXTS: &[Text] = &[
     ("notes", |e| {
         let notes: Vec<_> = e.notes.iter().map(|note| note.text.clone()).collect();
         notes.join(" | ")
+    }),
+    ("kept_by", |e| match e.kept_by {
+        None => String::new(),
+        Some(Role::Client) => "client".to_owned(),
+        Some(Role::Server) => "server".to_owned(),
     }),
 ];
 
