@@ -106,6 +106,29 @@ fn the_bank_finds_what_was_planted() {
     assert!(confusion.wrong().is_empty(), "{:?}", confusion.wrong());
 }
 
+#[test]
+fn hosts_of_a_lab_may_have_any_names() {
+    let recorded: BTreeMap<String, Value> = documents("recorded").into_iter().collect();
+    for (name, planted, hosts) in [
+        ("reassembly-no-memory", "reassembly", ["a", "b"]),
+        ("reassembly-back", "reassembly", ["server", "client"]),
+        ("qdisc-drop-back", "qdisc-drop", ["near", "far"]),
+    ] {
+        let mut record = recorded[name]["record"].clone();
+        for counter in record["counters"].as_array_mut().expect("counters") {
+            match counter["host"].as_str() {
+                Some("client") => counter["host"] = json!(hosts[0]),
+                Some("server") => counter["host"] = json!(hosts[1]),
+                _ => {}
+            }
+        }
+        let record: Record = serde_json::from_value(record).expect("a record");
+        let findings = linerate_explain::explain(&record);
+        let first = findings.first().map(|found| found.cause.as_str());
+        assert_eq!(first, Some(planted), "{name} between {hosts:?}");
+    }
+}
+
 /// What a remedy was measured to give: "up to" is no less.
 const MEASURED: &[(&str, f64)] = &[
     ("small-writes-1k", 31.0),

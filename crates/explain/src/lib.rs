@@ -10,6 +10,7 @@ pub mod draft;
 pub mod rule;
 pub mod rules;
 
+mod ends;
 mod rank;
 
 pub use rank::FOLLOWS;
@@ -30,7 +31,8 @@ pub fn explain(record: &Record) -> Vec<Finding> {
     if record.interrupted && record.summary.duration_ns.is_none() {
         return Vec::new();
     }
-    let case = Case::new(record);
+    let named = ends::by_their_parts(record);
+    let case = Case::new(named.as_ref().unwrap_or(record));
     let found = RULES.iter().flat_map(|rule| rule.examine(&case));
     rank::rank(found.collect())
 }
