@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use linerate_metric::record::Record;
-use linerate_report::document::read_document;
+use linerate_report::document::{Document, read_document};
+#[cfg(feature = "history")]
 use linerate_report::history::History;
 
 use crate::failure::Failure;
@@ -16,11 +17,23 @@ pub fn runs(name: &str) -> Result<Vec<Record>, Failure> {
     let path = Path::new(name);
     let document = match path.exists() {
         true => read_document(path)?,
-        false => {
-            let history = History::open_default()?;
-            let entry = history.find(name)?;
-            history.document(&entry.id)?
-        }
+        false => stored(name)?,
     };
     Ok(document.runs().to_vec())
+}
+
+#[cfg(feature = "history")]
+fn stored(name: &str) -> Result<Document, Failure> {
+    let history = History::open_default()?;
+    let entry = history.find(name)?;
+    Ok(history.document(&entry.id)?)
+}
+
+#[cfg(not(feature = "history"))]
+fn stored(name: &str) -> Result<Document, Failure> {
+    Err(Failure::usage(linerate_metric::event::Problem::new(
+        "this linerate was built without its history and finds no ids",
+        name,
+        "name the file: $XDG_DATA_HOME/linerate/runs/ID.json",
+    )))
 }

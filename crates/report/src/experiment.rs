@@ -156,7 +156,8 @@ fn cell(
     if let (Some(against), [knob]) = (&table.against, &table.rows[..])
         && side[knob] != *against
     {
-        let base = Setting::from([(knob.clone(), against.clone())]);
+        let mut base = side.clone();
+        base.insert(knob.clone(), against.clone());
         if let Some(base) = value(result, &base, top, figure) {
             text.push_str(&format!(", {}", direction(base, estimate.median)));
         }
