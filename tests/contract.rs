@@ -778,6 +778,32 @@ fn a_second_signal_aborts() {
     );
 }
 
+/// A client that is killed in the middle of a word costs its own test, and nobody else anything.
+#[test]
+fn a_server_outlives_clients_that_are_killed() {
+    let room = Room::new();
+    let server = room.server("--no-store");
+    let status =
+        std::fs::read_to_string(format!("/proc/{}/status", server.running.pid())).expect("it runs");
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = u64::from_str_radix(ignored.expect("Linux tells").trim(), 16).expect("a mask");
+    // SIGPIPE, 13: a peer that goes away must not send it to the whole server.
+    assert_ne!(ignored & (1 << 12), 0, "{ignored:x}");
+    let search = "throughput 127.0.0.1 -u -b max:0 --trial 50ms --no-store";
+    for signal in [Signal::KILL, Signal::INT] {
+        for round in 0..8 {
+            let words = format!("{search} -p {}", server.port);
+            let client = Running::start(&mut room.linerate(&words));
+            // Wherever that is: in a greeting, in a trial, or between two of them.
+            std::thread::sleep(Duration::from_millis(40 + 37 * round));
+            client.signal(signal);
+            client.wait();
+        }
+    }
+    let words = format!("latency 127.0.0.1 -p {} -n 20 --no-store", server.port);
+    finish(&mut room.linerate(&words)).expect(0);
+}
+
 #[test]
 fn a_server_that_is_told_to_end_ends_its_tests_in_order() {
     let room = Room::new();

@@ -66,6 +66,10 @@ impl From<TopologyError> for Failure {
 
 impl From<ReportError> for Failure {
     fn from(error: ReportError) -> Self {
+        if error.is_broken_pipe() {
+            // Whoever was to read the result is gone: nobody reads of a failure either.
+            linerate_host::stop::end_by_sigpipe();
+        }
         Self::failed(error.problem())
     }
 }

@@ -10,6 +10,7 @@ use linerate_measure::{Key, SECRET_MAX_BYTES};
 use linerate_metric::event::Problem;
 
 use crate::failure::Failure;
+use crate::output::complain;
 
 /// The variable that `--key env` reads.
 pub const VARIABLE: &str = "LINERATE_SECRET";
@@ -81,9 +82,9 @@ impl Source {
             static TOLD: Once = Once::new();
             let (path, mode) = (path.display(), mode & 0o777);
             TOLD.call_once(|| {
-                eprintln!(
+                complain(&format!(
                     "warning: others may read the key {path} (mode {mode:o}): chmod 600 {path}"
-                );
+                ));
             });
         }
         let mut secret = Vec::new();

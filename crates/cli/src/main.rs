@@ -30,7 +30,7 @@ use linerate_metric::exit;
 
 use args::{Cli, Command};
 use failure::Failure;
-use output::{Form, print, print_failure, stdout_failed};
+use output::{Form, end_without_reader, print, print_failure, stdout_failed};
 
 /// What `linerate` alone prints.
 const WELCOME: &str = "\
@@ -57,7 +57,6 @@ fn main() -> ExitCode {
         return command::lab::hold(&words[2..]);
     }
     linerate_experiment::die_with_parent();
-    linerate_host::sys::signal::quiet_sigpipe();
     if words.len() == 1 {
         print(WELCOME);
         return ended(exit::OK);
@@ -112,14 +111,19 @@ fn usage(words: &[OsString], error: &clap::Error) -> u8 {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             return match error.print() {
                 Ok(()) => exit::OK,
-                Err(_) => exit::FAILED,
+                Err(error) => {
+                    end_without_reader(&error);
+                    exit::FAILED
+                }
             };
         }
         _ => {}
     }
     let form = asked_form(words);
     if form == Form::Text {
-        let _ = error.print();
+        if let Err(error) = error.print() {
+            end_without_reader(&error);
+        }
         return exit::USAGE;
     }
     let text = error.to_string();

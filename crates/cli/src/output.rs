@@ -67,11 +67,28 @@ static STDOUT_FAILED: AtomicBool = AtomicBool::new(false);
 /// Prints text and the end of its line to standard output.
 pub fn print(text: &str) {
     let mut out = std::io::stdout().lock();
-    // A reader that went away ends the program through SIGPIPE; a full disk is told, once.
-    if let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush())
-        && !STDOUT_FAILED.swap(true, Relaxed)
-    {
-        eprintln!("error: standard output cannot be written: {error}");
+    // A full disk is told, once.
+    if let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush()) {
+        end_without_reader(&error);
+        if !STDOUT_FAILED.swap(true, Relaxed) {
+            complain(&format!(
+                "error: standard output cannot be written: {error}"
+            ));
+        }
+    }
+}
+
+/// Prints text and the end of its line to standard error.
+pub fn complain(text: &str) {
+    if let Err(error) = writeln!(std::io::stderr().lock(), "{text}") {
+        end_without_reader(&error);
+    }
+}
+
+/// A reader of our output that went away ends the program as quietly as other tools of a pipeline.
+pub fn end_without_reader(error: &std::io::Error) {
+    if error.kind() == std::io::ErrorKind::BrokenPipe {
+        linerate_host::stop::end_by_sigpipe();
     }
 }
 
@@ -268,7 +285,7 @@ impl Output {
             Form::JsonStream => print(&stream::line(event, at)),
             Form::Json if self.verbose => {
                 if let Some(text) = self.lines.event(event) {
-                    eprintln!("{text}");
+                    complain(&text);
                 }
             }
             Form::Json => {}
@@ -290,7 +307,7 @@ impl Output {
     fn ready(&self, event: &Event, at: Timestamp, port: u16, addresses: &[String], also: &[u16]) {
         match self.form {
             Form::JsonStream => print(&stream::line(event, at)),
-            Form::Json => eprintln!("{}", stream::line(event, at)),
+            Form::Json => complain(&stream::line(event, at)),
             Form::Text => {
                 let also: Vec<_> = also.iter().map(u16::to_string).collect();
                 let also = match also.is_empty() {
@@ -450,7 +467,7 @@ impl Output {
 
     fn stored(&self, stored: Result<std::path::PathBuf, linerate_report::ReportError>) {
         match stored {
-            Ok(path) if self.verbose => eprintln!("stored as {}", path.display()),
+            Ok(path) if self.verbose => complain(&format!("stored as {}", path.display())),
             Ok(_) => {}
             // The result itself is not lost: it is printed next.
             Err(error) => self.remark(&format!("warning: {error}")),
@@ -463,7 +480,7 @@ impl Output {
         }
         match self.form {
             Form::Text => print(&text::verdicts(verdicts, &self.style)),
-            _ => eprintln!("{}", text::verdicts(verdicts, &self.error_style)),
+            _ => complain(&text::verdicts(verdicts, &self.error_style)),
         }
     }
 
@@ -487,7 +504,7 @@ impl Output {
         match self.form {
             _ if self.quiet => {}
             Form::Text => print(text),
-            _ if self.verbose => eprintln!("{text}"),
+            _ if self.verbose => complain(text),
             _ => {}
         }
     }
@@ -495,13 +512,13 @@ impl Output {
     /// Tells on standard error how far something is, unless only the result is asked for.
     pub fn told(&self, text: &str) {
         if !self.quiet {
-            eprintln!("{text}");
+            complain(text);
         }
     }
 
     /// Says something that is not the result.
     pub fn remark(&self, text: &str) {
-        eprintln!("{text}");
+        complain(text);
     }
 
     /// Tells what ended a command whose result is out already: a document cannot be followed by another.
@@ -515,7 +532,7 @@ impl Output {
     /// Tells a failure in the form that was asked for.
     pub fn failure(&self, failure: &Failure) {
         match self.form {
-            Form::Text => eprintln!("{}", text::problem(&failure.problem, &self.error_style)),
+            Form::Text => complain(&text::problem(&failure.problem, &self.error_style)),
             Form::JsonStream if self.told.as_ref() == Some(&failure.problem) => {}
             form => print_failure(form, failure, self.test),
         }

@@ -9,7 +9,7 @@ use signal_hook::flag;
 
 use crate::sys::signal::exit_when_repeated;
 
-pub use crate::sys::signal::quiet_sigpipe;
+pub use crate::sys::signal::end_by_sigpipe;
 
 /// Exit code of a process that a second signal aborted: 128 and the number of SIGINT, as a shell
 /// gives it.
@@ -71,7 +71,7 @@ impl Stop {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{BufRead, BufReader, Read};
+    use std::io::{BufRead, BufReader, Read, Write};
     use std::process::{Child, Command, Stdio};
     use std::time::{Duration, Instant};
 
@@ -120,10 +120,18 @@ mod tests {
                 println!("survived");
             }
             Ok("pipe") => {
-                quiet_sigpipe();
                 println!("ready");
+                // A connection whose other end is gone breaks as quietly as a pipe.
+                let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
+                drop(far);
+                let broken = (&near).write(b"text").unwrap_err();
+                assert_eq!(broken.kind(), io::ErrorKind::BrokenPipe);
                 loop {
-                    println!("text that nobody reads");
+                    let mut out = io::stdout().lock();
+                    if let Err(error) = writeln!(out, "text that nobody reads") {
+                        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+                        end_by_sigpipe();
+                    }
                 }
             }
             _ => println!("played by other tests only"),

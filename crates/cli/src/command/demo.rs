@@ -24,7 +24,7 @@ use super::measure::stop_on_signals;
 use crate::args::DemoArgs;
 use crate::failure::Failure;
 use crate::network::network_of;
-use crate::output::Output;
+use crate::output::{Output, complain};
 use crate::printer::{Teller, while_printing};
 
 /// One measurement of the demo.
@@ -412,12 +412,12 @@ impl Bar {
         self.bar
             .set_message(format!("{}/{} {label}", number + 1, STEPS.len()));
         if self.bar.is_hidden() && !self.quiet {
-            eprintln!(
+            complain(&format!(
                 "[{:>5.1} s] {}/{} {label}",
                 self.began.elapsed().as_secs_f64(),
                 number + 1,
                 STEPS.len()
-            );
+            ));
         }
     }
 

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::args::{LabAction, LabArgs};
 use crate::failure::Failure;
-use crate::output::{Form, print, print_failure, stderr_style};
+use crate::output::{Form, complain, print, print_failure, stderr_style};
 
 /// Switches in a row: an IP packet would not get past 255 hops either, and building takes seconds.
 const MOST_HOPS: usize = 255;
@@ -29,7 +29,7 @@ pub fn hold(arguments: &[OsString]) -> ExitCode {
         Ok(()) => ExitCode::from(exit::OK),
         Err(error) => {
             let failure = Failure::from(error);
-            eprintln!("{}", text::problem(&failure.problem, &stderr_style()));
+            complain(&text::problem(&failure.problem, &stderr_style()));
             ExitCode::from(failure.code)
         }
     }
@@ -45,7 +45,7 @@ pub fn run(args: LabArgs) -> u8 {
         if json {
             print_failure(Form::Json, &failure, 0);
         } else {
-            eprintln!("{}", text::problem(&failure.problem, &stderr_style()));
+            complain(&text::problem(&failure.problem, &stderr_style()));
         }
         failure.code
     })

@@ -10,7 +10,7 @@ use linerate_report::text;
 
 use crate::args::{self, ManArgs};
 use crate::failure::Failure;
-use crate::output::stderr_style;
+use crate::output::{complain, stderr_style};
 
 /// Runs it; gives the exit code.
 pub fn run(args: &ManArgs) -> u8 {
@@ -26,7 +26,7 @@ pub fn run(args: &ManArgs) -> u8 {
                 args.dir.display().to_string(),
                 "name a folder that this user may write",
             ));
-            eprintln!("{}", text::problem(&failure.problem, &stderr_style()));
+            complain(&text::problem(&failure.problem, &stderr_style()));
             failure.code
         }
     }

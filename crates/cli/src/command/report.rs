@@ -12,7 +12,7 @@ use linerate_report::{csv, html, markdown, text, trace};
 
 use crate::args::{ReportArgs, ReportForm};
 use crate::failure::Failure;
-use crate::output::{Form, print, print_failure, stderr_style, stdout_style};
+use crate::output::{Form, complain, print, print_failure, stderr_style, stdout_style};
 
 /// Runs it; gives the exit code.
 pub fn run(args: &ReportArgs) -> u8 {
@@ -20,7 +20,7 @@ pub fn run(args: &ReportArgs) -> u8 {
     report(args, form).unwrap_or_else(|failure| {
         match form {
             ReportForm::Json => print_failure(Form::Json, &failure, 0),
-            _ => eprintln!("{}", text::problem(&failure.problem, &stderr_style())),
+            _ => complain(&text::problem(&failure.problem, &stderr_style())),
         }
         failure.code
     })

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::args::{ExportForm, RunsAction, RunsArgs, Selection};
 use crate::failure::Failure;
-use crate::output::{Form, print, print_failure, stderr_style, stdout_style};
+use crate::output::{Form, complain, print, print_failure, stderr_style, stdout_style};
 
 /// Runs it; gives the exit code.
 pub fn run(args: RunsArgs) -> u8 {
@@ -25,7 +25,7 @@ pub fn run(args: RunsArgs) -> u8 {
         if json {
             print_failure(Form::Json, &failure, 0);
         } else {
-            eprintln!("{}", text::problem(&failure.problem, &stderr_style()));
+            complain(&text::problem(&failure.problem, &stderr_style()));
         }
         failure.code
     })
@@ -47,7 +47,7 @@ fn is_json(action: &RunsAction) -> bool {
 fn act(action: RunsAction) -> Result<u8, Failure> {
     let history = History::open_default()?;
     if let Some(remark) = history.remark() {
-        eprintln!("warning: {remark}");
+        complain(&format!("warning: {remark}"));
     }
     match action {
         RunsAction::List {
@@ -221,10 +221,10 @@ fn list(history: &History, selection: Selection, limit: usize, json: bool) -> Re
         print(&text::history::runs(&entries, &style()));
     }
     for (name, why) in strange {
-        eprintln!(
+        complain(&format!(
             "warning: {} is no record: {why}",
             history.file(name.trim_end_matches(".json")).display()
-        );
+        ));
     }
     Ok(exit::OK)
 }
@@ -388,7 +388,11 @@ fn export(
         }
     }
     if output != Path::new("-") {
-        eprintln!("{} records in {}", entries.len(), output.display());
+        complain(&format!(
+            "{} records in {}",
+            entries.len(),
+            output.display()
+        ));
     }
     Ok(exit::OK)
 }
@@ -433,10 +437,10 @@ fn import(
         print(&format!("{taken} records taken, {same} were here already"));
     }
     if differ > 0 {
-        eprintln!(
+        complain(&format!(
             "warning: {differ} were left out, because another record of that id is here; --replace \
              takes them"
-        );
+        ));
     }
     Ok(exit::OK)
 }

@@ -6,14 +6,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::clock;
 
-/// Lets SIGPIPE end the process, as it does in other tools of a pipeline (`linerate … | head`).
+/// Ends the process by SIGPIPE, as other tools of a pipeline end (`linerate … | head`).
 ///
-/// Rust's runtime ignores it, so that a closed pipe would show as an error of every print instead.
-/// Call it once, first thing in `main`; sockets are not affected when they send with `MSG_NOSIGNAL`.
-pub fn quiet_sigpipe() {
+/// For when a write to one of the process's own streams found that its reader went away. Until then
+/// the signal stays ignored, as Rust's runtime has it: a peer that goes away breaks pipes too, and
+/// must cost its own test alone. Not all calls that send take `MSG_NOSIGNAL`.
+pub fn end_by_sigpipe() -> ! {
     // SAFETY: SIG_DFL installs no handler, so nothing of ours can run at a bad time, and SIGPIPE is
     // a signal whose action may be changed, so the call cannot fail.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    let _ = signal_hook::low_level::raise(libc::SIGPIPE);
+    // Somebody blocked the signal: end as a shell would report it.
+    signal_hook::low_level::exit(128 + libc::SIGPIPE)
 }
 
 /// Ends the process with `code` when one of `signals` comes again, unless it comes within
