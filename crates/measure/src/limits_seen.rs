@@ -120,7 +120,8 @@ fn shared_core(ends: &[Seen<'_>]) -> Option<Doubt> {
     Some(Doubt::new(
         "core-shared",
         format!(
-            "threads of both ends were seen on processor {core}, and waited for one {} of the time",
+            "threads of both ends were seen on processor {core}, and those of one were ready to run and \
+             did not for {} of the time",
             format_share(waited)
         ),
     ))

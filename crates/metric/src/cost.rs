@@ -27,7 +27,8 @@ pub struct ThreadCost {
     pub user_ns: u64,
     /// Of that in the kernel, ns; an estimate likewise.
     pub system_ns: u64,
-    /// Time that it could have run and waited for a processor, ns (/proc/PID/schedstat).
+    /// Time that it could have run and did not, ns (run_delay of /proc/PID/schedstat):
+    /// [`ThreadCost::delay`] tells waking up from waiting for a core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runnable_ns: Option<u64>,
     /// Time that it slept, ns: wall time less the two above. What sends sleeps for room, what
@@ -53,6 +54,64 @@ pub struct ThreadCost {
     /// Instructions retired; absent where the machine counts none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instructions: Option<u64>,
+}
+
+/// What waking up takes at most without anybody in the way, ns: from being made ready to running, a
+/// core that leaves its idle state included (a halted virtual one: 15 to 25 us).
+const WAKE_NS: u64 = 30_000;
+
+/// Time in which a thread was ready to run and did not (run_delay): the kernel counts both as one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Delay {
+    /// As long as a core takes to wake up after each sleep.
+    pub waking_ns: u64,
+    /// All beyond that: others had the core.
+    pub waited_ns: u64,
+}
+
+impl Delay {
+    /// Both parts of what the scheduler counted over so many sleeps.
+    #[must_use]
+    pub fn of(runnable_ns: u64, sleeps: u64) -> Self {
+        let waking_ns = runnable_ns.min(sleeps.saturating_mul(WAKE_NS));
+        Self {
+            waking_ns,
+            waited_ns: runnable_ns - waking_ns,
+        }
+    }
+
+    /// The sum over threads; `None` without any, and where the scheduler told nothing of one.
+    #[must_use]
+    pub fn of_all<'a>(threads: impl IntoIterator<Item = &'a ThreadCost>) -> Option<Self> {
+        let each: Option<Vec<Self>> = threads.into_iter().map(ThreadCost::delay).collect();
+        let each = each.filter(|each| !each.is_empty())?;
+        Some(Self {
+            waking_ns: each.iter().map(|delay| delay.waking_ns).sum(),
+            waited_ns: each.iter().map(|delay| delay.waited_ns).sum(),
+        })
+    }
+}
+
+/// Shares of some threads' time, 0 to 1: waking up, and waiting for a core. Threads of which the
+/// scheduler told nothing are left out; `None` when those are all.
+#[must_use]
+pub fn delay_shares(threads: &[ThreadCost]) -> Option<(f64, f64)> {
+    let noted: Vec<_> = (threads.iter())
+        .filter(|thread| thread.blocked_ns.is_some())
+        .collect();
+    let wall: u64 = noted.iter().map(|thread| thread.wall_ns).sum();
+    let delay = Delay::of_all(noted).filter(|_| wall > 0)?;
+    let share = |ns: u64| (ns as f64 / wall as f64).min(1.0);
+    Some((share(delay.waking_ns), share(delay.waited_ns)))
+}
+
+impl ThreadCost {
+    /// What of its time ready to run was waking up, and what was waiting for a core.
+    #[must_use]
+    pub fn delay(&self) -> Option<Delay> {
+        let runnable_ns = self.runnable_ns?;
+        Some(Delay::of(runnable_ns, self.voluntary_switches))
+    }
 }
 
 /// Where the time of all processors of a machine went while a run moved payload, in ns
@@ -118,7 +177,7 @@ pub struct MemoryCost {
 pub struct ThreadShares {
     /// On a processor.
     pub running: f64,
-    /// Ready to run, and waiting for a processor.
+    /// Ready to run and not running: waking up, and waiting for a core.
     pub runnable: f64,
     /// Asleep in a send, receive or waiting call.
     pub blocked: f64,
@@ -140,7 +199,8 @@ pub struct TcpInterval {
     /// Least of the least round-trip times.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_rtt_ns: Option<u64>,
-    /// Rates of the latest deliveries.
+    /// Mean over flows of the rates of their latest deliveries: what one got while it was its turn. With
+    /// several flows, their number times this is more than ever passed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delivery_rate_bps: Option<u64>,
     /// Segments sent again.
@@ -233,6 +293,54 @@ mod tests {
             };
             assert!(near, "{shares:?}: {got:?}");
         }
+    }
+
+    fn thread(runnable_ns: Option<u64>, sleeps: u64) -> ThreadCost {
+        ThreadCost {
+            direction: Direction::Send,
+            part: CountedAt::Sender,
+            flows: 1,
+            wall_ns: 1_000_000,
+            cpu_ns: 100_000,
+            user_ns: 0,
+            system_ns: 0,
+            runnable_ns,
+            blocked_ns: runnable_ns.map(|runnable| 900_000 - runnable),
+            voluntary_switches: sleeps,
+            involuntary_switches: 0,
+            cpus: None,
+            calls: None,
+            empty_calls: None,
+            cycles: None,
+            instructions: None,
+        }
+    }
+
+    #[test]
+    fn waking_up_is_no_waiting_for_a_core() {
+        for (runnable, sleeps, want) in [
+            (0, 5, (0, 0)),
+            (400_000, 0, (0, 400_000)),
+            (400_000, 10, (300_000, 100_000)),
+            (400_000, 100, (400_000, 0)),
+        ] {
+            let delay = Delay::of(runnable, sleeps);
+            assert_eq!(
+                (delay.waking_ns, delay.waited_ns),
+                want,
+                "{runnable} {sleeps}"
+            );
+        }
+        let threads = [
+            thread(Some(400_000), 10),
+            thread(Some(0), 0),
+            thread(None, 9),
+        ];
+        let (waking, waited) = delay_shares(&threads).unwrap();
+        assert!((waking - 0.15).abs() < 1e-9 && (waited - 0.05).abs() < 1e-9);
+        assert_eq!(delay_shares(&[thread(None, 1)]), None);
+        assert_eq!(Delay::of_all(&threads), None);
+        assert_eq!(Delay::of_all(&[]), None);
     }
 
     proptest! {

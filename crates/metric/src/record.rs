@@ -282,7 +282,8 @@ pub struct CpuCost {
     /// Share of the threads' time asleep in a send, receive or waiting call, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocked_share: Option<f64>,
-    /// Share of the threads' time ready to run and waiting for a processor, 0 to 1.
+    /// Share of the threads' time ready to run and not running, 0 to 1: waking up, and waiting for a
+    /// core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runnable_share: Option<f64>,
     /// Share of the calls that found nothing to receive, or no room to send.

@@ -1,6 +1,6 @@
 //! What a run cost, in words: the same on every surface.
 
-use linerate_metric::cost::{MemoryCost, TcpInterval};
+use linerate_metric::cost::{MemoryCost, TcpInterval, delay_shares};
 use linerate_metric::record::{CpuCost, Record};
 use linerate_metric::units::{format_bytes, format_count, format_share};
 
@@ -10,7 +10,7 @@ use crate::words::short;
 /// Smaller shares are nothing to tell of.
 const TOLD_FROM: f64 = 0.0005;
 
-/// `slept 5.90 % of the time, waited 1.00 % for a core; 0.121 ns a byte; machine: 5.33 % softirq`;
+/// `slept 5.90 % of the time, 0.80 % waking up, waited 1.00 % for a core; 0.121 ns a byte; machine: 5.33 % softirq`;
 /// `None` where nothing of it is known.
 pub(crate) fn time_words(cost: &CpuCost) -> Option<String> {
     let told = |share: Option<f64>| share.filter(|&share| share >= TOLD_FROM);
@@ -18,8 +18,14 @@ pub(crate) fn time_words(cost: &CpuCost) -> Option<String> {
     spent.extend(
         told(cost.blocked_share).map(|share| format!("slept {} of the time", format_share(share))),
     );
+    let delays = delay_shares(&cost.threads);
     spent.extend(
-        told(cost.runnable_share).map(|share| format!("waited {} for a core", format_share(share))),
+        told(delays.map(|(waking, _)| waking))
+            .map(|share| format!("{} waking up", format_share(share))),
+    );
+    spent.extend(
+        told(delays.map(|(_, waited)| waited))
+            .map(|share| format!("waited {} for a core", format_share(share))),
     );
     spent.extend(
         told(cost.empty_share)

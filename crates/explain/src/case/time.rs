@@ -1,14 +1,10 @@
 //! How threads spent their time.
 
-use linerate_metric::cost::ThreadCost;
+use linerate_metric::cost::{Delay, ThreadCost};
 
 /// What a receive call costs that finds nothing, ns (docs/METHOD.md, calls: 190 to 210 ns on the 2-core
 /// VM): a thread that spins tells of its free time by them.
 const EMPTY_CALL_NS: f64 = 200.0;
-
-/// What waking up takes at most without anybody in the way, ns: from being made ready to running, a core that
-/// leaves its idle state included (a halted virtual one: 15 to 25 us).
-const WAKE_NS: f64 = 30_000.0;
 
 /// Shares of the threads' time, 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -17,7 +13,7 @@ pub struct Time {
     pub working: f64,
     /// On a processor, in calls that found nothing: an estimate.
     pub turning: f64,
-    /// Ready to run, and waiting for a processor, without [`Time::waking`].
+    /// Ready to run, and waiting for a core that others had, without [`Time::waking`].
     pub runnable: f64,
     /// Ready to run after a sleep, for as long as a core takes to wake up: the kernel counts it as waiting
     /// for a processor.
@@ -44,13 +40,16 @@ impl Time {
     /// The sum over threads; `None` without any, and where the scheduler told nothing.
     #[must_use]
     pub fn of<'a>(threads: impl Iterator<Item = &'a ThreadCost>) -> Option<Self> {
-        let (mut wall, mut cpu, mut runnable, mut blocked) = (0.0, 0.0, 0.0, 0.0);
+        let (mut wall, mut cpu, mut blocked) = (0.0, 0.0, 0.0);
         let (mut calls, mut empty) = (0, 0);
+        let mut delay = Delay::default();
         let mut time = Self::default();
         for thread in threads {
             wall += thread.wall_ns as f64;
             cpu += thread.cpu_ns as f64;
-            runnable += thread.runnable_ns? as f64;
+            let own = thread.delay()?;
+            delay.waking_ns += own.waking_ns;
+            delay.waited_ns += own.waited_ns;
             blocked += thread.blocked_ns? as f64;
             calls += thread.calls.unwrap_or(0);
             empty += thread.empty_calls.unwrap_or(0);
@@ -70,10 +69,8 @@ impl Time {
         };
         time.working = running - turning;
         time.turning = turning;
-        time.waking = (time.sleeps as f64 * WAKE_NS / wall)
-            .min(runnable / wall)
-            .min(1.0);
-        time.runnable = (runnable / wall).min(1.0) - time.waking;
+        time.waking = (delay.waking_ns as f64 / wall).min(1.0);
+        time.runnable = (delay.waited_ns as f64 / wall).min(1.0);
         time.blocked = (blocked / wall).min(1.0);
         time.calls = calls.saturating_sub(empty);
         time.empty = (calls > 0).then(|| empty as f64 / calls as f64);

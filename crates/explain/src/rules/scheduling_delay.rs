@@ -96,7 +96,7 @@ impl SchedulingDelay {
         let mut draft = Draft::limit_if(crowded, self.id(), role)
             .cost(waited)
             .says(format!(
-                "the {}'s threads were ready to run and waited for a processor for {} of the time{}",
+                "the {}'s threads were ready to run and waited for a core for {} of the time{}",
                 name(role),
                 format_share(waited),
                 match crowded {
@@ -104,7 +104,7 @@ impl SchedulingDelay {
                     false => "",
                 }
             ))
-            .seen("run_delay", waited, "share", schedstat(role))
+            .seen("waited for a core", waited, "share", schedstat(role))
             .seen("involuntary switches", time.pushed_off, "", format!("{} getrusage", name(role)))
             .seen_if("idle time of the machine", idle, "share", format!("{} /proc/stat", name(role)))
             .seen("scheduling", case.sched(role).to_string(), "", "plan");
@@ -123,7 +123,7 @@ impl SchedulingDelay {
             .remedy(remedy)
             .command(command)
             .tried((case.sched(role) != Default::default()).then(|| format!("--sched {}", case.sched(role))))
-            .gain(Some(1.0 / (1.0 - waited).max(0.1)), "1 / (1 - share of the time waiting for a processor)")
+            .gain(Some(1.0 / (1.0 - waited).max(0.1)), "1 / (1 - share of the time waiting for a core)")
             .found()
     }
 }

@@ -69,13 +69,13 @@ impl SharedCore {
         Draft::limit_if(logical == 1, self.id(), End::Both)
                 .cost(waited)
                 .says(format!(
-                    "both ends ran on processor {core}: one waited for the other for {} of the time",
+                    "both ends ran on processor {core}: one was ready to run and did not for {} of the time",
                     format_share(waited)
                 ))
                 .seen("processors of the client's threads", near_cpus_text(&near_cpus), "", "plan, /proc/PID/task/TID/stat")
                 .seen("processors of the server's threads", near_cpus_text(&far_cpus), "", "plan, /proc/PID/task/TID/stat")
-                .seen("waiting for a processor, client", a.runnable, "share", schedstat(Role::Client))
-                .seen("waiting for a processor, server", b.runnable, "share", schedstat(Role::Server))
+                .seen("ready to run and not running, client", a.runnable + a.waking, "share", schedstat(Role::Client))
+                .seen("ready to run and not running, server", b.runnable + b.waking, "share", schedstat(Role::Server))
                 .remedy(match logical {
                     1 => "the machine has one processor: put the ends on two machines",
                     _ => "put the ends on processors of their own",

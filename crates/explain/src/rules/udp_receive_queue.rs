@@ -77,7 +77,7 @@ impl UdpReceiveQueue {
         if let Some(time) = time {
             draft = draft
                 .seen("free time of the receiving threads", time.free(), "share", super::schedstat(role))
-                .seen("waiting for a processor", time.runnable, "share", super::schedstat(role));
+                .seen("waited for a core", time.runnable, "share", super::schedstat(role));
         }
         draft
             .remedy(remedy)

@@ -101,7 +101,7 @@ fn threads(run: &Record) -> String {
         return String::new();
     }
     let mut out = String::from(
-        "<details><summary>Threads</summary><div class=\"scroll\"><table><thead><tr><th>thread</th><th class=\"text\">way</th><th>streams</th><th>of a core</th><th>slept</th><th>waited for a core</th><th>went to sleep</th><th>pushed off</th><th class=\"text\">seen on cores</th><th>instructions a cycle</th></tr></thead><tbody>",
+        "<details><summary>Threads</summary><div class=\"scroll\"><table><thead><tr><th>thread</th><th class=\"text\">way</th><th>streams</th><th>of a core</th><th>slept</th><th>waking up</th><th>waited for a core</th><th>went to sleep</th><th>pushed off</th><th class=\"text\">seen on cores</th><th>instructions a cycle</th></tr></thead><tbody>",
     );
     for (role, thread) in all {
         let share = |ns: Option<u64>| {
@@ -117,13 +117,14 @@ fn threads(run: &Record) -> String {
             .filter(|&cycles| cycles > 0)
             .zip(thread.instructions);
         out.push_str(&format!(
-            "<tr><th scope=\"row\">{} {does}</th><td class=\"text\">{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"text\">{}</td><td>{}</td></tr>",
+            "<tr><th scope=\"row\">{} {does}</th><td class=\"text\">{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"text\">{}</td><td>{}</td></tr>",
             figures::role(role),
             thread.direction,
             format_count(thread.flows.into()),
             share(Some(thread.cpu_ns)),
             share(thread.blocked_ns),
-            share(thread.runnable_ns),
+            share(thread.delay().map(|delay| delay.waking_ns)),
+            share(thread.delay().map(|delay| delay.waited_ns)),
             format_count(thread.voluntary_switches),
             format_count(thread.involuntary_switches),
             or_unknown(thread.cpus.as_ref(), ToString::to_string),
