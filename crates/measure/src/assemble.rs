@@ -164,7 +164,7 @@ pub fn assemble(report: Report) -> (Record, Option<MeasureError>) {
             .find_map(|stream| stream.sender.as_ref()?.congestion_control.clone());
         plan.congestion_control = used.or(plan.congestion_control);
     }
-    let explained = stamped.map(|stamped| stamped.explain(clocks.as_ref()));
+    let explained = stamped.map(|stamped| stamped.explain(clocks.as_ref(), plan.trace_on_ns));
     let (stages, stage_pass, timeline) = match explained {
         Some(explained) => (
             explained.stages,

@@ -58,6 +58,56 @@ pub struct DriverWork {
     pub duration_ns: Quantiles,
 }
 
+/// What `--trace-on` waited for, and whether it came.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Trigger {
+    /// What had to be longer: `rtt` or `call`.
+    pub of: String,
+    /// Than what, in ns.
+    pub above_ns: u64,
+    /// The first that was; absent when none came.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fired: Option<Fired>,
+}
+
+/// The first round trip or call that was long enough.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Fired {
+    /// At which end.
+    pub role: Role,
+    /// When it began, in ns since the start of the pass that was noted.
+    pub at_ns: u64,
+    /// How long it took, in ns.
+    pub took_ns: u64,
+    /// The round trip's number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trip: Option<u64>,
+    /// The call's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<String>,
+}
+
+/// The file that a timeline was written to, which has all of it: a record keeps a part.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct TraceFile {
+    /// Its name, as it was given.
+    pub path: String,
+    /// `perfetto` or `trace-event`.
+    pub format: String,
+    /// Round trips in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub round_trips: Option<u64>,
+    /// Where there are no round trips: calls in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub calls: Option<u64>,
+    /// When the first of these began, in ns since the start of the pass that was noted.
+    pub from_ns: u64,
+    /// When the last of these was over.
+    pub to_ns: u64,
+}
+
 /// The latest round trips, or those around the one that was waited for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -73,13 +123,46 @@ pub struct Timeline {
     /// What could not be seen, and why; for people.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// What was waited for, where something was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trigger: Option<Trigger>,
+    /// Where all of it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<TraceFile>,
 }
 
 impl Timeline {
-    /// Keeps what belongs to the last `trips` round trips, or as many calls, for a picture.
+    /// What a file of all that is here would hold.
+    #[must_use]
+    pub fn extent(&self) -> TraceFile {
+        let own = |slice: &&Slice| slice.lane == Lane::Thread;
+        let mut trips: Vec<u64> = (self.slices.iter())
+            .filter_map(|slice| slice.trip)
+            .collect();
+        trips.sort_unstable();
+        trips.dedup();
+        let calls = self.slices.iter().filter(own).count() as u64;
+        TraceFile {
+            round_trips: (!trips.is_empty()).then_some(trips.len() as u64),
+            calls: trips.is_empty().then_some(calls),
+            from_ns: (self.slices.iter().filter(own))
+                .map(|slice| slice.start_ns)
+                .min()
+                .unwrap_or(0),
+            to_ns: (self.slices.iter().filter(own))
+                .map(|slice| slice.end_ns)
+                .max()
+                .unwrap_or(0),
+            ..TraceFile::default()
+        }
+    }
+
+    /// Keeps what belongs to the last `trips` round trips, or as many calls, for a picture; of a
+    /// timeline that waited for something, those around it.
     pub fn keep_last(&mut self, trips: u64) {
         /// Calls of a stream that take the place of a round trip.
         const CALLS: usize = 8;
+        let fired = self.trigger.as_ref().and_then(|found| found.fired.clone());
         let Some(last) = self.slices.iter().filter_map(|slice| slice.trip).max() else {
             let most = CALLS.saturating_mul(usize::try_from(trips).unwrap_or(usize::MAX));
             // Up to where both ends still did something: what one does alone at the end of a run is
@@ -92,19 +175,35 @@ impl Timeline {
                 .into_iter()
                 .filter_map(last)
                 .min();
-            self.slices.retain(|slice| Some(slice.start_ns) <= until);
+            match fired {
+                Some(fired) => {
+                    let until =
+                        self.slices.partition_point(|s| s.start_ns <= fired.at_ns) + most / 2;
+                    self.slices.truncate(until);
+                }
+                None => self.slices.retain(|slice| Some(slice.start_ns) <= until),
+            }
             let surplus = self.slices.len().saturating_sub(most);
             self.slices.drain(..surplus);
             return;
         };
+        let middle = fired.and_then(|fired| fired.trip);
+        let last = middle.map_or(last, |trip| last.min(trip.saturating_add(trips / 2)));
         let first = last.saturating_sub(trips.saturating_sub(1));
-        let kept = |slice: &Slice| slice.trip.is_some_and(|trip| trip >= first);
-        let from = self.slices.iter().filter(|slice| kept(slice));
-        let Some(from) = from.map(|slice| slice.start_ns).min() else {
+        let kept = |slice: &Slice| (slice.trip).is_some_and(|trip| (first..=last).contains(&trip));
+        let bounds = |read: fn(&Slice) -> u64| self.slices.iter().filter(|s| kept(s)).map(read);
+        let (Some(from), Some(to)) = (
+            bounds(|slice| slice.start_ns).min(),
+            bounds(|slice| slice.end_ns).max(),
+        ) else {
             return;
         };
-        self.slices
-            .retain(|slice| kept(slice) || (slice.trip.is_none() && slice.start_ns >= from));
+        let beside = |slice: &Slice| slice.trip.is_none() && (from..=to).contains(&slice.start_ns);
+        // What ran after the last trip of the run belongs to it.
+        let open = middle.is_none();
+        self.slices.retain(|slice| {
+            kept(slice) || beside(slice) || (open && slice.trip.is_none() && slice.start_ns >= from)
+        });
     }
 }
 
@@ -112,9 +211,8 @@ impl Timeline {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_last_trips_and_what_ran_beside_them_are_kept() {
-        let slice = |trip: Option<u64>, start_ns: u64| Slice {
+    fn slice(trip: Option<u64>, start_ns: u64) -> Slice {
+        Slice {
             role: Role::Client,
             lane: Lane::Thread,
             name: "send".to_owned(),
@@ -123,7 +221,57 @@ mod tests {
             trip,
             cpu: None,
             thread: None,
+        }
+    }
+
+    fn waited_for(trip: Option<u64>, at_ns: u64) -> Option<Trigger> {
+        Some(Trigger {
+            fired: Some(Fired {
+                role: Role::Client,
+                at_ns,
+                took_ns: 1,
+                trip,
+                call: None,
+            }),
+            ..Trigger::default()
+        })
+    }
+
+    #[test]
+    fn what_was_waited_for_is_in_the_picture() {
+        let mut trips = Timeline {
+            slices: (0..100)
+                .flat_map(|n| [slice(Some(n), n * 100), slice(None, n * 100 + 50)])
+                .collect(),
+            trigger: waited_for(Some(36), 3_600),
+            ..Timeline::default()
         };
+        let extent = trips.extent();
+        assert_eq!((extent.round_trips, extent.calls), (Some(100), None));
+        assert_eq!((extent.from_ns, extent.to_ns), (0, 9_951));
+        trips.keep_last(10);
+        let kept: Vec<_> = trips.slices.iter().filter_map(|s| s.trip).collect();
+        assert_eq!(kept, (32..=41).collect::<Vec<_>>());
+        assert!(
+            trips
+                .slices
+                .iter()
+                .all(|s| (3_200..4_150).contains(&s.start_ns))
+        );
+        let mut calls = Timeline {
+            slices: (0..1_000).map(|n| slice(None, n * 10)).collect(),
+            trigger: waited_for(None, 5_000),
+            ..Timeline::default()
+        };
+        assert_eq!(calls.extent().calls, Some(1_000));
+        calls.keep_last(2);
+        let starts: Vec<_> = calls.slices.iter().map(|s| s.start_ns).collect();
+        assert_eq!(starts.len(), 16);
+        assert!(starts.contains(&5_000), "{starts:?}");
+    }
+
+    #[test]
+    fn the_last_trips_and_what_ran_beside_them_are_kept() {
         let mut timeline = Timeline {
             slices: (0..10)
                 .flat_map(|n| [slice(Some(n), n * 100), slice(None, n * 100 + 50)])

@@ -16,6 +16,7 @@ mod figures;
 pub mod forward;
 mod generate;
 mod round_trips;
+mod timeline;
 mod words;
 
 pub mod differences;

@@ -8,6 +8,7 @@ use linerate_measure::{Client, MeasureError, Network};
 use linerate_metric::event::{Problem, What};
 use linerate_metric::plan::{Plan, Stamping};
 use linerate_metric::record::{Doubt, Record, Stage, StagePass};
+use linerate_metric::timeline::TraceFile;
 use linerate_metric::units::format_share;
 use linerate_report::store::write_bytes;
 use linerate_report::trace::{chrome, perfetto};
@@ -247,23 +248,40 @@ pub fn write_trace(file: &Path, runs: &mut [Record]) -> Result<(), Failure> {
     let mut written = Ok(());
     for run in runs {
         let Some(timeline) = &mut run.timeline else {
+            run.validity.push(Doubt::new(
+                "no-timeline",
+                format!(
+                    "{} was not written: the run ended before there was a timeline",
+                    file.display()
+                ),
+            ));
             continue;
         };
         let is_json = file
             .extension()
             .is_some_and(|extension| extension == "json");
-        let bytes = if is_json {
-            chrome(timeline).into_bytes()
+        let (bytes, format) = if is_json {
+            (chrome(timeline).into_bytes(), "trace-event")
         } else {
-            perfetto(timeline)
+            (perfetto(timeline), "perfetto")
         };
+        let extent = timeline.extent();
         timeline.keep_last(PICTURE_TRIPS);
-        if let Err(error) = write_bytes(file, &bytes) {
-            written = Err(Failure::failed(Problem::new(
-                format!("the timeline cannot be written ({error})"),
-                file.display().to_string(),
-                "name another file with --trace",
-            )));
+        match write_bytes(file, &bytes) {
+            Ok(()) => {
+                timeline.file = Some(TraceFile {
+                    path: file.display().to_string(),
+                    format: format.to_owned(),
+                    ..extent
+                });
+            }
+            Err(error) => {
+                written = Err(Failure::failed(Problem::new(
+                    format!("the timeline cannot be written ({error})"),
+                    file.display().to_string(),
+                    "name another file with --trace",
+                )));
+            }
         }
     }
     written

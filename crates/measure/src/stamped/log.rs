@@ -38,6 +38,10 @@ pub struct Half {
     pub returned_ns: Nanos,
 }
 
+/// The first round trips of a pass, which end none however slow they are: they meet cold caches,
+/// unresolved neighbours and cores that sleep, which is not what anybody waits for.
+pub const COLD_TRIPS: u64 = 16;
+
 /// Values of a [`Half`] on the wire.
 pub const WORDS: usize = 9;
 

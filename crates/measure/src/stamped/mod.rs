@@ -16,7 +16,7 @@ use crate::transport::calls::{LATEST_OF_ALL, TimedCall};
 
 pub use clocks::Clocks;
 pub use instruments::Instruments;
-pub use log::{DeviceUse, Finished, Half, Log, Work};
+pub use log::{COLD_TRIPS, DeviceUse, Finished, Half, Log, Work};
 
 /// Trips, or pieces of work, in one frame: some 300 KiB.
 const PART: usize = 4096;
@@ -184,9 +184,10 @@ pub struct Explained {
 }
 
 impl Stamped {
-    /// Puts both ends on one clock and makes figures of them. `clocks` is absent within one host.
+    /// Puts both ends on one clock and makes figures of them. `clocks` is absent within one host;
+    /// `waited_for_ns` is what the notes were to end with, if anything.
     #[must_use]
-    pub fn explain(mut self, clocks: Option<&Clocks>) -> Explained {
+    pub fn explain(mut self, clocks: Option<&Clocks>, waited_for_ns: Option<u64>) -> Explained {
         if let Some(clocks) = clocks {
             for half in &mut self.far.halves {
                 // Any of its times will do: an offset changes by far less than a trip takes.
@@ -207,7 +208,7 @@ impl Stamped {
         let (stages, mut pass) = stages::figures(&self.near, &self.far, error);
         pass.notes.clone_from(&self.near.notes);
         pass.notes.extend(self.far.notes.iter().cloned());
-        let timeline = picture::timeline(&self, error);
+        let timeline = picture::timeline(&self, error, waited_for_ns);
         Explained {
             stages,
             pass,

@@ -2,14 +2,19 @@
 
 use linerate_metric::facts::Role;
 use linerate_metric::histogram::Histogram;
-use linerate_metric::timeline::{DriverWork, Lane, Slice, Timeline};
+use linerate_metric::timeline::{DriverWork, Fired, Lane, Slice, Timeline, Trigger};
 
-use super::log::{Half, Work};
+use super::log::{COLD_TRIPS, Half, Work};
 use super::{Noted, Stamped};
 
-/// Everything that both ends noted, on the asking end's clock, from the start of the run on.
+/// Everything that both ends noted, on the asking end's clock, from the start of the run on; and
+/// whether something took longer than `waited_for_ns`.
 #[must_use]
-pub fn timeline(stamped: &Stamped, clock_error_ns: Option<u64>) -> Timeline {
+pub fn timeline(
+    stamped: &Stamped,
+    clock_error_ns: Option<u64>,
+    waited_for_ns: Option<u64>,
+) -> Timeline {
     let mut slices = Vec::new();
     let mut driver = Vec::new();
     for (role, noted) in [(Role::Client, &stamped.near), (Role::Server, &stamped.far)] {
@@ -55,6 +60,45 @@ pub fn timeline(stamped: &Stamped, clock_error_ns: Option<u64>) -> Timeline {
         driver,
         clock_error_ns,
         notes: notes([&stamped.near, &stamped.far]),
+        trigger: waited_for_ns.map(|above_ns| trigger(stamped, above_ns)),
+        file: None,
+    }
+}
+
+/// The first round trip, or where there are calls the first call, that took longer. What fired is
+/// among what is kept: nothing but a few more is noted after it.
+fn trigger(stamped: &Stamped, above_ns: u64) -> Trigger {
+    let ends = [(Role::Client, &stamped.near), (Role::Server, &stamped.far)];
+    let is_calls = ends.iter().any(|(_, noted)| !noted.calls.is_empty());
+    let since = |at: u64| at.saturating_sub(stamped.start_ns);
+    let call = ends
+        .iter()
+        .flat_map(|(role, noted)| noted.calls.iter().map(move |call| (*role, call)))
+        // The counter's limit was rounded.
+        .filter(|(_, call)| call.to_ns.saturating_sub(call.from_ns) >= above_ns)
+        .min_by_key(|(_, call)| call.from_ns)
+        .map(|(role, call)| Fired {
+            role,
+            at_ns: since(call.from_ns),
+            took_ns: call.to_ns.saturating_sub(call.from_ns),
+            trip: None,
+            call: call.name(),
+        });
+    let took = |half: &Half| half.received_ns.saturating_sub(half.handed_ns);
+    let trip = (stamped.near.halves.iter())
+        .filter(|half| half.number >= COLD_TRIPS && half.handed_ns > 0 && took(half) > above_ns)
+        .min_by_key(|half| half.number)
+        .map(|half| Fired {
+            role: Role::Client,
+            at_ns: since(half.handed_ns),
+            took_ns: took(half),
+            trip: Some(half.number),
+            call: None,
+        });
+    Trigger {
+        of: if is_calls { "call" } else { "rtt" }.to_owned(),
+        above_ns,
+        fired: call.or(trip),
     }
 }
 
@@ -192,6 +236,53 @@ fn driver_work(role: Role, work: &[Work]) -> Option<DriverWork> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::calls::TimedCall;
+
+    #[test]
+    fn the_first_that_is_slower_fires_once_it_is_warm() {
+        let half = |number: u64, took_ns: u64| Half {
+            number,
+            handed_ns: 1_000 + number * 1_000,
+            received_ns: 1_000 + number * 1_000 + took_ns,
+            ..Half::default()
+        };
+        let mut stamped = Stamped {
+            start_ns: 1_000,
+            near: Noted {
+                halves: vec![
+                    half(0, 900),
+                    half(COLD_TRIPS + 2, 700),
+                    half(COLD_TRIPS + 1, 600),
+                    half(COLD_TRIPS, 100),
+                ],
+                ..Noted::default()
+            },
+            far: Noted::default(),
+        };
+        let trigger = |stamped: &Stamped, above| timeline(stamped, None, above).trigger;
+        assert_eq!(trigger(&stamped, None), None);
+        let never = trigger(&stamped, Some(700)).unwrap();
+        assert_eq!((never.of.as_str(), never.fired), ("rtt", None));
+        let fired = trigger(&stamped, Some(500)).unwrap().fired.unwrap();
+        assert_eq!((fired.trip, fired.took_ns), (Some(COLD_TRIPS + 1), 600));
+        assert_eq!(fired.at_ns, (COLD_TRIPS + 1) * 1_000);
+        let call = |from_ns, to_ns| TimedCall {
+            from_ns,
+            to_ns,
+            slot: 0,
+            thread: 0,
+        };
+        stamped.near.halves.clear();
+        stamped.far.calls = vec![call(2_000, 2_400), call(1_500, 1_510), call(1_700, 2_600)];
+        let fired = trigger(&stamped, Some(300)).unwrap();
+        assert_eq!(fired.of, "call");
+        let fired = fired.fired.unwrap();
+        assert_eq!(
+            (fired.role, fired.at_ns, fired.took_ns),
+            (Role::Server, 700, 900)
+        );
+        assert!(fired.call.is_some() && fired.trip.is_none());
+    }
 
     #[test]
     fn everything_that_is_known_is_shown() {
@@ -233,7 +324,7 @@ mod tests {
                 ..Noted::default()
             },
         };
-        let timeline = timeline(&stamped, Some(7));
+        let timeline = timeline(&stamped, Some(7), None);
         let seen: Vec<String> = timeline
             .slices
             .iter()

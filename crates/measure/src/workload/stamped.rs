@@ -17,7 +17,7 @@ use super::schedule::Schedule;
 use super::{Lane, Opened, Progress, Workload, drive};
 use crate::flow::{FlowOutcome, Part, Shared, Timing, is_greeting};
 use crate::meter::Totals;
-use crate::stamped::{Instruments, Log};
+use crate::stamped::{COLD_TRIPS, Instruments, Log};
 use crate::transport::{Place, Transport};
 
 /// Round trips that are still made after the one that was waited for.
@@ -378,7 +378,8 @@ impl<'a, S: Copy> Asker<'a, S> {
                     notes.log.arrived_at_device(number, at_ns);
                 }
                 let time = now.saturating_sub(handed_ns);
-                if self.ends_above_ns.is_some_and(|limit| time > limit) {
+                let warm = number >= COLD_TRIPS;
+                if warm && self.ends_above_ns.is_some_and(|limit| time > limit) {
                     self.ends_above_ns = None;
                     // A few more show how it went on.
                     self.left = self.left.min(AFTERMATH_TRIPS);

@@ -11,6 +11,7 @@ use crate::figures::{self, Figure};
 use crate::forward;
 use crate::round_trips;
 use crate::style::{Paint, Style, clean, hang, wrap};
+use crate::timeline::{file_words, trigger_words};
 use crate::words::{self, UNKNOWN, or_unknown};
 
 /// Everything people look for after a run: what was done, the figures by direction and stream, what it
@@ -73,6 +74,7 @@ fn told(record: &Record, client: Option<&str>, style: &Style) -> String {
     blocks.extend(super::calls::calls(record, style));
     blocks.extend(stages::stages(record, style));
     blocks.extend(stages::drivers(record, style));
+    blocks.extend(timeline(record, style));
     if !record.findings.is_empty() {
         blocks.push(super::findings(&record.findings, style));
     }
@@ -289,6 +291,20 @@ fn memory(record: &Record, style: &Style) -> Option<String> {
     let prefix = "memory a stream  ";
     let head = style.paint(Paint::Head, prefix);
     Some(hang(prefix, &head, &words, style.width))
+}
+
+/// Where the timeline is, and whether what it waited for came.
+fn timeline(record: &Record, style: &Style) -> Option<String> {
+    let lines: Vec<_> = [file_words(record), trigger_words(record)]
+        .into_iter()
+        .flatten()
+        .map(|words| {
+            let prefix = "timeline: ";
+            let head = style.paint(Paint::Head, prefix);
+            hang(prefix, &head, &clean(&words), style.width)
+        })
+        .collect();
+    (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
 /// What sizes of buffers the kernel granted, where somebody asked for some.

@@ -1,0 +1,146 @@
+//! What a timeline holds and whether what it waited for came, in words.
+
+use linerate_metric::record::Record;
+use linerate_metric::timeline::{Fired, TraceFile, Trigger};
+use linerate_metric::units::{format_count, format_nanos};
+
+use crate::figures;
+
+/// `FILE holds the latest 5,076 round trips, 51.2 ms to 412 ms after the start of their pass`.
+pub(crate) fn file_words(record: &Record) -> Option<String> {
+    let timeline = record.timeline.as_ref()?;
+    let TraceFile {
+        path,
+        format,
+        round_trips,
+        calls,
+        from_ns,
+        to_ns,
+    } = timeline.file.as_ref()?;
+    let (what, pass) = match (round_trips, calls) {
+        (Some(trips), _) => (
+            format!("{} round trips", format_count(*trips)),
+            "a pass of their own",
+        ),
+        (None, Some(0) | None) => {
+            let notes = "nothing: neither end noted anything";
+            return Some(format!("{path} holds {notes}"));
+        }
+        (None, Some(calls)) => (format!("{} calls", format_count(*calls)), "the run"),
+    };
+    let viewer = match format.as_str() {
+        "perfetto" => "; open it at ui.perfetto.dev",
+        _ => "; open it at ui.perfetto.dev or in chrome://tracing",
+    };
+    let at = |ns: u64| format_nanos(ns as f64);
+    Some(format!(
+        "{path} holds the latest {what}, {} to {} after the start of {pass}{viewer}",
+        at(*from_ns),
+        at(*to_ns),
+    ))
+}
+
+/// `rtt>300 us came: round trip 5,012 took 412 us, 398 ms after the start of its pass; …`.
+pub(crate) fn trigger_words(record: &Record) -> Option<String> {
+    let trigger = record.timeline.as_ref()?.trigger.as_ref()?;
+    let Trigger {
+        of,
+        above_ns,
+        fired,
+    } = trigger;
+    let condition = format!("{of}>{}", format_nanos(*above_ns as f64));
+    let Some(fired) = fired else {
+        let none = match of.as_str() {
+            "rtt" => "no round trip of the noted pass took longer",
+            _ => "no call that is kept took longer",
+        };
+        return Some(format!(
+            "{condition} never came: {none}, so these are simply the latest before the end"
+        ));
+    };
+    let Fired {
+        role,
+        at_ns,
+        took_ns,
+        trip,
+        call,
+    } = fired;
+    let took = format_nanos(*took_ns as f64);
+    let at = format_nanos(*at_ns as f64);
+    Some(match (trip, call) {
+        (Some(trip), _) => format!(
+            "{condition} came: round trip {} took {took}, {at} after the start of the pass, which \
+             ended soon after it",
+            format_count(*trip)
+        ),
+        (None, call) => format!(
+            "{condition} came: {} of the {} took {took}, {at} after the start; the thread noted a \
+             few more calls and no later ones",
+            call.as_deref().unwrap_or("a call"),
+            figures::role(*role)
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_metric::facts::Role;
+    use linerate_metric::timeline::Timeline;
+
+    fn record(trigger: Option<Trigger>, file: Option<TraceFile>) -> Record {
+        let text = include_str!("../tests/fixtures/run-1.json");
+        let mut record: Record = serde_json::from_str(text).expect("a record");
+        record.timeline = Some(Timeline {
+            trigger,
+            file,
+            ..Timeline::default()
+        });
+        record
+    }
+
+    #[test]
+    fn what_was_waited_for_is_told_whether_or_not_it_came() {
+        let waited = |fired| {
+            let trigger = Trigger {
+                of: "rtt".to_owned(),
+                above_ns: 300_000,
+                fired,
+            };
+            trigger_words(&record(Some(trigger), None)).unwrap()
+        };
+        assert!(waited(None).starts_with("rtt>300 us never came"));
+        let came = waited(Some(Fired {
+            role: Role::Client,
+            at_ns: 398_000_000,
+            took_ns: 412_000,
+            trip: Some(5_012),
+            call: None,
+        }));
+        let want = "rtt>300 us came: round trip 5,012 took 412 us, 398 ms after";
+        assert!(came.starts_with(want), "{came}");
+        assert_eq!(trigger_words(&record(None, None)), None);
+    }
+
+    #[test]
+    fn a_file_is_named_with_what_it_holds() {
+        let told = |round_trips, calls| {
+            let file = TraceFile {
+                path: "slow.pftrace".to_owned(),
+                format: "perfetto".to_owned(),
+                round_trips,
+                calls,
+                from_ns: 51_200_000,
+                to_ns: 412_000_000,
+            };
+            file_words(&record(None, Some(file))).unwrap()
+        };
+        assert!(
+            told(Some(5_076), None)
+                .starts_with("slow.pftrace holds the latest 5,076 round trips, 51.2 ms to 412 ms")
+        );
+        assert!(told(None, Some(80)).contains("80 calls"));
+        assert!(told(None, Some(0)).contains("nothing"));
+        assert_eq!(file_words(&record(None, None)), None);
+    }
+}
