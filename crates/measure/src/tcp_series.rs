@@ -85,7 +85,11 @@ impl TcpSums {
             cwnd_bytes: self.cwnd_bytes,
             rtt_ns,
             min_rtt_ns: self.min_rtt_us.map(|rtt| rtt * 1_000),
-            delivery_rate_bps: self.delivery_rate.map(|rate| rate.saturating_mul(8)),
+            // Each is a rate while its flow was delivering: flows take turns, so a sum is nothing that
+            // ever passed.
+            delivery_rate_bps: self
+                .delivery_rate
+                .map(|rate| rate.saturating_mul(8) / u64::from(self.flows)),
             retransmits: self.retransmits.saturating_sub(earlier.retransmits),
             retransmitted_bytes: more(self.retransmitted_bytes, earlier.retransmitted_bytes),
             spurious_retransmits: more(self.duplicates_told, earlier.duplicates_told),
@@ -135,7 +139,7 @@ mod tests {
         assert_eq!((interval.flows, interval.retransmits), (2, 4));
         assert_eq!((interval.cwnd_bytes, interval.rtt_ns), (20_000, 40_000));
         assert_eq!(interval.min_rtt_ns, Some(20_000));
-        assert_eq!(interval.delivery_rate_bps, Some(1_600));
+        assert_eq!(interval.delivery_rate_bps, Some(800));
         assert_eq!(interval.spurious_retransmits, Some(3));
         assert_eq!(interval.busy, Some(0.25));
         assert_eq!(

@@ -27,7 +27,15 @@ pub enum UnitError {
         /// The suffixes that are understood.
         known: &'static str,
     },
-    /// The value does not fit (or is negative, or not a number).
+    /// The value is negative.
+    #[error("`{text}` is below zero: no {what} is")]
+    Negative {
+        /// What was written.
+        text: String,
+        /// Which unit was wanted.
+        what: &'static str,
+    },
+    /// The value does not fit (or is not a number).
     #[error("`{text}` is out of range for a {what}")]
     OutOfRange {
         /// What was written.
@@ -41,7 +49,7 @@ pub enum UnitError {
 fn split<'a>(text: &'a str, what: &'static str) -> Result<(f64, &'a str), UnitError> {
     let text = text.trim();
     if (text.strip_prefix('-')).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) {
-        return Err(UnitError::OutOfRange {
+        return Err(UnitError::Negative {
             text: text.to_owned(),
             what,
         });
@@ -252,6 +260,17 @@ pub fn format_bytes(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
+/// `64 KiB`, `65507 B`: a size that somebody chose, in the largest unit of which it is a whole number.
+#[must_use]
+pub fn format_exact_bytes(bytes: u64) -> String {
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let whole = |shift: u32| bytes >= 1 << shift && bytes.is_multiple_of(1 << shift);
+    match units.into_iter().find(|&(shift, _)| whole(shift)) {
+        Some((shift, unit)) => format!("{} {unit}", bytes >> shift),
+        None => format!("{bytes} B"),
+    }
+}
+
 /// `48.3 us`, `1.20 ms`; three significant digits, ASCII only.
 #[must_use]
 pub fn format_nanos(nanoseconds: f64) -> String {
@@ -365,9 +384,9 @@ mod tests {
     #[test]
     fn what_is_negative_is_told_as_that() {
         let said = "-5".parse::<BitRate>().unwrap_err().to_string();
-        assert_eq!(said, "`-5` is out of range for a rate");
+        assert_eq!(said, "`-5` is below zero: no rate is");
         let said = "-64K".parse::<ByteSize>().unwrap_err().to_string();
-        assert_eq!(said, "`-64K` is out of range for a size");
+        assert_eq!(said, "`-64K` is below zero: no size is");
         assert!(matches!(
             "-x".parse::<ByteSize>(),
             Err(UnitError::NoNumber { .. })
@@ -439,6 +458,16 @@ mod tests {
         assert_eq!(format_nanos(99_960.0), "100 us");
         assert_eq!(format_bytes(1472), "1472 B");
         assert_eq!(format_bytes(65_536), "64 KiB");
+        for (bytes, want) in [
+            (0, "0 B"),
+            (1_472, "1472 B"),
+            (65_507, "65507 B"),
+            (65_536, "64 KiB"),
+            (1 << 20, "1 MiB"),
+            ((1 << 20) + 1_024, "1025 KiB"),
+        ] {
+            assert_eq!(format_exact_bytes(bytes), want);
+        }
         assert_eq!(format_count(1_234_567), "1,234,567");
         assert_eq!(format_share(0.000_001), "<0.01 %");
         assert_eq!(format_share(0.0), "0.00 %");

@@ -9,7 +9,8 @@ use linerate_metric::record::{Doubt, Quantiles, Record, Stream, Summary};
 use linerate_metric::set::SetResult;
 use linerate_metric::statistics::median;
 use linerate_metric::units::{
-    format_bit_rate, format_bytes, format_count, format_nanos, format_per_second, format_share,
+    format_bit_rate, format_bytes, format_count, format_exact_bytes, format_nanos,
+    format_per_second, format_share,
 };
 
 /// The sign for what is not known.
@@ -263,7 +264,7 @@ pub(crate) fn details(plan: &Plan) -> Vec<String> {
             (Kind::Throughput, Protocol::Udp) => "datagrams",
             (Kind::Forward, _) => "frames",
         };
-        words.push(format!("{} {unit}", format_bytes(plan.payload_bytes)));
+        words.push(format!("{} {unit}", format_exact_bytes(plan.payload_bytes)));
     }
     if let Some(many) = many_in_one_call(plan) {
         words.push(many);
@@ -566,6 +567,9 @@ fn latency_sentence(runs: &[Record], protocol: Protocol) -> Option<String> {
             faster(block, spin),
         ));
     }
+    if let Some(sentence) = different_round_trips(runs, protocol, &typical) {
+        return Some(sentence);
+    }
     let first = runs.iter().find(known)?;
     // The same plan under several names: alone, and beside a load.
     let mut firsts: Vec<&Record> = Vec::new();
@@ -588,6 +592,66 @@ fn latency_sentence(runs: &[Record], protocol: Protocol) -> Option<String> {
     };
     let sentences: Option<Vec<_>> = firsts.iter().map(sentence).collect();
     Some(sentences?.join(" "))
+}
+
+/// The median over a run's repeats of one of its quantiles, with how many runs that is of.
+type Typical<'a> = dyn Fn(&Record, fn(&Quantiles) -> u64) -> Option<(f64, String)> + 'a;
+
+/// Measurements up to which a sentence names each.
+const EACH: usize = 4;
+
+/// `Half of all UDP round trips took 12.3 us or less (64 B) and 41.0 us (32 KiB).`: of runs that differ
+/// in what they did, as those of a sweep do; `None` where they all did the same.
+fn different_round_trips(
+    runs: &[Record],
+    protocol: Protocol,
+    typical: &Typical<'_>,
+) -> Option<String> {
+    let known: Vec<&Record> = (runs.iter())
+        .filter(|run| run.kind == Kind::Latency && run.plan.protocol == protocol)
+        .filter(|run| run.summary.rtt_ns.is_some())
+        .collect();
+    // What was asked at a rate says how long an answer takes at that load; as many questions as there
+    // are answers say how many there can be.
+    let rated = known
+        .iter()
+        .any(|run| run.plan.round_trip.rate_per_second.is_some());
+    let known = known
+        .into_iter()
+        .filter(|run| !rated || run.plan.round_trip.rate_per_second.is_some());
+    let mut firsts: Vec<&Record> = Vec::new();
+    for run in known {
+        let is_repeat = |first: &&Record| first.plan == run.plan && first.label == run.label;
+        if !firsts.iter().any(is_repeat) {
+            firsts.push(run);
+        }
+    }
+    let first = firsts.first()?;
+    if firsts.iter().all(|run| run.plan == first.plan) {
+        return None;
+    }
+    let what = |run: &Record| match &run.label {
+        Some(label) => label.clone(),
+        None => format!("{} messages", format_exact_bytes(run.plan.payload_bytes)),
+    };
+    let figure = |run: &Record| {
+        let (p50, _) = typical(run, |rtt| rtt.p50)?;
+        Some((format_nanos(p50), what(run)))
+    };
+    let (_, count) = typical(first, |rtt| rtt.p50)?;
+    let half = format!("Half of all {protocol} round trips took");
+    if firsts.len() > EACH {
+        let (low, at_low) = figure(first)?;
+        let (high, at_high) = figure(firsts.last()?)?;
+        return Some(format!(
+            "{half} {low} or less ({at_low}), {high} or less ({at_high}){count}."
+        ));
+    }
+    let figures: Option<Vec<_>> = firsts
+        .iter()
+        .map(|run| figure(run).map(|(time, what)| format!("{time} or less ({what})")))
+        .collect();
+    Some(format!("{half} {}{count}.", figures?.join(", ")))
 }
 
 /// A sentence that begins with a large letter.
@@ -796,6 +860,7 @@ pub(crate) fn evidence(reading: &linerate_metric::finding::Evidence) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use linerate_metric::histogram::Histogram;
 
     #[test]
     fn chosen_lengths_print_short() {
@@ -825,6 +890,45 @@ mod tests {
         ] {
             assert_eq!(ends("near", "far", &wait, &cpu), want);
         }
+    }
+
+    fn asked(bytes: u64, rate: Option<u64>, label: &str, p50: u64) -> Record {
+        let text = include_str!("../tests/fixtures/run-1.json");
+        let mut run: Record = serde_json::from_str(text).unwrap();
+        let mut times = Histogram::new();
+        times.record(p50);
+        run.kind = Kind::Latency;
+        run.plan = Plan::new(Kind::Latency, Protocol::Udp, "host");
+        run.plan.payload_bytes = bytes;
+        run.plan.round_trip.rate_per_second = rate;
+        run.label = Some(label.to_owned());
+        run.summary.rtt_ns = times.summary();
+        run
+    }
+
+    #[test]
+    fn round_trips_of_several_sizes_or_rates_are_told_apart() {
+        let sizes: Vec<_> = [(64, "64 B", 12_000), (1_024, "1 KiB", 14_000)]
+            .map(|(bytes, label, p50)| asked(bytes, None, label, p50))
+            .into();
+        assert_eq!(
+            headline(&sizes),
+            ["Half of all UDP round trips took 12.0 us or less (64 B), 14.0 us or less (1 KiB)."]
+        );
+        let mut curve = vec![asked(64, None, "capacity", 900_000)];
+        curve.extend((1..=9).map(|n| {
+            let label = format!("{n}0 % load");
+            asked(64, Some(n * 1_000), &label, 10_000 + n * 1_000)
+        }));
+        assert_eq!(
+            headline(&curve),
+            [
+                "Half of all UDP round trips took 11.0 us or less (10 % load), 19.0 us or less (90 % load)."
+            ]
+        );
+        let loaded = ["idle", "loaded"].map(|label| asked(64, None, label, 12_000));
+        let told = headline(&loaded);
+        assert!(told[0].starts_with("Idle: half of all UDP"), "{told:?}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use linerate_metric::load::{Background, CURVE_SHARES, LoadCurve, LoadPoint, Unde
 use linerate_metric::plan::{Ends, Kind, Plan, Protocol, Wait};
 use linerate_metric::record::Record;
 use linerate_metric::set::SetResult;
-use linerate_metric::units::format_bytes;
+use linerate_metric::units::format_exact_bytes;
 use linerate_metric::waiting::Turns;
 
 use super::series::{self, Ended, Runner};
@@ -59,7 +59,7 @@ fn by_size(runner: &mut Runner<'_>, client: &Client, sizes: &[u64]) -> Result<()
     for &bytes in sizes {
         let mut client = client.clone();
         client.plan.payload_bytes = bytes;
-        runner.run(&format_bytes(bytes), &client)?;
+        runner.run(&format_exact_bytes(bytes), &client)?;
     }
     Ok(())
 }

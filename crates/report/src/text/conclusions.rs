@@ -152,6 +152,18 @@ fn rows_with_meaning(headings: &[&str], rows: Vec<Vec<String>>, style: &Style) -
     table(&headings, rows, left, style)
 }
 
+/// What a difference means: a cost, no difference where the rounds do not even agree on its sign, or
+/// the opposite.
+fn difference(cost: &Estimate, meaning: &str, below_zero: &str) -> String {
+    if cost.low > 0.0 {
+        return meaning.to_owned();
+    }
+    if cost.high < 0.0 {
+        return format!("{meaning}. Below zero: {below_zero}");
+    }
+    format!("{meaning}. No difference within the spread of the rounds")
+}
+
 fn waiting(costs: &WaitingCosts, style: &Style) -> String {
     let row = |name: &str, cost: &Estimate, meaning: &str| {
         vec![
@@ -180,18 +192,23 @@ fn waiting(costs: &WaitingCosts, style: &Style) -> String {
         "neither end ever sleeps",
     ));
     rows.extend(costs.halt_ns.as_ref().map(|cost| {
-        row(
-            "halt",
+        let meaning = difference(
             cost,
             "blocking minus held: cores leaving their idle state",
-        )
+            "holding the cores made it slower: they share their power or their host with others",
+        );
+        row("halt", cost, &meaning)
     }));
+    // Whoever spins keeps a core: where others need it, sleeping lets them.
+    const SPINNING_COST: &str = "spinning made it slower: the threads that spin lack a core each, or \
+                                 keep one from the work that moves the packets";
     rows.extend(costs.wake_up_ns.as_ref().map(|cost| {
-        row(
-            "wake-up",
+        let meaning = difference(
             cost,
             "held minus spinning: the scheduler waking both threads",
-        )
+            SPINNING_COST,
+        );
+        row("wake-up", cost, &meaning)
     }));
     let both = match costs.halt_ns {
         Some(_) => "blocking minus spinning: both together",
@@ -199,7 +216,8 @@ fn waiting(costs: &WaitingCosts, style: &Style) -> String {
             "blocking minus spinning: wake-up and halt together, which the hold would tell apart"
         }
     };
-    rows.push(row("sleeping", &costs.sleeping_ns, both));
+    let meaning = difference(&costs.sleeping_ns, both, SPINNING_COST);
+    rows.push(row("sleeping", &costs.sleeping_ns, &meaning));
     let (low, high) = if costs.sleeping_ns.runs < 6 {
         ("lowest", "highest")
     } else {
@@ -290,4 +308,27 @@ fn under_load(found: &UnderLoad, style: &Style) -> String {
     text.push_str("\n\n");
     text.push_str(&wrap(&what, style.width).join("\n"));
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_below_zero_are_explained() {
+        let told = |low, median, high| {
+            let cost = Estimate {
+                runs: 5,
+                median,
+                low,
+                high,
+            };
+            difference(&cost, "a minus b", "b is slower")
+        };
+        assert_eq!(told(1.0, 2.0, 3.0), "a minus b");
+        assert_eq!(told(-3.0, -2.0, -1.0), "a minus b. Below zero: b is slower");
+        for (low, median, high) in [(-1.0, 2.0, 3.0), (-3.0, -2.0, 1.0), (0.0, 0.0, 0.0)] {
+            assert!(told(low, median, high).contains("No difference within the spread"));
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Several runs together: repeats as medians with intervals, different measurements side by side.
 
 use linerate_metric::expect::{FIGURES, Unit};
-use linerate_metric::record::Doubt;
+use linerate_metric::record::{Doubt, Record};
 use linerate_metric::set::RunSet;
 
 use super::conclusions::conclusions;
@@ -59,9 +59,27 @@ pub fn set(set: &RunSet, style: &Style) -> String {
         blocks.push(repeats(set, style));
     }
     blocks.extend(conclusions(&set.result, style));
+    blocks.extend(calls(set, style));
     blocks.extend(notes(set, style));
     blocks.retain(|block| !block.is_empty());
     blocks.join("\n\n")
+}
+
+/// The calls of each run that recorded them, under its name. Rounds of a comparison are many, and
+/// alike; experiments and searches have tables of their own.
+fn calls(set: &RunSet, style: &Style) -> Vec<String> {
+    let result = &set.result;
+    let own = result.experiment.is_some() || result.search.is_some() || result.capacity.is_some();
+    if own || result.is_many_alike() || result.waiting_costs.is_some() {
+        return Vec::new();
+    }
+    let runs = words::told_apart(&set.runs);
+    let table = |run: &Record| {
+        let calls = super::calls::calls(run, style)?;
+        let title = format!("calls, {}", clean(&words::name(run)));
+        Some(format!("{}\n{calls}", style.paint(Paint::Bold, &title)))
+    };
+    runs.iter().filter_map(table).take(SHOWN).collect()
 }
 
 fn repeats(set: &RunSet, style: &Style) -> String {

@@ -89,7 +89,17 @@ pub(crate) fn pass_words(record: &Record, pass: &StagePass) -> String {
     }
     if let Some(asking) = pass.asking_ns {
         let size = format_nanos(asking.unsigned_abs() as f64);
-        text.push_str(&if asking >= 0 {
+        // Then the difference is mostly of something else.
+        let unlike = record
+            .validity
+            .iter()
+            .any(|doubt| doubt.doubt == "stages-unlike");
+        text.push_str(&if asking >= 0 && unlike {
+            format!(
+                "; that pass was {size} slower than the run, which is more than stamps cost: see \
+                 stages-unlike"
+            )
+        } else if asking >= 0 {
             format!("; asking for the stamps cost {size}, and the figures above are without it")
         } else {
             format!("; the pass without stamps was {size} slower: the machine changed meanwhile")
