@@ -95,7 +95,8 @@ pub struct CapacityArgs {
     /// How often a load may fail before it counts as failed
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10), env = "LINERATE_TRIES")]
     pub tries: u32,
-    /// Trials of a search at most
+    /// Trials of the search of a size at most, those included that find the highest rate without
+    /// --line-rate; trials of the other --tests come on top
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000), env = "LINERATE_TRIALS")]
     pub trials: u32,
     /// Searches for the longest burst, which are averaged

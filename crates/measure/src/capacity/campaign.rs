@@ -220,7 +220,7 @@ impl Campaign {
         });
         self.phase = match line {
             None => Phase::Most { made: 0, best: 0.0 },
-            Some(most) => self.search(most),
+            Some(most) => self.search(most, 0),
         };
     }
 
@@ -232,14 +232,15 @@ impl Campaign {
         self.results.last().map_or(0.0, |result| result.most_fps)
     }
 
-    fn search(&self, most: f64) -> Phase {
+    /// A search after so many trials that found the most.
+    fn search(&self, most: f64, made: u32) -> Phase {
         Phase::Throughput(Search::new(search::Options {
             goals: self.options.goals.clone(),
             resolution: self.options.resolution,
             trial_s: self.options.trial_s,
             first_s: self.options.first_s,
             most: most.max(1.0 / self.options.trial_s),
-            trials: self.options.trials,
+            trials: self.options.trials.saturating_sub(made),
             tries: self.options.tries,
         }))
     }
@@ -340,8 +341,10 @@ impl Campaign {
                 *best = best.max(seen.offered);
                 let (made, best) = (*made, *best);
                 self.result().most_fps = best;
-                if made >= MOST_TRIALS {
-                    self.phase = self.search(best);
+                // They are of the same search: it keeps at least one.
+                let most_trials = MOST_TRIALS.min(self.options.trials.saturating_sub(1).max(1));
+                if made >= most_trials {
+                    self.phase = self.search(best, made);
                 }
             }
             Phase::Throughput(search) => {
@@ -618,6 +621,29 @@ mod tests {
         let result = &campaign.results()[0];
         assert_eq!(result.throughput[0].stopped_by, "interrupted");
         assert_eq!(result.trials.len(), 4);
+    }
+
+    #[test]
+    fn a_bound_on_trials_holds_for_all_of_a_search() {
+        for (line, trials) in [
+            (None, 1),
+            (None, 2),
+            (None, 3),
+            (None, 8),
+            (Some(1_000_000_000), 8),
+        ] {
+            let options = Options {
+                trials,
+                tests: vec![Test::Throughput],
+                resolution: 1e-6,
+                ..options(line)
+            };
+            let (results, _) = run(options, 500.0, 0.0, 1e6);
+            for size in &results {
+                assert_eq!(size.trials.len(), trials as usize, "{line:?}");
+                assert_eq!(size.throughput[0].stopped_by, "trials");
+            }
+        }
     }
 
     proptest! {
