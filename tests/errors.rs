@@ -252,8 +252,18 @@ fn names_and_families() {
             "127.0.0.1:5201",
         ),
         ("latency 300.1.1.1", "no such host name", "300.1.1.1"),
-        ("throughput 127.0.0.1 -6", "no IPv6 address", "127.0.0.1"),
-        ("throughput ::1 -4", "no IPv4 address", "::1"),
+        (
+            "throughput 127.0.0.1 -6",
+            "is an IPv4 address, and -6",
+            "127.0.0.1",
+        ),
+        ("throughput ::1 -4", "is an IPv6 address, and -4", "::1"),
+        (
+            "latency ::1 -B 127.0.0.1",
+            "is an IPv6 address, and -B 127.0.0.1",
+            "::1",
+        ),
+        ("latency fe80::1", "needs the interface", "fe80::1"),
     ] {
         words_tell(&room, words, &told(5, situation, object, "address"));
     }

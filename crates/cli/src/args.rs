@@ -85,13 +85,14 @@ fn settle(command: clap::Command) -> clap::Command {
 }
 
 /// Names of values that are amounts.
-const AMOUNTS: [&str; 7] = [
+const AMOUNTS: [&str; 8] = [
     "RATE[/BURST]",
     "N[/BURST]",
     "SIZE",
     "TIME",
     "SHARE",
     "BYTES",
+    "COUNT",
     "N",
 ];
 

@@ -179,6 +179,17 @@ impl Link {
     }
 }
 
+/// What is wrong with a file, on one line: its line's number, what stands there, and why not.
+fn placed(text: &str, error: &toml::de::Error) -> String {
+    let why = error.message().replace('\n', ", ");
+    let Some(before) = error.span().and_then(|span| text.get(..span.start)) else {
+        return why;
+    };
+    let number = before.matches('\n').count() + 1;
+    let line = text.lines().nth(number - 1).unwrap_or_default();
+    format!("line {number}, `{}`: {why}", line.trim())
+}
+
 impl Topology {
     /// Reads and checks a lab file.
     ///
@@ -187,7 +198,7 @@ impl Topology {
     /// variants as [`Topology::validate`].
     pub fn from_toml(text: &str) -> Result<Self, TopologyError> {
         let topology: Self =
-            toml::from_str(text).map_err(|error| TopologyError::Syntax(error.to_string()))?;
+            toml::from_str(text).map_err(|error| TopologyError::Syntax(placed(text, &error)))?;
         topology.validate()?;
         Ok(topology)
     }

@@ -33,6 +33,22 @@ pub enum MeasureError {
         /// `IPv4` or `IPv6`.
         family: &'static str,
     },
+    /// An address was given, and another option asks for the other family.
+    #[error("{host}: an {family} address, and {option} asks for the other family")]
+    OtherFamily {
+        /// As it was written.
+        host: String,
+        /// `IPv4` or `IPv6`.
+        family: &'static str,
+        /// The option that contradicts it.
+        option: String,
+    },
+    /// A link-local address, which says nothing without the link.
+    #[error("{host}: a link-local address without its interface")]
+    NoInterface {
+        /// As it was written.
+        host: String,
+    },
     /// Nobody listens there.
     #[error("{address}: connection refused")]
     Refused {
@@ -223,6 +239,8 @@ impl MeasureError {
             }
             Self::UnknownName { .. }
             | Self::NoAddress { .. }
+            | Self::OtherFamily { .. }
+            | Self::NoInterface { .. }
             | Self::Refused { .. }
             | Self::NoRoute { .. }
             | Self::Silent { .. }
@@ -272,7 +290,26 @@ impl MeasureError {
             Self::UnknownName { host, source } => Problem::new(
                 format!("no such host name ({source})"),
                 host,
-                "check the spelling, or give the address",
+                match host.split_once(':') {
+                    Some((name, port)) if port.parse::<u16>().is_ok() => {
+                        format!("give the port with -p: {name} -p {port}; or check the address")
+                    }
+                    _ => "check the spelling, or give the address".to_owned(),
+                },
+            ),
+            Self::OtherFamily {
+                host,
+                family,
+                option,
+            } => Problem::new(
+                format!("is an {family} address, and {option} asks for the other family"),
+                host,
+                format!("leave out {option}, or give an address of its family"),
+            ),
+            Self::NoInterface { host } => Problem::new(
+                "a link-local address is one of every link: it needs the interface",
+                host,
+                format!("name the interface: {host}%eth0, or -B %eth0 (see `ip -6 address`)"),
             ),
             Self::NoAddress { host, family } => Problem::new(
                 format!("the name has no {family} address"),

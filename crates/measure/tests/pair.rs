@@ -660,7 +660,7 @@ fn nobody_there_is_told_apart() {
     let mut wrong = client(plan);
     wrong.family = Family::V6;
     let wrong = wrong.run(&stop, &mut |_| {}).unwrap_err();
-    assert!(matches!(wrong, MeasureError::NoAddress { .. }), "{wrong}");
+    assert!(matches!(wrong, MeasureError::OtherFamily { .. }), "{wrong}");
 }
 
 #[test]

@@ -76,7 +76,9 @@ pub enum TopologyError {
         what: &'static str,
         needs: &'static str,
     },
-    #[error("link {link}: {what} {value} is not a share: choose 0 to 100 %")]
+    #[error(
+        "link {link}: {what} {value} is not a share: choose 0 to 1, or \"0%\" to \"100%\" (5 % is 0.05 or \"5%\")"
+    )]
     Share {
         link: String,
         what: &'static str,

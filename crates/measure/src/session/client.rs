@@ -1,6 +1,6 @@
 //! The end that asks for a run.
 
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -344,15 +344,44 @@ impl Client {
                     .address
                     .is_none_or(|local| local.is_ipv4() == address.is_ipv4())
         };
+        let written = name.parse::<IpAddr>().ok();
         let fitting: Vec<_> = all.into_iter().filter(fits).collect();
         if fitting.is_empty() {
-            return Err(MeasureError::NoAddress {
-                host: host.to_owned(),
-                family: match local.address {
-                    Some(address) if address.is_ipv4() => Family::V4.name(),
-                    Some(_) => Family::V6.name(),
-                    None => self.family.name(),
+            let wanted = match local.address {
+                Some(address) if address.is_ipv4() => Family::V4,
+                Some(_) => Family::V6,
+                None => self.family,
+            };
+            let option = match (local.address, wanted) {
+                (Some(address), _) => format!("-B {address}"),
+                (None, Family::V4) => "-4".to_owned(),
+                (None, _) => "-6".to_owned(),
+            };
+            let host = host.to_owned();
+            return Err(match written {
+                Some(address) => MeasureError::OtherFamily {
+                    host,
+                    family: match address.is_ipv4() {
+                        true => Family::V4.name(),
+                        false => Family::V6.name(),
+                    },
+                    option,
                 },
+                None => MeasureError::NoAddress {
+                    host,
+                    family: wanted.name(),
+                },
+            });
+        }
+        let nowhere = |address: &SocketAddr| match address {
+            SocketAddr::V6(address) => {
+                address.ip().is_unicast_link_local() && address.scope_id() == 0
+            }
+            SocketAddr::V4(_) => false,
+        };
+        if local.interface.is_none() && fitting.iter().all(nowhere) {
+            return Err(MeasureError::NoInterface {
+                host: name.to_owned(),
             });
         }
         Ok(fitting)
