@@ -419,7 +419,9 @@ fn expectations_decide_the_exit_code() {
     ] {
         let text = room.run(&words).expect(code);
         assert!(text.stdout.contains(missed), "{text:?}");
-        assert_eq!(text.stdout.contains("missed"), code == 3, "{text:?}");
+        // A note of a busy machine may say that the rate was missed.
+        let told = text.stdout.lines().any(|line| line.starts_with("missed"));
+        assert_eq!(told, code == 3, "{text:?}");
         let json = room.run(&format!("{words} --json")).expect(code);
         is_valid(&json.json());
         assert!(json.stderr.contains(missed), "{json:?}");
