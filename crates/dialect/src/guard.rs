@@ -12,8 +12,8 @@
 //! 3. **At a rate.** Bytes a second to one address, and to all addresses together.
 //!
 //! An address proves itself by returning something that only it can know: the end of a TCP
-//! handshake, a token. Proof holds for [`PROOF_NS`]; whoever has a control connection with the
-//! address proves it again while that lives. Datagrams do not prolong it: they may be forged.
+//! handshake, a token. Proof holds for [`PROOF_NS`] from the last time; whoever serves a connection
+//! says so when it begins and when it ends. Datagrams do not prolong it: they may be forged.
 //!
 //! Memory is bounded: [`ADDRESSES`] unproved addresses and as many proved ones, the longest silent
 //! leaves first. Forgetting is safe: an address that is not known has no credit. Forged addresses

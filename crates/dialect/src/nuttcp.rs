@@ -60,7 +60,9 @@ pub use line::{LINE_LIMIT_BYTES, TEXT_LIMIT_BYTES};
 pub use report::{BYTES_ERROR, Counts, Cpu, Interval, Report};
 pub use server::{Server, ServerEvent};
 pub use test::{BUFFER_LIMIT_BYTES, STREAMS_LIMIT, Test, Version, Way};
-pub use udp::{EOD_GAP_NS, START_GAP_NS, Send, Took, UdpReceiver, UdpSender};
+pub use udp::{
+    CountReader, EOD_GAP_NS, START_GAP_NS, Send, Took, UdpReceiver, UdpSender, write_count,
+};
 
 use crate::sniff::{Carrier, Dialect, Verdict};
 

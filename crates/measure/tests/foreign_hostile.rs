@@ -233,43 +233,56 @@ fn a_client_that_is_killed_in_each_dialect() {
     let (_alone, host) = (alone(), Host::start());
     let port = host.port;
     let clients = [
-        ("iperf3", format!("-c 127.0.0.1 -p {port} -t 30 -b 20M")),
-        ("iperf3", format!("-c 127.0.0.1 -p {port} -t 30 -b 20M -R")),
-        ("iperf3", format!("-c 127.0.0.1 -p {port} -t 30 -u -b 2M")),
-        ("iperf", format!("-c 127.0.0.1 -p {port} -t 30 -b 20M")),
-        ("iperf", format!("-c 127.0.0.1 -p {port} -t 30 -b 20M -R")),
-        ("iperf", format!("-c 127.0.0.1 -p {port} -t 30 -u -b 2M")),
+        ("iperf3", format!("-c 127.0.0.1 -p {port} -t 600 -b 20M")),
+        ("iperf3", format!("-c 127.0.0.1 -p {port} -t 600 -b 20M -R")),
+        ("iperf3", format!("-c 127.0.0.1 -p {port} -t 600 -u -b 2M")),
+        // Where the server sends, nothing but its own refusals and the control connection tells the end.
+        (
+            "iperf3",
+            format!("-c 127.0.0.1 -p {port} -t 600 -u -b 2M -R"),
+        ),
+        (
+            "iperf3",
+            format!("-c 127.0.0.1 -p {port} -t 600 -u -b 2M --bidir"),
+        ),
+        ("iperf", format!("-c 127.0.0.1 -p {port} -t 600 -b 20M")),
+        (
+            "iperf",
+            format!("-c 127.0.0.1 -p {port} -t 600 -u -b 2M -R"),
+        ),
+        ("iperf", format!("-c 127.0.0.1 -p {port} -t 600 -b 20M -R")),
+        ("iperf", format!("-c 127.0.0.1 -p {port} -t 600 -u -b 2M")),
         (
             "nuttcp",
-            format!("-P {port} -p 35301 -T 30 -R 20m 127.0.0.1"),
+            format!("-P {port} -p 35301 -T 600 -R 20m 127.0.0.1"),
         ),
         (
             "nuttcp",
-            format!("-P {port} -p 35302 -r -T 30 -R 20m 127.0.0.1"),
+            format!("-P {port} -p 35302 -r -T 600 -R 20m 127.0.0.1"),
         ),
         (
             "nuttcp",
-            format!("-P {port} -p 35303 -u -T 30 -R 2m 127.0.0.1"),
+            format!("-P {port} -p 35303 -u -T 600 -R 2m 127.0.0.1"),
         ),
         (
             "nuttcp",
-            format!("-P {port} -p 35304 -u -r -T 30 -R 2m 127.0.0.1"),
+            format!("-P {port} -p 35304 -u -r -T 600 -R 2m 127.0.0.1"),
         ),
         (
             "iperf",
-            format!("-c 127.0.0.1 -p {port} -t 30 --bounceback"),
+            format!("-c 127.0.0.1 -p {port} -t 600 --bounceback"),
         ),
         (
             "iperf",
-            format!("-c 127.0.0.1 -p {port} -t 30 --full-duplex -b 20M"),
+            format!("-c 127.0.0.1 -p {port} -t 600 --full-duplex -b 20M"),
         ),
         (
             "sockperf",
-            format!("ping-pong -i 127.0.0.1 -p {port} -t 30 --tcp"),
+            format!("ping-pong -i 127.0.0.1 -p {port} -t 600 --tcp"),
         ),
         (
             "sockperf",
-            format!("throughput -i 127.0.0.1 -p {port} -t 30 --mps 1000"),
+            format!("throughput -i 127.0.0.1 -p {port} -t 600 --mps 1000"),
         ),
     ];
     let beside = Beside::start(port, 6);

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use linerate_dialect::guard::{Guard, Network, Rules};
+use linerate_dialect::guard::{Guard, Network, PROOF_NS, Rules};
 
 /// Each 4 bytes are an act: an address that was never proved has not got more than came from it.
 pub fn guard(data: &[u8]) {
@@ -22,7 +22,7 @@ pub fn guard(data: &[u8]) {
         4,
     );
     let mut now = 0u64;
-    let mut account = [(0u64, 0u64, false); 16];
+    let mut account = [(0u64, 0u64, None); 16];
     for act in data.chunks_exact(4) {
         let [what, who, size, passed] = act else {
             continue;
@@ -36,7 +36,12 @@ pub fn guard(data: &[u8]) {
             _ => plain.to_ipv6_mapped().into(),
         };
         let bytes = u64::from(*size) << (what >> 4);
-        let (came, left, proved) = &mut account[usize::from(who)];
+        let (came, left, proved_at) = &mut account[usize::from(who)];
+        // Proof wears off, and what was sent on its strength is no debt then.
+        if proved_at.is_some_and(|at| now - at > PROOF_NS) {
+            (*came, *left, *proved_at) = (0, 0, None);
+        }
+        let proved = proved_at.is_some();
         match what & 3 {
             0 | 1 => {
                 guard.received(now, address, bytes);
@@ -44,16 +49,16 @@ pub fn guard(data: &[u8]) {
             }
             2 if size % 16 == 0 => {
                 guard.prove(now, address);
-                *proved = true;
+                *proved_at = Some(now);
             }
             _ => {
                 if guard.send(now, address, bytes).is_ok() {
                     *left += bytes;
-                    assert!(*proved || who < 4, "{who} is no neighbour");
+                    assert!(proved || who < 4, "{who} is no neighbour");
                 }
             }
         }
-        assert!(*proved || left <= came, "{account:?}");
+        assert!(proved || left <= came, "{account:?}");
         let (strangers, known) = guard.remembered();
         assert!(strangers <= 4 && known <= 4);
     }

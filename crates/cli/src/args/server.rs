@@ -103,7 +103,7 @@ pub struct GuestArgs {
     /// Run so many tests at a time at most
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), env = "LINERATE_MAX_TESTS")]
     pub max_tests: Option<u16>,
-    /// Send one client of another program no more than this, in bits a second
+    /// Send no more than this in one test with another program, in bits a second
     #[arg(long, value_name = "RATE", value_parser = some_rate, env = "LINERATE_MAX_RATE")]
     pub max_rate: Option<BitRate>,
     /// End tests of other programs after this time

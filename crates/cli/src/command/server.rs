@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use linerate_measure::{Family, PeerOptions, Server, ServerOptions};
+use linerate_metric::event::Problem;
 use linerate_metric::exit;
 use linerate_report::store::Store;
 
@@ -61,7 +62,7 @@ fn serve(args: &ServerArgs, output: &mut Output) -> Result<u8, Failure> {
     let in_lab = network.is_some();
     let server = Server::bind(&options(args)?)?.within(network);
     // Before the first thread: each has what the one that started it had.
-    give_up_privileges(args, &server, in_lab, output);
+    give_up_privileges(args, &server, in_lab)?;
     let stop = stop_on_signals()?;
     while_printing(output, |teller| {
         let teller = teller.clone();
@@ -71,8 +72,8 @@ fn serve(args: &ServerArgs, output: &mut Output) -> Result<u8, Failure> {
     Ok(exit::OK)
 }
 
-/// Keeps what the grants need. A kernel that does not let go of the rest is told of.
-fn give_up_privileges(args: &ServerArgs, server: &Server, in_lab: bool, output: &Output) {
+/// Keeps what the grants need. A server that cannot let go of the rest does not serve.
+fn give_up_privileges(args: &ServerArgs, server: &Server, in_lab: bool) -> Result<(), Failure> {
     let ports = server.also().into_iter().chain([server.port()]);
     let store = Store::open_default().map(|store| store.folder().to_owned());
     let folders: Vec<_> = (store.ok().filter(|_| !args.output.no_store))
@@ -85,11 +86,14 @@ fn give_up_privileges(args: &ServerArgs, server: &Server, in_lab: bool, output: 
         in_lab,
         folders: &folders,
     });
-    if let Err(error) = given {
-        output.remark(&format!(
-            "warning: this server keeps all its privileges ({error}): start it as an ordinary user"
-        ));
-    }
+    given.map_err(|error| Failure {
+        problem: Problem::new(
+            format!("privileges that are not needed cannot be given up ({error})"),
+            "the server",
+            "start it as an ordinary user",
+        ),
+        code: exit::MISSING,
+    })
 }
 
 #[cfg(test)]

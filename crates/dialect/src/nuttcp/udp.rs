@@ -8,6 +8,8 @@
 //! came after EOD0 came late and counts. With intervals, bytes 24 to 31 of each datagram say how
 //! many bytes of payload were sent up to its end, in the byte order of the sender.
 
+use std::cell::Cell;
+
 use super::test::Test;
 use crate::plain::Totals;
 
@@ -25,6 +27,39 @@ const COUNT: std::ops::Range<usize> = 24..32;
 
 /// A count above this in one byte order is one of the other (the rule of stock receivers).
 const COUNT_LIMIT: u64 = 1 << 32;
+
+/// Reads how much was sent up to the end of each datagram of one sender, whose byte order the first
+/// count tells.
+#[derive(Clone, Debug, Default)]
+pub struct CountReader {
+    big_endian: Cell<Option<bool>>,
+}
+
+impl CountReader {
+    /// The count of a datagram, in bytes; `None` where there is no room for one.
+    #[inline]
+    pub fn read(&self, datagram: &[u8]) -> Option<u64> {
+        let count = *datagram.get(COUNT)?.first_chunk()?;
+        let little = u64::from_le_bytes(count);
+        let big_endian = self.big_endian.get().unwrap_or_else(|| {
+            let big = little > COUNT_LIMIT;
+            self.big_endian.set(Some(big));
+            big
+        });
+        Some(match big_endian {
+            true => u64::from_be_bytes(count),
+            false => little,
+        })
+    }
+}
+
+/// Writes how much was sent up to the end of a datagram, where there is room.
+#[inline]
+pub fn write_count(datagram: &mut [u8], sent_bytes: u64) {
+    if let Some(count) = datagram.get_mut(COUNT) {
+        count.copy_from_slice(&sent_bytes.to_ne_bytes());
+    }
+}
 
 /// What a datagram was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +88,7 @@ pub struct UdpReceiver {
     last_ns: u64,
     eod_ns: Option<u64>,
     end_ns: Option<u64>,
-    /// The sender's byte order is big-endian; `None` before the first count.
-    big_endian: Option<bool>,
+    counts: CountReader,
     sent_bytes: Option<u64>,
     strays: u64,
 }
@@ -73,7 +107,7 @@ impl UdpReceiver {
             last_ns: now_ns,
             eod_ns: None,
             end_ns: None,
-            big_endian: None,
+            counts: CountReader::default(),
             sent_bytes: None,
             strays: 0,
         }
@@ -135,17 +169,9 @@ impl UdpReceiver {
 
     #[inline]
     fn number(&mut self, datagram: &[u8]) {
-        let Some(&count) = datagram.get(COUNT).and_then(|count| count.first_chunk()) else {
-            return;
-        };
-        let little = u64::from_le_bytes(count);
-        let big_endian = *self.big_endian.get_or_insert(little > COUNT_LIMIT);
-        let sent = if big_endian {
-            u64::from_be_bytes(count)
-        } else {
-            little
-        };
-        self.sent_bytes = self.sent_bytes.max(Some(sent));
+        if let Some(sent) = self.counts.read(datagram) {
+            self.sent_bytes = self.sent_bytes.max(Some(sent));
+        }
     }
 
     /// The client closed its side of the control connection: all it sends is sent.
@@ -179,6 +205,13 @@ impl UdpReceiver {
                 .map(|begun_ns| self.last_ns.saturating_sub(begun_ns))
                 .filter(|&duration| duration > 0),
         }
+    }
+
+    /// Bytes that were sent on all ports before the last datagram that came here; `None` when datagrams
+    /// do not tell.
+    #[must_use]
+    pub fn sent_bytes(&self) -> Option<u64> {
+        self.sent_bytes
     }
 
     /// Datagrams that were sent before the last one that came, and did not come; `None` when they
@@ -350,10 +383,8 @@ impl UdpSender {
     /// Writes the count of bytes into the buffer that was to be sent last, when the test has it.
     #[inline]
     pub fn stamp(&self, buffer: &mut [u8]) {
-        if self.numbered
-            && let Some(count) = buffer.get_mut(COUNT)
-        {
-            count.copy_from_slice(&self.sent_bytes().to_ne_bytes());
+        if self.numbered {
+            write_count(buffer, self.sent_bytes());
         }
     }
 

@@ -3,6 +3,7 @@
 use linerate_dialect::control::flow as own;
 use linerate_dialect::iperf2::{bounceback, datagram as iperf2};
 use linerate_dialect::iperf3::{Counters, udp as iperf3};
+use linerate_dialect::nuttcp;
 use linerate_dialect::sockperf;
 use linerate_host::sys::clock::Nanos;
 
@@ -30,7 +31,7 @@ pub enum Framing {
     /// A stream of iperf2: its first bytes say what the client wants.
     Iperf2Stream(Box<[u8]>),
     /// Datagrams of nuttcp: how much was sent up to the end of each, where there is room.
-    Nuttcp,
+    Nuttcp(nuttcp::CountReader),
     /// Datagrams of ttcp: those of up to 4 bytes are markers.
     Ttcp,
     /// Questions of sockperf.
@@ -56,12 +57,6 @@ pub enum Seen {
     /// The last word of the sender, who may have said how many datagrams there were before it.
     End(Option<u64>),
 }
-
-/// Where nuttcp's count of bytes sits in a datagram.
-const NUTTCP_COUNT: std::ops::Range<usize> = 24..32;
-
-/// A count above this in one byte order is one of the other (the rule of stock receivers).
-const NUTTCP_COUNT_LIMIT: u64 = 1 << 32;
 
 /// Fields of a bounceback that the answering end fills in.
 const BOUNCEBACK_ANSWERED: std::ops::Range<usize> = 28..44;
@@ -97,11 +92,9 @@ impl Framing {
                     },
                 );
             }
-            Self::Nuttcp => {
+            Self::Nuttcp(_) => {
                 let sent = (number + 1).wrapping_mul(datagram.len() as u64);
-                if let Some(count) = datagram.get_mut(NUTTCP_COUNT) {
-                    count.copy_from_slice(&sent.to_ne_bytes());
-                }
+                nuttcp::write_count(datagram, sent);
             }
             Self::Bare
             | Self::Iperf2Stream(_)
@@ -146,7 +139,7 @@ impl Framing {
                 }
                 _ => Seen::Plain,
             },
-            Self::Nuttcp => nuttcp(datagram),
+            Self::Nuttcp(counts) => numbered_by_bytes(counts, datagram),
             Self::Ttcp if datagram.len() <= linerate_dialect::ttcp::MARKER_LIMIT_BYTES => {
                 Seen::Marker
             }
@@ -172,14 +165,14 @@ impl Framing {
     pub fn is_numbered(&self) -> bool {
         matches!(
             self,
-            Self::Own | Self::Iperf3(_) | Self::Iperf2 { .. } | Self::Nuttcp
+            Self::Own | Self::Iperf3(_) | Self::Iperf2 { .. } | Self::Nuttcp(_)
         )
     }
 
     /// Whether their numbers come with the times at which they left.
     #[must_use]
     pub fn is_timed(&self) -> bool {
-        self.is_numbered() && !matches!(self, Self::Nuttcp)
+        self.is_numbered() && !matches!(self, Self::Nuttcp(_))
     }
 
     /// Whether the answer to a question is the question as it was asked.
@@ -234,19 +227,15 @@ pub fn bounce(client: &mut bounceback::Client, message: &mut [u8], now_wall_ns: 
     message[..bytes].copy_from_slice(&question[..bytes]);
 }
 
-fn nuttcp(datagram: &[u8]) -> Seen {
+/// A datagram of nuttcp's: each is of one size, so that the count of bytes is a number.
+fn numbered_by_bytes(counts: &nuttcp::CountReader, datagram: &[u8]) -> Seen {
     match datagram {
         [b'E', b'O', b'D', b'1'..=b'9'] => return Seen::End(None),
         _ if datagram.len() <= 4 => return Seen::Aside,
         _ => {}
     }
-    let Some(&count) = datagram.get(NUTTCP_COUNT).and_then(|c| c.first_chunk()) else {
+    let Some(sent) = counts.read(datagram) else {
         return Seen::Plain;
-    };
-    let little = u64::from_le_bytes(count);
-    let sent = match little > NUTTCP_COUNT_LIMIT {
-        true => u64::from_be_bytes(count),
-        false => little,
     };
     match (sent / datagram.len() as u64).checked_sub(1) {
         Some(number) if sent.is_multiple_of(datagram.len() as u64) => Seen::Numbered(number, None),
@@ -268,7 +257,7 @@ mod tests {
                 wall_ahead_ns: 1_700_000_000_000_000_000,
                 wide: true,
             },
-            Framing::Nuttcp,
+            Framing::Nuttcp(nuttcp::CountReader::default()),
         ]
     }
 
@@ -314,7 +303,10 @@ mod tests {
             (b"EOD0", Seen::Aside),
             (b"EOD3", Seen::End(None)),
         ] {
-            assert_eq!(Framing::Nuttcp.read(bytes), seen);
+            assert_eq!(
+                Framing::Nuttcp(nuttcp::CountReader::default()).read(bytes),
+                seen
+            );
         }
         assert_eq!(Framing::Ttcp.read(b"1234"), Seen::Marker);
         assert_eq!(Framing::Ttcp.read(b"12345"), Seen::Plain);

@@ -18,6 +18,8 @@ use linerate_metric::plan::Protocol;
 use mio::net::{TcpListener, TcpStream as MioStream, UdpSocket};
 use mio::{Events, Interest, Poll, Token as Key};
 
+use socket2::{SockRef, TcpKeepalive};
+
 use super::doors::Door;
 use super::house::{Arrival, House, Seat};
 use super::limits::{GREETING_PATIENCE, LOBBY_LIMIT};
@@ -198,6 +200,8 @@ impl Lobby {
                     if full && self.guests.pop_first().is_none() {
                         continue;
                     }
+                    // What fails here shows when it is missed, and then only later.
+                    let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive());
                     let key = self.next;
                     self.next += 1;
                     let registry = self.poll.registry();
@@ -333,6 +337,7 @@ impl Lobby {
             local: canonical(local),
             door: self.doors[door].port,
             stranger,
+            given: self.doors[door].forced.is_some(),
         };
         Some((caller, stream))
     }
@@ -352,6 +357,7 @@ impl Lobby {
     fn seat(&mut self, guest: Guest, talk: Talk, seat: Seat) {
         match talk {
             Talk::Own => {
+                self.house.hall.prove(guest.peer.ip());
                 let stream = TcpStream::from(OwnedFd::from(guest.stream));
                 let house = Arc::clone(&self.house);
                 self.spawn("session", move || serve(&house, stream, &[], seat));
@@ -404,6 +410,7 @@ impl Lobby {
                 local: canonical(SocketAddr::new(knock.local, self.doors[door].port)),
                 door: self.doors[door].port,
                 stranger: knock.stranger,
+                given: self.doors[door].forced.is_some(),
             };
             let arrived = knock.arrived;
             self.spawn(speaker.name, move || serve(caller, claim, arrived));
@@ -523,6 +530,15 @@ impl Guest {
 }
 
 /// The same connection with calls that wait.
+/// A host that is gone says nothing: who moves no bytes is asked after 10 s whether it is there, and counts
+/// as gone after 15 s more.
+fn keepalive() -> TcpKeepalive {
+    TcpKeepalive::new()
+        .with_time(Duration::from_secs(10))
+        .with_interval(Duration::from_secs(5))
+        .with_retries(3)
+}
+
 fn blocking(stream: MioStream) -> Option<TcpStream> {
     let stream = TcpStream::from(OwnedFd::from(stream));
     stream.set_nonblocking(false).ok()?;

@@ -116,11 +116,15 @@ impl Porch {
             house.hall.refuse_dialect(speaker.name, from);
             return;
         }
-        let stranger = match (speaker, forced) {
-            // Anybody can send anything, from any address: there is less room for the unknown.
-            (Some(speaker), None) if speaker.name == foreign::plain().name => {
+        // Anybody can send anything, from any address: there is less room for who proved nothing.
+        let plain = |speaker: &Speaker| forced.is_none() && speaker.name == foreign::plain().name;
+        let stranger = match speaker {
+            Some(speaker) if plain(speaker) || !house.hall.is_proved(from.ip()) => {
                 match house.hall.stranger() {
-                    None => return,
+                    None => {
+                        house.hall.refuse_stranger(speaker.name, from);
+                        return;
+                    }
                     some => some,
                 }
             }

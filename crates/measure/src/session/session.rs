@@ -79,6 +79,8 @@ pub fn serve_on(house: &Arc<House>, footing: Footing<'_>, line: Line, first: &[u
         let bug = std::io::Error::other("a bug: it panicked, see the server's standard error");
         Err(MeasureError::system("the session", bug))
     });
+    // Its last segments came from there.
+    house.hall.prove(session.peer.ip());
     let began = session.claim.as_ref().is_some_and(|claim| claim.began);
     if session.claim.is_some() {
         footing.part();

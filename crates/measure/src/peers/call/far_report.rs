@@ -1,6 +1,11 @@
 //! The far end's count from the output of a command: the console of a board, for example.
 
-use std::process::{Command, Stdio};
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use linerate_dialect::control::Outcome;
 use linerate_dialect::far::{FarFigures, FarFlow, FarReport};
@@ -8,6 +13,7 @@ use linerate_metric::event::Problem;
 use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
 use linerate_metric::record::FAR_TEXT_BYTES;
 use regex_lite::Regex;
+use rustix::process::{Pid, Signal};
 
 use crate::error::MeasureError;
 
@@ -20,6 +26,18 @@ const GROUPS: [&str; 3] = ["bytes", "packets", "seconds"];
 /// What expressions have and commands do not: where it stands behind a comma, an expression is meant.
 const SIGNS: [&str; 8] = ["(?", "\\d", "\\s", "\\w", "[0-9", "(.", "([", "(\\"];
 
+/// How long a command may take: somebody may have to be asked over a slow line.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The same once the run is told to stop.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// How often it is looked after.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// What is read of each output: a console's log, and no more.
+const OUTPUT_BYTES: u64 = 1 << 20;
+
 /// Room for rounding between two counts of the same bytes.
 const ROUNDING_BYTES: u64 = 1024;
 
@@ -28,6 +46,18 @@ const ROUNDING_BYTES: u64 = 1024;
 pub struct FarCommand {
     command: String,
     pattern: Regex,
+}
+
+/// Reads an output to its end, or as much of it as is kept; the rest is thrown away.
+fn heard(output: Box<dyn Read + Send>) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut kept = Vec::new();
+        let mut limited = output.take(OUTPUT_BYTES);
+        // What came before an error counts.
+        let _ = limited.read_to_end(&mut kept);
+        let _ = io::copy(&mut limited.into_inner(), &mut io::sink());
+        kept
+    })
 }
 
 /// What it told.
@@ -56,6 +86,14 @@ pub enum FarReportError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// It did not end.
+    #[error("`{command}` did not end {}", if *.interrupted { "before the run was stopped" } else { "in 60 s" })]
+    Silent {
+        /// As it was written.
+        command: String,
+        /// Whether the run was told to stop meanwhile.
+        interrupted: bool,
+    },
     /// It printed nothing that the expression finds.
     #[error("`{command}` printed no count that the expression finds (it ended with {status})")]
     NoCount {
@@ -82,6 +120,7 @@ impl FarReportError {
     pub fn problem(&self) -> Problem {
         let next = match self {
             Self::NotRun { .. } => "run the command by hand first",
+            Self::Silent { .. } => "give a command that prints what it knows and ends",
             Self::NoCount { .. } => {
                 "run the command by hand, and give an expression that finds the number: \
                  CMD,(?P<bytes>\\d+)"
@@ -208,24 +247,14 @@ impl FarCommand {
         told
     }
 
-    /// Runs the command and reads what it prints, on both of its outputs.
+    /// Runs the command and reads what it prints, on both of its outputs; it is ended when it takes
+    /// longer than [`PATIENCE`], and when the run is told to stop.
     ///
     /// # Errors
     /// Why it told nothing.
-    pub fn ask(&self) -> Result<Told, FarReportError> {
-        let output = Command::new("sh")
-            .arg("-c")
-            .arg(&self.command)
-            .stdin(Stdio::null())
-            .output()
-            .map_err(|source| FarReportError::NotRun {
-                command: self.command.clone(),
-                source,
-            })?;
-        let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
-        text.push_str(&String::from_utf8_lossy(&output.stderr));
+    pub fn ask(&self, stop: &AtomicBool) -> Result<Told, FarReportError> {
+        let (text, status) = self.run(stop)?;
         let mut told = self.read(&text);
-        let status = output.status;
         if told.bytes.is_none() && told.packets.is_none() {
             return Err(FarReportError::NoCount {
                 command: self.command.clone(),
@@ -239,6 +268,54 @@ impl FarCommand {
             ));
         }
         Ok(told)
+    }
+
+    fn run(&self, stop: &AtomicBool) -> Result<(String, ExitStatus), FarReportError> {
+        let not_run = |source| FarReportError::NotRun {
+            command: self.command.clone(),
+            source,
+        };
+        let mut child = Command::new("sh")
+            .arg("-c")
+            .arg(&self.command)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // Whatever it starts ends with it.
+            .process_group(0)
+            .spawn()
+            .map_err(not_run)?;
+        let said = [
+            child.stdout.take().map(|out| heard(Box::new(out))),
+            child.stderr.take().map(|out| heard(Box::new(out))),
+        ];
+        let deadline = Instant::now() + PATIENCE;
+        // It has ended when nobody can write to its outputs any more.
+        let has_ended = || said.iter().flatten().all(JoinHandle::is_finished);
+        let mut until = deadline;
+        let mut stopped = None;
+        while !has_ended() && Instant::now() < until {
+            std::thread::sleep(LOOK);
+            // A run that was stopped has a far count, too, where it is quickly to be had.
+            if stop.load(Relaxed) {
+                until = until.min(*stopped.get_or_insert_with(|| Instant::now() + GRACE));
+            }
+        }
+        let ended = has_ended();
+        if !ended && let Some(group) = Pid::from_raw(child.id().cast_signed()) {
+            // One that is gone already needs no end.
+            let _ = rustix::process::kill_process_group(group, Signal::KILL);
+        }
+        let status = child.wait().map_err(not_run)?;
+        if !ended {
+            return Err(FarReportError::Silent {
+                command: self.command.clone(),
+                interrupted: stop.load(Relaxed),
+            });
+        }
+        let said = said.into_iter().flatten().map(|thread| thread.join());
+        let text: Vec<u8> = said.flat_map(Result::unwrap_or_default).collect();
+        Ok((String::from_utf8_lossy(&text).into_owned(), status))
     }
 
     /// Puts what it told in the place of what the dialect did not.
@@ -419,15 +496,43 @@ mod tests {
         let command = FarCommand::parse("echo 5000 bytes >&2").unwrap();
         let mut plan = Plan::new(Kind::Throughput, Protocol::Udp, "far");
         plan.payload_bytes = 1_000;
-        let told = command.ask().unwrap();
+        let told = command.ask(&AtomicBool::new(false)).unwrap();
         assert_eq!(told.odd, None);
         let mut report = FarReport::default();
         let sent = Sent::default();
         command.merge(told, &plan, sent, &mut report).unwrap();
         assert_eq!(report.flows[0].figures.packets, Some(5));
-        let error = FarCommand::parse("exit 3").unwrap().ask().unwrap_err();
+        let error = FarCommand::parse("exit 3")
+            .unwrap()
+            .ask(&AtomicBool::new(false))
+            .unwrap_err();
         assert!(error.problem().situation.contains("exit status: 3"));
         let odd = FarCommand::parse("echo 7 bytes; exit 3").unwrap();
-        assert!(odd.ask().unwrap().odd.unwrap().contains("exit status: 3"));
+        assert!(
+            odd.ask(&AtomicBool::new(false))
+                .unwrap()
+                .odd
+                .unwrap()
+                .contains("exit status: 3")
+        );
+    }
+    #[test]
+    fn a_command_that_does_not_end_is_ended_with_the_run() {
+        let command = FarCommand::parse("echo 5 bytes; sleep 3600 & wait").unwrap();
+        let began = Instant::now();
+        let error = command.ask(&AtomicBool::new(true)).unwrap_err();
+        assert!(
+            error.to_string().contains("before the run was stopped"),
+            "{error}"
+        );
+        assert!(began.elapsed() < PATIENCE / 2);
+    }
+
+    #[test]
+    fn an_endless_output_takes_bounded_room() {
+        let command = FarCommand::parse("head -c 5000000 /dev/zero; echo 7 bytes >&2").unwrap();
+        let told = command.ask(&AtomicBool::new(false)).unwrap();
+        assert_eq!(told.bytes, Some(7));
+        assert!(told.text.len() as u64 <= OUTPUT_BYTES + 100);
     }
 }

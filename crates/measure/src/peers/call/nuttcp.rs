@@ -11,7 +11,8 @@ use std::time::Duration;
 use linerate_dialect::control::FlowTotal;
 use linerate_dialect::far::FarReport;
 use linerate_dialect::nuttcp::{
-    CONTROL_PORT, Client, ClientEvent, DATA_PORT, START_GAP_NS, Send, Test as Asked, UdpSender, Way,
+    CONTROL_PORT, Client, ClientEvent, CountReader, DATA_PORT, START_GAP_NS, Send, Test as Asked,
+    UdpSender, Way,
 };
 use linerate_dialect::sniff::Carrier;
 use linerate_host::sys::clock::{self, Nanos};
@@ -184,7 +185,10 @@ fn open(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
         id: 1,
         direction,
         opening: Opening::Adopt(socket.into()),
-        framing: if tcp { Framing::Bare } else { Framing::Nuttcp },
+        framing: match tcp {
+            true => Framing::Bare,
+            false => Framing::Nuttcp(CountReader::default()),
+        },
     });
     Ok(Box::new(test))
 }

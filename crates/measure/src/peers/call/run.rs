@@ -281,7 +281,7 @@ fn converse(
     let mut unreported = None;
     if let Some(command) = command.filter(|_| test.failure.is_none()) {
         let sent = far_report::Sent::of(&test.own);
-        let asked = command.ask().and_then(|told| {
+        let asked = command.ask(stop).and_then(|told| {
             let odd = told.odd.clone();
             command.merge(told, &plan, sent, &mut test.far)?;
             Ok(odd)

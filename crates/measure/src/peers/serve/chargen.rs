@@ -1,15 +1,17 @@
 //! Chargen (RFC 864): characters without end, or one datagram for each that came.
 
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use linerate_dialect::chargen::{DIALECT, PERIOD_BYTES, PORT, answer, fill};
 use linerate_dialect::far::FarReport;
 use linerate_host::sys::clock::Nanos;
+use linerate_host::sys::socket::{self, Flags};
 use linerate_metric::plan::{Direction, Kind, Protocol};
 use socket2::Socket;
 
 use super::echo::answer_datagrams;
-use super::lane::{Broke, Datagrams, Numbers, Sending, Take, send_stream};
+use super::lane::{Broke, Datagrams, LOOK_UP, Numbers, Sending, Take, is_nothing, send_stream};
 use super::payload::Ring;
 use super::plain::{QUESTION_SILENCE, plan};
 use super::test::{PLAIN_IDLE, Test};
@@ -30,6 +32,9 @@ pub const SPEAKER: Speaker = Speaker {
     }),
 };
 
+/// Bytes that are thrown away by one call.
+const THROWN_BYTES: usize = 64 << 10;
+
 /// Bytes of a write: whole periods of the pattern.
 const WRITE_BYTES: usize = 16 * PERIOD_BYTES;
 
@@ -44,7 +49,13 @@ fn stream(mut caller: Caller, claim: Claim, stream: TcpStream) {
         fill(0, &mut characters);
         let sending = Sending::new(WRITE_BYTES, PLAIN_IDLE).within(&limits, 1);
         let sockets: Vec<Socket> = socket.try_clone().into_iter().collect();
-        let mut moved = send_stream(context, &sockets, &sending, &mut Ring::new(characters));
+        let over = AtomicBool::new(false);
+        let mut moved = std::thread::scope(|scope| {
+            scope.spawn(|| throw_away(socket, &over));
+            let moved = send_stream(context, &sockets, &sending, &mut Ring::new(characters));
+            over.store(true, Relaxed);
+            moved
+        });
         // Nothing but the client's going ends it.
         if matches!(moved.broke, Some(Broke::Error(_))) {
             moved.broke = None;
@@ -52,6 +63,23 @@ fn stream(mut caller: Caller, claim: Claim, stream: TcpStream) {
         moved
     });
     test.conclude(spawned, FarReport::default);
+}
+
+/// Takes what the client says, which means nothing (RFC 864): one that writes would wait for ever, and a
+/// close with unread bytes would reset the connection under what it still reads.
+fn throw_away(socket: &Socket, over: &AtomicBool) {
+    let mut room = vec![0; THROWN_BYTES];
+    if socket.set_read_timeout(Some(LOOK_UP)).is_err() {
+        return;
+    }
+    while !over.load(Relaxed) {
+        match socket::receive(socket, &mut room, Flags::TRUNCATE) {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) if is_nothing(&error) => {}
+            Err(_) => return,
+        }
+    }
 }
 
 /// Datagrams that are answered with characters, as many as came.
@@ -81,7 +109,7 @@ impl Datagrams for Flow {
         self.totals
     }
 
-    fn numbers(&self) -> Option<Numbers> {
+    fn numbers(&mut self) -> Option<Numbers> {
         None
     }
 

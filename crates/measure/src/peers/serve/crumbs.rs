@@ -8,8 +8,7 @@ use std::net::TcpStream;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use linerate_dialect::plain::SILENCE_NS;
-use linerate_host::sys::clock;
+use linerate_host::sys::clock::{self, Nanos};
 use linerate_host::sys::socket::{self, Flags};
 use linerate_host::sys::wait::{Ready, poll};
 
@@ -28,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// little, which is told.
 pub fn of_stream(caller: &Caller, stream: &TcpStream) -> Option<Moved> {
     let mut moved = Moved::default();
-    if caller.stranger.is_none() {
+    if caller.stranger.is_none() || caller.given {
         return Some(moved);
     }
     stream.set_read_timeout(Some(LOOK_UP)).ok()?;
@@ -55,17 +54,18 @@ pub fn of_stream(caller: &Caller, stream: &TcpStream) -> Option<Moved> {
             Err(_) => break,
         }
     }
-    let crumbs = format!("{} B", moved.totals.bytes);
+    let crumbs = format!("{} B that no dialect knows", moved.totals.bytes);
     caller.house.hall.refuse_crumbs(caller.peer, &crumbs);
     None
 }
 
-/// Whether a flow of datagrams is a test: one datagram has no rate. What came to too little is told.
-pub fn of_flow(caller: &Caller, arrived: &Arrived) -> bool {
-    if caller.stranger.is_none() || arrived.early.len() > 1 {
+/// Whether a flow of datagrams is a test, of which another datagram comes within `patience`: one has no
+/// rate, and may be forged. What came to too little is told.
+pub fn of_flow(caller: &Caller, arrived: &Arrived, patience: Nanos) -> bool {
+    if caller.stranger.is_none() || caller.given || arrived.early.len() > 1 {
         return true;
     }
-    let until = clock::now() + SILENCE_NS;
+    let until = clock::now() + patience;
     while clock::now() < until && !caller.house.stop.load(Relaxed) {
         if poll(&arrived.socket, Ready::Receive, LOOK_UP).is_ok_and(|ready| ready) {
             return true;

@@ -139,7 +139,7 @@ impl Datagrams for Flow {
         self.totals
     }
 
-    fn numbers(&self) -> Option<Numbers> {
+    fn numbers(&mut self) -> Option<Numbers> {
         None
     }
 

@@ -22,8 +22,9 @@ use crate::session::{Emit, ServerOptions};
 use awaited::Expected;
 use flows::Flows;
 
-/// Tests at a time of clients that speak no dialect we know: anybody can send anything.
-const STRANGER_LIMIT: usize = 64;
+/// Tests at a time of addresses that proved nothing, and of clients that speak no dialect we know: anybody
+/// can send anything. Half of all tests that a server runs at a time.
+const STRANGER_LIMIT: usize = 128;
 
 /// How old what is known of this host's networks may be when it refuses somebody.
 const NETWORKS_NS: Nanos = 5_000_000_000;

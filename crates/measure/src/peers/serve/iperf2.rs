@@ -5,7 +5,9 @@ mod udp;
 pub use udp::Flow;
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use linerate_dialect::far::FarReport;
@@ -14,16 +16,18 @@ use linerate_dialect::iperf2::{
     bounceback, fill,
 };
 use linerate_host::sys::clock::{self, Nanos};
-use linerate_metric::event::Problem;
 use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::answering::{Answers, answer_stream};
-use super::lane::{Context, Delays, Moved, Sending, receive_stream, send_stream, watch_stream};
+use super::lane::{
+    Context, Delays, LOOK_UP, Moved, Sending, Signals, is_nothing, receive_stream, send_stream,
+    watch_stream,
+};
 use super::limits::Limits;
 use super::payload::Ring;
 use super::test::{IDLE, PLAIN_IDLE, Test};
-use super::{Caller, OnStream, Refused, Speaker};
+use super::{Caller, OnStream, Speaker, at_port};
 use crate::error::MeasureError;
 use crate::flow::Part;
 use crate::meter::Totals;
@@ -62,12 +66,16 @@ const DUAL_PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of a write where the client does not say: what stock programs take.
 const WRITE_BYTES: usize = 128 << 10;
 
+/// What its client can do where no second connection may be made.
+const OTHERWISE: &str = "let it use --full-duplex or -R";
+
 /// The second connection has this number, and what goes the other way on the first one.
 const BACK: u32 = 2;
 
 fn stream(dialect: &'static str, mut caller: Caller, claim: Claim, connection: TcpStream) {
     let mut server = TcpServer::new();
-    let Ok((job, behind)) = read_header(&mut server, &connection) else {
+    let stop = &caller.house.stop;
+    let Ok((job, behind)) = read_header(&mut server, &connection, stop) else {
         return;
     };
     let moved = Moved {
@@ -102,14 +110,21 @@ fn stream(dialect: &'static str, mut caller: Caller, claim: Claim, connection: T
     }
 }
 
-/// What the client wants, and what came behind that.
-fn read_header(server: &mut TcpServer, connection: &TcpStream) -> Result<(TcpJob, Vec<u8>), ()> {
-    connection
-        .set_read_timeout(Some(HEADER_PATIENCE))
-        .map_err(drop)?;
+/// What the client wants, and what came behind that; nothing from one who takes too long over it, however
+/// often he says a byte.
+fn read_header(
+    server: &mut TcpServer,
+    connection: &TcpStream,
+    stop: &AtomicBool,
+) -> Result<(TcpJob, Vec<u8>), ()> {
+    let deadline = clock::now() + HEADER_PATIENCE.as_nanos() as u64;
+    connection.set_read_timeout(Some(LOOK_UP)).map_err(drop)?;
     let mut room = [0; 512];
-    loop {
-        let bytes = (&*connection).read(&mut room).map_err(drop)?;
+    while clock::now() < deadline && !stop.load(Relaxed) {
+        let bytes = match (&*connection).read(&mut room) {
+            Err(error) if is_nothing(&error) => continue,
+            read => read.map_err(drop)?,
+        };
         let (taken, job) = server
             .receive(&room[..bytes], clock::real())
             .map_err(drop)?;
@@ -121,6 +136,7 @@ fn read_header(server: &mut TcpServer, connection: &TcpStream) -> Result<(TcpJob
             return Ok((TcpJob::Plain, Vec::new()));
         }
     }
+    Err(())
 }
 
 fn run(
@@ -150,7 +166,8 @@ fn run(
     if dual == Dual::After {
         test.run_lanes();
     }
-    if !may_connect_back(caller, settings.port) {
+    let hall = &caller.house.hall;
+    if !hall.may_connect_back(DIALECT.name, caller.peer, settings.port, OTHERWISE) {
         return Ok(());
     }
     let back = connect_back(caller, settings.port)?;
@@ -173,6 +190,8 @@ fn receive_timed(context: &Context, socket: &Socket, moved: Moved, behind: &[u8]
 /// Sends what the client wants to receive, and closes this half.
 fn send(test: &mut Test, id: u32, socket: Socket, settings: &Settings) -> Result<(), MeasureError> {
     let sending = sending(settings, WRITE_BYTES, test.limits());
+    // Twice: the payload wraps.
+    test.reserve(2 * sending.block_bytes as u64)?;
     test.spawn(
         id,
         Part::Source,
@@ -206,34 +225,12 @@ fn sending(settings: &Settings, block: usize, limits: &Limits) -> Sending {
     sending.within(limits, settings.flows)
 }
 
-/// Whether a port of the client may be connected to. That the client is at its address is proved, that
-/// it has that port there is not: an address that many share must be a neighbour's.
-fn may_connect_back(caller: &Caller, port: u16) -> bool {
-    let hall = &caller.house.hall;
-    let address = caller.peer.ip();
-    if port != 0 && hall.is_near(address) {
-        return true;
-    }
-    let refused = Refused {
-        why: "connect-back",
-        dialect: DIALECT.name,
-        from: caller.peer,
-    };
-    hall.refuse(refused, || {
-        Problem::new(
-            format!(
-                "{address} is in no directly connected network, and others may share its address"
-            ),
-            format!("a connection back to port {port} of iperf2's client"),
-            format!("--allow {address}, or let it use --full-duplex or -R"),
-        )
-    });
-    false
-}
-
 fn connect_back(caller: &Caller, port: u16) -> Result<Socket, MeasureError> {
-    let to = SocketAddr::new(caller.peer.ip(), port);
+    let to = at_port(caller.peer, port);
     let connect = || {
+        if port == 0 {
+            return Err(std::io::Error::other("it names no port from 1 to 65535"));
+        }
         if caller.house.hall.is_own(to, caller.local.ip()) {
             return Err(std::io::Error::other(
                 "its port is this server's own: choose another with -L",
@@ -294,18 +291,23 @@ fn bounce(
     let mut machine = Bounce::new(questions);
     let mut test = Test::begin(&mut caller, claim, DIALECT.name, "iperf 2", plan);
     let mut rest = behind.to_vec();
-    let spawned = test.spawn(1, Part::Sink, connection.into(), move |context, socket| {
-        machine.answer_if_due();
-        while !rest.is_empty() {
-            // A first message in several pieces; no client asks again before it has its answer.
-            match machine.receive(&rest) {
-                Ok(taken) if taken > 0 => drop(rest.drain(..taken)),
-                _ => break,
+    // The question and its answer.
+    let room = test.reserve(2 * machine.server.message_bytes() as u64);
+    let spawned = room.and_then(|()| {
+        test.spawn(1, Part::Sink, connection.into(), move |context, socket| {
+            machine.signals = Some(Arc::clone(&context.signals));
+            machine.answer_if_due();
+            while !rest.is_empty() {
+                // A first message in several pieces; no client asks again before it has its answer.
+                match machine.receive(&rest) {
+                    Ok(taken) if taken > 0 => drop(rest.drain(..taken)),
+                    _ => break,
+                }
             }
-        }
-        let mut moved = answer_stream(context, socket, IDLE, &mut machine);
-        moved.totals.bytes += machine.began;
-        moved
+            let mut moved = answer_stream(context, socket, IDLE, &mut machine);
+            moved.totals.bytes += machine.began;
+            moved
+        })
     });
     test.conclude(spawned, FarReport::default);
 }
@@ -319,6 +321,8 @@ pub struct Bounce {
     sent: usize,
     taken: u64,
     over: bool,
+    /// What ends the test while an answer is held back.
+    signals: Option<Arc<Signals>>,
 }
 
 impl Bounce {
@@ -332,6 +336,19 @@ impl Bounce {
             sent: 0,
             taken: 0,
             over: false,
+            signals: None,
+        }
+    }
+
+    /// Sleeps as long as the client wants it, in steps in which the end is seen.
+    fn hold_back(&self, hold_ns: Nanos) {
+        let is_over = || {
+            let signals = self.signals.as_ref();
+            signals.is_some_and(|signals| signals.closed.load(Relaxed))
+        };
+        let until = clock::now() + hold_ns;
+        while clock::now() < until && !is_over() {
+            clock::sleep_until(until.min(clock::now() + LOOK_UP.as_nanos() as u64));
         }
     }
 
@@ -340,10 +357,7 @@ impl Bounce {
         if !self.server.is_due() {
             return;
         }
-        let hold: Nanos = self.server.hold_ns();
-        if hold > 0 {
-            clock::sleep_until(clock::now() + hold);
-        }
+        self.hold_back(self.server.hold_ns());
         self.answer.clear();
         self.sent = 0;
         self.answer

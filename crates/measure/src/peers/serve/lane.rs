@@ -23,7 +23,7 @@ use crate::meter::{Meter, Totals};
 use crate::pacing::Pacer;
 use crate::transport::facts_of;
 
-pub use datagrams::{Datagrams, Take, receive_datagrams, send_datagrams};
+pub use datagrams::{Datagrams, Refusals, Take, receive_datagrams, send_datagrams};
 pub use stream::{receive_stream, send_stream, watch_stream};
 
 /// How soon a thread sees that it is to end.

@@ -1,4 +1,4 @@
-//! What a server gives one client at most.
+//! What a server gives one test at most.
 
 use linerate_host::sys::clock::Nanos;
 use linerate_metric::plan::{Direction, Plan};
@@ -8,7 +8,7 @@ use linerate_metric::units::{format_bit_rate, format_nanos};
 /// Limits of a test with a program of another kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Payload bits a second that are sent to one client; `None` for no limit.
+    /// Payload bits a second that are sent in one test; `None` for no limit.
     pub rate_bps: Option<u64>,
     /// How long a test goes on; `None` for no limit.
     pub time_ns: Option<Nanos>,
@@ -48,7 +48,7 @@ impl Limits {
             doubts.push(Doubt::new(
                 "held-to-max-rate",
                 format!(
-                    "the server sends one client no more than {} (its --max-rate)",
+                    "the server sends no more than {} in one test (its --max-rate)",
                     format_bit_rate(most as f64)
                 ),
             ));

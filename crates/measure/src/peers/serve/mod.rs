@@ -35,6 +35,8 @@ pub use iperf2::{Bounce, Flow as Iperf2Flow};
 pub use lane::{Datagrams as TakesDatagrams, Take as Took};
 pub use refusals::Refused;
 
+use socket2::{Domain, Socket};
+
 use crate::session::house::{Claim, House, Seat};
 use crate::session::porch::Arrived;
 
@@ -92,6 +94,8 @@ pub struct Caller {
     pub door: u16,
     /// Leave for those whom nobody knows.
     pub stranger: Option<Stranger>,
+    /// Whether that port was given to the dialect, and takes whatever comes.
+    pub given: bool,
 }
 
 /// The dialect of that name.
@@ -120,6 +124,22 @@ pub fn speaker_of_port(port: u16) -> Option<&'static Speaker> {
 #[must_use]
 pub fn plain() -> &'static Speaker {
     &plain::SPEAKER
+}
+
+/// Another port at the same address, on the same link where the address is of one.
+fn at_port(mut address: SocketAddr, port: u16) -> SocketAddr {
+    address.set_port(port);
+    address
+}
+
+/// Marks what a socket sends, as its client wants it; what cannot be had shows on the wire alone.
+fn set_tos(socket: &Socket, tos: u8) {
+    let tos = u32::from(tos);
+    if socket.domain().is_ok_and(|domain| domain == Domain::IPV6) {
+        let _ = socket.set_tclass_v6(tos);
+    }
+    // An IPv6 socket may have an IPv4 peer.
+    let _ = socket.set_tos_v4(tos);
 }
 
 #[cfg(test)]

@@ -146,11 +146,12 @@ impl Session {
         let gone = self
             .closed_ns
             .is_some_and(|at| clock::now().saturating_sub(at) > GRACE_NS);
-        let is_stream = self
+        // Whoever sends datagrams closes when all are sent, which may be before all have come.
+        let needs_it = self
             .asked
             .as_ref()
-            .is_some_and(|asked| asked.carrier == Carrier::Stream);
-        if gone && is_stream && !test.is_done() {
+            .is_some_and(|asked| asked.carrier == Carrier::Stream || asked.way == Way::ToClient);
+        if gone && needs_it && !test.is_done() {
             return Err(self.vanished("it gave the test up"));
         }
         if test.is_done() {
@@ -215,7 +216,15 @@ impl Session {
                 return self.machine.refuse(&reason);
             }
         }
-        match Data::prepare(&self.caller, &asked) {
+        let ready = match asked.ports().next() {
+            Some(port) if !asked.client_connects() && !self.may_connect_back(port) => Err(format!(
+                "this server does not connect back to {}, which is no neighbour: use -F, or start \
+                 it with --allow",
+                self.caller.peer.ip()
+            )),
+            _ => Data::prepare(&self.caller, &asked),
+        };
+        match ready {
             Ok(data) => {
                 self.data = Some(data);
                 self.asked = Some(asked);
@@ -227,6 +236,12 @@ impl Session {
                 self.machine.refuse(&reason);
             }
         }
+    }
+
+    fn may_connect_back(&self, port: u16) -> bool {
+        let Caller { house, peer, .. } = &self.caller;
+        let otherwise = "let it use -F";
+        (house.hall).may_connect_back(DIALECT.name, *peer, port, otherwise)
     }
 
     /// What is done of what was asked: what this end sends stays within its limits.

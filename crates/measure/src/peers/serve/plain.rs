@@ -65,7 +65,7 @@ pub fn datagrams_of<D: Datagrams + Send + 'static>(
     arrived: Arrived,
     mut flow: D,
 ) {
-    if !crumbs::of_flow(&caller, &arrived) {
+    if !crumbs::of_flow(&caller, &arrived, SILENCE_NS) {
         return;
     }
     let mut plan = plan(&caller, Kind::Throughput, Protocol::Udp, Direction::Send);
@@ -104,7 +104,7 @@ impl Datagrams for Flow {
         }
     }
 
-    fn numbers(&self) -> Option<Numbers> {
+    fn numbers(&mut self) -> Option<Numbers> {
         None
     }
 }

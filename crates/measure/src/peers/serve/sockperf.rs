@@ -142,7 +142,7 @@ impl Datagrams for Flow {
         totals(&self.server)
     }
 
-    fn numbers(&self) -> Option<Numbers> {
+    fn numbers(&mut self) -> Option<Numbers> {
         let totals = self.server.totals();
         // Numbers begin with 1, and each message has one.
         let lost = totals.highest_sequence?.saturating_sub(totals.messages);

@@ -89,7 +89,9 @@ pub struct Test {
     interrupted: bool,
     /// Held until its end.
     _keys: Vec<FlowKey>,
-    _stranger: Option<Stranger>,
+    stranger: Option<Stranger>,
+    /// Whether the port that it came to was given to its dialect.
+    given: bool,
 }
 
 struct Lane {
@@ -142,7 +144,8 @@ impl Test {
             interrupted: false,
             plan,
             _keys: Vec::new(),
-            _stranger: caller.stranger.take(),
+            stranger: caller.stranger.take(),
+            given: caller.given,
         };
         test.emit(What::Connected {
             peer: test.peer.to_string(),
@@ -250,12 +253,7 @@ impl Test {
         socket: Socket,
         work: impl FnOnce(&Context, &Socket) -> Moved + Send + 'static,
     ) -> Result<(), MeasureError> {
-        self.claim
-            .reserve(Some(LANE_BYTES), 1)
-            .map_err(|refuse| MeasureError::PeerBusy {
-                peer: self.peer,
-                problem: refuse.problem,
-            })?;
+        self.take_room(LANE_BYTES, 1)?;
         let context = Context {
             meter: Arc::default(),
             times: Arc::default(),
@@ -285,6 +283,22 @@ impl Test {
         Ok(())
     }
 
+    /// Takes room for a buffer that its client chose the size of.
+    ///
+    /// # Errors
+    /// When all tests together would have too much.
+    pub fn reserve(&mut self, bytes: u64) -> Result<(), MeasureError> {
+        self.take_room(bytes, 0)
+    }
+
+    fn take_room(&mut self, bytes: u64, threads: usize) -> Result<(), MeasureError> {
+        let taken = self.claim.reserve(Some(bytes), threads);
+        taken.map_err(|refuse| MeasureError::PeerBusy {
+            peer: self.peer,
+            problem: refuse.problem,
+        })
+    }
+
     /// What a lane has moved so far, omitted payload included.
     #[must_use]
     pub fn totals(&self, id: u32) -> Totals {
@@ -304,6 +318,14 @@ impl Test {
     pub fn moved(&self, id: u32) -> Option<&Moved> {
         let lane = self.lanes.iter().find(|lane| lane.id == id)?;
         lane.moved.as_ref()
+    }
+
+    /// Whether it is one datagram from an address that proved nothing, which anybody may have sent. It was
+    /// answered where its dialect answers; of a measurement it has nothing.
+    fn is_crumbs(&self) -> bool {
+        let proved = self.stranger.is_none() || self.given;
+        let sum = self.sum();
+        self.ends_by_silence && !proved && sum.packets <= 1 && sum.calls <= 1
     }
 
     /// All that its threads have moved, to see whether anything moves.

@@ -61,7 +61,7 @@ impl Datagrams for Flow {
         }
     }
 
-    fn numbers(&self) -> Option<Numbers> {
+    fn numbers(&mut self) -> Option<Numbers> {
         None
     }
 }

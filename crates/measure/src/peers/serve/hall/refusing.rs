@@ -60,6 +60,38 @@ impl Hall {
         });
     }
 
+    /// Whether a port of a client may be connected to. That the client is at its address is proved, that
+    /// it has that port there is not: an address that many share must be a neighbour's. What is refused
+    /// is told, with what its client can do instead.
+    pub fn may_connect_back(
+        &self,
+        dialect: &'static str,
+        client: SocketAddr,
+        port: u16,
+        otherwise: &str,
+    ) -> bool {
+        let address = client.ip();
+        if self.is_near(address) {
+            return true;
+        }
+        let refused = Refused {
+            why: "connect-back",
+            dialect,
+            from: client,
+        };
+        self.refuse(refused, || {
+            Problem::new(
+                format!(
+                    "{address} is in no directly connected network, and others may share its \
+                     address"
+                ),
+                format!("a connection back to port {port} of a client ({dialect})"),
+                format!("--allow {address}, or {otherwise}"),
+            )
+        });
+        false
+    }
+
     /// Tells that a dialect is not spoken here.
     pub fn refuse_dialect(&self, dialect: &'static str, from: SocketAddr) {
         let refused = Refused {
@@ -116,6 +148,26 @@ impl Hall {
         });
     }
 
+    /// Tells that there are too many tests of addresses that proved nothing.
+    pub fn refuse_stranger(&self, dialect: &'static str, from: SocketAddr) {
+        let refused = Refused {
+            why: "stranger",
+            dialect,
+            from,
+        };
+        self.refuse(refused, || {
+            Problem::new(
+                format!(
+                    "{} proved nothing, and others who did not have all the tests that such \
+                     addresses may have",
+                    canonical(from)
+                ),
+                format!("a test over UDP ({dialect})"),
+                "let it do a test over TCP first: that shows where it is; or try again later",
+            )
+        });
+    }
+
     /// Tells of payload without a header that was too little for a test.
     pub fn refuse_crumbs(&self, from: SocketAddr, crumbs: &str) {
         let refused = Refused {
@@ -124,10 +176,7 @@ impl Hall {
             from,
         };
         self.refuse(refused, || {
-            let situation = format!(
-                "{} sent {crumbs} that no dialect knows: too little to measure",
-                canonical(from)
-            );
+            let situation = format!("{} sent {crumbs}: too little to measure", canonical(from));
             Problem::new(situation, "no test", "")
         });
     }

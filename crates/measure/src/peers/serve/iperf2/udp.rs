@@ -1,6 +1,5 @@
 //! UDP flows of iperf2.
 
-use std::net::SocketAddr;
 use std::sync::mpsc;
 
 use linerate_dialect::far::FarReport;
@@ -11,13 +10,14 @@ use linerate_host::sys::clock::{self, Nanos};
 use linerate_metric::plan::Protocol;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::super::Caller;
+use super::super::crumbs::of_flow;
 use super::super::lane::{
     Context, Datagrams, Delays, Moved, Numbers, Sending, Take, receive_datagrams, send_datagrams,
 };
 use super::super::limits::Limits;
 use super::super::test::Test;
-use super::{BACK, agent, may_connect_back, plan, sending};
+use super::super::{Caller, at_port};
+use super::{BACK, OTHERWISE, agent, plan, sending};
 use crate::error::MeasureError;
 use crate::flow::Part;
 use crate::meter::Totals;
@@ -54,6 +54,9 @@ pub fn serve(dialect: &'static str, mut caller: Caller, claim: Claim, mut arrive
     let settings = server.settings().cloned();
     let way = server.way();
     if way != Way::Forward && !is_proved(&caller) {
+        return;
+    }
+    if !of_flow(&caller, &arrived, SILENCE_NS) {
         return;
     }
     let mut plan = plan(&caller, Protocol::Udp, settings.as_ref());
@@ -145,8 +148,10 @@ fn run(
     if dual == Dual::After {
         test.run_lanes();
     }
-    let to = SocketAddr::new(caller.peer.ip(), settings.port);
-    if !is_proved(caller) || !may_connect_back(caller, settings.port) {
+    let to = at_port(caller.peer, settings.port);
+    let hall = &caller.house.hall;
+    let may = || hall.may_connect_back(DIALECT.name, caller.peer, settings.port, OTHERWISE);
+    if !is_proved(caller) || !may() {
         return Ok(());
     }
     let connect = || {
@@ -286,7 +291,7 @@ impl Datagrams for Flow {
         }
     }
 
-    fn numbers(&self) -> Option<Numbers> {
+    fn numbers(&mut self) -> Option<Numbers> {
         let report = self.server.report();
         Some(Numbers {
             lost: Some(report.lost),

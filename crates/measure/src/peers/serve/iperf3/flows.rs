@@ -9,7 +9,6 @@ use linerate_host::sys::clock::Nanos;
 use linerate_metric::plan::{Direction, Kind, Plan};
 use socket2::Socket;
 
-use super::super::Caller;
 use super::super::lane::{
     Datagrams, Moved, Numbers, Sending, Take, receive_datagrams, receive_stream, send_datagrams,
     send_stream,
@@ -17,6 +16,7 @@ use super::super::lane::{
 use super::super::limits::Limits;
 use super::super::payload::Ring;
 use super::super::test::{IDLE, Test};
+use super::super::{Caller, set_tos};
 use crate::error::MeasureError;
 use crate::flow::Part;
 use crate::meter::Totals;
@@ -33,7 +33,7 @@ pub fn open(params: &Params, arrived: &Arrived) -> Option<()> {
         let _ = socket.set_recv_buffer_size(bytes);
     }
     if let Some(tos) = params.tos {
-        let _ = socket.set_tos_v4(u32::from(tos));
+        set_tos(socket, tos);
     }
     if params.protocol == Protocol::Udp {
         let (_, first) = arrived.early.first()?;
@@ -111,6 +111,10 @@ pub fn begin_flow(
     };
     let sending = sending.within(&limits, params.parallel);
     let counters = params.counters;
+    if !flow.from_client {
+        // Twice: the payload of a stream wraps.
+        test.reserve(2 * block as u64)?;
+    }
     match (params.protocol, flow.from_client) {
         (Protocol::Udp, true) => test.spawn(flow.id, Part::Sink, socket, move |context, socket| {
             let mut flow = Incoming::new(counters);
@@ -186,7 +190,7 @@ impl Datagrams for Incoming {
         }
     }
 
-    fn numbers(&self) -> Option<Numbers> {
+    fn numbers(&mut self) -> Option<Numbers> {
         Some(Numbers {
             lost: Some(self.sequence.missing()),
             out_of_order: Some(self.sequence.out_of_order()),

@@ -21,7 +21,7 @@ pub trait Datagrams {
     fn totals(&self) -> Totals;
 
     /// What the numbers told, at the end.
-    fn numbers(&self) -> Option<Numbers>;
+    fn numbers(&mut self) -> Option<Numbers>;
 
     /// Whether each datagram has to be seen when it comes, because it may be answered.
     fn answers(&self) -> bool {
@@ -45,8 +45,35 @@ pub enum Take {
     },
 }
 
-/// Refused datagrams in a row after which nobody is there any more.
-const REFUSED_LIMIT: u32 = 16;
+/// Refused datagrams after which nobody is there any more, where none of them is older than
+/// [`REFUSED_NS`]. A refusal is told by the call after the one that was refused, so that others
+/// succeed in between, and routers tell some a second (RFC 1812 section 4.3.2.8).
+const REFUSED_LIMIT: u32 = 4;
+
+/// How long a refusal counts.
+const REFUSED_NS: Nanos = 5_000_000_000;
+
+/// Refusals of what is sent to a client.
+#[derive(Default)]
+pub struct Refusals {
+    count: u32,
+    last_ns: Nanos,
+}
+
+impl Refusals {
+    /// Takes one; whether nobody is there any more.
+    pub fn take(&mut self, now: Nanos) -> bool {
+        if now.saturating_sub(self.last_ns) > REFUSED_NS {
+            self.count = 0;
+        }
+        self.count += 1;
+        self.last_ns = now;
+        self.count >= REFUSED_LIMIT
+    }
+}
+
+/// Refused answers in a row after which nobody is there any more.
+const UNWANTED_LIMIT: u32 = 16;
 
 /// Room for one receive call of datagrams: the largest there is, or several that came as one.
 const DATAGRAM_ROOM: usize = 1 << 16;
@@ -128,7 +155,7 @@ pub fn receive_datagrams<D: Datagrams>(
                 }
             }
             // An answer that nobody wanted any more.
-            Err(_) if refused < REFUSED_LIMIT => {
+            Err(_) if refused < UNWANTED_LIMIT => {
                 refused += 1;
                 if dialect.is_over(clock::now()) || context.signals.closed.load(Relaxed) {
                     break;
@@ -165,7 +192,7 @@ pub fn send_datagrams(
     }
     let mut pacer = sending.pacer(clock::now());
     let bytes = payload.len() as u64;
-    let mut refused = 0;
+    let mut refusals = Refusals::default();
     loop {
         let now = clock::now();
         if sending.is_over(&context.signals, now, moved.totals.bytes) {
@@ -185,7 +212,6 @@ pub fn send_datagrams(
                 moved.totals.packets += 1;
                 moved.totals.calls += 1;
                 context.publish(&moved);
-                refused = 0;
             }
             Err(error) if is_nothing(&error) => {}
             // No room in the device's queue: it will have some.
@@ -194,10 +220,11 @@ pub fn send_datagrams(
             {
                 clock::sleep_until(now + 100_000);
             }
-            Err(_) if refused < REFUSED_LIMIT => refused += 1,
             Err(error) => {
-                moved.broke = Some(Broke::Error(error));
-                break;
+                if refusals.take(now) {
+                    moved.broke = Some(Broke::Error(error));
+                    break;
+                }
             }
         }
     }
@@ -209,4 +236,20 @@ pub fn send_datagrams(
         clock::sleep_until(clock::now() + 10_000_000);
     }
     moved
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_gone_after_refusals_that_come_close() {
+        let second = 1_000_000_000;
+        let mut refusals = Refusals::default();
+        let told: Vec<bool> = (1..=4).map(|at| refusals.take(at * second)).collect();
+        assert_eq!(told, [false, false, false, true]);
+        // One now and then is a route that comes and goes.
+        let mut refusals = Refusals::default();
+        assert!((1..20).all(|at| !refusals.take(at * 6 * second)));
+    }
 }

@@ -2,7 +2,10 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64, AtomicUsize,
+    Ordering::{AcqRel, Relaxed},
+};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -17,12 +20,12 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::super::hall::Expectation;
 use super::super::lane::{
-    Broke, Context, Datagrams, LOOK_UP, Moved, Numbers, Sending, Take, receive_datagrams,
+    Broke, Context, Datagrams, LOOK_UP, Moved, Numbers, Refusals, Sending, Take, receive_datagrams,
     receive_stream, send_stream,
 };
 use super::super::payload::Ring;
 use super::super::test::{IDLE, Test};
-use super::super::{Caller, Hall, Wanted};
+use super::super::{Caller, Hall, Wanted, at_port, set_tos};
 use crate::error::MeasureError;
 use crate::flow::Part;
 use crate::meter::Totals;
@@ -31,6 +34,9 @@ use crate::session::porch::Arrived;
 
 /// How long the client may take to connect, or to be connected to.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The largest write on a connection.
+const BLOCK_LIMIT_BYTES: usize = 1 << 20;
 
 /// Between two tries of that.
 const AGAIN_NS: Nanos = 50_000_000;
@@ -79,7 +85,7 @@ impl Data {
                 );
                 continue;
             }
-            let address = SocketAddr::new(caller.local.ip(), port);
+            let address = at_port(caller.local, port);
             match asked.carrier {
                 Carrier::Stream => {
                     let listener = TcpListener::bind(address).map_err(taken)?;
@@ -199,7 +205,7 @@ fn tune(socket: &Socket, asked: &Asked) {
         let _ = socket.set_recv_buffer_size(bytes as usize);
     }
     if asked.tos > 0 {
-        let _ = socket.set_tos_v4(u32::from(asked.tos));
+        set_tos(socket, asked.tos);
     }
     if asked.no_delay && asked.carrier == Carrier::Stream {
         let _ = socket.set_tcp_nodelay(true);
@@ -212,7 +218,7 @@ fn connect(caller: &Caller, asked: &Asked) -> io::Result<Vec<Arrived>> {
     clock::sleep_until(begin + CONNECT_DELAY_NS);
     let mut sockets = Vec::new();
     for port in asked.ports() {
-        let to = SocketAddr::new(caller.peer.ip(), port);
+        let to = at_port(caller.peer, port);
         if caller.house.hall.is_own(to, caller.local.ip()) {
             return Err(io::Error::other(format!(
                 "its data port {port} is this server's own: choose another with -p"
@@ -225,7 +231,7 @@ fn connect(caller: &Caller, asked: &Asked) -> io::Result<Vec<Arrived>> {
         let socket = loop {
             let socket = Socket::new(Domain::for_address(to), kind, None)?;
             tune(&socket, asked);
-            let local = SocketAddr::new(caller.local.ip(), 0);
+            let local = at_port(caller.local, 0);
             socket.bind(&SockAddr::from(local))?;
             match socket.connect_timeout(&SockAddr::from(to), CONNECT_PATIENCE) {
                 Ok(()) => break socket,
@@ -270,6 +276,12 @@ pub fn spawn(
             Ok(())
         }
         (Way::ToServer, Carrier::Datagram) => {
+            let together = Arc::new(Together {
+                buffer_bytes: (asked.buffer_bytes as u64).max(1),
+                going: AtomicUsize::new(data.len()),
+                sent: AtomicU64::new(0),
+                came: AtomicU64::new(0),
+            });
             for (id, arrived) in (1..).zip(data) {
                 let Arrived {
                     socket, early, key, ..
@@ -278,6 +290,9 @@ pub fn spawn(
                 let mut flow = Incoming {
                     receiver: UdpReceiver::new(asked, clock::now()),
                     client_closed: Arc::clone(client_closed),
+                    together: Arc::clone(&together),
+                    is_first: id == 1,
+                    told: 0,
                 };
                 test.spawn(id, Part::Sink, socket, move |context, socket| {
                     receive_datagrams(context, socket, early, &mut flow, |_, _, _| false)
@@ -291,7 +306,9 @@ pub fn spawn(
                 return Ok(());
             };
             let first = first.try_clone().map_err(system)?;
-            let mut sending = Sending::new(asked.buffer_bytes, IDLE);
+            // A stream has no blocks that its reader could see.
+            let mut sending = Sending::new(asked.buffer_bytes.min(BLOCK_LIMIT_BYTES), IDLE);
+            test.reserve(2 * sending.block_bytes as u64)?;
             let bytes = asked.buffer_bytes as u64;
             sending.amount_bytes = asked.buffers.map(|buffers| buffers.saturating_mul(bytes));
             sending.rate_bps = asked.rate_kbps.map(|kbps| kbps.saturating_mul(1000));
@@ -331,6 +348,7 @@ fn send_datagrams(
     let mut moved = Moved::default();
     let mut payload = vec![0; bytes];
     fastrand::fill(&mut payload);
+    let mut refusals = Refusals::default();
     for socket in sockets {
         if let Err(error) = socket.set_write_timeout(Some(LOOK_UP)) {
             moved.broke = Some(Broke::Error(error));
@@ -350,6 +368,13 @@ fn send_datagrams(
             Send::Data { stream } => {
                 sender.stamp(&mut payload);
                 let sent = socket::send(&sockets[usize::from(stream)], &payload, Flags::NONE);
+                if let Err(error) = &sent
+                    && error.kind() == io::ErrorKind::ConnectionRefused
+                    && refusals.take(now)
+                {
+                    moved.broke = sent.err().map(Broke::Error);
+                    break;
+                }
                 if sent.is_ok() {
                     let now = clock::now();
                     moved.span = Some((moved.span.map_or(now, |(first, _)| first), now));
@@ -369,10 +394,45 @@ fn send_datagrams(
     moved
 }
 
+/// What the flows of a test have together: the count in a datagram is of all that its client sent,
+/// on whatever port.
+struct Together {
+    buffer_bytes: u64,
+    /// Flows that have not ended.
+    going: AtomicUsize,
+    /// Bytes that were sent before the last datagram that came on any port.
+    sent: AtomicU64,
+    /// Bytes that came.
+    came: AtomicU64,
+}
+
+impl Together {
+    fn lost(&self) -> u64 {
+        let (came, sent) = (self.came.load(Relaxed), self.sent.load(Relaxed));
+        sent.saturating_sub(came) / self.buffer_bytes
+    }
+}
+
 /// Datagrams of a client.
 struct Incoming {
     receiver: UdpReceiver,
     client_closed: Arc<AtomicBool>,
+    together: Arc<Together>,
+    /// The first flow tells what is missing while the test goes on, the last to end what was.
+    is_first: bool,
+    /// Bytes of this flow that the others know of.
+    told: u64,
+}
+
+impl Incoming {
+    fn tell(&mut self) {
+        let bytes = self.receiver.totals().bytes;
+        self.together.came.fetch_add(bytes - self.told, Relaxed);
+        self.told = bytes;
+        if let Some(sent) = self.receiver.sent_bytes() {
+            self.together.sent.fetch_max(sent, Relaxed);
+        }
+    }
 }
 
 impl Datagrams for Incoming {
@@ -386,6 +446,7 @@ impl Datagrams for Incoming {
     }
 
     fn is_over(&mut self, now: Nanos) -> bool {
+        self.tell();
         if self.client_closed.load(Relaxed) {
             self.receiver.control_closed(now);
         }
@@ -398,13 +459,20 @@ impl Datagrams for Incoming {
             bytes: totals.bytes,
             packets: totals.packets,
             calls: 0,
-            missing: self.receiver.lost().unwrap_or(0),
+            missing: if self.is_first {
+                self.together.lost()
+            } else {
+                0
+            },
         }
     }
 
-    fn numbers(&self) -> Option<Numbers> {
+    fn numbers(&mut self) -> Option<Numbers> {
+        self.tell();
+        let is_last = self.together.going.fetch_sub(1, AcqRel) == 1;
+        self.receiver.sent_bytes()?;
         Some(Numbers {
-            lost: Some(self.receiver.lost()?),
+            lost: Some(if is_last { self.together.lost() } else { 0 }),
             ..Numbers::default()
         })
     }

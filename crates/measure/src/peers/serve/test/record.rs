@@ -22,6 +22,12 @@ impl Test {
         self.join();
         self.end_intervals();
         let failure = failure.or_else(|| self.broke());
+        if self.is_crumbs() {
+            let crumbs = format!("one datagram of {} B", self.sum().bytes);
+            self.house.hall.refuse_crumbs(self.peer, &crumbs);
+            self.claim.began = false;
+            return;
+        }
         let nothing = if self.sum().bytes == 0 {
             Some(("no payload came", "look at the client's own messages"))
         } else if self.answered_nobody() {
