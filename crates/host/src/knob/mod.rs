@@ -1,3 +1,9 @@
-//! Settings that are held while a guard lives and go back when it drops.
+//! Settings of this host: held while a guard lives, or read and written as text.
 
 pub mod idle;
+pub mod interface;
+pub mod queues;
+
+mod ethtool;
+
+pub use ethtool::{coalescing, rings, set_coalescing, set_rings};

@@ -188,7 +188,7 @@ fn one_link(request: &[u8]) -> io::Result<Link> {
         .ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))
 }
 
-const NEW_LINK: u16 = 16;
+pub(crate) const NEW_LINK: u16 = 16;
 const GET_LINK: u16 = 18;
 const NEW_ROUTE: u16 = 24;
 const GET_ROUTE: u16 = 26;
@@ -197,6 +197,8 @@ const GET_QDISC: u16 = 38;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 const REQUEST: u16 = 0x1;
+/// `NLM_F_ACK`: the kernel says what came of it.
+pub(crate) const ACKNOWLEDGE: u16 = 0x4;
 const DUMP: u16 = 0x300;
 
 const HEADER_BYTES: usize = 16;
@@ -206,7 +208,7 @@ const TCMSG_BYTES: usize = 20;
 
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
-const IFLA_MTU: u16 = 4;
+pub(crate) const IFLA_MTU: u16 = 4;
 const IFLA_QDISC: u16 = 6;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
@@ -233,13 +235,13 @@ const RTA_OIF: u16 = 4;
 const LOCAL_ROUTE: u8 = 2;
 
 /// struct ifinfomsg with nothing but an index.
-fn link_header(index: u32) -> Vec<u8> {
+pub(crate) fn link_header(index: u32) -> Vec<u8> {
     let mut header = vec![0_u8; IFINFOMSG_BYTES];
     header[4..8].copy_from_slice(&index.to_ne_bytes());
     header
 }
 
-fn push_attribute(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
+pub(crate) fn push_attribute(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
     let length = u16::try_from(4 + value.len()).expect("attributes asked with are short");
     message.extend(length.to_ne_bytes());
     message.extend(kind.to_ne_bytes());
@@ -247,12 +249,23 @@ fn push_attribute(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
     message.resize(message.len().next_multiple_of(4), 0);
 }
 
-/// Sends one request; returns the type and body of every message of the answer.
-fn ask(kind: u16, flags: u16, body: &[u8]) -> io::Result<Vec<(u16, Vec<u8>)>> {
+/// Asks the routing socket.
+pub(crate) fn ask(kind: u16, flags: u16, body: &[u8]) -> io::Result<Vec<(u16, Vec<u8>)>> {
+    ask_of(libc::NETLINK_ROUTE, kind, flags, body)
+}
+
+/// Sends one request; returns the type and body of every message of the answer. With [`ACKNOWLEDGE`] among
+/// the flags it waits for the kernel's verdict.
+pub(crate) fn ask_of(
+    family: i32,
+    kind: u16,
+    flags: u16,
+    body: &[u8],
+) -> io::Result<Vec<(u16, Vec<u8>)>> {
     // A dump is never cut: the kernel fits each part to the buffer, and one link takes a few KiB
     // (more with hundreds of virtual functions, which are not asked for).
     const ROOM_BYTES: usize = 64 * 1024;
-    let mut socket = socket()?;
+    let mut socket = socket(family)?;
     // The kernel answers within the call to send; the limit only keeps a defect from hanging us.
     socket.set_read_timeout(Some(Duration::from_secs(1)))?;
     request(&mut socket, kind, flags, body)?;
@@ -278,18 +291,18 @@ fn ask(kind: u16, flags: u16, body: &[u8]) -> io::Result<Vec<(u16, Vec<u8>)>> {
                 _ => messages.push((kind, body.to_vec())),
             }
         }
-        if flags & DUMP == 0 {
+        if flags & (DUMP | ACKNOWLEDGE) == 0 {
             return Ok(messages);
         }
     }
 }
 
 /// A routing socket of the calling thread's network namespace.
-fn socket() -> io::Result<Socket> {
+fn socket(family: i32) -> io::Result<Socket> {
     Socket::new(
         Domain::from(libc::AF_NETLINK),
         Type::RAW,
-        Some(Protocol::from(libc::NETLINK_ROUTE)),
+        Some(Protocol::from(family)),
     )
 }
 
@@ -321,7 +334,7 @@ fn split(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
 }
 
 /// Attributes: number without its flag bits, and value; stops at the first that is cut.
-fn attributes(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
+pub(crate) fn attributes(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
     const FLAG_BITS: u16 = 0xc000;
     let mut list = Vec::new();
     while let Some(header) = bytes.first_chunk::<4>() {

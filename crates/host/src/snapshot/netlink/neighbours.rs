@@ -49,7 +49,7 @@ impl Watch {
     }
 
     fn start() -> io::Result<Self> {
-        let mut socket = socket()?;
+        let mut socket = socket(libc::NETLINK_ROUTE)?;
         join_netlink_group(&socket, GROUP)?;
         // What is known already comes through the same queue, before what changes from now on.
         request(&mut socket, GET_NEIGHBOUR, DUMP, &[0; NDMSG_BYTES])?;

@@ -1,0 +1,134 @@
+//! The MTU and the switches of `ethtool -K` of an interface, as text.
+
+use std::io;
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
+
+use crate::snapshot::netlink::{
+    ACKNOWLEDGE, IFLA_MTU, NEW_LINK, ask, link, link_header, push_attribute,
+};
+use crate::sys::ethtool_set::{Switch, set_switch, switch};
+
+/// Names of `ethtool -K`, in the order in which they are set: what others need comes first.
+const SWITCHES: &[(&str, Switch)] = &[
+    ("rx", Switch::RxChecksum),
+    ("tx", Switch::TxChecksum),
+    ("sg", Switch::ScatterGather),
+    ("tso", Switch::Tso),
+    ("gso", Switch::Gso),
+    ("gro", Switch::Gro),
+];
+
+/// The largest packet of an interface of the calling thread's network, in bytes.
+///
+/// # Errors
+/// `ENODEV` where there is none.
+pub fn mtu(interface: &str) -> io::Result<u32> {
+    let mtu = link(interface)?.mtu;
+    mtu.ok_or_else(|| io::ErrorKind::Unsupported.into())
+}
+
+/// Sets it.
+///
+/// # Errors
+/// What the kernel says: `EINVAL` beyond what the device takes, `EPERM`.
+pub fn set_mtu(interface: &str, bytes: u32) -> io::Result<()> {
+    let mut request = link_header(link(interface)?.index);
+    push_attribute(&mut request, IFLA_MTU, &bytes.to_ne_bytes());
+    ask(NEW_LINK, ACKNOWLEDGE, &request).map(drop)
+}
+
+/// The switches that the driver tells: `rx=on tx=on sg=on tso=on gso=on gro=off`.
+///
+/// # Errors
+/// `ENODEV`, or `EOPNOTSUPP` where it tells none.
+pub fn offloads(interface: &str) -> io::Result<String> {
+    let socket = UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("[::]:0"))?;
+    let mut last = None;
+    let mut told = Vec::new();
+    for (name, which) in SWITCHES {
+        match switch(socket.as_fd(), interface, *which) {
+            Ok(on) => told.push(format!("{name}={}", if on { "on" } else { "off" })),
+            Err(error) => last = Some(error),
+        }
+    }
+    match (told.is_empty(), last) {
+        (true, Some(error)) => Err(error),
+        _ => Ok(told.join(" ")),
+    }
+}
+
+/// Sets those that are named; says so when the driver leaves one as it was.
+///
+/// # Errors
+/// What the kernel says; `InvalidInput` for a text that says something else.
+pub fn set_offloads(interface: &str, text: &str) -> io::Result<()> {
+    let wanted = parse(text)?;
+    let socket = UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("[::]:0"))?;
+    for (name, which, on) in wanted {
+        // What stands already may be fixed.
+        if switch(socket.as_fd(), interface, which).is_ok_and(|now| now == on) {
+            continue;
+        }
+        set_switch(socket.as_fd(), interface, which, on)?;
+        if switch(socket.as_fd(), interface, which)? != on {
+            let word = if on { "on" } else { "off" };
+            return Err(io::Error::other(format!(
+                "{name} cannot be switched {word}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// What a text asks for, in the order of [`SWITCHES`].
+fn parse(text: &str) -> io::Result<Vec<(&'static str, Switch, bool)>> {
+    let wrong = || {
+        io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("`{text}` sets nothing"),
+        )
+    };
+    let mut wanted = Vec::new();
+    for word in text.split_whitespace() {
+        let (name, value) = word.split_once('=').ok_or_else(wrong)?;
+        let place = SWITCHES.iter().position(|(known, _)| *known == name);
+        let on = match value {
+            "on" => true,
+            "off" => false,
+            _ => return Err(wrong()),
+        };
+        wanted.push((place.ok_or_else(wrong)?, on));
+    }
+    if wanted.is_empty() {
+        return Err(wrong());
+    }
+    wanted.sort_unstable();
+    let named = |(place, on): (usize, bool)| (SWITCHES[place].0, SWITCHES[place].1, on);
+    Ok(wanted.into_iter().map(named).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_need_is_set_first() {
+        let names: Vec<_> = parse("gro=off tso=on sg=on").unwrap();
+        let names: Vec<_> = names.iter().map(|(name, _, on)| (*name, *on)).collect();
+        assert_eq!(names, [("sg", true), ("tso", true), ("gro", false)]);
+        for text in ["", "tso", "tso=1", "speed=on"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn loopback_tells_what_it_has() {
+        assert!(mtu("lo").unwrap() >= 1280);
+        match offloads("lo") {
+            Ok(text) => assert!(text.contains("gso="), "{text}"),
+            Err(error) => println!("skipped: no ethtool calls here: {error}"),
+        }
+        assert!(mtu("none-such0").is_err() && offloads("none-such0").is_err());
+    }
+}

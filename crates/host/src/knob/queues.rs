@@ -1,0 +1,127 @@
+//! Which processors take over what arrives at a queue (RPS), and whose packets leave by it (XPS).
+//!
+//! Both are files of sysfs, and sysfs shows the network in which it was *mounted*. So each call mounts one of its
+//! own, which is attached nowhere and gone when the call returns: it shows the network of the calling thread.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+
+use rustix::fd::OwnedFd;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+
+/// Which of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Steering {
+    /// What arrives: `rps_cpus` of each receive queue.
+    Rps,
+    /// What leaves: `xps_cpus` of each transmit queue.
+    Xps,
+}
+
+impl Steering {
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Rps => ("rx-", "rps_cpus"),
+            Self::Xps => ("tx-", "xps_cpus"),
+        }
+    }
+}
+
+/// The masks of an interface's queues: one where all are alike, else one a queue.
+///
+/// # Errors
+/// `EPERM` where no sysfs may be mounted, `ENOENT` without such an interface or such queues.
+pub fn steering(interface: &str, which: Steering) -> io::Result<String> {
+    let queues = Queues::of(interface, which)?;
+    let masks: Vec<String> = (queues.files.iter())
+        .map(|file| fs::read_to_string(file).map(|text| text.trim().to_owned()))
+        .collect::<io::Result<_>>()?;
+    Ok(match masks.split_first() {
+        Some((first, rest)) if rest.iter().all(|mask| mask == first) => first.clone(),
+        _ => masks.join(" "),
+    })
+}
+
+/// Sets them: one mask for all queues, or one for each.
+///
+/// # Errors
+/// As [`steering`]; `InvalidInput` for another number of masks.
+pub fn set_steering(interface: &str, which: Steering, text: &str) -> io::Result<()> {
+    let queues = Queues::of(interface, which)?;
+    let masks: Vec<&str> = text.split_whitespace().collect();
+    if masks.len() != 1 && masks.len() != queues.files.len() {
+        let why = format!("`{text}` is not one mask, nor one for each of the queues");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    for (number, file) in queues.files.iter().enumerate() {
+        fs::write(file, masks[number % masks.len()])?;
+    }
+    Ok(())
+}
+
+/// Files of an interface's queues, in a sysfs that lives as long.
+struct Queues {
+    files: Vec<PathBuf>,
+    _mounted: OwnedFd,
+}
+
+impl Queues {
+    fn of(interface: &str, which: Steering) -> io::Result<Self> {
+        if interface.is_empty() || interface.contains('/') || interface.starts_with('.') {
+            return Err(io::Error::from_raw_os_error(libc::ENODEV));
+        }
+        let asked = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_create(&asked)?;
+        let mounted = fsmount(
+            &asked,
+            FsMountFlags::FSMOUNT_CLOEXEC,
+            MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV,
+        )?;
+        let (start, file) = which.names();
+        let folder = format!(
+            "/proc/self/fd/{}/class/net/{interface}/queues",
+            mounted.as_raw_fd()
+        );
+        let mut queues: Vec<(u32, PathBuf)> = Vec::new();
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let number = (name.to_str()).and_then(|name| name.strip_prefix(start)?.parse().ok());
+            queues.extend(number.map(|number| (number, entry.path().join(file))));
+        }
+        if queues.is_empty() {
+            return Err(io::Error::from_raw_os_error(libc::ENOENT));
+        }
+        queues.sort_unstable();
+        Ok(Self {
+            files: queues.into_iter().map(|(_, file)| file).collect(),
+            _mounted: mounted,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_lead_elsewhere_are_refused() {
+        for name in ["", "..", "a/b", "../../kernel"] {
+            let error = steering(name, Steering::Rps).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::ENODEV), "{name}");
+        }
+    }
+
+    #[test]
+    fn loopback_has_a_receive_queue() {
+        match steering("lo", Steering::Rps) {
+            Ok(mask) => assert!(
+                mask.chars().all(|c| c.is_ascii_hexdigit() || c == ','),
+                "{mask}"
+            ),
+            Err(error) => println!("skipped: no sysfs of our own here: {error}"),
+        }
+    }
+}
