@@ -153,6 +153,25 @@ pub struct Comparison {
     pub seed: Option<u64>,
 }
 
+/// Pairs (runs of each side, where they were measured apart) below which two sides cannot be called different
+/// at this significance, however clear it looks: with fewer, chance alone puts all of them in one order
+/// more often than that.
+#[must_use]
+pub fn fewest(test: Test, significance: f64) -> usize {
+    // Both tails: all pairs one way, or all runs of one side above all of the other.
+    let chance = |count: u32| match test {
+        Test::SignedRank => 2.0 / 2f64.powi(count as i32),
+        Test::MannWhitney => {
+            let orders = (1..=count).fold(1.0, |orders, at| {
+                orders * f64::from(count + at) / f64::from(at)
+            });
+            2.0 / orders
+        }
+    };
+    let fewest = (1..64).find(|&count| chance(count) <= significance);
+    fewest.map_or(usize::MAX, |count| count as usize)
+}
+
 /// What can be said of the pairs so far.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Look {
@@ -388,6 +407,17 @@ mod tests {
         assert_eq!(few.verdict, Verdict::Undecided);
         let none = judge(Better::Higher, 0.05, Vec::new());
         assert_eq!((none.verdict, none.p_value), (Verdict::Undecided, None));
+    }
+
+    #[test]
+    fn below_the_fewest_nothing_is_called_different_and_from_there_it_is() {
+        assert_eq!(fewest(Test::SignedRank, SIGNIFICANCE), 7);
+        assert_eq!(fewest(Test::SignedRank, FIRST_SIGNIFICANCE), FIRST_LOOK);
+        assert_eq!(fewest(Test::MannWhitney, SIGNIFICANCE), 5);
+        for (count, verdict) in [(6, Verdict::Undecided), (7, Verdict::Faster)] {
+            let found = judge(Better::Higher, 0.05, pairs(26.0, 0.01, count, 9));
+            assert_eq!(found.verdict, verdict, "{count}");
+        }
     }
 
     #[test]

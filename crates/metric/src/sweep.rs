@@ -40,8 +40,8 @@ pub struct SweepPoint {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<Estimate>,
     /// Bytes of the socket buffers that the payload went through, as the kernel granted them: the senders'
-    /// send buffers and the receivers' receive buffers of all flows. For knobs that say what they take,
-    /// that is added. The median of the runs.
+    /// send buffers and the receivers' receive buffers of all flows. With our own stack at an end: all that
+    /// it has instead. For knobs that say what they take, that is added. The median of the runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<f64>,
     /// Processor time of both ends for what was moved: ns per byte, or per round trip. The median.
@@ -58,9 +58,16 @@ pub struct SweepPoint {
     pub records: Vec<String>,
 }
 
-/// Bytes of the buffers that a run's payload went through; `None` where an end did not tell.
+/// Bytes that a run's payload went through: where our own stack stood at an end, all that it has, as that
+/// is what an embedded host has to find; else the buffers of both ends' sockets. `None` where an end did
+/// not tell.
 #[must_use]
 pub fn buffer_bytes(run: &Record) -> Option<f64> {
+    let stacks = run.hosts.iter().filter_map(|host| host.stack.as_ref());
+    let stacks: Vec<u64> = stacks.map(|stack| stack.memory.bytes).collect();
+    if !stacks.is_empty() {
+        return Some(stacks.iter().sum::<u64>() as f64);
+    }
     let streams = run.directions.iter().flat_map(|way| &way.streams);
     let bytes = streams.map(|stream| {
         let of = |socket: &Option<Socket>, read: fn(&Socket) -> Option<u64>| {

@@ -21,10 +21,16 @@ pub struct Tuning {
     pub command: String,
     /// The measuring command with the changes that matter.
     pub tuned_command: String,
-    /// The knobs that were searched, the value at the start first.
+    /// What the first measurement found, and the knobs that it points at.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<Pointed>,
+    /// The knobs that were searched, the value at the start first; in the order in which they were tried.
     pub knobs: Vec<Knob>,
     /// The changes that matter: without any of them the goal is missed by more than noise.
     pub changes: Vec<Change>,
+    /// The same changes as files of other tools.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub snippets: Vec<Snippet>,
     /// What was tried and does not matter, cannot be had, or makes it worse.
     pub vain: Vec<Vain>,
     /// All trials of the search, in their order.
@@ -39,10 +45,71 @@ pub struct Tuning {
     pub cpu_ns: [Option<f64>; 2],
     /// Runs that all of it took.
     pub runs: u32,
+    /// What these runs were for.
+    #[serde(default)]
+    pub spent: Spent,
+    /// Where it was interrupted: `check`, `search`, `minimal-set` or `proof`; absent: it came to its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped_in: Option<String>,
+    /// The best trial of the search and the start as the search saw it; nothing is proved by them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best_seen: Option<Best>,
     /// The seed of the search.
     pub seed: u64,
     /// Whether settings of the host were left as they were found best.
     pub kept: bool,
+}
+
+/// A finding of the first measurement.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Pointed {
+    /// Its id, as in `findings[].cause` of the record.
+    pub cause: String,
+    /// What it costs, 0 to 1.
+    pub cost: f64,
+    /// What happened, as a sentence.
+    pub what: String,
+    /// The knobs that were tried first because of it; empty: none that can be turned here.
+    pub knobs: Vec<String>,
+}
+
+/// Changes in the format of another tool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Snippet {
+    /// `sysctl` (a file for `sysctl --load`), `ethtool` (a shell script), `stack.toml` (a file for `--config`), or
+    /// `toml` (options of the measuring command and knobs of the user's own).
+    pub format: String,
+    /// Its text.
+    pub text: String,
+}
+
+/// Runs by what they were for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Spent {
+    /// Short runs that tell whether a value can be had.
+    pub check: u32,
+    /// Trials of the search, the first measurement among them.
+    pub search: u32,
+    /// Halves of pairs that tell which changes matter.
+    pub minimal_set: u32,
+    /// Halves of pairs of the start against all changes.
+    pub proof: u32,
+}
+
+/// What a search saw without proof.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Best {
+    /// What differs from the start.
+    pub setting: Setting,
+    /// Median of the figure there.
+    pub value: f64,
+    /// How often it was measured.
+    pub runs: u32,
+    /// Median of the figure at the start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start: Option<f64>,
 }
 
 /// A change that matters.

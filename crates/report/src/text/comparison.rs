@@ -1,6 +1,6 @@
 //! Two sides of one figure: their medians, how far they are apart, and what that is worth.
 
-use linerate_metric::comparison::{Better, Comparison, Pair, Side, Test, Verdict};
+use linerate_metric::comparison::{Better, Comparison, Pair, Side, Test, Verdict, fewest};
 use linerate_metric::expect::Unit;
 use linerate_metric::figure;
 
@@ -142,7 +142,41 @@ pub(crate) fn verdict_words(found: &Comparison) -> String {
              noise."
         ),
         Verdict::Undecided => {
-            format!("Undecided: no difference larger than {largest} ({bounds}).")
+            let what = match found.test {
+                Test::SignedRank => "pair",
+                Test::MannWhitney => "run",
+            };
+            let sides = match found.test {
+                Test::SignedRank => "",
+                Test::MannWhitney => " of each side",
+            };
+            let fewest = fewest(found.test, found.significance);
+            let seen = counted(found);
+            match seen < fewest {
+                true => format!(
+                    "Undecided: {}{sides} cannot tell, however clear it looks: it takes {fewest} at least. \
+                     In these B's {name} is {size} ({bounds}).",
+                    many(seen, what)
+                ),
+                false => format!(
+                    "Undecided: the noise hides whether they differ by {}: B's {name} is {size} ({bounds}).",
+                    share(found.effect)
+                ),
+            }
+        }
+    }
+}
+
+/// Pairs that count, or runs of the side that has fewer.
+fn counted(found: &Comparison) -> usize {
+    match found.test {
+        Test::SignedRank => {
+            let counts = found.pairs.iter().filter(|pair| pair.dropped.is_none());
+            counts.count()
+        }
+        Test::MannWhitney => {
+            let runs = |side: &Side| side.value.map_or(0, |value| value.runs);
+            runs(&found.a).min(runs(&found.b))
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use linerate_metric::figure;
 use linerate_metric::tuning::Tuning;
-use linerate_metric::units::{format_bytes, format_nanos};
+use linerate_metric::units::{format_bytes, format_nanos, format_share};
 
 use super::comparison::{signed, verdict_words};
 use super::table::table;
@@ -12,8 +12,9 @@ use crate::words;
 /// What `tune` found.
 pub(super) fn tuning(found: &Tuning, style: &Style) -> String {
     let name = clean(&found.goal);
-    let title = format!("{name} of {}: {} runs", clean(&found.command), found.runs);
-    let mut blocks = vec![style.paint(Paint::Bold, &title)];
+    let title = format!("{name} of {}", clean(&found.command));
+    let mut blocks = vec![style.paint(Paint::Bold, &title), spent(found, style)];
+    blocks.extend(pointed(found, style));
     match &found.proof {
         Some(proof) => {
             let value = |value: f64| figure::format(&found.goal, value);
@@ -36,13 +37,7 @@ pub(super) fn tuning(found: &Tuning, style: &Style) -> String {
             blocks.push(table(&["", "start (A)", "tuned (B)"], rows, 1, style));
             blocks.push(wrap(&verdict_words(proof), style.width).join("\n"));
         }
-        None => blocks.push(
-            wrap(
-                "Nothing that was tried makes it better by more than noise.",
-                style.width,
-            )
-            .join("\n"),
-        ),
+        None => blocks.push(wrap(&without_proof(found), style.width).join("\n")),
     }
     if !found.changes.is_empty() {
         let rows = found
@@ -60,14 +55,24 @@ pub(super) fn tuning(found: &Tuning, style: &Style) -> String {
         let heading = format!("{name} without it");
         let mut text = table(&["change", "from", "to", &heading], rows, 3, style);
         text.push_str("\n\n");
-        let command = format!("linerate {}", clean(&found.tuned_command));
-        text.push_str(&hang("run:  ", "run:  ", &command, style.width));
+        if found.proof.is_some() {
+            let command = format!("linerate {}", clean(&found.tuned_command));
+            text.push_str(&hang("run:  ", "run:  ", &command, style.width));
+        } else {
+            text.push_str("These were shown to matter; the proof against the start is missing.");
+        }
         for command in found.changes.iter().flat_map(|change| &change.commands) {
             text.push('\n');
             text.push_str(&hang("set:  ", "set:  ", &clean(command), style.width));
         }
         if found.kept {
             text.push_str("\nThese settings were left in place.");
+        }
+        for snippet in &found.snippets {
+            text.push_str(&format!("\n\n{}:", of_format(&snippet.format)));
+            for line in snippet.text.lines() {
+                text.push_str(&format!("\n  {}", clean(line)));
+            }
         }
         blocks.push(text);
     }
@@ -80,4 +85,152 @@ pub(super) fn tuning(found: &Tuning, style: &Style) -> String {
         blocks.push(lines.join("\n"));
     }
     blocks.join("\n\n")
+}
+
+/// What the runs were for.
+fn spent(found: &Tuning, style: &Style) -> String {
+    let spent = &found.spent;
+    let parts = [
+        (spent.search, "search"),
+        (spent.check, "check of what can be had"),
+        (spent.minimal_set, "which changes matter"),
+        (spent.proof, "proof"),
+    ];
+    let parts: Vec<_> = (parts.iter())
+        .filter(|(runs, _)| *runs > 0)
+        .map(|(runs, what)| format!("{runs} {what}"))
+        .collect();
+    let text = match parts.is_empty() {
+        true => format!("{} runs", found.runs),
+        false => format!("{} runs: {}", found.runs, parts.join(", ")),
+    };
+    wrap(&text, style.width).join("\n")
+}
+
+/// What the first measurement pointed at.
+fn pointed(found: &Tuning, style: &Style) -> Option<String> {
+    if found.findings.is_empty() {
+        return None;
+    }
+    let mut lines = vec!["The first measurement found:".to_owned()];
+    for finding in &found.findings {
+        let knobs = match finding.knobs.is_empty() {
+            true => "no knob that can be turned here".to_owned(),
+            false => finding.knobs.join(", "),
+        };
+        let said = format!(
+            "{} (costs {}): {knobs}",
+            finding.cause,
+            format_share(finding.cost)
+        );
+        lines.push(hang("  ", "  ", &clean(&said), style.width));
+    }
+    Some(lines.join("\n"))
+}
+
+/// Why there is no proof: nothing helps, or it was not finished.
+fn without_proof(found: &Tuning) -> String {
+    let best = found.best_seen.as_ref().map(|best| {
+        let setting: Vec<_> = (best.setting.iter())
+            .map(|(knob, value)| format!("{knob}={value}"))
+            .collect();
+        let value = |value: f64| figure::format(&found.goal, value);
+        let start = best
+            .start
+            .map_or_else(String::new, |start| format!(" (start {})", value(start)));
+        match setting.is_empty() {
+            true => format!("Best seen until then: the start, {}.", value(best.value)),
+            false => format!(
+                "Best seen until then, not proved: {} with {}{start}, median of {}.",
+                clean(&setting.join(" ")),
+                value(best.value),
+                match best.runs {
+                    1 => "1 run".to_owned(),
+                    runs => format!("{runs} runs"),
+                }
+            ),
+        }
+    });
+    match &found.stopped_in {
+        None => "Nothing that was tried makes it better by more than noise.".to_owned(),
+        Some(stage) => {
+            let stage = match stage.as_str() {
+                "check" => "while it was looked what can be had",
+                "search" => "during the search",
+                "minimal-set" => "while it was found out which changes matter",
+                _ => "during the proof",
+            };
+            let best = best.unwrap_or_else(|| "Nothing but the start was measured.".to_owned());
+            format!("Interrupted {stage}: whether anything helps is not decided. {best}")
+        }
+    }
+}
+
+fn of_format(format: &str) -> &str {
+    match format {
+        "sysctl" => "for a file in /etc/sysctl.d",
+        "ethtool" => "as a script",
+        "stack.toml" => "for a file of --config",
+        "toml" => "as TOML",
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_metric::comparison::Better;
+    use linerate_metric::tuning::Best;
+
+    fn interrupted(stage: &str, best: Option<Best>) -> Tuning {
+        Tuning {
+            goal: "goodput".to_owned(),
+            better: Better::Higher,
+            memory_limit_bytes: None,
+            command: "throughput h".to_owned(),
+            tuned_command: "throughput h".to_owned(),
+            findings: Vec::new(),
+            knobs: Vec::new(),
+            changes: Vec::new(),
+            snippets: Vec::new(),
+            vain: Vec::new(),
+            trials: Vec::new(),
+            proof: None,
+            memory_bytes: [None; 2],
+            cpu_ns: [None; 2],
+            runs: 5,
+            spent: linerate_metric::tuning::Spent::default(),
+            stopped_in: (!stage.is_empty()).then(|| stage.to_owned()),
+            best_seen: best,
+            seed: 1,
+            kept: false,
+        }
+    }
+
+    #[test]
+    fn an_interrupt_never_says_that_nothing_helps() {
+        let best = Best {
+            setting: [("wait".to_owned(), "spin".to_owned())].into(),
+            value: 9.0e9,
+            runs: 2,
+            start: Some(1.0e9),
+        };
+        let text = without_proof(&interrupted("search", Some(best)));
+        assert!(!text.contains("Nothing that was tried"), "{text}");
+        assert!(
+            text.contains("wait=spin with 9.00 Gb/s (start 1.00 Gb/s)"),
+            "{text}"
+        );
+        assert!(text.contains("median of 2 runs"), "{text}");
+        let text = without_proof(&interrupted("check", None));
+        assert!(
+            text.contains("not decided") && text.contains("Nothing but the start"),
+            "{text}"
+        );
+        let text = without_proof(&interrupted("", None));
+        assert!(
+            text.contains("Nothing that was tried makes it better"),
+            "{text}"
+        );
+    }
 }

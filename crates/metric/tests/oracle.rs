@@ -1,0 +1,160 @@
+//! Our statistics against those of another library, on samples drawn from fixed seeds.
+
+use linerate_metric::power::{normal_quantile, normal_tail, student_quantile};
+use linerate_metric::rank::{centre, mann_whitney, shift, signed_rank};
+use linerate_metric::statistics::{interval_of, median};
+use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
+use statrs::statistics::{Data, OrderStatistics, Statistics};
+use statrs::stats_tests::Alternative;
+use statrs::stats_tests::mannwhitneyu::{MannWhitneyUMethod, mannwhitneyu};
+
+fn normal() -> Normal {
+    Normal::new(0.0, 1.0).unwrap()
+}
+
+/// Values of a normal distribution: its quantiles at uniform numbers.
+fn sample(count: usize, middle: f64, seed: u64) -> Vec<f64> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let draws = (0..count).map(|_| random.f64().clamp(1e-9, 1.0 - 1e-9));
+    draws
+        .map(|draw| middle + normal().inverse_cdf(draw))
+        .collect()
+}
+
+fn near(ours: f64, theirs: f64, error: f64, what: &str) {
+    assert!(
+        (ours - theirs).abs() <= error,
+        "{what}: {ours}, not {theirs}"
+    );
+}
+
+#[test]
+fn mann_whitney_is_exact_without_ties() {
+    for (seed, (a, b)) in [(3, 4), (5, 5), (8, 8), (7, 12), (10, 3)]
+        .into_iter()
+        .enumerate()
+    {
+        for middle in [0.0, 0.7, 2.0] {
+            let a = sample(a, 0.0, seed as u64);
+            let b = sample(b, middle, 100 + seed as u64);
+            // Its own two-sided value is 1 where the first sample is the lower one: both tails are asked for.
+            let tail = |way| {
+                mannwhitneyu(&a, &b, MannWhitneyUMethod::Exact, way)
+                    .unwrap()
+                    .1
+            };
+            let theirs = 2.0 * tail(Alternative::Less).min(tail(Alternative::Greater));
+            let ours = mann_whitney(&a, &b).unwrap();
+            near(ours, theirs.min(1.0), 1e-9, &format!("{a:?} {b:?}"));
+        }
+    }
+}
+
+#[test]
+fn mann_whitney_of_many_values_with_ties() {
+    for seed in 0..4 {
+        let rounded = |values: Vec<f64>| -> Vec<f64> {
+            values.iter().map(|value| (value * 4.0).round()).collect()
+        };
+        let a = rounded(sample(80, 0.0, seed));
+        let b = rounded(sample(70, 0.3, 50 + seed));
+        let method = MannWhitneyUMethod::AsymptoticInclContinuityCorrection;
+        let (_, theirs) = mannwhitneyu(&a, &b, method, Alternative::TwoSided).unwrap();
+        near(mann_whitney(&a, &b).unwrap(), theirs, 5e-3, "with ties");
+    }
+}
+
+/// The distribution of ranks, counted out sign by sign.
+#[test]
+fn signed_ranks_are_counted_out() {
+    for seed in 0..6 {
+        let differences = sample(12, 0.5, seed);
+        let mut order: Vec<usize> = (0..differences.len()).collect();
+        order.sort_by(|&a, &b| differences[a].abs().total_cmp(&differences[b].abs()));
+        let mut rank = vec![0; differences.len()];
+        for (place, &at) in order.iter().enumerate() {
+            rank[at] = place + 1;
+        }
+        let all: usize = rank.iter().sum();
+        let seen: usize = (0..rank.len())
+            .filter(|&at| differences[at] > 0.0)
+            .map(|at| rank[at])
+            .sum();
+        let extreme = seen.min(all - seen);
+        let as_extreme = (0..1u32 << rank.len()).filter(|signs| {
+            let sum: usize = (0..rank.len())
+                .filter(|at| signs >> at & 1 == 1)
+                .map(|at| rank[at])
+                .sum();
+            sum.min(all - sum) <= extreme
+        });
+        let theirs = as_extreme.count() as f64 / f64::from(1u32 << rank.len());
+        near(
+            signed_rank(&differences).unwrap(),
+            theirs,
+            1e-9,
+            "signed ranks",
+        );
+    }
+}
+
+#[test]
+fn centre_and_shift_are_medians_of_all_pairs() {
+    for seed in 0..6 {
+        let (a, b) = (sample(9, 0.0, seed), sample(14, 1.0, 30 + seed));
+        let differences = a.iter().flat_map(|a| b.iter().map(move |b| b - a));
+        let theirs = Data::new(differences.collect::<Vec<f64>>()).median();
+        near(shift(&a, &b).unwrap(), theirs, 1e-12, "shift");
+        let means = (0..b.len()).flat_map(|i| (i..b.len()).map(move |j| (i, j)));
+        let means = means.map(|(i, j)| (b[i] + b[j]) / 2.0);
+        let theirs = Data::new(means.collect::<Vec<f64>>()).median();
+        near(centre(&b).unwrap(), theirs, 1e-12, "centre");
+        near(
+            median(&b).unwrap(),
+            Data::new(b.clone()).median(),
+            1e-12,
+            "median",
+        );
+    }
+}
+
+#[test]
+fn tails_and_quantiles() {
+    for z in [0.0, 0.5, 1.0, 1.96, 2.9, 3.1, 5.0] {
+        near(normal_tail(z), normal().sf(z), 1e-9, "normal tail");
+    }
+    for tail in [0.4, 0.1, 0.025, 0.006, 0.0025] {
+        let theirs = normal().inverse_cdf(1.0 - tail);
+        near(normal_quantile(tail), theirs, 1e-4, "normal quantile");
+        for freedom in [3, 7, 12, 30, 100] {
+            let student = StudentsT::new(0.0, 1.0, f64::from(freedom)).unwrap();
+            let theirs = student.inverse_cdf(1.0 - tail);
+            let ours = student_quantile(tail, freedom);
+            near(
+                ours,
+                theirs,
+                2e-3 * theirs.max(1.0),
+                &format!("t {tail} {freedom}"),
+            );
+        }
+    }
+}
+
+/// The bootstrap interval of a mean is about that of Student's t, which is exact for normal noise.
+#[test]
+fn a_bootstrap_interval_is_as_wide_as_theory_says() {
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    for seed in 0..6 {
+        let values = sample(30, 5.0, seed);
+        let ours = interval_of(&[&values], 0.95, |samples| Some(mean(&samples[0]))).unwrap();
+        let student = StudentsT::new(0.0, 1.0, 29.0).unwrap();
+        let deviation = (&values).std_dev();
+        let half = student.inverse_cdf(0.975) * deviation / 30f64.sqrt();
+        near(ours.median, mean(&values), 1e-12, "the figure itself");
+        let width = (ours.high - ours.low) / (2.0 * half);
+        assert!(
+            (0.8..1.2).contains(&width),
+            "seed {seed}: {width} of the width of t"
+        );
+    }
+}
