@@ -14,6 +14,14 @@ pub enum TuneError {
         /// What is wrong with it.
         why: String,
     },
+    /// A limit cannot be read.
+    #[error("`{text}` limits no knob: {why}")]
+    Limit {
+        /// What was written.
+        text: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// A journal cannot be read or written.
     #[error("the journal {} is of no use ({source}): see who may read and write it", path.display())]
     Journal {
@@ -23,7 +31,7 @@ pub enum TuneError {
         source: io::Error,
     },
     /// A file of knobs makes no sense.
-    #[error("{} holds no knobs ({why}): each [[knob]] has name, values, and one of set, option and sysctl", path.display())]
+    #[error("{} holds no knobs ({why}): each [[knob]] has name, values, and one of set, option, stack and sysctl", path.display())]
     Knobs {
         /// The file.
         path: PathBuf,

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +17,20 @@ pub enum Kind {
     Sysctl,
     /// The largest segments that GSO builds and GRO merges at an interface, by its name: four numbers.
     SegmentSizes,
+    /// The largest packet of an interface, by its name.
+    Mtu,
+    /// Descriptors of an interface: `rx=512 tx=512`.
+    Rings,
+    /// When an interface interrupts: `rx-usecs=50 adaptive-rx=off`.
+    Coalescing,
+    /// The switches of `ethtool -K`: `tso=on gso=off`.
+    Offloads,
+    /// Processors that take over what arrives at each queue: a mask, or one a queue.
+    Rps,
+    /// Processors whose packets leave by each queue: a mask, or one a queue.
+    Xps,
+    /// A command of the user's. Its value is the whole shell line that sets it back.
+    Command,
 }
 
 /// One setting at one place.
@@ -32,23 +47,46 @@ pub struct Key {
 }
 
 impl Key {
+    /// The key of a knob that a command turns: of no network.
+    #[must_use]
+    pub fn of_command(knob: &str) -> Self {
+        Self {
+            host: "this host".to_owned(),
+            namespace: 0,
+            kind: Kind::Command,
+            name: knob.to_owned(),
+        }
+    }
+
     /// The command that sets it, for people.
     #[must_use]
     pub fn command(&self, value: &str) -> String {
+        let name = &self.name;
+        let pairs = || value.replace('=', " ");
+        let queues = |file: &str| {
+            format!("for f in /sys/class/net/{name}/queues/{file}; do echo {value} > $f; done")
+        };
         match self.kind {
-            Kind::Sysctl => format!("sysctl -w {}='{value}'", self.name),
+            Kind::Sysctl => format!("sysctl -w {name}='{value}'"),
             Kind::SegmentSizes => {
                 let sizes: Vec<&str> = value.split(' ').collect();
-                let size = |at: usize| sizes.get(at).copied().unwrap_or_default();
+                // One size is that of all four.
+                let size = |at: usize| sizes.get(at).or(sizes.first()).copied().unwrap_or_default();
                 format!(
-                    "ip link set dev {} gso_max_size {} gro_max_size {} gso_ipv4_max_size {} gro_ipv4_max_size {}",
-                    self.name,
+                    "ip link set dev {name} gso_max_size {} gro_max_size {} gso_ipv4_max_size {} gro_ipv4_max_size {}",
                     size(0),
                     size(1),
                     size(2),
                     size(3)
                 )
             }
+            Kind::Mtu => format!("ip link set dev {name} mtu {value}"),
+            Kind::Rings => format!("ethtool -G {name} {}", pairs()),
+            Kind::Coalescing => format!("ethtool -C {name} {}", pairs()),
+            Kind::Offloads => format!("ethtool -K {name} {}", pairs()),
+            Kind::Rps => queues("rx-*/rps_cpus"),
+            Kind::Xps => queues("tx-*/xps_cpus"),
+            Kind::Command => value.to_owned(),
         }
     }
 }
@@ -65,6 +103,16 @@ pub trait Machine {
     /// # Errors
     /// Why it cannot be set, in words.
     fn write(&self, key: &Key, value: &str) -> Result<(), String>;
+}
+
+impl<M: Machine> Machine for &M {
+    fn read(&self, key: &Key) -> Result<String, String> {
+        (**self).read(key)
+    }
+
+    fn write(&self, key: &Key, value: &str) -> Result<(), String> {
+        (**self).write(key, value)
+    }
 }
 
 /// Whose journal it is: its first line.
@@ -85,18 +133,18 @@ struct Old {
 }
 
 /// Settings that go back when it drops.
-pub struct Guard<'a, M: Machine> {
-    machine: &'a M,
+pub struct Guard<M: Machine> {
+    machine: M,
     folder: PathBuf,
     owner: Owner,
     journal: Option<Journal>,
     olds: Vec<Old>,
 }
 
-impl<'a, M: Machine> Guard<'a, M> {
+impl<M: Machine> Guard<M> {
     /// Nothing is changed and no file is made yet.
     #[must_use]
-    pub fn new(machine: &'a M, folder: &Path, owner: Owner) -> Self {
+    pub fn new(machine: M, folder: &Path, owner: Owner) -> Self {
         Self {
             machine,
             folder: folder.to_owned(),
@@ -111,15 +159,52 @@ impl<'a, M: Machine> Guard<'a, M> {
     /// # Errors
     /// Why it cannot be set, in words; then it is as it was.
     pub fn set(&mut self, key: &Key, value: &str) -> Result<(), String> {
-        if !self.olds.iter().any(|old| old.key == *key) {
-            let old = Old {
-                key: key.clone(),
-                value: self.machine.read(key)?,
-            };
-            self.note(&old).map_err(|error| error.to_string())?;
-            self.olds.push(old);
+        let known = self.olds.iter().any(|old| old.key == *key);
+        if !known {
+            let old = self.machine.read(key)?;
+            self.note_old(key, &old)
+                .map_err(|error| error.to_string())?;
         }
-        self.machine.write(key, value)
+        let set = self.machine.write(key, value);
+        if let (Err(_), false) = (&set, known) {
+            let old = self.olds.iter().find(|old| old.key == *key);
+            let same = old.is_some_and(|old| self.machine.read(key).as_ref() == Ok(&old.value));
+            if same {
+                // What cannot be set need not go back, which could not be done either.
+                self.settled(key);
+            }
+        }
+        set
+    }
+
+    /// The value now.
+    ///
+    /// # Errors
+    /// Why it cannot be read, in words.
+    pub fn read(&self, key: &Key) -> Result<String, String> {
+        self.machine.read(key)
+    }
+
+    /// Notes what sets something back that others are about to change; the first note holds.
+    ///
+    /// # Errors
+    /// The journal cannot be written: then it must not be changed.
+    pub fn note_old(&mut self, key: &Key, value: &str) -> Result<(), TuneError> {
+        if self.olds.iter().any(|old| old.key == *key) {
+            return Ok(());
+        }
+        let old = Old {
+            key: key.clone(),
+            value: value.to_owned(),
+        };
+        self.note(&old)?;
+        self.olds.push(old);
+        Ok(())
+    }
+
+    /// Forgets a setting that stands where it was already.
+    pub fn settled(&mut self, key: &Key) {
+        self.olds.retain(|old| old.key != *key);
     }
 
     /// Sets a value back to what it was before; nothing happens to what was never set.
@@ -135,7 +220,10 @@ impl<'a, M: Machine> Guard<'a, M> {
 
     fn note(&mut self, old: &Old) -> Result<(), TuneError> {
         if self.journal.is_none() {
-            let path = self.folder.join(format!("{}.jsonl", self.owner.pid));
+            // A server has one for each client whose settings it makes.
+            static NUMBER: AtomicU32 = AtomicU32::new(0);
+            let number = NUMBER.fetch_add(1, Relaxed);
+            let path = (self.folder).join(format!("{}-{number}.jsonl", self.owner.pid));
             self.journal = Some(Journal::create(&path, &self.owner)?);
         }
         match &mut self.journal {
@@ -146,7 +234,7 @@ impl<'a, M: Machine> Guard<'a, M> {
 
     /// Sets all back. Says what could not be; the journal stays for that.
     pub fn restore(&mut self) -> Vec<String> {
-        let wrong = put_back(self.machine, &std::mem::take(&mut self.olds));
+        let wrong = put_back(&self.machine, &std::mem::take(&mut self.olds));
         if wrong.is_empty() {
             self.forget();
         }
@@ -167,7 +255,7 @@ impl<'a, M: Machine> Guard<'a, M> {
     }
 }
 
-impl<M: Machine> Drop for Guard<'_, M> {
+impl<M: Machine> Drop for Guard<M> {
     fn drop(&mut self) {
         let _ = self.restore();
     }
@@ -216,12 +304,11 @@ pub fn restore_left<M: Machine>(
         {
             continue;
         }
-        let (owner, olds, journal) = Journal::resume::<Owner, Old>(&path)?;
+        let (owner, mut olds, journal) = Journal::resume::<Owner, Old>(&path)?;
         if owner.boot != boot {
-            journal.remove()?;
-            continue;
-        }
-        if runs(&owner) {
+            // The kernel forgot its settings; what a command wrote elsewhere is there still.
+            olds.retain(|old| old.key.kind == Kind::Command);
+        } else if runs(&owner) {
             restored.running.push(owner.pid);
             continue;
         }
@@ -253,7 +340,7 @@ mod tests {
         }
 
         fn write(&self, key: &Key, value: &str) -> Result<(), String> {
-            if value == "bad" {
+            if value == "bad" || key.name == "fixed" {
                 return Err("invalid".to_owned());
             }
             self.0
@@ -264,7 +351,7 @@ mod tests {
     }
 
     fn table() -> Table {
-        let settings = [("a", "1"), ("b", "2")];
+        let settings = [("a", "1"), ("b", "2"), ("fixed", "3")];
         Table(RefCell::new(
             settings.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
         ))
@@ -300,9 +387,11 @@ mod tests {
         guard.set(&key("a"), "11").unwrap();
         guard.set(&key("b"), "12").unwrap();
         assert!(guard.set(&key("c"), "1").is_err());
+        assert!(guard.set(&key("fixed"), "1").is_err());
         assert!(guard.set(&key("b"), "bad").is_err());
         guard.reset(&key("a")).unwrap();
         assert_eq!(table.0.borrow()["a"], "1");
+        assert_eq!(guard.restore(), [""; 0], "what is fixed need not go back");
         drop(guard);
         assert_eq!(*table.0.borrow(), before);
         assert_eq!(
@@ -330,6 +419,61 @@ mod tests {
         let again = restore_left(&folder, &table, "x", |_| false).unwrap();
         assert_eq!(again, Restored::default());
         fs::remove_dir(&folder).unwrap();
+    }
+
+    #[test]
+    fn what_others_change_goes_back_by_the_first_note_even_after_a_boot() {
+        let (table, folder) = (table(), folder("note"));
+        let mut guard = Guard::new(&table, &folder, owner("old"));
+        let knob = Key::of_command("window");
+        guard.note_old(&knob, "flash 1").unwrap();
+        guard.note_old(&knob, "flash 2").unwrap();
+        guard.set(&key("a"), "10").unwrap();
+        std::mem::forget(guard);
+        let restored = restore_left(&folder, &table, "new", |_| false).unwrap();
+        assert_eq!((restored.settings, restored.wrong.len()), (1, 0));
+        assert_eq!(table.0.borrow()["window"], "flash 1");
+        assert_eq!(
+            table.0.borrow()["a"],
+            "10",
+            "a setting of the kernel's is not ours any more"
+        );
+        fs::remove_dir(&folder).unwrap();
+    }
+
+    #[test]
+    fn commands_are_those_that_people_type() {
+        for (kind, value, command) in [
+            (Kind::Sysctl, "1 2", "sysctl -w eth0='1 2'"),
+            (Kind::Mtu, "9000", "ip link set dev eth0 mtu 9000"),
+            (
+                Kind::Rings,
+                "rx=512 tx=512",
+                "ethtool -G eth0 rx 512 tx 512",
+            ),
+            (
+                Kind::Coalescing,
+                "rx-usecs=0 adaptive-rx=off",
+                "ethtool -C eth0 rx-usecs 0 adaptive-rx off",
+            ),
+            (Kind::Offloads, "tso=off", "ethtool -K eth0 tso off"),
+            (
+                Kind::Rps,
+                "3",
+                "for f in /sys/class/net/eth0/queues/rx-*/rps_cpus; do echo 3 > $f; done",
+            ),
+            (
+                Kind::SegmentSizes,
+                "131072",
+                "ip link set dev eth0 gso_max_size 131072 gro_max_size 131072 gso_ipv4_max_size 131072 gro_ipv4_max_size 131072",
+            ),
+        ] {
+            let key = Key {
+                kind,
+                ..key("eth0")
+            };
+            assert_eq!(key.command(value), command);
+        }
     }
 
     #[test]

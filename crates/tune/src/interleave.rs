@@ -8,10 +8,14 @@ use linerate_metric::comparison::{
     FIRST_LOOK, FIRST_SIGNIFICANCE, LAST_SIGNIFICANCE, Pair, SIGNIFICANCE, logs, look,
 };
 
+/// Pairs that are measured at most for each that was asked for: a machine that changes its state all the
+/// time would never give as many that count.
+pub const TRIES: usize = 3;
+
 /// How many pairs to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
-    /// As many as told.
+    /// So many that count, and no more than [`TRIES`] times as many in all.
     Exactly(usize),
     /// Until it is decided, and no more than these.
     UntilDecided {
@@ -63,10 +67,15 @@ impl Interleave {
     pub fn next(&mut self, pairs: &[Pair]) -> Next {
         let logs = logs(pairs);
         match self.amount {
-            Amount::Exactly(count) if pairs.len() >= count => Next::Judge {
-                significance: SIGNIFICANCE,
-            },
-            Amount::Exactly(_) => self.measure(),
+            Amount::Exactly(count) => {
+                let enough = logs.len() >= count || pairs.len() >= count.saturating_mul(TRIES);
+                match enough {
+                    true => Next::Judge {
+                        significance: SIGNIFICANCE,
+                    },
+                    false => self.measure(),
+                }
+            }
             Amount::UntilDecided { limit } => {
                 let full = pairs.len() >= limit;
                 if logs.len() < FIRST_LOOK && !full {
@@ -240,6 +249,26 @@ mod tests {
         };
         let found = compare(&mut noise, 8.0, 0.05, 1, 400);
         assert_eq!(found, (Verdict::Faster, FIRST_LOOK));
+    }
+
+    #[test]
+    fn pairs_that_do_not_count_are_measured_again_up_to_a_bound() {
+        for (every, measured, counting) in [(2, 12, 6), (usize::MAX, 6, 6), (1, 18, 0)] {
+            let mut turns = Interleave::new(Amount::Exactly(6), 0.05, 1);
+            let mut pairs = Vec::new();
+            while let Next::Measure { b_first } = turns.next(&pairs) {
+                let mut next = pair(1.0, 1.1, b_first);
+                if (pairs.len() + 1).is_multiple_of(every) {
+                    next.dropped = Some("machine-state".to_owned());
+                }
+                pairs.push(next);
+                assert!(pairs.len() < 100);
+            }
+            // The last one counts where every second one does not.
+            let least = measured - usize::from(every == 2);
+            assert!((least..=measured).contains(&pairs.len()), "{every}");
+            assert_eq!(logs(&pairs).len(), counting, "{every}");
+        }
     }
 
     #[test]

@@ -12,6 +12,8 @@ pub mod journal;
 pub mod knob;
 pub mod matrix;
 pub mod over;
+pub mod point;
 pub mod search;
+pub mod snippet;
 
 pub use error::TuneError;

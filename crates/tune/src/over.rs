@@ -15,7 +15,7 @@ const DECIMAL: [&str; 5] = ["bitrate", "pps", "rate", "count", "parallel"];
 pub struct Over {
     /// The option's long name, or the name of a knob.
     pub name: String,
-    /// In the order in which they are shown.
+    /// In the order in which they are shown; empty where none is written: those that a knob has.
     pub values: Vec<String>,
 }
 
@@ -27,15 +27,16 @@ impl FromStr for Over {
             text: text.to_owned(),
             why,
         };
-        let (name, values) = text.split_once('=').ok_or_else(|| {
-            refuse("it has no values: write NAME=VALUE,VALUE or NAME=FROM..TO:x2".to_owned())
-        })?;
+        let (name, values) = match text.split_once('=') {
+            Some((name, values)) => (name, Some(values)),
+            None => (text, None),
+        };
         let name = name.trim().trim_start_matches("--");
         if name.is_empty() {
             return Err(refuse("it names nothing".to_owned()));
         }
         let mut all: Vec<String> = Vec::new();
-        for part in values.split(',') {
+        for part in values.into_iter().flat_map(|values| values.split(',')) {
             let part = part.trim();
             match part.split_once("..") {
                 Some((from, rest)) => all.extend(range(name, from, rest).map_err(refuse)?),
@@ -172,6 +173,7 @@ mod tests {
             ("time=0.5..1:+0.25", "time 0.5 0.75 1"),
             ("length=64,1K..4K:x2,1M", "length 64 1K 2K 4K 1M"),
             ("no-delay=off,on", "no-delay off on"),
+            ("window", "window "),
         ] {
             let over: Over = text.parse().unwrap();
             assert_eq!(
@@ -185,7 +187,7 @@ mod tests {
     #[test]
     fn nonsense_is_told() {
         for (text, said) in [
-            ("rcvbuf", "no values"),
+            ("", "names nothing"),
             ("=1,2", "names nothing"),
             ("rcvbuf=1,,2", "empty"),
             ("rcvbuf=8k..1k:x2", "ends before"),

@@ -1,0 +1,156 @@
+//! Knobs of the user's own, from a file.
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::{Knob, Limit, Set};
+use crate::TuneError;
+use crate::guard::Kind;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    knob: Vec<Own>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Own {
+    name: String,
+    values: Vec<toml::Value>,
+    set: Option<String>,
+    restore: Option<String>,
+    option: Option<String>,
+    stack: Option<String>,
+    sysctl: Option<String>,
+    #[serde(default)]
+    ordered: bool,
+    memory: Option<f64>,
+    least: Option<u64>,
+    most: Option<u64>,
+}
+
+/// Reads knobs of the user's: `[[knob]]` with `name`, `values` (the first is the start), and one of `set`
+/// (a command with `{}`, with `restore` where the first value is not what was there before), `option`, `stack`
+/// and `sysctl`. `memory`: bytes that a unit of the value takes; `least`, `most`: values beyond are left out.
+///
+/// # Errors
+/// [`TuneError::Knobs`], with what is wrong.
+pub fn from_toml(path: &Path, text: &str) -> Result<Vec<Knob>, TuneError> {
+    let shape = |why: String| TuneError::Knobs {
+        path: path.to_owned(),
+        why,
+    };
+    let file: File = toml::from_str(text).map_err(|error| shape(error.message().to_owned()))?;
+    let mut seen = std::collections::BTreeSet::new();
+    file.knob
+        .into_iter()
+        .map(|own| {
+            if !seen.insert(own.name.clone()) {
+                return Err(shape(format!("`{}` is there twice", own.name)));
+            }
+            own.knob().map_err(shape)
+        })
+        .collect()
+}
+
+impl Own {
+    fn knob(self) -> Result<Knob, String> {
+        let Self { name, restore, .. } = self;
+        let wrong = |why: &str| Err(format!("`{name}` {why}"));
+        let set = match (self.set, self.option, self.stack, self.sysctl) {
+            (Some(line), None, None, None) => {
+                if !line.contains("{}") {
+                    return wrong("has no {} in its command for the value");
+                }
+                Set::Command {
+                    line,
+                    restore: restore.clone(),
+                }
+            }
+            (None, Some(option), None, None) => Set::Option(option),
+            (None, None, Some(key), None) => Set::StackKey(key),
+            (None, None, None, Some(sysctl)) => Set::Host {
+                kind: Kind::Sysctl,
+                name: sysctl,
+            },
+            _ => return wrong("needs one of set, option, stack and sysctl"),
+        };
+        if restore.is_some() && !matches!(set, Set::Command { .. }) {
+            return wrong("has restore, which belongs to set: all else goes back by itself");
+        }
+        let value = |value: toml::Value| match value {
+            toml::Value::String(text) => text,
+            other => other.to_string(),
+        };
+        let uncertain = !matches!(set, Set::Command { .. });
+        let mut knob = Knob {
+            values: self.values.into_iter().map(value).collect(),
+            set,
+            ordered: self.ordered,
+            uncertain,
+            memory: self.memory,
+            name: name.clone(),
+        };
+        if self.least.is_some() || self.most.is_some() {
+            Limit::new(&name, self.least, self.most).apply(&mut knob);
+        }
+        if knob.values.len() < 2 {
+            return wrong("has nothing to choose from");
+        }
+        Ok(knob)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn knobs_of_the_users_own() {
+        let path = Path::new("knobs.toml");
+        let text = "[[knob]]\nname = \"window\"\nvalues = [1024, 4096, 65536]\nset = \"make flash WND={}\"\n\
+                    memory = 2\nordered = true\nmost = 8192\n";
+        let knobs = from_toml(path, text).unwrap();
+        assert_eq!(knobs[0].values, ["1024", "4096"]);
+        let lines = knobs[0].lines("4096").unwrap();
+        assert_eq!(lines.0, "make flash WND=4096");
+        assert_eq!(
+            lines.1, "make flash WND=1024",
+            "the first value is what was"
+        );
+        let text = "[[knob]]\nname = \"w\"\nvalues = [1, 2]\nset = \"x {}\"\nrestore = \"y\"\n";
+        let lines = from_toml(path, text).unwrap()[0].lines("2").unwrap();
+        assert_eq!(lines, ("x 2".to_owned(), "y".to_owned()));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_told() {
+        for (text, said) in [
+            ("[[knob]]\nname = \"x\"\nvalues = [1, 2]\n", "one of set"),
+            (
+                "[[knob]]\nname = \"x\"\nvalues = [1]\nset = \"y {}\"\n",
+                "nothing to choose",
+            ),
+            (
+                "[[knob]]\nname = \"x\"\nvalues = [1, 2]\nset = \"y\"\n",
+                "no {}",
+            ),
+            (
+                "[[knob]]\nname = \"x\"\nvalues = [1, 2]\noption = \"y\"\nrestore = \"z\"\n",
+                "restore",
+            ),
+            ("[[knob]]\nname = \"x\"\nvalue = 1\n", "value"),
+            (
+                "[[knob]]\nname = \"x\"\nvalues = [1, 2]\noption = \"a\"\n[[knob]]\nname = \"x\"\nvalues = [1, 2]\noption = \"b\"\n",
+                "twice",
+            ),
+        ] {
+            let error = from_toml(Path::new("knobs.toml"), text)
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+}

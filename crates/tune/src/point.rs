@@ -1,0 +1,246 @@
+//! Which finding points at which knob: what a search tries first.
+
+use linerate_metric::finding::{Finding, FindingKind};
+
+/// Causes, and the knobs whose turning may be their remedy, the likeliest first. A cause that no knob can
+/// help (a long path, another virtual machine) is not here.
+const POINTS: &[(&str, &[&str])] = &[
+    (
+        "receive-window",
+        &[
+            "rcvbuf",
+            "tcp-rmem",
+            "far-tcp-rmem",
+            "stack-rcvbuf",
+            "rmem-max",
+            "far-rmem-max",
+        ],
+    ),
+    (
+        "send-buffer",
+        &[
+            "sndbuf",
+            "tcp-wmem",
+            "stack-sndbuf",
+            "wmem-max",
+            "congestion",
+        ],
+    ),
+    ("congestion-loss", &["congestion", "sndbuf", "streams"]),
+    ("congestion-control", &["congestion"]),
+    ("reordering", &["congestion", "cpu", "rps"]),
+    (
+        "delayed-ack",
+        &["no-delay", "stack-sndbuf", "stack-psh", "sndbuf", "rcvbuf"],
+    ),
+    (
+        "nagle",
+        &[
+            "no-delay",
+            "stack-nagle",
+            "stack-sndbuf",
+            "write-size",
+            "sndbuf",
+        ],
+    ),
+    ("small-writes", &["write-size", "offload", "gso-size"]),
+    (
+        "sender-cpu",
+        &[
+            "write-size",
+            "gso-size",
+            "offloads",
+            "offload",
+            "wait",
+            "cpu",
+        ],
+    ),
+    (
+        "receiver-cpu",
+        &[
+            "gso-size", "offloads", "wait", "rcvlowat", "offload", "cpu", "rps",
+        ],
+    ),
+    ("shared-core", &["cpu", "wait"]),
+    ("softirq-core", &["cpu", "rps", "xps"]),
+    ("idle-wakeup", &["wait", "hold-latency", "busy-read", "cpu"]),
+    (
+        "scheduling-delay",
+        &["sched", "cpu", "wait", "hold-latency"],
+    ),
+    ("rt-throttle", &["sched"]),
+    ("cpu-frequency", &["hold-latency", "wait"]),
+    (
+        "udp-receive-queue",
+        &[
+            "rcvbuf",
+            "rmem-max",
+            "stack-queue",
+            "offload",
+            "wait",
+            "sched",
+        ],
+    ),
+    (
+        "socket-buffer-cap",
+        &[
+            "rmem-max",
+            "wmem-max",
+            "far-rmem-max",
+            "far-wmem-max",
+            "rcvbuf",
+            "sndbuf",
+        ],
+    ),
+    ("qdisc-drop", &["sndbuf", "congestion"]),
+    ("nic-drop", &["rings", "stack-rx", "coalescing"]),
+    ("softnet-backlog", &["backlog", "rps", "cpu"]),
+    ("fragment-loss", &["rcvbuf", "mtu", "stack-queue"]),
+    ("reassembly", &["rcvbuf", "mtu"]),
+    ("mtu-black-hole", &["mtu"]),
+    ("offload-off", &["offloads", "offload"]),
+    ("gso-size", &["gso-size", "write-size"]),
+    (
+        "path-delay",
+        &[
+            "sndbuf",
+            "rcvbuf",
+            "tcp-wmem",
+            "tcp-rmem",
+            "far-tcp-rmem",
+            "streams",
+        ],
+    ),
+    ("single-flow", &["streams", "rps"]),
+    ("too-few-in-flight", &["streams", "stack-rx"]),
+    ("too-few-descriptors", &["rings", "stack-rx", "stack-tx"]),
+    ("burst-size", &["stack-tx", "sndbuf"]),
+    ("interrupt-coalescing", &["coalescing"]),
+    ("slow-sender-application", &["write-size", "sched", "cpu"]),
+    (
+        "slow-receiver-application",
+        &["rcvlowat", "wait", "sched", "cpu"],
+    ),
+    ("path-loss", &["congestion"]),
+    ("tool-limit", &["cpu", "sched", "wait"]),
+];
+
+/// A finding, and the knobs that it points at.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pointer {
+    /// Id of the finding.
+    pub cause: String,
+    /// What it costs, 0 to 1.
+    pub cost: f64,
+    /// The finding, as a sentence.
+    pub what: String,
+    /// The knobs, the likeliest first; empty: none can help.
+    pub knobs: Vec<String>,
+}
+
+/// The knobs that a cause points at, whether they can be turned here or not.
+#[must_use]
+pub fn of_cause(cause: &str) -> &'static [&'static str] {
+    let line = POINTS.iter().find(|(name, _)| *name == cause);
+    line.map_or(&[], |(_, knobs)| knobs)
+}
+
+/// What the findings of a run point at among these knobs, in the order of the findings. A cause at both ends
+/// is one; what is not known points nowhere.
+#[must_use]
+pub fn pointers(findings: &[Finding], knobs: &[&str]) -> Vec<Pointer> {
+    let mut seen = std::collections::BTreeSet::new();
+    findings
+        .iter()
+        .filter(|finding| finding.kind != FindingKind::Unknown)
+        .filter(|finding| seen.insert(finding.cause.as_str()))
+        .map(|finding| Pointer {
+            cause: finding.cause.clone(),
+            cost: finding.cost,
+            what: finding.what.clone(),
+            knobs: (of_cause(&finding.cause).iter())
+                .filter(|knob| knobs.contains(knob))
+                .map(|&knob| knob.to_owned())
+                .collect(),
+        })
+        .collect()
+}
+
+/// The order in which knobs are tried first: the likeliest of each finding, then the second ones, and so
+/// on; each once. Knobs that no finding points at are not among them.
+#[must_use]
+pub fn first(pointers: &[Pointer]) -> Vec<String> {
+    let deepest = pointers.iter().map(|pointer| pointer.knobs.len()).max();
+    let mut order: Vec<String> = Vec::new();
+    for depth in 0..deepest.unwrap_or(0) {
+        for pointer in pointers {
+            if let Some(knob) = pointer.knobs.get(depth)
+                && !order.contains(knob)
+            {
+                order.push(knob.clone());
+            }
+        }
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::knob::names;
+    use linerate_metric::finding::End;
+
+    fn finding(kind: FindingKind, cause: &str) -> Finding {
+        Finding {
+            kind,
+            cause: cause.to_owned(),
+            end: End::Both,
+            direction: None,
+            cost: 0.5,
+            follows_from: None,
+            what: String::new(),
+            evidence: Vec::new(),
+            remedy: String::new(),
+            command: None,
+            tried: Vec::new(),
+            gain: None,
+            gain_formula: None,
+        }
+    }
+
+    #[test]
+    fn every_knob_that_is_pointed_at_is_there() {
+        for (cause, knobs) in POINTS {
+            assert!(!knobs.is_empty(), "{cause}");
+            for knob in *knobs {
+                assert!(names().contains(knob), "{cause} points at {knob}");
+            }
+        }
+    }
+
+    /// Ids that docs/CAUSES.md has sections for.
+    #[test]
+    fn every_cause_is_one() {
+        let causes = include_str!("../../../docs/CAUSES.md");
+        for (cause, _) in POINTS {
+            assert!(causes.contains(&format!("\n## {cause}\n")), "{cause}");
+        }
+    }
+
+    #[test]
+    fn the_likeliest_knob_of_each_finding_comes_first() {
+        let findings = [
+            finding(FindingKind::Cause, "idle-wakeup"),
+            finding(FindingKind::Limit, "receiver-cpu"),
+            finding(FindingKind::Unknown, "congestion-control"),
+            finding(FindingKind::Cause, "steal"),
+            finding(FindingKind::Cause, "idle-wakeup"),
+        ];
+        let here = ["gso-size", "wait", "hold-latency", "congestion"];
+        let pointers = pointers(&findings, &here);
+        let knobs: Vec<_> = pointers.iter().map(|p| p.knobs.join(" ")).collect();
+        assert_eq!(knobs, ["wait hold-latency", "gso-size wait", ""]);
+        assert_eq!(first(&pointers), ["wait", "gso-size", "hold-latency"]);
+        assert!(first(&[]).is_empty());
+    }
+}

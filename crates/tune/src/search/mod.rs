@@ -1,0 +1,388 @@
+//! Which setting to try next: first what findings point at, then a start spread over all values, then one
+//! knob at a time from the best, then two at a time; what seems better has to win a race.
+//!
+//! Takes scores, higher is better, and gives settings; it measures nothing and reads no clock.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// A setting: for each knob the number of its value, 0 is the start.
+pub type Point = Vec<usize>;
+
+/// Runs of the start before anything else: what changes have to beat must not be one lucky run.
+const START_RUNS: usize = 2;
+
+/// Spread settings at most, before knobs are moved one by one.
+const MOST_STRATA: usize = 8;
+
+/// Spread settings that are measured again: the better ones, so that none leads by one lucky run.
+const HALF: usize = 2;
+
+/// Rounds of a race at most; each is one more run of either side.
+const MOST_ROUNDS: u32 = 3;
+
+/// Settings at most in which two knobs in an order make a step at a time.
+const MOST_STEPS: usize = 16;
+
+/// Settings at most in which two other knobs have another value at a time.
+const MOST_CHOICES: usize = 8;
+
+/// A knob as the search sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dial {
+    /// How many values it has.
+    pub values: usize,
+    /// Whether its values are in an order along which the score is expected to rise and fall.
+    pub ordered: bool,
+}
+
+/// What the settings in the queue are for.
+#[derive(Clone, Debug, PartialEq)]
+enum Doing {
+    Nothing,
+    /// Values of one knob.
+    Moving(usize),
+    /// Settings spread over all values.
+    Spreading(Vec<Point>),
+    /// The better ones of those, again.
+    Halving(Vec<Point>),
+    /// Two knobs at a time.
+    Diagonals(Vec<Point>),
+    /// A setting that seems better, against the best so far.
+    Racing {
+        candidate: Point,
+        rounds: u32,
+    },
+}
+
+/// How a race stands.
+enum Race {
+    Won,
+    Lost,
+    Open,
+}
+
+/// A search over knobs.
+#[derive(Clone, Debug)]
+pub struct Search {
+    dials: Vec<Dial>,
+    left: usize,
+    random: fastrand::Rng,
+    scores: BTreeMap<Point, Vec<f64>>,
+    refused: BTreeSet<Point>,
+    queue: VecDeque<Point>,
+    doing: Doing,
+    /// Knobs that are moved before anything else.
+    first: VecDeque<usize>,
+    /// The knobs still to be moved in this round.
+    round: Vec<usize>,
+    /// The best so far, which moves start from and races are run against.
+    from: Point,
+    improved: bool,
+    spread: bool,
+    diagonals: bool,
+    over: bool,
+}
+
+impl Search {
+    /// Searches these knobs with so many runs at most.
+    #[must_use]
+    pub fn new(dials: Vec<Dial>, runs: usize, seed: u64) -> Self {
+        let start = vec![0; dials.len()];
+        Self {
+            left: runs,
+            random: fastrand::Rng::with_seed(seed),
+            scores: BTreeMap::new(),
+            refused: BTreeSet::new(),
+            queue: std::iter::repeat_n(start.clone(), START_RUNS).collect(),
+            doing: Doing::Nothing,
+            first: VecDeque::new(),
+            round: Vec::new(),
+            from: start,
+            improved: true,
+            spread: false,
+            diagonals: false,
+            over: false,
+            dials,
+        }
+    }
+
+    /// The same, with knobs that are moved before anything else, in this order.
+    #[must_use]
+    pub fn beginning_with(mut self, knobs: &[usize]) -> Self {
+        let known = knobs
+            .iter()
+            .copied()
+            .filter(|&knob| knob < self.dials.len());
+        self.first = known.collect();
+        self
+    }
+
+    /// The next setting to measure; `None` when it has come to its end.
+    pub fn propose(&mut self) -> Option<Point> {
+        if self.left == 0 {
+            return None;
+        }
+        while self.queue.is_empty() && !self.over {
+            self.plan();
+        }
+        let point = self.queue.pop_front()?;
+        self.left -= 1;
+        Some(point)
+    }
+
+    /// What the last setting came to; `None`: it failed, or may not be chosen.
+    pub fn tell(&mut self, point: &Point, score: Option<f64>) {
+        match score.filter(|score| score.is_finite()) {
+            Some(score) => self.scores.entry(point.clone()).or_default().push(score),
+            None => {
+                self.refused.insert(point.clone());
+            }
+        }
+    }
+
+    /// The best setting so far; absent when none has a score.
+    ///
+    /// What was measured once is not chosen while anything was measured twice: of many settings the luckiest
+    /// single run looks best.
+    #[must_use]
+    pub fn best(&self) -> Option<Point> {
+        let best = |least: usize| {
+            let allowed = (self.scores.iter())
+                .filter(|(point, runs)| runs.len() >= least && !self.refused.contains(*point));
+            allowed
+                .map(|(point, runs)| (point, middle(runs)))
+                .max_by(|a, b| a.1.total_cmp(&b.1))
+                .map(|(point, _)| point.clone())
+        };
+        best(START_RUNS).or_else(|| best(1))
+    }
+
+    /// Median score of a setting, and how often it was measured.
+    #[must_use]
+    pub fn seen(&self, point: &Point) -> Option<(f64, usize)> {
+        let runs = self.scores.get(point)?;
+        Some((middle(runs), runs.len()))
+    }
+
+    fn score(&self, point: &Point) -> Option<f64> {
+        match self.refused.contains(point) {
+            true => None,
+            false => self.seen(point).map(|(score, _)| score),
+        }
+    }
+
+    /// Fills the queue, or ends it.
+    fn plan(&mut self) {
+        match std::mem::replace(&mut self.doing, Doing::Nothing) {
+            Doing::Nothing => self.go_on(),
+            Doing::Moving(knob) => {
+                let moves = self.moves(knob);
+                self.challenge(&moves);
+            }
+            Doing::Diagonals(points) => self.challenge(&points),
+            Doing::Spreading(mut points) => {
+                points.retain(|point| self.score(point).is_some());
+                points.sort_by(|a, b| self.order(b, a));
+                points.truncate(HALF);
+                self.queue.extend(points.iter().cloned());
+                self.doing = Doing::Halving(points);
+            }
+            Doing::Halving(points) => self.challenge(&points),
+            Doing::Racing { candidate, rounds } => match self.race(&candidate, rounds) {
+                Race::Open => self.run_race(candidate, rounds + 1),
+                Race::Lost => {}
+                Race::Won => {
+                    self.from = candidate;
+                    self.improved = true;
+                }
+            },
+        }
+    }
+
+    /// The next step, with nothing under way.
+    fn go_on(&mut self) {
+        if let Some(knob) = self.first.pop_front() {
+            return self.move_knob(knob);
+        }
+        if !self.spread {
+            self.spread = true;
+            return self.spread();
+        }
+        if let Some(knob) = self.round.pop() {
+            return self.move_knob(knob);
+        }
+        if self.improved {
+            self.improved = false;
+            self.diagonals = false;
+            self.round = (0..self.dials.len()).collect();
+            self.random.shuffle(&mut self.round);
+            return;
+        }
+        if self.diagonals {
+            self.over = true;
+            return;
+        }
+        self.diagonals = true;
+        let points = self.diagonals();
+        self.queue.extend(points.iter().cloned());
+        self.doing = Doing::Diagonals(points);
+    }
+
+    fn move_knob(&mut self, knob: usize) {
+        let fresh = (self.moves(knob).into_iter()).filter(|point| self.is_fresh(point));
+        let fresh: Vec<Point> = fresh.collect();
+        self.queue.extend(fresh);
+        self.doing = Doing::Moving(knob);
+    }
+
+    fn is_fresh(&self, point: &Point) -> bool {
+        !self.scores.contains_key(point) && !self.refused.contains(point)
+    }
+
+    fn order(&self, a: &Point, b: &Point) -> std::cmp::Ordering {
+        let score = |point| self.score(point).unwrap_or(f64::MIN);
+        score(a).total_cmp(&score(b))
+    }
+
+    /// The best of these against the best so far, if it seems better.
+    fn challenge(&mut self, points: &[Point]) {
+        let better = points
+            .iter()
+            .filter(|point| **point != self.from && self.score(point) > self.score(&self.from));
+        let Some(candidate) = better.max_by(|a, b| self.order(a, b)).cloned() else {
+            return;
+        };
+        if self.score(&self.from).is_none() {
+            // There is nothing to race against.
+            self.from = candidate;
+            self.improved = true;
+            return;
+        }
+        self.run_race(candidate, 1);
+    }
+
+    fn run_race(&mut self, candidate: Point, rounds: u32) {
+        self.queue.extend([candidate.clone(), self.from.clone()]);
+        self.doing = Doing::Racing { candidate, rounds };
+    }
+
+    /// All runs of one side above all of the other decide at once; else the medians, when there was time.
+    fn race(&self, candidate: &Point, rounds: u32) -> Race {
+        let ahead = self.score(candidate) > self.score(&self.from);
+        let lowest = self.runs(candidate).fold(f64::MAX, f64::min);
+        let highest = self.runs(&self.from).fold(f64::MIN, f64::max);
+        match ahead {
+            false => Race::Lost,
+            true if lowest > highest || rounds >= MOST_ROUNDS => Race::Won,
+            true => Race::Open,
+        }
+    }
+
+    fn runs(&self, point: &Point) -> impl Iterator<Item = f64> {
+        self.scores.get(point).into_iter().flatten().copied()
+    }
+
+    /// Settings in which each value of each knob stands about as often as any other. Knobs that were moved
+    /// already stay where they are best.
+    fn spread(&mut self) {
+        let free: Vec<bool> = self.from.iter().map(|&value| value == 0).collect();
+        let counts = self.dials.iter().zip(&free).filter(|(_, free)| **free);
+        let most = counts.map(|(dial, _)| dial.values).max().unwrap_or(0);
+        let rows = most.min(MOST_STRATA).min(self.left / 4);
+        let mut columns = Vec::with_capacity(self.dials.len());
+        for (knob, dial) in self.dials.iter().enumerate() {
+            let mut column: Vec<usize> = (0..rows)
+                .map(|row| match (free[knob], rows >= dial.values) {
+                    (false, _) => self.from[knob],
+                    (true, true) => row % dial.values.max(1),
+                    (true, false) => row * dial.values / rows,
+                })
+                .collect();
+            self.random.shuffle(&mut column);
+            columns.push(column);
+        }
+        let points: BTreeSet<Point> = (0..rows)
+            .map(|row| columns.iter().map(|column| column[row]).collect())
+            .filter(|point| self.is_fresh(point))
+            .collect();
+        let points: Vec<Point> = points.into_iter().collect();
+        self.queue.extend(points.iter().cloned());
+        self.doing = Doing::Spreading(points);
+    }
+
+    /// Settings that differ in one knob: all of its values, or of many in an order some near and some far.
+    fn moves(&self, knob: usize) -> Vec<Point> {
+        let dial = self.dials[knob];
+        let at = self.from[knob];
+        let near = |value: usize| {
+            let distance = value.abs_diff(at);
+            !dial.ordered || dial.values <= 6 || distance <= 1 || distance == dial.values / 3
+        };
+        (0..dial.values)
+            .filter(|&value| value != at && near(value))
+            .map(|value| {
+                let mut point = self.from.clone();
+                point[knob] = value;
+                point
+            })
+            .collect()
+    }
+
+    /// Settings that differ in two knobs: where the smaller of two decides, what one takes the other has to
+    /// give, or one pays only beside the other, no knob alone leads further.
+    fn diagonals(&mut self) -> Vec<Point> {
+        let (mut steps, mut choices) = (Vec::new(), Vec::new());
+        for one in 0..self.dials.len() {
+            for other in one + 1..self.dials.len() {
+                match self.dials[one].ordered && self.dials[other].ordered {
+                    true => steps.extend(self.steps(one, other)),
+                    false => choices.extend(self.choices(one, other)),
+                }
+            }
+        }
+        for (points, most) in [(&mut steps, MOST_STEPS), (&mut choices, MOST_CHOICES)] {
+            points.retain(|point| self.is_fresh(point));
+            self.random.shuffle(points);
+            points.truncate(most);
+        }
+        steps.extend(choices);
+        steps
+    }
+
+    /// Steps of two knobs in an order.
+    fn steps(&self, one: usize, other: usize) -> Vec<Point> {
+        let moved = |knob: usize, step: isize| {
+            let value = self.from[knob].checked_add_signed(step)?;
+            (value < self.dials[knob].values).then_some(value)
+        };
+        [(1, 1), (1, -1), (-1, 1), (2, 2)]
+            .into_iter()
+            .filter_map(|(a, b)| Some(self.with(one, moved(one, a)?, other, moved(other, b)?)))
+            .collect()
+    }
+
+    /// Other values of two knobs, one of them in no order.
+    fn choices(&self, one: usize, other: usize) -> Vec<Point> {
+        let others = |knob: usize| {
+            let at = self.from[knob];
+            (0..self.dials[knob].values).filter(move |&value| value != at)
+        };
+        others(one)
+            .flat_map(|a| others(other).map(move |b| (a, b)))
+            .map(|(a, b)| self.with(one, a, other, b))
+            .collect()
+    }
+
+    fn with(&self, one: usize, a: usize, other: usize, b: usize) -> Point {
+        let mut point = self.from.clone();
+        (point[one], point[other]) = (a, b);
+        point
+    }
+}
+
+fn middle(values: &[f64]) -> f64 {
+    linerate_metric::statistics::median(values).unwrap_or(f64::MIN)
+}

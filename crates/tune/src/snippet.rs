@@ -1,0 +1,150 @@
+//! Changes as files and scripts of the tools that people keep them in.
+
+use linerate_metric::tuning::Snippet;
+
+use crate::guard::{Key, Kind};
+use crate::knob::Set;
+
+/// A change, as a snippet has it: what is turned, to which value, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Turned {
+    /// Name of the knob.
+    pub knob: String,
+    /// How it is turned.
+    pub set: Set,
+    /// Its value.
+    pub value: String,
+    /// The places of a setting of hosts.
+    pub keys: Vec<Key>,
+}
+
+/// The changes in the formats that can hold them: a file for `sysctl --load`, a script of `ethtool` and `ip`, and
+/// TOML for our own stack and for options of the measuring command.
+#[must_use]
+pub fn snippets(changes: &[Turned]) -> Vec<Snippet> {
+    let lines = |of: &dyn Fn(&Turned) -> Vec<String>| -> Vec<String> {
+        let mut all: Vec<String> = Vec::new();
+        for line in changes.iter().flat_map(of) {
+            if !all.contains(&line) {
+                all.push(line);
+            }
+        }
+        all
+    };
+    let sysctls = lines(&|change| match &change.set {
+        Set::Host {
+            kind: Kind::Sysctl,
+            name,
+        } => vec![format!("{name} = {}", change.value)],
+        Set::Far(name) => vec![format!("# at the far host:\n{name} = {}", change.value)],
+        _ => Vec::new(),
+    });
+    let interfaces = lines(&|change| match &change.set {
+        Set::Host { kind, .. } if *kind != Kind::Sysctl => {
+            let line = |key: &Key| format!("{}  # {}", key.command(&change.value), key.host);
+            change.keys.iter().map(line).collect()
+        }
+        _ => Vec::new(),
+    });
+    let stack = lines(&|change| match &change.set {
+        Set::StackKey(key) => vec![format!("{key} = {}", toml_value(&change.value))],
+        _ => Vec::new(),
+    });
+    let options = lines(&|change| match &change.set {
+        Set::Option(option) => vec![format!("{option} = {}", toml_value(&change.value))],
+        Set::Command { .. } => vec![format!("{} = {}", change.knob, toml_value(&change.value))],
+        _ => Vec::new(),
+    });
+    let options = match options.is_empty() {
+        true => Vec::new(),
+        false => std::iter::once("[tuned]".to_owned())
+            .chain(options)
+            .collect(),
+    };
+    [
+        ("sysctl", sysctls),
+        ("ethtool", interfaces),
+        ("stack.toml", stack),
+        ("toml", options),
+    ]
+    .into_iter()
+    .filter(|(_, lines)| !lines.is_empty())
+    .map(|(format, lines)| Snippet {
+        format: format.to_owned(),
+        text: lines.join("\n"),
+    })
+    .collect()
+}
+
+fn toml_value(value: &str) -> String {
+    match value.parse::<u64>() {
+        Ok(number) => number.to_string(),
+        Err(_) => toml::Value::String(value.to_owned()).to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turned(knob: &str, set: Set, value: &str, keys: &[Kind]) -> Turned {
+        let key = |kind: &Kind| Key {
+            host: "client".to_owned(),
+            namespace: 1,
+            kind: *kind,
+            name: "eth0".to_owned(),
+        };
+        Turned {
+            knob: knob.to_owned(),
+            set,
+            value: value.to_owned(),
+            keys: keys.iter().map(key).collect(),
+        }
+    }
+
+    #[test]
+    fn each_change_is_in_the_format_that_holds_it() {
+        let host = |kind, name: &str| Set::Host {
+            kind,
+            name: name.to_owned(),
+        };
+        let command = Set::Command {
+            line: "x {}".to_owned(),
+            restore: None,
+        };
+        let all = snippets(&[
+            turned(
+                "tcp-rmem",
+                host(Kind::Sysctl, "net.ipv4.tcp_rmem"),
+                "1 2 3",
+                &[Kind::Sysctl, Kind::Sysctl],
+            ),
+            turned("mtu", host(Kind::Mtu, ""), "9000", &[Kind::Mtu]),
+            turned(
+                "stack-sndbuf",
+                Set::StackKey("tcp.send_buffer".to_owned()),
+                "16K",
+                &[],
+            ),
+            turned("wait", Set::Option("wait".to_owned()), "spin", &[]),
+            turned("window", command, "4096", &[]),
+        ]);
+        let shown: Vec<_> = all
+            .iter()
+            .map(|snippet| format!("{}: {}", snippet.format, snippet.text))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                "sysctl: net.ipv4.tcp_rmem = 1 2 3",
+                "ethtool: ip link set dev eth0 mtu 9000  # client",
+                "stack.toml: tcp.send_buffer = \"16K\"",
+                "toml: [tuned]\nwait = \"spin\"\nwindow = 4096",
+            ]
+        );
+        assert!(snippets(&[]).is_empty());
+        for snippet in all.iter().filter(|snippet| snippet.format.contains("toml")) {
+            toml::from_str::<toml::Table>(&snippet.text).unwrap();
+        }
+    }
+}
