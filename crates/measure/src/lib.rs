@@ -49,6 +49,7 @@ pub use linerate_dialect::guard::Network as AddressRange;
 pub use loss::Network;
 pub use peers::serve::dialects;
 pub use session::{
-    Also, Client, Emit, Family, GRANTS, Grant, Key, KeyError, PEER_PATIENCE, PeerOptions,
-    SECRET_MAX_BYTES, SECRET_MIN_BYTES, Server, ServerOptions, TIME_LIMIT_NS, agent,
+    Also, Client, Emit, Family, FarSettings, GRANTS, Grant, Held, Key, KeyError, Maker,
+    PEER_PATIENCE, PeerOptions, SECRET_MAX_BYTES, SECRET_MIN_BYTES, Server, ServerOptions,
+    TIME_LIMIT_NS, agent,
 };

@@ -88,7 +88,7 @@ frames! {
     9 "STOP" Stop(Stop),
     /// Either end: all it found.
     10 "OUTCOME" Outcome(Box<Outcome>),
-    /// Client: settings that it wants at the far end. No server makes any today.
+    /// Client: settings that it wants at the far end, for as long as this conversation lasts.
     11 "SETTINGS" Settings(Settings),
     /// Server: what became of them.
     12 "SETTINGS_ANSWER" SettingsAnswer(SettingsAnswer),

@@ -458,7 +458,7 @@ fn refused_by(peer: SocketAddr, refuse: Refuse) -> MeasureError {
     }
 }
 
-fn confused(peer: SocketAddr, how: &str) -> MeasureError {
+pub(super) fn confused(peer: SocketAddr, how: &str) -> MeasureError {
     MeasureError::Vanished {
         peer,
         how: format!("the conversation made no sense: {how}"),

@@ -15,6 +15,7 @@ use linerate_stack::SocketId;
 
 use super::limits::{MEMORY_LIMIT, SERVICE_LIMIT, TALK_LIMIT, TEST_LIMIT};
 use super::server::{Emit, Grant, ServerOptions};
+use super::settings::Maker;
 use crate::error::MeasureError;
 use crate::loss::Network;
 use crate::peers::serve::Hall;
@@ -54,6 +55,8 @@ pub struct House {
     pub once: bool,
     /// What far clients may have.
     pub grants: Vec<Grant>,
+    /// Who makes settings of this host for them.
+    pub settings: Option<Maker>,
     /// The port it listens on.
     pub port: u16,
     /// The interface it is bound to.
@@ -109,6 +112,7 @@ impl House {
             emit,
             stop,
             once: options.once,
+            settings: (options.settings).filter(|_| options.grants.contains(&Grant::Tune)),
             grants: options.grants,
             port: options.port,
             interface: options.interface,

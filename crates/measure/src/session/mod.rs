@@ -26,6 +26,7 @@ mod service;
     reason = "one session among what sessions need"
 )]
 pub(crate) mod session;
+pub(crate) mod settings;
 pub(crate) mod setup;
 pub(crate) mod wire;
 
@@ -35,6 +36,7 @@ pub use limits::TIME_LIMIT_NS;
 pub use linerate_dialect::control::{Key, KeyError, SECRET_MAX_BYTES, SECRET_MIN_BYTES};
 pub use reach::Family;
 pub use server::{Emit, GRANTS, Grant, PeerOptions, Server, ServerOptions};
+pub use settings::{FarSettings, Held, Maker};
 pub use wire::PEER_PATIENCE;
 
 use linerate_dialect::control::Hello;

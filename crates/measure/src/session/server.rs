@@ -17,6 +17,7 @@ use super::grants;
 use super::house::House;
 use super::lobby::Lobby;
 use super::reach::Family;
+use super::settings::Maker;
 use crate::error::MeasureError;
 use crate::loss::Network;
 use crate::peers::serve::Hall;
@@ -37,6 +38,8 @@ pub struct ServerOptions {
     pub once: bool,
     /// What far clients may have for the time of their runs.
     pub grants: Vec<Grant>,
+    /// Who makes settings of this host for clients; nobody unless [`Grant::Tune`] is granted.
+    pub settings: Option<Maker>,
     /// What clients have to know; whoever does not prove to know it is told so and has nothing.
     pub key: Option<Key>,
     /// How it serves programs of other kinds.
@@ -81,6 +84,8 @@ pub enum Grant {
     Multicast,
     /// Have sockets set up in ways that the kernel keeps from ordinary users.
     Socket,
+    /// Have settings of this host changed while it is there.
+    Tune,
 }
 
 /// Every grant by its name, in the order help lists them.
@@ -92,6 +97,7 @@ pub const GRANTS: &[(&str, Grant)] = &[
     ("trace", Grant::Trace),
     ("multicast", Grant::Multicast),
     ("socket", Grant::Socket),
+    ("tune", Grant::Tune),
 ];
 
 impl std::str::FromStr for Grant {

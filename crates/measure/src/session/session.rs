@@ -7,8 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use linerate_dialect::control::{
-    Accept, Attached, ClockAnswer, Connection, FlowGrant, Frame, Key, Propose, Refuse,
-    SettingsAnswer, Start, Token,
+    Accept, Attached, ClockAnswer, Connection, FlowGrant, Frame, Key, Propose, Refuse, Start, Token,
 };
 use linerate_host::knob::idle::IdleHold;
 use linerate_host::snapshot::is_own_address;
@@ -32,6 +31,7 @@ use super::pace;
 use super::random;
 use super::server::Grant;
 use super::service;
+use super::settings;
 use super::setup::{self, AgreedFlow, Ready, flow_options, part};
 use super::wire::{Line, STATE_PATIENCE, Wire, deadline};
 use super::{boot_id, hello};
@@ -284,9 +284,11 @@ impl Session<'_> {
         )
     }
 
-    /// Answers questions until the client proposes a run; `None` when it only asked.
+    /// Answers questions until the client proposes a run; `None` when it only asked. Settings that were made
+    /// for it go back when it returns: they are held by a conversation of their own, beside those of the runs.
     fn listen(&self, wire: &mut Wire) -> Result<Option<Propose>, MeasureError> {
-        let until = deadline(STATE_PATIENCE);
+        let mut until = deadline(STATE_PATIENCE);
+        let mut held = None;
         loop {
             match wire.expect_until(until, &self.house.stop, &mut || {})? {
                 Frame::Propose(propose) => return Ok(Some(*propose)),
@@ -298,13 +300,13 @@ impl Session<'_> {
                         t3_ns: clock::now(),
                     })?;
                 }
-                Frame::Settings(settings) => {
-                    let why = "this server makes no settings for clients".to_owned();
-                    let refused = settings.wanted.into_keys();
-                    wire.say(SettingsAnswer {
-                        refused: refused.map(|name| (name, why.clone())).collect(),
-                        ..SettingsAnswer::default()
-                    })?;
+                Frame::Settings(wanted) => {
+                    let maker = self.house.settings.as_ref();
+                    wire.say(settings::settle(maker, &mut held, wanted.wanted))?;
+                    if held.is_some() {
+                        // For as long as it gives signs of life.
+                        until = u64::MAX;
+                    }
                 }
                 Frame::Bye(_) => return Ok(None),
                 _ => return Err(self.confused("it proposed nothing")),
