@@ -67,6 +67,56 @@ fn a_figure_is_found_in_what_a_command_prints() {
 }
 
 #[test]
+fn too_few_pairs_say_that_they_cannot_tell() {
+    let room = Room::new();
+    let sides = ["--command-a=echo 1", "--command-b=echo 26"];
+    let run = |pairs: &str| {
+        let words = ["compare", pairs].into_iter().chain(sides);
+        finish(&mut room.command(room.binary(), words)).expect(0)
+    };
+    let few = run("--pairs=3");
+    assert!(few.stderr.contains("7 at least"), "{few:#?}");
+    assert!(few.stdout.contains("cannot tell"), "{few:#?}");
+    assert!(!few.stdout.contains("difference larger than"), "{few:#?}");
+    let enough = run("--pairs=7");
+    assert!(enough.stdout.contains("B is better"), "{enough:#?}");
+    let free = run("--max-pairs=20");
+    assert!(free.stdout.contains("B is better"), "{free:#?}");
+}
+
+#[test]
+fn a_knob_of_the_users_own_is_turned_for_each_half() {
+    let room = Room::new();
+    fs::write(
+        room.path().join("knobs.toml"),
+        "[[knob]]\nname = \"window\"\nvalues = [1, 2]\nset = \"echo {} > window\"\nrestore = \"echo 0 > window\"\n",
+    )
+    .expect("a file");
+    let words = [
+        "compare",
+        "--json",
+        "--pairs=7",
+        "--knob-file=knobs.toml",
+        "--knob-b=window=4",
+        "--command-a=cat window",
+        "--command-b=cat window",
+    ];
+    let set = finish(&mut room.command(room.binary(), words))
+        .expect(0)
+        .json();
+    let found = comparison(&set);
+    assert_eq!(found["verdict"], "faster", "{found:#}");
+    // A stands at the knob's start.
+    assert_eq!(
+        found["ratio"]["median"].as_f64().map(f64::round),
+        Some(4.0),
+        "{found:#}"
+    );
+    let window = fs::read_to_string(room.path().join("window")).expect("it was turned");
+    assert_eq!(window, "0\n");
+}
+
+#[test]
 fn what_prepares_runs_before_each_half() {
     let room = Room::new();
     let words = [

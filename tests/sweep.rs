@@ -102,13 +102,59 @@ fn nonsense_is_refused_before_anything_runs() {
             "neither on nor off",
         ),
         ("sweep --over wait=nap throughput 127.0.0.1", "nap"),
+        (
+            "sweep --over mtu=1500,9000 throughput 127.0.0.1",
+            "--try-host",
+        ),
     ] {
         let done = room.run(words).expect(2);
         assert!(done.stderr.contains(said), "{words}: {}", done.stderr);
     }
-    room.run("sweep --resume nothing").expect(1);
+    let done = room.run("sweep --resume nothing").expect(1);
+    assert!(done.stderr.contains("no sweep of that name"), "{done:#?}");
+    let done = room
+        .run("sweep --over length=1 throughput 127.0.0.1 --speed 1")
+        .expect(2);
+    assert!(done.stderr.contains("options of `sweep`"), "{done:#?}");
     assert!(
         !room.path().join(".local/state").exists(),
         "no journal is left"
+    );
+}
+
+#[test]
+fn knobs_of_the_users_own_are_varied_and_go_back() {
+    let room = Room::new();
+    let server = room.server("-q");
+    fs::write(
+        room.path().join("knobs.toml"),
+        "[[knob]]\nname = \"window\"\nvalues = [1024, 4096]\nset = \"echo {} >> window\"\nmemory = 1000000\n",
+    )
+    .expect("a file");
+    let words = format!(
+        "sweep --json --repeats 2 --seed 1 --knob-file knobs.toml --over window --over length=500,1000 \
+         throughput 127.0.0.1 -p {} -u -b 1M -t 100ms",
+        server.port
+    );
+    let set = room.run(&words).expect(0).json();
+    let points = set["result"]["sweep"]["points"].as_array().expect("points");
+    assert_eq!(points.len(), 4, "{points:#?}");
+    for point in points {
+        let window: f64 = point["setting"]["window"]
+            .as_str()
+            .and_then(|text| text.parse().ok())
+            .expect("a window");
+        // What the knob says it takes is more than any buffer.
+        assert!(
+            point["memory_bytes"].as_f64() > Some(window * 1e6),
+            "{point:#}"
+        );
+    }
+    let turned = fs::read_to_string(room.path().join("window")).expect("it was turned");
+    assert!(turned.contains("4096"), "{turned}");
+    assert_eq!(
+        turned.lines().last(),
+        Some("1024"),
+        "back at its start: {turned}"
     );
 }

@@ -44,6 +44,14 @@ fn a_planted_change_is_found_proved_and_set_back() {
             .expect("a command")
             .contains("--bitrate=2M")
     );
+    let snippet = &found["snippets"][0];
+    assert_eq!(snippet["text"], "[tuned]\nbitrate = \"2M\"", "{found:#}");
+    let spent = &found["spent"];
+    let sum: u64 = ["check", "search", "minimal_set", "proof"]
+        .iter()
+        .filter_map(|what| spent[what].as_u64())
+        .sum();
+    assert_eq!(found["runs"].as_u64(), Some(sum), "{found:#}");
     let turned = fs::read_to_string(room.path().join("turned")).expect("it was turned");
     assert_eq!(
         turned.lines().last(),
@@ -62,6 +70,17 @@ fn nonsense_is_refused_before_anything_runs() {
         ("tune 127.0.0.1 --under cpu=1", "only memory"),
         ("tune 127.0.0.1 --knobs cpu -- --cpu 0/0", "none of these"),
         ("tune 127.0.0.1 --knob-file none", "cannot be read"),
+        ("tune 127.0.0.1 --limit speed=1..2", "no such knob"),
+        ("tune 127.0.0.1 --limit mtu", "LEAST..MOST"),
+        ("tune 127.0.0.1 --try-interface eth0", "--try-host"),
+        (
+            "tune 127.0.0.1 --try-host --try-interface none0",
+            "no such interface",
+        ),
+        (
+            "tune 127.0.0.1 --try-host --try-interface lo --knobs mtu",
+            "carries the control connection",
+        ),
     ] {
         let done = room.run(words).expect(2);
         assert!(done.stderr.contains(said), "{words}: {}", done.stderr);
@@ -112,16 +131,18 @@ impl Lab {
         finish(&mut self.command(words))
     }
 
-    /// All that knobs of hosts could have changed at this host.
-    fn snapshot(&self) -> String {
-        let mut all = String::new();
-        for file in ["tcp_rmem", "tcp_wmem", "tcp_limit_output_bytes"] {
-            all += &self
-                .run(&format!("cat /proc/sys/net/ipv4/{file}"))
-                .expect(0)
-                .stdout;
+    /// All that knobs of hosts could have changed at this host: every setting of its network, and of its link.
+    fn snapshot(&self) -> Vec<String> {
+        let sysctls = self.run("grep -rs . /proc/sys/net/ipv4 /proc/sys/net/core");
+        let mut all: Vec<String> = sysctls.stdout.lines().map(str::to_owned).collect();
+        // Some of them count, or are drawn when they are first needed.
+        all.retain(|line| !line.contains("/tcp_fastopen_key:"));
+        all.sort();
+        assert!(all.len() > 50, "{all:?}");
+        for words in ["ip -d link show eth0", "ethtool -k eth0"] {
+            all.extend(self.run(words).stdout.lines().map(str::to_owned));
         }
-        all + &self.run("ip -d link show eth0").stdout
+        all
     }
 }
 
@@ -138,13 +159,19 @@ fn settings_of_a_lab_go_back_however_it_ends() {
         Err(why) => skip!("no lab: {why}"),
     };
     let before = lab.snapshot();
-    let words = "linerate tune 10.77.0.2 --goal goodput -t 150ms --runs 12 --max-pairs 8 --seed 2 \
-                 --knobs gso-size,tcp-rmem,tcp-limit-output";
+    let words = "linerate tune 10.77.0.2 --goal goodput -t 150ms --runs 14 --max-pairs 8 --seed 2 \
+                 --knobs gso-size,tcp-rmem,tcp-limit-output,mtu,offloads,rps,rings";
     let set = lab.run(&format!("{words} --json")).expect(0).json();
     let found = tuning(&set);
     let knobs = found["knobs"].as_array().expect("knobs");
     let trials = found["trials"].as_array().expect("trials");
     assert!(!knobs.is_empty() && trials.len() > 2, "{found:#}");
+    let vain = found["vain"].as_array().expect("what was tried in vain");
+    assert!(
+        vain.iter().any(|vain| vain["knob"] == "rings"),
+        "a veth has no rings to be set: {found:#}"
+    );
+    assert!(found["spent"]["search"].as_u64() >= Some(3), "{found:#}");
     let turned = trials
         .iter()
         .filter(|trial| trial["setting"].as_object().is_some_and(|s| !s.is_empty()));
@@ -153,14 +180,19 @@ fn settings_of_a_lab_go_back_however_it_ends() {
 
     // Killed while something is changed: a restore sets it back, once.
     let mut running = Running::start(&mut lab.command(words));
-    running.line(|line| line.starts_with("run 4:"));
+    running.line(|line| line.starts_with("search run 4 of 14 at most:"));
     let journals = lab.room.path().join(".local/state/linerate/tune");
     common::soon("a journal", || {
         fs::read_dir(&journals).is_ok_and(|files| files.count() > 0)
     });
     // The one that runs is a child of `lab exec`, in the lab's own processes.
     running.interrupt();
-    running.wait().expect(130);
+    let done = running.wait().expect(130);
+    assert!(
+        done.stdout.contains("not decided") && !done.stdout.contains("Nothing that was tried"),
+        "{done:#?}"
+    );
+    assert!(done.stdout.contains("as it was before"), "{done:#?}");
     assert_eq!(lab.snapshot(), before, "after an interrupt");
 }
 
@@ -172,7 +204,7 @@ fn what_a_kill_leaves_is_restored() {
     };
     let before = lab.snapshot();
     let words =
-        "sh -c 'linerate tune 10.77.0.2 -t 300ms --knobs tcp-limit-output & echo $! > pid; wait'";
+        "sh -c 'linerate tune 10.77.0.2 -t 2s --knobs tcp-limit-output & echo $! > pid; wait'";
     let mut words: Vec<&str> = words.splitn(3, ' ').collect();
     words[2] = words[2].trim_matches('\'');
     let mut command = lab
@@ -181,7 +213,8 @@ fn what_a_kill_leaves_is_restored() {
     let mut running = Running::start(command.args(&words).env("PATH", &lab.path));
     let limit = "/proc/sys/net/ipv4/tcp_limit_output_bytes";
     let original = lab.run(&format!("cat {limit}")).expect(0).stdout;
-    running.line(|line| line.starts_with("goal:"));
+    // The start is measured twice, then each value once.
+    running.line(|line| line.starts_with("search run 3 "));
     common::soon("a change", || {
         lab.run(&format!("cat {limit}")).stdout != original
     });
@@ -197,4 +230,76 @@ fn what_a_kill_leaves_is_restored() {
     assert_eq!(lab.snapshot(), before);
     let again = lab.run("linerate tune --restore").expect(0);
     assert!(again.stdout.contains("nothing is left"), "{again:#?}");
+}
+
+#[test]
+fn a_knob_of_the_users_own_is_restored_after_a_kill() {
+    let room = Room::new();
+    let server = room.server("-q");
+    fs::write(room.path().join("window"), "before\n").expect("a file");
+    fs::write(
+        room.path().join("knobs.toml"),
+        "[[knob]]\nname = \"window\"\nvalues = [1, 2, 3]\nset = \"echo {} > window\"\n\
+         restore = \"echo before > window\"\n",
+    )
+    .expect("a file");
+    let words = format!(
+        "tune 127.0.0.1 -u -t 300ms -p {} --knob-file knobs.toml --knobs window -- -b 1M -l 1000",
+        server.port
+    );
+    let window = || fs::read_to_string(room.path().join("window")).expect("a file");
+    let mut running = Running::start(&mut room.linerate(&words));
+    running.line(|line| line.starts_with("search run 3 "));
+    running.signal(rustix::process::Signal::KILL);
+    drop(running);
+    assert_ne!(window(), "before\n", "nobody was there to set it back");
+    // From another folder: the command means the one where it was typed.
+    let mut restore = room.linerate("tune --restore");
+    let done = finish(restore.current_dir("/")).expect(0);
+    assert!(done.stdout.contains("1 setting is back"), "{done:#?}");
+    assert_eq!(window(), "before\n");
+}
+
+#[test]
+fn the_far_host_is_turned_only_when_its_server_grants_it() {
+    let lab = match Lab::up("far") {
+        Ok(lab) => lab,
+        Err(why) => skip!("no lab: {why}"),
+    };
+    let far = |words: &str| {
+        let words = format!("lab exec {}/server -- {words}", lab.name);
+        finish(lab.room.linerate(&words).env("PATH", &lab.path))
+    };
+    let file = "cat /proc/sys/net/ipv4/tcp_rmem";
+    let before = far(file).stdout;
+    let words = "linerate tune 10.77.0.2 --goal goodput -t 150ms --runs 6 --max-pairs 8 --seed 2 --json \
+                 --try-far --knobs far-tcp-rmem";
+    let refused = lab.run(words).expect(4).json();
+    assert!(
+        refused["error"]["situation"]
+            .as_str()
+            .is_some_and(|why| why.contains("--grant tune")),
+        "{refused:#}"
+    );
+    let words = words.replace("--try-far", "-p 5299 --try-far");
+    let serve = format!(
+        "lab exec {}/server -- linerate server -q -p 5299 --grant tune",
+        lab.name
+    );
+    let mut server = Running::start(lab.room.linerate(&serve).env("PATH", &lab.path));
+    server.line(|line| line.starts_with("READY"));
+    let mut command = lab.command(&words);
+    let running = std::thread::scope(|scope| {
+        let tuned = scope.spawn(move || finish(&mut command));
+        common::soon("a change at the far host", || {
+            tuned.is_finished() || far(file).stdout != before
+        });
+        tuned.join().expect("it ends")
+    });
+    let set = running.expect(0).json();
+    let found = tuning(&set);
+    let turned = found["trials"].as_array().into_iter().flatten();
+    let mut turned = turned.filter(|trial| trial["setting"]["far-tcp-rmem"].is_string());
+    assert!(turned.next().is_some(), "{found:#}");
+    assert_eq!(far(file).stdout, before);
 }

@@ -8,6 +8,7 @@ mod generate;
 mod lab;
 mod latency;
 mod measure;
+mod pairs;
 mod report;
 mod run;
 #[cfg(feature = "history")]
@@ -28,6 +29,7 @@ pub use generate::GenerateArgs;
 pub use lab::{LabAction, LabArgs};
 pub use latency::LatencyArgs;
 pub use measure::MeasureArgs;
+pub use pairs::{KnobArgs, ManyArgs, PairArgs};
 pub use report::{ReportArgs, ReportForm};
 pub use run::RunArgs;
 #[cfg(feature = "history")]

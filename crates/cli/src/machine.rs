@@ -3,7 +3,10 @@
 use std::fs::{self, File};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::process::{Command, Stdio};
 
+use linerate_host::knob::queues::{Steering, set_steering, steering};
+use linerate_host::knob::{coalescing, interface, rings, set_coalescing, set_rings};
 use linerate_host::sys::namespace::{self, Space};
 use linerate_lab::{segment_sizes, set_segment_sizes};
 use linerate_tune::guard::{Key, Kind, Machine, Owner};
@@ -11,8 +14,10 @@ use linerate_tune::guard::{Key, Kind, Machine, Owner};
 /// Hosts with their network namespaces.
 pub struct Hosts {
     hosts: Vec<Host>,
-    /// Interfaces of the lab's links: the place of their host, and their name.
+    /// Interfaces that may be changed, those of the lab's links: the place of their host, and their name.
     links: Vec<(usize, String)>,
+    /// The network that this process is in.
+    own: u64,
 }
 
 struct Host {
@@ -57,11 +62,13 @@ impl Hosts {
                 links.extend(place(host).map(|place| (place, interface.clone())));
             }
         }
-        Some(Self { hosts, links })
+        let own = File::open("/proc/thread-self/ns/net").ok()?;
+        let own = own.metadata().ok()?.ino();
+        Some(Self { hosts, links, own })
     }
 
-    /// This host alone.
-    pub fn own() -> Option<Self> {
+    /// This host alone, with the interfaces of it that may be changed.
+    pub fn own(interfaces: &[String]) -> Option<Self> {
         let file = File::open("/proc/thread-self/ns/net").ok()?;
         let inode = file.metadata().ok()?.ino();
         Some(Self {
@@ -71,11 +78,12 @@ impl Hosts {
                 namespace: file.into(),
                 is_switch: false,
             }],
-            links: Vec::new(),
+            links: interfaces.iter().map(|name| (0, name.clone())).collect(),
+            own: inode,
         })
     }
 
-    /// Whether there are links whose settings may be changed.
+    /// Whether there are interfaces whose settings may be changed.
     pub fn has_links(&self) -> bool {
         !self.links.is_empty()
     }
@@ -93,9 +101,17 @@ impl Hosts {
                 .filter(|host| !host.is_switch)
                 .map(|host| key(host, name))
                 .collect(),
-            Kind::SegmentSizes => (self.links.iter())
+            // Both ends of each link, where a packet is as long as the shorter of them takes.
+            Kind::SegmentSizes | Kind::Mtu => (self.links.iter())
                 .map(|(place, interface)| key(&self.hosts[*place], interface))
                 .collect(),
+            Kind::Rings | Kind::Coalescing | Kind::Offloads | Kind::Rps | Kind::Xps => {
+                (self.links.iter())
+                    .filter(|(place, _)| !self.hosts[*place].is_switch)
+                    .map(|(place, interface)| key(&self.hosts[*place], interface))
+                    .collect()
+            }
+            Kind::Command => vec![Key::of_command(name)],
         }
     }
 
@@ -108,6 +124,10 @@ impl Hosts {
         let host = self.hosts.iter().find(|host| host.inode == key.namespace);
         let host =
             host.ok_or("its network is not to be seen from here: run it where it was run before")?;
+        if host.inode == self.own {
+            // Entering it again takes a privilege that setting something in it does not.
+            return run();
+        }
         std::thread::scope(|scope| {
             let running = scope.spawn(|| {
                 namespace::enter(host.namespace.as_fd(), Space::Net)
@@ -125,24 +145,40 @@ fn file_of(sysctl: &str) -> String {
     format!("/proc/sys/{}", sysctl.replace('.', "/"))
 }
 
+fn words<T>(result: std::io::Result<T>) -> Result<T, String> {
+    result.map_err(|error| error.to_string())
+}
+
 impl Machine for Hosts {
     fn read(&self, key: &Key) -> Result<String, String> {
+        let name = key.name.as_str();
         self.within(key, || match key.kind {
             Kind::Sysctl => {
-                let text =
-                    fs::read_to_string(file_of(&key.name)).map_err(|error| error.to_string())?;
+                let text = words(fs::read_to_string(file_of(name)))?;
                 Ok(text.split_whitespace().collect::<Vec<_>>().join(" "))
             }
             Kind::SegmentSizes => {
-                let sizes = segment_sizes(&key.name).map_err(|error| error.to_string())?;
+                let sizes = segment_sizes(name).map_err(|error| error.to_string())?;
                 Ok(sizes.map(|size| size.to_string()).join(" "))
             }
+            Kind::Mtu => words(interface::mtu(name)).map(|bytes| bytes.to_string()),
+            Kind::Rings => words(rings(name)),
+            Kind::Coalescing => words(coalescing(name)),
+            Kind::Offloads => words(interface::offloads(name)),
+            Kind::Rps => words(steering(name, Steering::Rps)),
+            Kind::Xps => words(steering(name, Steering::Xps)),
+            Kind::Command => Err("a command does not tell what was before".to_owned()),
         })
     }
 
     fn write(&self, key: &Key, value: &str) -> Result<(), String> {
+        if key.kind == Kind::Command {
+            // It goes back without a network of ours.
+            return shell(value);
+        }
+        let name = key.name.as_str();
         self.within(key, || match key.kind {
-            Kind::Sysctl => fs::write(file_of(&key.name), value).map_err(|error| error.to_string()),
+            Kind::Sysctl => words(fs::write(file_of(name), value)),
             Kind::SegmentSizes => {
                 let sizes: Option<Vec<u32>> = value
                     .split_whitespace()
@@ -153,9 +189,34 @@ impl Machine for Hosts {
                     Some(&[a, b, c, d]) => [a, b, c, d],
                     _ => return Err(format!("`{value}` is no size")),
                 };
-                set_segment_sizes(&key.name, sizes).map_err(|error| error.to_string())
+                set_segment_sizes(name, sizes).map_err(|error| error.to_string())
             }
+            Kind::Mtu => match value.parse() {
+                Ok(bytes) => words(interface::set_mtu(name, bytes)),
+                Err(_) => Err(format!("`{value}` is no size")),
+            },
+            Kind::Rings => words(set_rings(name, value)),
+            Kind::Coalescing => words(set_coalescing(name, value)),
+            Kind::Offloads => words(interface::set_offloads(name, value)),
+            Kind::Rps => words(set_steering(name, Steering::Rps, value)),
+            Kind::Xps => words(set_steering(name, Steering::Xps, value)),
+            Kind::Command => shell(value),
         })
+    }
+}
+
+/// Runs a line that sets something back; what it prints is nobody's result.
+fn shell(line: &str) -> Result<(), String> {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", line]).stdin(Stdio::null());
+    let done = words(command.output())?;
+    match done.status.success() {
+        true => Ok(()),
+        false => Err(format!(
+            "`{line}` failed ({}): {}",
+            done.status,
+            String::from_utf8_lossy(&done.stderr).trim()
+        )),
     }
 }
 

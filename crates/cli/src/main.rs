@@ -6,7 +6,9 @@ mod child;
 mod command;
 mod command_line;
 mod failure;
+mod far;
 mod key;
+mod knobs;
 #[cfg(feature = "tui")]
 mod live;
 mod load;
@@ -18,6 +20,7 @@ mod plan;
 mod printer;
 mod privilege;
 mod stored;
+mod turn;
 mod words;
 
 use std::ffi::OsString;

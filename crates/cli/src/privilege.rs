@@ -29,7 +29,7 @@ impl Needs<'_> {
         for grant in self.grants {
             kept |= match grant {
                 Grant::Sched => CapabilitySet::SYS_NICE,
-                Grant::Buffers | Grant::Socket => CapabilitySet::NET_ADMIN,
+                Grant::Buffers | Grant::Socket | Grant::Tune => CapabilitySet::NET_ADMIN,
                 Grant::Trace => CapabilitySet::PERFMON,
                 // The device belongs to root; processors and groups are for everybody.
                 Grant::Idle | Grant::Load | Grant::Multicast => CapabilitySet::empty(),

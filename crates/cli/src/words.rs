@@ -114,6 +114,34 @@ pub fn names(words: &[String], option: &str) -> bool {
     argument.is_some_and(|argument| words.iter().any(|word| Said::by(argument, word).is_some()))
 }
 
+/// Whether a measuring command has such an option at all.
+pub fn has_option(words: &[String], option: &str) -> bool {
+    let arguments = words.first().and_then(|name| arguments(name));
+    let arguments = arguments.unwrap_or_default();
+    arguments
+        .iter()
+        .any(|argument| argument.get_long() == Some(option))
+}
+
+/// What a measuring command says of an option, where it says it in words of its own.
+pub fn value_of(words: &[String], option: &str) -> Option<String> {
+    let arguments = arguments(words.first()?)?;
+    let argument = arguments
+        .iter()
+        .find(|argument| argument.get_long() == Some(option))?;
+    let at = (words.iter()).rposition(|word| Said::by(argument, word).is_some())?;
+    match Said::by(argument, &words[at])? {
+        Said::Alone => words.get(at + 1).cloned(),
+        Said::WithValue => {
+            let word = words[at].trim_start_matches('-');
+            let value = word.strip_prefix(&format!("{option}="));
+            // Behind a short name there is no sign.
+            let value = value.or_else(|| word.get(1..));
+            value.map(str::to_owned)
+        }
+    }
+}
+
 /// Adds words to a measuring command; options that they name take the place of those before.
 pub fn add(words: &mut Vec<String>, more: &[String]) {
     let arguments = words
@@ -243,6 +271,23 @@ mod tests {
         let none = set_option(&mut words("throughput h"), "speed", "1").unwrap_err();
         assert_eq!(none.problem.object, "--speed");
         assert!(set_option(&mut words("throughput h"), "no-delay", "1").is_err());
+    }
+
+    #[test]
+    fn what_is_said_of_an_option_is_found() {
+        for (text, option, value) in [
+            ("throughput h -p 7", "port", Some("7")),
+            ("throughput h -p7", "port", Some("7")),
+            ("throughput h --port=7 -u", "port", Some("7")),
+            ("throughput h --port 7 -p 8", "port", Some("8")),
+            ("throughput h", "port", None),
+            ("throughput h -p", "port", None),
+        ] {
+            let found = value_of(&words(text), option);
+            assert_eq!(found.as_deref(), value, "{text}");
+        }
+        assert!(has_option(&words("throughput h"), "length"));
+        assert!(!has_option(&words("throughput h"), "speed"));
     }
 
     #[test]

@@ -1,12 +1,9 @@
 //! `linerate compare`.
 
-use std::path::PathBuf;
-
 use clap::Args;
 use linerate_metric::comparison::Better;
 
-use super::OutputArgs;
-use super::values::fraction;
+use super::{KnobArgs, ManyArgs, OutputArgs, PairArgs};
 
 /// `linerate compare`.
 #[derive(Debug, Args)]
@@ -18,6 +15,7 @@ Examples:
   linerate compare old.json new.json --figure p99            two results that are there already
   linerate compare --command-a './old' --command-b './new' --figure 'took ([0-9.]+) s' --better lower
   linerate compare --prepare-a 'modprobe x' --prepare-b 'modprobe y' throughput 127.0.0.1
+  linerate compare --knob-b window=16384 --knob-file mine.toml throughput 127.0.0.1
 
 Both sides run in turn, in random order, until it is decided. What follows the measuring command is that
 command's. Runs are 1 s long where it names no time.
@@ -66,31 +64,36 @@ pub struct CompareArgs {
     /// Which way the figure is better: higher or lower; known for figures with a name [default: higher]
     #[arg(long, value_name = "WAY", env = "LINERATE_BETTER")]
     pub better: Option<Better>,
-    /// The smallest difference that matters: decides how many pairs it takes, and what fails
-    #[arg(long, value_name = "SHARE", default_value = "5%", value_parser = fraction, env = "LINERATE_EFFECT")]
-    pub effect: f64,
-    /// Exactly N pairs, instead of as many as it takes
+    /// N pairs that count, instead of as many as it takes; fewer than 7 tell nothing
     #[arg(long, value_name = "N", env = "LINERATE_PAIRS")]
     pub pairs: Option<usize>,
-    /// No more than N pairs, decided or not
+    /// When it is decided
+    #[command(flatten)]
+    pub until: PairArgs,
+    /// Order and page
+    #[command(flatten)]
+    pub many: ManyArgs,
+    /// Turn a knob for side A: a knob of your own, or one of `linerate tune` (mtu=9000); repeatable
     #[arg(
         long,
-        value_name = "N",
-        default_value_t = 100,
-        env = "LINERATE_MAX_PAIRS"
+        value_name = "KNOB=VALUE",
+        help_heading = "Knobs",
+        value_delimiter = ';',
+        env = "LINERATE_KNOB_A"
     )]
-    pub max_pairs: usize,
-    /// Seed of the random order; without it a new one, which is told
-    #[arg(long, value_name = "N", env = "LINERATE_SEED")]
-    pub seed: Option<u64>,
-    /// Write a page with the pairs and the verdict to FILE
+    pub knob_a: Vec<String>,
+    /// Turn a knob for side B
     #[arg(
         long,
-        value_name = "FILE",
-        help_heading = "Output",
-        env = "LINERATE_HTML"
+        value_name = "KNOB=VALUE",
+        help_heading = "Knobs",
+        value_delimiter = ';',
+        env = "LINERATE_KNOB_B"
     )]
-    pub html: Option<PathBuf>,
+    pub knob_b: Vec<String>,
+    /// What may be turned
+    #[command(flatten)]
+    pub knobs: KnobArgs,
     /// Where results go
     #[command(flatten)]
     pub output: OutputArgs,

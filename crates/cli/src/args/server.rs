@@ -52,7 +52,7 @@ pub struct ServerArgs {
     /// load (keep processors busy), buffers (socket buffers beyond the system's limit), trace (watch
     /// the scheduler of the whole machine for --stages and --trace), multicast (join a group),
     /// socket (what the kernel keeps from users: -C with a reserved congestion control, priorities above
-    /// 6, busy polling)
+    /// 6, busy polling), tune (have buffer limits of this host set by `linerate tune --try-far`, until it ends)
     #[arg(
         long,
         value_name = "LIST",

@@ -1,11 +1,9 @@
 //! `linerate sweep`.
 
-use std::path::PathBuf;
-
 use clap::Args;
 use linerate_tune::over::Over;
 
-use super::OutputArgs;
+use super::{KnobArgs, ManyArgs, OutputArgs};
 
 fn over(text: &str) -> Result<Over, String> {
     text.parse()
@@ -20,12 +18,15 @@ Examples:
   linerate sweep --over congestion=bbr,cubic --over length=16K,128K,1M throughput 127.0.0.1
   linerate sweep --over wait=block,spin --over hold-latency=off,on --figure p99 latency 127.0.0.1 -u
   linerate sweep --resume 20261121T144042Z-3f9a1c       goes on where a crash or Ctrl-C ended it
+  linerate sweep --over window --over mtu=1500,9000 --knob-file mine.toml throughput 10.77.0.2
 
-NAME is the long name of any option of the measuring command. Values are a list, or FROM..TO with a step:
-:x2 doubles, :+8K adds; a switch takes off and on; default leaves the option out.")]
+NAME is the long name of any option of the measuring command, a knob of your own, or one of `linerate tune`.
+Values are a list, or FROM..TO with a step: :x2 doubles, :+8K adds; a switch takes off and on; default leaves the
+option out. A knob without =VALUES takes all that it has. Settings of hosts need a lab, or --try-host; they go
+back at the end, and after kill -9 with `linerate tune --restore`.")]
 pub struct SweepArgs {
     /// What to vary, over which values; repeatable: every combination is measured
-    #[arg(long, value_name = "NAME=VALUES", value_parser = over, env = "LINERATE_OVER", value_delimiter = ';')]
+    #[arg(long, value_name = "NAME[=VALUES]", value_parser = over, env = "LINERATE_OVER", value_delimiter = ';')]
     pub over: Vec<Over>,
     /// How often each point is measured; every point has one run before any has two
     #[arg(long, value_name = "N", default_value_t = 3, env = "LINERATE_REPEATS")]
@@ -33,20 +34,15 @@ pub struct SweepArgs {
     /// The figure: goodput, p50, p99, pps, cpu, ... [default: goodput, or p50 of round trips]
     #[arg(long, value_name = "FIGURE", env = "LINERATE_FIGURE")]
     pub figure: Option<String>,
-    /// Seed of the random order; without it a new one, which is told
-    #[arg(long, value_name = "N", env = "LINERATE_SEED")]
-    pub seed: Option<u64>,
     /// Go on with a sweep that was ended: its id, or the file of its journal
     #[arg(long, value_name = "ID|FILE", conflicts_with_all = ["over", "figure", "seed", "command"], env = "LINERATE_RESUME")]
     pub resume: Option<String>,
-    /// Write a page with the table and the heat map to FILE
-    #[arg(
-        long,
-        value_name = "FILE",
-        help_heading = "Output",
-        env = "LINERATE_HTML"
-    )]
-    pub html: Option<PathBuf>,
+    /// Order and page
+    #[command(flatten)]
+    pub many: ManyArgs,
+    /// What may be turned
+    #[command(flatten)]
+    pub knobs: KnobArgs,
     /// Where results go
     #[command(flatten)]
     pub output: OutputArgs,

@@ -1,13 +1,12 @@
 //! `linerate tune`.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use linerate_metric::units::ByteSize;
 
-use super::OutputArgs;
-use super::values::{duration, fraction};
+use super::values::duration;
+use super::{KnobArgs, ManyArgs, OutputArgs, PairArgs};
 
 /// What is to get better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -58,18 +57,7 @@ fn under(text: &str) -> Result<Under, String> {
 
 /// `linerate tune`.
 #[derive(Debug, Args)]
-#[command(after_help = "\
-Examples (start `linerate server` in another terminal first):
-  linerate tune 127.0.0.1 --goal goodput                what makes TCP faster, with proof
-  linerate tune 127.0.0.1 --goal p50 -u                 what makes UDP round trips shorter
-  linerate tune 127.0.0.1 --goal goodput --under memory=64K      the best within 64 KiB of buffers
-  linerate tune 127.0.0.1 --knobs wait,cpu -- -l 1024   these knobs alone; -l for every run
-  linerate tune HOST --goal goodput --try-host          settings of this host, too; they go back
-  linerate tune --restore                               after kill -9: sets them back
-
-Options of the measurement are knobs everywhere. Settings of hosts are knobs inside a lab (`lab exec`), and with
---try-host; each old value is written to a journal before, and set back at the end, however it ends.
-A change is kept only if the result is worse without it, by more than noise.")]
+#[command(after_help = after_help())]
 pub struct TuneArgs {
     /// The far end, where `linerate server` runs
     #[arg(required_unless_present = "restore", env = "LINERATE_HOST")]
@@ -85,23 +73,17 @@ pub struct TuneArgs {
     /// Settings that take more are not chosen: memory=64K, the socket buffers of both ends together
     #[arg(long, value_name = "LIMIT", value_parser = under, env = "LINERATE_UNDER")]
     pub under: Option<Under>,
-    /// Turn these knobs alone: congestion, wait, write-size, cpu, sndbuf, rcvbuf, rcvlowat, streams, offload,
-    /// no-delay, hold-latency, sched, gso-size, tcp-rmem, tcp-wmem, tcp-limit-output, and your own
+    /// Turn these knobs alone, those of the list below and your own
     #[arg(
-        long,
+        long = "knobs",
         value_name = "LIST",
         value_delimiter = ',',
         env = "LINERATE_KNOBS"
     )]
-    pub knobs: Vec<String>,
-    /// A file with knobs of the user's own.
-    #[arg(
-        long,
-        value_name = "FILE",
-        help = "Knobs of your own: [[knob]] with name, values (the first is the start) and set = \"make flash WND={}\"",
-        env = "LINERATE_KNOB_FILE"
-    )]
-    pub knob_file: Option<PathBuf>,
+    pub only: Vec<String>,
+    /// What may be turned
+    #[command(flatten)]
+    pub knobs: KnobArgs,
     /// Its port [default: 5201]
     #[arg(short, long, env = "LINERATE_PORT")]
     pub port: Option<u16>,
@@ -114,41 +96,59 @@ pub struct TuneArgs {
     /// Runs of the search at most; the proof comes on top
     #[arg(long, value_name = "N", default_value_t = 100, env = "LINERATE_RUNS")]
     pub runs: usize,
-    /// The smallest difference that matters
-    #[arg(long, value_name = "SHARE", default_value = "5%", value_parser = fraction, env = "LINERATE_EFFECT")]
-    pub effect: f64,
-    /// Pairs of a proof at most
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 30,
-        env = "LINERATE_MAX_PAIRS"
-    )]
-    pub max_pairs: usize,
-    /// Seed of the search; without it a new one, which is told
-    #[arg(long, value_name = "N", env = "LINERATE_SEED")]
-    pub seed: Option<u64>,
-    /// Turn settings of this host as well; they go back at the end
-    #[arg(long, env = "LINERATE_TRY_HOST")]
-    pub try_host: bool,
+    /// When pairs are decided
+    #[command(flatten)]
+    pub until: PairArgs,
+    /// Order and page
+    #[command(flatten)]
+    pub many: ManyArgs,
     /// Leave settings of hosts as they were found best
     #[arg(long, env = "LINERATE_KEEP")]
     pub keep: bool,
     /// Set back what a killed `tune` left, and do nothing else
-    #[arg(long, conflicts_with_all = ["knobs", "knob_file", "under", "keep", "try_host"], env = "LINERATE_RESTORE")]
+    #[arg(long, conflicts_with_all = ["only", "knob_file", "under", "keep", "try_host", "try_far"], env = "LINERATE_RESTORE")]
     pub restore: bool,
-    /// Write a page with the proof to FILE
-    #[arg(
-        long,
-        value_name = "FILE",
-        help_heading = "Output",
-        env = "LINERATE_HTML"
-    )]
-    pub html: Option<PathBuf>,
     /// Where results go
     #[command(flatten)]
     pub output: OutputArgs,
     /// Options of every run
     #[arg(last = true, value_name = "OPTIONS")]
     pub options: Vec<String>,
+}
+
+const AFTER_HELP: &str = "\
+Examples (start `linerate server` in another terminal first):
+  linerate tune 127.0.0.1 --goal goodput                what makes TCP faster, with proof
+  linerate tune 127.0.0.1 --goal p50 -u                 what makes UDP round trips shorter
+  linerate tune 127.0.0.1 --goal goodput --under memory=64K      the best within 64 KiB of buffers
+  linerate tune 127.0.0.1 --knobs wait,cpu -- -l 1024   these knobs alone; -l for every run
+  linerate tune HOST --goal goodput --try-host          settings of this host, too; they go back
+  linerate tune HOST --try-host --try-interface eth1    and of this interface
+  linerate tune HOST --try-far                          and of the far host (its server: --grant tune)
+  linerate tune 10.0.0.2 -- --dev packet:eth0 --ip 10.0.0.3/24   sizes of our own stack
+  linerate tune --restore                               after kill -9: sets everything back
+
+It measures once, and first turns the knobs that the findings of this run point at. Options of the
+measurement are knobs everywhere. Settings of hosts are knobs inside a lab (`lab exec`), and with --try-host; each
+old value is written to a journal before, and set back at the end, however it ends. So are knobs of your own: by
+their `restore` command, or by the command with their first value.
+A change is kept only if the result is worse without it, by more than noise.
+
+Knobs:
+";
+
+/// Examples, and every knob that comes along.
+fn after_help() -> String {
+    let mut text = AFTER_HELP.to_owned();
+    let mut line = String::new();
+    for name in linerate_tune::knob::names() {
+        if line.len() + name.len() > 90 {
+            text.push_str(&format!("  {line},\n"));
+            line.clear();
+        }
+        let comma = if line.is_empty() { "" } else { ", " };
+        line.push_str(&format!("{comma}{name}"));
+    }
+    text.push_str(&format!("  {line}"));
+    text
 }

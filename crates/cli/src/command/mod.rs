@@ -15,6 +15,7 @@ mod lab_link;
 pub mod latency;
 pub mod man;
 mod measure;
+pub mod measured;
 pub mod report;
 pub mod run;
 #[cfg(feature = "history")]

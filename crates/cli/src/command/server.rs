@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use linerate_measure::{Family, PeerOptions, Server, ServerOptions};
+use linerate_measure::{Family, Grant, PeerOptions, Server, ServerOptions};
 use linerate_metric::event::Problem;
 use linerate_metric::exit;
 use linerate_report::store::Store;
@@ -38,6 +38,7 @@ fn options(args: &ServerArgs) -> Result<ServerOptions, Failure> {
         },
         once: args.one_off,
         grants: args.grant.clone(),
+        settings: (args.grant.contains(&Grant::Tune)).then(crate::far::maker),
         peers: peers(args),
     })
 }

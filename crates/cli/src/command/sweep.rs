@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use linerate_host::stop::Stop;
 use linerate_metric::event::Problem;
 use linerate_metric::exit;
-use linerate_metric::experiment::{Knob, Setting};
+use linerate_metric::experiment::{Knob as Axis, Setting};
 use linerate_metric::figure;
 use linerate_metric::record::{Record, new_id};
 use linerate_metric::set::{RunSet, SET_SCHEMA, SetResult};
@@ -14,21 +14,26 @@ use linerate_metric::statistics::{estimate, median};
 use linerate_metric::sweep::{Sweep, SweepPoint, buffer_bytes};
 use linerate_tune::TuneError;
 use linerate_tune::journal::{Journal, folder};
+use linerate_tune::knob::Knob;
 use linerate_tune::matrix;
 use linerate_tune::over::Over;
+use linerate_tune::search::Point;
 use serde::{Deserialize, Serialize};
 
-use super::compare::{fresh_seed, kind_of, timed};
 use super::measure::stop_on_signals;
+use super::measured::{fresh_seed, kind_of, timed};
 use super::series::Ended;
 use crate::args::SweepArgs;
 use crate::failure::Failure;
+use crate::knobs::Knobs;
 use crate::output::Output;
+use crate::turn::Turner;
 use crate::{child, words};
 
 /// Runs it; gives the exit code.
 pub fn run(args: &SweepArgs) -> u8 {
-    let mut output = Output::new(&args.output).with_page(args.html.as_deref(), "linerate sweep");
+    let mut output =
+        Output::new(&args.output).with_page(args.many.html.as_deref(), "linerate sweep");
     let result = sweep(args, &mut output);
     result.unwrap_or_else(|failure| {
         output.failure(&failure);
@@ -72,24 +77,35 @@ fn sweep(args: &SweepArgs, output: &mut Output) -> Result<u8, Failure> {
     let points = points(&asked)?;
     let commands = commands(&asked, &points)?;
     let order = matrix::order(points.len(), asked.repeats, asked.seed);
+    let known = Knobs::of(&args.knobs, &asked.command)?;
+    check_may(&asked, &known)?;
     let stop = stop_on_signals()?;
+    let mut turner = Turner::new(asked.axes.clone(), &known, &asked.command, &stop)?;
     output.progress(&format!(
-        "sweep {}: {} points x {}, random order, seed {}; after a crash: linerate sweep --resume {}",
+        "sweep {}: {} points x {} repeats = {} runs in random order, seed {}; after a crash: linerate sweep --resume {}",
         asked.id,
         points.len(),
         asked.repeats,
+        order.len(),
         asked.seed,
         asked.id
     ));
-    let ended = measure(
-        &asked,
-        &commands,
-        &order,
-        &mut done,
-        journal.as_mut(),
-        &stop,
-        output,
-    );
+    let measured = Plan {
+        asked: &asked,
+        commands: &commands,
+        places: &points
+            .iter()
+            .map(|point| place(&asked, point))
+            .collect::<Vec<_>>(),
+        order: &order,
+        stop: &stop,
+    };
+    let ended = measured.run(&mut turner, &mut done, journal.as_mut(), output);
+    let notes = turner
+        .back()
+        .into_iter()
+        .map(|why| format!("could not be set back: {why} (`linerate tune --restore` tries again)"));
+    let notes: Vec<String> = notes.collect();
     let failure = match ended {
         Err(Ended::Over(failure)) => Some(failure),
         Err(Ended::Stopped) | Ok(()) => None,
@@ -106,7 +122,7 @@ fn sweep(args: &SweepArgs, output: &mut Output) -> Result<u8, Failure> {
         }));
     }
     let interrupted = done.len() < order.len();
-    let set = set_of(&asked, points, &order, done, interrupted);
+    let set = set_of(&asked, points, &order, done, interrupted, notes);
     output.set(&set, &[])?;
     if !interrupted && let Some(journal) = journal {
         journal.remove().map_err(unusable)?;
@@ -157,7 +173,12 @@ fn begun(args: &SweepArgs) -> Result<(Asked, Vec<Done>, Option<Journal>), Failur
     }
     let mut command = args.command.clone();
     timed(&mut command);
-    let kind = kind_of(&with(&command, &args.over, |axis| &axis.values[0])?)?;
+    let known = Knobs::of(&args.knobs, &command)?;
+    known.check_limits()?;
+    let axes = (args.over.iter()).map(|over| known.named(over, &command));
+    let axes = axes.collect::<Result<Vec<_>, _>>()?;
+    let first = axes.iter().map(|axis| (axis, axis.values[0].as_str()));
+    let kind = kind_of("sweep", &with(&command, first)?)?;
     let figure = match &args.figure {
         Some(name) => figure::named(name),
         None => Some(figure::of_kind(kind)),
@@ -173,15 +194,10 @@ fn begun(args: &SweepArgs) -> Result<(Asked, Vec<Done>, Option<Journal>), Failur
     let asked = Asked {
         id: new_id(started),
         command,
-        axes: (args.over.iter())
-            .map(|over| Knob {
-                name: over.name.clone(),
-                values: over.values.clone(),
-            })
-            .collect(),
+        axes,
         figure: figure.name.to_owned(),
         repeats: args.repeats,
-        seed: args.seed.unwrap_or_else(|| u64::from(fresh_seed())),
+        seed: args.many.seed.unwrap_or_else(|| u64::from(fresh_seed())),
         started,
     };
     // Everything is checked before the journal is there.
@@ -202,8 +218,49 @@ fn resumed(name: &str) -> Result<(Asked, Vec<Done>, Option<Journal>), Failure> {
         (false, Some(folder)) if !name.contains('/') => folder.join(format!("{name}.jsonl")),
         _ => path,
     };
+    if !path.is_file() {
+        let left = left();
+        return Err(Failure::failed(Problem::new(
+            "there is no sweep of that name to go on with",
+            format!("--resume {name}"),
+            match left.is_empty() {
+                true => "none is left half-way: start a new one with --over".to_owned(),
+                false => format!("left half-way: {}", left.join(", ")),
+            },
+        )));
+    }
     let (asked, done, journal) = Journal::resume(&path).map_err(unusable)?;
     Ok((asked, done, Some(journal)))
+}
+
+/// Ids of sweeps that were ended half-way, the newest first.
+fn left() -> Vec<String> {
+    let entries = folder("sweep").and_then(|folder| std::fs::read_dir(folder).ok());
+    let names = entries.into_iter().flatten().flatten().filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        Some(name.strip_suffix(".jsonl")?.to_owned())
+    });
+    let mut names: Vec<String> = names.collect();
+    names.sort_unstable_by(|a, b| b.cmp(a));
+    names
+}
+
+/// Settings of hosts need the same leave when a sweep goes on as when it began.
+fn check_may(asked: &Asked, known: &Knobs) -> Result<(), Failure> {
+    use linerate_tune::knob::Set;
+    let (mut hosts, mut far) = (false, false);
+    for axis in &asked.axes {
+        hosts |= matches!(axis.set, Set::Host { .. });
+        far |= matches!(axis.set, Set::Far(_));
+    }
+    if (hosts && !known.ground.hosts) || (far && !known.ground.far) {
+        return refuse(
+            "--resume",
+            "it turns settings of hosts, which are not to be changed now",
+            "say again what it began with: --try-host, --try-interface, --try-far; or run it in its lab",
+        );
+    }
+    Ok(())
 }
 
 fn unusable(error: TuneError) -> Failure {
@@ -231,14 +288,19 @@ fn points(asked: &Asked) -> Result<Vec<Setting>, Failure> {
     }
 }
 
+/// The measuring command with these values, as far as they are part of it.
 fn with<'a>(
     command: &[String],
-    axes: &'a [Over],
-    value: impl Fn(&'a Over) -> &'a String,
+    values: impl Iterator<Item = (&'a Knob, &'a str)>,
 ) -> Result<Vec<String>, Failure> {
+    use linerate_tune::knob::{DEFAULT, Set};
     let mut words = command.to_vec();
-    for axis in axes {
-        words::set_option(&mut words, &axis.name, value(axis))?;
+    for (axis, value) in values {
+        match &axis.set {
+            Set::Option(option) => words::set_option(&mut words, option, value)?,
+            Set::StackKey(key) if value != DEFAULT => words.push(format!("--set={key}={value}")),
+            _ => {}
+        }
     }
     Ok(words)
 }
@@ -248,67 +310,98 @@ fn commands(asked: &Asked, points: &[Setting]) -> Result<Vec<Vec<String>>, Failu
     points
         .iter()
         .map(|point| {
-            let mut words = asked.command.clone();
-            for axis in &asked.axes {
-                words::set_option(&mut words, &axis.name, &point[&axis.name])?;
-            }
-            kind_of(&words)?;
+            let values = asked.axes.iter();
+            let values = values.map(|axis| (axis, point[&axis.name].as_str()));
+            let words = with(&asked.command, values)?;
+            kind_of("sweep", &words)?;
             Ok(words)
         })
         .collect()
 }
 
-fn measure(
-    asked: &Asked,
-    commands: &[Vec<String>],
-    order: &[usize],
-    done: &mut Vec<Done>,
-    mut journal: Option<&mut Journal>,
-    stop: &Stop,
-    output: &Output,
-) -> Result<(), Ended> {
-    let figure = figure::named(&asked.figure);
-    for (step, &point) in order.iter().enumerate() {
-        if done.iter().any(|done| done.step == step) {
-            continue;
-        }
-        let (record, failed) = match child::measure(&commands[point], stop) {
-            Ok(record) => (Some(Box::new(record)), None),
-            // The far end is gone for all points.
-            Err(Ended::Over(failure)) if failure.code == exit::PEER => {
-                return Err(Ended::Over(failure));
-            }
-            Err(Ended::Over(failure)) => (None, Some(failure.problem.to_string())),
-            Err(Ended::Stopped) => return Err(Ended::Stopped),
-        };
-        let value = record.as_ref().and_then(|record| figure?.of(record));
-        let said = match (&failed, value) {
-            (Some(why), _) => why.clone(),
-            (None, Some(value)) => figure::format(&asked.figure, value),
-            (None, None) => format!("no {}", asked.figure),
-        };
-        let line = Done {
-            step,
-            record,
-            failed,
-        };
-        // It is on the disk before anybody is told.
-        if let Some(journal) = journal.as_deref_mut() {
-            journal
-                .append(&line)
-                .map_err(|error| Ended::Over(unusable(error)))?;
-        }
-        let varied = &commands[point][asked.command.len().min(commands[point].len())..];
-        output.progress(&format!(
-            "run {} of {}: {}: {said}",
-            step + 1,
-            order.len(),
-            words::join(varied)
-        ));
-        done.push(line);
-    }
-    Ok(())
+/// A setting by the numbers of its values.
+fn place(asked: &Asked, setting: &Setting) -> Point {
+    let number = |axis: &Knob| {
+        let value = &setting[&axis.name];
+        axis.values.iter().position(|known| known == value)
+    };
+    asked
+        .axes
+        .iter()
+        .map(|axis| number(axis).unwrap_or(0))
+        .collect()
 }
+
+/// What is measured, and in which order.
+struct Plan<'a> {
+    asked: &'a Asked,
+    commands: &'a [Vec<String>],
+    places: &'a [Point],
+    order: &'a [usize],
+    stop: &'a Stop,
+}
+
+impl Plan<'_> {
+    fn run(
+        &self,
+        turner: &mut Turner<'_>,
+        done: &mut Vec<Done>,
+        mut journal: Option<&mut Journal>,
+        output: &Output,
+    ) -> Result<(), Ended> {
+        let figure = figure::named(&self.asked.figure);
+        for (step, &point) in self.order.iter().enumerate() {
+            if done.iter().any(|done| done.step == step) {
+                continue;
+            }
+            let (record, failed) = self.measure(turner, point)?;
+            let value = record.as_ref().and_then(|record| figure?.of(record));
+            let said = match (&failed, value) {
+                (Some(why), _) => why.clone(),
+                (None, Some(value)) => figure::format(&self.asked.figure, value),
+                (None, None) => format!("no {}", self.asked.figure),
+            };
+            let line = Done {
+                step,
+                record,
+                failed,
+            };
+            // It is on the disk before anybody is told.
+            if let Some(journal) = journal.as_deref_mut() {
+                journal
+                    .append(&line)
+                    .map_err(|error| Ended::Over(unusable(error)))?;
+            }
+            let varied = (self.asked.axes.iter().zip(&self.places[point]))
+                .map(|(axis, &number)| format!("{}={}", axis.name, axis.values[number]));
+            output.progress(&format!(
+                "run {} of {}: {}: {said}",
+                step + 1,
+                self.order.len(),
+                varied.collect::<Vec<_>>().join(" ")
+            ));
+            done.push(line);
+        }
+        Ok(())
+    }
+
+    /// A run at a point, or why there is none.
+    fn measure(&self, turner: &mut Turner<'_>, point: usize) -> Result<Measured, Ended> {
+        if let Err(why) = turner.apply(&self.places[point])? {
+            return Ok((None, Some(why)));
+        }
+        match child::measure(&self.commands[point], self.stop) {
+            Ok(record) => Ok((Some(Box::new(record)), None)),
+            // The far end is gone for all points.
+            Err(Ended::Over(failure)) if failure.code != exit::PEER => {
+                Ok((None, Some(failure.problem.to_string())))
+            }
+            Err(ended) => Err(ended),
+        }
+    }
+}
+
+type Measured = (Option<Box<Record>>, Option<String>);
 
 fn set_of(
     asked: &Asked,
@@ -316,6 +409,7 @@ fn set_of(
     order: &[usize],
     done: Vec<Done>,
     interrupted: bool,
+    notes: Vec<String>,
 ) -> RunSet {
     let figure = figure::named(&asked.figure).expect("it was checked when the sweep began");
     let mut runs = Vec::new();
@@ -342,13 +436,13 @@ fn set_of(
             ..(*record).clone()
         }));
         points.push(SweepPoint {
-            setting,
             value: estimate(&of(&|run| figure.of(run))),
-            memory_bytes: median(&of(&buffer_bytes)),
+            memory_bytes: memory(asked, &setting, median(&of(&buffer_bytes))),
             cpu_ns: median(&of(&|run| figure::CPU.of(run))),
             pareto: false,
             failed: own.iter().find_map(|done| done.failed.clone()),
             records: records.iter().map(|record| record.id.clone()).collect(),
+            setting,
         });
     }
     let memory_known = points.iter().any(|point| point.memory_bytes.is_some());
@@ -384,12 +478,32 @@ fn set_of(
                 better: figure.better(),
                 seed: asked.seed,
                 repeats: asked.repeats,
-                axes: asked.axes.clone(),
+                axes: (asked.axes.iter())
+                    .map(|axis| Axis {
+                        name: axis.name.clone(),
+                        values: axis.values.clone(),
+                    })
+                    .collect(),
                 points,
                 best,
             })),
+            notes,
             ..SetResult::default()
         },
+    }
+}
+
+/// What buffers take, and what knobs of the user's own say they take.
+fn memory(asked: &Asked, setting: &Setting, buffers: Option<f64>) -> Option<f64> {
+    let own = (asked.axes.iter()).filter_map(|axis| {
+        let size: linerate_metric::units::ByteSize = setting[&axis.name].parse().ok()?;
+        Some(axis.memory? * size.0 as f64)
+    });
+    let own: Vec<f64> = own.collect();
+    match (buffers, own.is_empty()) {
+        (buffers, true) => buffers,
+        // A board tells nothing of its buffers: what its knobs take is what is known.
+        (buffers, false) => Some(buffers.unwrap_or(0.0) + own.iter().sum::<f64>()),
     }
 }
 

@@ -1,0 +1,84 @@
+//! How a half of a pair is measured: by a command of ours, or one of the user's.
+
+use linerate_host::stop::Stop;
+use linerate_metric::event::Problem;
+use linerate_metric::figure;
+use linerate_metric::record::Record;
+use regex_lite::Regex;
+
+use crate::child;
+use crate::command::series::Ended;
+use crate::failure::Failure;
+use crate::words;
+
+/// How a half of a pair is measured.
+pub enum Half {
+    /// A measuring command of this program.
+    Measure(Vec<String>),
+    /// A shell command.
+    Command(String),
+}
+
+impl Half {
+    /// What it is, for people.
+    pub fn label(&self) -> String {
+        match self {
+            Self::Measure(words) => words::join(words),
+            Self::Command(line) => line.clone(),
+        }
+    }
+
+    /// Its figure, and its record where it has one.
+    pub fn run(
+        &self,
+        name: &str,
+        expression: Option<&Regex>,
+        stop: &Stop,
+    ) -> Result<(f64, Option<Record>), Ended> {
+        let text = match self {
+            Self::Measure(words) => {
+                let record = child::measure(words, stop)?;
+                return of_record(record, name, &self.label());
+            }
+            Self::Command(line) => child::shell(line, stop)?,
+        };
+        if let (None, Ok(record)) = (expression, serde_json::from_str::<Record>(&text)) {
+            return of_record(record, name, &self.label());
+        }
+        let found = match expression {
+            Some(expression) => expression.captures(&text).and_then(|found| {
+                let number = found.get(1).or_else(|| found.get(0))?;
+                number.as_str().trim().parse::<f64>().ok()
+            }),
+            None => text.trim().parse::<f64>().ok(),
+        };
+        let missing = || {
+            Failure::failed(Problem::new(
+                format!("printed no number for `{name}`"),
+                self.label(),
+                "let it print a number alone, a record, or give --figure an expression whose first \
+                 group is the number",
+            ))
+        };
+        let value = found
+            .filter(|value| value.is_finite())
+            .ok_or_else(missing)?;
+        Ok((value, None))
+    }
+}
+
+fn of_record(record: Record, name: &str, label: &str) -> Result<(f64, Option<Record>), Ended> {
+    let name = match name {
+        "output" => figure::of_kind(record.kind).name,
+        name => name,
+    };
+    let value = figure::named(name).and_then(|figure| figure.of(&record));
+    match value {
+        Some(value) => Ok((value, Some(record))),
+        None => Err(Ended::Over(Failure::failed(Problem::new(
+            format!("a run of it has no {name}"),
+            label.to_owned(),
+            "choose another --figure",
+        )))),
+    }
+}

@@ -1,0 +1,91 @@
+//! Pairs that take turns, and the state of the machine around each.
+
+use linerate_host::doctor::cache_line::{NEAR_BELOW, cache_line_round_trip};
+use linerate_host::sys::cpu;
+use linerate_metric::comparison::Pair;
+use linerate_tune::interleave::{Interleave, Next};
+
+use crate::command::series::Ended;
+
+/// Pairs that are measured one after the other.
+pub struct Turns {
+    /// Decides on order and number.
+    pub order: Interleave,
+    /// Which state the processors are in.
+    pub machine: Machine,
+    /// The pairs so far.
+    pub pairs: Vec<Pair>,
+    /// At which the pairs are to be judged.
+    pub significance: f64,
+}
+
+impl Turns {
+    /// Measures until there are enough; `half` is asked for side 0 or 1.
+    ///
+    /// # Errors
+    /// What ended it before; the pairs until then are there.
+    pub fn run(
+        &mut self,
+        half: impl Fn(usize) -> Result<f64, Ended>,
+        mut tell: impl FnMut(usize, &Pair),
+    ) -> Result<(), Ended> {
+        let mut before = self.machine.line_rtt_ns();
+        loop {
+            let b_first = match self.order.next(&self.pairs) {
+                Next::Judge { significance } => {
+                    self.significance = significance;
+                    return Ok(());
+                }
+                Next::Measure { b_first } => b_first,
+            };
+            let first = half(usize::from(b_first))?;
+            let second = half(usize::from(!b_first))?;
+            let after = self.machine.line_rtt_ns();
+            let line_rtt_ns = before.zip(after).map(|(before, after)| [before, after]);
+            let moved = line_rtt_ns.is_some_and(|[before, after]| Machine::moved(before, after));
+            let (a, b) = match b_first {
+                true => (second, first),
+                false => (first, second),
+            };
+            let pair = Pair {
+                a,
+                b,
+                b_first,
+                line_rtt_ns,
+                dropped: moved.then(|| "machine-state".to_owned()),
+            };
+            tell(self.pairs.len() + 1, &pair);
+            self.pairs.push(pair);
+            before = after;
+        }
+    }
+}
+
+/// The two processors whose distance says in which state a virtual machine is.
+pub struct Machine {
+    processors: Option<(u32, u32)>,
+}
+
+impl Machine {
+    /// The first two that this process may use.
+    pub fn new() -> Self {
+        let usable = cpu::usable().unwrap_or_default();
+        let processors = match usable.as_slice() {
+            &[first, second, ..] => Some((first, second)),
+            _ => None,
+        };
+        Self { processors }
+    }
+
+    /// Time of a cache line from one to the other and back.
+    fn line_rtt_ns(&self) -> Option<f64> {
+        let (first, second) = self.processors?;
+        cache_line_round_trip(first, second).map(|time| time.as_nanos() as f64)
+    }
+
+    /// Whether the processors were near before and far after, or the other way round.
+    fn moved(before: f64, after: f64) -> bool {
+        let near = NEAR_BELOW.as_nanos() as f64;
+        (before < near) != (after < near)
+    }
+}

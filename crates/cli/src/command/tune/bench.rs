@@ -1,0 +1,152 @@
+//! Measuring at a setting of the knobs.
+
+use linerate_host::stop::Stop;
+use linerate_metric::comparison::Better;
+use linerate_metric::exit;
+use linerate_metric::expect::Figure;
+use linerate_metric::experiment::Setting;
+use linerate_metric::record::Record;
+use linerate_metric::sweep::buffer_bytes;
+use linerate_tune::search::Point;
+
+use crate::child;
+use crate::command::measured::kind_of;
+use crate::command::series::Ended;
+use crate::turn::Turner;
+use crate::words;
+
+/// Knobs, the command that measures, and the figure that tells.
+pub struct Bench<'a> {
+    /// The knobs.
+    pub turner: Turner<'a>,
+    /// The measuring command of the start.
+    pub words: Vec<String>,
+    /// What is to get better.
+    pub figure: &'static Figure,
+    /// Bytes that a setting may take.
+    pub memory_limit: Option<u64>,
+    /// Runs so far.
+    pub runs: u32,
+    stop: &'a Stop,
+}
+
+/// What a run came to.
+pub struct Seen {
+    /// The figure.
+    pub value: Option<f64>,
+    /// Bytes that it took.
+    pub memory_bytes: Option<f64>,
+    /// Its record.
+    pub record: Option<Record>,
+    /// Why it may not be chosen.
+    pub refused: Option<String>,
+}
+
+impl<'a> Bench<'a> {
+    /// Nothing is measured yet.
+    pub fn new(
+        turner: Turner<'a>,
+        words: Vec<String>,
+        figure: &'static Figure,
+        memory_limit: Option<u64>,
+        stop: &'a Stop,
+    ) -> Self {
+        Self {
+            turner,
+            words,
+            figure,
+            memory_limit,
+            runs: 0,
+            stop,
+        }
+    }
+
+    /// Measures at a setting; `time` in place of that of the command.
+    ///
+    /// # Errors
+    /// The far end is gone, or somebody pressed Ctrl-C.
+    pub fn measure(&mut self, point: &Point, time: Option<&str>) -> Result<Seen, Ended> {
+        let refused = |why: String| Seen {
+            value: None,
+            memory_bytes: None,
+            record: None,
+            refused: Some(why),
+        };
+        let mut words = self.turner.command(&self.words, point)?;
+        if let Some(time) = time {
+            words::set_option(&mut words, "time", time)?;
+        }
+        if let Err(failure) = kind_of("tune", &words) {
+            return Ok(refused(failure.problem.to_string()));
+        }
+        if let Err(why) = self.turner.apply(point)? {
+            return Ok(refused(why));
+        }
+        self.runs += 1;
+        let record = match child::measure(&words, self.stop) {
+            Ok(record) => record,
+            Err(Ended::Over(failure)) if failure.code != exit::PEER => {
+                return Ok(refused(failure.problem.to_string()));
+            }
+            Err(ended) => return Err(ended),
+        };
+        let memory_bytes = self.memory(&record, point);
+        let over = (self.memory_limit)
+            .filter(|&limit| memory_bytes.is_none_or(|bytes| bytes > limit as f64));
+        Ok(Seen {
+            value: self.figure.of(&record),
+            memory_bytes,
+            record: Some(record),
+            refused: over.map(|_| match memory_bytes {
+                Some(_) => "takes more memory than it may".to_owned(),
+                None => "what it takes of memory is not known".to_owned(),
+            }),
+        })
+    }
+
+    /// What buffers take, and what knobs of the user's own say they take.
+    fn memory(&self, record: &Record, point: &Point) -> Option<f64> {
+        let own = self.turner.memory(point);
+        match buffer_bytes(record) {
+            Some(bytes) => Some(bytes + own),
+            // A board tells nothing of its buffers: what its knobs take is what is known.
+            None => (own > 0.0).then_some(own),
+        }
+    }
+
+    /// Higher is better; a difference is a ratio.
+    pub fn score(&self, value: f64) -> f64 {
+        match self.figure.better() {
+            Better::Higher => value.max(f64::MIN_POSITIVE).ln(),
+            Better::Lower => -value.max(f64::MIN_POSITIVE).ln(),
+        }
+    }
+
+    /// The value that a score stands for.
+    pub fn value(&self, score: f64) -> f64 {
+        match self.figure.better() {
+            Better::Higher => score.exp(),
+            Better::Lower => (-score).exp(),
+        }
+    }
+
+    /// What differs from the start.
+    pub fn setting(&self, point: &Point) -> Setting {
+        (self.turner.knobs.iter().zip(point))
+            .filter(|(_, value)| **value != 0)
+            .map(|(knob, &value)| (knob.name.clone(), knob.values[value].clone()))
+            .collect()
+    }
+
+    /// The same for people.
+    pub fn said(&self, point: &Point) -> String {
+        let setting = self.setting(point);
+        let parts = setting
+            .iter()
+            .map(|(knob, value)| format!("{knob}={value}"));
+        match setting.is_empty() {
+            true => "start".to_owned(),
+            false => parts.collect::<Vec<_>>().join(" "),
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! `linerate tune`: which changes make it better, each with its proof, and all settings back at the end.
+
+mod asked;
+mod bench;
+mod outcome;
+mod proof;
+mod search;
+
+use jiff::Timestamp;
+use linerate_metric::comparison::{Better, Comparison, Verdict};
+use linerate_metric::event::Problem;
+use linerate_metric::exit;
+use linerate_metric::figure;
+use linerate_metric::record::Record;
+use linerate_metric::tuning::{Best, Change, Pointed, Spent, Trial, Vain};
+use linerate_tune::search::Point;
+use linerate_tune::snippet::Turned;
+
+use self::bench::Bench;
+use super::measure::stop_on_signals;
+use super::measured::{fresh_seed, kind_of};
+use super::series::Ended;
+use crate::args::TuneArgs;
+use crate::failure::Failure;
+use crate::knobs::Knobs;
+use crate::output::Output;
+use crate::turn::{self, Turner};
+use crate::words;
+
+/// Pairs of a question at most unless somebody says otherwise.
+const MOST_PAIRS: usize = 30;
+
+/// Runs it; gives the exit code.
+pub fn run(args: &TuneArgs) -> u8 {
+    let mut output =
+        Output::new(&args.output).with_page(args.many.html.as_deref(), "linerate tune");
+    let result = match args.restore {
+        true => restore(&output),
+        false => tune(args, &mut output),
+    };
+    result.unwrap_or_else(|failure| {
+        output.failure(&failure);
+        failure.code
+    })
+}
+
+fn refuse<T>(object: &str, situation: &str, next_step: &str) -> Result<T, Failure> {
+    Err(Failure::usage(Problem::new(situation, object, next_step)))
+}
+
+/// Sets back what a killed search left.
+fn restore(output: &Output) -> Result<u8, Failure> {
+    let restored = turn::restore_left()?;
+    for pid in &restored.running {
+        output.remark(&format!(
+            "note: process {pid} still runs and sets back what it changed itself"
+        ));
+    }
+    output.progress(&match restored.settings {
+        0 => "nothing is left to set back".to_owned(),
+        1 => "1 setting is back".to_owned(),
+        n => format!("{n} settings are back"),
+    });
+    match restored.wrong.first() {
+        None => Ok(exit::OK),
+        Some(first) => Err(Failure::failed(Problem::new(
+            format!(
+                "{} settings could not be set back: {first}",
+                restored.wrong.len()
+            ),
+            "settings",
+            "run it as the same user in the same network (`lab exec`); the journal stays",
+        ))),
+    }
+}
+
+/// How far a search has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    Check,
+    Search,
+    MinimalSet,
+    Proof,
+}
+
+impl Stage {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Check => "check",
+            Self::Search => "search",
+            Self::MinimalSet => "minimal-set",
+            Self::Proof => "proof",
+        }
+    }
+}
+
+/// What a search has come to.
+#[derive(Default)]
+struct Found {
+    stage: Stage,
+    spent: Spent,
+    pointed: Vec<Pointed>,
+    trials: Vec<Trial>,
+    best_seen: Option<Best>,
+    vain: Vec<Vain>,
+    changes: Vec<Change>,
+    turned: Vec<Turned>,
+    proof: Option<Comparison>,
+    runs: Vec<Record>,
+    winner: Point,
+}
+
+impl Found {
+    fn is_proven(&self) -> bool {
+        (self.proof.as_ref()).is_some_and(|proof| proof.verdict == Verdict::Faster)
+    }
+}
+
+fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
+    output.check_file()?;
+    let words = asked::words_of(args)?;
+    kind_of("tune", &words)?;
+    let known = Knobs::of(&args.knobs, &words)?;
+    let knobs = asked::knobs_of(args, &words, &known)?;
+    let figure = figure::named(args.goal.figure()).expect("every goal is a figure");
+    let seed = (args.many.seed).unwrap_or_else(|| u64::from(fresh_seed()));
+    let stop = stop_on_signals()?;
+    let names: Vec<_> = knobs.iter().map(|knob| knob.name.clone()).collect();
+    output.progress(&format!(
+        "linerate {}\ngoal: {}, {} better; seed {seed}\nknobs: {}",
+        words::join(&words),
+        figure.name,
+        match figure.better() {
+            Better::Higher => "higher is",
+            Better::Lower => "lower is",
+        },
+        names.join(", ")
+    ));
+    let turner = Turner::new(knobs, &known, &words, &stop)?;
+    let limit = args.under.map(|under| under.memory_bytes);
+    let mut bench = Bench::new(turner, words, figure, limit, &stop);
+    let started = Timestamp::now();
+    let mut found = Found::default();
+    let ended = all(args, seed, &mut bench, &mut found, output);
+    let complete = ended.is_ok();
+    let mut notes = Vec::new();
+    let keeps = args.keep && complete && found.is_proven();
+    if keeps {
+        let point = found.winner.clone();
+        // Settings stand at the last half of the proof, which may have been the start.
+        if let Ok(Err(why)) = bench.turner.apply(&point) {
+            notes.push(format!("not all could be kept: {why}"));
+        }
+    } else {
+        let wrong = bench.turner.back();
+        if !complete && wrong.is_empty() {
+            output.progress("every setting is as it was before");
+        }
+        notes.extend(wrong.into_iter().map(|why| {
+            format!("could not be set back: {why} (`linerate tune --restore` tries again)")
+        }));
+    }
+    let failure = match ended {
+        Err(Ended::Over(failure)) => Some(failure),
+        _ => None,
+    };
+    if found.trials.iter().all(|trial| trial.value.is_none()) {
+        return Err(failure.unwrap_or_else(|| match stop.is_set() {
+            true => Failure::from(linerate_measure::MeasureError::Interrupted),
+            false => Failure::failed(Problem::new(
+                (found.trials.first())
+                    .and_then(|trial| trial.refused.clone())
+                    .unwrap_or_else(|| "no run gave the figure".to_owned()),
+                "the start",
+                "run the measuring command alone to see what it says",
+            )),
+        }));
+    }
+    let set = outcome::set_of(&bench, found, seed, started, (!complete, keeps), notes);
+    if keeps {
+        bench.turner.keep();
+    }
+    output.set(&set, &[])?;
+    if let Some(failure) = failure {
+        output.after_result(&failure);
+        return Ok(failure.code);
+    }
+    Ok(match complete {
+        true => exit::OK,
+        false => exit::INTERRUPTED,
+    })
+}
+
+/// From the first measurement to the proof.
+fn all(
+    args: &TuneArgs,
+    seed: u64,
+    bench: &mut Bench<'_>,
+    found: &mut Found,
+    output: &Output,
+) -> Result<(), Ended> {
+    let start: Point = vec![0; bench.turner.knobs.len()];
+    let first = search::first(bench, &start, found, output)?;
+    search::check(bench, found, output)?;
+    let Some(winner) = search::search(args, seed, bench, found, first, output)? else {
+        return Ok(());
+    };
+    proof::prove(args, seed, bench, found, winner, output)
+}

@@ -1,0 +1,248 @@
+//! The first measurement and what it points at, what can be had at all, and the search.
+
+use linerate_metric::figure;
+use linerate_metric::tuning::{Best, Pointed, Trial, Vain};
+use linerate_tune::knob::Set;
+use linerate_tune::point::{self, pointers};
+use linerate_tune::search::{Dial, Point, Search};
+
+use super::bench::{Bench, Seen};
+use super::{Found, Stage};
+use crate::args::TuneArgs;
+use crate::command::series::Ended;
+use crate::output::Output;
+
+/// Time of a run that only tells whether a value can be had.
+const CHECK: &str = "100ms";
+
+/// Findings that are told; the others point at little.
+const TOLD: usize = 5;
+
+/// Measures the start, and tells what its findings point at.
+///
+/// # Errors
+/// As [`Bench::measure`].
+pub fn first(
+    bench: &mut Bench<'_>,
+    start: &Point,
+    found: &mut Found,
+    output: &Output,
+) -> Result<Seen, Ended> {
+    let mut seen = bench.measure(start, None)?;
+    found.spent.search += 1;
+    note(bench, start, &seen, found, "first measurement", output);
+    let Some(record) = seen.record.as_mut() else {
+        return Ok(seen);
+    };
+    if record.findings.is_empty() {
+        linerate_explain::complete(record);
+    }
+    let names: Vec<&str> = (bench.turner.knobs.iter())
+        .map(|knob| knob.name.as_str())
+        .collect();
+    let pointers = pointers(&record.findings, &names);
+    for pointer in pointers.iter().take(TOLD) {
+        let knobs = match pointer.knobs.is_empty() {
+            true => "no knob that can be turned here".to_owned(),
+            false => pointer.knobs.join(", "),
+        };
+        output.progress(&format!(
+            "  {} (costs {:.0} %) points at: {knobs}",
+            pointer.cause,
+            pointer.cost * 100.0
+        ));
+    }
+    if pointers.is_empty() {
+        output.progress("  no finding: all knobs are tried alike");
+    }
+    found.pointed = pointers
+        .into_iter()
+        .map(|pointer| Pointed {
+            cause: pointer.cause,
+            cost: pointer.cost,
+            what: pointer.what,
+            knobs: pointer.knobs,
+        })
+        .collect();
+    order(bench, found, output);
+    Ok(seen)
+}
+
+/// Puts the knobs that findings point at before the others.
+fn order(bench: &mut Bench<'_>, found: &Found, output: &Output) {
+    let pointers: Vec<_> = (found.pointed.iter())
+        .map(|pointed| point::Pointer {
+            cause: pointed.cause.clone(),
+            cost: pointed.cost,
+            what: pointed.what.clone(),
+            knobs: pointed.knobs.clone(),
+        })
+        .collect();
+    let first = point::first(&pointers);
+    let place = |name: &str| first.iter().position(|known| known == name);
+    (bench.turner.knobs).sort_by_key(|knob| place(&knob.name).unwrap_or(usize::MAX));
+    if !first.is_empty() {
+        output.progress(&format!("tried first: {}", first.join(", ")));
+    }
+}
+
+/// Tells of a run, and keeps it.
+fn note(
+    bench: &Bench<'_>,
+    point: &Point,
+    seen: &Seen,
+    found: &mut Found,
+    what: &str,
+    output: &Output,
+) {
+    let said = match (&seen.refused, seen.value) {
+        (Some(why), None) => why.clone(),
+        (Some(why), Some(value)) => {
+            format!("{}, but {why}", figure::format(bench.figure.name, value))
+        }
+        (None, Some(value)) => figure::format(bench.figure.name, value),
+        (None, None) => format!("no {}", bench.figure.name),
+    };
+    found.trials.push(Trial {
+        setting: bench.setting(point),
+        value: seen.value,
+        memory_bytes: seen.memory_bytes,
+        record: seen.record.as_ref().map(|record| record.id.clone()),
+        refused: seen.refused.clone(),
+    });
+    output.progress(&format!("{what}: {}: {said}", bench.said(point)));
+}
+
+/// Values that cannot be had here are known before the search: a short run each, or for settings of hosts
+/// an attempt to set them.
+///
+/// # Errors
+/// As [`Bench::measure`].
+pub fn check(bench: &mut Bench<'_>, found: &mut Found, output: &Output) -> Result<(), Ended> {
+    found.stage = Stage::Check;
+    let start: Point = vec![0; bench.turner.knobs.len()];
+    let mut refused: Vec<(usize, usize, String)> = Vec::new();
+    let uncertain: Vec<usize> = (0..start.len())
+        .filter(|&knob| bench.turner.knobs[knob].uncertain)
+        .collect();
+    let runs: usize = (uncertain.iter())
+        .map(|&knob| &bench.turner.knobs[knob])
+        .filter(|knob| matches!(knob.set, Set::Option(_) | Set::StackKey(_)))
+        .map(|knob| knob.values.len() - 1)
+        .sum();
+    if runs > 0 {
+        output.progress(&format!(
+            "checking what can be had: {runs} runs of {CHECK} each"
+        ));
+    }
+    for knob in uncertain {
+        let measured = matches!(
+            bench.turner.knobs[knob].set,
+            Set::Option(_) | Set::StackKey(_)
+        );
+        for value in 1..bench.turner.knobs[knob].values.len() {
+            let mut point = start.clone();
+            point[knob] = value;
+            let why = match measured {
+                true => {
+                    let seen = bench.measure(&point, Some(CHECK))?;
+                    found.spent.check += 1;
+                    seen.refused.filter(|_| seen.record.is_none())
+                }
+                false => bench.turner.apply(&point)?.err(),
+            };
+            refused.extend(why.map(|why| (knob, value, why)));
+        }
+        // What could not be set by half stands at neither.
+        bench.turner.apply(&start)?.ok();
+    }
+    let mut not_to_be_had: Vec<Vain> = Vec::new();
+    for (knob, value, why) in refused.into_iter().rev() {
+        let knob = &mut bench.turner.knobs[knob];
+        let value = knob.values.remove(value);
+        // Values that are refused for one reason are one line.
+        match (not_to_be_had.iter_mut()).find(|vain| vain.knob == knob.name && vain.why == why) {
+            Some(vain) => vain.value = format!("{value}, {}", vain.value),
+            None => not_to_be_had.push(Vain {
+                knob: knob.name.clone(),
+                value,
+                why,
+            }),
+        }
+    }
+    for vain in &not_to_be_had {
+        output.progress(&format!(
+            "not to be had: {}={}: {}",
+            vain.knob, vain.value, vain.why
+        ));
+    }
+    found.vain.extend(not_to_be_had);
+    bench.turner.knobs.retain(|knob| knob.values.len() > 1);
+    Ok(())
+}
+
+/// Searches; gives the best setting, or `None` where none has the figure.
+///
+/// # Errors
+/// As [`Bench::measure`]; what was seen until then is kept.
+pub fn search(
+    args: &TuneArgs,
+    seed: u64,
+    bench: &mut Bench<'_>,
+    found: &mut Found,
+    first: Seen,
+    output: &Output,
+) -> Result<Option<Point>, Ended> {
+    found.stage = Stage::Search;
+    let dials = (bench.turner.knobs.iter())
+        .map(|knob| Dial {
+            values: knob.values.len(),
+            ordered: knob.ordered,
+        })
+        .collect();
+    let pointed = |name: &str| {
+        let mut knobs = found.pointed.iter().flat_map(|pointed| &pointed.knobs);
+        knobs.any(|known| known == name)
+    };
+    let before: Vec<usize> = (0..bench.turner.knobs.len())
+        .filter(|&knob| pointed(&bench.turner.knobs[knob].name))
+        .collect();
+    let mut search = Search::new(dials, args.runs, seed).beginning_with(&before);
+    // The first measurement is the first run of the start.
+    let mut first = Some(first);
+    let mut ended = Ok(());
+    while let Some(point) = search.propose() {
+        let seen = match first.take() {
+            Some(seen) => seen,
+            None => {
+                let seen = match bench.measure(&point, None) {
+                    Ok(seen) => seen,
+                    Err(stopped) => {
+                        ended = Err(stopped);
+                        break;
+                    }
+                };
+                found.spent.search += 1;
+                let what = format!("search run {} of {} at most", found.spent.search, args.runs);
+                note(bench, &point, &seen, found, &what, output);
+                seen
+            }
+        };
+        let score = seen.value.filter(|_| seen.refused.is_none());
+        search.tell(&point, score.map(|value| bench.score(value)));
+    }
+    let start: Point = vec![0; bench.turner.knobs.len()];
+    let best = search.best();
+    if let Some((point, (score, runs))) = best
+        .as_ref()
+        .and_then(|best| Some((best, search.seen(best)?)))
+    {
+        found.best_seen = Some(Best {
+            setting: bench.setting(point),
+            value: bench.value(score),
+            runs: u32::try_from(runs).unwrap_or(u32::MAX),
+            start: search.seen(&start).map(|(score, _)| bench.value(score)),
+        });
+    }
+    ended.map(|()| best)
+}

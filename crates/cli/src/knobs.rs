@@ -1,0 +1,255 @@
+//! Which knobs there are for a measuring command here, and what may be turned.
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+
+use linerate_host::snapshot::netlink::route_interface;
+use linerate_host::sys::cpu;
+use linerate_metric::event::Problem;
+use linerate_metric::plan::DEFAULT_PORT;
+use linerate_tune::knob::{self, DEFAULT, Ground, Knob, Set};
+use linerate_tune::over::Over;
+
+use crate::args::KnobArgs;
+use crate::failure::Failure;
+use crate::machine::Hosts;
+use crate::words;
+
+/// Hosts whose settings may be changed, and knobs of the user's own.
+pub struct Knobs {
+    /// The lab around this program, or this host; commands of the user's are turned through it, too.
+    pub hosts: Hosts,
+    /// Whether settings of these hosts may be changed.
+    pub may_change: bool,
+    /// Those of the file.
+    pub own: Vec<Knob>,
+    /// What is known of the place.
+    pub ground: Ground,
+    args: KnobArgs,
+}
+
+fn refuse<T>(object: &str, situation: &str, next_step: &str) -> Result<T, Failure> {
+    Err(Failure::usage(Problem::new(situation, object, next_step)))
+}
+
+impl Knobs {
+    /// Looks around; `words` begin with the measuring command.
+    pub fn of(args: &KnobArgs, words: &[String]) -> Result<Self, Failure> {
+        let lab = Hosts::of_lab();
+        let may_change = lab.is_some() || args.try_host;
+        if lab.is_none() {
+            check_interfaces(args, words)?;
+        }
+        let hosts = lab.or_else(|| Hosts::own(&args.try_interface));
+        let hosts = hosts.ok_or_else(|| {
+            Failure::failed(Problem::new(
+                "cannot be seen",
+                "this network",
+                "mount /proc",
+            ))
+        })?;
+        let own = own(args)?;
+        let turns_hosts = |knob: &Knob| matches!(knob.set, Set::Host { .. });
+        if !may_change && own.iter().any(turns_hosts) {
+            return refuse(
+                "a knob with sysctl",
+                "settings of this host are not to be changed",
+                "add --try-host, or run it in a lab",
+            );
+        }
+        let ground = ground(args, words, &hosts, may_change);
+        Ok(Self {
+            hosts,
+            may_change,
+            own,
+            ground,
+            args: args.clone(),
+        })
+    }
+
+    /// All knobs that make sense here: those that come along, and those of the file, which take the place
+    /// of one of the same name.
+    pub fn all(&self) -> Vec<Knob> {
+        let mut all = knob::knobs(&self.ground);
+        all.retain(|knob| self.own.iter().all(|own| own.name != knob.name));
+        all.extend(self.own.iter().cloned());
+        for limit in &self.args.limit {
+            for knob in all.iter_mut().filter(|knob| knob.name == limit.name) {
+                limit.apply(knob);
+            }
+        }
+        all.retain(|knob| knob.values.len() > 1);
+        all
+    }
+
+    /// Every name that is known, whether it makes sense here or not.
+    pub fn names(&self) -> Vec<String> {
+        let own = self.own.iter().map(|knob| knob.name.clone());
+        let known = knob::names().into_iter().map(str::to_owned);
+        own.chain(known).collect()
+    }
+
+    /// Refuses limits of knobs that nobody has.
+    pub fn check_limits(&self) -> Result<(), Failure> {
+        let names = self.names();
+        let unknown = (self.args.limit.iter()).find(|limit| !names.contains(&limit.name));
+        match unknown {
+            None => Ok(()),
+            Some(limit) => refuse(
+                &format!("--limit {}", limit.name),
+                "no such knob",
+                &format!("choose from {}", names.join(", ")),
+            ),
+        }
+    }
+
+    /// The knob that a name and values mean for a measuring command: one of the user's own, an option, or
+    /// one that comes along.
+    pub fn named(&self, over: &Over, words: &[String]) -> Result<Knob, Failure> {
+        let object = format!("--over {}", over.name);
+        let known = |all: &[Knob]| all.iter().find(|knob| knob.name == over.name).cloned();
+        let with = |mut knob: Knob| {
+            if !over.values.is_empty() {
+                knob.values.clone_from(&over.values);
+            }
+            knob
+        };
+        if let Some(knob) = known(&self.own) {
+            return Ok(with(knob));
+        }
+        if words::has_option(words, &over.name) {
+            return match over.values.is_empty() {
+                false => Ok(Knob::option(&over.name, over.values.clone())),
+                true => refuse(
+                    &object,
+                    "it has no values",
+                    "write NAME=VALUE,VALUE or NAME=FROM..TO:x2",
+                ),
+            };
+        }
+        if let Some(knob) = known(&knob::knobs(&self.ground)) {
+            let knob = with(knob);
+            let beyond = (self.args.limit.iter())
+                .filter(|limit| limit.name == knob.name)
+                .find_map(|limit| knob.values.iter().find(|value| !limit.holds(value)));
+            return match beyond {
+                Some(value) => refuse(
+                    &object,
+                    &format!("{value} is beyond its --limit"),
+                    "leave it out",
+                ),
+                None => Ok(knob),
+            };
+        }
+        if knob::names().contains(&over.name.as_str()) {
+            return refuse(
+                &object,
+                "this knob cannot be turned here",
+                "settings of hosts need a lab or --try-host (of interfaces --try-interface, of the far host --try-far)",
+            );
+        }
+        let command = words.first().map_or("", String::as_str);
+        refuse(
+            &object,
+            &format!("`linerate {command}` has no such option, and no knob has this name"),
+            &format!(
+                "`linerate {command} --help` lists options; knobs are {}",
+                self.names().join(", ")
+            ),
+        )
+    }
+
+    /// The first value of a knob: where it stands when nobody turns it.
+    pub fn start(&self, knob: &Knob) -> String {
+        let own = self.own.iter().find(|own| own.name == knob.name);
+        let first = own.and_then(|own| own.values.first());
+        first.map_or_else(|| DEFAULT.to_owned(), String::clone)
+    }
+
+    /// The far end of a measuring command, where its server listens.
+    pub fn far(words: &[String]) -> Option<SocketAddr> {
+        let host = words.get(1)?;
+        let port = words::value_of(words, "port").and_then(|port| port.parse().ok());
+        let port = port.unwrap_or(DEFAULT_PORT);
+        (host.as_str(), port).to_socket_addrs().ok()?.next()
+    }
+}
+
+/// A knob and one of its values.
+pub fn pair(text: &str) -> Result<Over, Failure> {
+    let over: Over = (text.parse()).map_err(|error: linerate_tune::TuneError| {
+        Failure::usage(Problem::new(error.to_string(), text, "write KNOB=VALUE"))
+    })?;
+    match over.values.len() {
+        1 => Ok(over),
+        _ => refuse(text, "one value is needed", "write KNOB=VALUE"),
+    }
+}
+
+fn own(args: &KnobArgs) -> Result<Vec<Knob>, Failure> {
+    let Some(file) = &args.knob_file else {
+        return Ok(Vec::new());
+    };
+    let wrong = |why: String| {
+        Failure::usage(Problem::new(
+            why,
+            file.display().to_string(),
+            "see `linerate tune --help`",
+        ))
+    };
+    let text =
+        fs::read_to_string(file).map_err(|error| wrong(format!("cannot be read ({error})")))?;
+    knob::from_toml(file, &text).map_err(|error| wrong(error.to_string()))
+}
+
+fn ground(args: &KnobArgs, words: &[String], hosts: &Hosts, may_change: bool) -> Ground {
+    let read = |name: &str| fs::read_to_string(name).unwrap_or_default();
+    Ground {
+        latency: words.first().is_some_and(|name| name == "latency"),
+        udp: words::names(words, "udp"),
+        own_stack: words::names(words, "dev"),
+        processors: cpu::usable().unwrap_or_default(),
+        congestion: read("/proc/sys/net/ipv4/tcp_available_congestion_control")
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect(),
+        hosts: may_change,
+        links: may_change && hosts.has_links(),
+        far: args.try_far,
+    }
+}
+
+/// Interfaces that are to be turned outside of a lab have to be there, and must not carry what tells both
+/// ends what to do next: a setting that cuts it would leave nobody to set it back.
+fn check_interfaces(args: &KnobArgs, words: &[String]) -> Result<(), Failure> {
+    let known = linerate_host::snapshot::netlink::links().unwrap_or_default();
+    for name in &args.try_interface {
+        if !known.iter().any(|link| link.name == *name) {
+            let names: Vec<_> = known.iter().map(|link| link.name.as_str()).collect();
+            return refuse(
+                &format!("--try-interface {name}"),
+                "there is no such interface",
+                &format!("choose from {}", names.join(", ")),
+            );
+        }
+    }
+    let carries = control_interface(words);
+    match carries.filter(|name| args.try_interface.contains(name) && !args.touch_control) {
+        None => Ok(()),
+        Some(name) => refuse(
+            &format!("--try-interface {name}"),
+            "it carries the control connection: a setting that cuts it would end the search half-way",
+            "name another one, or add --touch-control",
+        ),
+    }
+}
+
+fn control_interface(words: &[String]) -> Option<String> {
+    let far: IpAddr = Knobs::far(words)?.ip();
+    route_interface(far).ok()
+}
+
+/// Whether a value leaves things as they are.
+pub fn is_default(value: &str) -> bool {
+    value == DEFAULT
+}

@@ -1,0 +1,282 @@
+//! Turning knobs, and turning all of them back.
+
+use std::collections::BTreeMap;
+
+use linerate_host::stop::Stop;
+use linerate_measure::FarSettings;
+use linerate_metric::event::Problem;
+use linerate_metric::exit;
+use linerate_metric::units::ByteSize;
+use linerate_tune::guard::{Guard, Key};
+use linerate_tune::journal::folder;
+use linerate_tune::knob::{Knob, Set};
+use linerate_tune::search::Point;
+use linerate_tune::snippet::Turned;
+
+use crate::command::series::Ended;
+use crate::failure::Failure;
+use crate::knobs::{Knobs, is_default};
+use crate::machine::{self, Hosts};
+use crate::{child, words};
+
+/// Knobs with what turns them.
+pub struct Turner<'a> {
+    /// The knobs; a point holds the number of a value of each.
+    pub knobs: Vec<Knob>,
+    hosts: &'a Hosts,
+    may_change: bool,
+    far: Option<FarSettings>,
+    guard: Guard<&'a Hosts>,
+    stop: &'a Stop,
+    /// What each knob stands at, by its name; absent: never turned.
+    at: BTreeMap<String, String>,
+}
+
+impl<'a> Turner<'a> {
+    /// Turns nothing yet. Where a knob of the far host is among them, its server is asked whether it may be.
+    ///
+    /// # Errors
+    /// The far end's refusal, and no place for a journal.
+    pub fn new(
+        knobs: Vec<Knob>,
+        known: &'a Knobs,
+        command: &[String],
+        stop: &'a Stop,
+    ) -> Result<Self, Failure> {
+        let journals = folder("tune").ok_or_else(|| {
+            Failure::failed(Problem::new(
+                "there is no folder for it",
+                "the journal of changes",
+                "set HOME or XDG_STATE_HOME to an absolute path",
+            ))
+        })?;
+        let wanted = knobs.iter().find_map(|knob| match &knob.set {
+            Set::Far(name) => Some(name),
+            _ => None,
+        });
+        let far = match wanted {
+            Some(name) => Some(far_settings(command, name)?),
+            None => None,
+        };
+        Ok(Self {
+            knobs,
+            hosts: &known.hosts,
+            may_change: known.may_change,
+            far,
+            guard: Guard::new(&known.hosts, &journals, machine::owner()),
+            stop,
+            at: BTreeMap::new(),
+        })
+    }
+
+    /// The measuring command of a setting.
+    ///
+    /// # Errors
+    /// It has no such option.
+    pub fn command(&self, words: &[String], point: &Point) -> Result<Vec<String>, Failure> {
+        let mut words = words.to_vec();
+        for (knob, &value) in self.knobs.iter().zip(point) {
+            let value = knob.values[value].as_str();
+            match &knob.set {
+                Set::Option(option) if !is_default(value) => {
+                    words::set_option(&mut words, option, value)?;
+                }
+                Set::StackKey(key) if !is_default(value) => {
+                    words.push(format!("--set={key}={value}"));
+                }
+                _ => {}
+            }
+        }
+        Ok(words)
+    }
+
+    /// Turns what is not part of the measuring command; the inner error says why a value cannot be had.
+    ///
+    /// # Errors
+    /// A command of the user's failed, the far end is gone, or somebody pressed Ctrl-C.
+    pub fn apply(&mut self, point: &Point) -> Result<Result<(), String>, Ended> {
+        for (knob, &value) in self.knobs.clone().iter().zip(point) {
+            let value = &knob.values[value];
+            let now = self.at.get(&knob.name);
+            if now == Some(value) || (now.is_none() && is_default(value)) {
+                continue;
+            }
+            if let Err(why) = self.turn(knob, value)? {
+                return Ok(Err(why));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    fn turn(&mut self, knob: &Knob, value: &str) -> Result<Result<(), String>, Ended> {
+        match &knob.set {
+            Set::Option(_) | Set::StackKey(_) => return Ok(Ok(())),
+            Set::Command { .. } => {
+                let Some((line, back)) = knob.lines(value) else {
+                    return Ok(Ok(()));
+                };
+                let noted = (self.guard).note_old(&Key::of_command(&knob.name), &here(&back));
+                noted.map_err(|error| journal_failed(&error))?;
+                // Whether it was turned is not known when it fails: then it is turned back as well.
+                self.at.remove(&knob.name);
+                child::shell(&line, self.stop)?;
+            }
+            Set::Far(name) => {
+                let Some(far) = &self.far else {
+                    return Ok(Err("the far end makes no settings".to_owned()));
+                };
+                let set = far.set(name, value).map_err(Failure::from)?;
+                if let Err(why) = set {
+                    return Ok(Err(format!("{name} of the far host: {why}")));
+                }
+            }
+            Set::Host { kind, name } => {
+                for key in self.hosts.keys(*kind, name) {
+                    let set = match is_default(value) {
+                        true => self.guard.reset(&key),
+                        false => self.guard.set(&key, value),
+                    };
+                    if let Err(why) = set {
+                        // Part of it may be set: the next value sets all of it.
+                        self.at.insert(knob.name.clone(), String::new());
+                        return Ok(Err(format!("{} of {}: {why}", key.name, key.host)));
+                    }
+                }
+            }
+        }
+        self.at.insert(knob.name.clone(), value.to_owned());
+        Ok(Ok(()))
+    }
+
+    /// Bytes that knobs of the user's own say they take.
+    pub fn memory(&self, point: &Point) -> f64 {
+        let each = self.knobs.iter().zip(point).filter_map(|(knob, &value)| {
+            let size: ByteSize = knob.values[value].parse().ok()?;
+            Some(knob.memory? * size.0 as f64)
+        });
+        each.sum()
+    }
+
+    /// A change, with the places of it.
+    pub fn turned(&self, knob: &Knob, value: &str) -> Turned {
+        Turned {
+            knob: knob.name.clone(),
+            set: knob.set.clone(),
+            value: value.to_owned(),
+            keys: match &knob.set {
+                Set::Host { kind, name } if self.may_change => self.hosts.keys(*kind, name),
+                _ => Vec::new(),
+            },
+        }
+    }
+
+    /// The commands that make a change outside of a measurement.
+    pub fn commands(&self, knob: &Knob, value: &str) -> Vec<String> {
+        match &knob.set {
+            Set::Option(_) | Set::StackKey(_) => Vec::new(),
+            Set::Command { .. } => knob
+                .lines(value)
+                .into_iter()
+                .map(|(line, _)| line)
+                .collect(),
+            Set::Far(name) => vec![format!("sysctl -w {name}='{value}'  # far host")],
+            Set::Host { .. } => (self.turned(knob, value).keys.iter())
+                .map(|key| format!("{}  # {}", key.command(value), key.host))
+                .collect(),
+        }
+    }
+
+    /// Everything as it was: says what could not be.
+    pub fn back(&mut self) -> Vec<String> {
+        for knob in &self.knobs {
+            // A command that stands at its start already is not run once more: it may take minutes.
+            if let Set::Command { restore: None, .. } = &knob.set
+                && self.at.get(&knob.name) == knob.values.first()
+            {
+                self.guard.settled(&Key::of_command(&knob.name));
+            }
+        }
+        self.far = None;
+        self.at.clear();
+        self.guard.restore()
+    }
+
+    /// Leaves everything as it is now; what the far host set goes back all the same.
+    pub fn keep(self) {
+        self.guard.keep();
+    }
+}
+
+/// A line that means the same wherever it is run later.
+fn here(line: &str) -> String {
+    match std::env::current_dir() {
+        Ok(folder) => {
+            let folder = words::join(&[folder.display().to_string()]);
+            format!("cd {folder} && {{ {line}\n}}")
+        }
+        Err(_) => line.to_owned(),
+    }
+}
+
+fn journal_failed(error: &linerate_tune::TuneError) -> Failure {
+    Failure::failed(Problem::new(
+        error.to_string(),
+        "the journal of changes",
+        "set XDG_STATE_HOME to a folder that can be written",
+    ))
+}
+
+/// Asks the far end's server for a value that it has already: whether it sets anything at all.
+fn far_settings(command: &[String], name: &str) -> Result<FarSettings, Failure> {
+    let object = "--try-far";
+    let far = Knobs::far(command).ok_or_else(|| {
+        Failure::usage(Problem::new(
+            "the far end has no address",
+            object,
+            "name a host that can be reached",
+        ))
+    })?;
+    let key = words::value_of(command, "key");
+    let key = key.and_then(|source| source.parse::<crate::key::Source>().ok());
+    let key = key.map(|source| source.read()).transpose()?;
+    let settings = FarSettings::open(far, key.as_ref())?;
+    match settings.set(name, linerate_tune::knob::DEFAULT)? {
+        Ok(_) => Ok(settings),
+        Err(why) => Err(Failure {
+            problem: Problem::new(
+                why,
+                format!("settings of {far}"),
+                "start its server with --grant tune, or leave out --try-far",
+            ),
+            code: exit::MISSING,
+        }),
+    }
+}
+
+/// Sets back what a killed command left, wherever it can be done from here.
+pub fn restore_left() -> Result<linerate_tune::guard::Restored, Failure> {
+    let hosts = Hosts::of_lab().or_else(|| Hosts::own(&[]));
+    let hosts = hosts.ok_or_else(|| {
+        Failure::failed(Problem::new(
+            "cannot be seen",
+            "this network",
+            "mount /proc",
+        ))
+    })?;
+    let journals = folder("tune").ok_or_else(|| {
+        Failure::failed(Problem::new(
+            "there is no folder for it",
+            "the journal of changes",
+            "set HOME or XDG_STATE_HOME to an absolute path",
+        ))
+    })?;
+    let left =
+        linerate_tune::guard::restore_left(&journals, &hosts, &machine::boot(), machine::runs);
+    left.map_err(|error| {
+        Failure::failed(Problem::new(
+            error.to_string(),
+            "a journal",
+            "see who may read it",
+        ))
+    })
+}
