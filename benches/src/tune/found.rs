@@ -1,0 +1,168 @@
+//! A lab as this kernel comes, and what `tune` makes of it without a hint.
+
+use std::time::{Duration, Instant};
+
+use linerate_host::doctor::cache_line::{NEAR_BELOW, cache_line_round_trip};
+use linerate_host::sys::cpu;
+use serde_json::{Value, json};
+
+use crate::Asked;
+use crate::program::{Lab, Program, Trouble};
+
+/// Rows beside the labs.
+pub const NAMES: [&str; 2] = ["found-goodput", "found-p50"];
+
+/// How many times iperf3's throughput is reached, in the near state and in the far one.
+const GOODPUT: (f64, f64) = (8.0, 6.0);
+/// Share of the default round trip that is left.
+const P50: f64 = 1.0 / 7.0;
+/// Runs of iperf3 as found: the median of an odd number.
+const IPERF3_RUNS: usize = 7;
+
+const DIRECT: &str =
+    "[hosts.client]\n[hosts.server]\n[[links]]\nbetween = [\"client\", \"server\"]\n";
+
+/// A row: what `tune` ends with over what was found.
+pub fn row(program: &Program, name: &str, asked: &Asked) -> Result<Value, Trouble> {
+    // What the server of a user who tunes would grant.
+    let lab = Lab::up(
+        program,
+        name,
+        DIRECT,
+        "server -q --grant sched,idle,buffers,socket",
+    )?;
+    match name {
+        "found-goodput" => goodput(&lab, asked),
+        _ => p50(&lab, asked),
+    }
+}
+
+/// Whether a cache line crosses fast: the machine has two states.
+fn near() -> Option<bool> {
+    let usable = cpu::usable().ok()?;
+    let &[first, second, ..] = usable.as_slice() else {
+        return None;
+    };
+    Some(cache_line_round_trip(first, second)? < NEAR_BELOW)
+}
+
+fn tune(lab: &Lab<'_>, goal: &str, asked: &Asked) -> Result<Value, Trouble> {
+    let time = asked.time.as_deref().unwrap_or("300ms");
+    let runs = if asked.quick { 40 } else { 120 };
+    let words = format!("tune 10.77.0.2 --json --seed 1 --time {time} --runs {runs} {goal}");
+    let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
+    Ok(lab.client(&words)?["result"]["tuning"].clone())
+}
+
+fn goodput(lab: &Lab<'_>, asked: &Asked) -> Result<Value, Trouble> {
+    let before = iperf3(lab)?;
+    let tuned = tune(lab, "--goal goodput", asked)?;
+    // Around the search, so that a slow minute of the machine does not look like a gain.
+    let after = iperf3(lab)?;
+    let found = median(before.into_iter().chain(after).collect());
+    let near = near();
+    let mark = if near == Some(true) {
+        GOODPUT.0
+    } else {
+        GOODPUT.1
+    };
+    let ours = proven(&tuned)?;
+    let ratio = ours / found;
+    Ok(print(
+        "found-goodput",
+        &tuned,
+        (found, ours),
+        ratio,
+        (ratio >= mark, mark),
+        near,
+    ))
+}
+
+fn p50(lab: &Lab<'_>, asked: &Asked) -> Result<Value, Trouble> {
+    let tuned = tune(lab, "--goal p50 -u", asked)?;
+    let ratio = tuned["proof"]["ratio"]["median"].as_f64();
+    let ratio = ratio.ok_or_else(|| Trouble("nothing was proved".to_owned()))?;
+    let start = tuned["proof"]["a"]["value"]["median"]
+        .as_f64()
+        .unwrap_or(f64::NAN);
+    let ours = proven(&tuned)?;
+    Ok(print(
+        "found-p50",
+        &tuned,
+        (start, ours),
+        ratio,
+        (ratio <= P50, P50),
+        near(),
+    ))
+}
+
+fn proven(tuned: &Value) -> Result<f64, Trouble> {
+    let value = tuned["proof"]["b"]["value"]["median"].as_f64();
+    value.ok_or_else(|| Trouble("nothing was proved".to_owned()))
+}
+
+fn print(
+    name: &str,
+    tuned: &Value,
+    (found, ours): (f64, f64),
+    ratio: f64,
+    (holds, mark): (bool, f64),
+    near: Option<bool>,
+) -> Value {
+    let changes = tuned["changes"].as_array().into_iter().flatten();
+    let changes: Vec<String> = changes
+        .map(|change| {
+            let text = |name: &str| change[name].as_str().unwrap_or_default().to_owned();
+            format!("{}={}", text("knob"), text("to"))
+        })
+        .collect();
+    let state = match near {
+        Some(true) => "near",
+        Some(false) => "far",
+        None => "unknown",
+    };
+    println!(
+        "{name:<14} as found {found:.4e}, tuned {ours:.4e}: ratio {ratio:.3} (mark {mark:.3}, {state}) {}  {}; {} runs",
+        if holds { "yes" } else { "NO" },
+        changes.join(" "),
+        tuned["runs"]
+    );
+    json!({
+        "name": format!("tune/{name}"), "as_found": found, "tuned": ours, "ratio": ratio, "mark": mark,
+        "state": state, "changes": changes, "runs": tuned["runs"], "holds": holds,
+    })
+}
+
+/// What iperf3 gets as it comes, one second a run, bit/s at the receiver.
+fn iperf3(lab: &Lab<'_>) -> Result<Vec<f64>, Trouble> {
+    let mut server = lab.start("server", "iperf3", &["-s"])?;
+    let until = Instant::now() + Duration::from_secs(5);
+    let words = ["-c", "10.77.0.2", "-t", "1", "-J"].map(str::to_owned);
+    let mut rates = Vec::new();
+    while rates.len() < IPERF3_RUNS {
+        let run = lab.other("client", "iperf3", &words);
+        let document = run.and_then(|text| {
+            serde_json::from_str::<Value>(&text)
+                .map_err(|error| Trouble(format!("iperf3: {error}")))
+        });
+        let rate =
+            document.map(|document| document["end"]["sum_received"]["bits_per_second"].as_f64());
+        match rate {
+            Ok(Some(rate)) => rates.push(rate),
+            // Its server may not listen yet.
+            Ok(None) | Err(_) if Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            Ok(None) => return Err(Trouble("iperf3 gave no rate".to_owned())),
+            Err(error) => return Err(error),
+        }
+    }
+    let _ = server.kill();
+    let _ = server.wait();
+    Ok(rates)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}

@@ -1,0 +1,268 @@
+//! The five labs, their knobs, and the commands that are run in them.
+
+use serde_json::Value;
+
+/// A lab with a question.
+pub struct Case {
+    /// Its name, as `ONLY` has it.
+    pub name: &'static str,
+    /// The lab file.
+    pub topology: &'static str,
+    /// What runs at the far host, behind `linerate`.
+    pub serves: &'static str,
+    /// What is to get better.
+    pub goal: &'static str,
+    /// Options of every run.
+    options: &'static str,
+    /// Time of a run.
+    pub time: &'static str,
+    /// Knobs with their values, the start first; a name that is none of `linerate tune`'s is an option.
+    knobs: &'static [(&'static str, &'static [&'static str])],
+    /// Bytes that a setting may take.
+    pub memory_limit: Option<f64>,
+}
+
+const DIRECT: &str =
+    "[hosts.client]\n[hosts.server]\n[[links]]\nbetween = [\"client\", \"server\"]\n";
+
+/// Every lab, in the order of the table.
+pub const LABS: &[Case] = &[
+    // The window against the bandwidth-delay product: buffers of both ends, nothing else.
+    Case {
+        name: "long-path",
+        topology: "[hosts.client]\n[hosts.server]\n[[links]]\nbetween = [\"client\", \"server\"]\n\
+                   rate = \"200M\"\ndelay = \"2ms\"\n",
+        serves: "server -q",
+        goal: "goodput",
+        options: "-C cubic",
+        time: "300ms",
+        knobs: &[
+            ("sndbuf", &["8K", "16K", "32K", "64K", "256K", "1M"]),
+            ("rcvbuf", &["8K", "16K", "32K", "64K", "256K", "1M"]),
+            ("length", &["1K", "4K", "16K", "64K"]),
+            ("no-delay", &["off", "on"]),
+        ],
+        memory_limit: None,
+    },
+    // Sizes of a small stack, with 96 KiB for all of it.
+    Case {
+        name: "embedded",
+        topology: DIRECT,
+        serves: "server -q",
+        goal: "goodput",
+        options: "--dev packet:eth0 --ip 10.77.0.3/24 --profile embedded-default",
+        time: "200ms",
+        knobs: &[
+            ("stack-sndbuf", &["1K", "2K", "4K", "8K", "16K", "32K"]),
+            ("stack-rx", &["4", "8", "18", "32"]),
+            ("stack-tx", &["4", "8", "18", "32"]),
+            ("stack-nagle", &["on", "off"]),
+            ("stack-psh", &["buffer-empty", "always"]),
+        ],
+        memory_limit: Some(96.0 * 1024.0),
+    },
+    // Segmentation offload and sizes: one multiplies the other.
+    Case {
+        name: "datagrams",
+        topology: DIRECT,
+        serves: "server -q",
+        goal: "goodput",
+        options: "-u",
+        time: "200ms",
+        knobs: &[
+            ("length", &["64", "256", "700", "1400"]),
+            ("offload", &["none", "gso", "gro", "gso,gro"]),
+            ("sndbuf", &["16K", "64K", "256K", "1M"]),
+            ("rcvbuf", &["64K", "256K", "1M", "4M"]),
+        ],
+        memory_limit: None,
+    },
+    // Ways of waiting, with knobs beside them that do next to nothing.
+    Case {
+        name: "round-trips",
+        topology: DIRECT,
+        serves: "server -q --grant sched,idle",
+        goal: "p50",
+        options: "-u",
+        time: "150ms",
+        knobs: &[
+            ("wait", &["block", "spin", "epoll"]),
+            ("hold-latency", &["off", "on"]),
+            ("sched", &["default", "nice:-20", "fifo:50"]),
+            ("length", &["64", "16", "256"]),
+            ("rcvbuf", &["64K", "256K", "1M"]),
+            ("sndbuf", &["64K", "256K"]),
+        ],
+        memory_limit: None,
+    },
+    // Settings of the hosts: segment sizes, offloads, MTU, and the size of writes above them.
+    Case {
+        name: "hosts",
+        topology: DIRECT,
+        serves: "server -q",
+        goal: "goodput",
+        options: "-C cubic",
+        time: "200ms",
+        knobs: &[
+            // Those that come along, with all their values.
+            ("gso-size", &[]),
+            ("offloads", &[]),
+            ("mtu", &[]),
+            ("length", &["1K", "8K", "64K", "256K"]),
+            ("rcvlowat", &["default", "64K"]),
+            ("no-delay", &["off", "on"]),
+        ],
+        memory_limit: None,
+    },
+];
+
+/// Knobs with the values that are searched.
+pub type Knobs = Vec<(&'static str, Vec<&'static str>)>;
+
+impl Case {
+    pub fn lower_is_better(&self) -> bool {
+        self.goal.starts_with('p') && self.goal != "pps"
+    }
+
+    /// With two values a knob where it is only to be shown that it works.
+    pub fn knobs(&self, quick: bool) -> Knobs {
+        let values = |values: &[&'static str]| match (quick, values.last()) {
+            (true, Some(last)) if values.len() > 2 => vec![values[0], last],
+            _ => values.to_vec(),
+        };
+        let all = self.knobs.iter().map(|(name, of)| (*name, values(of)));
+        all.take(if quick { 3 } else { usize::MAX }).collect()
+    }
+
+    /// The measuring command, with every option that all runs have.
+    pub fn command(&self, time: &str) -> Vec<String> {
+        let name = if self.lower_is_better() {
+            "latency"
+        } else {
+            "throughput"
+        };
+        words(&format!("{name} 10.77.0.2 -t {time} {}", self.options))
+    }
+
+    pub fn sweep(&self, knobs: &Knobs, command: &[String], repeats: u32) -> Vec<String> {
+        let mut all = words(&format!(
+            "sweep --json --figure {} --seed 1 --repeats {repeats} --knob-file {}",
+            self.goal,
+            self.knob_file()
+        ));
+        // All values that the file has, or that come along.
+        for (name, _) in knobs {
+            all.extend(["--over".to_owned(), (*name).to_owned()]);
+        }
+        all.push("--".to_owned());
+        all.extend_from_slice(command);
+        all
+    }
+
+    pub fn tune(&self, knobs: &Knobs, time: &str, seed: u64, exhaustive: u64) -> Vec<String> {
+        // The search gets half of what it may take in all: the rest is for proof.
+        let runs = (exhaustive / 10).max(12);
+        let mut all = words(&format!(
+            "tune 10.77.0.2 --json --goal {} --seed {seed} --time {time} --runs {runs} --max-pairs 10 --knob-file {}",
+            self.goal,
+            self.knob_file()
+        ));
+        let names: Vec<_> = knobs.iter().map(|(name, _)| *name).collect();
+        all.extend(["--knobs".to_owned(), names.join(",")]);
+        if let Some(limit) = self.memory_limit {
+            all.extend(["--under".to_owned(), format!("memory={limit}")]);
+        }
+        if self.options.split(' ').any(|word| word == "-u") {
+            all.push("-u".to_owned());
+        }
+        all.push("--".to_owned());
+        all.extend(words(self.options).into_iter().filter(|word| word != "-u"));
+        all
+    }
+
+    pub fn compare(
+        &self,
+        command: &[String],
+        best: &[(String, String)],
+        found: &[(String, String)],
+    ) -> Vec<String> {
+        let mut all = words(&format!(
+            "compare --json --figure {} --pairs 10 --knob-file {}",
+            self.goal,
+            self.knob_file()
+        ));
+        for (side, setting) in [("--knob-a", best), ("--knob-b", found)] {
+            for (name, value) in setting {
+                all.extend([side.to_owned(), format!("{name}={value}")]);
+            }
+        }
+        all.push("--".to_owned());
+        all.extend_from_slice(command);
+        all
+    }
+
+    /// Where [`Self::knob_text`] is written, in the folder of the lab.
+    pub fn knob_file(&self) -> String {
+        format!("{}.knobs.toml", self.name)
+    }
+
+    /// The same knobs for `tune`, with the values and the start of the sweep.
+    pub fn knob_text(&self, knobs: &Knobs) -> String {
+        let line = |(name, values): &(&str, Vec<&str>)| {
+            let (way, of) = way(name);
+            let values: Vec<_> = values.iter().map(|value| format!("{value:?}")).collect();
+            let ordered = values.len() > 2 && !["wait", "sched", "offload"].contains(name);
+            format!(
+                "[[knob]]\nname = {name:?}\nvalues = [{}]\n{way} = {of:?}\nordered = {ordered}\n",
+                values.join(", ")
+            )
+        };
+        (knobs.iter().filter(|(name, _)| !comes_along(name)))
+            .map(line)
+            .collect()
+    }
+
+    /// The whole setting that `tune` found: what it changed, and the start of all else.
+    pub fn setting_of(&self, found: &Value) -> Vec<(String, String)> {
+        let knobs = found["knobs"].as_array().into_iter().flatten();
+        let changes = || found["changes"].as_array().into_iter().flatten();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let mut all: Vec<(String, String)> = knobs
+            .map(|knob| {
+                let changed = changes().find(|change| change["knob"] == knob["name"]);
+                let value = changed.map_or(&knob["values"][0], |change| &change["to"]);
+                (text(&knob["name"]), text(value))
+            })
+            .collect();
+        all.sort();
+        all
+    }
+
+    /// A setting of a record, in the same form.
+    pub fn setting_in(&self, setting: &Value) -> Vec<(String, String)> {
+        let all = setting.as_object().into_iter().flatten();
+        all.map(|(name, value)| (name.clone(), value.as_str().unwrap_or_default().to_owned()))
+            .collect()
+    }
+}
+
+/// Knobs whose start is the host's own, and which `tune` brings along.
+fn comes_along(name: &str) -> bool {
+    ["gso-size", "offloads", "mtu"].contains(&name)
+}
+
+/// How a knob of the file is turned.
+fn way(name: &str) -> (&'static str, &str) {
+    match name {
+        "stack-sndbuf" => ("stack", "tcp.send_buffer"),
+        "stack-rx" => ("stack", "rx_descriptors"),
+        "stack-tx" => ("stack", "tx_descriptors"),
+        "stack-nagle" => ("stack", "tcp.nagle"),
+        "stack-psh" => ("stack", "tcp.psh"),
+        option => ("option", option),
+    }
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}

@@ -1,0 +1,228 @@
+//! `make bench-tune`: does `linerate tune` find what an exhaustive sweep finds, with a fifth of its runs?
+//!
+//! Five labs. In each, every combination of some knobs is measured (`linerate sweep`); then `linerate tune` searches the
+//! same knobs, three times with three seeds, and its result is compared with the best of the sweep in pairs.
+//! Two rows more stand for a lab as this kernel comes: what `tune` makes of iperf3's throughput, and of the default
+//! round trip.
+//!
+//! Settings come from the environment: `ONLY=name,…`, `TRIES=n`, `REPEATS=n` (of each point of the sweep),
+//! `TIME=duration` (of each run), `QUICK=1` (one try, one repeat, fewer values: shows that it works, judges nothing).
+#![forbid(unsafe_code)]
+
+mod found;
+mod labs;
+mod program;
+
+use std::process::ExitCode;
+
+use labs::{Case, LABS};
+use program::{Lab, Program, Trouble};
+use serde_json::{Value, json};
+
+/// Share of the best that `tune` has to reach.
+const REACHES: f64 = 0.95;
+/// Share of the exhaustive runs that it may take, its checks and its proof among them.
+const MAY_TAKE: f64 = 0.20;
+/// Where results go.
+const RESULTS: &str = "target/bench/tune.json";
+
+/// What was asked for.
+pub struct Asked {
+    only: Vec<String>,
+    tries: u64,
+    repeats: u32,
+    time: Option<String>,
+    quick: bool,
+}
+
+fn main() -> ExitCode {
+    match bench() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn asked() -> Result<Asked, Trouble> {
+    let set = |name: &str| {
+        std::env::var(name)
+            .ok()
+            .filter(|text| !text.trim().is_empty())
+    };
+    let quick = set("QUICK").is_some_and(|value| value != "0");
+    let count = |name: &str, default: u32| match set(name) {
+        None => Ok(default),
+        Some(text) => match text.trim().parse() {
+            Ok(count) if count > 0 => Ok(count),
+            _ => Err(Trouble(format!("{name}={text} is no number above 0"))),
+        },
+    };
+    let only = set("ONLY").unwrap_or_default();
+    let only: Vec<String> = (only.split(','))
+        .map(|name| name.trim().to_owned())
+        .filter(|name| !name.is_empty())
+        .collect();
+    let known = || LABS.iter().map(|case| case.name).chain(found::NAMES);
+    if let Some(name) = only
+        .iter()
+        .find(|name| !known().any(|known| known == *name))
+    {
+        let known: Vec<_> = known().collect();
+        return Err(Trouble(format!(
+            "ONLY={name}: choose among {}",
+            known.join(", ")
+        )));
+    }
+    Ok(Asked {
+        only,
+        tries: u64::from(count("TRIES", if quick { 1 } else { 3 })?),
+        repeats: count("REPEATS", if quick { 1 } else { 3 })?,
+        time: set("TIME"),
+        quick,
+    })
+}
+
+impl Asked {
+    fn wants(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| only == name)
+    }
+}
+
+fn bench() -> Result<bool, Trouble> {
+    let asked = asked()?;
+    let program = Program::beside_this_one()?;
+    let mut rows: Vec<Value> = Vec::new();
+    let mut good = true;
+    println!(
+        "lab            try  goal     best of sweep  tune finds     of best  runs         share  holds"
+    );
+    for case in LABS.iter().filter(|case| asked.wants(case.name)) {
+        match measure(&program, case, &asked) {
+            Ok(measured) => {
+                good &= measured.iter().all(|row| row["holds"] != json!(false));
+                rows.extend(measured);
+            }
+            Err(error) => {
+                good = false;
+                println!("{:<14} not measured: {error}", case.name);
+            }
+        }
+        write(&rows)?;
+    }
+    for name in found::NAMES.into_iter().filter(|name| asked.wants(name)) {
+        match found::row(&program, name, &asked) {
+            Ok(row) => {
+                good &= row["holds"] != json!(false);
+                rows.push(row);
+            }
+            Err(error) => {
+                good = false;
+                println!("{name:<14} not measured: {error}");
+            }
+        }
+        write(&rows)?;
+    }
+    println!("\nwritten: {RESULTS}");
+    Ok(good)
+}
+
+fn write(rows: &[Value]) -> Result<(), Trouble> {
+    let failed = |error: std::io::Error| Trouble(format!("{RESULTS}: {error}"));
+    std::fs::create_dir_all("target/bench").map_err(failed)?;
+    let text = serde_json::to_string_pretty(rows).map_err(|error| Trouble(error.to_string()))?;
+    std::fs::write(RESULTS, text).map_err(failed)
+}
+
+/// The sweep of a lab, and each try of `tune` against its best.
+fn measure(program: &Program, case: &Case, asked: &Asked) -> Result<Vec<Value>, Trouble> {
+    let lab = Lab::up(program, case.name, case.topology, case.serves)?;
+    let time = asked.time.as_deref().unwrap_or(case.time);
+    let knobs = case.knobs(asked.quick);
+    lab.write(&case.knob_file(), &case.knob_text(&knobs))?;
+    let command = case.command(time);
+    let swept = lab.client(&case.sweep(&knobs, &command, asked.repeats))?;
+    let sweep = &swept["result"]["sweep"];
+    let points = sweep["points"]
+        .as_array()
+        .ok_or_else(|| Trouble("the sweep has no points".to_owned()))?;
+    let exhaustive = points.len() as u64 * u64::from(asked.repeats);
+    let allowed = |point: &&Value| {
+        let within = |limit: f64| {
+            point["memory_bytes"]
+                .as_f64()
+                .is_some_and(|bytes| bytes <= limit)
+        };
+        point["value"].is_object() && case.memory_limit.is_none_or(within)
+    };
+    let value = |point: &Value| point["value"]["median"].as_f64().unwrap_or(f64::NAN);
+    let better = |a: &&Value, b: &&Value| match case.lower_is_better() {
+        true => value(b).total_cmp(&value(a)),
+        false => value(a).total_cmp(&value(b)),
+    };
+    let best = points.iter().filter(allowed).max_by(better);
+    let best = best.ok_or_else(|| Trouble("no point of the sweep may be chosen".to_owned()))?;
+    let mut rows = Vec::new();
+    for seed in 1..=asked.tries {
+        let tuned = lab.client(&case.tune(&knobs, time, seed, exhaustive))?;
+        let found = &tuned["result"]["tuning"];
+        let runs = found["runs"].as_u64().unwrap_or(u64::MAX);
+        let setting = case.setting_of(found);
+        let ratio = against(&lab, case, &command, best, &setting)?;
+        let share = runs as f64 / exhaustive as f64;
+        let holds = ratio >= REACHES && share <= MAY_TAKE;
+        // Few values leave a sweep that is cheaper than any proof.
+        let judged = (!asked.quick).then_some(holds);
+        let setting: Vec<_> = setting.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        println!(
+            "{:<14} {seed:>3}  {:<8} {:>13.4e}  {:>13.4e}  {:>6.1} %  {runs:>4} of {exhaustive:<5} {:>4.0} %  {}   {}",
+            case.name,
+            case.goal,
+            value(best),
+            value(best)
+                * if case.lower_is_better() {
+                    1.0 / ratio
+                } else {
+                    ratio
+                },
+            ratio * 100.0,
+            share * 100.0,
+            match judged {
+                Some(true) => "yes",
+                Some(false) => "NO",
+                None => "-",
+            },
+            setting.join(" ")
+        );
+        rows.push(json!({
+            "name": format!("tune/{}", case.name), "try": seed, "goal": case.goal, "best": value(best),
+            "best_setting": best["setting"], "found_setting": setting, "of_best": ratio,
+            "runs": runs, "exhaustive_runs": exhaustive, "share": share, "spent": found["spent"], "holds": judged,
+        }));
+    }
+    Ok(rows)
+}
+
+/// What was found over the best of the sweep, so that 1 is as good; measured in pairs, one after the other.
+fn against(
+    lab: &Lab<'_>,
+    case: &Case,
+    command: &[String],
+    best: &Value,
+    found: &[(String, String)],
+) -> Result<f64, Trouble> {
+    let best = case.setting_in(&best["setting"]);
+    if best == found {
+        return Ok(1.0);
+    }
+    let compared = lab.client(&case.compare(command, &best, found))?;
+    let ratio = compared["result"]["comparison"]["ratio"]["median"].as_f64();
+    let ratio = ratio.ok_or_else(|| Trouble("the comparison has no ratio".to_owned()))?;
+    Ok(if case.lower_is_better() {
+        1.0 / ratio
+    } else {
+        ratio
+    })
+}
