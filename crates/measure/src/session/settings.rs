@@ -14,7 +14,7 @@ use std::time::Duration;
 use linerate_dialect::control::{Bye, Connection, Frame, Key, Settings, SettingsAnswer};
 
 use super::reach::{Local, open};
-use super::wire::Wire;
+use super::wire::{Line, Wire};
 use super::{boot_id, hello, random};
 use crate::error::MeasureError;
 
@@ -98,7 +98,7 @@ impl FarSettings {
             Some(key) => Connection::proving_client(greeting, random::proof(key)?),
         };
         let codec = codec.map_err(|source| MeasureError::Protocol { peer: far, source })?;
-        let mut wire = Wire::new(stream, codec)?;
+        let mut wire = Wire::on(Line::of(stream)?, codec)?;
         match wire.expect(&never)? {
             Frame::Hello(_) => {}
             _ => return Err(confused(far, "it did not greet")),
