@@ -318,12 +318,22 @@ fn what_a_host_did_is_a_record() {
 fn a_host_notes_when_questions_came_and_answers_left() {
     let house = house!("stamps");
     for stamps in ["16", "20,width=4,order=le,hz=10M"] {
-        let host = house.serve(&format!("--serve echo --no-store --stamp-payload {stamps}"));
+        let host = house.serve(&format!(
+            "--serve echo,iperf2 --no-store --stamp-payload {stamps}"
+        ));
         let words = format!("latency {STACK} --peer echo -u -n 300 --device-stamps {stamps}");
         let record = house.record(&words);
         assert_eq!(record["summary"]["mismatched"], 0, "{words}");
         let share = number(&record, "/summary/device/share");
         assert!(share > 0.0 && share < 1.0, "{words}: {share}");
+        // What another service says has words of its own there.
+        let words = format!("throughput {STACK} --peer iperf2 -u -b 1M -t 1");
+        let record = house.record(&words);
+        let (sent, came) = (
+            number(&record, "/summary/packets_sent"),
+            number(&record, "/summary/packets_received"),
+        );
+        assert!(came > 0.0 && came <= sent, "{words}: {came} of {sent}");
         drop(host);
     }
 }
@@ -346,8 +356,8 @@ fn a_run_goes_over_our_stack_to_the_kernel_s_server() {
         ("latency -n 100 --reopen", "/summary/round_trips"),
         ("latency -u -n 100 --reopen", "/summary/round_trips"),
         ("latency -u -n 100 --unconnected", "/summary/round_trips"),
-        ("latency -u -n 100 --stages", "/stages/0/p50_ns"),
-        ("latency -n 100 --stages", "/stages/0/p50_ns"),
+        ("latency -u -n 300 --stages", "/stages/0/p50_ns"),
+        ("latency -n 300 --stages", "/stages/0/p50_ns"),
     ] {
         let (command, rest) = words.split_once(' ').expect("two words");
         let words = format!("{command} {KERNEL} {rest} {PLACE}");
@@ -378,6 +388,43 @@ fn a_run_goes_over_our_stack_to_the_kernel_s_server() {
     assert_eq!(record["summary"]["round_trips"], 100);
     let ran = house.run(&format!("latency 127.0.0.1 -n 10 --control kernel {PLACE}"));
     assert_eq!(ran.code(), 5, "loopback is no way for payload: {ran:#?}");
+}
+
+#[test]
+fn classic_tools_talk_over_our_stack() {
+    let house = house!("classic");
+    for options in ["", "-u"] {
+        // The kernel receives, then sends.
+        let receiver =
+            Running::start(&mut house.linerate(&format!("ttcp -r {options} --no-store -p 5010")));
+        let sent = format!("ttcp -t {KERNEL} -p 5010 {options} -l 1000 -n 300 {PLACE}");
+        soon("the receiver", || {
+            house.run(&format!("{sent} --no-store")).code() == 0
+        });
+        let ran = receiver.wait().expect(0);
+        assert!(ran.stdout.contains("ttcp-r: "), "{options}: {ran:#?}");
+        let receiver = Running::start(&mut house.linerate(&format!(
+            "ttcp -r {options} -p 5010 --no-store --json {PLACE}"
+        )));
+        let sent = format!("ttcp -t {STACK} -p 5010 {options} -l 1000 -n 300 --no-store");
+        soon("the receiver", || house.run(&sent).code() == 0);
+        let record = receiver.wait().expect(0).json();
+        let came = number(&record, "/directions/0/bytes_received");
+        assert!(came > 0.0 && came <= 300_000.0, "{options}: {came}");
+    }
+    let mut server = Running::start(&mut house.linerate("server --no-store"));
+    server.line(|line| line.starts_with("READY port=5201"));
+    for options in ["-n 1M", "-u -b 2M -t 1", "-u -b 2M -t 1 -P 2"] {
+        let words = format!("throughput {KERNEL} --peer iperf2 {options} {PLACE}");
+        let record = house.record(&words);
+        assert!(number(&record, "/summary/goodput_bps") > 0.0, "{words}");
+        if options.contains("-u") {
+            assert!(
+                number(&record, "/summary/packets_received") > 0.0,
+                "{words}"
+            );
+        }
+    }
 }
 
 #[test]

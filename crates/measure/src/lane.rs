@@ -59,6 +59,8 @@ pub enum Opening {
         remote: SocketAddr,
         /// A question that somebody has to answer first, over UDP; empty: none is asked.
         probe: Vec<u8>,
+        /// What is said first and not answered, over UDP; empty: nothing.
+        first: Vec<u8>,
     },
     /// By taking over what was accepted.
     Adopt(OwnedFd),
@@ -623,8 +625,22 @@ fn prepare<T: Adapter>(
                 (None, Opening::Take(socket)) => transport
                     .take(socket, &flow.options)
                     .map_err(LaneError::Open)?,
-                (None, Opening::Call { remote, probe }) => {
-                    call(transport, remote, &probe, &flow.options, gate)?
+                (
+                    None,
+                    Opening::Call {
+                        remote,
+                        probe,
+                        first,
+                    },
+                ) => {
+                    let socket = call(transport, remote, &probe, &flow.options, gate)?;
+                    if !first.is_empty() {
+                        // As anything over UDP it may be lost.
+                        let _ = transport.udp_send(socket, first.len(), |payload| {
+                            payload.copy_from_slice(&first);
+                        });
+                    }
+                    socket
                 }
                 (None, Opening::Connect { remote, token }) => {
                     connect(transport, remote, token, &flow.options, gate, reopens)?

@@ -91,7 +91,7 @@ pub struct StackHostArgs {
         env = "LINERATE_SERVE"
     )]
     pub serve: Vec<ServiceSpec>,
-    /// Write into each UDP answer when its question came from the driver and when it went there: two
+    /// Write into each UDP answer of echo and sockperf when its question came from the driver and when it went there: two
     /// counts of a clock (16,width=4,order=le,hz=25M) [default: width=8,order=be,hz=1G]
     #[arg(
         long,

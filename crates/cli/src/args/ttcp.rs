@@ -7,8 +7,8 @@ use clap::Args;
 use linerate_metric::plan::Wait;
 use linerate_metric::units::ByteSize;
 
-use super::OutputArgs;
 use super::values::{count, longer_call};
+use super::{NearStackArgs, OutputArgs};
 
 /// The port of classic ttcp.
 const TTCP_PORT: u16 = 5001;
@@ -22,6 +22,7 @@ Examples:
   linerate ttcp -t 127.0.0.1 -u         the same as 2048 datagrams
   linerate ttcp -r --calls              how long select and recvfrom take, with data and without
   linerate ttcp -t 127.0.0.1 --trace calls.json --trace-on 'call>1ms'
+  linerate ttcp -t 10.0.0.1 --dev tap:t0 --ip 10.0.0.2/24      over our own stack
 
 Payload is made and thrown away (-s of the classic, always).")]
 #[command(group(clap::ArgGroup::new("role").required(true).args(["transmit", "receive"])))]
@@ -70,6 +71,8 @@ pub struct TtcpArgs {
     /// End the timeline at the first call like this: 'call>1ms'
     #[arg(long, value_name = "CONDITION", value_parser = longer_call, requires = "trace", env = "LINERATE_TRACE_ON")]
     pub trace_on: Option<Duration>,
+    #[command(flatten)]
+    pub stack: NearStackArgs,
     /// End with exit code 3 if a finding says that something slowed the run down (kind `cause`)
     #[arg(long, env = "LINERATE_FAIL_ON_FINDING")]
     pub fail_on_finding: bool,

@@ -81,17 +81,22 @@ fn plan(args: &TtcpArgs) -> Result<Plan, Failure> {
     // One datagram a call, as the classic sends them.
     plan.udp_offload.gso = Some(false);
     plan.udp_offload.gro = Some(false);
-    plan.udp_offload.asked = true;
+    plan.udp_offload.asked = args.stack.stack.dev.is_none();
     let usual = match args.receive {
         true => Wait::Select { timeout_ns: None },
         false => Wait::Block,
     };
-    plan.wait = Some(Ends::both(args.wait.unwrap_or(usual)));
+    // Our own stack polls its port, unless that is asked for in another way.
+    plan.wait = match args.stack.stack.dev {
+        None => Some(Ends::both(args.wait.unwrap_or(usual))),
+        Some(_) => args.wait.map(Ends::both),
+    };
     plan.trace = args.trace.is_some();
     plan.trace_on_ns = args
         .trace_on
         .map(|limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
     plan.calls = args.calls || args.trace.is_some();
+    crate::plan::stack::near(&mut plan, &args.stack)?;
     Ok(plan)
 }
 

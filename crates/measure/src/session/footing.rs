@@ -166,6 +166,7 @@ impl<'a> Footing<'a> {
         let opened = stack.look(move |stack, services| {
             let opened = match protocol {
                 Protocol::Udp => stack.udp_bind(SocketAddr::new(ip, 0)).and_then(|socket| {
+                    stack.udp_leave_unstamped(socket)?;
                     let port = stack.local(socket)?.port();
                     Ok((socket, port))
                 }),

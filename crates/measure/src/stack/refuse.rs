@@ -24,7 +24,15 @@ fn waits(plan: &Plan) -> Option<Wait> {
 
 /// Dialects of other programs' servers that need nothing but payload: their conversations, where they
 /// have one, are the kernel's.
-pub const DIALECTS: &[&str] = &["echo", "discard", "chargen", "sockperf", "iperf2-legacy"];
+pub const DIALECTS: &[&str] = &[
+    "echo",
+    "discard",
+    "chargen",
+    "ttcp",
+    "sockperf",
+    "iperf2",
+    "iperf2-legacy",
+];
 
 /// Every option that a run over our stack is refused with, before any traffic.
 const ROWS: &[Row] = &[
@@ -139,9 +147,18 @@ const ROWS: &[Row] = &[
             name.is_some_and(|name| !DIALECTS.contains(&name))
         },
         option: "--peer",
-        why: "over our stack it can be echo, discard, chargen, sockperf or iperf2-legacy: the others \
-              talk about a test on connections of their own",
+        why: "over our stack it can be echo, discard, chargen, ttcp, sockperf, iperf2 or iperf2-legacy: \
+              the others talk about a test on connections of their own",
         next: "use one of these, or linerate's own server",
+    },
+    Row {
+        holds: |plan, _| {
+            let one = plan.dialect.as_deref() == Some("iperf2");
+            one && (plan.kind == Kind::Latency || plan.directions != [Direction::Send])
+        },
+        option: "-R, --bidir or latency with --peer iperf2",
+        why: "over our stack iperf2's payload goes one way, towards its server",
+        next: "leave it out, or use linerate's own server",
     },
     Row {
         holds: |plan, near| near.control == Control::Kernel && plan.protocol == Protocol::Udp,
@@ -394,6 +411,13 @@ mod tests {
                 "--peer",
             ),
             (
+                with(tcp(), &|p| {
+                    p.dialect = Some("iperf2".to_owned());
+                    p.directions = vec![Direction::Receive];
+                }),
+                "-R",
+            ),
+            (
                 with(tcp(), &|p| p.far_report = Some("x".to_owned())),
                 "--far-report",
             ),
@@ -422,6 +446,52 @@ mod tests {
             .map(|row| ROWS[row].option)
             .collect();
         assert!(unmet.is_empty(), "no plan meets {unmet:?}");
+    }
+
+    #[test]
+    fn every_refusal_of_a_far_end_has_a_plan_that_meets_it() {
+        let config = Config::profile("default").unwrap();
+        let tcp = || Plan::new(Kind::Throughput, Protocol::Tcp, "10.0.0.1");
+        let back = || {
+            let mut plan = tcp();
+            plan.directions = vec![Direction::Receive];
+            plan
+        };
+        let with = |mut plan: Plan, change: &dyn Fn(&mut Plan)| {
+            change(&mut plan);
+            plan
+        };
+        check_far(&tcp(), &config).unwrap();
+        check_far(&back(), &config).unwrap();
+        let plans = [
+            with(tcp(), &|p| p.wait = Some(Ends::both(Wait::Block))),
+            with(tcp(), &|p| p.copies.receive = ReceiveCopy::Discarded),
+            with(tcp(), &|p| {
+                p.udp_offload.asked = true;
+                p.udp_offload.gro = Some(true);
+            }),
+            with(tcp(), &|p| p.socket.mss_bytes = Some(536)),
+            with(back(), &|p| p.socket.tos = Some(16)),
+            with(tcp(), &|p| p.window_bytes = Some(1 << 20)),
+            with(back(), &|p| {
+                p.congestion_control = Some("bbr".to_owned());
+                p.congestion_control_asked = true;
+            }),
+            with(back(), &|p| p.pace.by = Pacing::Txtime),
+            with(tcp(), &|p| p.threads = Some(Ends { near: 1, far: 2 })),
+            with(tcp(), &|p| p.sched.far = Sched::Fifo(1)),
+            with(tcp(), &|p| p.round_trip.group = "239.1.2.3".parse().ok()),
+            with(tcp(), &|p| p.streams = 1_000),
+        ];
+        let met: Vec<_> = (plans.iter())
+            .map(|plan| FAR_ROWS.iter().position(|(holds, ..)| holds(plan, &config)))
+            .collect();
+        let all: Vec<_> = (0..FAR_ROWS.len()).map(Some).collect();
+        assert_eq!(met, all);
+        for plan in &plans {
+            let error = check_far(plan, &config).unwrap_err();
+            assert_eq!(error.exit_code(), linerate_metric::exit::MISSING);
+        }
     }
 
     #[test]

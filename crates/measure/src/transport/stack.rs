@@ -165,6 +165,32 @@ impl OnStack {
         left.collect()
     }
 
+    /// Sends a datagram on each UDP socket of workloads for which there is one, in the order of opening;
+    /// gives what came on each.
+    pub fn say(&mut self, datagrams: &[Option<Vec<u8>>]) -> Vec<Vec<Vec<u8>>> {
+        self.work();
+        let sockets: Vec<_> = self.entries.of(SocketKind::Udp).collect();
+        let stack = &mut self.stack;
+        let heard = sockets.iter().zip(datagrams).map(|(&socket, datagram)| {
+            if let Some(datagram) = datagram {
+                // A full ring loses one of several.
+                let _ = stack.udp_send(socket, None, datagram.len(), |payload| {
+                    payload.copy_from_slice(datagram);
+                });
+            }
+            let mut heard = Vec::new();
+            while let Poll::Ready(Ok(datagram)) =
+                stack.udp_receive(socket, |bytes, _| bytes.to_vec())
+            {
+                heard.push(datagram);
+            }
+            heard
+        });
+        let heard = heard.collect();
+        self.stack.flush();
+        heard
+    }
+
     /// Closes the sockets of workloads.
     pub fn close(&mut self) {
         self.stack.unwatch_stages();

@@ -169,4 +169,13 @@ impl Stack {
     pub fn udp_sent(&mut self, socket: SocketId) -> Result<u32, StackError> {
         self.udp.sent(socket)
     }
+
+    /// Keeps the times of [`Stack::stamp_payload`] out of what a socket sends: for one whose datagrams have
+    /// words of their own where times would stand.
+    ///
+    /// # Errors
+    /// [`StackError::Stale`], [`StackError::WrongKind`].
+    pub fn udp_leave_unstamped(&mut self, socket: SocketId) -> Result<(), StackError> {
+        self.udp.leave_unstamped(socket)
+    }
 }

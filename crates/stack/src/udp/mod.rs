@@ -58,8 +58,10 @@ struct Socket {
     limit: usize,
     drops: u32,
     template: Template,
-    /// When the datagram came that was received last.
+    /// When the datagram came that was received last, where answers carry that.
     asked: Option<Nanos>,
+    /// What it sends is an answer that may carry times.
+    answers: bool,
     /// Datagrams sent.
     sent: u32,
 }
@@ -110,6 +112,7 @@ impl Udp {
             drops: 0,
             template: Template::default(),
             asked: None,
+            answers: true,
             sent: 0,
         };
         let mut sockets = Vec::with_capacity(count);
@@ -187,7 +190,7 @@ impl Udp {
         (socket.peer, socket.paired, socket.refused) = (None, false, None);
         socket.drops = 0;
         socket.template = Template::default();
-        (socket.asked, socket.sent) = (None, 0);
+        (socket.asked, socket.answers, socket.sent) = (None, true, 0);
         Ok(index)
     }
 
@@ -269,6 +272,13 @@ impl Udp {
     /// Datagrams that a socket has sent, modulo 2^32.
     pub(crate) fn sent(&mut self, id: SocketId) -> Result<u32, StackError> {
         Ok(self.socket(id, "udp_sent")?.sent)
+    }
+
+    /// Keeps times out of what a socket sends.
+    pub(crate) fn leave_unstamped(&mut self, id: SocketId) -> Result<(), StackError> {
+        let socket = self.socket(id, "udp_leave_unstamped")?;
+        (socket.answers, socket.asked) = (false, None);
+        Ok(())
     }
 
     /// The next socket at which something came.
@@ -476,7 +486,7 @@ impl Udp {
             queue_drops: socket.drops,
             tos: packet.tos,
         };
-        socket.asked = Some(packet.arrived);
+        socket.asked = socket.answers.then_some(packet.arrived);
         let segment = packet.segment;
         if let Body::Frame(frame) = &mut packet.body
             && segment > 0

@@ -20,6 +20,7 @@ use crate::lane::Opening;
 use crate::peers::framing::Framing;
 use crate::peers::record::Acknowledged;
 use datagrams::open_udp;
+pub use datagrams::{UNANSWERED, framing};
 
 /// Calling iperf 2.1 and later.
 pub const CALLER: Caller = Caller {
@@ -131,7 +132,7 @@ fn wall_ahead_ns() -> u64 {
     clock::real().wrapping_sub(clock::now())
 }
 
-fn settings(plan: &Plan, legacy: bool) -> Settings {
+pub fn settings(plan: &Plan, legacy: bool) -> Settings {
     let base = match legacy {
         true => Settings::legacy(plan.port),
         false => Settings::client(plan.port),

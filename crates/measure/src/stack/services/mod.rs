@@ -191,6 +191,10 @@ impl Services {
             };
             let listener = stack.tcp_listen(any, backlog)?;
             let socket = stack.udp_bind(any)?;
+            if !matches!(spec.kind, ServiceKind::Echo | ServiceKind::Sockperf) {
+                // Their datagrams have words of their own where times would stand.
+                stack.udp_leave_unstamped(socket)?;
+            }
             if let (ServiceKind::Linerate, Some(desk)) = (spec.kind, &desk) {
                 reception = Some(Box::new(Reception::new(desk.clone(), spec.port, socket)));
             }

@@ -184,6 +184,7 @@ impl Reception {
                 // What fails here is tried again: the client repeats its opening.
                 let local = SocketAddr::new(to, port);
                 let socket = stack.udp_bind_pair(local, from).ok()?;
+                stack.udp_leave_unstamped(socket).ok()?;
                 greet(stack, socket, None, token);
                 admitted.push(socket);
                 greeted.push(Greeted {

@@ -63,17 +63,11 @@ pub fn open_udp(context: &Context<'_>, legacy: bool) -> Result<Box<dyn Speech>, 
             UdpClient::new(settings.clone(), bytes).map_err(|error| context.foreign(error))?;
         let socket = context.flow(id, direction, context.far.port())?;
         let template = machine.template();
-        let header = template.get(datagram::HEADER_BYTES..).unwrap_or(&[]);
-        let header: Box<[u8]> = header[..header.len().min(HEADER_ROOM)].into();
         datagrams.called.push(CalledFlow {
             id,
             direction,
             opening: Opening::Adopt(copy_of(&socket)?.into()),
-            framing: Framing::Iperf2 {
-                header,
-                wall_ahead_ns: wall_ahead_ns(),
-                wide: true,
-            },
+            framing: framing(&template),
         });
         let mut flow = Flow {
             id,
@@ -89,6 +83,20 @@ pub fn open_udp(context: &Context<'_>, legacy: bool) -> Result<Box<dyn Speech>, 
         datagrams.flows.push(flow);
     }
     Ok(Box::new(datagrams))
+}
+
+/// What to say of a server that is silent about the end.
+pub const UNANSWERED: &str = "the end of the test was not answered, so nothing is known of what arrived: see \
+                              whether an iperf2 server listens on that UDP port, and whether UDP gets through";
+
+/// What stands in front of the payload of datagrams like this one.
+pub fn framing(template: &[u8]) -> Framing {
+    let header = template.get(datagram::HEADER_BYTES..).unwrap_or(&[]);
+    Framing::Iperf2 {
+        header: header[..header.len().min(HEADER_ROOM)].into(),
+        wall_ahead_ns: wall_ahead_ns(),
+        wide: true,
+    }
 }
 
 impl Flow {
@@ -158,11 +166,7 @@ impl Speech for Datagrams {
         self.over = self.flows.iter().all(|flow| flow.over);
         let unheard = |flow: &Flow| flow.machine.wants_report() && flow.machine.report().is_none();
         if self.over && self.flows.iter().all(unheard) {
-            return Err(foreign(
-                self.peer,
-                "the end of the test was not answered, so nothing is known of what arrived: see whether \
-                 an iperf2 server listens on that UDP port, and whether UDP gets through",
-            ));
+            return Err(foreign(self.peer, UNANSWERED));
         }
         Ok(())
     }
