@@ -71,11 +71,11 @@ pub struct TtcpArgs {
     /// End the timeline at the first call like this: 'call>1ms'
     #[arg(long, value_name = "CONDITION", value_parser = longer_call, requires = "trace", env = "LINERATE_TRACE_ON")]
     pub trace_on: Option<Duration>,
-    #[command(flatten)]
-    pub stack: NearStackArgs,
     /// End with exit code 3 if a finding says that something slowed the run down (kind `cause`)
     #[arg(long, env = "LINERATE_FAIL_ON_FINDING")]
     pub fail_on_finding: bool,
+    #[command(flatten)]
+    pub stack: NearStackArgs,
     /// A name for the record, which `linerate runs` shows and finds
     #[arg(
         long,
