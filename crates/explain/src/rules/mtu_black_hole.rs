@@ -40,7 +40,8 @@ impl Rule for MtuBlackHole {
 impl MtuBlackHole {
     fn of_tcp(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
         let tcp = way.tcp()?;
-        let arrived = way.summary().bytes_received.unwrap_or(0);
+        // Of a far end that does not tell, nothing is known.
+        let arrived = way.summary().bytes_received?;
         if tcp.mss < LARGE as f64 || tcp.retransmits + tcp.timeouts == 0 {
             return None;
         }
@@ -114,6 +115,10 @@ impl MtuBlackHole {
         let refused = way.lost_share("interface-tx") + way.lost_share("interface-rx") > 0.9;
         let least = if refused { LEAST } else { LARGE };
         if payload < least || lost < 0.99 || summary.packets_sent.unwrap_or(0) < 10 {
+            return None;
+        }
+        // A few arrived: it is no wall.
+        if summary.bytes_received.is_some_and(|bytes| bytes > 0) {
             return None;
         }
         // Lost at a place of the ends' own it is no hole on the way.

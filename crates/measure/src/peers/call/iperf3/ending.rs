@@ -20,7 +20,9 @@ const DELAYED_NS: Nanos = 20_000_000;
 impl Test {
     /// The server's time less what it ran on before this end sent and after the last had arrived.
     pub(super) fn without_pauses(&self, time_ns: Nanos) -> Nanos {
+        // The far end's time, and what was sent in it, begin behind the omitted time.
         let ran = self.ran.1.saturating_sub(self.ran.0);
+        let ran = ran.saturating_sub(self.params.omit_ns);
         let moved = self.own_send_ns.map(|sent| sent + self.drain_ns);
         let pauses = moved.map_or(0, |moved| ran.saturating_sub(moved));
         time_ns
