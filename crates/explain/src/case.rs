@@ -92,6 +92,13 @@ impl<'a> Case<'a> {
         self.plan.dialect.is_some()
     }
 
+    /// Whether this is what a server of ours noted of another program's test: it counts what moves, and
+    /// neither its processors nor anything of the client's.
+    #[must_use]
+    pub fn is_of_a_guest(&self) -> bool {
+        self.far_is_foreign() && self.host(Role::Client).is_none()
+    }
+
     /// How an end waits.
     #[must_use]
     pub fn wait(&self, role: Role) -> Option<Wait> {

@@ -300,7 +300,8 @@ fn judged(
     let verdict = match gain {
         Some(gain) if differs && gain > 0.0 => Verdict::Faster,
         Some(gain) if differs && gain < 0.0 => Verdict::Slower,
-        Some(_) if enough => Verdict::NoDifference,
+        // A middle beyond the effect, of pairs that are too few or too wild to be sure of it, says neither.
+        Some(gain) if enough && gain.abs() <= question.effect => Verdict::NoDifference,
         _ => Verdict::Undecided,
     };
     let worst = ratio.map(|ratio| match question.better {

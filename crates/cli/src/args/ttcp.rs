@@ -19,7 +19,7 @@ const TTCP_PORT: u16 = 5001;
 Examples:
   linerate ttcp -r                      wait for a sender, on this host or any other
   linerate ttcp -t 127.0.0.1            send 16 MiB to it
-  linerate ttcp -t 127.0.0.1 -u         the same as 2048 datagrams
+  linerate ttcp -t -u 127.0.0.1         the same as 2048 datagrams
   linerate ttcp -r --calls              how long select and recvfrom take, with data and without
   linerate ttcp -t 127.0.0.1 --trace calls.json --trace-on 'call>1ms'
   linerate ttcp -t 10.0.0.1 --dev tap:t0 --ip 10.0.0.2/24      over our own stack
@@ -27,9 +27,12 @@ Examples:
 Payload is made and thrown away (-s of the classic, always).")]
 #[command(group(clap::ArgGroup::new("role").required(true).args(["transmit", "receive"])))]
 pub struct TtcpArgs {
-    /// Send to this host
-    #[arg(short, long, value_name = "HOST", env = "LINERATE_TRANSMIT")]
-    pub transmit: Option<String>,
+    /// The host to send to
+    #[arg(value_name = "HOST", conflicts_with = "receive")]
+    pub host: Option<String>,
+    /// Send to HOST
+    #[arg(short, long, requires = "host", env = "LINERATE_TRANSMIT")]
+    pub transmit: bool,
     /// Receive from whoever sends
     #[arg(short, long, env = "LINERATE_RECEIVE")]
     pub receive: bool,

@@ -61,7 +61,7 @@ fn plan(args: &TtcpArgs) -> Result<Plan, Failure> {
     else {
         return refuse("-n", "so much cannot be sent".to_owned());
     };
-    let host = args.transmit.clone().unwrap_or_default();
+    let host = args.host.clone().unwrap_or_default();
     let mut plan = Plan::new(Kind::Throughput, protocol, host);
     plan.dialect = Some("ttcp".to_owned());
     plan.port = args.port;

@@ -25,7 +25,7 @@ impl Rule for Steal {
         let mut found: Vec<_> = ends.iter().filter_map(|&role| self.of(case, role)).collect();
         // What has no far end, and no threads whose time was counted, is no run between sockets.
         let between_sockets = matches!(case.plan.kind, Kind::Throughput | Kind::Latency);
-        if found.is_empty() && between_sockets {
+        if found.is_empty() && between_sockets && !case.is_of_a_guest() {
             found.extend(self.not_known(case));
         }
         found

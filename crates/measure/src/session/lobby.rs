@@ -280,8 +280,10 @@ impl Lobby {
             Said::Foreign(speaker) => self.show_in_foreign(guest, speaker, None),
             Said::Plain => {
                 // Anybody can send anything: there is less room for those whom nobody knows.
-                if let Some(stranger) = self.house.hall.stranger() {
-                    self.show_in_foreign(guest, foreign::plain(), Some(stranger));
+                let plain = foreign::plain();
+                match self.house.hall.stranger() {
+                    None => self.house.hall.refuse_stranger(plain.name, guest.peer),
+                    some => self.show_in_foreign(guest, plain, some),
                 }
             }
             Said::Stray(protocol) => self.house.hall.refuse_stray(protocol, guest.peer),

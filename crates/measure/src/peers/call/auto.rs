@@ -241,13 +241,16 @@ pub fn find(
 ) -> Result<Found, MeasureError> {
     let mut taken = false;
     let mut unfit = None;
+    // Whoever cannot do what is asked is passed by: another program may stand beside it.
+    let fits = |caller: &Caller| {
+        caller.kinds.contains(&plan.kind) && super::refuse(caller, plan).is_none()
+    };
     for (port, silent) in ports(plan) {
         let mut here = false;
         let mut address = far;
         address.set_port(port);
         let mut answered = false;
         for probe in probes(port) {
-            let fits = |caller: &Caller| caller.kinds.contains(&plan.kind);
             let Some(mut stream) = enter(address, local, stop, here)? else {
                 // Nobody there; the next port.
                 break;
@@ -286,6 +289,10 @@ pub fn find(
             && !answered
             && let Some(caller) = silent.and_then(caller)
         {
+            if !fits(caller) {
+                unfit.get_or_insert((caller, address));
+                continue;
+            }
             return Ok(Found::Foreign(caller, port));
         }
     }

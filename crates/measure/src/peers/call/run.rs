@@ -11,7 +11,7 @@ use linerate_dialect::control::Token;
 use linerate_host::sys::descriptors;
 use linerate_metric::event::What;
 use linerate_metric::facts::Role;
-use linerate_metric::plan::{Direction, Ends, Plan, Protocol};
+use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol};
 use linerate_metric::record::{Doubt, Record};
 
 use super::context::{Context, foreign};
@@ -264,6 +264,8 @@ fn converse(
         doubts.retain(|doubt| doubt.doubt != "stream-broken");
     }
     let broken = broken(far, &ended.own.doubts).filter(|_| !ended.interrupted);
+    let broken =
+        broken.or_else(|| unanswered(far, &plan, &ended.own).filter(|_| !ended.interrupted));
     let broken = broken.or_else(|| {
         let silent = ["ttcp", "discard"].contains(&caller.name);
         unheard(far, &ended.own).filter(|_| silent)
@@ -315,6 +317,22 @@ fn near_address(far: SocketAddr, local: &Local) -> Option<std::net::IpAddr> {
     let socket = std::net::UdpSocket::bind(any).ok()?;
     socket.connect(far).ok()?;
     Some(socket.local_addr().ok()?.ip())
+}
+
+/// Questions of which not one was answered: nobody is there who answers.
+fn unanswered(
+    far: SocketAddr,
+    plan: &Plan,
+    own: &linerate_dialect::control::Outcome,
+) -> Option<MeasureError> {
+    let mut flows = own.streams.iter();
+    let none = flows.all(|flow| flow.stream.summary.round_trips.unwrap_or(0) == 0);
+    (plan.kind == Kind::Latency && none).then(|| {
+        foreign(
+            far,
+            "nothing there answers: start the server, name its port with -p, or what it speaks with --peer",
+        )
+    })
 }
 
 /// Datagrams that nobody took, where nobody says so but the far kernel.

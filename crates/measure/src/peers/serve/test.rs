@@ -88,10 +88,8 @@ pub struct Test {
     doubts: Vec<Doubt>,
     interrupted: bool,
     /// Held until its end.
-    _keys: Vec<FlowKey>,
+    keys: Vec<FlowKey>,
     stranger: Option<Stranger>,
-    /// Whether the port that it came to was given to its dialect.
-    given: bool,
 }
 
 struct Lane {
@@ -143,9 +141,8 @@ impl Test {
             doubts: Vec::new(),
             interrupted: false,
             plan,
-            _keys: Vec::new(),
+            keys: Vec::new(),
             stranger: caller.stranger.take(),
-            given: caller.given,
         };
         test.emit(What::Connected {
             peer: test.peer.to_string(),
@@ -211,7 +208,7 @@ impl Test {
             if lingers {
                 key.linger();
             }
-            self._keys.push(key);
+            self.keys.push(key);
         }
     }
 
@@ -323,9 +320,8 @@ impl Test {
     /// Whether it is one datagram from an address that proved nothing, which anybody may have sent. It was
     /// answered where its dialect answers; of a measurement it has nothing.
     fn is_crumbs(&self) -> bool {
-        let proved = self.stranger.is_none() || self.given;
         let sum = self.sum();
-        self.ends_by_silence && !proved && sum.packets <= 1 && sum.calls <= 1
+        self.ends_by_silence && self.stranger.is_some() && sum.packets <= 1 && sum.calls <= 1
     }
 
     /// All that its threads have moved, to see whether anything moves.

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::task::Poll;
 
-use linerate_dialect::iperf2::UdpServer;
+use linerate_dialect::iperf2::{REPORT_LEAST_BYTES, UdpServer};
 use linerate_dialect::sockperf::{self, Took};
 use linerate_dialect::{chargen, echo};
 use linerate_host::sys::clock::{self, Nanos};
@@ -131,8 +131,15 @@ impl Dialect {
                         return None;
                     }
                 };
-                match flows[number].1.take(now, datagram) {
+                let flow = &mut flows[number].1;
+                match flow.take(now, datagram) {
                     Taken::Answer { bytes, .. } => Some(bytes),
+                    // An answer is written over its question here, and stock clients read its beginning.
+                    Taken::Reply => {
+                        let bytes = flow.reply().len().min(datagram.len());
+                        datagram[..bytes].copy_from_slice(&flow.reply()[..bytes]);
+                        (bytes >= REPORT_LEAST_BYTES).then_some(bytes)
+                    }
                     Taken::Payload | Taken::Other => None,
                 }
             }

@@ -185,10 +185,9 @@ mod weak_memory {
         }
 
         unsafe fn get(&self, slot: usize, frame: &mut [u8]) {
+            let byte = &self.0.slots[slot].byte;
             // SAFETY: as in `put`, against writers.
-            self.0.slots[slot]
-                .byte
-                .with(|byte| frame[0] = unsafe { *byte });
+            byte.with(|byte| frame[0] = unsafe { *byte });
         }
     }
 

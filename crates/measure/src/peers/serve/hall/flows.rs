@@ -14,14 +14,23 @@ const FLOW_LIMIT: usize = 8_192;
 /// How long a flow is remembered whose client may not have heard yet that it is over.
 const LINGER_NS: Nanos = 2_000_000_000;
 
-/// Flows by the server's port and their sender, and until when those that are over are remembered.
-pub(super) type Flows = Arc<Mutex<HashMap<(u16, SocketAddr), Option<Nanos>>>>;
+/// Flows by the server's port and their sender, and how those that are over are remembered.
+pub(super) type Flows = Arc<Mutex<HashMap<(u16, SocketAddr), Option<Over>>>>;
+
+/// A flow that is over.
+#[derive(Clone, Copy)]
+pub(super) struct Over {
+    until: Nanos,
+    /// Whether it was cut off: what its client goes on sending keeps it closed.
+    cut: bool,
+}
 
 /// A flow of datagrams that is open.
 pub struct FlowKey {
     flows: Flows,
     key: (u16, SocketAddr),
     lingers: bool,
+    cut: bool,
 }
 
 impl FlowKey {
@@ -29,13 +38,20 @@ impl FlowKey {
     pub fn linger(&mut self) {
         self.lingers = true;
     }
+
+    /// The same for as long as its client goes on, who knows nothing of the end.
+    pub fn cut(&mut self) {
+        (self.lingers, self.cut) = (true, true);
+    }
 }
 
 impl Drop for FlowKey {
     fn drop(&mut self) {
         let mut flows = lock(&self.flows);
         if self.lingers {
-            flows.insert(self.key, Some(clock::now() + LINGER_NS));
+            let until = clock::now() + LINGER_NS;
+            let cut = self.cut;
+            flows.insert(self.key, Some(Over { until, cut }));
         } else {
             flows.remove(&self.key);
         }
@@ -49,11 +65,17 @@ impl Hall {
         let key = (port, from);
         let now = clock::now();
         if flows.len() >= FLOW_LIMIT {
-            flows.retain(|_, until| until.is_none_or(|until| until > now));
+            flows.retain(|_, over| over.is_none_or(|over| over.until > now));
         }
-        let over = match flows.get(&key) {
+        let over = match flows.get_mut(&key) {
             None => true,
-            Some(until) => until.is_some_and(|until| until <= now),
+            Some(Some(over)) if over.until > now => {
+                if over.cut {
+                    over.until = now + LINGER_NS;
+                }
+                false
+            }
+            Some(over) => over.is_some(),
         };
         if !over || flows.len() >= FLOW_LIMIT {
             return None;
@@ -63,6 +85,39 @@ impl Hall {
             flows: Arc::clone(&self.flows),
             key,
             lingers: false,
+            cut: false,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_is_open_once_and_closed_for_a_while() {
+        let hall = Hall::default();
+        let from = |port| SocketAddr::from(([10, 0, 0, 1], port));
+        let open = |port| hall.open(5001, from(port));
+        let first = open(1).expect("nobody has it");
+        assert!(open(1).is_none());
+        assert!(hall.open(5002, from(1)).is_some(), "another port of ours");
+        drop(first);
+        let mut again = open(1).expect("it is over");
+        again.linger();
+        drop(again);
+        assert!(open(1).is_none(), "what still comes opens none");
+        let mut cut = open(2).expect("nobody has it");
+        cut.cut();
+        drop(cut);
+        let until = || {
+            lock(&hall.flows)[&(5001, from(2))]
+                .expect("it is over")
+                .until
+        };
+        let before = until();
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        assert!(open(2).is_none());
+        assert!(until() > before, "what goes on keeps it closed");
     }
 }

@@ -158,12 +158,11 @@ impl Hall {
         self.refuse(refused, || {
             Problem::new(
                 format!(
-                    "{} proved nothing, and others who did not have all the tests that such \
-                     addresses may have",
+                    "{} is unknown, and others who are have all the tests that the unknown may have",
                     canonical(from)
                 ),
-                format!("a test over UDP ({dialect})"),
-                "let it do a test over TCP first: that shows where it is; or try again later",
+                format!("a test ({dialect})"),
+                "try again later; over UDP, let it do a test over TCP first: that shows where it is",
             )
         });
     }

@@ -1,6 +1,7 @@
 //! UDP flows of iperf2.
 
 use std::sync::mpsc;
+use std::time::Duration;
 
 use linerate_dialect::far::FarReport;
 use linerate_dialect::guard::Refusal;
@@ -12,7 +13,8 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::super::crumbs::of_flow;
 use super::super::lane::{
-    Context, Datagrams, Delays, Moved, Numbers, Sending, Take, receive_datagrams, send_datagrams,
+    Broke, Context, Datagrams, Delays, Moved, Numbers, Sending, Take, receive_datagrams,
+    send_datagrams,
 };
 use super::super::limits::Limits;
 use super::super::test::Test;
@@ -116,6 +118,7 @@ fn run(
             delays
         });
         let first_bytes = first.len() as u64;
+        let says_no_end = settings.as_ref().is_some_and(|settings| settings.no_fin);
         test.spawn(1, Part::Sink, own, move |context, socket| {
             // Its report is an answer as any: the client has sent far more by then.
             let mut unsaid = first_bytes;
@@ -128,6 +131,10 @@ fn run(
             moved.span = Some((first_ns, span));
             moved.answered = None;
             moved.delays = flow.delays.take();
+            // One that says no end has none to say.
+            if flow.went_silent && !says_no_end {
+                moved.broke = Some(Broke::Silent(Duration::from_nanos(SILENCE_NS)));
+            }
             let _ = tell.send(flow.server.far_report());
             moved
         })?;
@@ -218,6 +225,10 @@ pub struct Flow {
     end_bytes: Option<u64>,
     /// How long datagrams were on their way, where the client says that the clocks agree.
     delays: Option<Delays>,
+    /// What the client is told at the end.
+    report: Vec<u8>,
+    /// No end was said.
+    went_silent: bool,
 }
 
 impl Flow {
@@ -230,6 +241,8 @@ impl Flow {
             last_ns: now,
             end_bytes: None,
             delays: None,
+            report: Vec::new(),
+            went_silent: false,
         }
     }
 }
@@ -250,20 +263,23 @@ impl Datagrams for Flow {
                 let bytes = if counted { datagram.len() as u64 } else { 0 };
                 self.end_bytes.get_or_insert(bytes);
                 self.last_ns = now;
-                match self.server.answer(datagram.len()) {
+                // The report may be larger than this datagram, and not than the flow.
+                let came = usize::try_from(self.server.tally().bytes()).unwrap_or(usize::MAX);
+                match self.server.answer(came) {
                     Some(report) => {
-                        let bytes = report.len();
-                        datagram[..bytes].copy_from_slice(report);
-                        Take::Answer {
-                            bytes,
-                            payload: false,
-                        }
+                        self.report.clear();
+                        self.report.extend_from_slice(report);
+                        Take::Reply
                     }
                     None => Take::Other,
                 }
             }
             _ => Take::Other,
         }
+    }
+
+    fn reply(&self) -> &[u8] {
+        &self.report
     }
 
     fn is_over(&mut self, now: Nanos) -> bool {
@@ -274,6 +290,7 @@ impl Datagrams for Flow {
         let gone = silent > SILENCE_NS;
         if gone {
             self.server.give_up();
+            self.went_silent = true;
         }
         gone
     }

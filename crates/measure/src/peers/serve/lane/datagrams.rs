@@ -23,6 +23,11 @@ pub trait Datagrams {
     /// What the numbers told, at the end.
     fn numbers(&mut self) -> Option<Numbers>;
 
+    /// The answer to the datagram that was taken last, where it is more than that datagram's own bytes.
+    fn reply(&self) -> &[u8] {
+        &[]
+    }
+
     /// Whether each datagram has to be seen when it comes, because it may be answered.
     fn answers(&self) -> bool {
         false
@@ -36,6 +41,8 @@ pub enum Take {
     Payload,
     /// No payload.
     Other,
+    /// It is no payload, and answered with [`Datagrams::reply`].
+    Reply,
     /// It is answered with its first bytes, as they are now; whether it was payload.
     Answer {
         /// So many bytes.
@@ -89,6 +96,8 @@ pub fn receive_datagrams<D: Datagrams>(
 ) -> Moved {
     let mut moved = Moved::default();
     let mut answered = 0;
+    // Bytes that came since an answer was asked for.
+    let mut unsaid = 0;
     let mut room = vec![0; DATAGRAM_ROOM];
     if let Err(error) = socket
         .set_nonblocking(false)
@@ -102,17 +111,23 @@ pub fn receive_datagrams<D: Datagrams>(
         let _ = socket::set_udp_coalescing(socket);
     }
     let mut take = |dialect: &mut D, moved: &mut Moved, now, datagram: &mut [u8]| {
-        let received = datagram.len() as u64;
+        unsaid += datagram.len() as u64;
+        let mut say = |answer: &[u8]| {
+            if allow(now, std::mem::take(&mut unsaid), answer.len() as u64)
+                && socket::send(socket, answer, Flags::NONE).is_ok()
+            {
+                answered += 1;
+            }
+        };
         let is_payload = match dialect.take(now, datagram) {
             Take::Payload => true,
             Take::Other => false,
+            Take::Reply => {
+                say(dialect.reply());
+                false
+            }
             Take::Answer { bytes, payload } => {
-                let answer = &datagram[..bytes.min(datagram.len())];
-                if allow(now, received, answer.len() as u64)
-                    && socket::send(socket, answer, Flags::NONE).is_ok()
-                {
-                    answered += 1;
-                }
+                say(&datagram[..bytes.min(datagram.len())]);
                 payload
             }
         };

@@ -6,6 +6,7 @@ use linerate_dialect::far::FarReport;
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_metric::record::Doubt;
 
+use super::super::FlowKey;
 use super::Test;
 use crate::error::MeasureError;
 use crate::flow::Part;
@@ -60,6 +61,7 @@ impl Test {
     pub fn cut(&mut self, limit: Limit) {
         if !self.interrupted {
             self.interrupted = true;
+            self.keys.iter_mut().for_each(FlowKey::cut);
             let told = self.doubts.iter().any(|doubt| doubt.doubt == "cut-short");
             if limit == Limit::Time && !told {
                 let why = "the server ends tests after a time (its --max-time)".to_owned();
