@@ -428,7 +428,8 @@ fn what_is_no_test_is_told_and_not_kept() {
     ] {
         let mut stream = TcpStream::connect(to).unwrap();
         stream.write_all(words).unwrap();
-        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        // It may be closed already.
+        let _ = stream.shutdown(std::net::Shutdown::Write);
         let problem = host.refused(told).unwrap_or_else(|| panic!("{told}"));
         let client = stream.local_addr().unwrap().to_string();
         assert!(problem.situation.contains(&client), "{problem:?}");

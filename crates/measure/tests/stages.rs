@@ -9,7 +9,7 @@ use linerate_metric::plan::{Ends, Kind, Plan, Protocol, Stamping, Wait};
 use linerate_metric::record::Record;
 
 /// Stamped round trips against a server of this process.
-fn run(change: impl FnOnce(&mut Plan)) -> Record {
+fn run(change: impl Fn(&mut Plan)) -> Record {
     run_any(Kind::Latency, Protocol::Udp, |plan| {
         plan.duration_ns = None;
         plan.round_trips = Some(2_000);
@@ -19,11 +19,28 @@ fn run(change: impl FnOnce(&mut Plan)) -> Record {
     })
 }
 
-fn run_any(kind: Kind, protocol: Protocol, change: impl FnOnce(&mut Plan)) -> Record {
-    let far = Far::start();
-    let mut plan = far.plan(kind, protocol);
-    change(&mut plan);
-    common::run(plan)
+fn run_any(kind: Kind, protocol: Protocol, change: impl Fn(&mut Plan)) -> Record {
+    // The kernel begins to stamp arrivals when it comes to it, once the first socket has asked: a busy one
+    // may come to it after the run.
+    let runs = (0..5).map(|_| {
+        let far = Far::start();
+        let mut plan = far.plan(kind, protocol);
+        change(&mut plan);
+        common::run(plan)
+    });
+    let stamped = |record: &Record| {
+        let pass = record.stage_pass.as_ref();
+        pass.is_none_or(|pass| pass.round_trips > 500)
+    };
+    let mut last = None;
+    for record in runs {
+        let enough = stamped(&record);
+        last = Some(record);
+        if enough {
+            break;
+        }
+    }
+    last.expect("there was a run")
 }
 
 /// What holds whatever the machine does meanwhile.
