@@ -142,7 +142,14 @@ impl Case<'_> {
             Kind::Stack => line.command == "stack",
         };
         let typed = self.record.command.as_ref().filter(fits);
-        typed.cloned().unwrap_or_else(|| of_plan(self.plan))
+        typed.cloned().unwrap_or_else(|| {
+            let mut plan = self.plan.clone();
+            if self.is_of_a_guest() {
+                // What the guest's own program would be told is not known here; ours can ask this server.
+                plan.dialect = None;
+            }
+            of_plan(&plan)
+        })
     }
 }
 
@@ -224,7 +231,7 @@ fn of_plan(plan: &Plan) -> CommandLine {
         line.set("parallel", &["-P", &text(plan.streams.into())]);
     }
     let size = plan.payload_bytes;
-    if size != plain.payload_bytes && plain.payload_bytes != 0 {
+    if size != plain.payload_bytes && plain.payload_bytes != 0 && size != 0 {
         line.set("length", &["-l", &text(size)]);
     }
     for (option, value) in [

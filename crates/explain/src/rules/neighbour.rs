@@ -72,7 +72,8 @@ impl Neighbour {
         let first_slow = case.record.slow.first().is_some_and(|slow| {
             slow.number <= 2 && slow.time_ns >= ASKED_AGAIN_NS
         });
-        if lost == 0 && failures.unwrap_or(0) == 0 {
+        // An address of somebody else may have gone unanswered: the first question has to show it, too.
+        if lost == 0 && (failures.unwrap_or(0) == 0 || !first_slow) {
             return None;
         }
         let (part, whole) = match case.plan.kind {
@@ -103,8 +104,12 @@ impl Neighbour {
         Draft::cause(self.id(), End::Path)
             .cost((part / whole.max(1.0)).max(0.001))
             .says(format!(
-                "{} packets were thrown away while the link-layer address of the next hop was asked for{}",
-                format_count(lost),
+                "{} while the link-layer address of the next hop was asked for{}",
+                match lost {
+                    0 => "packets waited".to_owned(),
+                    1 => "1 packet was thrown away".to_owned(),
+                    _ => format!("{} packets were thrown away", format_count(lost)),
+                },
                 match slowest.filter(|_| first_slow) {
                     Some(slowest) => format!("; the first round trip took {}", format_nanos(slowest as f64)),
                     None => String::new(),

@@ -20,9 +20,10 @@ impl Test {
     /// Makes the record of it, and gives everything back. `failure` is what ended it before its time.
     pub fn finish(mut self, far: FarReport, failure: Option<MeasureError>) {
         self.join();
+        let is_crumbs = self.is_crumbs();
         self.end_intervals();
         let failure = failure.or_else(|| self.broke());
-        if self.is_crumbs() {
+        if is_crumbs {
             let crumbs = format!("one datagram of {} B", self.sum().bytes);
             self.house.hall.refuse_crumbs(self.peer, &crumbs);
             self.claim.began = false;
