@@ -130,7 +130,9 @@ fn what_prepares_runs_before_each_half() {
     finish(&mut room.command(room.binary(), words)).expect(0);
     let log = fs::read_to_string(room.path().join("log")).expect("a log");
     let lines: Vec<_> = log.lines().collect();
-    assert_eq!(lines.len(), 12, "{log}");
+    // A pair in which the machine changed its state is measured again, up to three times as many in all.
+    assert!((12..=36).contains(&lines.len()), "{log}");
+    assert_eq!(lines.len() % 4, 0, "{log}");
     for half in lines.chunks(2) {
         assert!(matches!(half, ["a", "1"] | ["b", "2"]), "{log}");
     }
