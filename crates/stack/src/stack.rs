@@ -38,7 +38,7 @@ pub struct Turn {
 
 /// A host on a port: its addresses, neighbours and sockets. See the [crate's](crate) example.
 ///
-/// Calls on sockets give [`Poll::Pending`] when nothing can be done now: turn, and try again.
+/// Calls on sockets give [`Poll::Pending`](std::task::Poll::Pending) when nothing can be done now: turn, and try again.
 pub struct Stack {
     receive: AnyReceive,
     memory: Memory,

@@ -39,7 +39,7 @@ pub struct ManyArgs {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Knobs")]
 pub struct KnobArgs {
-    /// Knobs of your own: a file with [[knob]] name, values (the first is the start), and set = "make flash
+    /// Knobs of your own: a file with `[[knob]]` name, values (the first is the start), and set = "make flash
     /// WND={}", option, stack or sysctl; also restore, memory, least, most, ordered
     #[arg(long, value_name = "FILE", env = "LINERATE_KNOB_FILE")]
     pub knob_file: Option<PathBuf>,

@@ -248,7 +248,7 @@ impl FarCommand {
     }
 
     /// Runs the command and reads what it prints, on both of its outputs; it is ended when it takes
-    /// longer than [`PATIENCE`], and when the run is told to stop.
+    /// longer than a minute, and when the run is told to stop.
     ///
     /// # Errors
     /// Why it told nothing.
