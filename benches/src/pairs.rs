@@ -223,6 +223,13 @@ fn pair(
     } else {
         (other, one)
     };
+    // Nothing is no figure, and nothing can be a multiple of it.
+    for (side, figure) in [("linerate", ours), (peer.name, theirs)] {
+        if !(figure.is_finite() && figure > 0.0) {
+            let what = format!("it moved nothing in {}: look at it with DETAIL=1", row.name);
+            return Err(Trouble::program(side, what));
+        }
+    }
     Ok(Pair {
         ours,
         theirs,
