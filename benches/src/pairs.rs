@@ -216,15 +216,16 @@ fn pair(
     };
     let one = first(ground)?;
     let between = line(row, ground);
-    let other = second(ground)?;
+    let last = second(ground)?;
     let after = line(row, ground);
-    let (ours, theirs) = if ours_first {
-        (one, other)
-    } else {
-        (other, one)
-    };
+    let (ours, theirs) = if ours_first { (one, last) } else { (last, one) };
     // Nothing is no figure, and nothing can be a multiple of it.
-    for (side, figure) in [("linerate", ours), (peer.name, theirs)] {
+    // The only one has no name of its own.
+    let other = match peer.name {
+        "" => row.against,
+        name => name,
+    };
+    for (side, figure) in [("linerate", ours), (other, theirs)] {
         if !(figure.is_finite() && figure > 0.0) {
             let what = format!("it moved nothing in {}: look at it with DETAIL=1", row.name);
             return Err(Trouble::program(side, what));
