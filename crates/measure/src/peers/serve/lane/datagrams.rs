@@ -52,12 +52,12 @@ pub enum Take {
     },
 }
 
-/// Refused datagrams after which nobody is there any more, where none of them is older than
-/// [`REFUSED_NS`]. A refusal is told by the call after the one that was refused, so that others
-/// succeed in between, and routers tell some a second (RFC 1812 section 4.3.2.8).
+/// Refused datagrams after which nobody is there any more, each within [`REFUSED_NS`] of the one before. A
+/// refusal is told by the call after the one that was refused, so that others succeed in between, and routers
+/// tell few a second (RFC 1812 section 4.3.2.8).
 const REFUSED_LIMIT: u32 = 4;
 
-/// How long a refusal counts.
+/// A refusal that comes later than this after the one before it begins a new count.
 const REFUSED_NS: Nanos = 5_000_000_000;
 
 /// Refusals of what is sent to a client.
