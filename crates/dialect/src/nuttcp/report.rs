@@ -1,6 +1,6 @@
 //! What a receiver or transmitter says at its end, written and read.
 
-use std::fmt::{self, Write};
+use std::fmt::Write;
 
 use super::test::{Test, Way};
 use crate::far::{FarFigures, FarFlow, FarReport};
@@ -124,76 +124,55 @@ pub(super) fn report_lines(test: &Test, counts: &Counts) -> String {
     let megabytes = counts.bytes as f64 / MB;
     let time = seconds(counts.duration_ns);
     let rate = megabits(counts.bytes, counts.duration_ns);
-    let kilobytes = counts.bytes as f64 / 1024.0;
     let (buffer, streams, port) = (test.buffer_bytes, test.streams, test.first_port);
-    let mut text = String::new();
-    let mut say = |line: fmt::Arguments<'_>| {
+    let mut text = format!("nuttcp-{who}: v{}: linerate\n", super::VERSION);
+    // For people, or in the words of `-fparse`.
+    let mut say = |people: String, parseable: String| {
+        let line = if test.parseable { parseable } else { people };
         // Writing to a String cannot fail.
         let _ = writeln!(text, "nuttcp-{who}: {line}");
     };
-    say(format_args!("v{}: linerate", super::VERSION));
-    if test.parseable {
-        say(format_args!(
-            "buflen={buffer} nstream={streams} port={port} mode={transport}"
-        ));
-        if let (Some(mss), Some(rtt_ns)) = (counts.mss, counts.rtt_ns) {
-            let rtt = rtt_ns as f64 / 1e6;
-            say(format_args!("connect mss={mss} rtt_ms={rtt:.3}"));
-        }
-        say(format_args!(
-            "megabytes={megabytes:.4} real_seconds={time:.2} rate_KBps={:.2} rate_Mbps={rate:.4}",
-            kilobytes / time
-        ));
-        if let Some(retransmits) = counts.retransmits {
-            say(format_args!("retrans={retransmits}"));
-        }
-        if let Some(calls) = counts.calls {
-            say(format_args!(
-                "io_calls={calls} msec_per_call={:.2} calls_per_sec={:.2}",
-                1_000.0 * time / calls.max(1) as f64,
-                calls as f64 / time
-            ));
-        }
-        if let Some(cpu) = counts.cpu {
-            say(format_args!(
-                "stats=cpu user={:.1} system={:.1} elapsed={} cpu={}%",
-                cpu.user_ns as f64 / 1e9,
-                cpu.system_ns as f64 / 1e9,
-                clock(time),
-                percent(cpu, time)
-            ));
-        }
-        return text;
-    }
-    say(format_args!(
-        "buflen={buffer}, nstream={streams}, port={port} {transport}"
-    ));
+    say(
+        format!("buflen={buffer}, nstream={streams}, port={port} {transport}"),
+        format!("buflen={buffer} nstream={streams} port={port} mode={transport}"),
+    );
     if let (Some(mss), Some(rtt_ns)) = (counts.mss, counts.rtt_ns) {
         let rtt = rtt_ns as f64 / 1e6;
-        say(format_args!("connect with mss={mss}, RTT={rtt:.3} ms"));
+        say(
+            format!("connect with mss={mss}, RTT={rtt:.3} ms"),
+            format!("connect mss={mss} rtt_ms={rtt:.3}"),
+        );
     }
-    say(format_args!(
-        "{megabytes:.4} MB in {time:.2} real seconds = {:.2} KB/sec = {rate:.4} Mbps",
-        kilobytes / time
-    ));
+    let kilobytes = counts.bytes as f64 / 1024.0 / time;
+    say(
+        format!(
+            "{megabytes:.4} MB in {time:.2} real seconds = {kilobytes:.2} KB/sec = {rate:.4} Mbps"
+        ),
+        format!(
+            "megabytes={megabytes:.4} real_seconds={time:.2} rate_KBps={kilobytes:.2} rate_Mbps={rate:.4}"
+        ),
+    );
     if let Some(retransmits) = counts.retransmits {
-        say(format_args!("retrans = {retransmits}"));
+        say(
+            format!("retrans = {retransmits}"),
+            format!("retrans={retransmits}"),
+        );
     }
     if let Some(calls) = counts.calls {
-        say(format_args!(
-            "{calls} I/O calls, msec/call = {:.2}, calls/sec = {:.2}",
-            1_000.0 * time / calls.max(1) as f64,
-            calls as f64 / time
-        ));
+        let each = 1_000.0 * time / calls.max(1) as f64;
+        let rate = calls as f64 / time;
+        say(
+            format!("{calls} I/O calls, msec/call = {each:.2}, calls/sec = {rate:.2}"),
+            format!("io_calls={calls} msec_per_call={each:.2} calls_per_sec={rate:.2}"),
+        );
     }
     if let Some(cpu) = counts.cpu {
-        say(format_args!(
-            "{:.1}user {:.1}sys {}real {}%",
-            cpu.user_ns as f64 / 1e9,
-            cpu.system_ns as f64 / 1e9,
-            clock(time),
-            percent(cpu, time)
-        ));
+        let (user, system) = (cpu.user_ns as f64 / 1e9, cpu.system_ns as f64 / 1e9);
+        let (real, share) = (clock(time), percent(cpu, time));
+        say(
+            format!("{user:.1}user {system:.1}sys {real}real {share}%"),
+            format!("stats=cpu user={user:.1} system={system:.1} elapsed={real} cpu={share}%"),
+        );
     }
     text
 }
