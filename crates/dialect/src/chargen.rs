@@ -9,7 +9,6 @@
 //! has 72 of the 95 printable ones of ASCII as a ring, begins one further than the line before,
 //! and ends with CR LF.
 
-use crate::far::FarReport;
 use crate::sniff::{Carrier, Dialect, Verdict};
 
 /// The port of RFC 864, TCP and UDP.
@@ -25,7 +24,7 @@ pub const ANSWER_LIMIT_BYTES: usize = 512;
 pub const PERIOD_BYTES: usize = LINE_BYTES * RING.len();
 
 /// The printable characters of ASCII, from space to tilde.
-pub(crate) const RING: [u8; 95] = {
+const RING: [u8; 95] = {
     let mut ring = [0; 95];
     let mut at = 0;
     while at < ring.len() {
@@ -73,10 +72,4 @@ pub fn answer(request_bytes: usize, line: u64, out: &mut [u8]) -> usize {
     let line = line % RING.len() as u64;
     fill(line * LINE_BYTES as u64, &mut out[..bytes]);
     bytes
-}
-
-/// What the far end said: nothing; what came from it the near end counts.
-#[must_use]
-pub fn far_report() -> FarReport {
-    FarReport::default()
 }

@@ -1,14 +1,11 @@
 //! Discard, RFC 863: whatever comes is thrown away and nothing is answered.
 //!
-//! Its server is a [`Sink`] like that of [`plain`](crate::plain) payload; only a port can tell the
+//! Its server is a [`Sink`](crate::plain::Sink) like that of [`plain`](crate::plain) payload; only a port can tell the
 //! two apart. A client sends what it likes, and ends a TCP stream by closing it. A stock server
 //! (inetutils' inetd) closes its side as soon as the client's writing half is closed, and sends
 //! nothing, ever: what arrived there stays unknown unless its console tells.
 
-use crate::far::FarReport;
 use crate::sniff::{Carrier, Dialect, Verdict};
-
-pub use crate::plain::{SILENCE_NS, Sink, Totals};
 
 /// The port of RFC 863, TCP and UDP.
 pub const PORT: u16 = 9;
@@ -19,10 +16,3 @@ pub const DIALECT: Dialect = Dialect {
     name: "discard",
     recognise: |_: Carrier, _: &[u8]| Verdict::No,
 };
-
-/// What the far end said: nothing. That it took all of a TCP stream is what its closing shows, and
-/// the near end counts.
-#[must_use]
-pub fn far_report() -> FarReport {
-    FarReport::default()
-}

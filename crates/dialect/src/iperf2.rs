@@ -33,8 +33,7 @@
 //! Nothing in UDP proves that a client is where it says it is. The report is 128 B and may be cut to
 //! the size of the datagram that it answers, down to 56 B: stock clients read no further. `-R`, both
 //! directions and `-d`/`-r` over UDP make a server send to an address that proved nothing, and `-d`/`-r`
-//! over TCP to a port that proved nothing: [`Settings::sends_unproved`] says which, and whoever opens
-//! sockets decides.
+//! over TCP to a port that proved nothing: whoever opens sockets decides.
 
 pub mod bounceback;
 pub mod datagram;

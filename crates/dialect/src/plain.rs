@@ -4,7 +4,6 @@
 //! lost stays unknown, and nothing tells the end of a UDP flow but its silence. Discard (RFC 863),
 //! classic ttcp and `nc` over TCP are received the same way.
 
-use crate::far::FarReport;
 use crate::sniff::{Carrier, Dialect, Verdict};
 
 /// Silence after which a flow of datagrams counts as over, in nanoseconds.
@@ -116,10 +115,4 @@ impl Sink {
                 .filter(|&duration| duration > 0),
         }
     }
-}
-
-/// What the far end said: nothing, whichever way payload went.
-#[must_use]
-pub fn far_report() -> FarReport {
-    FarReport::default()
 }

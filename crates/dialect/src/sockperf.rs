@@ -16,15 +16,10 @@
 //!
 //! Nothing but the answers comes back: what a stock server counted, only its console tells.
 
-mod client;
 mod message;
 mod server;
 
-pub use client::{Answered, Asks, Client, OUTSTANDING, Step};
-pub use message::{
-    FROM_CLIENT, HEADER_BYTES, Header, MESSAGE_LIMIT_BYTES, Messages, Piece, SockperfError,
-    WANTS_ANSWER, WARM_UP,
-};
+pub use message::{HEADER_BYTES, Header, MESSAGE_LIMIT_BYTES, SockperfError};
 pub use server::{BACKLOG_LIMIT_BYTES, Server, Took, Totals};
 
 use crate::sniff::{Carrier, Dialect, Verdict};

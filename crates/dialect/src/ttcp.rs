@@ -13,8 +13,6 @@
 //! does not matter. The classic receiver takes the end marker for the start when the start was lost
 //! and stops at the second end marker; [`Receiver`] knows better, because data came before.
 
-use crate::chargen::RING;
-use crate::far::FarReport;
 use crate::plain::{Sink, Totals};
 use crate::sniff::{Carrier, Dialect, Verdict};
 use crate::stray;
@@ -25,14 +23,11 @@ pub const PORT: u16 = 5001;
 /// Size of a write, and of a datagram, by default.
 pub const BUFFER_BYTES: usize = 8_192;
 
-/// Writes by default: 16 MiB in all.
-pub const BUFFERS: u64 = 2_048;
-
 /// Datagrams of at most this size are markers.
 pub const MARKER_LIMIT_BYTES: usize = 4;
 
-/// Size of our own markers.
-pub const MARKER_BYTES: usize = 4;
+/// Our own marker. A transmitter sends one before its payload, and [`END_MARKERS`] behind it.
+pub const MARKER: [u8; MARKER_LIMIT_BYTES] = [b' '; MARKER_LIMIT_BYTES];
 
 /// End markers: the one that ends, and four more.
 pub const END_MARKERS: u32 = 5;
@@ -52,13 +47,6 @@ fn recognise(carrier: Carrier, bytes: &[u8]) -> Verdict {
     match (carrier, bytes.len()) {
         (Carrier::Datagram, 1..=MARKER_LIMIT_BYTES) if !other => Verdict::Yes,
         _ => Verdict::No,
-    }
-}
-
-/// Writes the classic payload: the printable characters of ASCII, over and over.
-pub fn fill(out: &mut [u8]) {
-    for (byte, character) in out.iter_mut().zip(RING.iter().cycle()) {
-        *byte = *character;
     }
 }
 
@@ -137,81 +125,4 @@ impl Receiver {
             ..totals
         }
     }
-}
-
-/// What a transmitter does next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Send {
-    /// Send a marker of this size.
-    Marker(usize),
-    /// Send a buffer of payload, as soon as the rate allows.
-    Data,
-    /// Nothing more: close.
-    Nothing,
-}
-
-/// The transmitting end of a UDP flow; over TCP it is a loop of writes and a close.
-#[derive(Clone, Copy, Debug)]
-pub struct Transmitter {
-    marker_bytes: usize,
-    started: bool,
-    /// `None` until somebody says that it is over.
-    left: Option<u64>,
-    end_markers: u32,
-}
-
-impl Transmitter {
-    /// Sends so many buffers; with `None` until [`Transmitter::finish`].
-    #[must_use]
-    pub fn new(buffers: Option<u64>) -> Self {
-        Self {
-            marker_bytes: MARKER_BYTES,
-            started: false,
-            left: buffers,
-            end_markers: END_MARKERS,
-        }
-    }
-
-    /// Marks start and end with datagrams of this size (1 to [`MARKER_LIMIT_BYTES`]), for a receiver
-    /// that wants them small.
-    #[must_use]
-    pub fn with_markers(mut self, bytes: usize) -> Self {
-        self.marker_bytes = bytes.clamp(1, MARKER_LIMIT_BYTES);
-        self
-    }
-
-    /// The time is over.
-    pub fn finish(&mut self) {
-        self.left = Some(0);
-    }
-
-    /// What to send now. Each call counts as sent.
-    #[allow(
-        clippy::should_implement_trait,
-        reason = "it ends with Send::Nothing, not with None"
-    )]
-    pub fn next(&mut self) -> Send {
-        if !self.started {
-            self.started = true;
-            return Send::Marker(self.marker_bytes);
-        }
-        match &mut self.left {
-            None => Send::Data,
-            Some(left) if *left > 0 => {
-                *left -= 1;
-                Send::Data
-            }
-            Some(_) if self.end_markers > 0 => {
-                self.end_markers -= 1;
-                Send::Marker(self.marker_bytes)
-            }
-            Some(_) => Send::Nothing,
-        }
-    }
-}
-
-/// What the far end said: nothing, ever.
-#[must_use]
-pub fn far_report() -> FarReport {
-    FarReport::default()
 }

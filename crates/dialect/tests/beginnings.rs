@@ -1,11 +1,10 @@
 //! Each dialect's beginning is told by the table, and none is taken for another's.
 
 use linerate_dialect::control::{Connection, DATA_MAGIC, Hello, Token, flow};
-use linerate_dialect::echo::Asker;
 use linerate_dialect::iperf2::{Settings, TcpClient, UdpClient};
 use linerate_dialect::nuttcp::{Client, Test, Way};
 use linerate_dialect::sniff::{Carrier, DIALECTS, Speaker, Verdict, speaker};
-use linerate_dialect::{sockperf, ttcp};
+use linerate_dialect::sockperf;
 use proptest::prelude::*;
 
 fn told(carrier: Carrier, bytes: &[u8]) -> &'static str {
@@ -45,9 +44,8 @@ fn nuttcp_client() -> Vec<u8> {
 }
 
 fn ttcp_payload(size: usize) -> Vec<u8> {
-    let mut payload = vec![0; size];
-    ttcp::fill(&mut payload);
-    payload
+    // The printable characters of ASCII, over and over.
+    (b' '..=b'~').cycle().take(size).collect()
 }
 
 #[test]
@@ -159,8 +157,6 @@ proptest! {
         let mut payload = vec![0; size];
         flow::write_header(&mut payload, 1 << 40, sent_ns);
         nobody_else_takes(&payload);
-        let mut asker = Asker::new(size);
-        prop_assert_eq!(asker.ask(1).len(), size);
     }
 
     #[test]

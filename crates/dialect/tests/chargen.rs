@@ -1,9 +1,8 @@
 //! The characters of RFC 864, against those of a stock server.
 
 use linerate_dialect::chargen::{
-    ANSWER_LIMIT_BYTES, LINE_BYTES, PERIOD_BYTES, answer, character, far_report, fill,
+    ANSWER_LIMIT_BYTES, LINE_BYTES, PERIOD_BYTES, answer, character, fill,
 };
-use linerate_dialect::far::FarReport;
 use proptest::prelude::*;
 
 /// The first hundred lines that inetutils' inetd 2.4 sends over TCP.
@@ -37,11 +36,6 @@ fn an_answer_is_no_larger_than_the_request() {
     assert_eq!(answer(74, 1, &mut out), 74);
     assert_eq!(out[..74], STOCK[74..148]);
     assert_eq!(answer(500, 0, &mut [0; 10]), 10, "room");
-}
-
-#[test]
-fn nothing_is_known_of_the_far_end() {
-    assert_eq!(far_report(), FarReport::default());
 }
 
 proptest! {

@@ -372,7 +372,6 @@ fn who_connects() {
     }
     let test = test(Way::ToServer, false);
     assert_eq!(test.ports().collect::<Vec<_>>(), [5_001, 5_002, 5_003]);
-    assert!(test.takes_turns());
 }
 
 #[test]

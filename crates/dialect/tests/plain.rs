@@ -1,8 +1,7 @@
 //! Payload without a header: counts, and the silence that ends it.
 
-use linerate_dialect::far::FarReport;
-use linerate_dialect::plain::{SILENCE_NS, Sink, Totals, far_report};
-use linerate_dialect::{discard, sniff};
+use linerate_dialect::plain::{SILENCE_NS, Sink, Totals};
+use linerate_dialect::sniff;
 use proptest::prelude::*;
 
 const MS: u64 = 1_000_000;
@@ -51,12 +50,6 @@ fn a_stream_ends_with_its_close_however_silent() {
     sink.close(9_000 * MS);
     assert!(sink.is_closed());
     assert_eq!(sink.totals().duration_ns, Some(5_000 * MS));
-}
-
-#[test]
-fn nothing_is_known_of_the_far_end() {
-    assert_eq!(far_report(), FarReport::default());
-    assert_eq!(discard::far_report(), FarReport::default());
 }
 
 #[test]

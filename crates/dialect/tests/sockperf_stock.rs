@@ -1,4 +1,4 @@
-//! Stock sockperf at the other end, over loopback. The drivers here serve and measure it with
+//! Stock sockperf at the other end, over loopback. The drivers here serve and ask it with
 //! blocking sockets; the engine does the same on its own.
 
 use std::io::{Read, Write};
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use linerate_dialect::guard::{Guard, Rules};
-use linerate_dialect::sockperf::{Asks, Client, Server, Step, Took, Totals};
+use linerate_dialect::sockperf::{Header, Server, Took, Totals};
 
 fn stock() -> bool {
     let there = Command::new("sockperf").arg("--version").output().is_ok();
@@ -213,137 +213,73 @@ fn stock_server(tcp: bool) -> (Running, SocketAddr) {
     panic!("no stock server stands");
 }
 
-const TIMEOUT_NS: u64 = 2_000_000_000;
+/// Messages of which every so many is a question: as long as these are answered, the others were
+/// passed over.
+const MESSAGES: u64 = 200;
 
-/// How many of so many messages ask.
-fn questions(asks: Asks, messages: u64) -> u64 {
-    match asks {
-        Asks::Each => messages,
-        Asks::Every(every) => messages / every,
-        Asks::None => 0,
-    }
-}
-
-/// Asks until so many messages were sent; the round trips in nanoseconds.
-fn measure_udp(server: SocketAddr, asks: Asks, gap_ns: u64, messages: u64) -> (Client, Vec<u64>) {
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.connect(server).unwrap();
-    let now = clock();
-    let mut client = Client::new(asks, 64, gap_ns, TIMEOUT_NS, now());
-    let questions = questions(asks, messages);
-    let mut trips = Vec::new();
-    let mut message = [7; 64];
-    let mut buffer = [0; 65_536];
-    loop {
-        let wait_ns = if client.sent() == messages {
-            // The last answers, however late; or that none come.
-            match questions {
-                0 => 100_000_000,
-                _ if client.answered() + client.lost() == questions => break,
-                _ => 5_000_000_000,
-            }
+/// The messages, each with the beginning of its answer where there is one.
+fn messages(every: u64) -> impl Iterator<Item = ([u8; 64], Option<Header>)> {
+    (1..=MESSAGES).map(move |sequence| {
+        let question = Header::question(sequence, 64);
+        let asks = sequence.is_multiple_of(every);
+        let header = if asks {
+            question
         } else {
-            match client.step(now()) {
-                Step::Send(header) => {
-                    header.write(&mut message);
-                    socket.send(&message).unwrap();
-                    continue;
-                }
-                Step::Wait { until_ns } => until_ns.saturating_sub(now()).max(1_000),
+            Header {
+                flags: 1,
+                ..question
             }
         };
-        socket
-            .set_read_timeout(Some(Duration::from_nanos(wait_ns)))
-            .unwrap();
-        match socket.recv(&mut buffer) {
-            Ok(bytes) => trips.extend(
-                client
-                    .datagram(now(), &buffer[..bytes])
-                    .map(|answered| answered.rtt_ns),
-            ),
-            Err(_) if client.sent() == messages => break,
-            Err(_) => {}
-        }
-    }
-    (client, trips)
-}
-
-fn measure_tcp(server: SocketAddr, asks: Asks, messages: u64) -> (Client, Vec<u64>) {
-    let mut socket = TcpStream::connect(server).unwrap();
-    socket.set_nodelay(true).unwrap();
-    let now = clock();
-    let mut client = Client::new(asks, 64, 0, TIMEOUT_NS, now());
-    let questions = questions(asks, messages);
-    let mut trips = Vec::new();
-    let mut message = [7; 64];
-    let mut buffer = [0; 65_536];
-    loop {
-        let wait_ns = if client.sent() == messages {
-            // The last answers, however late; or that none come.
-            match questions {
-                0 => 100_000_000,
-                _ if client.answered() + client.lost() == questions => break,
-                _ => 5_000_000_000,
-            }
-        } else {
-            match client.step(now()) {
-                Step::Send(header) => {
-                    header.write(&mut message);
-                    socket.write_all(&message).unwrap();
-                    continue;
-                }
-                Step::Wait { until_ns } => until_ns.saturating_sub(now()).max(1_000),
-            }
-        };
-        socket
-            .set_read_timeout(Some(Duration::from_nanos(wait_ns)))
-            .unwrap();
-        match socket.read(&mut buffer) {
-            Ok(0) => panic!("the stock server closed"),
-            Ok(bytes) => {
-                let mut rest = &buffer[..bytes];
-                while !rest.is_empty() {
-                    let (taken, answered) = client.receive(now(), rest).unwrap();
-                    rest = &rest[taken..];
-                    trips.extend(answered.map(|answered| answered.rtt_ns));
-                }
-            }
-            Err(_) if client.sent() == messages => break,
-            Err(_) => {}
-        }
-    }
-    (client, trips)
+        let mut message = [7; 64];
+        header.write(&mut message);
+        (message, asks.then(|| question.answered()))
+    })
 }
 
 #[test]
-fn a_stock_server_is_measured_over_udp() {
+fn a_stock_server_answers_our_questions_over_udp() {
     if !stock() {
         return;
     }
     let (_server, address) = stock_server(false);
-    let (client, trips) = measure_udp(address, Asks::Each, 0, 500);
-    assert_eq!((client.answered(), client.lost()), (500, 0));
-    assert!(trips.iter().all(|&trip| trip > 0));
-    // As many as a socket buffer holds while a busy machine lets nobody read.
-    let (client, trips) = measure_udp(address, Asks::Every(10), 100_000, 200);
-    assert_eq!((client.answered(), trips.len()), (20, 20));
-    assert_eq!((client.lost(), client.unexpected()), (0, 0));
-    let (client, trips) = measure_udp(address, Asks::None, 10_000, 200);
-    assert_eq!(
-        (client.answered(), client.unexpected(), trips.len()),
-        (0, 0, 0)
-    );
+    for every in [1, 10] {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(address).unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
+        for (message, answered) in messages(every) {
+            socket.send(&message).unwrap();
+            if answered.is_some() {
+                let mut answer = [0; 100];
+                let bytes = socket.recv(&mut answer).unwrap();
+                assert_eq!((bytes, Header::read(&answer)), (64, answered));
+                assert_eq!(answer[14..64], message[14..]);
+            }
+        }
+    }
 }
 
 #[test]
-fn a_stock_server_is_measured_over_tcp() {
+fn a_stock_server_answers_our_questions_over_tcp() {
     if !stock() {
         return;
     }
     let (_server, address) = stock_server(true);
-    let (client, trips) = measure_tcp(address, Asks::Each, 500);
-    assert_eq!((client.answered(), trips.len()), (500, 500));
-    let (client, trips) = measure_tcp(address, Asks::Every(10), 500);
-    assert_eq!((client.answered(), trips.len()), (50, 50));
-    assert_eq!(client.unexpected(), 0);
+    for every in [1, 10] {
+        let mut socket = TcpStream::connect(address).unwrap();
+        socket.set_nodelay(true).unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
+        for (message, answered) in messages(every) {
+            socket.write_all(&message).unwrap();
+            if answered.is_some() {
+                let mut answer = [0; 64];
+                socket.read_exact(&mut answer).unwrap();
+                assert_eq!(Header::read(&answer), answered);
+                assert_eq!(answer[14..], message[14..]);
+            }
+        }
+    }
 }

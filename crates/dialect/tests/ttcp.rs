@@ -6,24 +6,12 @@ use std::net::{TcpListener, UdpSocket};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use linerate_dialect::far::FarReport;
 use linerate_dialect::plain::{SILENCE_NS, Sink, Totals};
 use linerate_dialect::sniff::{Carrier, Speaker, speaker};
-use linerate_dialect::ttcp::{
-    BUFFER_BYTES, END_MARKERS, Receiver, Send, Took, Transmitter, far_report, fill,
-};
+use linerate_dialect::ttcp::{BUFFER_BYTES, END_MARKERS, MARKER, Receiver, Took};
 use proptest::prelude::*;
 
 const MS: u64 = 1_000_000;
-
-#[test]
-fn the_payload_is_printable_ascii_in_a_ring() {
-    let mut payload = [0; 200];
-    fill(&mut payload);
-    assert_eq!(&payload[..10], b" !\"#$%&'()");
-    assert_eq!(&payload[93..97], b"}~ !");
-    assert_eq!(payload[190], b' ');
-}
 
 /// Datagrams as (milliseconds, size), what each was, bytes, packets, duration in milliseconds.
 #[test]
@@ -101,37 +89,6 @@ fn markers_tell_start_and_end() {
         assert!(receiver.is_over(last + SILENCE_NS), "{name}");
     }
     assert!(!Receiver::default().is_over(u64::MAX));
-    assert_eq!(far_report(), FarReport::default());
-}
-
-#[test]
-fn a_transmitter_marks_start_and_end() {
-    let steps = |mut transmitter: Transmitter| {
-        let mut steps = Vec::new();
-        loop {
-            match transmitter.next() {
-                Send::Nothing => break steps,
-                step => steps.push(step),
-            }
-        }
-    };
-    let all = steps(Transmitter::new(Some(3)));
-    assert_eq!(
-        all[..4],
-        [Send::Marker(4), Send::Data, Send::Data, Send::Data]
-    );
-    assert_eq!(all[4..], [Send::Marker(4); END_MARKERS as usize]);
-    assert_eq!(
-        steps(Transmitter::new(Some(0)).with_markers(1)),
-        [Send::Marker(1); 6]
-    );
-    let mut endless = Transmitter::new(None);
-    assert_eq!(endless.next(), Send::Marker(4));
-    for _ in 0..10 {
-        assert_eq!(endless.next(), Send::Data);
-    }
-    endless.finish();
-    assert_eq!(steps(endless), [Send::Marker(4); 5]);
 }
 
 #[test]
@@ -144,6 +101,7 @@ fn only_small_datagrams_of_nobody_else_are_markers() {
         (&b"\0\0\0\0"[..], "ttcp"),
         (b" ", "ttcp"),
         (b" !\"#", "ttcp"),
+        (&MARKER, "ttcp"),
         // Of a nuttcp test that is over.
         (b"EOD1", "none"),
         (b"", "none"),
@@ -156,27 +114,29 @@ fn only_small_datagrams_of_nobody_else_are_markers() {
     }
 }
 
+/// Sizes of what a transmitter sends: its markers, and so many buffers between.
+fn datagrams(buffers: u64, size: usize) -> Vec<usize> {
+    let mut sizes = vec![MARKER.len()];
+    sizes.extend((0..buffers).map(|_| size));
+    sizes.extend([MARKER.len(); END_MARKERS as usize]);
+    sizes
+}
+
 proptest! {
     /// What is sent is received, whatever single markers are lost.
     #[test]
     fn our_ends_understand_each_other(buffers in 1u64..50, lost in prop::collection::vec(0usize..6, 0..5), size in 5usize..9_000) {
-        let mut transmitter = Transmitter::new(Some(buffers));
         let mut receiver = Receiver::default();
         let (mut marker, mut now) = (0, 0);
-        loop {
+        for datagram in datagrams(buffers, size) {
             now += MS;
-            match transmitter.next() {
-                Send::Nothing => break,
-                Send::Data => {
-                    receiver.receive(now, size);
-                }
-                Send::Marker(bytes) => {
-                    if !lost.contains(&marker) {
-                        receiver.receive(now, bytes);
-                    }
-                    marker += 1;
+            if datagram == MARKER.len() {
+                marker += 1;
+                if lost.contains(&(marker - 1)) {
+                    continue;
                 }
             }
+            receiver.receive(now, datagram);
         }
         let totals = receiver.totals();
         prop_assert_eq!((totals.bytes, totals.packets), (buffers * size as u64, buffers));
@@ -194,7 +154,7 @@ proptest! {
     }
 }
 
-/// The driver over UDP: our transmitter, our receiver.
+/// The driver over UDP: our markers, our receiver.
 #[test]
 fn datagrams_over_loopback() {
     let begun = Instant::now();
@@ -216,16 +176,13 @@ fn datagrams_over_loopback() {
     });
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(address).unwrap();
-    let mut buffer = vec![0; BUFFER_BYTES];
-    fill(&mut buffer);
-    let mut transmitter = Transmitter::new(Some(10));
-    loop {
-        match transmitter.next() {
-            // The receiver may be gone after the first end marker.
-            Send::Marker(bytes) => drop(socket.send(&buffer[..bytes])),
-            Send::Data => drop(socket.send(&buffer).unwrap()),
-            Send::Nothing => break,
-        }
+    socket.send(&MARKER).unwrap();
+    for _ in 0..10 {
+        socket.send(&[7; BUFFER_BYTES]).unwrap();
+    }
+    for _ in 0..END_MARKERS {
+        // The receiver may be gone after the first.
+        let _ = socket.send(&MARKER);
     }
     let totals = receiving.join().unwrap();
     assert_eq!((totals.bytes, totals.packets), (10 * 8_192, 10));

@@ -1,6 +1,6 @@
 //! Echo, chargen, ttcp and plain payload.
 
-use linerate_dialect::echo::{Answer, Asker, BACKLOG_LIMIT_BYTES, Stream, answers_to};
+use linerate_dialect::echo::{BACKLOG_LIMIT_BYTES, Stream, answers_to};
 use linerate_dialect::plain::{SILENCE_NS, Sink};
 use linerate_dialect::{chargen as characters, ttcp as classic};
 
@@ -10,24 +10,13 @@ use crate::Pieces;
 pub fn echo(data: &[u8]) {
     let mut stream = Stream::default();
     let (mut came, mut back) = (Vec::new(), Vec::new());
-    let mut asker = Asker::new(data.first().map_or(0, |&size| usize::from(size)));
-    for (now, piece) in (0..).zip(Pieces(data)) {
+    for piece in Pieces(data) {
         let taken = stream.receive(piece);
         came.extend_from_slice(&piece[..taken]);
         assert!(stream.outgoing().len() <= BACKLOG_LIMIT_BYTES);
         let some = stream.outgoing().len() / 2;
         back.extend_from_slice(&stream.outgoing()[..some]);
         stream.sent(some);
-        if piece.len() % 3 == 0 {
-            asker.ask(now);
-        }
-        if piece.len() % 2 == 0 {
-            asker.datagram(now, piece);
-        } else {
-            let (taken, answer) = asker.stream(now, piece);
-            assert!(taken <= piece.len());
-            assert!(answer.is_none_or(|answer| answer != Answer::Late));
-        }
         if let [high, low, ..] = piece {
             let port = u16::from_be_bytes([*high, *low]);
             assert!(!answers_to(port, &[port]));
@@ -73,13 +62,6 @@ pub fn ttcp(data: &[u8]) {
     }
     let totals = receiver.totals();
     assert!(payload == 0 || totals.bytes == payload);
-    let buffers = data.first().copied().map_or(0, u64::from);
-    let mut transmitter = classic::Transmitter::new(Some(buffers));
-    let steps = std::iter::from_fn(|| match transmitter.next() {
-        classic::Send::Nothing => None,
-        step => Some(step),
-    });
-    assert_eq!(steps.count() as u64, buffers + 6);
 }
 
 /// Arrivals at any times, also ones that go back.

@@ -105,12 +105,6 @@ impl Hello {
             max: self.protocol_max,
         }
     }
-
-    /// Whether its sender announced this feature.
-    #[must_use]
-    pub fn has_feature(&self, name: &str) -> bool {
-        self.features.iter().any(|feature| feature == name)
-    }
 }
 
 #[cfg(test)]

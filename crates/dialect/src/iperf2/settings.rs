@@ -147,13 +147,6 @@ impl Settings {
         self.version.is_some() && (self.peer_detect || self.way == Way::Forward)
     }
 
-    /// Whether a server would send payload where nobody has shown that he receives it: over UDP to an
-    /// address, and in a second connection to a port.
-    #[must_use]
-    pub fn sends_unproved(&self, udp: bool) -> bool {
-        self.dual.is_some() || (udp && self.way != Way::Forward)
-    }
-
     /// Reads a header whose flags are the first word. `before` is what the length in the flags counts
     /// in addition: 0 over TCP, 16 over UDP. `None` when the bytes are no header, or end too soon.
     #[must_use]

@@ -159,13 +159,6 @@ impl Test {
         self.first_port..=self.first_port.saturating_add(self.streams - 1)
     }
 
-    /// Whether the streams must be written in turns, one whole buffer each, because a stock
-    /// receiver reads them so and stops when one has ended.
-    #[must_use]
-    pub fn takes_turns(&self) -> bool {
-        self.streams > 1
-    }
-
     /// Whether datagrams tell how much was sent before them: only with intervals, and when the
     /// count fits.
     #[must_use]

@@ -8,20 +8,20 @@ pub const HEADER_BYTES: usize = 14;
 pub const MESSAGE_LIMIT_BYTES: usize = 65_507;
 
 /// The message comes from a client.
-pub const FROM_CLIENT: u16 = 1;
+pub(super) const FROM_CLIENT: u16 = 1;
 
 /// The client wants it back.
-pub const WANTS_ANSWER: u16 = 2;
+const WANTS_ANSWER: u16 = 2;
 
 /// The message is to be neither counted nor answered.
-pub const WARM_UP: u16 = 4;
+pub(super) const WARM_UP: u16 = 4;
 
 /// The beginning of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Number of the message, from 1.
     pub sequence: u64,
-    /// [`FROM_CLIENT`], [`WANTS_ANSWER`], [`WARM_UP`].
+    /// 1 from a client, 2 answer wanted, 4 warm-up.
     pub flags: u16,
     /// Bytes of the message, this header included.
     pub length: u32,
@@ -42,21 +42,40 @@ impl Header {
         })
     }
 
+    /// What a client asks with that waits for each answer (ping-pong).
+    #[inline]
+    #[must_use]
+    pub const fn question(sequence: u64, length: u32) -> Self {
+        Self {
+            sequence,
+            flags: FROM_CLIENT | WANTS_ANSWER,
+            length,
+        }
+    }
+
+    /// The header as it is on the wire.
+    #[inline]
+    #[must_use]
+    pub fn bytes(self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..8].copy_from_slice(&self.sequence.to_be_bytes());
+        bytes[8..10].copy_from_slice(&self.flags.to_be_bytes());
+        bytes[10..].copy_from_slice(&self.length.to_be_bytes());
+        bytes
+    }
+
     /// Writes the header over the first [`HEADER_BYTES`] of `out`.
     ///
     /// # Panics
     /// When `out` is shorter.
     #[inline]
     pub fn write(self, out: &mut [u8]) {
-        out[..8].copy_from_slice(&self.sequence.to_be_bytes());
-        out[8..10].copy_from_slice(&self.flags.to_be_bytes());
-        out[10..HEADER_BYTES].copy_from_slice(&self.length.to_be_bytes());
+        out[..HEADER_BYTES].copy_from_slice(&self.bytes());
     }
 
     /// Whether it has this flag.
     #[inline]
-    #[must_use]
-    pub fn has(self, flag: u16) -> bool {
+    pub(super) fn has(self, flag: u16) -> bool {
         self.flags & flag != 0
     }
 
@@ -78,8 +97,7 @@ impl Header {
     }
 
     /// Whether a client can have sent it: flags and length, not the sequence.
-    #[must_use]
-    pub fn is_plausible(self) -> bool {
+    pub(super) fn is_plausible(self) -> bool {
         matches!(self.flags, 1 | 3 | 5 | 7) && self.fits()
     }
 
@@ -186,11 +204,5 @@ impl Messages {
                 Ok(Some(Piece::Header(header)))
             }
         }
-    }
-
-    /// Whether the stream ends between two messages here.
-    #[must_use]
-    pub fn is_between(&self) -> bool {
-        self.place == Place::Header && self.there == 0
     }
 }

@@ -1,6 +1,6 @@
 //! The answering end.
 
-use super::message::{FROM_CLIENT, HEADER_BYTES, Header, Messages, Piece, SockperfError, WARM_UP};
+use super::message::{FROM_CLIENT, Header, Messages, Piece, SockperfError, WARM_UP};
 use crate::queue::Queue;
 
 /// Bytes of answers that wait for a client that does not read, before no more is taken from it.
@@ -89,9 +89,7 @@ impl Server {
                 Piece::Header(header) => {
                     self.answering = header.is_question();
                     if self.answering {
-                        let mut answer = [0; HEADER_BYTES];
-                        header.answered().write(&mut answer);
-                        self.waiting.push(&answer);
+                        self.waiting.push(&header.answered().bytes());
                     }
                 }
                 Piece::Filler(filler) => {

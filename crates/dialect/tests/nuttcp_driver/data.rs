@@ -9,7 +9,6 @@ use linerate_dialect::nuttcp::{
     CONNECT_DELAY_NS, Counts, Interval, Send, Test, UdpReceiver, UdpSender, Way,
 };
 use linerate_dialect::sniff::Carrier;
-use linerate_dialect::ttcp::fill;
 
 /// Which end this is.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -105,8 +104,7 @@ fn counts(bytes: u64, calls: u64, duration: Duration) -> Counts {
 
 /// One whole buffer to each stream in turn.
 fn write_in_turns(test: &Test, mut streams: Vec<TcpStream>) -> Counts {
-    let mut buffer = vec![0; test.buffer_bytes];
-    fill(&mut buffer);
+    let buffer = vec![0; test.buffer_bytes];
     let begun = Instant::now();
     let limit = test.time_ns.map(Duration::from_nanos);
     let mut sent = 0;
@@ -176,7 +174,7 @@ fn send(test: &Test, peer: IpAddr) -> Counts {
     let begun = Instant::now();
     let now = || u64::try_from(begun.elapsed().as_nanos()).unwrap();
     let mut buffer = vec![0; test.buffer_bytes];
-    fill(&mut buffer);
+
     let mut sender = UdpSender::new(test);
     let mut span = (None, 0);
     loop {

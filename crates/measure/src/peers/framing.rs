@@ -187,12 +187,7 @@ impl Framing {
             && let Some(head) = message.get_mut(..sockperf::HEADER_BYTES)
             && let Some(header) = sockperf::Header::read(head)
         {
-            sockperf::Header {
-                sequence: number + 1,
-                flags: header.flags | sockperf::FROM_CLIENT,
-                ..header
-            }
-            .write(head);
+            sockperf::Header::question(number + 1, header.length).write(head);
         } else if let Self::Own = self {
             own::write_header(message, number, now);
         }
@@ -315,11 +310,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_told_from_its_question() {
-        let header = sockperf::Header {
-            sequence: 10,
-            flags: sockperf::WANTS_ANSWER,
-            length: 64,
-        };
+        let header = sockperf::Header::question(10, 64).answered();
         let mut message = vec![7; 64];
         header.write(&mut message);
         let answer = message.clone();

@@ -44,8 +44,6 @@ pub const NO_FIN: u16 = 0x0008;
 pub const TRIP_TIMES: u16 = 0x0010;
 /// The rate is packets a second.
 pub const RATE_IS_PACKETS: u16 = 0x0080;
-/// The kernel keeps the rate.
-pub const KERNEL_RATE: u16 = 0x0200;
 /// The server sends.
 pub const REVERSE: u16 = 0x0400;
 /// Both send, on one connection.

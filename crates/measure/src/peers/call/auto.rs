@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use linerate_dialect::control::{Connection, Hello};
 use linerate_dialect::iperf2::{Amount, Settings, TcpClient};
 use linerate_dialect::iperf3::{BUSY, Cookie, State};
-use linerate_dialect::sockperf::{FROM_CLIENT, HEADER_BYTES, Header, WANTS_ANSWER};
+use linerate_dialect::sockperf::{HEADER_BYTES, Header};
 use linerate_dialect::{control, nuttcp};
 use linerate_metric::plan::{DEFAULT_PORT, Kind, Plan, Protocol};
 
@@ -76,11 +76,7 @@ const PROBES: &[Probe] = &[
     Probe {
         dialect: "sockperf",
         words: sockperf_words,
-        is_answer: |answer| {
-            Header::read(answer).is_some_and(|header| {
-                header.flags == WANTS_ANSWER && header.length == HEADER_BYTES as u32
-            })
-        },
+        is_answer: |answer| Header::read(answer) == Some(SOCKPERF_QUESTION.answered()),
     },
     Probe {
         dialect: "echo",
@@ -126,15 +122,11 @@ fn is_own(answer: &[u8]) -> bool {
     answer.starts_with(&control::ANSWER_MAGIC) || answer.starts_with(&control::CONTROL_MAGIC)
 }
 
+/// The smallest of sockperf's questions.
+const SOCKPERF_QUESTION: Header = Header::question(1, HEADER_BYTES as u32);
+
 fn sockperf_words() -> Vec<u8> {
-    let mut words = vec![0; HEADER_BYTES];
-    Header {
-        sequence: 1,
-        flags: FROM_CLIENT | WANTS_ANSWER,
-        length: HEADER_BYTES as u32,
-    }
-    .write(&mut words);
-    words
+    SOCKPERF_QUESTION.bytes().to_vec()
 }
 
 fn iperf2_words() -> Vec<u8> {

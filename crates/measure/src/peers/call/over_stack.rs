@@ -115,14 +115,8 @@ pub fn open<'a>(
     };
     let probe = match name {
         "sockperf" => {
-            let mut first = vec![0; sockperf::HEADER_BYTES];
-            sockperf::Header {
-                sequence: 1,
-                flags: sockperf::FROM_CLIENT | sockperf::WANTS_ANSWER,
-                length: sockperf::HEADER_BYTES as u32,
-            }
-            .write(&mut first);
-            first
+            let question = sockperf::Header::question(1, sockperf::HEADER_BYTES as u32);
+            question.bytes().to_vec()
         }
         _ if asks => b"linerate?".to_vec(),
         _ => Vec::new(),
@@ -134,7 +128,7 @@ pub fn open<'a>(
             remote: context.far,
             probe: if id == 1 { probe.clone() } else { Vec::new() },
             first: match (name, tcp) {
-                ("ttcp", false) => vec![0x20; ttcp::MARKER_BYTES],
+                ("ttcp", false) => ttcp::MARKER.to_vec(),
                 _ => Vec::new(),
             },
         },
@@ -248,7 +242,7 @@ impl Test<'_> {
                 let due = *at.get_or_insert(now + ARRIVAL_NS);
                 if now >= due {
                     for _ in 0..ttcp::END_MARKERS {
-                        self.say(vec![Some(vec![0x20; ttcp::MARKER_BYTES])]);
+                        self.say(vec![Some(ttcp::MARKER.to_vec())]);
                     }
                 }
                 now >= due

@@ -180,11 +180,10 @@ fn open(
 
 impl Test {
     fn mark(&self, times: u32) {
-        let marker = [0x20; ttcp::MARKER_BYTES];
         for _ in 0..times {
             for socket in &self.marked {
                 // A receiver that is gone is noticed by the payload.
-                let _ = send(socket, &marker, Flags::NONE);
+                let _ = send(socket, &ttcp::MARKER, Flags::NONE);
             }
         }
     }

@@ -1,8 +1,6 @@
 //! sockperf: round trips against `sockperf server`.
 
-use linerate_dialect::sockperf::{
-    FROM_CLIENT, HEADER_BYTES, Header, MESSAGE_LIMIT_BYTES, PORT, WANTS_ANSWER,
-};
+use linerate_dialect::sockperf::{HEADER_BYTES, Header, MESSAGE_LIMIT_BYTES, PORT};
 use linerate_metric::plan::{Kind, Plan};
 
 use super::context::Context;
@@ -32,16 +30,8 @@ fn refuse(plan: &Plan) -> Option<Refusal> {
 }
 
 fn open(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
-    let header = Header {
-        sequence: 1,
-        flags: FROM_CLIENT | WANTS_ANSWER,
-        length: HEADER_BYTES as u32,
-    };
-    let mut first = [0; HEADER_BYTES];
-    header.write(&mut first);
-    let is_answer = |answer: &[u8]| {
-        let answer = Header::read(answer);
-        answer.is_some_and(|answer| answer == header.answered())
-    };
+    let question = Header::question(1, HEADER_BYTES as u32);
+    let is_answer = |answer: &[u8]| Header::read(answer) == Some(question.answered());
+    let first = question.bytes();
     questions::open(context, "sockperf", &Framing::Sockperf, &first, &is_answer)
 }

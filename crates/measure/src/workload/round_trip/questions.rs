@@ -104,12 +104,8 @@ impl<'a> Questions<'a> {
         if let Framing::Sockperf = flow.framing
             && let Some(head) = message.get_mut(..sockperf::HEADER_BYTES)
         {
-            sockperf::Header {
-                sequence: 1,
-                flags: sockperf::WANTS_ANSWER,
-                length: u32::try_from(plan.payload_bytes).unwrap_or(u32::MAX),
-            }
-            .write(head);
+            let length = u32::try_from(plan.payload_bytes).unwrap_or(u32::MAX);
+            sockperf::Header::question(1, length).answered().write(head);
         }
         Self {
             framing: flow.framing.clone(),
