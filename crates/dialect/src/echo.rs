@@ -21,7 +21,7 @@ pub const DIALECT: Dialect = Dialect {
     recognise: |_: Carrier, _: &[u8]| Verdict::No,
 };
 
-/// Whether a datagram from `source_port` may be answered by echo or chargen.
+/// Whether a datagram from `source_port` may be answered by echo, chargen and the like.
 ///
 /// Not when what sits there might answer the answer: the ports of [`ANSWERING_PORTS`], and those
 /// that this server itself listens on, because the sender may be another server like it, or this

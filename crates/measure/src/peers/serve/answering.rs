@@ -1,17 +1,27 @@
-//! Connections on which questions come and answers go.
+//! Connections and flows on which questions come and answers go.
 
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use linerate_host::sys::clock;
+use linerate_dialect::echo::answers_to;
+use linerate_dialect::far::FarReport;
+use linerate_host::sys::clock::{self, Nanos};
 use linerate_host::sys::socket::{self, Flags};
 use linerate_host::sys::wait::{Ready, poll_any};
+use linerate_metric::event::Problem;
+use linerate_metric::plan::Plan;
 use socket2::Socket;
 
-use super::lane::{Broke, Context, LOOK_UP, Moved};
+use super::lane::{Broke, Context, Datagrams, LOOK_UP, Moved, Numbers, Take, receive_datagrams};
+use super::plain::QUESTION_SILENCE;
+use super::test::Test;
+use super::{Caller, Refused};
+use crate::flow::Part;
 use crate::meter::Totals;
+use crate::session::house::Claim;
+use crate::session::porch::Arrived;
 
 /// Bytes that one receive call may give.
 const ROOM_BYTES: usize = 64 << 10;
@@ -158,4 +168,92 @@ fn close(context: &Context, machine: &impl Answers, mut moved: Moved, calls: u64
     context.publish(&moved);
     moved.answered = machine.answered();
     moved
+}
+
+/// Answers datagrams, each with one that is no larger, as far as the server's guard allows; nobody who would
+/// answer the answer gets one.
+pub fn answer_datagrams<D: Datagrams + Send + 'static>(
+    dialect: &'static str,
+    plan: Plan,
+    mut caller: Caller,
+    claim: Claim,
+    arrived: Arrived,
+    mut flow: D,
+) {
+    let hall = &caller.house.hall;
+    if !answers_to(caller.peer.port(), hall.ports()) {
+        let peer = caller.peer;
+        let refused = Refused {
+            why: "answering-port",
+            dialect,
+            from: peer,
+        };
+        hall.refuse(refused, || {
+            Problem::new(
+                format!("{peer} would answer the answer, for ever"),
+                format!("{dialect} over UDP"),
+                "let the client send from another port; no option allows this",
+            )
+        });
+        return;
+    }
+    let (house, client) = (caller.house.clone(), (dialect, caller.peer));
+    let test = Test::begin(&mut caller, claim, dialect, dialect, plan);
+    let mut test = test.ending_by_silence();
+    test.keep(arrived.key, false);
+    let early = arrived.early;
+    let spawned = test.spawn(1, Part::Sink, arrived.socket, move |context, socket| {
+        let allow = |now, received, answer| house.hall.may_answer(now, client, received, answer);
+        receive_datagrams(context, socket, early, &mut flow, allow)
+    });
+    test.conclude(spawned, FarReport::default);
+}
+
+/// Datagrams each of which is a question, and is made its own answer.
+pub struct Questions<A> {
+    /// Makes the answer of a question and its number, from 0: how long it is.
+    answer: A,
+    totals: Totals,
+    last_ns: Nanos,
+}
+
+impl<A: FnMut(&mut [u8], u64) -> usize> Questions<A> {
+    /// None yet; `answer` makes the answer of a question and its number, from 0, and says how long it is.
+    pub fn answered_by(answer: A) -> Self {
+        Self {
+            answer,
+            totals: Totals::default(),
+            last_ns: 0,
+        }
+    }
+}
+
+impl<A: FnMut(&mut [u8], u64) -> usize> Datagrams for Questions<A> {
+    #[inline]
+    fn take(&mut self, now: Nanos, datagram: &mut [u8]) -> Take {
+        let number = self.totals.packets;
+        self.totals.packets += 1;
+        self.totals.bytes += datagram.len() as u64;
+        self.last_ns = now;
+        Take::Answer {
+            bytes: (self.answer)(datagram, number),
+            payload: true,
+        }
+    }
+
+    fn is_over(&mut self, now: Nanos) -> bool {
+        now.saturating_sub(self.last_ns) > QUESTION_SILENCE.as_nanos() as u64
+    }
+
+    fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    fn numbers(&mut self) -> Option<Numbers> {
+        None
+    }
+
+    fn answers(&self) -> bool {
+        true
+    }
 }

@@ -5,19 +5,18 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use linerate_dialect::chargen::{DIALECT, PERIOD_BYTES, PORT, answer, fill};
 use linerate_dialect::far::FarReport;
-use linerate_host::sys::clock::Nanos;
 use linerate_host::sys::socket::{self, Flags};
 use linerate_metric::plan::{Direction, Kind, Protocol};
 use socket2::Socket;
 
-use super::echo::answer_datagrams;
-use super::lane::{Broke, Datagrams, LOOK_UP, Numbers, Sending, Take, is_nothing, send_stream};
+use super::answering::{Questions, answer_datagrams};
+use super::echo::plan_of_questions;
+use super::lane::{Broke, LOOK_UP, Sending, is_nothing, send_stream};
 use super::payload::Ring;
-use super::plain::{QUESTION_SILENCE, plan};
+use super::plain::plan;
 use super::test::{PLAIN_IDLE, Test};
 use super::{Caller, OnStream, Speaker};
 use crate::flow::Part;
-use crate::meter::Totals;
 use crate::session::house::Claim;
 
 /// Chargen, as the table of speakers has it.
@@ -28,7 +27,11 @@ pub const SPEAKER: Speaker = Speaker {
     stream: Some(OnStream::Test(stream)),
     flow_of: None,
     datagrams: Some(|caller, claim, arrived| {
-        answer_datagrams(DIALECT.name, caller, claim, arrived, Flow::default());
+        let flow = Questions::answered_by(|question: &mut [u8], line| {
+            answer(question.len(), line, question)
+        });
+        let plan = plan_of_questions(&caller, &arrived);
+        answer_datagrams(DIALECT.name, plan, caller, claim, arrived, flow);
     }),
 };
 
@@ -79,41 +82,5 @@ fn throw_away(socket: &Socket, over: &AtomicBool) {
             Err(error) if is_nothing(&error) => {}
             Err(_) => return,
         }
-    }
-}
-
-/// Datagrams that are answered with characters, as many as came.
-#[derive(Default)]
-struct Flow {
-    totals: Totals,
-    last_ns: Nanos,
-}
-
-impl Datagrams for Flow {
-    fn take(&mut self, now: Nanos, datagram: &mut [u8]) -> Take {
-        self.totals.bytes += datagram.len() as u64;
-        let line = self.totals.packets;
-        self.totals.packets += 1;
-        self.last_ns = now;
-        Take::Answer {
-            bytes: answer(datagram.len(), line, datagram),
-            payload: true,
-        }
-    }
-
-    fn is_over(&mut self, now: Nanos) -> bool {
-        now.saturating_sub(self.last_ns) > QUESTION_SILENCE.as_nanos() as u64
-    }
-
-    fn totals(&self) -> Totals {
-        self.totals
-    }
-
-    fn numbers(&mut self) -> Option<Numbers> {
-        None
-    }
-
-    fn answers(&self) -> bool {
-        true
     }
 }

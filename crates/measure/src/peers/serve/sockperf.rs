@@ -7,8 +7,8 @@ use linerate_dialect::sockperf::{DIALECT, HEADER_BYTES, Header, Server, Took};
 use linerate_host::sys::clock::Nanos;
 use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
 
-use super::answering::{Answers, answer_stream};
-use super::lane::{Datagrams, Numbers, Take, receive_datagrams};
+use super::answering::{Answers, answer_datagrams, answer_stream};
+use super::lane::{Datagrams, Numbers, Take};
 use super::plain::QUESTION_SILENCE;
 use super::test::{IDLE, Test};
 use super::{Caller, OnStream, Speaker};
@@ -84,23 +84,13 @@ fn totals(server: &Server) -> Totals {
     }
 }
 
-fn datagrams(mut caller: Caller, claim: Claim, arrived: Arrived) {
+fn datagrams(caller: Caller, claim: Claim, arrived: Arrived) {
     let first = arrived
         .early
         .first()
         .and_then(|(_, first)| Header::read(first));
     let plan = plan(&caller, Protocol::Udp, first);
-    let (house, client) = (caller.house.clone(), (DIALECT.name, caller.peer));
-    let test = Test::begin(&mut caller, claim, DIALECT.name, DIALECT.name, plan);
-    let mut test = test.ending_by_silence();
-    test.keep(arrived.key, false);
-    let early = arrived.early;
-    let spawned = test.spawn(1, Part::Sink, arrived.socket, move |context, socket| {
-        let mut flow = Flow::default();
-        let allow = |now, received, answer| house.hall.may_answer(now, client, received, answer);
-        receive_datagrams(context, socket, early, &mut flow, allow)
-    });
-    test.conclude(spawned, FarReport::default);
+    answer_datagrams(DIALECT.name, plan, caller, claim, arrived, Flow::default());
 }
 
 #[derive(Default)]
