@@ -55,8 +55,8 @@ pub use settings::{Amount, Dual, Settings, Way};
 pub use sniff::{DIALECT, LEGACY_DIALECT};
 pub use tally::Tally;
 pub use tcp::{ACK_BYTES, Ack, AckTimes, TcpClient, TcpJob, TcpServer};
-pub use udp_client::{Due, Heard, UdpClient};
-pub use udp_server::{QUIET_NS, UdpServer};
+pub use udp_client::{Due, UdpClient};
+pub use udp_server::{Heard, QUIET_NS, UdpServer};
 pub use writes::{WRITE_HEADER_BYTES, WriteTimes};
 
 /// The pattern of payload: the digits, again and again. Old receivers can be told to check it.

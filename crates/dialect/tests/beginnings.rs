@@ -1,6 +1,7 @@
 //! Each dialect's beginning is told by the table, and none is taken for another's.
 
 use linerate_dialect::control::{Connection, DATA_MAGIC, Hello, Token, flow};
+use linerate_dialect::iperf2::datagram::write_number;
 use linerate_dialect::iperf2::{Settings, TcpClient, UdpClient};
 use linerate_dialect::nuttcp::{Client, Test, Way};
 use linerate_dialect::sniff::{Carrier, DIALECTS, Speaker, Verdict, speaker};
@@ -21,9 +22,9 @@ fn iperf2_stream() -> Vec<u8> {
 }
 
 fn iperf2_datagram() -> Vec<u8> {
-    let mut client = UdpClient::new(Settings::client(5_001), 1_470).unwrap();
+    let client = UdpClient::new(Settings::client(5_001), 1_470).unwrap();
     let mut datagram = client.template();
-    client.write_next(&mut datagram, 1_795_000_000_999_999_000);
+    write_number(&mut datagram, 1, 1_795_000_000_999_999_000);
     datagram
 }
 

@@ -2,7 +2,9 @@
 //! them, and peers that mean harm.
 
 use linerate_dialect::control::{ANSWER_MAGIC, CONTROL_MAGIC, DATA_MAGIC};
-use linerate_dialect::iperf2::datagram::{HEADER_BYTES, Header, read_header, write_header};
+use linerate_dialect::iperf2::datagram::{
+    HEADER_BYTES, Header, UNANSWERED_ENDS, read_header, write_header, write_number,
+};
 use linerate_dialect::iperf2::settings::HEADER_LIMIT_BYTES;
 use linerate_dialect::iperf2::{
     Ack, AckTimes, Amount, DIALECT, Dual, Due, Heard, Iperf2Error, LEGACY_DIALECT, Layout,
@@ -460,7 +462,7 @@ fn an_end_is_repeated_until_it_is_answered() {
     let mut client = UdpClient::new(Settings::client(5001), 100).unwrap();
     let mut datagram = client.template();
     assert_eq!(client.due(0), Due::Nothing);
-    client.write_next(&mut datagram, 0);
+    client.count(1);
     client.finish(50);
     let (mut now_ns, mut ends) = (50, 0);
     loop {
@@ -487,17 +489,10 @@ fn an_end_is_repeated_until_it_is_answered() {
         lost: 0,
         ..Report::default()
     };
-    assert_eq!(
-        client.receive(&datagram, 0),
-        Heard::Stray,
-        "its own end, sent back"
-    );
-    assert_eq!(
-        client.receive(&report.write(Layout::Today), 0),
-        Heard::Report
-    );
+    assert!(!client.receive(&datagram), "its own end, sent back");
+    assert!(client.receive(&report.write(Layout::Today)));
     let again = Report { bytes: 9, ..report };
-    client.receive(&again.write(Layout::Today), 0);
+    client.receive(&again.write(Layout::Today));
     let far = client.far_report().flows[0].figures;
     assert_eq!(
         (far.bytes, far.packets, far.lost, far.duration_ns),
@@ -521,23 +516,46 @@ fn a_request_is_repeated_until_payload_comes() {
     }
     let mut server = UdpServer::open(&datagram, 0).unwrap();
     assert_eq!((server.way(), server.tally().arrived()), (Way::Reverse, 0));
-    let mut payload = [0; 100];
-    for _ in 0..3 {
-        server.write_next(&mut payload, 5_000);
-        assert_eq!(client.receive(&payload, 9_000), Heard::Payload);
+    assert_eq!(client.due(60_000_000 - 1), Due::At(60_000_000));
+    // A server that never hears is not asked for ever.
+    for step in 3..100 {
+        client.write_request(&mut datagram, 0, step * 20_000_000);
     }
     assert_eq!(client.due(u64::MAX), Due::Nothing);
-    let mut ends = 0;
-    while server.write_end(&mut payload, 5_000) {
-        ends += 1;
-        let heard = client.receive(&payload, 9_000);
-        assert_eq!(heard, if ends == 1 { Heard::End } else { Heard::Stray });
-    }
-    assert_eq!(
-        (ends, client.far_ended(), client.tally().arrived()),
-        (3, true, 4)
-    );
+    assert_eq!(server.receive(&datagram, 9_000), Heard::Stray);
     assert_eq!(server.far_report().flows, []);
+}
+
+#[test]
+fn an_end_that_nobody_answers_is_said_a_few_times() {
+    for settings in [
+        Settings {
+            way: Way::Both,
+            ..Settings::client(5001)
+        },
+        Settings {
+            no_fin: true,
+            ..Settings::client(5001)
+        },
+    ] {
+        let mut client = UdpClient::new(settings, 100).unwrap();
+        let mut datagram = client.template();
+        client.finish(0);
+        let (mut now_ns, mut ends) = (0, 0);
+        loop {
+            match client.due(now_ns) {
+                Due::End => client.write_end(&mut datagram, 0, now_ns),
+                Due::At(at) => {
+                    now_ns = at;
+                    continue;
+                }
+                _ => break,
+            }
+            ends += 1;
+        }
+        assert_eq!(ends, UNANSWERED_ENDS);
+        assert!(!client.receive(&Report::default().write(Layout::Today)));
+    }
 }
 
 #[test]
@@ -808,7 +826,7 @@ proptest! {
         let mut datagram = client.template();
         let mut server: Option<UdpServer> = None;
         for (lost, at) in lost.iter().zip(1..) {
-            client.write_next(&mut datagram, at * 1000);
+            write_number(&mut datagram, at, at * 1000);
             if *lost {
                 continue;
             }
@@ -818,13 +836,14 @@ proptest! {
             }
         }
         let Some(mut server) = server else { return Ok(()) };
+        client.count(lost.len() as u64);
         client.finish(0);
         client.write_end(&mut datagram, 99_000_000, 0);
         prop_assert_eq!(server.receive(&datagram, 99_001_000), Heard::End);
         prop_assert_eq!(server.client_sent(), Some(lost.len() as u64));
         let report = server.answer(bytes).unwrap().to_vec();
         prop_assert!(report.len() <= bytes);
-        prop_assert_eq!(client.receive(&report, 0), Heard::Report);
+        prop_assert!(client.receive(&report));
         let far = client.far_report().flows[0].figures;
         let arrived = lost.iter().filter(|lost| !**lost).count() as u64;
         prop_assert_eq!(far.packets, Some(arrived));
@@ -900,8 +919,9 @@ proptest! {
             let _ = (flow.answer(128), flow.far_report());
         }
         let _ = open(&bytes, &[]);
-        let mut client = UdpClient::new(Settings { way: Way::Both, ..Settings::client(1) }, 100).unwrap();
-        client.receive(&bytes, 0);
+        let mut client = UdpClient::new(Settings::client(1), 100).unwrap();
+        client.finish(0);
+        client.receive(&bytes);
         let mut tcp = TcpClient::new(Settings::client(1)).unwrap();
         tcp.receive(&bytes);
         for way in [Way::Forward, Way::Reverse] {

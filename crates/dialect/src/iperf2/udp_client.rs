@@ -1,23 +1,9 @@
 //! A UDP flow, at the client.
 
-use super::datagram::{HEADER_BYTES, Header, LEGACY_HEADER_BYTES, read_header, write_header};
+use super::datagram::{self, HEADER_BYTES, LEGACY_HEADER_BYTES, UNANSWERED_ENDS, write_number};
 use super::report::Report;
 use super::settings::{Settings, Way};
-use super::tally::Tally;
 use super::{Iperf2Error, fill_from};
-
-/// What a datagram was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
-    /// Payload; it is counted.
-    Payload,
-    /// The other end's last word.
-    End,
-    /// The server's report.
-    Report,
-    /// Nothing that belongs here.
-    Stray,
-}
 
 /// What a client has to send next, besides payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,14 +42,12 @@ const REQUESTS: usize = 100;
 pub struct UdpClient {
     settings: Settings,
     datagram_bytes: usize,
-    sent: i64,
-    tally: Tally,
+    sent: u64,
     asked: usize,
     ends: usize,
     ending: bool,
     /// When the next request or end is due.
     due_ns: u64,
-    far_ended: bool,
     report: Option<Report>,
 }
 
@@ -91,12 +75,10 @@ impl UdpClient {
             settings,
             datagram_bytes,
             sent: 0,
-            tally: Tally::default(),
             asked: 0,
             ends: 0,
             ending: false,
             due_ns: 0,
-            far_ended: false,
             report: None,
         })
     }
@@ -127,23 +109,17 @@ impl UdpClient {
         datagram
     }
 
-    /// Numbers and stamps the next datagram of payload, made from the template.
-    #[inline]
-    pub fn write_next(&mut self, datagram: &mut [u8], now_wall_ns: u64) {
-        self.sent += 1;
-        Self::write(datagram, self.sent, now_wall_ns);
-    }
-
-    /// So many datagrams of payload were made from the template by somebody else, numbered from 1.
+    /// So many datagrams of payload were sent: made from the template, numbered from 1
+    /// ([`datagram::write_number`]).
     pub fn count(&mut self, sent: u64) {
-        self.sent = i64::try_from(sent).unwrap_or(i64::MAX - 1);
+        self.sent = sent;
     }
 
     /// The request for a server's payload: the first datagram, again and again.
     pub fn write_request(&mut self, datagram: &mut [u8], now_wall_ns: u64, now_ns: u64) {
         self.asked += 1;
         self.due_ns = now_ns.saturating_add(REQUEST_GAP_NS);
-        Self::write(datagram, 1, now_wall_ns);
+        write_number(datagram, 1, now_wall_ns);
     }
 
     /// All payload was sent; the end is due. A client that only asks has none.
@@ -152,26 +128,15 @@ impl UdpClient {
         self.due_ns = now_ns;
     }
 
-    /// Says the end. All of them have the same number, so that those which get lost do not count as
-    /// lost payload.
+    /// Says the end.
     pub fn write_end(&mut self, datagram: &mut [u8], now_wall_ns: u64, now_ns: u64) {
         let gap = END_GAPS_NS.get(self.ends).copied().unwrap_or(0);
         self.ends += 1;
         self.due_ns = now_ns.saturating_add(gap);
-        Self::write(datagram, -(self.sent + 1), now_wall_ns);
+        datagram::write_end(datagram, self.sent, now_wall_ns);
     }
 
-    fn write(datagram: &mut [u8], sequence: i64, now_wall_ns: u64) {
-        let header = Header {
-            sequence,
-            sent_ns: now_wall_ns,
-        };
-        // Both halves always: old servers take the upper one for payload, and a stock client that
-        // listens for a second flow reads 64 bits although no flag announces them.
-        write_header(datagram, true, header);
-    }
-
-    /// What is to be sent now, besides payload.
+    /// What is to be sent now, besides payload; requests until whoever reads the payload has some.
     #[must_use]
     pub fn due(&self, now_ns: u64) -> Due {
         let at = |what| {
@@ -182,8 +147,7 @@ impl UdpClient {
             }
         };
         if self.settings.way == Way::Reverse {
-            let begun = self.tally.arrived() > 0 || self.far_ended;
-            return match begun || self.asked == REQUESTS || self.ending {
+            return match self.asked == REQUESTS {
                 true => Due::Nothing,
                 false => at(Due::Request),
             };
@@ -195,7 +159,7 @@ impl UdpClient {
         let tries = if self.wants_report() {
             END_GAPS_NS.len()
         } else {
-            3
+            UNANSWERED_ENDS as usize
         };
         if self.ends < tries {
             at(Due::End)
@@ -213,43 +177,12 @@ impl UdpClient {
         self.settings.way == Way::Forward && !self.settings.no_fin
     }
 
-    /// Takes a datagram from the server.
-    #[inline]
-    pub fn receive(&mut self, datagram: &[u8], now_wall_ns: u64) -> Heard {
-        if self.settings.way == Way::Forward {
-            return match Report::read(datagram) {
-                Some(report) if self.ending => {
-                    self.report.get_or_insert(report);
-                    Heard::Report
-                }
-                _ => Heard::Stray,
-            };
-        }
-        // Servers number with 64 bits what they send.
-        let Some(header) = read_header(datagram, true) else {
-            return Heard::Stray;
-        };
-        if self.far_ended {
-            return Heard::Stray;
-        }
-        self.tally.take(header, datagram.len(), now_wall_ns);
-        if header.sequence < 0 {
-            self.far_ended = true;
-            return Heard::End;
-        }
-        Heard::Payload
-    }
-
-    /// What came from the server and was counted here; its end, with all bytes of a datagram, is in it.
-    #[must_use]
-    pub fn tally(&self) -> &Tally {
-        &self.tally
-    }
-
-    /// Whether the server has said its end.
-    #[must_use]
-    pub fn far_ended(&self) -> bool {
-        self.far_ended
+    /// Takes a datagram that the server answered an end with; whether it is its report. The first one counts.
+    pub fn receive(&mut self, datagram: &[u8]) -> bool {
+        let report = Report::read(datagram).filter(|_| self.ending && self.wants_report());
+        let is_report = report.is_some();
+        self.report = self.report.take().or(report);
+        is_report
     }
 
     /// The server's report, once it is there.
@@ -261,7 +194,7 @@ impl UdpClient {
     /// Datagrams of payload that were sent, without the end.
     #[must_use]
     pub fn sent(&self) -> u64 {
-        self.sent.unsigned_abs()
+        self.sent
     }
 
     /// Bytes of a datagram.

@@ -1,18 +1,25 @@
 //! A UDP flow, at the server.
 
-use super::datagram::{HEADER_BYTES, Header, LEGACY_HEADER_BYTES, read_header, write_header};
+use super::datagram::{HEADER_BYTES, LEGACY_HEADER_BYTES, read_header};
 use super::report::{Layout, REPORT_BYTES, REPORT_LEAST_BYTES, Report};
 use super::settings::{Settings, Way, flags};
 use super::tally::Tally;
-use super::udp_client::Heard;
 use super::word;
 
 /// How long a flow is quiet after its end before it can be forgotten, in nanoseconds. A client that
 /// misses the report asks again after 10 ms (2.1) or 250 ms (2.0), and stock servers wait no longer.
 pub const QUIET_NS: u64 = 400_000_000;
 
-/// Times that this end says the end of what it sent.
-const ENDS: u32 = 3;
+/// What a datagram was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// Payload; it is counted.
+    Payload,
+    /// The client's last word.
+    End,
+    /// Nothing that belongs here.
+    Stray,
+}
 
 /// One flow: what comes from one address and port.
 #[derive(Debug)]
@@ -24,9 +31,6 @@ pub struct UdpServer {
     /// The last number of the client, once it has said that it is the last.
     ended: Option<u64>,
     report: [u8; REPORT_BYTES],
-    /// The last number that went out.
-    sent: i64,
-    ends: u32,
 }
 
 impl UdpServer {
@@ -53,8 +57,6 @@ impl UdpServer {
             tally: Tally::default(),
             ended: None,
             report: [0; REPORT_BYTES],
-            sent: 0,
-            ends: 0,
         };
         flow.receive(datagram, now_wall_ns);
         Some(flow)
@@ -154,39 +156,6 @@ impl UdpServer {
     #[must_use]
     pub fn client_sent(&self) -> Option<u64> {
         self.ended.and_then(|last| last.checked_sub(1))
-    }
-
-    /// Makes the next datagram to the client, where this end sends ([`Way::Reverse`], [`Way::Both`]).
-    /// What is behind the header is the caller's: [`fill`](super::fill).
-    #[inline]
-    pub fn write_next(&mut self, datagram: &mut [u8], now_wall_ns: u64) {
-        self.sent += 1;
-        let header = Header {
-            sequence: self.sent,
-            sent_ns: now_wall_ns,
-        };
-        write_header(datagram, true, header);
-    }
-
-    /// Says the end of what this end sent. Nobody answers it, so it is said more than once; whether
-    /// it should be said (again).
-    pub fn write_end(&mut self, datagram: &mut [u8], now_wall_ns: u64) -> bool {
-        if self.ends == ENDS {
-            return false;
-        }
-        self.ends += 1;
-        let header = Header {
-            sequence: -(self.sent + 1),
-            sent_ns: now_wall_ns,
-        };
-        write_header(datagram, true, header);
-        true
-    }
-
-    /// Datagrams made here, without the end.
-    #[must_use]
-    pub fn sent(&self) -> u64 {
-        self.sent.unsigned_abs()
     }
 }
 

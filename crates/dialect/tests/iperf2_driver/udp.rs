@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 
+use linerate_dialect::iperf2::datagram::{UNANSWERED_ENDS, read_header, write_end, write_number};
 use linerate_dialect::iperf2::{
     Dual, Due, Heard, QUIET_NS, Settings, UdpClient, UdpServer, Way, fill,
 };
@@ -29,9 +30,18 @@ fn gap_ns(rate_bps: Option<u64>, bytes: usize) -> u64 {
     bytes as u64 * 8 * 1_000_000_000 / rate_bps.unwrap_or(1_000_000)
 }
 
+/// A flow that was served.
+pub struct Served {
+    pub flow: UdpServer,
+    /// Datagrams that went to the client, without the end.
+    pub sent: u64,
+    /// The second flow, to the client.
+    pub back: Option<Ran>,
+}
+
 /// Serves one flow to its end, and the one back that its client may want; `whole` sends reports that
 /// are larger than what they answer.
-pub fn serve_one(socket: &UdpSocket, whole: bool) -> (UdpServer, Option<UdpClient>) {
+pub fn serve_one(socket: &UdpSocket, whole: bool) -> Served {
     socket.set_read_timeout(Some(NAP)).unwrap();
     let clock = Clock::start();
     let mut room = vec![0; 1 << 16];
@@ -51,6 +61,7 @@ pub fn serve_one(socket: &UdpSocket, whole: bool) -> (UdpServer, Option<UdpClien
     let mut datagram = vec![0; size];
     fill(&mut datagram);
     let mut sends = machine.way() != Way::Forward;
+    let (mut sent, mut ends) = (0, 0);
     let until = Until::now(settings.amount);
     let gap = gap_ns(settings.rate, size);
     // The second flow of `-d` and `-r`: to the port that the client listens on, as an old client.
@@ -70,10 +81,13 @@ pub fn serve_one(socket: &UdpSocket, whole: bool) -> (UdpServer, Option<UdpClien
         assert!(now_ns < PATIENCE_NS, "{machine:?}");
         if sends && now_ns >= due_ns {
             due_ns += gap;
-            if until.next(machine.sent() * size as u64, size) == size {
-                machine.write_next(&mut datagram, wall_ns());
+            if until.next(sent * size as u64, size) == size {
+                sent += 1;
+                write_number(&mut datagram, sent, wall_ns());
             } else {
-                sends = machine.write_end(&mut datagram, wall_ns());
+                write_end(&mut datagram, sent, wall_ns());
+                ends += 1;
+                sends = ends < UNANSWERED_ENDS;
             }
             // Nobody may listen any more.
             let _ = socket.send_to(&datagram, from);
@@ -97,13 +111,26 @@ pub fn serve_one(socket: &UdpSocket, whole: bool) -> (UdpServer, Option<UdpClien
                 (None, Some(Dual::After)) => Some(run(back, asked, size)),
                 (None, _) => None,
             };
-            return (machine, back);
+            return Served {
+                flow: machine,
+                sent,
+                back,
+            };
         }
     }
 }
 
+/// A flow that was run.
+pub struct Ran {
+    pub client: UdpClient,
+    /// Datagrams that came from the server, without its end.
+    pub arrived: u64,
+    /// The server said the end of what it sent.
+    pub far_ended: bool,
+}
+
 /// Runs one flow to its end.
-pub fn run(server: SocketAddr, settings: Settings, bytes: usize) -> UdpClient {
+pub fn run(server: SocketAddr, settings: Settings, bytes: usize) -> Ran {
     let clock = Clock::start();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(server).unwrap();
@@ -116,21 +143,25 @@ pub fn run(server: SocketAddr, settings: Settings, bytes: usize) -> UdpClient {
     let mut room = vec![0; 1 << 16];
     let mut sends = way != Way::Reverse;
     let mut due_ns = clock.now_ns();
+    let (mut sent, mut arrived, mut far_ended) = (0, 0, false);
     loop {
         let now_ns = clock.now_ns();
         assert!(now_ns < PATIENCE_NS, "{machine:?}");
         if sends && now_ns >= due_ns {
             due_ns += gap;
-            if until.next(machine.sent() * bytes as u64, bytes) == bytes {
-                machine.write_next(&mut datagram, wall_ns());
+            if until.next(sent * bytes as u64, bytes) == bytes {
+                sent += 1;
+                write_number(&mut datagram, sent, wall_ns());
                 let _ = socket.send(&datagram);
             } else {
                 sends = false;
+                machine.count(sent);
                 machine.finish(now_ns);
             }
         }
-        let due = machine.due(now_ns);
-        match due {
+        let begun = arrived > 0 || far_ended;
+        match machine.due(now_ns) {
+            Due::Request if begun => {}
             Due::Request => {
                 machine.write_request(&mut datagram, wall_ns(), now_ns);
                 let _ = socket.send(&datagram);
@@ -142,11 +173,23 @@ pub fn run(server: SocketAddr, settings: Settings, bytes: usize) -> UdpClient {
             Due::At(_) | Due::Nothing => {}
         }
         if let Some((bytes, _)) = receive(&socket, &mut room) {
-            machine.receive(&room[..bytes], wall_ns());
+            match read_header(&room[..bytes], true) {
+                _ if way == Way::Forward => drop(machine.receive(&room[..bytes])),
+                Some(header) if header.sequence < 0 => far_ended = true,
+                Some(_) => arrived += 1,
+                None => {}
+            }
         }
-        let all_heard = way == Way::Forward || machine.far_ended();
-        if !sends && all_heard && machine.due(clock.now_ns()) == Due::Nothing {
-            return machine;
+        let over = match way {
+            Way::Forward => true,
+            Way::Reverse | Way::Both => far_ended,
+        };
+        if !sends && over && (way == Way::Reverse || machine.due(clock.now_ns()) == Due::Nothing) {
+            return Ran {
+                client: machine,
+                arrived,
+                far_ended,
+            };
         }
     }
 }

@@ -83,14 +83,7 @@ impl Framing {
                 let (head, rest) = datagram.split_at_mut(datagram.len().min(iperf2::HEADER_BYTES));
                 let room = rest.len().min(header.len());
                 rest[..room].copy_from_slice(&header[..room]);
-                iperf2::write_header(
-                    head,
-                    true,
-                    iperf2::Header {
-                        sequence: i64::try_from(number + 1).unwrap_or(i64::MAX),
-                        sent_ns: now.wrapping_add(*wall_ahead_ns),
-                    },
-                );
+                iperf2::write_number(head, number + 1, now.wrapping_add(*wall_ahead_ns));
             }
             Self::Nuttcp(_) => {
                 let sent = (number + 1).wrapping_mul(datagram.len() as u64);
@@ -286,11 +279,7 @@ mod tests {
     fn ends_and_markers_are_no_payload() {
         let iperf2 = framings().swap_remove(3);
         let mut end = [0; 16];
-        let header = super::iperf2::Header {
-            sequence: -51,
-            sent_ns: 0,
-        };
-        super::iperf2::write_header(&mut end, true, header);
+        super::iperf2::write_end(&mut end, 50, 0);
         assert_eq!(iperf2.read(&end), Seen::End(Some(50)));
         for (bytes, seen) in [
             (b"BOD0", Seen::Aside),

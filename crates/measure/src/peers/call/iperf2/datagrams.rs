@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use linerate_dialect::control::FlowTotal;
 use linerate_dialect::far::FarReport;
-use linerate_dialect::iperf2::{Due, Heard, UdpClient, Way, datagram};
+use linerate_dialect::iperf2::{Due, UdpClient, Way, datagram};
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_host::sys::socket::{Flags, receive, send};
 use linerate_metric::plan::Direction;
@@ -128,7 +128,7 @@ impl Flow {
         loop {
             match receive(&self.socket, &mut room, Flags::DONT_WAIT) {
                 Ok(bytes) => {
-                    if self.machine.receive(&room[..bytes], clock::real()) == Heard::Report {
+                    if self.machine.receive(&room[..bytes]) {
                         break;
                     }
                 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use linerate_dialect::far::FarReport;
 use linerate_dialect::guard::Refusal;
-use linerate_dialect::iperf2::datagram::{Header, write_header};
+use linerate_dialect::iperf2::datagram::{UNANSWERED_ENDS, write_end, write_number};
 use linerate_dialect::iperf2::{DIALECT, Dual, Heard, QUIET_NS, Settings, UdpServer, Way, fill};
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_metric::plan::Protocol;
@@ -35,9 +35,6 @@ const DATAGRAM_BYTES: usize = 1470;
 
 /// Rate where the client does not say.
 const RATE_BPS: u64 = 1 << 20;
-
-/// Times that the end of what is sent is said: nobody answers it.
-const ENDS: u32 = 3;
 
 /// Room at the beginning of a datagram in which a client's server looks for settings.
 const SETTINGS_BYTES: usize = 128;
@@ -192,25 +189,17 @@ fn send(context: &Context, socket: &Socket, sending: &Sending, zeros: usize, wal
     if let Some(rest) = payload.get_mut(zeros..) {
         fill(rest);
     }
-    let header = |sequence, now: Nanos| Header {
-        sequence,
-        sent_ns: now.wrapping_add(wall),
-    };
     let mut ends = 0;
     send_datagrams(
         context,
         socket,
         sending,
         &mut payload,
-        |datagram, number, now| {
-            let sequence = i64::try_from(number).unwrap_or(i64::MAX);
-            write_header(datagram, true, header(sequence, now));
-        },
+        |datagram, number, now| write_number(datagram, number, now.wrapping_add(wall)),
         |datagram, sent, now| {
-            let sequence = i64::try_from(sent).unwrap_or(i64::MAX - 1);
-            write_header(datagram, true, header(-(sequence + 1), now));
+            write_end(datagram, sent, now.wrapping_add(wall));
             ends += 1;
-            ends <= ENDS
+            ends <= UNANSWERED_ENDS
         },
     )
 }
