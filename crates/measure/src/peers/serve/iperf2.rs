@@ -295,7 +295,10 @@ fn bounce(
     let room = test.reserve(2 * machine.server.message_bytes() as u64);
     let spawned = room.and_then(|()| {
         test.spawn(1, Part::Sink, connection.into(), move |context, socket| {
-            machine.signals = Some(Arc::clone(&context.signals));
+            machine.held = socket.try_clone().ok().map(|socket| Held {
+                signals: Arc::clone(&context.signals),
+                socket,
+            });
             machine.answer_if_due();
             while !rest.is_empty() {
                 // A first message in several pieces; no client asks again before it has its answer.
@@ -321,8 +324,16 @@ pub struct Bounce {
     sent: usize,
     taken: u64,
     over: bool,
-    /// What ends the test while an answer is held back.
-    signals: Option<Arc<Signals>>,
+    /// What answers that are held back need to know.
+    held: Option<Held>,
+}
+
+/// The test of an answer that is held back.
+struct Held {
+    /// They end it meanwhile.
+    signals: Arc<Signals>,
+    /// Its question is acknowledged on this.
+    socket: Socket,
 }
 
 impl Bounce {
@@ -336,16 +347,21 @@ impl Bounce {
             sent: 0,
             taken: 0,
             over: false,
-            signals: None,
+            held: None,
         }
     }
 
     /// Sleeps as long as the client wants it, in steps in which the end is seen.
     fn hold_back(&self, hold_ns: Nanos) {
-        let is_over = || {
-            let signals = self.signals.as_ref();
-            signals.is_some_and(|signals| signals.closed.load(Relaxed))
-        };
+        let held = self.held.as_ref();
+        if self.server.wants_quick_ack()
+            && let Some(held) = held
+        {
+            // An answer that leaves at once carries the acknowledgement. One that is held back would delay
+            // it, and the client's kernel would take that for the path's round trip.
+            let _ = held.socket.set_tcp_quickack(true);
+        }
+        let is_over = || held.is_some_and(|held| held.signals.closed.load(Relaxed));
         let until = clock::now() + hold_ns;
         while clock::now() < until && !is_over() {
             clock::sleep_until(until.min(clock::now() + LOOK_UP.as_nanos() as u64));
@@ -357,7 +373,10 @@ impl Bounce {
         if !self.server.is_due() {
             return;
         }
-        self.hold_back(self.server.hold_ns());
+        match self.server.hold_ns() {
+            0 => {}
+            hold_ns => self.hold_back(hold_ns),
+        }
         self.answer.clear();
         self.sent = 0;
         self.answer
@@ -399,5 +418,33 @@ impl Answers for Bounce {
 
     fn is_over(&self) -> bool {
         self.over
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_question_whose_answer_is_held_back_is_acknowledged_at_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let socket = Socket::from(listener.accept().unwrap().0);
+        for (hold_us, quick) in [(0, false), (1, true)] {
+            let mut client = bounceback::Client::new(100, hold_us).unwrap();
+            let question = client.question(1).to_vec();
+            let mut bounce = Bounce::new(bounceback::Server::new(&question).unwrap());
+            bounce.held = Some(Held {
+                signals: Arc::default(),
+                socket: socket.try_clone().unwrap(),
+            });
+            // As the kernel has it on a connection of questions and answers.
+            socket.set_tcp_quickack(false).unwrap();
+            assert_eq!(bounce.receive(&question), Ok(100));
+            assert_eq!(bounce.outgoing().len(), 100);
+            assert_eq!(socket.tcp_quickack().unwrap(), quick, "{hold_us}");
+        }
     }
 }
