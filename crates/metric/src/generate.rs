@@ -377,7 +377,7 @@ pub struct GenerateFigures {
     pub duration_ns: u64,
     /// Frames that the port took (RFC 2285 section 3.5: the offered load).
     pub sent: u64,
-    /// Frames of this run that arrived, repeated ones included; absent without a receiving port.
+    /// Frames of this run that arrived whole, repeated ones included; absent without a receiving port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub received: Option<u64>,
     /// Frames sent per second.
@@ -395,7 +395,7 @@ pub struct GenerateFigures {
     /// The same in bits of frames with check sequence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forwarding_l2_bps: Option<f64>,
-    /// Frames sent that did not arrive.
+    /// Frames sent of which nothing arrived.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost: Option<u64>,
     /// The same as a share of the frames sent, 0 to 1.
@@ -407,6 +407,10 @@ pub struct GenerateFigures {
     /// Frames that came again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duplicates: Option<u64>,
+    /// Frames that arrived with another tag or content than they left with; absent where frames carry no
+    /// tag. Headers are not looked at: devices change them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub corrupted: Option<u64>,
     /// Frames at the receiving port that are not of this run.
     pub foreign: u64,
     /// Frames that were due and that the generator gave up, because it stood still for too long.
@@ -436,10 +440,13 @@ pub struct GeneratedFlow {
     pub flow: u32,
     /// Frames sent.
     pub sent: u64,
-    /// Frames received, repeated ones included.
+    /// Frames received whole, repeated ones included.
     pub received: u64,
-    /// Frames that did not arrive.
+    /// Frames that did not arrive, or whose tag was damaged: of those no flow is known.
     pub lost: u64,
+    /// Frames whose content was changed on the way.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub corrupted: u64,
     /// Frames that came late.
     pub out_of_order: u64,
     /// Frames that came again.
@@ -450,6 +457,11 @@ pub struct GeneratedFlow {
     /// Its delays, percentiles to 1 %.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub one_way_delay_ns: Option<Quantiles>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+fn is_none(count: &u64) -> bool {
+    *count == 0
 }
 
 /// A port of the generator.

@@ -3,7 +3,7 @@
 use std::io::Cursor;
 
 use linerate_measure::forward::ModeSpec;
-use linerate_measure::generate::template::{Tag, Template, find, read_file};
+use linerate_measure::generate::template::{Found, Tag, Template, find, read_file};
 use linerate_metric::generate::Load;
 use linerate_port::PortUrl;
 use linerate_port::pcap::CaptureReader;
@@ -40,7 +40,7 @@ pub fn template(data: &[u8]) {
         template.write(&mut frame, number % template.flows(), tag);
         if let Some(place) = template.tag_place() {
             let found = find(&frame, place, tag.mark, 2, tag.time_ns);
-            assert_eq!(found.map(|found| found.account), Some(1));
+            assert!(matches!(found, Found::Tagged(found, _) if found.account == 1), "{found:?}");
         }
     }
 }

@@ -137,7 +137,8 @@ fn seen(ran: &Ran) -> Seen {
     let figures = &ran.figures;
     Seen {
         sent: figures.sent,
-        lost: figures.lost.unwrap_or(figures.sent),
+        // A frame that arrives changed was not forwarded.
+        lost: figures.lost.unwrap_or(figures.sent) + figures.corrupted.unwrap_or(0),
         duration_ns: figures.duration_ns,
         offered: figures.offered_fps,
         forwarded: figures.forwarding_fps.unwrap_or(0.0),

@@ -228,6 +228,16 @@ pub fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
             ),
         ));
     }
+    if let Some(corrupted) = figures.corrupted.filter(|&corrupted| corrupted > 0) {
+        doubts.push(Doubt::new(
+            "corrupted-frames",
+            format!(
+                "{} frames arrived with other bytes than they left with: they are neither received nor \
+                 lost here",
+                format_count(corrupted)
+            ),
+        ));
+    }
     if figures.receive.is_some() && !ran.facts.tagged {
         doubts.push(Doubt::new(
             "untagged-frames",

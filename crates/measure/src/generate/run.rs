@@ -310,10 +310,12 @@ pub fn run(
     };
     let (flows, frame_bytes, known) = known(&frames);
     let accounts = flows.min(ACCOUNTS.into()) as u16;
-    let rate = settings
-        .load
-        .frames_per_second(frame_bytes, settings.line_bps);
-    if matches!(settings.load, Load::Line(_)) && rate.is_none() {
+    // Frames that keep their recorded times have no rate to keep.
+    let recorded = matches!(settings.what, What::Capture { recorded: true, .. });
+    let rate = (settings.load)
+        .frames_per_second(frame_bytes, settings.line_bps)
+        .filter(|_| !recorded);
+    if !recorded && matches!(settings.load, Load::Line(_)) && rate.is_none() {
         return Err(MeasureError::Generator {
             object: settings.load.to_string(),
             situation: "the rate of the line is not known".to_owned(),
@@ -328,7 +330,13 @@ pub fn run(
     let epoch = clock::now();
     let mark = fastrand::u16(..);
     let known = match known {
-        Some(place) => Known::Tag { place, mark },
+        Some(place) => Known::Tag {
+            place,
+            mark,
+            content: template
+                .as_ref()
+                .map_or_else(Box::default, |template| template.content().into()),
+        },
         None => Known::Length(lengths(&frames)),
     };
     let tagged = matches!(known, Known::Tag { .. });
@@ -446,7 +454,7 @@ pub fn run(
         due: sender.source.due(),
         last: sender.last,
         sent_at,
-        paced: rate.is_some() || matches!(settings.what, What::Capture { recorded: true, .. }),
+        paced: rate.is_some() || recorded,
         duration: duration.filter(|_| !interrupted && settings.frames.is_none()),
     };
     let sent = sender.source.made();
@@ -694,6 +702,7 @@ fn figures(
     let forwarded = arrived.received as f64 / seconds;
     let lost = sent.saturating_sub(arrived.unique);
     figures.received = Some(arrived.received);
+    figures.corrupted = arrived.corrupted;
     figures.foreign = arrived.foreign;
     figures.forwarding_fps = Some(forwarded);
     figures.forwarding_l1_bps = Some(bits(forwarded, GAP_BYTES));

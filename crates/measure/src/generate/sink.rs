@@ -6,7 +6,7 @@ use linerate_host::sys::clock::Nanos;
 use linerate_metric::generate::GeneratedFlow;
 use linerate_metric::histogram::Histogram;
 
-use super::template::{self, Layout};
+use super::template::{self, Found, Layout};
 use crate::sequence::Sequence;
 
 /// Flows that are accounted for one by one; more share accounts by their number. An account takes 38
@@ -22,6 +22,8 @@ pub(super) enum Known {
         place: (usize, Layout),
         /// The run's.
         mark: u16,
+        /// What stands behind it, of the largest frame.
+        content: Box<[u8]>,
     },
     /// By their length alone: they are too short for a tag, or captured.
     Length(Box<[bool]>),
@@ -29,6 +31,8 @@ pub(super) enum Known {
 
 struct Account {
     sequence: Sequence,
+    /// Frames whose tag is whole and whose content is not.
+    corrupted: u64,
     delay: Histogram,
 }
 
@@ -41,6 +45,9 @@ pub(super) struct Sink {
     received: u64,
     missing: u64,
     repeated: u64,
+    /// Frames of the run that were changed on the way, and those of them that no longer say which they are.
+    corrupted: u64,
+    nameless: u64,
     foreign: u64,
 }
 
@@ -56,8 +63,12 @@ pub(super) struct Progress {
 
 /// What arrived, in the end.
 pub(super) struct Arrived {
+    /// Whole frames, repeated ones included.
     pub(super) received: u64,
+    /// Different frames, changed ones included.
     pub(super) unique: u64,
+    /// Frames that were changed on the way; none where frames carry no number.
+    pub(super) corrupted: Option<u64>,
     pub(super) foreign: u64,
     /// Out of order and repeated; none where frames carry no number.
     pub(super) order: Option<(u64, u64)>,
@@ -74,6 +85,7 @@ impl Sink {
         };
         let account = || Account {
             sequence: Sequence::new(),
+            corrupted: 0,
             delay: Histogram::coarse(),
         };
         Self {
@@ -84,6 +96,8 @@ impl Sink {
             received: 0,
             missing: 0,
             repeated: 0,
+            corrupted: 0,
+            nameless: 0,
             foreign: 0,
         }
     }
@@ -93,13 +107,24 @@ impl Sink {
     pub(super) fn take(&mut self, frame: &[u8], now: Nanos) {
         let since = now.saturating_sub(self.epoch);
         match &self.known {
-            Known::Tag { place, mark } => {
+            Known::Tag {
+                place,
+                mark,
+                content,
+            } => {
                 let count = self.accounts.len() as u16;
-                let Some(tag) = template::find(frame, *place, *mark, count, since) else {
-                    self.foreign += 1;
-                    return;
+                let (tag, behind) = match template::find(frame, *place, *mark, count, since) {
+                    Found::Tagged(tag, end) => (tag, &frame[end..]),
+                    Found::Damaged => {
+                        self.corrupted += 1;
+                        self.nameless += 1;
+                        return;
+                    }
+                    Found::Foreign => {
+                        self.foreign += 1;
+                        return;
+                    }
                 };
-                self.received += 1;
                 let account = &mut self.accounts[usize::from(tag.account)];
                 let (missing, repeated) =
                     (account.sequence.missing(), account.sequence.duplicates());
@@ -107,6 +132,12 @@ impl Sink {
                 account.sequence.take(tag.number);
                 self.missing = self.missing + account.sequence.missing() - missing;
                 self.repeated = self.repeated + account.sequence.duplicates() - repeated;
+                if !is_whole(behind, content, frame.len()) {
+                    account.corrupted += 1;
+                    self.corrupted += 1;
+                    return;
+                }
+                self.received += 1;
                 let delay = since - tag.time_ns;
                 account.delay.record(delay);
                 self.delay.record(delay);
@@ -128,8 +159,10 @@ impl Sink {
         progress.missing.store(self.missing, Relaxed);
     }
 
+    /// Different frames that arrived. Which one a frame without a name was is not known: each counts as
+    /// another, though it may have been a copy.
     fn unique(&self) -> u64 {
-        self.received - self.repeated
+        self.received + self.corrupted - self.repeated
     }
 
     /// What it comes to, with the frames sent by account.
@@ -149,7 +182,8 @@ impl Sink {
                 GeneratedFlow {
                     flow,
                     sent,
-                    received: sequence.received(),
+                    received: sequence.received() - account.corrupted,
+                    corrupted: account.corrupted,
                     lost: sent.saturating_sub(sequence.unique()),
                     out_of_order: sequence.out_of_order(),
                     duplicates: sequence.duplicates(),
@@ -160,12 +194,36 @@ impl Sink {
         Arrived {
             received: self.received,
             unique: self.unique(),
+            corrupted: tagged.then_some(self.corrupted),
             foreign: self.foreign,
             order: tagged.then(|| (sum(Sequence::out_of_order), sum(Sequence::duplicates))),
             flows: flows.collect(),
             delay: tagged.then_some(self.delay),
         }
     }
+}
+
+/// Whether what stands behind a tag is what was sent there.
+#[inline]
+fn is_whole(behind: &[u8], content: &[u8], frame_bytes: usize) -> bool {
+    let length = behind.len().min(content.len());
+    let (behind, content) = (&behind[..length], &content[..length]);
+    behind == content || is_padded(behind, content, frame_bytes)
+}
+
+/// A frame that lost a VLAN tag on the way is padded to Ethernet's shortest.
+#[cold]
+fn is_padded(behind: &[u8], content: &[u8], frame_bytes: usize) -> bool {
+    /// Without check sequence (IEEE 802.3).
+    const SHORTEST: usize = 60;
+    /// Two VLAN tags.
+    const MOST: usize = 8;
+    let same = behind
+        .iter()
+        .zip(content)
+        .take_while(|(one, other)| one == other);
+    let rest = &behind[same.count()..];
+    frame_bytes <= SHORTEST && rest.len() <= MOST && rest.iter().all(|&byte| byte == 0)
 }
 
 #[cfg(test)]
@@ -189,6 +247,7 @@ mod tests {
         let known = Known::Tag {
             place: (42, LAYOUTS[0]),
             mark: 0xbeef,
+            content: Box::new([0; 2]),
         };
         let mut sink = Sink::new(known, 2, 1000);
         for (number, account) in [(0, 0), (0, 1), (2, 0), (1, 0), (1, 0), (3, 1)] {
@@ -210,6 +269,51 @@ mod tests {
         assert_eq!(lost, [1, 2]);
         let delay = arrived.delay.unwrap().summary().unwrap();
         assert_eq!((delay.min, delay.max, delay.count), (900, 900, 6));
+    }
+
+    /// A flipped bit is neither a loss nor a high number that makes all others late.
+    #[test]
+    fn corrupted_frames_are_counted_apart() {
+        let known = || Known::Tag {
+            place: (42, LAYOUTS[0]),
+            mark: 0xbeef,
+            content: Box::new([0; 2]),
+        };
+        let sent: Vec<_> = (0..1000).map(|number| tagged(number, 0, 100)).collect();
+        for byte in 42..60 {
+            let mut sink = Sink::new(known(), 1, 1000);
+            for (number, frame) in sent.iter().enumerate() {
+                let mut frame = frame.clone();
+                // Every tenth is lost, another tenth comes twice, and a third is damaged.
+                match number % 10 {
+                    0 => continue,
+                    1 => sink.take(&frame, 2000),
+                    2 => frame[byte] ^= 1 << (number / 10 % 8),
+                    _ => {}
+                }
+                sink.take(&frame, 2000);
+            }
+            let arrived = sink.finish(&[1000]);
+            assert_eq!((arrived.received, arrived.unique), (900, 900), "{byte}");
+            assert_eq!(
+                (arrived.corrupted, arrived.foreign),
+                (Some(100), 0),
+                "{byte}"
+            );
+            assert_eq!(arrived.order, Some((0, 100)), "{byte}");
+        }
+    }
+
+    #[test]
+    fn padding_is_no_damage() {
+        let content: Vec<u8> = (0..20).collect();
+        assert!(is_whole(&content[..6], &content, 60));
+        let padded = [&content[..4], &[0; 4]].concat();
+        assert!(is_whole(&padded, &content, 60));
+        assert!(!is_whole(&padded, &content, 100));
+        assert!(!is_whole(&[0, 1, 2, 3, 9, 0], &content, 60));
+        // What a device put behind the frame is not ours.
+        assert!(is_whole(&[&content[..], &[7; 9]].concat(), &content, 100));
     }
 
     #[test]

@@ -210,10 +210,9 @@ impl Source {
     pub(super) fn take_back(&mut self, frame: &[u8]) {
         self.made -= 1;
         let account = match &self.frames {
-            Frames::Made(template) => template.tag_place().and_then(|(place, layout)| {
-                let tag = Tag::read(frame.get(place..)?, layout, 0)?;
-                Some(tag.account)
-            }),
+            Frames::Made(template) => template
+                .tag_place()
+                .and_then(|(place, layout)| Tag::account_in(frame.get(place..)?, layout)),
             Frames::Captured(_) => None,
         };
         let number = &mut self.numbers[usize::from(account.unwrap_or(0))];

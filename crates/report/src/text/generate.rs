@@ -86,12 +86,20 @@ pub(crate) fn rates(record: &Record, figures: &GenerateFigures) -> Option<Grid> 
 /// What became of frames; none where nothing is received.
 pub(crate) fn losses(figures: &GenerateFigures) -> Option<Grid> {
     figures.received?;
-    let headings = ["lost", "loss", "out of order", "duplicates", "foreign"];
+    let headings = [
+        "lost",
+        "loss",
+        "out of order",
+        "duplicates",
+        "corrupted",
+        "foreign",
+    ];
     let row = vec![
         or_unknown(figures.lost, format_count),
         or_unknown(figures.loss_fraction, format_share),
         or_unknown(figures.out_of_order, format_count),
         or_unknown(figures.duplicates, format_count),
+        or_unknown(figures.corrupted, format_count),
         format_count(figures.foreign),
     ];
     Grid::new(&headings, vec![row], 0)

@@ -12,7 +12,7 @@ mod values;
 
 pub use address::{MAC_BYTES, mac_bytes, mac_number, mac_text, read_mac};
 pub use sizes::{IMIX, Sizes};
-pub use tag::{LAYOUTS, Layout, Tag, find};
+pub use tag::{Found, LAYOUTS, Layout, Tag, find};
 pub use values::Values;
 
 use header::{Checksum, Headers};
@@ -178,6 +178,12 @@ impl Template {
     #[must_use]
     pub fn tag_place(&self) -> Option<(usize, Layout)> {
         Some((self.headers.length(), self.tag?))
+    }
+
+    /// What stands behind the tag of the largest frame; smaller ones have the beginning of it.
+    #[must_use]
+    pub fn content(&self) -> &[u8] {
+        &self.content
     }
 
     /// Bytes of the headers.
