@@ -19,7 +19,7 @@ use self::flows::{begin_flow, open, plan};
 use super::hall::Expectation;
 use super::report;
 use super::test::{IDLE, Limit, Test};
-use super::{Caller, Hall, OnStream, Speaker, Wanted};
+use super::{Caller, Hall, OnStream, Speaker, Wanted, say};
 use crate::error::MeasureError;
 use crate::meter::Totals;
 use crate::session::house::{Claim, Seat};
@@ -312,17 +312,9 @@ impl Session {
         Ok(())
     }
 
-    /// Says what waits to be said. A client that does not listen is told apart by what it sends.
     fn say(&mut self) {
-        let patience = Some(Duration::from_secs(1));
-        if self.control.set_write_timeout(patience).is_ok() {
-            while !self.machine.outgoing().is_empty() {
-                match (&self.control).write(self.machine.outgoing()) {
-                    Ok(bytes) if bytes > 0 => self.machine.sent(bytes),
-                    _ => return,
-                }
-            }
-        }
+        let said = say(&self.control, self.machine.outgoing());
+        self.machine.sent(said);
     }
 
     /// Waits for what is still on its way: the client has said how much it sent.

@@ -26,8 +26,10 @@ mod plain;
 mod sockperf;
 mod ttcp;
 
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use answering::Answers;
 pub use hall::{FlowKey, Hall, Stranger, Wanted};
@@ -39,6 +41,9 @@ use socket2::{Domain, Socket};
 
 use crate::session::house::{Claim, House, Seat};
 use crate::session::porch::Arrived;
+
+/// How long a client may leave no room for what is said to it.
+const SAYING_PATIENCE: Option<Duration> = Some(Duration::from_secs(1));
 
 /// Every dialect of other programs that a server speaks.
 pub const SPEAKERS: &[&Speaker] = &[
@@ -130,6 +135,21 @@ pub fn plain() -> &'static Speaker {
 fn at_port(mut address: SocketAddr, port: u16) -> SocketAddr {
     address.set_port(port);
     address
+}
+
+/// Says what waits to be said on a control connection, and how much of it was. A client that does not listen
+/// is told apart by what it sends.
+fn say(mut control: &TcpStream, words: &[u8]) -> usize {
+    let mut said = 0;
+    if control.set_write_timeout(SAYING_PATIENCE).is_ok() {
+        while said < words.len() {
+            match control.write(&words[said..]) {
+                Ok(bytes) if bytes > 0 => said += bytes,
+                _ => break,
+            }
+        }
+    }
+    said
 }
 
 /// Marks what a socket sends, as its client wants it; what cannot be had shows on the wire alone.

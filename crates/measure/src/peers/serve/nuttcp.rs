@@ -2,7 +2,7 @@
 
 mod data;
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -19,7 +19,7 @@ use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
 
 use self::data::Data;
 use super::test::{Limit, Test};
-use super::{Caller, OnStream, Speaker};
+use super::{Caller, OnStream, Speaker, say};
 use crate::error::MeasureError;
 use crate::meter::Totals;
 use crate::session::house::{Claim, Seat};
@@ -191,15 +191,8 @@ impl Session {
     }
 
     fn say(&mut self) {
-        let patience = Some(Duration::from_secs(1));
-        if self.control.set_write_timeout(patience).is_ok() {
-            while !self.machine.outgoing().is_empty() {
-                match (&self.control).write(self.machine.outgoing()) {
-                    Ok(bytes) if bytes > 0 => self.machine.sent(bytes),
-                    _ => return,
-                }
-            }
-        }
+        let said = say(&self.control, self.machine.outgoing());
+        self.machine.sent(said);
     }
 
     /// Makes ready what the data needs, or says why there will be no test.
