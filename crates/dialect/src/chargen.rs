@@ -42,8 +42,7 @@ pub const DIALECT: Dialect = Dialect {
 };
 
 /// The character at a place of the stream.
-#[must_use]
-pub fn character(offset: u64) -> u8 {
+fn character(offset: u64) -> u8 {
     let offset = (offset % PERIOD_BYTES as u64) as usize;
     let (line, column) = (offset / LINE_BYTES, offset % LINE_BYTES);
     match column {

@@ -81,8 +81,7 @@ impl Sink {
     }
 
     /// When a flow of datagrams that stays silent is over; `None` before its first.
-    #[must_use]
-    pub fn deadline_ns(&self) -> Option<u64> {
+    fn deadline_ns(&self) -> Option<u64> {
         self.first_ns
             .map(|_| self.last_ns.saturating_add(SILENCE_NS))
     }

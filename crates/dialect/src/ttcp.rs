@@ -97,12 +97,6 @@ impl Receiver {
         }
     }
 
-    /// When it is over if nothing comes any more; `None` before the first datagram.
-    #[must_use]
-    pub fn deadline_ns(&self) -> Option<u64> {
-        self.sink.deadline_ns()
-    }
-
     /// Whether the end was marked, or silence tells it.
     #[must_use]
     pub fn is_over(&self, now_ns: u64) -> bool {

@@ -86,12 +86,6 @@ impl Tally {
         self.highest.saturating_sub(self.arrived)
     }
 
-    /// When the last datagram came, in wall-clock nanoseconds; 0 before the first.
-    #[must_use]
-    pub fn last_ns(&self) -> u64 {
-        self.last_ns
-    }
-
     /// Arrival less stamp of the last datagram, in nanoseconds; `None` before the first.
     #[inline]
     #[must_use]

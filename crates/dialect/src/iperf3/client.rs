@@ -239,9 +239,8 @@ impl Client {
         }
     }
 
-    /// When [`Client::check`] should be called; `None` when there is nothing to wait for.
-    #[must_use]
-    pub fn deadline_ns(&self) -> Option<u64> {
+    /// When the server is late; `None` when there is nothing to wait for.
+    fn deadline_ns(&self) -> Option<u64> {
         match self.step {
             Step::Running | Step::OurResults | Step::Over | Step::Failed => None,
             _ => Some(self.since_ns.saturating_add(PATIENCE_NS)),
@@ -275,12 +274,6 @@ impl Client {
     /// When there were fewer.
     pub fn sent(&mut self, bytes: usize) {
         self.wire.sent(bytes);
-    }
-
-    /// Where the connection is, for messages.
-    #[must_use]
-    pub fn phase(&self) -> Phase {
-        self.step.phase()
     }
 
     fn turn(&self, step: &'static str, wanted: Step) -> Result<(), Iperf3Error> {

@@ -275,10 +275,9 @@ impl Server {
         }
     }
 
-    /// When [`Server::check`] should be called; `None` when there is nothing to wait for. A run
+    /// When the client is late; `None` when there is nothing to wait for. A run
     /// without an agreed time has no end here: whoever sees the flows knows whether it stands still.
-    #[must_use]
-    pub fn deadline_ns(&self) -> Option<u64> {
+    fn deadline_ns(&self) -> Option<u64> {
         let patience = match self.step {
             Step::Parameters | Step::Flows | Step::TheirResults | Step::Farewell => PATIENCE_NS,
             Step::Running => self.run_ns?.saturating_add(PATIENCE_NS),
@@ -318,12 +317,6 @@ impl Server {
     /// When there were fewer.
     pub fn sent(&mut self, bytes: usize) {
         self.wire.sent(bytes);
-    }
-
-    /// Where the connection is, for messages.
-    #[must_use]
-    pub fn phase(&self) -> Phase {
-        self.step.phase()
     }
 
     fn turn(&self, step: &'static str, wanted: Step) -> Result<(), Iperf3Error> {

@@ -247,15 +247,6 @@ impl Server {
         self.version
     }
 
-    /// The test, once it was asked for, until it is over.
-    #[must_use]
-    pub fn test(&self) -> Option<&Test> {
-        match &self.place {
-            Place::Preparing(test) | Place::Running(test) => Some(test),
-            _ => None,
-        }
-    }
-
     /// What the far end said: a client never tells what it counted.
     #[must_use]
     pub fn far_report(&self) -> FarReport {
