@@ -22,7 +22,7 @@
 //!
 //! TCP data is a stream until it is closed. With several streams a stock receiver reads them in
 //! turns, one whole buffer from each, and stops when one has ended: a transmitter must write in the
-//! same turns ([`Test::takes_turns`]). With intervals a stock transmitter hides its count of
+//! same turns. With intervals a stock transmitter hides its count of
 //! retransmits in each buffer, behind the four bytes `NRTR` at 28; we neither write nor read it.
 //!
 //! UDP data is framed by datagrams of 4 bytes ([`UdpSender`]). The first bytes of stock payload are
