@@ -44,6 +44,14 @@ impl<'a> Case<'a> {
         self.ways.iter().filter(move |_| is)
     }
 
+    /// Whether a port had nothing at the other end of its wire: then it is no sign of anything how fast it took
+    /// frames, or how often it took none.
+    #[must_use]
+    pub fn lacks_carrier(&self) -> bool {
+        let mut doubts = self.record.validity.iter();
+        doubts.any(|doubt| doubt.doubt == "no-carrier")
+    }
+
     /// Whether round trips were measured, and were completed.
     #[must_use]
     pub fn is_latency(&self) -> bool {

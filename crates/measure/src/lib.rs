@@ -12,6 +12,7 @@ pub mod generate;
 pub mod search;
 
 mod arrival;
+pub mod carrier;
 mod choose;
 mod meter;
 mod pacing;

@@ -77,8 +77,8 @@ pub struct Throughput {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed_fps: Option<f64>,
     /// Why it ended: `resolution`, `line` (the highest load passes), `generator` (it can offer no
-    /// more, and that passes), `floor` (not even a frame a trial), `trials` (too many) or
-    /// `interrupted`.
+    /// more, and that passes), `floor` (not even a frame a trial), `trials` (too many),
+    /// `nothing-sent` (no frame left the port) or `interrupted`.
     pub stopped_by: String,
 }
 

@@ -171,6 +171,16 @@ pub struct ForwardPlan {
     pub seed: u64,
 }
 
+impl ForwardPlan {
+    /// Whether frames that are put in come round again: modes that make frames, take them out, or answer
+    /// questions alone let nothing circulate.
+    #[must_use]
+    pub fn circulates(&self) -> bool {
+        let name = self.mode.split(':').next().unwrap_or_default();
+        !["rxonly", "txonly", "flowgen", "icmpecho"].contains(&name)
+    }
+}
+
 /// What a forwarding run did.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -260,6 +270,13 @@ pub struct ForwardPort {
     /// Whether anybody ever was at the other end; absent where that cannot be known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub joined: Option<bool>,
+    /// Times within the run without anybody at the other end after somebody had been there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub absences: Vec<PeerAbsence>,
+    /// Whether its interface had a carrier both when the run began and when it ended; absent where it has no
+    /// interface, or that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carrier: Option<bool>,
     /// How bytes travel: `none` (handles move), `each-way` (copied in and out), `in-kernel`.
     pub copies: String,
     /// What was obtained where there was a choice, in sentences.
@@ -269,6 +286,17 @@ pub struct ForwardPort {
     pub receive: QueueFigures,
     /// Sent, all queues.
     pub transmit: QueueFigures,
+}
+
+/// A time without the process at the other end, counted from the start of the run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct PeerAbsence {
+    /// When it was found gone; 0 where that was before the run.
+    pub from_ns: u64,
+    /// When somebody came in its place; absent where nobody did until the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until_ns: Option<u64>,
 }
 
 /// One stream: a receive queue and the transmit queue that its frames go to.

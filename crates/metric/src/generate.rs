@@ -473,6 +473,10 @@ pub struct PortFigures {
     /// What was obtained where there was a choice, in sentences.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// Whether its interface had a carrier both when the run began and when it ended; absent where it has no
+    /// interface, or that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carrier: Option<bool>,
     /// Frames that it took or gave.
     pub frames: u64,
     /// Their bytes, without check sequence.

@@ -1,5 +1,50 @@
 //! What a port can do, as data.
 
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use crate::sys::{interface, xsk_offload};
+
+/// The network interface behind a port, and a way to ask for its state whichever namespace the asking thread
+/// is in.
+#[derive(Clone)]
+pub struct Interface {
+    name: String,
+    socket: Arc<OwnedFd>,
+}
+
+impl Interface {
+    /// The one of this name in the calling thread's namespace; none where nothing can be asked.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Some(Self {
+            name: name.to_owned(),
+            socket: Arc::new(interface::asking_socket().ok()?),
+        })
+    }
+
+    /// Whether something is at the other end of its wire; none where the driver does not say, or the
+    /// interface is gone.
+    #[must_use]
+    pub fn has_carrier(&self) -> Option<bool> {
+        xsk_offload::has_carrier(&self.socket, &self.name).ok()
+    }
+}
+
+impl fmt::Debug for Interface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Interface").field(&self.name).finish()
+    }
+}
+
+impl PartialEq for Interface {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Interface {}
+
 /// How frames get from the port into the memory and back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copies {
@@ -21,6 +66,8 @@ pub struct Capabilities {
     pub frame_bytes: u16,
     /// The interface's own address, where it has one.
     pub address: Option<[u8; 6]>,
+    /// The interface behind it, where it is one.
+    pub interface: Option<Interface>,
     /// Descriptors of the receive ring; none where there is no ring.
     pub receive_descriptors: Option<u32>,
     /// Descriptors of the transmit ring.
@@ -48,6 +95,7 @@ impl Capabilities {
             name: name.into(),
             frame_bytes,
             address: None,
+            interface: None,
             receive_descriptors: None,
             transmit_descriptors: None,
             copies: Copies::None,
@@ -56,5 +104,12 @@ impl Capabilities {
             replays: false,
             notes: Vec::new(),
         }
+    }
+
+    /// Whether its interface has a carrier at this moment; none where it has no interface, or that is not
+    /// known.
+    #[must_use]
+    pub fn has_carrier(&self) -> Option<bool> {
+        self.interface.as_ref()?.has_carrier()
     }
 }

@@ -40,10 +40,10 @@ mod pool;
 pub use pool::Pool;
 
 mod port;
-pub use port::{AnyPort, Pair, Port, Receive, Transmit};
+pub use port::{Absence, AnyPort, Pair, Port, Receive, Transmit};
 
 mod capabilities;
-pub use capabilities::{Capabilities, Copies};
+pub use capabilities::{Capabilities, Copies, Interface};
 
 mod counters;
 pub use counters::{Cause, QueueCounters, QueueTotals};

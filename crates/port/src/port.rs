@@ -2,6 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::capabilities::Capabilities;
 use crate::counters::{Cause, QueueCounters};
@@ -9,6 +10,15 @@ use crate::error::PortError;
 use crate::kind::{AnyReceive, AnyTransmit};
 use crate::pool::Pool;
 use crate::sys::burst::Burst;
+
+/// A time without the process at the other end, as it was noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Absence {
+    /// When it was found gone.
+    pub from: Instant,
+    /// When it, or another in its place, came; none: not yet.
+    pub until: Option<Instant>,
+}
 
 /// A receive queue, polled by one thread. No call but `refresh` may block, allocate or lock.
 pub trait Receive: Send {
@@ -43,6 +53,12 @@ pub trait Receive: Send {
     /// Whether somebody has ever been at the other end; none where that is not known.
     fn is_joined(&self) -> Option<bool> {
         None
+    }
+
+    /// When nobody was at the other end any more after somebody had been, the earliest first. Not for
+    /// loops: it allocates and locks.
+    fn absences(&self) -> Vec<Absence> {
+        Vec::new()
     }
 
     /// One poll of at most so many frames that leave by `to` unread, where the two have a way of their

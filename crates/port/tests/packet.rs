@@ -3,6 +3,7 @@
 mod common;
 
 use std::net::UdpSocket;
+use std::process::Command;
 use std::time::Duration;
 
 use common::{memory, numbered, open_in, pair, receive, receive_within, send, with_privilege};
@@ -252,4 +253,27 @@ fn what_cannot_be_taken_is_refused() {
         let error = refused("packet:lo,mtu=1500");
         assert!(error.is_missing_privilege(), "{error}");
     }
+}
+
+#[test]
+fn a_far_end_that_is_down_takes_the_carrier() {
+    with_privilege("a_far_end_that_is_down_takes_the_carrier", || {
+        let lab = pair("");
+        let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
+        let memory = memory(4096);
+        let port = open_in(a, "packet:eth0", &memory);
+        // Asked from outside of its namespace.
+        assert_eq!(port.capabilities().has_carrier(), Some(true));
+        for (state, want) in [("down", false), ("up", true)] {
+            let set = || {
+                Command::new("ip")
+                    .args(["link", "set", "eth0", state])
+                    .status()
+            };
+            assert!(b.run(set).unwrap().unwrap().success());
+            assert_eq!(port.capabilities().has_carrier(), Some(want));
+        }
+        let ring = common::open("ring:0", &memory);
+        assert_eq!(ring.capabilities().has_carrier(), None);
+    });
 }

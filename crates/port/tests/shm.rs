@@ -156,6 +156,15 @@ fn echo_that_dies(folder: &Path, own: &str, other: &str) {
     circle.run(&mut port, &mut pool, 3000);
     circle.drain(&mut port, &mut pool);
     port.refresh().unwrap();
+    let absences = port.receive.absences();
+    assert_eq!(absences.len(), KILLS);
+    for absence in &absences {
+        assert!(absence.until > Some(absence.from), "{absences:?}");
+    }
+    echo.kill();
+    port.refresh().unwrap();
+    let last = port.receive.absences().pop().unwrap();
+    assert_eq!(last.until, None, "it is gone for good");
 
     assert!(
         circle.back.is_sorted_by(|earlier, later| earlier < later),

@@ -414,11 +414,16 @@ pub fn port_info(port: &ForwardPort) -> String {
             ring(port.tx_descriptors)
         ),
     );
+    if let Some(carrier) = port.carrier {
+        let word = if carrier { "up" } else { "down (no carrier)" };
+        line(&mut out, &format!("  Link status: {word}"));
+    }
     if let Some(joined) = port.joined {
-        let word = if joined {
-            "has come"
-        } else {
-            "has not come yet"
+        let is_gone = (port.absences.last()).is_some_and(|absence| absence.until_ns.is_none());
+        let word = match joined {
+            true if is_gone => "has left",
+            true => "has come",
+            false => "has not come yet",
         };
         line(&mut out, &format!("  Other end: {word}"));
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use linerate_host::stop::Stop;
 use linerate_measure::MeasureError;
+use linerate_measure::carrier;
 use linerate_measure::generate::{
     Ports, Ran, Settings, Told, What as Sent, plan, record, run as run_generator,
 };
@@ -76,6 +77,9 @@ fn measure(args: &GenerateArgs, output: &mut Output) -> Result<u8, Failure> {
     let named = Named::new(&args.ports, args.receive.as_ref(), args.no_receive)?;
     let settings = settings(args, &named)?;
     let mut ports = named.open()?;
+    if let Some(port) = ports.without_carrier() {
+        output.remark(&format!("warning: {}", carrier::warning(port)));
+    }
     let stop = stop_on_signals()?;
     let (send, receive) = named.names();
     let names = (send.as_str(), receive.as_deref());

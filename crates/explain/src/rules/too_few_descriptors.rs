@@ -73,6 +73,9 @@ impl TooFewDescriptors {
 
     fn of_forwarder(&self, case: &Case<'_>) -> Option<Finding> {
         let figures = case.record.forward.as_ref()?;
+        if case.lacks_carrier() {
+            return None;
+        }
         let port = figures
             .ports
             .iter()

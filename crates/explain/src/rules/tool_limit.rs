@@ -74,6 +74,9 @@ impl ToolLimit {
 
     fn of_generator(&self, case: &Case<'_>) -> Option<Finding> {
         let figures = case.record.generate.as_ref()?;
+        if case.lacks_carrier() {
+            return None;
+        }
         let intended = case.plan.generate.as_ref()?.intended_fps?;
         let missing = 1.0 - figures.offered_fps / intended.max(1.0);
         if missing < MISSING && figures.unsent == 0 {

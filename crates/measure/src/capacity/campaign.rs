@@ -105,12 +105,9 @@ pub struct Seen {
 }
 
 impl Seen {
-    fn loss(&self) -> f64 {
-        if self.sent == 0 {
-            0.0
-        } else {
-            self.lost as f64 / self.sent as f64
-        }
+    /// None where nothing was sent: that is no trial without loss.
+    fn loss(&self) -> Option<f64> {
+        (self.sent > 0).then(|| self.lost as f64 / self.sent as f64)
     }
 }
 
@@ -119,6 +116,9 @@ const LOSS_STEPS: u32 = 10;
 /// Trials as fast as it goes, of which the best counts: one alone may have met a busy machine, and all
 /// that follows would be held against it.
 const MOST_TRIALS: u32 = 3;
+/// Trials in a row in which no frame leaves before that counts as all there is: a generator that stands
+/// still does so once.
+const UNSENT_TRIALS: u32 = 3;
 /// Longest burst, in seconds at the highest rate (RFC 2544 section 26.4: a trial is two).
 const BURST_S: f64 = 2.0;
 
@@ -159,6 +159,8 @@ pub struct Campaign {
     size: usize,
     phase: Phase,
     made: u32,
+    /// Trials in a row in which no frame left.
+    unsent: u32,
     /// Whether the highest load is the generator's and not the line's.
     generator: bool,
     results: Vec<SizeCapacity>,
@@ -172,6 +174,7 @@ impl Campaign {
             size: 0,
             phase: Phase::Over,
             made: 0,
+            unsent: 0,
             generator: false,
             results: Vec::new(),
             options,
@@ -330,10 +333,14 @@ impl Campaign {
             lost: seen.lost,
             offered_fps: seen.offered,
             forwarding_fps: seen.forwarded,
-            loss_fraction: seen.loss(),
+            loss_fraction: seen.loss().unwrap_or(0.0),
             kept: seen.kept,
         };
         self.result().trials.push(trial);
+        let Some(loss) = seen.loss() else {
+            return self.nothing_left();
+        };
+        self.unsent = 0;
         let shares = self.options.shares.clone();
         match &mut self.phase {
             Phase::Most { made, best } => {
@@ -361,7 +368,7 @@ impl Campaign {
                     search::Seen {
                         offered: seen.offered,
                         forwarded: seen.forwarded,
-                        loss: seen.loss(),
+                        loss,
                         kept: seen.kept,
                     },
                 );
@@ -372,7 +379,7 @@ impl Campaign {
                 self.result().latency.push(DelayAt {
                     share,
                     offered_fps: seen.offered,
-                    loss_fraction: seen.loss(),
+                    loss_fraction: loss,
                     one_way_delay_ns: seen.delay,
                 });
             }
@@ -384,7 +391,7 @@ impl Campaign {
                     share,
                     offered_fps: seen.offered,
                     forwarding_fps: seen.forwarded,
-                    loss_fraction: seen.loss(),
+                    loss_fraction: loss,
                 });
             }
             Phase::BackToBack { search, longest } => {
@@ -408,13 +415,39 @@ impl Campaign {
         }
     }
 
+    /// Whether it ended because no frame left any more.
+    #[must_use]
+    pub fn sends_nothing(&self) -> bool {
+        self.unsent >= UNSENT_TRIALS
+    }
+
+    /// A trial in which no frame left says nothing of the device: it is made again, and after some of them all
+    /// is over, for this size and those that would follow.
+    fn nothing_left(&mut self) {
+        self.unsent += 1;
+        if !self.sends_nothing() {
+            return;
+        }
+        if matches!(self.phase, Phase::Most { .. } | Phase::Throughput(_)) {
+            let goals = self.options.goals.iter();
+            let none = goals.map(|&goal| Throughput {
+                name: name_of(goal).to_owned(),
+                loss_goal: goal,
+                stopped_by: "nothing-sent".to_owned(),
+                ..Throughput::default()
+            });
+            self.result().throughput = none.collect();
+        }
+        self.phase = Phase::Over;
+    }
+
     fn found(&mut self, found: &[search::Found], interrupted: bool) {
         let bytes = self.results.last().map_or(0.0, |result| result.frame_bytes);
         let generator = self.generator;
         let throughput = found.iter().map(|found| {
             let bits = |more: f64| found.lower.map(|fps| fps * (bytes + more) * 8.0);
             Throughput {
-                name: if found.goal > 0.0 { "pdr" } else { "ndr" }.to_owned(),
+                name: name_of(found.goal).to_owned(),
                 loss_goal: found.goal,
                 fps: found.lower,
                 l2_bps: bits(0.0),
@@ -469,6 +502,10 @@ impl Campaign {
     }
 }
 
+fn name_of(goal: f64) -> &'static str {
+    if goal > 0.0 { "pdr" } else { "ndr" }
+}
+
 /// Share of the highest load at a step.
 fn share_of(step: u32) -> f64 {
     f64::from(LOSS_STEPS - step) / f64::from(LOSS_STEPS)
@@ -509,7 +546,8 @@ mod tests {
             Amount::Frames(frames) => frames as f64 / offered,
         };
         let sent = match ask.amount {
-            Amount::Time(_) => (offered * seconds).round(),
+            // The first frame is due at once.
+            Amount::Time(_) => (offered * seconds).round().max(1.0),
             Amount::Frames(frames) => frames as f64,
         };
         let arrived = sent.min((capacity * seconds + buffer).floor()).max(0.0);
@@ -607,6 +645,46 @@ mod tests {
         assert_eq!(size.throughput[0].stopped_by, "floor");
         assert!(size.throughput[0].fps.is_none() && size.latency.is_empty());
         assert_eq!(size.back_to_back.as_ref().unwrap().frames, 0.0);
+    }
+
+    /// A port whose wire leads nowhere: no trial without loss, and no throughput.
+    #[test]
+    fn where_nothing_leaves_nothing_passes() {
+        for line in [None, Some(1_000_000)] {
+            let mut campaign = Campaign::new(options(line));
+            let mut made = 0;
+            while let Some(ask) = campaign.propose() {
+                campaign.take(ask, &Seen::default());
+                made += 1;
+                assert!(made <= UNSENT_TRIALS);
+            }
+            assert!(campaign.sends_nothing());
+            let [size] = campaign.results() else {
+                panic!("no other size is tried");
+            };
+            for goal in &size.throughput {
+                assert_eq!((goal.fps, &*goal.stopped_by), (None, "nothing-sent"));
+            }
+            assert_eq!(size.throughput.len(), 2);
+        }
+    }
+
+    /// One trial in which the generator stood still is made again.
+    #[test]
+    fn a_trial_without_a_frame_is_made_again() {
+        let mut campaign = Campaign::new(options(Some(1_000_000_000)));
+        let mut made = 0;
+        while let Some(ask) = campaign.propose() {
+            let seen = match made % 3 {
+                0 => Seen::default(),
+                _ => trial(&ask, 50_000.0, 0.0, 1e9),
+            };
+            campaign.take(ask, &seen);
+            made += 1;
+        }
+        assert!(!campaign.sends_nothing());
+        let fps = campaign.results()[0].throughput[0].fps.unwrap();
+        assert!((49_000.0..=50_000.0).contains(&fps), "{fps}");
     }
 
     #[test]

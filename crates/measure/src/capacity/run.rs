@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
+use linerate_host::sys::clock;
 use linerate_metric::capacity::{CapacityTrial, SizeCapacity};
 use linerate_metric::generate::{Load, TemplatePlan};
 use linerate_metric::record::{Doubt, Record};
@@ -40,6 +41,17 @@ pub fn run(
     stop: &AtomicBool,
     tell: &mut dyn FnMut(&CapacityTrial),
 ) -> Result<Measured, MeasureError> {
+    if let Some(port) = ports.without_carrier() {
+        // It may be coming up at this moment; a link that stays down is found by the trials.
+        let until = clock::now() + CARRIER_PATIENCE_NS;
+        let port = port.to_owned();
+        while ports.without_carrier().is_some() && !stop.load(Relaxed) {
+            if clock::now() > until {
+                return Err(no_carrier(port));
+            }
+            clock::sleep_until(clock::now() + CARRIER_LOOK_NS);
+        }
+    }
     let sizes = options.sizes.clone();
     if let What::Template(plan) = &base.what {
         // A size that cannot be would otherwise end the measurement after the trials of all before it.
@@ -105,9 +117,35 @@ pub fn run(
     if campaign.propose().is_some() {
         campaign.interrupt();
     }
+    if campaign.sends_nothing() {
+        let down = ports.without_carrier().map(str::to_owned);
+        measured.failure = Some(down.map_or_else(|| nothing_sent(names.0), no_carrier));
+    }
     measured.records.extend(decided.map(|(_, record)| record));
     measured.sizes = campaign.results().to_vec();
     Ok(measured)
+}
+
+/// How long a link that is down is waited for: one that was just set up, or whose driver sets it up anew for
+/// us.
+const CARRIER_PATIENCE_NS: u64 = 3_000_000_000;
+/// How often it is looked at meanwhile.
+const CARRIER_LOOK_NS: u64 = 20_000_000;
+
+fn no_carrier(port: String) -> MeasureError {
+    MeasureError::Generator {
+        object: port,
+        situation: "it has no carrier".to_owned(),
+        next_step: crate::carrier::NEXT.to_owned(),
+    }
+}
+
+fn nothing_sent(port: &str) -> MeasureError {
+    MeasureError::Generator {
+        object: port.to_owned(),
+        situation: "no frame left it in several trials".to_owned(),
+        next_step: "see with `linerate generate` what it does, or use another port".to_owned(),
+    }
 }
 
 fn settings(base: &Settings, size: &str, ask: &Ask, first: bool) -> Settings {

@@ -277,6 +277,7 @@ impl Forwarder {
                 flushed += port.flush(&mut pool, quiet);
             }
         }
+        self.ports.iter_mut().for_each(Port::begin);
         let ports = self.ports.iter().map(Port::totals).collect();
         let streams: Vec<Base> = places.iter().map(|place| self.base(place)).collect();
         let threads = places.iter().map(|place| place.core + 1).max().unwrap_or(1);

@@ -1,10 +1,10 @@
 //! A port of the forwarder: its queues while nobody polls them, and its counters always.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use linerate_host::sys::clock;
-use linerate_metric::forward::{ForwardPort, QueueFigures};
+use linerate_metric::forward::{ForwardPort, PeerAbsence, QueueFigures};
 use linerate_port::kind::{AnyReceive, AnyTransmit};
 use linerate_port::{
     Burst, Capabilities, Cause, Copies, Memory, Pool, PortError, PortUrl, QueueCounters,
@@ -67,6 +67,9 @@ pub(super) struct Port {
     before: PortTotals,
     /// What `clear` hides.
     cleared: PortTotals,
+    /// When the last run began, and whether there was a carrier then.
+    began: Instant,
+    carrier: Option<bool>,
 }
 
 impl Port {
@@ -92,7 +95,39 @@ impl Port {
             capabilities,
             before: PortTotals::default(),
             cleared: PortTotals::default(),
+            began: Instant::now(),
+            carrier: None,
         })
+    }
+
+    /// A run begins.
+    pub(super) fn begin(&mut self) {
+        self.began = Instant::now();
+        self.carrier = self.capabilities.has_carrier();
+    }
+
+    /// Times within the run without a process at the other end, of the queue that had the most.
+    fn absences(&self) -> Vec<PeerAbsence> {
+        let since = |time: Instant| {
+            let since = time.saturating_duration_since(self.began);
+            u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+        };
+        let of = |queue: &Queue| -> Vec<PeerAbsence> {
+            let absences = queue
+                .receive
+                .as_ref()
+                .map_or_else(Vec::new, Receive::absences);
+            let absences = absences.into_iter();
+            absences
+                .filter(|absence| absence.until.is_none_or(|until| until > self.began))
+                .map(|absence| PeerAbsence {
+                    from_ns: since(absence.from),
+                    until_ns: absence.until.map(since),
+                })
+                .collect()
+        };
+        let queues = self.queues.iter().map(of);
+        queues.max_by_key(Vec::len).unwrap_or_default()
     }
 
     /// Closes its queues.
@@ -205,6 +240,9 @@ impl Port {
             joined: (self.queues.iter())
                 .filter_map(|queue| queue.receive.as_ref()?.is_joined())
                 .reduce(|all, one| all && one),
+            absences: self.absences(),
+            carrier: (self.capabilities.has_carrier())
+                .map(|carrier| carrier && self.carrier.unwrap_or(true)),
             copies: match self.capabilities.copies {
                 Copies::None => "none",
                 Copies::EachWay => "each-way",

@@ -7,11 +7,12 @@ use jiff::Timestamp;
 use linerate_host::snapshot;
 use linerate_host::sys::{clock, cpu};
 use linerate_metric::facts::Role;
-use linerate_metric::forward::{ForwardFigures, ForwardPlan, Idle, StreamPlace};
+use linerate_metric::forward::{ForwardFigures, ForwardPlan, ForwardPort, Idle, StreamPlace};
 use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
 use linerate_metric::record::{
     CountedAt, Doubt, Interval, RUN_SCHEMA, Record, Summary, Tool, new_id,
 };
+use linerate_metric::units::format_nanos;
 use linerate_port::{PortError, PortUrl, QueueTotals};
 
 use super::engine::Forwarder;
@@ -283,6 +284,38 @@ fn summary(settings: &Settings, figures: &ForwardFigures) -> Summary {
     }
 }
 
+/// That the process at the other end of a port went away: the figures are of the whole time all the same.
+fn peer_left(port: &ForwardPort, duration_ns: u64) -> Option<Doubt> {
+    let first = port.absences.first()?;
+    let time = |ns: u64| format_nanos(ns as f64);
+    let gone: u64 = (port.absences.iter())
+        .map(|absence| {
+            let until = absence.until_ns.unwrap_or(duration_ns).min(duration_ns);
+            until.saturating_sub(absence.from_ns)
+        })
+        .sum();
+    let times = match port.absences.len() {
+        1 => String::new(),
+        times => format!(", {times} times in all"),
+    };
+    let came = match (first.until_ns, port.absences.last()?.until_ns) {
+        (_, None) => "nobody has come since".to_owned(),
+        (Some(first), _) => format!("somebody was there again at {}", time(first)),
+        (None, Some(_)) => "somebody came later".to_owned(),
+    };
+    Some(Doubt::new(
+        "peer-left",
+        format!(
+            "the process at the other end of {} left {} after the start{times}, and {came}: figures are of \
+             the whole {}, {} of which nobody was there",
+            port.name,
+            time(first.from_ns),
+            time(duration_ns),
+            time(gone)
+        ),
+    ))
+}
+
 /// Less of its core than this, and a spinning thread shared it with somebody.
 const WHOLE_CORE: f64 = 0.95;
 
@@ -323,8 +356,63 @@ fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
             ),
         ));
     }
+    for port in &ran.figures.ports {
+        doubts.extend(peer_left(port, ran.figures.duration_ns));
+        doubts.extend((port.carrier == Some(false)).then(|| crate::carrier::doubt(&port.name)));
+    }
     if let Some(trouble) = &ran.trouble {
         doubts.push(Doubt::new("port-stopped", trouble.to_string()));
     }
     doubts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_metric::forward::PeerAbsence;
+
+    #[test]
+    fn a_peer_that_left_is_told_with_its_times() {
+        let said = |absences: &[(u64, Option<u64>)]| {
+            let absences = absences.iter().map(|&(from, until)| PeerAbsence {
+                from_ns: from * 1_000_000,
+                until_ns: until.map(|until| until * 1_000_000),
+            });
+            let port = ForwardPort {
+                name: "shm:x".to_owned(),
+                absences: absences.collect(),
+                ..ForwardPort::default()
+            };
+            peer_left(&port, 2_500_000_000).map(|doubt| doubt.why)
+        };
+        assert_eq!(said(&[]), None);
+        for (absences, words) in [
+            (
+                &[(800, None)][..],
+                [
+                    "left 800 ms after the start, and nobody has come since",
+                    "1.70 s of which",
+                ],
+            ),
+            (
+                &[(800, Some(900))],
+                ["somebody was there again at 900 ms", "100 ms of which"],
+            ),
+            (
+                &[(800, Some(900)), (1000, None)],
+                [
+                    "2 times in all, and nobody has come since",
+                    "1.60 s of which",
+                ],
+            ),
+            // Gone before the run, and back after it was over.
+            (
+                &[(0, Some(9000))],
+                ["left 0 ns after the start", "2.50 s of which"],
+            ),
+        ] {
+            let why = said(absences).unwrap();
+            assert!(words.iter().all(|word| why.contains(word)), "{why}");
+        }
+    }
 }

@@ -186,7 +186,14 @@ fn summary(ran: &Ran) -> Summary {
 pub fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
     let figures = &ran.figures;
     let mut doubts = Vec::new();
-    if let Some(share) = ran.kept_share().filter(|_| !ran.kept() && !ran.interrupted) {
+    let down = (std::iter::once(&figures.send).chain(&figures.receive))
+        .find(|port| port.carrier == Some(false));
+    doubts.extend(down.map(|port| crate::carrier::doubt(&port.name)));
+    // A port that sends nowhere is no limit of the generator.
+    let short = ran
+        .kept_share()
+        .filter(|_| !ran.kept() && !ran.interrupted && down.is_none());
+    if let Some(share) = short {
         doubts.push(Doubt::new(
             "tool-limit",
             format!(

@@ -185,6 +185,21 @@ impl Ports {
         Ok(())
     }
 
+    /// The first port that has no carrier at this moment.
+    #[must_use]
+    pub fn without_carrier(&self) -> Option<&str> {
+        let mut ports = self.capabilities();
+        let port = ports.find(|port| port.has_carrier() == Some(false))?;
+        Some(&port.name)
+    }
+
+    fn carriers(&self) -> Carriers {
+        let receive = self.receive.as_ref().and_then(|ports| ports.first());
+        let send = self.send.capabilities.has_carrier();
+        let receive = receive.map_or(send, |port| port.capabilities.has_carrier());
+        (send, receive)
+    }
+
     fn counters(&self) -> (QueueTotals, QueueTotals) {
         let read = |counters: &QueueCounters| counters.read();
         let receive = match &self.receive {
@@ -362,6 +377,7 @@ pub fn run(
     let polite = usable.len() <= threads as usize;
     let shared = Shared::new(threads as usize, polite);
     let before = ports.counters();
+    let carriers = ports.carriers();
     let facts = Facts {
         intended_fps: rate,
         flows,
@@ -466,10 +482,15 @@ pub fn run(
     figures.unsent = unsent;
     figures.refused_polls = refused;
     figures.flows_each = flows.div_ceil(u32::from(accounts));
-    figures.send = port(&ports.send.capabilities, moved.0);
+    let carriers = both(carriers, ports.carriers());
+    figures.send = port(&ports.send.capabilities, carriers.0, moved.0);
     figures.receive = receives.then(|| {
         let port_of = ports.receive.as_ref().and_then(|ports| ports.first());
-        port(&port_of.unwrap_or(&ports.send).capabilities, moved.1)
+        port(
+            &port_of.unwrap_or(&ports.send).capabilities,
+            carriers.1,
+            moved.1,
+        )
     });
     let trouble = shared
         .trouble
@@ -716,13 +737,25 @@ fn figures(
     (figures, arrived.delay)
 }
 
-fn port(capabilities: &Capabilities, totals: QueueTotals) -> PortFigures {
+/// Carriers of the sending and the receiving port.
+type Carriers = (Option<bool>, Option<bool>);
+
+/// Whether there was a carrier both times, as far as that is known.
+fn both(before: Carriers, after: Carriers) -> Carriers {
+    let both = |before: Option<bool>, after: Option<bool>| {
+        after.map(|after| after && before.unwrap_or(true))
+    };
+    (both(before.0, after.0), both(before.1, after.1))
+}
+
+fn port(capabilities: &Capabilities, carrier: Option<bool>, totals: QueueTotals) -> PortFigures {
     let drops = Cause::ALL
         .iter()
         .map(|&cause| (cause.name().to_owned(), totals.dropped(cause)));
     PortFigures {
         name: capabilities.name.clone(),
         notes: capabilities.notes.clone(),
+        carrier,
         frames: totals.frames,
         bytes: totals.bytes,
         dropped: totals.all_dropped(),

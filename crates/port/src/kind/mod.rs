@@ -3,10 +3,11 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use crate::capabilities::Interface;
 use crate::counters::QueueCounters;
 use crate::error::PortError;
 use crate::pool::Pool;
-use crate::port::{AnyPort, Receive, Transmit};
+use crate::port::{Absence, AnyPort, Receive, Transmit};
 use crate::sys::burst::Burst;
 use crate::sys::memory::{Memory, MemoryPlan};
 use crate::url::{Key, PortUrl};
@@ -125,6 +126,10 @@ macro_rules! kinds {
                 match self { $($(#[$on])* Self::$variant(queue) => queue.is_joined()),* }
             }
 
+            fn absences(&self) -> Vec<Absence> {
+                match self { $($(#[$on])* Self::$variant(queue) => queue.absences()),* }
+            }
+
             #[inline]
             fn pass<T: Transmit>(&mut self, to: &mut T, most: usize) -> Option<usize> {
                 match self { $($(#[$on])* Self::$variant(queue) => queue.pass(to, most)),* }
@@ -229,7 +234,13 @@ pub fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
             has: memory.slot_bytes(),
         });
     }
-    (url.kind().open)(url, memory)
+    let mut ports = (url.kind().open)(url, memory)?;
+    if url.kind().name == Name::Needed("interface") {
+        for port in &mut ports {
+            port.capabilities.interface = Interface::named(url.name());
+        }
+    }
+    Ok(ports)
 }
 
 /// The queue's part of a port's name, where there is more than one.

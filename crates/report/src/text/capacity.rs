@@ -136,6 +136,7 @@ fn clean_word(word: &str) -> &str {
         "generator",
         "floor",
         "trials",
+        "nothing-sent",
         "interrupted",
     ];
     KNOWN
@@ -249,11 +250,15 @@ pub(crate) fn endings(capacity: &Capacity) -> Vec<&'static str> {
             "Where trials ended it, what arrives varies too much: longer trials or --tries help.",
         ),
         (
+            by("nothing-sent"),
+            "Where nothing was sent, no frame left the port: that says nothing of the device.",
+        ),
+        (
             by("interrupted"),
             "Where it was interrupted, the bounds are those known until then.",
         ),
         (
-            bursts(|found| found.at_line_rate.is_none()),
+            capacity.line_bps.is_none() && bursts(|_| true),
             "No rate of a line is known: bursts left as fast as the generator could (--line-rate says it).",
         ),
         (

@@ -12,6 +12,7 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use linerate_measure::carrier;
 use linerate_measure::forward::frame::FrameSpec;
 use linerate_measure::forward::{
     Forwarder, PortUrl, Reading, Retry, Settings, Times, Told, record, run as forward,
@@ -131,6 +132,9 @@ fn at_once_until_stopped(
             for port in facts.iter().filter(|port| port.joined == Some(false)) {
                 let text = format!("{}: nobody is at the other end yet", port.name);
                 say(output, &text);
+            }
+            for port in facts.iter().filter(|port| port.carrier == Some(false)) {
+                output.remark(&format!("warning: {}", carrier::warning(&port.name)));
             }
         }
         Told::Interval(reading) => {

@@ -1,5 +1,6 @@
 //! The bond between two processes: who is there, and which memory they share.
 
+use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -8,12 +9,16 @@ use std::time::{Duration, Instant};
 use super::Role;
 use super::rendezvous::{Heard, Place, Talk, Word, folder};
 use crate::error::PortError;
+use crate::port::Absence;
 use crate::sys::shm::{Region, Shape};
 
 /// Empty polls between two looks at the clock: a look then costs a tenth of a nanosecond a poll.
 const POLLS: u32 = 256;
 /// How often an idle queue looks for the other process.
 const PERIOD: Duration = Duration::from_millis(5);
+
+/// Absences of a partner that are remembered: one that dies again and again is told of all the same.
+const ABSENCES: usize = 64;
 
 /// Counts the polls that found nothing, to look around once in a while.
 pub(super) struct Idle {
@@ -72,6 +77,29 @@ struct State {
     begun: Option<Talk>,
     /// Why the last conversation came to nothing.
     trouble: Option<Trouble>,
+    /// The last times without a partner.
+    absences: VecDeque<Absence>,
+}
+
+impl State {
+    fn parted(&mut self) {
+        self.partner = None;
+        if self.absences.len() == ABSENCES {
+            self.absences.pop_front();
+        }
+        self.absences.push_back(Absence {
+            from: Instant::now(),
+            until: None,
+        });
+    }
+
+    /// The conversation that has begun is one with a partner from now on.
+    fn joined(&mut self) {
+        self.partner = self.begun.take();
+        if let Some(last) = self.absences.back_mut() {
+            last.until.get_or_insert_with(Instant::now);
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -120,6 +148,7 @@ impl Link {
                 partner: None,
                 begun: None,
                 trouble: None,
+                absences: VecDeque::with_capacity(ABSENCES),
             }),
         };
         link.tend();
@@ -133,6 +162,11 @@ impl Link {
     /// The memory, once the two have met.
     pub(super) fn region(&self) -> Option<Arc<Region>> {
         self.region.get().cloned()
+    }
+
+    /// The last times without a partner, the earliest first.
+    pub(super) fn absences(&self) -> Vec<Absence> {
+        self.locked().absences.iter().copied().collect()
     }
 
     /// Notes that the memory's positions cannot be those of a ring.
@@ -173,7 +207,7 @@ impl Link {
         if let Some(partner) = &state.partner
             && !matches!(partner.hear(), Heard::Nothing)
         {
-            state.partner = None;
+            state.parted();
         }
         match self.role {
             Role::Server => self.serve(&mut state),
@@ -202,7 +236,7 @@ impl Link {
                     let _ = guest.say(Word::Unfit, None);
                     state.trouble = Some(trouble);
                 } else {
-                    state.partner = state.begun.take();
+                    state.joined();
                 }
             }
             Heard::Word(..) | Heard::Unknown => {
@@ -261,11 +295,11 @@ impl Link {
                 (None, Some(file)) => match adopted(file) {
                     Ok(region) => {
                         let _ = self.region.set(region);
-                        state.partner = state.begun.take();
+                        state.joined();
                     }
                     Err(trouble) => state.trouble = Some(trouble),
                 },
-                (Some(_), None) => state.partner = state.begun.take(),
+                (Some(_), None) => state.joined(),
                 _ => state.trouble = Some(Trouble::Unfit),
             },
             Heard::Word(Word::Taken, _) => state.trouble = Some(Trouble::Taken),

@@ -18,7 +18,7 @@ use crate::counters::{Cause, QueueCounters};
 use crate::error::PortError;
 use crate::kind::{Kind, Name, queue_name, usual_memory};
 use crate::pool::Pool;
-use crate::port::{AnyPort, Pair, Receive, Transmit};
+use crate::port::{Absence, AnyPort, Pair, Receive, Transmit};
 use crate::sys::burst::Burst;
 use crate::sys::memory::Memory;
 use crate::sys::shm::{Shape, SlotReceiver, SlotSender};
@@ -190,6 +190,10 @@ impl Receive for ShmReceive {
 
     fn is_joined(&self) -> Option<bool> {
         Some(self.link.region().is_some())
+    }
+
+    fn absences(&self) -> Vec<Absence> {
+        self.link.absences()
     }
 
     fn counters(&self) -> &Arc<QueueCounters> {
