@@ -32,6 +32,9 @@ impl Rule for SenderCpu {
 /// Poll-mode threads that never found their ports empty.
 fn forwarding(case: &Case<'_>, id: &str) -> Option<Finding> {
     let figures = case.record.forward.as_ref()?;
+    if case.lacks_carrier() {
+        return None;
+    }
     let rounds: u64 = figures.cores.iter().map(|core| core.rounds).sum();
     let idle: u64 = figures.cores.iter().map(|core| core.idle_rounds).sum();
     let share = idle as f64 / rounds.max(1) as f64;
@@ -40,23 +43,61 @@ fn forwarding(case: &Case<'_>, id: &str) -> Option<Finding> {
     if rounds == 0 || share > 0.1 || least < BUSY {
         return None;
     }
-    // A thread without a stream would have nothing to do.
-    let (threads, streams) = (figures.cores.len(), figures.streams.len());
-    let (remedy, command) = match threads < streams {
-        true => ("add threads, each on a core of its own", case.again(&format!("--cores {}", threads + 1))),
-        false => (
-            "add queues, and a thread on a core of its own for each",
-            case.again(&format!("--rxq 2 --txq 2 --cores {}", (2 * streams).min(threads + 1))),
-        ),
-    };
-    Draft::limit(id, linerate_metric::finding::End::Client)
+    let plan = case.plan.forward.as_ref()?;
+    let usable = case.host(linerate_metric::facts::Role::Client).and_then(|host| host.cpu.usable);
+    let (remedy, options) = more(&plan.ports, figures.cores.len(), figures.streams.len(), usable);
+    let draft =     Draft::limit(id, linerate_metric::finding::End::Client)
         .cost(1.0 - share)
         .says("the forwarding threads found frames in nearly every round: they can do no more")
         .seen("idle_rounds", idle, "rounds", "forwarding threads")
         .seen("rounds", rounds, "rounds", "forwarding threads")
         .seen("cpu_share", least, "share", "forwarding threads, the least")
         .remedy(remedy)
-        .command(command)
-        .tried((figures.cores.len() > 1).then(|| format!("--cores {}", figures.cores.len())))
-        .found()
+        .tried((figures.cores.len() > 1).then(|| format!("--cores {}", figures.cores.len())));
+    match options {
+        Some(options) => draft.command(case.again(&options)).found(),
+        None => draft.found(),
+    }
+}
+
+/// What gives threads that have no time left some more, and the options for it, where there are any.
+fn more(ports: &[String], threads: usize, streams: usize, usable: Option<u32>) -> (&'static str, Option<String>) {
+    if usable.is_some_and(|usable| threads >= usable as usize) {
+        return ("every processor that the program may use has a thread already: larger frames, or a machine with more processors", None);
+    }
+    // A thread without a stream would have nothing to do.
+    if threads < streams {
+        return ("add threads, each on a core of its own", Some(format!("--cores {}", threads + 1)));
+    }
+    // A file has one queue.
+    if ports.iter().any(|port| port.starts_with("pcap:")) {
+        return ("spread the work over more ports: a file has one queue", None);
+    }
+    let queues = streams / ports.len().max(1) + 1;
+    let options = format!("--rxq {queues} --txq {queues} --cores {}", threads + 1);
+    ("add queues, and a thread on a core of its own for each", Some(options))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_advised_can_be_done() {
+        for (ports, threads, streams, usable, want) in [
+            (&["null:"][..], 1, 1, 4, Some("--rxq 2 --txq 2 --cores 2")),
+            (&["null:"], 2, 2, 4, Some("--rxq 3 --txq 3 --cores 3")),
+            (&["ring:0", "ring:1"], 1, 2, 4, Some("--cores 2")),
+            (&["ring:0", "ring:1"], 2, 2, 4, Some("--rxq 2 --txq 2 --cores 3")),
+            // Two processors keep no third thread busy.
+            (&["null:"], 2, 2, 2, None),
+            (&["pcap:tx=t.pcapng"], 1, 1, 4, None),
+            (&["pcap:rx=a.pcap", "null:"], 1, 2, 4, Some("--cores 2")),
+        ] {
+            let ports: Vec<String> = ports.iter().map(ToString::to_string).collect();
+            let (remedy, options) = more(&ports, threads, streams, Some(usable));
+            assert_eq!(options.as_deref(), want, "{ports:?} {threads}");
+            assert!(!remedy.is_empty());
+        }
+    }
 }

@@ -33,8 +33,9 @@ impl TooFewInFlight {
     fn of_frames(&self, case: &Case<'_>) -> Option<Finding> {
         let figures = case.record.forward.as_ref()?;
         let plan = case.plan.forward.as_ref()?;
-        // What comes from elsewhere is not for this end to increase.
-        if plan.tx_first == 0 || figures.primed == 0 {
+        // What comes from elsewhere is not for this end to increase, and where frames end or are made nothing
+        // circulates.
+        if plan.tx_first == 0 || figures.primed == 0 || !plan.circulates() || case.lacks_carrier() {
             return None;
         }
         let rounds: u64 = figures.cores.iter().map(|core| core.rounds).sum();
