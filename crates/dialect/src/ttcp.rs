@@ -67,6 +67,7 @@ pub enum Took {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Receiver {
     sink: Sink,
+    ended: bool,
     markers: u64,
     marker_bytes: u64,
 }
@@ -82,10 +83,11 @@ impl Receiver {
         }
         self.markers += 1;
         self.marker_bytes += bytes as u64;
-        if self.sink.is_closed() {
+        if self.ended {
             Took::Again
         } else if self.sink.totals().packets > 0 {
-            self.sink.close(now_ns);
+            // No part of the time: it may be held back until the payload has passed.
+            self.ended = true;
             Took::End
         } else {
             self.sink.touch(now_ns);
@@ -100,10 +102,11 @@ impl Receiver {
     /// Whether the end was marked, or silence tells it.
     #[must_use]
     pub fn is_over(&self, now_ns: u64) -> bool {
-        self.sink.is_over(now_ns)
+        self.ended || self.sink.is_over(now_ns)
     }
 
-    /// What arrived between start and end; markers are not in it.
+    /// What arrived between start and end, and from the start, or the first payload, to the last payload;
+    /// markers are not counted.
     ///
     /// A flow that consists of small datagrams only is none of ttcp: then these are they, counted
     /// as plain payload.

@@ -534,6 +534,7 @@ fn the_tools_that_say_nothing_of_themselves() {
         assert_eq!(record.plan.dialect.as_deref(), Some(dialect));
         assert_eq!(record.summary.bytes_received, Some(50_000));
         assert_eq!(record.summary.packets_received, Some(50));
+        assert_eq!(record.plan.payload_bytes, 1000, "markers are none of it");
         assert_eq!(
             (record.summary.lost, record.summary.loss_fraction),
             (None, None)
@@ -603,7 +604,8 @@ fn tests_are_ended_and_paced_by_the_servers_limits() {
         assert!(text.contains("terminated"), "{text}");
         let record = host.record();
         assert!(doubted(&record, "cut-short") && record.interrupted);
-        assert!(record.summary.duration_ns.unwrap() < 5_500_000_000);
+        let covered = record.summary.duration_ns.unwrap();
+        assert!(covered < 1_900_000_000, "no second is given: {covered}");
         assert!(record.summary.bytes_received.unwrap() > 1_000);
 
         // A client that ends in the same time is not cut, and gets the rate that there is.

@@ -77,7 +77,9 @@ impl UdpServer {
     /// Takes a datagram of this flow.
     #[inline]
     pub fn receive(&mut self, datagram: &[u8], now_wall_ns: u64) -> Heard {
-        let Some(header) = read_header(datagram, self.wide) else {
+        // Behind a first datagram with room for what it says, smaller ones may follow (`-l 12`).
+        let wide = self.wide && datagram.len() >= HEADER_BYTES;
+        let Some(header) = read_header(datagram, wide) else {
             return Heard::Stray;
         };
         if self.ended.is_some() {

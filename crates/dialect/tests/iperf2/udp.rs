@@ -8,7 +8,7 @@ use linerate_dialect::iperf2::{
 };
 use proptest::prelude::*;
 
-use super::recorded::{recorded, sized, words};
+use super::recorded::{Recorded, recorded, sized, words};
 use super::settings::any_settings;
 
 #[test]
@@ -44,6 +44,31 @@ fn recorded_reports_and_ours_agree() {
             assert_eq!(ours.bytes, stock.bytes, "{}", test.options);
         }
     }
+}
+
+/// `iperf -u -l 12`: only the first datagram has room for the settings and for the number's upper half.
+#[test]
+fn datagrams_smaller_than_their_header_count() {
+    let tests = recorded();
+    let forward = |test: &&Recorded| test.udp && !test.has("-R");
+    let test = tests.iter().find(forward).unwrap();
+    let mut flow = UdpServer::open(&test.client[0], 0).unwrap();
+    let small = |sequence| {
+        let mut datagram = [0; 12];
+        let header = Header {
+            sequence,
+            sent_ns: 0,
+        };
+        write_header(&mut datagram, false, header);
+        datagram
+    };
+    for number in [2, 3, 5] {
+        assert_eq!(flow.receive(&small(number), 9), Heard::Payload);
+    }
+    assert_eq!(flow.receive(&small(6)[..11], 9), Heard::Stray);
+    assert_eq!(flow.receive(&small(-7), 9), Heard::End);
+    let report = flow.report();
+    assert_eq!((report.datagrams, report.lost), (7, 2));
 }
 
 #[test]

@@ -129,7 +129,7 @@ impl Session {
             let step = match test {
                 Some(test) => {
                     test.look();
-                    let next = test.interval_end().saturating_sub(clock::now());
+                    let next = test.next_look().saturating_sub(clock::now());
                     RUN_STEP.min(Duration::from_nanos(next))
                 }
                 None => FLOWS_STEP,
@@ -145,7 +145,10 @@ impl Session {
             }
             if let Some(limit) = self.limit(test.as_ref()) {
                 self.machine.terminate();
+                self.say();
                 if let Some(test) = test {
+                    // Connections that end before the client has read that would be an error to it.
+                    let _ = wait::poll(&self.control, Ready::Receive, RUN_STEP);
                     test.cut(limit);
                 }
                 return Ok(());

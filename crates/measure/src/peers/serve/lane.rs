@@ -87,6 +87,10 @@ pub struct Moved {
     pub totals: Totals,
     /// When the first payload came or left, and the last.
     pub span: Option<(Nanos, Nanos)>,
+    /// How large its datagrams were.
+    pub sizes: Sizes,
+    /// Datagrams that its dialect could make nothing of.
+    pub unread: u64,
     /// What the numbers on its datagrams told.
     pub numbers: Option<Numbers>,
     /// How long its datagrams were on their way, where that can be known.
@@ -147,6 +151,34 @@ impl Delays {
     #[must_use]
     pub fn times(&self) -> Option<&Histogram> {
         (!self.impossible && self.times.count() > 0).then_some(&self.times)
+    }
+}
+
+/// The size that most datagrams of a flow have, whatever the first ones have: headers and markers differ.
+/// (Boyer and Moore's vote: where no size has more than half of them, it is one of those that came.)
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sizes {
+    bytes: usize,
+    ahead: u64,
+}
+
+impl Sizes {
+    /// Takes one.
+    #[inline]
+    pub fn take(&mut self, bytes: usize) {
+        if self.bytes == bytes {
+            self.ahead += 1;
+        } else if self.ahead == 0 {
+            (self.bytes, self.ahead) = (bytes, 1);
+        } else {
+            self.ahead -= 1;
+        }
+    }
+
+    /// The size; `None` before the first.
+    #[must_use]
+    pub fn most(&self) -> Option<u64> {
+        (self.bytes > 0).then_some(self.bytes as u64)
     }
 }
 
@@ -243,12 +275,30 @@ impl Sending {
     }
 }
 
-/// Sleeps until payload is due, in steps in which the end is seen; whether it is due.
+/// Sleeps until payload is due, in steps; whether it slept, and whether that was the end is to be seen again.
 fn wait_for_turn(pacer: &Pacer, now: Nanos) -> bool {
     let Some(due) = pacer.wait_until(now) else {
-        return true;
+        return false;
     };
     let step = now + LOOK_UP.as_nanos() as u64;
     clock::sleep_until(due.min(step));
-    due <= step
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_size_is_that_of_most_datagrams() {
+        let most = |sizes: &[usize]| {
+            let mut vote = Sizes::default();
+            sizes.iter().for_each(|&bytes| vote.take(bytes));
+            vote.most()
+        };
+        assert_eq!(most(&[]), None);
+        assert_eq!(most(&[76, 64, 64, 64]), Some(64));
+        assert_eq!(most(&[1470, 1470, 12]), Some(1470));
+        assert_eq!(most(&[100]), Some(100));
+    }
 }

@@ -5,6 +5,10 @@ use linerate_metric::plan::{Direction, Plan};
 use linerate_metric::record::Doubt;
 use linerate_metric::units::{format_bit_rate, format_nanos};
 
+/// How long a client that asks for no more time than it may have has to end by itself: it counts from
+/// a later moment, and says the end behind its payload.
+const GRACE_NS: Nanos = 1_000_000_000;
+
 /// Limits of a test with a program of another kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
@@ -34,6 +38,16 @@ impl Limits {
         }
     }
 
+    /// When a test with this plan that began at `start_ns` is ended here, omitted time included; `None`
+    /// for never.
+    #[must_use]
+    pub fn end_ns(&self, plan: &Plan, start_ns: Nanos) -> Option<Nanos> {
+        let most = self.time_ns?;
+        let ends_itself = asked_ns(plan).is_some_and(|asked| asked <= most);
+        let grace = if ends_itself { GRACE_NS } else { 0 };
+        Some(start_ns.saturating_add(most).saturating_add(grace))
+    }
+
     /// What of a plan is not done as it was asked.
     #[must_use]
     pub fn held_back(&self, plan: &Plan) -> Vec<Doubt> {
@@ -53,7 +67,7 @@ impl Limits {
                 ),
             ));
         }
-        if let (Some(most), Some(asked)) = (self.time_ns, plan.duration_ns)
+        if let (Some(most), Some(asked)) = (self.time_ns, asked_ns(plan))
             && asked > most
         {
             doubts.push(Doubt::new(
@@ -66,6 +80,11 @@ impl Limits {
         }
         doubts
     }
+}
+
+/// How long the client wants it to take, omitted time included; `None` where it does not say.
+fn asked_ns(plan: &Plan) -> Option<Nanos> {
+    Some(plan.duration_ns?.saturating_add(plan.omit_ns))
 }
 
 #[cfg(test)]
@@ -93,6 +112,29 @@ mod tests {
         assert_eq!(limits.time(None), Some(2_000_000_000));
         let none = Limits::default();
         assert_eq!((none.rate(None, 3), none.time(Some(7))), (None, Some(7)));
+    }
+
+    #[test]
+    fn only_who_ends_by_himself_is_waited_for() {
+        let limits = Limits {
+            time_ns: Some(2_000_000_000),
+            ..Limits::default()
+        };
+        let second = 1_000_000_000;
+        for (asked, omitted, end) in [
+            (Some(2 * second), 0, 8 * second),
+            (Some(3 * second), 0, 7 * second),
+            (Some(second), second, 8 * second),
+            (Some(second), 2 * second, 7 * second),
+            (None, 0, 7 * second),
+        ] {
+            let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "here");
+            (plan.duration_ns, plan.omit_ns) = (asked, omitted);
+            let given = limits.end_ns(&plan, 5 * second);
+            assert_eq!(given, Some(end), "{asked:?} and {omitted} omitted");
+        }
+        let plan = Plan::new(Kind::Throughput, Protocol::Tcp, "here");
+        assert_eq!(Limits::default().end_ns(&plan, 0), None);
     }
 
     #[test]

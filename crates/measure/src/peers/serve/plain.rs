@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use linerate_dialect::far::FarReport;
 use linerate_dialect::plain::{DIALECT, SILENCE_NS, Sink};
+use linerate_dialect::ttcp::MARKER_LIMIT_BYTES;
 use linerate_host::sys::clock::Nanos;
 use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
 
@@ -69,9 +70,16 @@ pub fn datagrams_of<D: Datagrams + Send + 'static>(
         return;
     }
     let mut plan = plan(&caller, Kind::Throughput, Protocol::Udp, Direction::Send);
-    plan.payload_bytes = arrived.largest();
+    // A marker alone tells no size of payload.
+    let first = arrived.largest();
+    plan.payload_bytes = if first > MARKER_LIMIT_BYTES as u64 {
+        first
+    } else {
+        0
+    };
     let test = Test::begin(&mut caller, claim, dialect, dialect, plan);
     let mut test = test.ending_by_silence();
+    test.takes_size_from_payload();
     test.keep(arrived.key, false);
     let early = arrived.early;
     let spawned = test.spawn(1, Part::Sink, arrived.socket, move |context, socket| {

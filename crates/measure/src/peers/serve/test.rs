@@ -85,6 +85,8 @@ pub struct Test {
     ends_by_silence: bool,
     /// Whether numbers on its datagrams tell what is missing.
     numbered: bool,
+    /// Whether the size of its datagrams is the one that came, and not one that was agreed on.
+    sized_by_payload: bool,
     doubts: Vec<Doubt>,
     interrupted: bool,
     /// Held until its end.
@@ -138,6 +140,7 @@ impl Test {
             held: Held::default(),
             ends_by_silence: false,
             numbered: false,
+            sized_by_payload: false,
             doubts: Vec::new(),
             interrupted: false,
             plan,
@@ -199,6 +202,11 @@ impl Test {
     /// Its datagrams carry numbers that tell what is missing.
     pub fn with_numbers(&mut self, numbered: bool) {
         self.numbered = numbered;
+    }
+
+    /// Nobody said how large its datagrams would be.
+    pub fn takes_size_from_payload(&mut self) {
+        self.sized_by_payload = true;
     }
 
     /// Keeps a flow from being opened again until the end, and for a moment longer where its client
@@ -391,7 +399,7 @@ impl Test {
         }
     }
 
-    /// When to look again at the latest.
+    /// When the interval that goes on is over.
     #[must_use]
     pub fn interval_end(&self) -> Nanos {
         if self.waits {
@@ -406,7 +414,7 @@ impl Test {
 
     /// Waits until `until`, until a thread ends, or until there is something to tell.
     pub fn wait(&mut self, until: Nanos) {
-        let until = until.min(self.interval_end());
+        let until = until.min(self.next_look());
         let patience = Duration::from_nanos(until.saturating_sub(clock::now()));
         let _ = self.ended.recv_timeout(patience);
         self.look();
@@ -437,6 +445,10 @@ impl Drop for Test {
 impl Lane {
     fn direction(&self) -> Direction {
         direction(Role::Server, self.part)
+    }
+
+    fn goes_on(&self) -> bool {
+        (self.thread.as_ref()).is_some_and(|thread| !thread.is_finished())
     }
 
     fn join(&mut self) {

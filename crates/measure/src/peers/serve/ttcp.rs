@@ -36,10 +36,12 @@ impl Datagrams for Flow {
     #[inline]
     fn take(&mut self, now: Nanos, datagram: &mut [u8]) -> Take {
         match self.receiver.receive(now, datagram.len()) {
-            Took::Data | Took::Start => Take::Payload,
+            Took::Data => Take::Payload,
+            Took::Start => Take::Opening,
             Took::End => {
+                // The last payload ends the time: the marker may be held back until that has passed.
                 self.ended_ns = Some(now);
-                Take::Payload
+                Take::Other
             }
             Took::Again => Take::Other,
         }
@@ -63,5 +65,22 @@ impl Datagrams for Flow {
 
     fn numbers(&mut self) -> Option<Numbers> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn markers_are_no_payload_and_the_last_ones_no_time() {
+        let mut flow = Flow::default();
+        let mut take = |at, bytes: usize| flow.take(at, &mut vec![0; bytes]);
+        assert_eq!(take(1, 4), Take::Opening);
+        assert_eq!(take(2, 1024), Take::Payload);
+        // 74 ms behind the last payload, where the transmitter waits for it to leave.
+        assert_eq!(take(74_000_000, 4), Take::Other);
+        assert_eq!(take(74_000_001, 4), Take::Other);
+        assert_eq!((flow.totals().bytes, flow.totals().packets), (1024, 1));
     }
 }

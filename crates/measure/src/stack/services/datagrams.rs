@@ -140,7 +140,7 @@ impl Dialect {
                         datagram[..bytes].copy_from_slice(&flow.reply()[..bytes]);
                         (bytes >= REPORT_LEAST_BYTES).then_some(bytes)
                     }
-                    Taken::Payload | Taken::Other => None,
+                    Taken::Payload | Taken::Opening | Taken::Other | Taken::Unread => None,
                 }
             }
         }

@@ -59,11 +59,16 @@ pub fn serve(dialect: &'static str, mut caller: Caller, claim: Claim, mut arrive
         return;
     }
     let mut plan = plan(&caller, Protocol::Udp, settings.as_ref());
-    plan.payload_bytes = arrived.largest();
+    if plan.payload_bytes == 0 {
+        plan.payload_bytes = arrived.largest();
+    }
     let agent = settings.as_ref().map_or("iperf 2.0".to_owned(), agent);
     let test = Test::begin(&mut caller, claim, dialect, &agent, plan);
     let mut test = test.ending_by_silence();
     test.with_numbers(true);
+    if way != Way::Reverse {
+        test.takes_size_from_payload();
+    }
     if way == Way::Forward {
         test.start_at(first_ns);
     }
@@ -263,7 +268,11 @@ impl Datagrams for Flow {
                     None => Take::Other,
                 }
             }
-            _ => Take::Other,
+            // What comes behind the end is late.
+            Heard::Stray if self.server.is_over() || self.server.way() == Way::Reverse => {
+                Take::Other
+            }
+            _ => Take::Unread,
         }
     }
 

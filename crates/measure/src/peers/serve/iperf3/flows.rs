@@ -167,7 +167,10 @@ impl Datagrams for Incoming {
         // Numbers begin at 1; a repeated hello has none.
         let Some((header, number)) = header.and_then(|h| Some((h, h.sequence.checked_sub(1)?)))
         else {
-            return Take::Other;
+            return match Hello::read(datagram) {
+                Some(_) => Take::Other,
+                None => Take::Unread,
+            };
         };
         self.bytes += datagram.len() as u64;
         self.sequence.take(number);

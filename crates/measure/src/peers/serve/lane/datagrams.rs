@@ -39,8 +39,12 @@ pub trait Datagrams {
 pub enum Take {
     /// Payload.
     Payload,
+    /// No payload, but time begins with it.
+    Opening,
     /// No payload.
     Other,
+    /// Nothing that the dialect can read.
+    Unread,
     /// It is no payload, and answered with [`Datagrams::reply`].
     Reply,
     /// It is answered with its first bytes, as they are now; whether it was payload.
@@ -111,7 +115,8 @@ pub fn receive_datagrams<D: Datagrams>(
         let _ = socket::set_udp_coalescing(socket);
     }
     let mut take = |dialect: &mut D, moved: &mut Moved, now, datagram: &mut [u8]| {
-        unsaid += datagram.len() as u64;
+        let bytes = datagram.len();
+        unsaid += bytes as u64;
         let mut say = |answer: &[u8]| {
             if allow(now, std::mem::take(&mut unsaid), answer.len() as u64)
                 && socket::send(socket, answer, Flags::NONE).is_ok()
@@ -121,7 +126,15 @@ pub fn receive_datagrams<D: Datagrams>(
         };
         let is_payload = match dialect.take(now, datagram) {
             Take::Payload => true,
+            Take::Opening => {
+                moved.at(now);
+                false
+            }
             Take::Other => false,
+            Take::Unread => {
+                moved.unread += 1;
+                false
+            }
             Take::Reply => {
                 say(dialect.reply());
                 false
@@ -133,6 +146,7 @@ pub fn receive_datagrams<D: Datagrams>(
         };
         if is_payload {
             moved.at(now);
+            moved.sizes.take(bytes);
         }
     };
     let mut calls = 0;
@@ -152,7 +166,8 @@ pub fn receive_datagrams<D: Datagrams>(
                 let now = clock::now();
                 calls += 1;
                 refused = 0;
-                if bytes == 0 {
+                // A socket that was shut down gives nothing, over and over.
+                if bytes == 0 && !context.signals.closed.load(Relaxed) {
                     take(dialect, &mut moved, now, &mut []);
                 }
                 let size = segment.map_or(bytes, usize::from).max(1);
@@ -213,7 +228,7 @@ pub fn send_datagrams(
         if sending.is_over(&context.signals, now, moved.totals.bytes) {
             break;
         }
-        if !wait_for_turn(&pacer, now) {
+        if wait_for_turn(&pacer, now) {
             continue;
         }
         pacer.give_up(now, bytes);

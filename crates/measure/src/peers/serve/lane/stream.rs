@@ -89,7 +89,7 @@ pub fn send_stream(
         if sending.is_over(&context.signals, now, moved.totals.bytes) {
             break;
         }
-        if left == sending.block_bytes && !wait_for_turn(&pacer, now) {
+        if left == sending.block_bytes && wait_for_turn(&pacer, now) {
             continue;
         }
         let all = sending

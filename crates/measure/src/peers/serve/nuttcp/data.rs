@@ -440,8 +440,10 @@ impl Datagrams for Incoming {
     fn take(&mut self, now: Nanos, datagram: &mut [u8]) -> Take {
         match self.receiver.receive(now, datagram) {
             // Time begins with the marker, where that came.
-            Took::Data | Took::Begin => Take::Payload,
-            Took::Marker | Took::End | Took::Stray => Take::Other,
+            Took::Begin => Take::Opening,
+            Took::Data => Take::Payload,
+            Took::Marker | Took::End => Take::Other,
+            Took::Stray => Take::Unread,
         }
     }
 

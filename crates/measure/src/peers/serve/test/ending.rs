@@ -11,8 +11,8 @@ use super::Test;
 use crate::error::MeasureError;
 use crate::flow::Part;
 
-/// How long a client has to end by itself that was told the time after which tests are ended here.
-const LIMIT_GRACE_NS: Nanos = 1_000_000_000;
+/// How soon after its end a test is looked at: what leaves behind it shows that it goes on.
+const PAST_END_NS: Nanos = 1_000_000;
 
 /// Why a test goes no further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,12 +30,27 @@ impl Test {
         if self.house.stop.load(Relaxed) {
             return Some(Limit::Stopped);
         }
-        let end_ns = self.counts_ns.saturating_add(self.limits().time_ns?);
-        let spans = self.lanes.iter().filter_map(|lane| lane.context.span());
+        let end_ns = self.end_ns()?;
+        let going = self.lanes.iter().filter(|lane| lane.goes_on());
+        let spans = going.filter_map(|lane| lane.context.span());
         // Farewells may take longer: some dialects say them several times.
         let goes_on = spans.map(|(_, last)| last).max().unwrap_or(0) > end_ns;
-        let over = clock::now() > end_ns.saturating_add(LIMIT_GRACE_NS);
-        (goes_on && over).then_some(Limit::Time)
+        goes_on.then_some(Limit::Time)
+    }
+
+    /// When its time is over that any may have.
+    fn end_ns(&self) -> Option<Nanos> {
+        self.limits().end_ns(&self.plan, self.start_ns)
+    }
+
+    /// When to look again at the latest: an interval ends, or the time that any may have.
+    #[must_use]
+    pub fn next_look(&self) -> Nanos {
+        let next = self.interval_end();
+        match self.end_ns().map(|end| end.saturating_add(PAST_END_NS)) {
+            Some(end) if clock::now() < end => next.min(end),
+            _ => next,
+        }
     }
 
     /// Waits for the end of all threads, if they could be had, and makes the record.

@@ -6,15 +6,30 @@ use linerate_metric::cost::ThreadCost;
 use linerate_metric::event::{Problem, What};
 use linerate_metric::facts::Role;
 use linerate_metric::plan::{Kind, Protocol};
-use linerate_metric::record::{CountedAt, CpuCost};
+use linerate_metric::record::{CountedAt, CpuCost, Doubt};
 
 use super::{Lane, SHORTEST_ALONE_NS, SHORTEST_NS, Test};
 use crate::cost::{self, Spent};
 use crate::error::MeasureError;
 use crate::flow::Part;
 use crate::peers::record::{Counted, PeerTest, own_half};
-use crate::peers::serve::lane::Broke;
+use crate::peers::serve::lane::{Broke, Moved};
 use crate::session::setup::host_facts;
+
+/// Datagrams of a flow that are in none of its counts.
+fn unread_doubt(dialect: &str, unread: u64) -> Doubt {
+    let datagrams = match unread {
+        1 => "1 datagram came that is",
+        _ => &format!("{unread} datagrams came that are"),
+    };
+    Doubt::new(
+        "unread-datagrams",
+        format!(
+            "{datagrams} none of {dialect}, and in no count; a port that is given to plain payload \
+             counts all (--also PORT=plain)"
+        ),
+    )
+}
 
 impl Test {
     /// Makes the record of it, and gives everything back. `failure` is what ended it before its time.
@@ -28,6 +43,10 @@ impl Test {
             self.house.hall.refuse_crumbs(self.peer, &crumbs);
             self.claim.began = false;
             return;
+        }
+        let unread: u64 = self.ended().map(|moved| moved.unread).sum();
+        if unread > 0 {
+            self.doubt(unread_doubt(self.dialect, unread));
         }
         let nothing = if self.sum().bytes == 0 {
             Some(("no payload came", "look at the client's own messages"))
@@ -45,6 +64,11 @@ impl Test {
             self.emit(What::Failed { problem });
             self.give_failure(failure);
             return;
+        }
+        if self.sized_by_payload
+            && let Some(bytes) = self.largest_size()
+        {
+            self.plan.payload_bytes = bytes;
         }
         let host = host_facts(Role::Server, self.peer.ip());
         let counted: Vec<_> = self.lanes.iter().map(|lane| self.counted(lane)).collect();
@@ -98,12 +122,19 @@ impl Test {
         self.tell_held();
     }
 
+    /// What its threads came to that have ended.
+    fn ended(&self) -> impl Iterator<Item = &Moved> {
+        self.lanes.iter().filter_map(|lane| lane.moved.as_ref())
+    }
+
+    /// The size of the datagrams that came; of several flows, the largest.
+    fn largest_size(&self) -> Option<u64> {
+        self.ended().filter_map(|moved| moved.sizes.most()).max()
+    }
+
     /// Whether there were questions, and an answer to none of them.
     fn answered_nobody(&self) -> bool {
-        let answers = || {
-            let moved = self.lanes.iter().filter_map(|lane| lane.moved.as_ref());
-            moved.filter_map(|moved| moved.answered)
-        };
+        let answers = || self.ended().filter_map(|moved| moved.answered);
         self.plan.kind == Kind::Latency
             && self.plan.protocol == Protocol::Udp
             && answers().next().is_some()
@@ -145,9 +176,10 @@ impl Test {
         counted.packets = udp.then_some(totals.packets);
         counted.calls = Some(totals.calls);
         counted.duration_ns = moved.span.map_or(0, |(first, last)| {
-            let from = match self.plan.omit_ns {
-                0 => first,
-                _ => first.max(counts_from),
+            // One that ends before counting begins has no other figures than those.
+            let from = match self.base {
+                Some(_) if self.plan.omit_ns > 0 => first.max(counts_from),
+                _ => first,
             };
             last.saturating_sub(from)
         });
