@@ -161,6 +161,8 @@ struct Slot {
     waits_for_room: bool,
     ready: VecDeque<Piece>,
     ended: bool,
+    /// Nobody takes pieces of it any more.
+    forgotten: bool,
     error: Option<i32>,
 }
 
@@ -237,6 +239,7 @@ impl Ring {
             // As many as there are buffers: it never grows.
             ready: VecDeque::with_capacity(usize::from(self.pool.count)),
             ended: false,
+            forgotten: false,
             error: None,
         });
         self.slots.len() - 1
@@ -245,7 +248,8 @@ impl Ring {
     fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
         loop {
             // SAFETY: what the entry points at outlives its request: buffers of the pool and the
-            // message until `drop` has seen all of them end, payload until `send` has.
+            // message until `drop` has seen all of them end, payload until `send` has: it does not
+            // return before.
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 return Ok(());
             }
@@ -378,24 +382,34 @@ impl Ring {
         // It ends here in any case: the kernel must not read the payload when its owner is back.
         let give_up = clock::now() + patience.as_nanos() as u64;
         let mut late = false;
+        let mut failed: Option<(io::Error, u64)> = None;
         loop {
             let left = give_up.saturating_sub(clock::now());
-            if left == 0 && !late && !patience.is_zero() {
+            if (failed.is_some() || left == 0 && !patience.is_zero()) && !late {
                 late = true;
                 let cancel = opcode::AsyncCancel::new(SEND | slot as u64).build();
-                self.push(&cancel.user_data(CANCEL))?;
+                // Where it finds no room, the send itself is waited for.
+                let _ = self.push(&cancel.user_data(CANCEL));
             }
             let pause = if late || patience.is_zero() {
                 FAREWELL
             } else {
                 Duration::from_nanos(left)
             };
-            self.enter(1, pause)?;
+            if let Err(error) = self.enter(1, pause) {
+                let since = failed.get_or_insert((error, clock::now())).1;
+                if clock::now() > since + FAREWELL.as_nanos() as u64 {
+                    // It answers to nothing and has a payload that is not ours to keep.
+                    std::process::abort();
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
             self.harvest();
             match self.sent.take() {
                 Some(taken) if taken >= 0 => return Ok(taken as usize),
                 Some(error) if -error == libc::ECANCELED => {
-                    return Err(io::ErrorKind::WouldBlock.into());
+                    let failed = failed.map(|(error, _)| error);
+                    return Err(failed.unwrap_or_else(|| io::ErrorKind::WouldBlock.into()));
                 }
                 Some(error) => return Err(io::Error::from_raw_os_error(-error)),
                 None => {}
@@ -403,7 +417,7 @@ impl Ring {
         }
     }
 
-    /// Ends the receiving of a socket, which may be closed afterwards.
+    /// Ends the receiving of a socket, which may be closed afterwards; what it has received is dropped.
     pub fn forget(&mut self, slot: usize) {
         if self.slots[slot].armed {
             let entry = opcode::AsyncCancel::new(RECEIVE | slot as u64).build();
@@ -412,7 +426,14 @@ impl Ring {
             let _ = self.enter(0, Duration::ZERO);
             self.harvest();
         }
-        self.slots[slot].ended = true;
+        let own = &mut self.slots[slot];
+        own.ended = true;
+        own.forgotten = true;
+        // The others' receives would end for want of buffers.
+        for piece in own.ready.drain(..) {
+            self.pool.give(piece.buffer);
+        }
+        self.pool.publish();
     }
 
     #[inline]
@@ -456,6 +477,10 @@ impl Ring {
                                 self.pool.give(buffer);
                                 self.pool.publish();
                             }
+                        }
+                        (0.., Some(buffer)) if own.forgotten => {
+                            self.pool.give(buffer);
+                            self.pool.publish();
                         }
                         (0.., Some(buffer)) => own.ready.push_back(Piece {
                             buffer,
@@ -686,6 +711,43 @@ mod tests {
             }
         }
         assert_eq!(lengths, [100, 100, 100, 50]);
+    }
+
+    #[test]
+    fn who_is_forgotten_leaves_its_buffers_to_the_others() {
+        if !works() {
+            return;
+        }
+        let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let (gone, stays) = (
+            UdpSocket::bind("127.0.0.1:0").unwrap(),
+            UdpSocket::bind("127.0.0.1:0").unwrap(),
+        );
+        let mut ring = Ring::new(4, 64).unwrap();
+        let (gone_slot, stays_slot) = (
+            ring.add(&gone, Kind::Datagrams),
+            ring.add(&stays, Kind::Datagrams),
+        );
+        assert!(ring.receive(gone_slot).unwrap().is_none());
+        ring.look().unwrap();
+        // All buffers but one are its.
+        for _ in 0..3 {
+            near.send_to(&[1], gone.local_addr().unwrap()).unwrap();
+        }
+        while ring.slots[gone_slot].ready.len() < 3 {
+            assert!(ring.wait(Duration::from_secs(5)).unwrap());
+        }
+        ring.forget(gone_slot);
+        assert!(ring.receive(stays_slot).unwrap().is_none());
+        ring.look().unwrap();
+        for number in 0..3 {
+            near.send_to(&[number], stays.local_addr().unwrap())
+                .unwrap();
+        }
+        while ring.slots[stays_slot].ready.len() < 3 {
+            assert!(ring.wait(Duration::from_secs(5)).unwrap());
+            assert!(ring.slots[stays_slot].armed, "it ran out of buffers");
+        }
     }
 
     #[test]

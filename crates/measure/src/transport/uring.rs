@@ -422,6 +422,9 @@ impl<R: Recorder> Transport for Uring<R> {
     }
 
     fn release(&mut self, socket: Index) {
+        if let Some((piece, _)) = self.sockets[socket.0].rest.take() {
+            self.ring.recycle(piece);
+        }
         self.ring.forget(socket.0);
     }
 

@@ -307,7 +307,7 @@ impl Waiting for Epoll {
     #[inline]
     fn idle<R: Recorder>(&mut self, calls: &mut R, patience: Duration) {
         calls.begin();
-        let look = |patience| self.instance.wait(patience);
+        let look = |patience| Ok(self.instance.wait_for(patience, &mut self.events)? > 0);
         // A failure shows at the next call on the socket.
         let _ = watched(calls, Call::EpollWait, patience, look);
     }
