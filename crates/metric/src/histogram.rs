@@ -1,7 +1,7 @@
 //! Distributions of durations in fixed memory.
 //!
 //! An HDR histogram with three significant digits: a percentile is at most 0.1 % above the sample it
-//! stands for. The memory is the same for 10^3 and 10^8 samples. Minimum, maximum and mean are
+//! stands for; with two (where there are very many of them) at most 1 %. The memory is the same for 10^3 and 10^8 samples. Minimum, maximum and mean are
 //! exact: they are kept beside the buckets.
 
 use hdrhistogram::Histogram as Hdr;
@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 /// Significant decimal digits that the buckets keep.
 pub const SIGNIFICANT_DIGITS: u8 = 3;
 
+/// Those of distributions that every flow keeps.
+const COARSE_DIGITS: u8 = 2;
+
 /// The longest duration with a bucket of its own, 137 s; longer ones count in the last bucket, and
 /// the exact maximum still tells.
 pub const HIGHEST_NS: u64 = (1 << 37) - 1;
@@ -19,6 +22,8 @@ pub const HIGHEST_NS: u64 = (1 << 37) - 1;
 #[derive(Clone, Debug)]
 pub struct Histogram {
     buckets: Hdr<u64>,
+    /// Digits of the coarsest samples in it.
+    digits: u8,
     sum: u128,
     min: u64,
     max: u64,
@@ -34,22 +39,21 @@ impl Histogram {
     /// An empty histogram. All memory it will ever use (about 230 KiB) is allocated here.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            buckets: Hdr::new_with_bounds(1, HIGHEST_NS, SIGNIFICANT_DIGITS)
-                .expect("the bounds and digits are constants that the library accepts"),
-            sum: 0,
-            min: u64::MAX,
-            max: 0,
-        }
+        Self::of_digits(SIGNIFICANT_DIGITS)
     }
 
     /// An empty histogram of two digits in about 30 KiB, for distributions that every flow keeps: its
     /// percentiles are at most 1 % above the sample. Added to another one, it keeps that error.
     #[must_use]
     pub fn coarse() -> Self {
+        Self::of_digits(COARSE_DIGITS)
+    }
+
+    fn of_digits(digits: u8) -> Self {
         Self {
-            buckets: Hdr::new_with_bounds(1, HIGHEST_NS, 2)
+            buckets: Hdr::new_with_bounds(1, HIGHEST_NS, digits)
                 .expect("the bounds and digits are constants that the library accepts"),
+            digits,
             sum: 0,
             min: u64::MAX,
             max: 0,
@@ -77,9 +81,21 @@ impl Histogram {
 
     /// Adds all of another histogram; nothing is lost, in whatever order histograms are added.
     pub fn add(&mut self, other: &Self) {
-        self.buckets
-            .add(&other.buckets)
-            .expect("all histograms here have the same bounds");
+        if self.buckets.sigfig() <= other.buckets.sigfig() {
+            self.buckets
+                .add(&other.buckets)
+                .expect("all histograms here have the same bounds");
+        } else {
+            // The library adds the lowest value of a wider bucket; percentiles are never below.
+            for bucket in other.buckets.iter_recorded() {
+                let value = bucket.value_iterated_to().min(other.max).min(HIGHEST_NS);
+                self.buckets
+                    .saturating_record_n(value, bucket.count_at_value());
+            }
+        }
+        if other.count() > 0 {
+            self.digits = self.digits.min(other.digits);
+        }
         self.sum += other.sum;
         self.min = self.min.min(other.min);
         self.max = self.max.max(other.max);
@@ -109,6 +125,7 @@ impl Histogram {
     /// Empties it and keeps its memory.
     pub fn clear(&mut self) {
         self.buckets.reset();
+        self.digits = self.buckets.sigfig();
         self.sum = 0;
         self.min = u64::MAX;
         self.max = 0;
@@ -140,7 +157,7 @@ impl Histogram {
 
     /// The duration that the share `quantile` (`0.0..=1.0`) of all durations does not exceed.
     ///
-    /// Error: at most 0.1 % above the true one. `None` when there is none.
+    /// Error: at most 0.1 % above the true one (1 % with two digits). `None` when there is none.
     #[must_use]
     pub fn quantile(&self, quantile: f64) -> Option<u64> {
         (self.count() > 0).then(|| {
@@ -205,7 +222,8 @@ pub struct Quantiles {
     pub min: u64,
     /// The arithmetic mean, exact.
     pub mean: f64,
-    /// Half of the samples do not exceed this (error at most 0.1 %, as for all that follow).
+    /// Half of the samples do not exceed this (at most 0.1 % above the sample, or 1 % where the
+    /// distribution has two significant digits, as for all that follow).
     pub p50: u64,
     /// 90 % of the samples do not exceed this.
     pub p90: u64,
@@ -245,7 +263,7 @@ impl From<&Histogram> for HistogramData {
     fn from(histogram: &Histogram) -> Self {
         Self {
             unit: "ns".to_owned(),
-            significant_digits: SIGNIFICANT_DIGITS,
+            significant_digits: histogram.digits,
             count: histogram.count(),
             min: histogram.min().unwrap_or(0),
             max: histogram.max().unwrap_or(0),
@@ -267,7 +285,11 @@ impl From<&Histogram> for HistogramData {
 
 impl From<&HistogramData> for Histogram {
     fn from(data: &HistogramData) -> Self {
-        let mut histogram = Histogram::new();
+        // Buckets stay what they were: each is told by its lowest value.
+        let mut histogram = match data.significant_digits {
+            COARSE_DIGITS => Histogram::coarse(),
+            _ => Histogram::new(),
+        };
         let mut count = 0u64;
         for &(value, samples) in &data.buckets {
             // A record may come from anywhere: counts that overflow are cut, never wrapped.
@@ -320,6 +342,26 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn two_digits_stay_two_digits(samples in prop::collection::vec(1u64..10_000_000_000, 1..300)) {
+            let mut coarse = Histogram::coarse();
+            for &sample in &samples {
+                coarse.record(sample);
+            }
+            let data = HistogramData::from(&coarse);
+            prop_assert_eq!(data.significant_digits, 2);
+            prop_assert_eq!(Histogram::from(&data).summary(), coarse.summary());
+            // Added to a finer one they are no finer, and percentiles are not below the samples.
+            let mut sum = Histogram::new();
+            sum.add(&coarse);
+            let data = HistogramData::from(&sum);
+            prop_assert_eq!(data.significant_digits, 2);
+            for quantile in [0.5, 0.9, 0.99] {
+                prop_assert_eq!(sum.quantile(quantile), coarse.quantile(quantile));
+                prop_assert_eq!(Histogram::from(&data).quantile(quantile), coarse.quantile(quantile));
+            }
+        }
+
         #[test]
         fn percentiles_are_within_a_thousandth(mut samples in prop::collection::vec(1u64..10_000_000_000, 1..300)) {
             let mut histogram = Histogram::new();
