@@ -38,8 +38,19 @@ pub struct Seen {
     pub loss: f64,
     /// Whether the sender offered what it was asked for.
     pub kept: bool,
-    /// Whether the sender stood still for a moment, and then caught up with a burst.
-    pub stalled: bool,
+    /// Share of its datagrams that the sender held back at most at a time, and sent as a burst to catch
+    /// up; 0 where it never stood still.
+    pub burst: f64,
+}
+
+impl Seen {
+    /// Whether no more was lost than may be, and what was not lost came as fast as it left: a queue that
+    /// takes the rest is full sooner or later.
+    #[must_use]
+    pub fn passes(&self, loss_limit: f64) -> bool {
+        let queued = 1.0 - self.loss - self.received_bps / self.offered_bps.max(f64::MIN_POSITIVE);
+        self.loss <= loss_limit && queued <= QUEUED
+    }
 }
 
 /// Why a search ended.
@@ -47,7 +58,7 @@ pub struct Seen {
 pub enum End {
     /// What passed and what failed are close.
     Resolution,
-    /// The sender cannot offer more: the network may take it.
+    /// No more leaves the sender: it is the limit, or a link whose queue holds it back.
     Sender,
     /// Nothing passed, down to the lowest rate.
     Floor,
@@ -80,6 +91,10 @@ pub struct Found {
 /// First step away from a rate that passed or failed, as a share of it; steps double.
 const STEP: f64 = 0.05;
 
+/// Share of the datagrams of a trial that may still be in queues when the last one has left; the edges
+/// of a short trial look like it.
+const QUEUED: f64 = 0.03;
+
 /// Largest step downwards.
 const LARGEST_STEP: f64 = 0.5;
 
@@ -88,6 +103,9 @@ const SMALL_LOSS: f64 = 0.01;
 
 /// How often.
 const TRIES: u32 = 3;
+
+/// How often a confirmation is made: what fails as often as it passes is not confirmed.
+const CONFIRMATIONS: u32 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
@@ -163,11 +181,18 @@ impl Search {
     /// Takes what the trial of [`Self::next`] saw.
     pub fn take(&mut self, seen: Seen) {
         self.made += 1;
-        let passed = seen.loss <= self.options.loss;
-        let small = seen.loss <= SMALL_LOSS.max(2.0 * self.options.loss);
-        if !passed && (small || seen.stalled) && self.phase != Phase::Flat {
+        let passed = seen.passes(self.options.loss);
+        // A burst may have lost as much as it held, and not more.
+        let luck = SMALL_LOSS
+            .max(2.0 * self.options.loss)
+            .max(self.options.loss + seen.burst);
+        if !passed && seen.loss <= luck && self.phase != Phase::Flat {
             self.failed += 1;
-            if self.failed < TRIES {
+            let tries = match self.phase {
+                Phase::Confirm => CONFIRMATIONS,
+                _ => TRIES,
+            };
+            if self.failed < tries {
                 return;
             }
         }
@@ -224,6 +249,10 @@ impl Search {
                 // The longer trial knows better what the sender can do; nobody knows what is above.
                 self.low = Some(seen.offered_bps);
                 self.high = None;
+            } else if !self.is_close() && !self.sender_bound {
+                // What failed lies far above: between them, each rate confirmed at once.
+                self.halve();
+                return;
             }
             self.phase = Phase::Over(if self.sender_bound {
                 End::Sender
@@ -242,6 +271,13 @@ impl Search {
                 self.phase = Phase::Edge;
                 self.go_to(seen.received_bps.max(self.options.floor_bps));
             }
+            Some(rate) if self.confirmed => {
+                self.high = Some(rate);
+                match self.is_close() {
+                    true => self.phase = Phase::Over(End::Resolution),
+                    false => self.halve(),
+                }
+            }
             Some(rate) => {
                 // What passed briefly did not last: down, each rate confirmed at once.
                 self.high = Some(rate);
@@ -250,6 +286,22 @@ impl Search {
                 self.go_down(rate);
             }
         }
+    }
+
+    /// Whether what passed and what failed are as close as was asked for.
+    fn is_close(&self) -> bool {
+        let (Some(low), Some(high)) = (self.low, self.high) else {
+            return false;
+        };
+        high - low <= self.options.resolution * high
+    }
+
+    /// Next is the middle between what passed and what failed.
+    fn halve(&mut self) {
+        let (Some(low), Some(high)) = (self.low, self.high) else {
+            return;
+        };
+        self.go_to(f64::midpoint(low, high));
     }
 
     fn lower_high(&mut self, rate: f64) {
@@ -269,7 +321,7 @@ impl Search {
             self.step = (2.0 * self.step).min(LARGEST_STEP);
             return;
         };
-        if high - low <= self.options.resolution * high {
+        if self.is_close() {
             self.phase = Phase::Confirm;
             self.step = self.options.resolution;
             self.rate = Some(low);
@@ -321,6 +373,10 @@ mod tests {
         /// How much the capacity varies, and how often a trial loses a little for no reason.
         jitter: f64,
         stray: f64,
+        /// Share of a trial's datagrams that a queue takes, and how much shorter a trial is than a
+        /// confirmation.
+        queue: f64,
+        shortness: f64,
         random: fastrand::Rng,
     }
 
@@ -332,6 +388,8 @@ mod tests {
                 collapse: 1.0,
                 jitter: 0.0,
                 stray: 0.0,
+                queue: 0.0,
+                shortness: 0.2,
                 random: fastrand::Rng::with_seed(7),
             }
         }
@@ -349,12 +407,16 @@ mod tests {
             if self.random.f64() < self.stray {
                 received *= 0.9995;
             }
+            let queued = match ask.confirms {
+                true => self.queue * self.shortness,
+                false => self.queue,
+            };
             Seen {
                 offered_bps: offered,
                 received_bps: received,
-                loss: 1.0 - received / offered,
+                loss: (1.0 - received / offered - queued).max(0.0),
                 kept: ask.rate_bps.is_none() || offered >= 0.99 * asked,
-                stalled: false,
+                burst: 0.0,
             }
         }
 
@@ -434,6 +496,48 @@ mod tests {
     }
 
     #[test]
+    fn a_queue_that_fills_is_no_capacity() {
+        for queue in [0.02, 0.05, 0.15, 0.6] {
+            let mut network = Simulated::new(195e6, 5e9);
+            network.queue = queue;
+            let (found, made) = network.search(OPTIONS);
+            let low = found.low_bps.unwrap();
+            // What the queue takes of the longest trial is within the tolerance for edges.
+            assert!(
+                (0.985 * 195e6..=1.032 * 195e6).contains(&low),
+                "{queue} {found:?}"
+            );
+            assert_eq!((found.end, found.confirmed), (End::Resolution, true));
+            let high = found.high_bps.unwrap();
+            assert!(high - low <= 0.011 * high, "{queue} {found:?}");
+            assert!(made < 40, "{made} trials for {queue}");
+        }
+    }
+
+    #[test]
+    fn a_confirmation_that_fails_twice_is_none() {
+        let mut search = Search::new(OPTIONS);
+        let seen = |loss| Seen {
+            offered_bps: 1e9,
+            received_bps: 1e9 * (1.0 - loss),
+            loss,
+            kept: true,
+            burst: 0.4,
+        };
+        search.take(seen(0.0));
+        for loss in [0.3, 0.3] {
+            assert!(matches!(search.next(), Next::Try(ask) if ask.confirms));
+            search.take(seen(loss));
+        }
+        assert!(matches!(search.next(), Next::Try(ask) if !ask.confirms));
+        // A burst does not excuse what it cannot have lost.
+        let mut search = Search::new(OPTIONS);
+        search.take(seen(0.0));
+        search.take(seen(0.5));
+        assert!(matches!(search.next(), Next::Try(ask) if !ask.confirms));
+    }
+
+    #[test]
     fn some_loss_may_be_allowed() {
         let options = Options {
             loss: 0.1,
@@ -451,7 +555,7 @@ mod tests {
             jitter in 0.0f64..0.3, stray in 0.0f64..0.5, loss in 0.0f64..0.5, seed in any::<u64>(),
         ) {
             let mut network = Simulated {
-                capacity, sender, collapse, jitter, stray,
+                capacity, sender, collapse, jitter, stray, queue: 0.0, shortness: 1.0,
                 random: fastrand::Rng::with_seed(seed),
             };
             let options = Options { loss, ..OPTIONS };

@@ -153,7 +153,7 @@ pub struct RateSearch {
     pub failed_bps: Option<f64>,
     /// Whether a longer trial at that rate passed too.
     pub confirmed: bool,
-    /// Why it ended: `resolution`, `sender` (it can offer no more), `floor` (nothing passed), `trials`
+    /// Why it ended: `resolution`, `sender` (no more leaves it), `floor` (nothing passed), `trials`
     /// (too many) or `interrupted`.
     pub stopped_by: String,
     /// The trials, in their order.

@@ -155,7 +155,7 @@ fn trials(asked: &SearchPlan, stop: &Stop, teller: &Teller) -> Made {
                 offered_bps: seen.offered_bps,
                 goodput_bps: seen.received_bps,
                 loss_fraction: seen.loss,
-                passed: seen.loss <= asked.options.loss,
+                passed: seen.passes(asked.options.loss),
                 confirms: ask.confirms,
                 record: record.id.clone(),
             };
@@ -206,16 +206,19 @@ fn seen(record: &Record) -> Option<Seen> {
     let refused: u64 = streams
         .filter_map(|stream| stream.sender.as_ref()?.send_refused)
         .sum();
-    let refused = (refused * record.plan.payload_bytes * 8) as f64 / seconds.max(1e-9);
+    let refused = refused as f64 * (record.plan.payload_bytes * 8) as f64 / seconds.max(1e-9);
     let doubts = |id: &str| record.validity.iter().any(|doubt| doubt.doubt == id);
     Some(Seen {
         offered_bps: summary.offered_bps? + refused,
         received_bps: summary.goodput_bps?,
         loss: summary.loss_fraction?,
         kept: !doubts("tool-limit"),
-        stalled: summary
+        burst: summary
             .lateness_ns
-            .is_some_and(|lateness| lateness.max > STALL_NS),
+            .filter(|lateness| lateness.max > STALL_NS)
+            .map_or(0.0, |lateness| {
+                lateness.max as f64 / 1e9 / seconds.max(1e-9)
+            }),
     })
 }
 

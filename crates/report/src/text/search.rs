@@ -95,7 +95,7 @@ fn sentence(search: &RateSearch) -> String {
     });
     match (search.stopped_by.as_str(), search.failed_bps) {
         ("sender", _) => {
-            text.push_str(" The sender can offer no more: the network may take it.");
+            text.push_str(" No more left the sender: it is the limit, or a link that holds it back (the findings tell).");
         }
         (_, Some(failed)) => {
             text.push_str(&format!(" {} was too much.", format_bit_rate(failed)));
