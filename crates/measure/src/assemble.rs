@@ -390,6 +390,8 @@ fn whole(
             whole.packets_per_second = rates.sum::<Option<f64>>();
             let rates = several.iter().map(|d| d.summary.offered_bps);
             whole.offered_bps = rates.sum::<Option<f64>>();
+            // Two directions share nothing that could be fair; each says it of its streams.
+            whole.fairness_index = None;
             whole
         }
     };

@@ -228,6 +228,8 @@ pub struct AskingOutcome {
     pub unanswered: u64,
     /// Times that no local port was free for a new connection.
     pub ports_waited: u64,
+    /// Connections that were refused or broken off, each a lost round trip.
+    pub broken: u64,
     /// How many answers told of their time inside the device, where that was asked for.
     pub device: Option<DeviceAccount>,
 }

@@ -327,8 +327,11 @@ pub fn start(
             Wait::Epoll => run_kernel::<Epoll>(spec, &gate, ready, &done),
             // The same calls; what differs is an option of the sockets.
             Wait::BusyPoll { .. } => run_kernel::<Block>(spec, &gate, ready, &done),
-            // Refused before: only our own stack waits so, and it has a thread already.
-            Wait::Interval { .. } => run_kernel::<Spin>(spec, &gate, ready, &done),
+            // The checks refuse it: only our own stack waits so, and it has a thread already.
+            Wait::Interval { .. } => {
+                let _ = ready.send(Err(LaneError::Open(io::ErrorKind::Unsupported.into())));
+                LaneOutcome::default()
+            }
             Wait::IoUring if spec.plan.calls => run::<Uring<Stopwatch>>(spec, &gate, ready, &done),
             Wait::IoUring => run::<Uring<Silent>>(spec, &gate, ready, &done),
         };
@@ -401,6 +404,23 @@ fn run<T: Adapter>(
     }
 }
 
+/// As [`run_on`], on a thread that is somebody else's until now.
+fn run_lent<T: Adapter>(
+    transport: &mut T,
+    spec: LaneSpec,
+    gate: &Gate,
+    ready: mpsc::Sender<Result<Watches, LaneError>>,
+    bell: &UnixStream,
+) -> LaneOutcome {
+    match place(&spec) {
+        Ok(()) => run_on(transport, spec, gate, ready, bell),
+        Err(error) => {
+            let _ = ready.send(Err(error));
+            LaneOutcome::default()
+        }
+    }
+}
+
 fn run_on<T: Adapter>(
     transport: &mut T,
     spec: LaneSpec,
@@ -411,7 +431,7 @@ fn run_on<T: Adapter>(
     let plan = Arc::clone(&spec.plan);
     let (direction, part, wait) = (spec.direction, spec.part, spec.wait);
     let counters = spec.counts.then(Counters::of_this_thread);
-    let flows = match place(&spec).and_then(|()| prepare(transport, spec, gate)) {
+    let flows = match prepare(transport, spec, gate) {
         Ok((flows, watches)) => {
             let _ = ready.send(Ok(watches));
             flows

@@ -14,6 +14,7 @@ pub struct Meter {
     packets: AtomicU64,
     calls: AtomicU64,
     missing: AtomicU64,
+    repeated: AtomicU64,
 }
 
 /// A reading of a [`Meter`], or a sum of readings.
@@ -28,6 +29,8 @@ pub struct Totals {
     /// Datagrams found missing, or that the sending socket had no room for, or answers that did not come
     /// in time.
     pub missing: u64,
+    /// Datagrams that came again; they are among the packets.
+    pub repeated: u64,
 }
 
 impl Totals {
@@ -40,6 +43,7 @@ impl Totals {
             calls: self.calls.saturating_sub(earlier.calls),
             // A late datagram is missed first and found later: the count may fall.
             missing: self.missing.saturating_sub(earlier.missing),
+            repeated: self.repeated.saturating_sub(earlier.repeated),
         }
     }
 }
@@ -50,6 +54,7 @@ impl std::ops::AddAssign for Totals {
         self.packets += other.packets;
         self.calls += other.calls;
         self.missing += other.missing;
+        self.repeated += other.repeated;
     }
 }
 
@@ -61,6 +66,7 @@ impl Meter {
         self.packets.store(totals.packets, Relaxed);
         self.calls.store(totals.calls, Relaxed);
         self.missing.store(totals.missing, Relaxed);
+        self.repeated.store(totals.repeated, Relaxed);
     }
 
     /// Reads it from another thread.
@@ -71,6 +77,7 @@ impl Meter {
             packets: self.packets.load(Relaxed),
             calls: self.calls.load(Relaxed),
             missing: self.missing.load(Relaxed),
+            repeated: self.repeated.load(Relaxed),
         }
     }
 }

@@ -98,6 +98,8 @@ impl Account<'_> {
         let mut doubts = self.doubts.clone();
         doubts.extend(self.broken());
         doubts.extend(self.without_ports());
+        doubts.extend(self.broken_connections());
+        doubts.extend(self.unroutable());
         doubts.extend(self.stolen());
         doubts.extend(self.crowded());
         doubts.extend(self.not_cut());
@@ -217,6 +219,40 @@ impl Account<'_> {
                     "no local port was free for a new connection {waited} times, and it was tried \
                      again a millisecond later: others hold them, see `ss -tan state time-wait` and \
                      net.ipv4.ip_local_port_range"
+                ),
+            )
+        })
+    }
+
+    /// Says so when connections were refused or broken off.
+    fn broken_connections(&self) -> Option<Doubt> {
+        let asking = self.finished.iter().filter_map(|flow| flow.asking.as_ref());
+        let count: u64 = asking.map(|asking| asking.broken).sum();
+        (count > 0).then(|| {
+            Doubt::new(
+                "connections-broken",
+                format!(
+                    "{count} connections were refused or broken off, and their round trips count as lost: a \
+                     full queue of connections, a tracker of connections or a filter does that, see \
+                     `nstat -az TcpExtListenOverflows TcpEstabResets`"
+                ),
+            )
+        })
+    }
+
+    /// Says so when the kernel had no way to the far end for a while.
+    fn unroutable(&self) -> Option<Doubt> {
+        let facts = self
+            .finished
+            .iter()
+            .filter_map(|flow| flow.facts.unroutable);
+        let count: u64 = facts.map(u64::from).sum();
+        (count > 0).then(|| {
+            Doubt::new(
+                "no-route",
+                format!(
+                    "{count} sends found no way to the far end and were tried again: a link or a route was \
+                     down, see `ip route get` and `ip -s link`"
                 ),
             )
         })
@@ -525,6 +561,8 @@ impl Account<'_> {
     fn lost(&self, flow: &FlowOutcome, base: Totals) -> Option<u64> {
         let handle = flow_of(self.flows, flow.id)?;
         let lost = match (handle.shared.expected(), &flow.sequence) {
+            // Without numbers nobody knows what of the loss fell into the omitted time.
+            (Some(_), None) if self.plan.omit_ns > 0 => return None,
             (Some(expected), _) => expected.saturating_sub(Self::unique(flow)),
             // The sender could not say what it sent: gaps are all there is to see.
             (None, Some(sequence)) => sequence.missing(),
@@ -537,14 +575,15 @@ impl Account<'_> {
     fn account(&self, flow: &FlowOutcome, base: Totals, summary: &mut Summary) {
         if let Some(sequence) = &flow.sequence {
             summary.out_of_order = Some(sequence.out_of_order());
-            summary.duplicates = Some(sequence.duplicates());
+            summary.duplicates = Some(sequence.duplicates().saturating_sub(base.repeated));
             summary.reordering_extent = sequence.reordering_extent();
             summary.ipdv_ns = sequence.ipdv_ns();
         }
         let Some(lost) = self.lost(flow, base) else {
             return;
         };
-        let received = Self::unique(flow).saturating_sub(base.packets);
+        let before = base.packets.saturating_sub(base.repeated);
+        let received = Self::unique(flow).saturating_sub(before);
         let sent = received + lost;
         summary.lost = Some(lost);
         summary.loss_fraction = (sent > 0).then(|| lost as f64 / sent as f64);

@@ -78,7 +78,7 @@ impl Sequence {
         let (word, mask) = Self::bit(number);
         if number == self.next {
             self.seen[word] |= mask;
-            self.next += 1;
+            self.next = number.saturating_add(1);
             let (word, mask) = Self::bit(self.next);
             self.seen[word] &= !mask;
         } else if number > self.next {
@@ -270,8 +270,16 @@ mod tests {
 
     #[test]
     fn a_number_out_of_this_world_does_no_harm() {
-        let sequence = after(&[0, u64::MAX, 1]);
-        assert_eq!(sequence.received(), 3);
+        for numbers in [
+            &[0, u64::MAX, 1][..],
+            &[0, u64::MAX, u64::MAX],
+            &[u64::MAX - 1, u64::MAX, u64::MAX, 0],
+        ] {
+            let sequence = after(numbers);
+            assert_eq!(sequence.received(), numbers.len() as u64);
+            // What was skipped stays missing, whatever comes after.
+            assert!(sequence.missing() > 1 << 60, "{numbers:?}");
+        }
     }
 
     #[test]

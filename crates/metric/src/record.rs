@@ -373,7 +373,11 @@ pub struct Socket {
     pub send_refused: Option<u64>,
     /// UDP: sends that were told that nobody has the far port; absent: none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub refusals: Option<u64>,
+    pub refusals: Option<u32>,
+    /// Sends for which the kernel had no route, no answer of the next hop, or no link; each was tried
+    /// again. Absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unroutable: Option<u32>,
     /// UDP: datagrams that one send call took at most (UDP GSO, or a batch); absent: one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub datagrams_per_call: Option<u32>,

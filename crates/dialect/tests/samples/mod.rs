@@ -499,6 +499,7 @@ impl Source {
             receive_queue_drops: self.maybe(Self::number),
             send_refused: self.maybe(Self::number),
             refusals: None,
+            unroutable: None,
             datagrams_per_call: self.maybe(Self::small),
             napi_id: None,
             zero_copy: None,

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, mpsc};
 
 use super::{
-    Gate, LaneError, LaneHandle, LaneOutcome, LaneSpec, Over, Running, Watches, prepare, run_on,
+    Gate, LaneError, LaneHandle, LaneOutcome, LaneSpec, Over, Running, Watches, prepare, run_lent,
 };
 use crate::flow::FlowOutcome;
 use crate::stack::StackThread;
@@ -59,7 +59,7 @@ pub fn start_on(
         let bell = Arc::clone(&ends.done);
         let mut specs = specs;
         let outcomes = match (specs.pop(), specs.is_empty()) {
-            (Some(only), true) => vec![run_on(transport, only, &gate, ready, &bell)],
+            (Some(only), true) => vec![run_lent(transport, only, &gate, ready, &bell)],
             (Some(last), false) => {
                 specs.push(last);
                 run_together(transport, specs, &gate, ready)

@@ -117,8 +117,7 @@ pub(super) fn agreed(
     let flow = |(number, grant): (usize, &linerate_dialect::control::FlowGrant)| {
         let part = part(Role::Client, grant.direction);
         let mut options = flow_options(plan, part);
-        let ipv6 = far.ip().to_canonical().is_ipv6();
-        pace::apply(&mut options, plan, part, disciplines, ipv6);
+        pace::apply(&mut options, plan, part, disciplines, far.ip());
         options.interface.clone_from(&local.interface);
         let asked = &plan.round_trip;
         if let Some(group) = &asked.group {

@@ -311,6 +311,7 @@ impl Client {
                 "the far clock could not be compared with ours: what both ends noted stays apart",
             ));
         }
+        let failure = failure.or_else(|| broken(&record, far));
         Ok((record, failure))
     }
 
@@ -463,4 +464,18 @@ pub(super) fn confused(peer: SocketAddr, how: &str) -> MeasureError {
         peer,
         how: format!("the conversation made no sense: {how}"),
     }
+}
+
+/// What a flow that broke makes of the run: its figures are those until then.
+fn broken(record: &Record, far: SocketAddr) -> Option<MeasureError> {
+    let broken = |doubt: &&Doubt| doubt.doubt == "stream-broken";
+    let doubt = record.validity.iter().find(broken)?;
+    (!record.interrupted).then(|| MeasureError::Foreign {
+        peer: far,
+        situation: format!("the run was cut short: {}", doubt.why),
+        next_step:
+            "look at what resets connections there (a firewall, the far end's own messages); the \
+                    figures are of what moved until then"
+                .to_owned(),
+    })
 }

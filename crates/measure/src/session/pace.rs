@@ -1,22 +1,45 @@
 //! Who holds payload back until its time at this end, and whether anybody does.
 
+use std::net::{IpAddr, SocketAddr};
+
 use linerate_host::snapshot::netlink;
 use linerate_host::sys::pacing::{DepartureClock, DepartureTimes, set_max_rate};
 use linerate_metric::facts::Host;
+use linerate_metric::fit;
 use linerate_metric::pace::Pacing;
 use linerate_metric::plan::{Plan, Protocol};
 use linerate_metric::record::Doubt;
+use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::checks::probe_socket;
 use crate::error::MeasureError;
 use crate::flow::Part;
 use crate::transport::FlowOptions;
 
-/// Bytes that a discipline counts beside a datagram's payload: Ethernet 14, IPv4 20, UDP 8.
-const HEADERS: u64 = 42;
+/// What a discipline counts for a datagram: each packet that IP cuts it into has its headers.
+fn on_the_wire(payload: u64, mtu: u64, ipv6: bool) -> u64 {
+    const ETHERNET: u64 = 14;
+    const UDP: u64 = 8;
+    let packets = fit::fragments(payload, mtu, ipv6);
+    // RFC 8200 section 4.5: over IPv6 a fragment has a header of 8 bytes more.
+    let ip = match (ipv6, packets) {
+        (false, _) => 20,
+        (true, 1) => 40,
+        (true, _) => 48,
+    };
+    payload + UDP + packets * (ETHERNET + ip)
+}
 
-/// The same over IPv6.
-const HEADERS_V6: u64 = 62;
+/// The largest packet on the way there, as far as the kernel knows.
+fn path_mtu(far: IpAddr) -> Option<u64> {
+    let far = SocketAddr::new(far, 9);
+    let socket = Socket::new(Domain::for_address(far), Type::DGRAM, None).ok()?;
+    // Connecting a UDP socket sends nothing.
+    socket.connect(&SockAddr::from(far)).ok()?;
+    linerate_host::sys::socket::path_mtu(&socket, far.is_ipv6())
+        .ok()
+        .map(u64::from)
+}
 
 /// The disciplines of the interface towards the other end; empty where they cannot be known.
 #[must_use]
@@ -33,7 +56,7 @@ pub fn apply(
     plan: &Plan,
     part: Part,
     disciplines: &[String],
-    ipv6: bool,
+    far: IpAddr,
 ) {
     let Some(rate) = plan.rate_bps.filter(|_| part == Part::Source) else {
         return;
@@ -44,10 +67,13 @@ pub fn apply(
         Pacing::Socket => {
             let payload = plan.payload_bytes.max(1);
             // TCP counts payload, a discipline what leaves.
-            let whole = match (is_udp, ipv6) {
-                (false, _) => payload,
-                (true, false) => payload + HEADERS,
-                (true, true) => payload + HEADERS_V6,
+            let whole = match is_udp {
+                false => payload,
+                true => {
+                    let far = far.to_canonical();
+                    let mtu = path_mtu(far).unwrap_or(1_500);
+                    on_the_wire(payload, mtu, far.is_ipv6())
+                }
             };
             let bytes = u128::from(rate / 8) * u128::from(whole) / u128::from(payload);
             options.max_rate = Some(u64::try_from(bytes).unwrap_or(u64::MAX).max(1));
@@ -133,6 +159,24 @@ mod tests {
     use super::*;
     use crate::session::setup::flow_options;
     use linerate_metric::plan::Kind;
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    #[test]
+    fn each_fragment_has_its_headers() {
+        for (payload, mtu, ipv6, whole) in [
+            (1_000, 1_500, false, 1_042),
+            (1_000, 1_500, true, 1_062),
+            (5_888, 1_500, false, 5_888 + 8 + 4 * 34),
+            (5_888, 1_500, true, 5_888 + 8 + 5 * 62),
+            (65_507, 65_535, false, 65_507 + 42),
+        ] {
+            assert_eq!(
+                on_the_wire(payload, mtu, ipv6),
+                whole,
+                "{payload} {mtu} {ipv6}"
+            );
+        }
+    }
 
     fn plan(protocol: Protocol, by: Pacing) -> Plan {
         let mut plan = Plan::new(Kind::Throughput, protocol, "host");
@@ -166,7 +210,11 @@ mod tests {
     fn sockets_are_told_in_the_units_of_whoever_keeps_the_rate() {
         let options = |plan: &Plan, part, ipv6| {
             let mut options = flow_options(plan, part);
-            apply(&mut options, plan, part, &["etf".to_owned()], ipv6);
+            let far: IpAddr = match ipv6 {
+                true => Ipv6Addr::LOCALHOST.into(),
+                false => Ipv4Addr::LOCALHOST.into(),
+            };
+            apply(&mut options, plan, part, &["etf".to_owned()], far);
             options
         };
         let tcp = plan(Protocol::Tcp, Pacing::Socket);

@@ -531,8 +531,8 @@ impl Session<'_> {
                     let part = part(Role::Server, grant.direction);
                     let mut options = flow_options(&accept.plan, part);
                     options.correspondent = service::correspondent(&accept.plan, self.peer.ip());
-                    let ipv6 = self.peer.ip().to_canonical().is_ipv6();
-                    pace::apply(&mut options, &accept.plan, part, disciplines, ipv6);
+                    let far = self.peer.ip();
+                    pace::apply(&mut options, &accept.plan, part, disciplines, far);
                     options.force_buffers = accept.plan.forced_buffers.far;
                     flows.push(AgreedFlow {
                         id,

@@ -102,7 +102,9 @@ struct Entry {
     /// Whom it exchanges datagrams with.
     peer: Peer,
     /// Sends that were told that nobody has the far port.
-    refusals: u64,
+    refusals: u32,
+    /// Sends for which the kernel had no route, host or link.
+    unroutable: u32,
 }
 
 impl Entry {
@@ -118,6 +120,7 @@ impl Entry {
             departures: None,
             peer: Peer::Connected,
             refusals: 0,
+            unroutable: 0,
         }
     }
 }
@@ -227,6 +230,7 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
             departures,
             peer,
             refusals: 0,
+            unroutable: 0,
         }))
     }
 
@@ -598,6 +602,7 @@ impl<W: Waiting, R: Recorder> Transport for Kernel<W, R> {
                 _ => None,
             },
             refusals: (entry.refusals > 0).then_some(entry.refusals),
+            unroutable: (entry.unroutable > 0).then_some(entry.unroutable),
             ..facts_of(&entry.socket)
         }
     }

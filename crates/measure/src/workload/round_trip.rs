@@ -178,8 +178,8 @@ impl<T: Transport> Workload<T> for UdpAsker<'_, T::Socket> {
             self.questions.missed(number, now);
             return Ok(Progress::Worked);
         }
-        // An interrupted run does not wait for its last answer; it counts neither way.
-        if nothing_came && self.questions.lane.phase.is_ending() {
+        // The answer to the last question of an interrupted run counts neither way.
+        if nothing_came && self.questions.lets_go(asked_ns, now) {
             return Ok(Progress::Done);
         }
         Ok(Progress::Starved(None))
@@ -248,11 +248,14 @@ impl<'a, S: Copy> TcpAsker<'a, S> {
         });
         let asked_ns = if sent == 0 { filled_ns } else { asked_ns };
         match taken {
-            // A peer that does not read: an interrupted run does not wait for it.
-            Poll::Pending if self.questions.lane.phase.is_ending() => Ok(Progress::Done),
+            // A peer that does not read.
             Poll::Pending => {
-                if sent > 0 || matches!(self.state, Asking::Sending { .. }) {
-                    self.give_up_when_late(T::clock(), asked_ns);
+                let now = T::clock();
+                if matches!(self.state, Asking::Sending { .. }) {
+                    self.give_up_when_late(now, asked_ns);
+                    if self.questions.lets_go(asked_ns, now) {
+                        return Ok(Progress::Done);
+                    }
                 }
                 Ok(Progress::Starved(None))
             }
@@ -361,7 +364,7 @@ impl<T: Transport> Workload<T> for TcpAsker<'_, T::Socket> {
                         late: true,
                     };
                 }
-                if self.questions.is_over() && (late || self.questions.lane.phase.is_ending()) {
+                if self.questions.is_over() && (late || self.questions.lets_go(asked_ns, now)) {
                     transport.finish_sending(self.socket)?;
                     return Ok(Progress::Done);
                 }
@@ -376,5 +379,29 @@ impl<T: Transport> Workload<T> for TcpAsker<'_, T::Socket> {
 
     fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome {
         self.questions.outcome(transport, Some(self.socket), error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate_metric::plan::{Kind, Plan, Protocol};
+
+    use crate::workload::scripted::{Far, START_NS, asked};
+
+    #[test]
+    fn the_last_question_is_waited_for_as_every_other() {
+        let mut plan = Plan::new(Kind::Latency, Protocol::Udp, "far");
+        plan.duration_ns = Some(100_000_000);
+        plan.answer_timeout_ns = Some(200_000_000);
+        // Answers take 30 ms: the fourth comes after the end, and counts.
+        let outcome = asked(&plan, Far::after(30_000_000), None);
+        assert_eq!((outcome.totals.packets, outcome.totals.missing), (4, 0));
+        // The path dies under it: that is a loss, and no longer run.
+        let outcome = asked(&plan, Far::after(30_000_000).losing(3), None);
+        assert_eq!((outcome.totals.packets, outcome.totals.missing), (3, 1));
+        assert!(outcome.ended_ns < START_NS + 100_000_000);
+        // Somebody ends the run: the open question counts neither way.
+        let outcome = asked(&plan, Far::after(30_000_000), Some(START_NS + 50_000_000));
+        assert_eq!((outcome.totals.packets, outcome.totals.missing), (1, 0));
     }
 }

@@ -611,7 +611,11 @@ impl<T: Transport> Workload<T> for UdpSink<'_, T::Socket> {
             Poll::Ready(received) => {
                 received?;
                 if datagrams == 0 {
-                    return Ok(Progress::Worked);
+                    // Greetings alone keep nobody here who is to stop.
+                    return Ok(match self.book.lane.phase.is_aborted() {
+                        true => Progress::Done,
+                        false => Progress::Worked,
+                    });
                 }
                 if let Some((first, last, sent_ns)) = sent {
                     if let Some(sent_ns) = sent_ns {
@@ -621,6 +625,7 @@ impl<T: Transport> Workload<T> for UdpSink<'_, T::Socket> {
                         self.arrivals.take(first, last, now, transit);
                     }
                     self.book.totals.missing = self.sequence.missing();
+                    self.book.totals.repeated = self.sequence.duplicates();
                 }
                 self.book.ended_ns = now;
                 self.book.totals.packets += datagrams;

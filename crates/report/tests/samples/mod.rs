@@ -343,6 +343,7 @@ fn tcp_stream(id: u32, summary: Summary) -> Stream {
             congestion_control: Some("cubic".to_owned()),
             receive_queue_drops: None,
             refusals: None,
+            unroutable: None,
             send_refused: None,
             datagrams_per_call: None,
             napi_id: None,

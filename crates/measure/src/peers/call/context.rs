@@ -47,9 +47,9 @@ impl Context<'_> {
     pub fn options(&self, direction: Direction) -> FlowOptions {
         let part = setup::part(linerate_metric::facts::Role::Client, direction);
         let mut options = setup::flow_options(self.plan, part);
-        let ipv6 = self.far.ip().to_canonical().is_ipv6();
         if part == Part::Source {
-            pace::apply(&mut options, self.plan, part, self.disciplines, ipv6);
+            let far = self.far.ip();
+            pace::apply(&mut options, self.plan, part, self.disciplines, far);
         }
         options.interface.clone_from(&self.local.interface);
         options.force_buffers = self.plan.forced_buffers.near;

@@ -26,6 +26,17 @@ pub fn outcome<R>(result: io::Result<R>) -> task::Poll<io::Result<R>> {
     }
 }
 
+/// Whether the kernel had no way to the other end at that moment.
+#[inline]
+pub(super) fn is_way_gone(kind: io::ErrorKind) -> bool {
+    matches!(
+        kind,
+        io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkUnreachable
+            | io::ErrorKind::NetworkDown
+    )
+}
+
 /// "No buffer space available"; std has no kind for it.
 pub(super) const ENOBUFS: i32 = 105;
 

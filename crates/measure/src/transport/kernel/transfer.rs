@@ -9,7 +9,7 @@ use linerate_host::sys::socket::{self, Flags};
 use linerate_host::sys::wait::{self, Ready};
 use socket2::Socket;
 
-use super::call::{ENOBUFS, at_once, outcome, receiving, sending};
+use super::call::{ENOBUFS, at_once, is_way_gone, outcome, receiving, sending};
 use super::{Entry, Index, Kernel, OPEN, Waiting};
 use crate::transport::calls::{Call, Found, Recorder, watched};
 use crate::transport::way::{Way, ZeroCopySends};
@@ -166,22 +166,32 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
         sent: io::Result<usize>,
     ) -> task::Poll<io::Result<usize>> {
         if let Err(error) = &sent
-            && error.kind() == io::ErrorKind::ConnectionRefused
             && let Some(entry) = self.sockets[index.0].as_mut()
         {
-            entry.refusals += 1;
+            match error.kind() {
+                io::ErrorKind::ConnectionRefused => {
+                    entry.refusals = entry.refusals.saturating_add(1)
+                }
+                kind if is_way_gone(kind) => entry.unroutable = entry.unroutable.saturating_add(1),
+                _ => {}
+            }
         }
-        let sent = outcome(sent);
+        let sent = match sent {
+            // A link or a route that is down may come back; a connection that gave up says so next time.
+            Err(error) if is_way_gone(error.kind()) => task::Poll::Pending,
+            sent => outcome(sent),
+        };
         self.attempts.calls += 1;
         self.attempts.empty += u64::from(sent.is_pending());
         if sent.is_pending() {
             let entry = self.sockets[index.0].as_ref().expect(OPEN);
             // The call would have slept, had it not been told to return.
-            if entry.paced
-                && W::CALLS_SLEEP
-                && let Err(error) = wait::poll(&entry.socket, Ready::Send, entry.patience)
-            {
-                return task::Poll::Ready(Err(error));
+            if entry.paced && W::CALLS_SLEEP {
+                let look = |patience| wait::poll(&entry.socket, Ready::Send, patience);
+                self.calls.begin();
+                if let Err(error) = watched(&mut self.calls, Call::Poll, entry.patience, look) {
+                    return task::Poll::Ready(Err(error));
+                }
             }
             let waited = self
                 .waiting

@@ -26,7 +26,7 @@ const LAST_ANSWERS_NS: Nanos = 20_000_000;
 
 /// How long a run that is over waits for them at most, however late an answer may come: the far end
 /// does not stay for ever.
-const LAST_ANSWERS_LIMIT_NS: Nanos = 10_000_000_000;
+pub(super) const LAST_ANSWERS_LIMIT_NS: Nanos = 10_000_000_000;
 
 /// Groups that the ages of questions which never left are counted in.
 const AGES: u64 = 10_000;

@@ -12,6 +12,7 @@ use linerate_metric::histogram::Histogram;
 
 use super::breath::Breath;
 use super::device::{self, DeviceWatch};
+use super::open_loop::LAST_ANSWERS_LIMIT_NS;
 use super::slow::{Late, SlowWatch};
 use crate::flow::{AskingOutcome, FlowOutcome, Shared, Timing, is_greeting};
 use crate::meter::Totals;
@@ -79,6 +80,7 @@ pub struct Questions<'a> {
     pub unanswered: u64,
     /// Times that no local port was free.
     pub ports_waited: u64,
+    pub broken: u64,
 }
 
 impl<'a> Questions<'a> {
@@ -136,6 +138,7 @@ impl<'a> Questions<'a> {
             unsent: None,
             unanswered: 0,
             ports_waited: 0,
+            broken: 0,
         }
     }
 
@@ -147,6 +150,14 @@ impl<'a> Questions<'a> {
 
     pub fn is_over(&self) -> bool {
         self.left == 0 || self.lane.phase.is_ending()
+    }
+
+    /// Whether the answer to the question of this time is waited for no longer because the run is over:
+    /// an interrupted one waits for none, and the regular end does as long as for every other.
+    pub fn lets_go(&self, asked_ns: Nanos, now: Nanos) -> bool {
+        let phase = self.lane.phase;
+        let patience = self.timeout_ns.min(LAST_ANSWERS_LIMIT_NS);
+        phase.is_interrupted() || phase.is_ending() && now >= asked_ns.saturating_add(patience)
     }
 
     /// Before a question on a socket that stays.
@@ -305,7 +316,12 @@ impl<'a> Questions<'a> {
         }
         self.turn_interval(now);
         self.totals.missing += 1;
+        let ended_ns = self.ended_ns;
         self.done(now);
+        if self.lane.phase.is_ending() {
+            // The wait after the end was in vain: it belongs to no rate.
+            self.ended_ns = ended_ns;
+        }
     }
 
     #[inline]
@@ -362,6 +378,7 @@ impl<'a> Questions<'a> {
                 unsent: self.unsent,
                 unanswered: self.unanswered,
                 ports_waited: self.ports_waited,
+                broken: self.broken,
                 device,
             }),
         }

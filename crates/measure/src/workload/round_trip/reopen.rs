@@ -23,6 +23,9 @@ use crate::workload::{Lane, Opened, Progress, Reopening, Workload};
 /// Pause before it is tried again to get a local port.
 const PORT_PAUSE_NS: Nanos = 1_000_000;
 
+/// Pause after a connection that was refused or broken off.
+const BROKEN_PAUSE_NS: Nanos = 1_000_000;
+
 /// "Cannot assign requested address": no local port is free.
 const EADDRNOTAVAIL: i32 = 99;
 
@@ -304,10 +307,24 @@ impl<'a, S: Copy> Reopener<'a, S> {
         self.questions
             .answered(transport, None, self.number, asked, answered, verdict);
     }
-}
 
-impl<T: Transport> Workload<T> for Reopener<'_, T::Socket> {
-    fn step(&mut self, transport: &mut T) -> io::Result<Progress> {
+    /// The connection was refused or broken off: its round trip is lost, and the next one is tried.
+    fn broken_off<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> Progress {
+        self.close(transport);
+        if self.questions.lane.phase.is_interrupted() {
+            return Progress::Done;
+        }
+        let now = T::clock();
+        self.questions.broken += 1;
+        self.questions.missed(self.number, now);
+        // Who refuses one refuses them as fast as they come.
+        let due = now + BROKEN_PAUSE_NS;
+        self.step = Step::Nothing(due);
+        Progress::Starved(Some(due))
+    }
+
+    /// Goes on with the connection as far as it comes without waiting.
+    fn go_on<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> io::Result<Progress> {
         if let Step::Nothing(due) = self.step {
             if self.questions.is_over() {
                 self.close(transport);
@@ -380,11 +397,35 @@ impl<T: Transport> Workload<T> for Reopener<'_, T::Socket> {
             self.questions.missed(self.number, now);
             return Ok(Progress::Worked);
         }
-        if self.questions.lane.phase.is_ending() {
+        if self.questions.lets_go(self.marks.begun, now) {
             self.close(transport);
             return Ok(Progress::Done);
         }
         Ok(Progress::Starved(None))
+    }
+}
+
+/// Whether it ends a connection and not the run: the far end or the path refused it or broke it off.
+fn is_of_the_connection(error: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    matches!(
+        error.kind(),
+        Kind::ConnectionRefused
+            | Kind::ConnectionReset
+            | Kind::ConnectionAborted
+            | Kind::BrokenPipe
+            | Kind::TimedOut
+            | Kind::HostUnreachable
+            | Kind::NetworkUnreachable
+    )
+}
+
+impl<T: Transport> Workload<T> for Reopener<'_, T::Socket> {
+    fn step(&mut self, transport: &mut T) -> io::Result<Progress> {
+        match self.go_on(transport) {
+            Err(error) if is_of_the_connection(&error) => Ok(self.broken_off(transport)),
+            result => result,
+        }
     }
 
     fn socket(&self) -> Option<T::Socket> {

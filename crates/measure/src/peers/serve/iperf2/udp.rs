@@ -303,6 +303,7 @@ impl Datagrams for Flow {
                 .saturating_sub(u64::from(self.end_bytes.is_some())),
             calls: 0,
             missing: tally.lost(),
+            ..Totals::default()
         }
     }
 

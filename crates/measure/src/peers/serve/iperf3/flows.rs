@@ -190,6 +190,7 @@ impl Datagrams for Incoming {
             packets: self.sequence.received(),
             calls: 0,
             missing: self.sequence.missing(),
+            ..Totals::default()
         }
     }
 

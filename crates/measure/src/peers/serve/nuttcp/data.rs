@@ -466,6 +466,7 @@ impl Datagrams for Incoming {
             } else {
                 0
             },
+            ..Totals::default()
         }
     }
 
