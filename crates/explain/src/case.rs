@@ -154,10 +154,8 @@ impl<'a> Case<'a> {
     #[must_use]
     pub fn rests(&self, role: Role) -> bool {
         let machine = self.cpu(role).and_then(|cost| cost.machine);
-        machine.is_none_or(|machine| {
-            let wall = self.time(role).map_or(0, |time| time.wall_ns);
-            machine.idle_ns as f64 > 0.15 * f64::from(machine.processors) * wall as f64
-        })
+        let idle = machine.and_then(|machine| machine.share(machine.idle_ns));
+        idle.is_none_or(|idle| idle > 0.15)
     }
 
     /// What the threads of one part of the whole run did with their time, all directions.

@@ -184,9 +184,11 @@ struct Run<'a> {
     /// How long the system calls of all threads took, where they were recorded.
     calls_taken: Option<CallTally>,
     threads: Threads,
-    machine: Option<MachineTime>,
-    processors: Vec<ProcessorTime>,
-    /// When the last thread was seen to have ended.
+    /// The machine's time at the start.
+    machine: (Option<MachineTime>, Vec<ProcessorTime>),
+    /// The same when the last thread had ended: what follows is no part of the run.
+    machine_at_end: Option<(Option<MachineTime>, Vec<ProcessorTime>)>,
+    /// When the last thread ended.
     threads_ended_ns: Nanos,
     ticks: Option<Ticks>,
     /// Whether it was looked for once what the flows take in memory.
@@ -196,6 +198,11 @@ struct Run<'a> {
     calls: Vec<u64>,
     /// Whether all threads were woken because the run is to end.
     woken_at_end: bool,
+}
+
+/// Where the machine's time went since boot, as a whole and by processor.
+fn machine_time() -> (Option<MachineTime>, Vec<ProcessorTime>) {
+    (machine(), processors())
 }
 
 impl End<'_> {
@@ -221,8 +228,7 @@ impl End<'_> {
         .real_time_priority()
         .and_then(Above::priority);
         let threads = Threads::new(&self.lanes, start_ns);
-        let machine = machine();
-        let processors = processors();
+        let machine = machine_time();
         self.gate.open(timeline);
         let mut run = Run {
             timeline,
@@ -249,7 +255,7 @@ impl End<'_> {
             calls_taken: None,
             threads,
             machine,
-            processors,
+            machine_at_end: None,
             threads_ended_ns: start_ns,
             ticks: self.watches_machine.then(Ticks::now).flatten(),
             memory_seen: false,
@@ -467,7 +473,7 @@ impl Run<'_> {
             if outcome.stack.is_some() {
                 self.end.host.stack.clone_from(&outcome.stack);
             }
-            self.threads_ended_ns = clock::now();
+            self.threads_ended_ns = self.threads_ended_ns.max(outcome.ended_ns);
             self.finished.extend(outcome.flows);
             add_tally(&mut self.calls_taken, outcome.calls);
             self.usage.cpu_ns += outcome.usage.cpu_ns;
@@ -475,6 +481,9 @@ impl Run<'_> {
             self.usage.system_ns += outcome.usage.system_ns;
             self.usage.voluntary_switches += outcome.usage.voluntary_switches;
             self.usage.involuntary_switches += outcome.usage.involuntary_switches;
+        }
+        if self.machine_at_end.is_none() && self.end.lanes.iter().all(LaneHandle::is_finished) {
+            self.machine_at_end = Some(machine_time());
         }
     }
 
@@ -494,6 +503,7 @@ impl Run<'_> {
                 ),
             ));
         }
+        let (machine, processors) = self.machine_at_end.clone().unwrap_or_else(machine_time);
         Account {
             role: self.end.role,
             plan: &self.end.plan,
@@ -507,9 +517,9 @@ impl Run<'_> {
             threads: self.end.lanes.len(),
             costs: &self.threads,
             memory: self.end.memory.cost(self.end.role, self.end.flows.len()),
-            machine: (machine().zip(self.machine))
+            machine: (machine.zip(self.machine.0))
                 .map(|(now, before)| machine_since(&now, &before)),
-            processors: processors_since(&processors(), &self.processors),
+            processors: processors_since(&processors, &self.machine.1),
             threads_ended_ns: self.threads_ended_ns,
             usage: self.usage,
             calls: self.calls_taken.as_ref(),

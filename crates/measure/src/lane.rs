@@ -249,7 +249,10 @@ pub struct LaneHandle {
 /// What runs a lane.
 enum Running {
     /// A thread of its own.
-    Thread(JoinHandle<LaneOutcome>),
+    Thread {
+        over: Arc<AtomicBool>,
+        thread: JoinHandle<LaneOutcome>,
+    },
     /// The thread that owns our stack, which has other things to do before and after.
     Lent {
         over: Arc<AtomicBool>,
@@ -277,8 +280,7 @@ impl LaneHandle {
     #[must_use]
     pub fn is_finished(&self) -> bool {
         match &self.running {
-            Running::Thread(thread) => thread.is_finished(),
-            Running::Lent { over, .. } => over.load(Acquire),
+            Running::Thread { over, .. } | Running::Lent { over, .. } => over.load(Acquire),
             Running::Joined => true,
         }
     }
@@ -286,7 +288,7 @@ impl LaneHandle {
     /// Waits for its end; later calls give nothing.
     pub fn join(&mut self) -> LaneOutcome {
         match std::mem::replace(&mut self.running, Running::Joined) {
-            Running::Thread(thread) => match thread.join() {
+            Running::Thread { thread, .. } => match thread.join() {
                 Ok(outcome) => outcome,
                 // A panic is our bug: it goes on in the thread that asked.
                 Err(panic) => std::panic::resume_unwind(panic),
@@ -317,9 +319,16 @@ pub fn start(
     let id = Arc::new(OnceLock::new());
     let own_id = Arc::clone(&id);
     let bell = Arc::clone(&done);
+    let over = Arc::new(AtomicBool::new(false));
+    let ends = Over {
+        over: Arc::clone(&over),
+        done: Arc::clone(&done),
+    };
     let body = move || {
+        // Said before the bell rings: whoever hears it must not find the thread on its way out, and wait on.
+        let _ends = ends;
         let _ = own_id.set(ThreadId::current());
-        let outcome = match spec.wait {
+        match spec.wait {
             Wait::Block => run_kernel::<Block>(spec, &gate, ready, &done),
             Wait::Spin => run_kernel::<Spin>(spec, &gate, ready, &done),
             Wait::Poll => run_kernel::<PollCall>(spec, &gate, ready, &done),
@@ -334,10 +343,7 @@ pub fn start(
             }
             Wait::IoUring if spec.plan.calls => run::<Uring<Stopwatch>>(spec, &gate, ready, &done),
             Wait::IoUring => run::<Uring<Silent>>(spec, &gate, ready, &done),
-        };
-        // Whoever listened may be gone; then nobody waits for this byte.
-        let _ = io::Write::write(&mut &*done, &[1]);
-        outcome
+        }
     };
     let thread = std::thread::Builder::new()
         .name(match part {
@@ -351,7 +357,7 @@ pub fn start(
         direction,
         part,
         flows,
-        running: Running::Thread(thread),
+        running: Running::Thread { over, thread },
         id,
         _bell: bell,
     })

@@ -135,6 +135,34 @@ pub struct MachineTime {
     pub idle_ns: u64,
 }
 
+/// What a processor's time has to come to before shares of it mean something, ns: ten of the ticks
+/// (USER_HZ, 10 ms each) that /proc/stat counts in.
+const SHARES_OF_NS: u64 = 100_000_000;
+
+impl MachineTime {
+    /// All processors' time together: what they were looked at for, whatever a thread's own time was.
+    #[must_use]
+    pub fn whole_ns(&self) -> u64 {
+        let parts = [
+            self.user_ns,
+            self.system_ns,
+            self.irq_ns,
+            self.softirq_ns,
+            self.steal_ns,
+            self.idle_ns,
+        ];
+        parts.into_iter().fold(0, u64::saturating_add)
+    }
+
+    /// A part of it as a share, 0 to 1; `None` over so short a time that a tick more or less decides.
+    #[must_use]
+    pub fn share(&self, part_ns: u64) -> Option<f64> {
+        let whole = self.whole_ns();
+        let enough = SHARES_OF_NS.saturating_mul(self.processors.max(1).into());
+        (whole >= enough).then(|| (part_ns as f64 / whole as f64).min(1.0))
+    }
+}
+
 /// Where the time of one processor went meanwhile, in ns (/proc/stat), and what it received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -313,6 +341,27 @@ mod tests {
             empty_calls: None,
             cycles: None,
             instructions: None,
+        }
+    }
+
+    #[test]
+    fn shares_of_the_machine_are_of_its_own_time() {
+        let time = |ticks: [u64; 3]| MachineTime {
+            processors: 2,
+            user_ns: ticks[0] * 10_000_000,
+            softirq_ns: ticks[1] * 10_000_000,
+            idle_ns: ticks[2] * 10_000_000,
+            ..MachineTime::default()
+        };
+        for (ticks, idle) in [
+            ([0, 0, 0], None),
+            // A tenth of a second on two processors is the least.
+            ([5, 4, 10], None),
+            ([5, 5, 10], Some(0.5)),
+            ([0, 0, 400], Some(1.0)),
+        ] {
+            let time = time(ticks);
+            assert_eq!(time.share(time.idle_ns), idle, "{ticks:?}");
         }
     }
 

@@ -60,20 +60,13 @@ pub(crate) fn time_words(cost: &CpuCost) -> Option<String> {
 /// `machine: 5.33 % softirq, 0.10 % stolen`.
 fn machine_words(cost: &CpuCost) -> Option<String> {
     let machine = cost.machine.as_ref()?;
-    let all = machine.user_ns
-        + machine.system_ns
-        + machine.irq_ns
-        + machine.softirq_ns
-        + machine.steal_ns
-        + machine.idle_ns;
-    (all > 0).then(|| {
-        let share = |part: u64| format_share(part as f64 / all as f64);
-        format!(
-            "machine: {} softirq, {} stolen",
-            share(machine.softirq_ns),
-            share(machine.steal_ns)
-        )
-    })
+    let softirq = machine.share(machine.softirq_ns)?;
+    let stolen = machine.share(machine.steal_ns)?;
+    Some(format!(
+        "machine: {} softirq, {} stolen",
+        format_share(softirq),
+        format_share(stolen)
+    ))
 }
 
 /// `client 1.24 KiB in the process, 26.8 KiB in the socket`, for runs with several flows.

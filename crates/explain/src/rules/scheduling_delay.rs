@@ -75,10 +75,7 @@ impl SchedulingDelay {
         let crowded = case.plan.kind == Kind::Throughput && threads > usable as usize;
         let real_time = case.sched(role).is_real_time();
         let machine = case.cpu(role).and_then(|cost| cost.machine);
-        let idle = machine.map(|machine| {
-            let whole = f64::from(machine.processors) * time.wall_ns as f64;
-            machine.idle_ns as f64 / whole.max(1.0)
-        });
+        let idle = machine.and_then(|machine| machine.share(machine.idle_ns));
         let (remedy, command) = match (crowded, real_time) {
             (true, _) => (
                 "use fewer flows or threads than the machine has processors, or two machines",

@@ -45,8 +45,8 @@ impl SingleFlow {
             })?.machine?,
             None => return None,
         };
-        // Whole processors that had nothing to do.
-        let idle = machine.idle_ns as f64 / time.wall_ns.max(1) as f64;
+        // Processors that had nothing to do, the idle parts of several added up.
+        let idle = machine.share(machine.idle_ns)? * f64::from(machine.processors);
         let receiver = way.receives_by();
         let queues = receiver.and_then(|interface| interface.rx_queues);
         if idle < 1.0 || queues.unwrap_or(1) < 2 && idle < 2.0 {

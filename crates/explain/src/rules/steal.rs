@@ -35,13 +35,7 @@ impl Rule for Steal {
 impl Steal {
     fn of(&self, case: &Case<'_>, role: Role) -> Option<Finding> {
         let machine = case.cpu(role)?.machine?;
-        let whole = machine.user_ns
-            + machine.system_ns
-            + machine.irq_ns
-            + machine.softirq_ns
-            + machine.steal_ns
-            + machine.idle_ns;
-        let share = machine.steal_ns as f64 / whole.max(1) as f64;
+        let share = machine.share(machine.steal_ns)?;
         if share < MATTERS || case.ways.iter().any(|way| way.fills_path()) {
             return None;
         }

@@ -133,7 +133,10 @@ impl Acks {
             if flow.acknowledged.is_some() || flow.closed {
                 continue;
             }
-            match unacknowledged(&flow.socket) {
+            // The end of the stream counts as one byte, and an idle receiver acknowledges it as late as it
+            // closes: the payload is there before. Where payload comes back, this end has not ended.
+            let of_end = u64::from(!self.shared);
+            match unacknowledged(&flow.socket).map(|left| left.saturating_sub(of_end)) {
                 Ok(0) => {
                     let sent_ns = self.sent_ns.unwrap_or(now);
                     flow.acknowledged = Some(Acknowledged {
