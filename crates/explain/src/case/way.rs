@@ -322,6 +322,14 @@ impl<'a> Way<'a> {
         f64::from(mtu.unwrap_or(1500))
     }
 
+    /// IPv4 packets of UDP at their largest, bytes; none for TCP, which asks its far end.
+    #[must_use]
+    pub fn packet_bytes(&self) -> Option<f64> {
+        let plan = self.plan();
+        let whole = plan.payload_bytes as f64 + UDP_HEADER + 20.0;
+        (plan.protocol == Protocol::Udp).then(|| whole.min(self.mtu()))
+    }
+
     /// IP packets that a datagram is cut into; 1 for TCP.
     #[must_use]
     pub fn fragments(&self) -> f64 {

@@ -40,10 +40,13 @@ const COUNTERS: [(&str, bool); 3] = [
 
 impl NicDrop {
     fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
-        let of_udp = way.lost_at("interface-rx") + way.lost_at("interface-tx");
+        let (at_rx, at_tx) = (way.lost_at("interface-rx"), way.lost_at("interface-tx"));
+        let of_udp = at_rx + at_tx;
+        let is_udp = case.plan.protocol == Protocol::Udp;
         let backlog = case.added("backlog_drops", |_, _| true).unwrap_or(0);
         let (sender, receiver) = (name(way.sender), name(way.receiver));
-        // The largest of them: one packet may be counted at both ends of a virtual link.
+        // The largest of them. A virtual link counts one packet at both of its ends: it is the receiving
+        // one's, as `losses` has it.
         let at = COUNTERS
             .iter()
             .flat_map(|&(counter, receives)| {
@@ -53,16 +56,18 @@ impl NicDrop {
                         true => found.host != sender,
                         false => found.host != receiver,
                     };
-                    found.counter == counter && here
+                    let lost_there = !is_udp || if receives { at_rx > 0 } else { at_tx > 0 };
+                    found.counter == counter && here && lost_there
                 })
+                .map(move |found| (found, receives))
             })
-            .max_by_key(|found| found.added())?;
+            .max_by_key(|(found, receives)| (found.added(), *receives))?
+            .0;
         let dropped = at.added().saturating_sub(match at.counter == "rx_dropped" {
             // Those that the processors' queues refused are in it too.
             true => backlog,
             false => 0,
         });
-        let is_udp = case.plan.protocol == Protocol::Udp;
         let lost = match is_udp {
             true => of_udp,
             false => dropped,
@@ -87,6 +92,28 @@ impl NicDrop {
             (false, Some(tcp)) => super::congestion_loss::held_by_congestion(&tcp).max(share),
             _ => share,
         };
+        let receives = way.receives_by().filter(|_| end == End::from(way.receiver));
+        let largest = way.packet_bytes().unwrap_or(0.0);
+        let short = receives.and_then(|found| found.mtu).filter(|&mtu| largest > f64::from(mtu));
+        let is_virtual = receives.or(way.sends_by().filter(|_| end == End::from(way.sender)))
+            .is_some_and(|found| found.driver.as_deref() == Some("veth"));
+        let (remedy, command) = match (short, is_virtual) {
+            (Some(mtu), _) => (
+                format!("its MTU of {mtu} is below what arrives: give both ends of the link one MTU, or send packets that fit"),
+                case.again(&format!("-l {}", mtu.saturating_sub(28).max(1))),
+            ),
+            (None, true) => (
+                "it is a virtual link, which drops what its other end does not take: look at that end's MTU, its state and the filters on it".to_owned(),
+                format!("ip -s -d link show {interface}"),
+            ),
+            (None, false) => (
+                "give it more receive descriptors, more queues, or a receiver that polls it sooner; frames that are broken want a look at the cable".to_owned(),
+                match rings.and_then(|found| found.rx_descriptors_max) {
+                    Some(most) => format!("ethtool -G {interface} rx {most}"),
+                    None => format!("ethtool -S {interface} | grep -iE 'drop|miss|err'"),
+                },
+            ),
+        };
         Draft::cause(self.id(), end)
             .way(way.direction)
             .cost(cost)
@@ -98,11 +125,10 @@ impl NicDrop {
             ))
             .seen(&at.counter, at.added(), "packets", format!("{} {interface} rtnl_link_stats64", at.host))
             .seen_if("rx descriptors", descriptors, "", "ethtool -g")
-            .remedy("give it more receive descriptors, more queues, or a receiver that polls it sooner; frames that are broken want a look at the cable")
-            .command(match rings.and_then(|found| found.rx_descriptors_max) {
-                Some(most) => format!("ethtool -G {interface} rx {most}"),
-                None => format!("ethtool -S {interface} | grep -iE 'drop|miss|err'"),
-            })
+            .seen_if("mtu", short, "B", format!("{} {interface}", at.host))
+            .seen_if("largest packet", short.map(|_| largest), "B", "plan")
+            .remedy(remedy)
+            .command(command)
             .gain(is_udp.then(|| 1.0 / (1.0 - share).max(0.01)), "1 / (1 - share lost here)")
             .found()
     }
