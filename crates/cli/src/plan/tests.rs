@@ -3,6 +3,9 @@
 use std::collections::BTreeSet;
 
 use clap::FromArgMatches;
+use linerate_measure::peers::call::{CALLERS, check};
+use linerate_metric::plan::Direction;
+use linerate_metric::record::Record;
 
 use super::*;
 use crate::args::{Cli, Command, command};
@@ -207,4 +210,92 @@ fn connections_refuse_each_option_by_itself() {
     ] {
         assert_eq!(planned(&["--connect", given]), None, "{given}");
     }
+}
+
+/// The runs of the bank of planted bottlenecks.
+fn recorded() -> Vec<(String, Record)> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/bank/recorded");
+    let files = std::fs::read_dir(folder).expect("the bank");
+    let read = |file: std::fs::DirEntry| {
+        let text = std::fs::read_to_string(file.path()).expect("readable");
+        let mut document: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let record = serde_json::from_value(document["record"].take()).expect("a record");
+        (file.file_name().to_string_lossy().into_owned(), record)
+    };
+    files.map(|file| read(file.expect("a file"))).collect()
+}
+
+/// Why a command of a finding cannot be run; commands of other programs are not looked at.
+fn refused(line: &str) -> Option<String> {
+    let words: Vec<&str> = line.split_ascii_whitespace().collect();
+    if words.first() != Some(&"linerate") {
+        return None;
+    }
+    let matches = match command().try_get_matches_from(words) {
+        Ok(matches) => matches,
+        Err(error) => return Some(error.to_string()),
+    };
+    let told = |failure: Failure| format!("{failure:?}");
+    let plans = match Cli::from_arg_matches(&matches).ok()?.command {
+        Command::Throughput(args) if matches!(args.bitrate, Some(Load::Max { .. })) => {
+            search(&args).map(|found| vec![found.measurement.client.plan])
+        }
+        Command::Throughput(args) => throughput(&args).map(|found| vec![found.client.plan]),
+        Command::Latency(args) => latency::latency(&args).map(|found| match found {
+            LatencySeries::One(run) => vec![run.client.plan],
+            LatencySeries::Sizes(client, _)
+            | LatencySeries::Waiting(client)
+            | LatencySeries::Curve(client)
+            | LatencySeries::Loaded(client, _) => vec![client.plan],
+        }),
+        _ => Ok(Vec::new()),
+    };
+    match plans {
+        Ok(plans) => {
+            let checked = plans.iter().find_map(|plan| check(plan).err());
+            checked.map(|error| error.to_string())
+        }
+        Err(failure) => Some(told(failure)),
+    }
+}
+
+#[test]
+fn commands_of_findings_can_be_run() {
+    let (mut told, mut wrong) = (0, Vec::new());
+    for (name, mut record) in recorded() {
+        if let Some(typed) = &mut record.command {
+            (typed.through, typed.program) = (Vec::new(), String::new());
+        }
+        let mut cases = vec![record.clone()];
+        record.command = None;
+        cases.push(record.clone());
+        // As if the far end had been another program; and `ttcp -r`, which waits for its far end.
+        for caller in CALLERS {
+            let mut record = record.clone();
+            record.plan.dialect = Some(caller.name.to_owned());
+            record.plan.port = caller.port + 1;
+            let waits = caller.name == "ttcp" && record.plan.directions == [Direction::Receive];
+            // Not every dialect is spoken over our own stack.
+            let by_kernel = record.plan.near_stack.is_none();
+            if waits || by_kernel && check(&record.plan).is_ok() {
+                cases.push(record);
+            }
+        }
+        for record in cases {
+            let dialect = &record.plan.dialect;
+            for finding in linerate_explain::explain(&record) {
+                let line = finding.command.unwrap_or_default();
+                let why = refused(&line);
+                wrong.extend(why.map(|why| format!("{name}, {dialect:?}: {line}: {why}")));
+                // Without the port it would be the usual one's.
+                assert!(
+                    !line.contains("--peer") || record.command.is_some() || line.contains(" -p "),
+                    "{name}: {line}"
+                );
+                told += u32::from(line.starts_with("linerate "));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(told > 300, "{told} commands were looked at");
 }

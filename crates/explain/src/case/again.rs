@@ -38,6 +38,25 @@ const NOT_SEARCHED: &[&str] = &[
     "bidir", "bytes", "repeat", "batch", "verify", "pacing", "pps", "trace", "trace-on",
 ];
 
+/// What dialects have no place for: with one of these options the far end has to be our own server. What
+/// else a dialect refuses no rule asks for; the command line's test over the bank holds this to its checks.
+const NOT_CARRIED: &[(&str, &[&str])] = &[
+    // It takes one connection, and ends with it.
+    ("ttcp", &["reverse", "bidir", "omit", "parallel"]),
+    ("discard", &["reverse", "bidir", "omit"]),
+    ("chargen", &["bidir", "omit", "bitrate", "udp"]),
+    ("iperf2", &["omit", "outstanding", "rate"]),
+    ("sockperf", &["outstanding", "rate"]),
+    ("iperf2-legacy", &["reverse", "bidir", "omit"]),
+    ("nuttcp", &["bidir", "parallel", "congestion", "omit"]),
+];
+
+/// Options of two halves, of which no other program can be told the far one.
+const HALVES: &[&str] = &["cpu", "sched", "threads", "wait"];
+
+/// Options of rules that `linerate ttcp` has too.
+const OF_TTCP: &[&str] = &["calls", "length", "udp", "wait"];
+
 impl Case<'_> {
     /// The command that makes such a run again, with these options in place of what it had of them.
     #[must_use]
@@ -72,10 +91,10 @@ impl Case<'_> {
                 }
                 line
             }
-            _ => self.line(),
+            _ => self.line(""),
         };
         line.set_key("set", key, value);
-        line.to_string()
+        self.with_far_end(line).to_string()
     }
 
     /// The same at a rate: what fits is searched for, where the far end lets itself be asked again and
@@ -115,6 +134,22 @@ impl Case<'_> {
         line.to_string()
     }
 
+    /// The command of the run as it was typed, where it can be given these options.
+    fn typed(&self, options: &str) -> Option<CommandLine> {
+        let typed = self.record.command.as_ref()?;
+        let fits = match (self.plan.kind, typed.command.as_str()) {
+            (Kind::Throughput | Kind::Latency, "throughput" | "latency") => true,
+            (Kind::Throughput, "ttcp") => words_of(options).all(|(_, name, value)| {
+                OF_TTCP.contains(&name) && !value.is_some_and(|value| value.contains('/'))
+            }),
+            (Kind::Forward, "forward") => true,
+            (Kind::Generate, "generate" | "capacity") => true,
+            (Kind::Stack, "stack") => true,
+            _ => false,
+        };
+        fits.then(|| typed.clone())
+    }
+
     /// Whether our own stack is at an end.
     #[must_use]
     pub fn is_own_stack(&self, role: Role) -> bool {
@@ -126,23 +161,28 @@ impl Case<'_> {
     }
 
     fn changed(&self, options: &str) -> CommandLine {
-        let mut line = self.line();
+        let mut line = self.line(options);
         change(&mut line, options);
+        self.with_far_end(line)
+    }
+
+    /// The same, to our own server where the far end's dialect cannot carry it.
+    fn with_far_end(&self, mut line: CommandLine) -> CommandLine {
+        if let Some(dialect) = self.plan.dialect.as_deref()
+            && line.has("peer")
+            && !carries(dialect, &line)
+        {
+            // Its own server has another port.
+            for option in ["peer", "port", "far-report"] {
+                line.remove(option);
+            }
+        }
         line
     }
 
     /// The command of the run: the one that was typed, or else one that comes to the same plan.
-    fn line(&self) -> CommandLine {
-        let fits = |line: &&CommandLine| match self.plan.kind {
-            Kind::Throughput | Kind::Latency => {
-                matches!(line.command.as_str(), "throughput" | "latency")
-            }
-            Kind::Forward => line.command == "forward",
-            Kind::Generate => matches!(line.command.as_str(), "generate" | "capacity"),
-            Kind::Stack => line.command == "stack",
-        };
-        let typed = self.record.command.as_ref().filter(fits);
-        typed.cloned().unwrap_or_else(|| {
+    fn line(&self, options: &str) -> CommandLine {
+        self.typed(options).unwrap_or_else(|| {
             let mut plan = self.plan.clone();
             if self.is_of_a_guest() {
                 // What the guest's own program would be told is not known here; ours can ask this server.
@@ -153,13 +193,36 @@ impl Case<'_> {
     }
 }
 
-/// Puts options in place of what a command had of them.
-fn change(line: &mut CommandLine, options: &str) {
+/// Whether a dialect has a place for all options of a command.
+fn carries(dialect: &str, line: &CommandLine) -> bool {
+    let lacks = NOT_CARRIED.iter().find(|(name, _)| *name == dialect);
+    let lacks = lacks.map_or(&[][..], |(_, options)| options);
+    // A stream that comes back over TCP has no rate there.
+    let kept =
+        dialect != "iperf2" || !line.has("bitrate") || !line.has("reverse") || line.has("udp");
+    kept && line.arguments.iter().all(|argument| {
+        let option = argument.option.as_deref().unwrap_or_default();
+        let halves = |word: &String| word.contains('/') && !word.ends_with("/inherited");
+        let of_both = HALVES.contains(&option) && argument.words.iter().any(halves);
+        !lacks.contains(&option) && !of_both
+    })
+}
+
+/// Options as they are written, with their long names and values.
+fn words_of(options: &str) -> impl Iterator<Item = (&str, &str, Option<&str>)> {
     let mut words = options.split_ascii_whitespace().peekable();
-    while let Some(word) = words.next() {
+    std::iter::from_fn(move || {
+        let word = words.next()?;
         let letter = LETTERS.iter().find(|(letter, _)| *letter == word);
         let name = letter.map_or_else(|| word.trim_start_matches('-'), |(_, name)| name);
         let value = words.next_if(|next| !next.starts_with('-'));
+        Some((word, name, value))
+    })
+}
+
+/// Puts options in place of what a command had of them.
+fn change(line: &mut CommandLine, options: &str) {
+    for (word, name, value) in words_of(options) {
         let excluded = EXCLUDED.iter().filter(|(option, _)| *option == name);
         for other in excluded.flat_map(|(_, others)| *others) {
             line.remove(other);
@@ -213,7 +276,8 @@ fn of_plan(plan: &Plan) -> CommandLine {
     }
     let plain = Plan::new(plan.kind, plan.protocol, "");
     line.push(plan.host.clone());
-    if plan.port != plain.port && plan.dialect.is_none() {
+    // Each dialect has a port of its own, which is not known here: where there is one it is written out.
+    if plan.port != plain.port || plan.dialect.is_some() {
         line.set("port", &["-p", &text(plan.port.into())]);
     }
     if let Some(peer) = &plan.dialect {
@@ -281,6 +345,7 @@ mod tests {
     fn a_plan_comes_back_as_its_command() {
         let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "10.0.0.1");
         plan.dialect = Some("discard".to_owned());
+        plan.port = 9;
         plan.directions = vec![Direction::Receive];
         plan.socket.send_buffer_bytes = Some(4096);
         plan.near_stack = Some(Box::new(StackPlan {
@@ -291,7 +356,7 @@ mod tests {
         }));
         assert_eq!(
             of_plan(&plan).to_string(),
-            "linerate throughput 10.0.0.1 --peer discard -R --sndbuf 4096 --dev tap:t0 \
+            "linerate throughput 10.0.0.1 -p 9 --peer discard -R --sndbuf 4096 --dev tap:t0 \
              --ip 10.0.0.2/24 --profile embedded-default"
         );
     }

@@ -185,6 +185,16 @@ fn first(rows: &[(bool, &str, &str)]) -> Option<Refusal> {
     })
 }
 
+/// Whether the dialect of a plan, if it has one, can carry the plan.
+///
+/// # Errors
+/// The option that it cannot, and why; a dialect that this end does not speak is no error here.
+pub fn check(plan: &Plan) -> Result<(), MeasureError> {
+    let caller = plan.dialect.as_deref().and_then(caller);
+    let refused = caller.and_then(|caller| Some((caller.name, refuse(caller, plan)?)));
+    refused.map_or(Ok(()), |(name, refusal)| Err(refusal.error(name)))
+}
+
 /// What of a plan a dialect cannot carry.
 fn refuse(caller: &Caller, plan: &Plan) -> Option<Refusal> {
     if !caller.kinds.contains(&plan.kind) {
