@@ -5,6 +5,7 @@ mod common;
 
 use std::fs;
 use std::process::Command;
+use std::time::Duration;
 
 use common::{Room, Server, finish, is_record, skip};
 use serde_json::Value;
@@ -219,6 +220,35 @@ fn an_interface_that_takes_smaller_packets_drops() {
         record["counters"]
     );
     assert_eq!(Some(packets), lost, "nothing of that size arrives");
+}
+
+#[test]
+fn a_link_that_goes_down_is_named() {
+    let lab = lab!("carrier", PLAIN);
+    let _server = lab.server();
+    let binary = lab.room.binary();
+    let mut all = vec![binary.to_str().expect("a path in UTF-8")];
+    all.extend("throughput 10.77.0.2 -b 20M -t 2 -l 1400 -u -i 0 --json".split_whitespace());
+    let (record, is_cut) = std::thread::scope(|scope| {
+        let running = scope.spawn(|| finish(&mut lab.on("client", &all)).expect(0).json());
+        std::thread::sleep(Duration::from_millis(900));
+        let is_cut = lab.shell(
+            "server",
+            "ip link set eth0 down; sleep 0.3; ip link set eth0 up",
+        );
+        (running.join().expect("a run"), is_cut)
+    });
+    if !is_cut {
+        skip!("needs ip");
+    }
+    let doubts = record["validity"].as_array().expect("a list");
+    let told = |id: &str| doubts.iter().any(|doubt| doubt["doubt"] == id);
+    assert!(
+        told("carrier-lost") && !told("loss-not-explained"),
+        "{doubts:#?}"
+    );
+    let found = record["findings"].as_array().expect("a list");
+    assert_eq!(found[0]["cause"], "link-down", "{found:#?}");
 }
 
 /// The limit of the cores' queues is the whole machine's: whoever wants it changed for a moment says so.

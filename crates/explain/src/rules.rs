@@ -49,6 +49,7 @@ rules! {
     socket_reopened SocketReopened,
     slow_sender_application SlowSenderApplication,
     slow_receiver_application SlowReceiverApplication,
+    link_down LinkDown,
     neighbour Neighbour,
     link_speed LinkSpeed,
     usb_adapter UsbAdapter,

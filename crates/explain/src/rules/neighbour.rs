@@ -80,14 +80,20 @@ impl Neighbour {
             Kind::Throughput => {
                 let way = case.ways.first()?;
                 let gone = way.summary().lost.or(way.summary().retransmits).unwrap_or(0);
-                let start = way.intervals().next().and_then(|interval| interval.lost).unwrap_or(gone);
+                let first = way.intervals().next();
+                let start = first.and_then(|first| first.lost.or_else(|| Some(first.tcp?.retransmits)));
+                let start = start.unwrap_or(gone);
                 // Others of the machine have neighbours too: what was thrown away has to be as much as is
                 // missing here, or to be missing at the start.
                 let part = if lost * 4 >= gone { lost.min(gone) } else { start };
                 if part == 0 {
                     return None;
                 }
-                (part as f64, way.packets_sent())
+                let whole = match way.summary().packets_sent {
+                    Some(sent) => sent as f64,
+                    None => way.packets(),
+                };
+                (part as f64, whole)
             }
             Kind::Latency => {
                 let trips = summary.round_trips? as f64;

@@ -43,6 +43,8 @@ pub struct Link {
     pub parent: Option<(String, String)>,
     /// What it has counted; absent before Linux 2.6.35.
     pub statistics: Option<Statistics>,
+    /// Times that it lost its carrier, as when somebody switches it or its other end off (Linux 4.16).
+    pub carrier_losses: Option<u32>,
 }
 
 /// What an interface has counted (`struct rtnl_link_stats64` of linux/if_link.h).
@@ -216,6 +218,7 @@ const IFLA_STATS64: u16 = 23;
 const IFLA_NUM_TX_QUEUES: u16 = 31;
 const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFLA_GSO_MAX_SIZE: u16 = 41;
+const IFLA_CARRIER_DOWN_COUNT: u16 = 48;
 const IFLA_PARENT_DEV_NAME: u16 = 56;
 const IFLA_PARENT_DEV_BUS_NAME: u16 = 57;
 const IFLA_GSO_IPV4_MAX_SIZE: u16 = 63;
@@ -371,6 +374,7 @@ fn link_of(kind: u16, body: &[u8]) -> Option<Link> {
             IFLA_MTU => link.mtu = number(value),
             IFLA_QDISC => link.qdisc = text(value),
             IFLA_STATS64 => link.statistics = statistics_of(value),
+            IFLA_CARRIER_DOWN_COUNT => link.carrier_losses = number(value),
             IFLA_NUM_TX_QUEUES => link.tx_queues = number(value),
             IFLA_NUM_RX_QUEUES => link.rx_queues = number(value),
             IFLA_GSO_MAX_SIZE => link.gso_max_bytes = number(value),
@@ -503,6 +507,7 @@ mod tests {
         push_attribute(&mut body, IFLA_MTU, &1500_u32.to_ne_bytes());
         push_attribute(&mut body, IFLA_QDISC, b"noqueue\0");
         push_attribute(&mut body, 0x7ff, b"unknown");
+        push_attribute(&mut body, IFLA_CARRIER_DOWN_COUNT, &3_u32.to_ne_bytes());
         push_attribute(
             &mut body,
             IFLA_GSO_IPV4_MAX_SIZE,
@@ -520,6 +525,7 @@ mod tests {
             mtu: Some(1500),
             qdisc: Some("noqueue".to_owned()),
             gso_ipv4_max_bytes: Some(524_280),
+            carrier_losses: Some(3),
             kind: Some("veth".to_owned()),
             ..Link::default()
         };

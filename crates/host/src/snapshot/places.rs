@@ -27,6 +27,8 @@ pub mod name {
     pub const RX: &str = "rx_dropped";
     /// Broken or missed at an interface on the way in, by the device.
     pub const RX_MISSED: &str = "rx_missed";
+    /// Times that an interface lost its carrier. What is sent meanwhile is lost, and counted by none.
+    pub const CARRIER: &str = "carrier_losses";
     /// Refused by the full packet queues of the processors, of the whole machine.
     pub const BACKLOG: &str = "backlog_drops";
     /// Rounds of receive work that ended because their time or budget was spent, of the whole machine.
@@ -76,6 +78,10 @@ pub fn interface(name: &str) -> Vec<Count> {
             (name::RX_MISSED, statistics.rx_missed + statistics.rx_errors),
         ]);
     }
+    counts.extend(
+        link.carrier_losses
+            .map(|losses| (name::CARRIER, losses.into())),
+    );
     if let Ok(Some(qdisc)) = netlink::root_qdisc(link.index) {
         counts.push((name::QDISC, u64::from(qdisc.drops)));
         counts.push((name::OVER_LIMIT, u64::from(qdisc.over_limit)));

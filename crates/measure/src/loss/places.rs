@@ -309,8 +309,10 @@ fn split(
         });
     }
     let beyond = parts.iter().find(|part| part.place == PATH);
+    // A link without its carrier explains it.
+    let stood = lost_carrier(counters).is_empty();
     let doubt = beyond
-        .filter(|part| ways.closed && part.packets > 0)
+        .filter(|part| ways.closed && stood && part.packets > 0)
         .map(|part| {
             Doubt::new(
                 "loss-not-explained",
@@ -322,6 +324,36 @@ fn split(
             )
         });
     (losses, doubt)
+}
+
+/// Interfaces that lost their carrier meanwhile, and how often.
+fn lost_carrier(counters: &[PlaceCounter]) -> Vec<(&PlaceCounter, u64)> {
+    let found = counters.iter().filter(|c| c.counter == name::CARRIER);
+    let counted = found.map(|counter| (counter, counter.added()));
+    counted.filter(|(_, times)| *times > 0).collect()
+}
+
+/// Says which links went down.
+fn without_carrier(counters: &[PlaceCounter]) -> Option<Doubt> {
+    let named = lost_carrier(counters).into_iter().map(|(counter, times)| {
+        let interface = counter.interface.as_deref().unwrap_or("an interface");
+        let times = match times {
+            1 => "once".to_owned(),
+            times => format!("{times} times"),
+        };
+        format!("{interface} of {} {times}", counter.host)
+    });
+    let named: Vec<String> = named.collect();
+    (!named.is_empty()).then(|| {
+        Doubt::new(
+            "carrier-lost",
+            format!(
+                "links lost their carrier during the run: {}; what was sent meanwhile is in no counter of \
+                 an interface",
+                named.join(", ")
+            ),
+        )
+    })
 }
 
 /// Where each direction lost its datagrams, and what is left to doubt.
@@ -336,6 +368,7 @@ pub fn account(
     mtu: impl Fn(Direction) -> Option<u32>,
 ) -> (Vec<Loss>, Vec<Doubt>) {
     let (mut losses, mut doubts) = (Vec::new(), Vec::new());
+    doubts.extend(without_carrier(counters));
     if plan.kind == Kind::Throughput && plan.protocol == Protocol::Udp {
         for figures in directions {
             let mtu = mtu(figures.direction);
@@ -442,6 +475,33 @@ mod tests {
         let (losses, doubt) = split(&plan(1000), &lab(), &counters, &figures(70, 10, 1), None);
         assert_eq!(losses.last().map(|loss| loss.packets), Some(10));
         assert!(doubt.is_some_and(|doubt| doubt.doubt == "loss-not-explained"));
+    }
+
+    #[test]
+    fn a_link_that_went_down_explains_the_rest() {
+        let mut counters = vec![
+            counter("client", Some("eth0"), name::CARRIER, 0),
+            counter("s1", Some("p1"), name::CARRIER, 0),
+        ];
+        let told = |counters: &[PlaceCounter]| {
+            let figures = [figures(60, 0, 0)];
+            let (losses, doubts) = account(&plan(1000), &lab(), counters, &figures, |_| None);
+            assert_eq!(places(&losses), [(PATH, 60, false)]);
+            let doubts = doubts.into_iter();
+            doubts
+                .map(|doubt| (doubt.doubt, doubt.why))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(told(&counters)[0].0, "loss-not-explained");
+        counters[0].after += 1;
+        counters[1].after += 2;
+        let told = told(&counters);
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert_eq!(told[0].0, "carrier-lost");
+        assert!(
+            told[0].1.contains("eth0 of client once, p1 of s1 2 times;"),
+            "{told:?}"
+        );
     }
 
     #[test]
