@@ -71,10 +71,20 @@ pub fn rate_error(plan: &Plan, offered_bps: Option<f64>, flows: u32) -> Option<f
     (plan.kind == Kind::Throughput && asked > 0.0).then_some(offered_bps? / asked - 1.0)
 }
 
+/// The rate at which payload left. A stream that the kernel paces waits in its buffer first: what the
+/// calls handed over is more, and what arrived is what left.
+fn left_bps(plan: &Plan, summary: &Summary) -> Option<f64> {
+    match (plan.protocol, plan.pace.by) {
+        (Protocol::Tcp, Pacing::Socket) => summary.goodput_bps,
+        _ => summary.offered_bps,
+    }
+}
+
 /// Adds what both ends' distributions tell to each direction.
 pub fn complete(plan: &Plan, directions: &mut [DirectionFigures], outcomes: &[Outcome]) {
     for figures in directions {
-        figures.summary.rate_error = rate_error(plan, figures.summary.offered_bps, plan.streams);
+        let left = left_bps(plan, &figures.summary);
+        figures.summary.rate_error = rate_error(plan, left, plan.streams);
         for (distribution, _, figure) in DISTRIBUTIONS {
             let name = name(distribution, figures.direction);
             let data = outcomes.iter().find_map(|o| o.histograms.get(&name));
@@ -105,23 +115,23 @@ fn missed_in(plan: &Plan, rate: u64, figures: &DirectionFigures) -> Option<Doubt
         .filter_map(|stream| stream.sender.as_ref()?.send_refused)
         .sum();
     let refused = (refused * plan.payload_bytes * 8) as f64 / seconds.max(1e-9);
-    let offered = match (plan.protocol, plan.pace.by) {
-        // What waits in its buffer has not left yet.
-        (Protocol::Tcp, Pacing::Socket) => summary.goodput_bps?,
-        _ => summary.offered_bps?,
-    };
+    let offered = left_bps(plan, summary)?;
     let error = (offered + refused) / asked - 1.0;
     let close = error.abs() <= RATE_SHARE + grain / (asked * seconds).max(1.0);
     if close || !seconds.is_normal() {
         return None;
     }
     let said = format!(
-        "{} was asked for and {} was {}",
+        "{} was asked for and {} {} {}",
         format_bit_rate(asked),
         format_bit_rate(offered),
+        match (plan.protocol, plan.pace.by) {
+            (Protocol::Tcp, Pacing::Socket) => "left the socket of",
+            _ => "was sent by",
+        },
         match figures.direction {
-            Direction::Send => "sent by the client",
-            Direction::Receive => "sent by the server",
+            Direction::Send => "the client",
+            Direction::Receive => "the server",
         },
     );
     let by = format_share(error.abs());
@@ -162,6 +172,7 @@ mod tests {
             summary: Summary {
                 duration_ns: Some(1_000_000_000),
                 offered_bps: Some(offered),
+                goodput_bps: Some(8_000_000.0),
                 ..Summary::default()
             },
             streams: vec![Stream {
@@ -191,9 +202,29 @@ mod tests {
             doubts(90_000_000.0, 0, |plan| plan.pace.by = Pacing::Socket),
             ["rate-missed"]
         );
+        // A stream's buffer took all at once, and what the kernel let out of it was at the rate.
+        let paced = |plan: &mut Plan| {
+            (plan.protocol, plan.pace.by) = (Protocol::Tcp, Pacing::Socket);
+        };
+        assert!(doubts(90_000_000.0, 0, paced).is_empty());
         // One burst of two more or less.
         let bursts = |plan: &mut Plan| plan.pace.burst = Some("500".parse().unwrap());
         assert!(doubts(4_000_000.0, 0, bursts).is_empty());
         assert!(doubts(4_000_000.0, 0, |plan| plan.rate_bps = None).is_empty());
+        let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "host");
+        (plan.rate_bps, plan.pace.by) = (Some(8_000_000), Pacing::Socket);
+        let summary = Summary {
+            offered_bps: Some(12_000_000.0),
+            goodput_bps: Some(8_400_000.0),
+            ..Summary::default()
+        };
+        let mut directions = [DirectionFigures {
+            direction: Direction::Send,
+            summary,
+            streams: Vec::new(),
+        }];
+        complete(&plan, &mut directions, &[]);
+        let error = directions[0].summary.rate_error.unwrap();
+        assert!((error - 0.05).abs() < 1e-9, "{error}");
     }
 }
