@@ -72,14 +72,17 @@ impl SchedulingDelay {
             true => own(Role::Client) + own(Role::Server),
             false => time.threads,
         };
-        let crowded = case.plan.kind == Kind::Throughput && threads > usable as usize;
+        let crowded = threads > usable as usize;
         let real_time = case.sched(role).is_real_time();
         let machine = case.cpu(role).and_then(|cost| cost.machine);
         let idle = machine.and_then(|machine| machine.share(machine.idle_ns));
         let (remedy, command) = match (crowded, real_time) {
             (true, _) => (
                 "use fewer flows or threads than the machine has processors, or two machines",
-                case.again("--threads 1"),
+                case.again(match case.plan.kind {
+                    Kind::Throughput => "--threads 1",
+                    _ => "-P 1",
+                }),
             ),
             (false, true) => (
                 "other real-time threads are before it: give it a higher priority, or a processor of its own (isolcpus, cpuset)",
