@@ -99,6 +99,24 @@ fn sent(test: &Test) -> Vec<Datagram> {
     }
 }
 
+/// A stock receiver with intervals ends with an error at the first one without payload.
+#[test]
+fn markers_leave_no_interval_without_payload() {
+    for (interval_ns, start, end) in [
+        (None, START_GAP_NS, EOD_GAP_NS),
+        (Some(500 * MS), START_GAP_NS, 250 * MS),
+        (Some(200 * MS), 100 * MS, 100 * MS),
+        (Some(2_000 * MS), START_GAP_NS, EOD_GAP_NS),
+    ] {
+        let mut test = Test::new(Way::ToClient, Carrier::Datagram, 5001);
+        (test.interval_ns, test.buffers, test.time_ns) = (interval_ns, Some(3), None);
+        let sent = sent(&test);
+        let at = |marker: &[u8]| sent.iter().find(|(_, _, bytes)| bytes == marker).unwrap().0;
+        let gaps = (at(b"BOD1") - at(b"BOD0"), at(b"EOD1") - at(b"EOD0"));
+        assert_eq!(gaps, (start, end), "{interval_ns:?}");
+    }
+}
+
 #[test]
 fn our_datagrams_are_those_of_a_stock_transmitter() {
     for (name, test, stock) in datagrams() {

@@ -124,7 +124,7 @@ pub struct ThroughputArgs {
     /// Bytes to move in each direction instead of a time
     #[arg(short = 'n', long, value_name = "SIZE", env = "LINERATE_BYTES")]
     pub bytes: Option<ByteSize>,
-    /// With --peer: a command whose output tells what the far end counted (a board's console); REGEX
+    /// With --peer: a command that tells within 10 s what the far end counted (a board's console); REGEX
     /// finds it by `(?P<bytes>..)`, `(?P<packets>..)`, `(?P<seconds>..)` [default: N bytes, N packets]
     #[arg(
         long,

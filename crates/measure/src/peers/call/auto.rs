@@ -10,7 +10,7 @@ use linerate_dialect::iperf2::{Amount, Settings, TcpClient};
 use linerate_dialect::iperf3::{BUSY, Cookie, State};
 use linerate_dialect::sockperf::{HEADER_BYTES, Header};
 use linerate_dialect::{control, nuttcp};
-use linerate_metric::plan::{DEFAULT_PORT, Kind, Plan, Protocol};
+use linerate_metric::plan::{DEFAULT_PORT, Direction, Kind, Plan, Protocol};
 
 use super::context::foreign;
 use super::{Caller, caller};
@@ -19,6 +19,9 @@ use crate::session::reach::{Local, open};
 
 /// How long an answer to the first words may take.
 const ANSWER: Duration = Duration::from_millis(700);
+
+/// How long who sends without being asked may take over it.
+const UNASKED: Duration = Duration::from_millis(300);
 
 /// How long a server takes to be ready again after a conversation that led nowhere: iperf3 and nuttcp
 /// serve one client at a time, and close their door meanwhile.
@@ -143,7 +146,6 @@ fn ports(plan: &Plan) -> Vec<(u16, Option<&'static str>)> {
     let named = plan.port;
     if named != 0 && named != DEFAULT_PORT {
         let silent = match plan.kind {
-            Kind::Throughput if named == linerate_dialect::discard::PORT => Some("discard"),
             Kind::Throughput => Some("iperf2-legacy"),
             Kind::Latency | Kind::Forward | Kind::Generate | Kind::Stack => None,
         };
@@ -155,6 +157,7 @@ fn ports(plan: &Plan) -> Vec<(u16, Option<&'static str>)> {
             (nuttcp::CONTROL_PORT, None),
             (5001, Some("iperf2-legacy")),
             (linerate_dialect::discard::PORT, Some("discard")),
+            (linerate_dialect::chargen::PORT, None),
         ],
         Kind::Latency | Kind::Forward => vec![
             (DEFAULT_PORT, None),
@@ -165,6 +168,27 @@ fn ports(plan: &Plan) -> Vec<(u16, Option<&'static str>)> {
         // No far end takes part in it.
         Kind::Generate | Kind::Stack => Vec::new(),
     }
+}
+
+/// The dialect of a port that no other is spoken on, for what a plan does: words would only be payload
+/// there.
+fn owner(plan: &Plan, port: u16) -> Option<&'static Caller> {
+    let name = match port {
+        linerate_dialect::discard::PORT => "discard",
+        linerate_dialect::chargen::PORT => "chargen",
+        _ => return None,
+    };
+    caller(name).filter(|caller| caller.kinds.contains(&plan.kind))
+}
+
+/// Whether a far end sends without being asked.
+fn sends_unasked(stream: &TcpStream) -> bool {
+    let heard = || -> std::io::Result<usize> {
+        stream.set_nonblocking(false)?;
+        stream.set_read_timeout(Some(UNASKED))?;
+        (&*stream).read(&mut [0; 256])
+    };
+    heard().is_ok_and(|bytes| bytes > 0)
 }
 
 /// What answers over UDP alone.
@@ -242,6 +266,25 @@ pub fn find(
         let mut address = far;
         address.set_port(port);
         let mut answered = false;
+        // Whoever is to send may do so without a word.
+        let listens = plan.flows(Direction::Receive) && !plan.flows(Direction::Send);
+        if let Some(caller) =
+            owner(plan, port).or_else(|| super::caller("chargen").filter(|_| listens))
+        {
+            let owned = owner(plan, port).is_some();
+            let Some(stream) = enter(address, local, stop, false)? else {
+                continue;
+            };
+            (taken, here) = (true, true);
+            if owned || sends_unasked(&stream) {
+                if fits(caller) {
+                    return Ok(Found::Foreign(caller, port));
+                }
+                unfit.get_or_insert((caller, address));
+                continue;
+            }
+            drop(stream);
+        }
         for probe in probes(port) {
             let Some(mut stream) = enter(address, local, stop, here)? else {
                 // Nobody there; the next port.
@@ -299,7 +342,7 @@ pub fn find(
         let why = refusal.why;
         return Err(foreign(
             address,
-            format!("is a {} server, and {why}", caller.name),
+            format!("speaks {}, and {why}", caller.name),
         ));
     }
     Err(foreign(
@@ -333,6 +376,33 @@ mod tests {
             assert_eq!(asked.len(), PROBES.len());
             assert!(PROBES.iter().all(|probe| asked.contains(&probe.dialect)));
         }
+    }
+
+    #[test]
+    fn who_sends_unasked_is_listened_to_first() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let far = listener.local_addr().unwrap();
+        let sender = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(b" !\"#$%&").unwrap();
+            // What it is told instead of being read would come here.
+            let mut said = Vec::new();
+            let _ = stream.read_to_end(&mut said);
+            said
+        });
+        let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "127.0.0.1");
+        (plan.port, plan.directions) = (far.port(), vec![Direction::Receive]);
+        let found = find(&plan, far, &Local::default(), &AtomicBool::new(false)).unwrap();
+        assert!(matches!(found, Found::Foreign(caller, _) if caller.name == "chargen"));
+        assert_eq!(sender.join().unwrap(), b"");
+    }
+
+    #[test]
+    fn the_ports_of_discard_and_chargen_are_theirs() {
+        let plan = Plan::new(Kind::Throughput, Protocol::Tcp, "127.0.0.1");
+        let name = |port| owner(&plan, port).map(|caller| caller.name);
+        assert_eq!((name(9), name(19)), (Some("discard"), Some("chargen")));
+        assert_eq!(name(5001), None);
     }
 
     #[test]

@@ -27,7 +27,7 @@ const GROUPS: [&str; 3] = ["bytes", "packets", "seconds"];
 const SIGNS: [&str; 8] = ["(?", "\\d", "\\s", "\\w", "[0-9", "(.", "([", "(\\"];
 
 /// How long a command may take: somebody may have to be asked over a slow line.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The same once the run is told to stop.
 const GRACE: Duration = Duration::from_secs(2);
@@ -87,7 +87,7 @@ pub enum FarReportError {
         source: std::io::Error,
     },
     /// It did not end.
-    #[error("`{command}` did not end {}", if *.interrupted { "before the run was stopped" } else { "in 60 s" })]
+    #[error("`{command}` did not end {}", if *.interrupted { "before the run was stopped" } else { "in 10 s" })]
     Silent {
         /// As it was written.
         command: String,
@@ -248,7 +248,7 @@ impl FarCommand {
     }
 
     /// Runs the command and reads what it prints, on both of its outputs; it is ended when it takes
-    /// longer than a minute, and when the run is told to stop.
+    /// longer than ten seconds, and when the run is told to stop.
     ///
     /// # Errors
     /// Why it told nothing.

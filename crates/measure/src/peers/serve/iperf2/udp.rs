@@ -313,7 +313,8 @@ impl Datagrams for Flow {
             lost: Some(report.lost),
             out_of_order: Some(report.out_of_order),
             duplicates: None,
-            ipdv_ns: Some(report.ipdv_ns as f64),
+            // It takes two of them to differ.
+            ipdv_ns: (self.totals().packets > 1).then_some(report.ipdv_ns as f64),
         })
     }
 

@@ -202,7 +202,8 @@ impl Test {
     fn cpu(&self) -> CpuCost {
         let mut usage = ThreadUsage::default();
         let mut threads = Vec::new();
-        let mut end_ns = self.start_ns;
+        // Threads wait for the first payload, too, and what that costs is theirs.
+        let (mut begin_ns, mut end_ns) = (self.start_ns, self.start_ns);
         for lane in &self.lanes {
             let Some(moved) = &lane.moved else { continue };
             let own = moved.usage;
@@ -211,6 +212,7 @@ impl Test {
             usage.system_ns += own.system_ns;
             usage.voluntary_switches += own.voluntary_switches;
             usage.involuntary_switches += own.involuntary_switches;
+            begin_ns = begin_ns.min(moved.lived.0);
             end_ns = end_ns.max(moved.lived.1);
             threads.push(ThreadCost {
                 direction: lane.direction(),
@@ -237,7 +239,7 @@ impl Test {
         cost::cpu(&Spent {
             role: Role::Server,
             plan: &self.plan,
-            wall_ns: end_ns.saturating_sub(self.start_ns),
+            wall_ns: end_ns.saturating_sub(begin_ns),
             usage: &usage,
             threads: &threads,
             moved: self.sum(),
