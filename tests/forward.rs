@@ -199,7 +199,7 @@ fn what_makes_no_sense_is_refused() {
         (
             "forward --dev ring:0 --cores 3 -t 1",
             2,
-            "keep no more than 1",
+            "keeps no more than 1",
         ),
         (
             "forward --dev ring:0 --flowgen-flows 0 -t 1",

@@ -69,6 +69,18 @@ pub struct LinkInfo {
     /// Rate of each direction in bit/s, where it is limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_bps: Option<u64>,
+    /// Time that packets are held each way, where it is emulated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay_ns: Option<u64>,
+    /// By how much `delay_ns` varies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jitter_ns: Option<u64>,
+    /// Share of packets that are lost, where that is emulated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
+    /// Share of packets that overtake, where that is emulated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reorder: Option<f64>,
     /// Largest segment of GSO and GRO in bytes, where it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gso_bytes: Option<u32>,

@@ -259,6 +259,10 @@ impl Lab {
                     interfaces: ends.each_ref().map(|end| end.interface.clone()),
                     mtu: link.mtu(),
                     rate_bps: link.rate.map(|rate| rate.0),
+                    delay_ns: link.delay.map(nanos),
+                    jitter_ns: link.jitter.map(nanos),
+                    loss: link.loss,
+                    reorder: link.reorder,
                     gso_bytes: link.gso_bytes(),
                 })
                 .collect(),
@@ -555,6 +559,10 @@ fn give_routes(layout: &HostLayout) -> Result<(), LabError> {
         }
     }
     Ok(())
+}
+
+fn nanos(time: std::time::Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn host_info(topology: &Topology, layout: &Layout, host: usize) -> HostInfo {

@@ -199,8 +199,9 @@ impl PortError {
             | Self::NameNotTaken { url, .. }
             | Self::UnknownKey { url, .. }
             | Self::KeyTwice { url, .. }
-            | Self::BadValue { url, .. } => url.clone(),
-            Self::NotBuilt { kind, .. } => format!("{kind}:"),
+            // Another colon follows.
+            | Self::BadValue { url, .. } => url.trim_end_matches(':').to_owned(),
+            Self::NotBuilt { kind, .. } => kind.clone(),
             Self::BadMemoryPlan { .. } | Self::NoMemory { .. } => "frame memory".to_owned(),
             Self::NoInterface { interface }
             | Self::InterfaceInUse { interface, .. }

@@ -219,3 +219,36 @@ fn frames_that_do_not_fit_are_counted() {
     send(&mut port, &mut pool, &[numbered(0, 60)]);
     assert_eq!(port.transmit.counters().read().frames, 1);
 }
+
+/// A capture that is read is not overwritten, whatever it is called.
+#[test]
+fn no_file_is_read_and_written_at_a_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let memory = common::memory(512);
+    let write = format!("pcap:tx={}", path("a.pcapng"));
+    drop(common::open(&write, &memory));
+    let before = std::fs::read(path("a.pcapng")).unwrap();
+    assert!(!before.is_empty());
+    std::os::unix::fs::symlink(path("a.pcapng"), path("symbolic")).unwrap();
+    std::fs::hard_link(path("a.pcapng"), path("hard")).unwrap();
+    for other in ["a.pcapng", "symbolic", "hard"] {
+        let url = format!("pcap:rx={},tx={}", path("a.pcapng"), path(other));
+        let refused = common::try_open(&url, &memory).map(drop).unwrap_err();
+        assert!(
+            refused.to_string().contains("files of their own"),
+            "{refused}"
+        );
+        assert_eq!(std::fs::read(path("a.pcapng")).unwrap(), before);
+    }
+    // Nor by two ports; and once the one is closed, all is as it was.
+    let first = common::open(&write, &memory);
+    let read = format!("pcap:rx={}", path("hard"));
+    assert!(common::try_open(&read, &memory).is_err());
+    assert!(common::try_open(&write, &memory).is_err());
+    drop(first);
+    drop(common::open(&read, &memory));
+    // What is no file takes any number of ports.
+    let null = common::open("pcap:tx=/dev/null", &memory);
+    drop((null, common::open("pcap:tx=/dev/null", &memory)));
+}

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use linerate_lab::{LabInfo, Topology};
 use linerate_metric::event::Problem;
 use linerate_metric::exit;
-use linerate_metric::units::{format_bit_rate, format_bytes};
+use linerate_metric::units::{format_bit_rate, format_bytes, format_nanos, format_share};
 use linerate_report::text;
 use serde::Serialize;
 
@@ -150,6 +150,17 @@ fn describe(lab: &LabInfo) -> String {
     for link in &lab.links {
         let mut properties = vec![format!("mtu {}", link.mtu)];
         properties.extend(link.rate_bps.map(|rate| format_bit_rate(rate as f64)));
+        let time = |ns: u64| format_nanos(ns as f64);
+        properties.extend(link.delay_ns.map(|delay| format!("delay {}", time(delay))));
+        properties.extend(
+            link.jitter_ns
+                .map(|jitter| format!("jitter {}", time(jitter))),
+        );
+        properties.extend(link.loss.map(|loss| format!("loss {}", format_share(loss))));
+        properties.extend(
+            link.reorder
+                .map(|share| format!("reorder {}", format_share(share))),
+        );
         properties.extend(
             link.gso_bytes
                 .map(|gso| format!("gso {}", format_bytes(u64::from(gso)))),

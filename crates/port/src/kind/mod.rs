@@ -265,6 +265,26 @@ mod tests {
         }
     }
 
+    /// The guide's table has every kind, and every key of it.
+    #[test]
+    fn the_guide_knows_every_key() {
+        const GUIDE: &str = include_str!("../../../../docs/GUIDE.md");
+        let has = |text: &str, key: &str| {
+            text.contains(&format!("`{key}`")) || text.contains(&format!("`{key}="))
+        };
+        for kind in KINDS {
+            let begin = format!("| `{}:", kind.scheme);
+            let row = GUIDE.lines().find(|line| line.starts_with(&begin));
+            let row = row.unwrap_or_else(|| panic!("no row of {}", kind.scheme));
+            for key in kind.keys {
+                assert!(has(row, key.name), "{} of {}", key.name, kind.scheme);
+            }
+        }
+        for key in crate::url::COMMON_KEYS {
+            assert!(has(GUIDE, key.name), "{}", key.name);
+        }
+    }
+
     #[test]
     fn a_memory_that_is_too_small_is_named() {
         let memory = Memory::new(MemoryPlan::default()).unwrap();

@@ -3,10 +3,12 @@
 //! Reads pcap and pcapng, as fast as frames are asked for or at the times at which they were captured;
 //! writes pcapng. At its end a file gives nothing more, unless `loop` begins it again.
 
-use std::fs::File;
-use std::path::PathBuf;
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::FlockOperation;
 
 use crate::capabilities::{Capabilities, Copies};
 use crate::counters::{Cause, QueueCounters};
@@ -143,7 +145,14 @@ fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
             next_step: "give tx= a file in a folder where you may write",
             source: Some(source),
         };
-        let file = File::create(&path).map_err(failed)?;
+        // Emptied only once it is known that nobody reads it.
+        let mut options = OpenOptions::new();
+        let file = (options.write(true).create(true).truncate(false)).open(&path);
+        let file = file.map_err(failed)?;
+        hold(&file, &path, FlockOperation::NonBlockingLockExclusive)?;
+        if file.metadata().is_ok_and(|facts| facts.is_file()) {
+            file.set_len(0).map_err(failed)?;
+        }
         let writer = CaptureWriter::new(file).map_err(failed)?;
         sink = Some((path, writer));
     } else {
@@ -168,6 +177,21 @@ fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
     Ok(vec![port.any()])
 }
 
+/// Locks a file for as long as it is open, so that none is written that a port reads or writes, under whatever
+/// name. What is no file of a disk, or lies where nothing can be locked, is taken as it is.
+fn hold(file: &File, path: &Path, how: FlockOperation) -> Result<(), PortError> {
+    let is_file = file.metadata().is_ok_and(|facts| facts.is_file());
+    match is_file.then(|| rustix::fs::flock(file, how)) {
+        Some(Err(rustix::io::Errno::WOULDBLOCK)) => Err(PortError::File {
+            path: path.to_owned(),
+            situation: "it would be read and written, or written twice, at a time".to_owned(),
+            next_step: "give rx= and tx= files of their own",
+            source: None,
+        }),
+        _ => Ok(()),
+    }
+}
+
 fn file_error(path: PathBuf, error: CaptureError) -> PortError {
     let situation = error.to_string();
     let (next_step, source) = match error {
@@ -185,10 +209,11 @@ fn file_error(path: PathBuf, error: CaptureError) -> PortError {
 
 impl Source {
     fn open(path: PathBuf, url: &PortUrl, memory: &Memory) -> Result<Self, PortError> {
-        let opened = File::open(&path).map_err(CaptureError::from);
-        let reader = opened
-            .and_then(CaptureReader::new)
-            .map_err(|error| file_error(path.clone(), error))?;
+        let failed = |error| file_error(path.clone(), error);
+        let file = File::open(&path).map_err(CaptureError::from);
+        let file = file.map_err(failed)?;
+        hold(&file, &path, FlockOperation::NonBlockingLockShared)?;
+        let reader = CaptureReader::new(file).map_err(failed)?;
         Ok(Self {
             path,
             reader,

@@ -92,7 +92,10 @@ pub fn burst(text: &str) -> Result<u8, String> {
 /// Options of `linerate forward`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Ports: ring:N, shm:NAME[,role=server], packet:IF, xdp:IF, tap:NAME, pcap:rx=F,tx=F, null:
+Ports: ring:N[,end=a|b], shm:NAME[,role=server], packet:IF[,v=mmsg|2|3,qdisc],
+  xdp:IF[,q=0-3,mode=native|generic,zerocopy=yes|no,busy=N,wakeup=no],
+  tap:NAME[,address=A/LEN,vnet], pcap:rx=FILE,tx=FILE[,timing=recorded,loop], null:[size=N,silent]
+Keys of every port: queues=N, rxd=N, txd=N, burst=N, mtu=N, force (docs/GUIDE.md says what each does)
 Modes: io, mac, macswap, 5tswap, rxonly, txonly, flowgen, icmpecho, csum,
   noisy:delay=10us,memory=16M,reads=4,writes=4
   link:rate=1G,delay=50us,jitter=5us,loss=0.1%,reorder=1%,duplicate=1%,corrupt=0.01%,limit=1000

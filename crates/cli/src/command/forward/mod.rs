@@ -62,9 +62,11 @@ fn go(args: &ForwardArgs, output: &mut Output) -> Result<u8, Failure> {
     let mut forwarder = Forwarder::open(&urls, args.total_num_mbufs)?;
     let streams = forwarder.streams_of(&settings)?;
     if args.cores as usize > streams && !args.saturate {
-        let plural = if streams == 1 { "" } else { "s" };
         return Err(Failure::usage(Problem::new(
-            format!("{streams} stream{plural} keep no more than {streams} threads busy"),
+            match streams {
+                1 => "1 stream keeps no more than 1 thread busy".to_owned(),
+                _ => format!("{streams} streams keep no more than {streams} threads busy"),
+            },
             format!("--cores {}", args.cores),
             "give ports more queues (--rxq), or use fewer threads",
         )));
@@ -228,9 +230,10 @@ fn shown(
 /// The same trouble for the record, which keeps its words only.
 fn again(error: &PortError) -> PortError {
     let problem = error.problem();
+    let why = problem.situation;
     PortError::Stopped {
         port: problem.object,
-        why: problem.situation,
+        why: why.strip_prefix("stopped: ").unwrap_or(&why).to_owned(),
     }
 }
 
