@@ -76,6 +76,13 @@ pub struct Throughput {
     /// The lowest load that failed: the truth lies between the two.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed_fps: Option<f64>,
+    /// The lowest load at or below `fps` at which a later trial of this size lost more than the goal; absent
+    /// where none did. `fps` is then what passed in the search, and not what the device carries each time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contradicted_fps: Option<f64>,
+    /// Share lost in that trial.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contradicted_loss: Option<f64>,
     /// Why it ended: `resolution`, `line` (the highest load passes), `generator` (it can offer no
     /// more, and that passes), `floor` (not even a frame a trial), `trials` (too many),
     /// `nothing-sent` (no frame left the port) or `interrupted`.

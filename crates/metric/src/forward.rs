@@ -176,9 +176,15 @@ impl ForwardPlan {
     /// questions alone let nothing circulate.
     #[must_use]
     pub fn circulates(&self) -> bool {
-        let name = self.mode.split(':').next().unwrap_or_default();
-        !["rxonly", "txonly", "flowgen", "icmpecho"].contains(&name)
+        circulates(&self.mode)
     }
+}
+
+/// As [`ForwardPlan::circulates`], of a mode with or without its options.
+#[must_use]
+pub fn circulates(mode: &str) -> bool {
+    let name = mode.split(':').next().unwrap_or_default();
+    !["rxonly", "txonly", "flowgen", "icmpecho"].contains(&name)
 }
 
 /// What a forwarding run did.
@@ -414,7 +420,7 @@ pub struct Saturation {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plateau_in_flight: Option<u64>,
     /// Why the walk ended: `plateau` (the rate rises no more), `full` (rings have no room for more),
-    /// `limit` (the largest step) or `interrupted`.
+    /// `limit` (the largest step) or `interrupted`. No plateau is named where a step was disturbed.
     pub stopped_by: String,
 }
 
@@ -430,6 +436,9 @@ pub struct SaturationPoint {
     pub packets_per_second: f64,
     /// Packets dropped meanwhile.
     pub dropped: u64,
+    /// Whether something else ran on the threads' processors, in each of several tries: the rate is theirs too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub disturbed: bool,
     /// Id of its record.
     pub record: String,
 }

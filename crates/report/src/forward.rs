@@ -57,13 +57,20 @@ pub(crate) fn meaning(run: &Record) -> String {
     let Some(rate) = rate else {
         return "no frame was forwarded".to_owned();
     };
-    let cores = run
-        .forward
-        .as_ref()
-        .map_or(1, |found| found.cores.len().max(1));
+    let cores = run.forward.iter().flat_map(|found| &found.cores);
+    let (count, rounds, idle) = cores.fold((0, 0, 0), |(count, rounds, idle), core| {
+        (count + 1, rounds + core.rounds, idle + core.idle_rounds)
+    });
+    // Where threads mostly wait, time over frames is what came and not what a frame costs.
+    let cost = match idle * 2 < rounds {
+        true => format!(
+            ", {} a frame and core",
+            format_nanos(f64::from(count) * 1e9 / rate)
+        ),
+        false => String::new(),
+    };
     format!(
-        "frames forwarded per second, {} a frame and core; {} dropped",
-        format_nanos(cores as f64 * 1e9 / rate),
+        "frames forwarded per second{cost}; {} dropped",
         format_count(lost)
     )
 }
@@ -381,6 +388,19 @@ pub(crate) fn waiting(core: &ForwardCore, duration_ns: u64) -> Option<String> {
     })
 }
 
+/// The same for a table.
+pub(crate) fn waiting_briefly(core: &ForwardCore, duration_ns: u64) -> Option<String> {
+    let time = |ns: u64| format_nanos(ns as f64);
+    Some(match (core.idle_gap_ns, core.wake_ns) {
+        (Some(mean), _) => format!("up to {}", time(mean)),
+        (None, Some(wake)) => format!("wake {}", time(wake)),
+        (None, None) if core.idle_rounds > 0 => {
+            format!("round {}", time(duration_ns / core.rounds.max(1)))
+        }
+        (None, None) => return None,
+    })
+}
+
 fn times(count: u64) -> String {
     counted(count, "time")
 }
@@ -466,19 +486,26 @@ pub(crate) fn saturation_rows(found: &Saturation) -> Vec<Vec<String>> {
                 format_count(point.in_flight),
                 format_per_second(point.packets_per_second),
                 format_count(point.dropped),
-                if on_plateau(point.in_flight) {
-                    "the plateau begins".to_owned()
-                } else {
-                    String::new()
-                },
+                match on_plateau(point.in_flight) {
+                    true => "the plateau begins",
+                    false if point.disturbed => "disturbed",
+                    false => "",
+                }
+                .to_owned(),
             ]
         })
         .collect()
 }
 
 /// Headings of [`saturation_rows`].
-pub(crate) const SATURATION: [&str; 6] =
-    ["cores", "tx_first", "in flight", "packets/s", "dropped", ""];
+pub(crate) const SATURATION: [&str; 6] = [
+    "cores",
+    "tx_first",
+    "in flight",
+    "packets/s",
+    "dropped",
+    "note",
+];
 
 /// `2 cores: 1.63 G/s from 512 packets in flight on (the rate rises no more)`.
 #[must_use]
@@ -497,6 +524,15 @@ pub fn saturation_words(found: &Saturation) -> String {
                 ": {} packets from {} in flight on ({why})",
                 format_per_second(rate),
                 format_count(in_flight)
+            );
+        }
+        _ if found.points.iter().any(|point| point.disturbed) => {
+            let disturbed = found.points.iter().filter(|point| point.disturbed).count();
+            let _ = write!(
+                out,
+                ": no plateau is named, because something else ran on the processors in {disturbed} of {} steps, \
+                 and again when they were repeated (core-disturbed)",
+                found.points.len()
             );
         }
         _ => out.push_str(": nothing was forwarded"),

@@ -119,6 +119,8 @@ const MOST_TRIALS: u32 = 3;
 /// Trials in a row in which no frame leaves before that counts as all there is: a generator that stands
 /// still does so once.
 const UNSENT_TRIALS: u32 = 3;
+/// A load that is this much higher than another is the same: what is offered is a count over a time.
+const SAME_LOAD: f64 = 1.001;
 /// Longest burst, in seconds at the highest rate (RFC 2544 section 26.4: a trial is two).
 const BURST_S: f64 = 2.0;
 
@@ -341,6 +343,9 @@ impl Campaign {
             return self.nothing_left();
         };
         self.unsent = 0;
+        if matches!(ask.test, Test::Latency | Test::FrameLoss) {
+            self.compare(seen.offered, loss);
+        }
         let shares = self.options.shares.clone();
         match &mut self.phase {
             Phase::Most { made, best } => {
@@ -441,6 +446,19 @@ impl Campaign {
         self.phase = Phase::Over;
     }
 
+    /// Holds a trial after the search against what the search found: a load that passed then and loses now did
+    /// not pass.
+    fn compare(&mut self, offered: f64, loss: f64) {
+        for found in &mut self.result().throughput {
+            let is_below = found.fps.is_some_and(|fps| offered <= fps * SAME_LOAD);
+            let is_lowest = found.contradicted_fps.is_none_or(|known| offered < known);
+            if is_below && loss > found.loss_goal && is_lowest {
+                found.contradicted_fps = Some(offered);
+                found.contradicted_loss = Some(loss);
+            }
+        }
+    }
+
     fn found(&mut self, found: &[search::Found], interrupted: bool) {
         let bytes = self.results.last().map_or(0.0, |result| result.frame_bytes);
         let generator = self.generator;
@@ -465,6 +483,8 @@ impl Campaign {
                     End::Trials => "trials",
                 }
                 .to_owned(),
+                contradicted_fps: None,
+                contradicted_loss: None,
             }
         });
         self.result().throughput = throughput.collect();
@@ -666,6 +686,37 @@ mod tests {
                 assert_eq!((goal.fps, &*goal.stopped_by), (None, "nothing-sent"));
             }
             assert_eq!(size.throughput.len(), 2);
+        }
+    }
+
+    /// A device that fails after the search leaves no throughput without a word.
+    #[test]
+    fn later_loss_below_the_throughput_is_told() {
+        for (later, want) in [(60_000.0, None), (20_000.0, Some(29_999.0))] {
+            let mut campaign = Campaign::new(Options {
+                sizes: vec![("64".to_owned(), 64.0)],
+                ..options(Some(1_000_000_000))
+            });
+            while let Some(ask) = campaign.propose() {
+                let capacity = match ask.test {
+                    Test::Throughput => 60_000.0,
+                    _ => later,
+                };
+                campaign.take(ask, &trial(&ask, capacity, 0.0, 1e9));
+            }
+            let found = &campaign.results()[0].throughput[0];
+            // Half of the throughput is the lowest load of the delay test that loses.
+            let is_near = |fps: f64| want.is_some_and(|want: f64| (fps / want - 1.0).abs() < 0.02);
+            assert_eq!(
+                found.contradicted_fps.is_some(),
+                want.is_some(),
+                "{found:?}"
+            );
+            assert!(found.contradicted_fps.is_none_or(is_near), "{found:?}");
+            assert_eq!(
+                found.contradicted_loss.is_some_and(|loss| loss > 0.3),
+                want.is_some()
+            );
         }
     }
 

@@ -7,6 +7,7 @@ use linerate_host::sys::clock;
 use linerate_metric::capacity::{CapacityTrial, SizeCapacity};
 use linerate_metric::generate::{Load, TemplatePlan};
 use linerate_metric::record::{Doubt, Record};
+use linerate_metric::units::{format_per_second, format_share};
 
 use super::campaign::{Amount, Ask, Campaign, Options, Seen, Test};
 use crate::MeasureError;
@@ -123,7 +124,36 @@ pub fn run(
     }
     measured.records.extend(decided.map(|(_, record)| record));
     measured.sizes = campaign.results().to_vec();
+    measured.doubts.extend(contradictions(&measured.sizes));
     Ok(measured)
+}
+
+/// That a later trial lost at a load which had passed.
+fn contradictions(sizes: &[SizeCapacity]) -> Option<Doubt> {
+    let found = sizes.iter().flat_map(|size| {
+        let found = size.throughput.iter();
+        found.filter_map(|found| {
+            let (fps, later) = (found.fps?, found.contradicted_fps?);
+            Some(format!(
+                "{} of {} passed in the search, and later {} were lost at {}",
+                format_per_second(fps),
+                size.size,
+                format_share(found.contradicted_loss?),
+                format_per_second(later)
+            ))
+        })
+    });
+    let found: Vec<String> = found.collect();
+    (!found.is_empty()).then(|| {
+        Doubt::new(
+            "contradicted",
+            format!(
+                "{}: the device, or this machine, does not do the same each time; longer trials (--trial) \
+                 tell more",
+                found.join("; ")
+            ),
+        )
+    })
 }
 
 /// How long a link that is down is waited for: one that was just set up, or whose driver sets it up anew for

@@ -113,6 +113,21 @@ pub struct Ran {
     pub trouble: Option<PortError>,
 }
 
+impl Ran {
+    /// The least that a thread had of its processor.
+    #[must_use]
+    pub fn least_share(&self) -> f64 {
+        let shares = self.figures.cores.iter().map(|core| core.cpu_share);
+        shares.fold(1.0, f64::min)
+    }
+
+    /// Whether something else ran on the processors of threads that never sleep.
+    #[must_use]
+    pub fn is_disturbed(&self, settings: &Settings) -> bool {
+        settings.idle == Idle::Spin && self.least_share() < WHOLE_CORE
+    }
+}
+
 /// How often a run looks whether its ports are read to their end.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -329,9 +344,8 @@ fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
             format!("{threads} threads shared {usable} processors: they waited for each other"),
         ));
     }
-    let least = ran.figures.cores.iter().map(|core| core.cpu_share);
-    let least = least.fold(1.0, f64::min);
-    if settings.idle == Idle::Spin && least < WHOLE_CORE && threads <= usable {
+    let least = ran.least_share();
+    if ran.is_disturbed(settings) && threads <= usable {
         doubts.push(Doubt::new(
             "core-disturbed",
             format!(

@@ -43,7 +43,7 @@ impl Walk {
         };
         // Packets that found no room are not in flight: more of them cannot be.
         let before = self.points.len().checked_sub(2).map(|at| &self.points[at]);
-        if before.is_some_and(|before| last.in_flight <= before.in_flight) {
+        if before.is_some_and(|before| last.in_flight <= before.in_flight) && !last.disturbed {
             return Some("full");
         }
         if self.flat_steps() >= FLAT_STEPS {
@@ -56,7 +56,8 @@ impl Walk {
     fn flat_steps(&self) -> usize {
         let mut best: f64 = 0.0;
         let mut flat = 0;
-        for point in &self.points {
+        // A step that something else disturbed is slower for that: it says nothing of a plateau.
+        for point in self.points.iter().filter(|point| !point.disturbed) {
             if point.packets_per_second > best * RISE {
                 flat = 0;
             } else {
@@ -71,10 +72,13 @@ impl Walk {
     #[must_use]
     pub fn conclude(self, cores: u32) -> Saturation {
         let stopped_by = self.end().unwrap_or("interrupted").to_owned();
+        let is_disturbed = self.points.iter().any(|point| point.disturbed);
         let best = self.points.iter().map(|point| point.packets_per_second);
         let best = best.fold(0.0, f64::max);
         let level = self.points.iter();
-        let level = level.filter(|point| best > 0.0 && point.packets_per_second >= best * PLATEAU);
+        let level = level.filter(|point| {
+            best > 0.0 && !is_disturbed && point.packets_per_second >= best * PLATEAU
+        });
         let rates: Vec<f64> = level
             .clone()
             .map(|point| point.packets_per_second)
@@ -139,6 +143,33 @@ mod tests {
             found.points.last().map(|point| point.tx_first),
             Some(LARGEST)
         );
+    }
+
+    /// A step that had 8 % of its core is no sign that the rate rises no more.
+    #[test]
+    fn disturbed_steps_name_no_plateau() {
+        let mut walk = Walk::default();
+        let mut disturbed = 0;
+        while let Some(tx_first) = walk.next_step() {
+            let is_disturbed = tx_first == 4 || tx_first == 8;
+            disturbed += usize::from(is_disturbed);
+            walk.take(SaturationPoint {
+                tx_first,
+                in_flight: tx_first * 32,
+                packets_per_second: if is_disturbed {
+                    1.0
+                } else {
+                    (tx_first as f64).min(64.0)
+                },
+                disturbed: is_disturbed,
+                ..SaturationPoint::default()
+            });
+        }
+        let found = walk.conclude(1);
+        assert_eq!(disturbed, 2);
+        // The walk went on over them, to the real plateau.
+        assert_eq!(found.points.last().map(|point| point.tx_first), Some(256));
+        assert_eq!((found.plateau_pps, found.plateau_in_flight), (None, None));
     }
 
     #[test]

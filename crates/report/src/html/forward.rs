@@ -60,7 +60,10 @@ pub(super) fn section(run: &Record) -> String {
             format_share(core.idle_rounds as f64 / core.rounds.max(1) as f64),
             format_count(core.voluntary_switches),
             format_count(core.involuntary_switches),
-            or_unknown(forward::waiting(core, figures.duration_ns), |words| words),
+            or_unknown(
+                forward::waiting_briefly(core, figures.duration_ns),
+                |words| words,
+            ),
         ]
     });
     let headings = [

@@ -78,8 +78,15 @@ pub(super) fn rates_over_time(run: &Record) -> String {
             mark: Mark::Step(spans),
         });
     };
-    add("sent", |interval| interval.packets_sent);
-    if received {
+    // One line over another hides it: where they are the same there is one.
+    let same = |interval: &&Interval| match (interval.packets_sent, interval.packets) {
+        (Some(sent), Some(received)) => sent.abs_diff(received) * 100 <= sent.max(received),
+        _ => false,
+    };
+    let is_same = received && intervals.iter().all(same);
+    let name = if is_same { "sent and received" } else { "sent" };
+    add(name, |interval| interval.packets_sent);
+    if received && !is_same {
         add("received", |interval| interval.packets);
     }
     if highest == 0.0 {

@@ -68,7 +68,9 @@ pub(crate) fn headline(capacity: &Capacity) -> Option<String> {
         let rate = found
             .fps
             .map_or_else(|| "nothing".to_owned(), format_per_second);
-        format!("{more}{rate} of {of}")
+        let but =
+            later_loss(found).map_or_else(String::new, |later| format!(" (but later {later})"));
+        format!("{more}{rate} of {of}{but}")
     };
     Some(match &found[..] {
         [only] => format!("{goal} pass {}.", rate(only)),
@@ -109,7 +111,7 @@ pub(crate) fn throughput(capacity: &Capacity) -> Option<Grid> {
                 or_unknown(found.l2_bps, format_bit_rate),
                 or_unknown(found.l1_bps, format_bit_rate),
                 or_unknown(found.loss_fraction, format_share),
-                ended(found).to_owned(),
+                ended(found),
             ]);
         }
     }
@@ -124,8 +126,22 @@ fn rate(fps: f64) -> String {
     or_unknown(Some(fps).filter(|&fps| fps > 0.0), format_per_second)
 }
 
-fn ended(found: &Throughput) -> &str {
-    clean_word(&found.stopped_by)
+/// `0.71 % were lost at 243 k/s`: what speaks against a throughput.
+fn later_loss(found: &Throughput) -> Option<String> {
+    let (fps, loss) = (found.contradicted_fps?, found.contradicted_loss?);
+    Some(format!(
+        "{} were lost at {}",
+        format_share(loss),
+        format_per_second(fps)
+    ))
+}
+
+fn ended(found: &Throughput) -> String {
+    let word = clean_word(&found.stopped_by);
+    match found.contradicted_fps {
+        Some(_) => format!("{word}, contradicted"),
+        None => word.to_owned(),
+    }
 }
 
 /// Words of a record that may come from anywhere: known ones only.
@@ -248,6 +264,15 @@ pub(crate) fn endings(capacity: &Capacity) -> Vec<&'static str> {
         (
             by("trials"),
             "Where trials ended it, what arrives varies too much: longer trials or --tries help.",
+        ),
+        (
+            capacity
+                .sizes
+                .iter()
+                .flat_map(|size| &size.throughput)
+                .any(|found| later_loss(found).is_some()),
+            "Where it is contradicted, a later trial lost more than the goal at no higher a load: what \
+             passed once is not what the device carries each time (contradicted).",
         ),
         (
             by("nothing-sent"),
