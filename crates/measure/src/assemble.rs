@@ -127,7 +127,10 @@ pub fn assemble(report: Report) -> (Record, Option<MeasureError>) {
             Role::Server => far_calls = outcome.calls,
         }
         call_clocks.extend(outcome.call_clock);
-        histograms.extend(outcome.histograms);
+        // The client comes first: what it measured is not for the other end to tell.
+        for (name, data) in outcome.histograms {
+            histograms.entry(name).or_insert(data);
+        }
         slow.extend(outcome.slow);
         hosts.push(outcome.host);
         cpu.extend(outcome.cpu);
@@ -285,11 +288,27 @@ fn join_summary(has: &mut Summary, more: &Summary) {
         rtt_intended_ns unsent whole_ns connections_per_second);
 }
 
+/// What adds up; figures come from the other end too, and none of them may wrap.
+trait Total {
+    fn plus(self, other: Self) -> Self;
+}
+
+impl Total for u64 {
+    fn plus(self, other: Self) -> Self {
+        self.saturating_add(other)
+    }
+}
+
+impl Total for f64 {
+    fn plus(self, other: Self) -> Self {
+        self + other
+    }
+}
+
 /// Adds flows up: counts and rates add, times do not.
 fn sum<'a>(kind: Kind, parts: impl Iterator<Item = &'a Summary> + Clone) -> Summary {
-    fn total<T: std::iter::Sum>(values: impl Iterator<Item = Option<T>>) -> Option<T> {
-        let known: Vec<T> = values.flatten().collect();
-        (!known.is_empty()).then(|| known.into_iter().sum())
+    fn total<T: Total>(values: impl Iterator<Item = Option<T>>) -> Option<T> {
+        values.flatten().reduce(Total::plus)
     }
     macro_rules! total {
         ($field:ident) => {
@@ -310,7 +329,7 @@ fn sum<'a>(kind: Kind, parts: impl Iterator<Item = &'a Summary> + Clone) -> Summ
         Kind::Latency => round_trips,
         Kind::Forward | Kind::Generate | Kind::Stack => packets_received,
     };
-    let sent = lost.zip(arrived).map(|(lost, arrived)| lost + arrived);
+    let sent = lost.zip(arrived).map(|(lost, arrived)| lost.plus(arrived));
     let variations: Vec<f64> = parts.clone().filter_map(|part| part.ipdv_ns).collect();
     Summary {
         duration_ns,
