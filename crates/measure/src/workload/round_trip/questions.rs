@@ -131,7 +131,8 @@ impl<'a> Questions<'a> {
                 .interval_end(lane.timeline.start_ns)
                 .unwrap_or(Nanos::MAX),
             numbers: None,
-            slow: (plan.round_trip.limit_ns).map(|limit| SlowWatch::new(limit, plan.streams)),
+            slow: (plan.round_trip.limit_ns)
+                .map(|limit| SlowWatch::new(limit, plan.streams, !plan.round_trip.is_open())),
             breath: Breath::of(lane),
             device,
             more: Vec::new(),
@@ -281,7 +282,7 @@ impl<'a> Questions<'a> {
             let retransmits = || transport.retransmits(socket?);
             let is_slow = time > slow.limit_ns();
             if !is_slow || !counts {
-                slow.passed(answered_ns, counts, is_slow, retransmits);
+                slow.passed(asked_ns, answered_ns, counts, is_slow, retransmits);
             } else {
                 let waited_ns = socket.and_then(|socket| {
                     let since = transport.since_arrival(socket)?;
@@ -293,6 +294,7 @@ impl<'a> Questions<'a> {
                 let answer = Late {
                     number,
                     at_ns: answered_ns - start_ns,
+                    answered_ns,
                     time_ns: time,
                     waited_ns,
                 };

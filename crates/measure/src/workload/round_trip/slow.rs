@@ -95,6 +95,8 @@ pub struct Around {
     pub typical_ns: Nanos,
     /// Run delay that so many answers usually have together.
     pub usual_delay_ns: u64,
+    /// Time in between in which others may have had the processor.
+    pub apart_ns: Nanos,
     /// Times that so many answers usually push the thread off its processor: where both ends share
     /// one, every question does.
     pub usual_pushes: u64,
@@ -112,6 +114,10 @@ const MAJOR_FAULT_NS: u64 = 50_000_000;
 const MINOR_FAULT_NS: u64 = 2_000;
 const MIGRATION_NS: u64 = 50_000;
 const SOFTIRQ_NS: u64 = 30_000;
+
+/// A wait for the processor and a time in the socket are one where they differ by no more than this
+/// part: the one ends as the thread is put on its processor, the other when its call returns.
+const SAME: u64 = 10;
 
 /// Answers from which on their median says what is typical.
 const TYPICAL_FROM: u64 = 10;
@@ -140,7 +146,20 @@ pub fn cause(before: &Reading, after: &Reading, around: &Around) -> Cause {
     let pushes = grown(now.involuntary_switches, then.involuntary_switches);
     let was_pushed = pushes > around.usual_pushes;
     if let Some(delay) = known(after.run_delay_ns, before.run_delay_ns) {
-        let delay = delay.saturating_sub(around.usual_delay_ns);
+        let its = |taken: u64| delay.saturating_sub(taken);
+        let alone = its(around.usual_delay_ns + around.apart_ns);
+        // It lay in the socket for as long as the thread waited for its processor, at least: that is one
+        // and the same wait, whatever is usual and whoever had the processor in between.
+        let lay = around.waited_ns.filter(|&waited| explains(waited));
+        let same = |waited: u64| {
+            let slack = waited / SAME;
+            let least = its(around.usual_delay_ns);
+            match least + slack >= waited || delay.abs_diff(waited) <= slack {
+                true => Some(delay.min(waited)),
+                false => None,
+            }
+        };
+        let delay = lay.and_then(same).unwrap_or(alone);
         // More than the answer took was not its: nobody knows how much of it was, where others came
         // between the readings.
         let is_its = fills || delay <= around.time_ns;
@@ -192,6 +211,8 @@ pub struct Late {
     pub number: u64,
     /// When it came, from the start of the run.
     pub at_ns: Nanos,
+    /// The same on the thread's clock.
+    pub answered_ns: Nanos,
     /// How long it took.
     pub time_ns: Nanos,
     /// Time from its arrival until the receive call had returned.
@@ -206,6 +227,101 @@ struct Noted {
     cause: Cause,
 }
 
+/// Where the time since the last reading went that ordinary answers do not take: what the thread
+/// waited for its processor then is not what an answer usually waits.
+#[derive(Clone, Copy, Debug, Default)]
+struct Apart {
+    /// Long stretches between an answer and the next question, and long answers that are within the
+    /// limit, since the last reading.
+    since_reading_ns: Nanos,
+    /// The answer before.
+    answered_ns: Option<Nanos>,
+    /// What an ordinary answer takes: the mean of some sixteen.
+    ordinary_ns: f64,
+}
+
+impl Apart {
+    /// A stretch is long that an answer within it would be listed for soon, and that is no ordinary
+    /// answer of a flow whose limit is close to its median.
+    fn is_long(&self, stretch_ns: Nanos, limit_ns: Nanos) -> bool {
+        stretch_ns >= limit_ns / 4 && stretch_ns as f64 >= 2.0 * self.ordinary_ns
+    }
+
+    /// A question was asked and answered.
+    #[inline]
+    fn turn(&mut self, asked_ns: Nanos, answered_ns: Nanos, limit_ns: Nanos) {
+        let since = |before: Nanos| asked_ns.saturating_sub(before);
+        let gap = self.answered_ns.replace(answered_ns).map_or(0, since);
+        if self.is_long(gap, limit_ns) {
+            self.since_reading_ns += gap;
+        }
+    }
+
+    /// Its answer is not listed.
+    #[inline]
+    fn ordinary(&mut self, time_ns: Nanos, limit_ns: Nanos) {
+        if self.ordinary_ns > 0.0 && self.is_long(time_ns, limit_ns) {
+            self.since_reading_ns += time_ns;
+        }
+        let step = if self.ordinary_ns == 0.0 {
+            1.0
+        } else {
+            1.0 / 16.0
+        };
+        let time = (time_ns.min(limit_ns)) as f64;
+        self.ordinary_ns += (time - self.ordinary_ns) * step;
+    }
+}
+
+/// Run delay and pushes of one answer in times without a slow one.
+#[derive(Clone, Copy, Debug, Default)]
+struct Usual {
+    readings: u64,
+    delay_ns: f64,
+    pushes: f64,
+}
+
+impl Usual {
+    /// What grew between two readings, with so many answers of so long and so much time apart.
+    fn learn(
+        &mut self,
+        before: &Reading,
+        after: &Reading,
+        answers: u64,
+        ordinary_ns: f64,
+        apart_ns: Nanos,
+    ) {
+        let answers = answers.max(1) as f64;
+        let grown = |now: u64, then: u64| now.saturating_sub(then);
+        let delay = (after.run_delay_ns.zip(before.run_delay_ns)).map(|(now, then)| {
+            // An ordinary answer waits no longer than it takes.
+            let most = (answers * ordinary_ns) as u64;
+            grown(now, then).saturating_sub(apart_ns).min(most) as f64 / answers
+        });
+        let pushes = |reading: &Reading| reading.events.involuntary_switches;
+        let pushed = grown(pushes(after), pushes(before)) as f64 / answers;
+        // It falls at once and rises slowly: a time in which somebody else had the processor tells
+        // nothing of an ordinary answer.
+        let learn = |usual: f64, each: f64| match self.readings {
+            0 => each,
+            _ => each.min(usual + (each - usual) / 10.0),
+        };
+        if let Some(delay) = delay {
+            self.delay_ns = learn(self.delay_ns, delay);
+        }
+        self.pushes = learn(self.pushes, pushed);
+        self.readings += 1;
+    }
+
+    fn delay_of(&self, answers: u64) -> u64 {
+        (self.delay_ns * answers as f64) as u64
+    }
+
+    fn pushes_of(&self, answers: u64) -> u64 {
+        (self.pushes * answers as f64).ceil() as u64
+    }
+}
+
 /// Watches for slow answers of one flow.
 pub struct SlowWatch {
     limit_ns: Nanos,
@@ -216,9 +332,10 @@ pub struct SlowWatch {
     before: Reading,
     /// Answers since the last reading.
     answers: u64,
-    /// Run delay and pushes of one answer in times without a slow one.
-    usual_delay_ns: f64,
-    usual_pushes: f64,
+    /// Whether questions follow their answers at once: a flow with a schedule sleeps in between.
+    closed_loop: bool,
+    apart: Apart,
+    usual: Usual,
     /// Segments sent again up to the last reading; `None` before the first look.
     retransmits: Option<u64>,
     /// Whether the time that counts has begun.
@@ -226,7 +343,7 @@ pub struct SlowWatch {
 }
 
 impl SlowWatch {
-    pub fn new(limit_ns: Nanos, flows: u32) -> Self {
+    pub fn new(limit_ns: Nanos, flows: u32, closed_loop: bool) -> Self {
         let room = (SLOW_LISTED / flows.max(1) as usize).max(1);
         let mut evidence = Evidence::of_this_thread();
         Self {
@@ -237,8 +354,9 @@ impl SlowWatch {
             before: evidence.read(),
             evidence,
             answers: 0,
-            usual_delay_ns: 0.0,
-            usual_pushes: 0.0,
+            closed_loop,
+            apart: Apart::default(),
+            usual: Usual::default(),
             retransmits: None,
             counting: false,
         }
@@ -261,12 +379,18 @@ impl SlowWatch {
     #[inline]
     pub fn passed(
         &mut self,
+        asked_ns: Nanos,
         now: Nanos,
         counts: bool,
         slow: bool,
         retransmits: impl FnOnce() -> Option<u64>,
     ) {
         self.answers += 1;
+        if self.closed_loop {
+            self.apart.turn(asked_ns, now, self.limit_ns);
+        }
+        self.apart
+            .ordinary(now.saturating_sub(asked_ns), self.limit_ns);
         // What happened before the counted time, or to a slow answer in it, is over with it.
         let anew = counts != self.counting || slow;
         self.counting = counts;
@@ -278,24 +402,16 @@ impl SlowWatch {
     #[cold]
     fn refresh(&mut self, slow: bool, retransmits: Option<u64>) {
         self.retransmits = retransmits.or(self.retransmits);
+        let apart_ns = std::mem::take(&mut self.apart.since_reading_ns);
         if slow {
             self.before = self.evidence.read();
             self.answers = 0;
             return;
         }
         let after = self.evidence.read();
-        let answers = self.answers.max(1) as f64;
-        // The mean of some ten readings.
-        let learn = |usual: &mut f64, grown: u64| {
-            let each = grown as f64 / answers;
-            *usual += (each - *usual) / if *usual == 0.0 { 1.0 } else { 10.0 };
-        };
-        if let (Some(now), Some(then)) = (after.run_delay_ns, self.before.run_delay_ns) {
-            learn(&mut self.usual_delay_ns, now.saturating_sub(then));
-        }
-        let pushes = |reading: &Reading| reading.events.involuntary_switches;
-        let pushed = pushes(&after).saturating_sub(pushes(&self.before));
-        learn(&mut self.usual_pushes, pushed);
+        let ordinary_ns = self.apart.ordinary_ns;
+        self.usual
+            .learn(&self.before, &after, self.answers, ordinary_ns, apart_ns);
         self.before = after;
         self.answers = 0;
     }
@@ -311,6 +427,7 @@ impl SlowWatch {
         let Late {
             number,
             at_ns,
+            answered_ns,
             time_ns,
             waited_ns,
         } = answer;
@@ -319,6 +436,11 @@ impl SlowWatch {
             return;
         }
         let after = self.evidence.read();
+        if self.closed_loop {
+            let asked_ns = answered_ns.saturating_sub(time_ns);
+            self.apart.turn(asked_ns, answered_ns, self.limit_ns);
+        }
+        let apart_ns = std::mem::take(&mut self.apart.since_reading_ns);
         self.counting = true;
         let sent_again = retransmits();
         let around = Around {
@@ -326,8 +448,9 @@ impl SlowWatch {
             typical_ns: (times.quantile(0.5))
                 .filter(|_| times.count() >= TYPICAL_FROM)
                 .unwrap_or(0),
-            usual_delay_ns: (self.usual_delay_ns * (self.answers + 1) as f64) as u64,
-            usual_pushes: (self.usual_pushes * (self.answers + 1) as f64).ceil() as u64,
+            usual_delay_ns: self.usual.delay_of(self.answers + 1),
+            apart_ns,
+            usual_pushes: self.usual.pushes_of(self.answers + 1),
             retransmits: (sent_again.zip(self.retransmits))
                 .map_or(0, |(now, before)| now.saturating_sub(before)),
             waited_ns,
@@ -382,6 +505,7 @@ mod tests {
             time_ns: 300_000,
             typical_ns: 50_000,
             usual_delay_ns: 2_000,
+            apart_ns: 0,
             usual_pushes: 0,
             retransmits: 0,
             waited_ns: None,
@@ -535,6 +659,7 @@ mod tests {
                 time_ns: 300_000,
                 typical_ns: 50_000,
                 usual_delay_ns: 0,
+                apart_ns: 0,
                 usual_pushes: 0,
                 retransmits: 0,
                 waited_ns,
@@ -573,9 +698,78 @@ mod tests {
         Late {
             number,
             at_ns: 10,
+            answered_ns: 10,
             time_ns,
             waited_ns: None,
         }
+    }
+
+    #[test]
+    fn waiting_between_two_questions_is_not_what_answers_wait() {
+        // Somebody else burns time on the thread's processor: answers of 40 us, 5 us of which it waits
+        // for its processor, and at times it is pushed off for 3 ms.
+        let (limit_ns, time_ns, waits_ns) = (1_000_000, 40_000, 5_000);
+        let mut apart = Apart::default();
+        let mut usual = Usual::default();
+        let mut reading = Reading {
+            run_delay_ns: Some(0),
+            ..Reading::default()
+        };
+        let mut now = 0;
+        let mut window = |apart: &mut Apart, answers: u64, pushed_off: u64| {
+            let before = reading;
+            for answer in 0..answers {
+                // After the answer before, and before this question.
+                now += 2_000 + if answer == 3 { pushed_off } else { 0 };
+                apart.turn(now, now + time_ns, limit_ns);
+                apart.ordinary(time_ns, limit_ns);
+                now += time_ns;
+            }
+            reading.at_ns = now;
+            let delay = reading.run_delay_ns.unwrap_or(0) + answers * waits_ns + pushed_off;
+            reading.run_delay_ns = Some(delay);
+            (before, reading)
+        };
+        for pushed_off in [3_000_000, 0, 3_000_000, 6_000_000] {
+            let (before, after) = window(&mut apart, 160, pushed_off);
+            let apart_ns = std::mem::take(&mut apart.since_reading_ns);
+            usual.learn(&before, &after, 160, apart.ordinary_ns, apart_ns);
+        }
+        assert!((4_900.0..5_100.0).contains(&usual.delay_ns), "{usual:?}");
+        // So the slow answer after 40 quick ones keeps what it waited, of 2.4 ms.
+        let (before, mut after) = window(&mut apart, 40, 0);
+        after.at_ns += 2_400_000;
+        after.run_delay_ns = after.run_delay_ns.map(|delay| delay + 2_350_000);
+        let around = Around {
+            time_ns: 2_400_000,
+            typical_ns: 40_000,
+            usual_delay_ns: usual.delay_of(41),
+            apart_ns: apart.since_reading_ns,
+            usual_pushes: 0,
+            retransmits: 0,
+            waited_ns: Some(2_380_000),
+        };
+        let found = cause(&before, &after, &around);
+        assert!(matches!(found, Cause::WakeUp(_)), "{found:?}");
+        // Where what is usual was learned wrong, the time in the socket tells that it was one wait.
+        let wrong = Around {
+            usual_delay_ns: 6_000_000,
+            ..around
+        };
+        assert_eq!(cause(&before, &after, &wrong), Cause::WakeUp(2_380_000));
+        let unseen = Around {
+            waited_ns: None,
+            ..wrong
+        };
+        assert_eq!(cause(&before, &after, &unseen), Cause::NotKnown(None));
+        // One quiet time is enough to know better.
+        let (before, after) = window(&mut apart, 160, 0);
+        let mut wrong = Usual {
+            delay_ns: 100_000.0,
+            ..usual
+        };
+        wrong.learn(&before, &after, 160, apart.ordinary_ns, 0);
+        assert!(wrong.delay_ns < 5_100.0, "{wrong:?}");
     }
 
     #[test]
@@ -587,23 +781,23 @@ mod tests {
             watch.listed.last().unwrap().cause
         };
         // Before the first question.
-        let mut watch = SlowWatch::new(100, 1);
+        let mut watch = SlowWatch::new(100, 1, true);
         watch.begin(|| Some(3));
         watch.begin(|| panic!("once"));
         assert_ne!(caused(&mut watch, 3), Cause::Retransmit(3));
         assert_eq!(caused(&mut watch, 4), Cause::Retransmit(1));
         // In the omitted time, to a slow answer.
-        watch.passed(20, false, true, || Some(9));
+        watch.passed(10, 20, false, true, || Some(9));
         assert_eq!(caused(&mut watch, 11), Cause::Retransmit(2));
         // In the omitted time, to none; counting begins with the next.
-        watch.passed(20, false, false, || Some(12));
-        watch.passed(20, true, false, || Some(13));
+        watch.passed(10, 20, false, false, || Some(12));
+        watch.passed(10, 20, true, false, || Some(13));
         assert_eq!(caused(&mut watch, 14), Cause::Retransmit(1));
     }
 
     #[test]
     fn the_list_is_bounded_and_the_count_is_not() {
-        let mut watch = SlowWatch::new(100, 1_000);
+        let mut watch = SlowWatch::new(100, 1_000, true);
         assert_eq!(watch.room, 1);
         let times = Histogram::new();
         for number in 0..5 {
