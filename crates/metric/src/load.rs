@@ -179,6 +179,11 @@ pub struct UnderLoad {
     pub added_p50_ns: f64,
     /// What the load adds to p99.
     pub added_p99_ns: f64,
+    /// Questions a second that each flow asked in both, whatever the answers did; the times then count
+    /// from when a question was due. Absent where each question followed an answer: that hides queues,
+    /// because most questions are asked while they are empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_per_second: Option<u64>,
     /// Payload bits per second that the load moved meanwhile; absent for a load on processors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load_goodput_bps: Option<f64>,
@@ -194,6 +199,7 @@ impl UnderLoad {
             added_p99_ns: loaded.p99 as f64 - idle.p99 as f64,
             idle_ns: idle,
             loaded_ns: loaded,
+            rate_per_second: None,
             load_goodput_bps: goodput,
         }
     }

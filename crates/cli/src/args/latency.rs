@@ -89,7 +89,9 @@ pub struct LatencyArgs {
     /// Latency against load: the capacity, then 10 to 95 % of it, each for the time of -t [default: 2]
     #[arg(long, conflicts_with_all = ["rate", "reopen"], env = "LINERATE_LOAD_CURVE")]
     pub load_curve: bool,
-    /// Run once alone and once beside a load: tcp, udp:100M, cpu:2; cpu:2/2 needs `server --grant load`
+    /// Run once alone and once beside a load: tcp, udp:100M, cpu:2; cpu:2/2 needs `server --grant load`.
+    /// Beside traffic each flow asks 500 questions a second, unless --rate or --outstanding (1: each as soon
+    /// as the last is answered) says otherwise
     #[arg(
         long,
         value_name = "LOAD",

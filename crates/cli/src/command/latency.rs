@@ -8,7 +8,7 @@ use linerate_metric::load::{Background, CURVE_SHARES, LoadCurve, LoadPoint, Unde
 use linerate_metric::plan::{Ends, Kind, Plan, Protocol, Wait};
 use linerate_metric::record::Record;
 use linerate_metric::set::SetResult;
-use linerate_metric::units::format_exact_bytes;
+use linerate_metric::units::{format_count, format_exact_bytes};
 use linerate_metric::waiting::Turns;
 
 use super::series::{self, Ended, Runner};
@@ -317,13 +317,41 @@ fn processors() -> u32 {
 
 fn compare(runs: &[Record], load: Background) -> SetResult {
     let labelled = |label: &str| runs.iter().find(|run| run.label.as_deref() == Some(label));
-    let rtt = |label: &str| labelled(label)?.summary.rtt_ns;
+    // With a schedule from when a question was due: what waited to be sent waited, too.
+    let rtt = |label: &str| {
+        let summary = &labelled(label)?.summary;
+        summary.rtt_intended_ns.or(summary.rtt_ns)
+    };
     let goodput = (runs.iter())
         .find(|run| run.kind == Kind::Throughput)
         .and_then(|run| run.summary.goodput_bps);
+    let plan = labelled(LOADED).map(|run| &run.plan.round_trip);
+    let rate = plan.and_then(|plan| plan.rate_per_second);
+    let mut notes = Vec::new();
+    if rate.is_none() && !matches!(load, Background::Cpu { .. }) {
+        notes.push(
+            "without a schedule questions are asked mostly while the queues are empty, and what the load \
+             adds is told too small: leave --outstanding out, or give a --rate"
+                .to_owned(),
+        );
+    }
+    let unanswered = labelled(LOADED).map_or(0, |run| {
+        run.summary.lost.unwrap_or(0) + run.summary.unsent.unwrap_or(0)
+    });
+    if unanswered > 0 {
+        notes.push(format!(
+            "{} questions beside the load stayed without an answer in time: they are in none of its \
+             percentiles",
+            format_count(unanswered)
+        ));
+    }
+    let under_load = (rtt(IDLE).zip(rtt(LOADED))).map(|(idle, loaded)| UnderLoad {
+        rate_per_second: rate,
+        ..UnderLoad::compare(load.to_string(), idle, loaded, goodput)
+    });
     SetResult {
-        under_load: (rtt(IDLE).zip(rtt(LOADED)))
-            .map(|(idle, loaded)| UnderLoad::compare(load.to_string(), idle, loaded, goodput)),
+        under_load,
+        notes,
         ..SetResult::default()
     }
 }

@@ -29,6 +29,10 @@ pub enum LatencySeries {
 /// than a path of 1 ms needs at 50,000 a second.
 const OPEN_QUESTIONS: u32 = 64;
 
+/// Questions a second beside a load of traffic, when nobody said how many: with 64 B of payload 0.4 Mb/s,
+/// which is little on any path where somebody looks for queues, and 1,000 in the shortest useful run.
+const BESIDE_TRAFFIC: u64 = 500;
+
 /// Time at each load of a curve, when nobody said how long.
 const CURVE_STEP: Duration = Duration::from_secs(2);
 
@@ -43,7 +47,7 @@ pub fn latency(args: &LatencyArgs) -> Result<LatencySeries, Failure> {
         );
     }
     let measure = &args.measure;
-    let traffic = (args.load).is_some_and(|load| !matches!(load, Background::Cpu { .. }));
+    let traffic = is_traffic(args.load);
     if measure.near.stack.dev.is_some() && (args.compare_waiting || traffic) {
         return refuse(
             "--compare-waiting, --load tcp or --load udp with --dev",
@@ -238,8 +242,17 @@ fn round_trip(args: &LatencyArgs, plan: &Plan) -> Result<RoundTripPlan, Failure>
         }
     }
     device_stamps(args, plan)?;
-    let scheduled = args.rate.is_some() || args.load_curve;
-    let default = if scheduled { OPEN_QUESTIONS } else { 1 };
+    let rate = args.rate.or_else(|| rate_beside_load(args, plan));
+    let scheduled = rate.is_some() || args.load_curve;
+    let default = match (rate, args.rate) {
+        // As many as are asked until the first one is given up: none waits for another's answer.
+        (Some(rate), None) => {
+            let open = (rate as f64 * args.timeout.as_secs_f64()).ceil() as u32;
+            open.clamp(OPEN_QUESTIONS, OUTSTANDING_LIMIT)
+        }
+        _ if scheduled => OPEN_QUESTIONS,
+        _ => 1,
+    };
     let outstanding = args.outstanding.unwrap_or(default);
     if !(1..=OUTSTANDING_LIMIT).contains(&outstanding) {
         let option = format!("--outstanding {outstanding}");
@@ -275,7 +288,7 @@ fn round_trip(args: &LatencyArgs, plan: &Plan) -> Result<RoundTripPlan, Failure>
             (_, true) => Attachment::Unconnected,
             _ => Attachment::Connected,
         },
-        rate_per_second: args.rate,
+        rate_per_second: rate,
         outstanding,
         group: args.multicast.clone().map(|group| Group {
             ttl: args.ttl.unwrap_or(group.ttl),
@@ -286,6 +299,18 @@ fn round_trip(args: &LatencyArgs, plan: &Plan) -> Result<RoundTripPlan, Failure>
         device_stamps: args.device_stamps,
         ..RoundTripPlan::default()
     })
+}
+
+/// The schedule of questions beside a load of traffic. A closed loop asks as often as it is answered: mostly
+/// while the queue that the load fills is empty.
+fn rate_beside_load(args: &LatencyArgs, plan: &Plan) -> Option<u64> {
+    let fits = !args.reopen && !args.rt_yield && plan.payload_bytes >= SHORTEST_OPEN_BYTES;
+    (is_traffic(args.load) && args.outstanding.is_none() && fits).then_some(BESIDE_TRAFFIC)
+}
+
+/// Whether a load is packets, and not threads.
+fn is_traffic(load: Option<Background>) -> bool {
+    load.is_some_and(|load| !matches!(load, Background::Cpu { .. }))
 }
 
 /// Times that a device writes into its answers: where they can be.
@@ -317,3 +342,47 @@ fn device_stamps(args: &LatencyArgs, plan: &Plan) -> Result<(), Failure> {
 
 /// Shortest message that carries a whole number.
 const SHORTEST_OPEN_BYTES: u64 = 8;
+
+#[cfg(test)]
+mod tests {
+    use clap::FromArgMatches;
+
+    use super::*;
+    use crate::args::{Cli, Command, command};
+
+    /// The schedule of a series beside a load, and how many questions it lets be open.
+    fn beside_load(words: &str) -> (Option<u64>, u32) {
+        let all = format!("linerate latency host {words}");
+        let matches = command().try_get_matches_from(all.split_whitespace());
+        let Command::Latency(args) = Cli::from_arg_matches(&matches.expect("it parses"))
+            .expect("it parses")
+            .command
+        else {
+            panic!("another command");
+        };
+        let Ok(LatencySeries::Loaded(client, _)) = latency(&args) else {
+            panic!("{words} is no series beside a load");
+        };
+        let plan = client.plan.round_trip;
+        (plan.rate_per_second, plan.outstanding)
+    }
+
+    #[test]
+    fn beside_traffic_questions_have_a_schedule() {
+        for (words, want) in [
+            ("-u --load tcp", (Some(500), 500)),
+            ("--load udp:10M --timeout 2s", (Some(500), 1_000)),
+            ("-u --load tcp --timeout 10ms", (Some(500), 64)),
+            ("-u --load tcp --rate 2k/s", (Some(2_000), 64)),
+            ("-u --load tcp --outstanding 1", (None, 1)),
+            ("-u --load tcp --outstanding 8", (None, 8)),
+            // Where there can be none.
+            ("--load tcp --reopen", (None, 1)),
+            ("-u --load tcp -l 7", (None, 1)),
+            // Threads that burn time fill no queue.
+            ("-u --load cpu:1", (None, 1)),
+        ] {
+            assert_eq!(beside_load(words), want, "{words}");
+        }
+    }
+}

@@ -294,17 +294,29 @@ fn under_load(found: &UnderLoad, style: &Style) -> String {
         ]
     });
     let mut text = table(&["rtt", "idle", "loaded", "added"], rows.into(), 1, style);
-    let what = match found.load_goodput_bps {
+    let load = clean(&found.load);
+    let mut what = match found.load_goodput_bps {
         Some(rate) => format!(
-            "The load ({}) moved {} meanwhile. What it adds is the time in queues that it fills (bufferbloat), and in both ends' kernels.",
-            clean(&found.load),
+            "The load ({load}) moved {} meanwhile.",
             format_bit_rate(rate)
         ),
-        None => format!(
-            "The load is {}. What it adds is the time that the threads wait for a processor.",
-            clean(&found.load)
-        ),
+        None => format!("The load is {load}."),
     };
+    what.push_str(match (found.added_p50_ns < 0.0, found.load_goodput_bps) {
+        (true, _) => {
+            " The median is lower beside it: it keeps cores awake that halt in the idle run, and that hides what it adds. `--hold-latency` keeps them awake in both."
+        }
+        (false, Some(_)) => {
+            " What it adds is the time in queues that it fills (bufferbloat), and in both ends' kernels."
+        }
+        (false, None) => " What it adds is the time that the threads wait for a processor.",
+    });
+    if let Some(rate) = found.rate_per_second {
+        what.push_str(&format!(
+            " Each flow asked {} questions a second in both, and their times count from when they were due.",
+            format_count(rate)
+        ));
+    }
     text.push_str("\n\n");
     text.push_str(&wrap(&what, style.width).join("\n"));
     text

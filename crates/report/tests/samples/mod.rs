@@ -736,12 +736,10 @@ pub fn conclusions() -> RunSet {
         points: vec![point(0.1), point(0.5), point(0.95)],
         knee: Some(point(0.5)),
     });
-    set.result.under_load = Some(UnderLoad::compare(
-        "TCP".to_owned(),
-        loaded,
-        idle,
-        Some(13.5e9),
-    ));
+    set.result.under_load = Some(UnderLoad {
+        rate_per_second: Some(500),
+        ..UnderLoad::compare("TCP".to_owned(), loaded, idle, Some(13.5e9))
+    });
     set
 }
 
