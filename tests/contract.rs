@@ -855,6 +855,49 @@ fn a_closed_pipe_is_quiet() {
     assert_eq!(ran.expect(0).stderr, "");
 }
 
+/// The files that were asked for are written all the same, and the result is stored.
+#[test]
+fn a_closed_pipe_takes_no_files_along() {
+    let room = Room::new();
+    let server = room.server("--no-store");
+    let file = |name: &str| room.path().join(name);
+    let words = format!(
+        "latency 127.0.0.1 -p {} -t 0.6 -i 0.1 -o {} --html {}",
+        server.port,
+        file("run.json").display(),
+        file("run.html").display()
+    );
+    let mut child = room
+        .linerate(&words)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("piped"))
+        .read_line(&mut line)
+        .expect("a line");
+    // The pipe is closed now.
+    let stderr = std::io::read_to_string(child.stderr.take().expect("piped")).expect("text");
+    let status = child.wait().expect("it ends");
+    assert_eq!(stderr, "");
+    assert_eq!(
+        std::os::unix::process::ExitStatusExt::signal(&status),
+        Some(13),
+        "{status}"
+    );
+    let record = std::fs::read(file("run.json")).expect("the record");
+    let record: Value = serde_json::from_slice(&record).expect("JSON");
+    is_valid(&record);
+    assert_eq!(record["interrupted"], false);
+    assert!(
+        std::fs::read_to_string(file("run.html"))
+            .expect("the page")
+            .contains("</html>")
+    );
+    assert_eq!(room.stored().len(), 1);
+}
+
 #[test]
 fn many_tests_at_a_time() {
     let (near, far) = (Room::new(), Room::new());

@@ -33,7 +33,9 @@ use linerate_metric::exit;
 
 use args::{Cli, Command};
 use failure::Failure;
-use output::{Form, end_without_reader, print, print_failure, stdout_failed};
+use output::{
+    Form, end_if_reader_is_gone, end_without_reader, print, print_failure, stdout_failed,
+};
 
 /// What `linerate` alone prints.
 const WELCOME: &str = "\
@@ -102,6 +104,7 @@ fn main() -> ExitCode {
 
 /// A result that could not be printed is no success.
 fn ended(code: u8) -> ExitCode {
+    end_if_reader_is_gone();
     ExitCode::from(match code {
         exit::OK if stdout_failed() => exit::FAILED,
         code => code,

@@ -64,17 +64,35 @@ struct Serving {
 /// Whether something could not be printed. A process has one standard output.
 static STDOUT_FAILED: AtomicBool = AtomicBool::new(false);
 
+/// Whether the result goes to files as well, so that the command goes on without a reader, and whether one
+/// of its readers went away.
+static HAS_FILES: AtomicBool = AtomicBool::new(false);
+static READER_GONE: AtomicBool = AtomicBool::new(false);
+
+/// The result goes to a file that was asked for: a reader that goes away does not end the command before it
+/// is written.
+pub fn write_files_without_reader() {
+    HAS_FILES.store(true, Relaxed);
+}
+
+/// Ends the program as quietly as other tools of a pipeline, where its reader went away while it went on.
+pub fn end_if_reader_is_gone() {
+    if READER_GONE.load(Relaxed) {
+        linerate_host::stop::end_by_sigpipe();
+    }
+}
+
 /// Prints text and the end of its line to standard output.
 pub fn print(text: &str) {
     let mut out = std::io::stdout().lock();
     // A full disk is told, once.
-    if let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush()) {
-        end_without_reader(&error);
-        if !STDOUT_FAILED.swap(true, Relaxed) {
-            complain(&format!(
-                "error: standard output cannot be written: {error}"
-            ));
-        }
+    if let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush())
+        && !end_without_reader(&error)
+        && !STDOUT_FAILED.swap(true, Relaxed)
+    {
+        complain(&format!(
+            "error: standard output cannot be written: {error}"
+        ));
     }
 }
 
@@ -85,11 +103,17 @@ pub fn complain(text: &str) {
     }
 }
 
-/// A reader of our output that went away ends the program as quietly as other tools of a pipeline.
-pub fn end_without_reader(error: &std::io::Error) {
-    if error.kind() == std::io::ErrorKind::BrokenPipe {
-        linerate_host::stop::end_by_sigpipe();
+/// A reader of our output that went away ends the program as quietly as other tools of a pipeline, at once or
+/// after its files are written; tells whether that is what happened.
+pub fn end_without_reader(error: &std::io::Error) -> bool {
+    let gone = error.kind() == std::io::ErrorKind::BrokenPipe;
+    if gone {
+        READER_GONE.store(true, Relaxed);
+        if !HAS_FILES.load(Relaxed) {
+            end_if_reader_is_gone();
+        }
     }
+    gone
 }
 
 /// Whether something that was to be printed is lost.
@@ -157,6 +181,10 @@ impl Output {
     /// Settles it from the options.
     pub fn new(args: &OutputArgs) -> Self {
         let out = style(args.color, std::io::stdout().is_terminal());
+        let to_stdout = std::path::Path::new("-");
+        if args.output.as_deref().is_some_and(|file| file != to_stdout) {
+            write_files_without_reader();
+        }
         Self {
             form: match (args.json, args.json_stream) {
                 (true, _) => Form::Json,
@@ -182,6 +210,8 @@ impl Output {
     /// The same for a server, whose tests run side by side.
     pub fn serving(args: &OutputArgs, once: bool) -> Self {
         let output = Self::new(args);
+        // A server has no end of its own to go on to.
+        HAS_FILES.store(false, Relaxed);
         Self {
             lines: Lines::serving(output.style).per_stream(args.verbose),
             serving: Some(Serving { once }),
@@ -446,6 +476,9 @@ impl Output {
 
     /// Also writes a page of that title.
     pub fn with_page(mut self, file: Option<&std::path::Path>, title: &str) -> Self {
+        if file.is_some() {
+            write_files_without_reader();
+        }
         self.page = file.map(|file| (file.to_owned(), title.to_owned()));
         self
     }

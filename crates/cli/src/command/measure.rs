@@ -112,6 +112,7 @@ fn measure(
         crate::live::check()?;
     }
     if let Some(file) = &measurement.trace {
+        output::write_files_without_reader();
         output::check_folder(file)?;
     }
     let stop = stop_on_signals()?;
