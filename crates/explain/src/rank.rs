@@ -51,6 +51,7 @@ pub const FOLLOWS: &[(&str, &str)] = &[
     ("fragment-loss", "mtu-black-hole"),
     ("nic-drop", "too-few-descriptors"),
     ("scheduling-delay", "shared-core"),
+    ("softirq-core", "shared-core"),
     ("scheduling-delay", "rt-throttle"),
     ("scheduling-delay", "softirq-core"),
     ("scheduling-delay", "steal"),

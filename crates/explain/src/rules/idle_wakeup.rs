@@ -56,33 +56,45 @@ impl IdleWakeup {
         let p50 = rtt.p50 as f64;
         // An end that sleeps once a round trip is woken once.
         let mut added = 0.0;
-        let mut known = false;
+        let mut woken = Vec::new();
         for role in [Role::Client, Role::Server] {
-            if case.wait(role) == Some(Wait::Spin) {
+            // How another program waits it does not tell.
+            let foreign = role == Role::Server && case.far_is_foreign();
+            if case.wait(role) == Some(Wait::Spin) || foreign {
                 continue;
             }
             let Some(halting) = halting(case, role) else { continue };
             let sleeps = case.cpu(role).map_or(trips, |cost| cost.voluntary_switches as f64);
             added += halting / 2.0 * (sleeps / trips.max(1.0)).min(1.0);
-            known = true;
+            woken.push(role);
         }
-        if !known {
+        // A processor on which both ends run goes from one to the other, and halts for neither.
+        if woken.is_empty() || super::shared_core::is_one(case) {
             return None;
         }
+        let (end, threads) = match woken[..] {
+            [role] => (End::from(role), format!("the {}'s sleeping thread", name(role))),
+            _ => (End::Both, "two sleeping threads".to_owned()),
+        };
         let share = added / p50.max(1.0);
+        // Who is answered sooner than its cores would have woken up was not waiting for them.
+        if share >= 1.0 {
+            return None;
+        }
         // Cores that never rest do not halt: then something else makes waking slow.
         if share < MATTERS || !case.rests(Role::Client) || !case.rests(Role::Server) {
             return None;
         }
-        let share = share.min(0.95);
+        // What is left are the wake-ups themselves, at least.
+        let share = share.min(1.0 - AWAKE_NS / 2.0 * woken.len() as f64 / p50.max(1.0));
         let held = case.plan.hold_latency;
         let server = case.host(Role::Server).and_then(|host| host.wake_up_ns);
         let client = case.host(Role::Client).and_then(|host| host.wake_up_ns);
         let idle = case.host(Role::Client).and_then(|host| host.cpu.idle.as_deref());
-        Draft::limit_if(held, self.id(), End::Both)
+        Draft::limit_if(held, self.id(), end)
             .cost(share)
             .says(format!(
-                "waking two sleeping threads takes about {} of the median round trip of {} here, most of it cores leaving their idle state",
+                "waking {threads} takes about {} of the median round trip of {} here, most of it cores leaving their idle state",
                 format_nanos(added),
                 format_nanos(p50)
             ))

@@ -3,7 +3,7 @@
 use linerate_metric::facts::Role;
 use linerate_metric::finding::{End, Finding};
 use linerate_metric::plan::Protocol;
-use linerate_metric::units::{format_bit_rate, format_count, format_share};
+use linerate_metric::units::{format_bit_rate, format_count, format_nanos, format_share};
 
 use super::congestion_loss::{FEW, QUEUED, dropped_in_view, held_by_congestion, mathis};
 use super::{of_ways, sent_again, within_headroom};
@@ -17,6 +17,9 @@ const MATTERS: f64 = 0.0005;
 /// Share of our own stack's segments from which it matters: it takes late acknowledgements for loss as well.
 const OFTEN: f64 = 0.005;
 
+/// Share of the mean round trip above the median from which segments sent again matter.
+const WAITS: f64 = 0.1;
+
 /// See docs/CAUSES.md#path-loss.
 pub struct PathLoss;
 
@@ -27,7 +30,7 @@ impl Rule for PathLoss {
 
     fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
         let mut found = of_ways(case, |way| self.of_tcp(case, way).or_else(|| self.of_own_stack(case, way)), |way| self.of_udp(case, way));
-        found.extend(self.of_questions(case));
+        found.extend(self.of_questions(case).or_else(|| self.of_asking_streams(case)));
         found
     }
 }
@@ -143,7 +146,14 @@ impl PathLoss {
         if !case.is_latency() || case.plan.protocol != Protocol::Udp {
             return None;
         }
-        let (lost, done) = (summary.lost?, summary.round_trips?);
+        let (missed, done) = (summary.lost?, summary.round_trips?);
+        // What came after its time was not lost. With several questions open at a time it is not told
+        // from what came in another order.
+        let late = match case.plan.round_trip.is_open() {
+            true => 0,
+            false => summary.out_of_order.unwrap_or(0).min(missed),
+        };
+        let lost = missed - late;
         let share = lost as f64 / (lost + done).max(1) as f64;
         if lost < 3 || share < MATTERS {
             return None;
@@ -151,10 +161,44 @@ impl PathLoss {
         Draft::cause(self.id(), End::Path)
             .cost(share)
             .says(format!("{} questions stayed without an answer", format_count(lost)))
-            .seen("lost", lost, "round trips", "client")
+            .seen("lost", missed, "round trips", "client")
+            .seen_if("out_of_order", (late > 0).then_some(late), "answers after their time", "client")
             .seen("round_trips", done, "round trips", "client")
             .remedy("send datagrams one way to see where they are lost")
             .command(case.one_way("-b 10M"))
+            .found()
+    }
+
+    /// Questions over TCP: what is lost is sent again, and the answer waits for it.
+    fn of_asking_streams(&self, case: &Case<'_>) -> Option<Finding> {
+        let summary = &case.record.summary;
+        if !case.is_latency() || case.plan.protocol != Protocol::Tcp {
+            return None;
+        }
+        let (again, done, rtt) = (summary.retransmits?, summary.round_trips?, summary.rtt_ns?);
+        // A question and its answer are a segment each, and more where they are long.
+        let share = again as f64 / (2 * done).max(1) as f64;
+        // What waits for segments stands far above the median, and so in the mean.
+        let cost = 1.0 - rtt.p50 as f64 / rtt.mean.max(1.0);
+        if again < FEW || share < MATTERS || cost < WAITS {
+            return None;
+        }
+        Draft::cause(self.id(), End::Path)
+            .cost(cost.min(0.95))
+            .says(format!(
+                "{} segments of questions and answers were sent again, and these round trips waited for that: {} on average, where half take {} or less",
+                format_count(again),
+                format_nanos(rtt.mean),
+                format_nanos(rtt.p50 as f64)
+            ))
+            .seen("retransmits", again, "segments", "TCP_INFO of both ends")
+            .seen("round_trips", done, "round trips", "client")
+            .seen("rtt_ns.mean", rtt.mean.round(), "ns", "client")
+            .seen("rtt_ns.p50", rtt.p50, "ns", "client")
+            .seen("drops on the way", dropped_in_view(case), "packets", "counters of both ends")
+            .remedy("find who loses them: cables, a full device on the way, radio; `--limit` lists the round trips that waited")
+            .command(case.one_way("-u -b 10M"))
+            .gain(Some(1.0 / (1.0 - cost).max(0.01)), "mean over p50: no round trip waits for a segment")
             .found()
     }
 }

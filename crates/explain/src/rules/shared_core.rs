@@ -39,20 +39,24 @@ fn processors(case: &Case<'_>, role: Role, cost: &CpuCost) -> Vec<u32> {
     seen
 }
 
+/// Whether both ends ran on one and the same processor, and nowhere else.
+pub(super) fn is_one(case: &Case<'_>) -> bool {
+    let of = |role| case.cpu(role).map(|cost| processors(case, role, cost));
+    let (Some(near), Some(far)) = (of(Role::Client), of(Role::Server)) else {
+        return false;
+    };
+    let usable = case.host(Role::Client).and_then(|host| host.cpu.usable);
+    case.one_machine() && (near.len() == 1 && near == far || usable == Some(1))
+}
+
 impl SharedCore {
     fn of(&self, case: &Case<'_>) -> Option<Finding> {
-        if !case.one_machine() {
+        if !is_one(case) {
             return None;
         }
         let (near, far) = (case.cpu(Role::Client)?, case.cpu(Role::Server)?);
-        let usable = case.host(Role::Client)?.cpu.usable;
         let near_cpus = processors(case, Role::Client, near);
         let far_cpus = processors(case, Role::Server, far);
-        // Both on one and the same, and nowhere else.
-        let one = near_cpus.len() == 1 && near_cpus == far_cpus || usable == Some(1);
-        if !one {
-            return None;
-        }
         let (a, b) = (case.time(Role::Client)?, case.time(Role::Server)?);
         let waited = (a.runnable + a.waking).max(b.runnable + b.waking);
         let together = a.working + a.turning + b.working + b.turning;

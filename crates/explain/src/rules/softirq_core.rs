@@ -79,7 +79,7 @@ impl SoftirqCore {
             .seen("softirq and irq", share, "share", format!("/proc/stat cpu{core}"))
             .seen("NET_RX", here.receive_rounds, "rounds", format!("/proc/softirqs CPU{core}"))
             .seen("idle", elsewhere.idle_ns as f64 / whole(elsewhere), "share", format!("/proc/stat cpu{}", elsewhere.cpu))
-            .seen("waited for a core", time.runnable, "share", schedstat(role))
+            .seen("ready to run and not running", time.runnable + time.waking, "share", schedstat(role))
             .remedy("put the application beside the core that takes the interface's interrupts, or steer the interrupts (or RPS) to another one")
             .command(format!("echo {:x} > /sys/class/net/{interface}/queues/rx-0/rps_cpus", 1_u64 << (elsewhere.cpu % 64)))
             .gain(Some(1.0 / (1.0 - share).max(0.1)), "Amdahl: 1 / (1 - share of the core that interrupts take)")
