@@ -156,6 +156,8 @@ pub fn assemble(report: Report) -> (Record, Option<MeasureError>) {
     let crowded = doubts.iter().any(|doubt| doubt.doubt == "shared-cores");
     let limits = limits.into_iter();
     doubts.extend(limits.filter(|doubt| !(crowded && doubt.doubt == "core-shared")));
+    doubts.extend(wrong_answers(&summary));
+    doubts.extend(late_answers(&plan, &summary));
     doubts.extend(thin_tail(&summary));
     doubts.extend(timing::missed(&plan, &directions));
     let mut plan = plan;
@@ -432,6 +434,39 @@ fn whole(
     whole
 }
 
+/// Says so when answers were not what was asked for.
+fn wrong_answers(summary: &Summary) -> Option<Doubt> {
+    // Only round trips have both counts.
+    let (length, content) = (summary.wrong_length?, summary.wrong_content?);
+    (length + content > 0).then(|| {
+        Doubt::new(
+            "wrong-answers",
+            format!(
+                "{} of {} answers differ from their questions: {length} in length, {content} in content",
+                length + content,
+                summary.round_trips.unwrap_or(0)
+            ),
+        )
+    })
+}
+
+/// Says so when questions that were given up were answered after all.
+fn late_answers(plan: &Plan, summary: &Summary) -> Option<Doubt> {
+    // With several questions open at a time an answer can come in another order and in time.
+    if plan.kind != Kind::Latency || plan.round_trip.is_open() {
+        return None;
+    }
+    let lost = summary.lost.filter(|&lost| lost > 0)?;
+    let late = summary.out_of_order.filter(|&late| late > 0)?.min(lost);
+    Some(Doubt::new(
+        "late-answers",
+        format!(
+            "{late} of the {lost} questions that count as lost were answered after their time: the \
+             far end stood still, or a queue held them; a longer --timeout counts them"
+        ),
+    ))
+}
+
 /// Says so when a high percentile rests on a few samples.
 fn thin_tail(summary: &Summary) -> Option<Doubt> {
     let rtt = summary.rtt_ns.as_ref()?;
@@ -450,4 +485,36 @@ fn thin_tail(summary: &Summary) -> Option<Doubt> {
             ),
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_and_late_answers_are_told() {
+        let told = |doubt: Option<Doubt>| doubt.map(|doubt| (doubt.doubt, doubt.why));
+        let mut summary = Summary {
+            round_trips: Some(1_000),
+            wrong_length: Some(0),
+            wrong_content: Some(0),
+            lost: Some(4),
+            out_of_order: Some(0),
+            ..Summary::default()
+        };
+        let mut plan = Plan::new(Kind::Latency, Protocol::Udp, "far".to_owned());
+        assert_eq!(told(wrong_answers(&summary)), None);
+        assert_eq!(told(late_answers(&plan, &summary)), None);
+        (summary.wrong_length, summary.wrong_content) = (Some(20), Some(1));
+        summary.out_of_order = Some(3);
+        let (id, text) = told(wrong_answers(&summary)).expect("a doubt");
+        assert_eq!(id, "wrong-answers");
+        assert!(text.starts_with("21 of 1000 answers"), "{text}");
+        let (id, text) = told(late_answers(&plan, &summary)).expect("a doubt");
+        assert_eq!(id, "late-answers");
+        assert!(text.starts_with("3 of the 4 questions"), "{text}");
+        // Eight at a time may overtake each other in time.
+        plan.round_trip.outstanding = 8;
+        assert_eq!(told(late_answers(&plan, &summary)), None);
+    }
 }

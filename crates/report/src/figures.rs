@@ -337,9 +337,14 @@ pub(crate) fn round_trips(summary: &Summary) -> Vec<Figure> {
             summary.wrong_content,
         ),
         (
-            "late",
-            "answers after their time, or after the answer to a later question",
+            "out of order",
+            "answers after their time, or in time and after the answer to a later question",
             summary.out_of_order,
+        ),
+        (
+            "retransmits",
+            "segments that the kernels of both ends sent again",
+            summary.retransmits,
         ),
         (
             "repeated",
