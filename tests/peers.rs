@@ -449,7 +449,7 @@ fn what_goes_wrong_is_named() {
         "latency --peer iperf3",
     ] {
         let ran = pair.run(&format!("{words} --json"));
-        assert_eq!(ran.code(), 4, "{words}: {ran:#?}");
+        assert_eq!(ran.code(), 2, "{words}: {ran:#?}");
         let why = ran.json()["error"]["situation"].clone();
         assert!(why.is_string(), "{words}");
     }

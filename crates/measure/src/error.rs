@@ -146,6 +146,16 @@ pub enum MeasureError {
         /// What would allow it.
         next_step: String,
     },
+    /// Options that contradict each other, on whatever machine: what a dialect has no word for.
+    #[error("{option}: {why}")]
+    Unsupported {
+        /// The option as it was written, and with what.
+        option: String,
+        /// Why not.
+        why: String,
+        /// What to do instead.
+        next_step: String,
+    },
     /// A port of frames cannot be opened, or stopped working.
     #[error(transparent)]
     Port(#[from] PortError),
@@ -222,7 +232,9 @@ impl MeasureError {
             Self::Port(error) if error.is_usage() => exit::USAGE,
             Self::Port(_) => exit::FAILED,
             Self::FarReport(_) => exit::FAILED,
-            Self::NotForwardable { .. } | Self::Generator { .. } => exit::USAGE,
+            Self::NotForwardable { .. } | Self::Generator { .. } | Self::Unsupported { .. } => {
+                exit::USAGE
+            }
             Self::Stack(error) => match &**error {
                 StackError::UnknownKey { .. }
                 | StackError::BadValue { .. }
@@ -409,6 +421,11 @@ impl MeasureError {
                 next_step,
             } => Problem::new(situation, peer.to_string(), next_step),
             Self::OptionRefused {
+                option,
+                why,
+                next_step,
+            }
+            | Self::Unsupported {
                 option,
                 why,
                 next_step,

@@ -367,7 +367,9 @@ fn iperf2_over_udp_backwards_for_those_who_are_known() {
         "iperf",
         &format!("-c 127.0.0.1 -p {} -u -t 1 -R -b 2M", host.port),
     );
-    assert!(host.refused("its address may be forged").is_some());
+    let refused = host.refused("its address may be forged").unwrap();
+    // What it asked with has come.
+    assert!(!refused.situation.contains("for 0 B"), "{refused:?}");
     // A connection proves where it is.
     let (_, _) = iperf2(&host, "-n 1000");
     let (rows, record) = iperf2(&host, "-u -t 2 -R -b 10M");

@@ -89,7 +89,8 @@ pub fn open(options: &ServerOptions) -> Result<Vec<Door>, MeasureError> {
             continue;
         }
         let forced = also.dialect.and_then(serve::speaker_named);
-        doors.push(bind(options, also.port, forced)?);
+        let door = bind(options, also.port, forced);
+        doors.push(door.map_err(|error| named_also(error, also.port))?);
     }
     if options.peers.well_known {
         for port in WELL_KNOWN {
@@ -102,6 +103,18 @@ pub fn open(options: &ServerOptions) -> Result<Vec<Door>, MeasureError> {
         }
     }
     Ok(doors)
+}
+
+/// A refusal names the option by which the port was asked for.
+fn named_also(error: MeasureError, port: u16) -> MeasureError {
+    match error {
+        MeasureError::OptionRefused { why, next_step, .. } => MeasureError::OptionRefused {
+            option: format!("--also {port}"),
+            why,
+            next_step,
+        },
+        other => other,
+    }
 }
 
 fn bind(
@@ -201,4 +214,20 @@ fn listen(
     }
     let udp = bind(Type::DGRAM, address).map_err(failed)?;
     Ok((tcp.into(), udp.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_is_not_to_be_had_is_named_by_its_option() {
+        let refused = |option: &str| MeasureError::OptionRefused {
+            option: option.to_owned(),
+            why: "ports below 1024 need a privilege".to_owned(),
+            next_step: "run as root, or choose a port above 1023".to_owned(),
+        };
+        let problem = named_also(refused("-p 7"), 7).problem();
+        assert_eq!(problem, refused("--also 7").problem());
+    }
 }

@@ -59,6 +59,12 @@ impl Arrived {
         let sizes = self.early.iter().map(|(_, datagram)| datagram.len());
         sizes.max().unwrap_or(0) as u64
     }
+
+    /// Bytes of all datagrams that have come so far.
+    pub fn early_bytes(&self) -> u64 {
+        let sizes = self.early.iter().map(|(_, datagram)| datagram.len());
+        sizes.sum::<usize>() as u64
+    }
 }
 
 /// A flow that begins.

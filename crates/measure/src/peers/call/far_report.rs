@@ -162,7 +162,7 @@ pub fn of(plan: &Plan) -> Result<Option<FarCommand>, MeasureError> {
     let Some(text) = &plan.far_report else {
         return Ok(None);
     };
-    let refused = |why: String| MeasureError::OptionRefused {
+    let refused = |why: String| MeasureError::Unsupported {
         option: format!("--far-report {text}"),
         why,
         next_step: "write CMD, or CMD,REGEX with (?P<bytes>\\d+) or (?P<packets>\\d+) in it"

@@ -92,7 +92,7 @@ impl Refusal {
     /// The same as an error of a run with the dialect of that name.
     fn error(&self, dialect: &str) -> MeasureError {
         let (why, next_step) = two_parts(&self.why);
-        MeasureError::OptionRefused {
+        MeasureError::Unsupported {
             option: match self.option.as_str() {
                 "" => format!("--peer {dialect}"),
                 option => format!("{option} with --peer {dialect}"),
@@ -297,7 +297,10 @@ mod tests {
             ),
         ] {
             let caller = caller(name).unwrap();
-            let problem = refuse(caller, &plan).unwrap().error(name).problem();
+            let error = refuse(caller, &plan).unwrap().error(name);
+            // No privilege and no kernel would change it.
+            assert_eq!(error.exit_code(), linerate_metric::exit::USAGE);
+            let problem = error.problem();
             assert_eq!(
                 (problem.object.as_str(), problem.next_step.as_str()),
                 (option, next_step)

@@ -101,7 +101,7 @@ fn whom(
             }
         }
     } else {
-        caller(name).ok_or_else(|| MeasureError::OptionRefused {
+        caller(name).ok_or_else(|| MeasureError::Unsupported {
             option: format!("--peer {name}"),
             why: "no such dialect".to_owned(),
             next_step: "see `linerate throughput --help` for the list".to_owned(),
@@ -129,7 +129,7 @@ fn converse(
         return Err(refusal.error(caller.name));
     }
     if client.key.is_some() {
-        return Err(MeasureError::OptionRefused {
+        return Err(MeasureError::Unsupported {
             option: format!("--key with --peer {}", caller.name),
             why: "other programs have no way to prove that they know it".to_owned(),
             next_step: "leave it out".to_owned(),

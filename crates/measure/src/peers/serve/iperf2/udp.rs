@@ -52,7 +52,7 @@ pub fn serve(dialect: &'static str, mut caller: Caller, claim: Claim, mut arrive
     };
     let settings = server.settings().cloned();
     let way = server.way();
-    if way != Way::Forward && !is_proved(&caller) {
+    if way != Way::Forward && !is_proved(&caller, arrived.early_bytes()) {
         return;
     }
     if !of_flow(&caller, &arrived, SILENCE_NS) {
@@ -79,7 +79,7 @@ pub fn serve(dialect: &'static str, mut caller: Caller, claim: Claim, mut arrive
 }
 
 /// Whether payload may be sent to an address that only said something over UDP.
-fn is_proved(caller: &Caller) -> bool {
+fn is_proved(caller: &Caller, came_bytes: u64) -> bool {
     let hall = &caller.house.hall;
     let address = caller.peer.ip();
     let proved = hall.is_proved(address);
@@ -87,7 +87,7 @@ fn is_proved(caller: &Caller) -> bool {
         let refusal = Refusal::MoreThanReceived {
             address,
             wanted: DATAGRAM_BYTES as u64,
-            credit: 0,
+            credit: came_bytes,
         };
         hall.refuse_answer(DIALECT.name, caller.peer, refusal);
     }
@@ -160,7 +160,7 @@ fn run(
     let to = at_port(caller.peer, settings.port);
     let hall = &caller.house.hall;
     let may = || hall.may_connect_back(DIALECT.name, caller.peer, settings.port, OTHERWISE);
-    if !is_proved(caller) || !may() {
+    if !is_proved(caller, test.sum().bytes) || !may() {
         return Ok(());
     }
     let connect = || {
