@@ -132,21 +132,25 @@ fn a_walk_finds_the_plateau() {
     assert_eq!(walks.len(), 2);
     for (cores, walk) in (1..).zip(walks) {
         assert_eq!(walk["cores"], cores);
-        assert!(number(walk, "/plateau_pps") > 0.0);
         let points = walk["points"].as_array().unwrap();
+        // On a crowded machine steps may stay disturbed: then none is named.
+        if points.iter().all(|point| point["disturbed"] != true) {
+            assert!(number(walk, "/plateau_pps") > 0.0);
+        }
         assert!(points.len() >= 3 && points[0]["tx_first"] == 1);
         assert_eq!(points[1]["in_flight"], 128);
     }
     let page = fs::read_to_string(room.path().join("walk.html")).unwrap();
     assert!(page.contains("Packets per second against packets in flight"));
-    assert!(page.contains("in flight on (") && !page.contains("No run gave a figure"));
+    let says = |text: &str| text.contains("in flight on (") || text.contains("no plateau is named");
+    assert!(says(&page) && !page.contains("No run gave a figure"));
     // More cores than streams say so.
     let text = room
         .run("forward --dev ring:0 --cores 2 --saturate --trial 0.05 --idle yield")
         .expect(0)
         .stdout;
     assert!(
-        text.contains("in flight on (") && text.contains("1 streams keep"),
+        says(&text) && text.contains("1 stream keeps"),
         "{text}"
     );
 }
