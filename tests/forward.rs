@@ -149,10 +149,7 @@ fn a_walk_finds_the_plateau() {
         .run("forward --dev ring:0 --cores 2 --saturate --trial 0.05 --idle yield")
         .expect(0)
         .stdout;
-    assert!(
-        says(&text) && text.contains("1 stream keeps"),
-        "{text}"
-    );
+    assert!(says(&text) && text.contains("1 stream keeps"), "{text}");
 }
 
 #[test]
