@@ -146,6 +146,10 @@ fn nonsense_and_contradictions() {
             "latency H --sched fifo:1 --wait spin --rt-yield --stages",
             "--rt-yield",
         ),
+        ("latency H -u --peer echo --stages", "--stages with --peer"),
+        ("latency H --peer echo --trace f", "--trace with --peer"),
+        ("latency H -u --load udp -C reno", "-C"),
+        ("latency H -u --load cpu:1 -C reno", "-C"),
         ("throughput H --wait io-uring --offload trunc", "io-uring"),
         ("throughput H -u --wait block/io-uring --batch", "io-uring"),
         (

@@ -313,6 +313,12 @@ impl Output {
         match self.form {
             // The whole record is in the last line of a stream.
             Form::JsonStream => print(&stream::line(event, at)),
+            // How far it is, whatever the result's form.
+            _ if matches!(event.what, What::Pass { .. }) => {
+                if let Some(text) = self.lines.event(event) {
+                    self.told(&text);
+                }
+            }
             Form::Json if self.verbose => {
                 if let Some(text) = self.lines.event(event) {
                     complain(&text);

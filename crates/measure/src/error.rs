@@ -71,6 +71,14 @@ pub enum MeasureError {
         /// How long was waited.
         patience: Duration,
     },
+    /// No datagram came back from a far end that is reached over UDP alone.
+    #[error("{address}: no datagram came back within {patience:?}")]
+    SilentUdp {
+        /// Whom it was for.
+        address: SocketAddr,
+        /// How long was waited.
+        patience: Duration,
+    },
     /// TCP reaches the server, UDP does not.
     #[error("{address}: UDP does not get through, while TCP does")]
     UdpBlocked {
@@ -256,6 +264,7 @@ impl MeasureError {
             | Self::Refused { .. }
             | Self::NoRoute { .. }
             | Self::Silent { .. }
+            | Self::SilentUdp { .. }
             | Self::UdpBlocked { .. }
             | Self::GroupSilent { .. }
             | Self::Protocol { .. }
@@ -273,6 +282,7 @@ impl MeasureError {
             Self::Refused { .. }
                 | Self::NoRoute { .. }
                 | Self::Silent { .. }
+                | Self::SilentUdp { .. }
                 | Self::PeerBusy { .. }
         )
     }
@@ -347,6 +357,15 @@ impl MeasureError {
                 format!(
                     "check that the host is up and that TCP port {} is open on the way",
                     address.port()
+                ),
+            ),
+            Self::SilentUdp { address, patience } => Problem::new(
+                format!("no datagram came back within {} s", patience.as_secs_f64()),
+                address.to_string(),
+                format!(
+                    "check that the program answers on UDP port {port} there (`ss -ulpn sport = :{port}`), \
+                     and that UDP port {port} is open on the way",
+                    port = address.port()
                 ),
             ),
             Self::UdpBlocked { address } => Problem::new(
@@ -499,6 +518,17 @@ mod tests {
             let problem = told(group, loopback);
             assert!(problem.next_step.contains("--ttl") && problem.object.contains(group));
         }
+    }
+
+    #[test]
+    fn silence_names_the_protocol_that_was_silent() {
+        let address = SocketAddr::from(([192, 0, 2, 1], 7));
+        let patience = Duration::from_millis(2_500);
+        let udp = MeasureError::SilentUdp { address, patience }.problem();
+        assert!(udp.next_step.contains("UDP port 7") && !udp.next_step.contains("TCP"));
+        assert!(udp.situation.ends_with("within 2.5 s"), "{}", udp.situation);
+        let tcp = MeasureError::Silent { address, patience }.problem();
+        assert!(tcp.next_step.contains("TCP port 7"));
     }
 
     #[test]

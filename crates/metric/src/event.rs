@@ -61,6 +61,15 @@ pub enum What {
         /// What, and why.
         doubt: Doubt,
     },
+    /// Another pass of the run begins, whose figures explain those of the first.
+    Pass {
+        /// Its number; the run itself is 1.
+        pass: u32,
+        /// How many there are.
+        passes: u32,
+        /// What it notes.
+        notes: String,
+    },
     /// The server did not do what somebody asked for; the next step names the option that would have
     /// allowed it.
     Refused {

@@ -86,6 +86,9 @@ pub struct Fired {
     /// The call's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<String>,
+    /// The round trip's answer never came: it was waited for that long.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lost: bool,
 }
 
 /// The file that a timeline was written to, which has all of it: a record keeps a part.
@@ -232,6 +235,7 @@ mod tests {
                 took_ns: 1,
                 trip,
                 call: None,
+                lost: false,
             }),
             ..Trigger::default()
         })

@@ -137,6 +137,11 @@ impl Lines {
             }
             What::Interval { interval } => self.interval(event.test, interval),
             What::Doubted { doubt } => text::note(doubt, &self.style, self.text_width(event.test)),
+            What::Pass {
+                pass,
+                passes,
+                notes,
+            } => format!("pass {pass} of {passes}: {}", clean(notes)),
             What::Refused { problem } => text::refusal(problem, &self.style),
             What::CapacityTrial { trial } => text::capacity_trial(trial),
             What::Trial { trial } => text::trial(trial, self.text_width(event.test)),

@@ -64,10 +64,16 @@ pub(crate) fn trigger_words(record: &Record) -> Option<String> {
         took_ns,
         trip,
         call,
+        lost,
     } = fired;
     let took = format_nanos(*took_ns as f64);
     let at = format_nanos(*at_ns as f64);
     Some(match (trip, call) {
+        (Some(trip), _) if *lost => format!(
+            "{condition} came: the answer to round trip {} was given up after {took}; it was asked {at} \
+             after the start of the pass, which ended soon after it",
+            format_count(*trip)
+        ),
         (Some(trip), _) => format!(
             "{condition} came: round trip {} took {took}, {at} after the start of the pass, which \
              ended soon after it",
@@ -116,9 +122,20 @@ mod tests {
             took_ns: 412_000,
             trip: Some(5_012),
             call: None,
+            lost: false,
         }));
         let want = "rtt>300 us came: round trip 5,012 took 412 us, 398 ms after";
         assert!(came.starts_with(want), "{came}");
+        let never_answered = waited(Some(Fired {
+            role: Role::Client,
+            at_ns: 398_000_000,
+            took_ns: 1_000_000_000,
+            trip: Some(40),
+            call: None,
+            lost: true,
+        }));
+        let want = "rtt>300 us came: the answer to round trip 40 was given up after 1.00 s";
+        assert!(never_answered.starts_with(want), "{never_answered}");
         assert_eq!(trigger_words(&record(None, None)), None);
     }
 

@@ -3,7 +3,8 @@
 
 use linerate_metric::pace::Pacing;
 use linerate_metric::plan::{
-    BUSY_POLL_NS, Copies, Cpus, Direction, Ends, Kind, Plan, Protocol, ReceiveCopy, SendCopy, Wait,
+    BUSY_POLL_NS, Copies, Cpus, Direction, Ends, Kind, Plan, Protocol, ReceiveCopy, Sched,
+    SendCopy, Wait,
 };
 use linerate_metric::record::{Doubt, Quantiles, Record, Stream, Summary};
 use linerate_metric::set::SetResult;
@@ -281,6 +282,11 @@ pub(crate) fn details(plan: &Plan) -> Vec<String> {
     }
     words.extend(plan.verify.then(|| "content verified".to_owned()));
     words.extend(plan.calls.then(|| "every call timed".to_owned()));
+    words.extend(scheduling(plan));
+    words.extend(
+        plan.hold_latency
+            .then(|| "cores held from halting (--hold-latency)".to_owned()),
+    );
     words.extend(plan.bind.as_ref().map(|bind| format!("from {bind}")));
     words.extend(crate::round_trips::details(&plan.round_trip));
     // Of another program's stack nobody knows.
@@ -291,6 +297,23 @@ pub(crate) fn details(plan: &Plan) -> Vec<String> {
         false => {}
     }
     words
+}
+
+/// `scheduled fifo:50`, `client scheduled fifo:50`: what was asked for.
+fn scheduling(plan: &Plan) -> Option<String> {
+    let Ends { near, far } = plan.sched;
+    // How another program is scheduled nobody knows.
+    let far = match plan.dialect {
+        Some(_) => Sched::Inherited,
+        None => far,
+    };
+    match (near == Sched::Inherited, far == Sched::Inherited) {
+        (true, true) => None,
+        (false, true) => Some(format!("client scheduled {near}")),
+        (true, false) => Some(format!("server scheduled {far}")),
+        _ if near == far => Some(format!("both ends scheduled {near}")),
+        _ => Some(format!("client scheduled {near}, server {far}")),
+    }
 }
 
 /// `256 KiB socket buffers`, `128 KiB send buffers`: what was asked for.
@@ -873,6 +896,25 @@ mod tests {
         ] {
             assert_eq!(duration(nanoseconds), want);
         }
+    }
+
+    #[test]
+    fn scheduling_and_held_cores_are_told() {
+        let mut plan = Plan::new(Kind::Latency, Protocol::Udp, "far");
+        let usual = details(&plan);
+        for (sched, want) in [
+            ("fifo:50", "both ends scheduled fifo:50"),
+            ("fifo:50/inherited", "client scheduled fifo:50"),
+            ("inherited/nice:-5", "server scheduled nice:-5"),
+            ("fifo:50/rr:3", "client scheduled fifo:50, server rr:3"),
+        ] {
+            plan.sched = sched.parse().unwrap();
+            assert!(details(&plan).contains(&want.to_owned()), "{sched}");
+        }
+        plan.sched = Ends::default();
+        assert_eq!(details(&plan), usual);
+        plan.hold_latency = true;
+        assert_eq!(details(&plan).len(), usual.len() + 1);
     }
 
     #[test]

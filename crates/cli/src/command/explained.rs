@@ -9,7 +9,7 @@ use linerate_metric::event::{Problem, What};
 use linerate_metric::plan::{Plan, Stamping};
 use linerate_metric::record::{Doubt, Record, Stage, StagePass};
 use linerate_metric::timeline::TraceFile;
-use linerate_metric::units::format_share;
+use linerate_metric::units::{format_nanos, format_share};
 use linerate_report::store::write_bytes;
 use linerate_report::trace::{chrome, perfetto};
 
@@ -38,7 +38,7 @@ pub fn run(
     }
     let (mut record, mut failure) = pass(client, Stamping::None, network, stop, emit)?;
     if failure.is_none() && !record.interrupted {
-        failure = explain_passes(client, stop, &mut record);
+        failure = explain_passes(client, stop, &mut record, emit);
     }
     record.plan.stamps = client.plan.stamps;
     record.plan.trace_on_ns = client.plan.trace_on_ns;
@@ -46,8 +46,18 @@ pub fn run(
 }
 
 /// The passes that explain. Whatever keeps one from its end, the run's figures stay.
-fn explain_passes(client: &Client, stop: &AtomicBool, record: &mut Record) -> Option<MeasureError> {
-    for stamps in [Stamping::Packets, client.plan.stamps] {
+fn explain_passes(
+    client: &Client,
+    stop: &AtomicBool,
+    record: &mut Record,
+    emit: &mut dyn FnMut(What),
+) -> Option<MeasureError> {
+    for (pass_number, stamps) in (2..).zip([Stamping::Packets, client.plan.stamps]) {
+        emit(What::Pass {
+            pass: pass_number,
+            passes: 3,
+            notes: noted(&client.plan, stamps),
+        });
         let (found, failure) = match pass(client, stamps, None, stop, &mut |_| {}) {
             Ok(ran) => ran,
             // Somebody wants the command to end, between two passes.
@@ -72,6 +82,22 @@ fn explain_passes(client: &Client, stop: &AtomicBool, record: &mut Record) -> Op
         }
     }
     None
+}
+
+/// What one of the passes that explain notes, and what ends it.
+fn noted(plan: &Plan, stamps: Stamping) -> String {
+    let what = match stamps {
+        Stamping::None | Stamping::Packets => "the stamps of packets",
+        Stamping::Scheduler => "the scheduler's wake-ups as well",
+        Stamping::Driver => "the scheduler's wake-ups and the receive driver's work as well",
+    };
+    match plan.trace_on_ns {
+        Some(above_ns) if stamps >= Stamping::Driver => format!(
+            "{what}, until a round trip takes longer than {}",
+            format_nanos(above_ns as f64)
+        ),
+        _ => what.to_owned(),
+    }
 }
 
 fn cut_off(failure: &MeasureError) -> Doubt {
@@ -321,6 +347,16 @@ mod tests {
             assert_eq!(apart(&added(sum)).is_some(), told, "{sum}");
         }
         assert!(apart(&StagePass::default()).is_none());
+    }
+
+    #[test]
+    fn each_pass_says_what_it_notes() {
+        let mut plan = Plan::new(Kind::Latency, Protocol::Udp, "host");
+        assert_eq!(noted(&plan, Stamping::Packets), "the stamps of packets");
+        plan.trace_on_ns = Some(300_000);
+        assert_eq!(noted(&plan, Stamping::Packets), "the stamps of packets");
+        let last = noted(&plan, Stamping::Driver);
+        assert!(last.ends_with("longer than 300 us"), "{last}");
     }
 
     #[test]

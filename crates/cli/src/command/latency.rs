@@ -46,10 +46,10 @@ pub fn run(args: LatencyArgs) -> u8 {
             |runner| by_load(runner, &client),
             curve,
         ),
-        LatencySeries::Loaded(client, load) => series::run(
+        LatencySeries::Loaded(client, load, congestion) => series::run(
             "load",
             measure,
-            |runner| under_load(runner, &client, load),
+            |runner| under_load(runner, &client, load, congestion.as_deref()),
             |runs| compare(runs, load),
         ),
     }
@@ -247,7 +247,12 @@ fn curve(runs: &[Record]) -> SetResult {
 const IDLE: &str = "idle";
 const LOADED: &str = "loaded";
 
-fn under_load(runner: &mut Runner<'_>, client: &Client, load: Background) -> Result<(), Ended> {
+fn under_load(
+    runner: &mut Runner<'_>,
+    client: &Client,
+    load: Background,
+    congestion: Option<&str>,
+) -> Result<(), Ended> {
     if let Background::Cpu {
         near,
         far: Some(far),
@@ -262,9 +267,19 @@ fn under_load(runner: &mut Runner<'_>, client: &Client, load: Background) -> Res
         client.plan.round_trips = Some(1);
         runner.check(&client)?;
     }
+    if let Some(name) = congestion {
+        // Whether both ends have it is asked before anything is measured, by one round trip over TCP.
+        let mut plan = traffic(&client.plan, Protocol::Tcp, None, Some(name));
+        (plan.kind, plan.duration_ns, plan.round_trips) = (Kind::Latency, None, Some(1));
+        plan.payload_bytes = 64;
+        runner.check(&Client {
+            plan,
+            ..client.clone()
+        })?;
+    }
     runner.run(IDLE, client)?;
     let traffic = |protocol, rate_bps| Client {
-        plan: traffic(&client.plan, protocol, rate_bps),
+        plan: traffic(&client.plan, protocol, rate_bps, congestion),
         ..client.clone()
     };
     let name = format!("load: {load}");
@@ -293,11 +308,18 @@ fn burning(client: &Client, near: Option<u32>, far: Option<u32>) -> Client {
 }
 
 /// A throughput run that is the load beside another one.
-fn traffic(beside: &Plan, protocol: Protocol, rate_bps: Option<u64>) -> Plan {
+fn traffic(
+    beside: &Plan,
+    protocol: Protocol,
+    rate_bps: Option<u64>,
+    congestion: Option<&str>,
+) -> Plan {
     let mut plan = Plan::new(Kind::Throughput, protocol, beside.host.clone());
     plan.port = beside.port;
     plan.bind.clone_from(&beside.bind);
     plan.rate_bps = rate_bps;
+    plan.congestion_control = congestion.map(str::to_owned);
+    plan.congestion_control_asked = congestion.is_some();
     // Longer than anything: it is stopped when the loaded run is over.
     plan.duration_ns = Some(TIME_LIMIT_NS);
     plan.interval_ns = None;
@@ -363,7 +385,9 @@ mod tests {
     #[test]
     fn a_load_lasts_as_long_as_any_run_may() {
         let beside = Plan::new(Kind::Latency, Protocol::Udp, "far".to_owned());
-        let load = traffic(&beside, Protocol::Tcp, None);
+        let load = traffic(&beside, Protocol::Tcp, None, Some("reno"));
         assert_eq!(load.duration_ns, Some(TIME_LIMIT_NS));
+        assert_eq!(load.congestion_control.as_deref(), Some("reno"));
+        assert!(load.congestion_control_asked);
     }
 }

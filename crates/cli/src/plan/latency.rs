@@ -21,8 +21,8 @@ pub enum LatencySeries {
     Waiting(Client),
     /// Latency against load.
     Curve(Client),
-    /// Alone, then beside a load.
-    Loaded(Client, Background),
+    /// Alone, then beside a load, with the TCP congestion control that was asked of that.
+    Loaded(Client, Background, Option<String>),
 }
 
 /// Questions that may be open at a time on a flow with a schedule, when nobody said how many: more
@@ -55,6 +55,13 @@ pub fn latency(args: &LatencyArgs) -> Result<LatencySeries, Failure> {
             "leave one of them out; --load cpu goes beside it",
         );
     }
+    let load_congestion = congestion_of_load(args)?;
+    // Questions over UDP have none themselves.
+    let mut measure = measure.clone();
+    if measure.udp {
+        measure.congestion = None;
+    }
+    let measure = &measure;
     let mut plan = common(Kind::Latency, measure)?;
     if let Some(count) = args.count {
         if count == 0 {
@@ -130,7 +137,7 @@ pub fn latency(args: &LatencyArgs) -> Result<LatencySeries, Failure> {
         return Ok(LatencySeries::Sizes(client, sizes));
     }
     Ok(match args.load {
-        Some(load) => LatencySeries::Loaded(client, load),
+        Some(load) => LatencySeries::Loaded(client, load, load_congestion),
         None if args.load_curve => LatencySeries::Curve(client),
         None => LatencySeries::Waiting(client),
     })
@@ -177,6 +184,12 @@ fn stamping(args: &LatencyArgs, plan: &Plan) -> Result<Stamping, Failure> {
             "--multicast",
             "the stamped passes ask over connected sockets, and a group is nobody's",
             "leave one of them out, and split the unicast round trip of the same path",
+        ),
+        (
+            plan.dialect.is_some(),
+            "--peer",
+            "the far end is another program, and half of the stages are what our server notes",
+            "leave one of them out: stages need `linerate server` at the far end, without --peer",
         ),
     ] {
         if given {
@@ -308,6 +321,22 @@ fn rate_beside_load(args: &LatencyArgs, plan: &Plan) -> Option<u64> {
     (is_traffic(args.load) && args.outstanding.is_none() && fits).then_some(BESIDE_TRAFFIC)
 }
 
+/// The congestion control of a load: what `-C` names, which questions over UDP have no use for.
+fn congestion_of_load(args: &LatencyArgs) -> Result<Option<String>, Failure> {
+    let Some(name) = &args.measure.congestion else {
+        return Ok(None);
+    };
+    let over_tcp = matches!(args.load, Some(Background::Tcp(_)));
+    if args.measure.udp && !over_tcp {
+        return refuse(
+            "-C with -u",
+            "UDP has no congestion control",
+            "leave one of them out; beside --load tcp it is the load's",
+        );
+    }
+    Ok(over_tcp.then(|| name.clone()))
+}
+
 /// Whether a load is packets, and not threads.
 fn is_traffic(load: Option<Background>) -> bool {
     load.is_some_and(|load| !matches!(load, Background::Cpu { .. }))
@@ -360,7 +389,7 @@ mod tests {
         else {
             panic!("another command");
         };
-        let Ok(LatencySeries::Loaded(client, _)) = latency(&args) else {
+        let Ok(LatencySeries::Loaded(client, ..)) = latency(&args) else {
             panic!("{words} is no series beside a load");
         };
         let plan = client.plan.round_trip;

@@ -246,7 +246,7 @@ fn refused(line: &str) -> Option<String> {
             LatencySeries::Sizes(client, _)
             | LatencySeries::Waiting(client)
             | LatencySeries::Curve(client)
-            | LatencySeries::Loaded(client, _) => vec![client.plan],
+            | LatencySeries::Loaded(client, ..) => vec![client.plan],
         }),
         _ => Ok(Vec::new()),
     };

@@ -139,6 +139,17 @@ struct DeviceTimes {
     arrived_ns: Nanos,
 }
 
+/// A question whose answer did not come in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GivenUp {
+    /// Its number.
+    pub number: u64,
+    /// It was about to be handed to the kernel.
+    pub handed_ns: Nanos,
+    /// It was waited for until then.
+    pub at_ns: Nanos,
+}
+
 /// What a [`Log`] comes to.
 #[derive(Debug)]
 pub struct Finished {
@@ -150,6 +161,8 @@ pub struct Finished {
     pub notes: Vec<String>,
     /// What the device stamped.
     pub device: DeviceUse,
+    /// The lost question that ended the pass.
+    pub given_up: Option<GivenUp>,
 }
 
 /// The latest trips of one end.
@@ -169,6 +182,8 @@ pub struct Log {
     work: VecDeque<Work>,
     /// What could not be watched, and why.
     pub notes: Vec<String>,
+    /// The question that ended the pass, where that was a lost one.
+    pub given_up: Option<GivenUp>,
 }
 
 /// A ring of times.
@@ -255,6 +270,7 @@ impl Log {
             runs: Times::new(),
             work: VecDeque::new(),
             notes: Vec::new(),
+            given_up: None,
         }
     }
 
@@ -388,6 +404,7 @@ impl Log {
             work: self.work.into(),
             notes: self.notes,
             device,
+            given_up: self.given_up,
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::transport::calls::{LATEST_OF_ALL, TimedCall};
 
 pub use clocks::Clocks;
 pub use instruments::Instruments;
-pub use log::{COLD_TRIPS, DeviceUse, Finished, Half, Log, Work};
+pub use log::{COLD_TRIPS, DeviceUse, Finished, GivenUp, Half, Log, Work};
 
 /// Trips, or pieces of work, in one frame: some 300 KiB.
 const PART: usize = 4096;
@@ -43,6 +43,8 @@ pub struct Noted {
     pub notes: Vec<String>,
     /// What its device stamped.
     pub device: DeviceUse,
+    /// The lost question that ended the pass.
+    pub given_up: Option<GivenUp>,
 }
 
 impl Noted {
@@ -54,6 +56,7 @@ impl Noted {
             work,
             notes,
             device,
+            given_up,
         } = log.finish();
         Self {
             halves,
@@ -61,6 +64,7 @@ impl Noted {
             calls: Vec::new(),
             notes,
             device,
+            given_up,
         }
     }
 
@@ -224,6 +228,7 @@ mod tests {
     #[test]
     fn notes_cross_in_parts_and_bounded() {
         let noted = Noted {
+            given_up: None,
             halves: (0..10_000)
                 .map(|number| Half {
                     number,

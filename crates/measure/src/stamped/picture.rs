@@ -83,17 +83,28 @@ fn trigger(stamped: &Stamped, above_ns: u64) -> Trigger {
             took_ns: call.to_ns.saturating_sub(call.from_ns),
             trip: None,
             call: call.name(),
+            lost: false,
         });
     let took = |half: &Half| half.received_ns.saturating_sub(half.handed_ns);
     let trip = (stamped.near.halves.iter())
         .filter(|half| half.number >= COLD_TRIPS && half.handed_ns > 0 && took(half) > above_ns)
         .min_by_key(|half| half.number)
-        .map(|half| Fired {
+        .map(|half| (half.number, half.handed_ns, took(half)));
+    // A lost answer was waited for longer than that, and no half of a trip says so.
+    let lost = (stamped.near.given_up).map(|lost| {
+        let waited_ns = lost.at_ns.saturating_sub(lost.handed_ns);
+        (lost.number, lost.handed_ns, waited_ns)
+    });
+    let is_lost = |number| (stamped.near.given_up).is_some_and(|lost| lost.number == number);
+    let trip = (trip.into_iter().chain(lost))
+        .min_by_key(|(number, ..)| *number)
+        .map(|(number, handed_ns, took_ns)| Fired {
             role: Role::Client,
-            at_ns: since(half.handed_ns),
-            took_ns: took(half),
-            trip: Some(half.number),
+            at_ns: since(handed_ns),
+            took_ns,
+            trip: Some(number),
             call: None,
+            lost: is_lost(number),
         });
     Trigger {
         of: if is_calls { "call" } else { "rtt" }.to_owned(),
@@ -235,6 +246,7 @@ fn driver_work(role: Role, work: &[Work]) -> Option<DriverWork> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::log::GivenUp;
     use super::*;
     use crate::transport::calls::TimedCall;
 
@@ -249,6 +261,7 @@ mod tests {
         let mut stamped = Stamped {
             start_ns: 1_000,
             near: Noted {
+                given_up: None,
                 halves: vec![
                     half(0, 900),
                     half(COLD_TRIPS + 2, 700),
@@ -272,7 +285,17 @@ mod tests {
             slot: 0,
             thread: 0,
         };
+        // The answer to the question before that never came.
+        stamped.near.given_up = Some(GivenUp {
+            number: COLD_TRIPS,
+            handed_ns: 1_500,
+            at_ns: 9_500,
+        });
+        let fired = trigger(&stamped, Some(500)).unwrap().fired.unwrap();
+        assert_eq!((fired.trip, fired.took_ns), (Some(COLD_TRIPS), 8_000));
+        assert!(fired.lost);
         stamped.near.halves.clear();
+        stamped.near.given_up = None;
         stamped.far.calls = vec![call(2_000, 2_400), call(1_500, 1_510), call(1_700, 2_600)];
         let fired = trigger(&stamped, Some(300)).unwrap();
         assert_eq!(fired.of, "call");
@@ -307,6 +330,7 @@ mod tests {
         let stamped = Stamped {
             start_ns: 500,
             near: Noted {
+                given_up: None,
                 halves: vec![near],
                 work: (0..3)
                     .map(|n| Work {

@@ -9,12 +9,12 @@ use std::task::Poll;
 use std::time::Duration;
 
 use linerate_host::sys::clock::Nanos;
-use linerate_metric::plan::{Direction, Plan};
+use linerate_metric::plan::{Direction, Plan, Protocol};
 use linerate_metric::record::Socket as SocketFacts;
 
 use super::{Lane, Opened};
 use crate::flow::{FlowOutcome, Part, Phase, Timeline};
-use crate::transport::{Capabilities, FlowOptions, Meta, Transport};
+use crate::transport::{Capabilities, Departure, FlowOptions, Meta, Transport};
 
 /// When scripted runs start.
 pub const START_NS: Nanos = 1_000_000_000;
@@ -181,6 +181,23 @@ impl Transport for Far {
         self.pass(at);
         let (_, payload) = self.answers.pop_front().expect("it was just seen");
         Poll::Ready(Ok(take(&payload, Meta::default())))
+    }
+
+    fn stamp(&mut self, (): (), _: Protocol) -> io::Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+
+    fn receive_stamped<R>(
+        &mut self,
+        (): (),
+        _: usize,
+        take: impl FnOnce(&[u8], Meta) -> R,
+    ) -> Poll<io::Result<R>> {
+        self.udp_receive((), take)
+    }
+
+    fn departures(&mut self, (): (), _: impl FnMut(Departure)) -> io::Result<()> {
+        Ok(())
     }
 
     fn burst(&self, (): (), _: usize) -> usize {

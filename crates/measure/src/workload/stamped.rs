@@ -17,7 +17,7 @@ use super::schedule::Schedule;
 use super::{Lane, Opened, Progress, Workload, drive};
 use crate::flow::{FlowOutcome, Part, Shared, Timing, is_greeting};
 use crate::meter::Totals;
-use crate::stamped::{COLD_TRIPS, Instruments, Log};
+use crate::stamped::{COLD_TRIPS, GivenUp, Instruments, Log};
 use crate::transport::{Place, Transport};
 
 /// Round trips that are still made after the one that was waited for.
@@ -266,6 +266,18 @@ impl<'a, S: Copy> Asker<'a, S> {
         self.state = Asking::Nothing;
     }
 
+    /// Ends the run soon, if this is what it waits for; and says whether it is.
+    fn note_slow(&mut self, number: u64, time_ns: Nanos) -> bool {
+        let warm = number >= COLD_TRIPS;
+        let fires = warm && self.ends_above_ns.is_some_and(|limit| time_ns > limit);
+        if fires {
+            self.ends_above_ns = None;
+            // A few more show how it went on.
+            self.left = self.left.min(AFTERMATH_TRIPS);
+        }
+        fires
+    }
+
     fn send<T: Transport<Socket = S>>(
         &mut self,
         transport: &mut T,
@@ -378,18 +390,13 @@ impl<'a, S: Copy> Asker<'a, S> {
                     notes.log.arrived_at_device(number, at_ns);
                 }
                 let time = now.saturating_sub(handed_ns);
-                let warm = number >= COLD_TRIPS;
-                if warm && self.ends_above_ns.is_some_and(|limit| time > limit) {
-                    self.ends_above_ns = None;
-                    // A few more show how it went on.
-                    self.left = self.left.min(AFTERMATH_TRIPS);
-                }
                 if now >= notes.lane.timeline.count_from_ns {
                     self.times.record(time);
                     self.mismatched += u64::from(!right);
                 }
                 notes.totals.packets += 1;
                 notes.totals.bytes += question.len() as u64;
+                self.note_slow(number, time);
                 self.over(now);
                 Ok(Progress::Worked)
             }
@@ -401,7 +408,15 @@ impl<'a, S: Copy> Asker<'a, S> {
                     return Ok(Progress::Done);
                 }
                 if late && !stream {
+                    // An answer that never comes is slower than any limit below the timeout.
                     notes.totals.missing += 1;
+                    if self.note_slow(number, now.saturating_sub(handed_ns)) {
+                        self.notes.log.given_up = Some(GivenUp {
+                            number,
+                            handed_ns,
+                            at_ns: now,
+                        });
+                    }
                     self.over(now);
                     return Ok(Progress::Worked);
                 }
@@ -585,5 +600,37 @@ impl<T: Transport> Workload<T> for Responder<'_, T::Socket> {
 
     fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome {
         self.notes.close(transport, None, 0, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::scripted::{Far, asked};
+    use linerate_metric::plan::{Kind, Plan, Stamping};
+
+    #[test]
+    fn a_lost_answer_is_what_a_slow_one_is() {
+        let mut plan = Plan::new(Kind::Latency, Protocol::Udp, "far".to_owned());
+        plan.stamps = Stamping::Packets;
+        plan.duration_ns = None;
+        plan.round_trips = Some(1_000);
+        plan.payload_bytes = 64;
+        plan.trace_on_ns = Some(100_000);
+        plan.answer_timeout_ns = Some(20_000_000);
+        let lost = COLD_TRIPS + 4;
+        let far = Far::after(10_000).losing(lost as usize);
+        let outcome = asked(&plan, far, None);
+        assert_eq!(outcome.totals.missing, 1);
+        assert_eq!(outcome.totals.calls, lost + AFTERMATH_TRIPS);
+        let given_up = outcome.log.and_then(|log| log.given_up).expect("it fired");
+        assert_eq!(given_up.number, lost);
+        let waited_ns = given_up.at_ns - given_up.handed_ns;
+        assert!((20_000_000..40_000_000).contains(&waited_ns), "{waited_ns}");
+
+        // One of the first fires nothing.
+        let outcome = asked(&plan, Far::after(10_000).losing(3), None);
+        assert_eq!((outcome.totals.calls, outcome.totals.missing), (1_000, 1));
+        assert_eq!(outcome.log.and_then(|log| log.given_up), None);
     }
 }

@@ -101,9 +101,9 @@ impl Context<'_> {
         ))
     }
 
-    /// Nothing came back within a time.
+    /// No datagram came back within a time.
     pub fn silent(&self, until_now: Nanos) -> MeasureError {
-        MeasureError::Silent {
+        MeasureError::SilentUdp {
             address: self.far,
             patience: Duration::from_nanos(until_now),
         }
