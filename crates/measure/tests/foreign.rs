@@ -390,7 +390,26 @@ fn iperf2_over_udp_backwards_for_those_who_are_known() {
 fn nuttcp(host: &Host, data: u16, options: &str) -> (String, Record) {
     let words = format!("-fparse -P {} -p {data} {options} 127.0.0.1", host.port);
     let text = run("nuttcp", &words);
-    (text, host.record())
+    let record = host.record();
+    assert!(!record.interrupted, "{options}: {text}");
+    (text, record)
+}
+
+#[test]
+fn a_nuttcp_client_that_cannot_have_its_data_port_is_told_of() {
+    if !stock("nuttcp", "-V") {
+        return;
+    }
+    let (_alone, host) = (alone(), Host::start());
+    // As with the usual ports, which both want: the client cannot listen where this server does.
+    let words = format!("-P {0} -p {0} -r -T 1 127.0.0.1", host.port);
+    let client = std::process::Command::new("nuttcp")
+        .args(words.split_whitespace())
+        .output()
+        .unwrap();
+    let told = host.refused(&format!("its data cannot go to its port {}", host.port));
+    let told = told.unwrap_or_else(|| panic!("{client:?}"));
+    assert!(told.next_step.contains("nuttcp -p "), "{told:?}");
 }
 
 fn parsed(text: &str, name: &str) -> f64 {

@@ -14,10 +14,12 @@ use linerate_dialect::nuttcp::{
 };
 use linerate_dialect::sniff::Carrier;
 use linerate_host::sys::clock::{self, Nanos};
+use linerate_host::sys::socket;
 use linerate_host::sys::wait::{self, Ready};
 use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
 
 use self::data::Data;
+use super::refusals::Refused;
 use super::test::{Limit, Test};
 use super::{Caller, OnStream, Speaker, say};
 use crate::error::MeasureError;
@@ -39,6 +41,9 @@ const PARAMETERS_PATIENCE: Nanos = 10_000_000_000;
 
 /// How often the control connection is looked after.
 const STEP: Duration = Duration::from_millis(50);
+
+/// How long it may take until a client has its results.
+const RESULTS_NS: Nanos = 1_000_000_000;
 
 /// How long payload may still come after the client gave its control connection up.
 const GRACE_NS: Nanos = 2_000_000_000;
@@ -89,10 +94,48 @@ impl Session {
         }
         self.say();
         let Some(test) = test else {
+            if let (Err(error), Some(asked)) = (&result, &self.asked) {
+                self.tell_failure(error, asked);
+            }
             return;
         };
         let _ = self.control.shutdown(std::net::Shutdown::Write);
+        let result = result.and_then(|()| match test.is_cut() || self.took_its_results() {
+            true => Ok(()),
+            false => Err(self.vanished("it was gone before it had its results")),
+        });
         test.finish(FarReport::default(), result.err());
+    }
+
+    /// A test that was agreed on and did not begin leaves no record: this is all that is told of it.
+    fn tell_failure(&self, error: &MeasureError, asked: &Asked) {
+        let refused = Refused {
+            why: match asked.client_connects() {
+                true => "data",
+                false => "data-back",
+            },
+            dialect: DIALECT.name,
+            from: self.caller.peer,
+        };
+        self.caller.house.hall.refuse(refused, || error.problem());
+    }
+
+    /// Whether the client was there to take its results. One that was killed leaves the same end of its
+    /// connections as one that is done; but then its host answers what is sent to it with a reset, and
+    /// acknowledges nothing.
+    fn took_its_results(&self) -> bool {
+        let until = clock::now() + RESULTS_NS;
+        while self.machine.outgoing().is_empty() && clock::now() < until {
+            let taken = socket::unacknowledged(&self.control).is_ok_and(|bytes| bytes == 0);
+            if !matches!(self.control.take_error(), Ok(None)) {
+                return false;
+            }
+            if taken {
+                return true;
+            }
+            clock::sleep_until(clock::now() + 2_000_000);
+        }
+        false
     }
 
     fn converse(&mut self, test: &mut Option<Test>) -> Result<(), MeasureError> {

@@ -110,6 +110,11 @@ impl Data {
             how,
         };
         if !asked.client_connects() {
+            let hall = &caller.house.hall;
+            let own = |&port: &u16| hall.is_own(at_port(caller.peer, port), caller.local.ip());
+            if let Some(port) = asked.ports().find(own) {
+                return Err(held_here(caller.peer, port));
+            }
             return connect(caller, asked)
                 .map_err(|error| vanished(format!("its data ports refuse: {error}")));
         }
@@ -192,6 +197,23 @@ impl Data {
     }
 }
 
+/// A client on the server's own host cannot listen where the server does: it gives up before its data
+/// connection could be made.
+fn held_here(peer: SocketAddr, port: u16) -> MeasureError {
+    MeasureError::Foreign {
+        peer,
+        situation: format!(
+            "its data cannot go to its port {port}: the client is on this host, where this server \
+             holds that port"
+        ),
+        next_step: format!(
+            "let the client use another (`nuttcp -p {}`), or start the server with -p 0, which takes \
+             no port beside its own",
+            port.wrapping_add(100).max(1024)
+        ),
+    }
+}
+
 fn bound(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
     socket.bind(&SockAddr::from(address))?;
@@ -219,11 +241,6 @@ fn connect(caller: &Caller, asked: &Asked) -> io::Result<Vec<Arrived>> {
     let mut sockets = Vec::new();
     for port in asked.ports() {
         let to = at_port(caller.peer, port);
-        if caller.house.hall.is_own(to, caller.local.ip()) {
-            return Err(io::Error::other(format!(
-                "its data port {port} is this server's own: choose another with -p"
-            )));
-        }
         let kind = match asked.carrier {
             Carrier::Stream => Type::STREAM,
             Carrier::Datagram => Type::DGRAM,

@@ -86,6 +86,12 @@ impl Test {
         self.close();
     }
 
+    /// Whether this end ended it before its time.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.interrupted
+    }
+
     /// Sources stop.
     pub fn end_sending(&self) {
         self.signals.ended.store(true, Relaxed);
