@@ -197,9 +197,10 @@ fn quiet_is_the_result_alone() {
     assert!(quiet.stdout.contains("p99.9"), "{quiet:?}");
     assert!(!quiet.stdout.contains("connected to") && !quiet.stdout.contains("seconds"));
     assert_eq!(quiet.stderr, "");
-    // A quiet server still says where it is, and what it found.
+    // A quiet server still says where it is, and what it found with whom.
     let served = server.end().expect(0).stdout;
     assert!(served.starts_with("READY port="), "{served}");
+    assert!(served.contains("127.0.0.1:"), "{served}");
 }
 
 #[test]

@@ -325,7 +325,12 @@ impl Output {
                 }
             }
             Form::Json => {}
-            Form::Text if self.quiet && !self.is_result(&event.what) => {}
+            Form::Text if self.quiet && !self.is_result(&event.what) => {
+                // The result of a test names its client.
+                if self.serving.is_some() && matches!(event.what, What::Connected { .. }) {
+                    self.lines.event(event);
+                }
+            }
             Form::Text => {
                 if let Some(text) = self.lines.event(event) {
                     print(&text);

@@ -147,6 +147,21 @@ fn iperf3_over_tcp() {
 }
 
 #[test]
+fn the_largest_segment_of_an_iperf3_client_binds_both_ends() {
+    if !stock("iperf3", "--version") {
+        return;
+    }
+    let (_alone, host) = (alone(), Host::start());
+    let (_, record) = iperf3(&host, "-R -n 1M -M 600 -C reno");
+    let sent = &record.directions[0].streams[0];
+    let state = sent.sender.as_ref().and_then(|socket| socket.tcp.clone());
+    // Time stamps take 12 of its bytes.
+    let mss = state.unwrap().mss_bytes;
+    assert!((500..=600).contains(&mss), "{mss}");
+    assert_eq!(record.plan.congestion_control.as_deref(), Some("reno"));
+}
+
+#[test]
 fn iperf3_over_udp() {
     if !stock("iperf3", "--version") {
         return;
@@ -400,14 +415,15 @@ fn a_nuttcp_client_that_cannot_have_its_data_port_is_told_of() {
     if !stock("nuttcp", "-V") {
         return;
     }
-    let (_alone, host) = (alone(), Host::start());
-    // As with the usual ports, which both want: the client cannot listen where this server does.
-    let words = format!("-P {0} -p {0} -r -T 1 127.0.0.1", host.port);
-    let client = std::process::Command::new("nuttcp")
+    // As port 5001 does, this one belongs to the server: the client cannot listen there.
+    let (_alone, host) = (alone(), Host::with_ports(&["discard"]));
+    let data = host.also[0];
+    let words = format!("-P {} -p {data} -r -T 1 127.0.0.1", host.port);
+    let client = Command::new("nuttcp")
         .args(words.split_whitespace())
         .output()
         .unwrap();
-    let told = host.refused(&format!("its data cannot go to its port {}", host.port));
+    let told = host.refused(&format!("its data cannot go to its port {data}"));
     let told = told.unwrap_or_else(|| panic!("{client:?}"));
     assert!(told.next_step.contains("nuttcp -p "), "{told:?}");
 }

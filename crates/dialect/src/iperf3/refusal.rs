@@ -37,6 +37,8 @@ impl Refusal {
     pub const RESULTS: Self = Self(117);
     /// The server ends the test.
     pub const SERVER_ENDS: Self = Self(120);
+    /// The congestion control (`-C`) is not to be had.
+    pub const CONGESTION: Self = Self(134);
     /// The client may not.
     pub const AUTHORIZATION: Self = Self(142);
     /// A flow could not be made.
@@ -63,6 +65,7 @@ impl Refusal {
             Self::PARAMETERS => "it cannot read the parameters",
             Self::RESULTS => "it cannot read the results",
             Self::SERVER_ENDS => "it ended the test",
+            Self::CONGESTION => "it does not have the congestion control, or may not choose it",
             Self::AUTHORIZATION => "user and password are wrong or missing",
             Self::CREATE_FLOW => "it cannot make a flow",
             Self::ACCEPT_FLOW => "it cannot accept a flow",

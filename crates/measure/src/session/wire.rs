@@ -16,11 +16,14 @@ use socket2::Socket;
 use crate::end::Correspondence;
 use crate::error::MeasureError;
 
-/// Silence after which the other end counts as gone.
-pub const PEER_PATIENCE: Duration = Duration::from_secs(10);
+/// Silence after which the other end of a conversation counts as gone. A process that is stopped for
+/// ten seconds, in a debugger or with its virtual machine, goes on behind it; one that is killed is
+/// known of by its connection at once. A test that nobody comes back to costs its place for so long.
+pub const PEER_PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long one state of the handshake may take, whatever arrives meanwhile.
-pub const STATE_PATIENCE: Duration = PEER_PATIENCE;
+/// How long one state of the handshake may take, whatever arrives meanwhile: who has no test yet is
+/// waited for no longer.
+pub const STATE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Longest sleep in the handshake: how soon a stop is noticed.
 const LOOK_UP_NS: Nanos = 50_000_000;
@@ -30,6 +33,14 @@ const READS_AT_ONCE: usize = 64;
 
 /// Nothing sent for so long: say that we are still there.
 const HEARTBEAT_NS: Nanos = 1_000_000_000;
+
+/// How long silence lasts until the other end counts as gone.
+fn patience(greeted: bool) -> Duration {
+    match greeted {
+        false => STATE_PATIENCE,
+        true => PEER_PATIENCE,
+    }
+}
 
 /// What bytes of a control connection go over.
 pub struct Line {
@@ -186,8 +197,8 @@ impl Wire {
     /// The next frame that has arrived; `None` when none has.
     ///
     /// # Errors
-    /// When the other end closed the connection, broke the protocol, or has been silent for
-    /// [`PEER_PATIENCE`].
+    /// When the other end closed the connection, broke the protocol, has not greeted within
+    /// [`STATE_PATIENCE`], or has been silent for [`PEER_PATIENCE`] since.
     pub fn hear(&mut self) -> Result<Option<Frame>, MeasureError> {
         for _ in 0..READS_AT_ONCE {
             let frame = self.codec.next_frame();
@@ -211,11 +222,13 @@ impl Wire {
                 Err(error) => match error.kind() {
                     io::ErrorKind::Interrupted => {}
                     io::ErrorKind::WouldBlock => {
-                        if clock::now() > self.heard_ns + PEER_PATIENCE.as_nanos() as Nanos {
-                            let seconds = PEER_PATIENCE.as_secs();
-                            return Err(match self.codec.peer() {
-                                None => self.silent(),
-                                Some(_) => self.vanished(format!("silent for {seconds} s")),
+                        let greeted = self.codec.peer().is_some();
+                        let patience = patience(greeted);
+                        if clock::now() > self.heard_ns + patience.as_nanos() as Nanos {
+                            let seconds = patience.as_secs();
+                            return Err(match greeted {
+                                false => self.silent(),
+                                true => self.vanished(format!("silent for {seconds} s")),
                             });
                         }
                         return Ok(None);
@@ -405,4 +418,52 @@ impl Correspondence for Wire {
 pub fn deadline(patience: Duration) -> Nanos {
     let patience = Nanos::try_from(patience.as_nanos()).unwrap_or(Nanos::MAX);
     clock::now().saturating_add(patience)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use linerate_dialect::control::Hello;
+
+    use super::*;
+
+    /// What is heard of a silent end after so many seconds.
+    fn after(seconds: u64, greets: bool) -> Result<Option<Frame>, MeasureError> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (near, _) = listener.accept().unwrap();
+        let on = |stream, codec| Wire::on(Line::of(stream).unwrap(), codec).unwrap();
+        let mut near = on(near, Connection::server(Hello::new("near")).unwrap());
+        let _far = greets.then(|| {
+            let far = on(
+                far.try_clone().unwrap(),
+                Connection::client(Hello::new("far")).unwrap(),
+            );
+            near.wait(None, deadline(Duration::from_secs(5))).unwrap();
+            assert!(matches!(near.hear(), Ok(Some(Frame::Hello(_)))));
+            far
+        });
+        // As if the last of it had come then.
+        near.heard_ns = clock::now() - seconds * 1_000_000_000;
+        near.hear()
+    }
+
+    #[test]
+    fn an_end_that_is_stopped_for_ten_seconds_is_waited_for() {
+        assert!(matches!(after(12, true), Ok(None)));
+        assert!(matches!(
+            after(31, true),
+            Err(MeasureError::Vanished { .. })
+        ));
+    }
+
+    #[test]
+    fn who_has_not_greeted_is_waited_for_no_longer_than_before() {
+        assert!(matches!(after(9, false), Ok(None)));
+        assert!(matches!(
+            after(12, false),
+            Err(MeasureError::Foreign { .. })
+        ));
+    }
 }

@@ -10,13 +10,16 @@ use std::time::Duration;
 
 use linerate_dialect::iperf3::{
     BUSY, COOKIE_BYTES, Cookie, Cpu, DIALECT, Flow, FlowResult, Iperf3Error, Params, Protocol,
-    READ_AHEAD_BYTES, Results, Server, ServerEvent, Way, far_report,
+    READ_AHEAD_BYTES, Refusal, Results, Server, ServerEvent, Way, far_report,
 };
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_host::sys::wait::{self, Ready};
+use linerate_metric::event::Problem;
+use socket2::{Domain, Socket, Type};
 
 use self::flows::{begin_flow, open, plan};
 use super::hall::Expectation;
+use super::refusals::Refused;
 use super::report;
 use super::test::{IDLE, Limit, Test};
 use super::{Caller, Hall, OnStream, Speaker, Wanted, say};
@@ -97,6 +100,17 @@ struct Session {
     waits: Option<Expectation>,
     flows: Vec<(Flow, Arrived)>,
     theirs: Option<Results>,
+}
+
+/// Whether the flows can have the congestion control that was asked for. Their sockets are not there yet.
+fn try_congestion(params: &Params) -> std::io::Result<()> {
+    match (&params.congestion, params.protocol) {
+        (Some(name), Protocol::Tcp) => {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+            socket.set_tcp_congestion(name.as_bytes())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// How a conversation goes on.
@@ -238,6 +252,28 @@ impl Session {
         self.params = params;
         if let Err(refusal) = self.params.check() {
             self.machine.refuse(refusal, 0);
+            return Ok(Next::Close);
+        }
+        if let Err(error) = try_congestion(&self.params) {
+            let name = self.params.congestion.as_deref().unwrap_or_default();
+            let refused = Refused {
+                why: "congestion",
+                dialect: SPEAKER.name,
+                from: self.caller.peer,
+            };
+            self.caller.house.hall.refuse(refused, || {
+                Problem::new(
+                    format!(
+                        "{} asks for it, and the kernel refuses ({error})",
+                        self.caller.peer
+                    ),
+                    format!("congestion control {name}"),
+                    "`sysctl net.ipv4.tcp_available_congestion_control` lists what there is, \
+                     net.ipv4.tcp_allowed_congestion_control what everybody may use",
+                )
+            });
+            let errno = error.raw_os_error().unwrap_or_default();
+            self.machine.refuse(Refusal::CONGESTION, errno);
             return Ok(Next::Close);
         }
         match self.caller.house.claim() {
@@ -402,5 +438,28 @@ impl Session {
             output_text: self.params.server_output.then(|| report::of(test)),
             output_json: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_congestion_control_that_is_not_there_is_refused() {
+        let asked = |name: Option<&str>, protocol| Params {
+            congestion: name.map(str::to_owned),
+            protocol,
+            ..Params::default()
+        };
+        let refused = try_congestion(&asked(Some("no-such"), Protocol::Tcp));
+        assert_eq!(
+            refused.unwrap_err().raw_os_error(),
+            Some(rustix::io::Errno::NOENT.raw_os_error())
+        );
+        assert!(try_congestion(&asked(Some("reno"), Protocol::Tcp)).is_ok());
+        // Datagrams have none.
+        assert!(try_congestion(&asked(Some("no-such"), Protocol::Udp)).is_ok());
+        assert!(try_congestion(&asked(None, Protocol::Tcp)).is_ok());
     }
 }

@@ -47,7 +47,9 @@ pub fn open(params: &Params, arrived: &Arrived) -> Option<()> {
     if params.no_delay {
         let _ = socket.set_tcp_nodelay(true);
     }
+    // The largest segment (-M) needs nothing: the client's SYN told it, and binds both ends.
     if let Some(name) = &params.congestion {
+        // That it can be had was tried before.
         let _ = socket.set_tcp_congestion(name.as_bytes());
     }
     Some(())
