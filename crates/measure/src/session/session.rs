@@ -33,7 +33,7 @@ use super::server::Grant;
 use super::service;
 use super::settings;
 use super::setup::{self, AgreedFlow, Ready, flow_options, part};
-use super::wire::{Line, STATE_PATIENCE, Wire, deadline};
+use super::wire::{Line, PEER_PATIENCE, STATE_PATIENCE, Wire, deadline};
 use super::{boot_id, hello};
 use crate::assemble::{Report, assemble};
 use crate::end::End;
@@ -138,7 +138,7 @@ fn open(line: Line, first: &[u8], key: Option<&Key>) -> Result<Wire, MeasureErro
     };
     let mut codec = codec.map_err(|source| MeasureError::Protocol { peer, source })?;
     codec.take_at_most(PROPOSE_LIMIT_BYTES);
-    let mut wire = Wire::on(line, codec)?;
+    let mut wire = Wire::on(line, codec)?.patient(PEER_PATIENCE);
     wire.preload(first)?;
     Ok(wire)
 }

@@ -16,13 +16,13 @@ use socket2::Socket;
 use crate::end::Correspondence;
 use crate::error::MeasureError;
 
-/// Silence after which the other end of a conversation counts as gone. A process that is stopped for
-/// ten seconds, in a debugger or with its virtual machine, goes on behind it; one that is killed is
-/// known of by its connection at once. A test that nobody comes back to costs its place for so long.
-pub const PEER_PATIENCE: Duration = Duration::from_secs(30);
+/// Silence after which a client counts as gone. A process that is stopped for ten seconds, in a debugger
+/// or with its virtual machine, goes on behind it; one that is killed is known of by its connection at
+/// once. A test that nobody comes back to costs its place for so long.
+pub const PEER_PATIENCE: Duration = Duration::from_secs(20);
 
 /// How long one state of the handshake may take, whatever arrives meanwhile: who has no test yet is
-/// waited for no longer.
+/// waited for no longer, and a client waits no longer for its server.
 pub const STATE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Longest sleep in the handshake: how soon a stop is noticed.
@@ -33,14 +33,6 @@ const READS_AT_ONCE: usize = 64;
 
 /// Nothing sent for so long: say that we are still there.
 const HEARTBEAT_NS: Nanos = 1_000_000_000;
-
-/// How long silence lasts until the other end counts as gone.
-fn patience(greeted: bool) -> Duration {
-    match greeted {
-        false => STATE_PATIENCE,
-        true => PEER_PATIENCE,
-    }
-}
 
 /// What bytes of a control connection go over.
 pub struct Line {
@@ -90,6 +82,8 @@ pub struct Wire {
     heard_ns: Nanos,
     said_ns: Nanos,
     closed: bool,
+    /// Silence after which the other end is gone.
+    patience: Duration,
 }
 
 impl Wire {
@@ -117,9 +111,17 @@ impl Wire {
             heard_ns: clock::now(),
             said_ns: clock::now(),
             closed: false,
+            patience: STATE_PATIENCE,
         };
         wire.flush()?;
         Ok(wire)
+    }
+
+    /// Waits longer for the other end, once it has greeted.
+    #[must_use]
+    pub fn patient(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
     }
 
     /// This end's address and port.
@@ -198,7 +200,7 @@ impl Wire {
     ///
     /// # Errors
     /// When the other end closed the connection, broke the protocol, has not greeted within
-    /// [`STATE_PATIENCE`], or has been silent for [`PEER_PATIENCE`] since.
+    /// [`STATE_PATIENCE`], or has been silent for longer than this end's patience since.
     pub fn hear(&mut self) -> Result<Option<Frame>, MeasureError> {
         for _ in 0..READS_AT_ONCE {
             let frame = self.codec.next_frame();
@@ -223,7 +225,10 @@ impl Wire {
                     io::ErrorKind::Interrupted => {}
                     io::ErrorKind::WouldBlock => {
                         let greeted = self.codec.peer().is_some();
-                        let patience = patience(greeted);
+                        let patience = match greeted {
+                            false => STATE_PATIENCE,
+                            true => self.patience,
+                        };
                         if clock::now() > self.heard_ns + patience.as_nanos() as Nanos {
                             let seconds = patience.as_secs();
                             return Err(match greeted {
@@ -434,7 +439,8 @@ mod tests {
         let far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (near, _) = listener.accept().unwrap();
         let on = |stream, codec| Wire::on(Line::of(stream).unwrap(), codec).unwrap();
-        let mut near = on(near, Connection::server(Hello::new("near")).unwrap());
+        let near = on(near, Connection::server(Hello::new("near")).unwrap());
+        let mut near = near.patient(PEER_PATIENCE);
         let _far = greets.then(|| {
             let far = on(
                 far.try_clone().unwrap(),
@@ -453,7 +459,7 @@ mod tests {
     fn an_end_that_is_stopped_for_ten_seconds_is_waited_for() {
         assert!(matches!(after(12, true), Ok(None)));
         assert!(matches!(
-            after(31, true),
+            after(21, true),
             Err(MeasureError::Vanished { .. })
         ));
     }
