@@ -1,0 +1,88 @@
+//! Plans and records in words, the same on every surface. Texts here are not cleaned or escaped: the
+//! surface that shows them does that.
+
+mod findings;
+mod headline;
+mod measurements;
+mod plan;
+
+pub(crate) use findings::{doubts, evidence, finding_end};
+pub(crate) use headline::{headline, set_headline};
+pub(crate) use measurements::measurements;
+pub(crate) use plan::{
+    details, ends, granted_buffers, name, near_end, served_title, skipped, title, told_apart,
+    waiting, way,
+};
+
+/// The sign for what is not known.
+pub(crate) const UNKNOWN: &str = "-";
+
+/// A value, or the sign for one that is not known.
+pub(crate) fn or_unknown<T>(value: Option<T>, format: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| UNKNOWN.to_owned(), format)
+}
+
+/// `10.77.0.2:5201`, `[fd00::1]:5201`.
+pub(crate) fn address(host: &str, port: u16) -> String {
+    if host.contains(':') && !host.starts_with('[') {
+        format!("[{host}]:{port}")
+    } else {
+        format!("{host}:{port}")
+    }
+}
+
+/// `10 s`, `1.5 s`, `500 ms`: a length that somebody chose, without digits that say nothing.
+pub(crate) fn duration(nanoseconds: u64) -> String {
+    let (unit, name) = match nanoseconds {
+        n if n >= 1_000_000_000 => (1e9, "s"),
+        n if n >= 1_000_000 => (1e6, "ms"),
+        n if n >= 1_000 => (1e3, "us"),
+        _ => (1.0, "ns"),
+    };
+    format!("{} {name}", short(nanoseconds as f64 / unit))
+}
+
+/// Up to three decimals, and no zeros at the end.
+pub(crate) fn short(value: f64) -> String {
+    let text = format!("{value:.3}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    if text == "-0" {
+        "0".to_owned()
+    } else {
+        text.to_owned()
+    }
+}
+
+/// `7.9x`, with the digits that such a ratio can carry.
+pub(crate) fn times(ratio: f64) -> String {
+    if ratio >= 9.95 {
+        format!("{ratio:.0}x")
+    } else {
+        format!("{ratio:.1}x")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chosen_lengths_print_short() {
+        for (nanoseconds, want) in [
+            (10_000_000_000, "10 s"),
+            (1_500_000_000, "1.5 s"),
+            (500_000_000, "500 ms"),
+            (20_000, "20 us"),
+            (0, "0 ns"),
+        ] {
+            assert_eq!(duration(nanoseconds), want);
+        }
+    }
+
+    #[test]
+    fn addresses_of_both_families() {
+        assert_eq!(address("10.0.0.1", 7), "10.0.0.1:7");
+        assert_eq!(address("fd00::1", 7), "[fd00::1]:7");
+        assert_eq!(address("[fd00::1]", 7), "[fd00::1]:7");
+    }
+}

@@ -1,0 +1,433 @@
+//! What was asked for: titles, names and the details of a plan.
+
+use linerate_metric::pace::Pacing;
+use linerate_metric::plan::{
+    BUSY_POLL_NS, Copies, Cpus, Direction, Ends, Kind, Plan, Protocol, ReceiveCopy, Sched,
+    SendCopy, Wait,
+};
+use linerate_metric::record::{Record, Stream};
+use linerate_metric::units::{format_bit_rate, format_bytes, format_count, format_exact_bytes};
+
+use super::{address, duration};
+
+/// What was not copied: such figures do not compare with others, so they never stand without it.
+pub(crate) fn skipped(copies: Copies) -> Option<String> {
+    let send = match copies.send {
+        SendCopy::Copied => None,
+        SendCopy::ZeroCopy => Some("MSG_ZEROCOPY sends"),
+        SendCopy::SendFile => Some("send copy skipped by sendfile"),
+        SendCopy::Splice => Some("send copy skipped by splice"),
+    };
+    let receive = match copies.receive {
+        ReceiveCopy::Copied => None,
+        ReceiveCopy::Discarded => Some("receive copy skipped"),
+    };
+    let words: Vec<_> = send.into_iter().chain(receive).collect();
+    (!words.is_empty()).then(|| words.join(", "))
+}
+
+/// `TCP send to 10.77.0.2:5201`.
+pub(crate) fn title(plan: &Plan) -> String {
+    let mut far = address(&plan.host, plan.port);
+    if let Some(dialect) = &plan.dialect {
+        far.push_str(&format!(" ({dialect})"));
+    }
+    if let Some(skipped) = skipped(plan.copies) {
+        let mut honest = plan.clone();
+        honest.copies = Copies::default();
+        return format!("{} ({skipped})", title(&honest));
+    }
+    match plan.kind {
+        Kind::Latency if plan.round_trip.connections => {
+            format!("{} connections with {far}", plan.protocol)
+        }
+        Kind::Latency => format!("{} round trips with {far}", plan.protocol),
+        Kind::Generate => crate::generate::title(plan),
+        Kind::Throughput => match directions(plan) {
+            Ways::Send => format!("{} send to {far}", plan.protocol),
+            Ways::Receive => format!("{} receive from {far}", plan.protocol),
+            Ways::Both => format!("{} both ways with {far}", plan.protocol),
+        },
+        Kind::Forward => crate::forward::title(plan),
+        Kind::Stack => stack_title(plan),
+    }
+}
+
+/// `TCP from 10.77.0.1:40000`: as a server has it, since both ends are somebody's near one.
+pub(crate) fn served_title(plan: &Plan, peer: &str) -> String {
+    let protocol = plan.protocol;
+    match (plan.kind, directions(plan)) {
+        (Kind::Latency, _) => format!("{protocol} round trips asked by {peer}"),
+        (_, Ways::Send) => format!("{protocol} from {peer}"),
+        (_, Ways::Receive) => format!("{protocol} to {peer}"),
+        (_, Ways::Both) => format!("{protocol} both ways with {peer}"),
+    }
+}
+
+/// Which way payload went: as the client sees it, or as a server says it of what it served.
+pub(crate) fn way(direction: Direction, serving: bool) -> &'static str {
+    match (direction, serving) {
+        (Direction::Send, false) => "send",
+        (Direction::Receive, false) => "receive",
+        (Direction::Send, true) => "in",
+        (Direction::Receive, true) => "out",
+    }
+}
+
+/// `our stack on tap:t0 as 10.0.0.2/24`.
+fn stack_title(plan: &Plan) -> String {
+    let stack = plan.near_stack.as_ref();
+    stack.map_or_else(
+        || "our stack".to_owned(),
+        |stack| {
+            format!(
+                "our stack on {} as {}",
+                stack.device,
+                stack.addresses.join(" and ")
+            )
+        },
+    )
+}
+
+/// What a run is called beside others: its label, or what it does.
+pub(crate) fn name(record: &Record) -> String {
+    if let Some(label) = &record.label {
+        return label.clone();
+    }
+    let plan = &record.plan;
+    match plan.kind {
+        Kind::Latency => {
+            let wait = plan.wait.as_ref().map_or(String::new(), |wait| {
+                if wait.near == wait.far {
+                    format!(", {}", waiting(wait.near))
+                } else {
+                    format!(", {} and {}", waiting(wait.near), waiting(wait.far))
+                }
+            });
+            format!("{} round trips{wait}", plan.protocol)
+        }
+        Kind::Generate => crate::generate::title(plan),
+        Kind::Throughput => {
+            let way = match directions(plan) {
+                Ways::Send => "sending",
+                Ways::Receive => "receiving",
+                Ways::Both => "both ways",
+            };
+            match skipped(plan.copies) {
+                None => format!("{} {way}", plan.protocol),
+                Some(skipped) => format!("{} {way} ({skipped})", plan.protocol),
+            }
+        }
+        Kind::Stack => stack_title(plan),
+        Kind::Forward => crate::forward::title(plan),
+    }
+}
+
+/// The same runs under names that tell them apart: of several with one name each gets its number.
+pub(crate) fn told_apart(runs: &[Record]) -> Vec<Record> {
+    let names: Vec<String> = runs.iter().map(name).collect();
+    runs.iter()
+        .zip(&names)
+        .enumerate()
+        .map(|(position, (run, name))| {
+            let mut run = run.clone();
+            if names.iter().filter(|other| *other == name).count() > 1 {
+                let number = names[..=position]
+                    .iter()
+                    .filter(|other| *other == name)
+                    .count();
+                run.label = Some(format!("{name}, run {number}"));
+            }
+            run
+        })
+        .collect()
+}
+
+enum Ways {
+    Send,
+    Receive,
+    Both,
+}
+
+fn directions(plan: &Plan) -> Ways {
+    match (plan.flows(Direction::Send), plan.flows(Direction::Receive)) {
+        (true, true) => Ways::Both,
+        (false, true) => Ways::Receive,
+        _ => Ways::Send,
+    }
+}
+
+/// `blocking`.
+pub(crate) fn waiting(wait: Wait) -> String {
+    match wait {
+        Wait::Block => "blocking".to_owned(),
+        Wait::Spin => "spinning".to_owned(),
+        Wait::IoUring => "waiting in io_uring".to_owned(),
+        Wait::BusyPoll { .. } => "busy polling".to_owned(),
+        Wait::Interval { time_ns } => format!("polling every {}", duration(time_ns)),
+        Wait::Poll | Wait::Select { .. } | Wait::Epoll => format!("waiting in {wait}"),
+    }
+}
+
+/// The same of the near end alone, where the far one is another program.
+pub(crate) fn near_end(name: &str, wait: Wait, cpu: &Cpus) -> String {
+    let both = ends(name, "", &Ends::both(wait), &Ends::both(cpu.clone()));
+    let only = both.split_once(", ").map(|(near, _)| near.to_owned());
+    only.unwrap_or(both)
+}
+
+/// `near blocks on any core, far spins on core 1`.
+pub(crate) fn ends(near: &str, far: &str, wait: &Ends<Wait>, cpu: &Ends<Cpus>) -> String {
+    let one = |name: &str, wait: Wait, cpu: &Cpus| {
+        let verb = match wait {
+            Wait::Block => "blocks".to_owned(),
+            Wait::Spin => "spins".to_owned(),
+            Wait::IoUring => "waits in io_uring".to_owned(),
+            Wait::BusyPoll { time_ns } => {
+                format!(
+                    "busy-polls for {}",
+                    duration(time_ns.unwrap_or(BUSY_POLL_NS))
+                )
+            }
+            Wait::Interval { time_ns } => format!("polls every {}", duration(time_ns)),
+            Wait::Poll | Wait::Select { .. } | Wait::Epoll => format!("waits in {wait}"),
+        };
+        format!("{name} {verb} on {}", cores(cpu))
+    };
+    format!(
+        "{}, {}",
+        one(near, wait.near, &cpu.near),
+        one(far, wait.far, &cpu.far)
+    )
+}
+
+/// `any core`, `core 1`, `cores 0-3`.
+fn cores(cpus: &Cpus) -> String {
+    match cpus.0.len() {
+        0 => "any core".to_owned(),
+        1 => format!("core {cpus}"),
+        _ => format!("cores {cpus}"),
+    }
+}
+
+/// The plan beyond its title: streams, length, sizes, and what was asked for.
+pub(crate) fn details(plan: &Plan) -> Vec<String> {
+    if plan.kind == Kind::Generate {
+        return crate::generate::details(plan);
+    }
+    let mut words = vec![match plan.streams {
+        1 => "1 stream".to_owned(),
+        n => format!("{} streams{}", format_count(n.into()), on_threads(plan)),
+    }];
+    match (
+        plan.kind,
+        plan.round_trips,
+        plan.amount_bytes,
+        plan.duration_ns,
+    ) {
+        (Kind::Latency, Some(count), _, _) => {
+            words.push(format!("{} round trips", format_count(count)));
+        }
+        (Kind::Throughput, _, Some(bytes), _) => words.push(format_bytes(bytes)),
+        (_, _, _, Some(time)) => words.push(duration(time)),
+        _ => {}
+    }
+    if plan.omit_ns > 0 {
+        words.push(format!("first {} omitted", duration(plan.omit_ns)));
+    }
+    // A UDP payload of 0 is one that the path has yet to settle.
+    if plan.payload_bytes > 0 {
+        let unit = match (plan.kind, plan.protocol) {
+            (Kind::Latency, _) => "messages",
+            (Kind::Generate | Kind::Stack, _) => "frames",
+            (Kind::Throughput, Protocol::Tcp) => "writes",
+            (Kind::Throughput, Protocol::Udp) => "datagrams",
+            (Kind::Forward, _) => "frames",
+        };
+        words.push(format!("{} {unit}", format_exact_bytes(plan.payload_bytes)));
+    }
+    if let Some(many) = many_in_one_call(plan) {
+        words.push(many);
+    }
+    words.extend(plan.batch.map(|batch| match batch {
+        1 => "1 datagram a call".to_owned(),
+        n => format!("batches of {n} datagrams"),
+    }));
+    words.extend(plan.congestion_control.clone());
+    words.extend(pace(plan));
+    words.extend(buffers(plan));
+    if plan.forced_buffers.near || plan.forced_buffers.far {
+        words.push("buffers forced beyond the system's limit".to_owned());
+    }
+    words.extend(plan.verify.then(|| "content verified".to_owned()));
+    words.extend(plan.calls.then(|| "every call timed".to_owned()));
+    words.extend(scheduling(plan));
+    words.extend(
+        plan.hold_latency
+            .then(|| "cores held from halting (--hold-latency)".to_owned()),
+    );
+    words.extend(plan.bind.as_ref().map(|bind| format!("from {bind}")));
+    words.extend(crate::round_trips::details(&plan.round_trip));
+    // Of another program's stack nobody knows.
+    let far_known = plan.dialect.is_none() || plan.stack.far != "unknown";
+    match plan.stack.near != "kernel" || (far_known && plan.stack.far != "kernel") {
+        true if far_known => words.push(format!("stack {}", plan.stack)),
+        true => words.push(format!("stack {}", plan.stack.near)),
+        false => {}
+    }
+    words
+}
+
+/// `scheduled fifo:50`, `client scheduled fifo:50`: what was asked for.
+fn scheduling(plan: &Plan) -> Option<String> {
+    let Ends { near, far } = plan.sched;
+    // How another program is scheduled nobody knows.
+    let far = match plan.dialect {
+        Some(_) => Sched::Inherited,
+        None => far,
+    };
+    match (near == Sched::Inherited, far == Sched::Inherited) {
+        (true, true) => None,
+        (false, true) => Some(format!("client scheduled {near}")),
+        (true, false) => Some(format!("server scheduled {far}")),
+        _ if near == far => Some(format!("both ends scheduled {near}")),
+        _ => Some(format!("client scheduled {near}, server {far}")),
+    }
+}
+
+/// `256 KiB socket buffers`, `128 KiB send buffers`: what was asked for.
+fn buffers(plan: &Plan) -> Vec<String> {
+    let send = plan.socket.send_buffer_bytes.or(plan.window_bytes);
+    let receive = plan.socket.receive_buffer_bytes.or(plan.window_bytes);
+    if send == receive {
+        let both = send.map(|bytes| format!("{} socket buffers", format_bytes(bytes)));
+        return both.into_iter().collect();
+    }
+    [(send, "send"), (receive, "receive")]
+        .into_iter()
+        .filter_map(|(size, name)| Some(format!("{} {name} buffers", format_bytes(size?))))
+        .collect()
+}
+
+/// What the kernel granted to the sockets, where somebody asked for a size: `client 512 KiB to send;
+/// server 256 KiB to receive`. The kernel doubles what is asked for, for its own overhead.
+pub(crate) fn granted_buffers(record: &Record) -> Option<String> {
+    let plan = &record.plan;
+    let asked = plan.window_bytes.is_some()
+        || plan.socket.send_buffer_bytes.is_some()
+        || plan.socket.receive_buffer_bytes.is_some();
+    let mut words = Vec::new();
+    for way in record.directions.iter().filter(|_| asked) {
+        let (sender, receiver) = match way.direction {
+            Direction::Send => ("client", "server"),
+            Direction::Receive => ("server", "client"),
+        };
+        let sizes = |read: fn(&Stream) -> Option<u64>| {
+            let sizes: Vec<_> = way.streams.iter().filter_map(read).collect();
+            let least = sizes.iter().min().copied()?;
+            let most = sizes.iter().max().copied()?;
+            Some(match least == most {
+                true => format_bytes(least),
+                false => format!("{} to {}", format_bytes(least), format_bytes(most)),
+            })
+        };
+        let send = sizes(|stream| stream.sender.as_ref()?.send_buffer_bytes);
+        let receive = sizes(|stream| stream.receiver.as_ref()?.receive_buffer_bytes);
+        words.extend(send.map(|size| format!("{sender} {size} to send")));
+        words.extend(receive.map(|size| format!("{receiver} {size} to receive")));
+    }
+    (!words.is_empty()).then(|| words.join(", "))
+}
+
+/// `at 100 Mb/s a stream in bursts of 16 datagrams, kept by the socket`.
+fn pace(plan: &Plan) -> Option<String> {
+    let rate = plan.rate_bps?;
+    let mut words = match plan.pace.packets_per_second {
+        Some(count) => {
+            let unit = match plan.protocol {
+                Protocol::Udp => "datagrams/s",
+                Protocol::Tcp => "calls/s",
+            };
+            format!("at {} {unit} a stream", format_count(count))
+        }
+        None => format!("at {} a stream", format_bit_rate(rate as f64)),
+    };
+    let payload = plan.payload_bytes.max(1);
+    if plan.payload_bytes > 0 && plan.pace.has_bursts(payload) {
+        let count = plan.pace.burst_bytes(payload) / payload;
+        words.push_str(&format!(" in bursts of {}", format_count(count)));
+    }
+    match plan.pace.by {
+        Pacing::User => {}
+        Pacing::Socket => words.push_str(", kept by the socket"),
+        Pacing::Txtime => words.push_str(", kept by the discipline"),
+    }
+    Some(words)
+}
+
+/// ` on 2 threads`, where a thread moves several flows.
+fn on_threads(plan: &Plan) -> String {
+    match &plan.threads {
+        Some(threads) if threads.near < plan.streams || threads.far < plan.streams => {
+            let plural = if threads.near == 1 && threads.far == 1 {
+                ""
+            } else {
+                "s"
+            };
+            format!(" on {threads} thread{plural}")
+        }
+        _ => String::new(),
+    }
+}
+
+/// `GSO and GRO`: what the kernel did for many datagrams in one call.
+pub(super) fn many_in_one_call(plan: &Plan) -> Option<String> {
+    let offload = &plan.udp_offload;
+    match (offload.gso == Some(true), offload.gro == Some(true)) {
+        (true, true) => Some("GSO and GRO".to_owned()),
+        (true, false) => Some("GSO".to_owned()),
+        (false, true) => Some("GRO".to_owned()),
+        (false, false) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scheduling_and_held_cores_are_told() {
+        let mut plan = Plan::new(Kind::Latency, Protocol::Udp, "far");
+        let usual = details(&plan);
+        for (sched, want) in [
+            ("fifo:50", "both ends scheduled fifo:50"),
+            ("fifo:50/inherited", "client scheduled fifo:50"),
+            ("inherited/nice:-5", "server scheduled nice:-5"),
+            ("fifo:50/rr:3", "client scheduled fifo:50, server rr:3"),
+        ] {
+            plan.sched = sched.parse().unwrap();
+            assert!(details(&plan).contains(&want.to_owned()), "{sched}");
+        }
+        plan.sched = Ends::default();
+        assert_eq!(details(&plan), usual);
+        plan.hold_latency = true;
+        assert_eq!(details(&plan).len(), usual.len() + 1);
+    }
+
+    #[test]
+    fn ends_say_how_they_wait_and_where() {
+        let wait = "block/spin".parse().unwrap();
+        for (cpu, want) in [
+            (
+                Ends::default(),
+                "near blocks on any core, far spins on any core",
+            ),
+            (
+                "0/1-2".parse().unwrap(),
+                "near blocks on core 0, far spins on cores 1-2",
+            ),
+        ] {
+            assert_eq!(ends("near", "far", &wait, &cpu), want);
+        }
+    }
+}
