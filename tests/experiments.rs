@@ -126,6 +126,13 @@ fn an_experiment_gives_tables_a_page_and_records() {
     assert_eq!(result["points"].as_array().unwrap().len(), 4);
     assert_eq!(result["points"][0]["figures"]["trip"]["runs"], 2);
     assert_eq!(result["shapes"][0]["state"], "holds");
+    let around = result["points"][2]["around"].as_array().unwrap();
+    assert_eq!(around[0], "linerate lab up --name small --hops 1");
+    assert_eq!(
+        around[1],
+        "linerate lab exec small/server -- linerate server -q --no-store &"
+    );
+    assert_eq!(result["unread"], Value::Null);
     assert!(result["published"][0]["measured"].as_f64().unwrap() > 0.0);
     let page = std::fs::read_to_string(room.path().join("linerate-small/report.html")).unwrap();
     assert!(
@@ -183,6 +190,83 @@ fn points_are_added_to_a_table() {
         assert_eq!(found, points, "hops={hops}");
         assert_eq!(set["runs"].as_array().unwrap().len(), points);
     }
+    assert!(
+        room.path()
+            .join("linerate-small-bench/report.html")
+            .exists()
+    );
+    assert!(!room.path().join("linerate-small").exists());
+    // Points of another length, or of real hosts, do not belong to it.
+    let told = room
+        .run("run small.toml --point hops=1 --label bench")
+        .expect(2);
+    assert!(told.stderr.contains("measured --quick"), "{}", told.stderr);
+    let words = "run small.toml --quick --on 127.0.0.1 --point hops=1 --label bench";
+    let told = room.run(words).expect(2);
+    assert!(
+        told.stderr.contains("in labs of this machine"),
+        "{}",
+        told.stderr
+    );
+}
+
+#[test]
+fn what_is_wrong_with_a_file_is_told_before_anything_is_measured() {
+    let room = Room::new();
+    for (from, to, said) in [
+        (
+            "latency {server}",
+            "latenyc {server}",
+            "unrecognized subcommand 'latenyc'",
+        ),
+        (
+            "rtt_ns/p50\"]\nunit",
+            "rtt_ns/p50\"]\nunits",
+            "line 32: no experiment",
+        ),
+        (
+            "figures = [\"trip\"]",
+            "figures = [\"trap\"]",
+            "line 38: table `Median`",
+        ),
+        (
+            "name = \"small\"",
+            "name = \"../small\"",
+            "cannot be the name of a folder",
+        ),
+    ] {
+        let text = file("trip > 0");
+        assert!(text.contains(from), "{from}");
+        std::fs::write(room.path().join("small.toml"), text.replacen(from, to, 1)).unwrap();
+        let told = room.run("run small.toml --quick").expect(2);
+        assert!(
+            told.stderr.replace('\n', " ").contains(said),
+            "{to}: {}",
+            told.stderr
+        );
+    }
+    let told = room.run("run pmd-threads --on 127.0.0.1").expect(2);
+    assert!(
+        told.stderr.contains("within one machine"),
+        "{}",
+        told.stderr
+    );
+}
+
+#[test]
+fn a_figure_that_no_record_has_is_told() {
+    let room = Room::new();
+    if !has_labs(&room) {
+        skip!("no lab can be built here");
+    }
+    let text = file("trip > 0").replacen("rtt_ns/p50", "rtt_ns/p51", 1);
+    std::fs::write(room.path().join("small.toml"), text).unwrap();
+    let ran = room.run("run small.toml --quick --point hops=0").expect(0);
+    assert!(
+        ran.stdout.contains("no record has this figure"),
+        "{}",
+        ran.stdout
+    );
 }
 
 #[test]
@@ -192,7 +276,28 @@ fn it_runs_against_a_host_that_serves() {
     let text = file("trip > 0").replace("{server}", &format!("{{server}} -p {}", server.port));
     std::fs::write(room.path().join("small.toml"), text).unwrap();
     let words = "run small.toml --quick --on 127.0.0.1 --point hops=1 --json";
-    let set = json(&room.run(words).expect(0).stdout);
+    let ran = room.run(words).expect(0);
+    let set = json(&ran.stdout);
     assert_eq!(set["result"]["experiment"]["place"], "127.0.0.1");
     assert_eq!(set["runs"].as_array().unwrap().len(), 1);
+    // A point that takes another program there is left out where nobody can start it.
+    let text = file("trip > 0")
+        .replace("{server}", &format!("{{server}} -p {}", server.port))
+        .replace(
+            "ready = \"READY\"\n",
+            "ready = \"READY\"\nwhen = { size = \"64\" }\n\n[[far]]\nhost = \"server\"\nrun = \"stack --dev xdp:eth0\"\nwhen = { size = \"1K\" }\n",
+        );
+    std::fs::write(room.path().join("small.toml"), text).unwrap();
+    let words = "run small.toml --repeat 1 --on 127.0.0.1 --point hops=1";
+    let ran = room.run(words).expect(0);
+    let told = ran.stdout.replace("\n      ", " ");
+    assert!(
+        told.contains("127.0.0.1 must run `linerate stack --dev xdp:eth0`"),
+        "{told}"
+    );
+    assert!(
+        ran.stderr.contains("the far host runs `linerate server`"),
+        "{}",
+        ran.stderr
+    );
 }

@@ -20,11 +20,16 @@ pub enum ExperimentError {
     Content {
         /// Which part of the file.
         place: String,
+        /// The line that it is about, from 1, where that shows.
+        line: Option<usize>,
         /// What is wrong there.
         situation: String,
         /// What to write instead.
         next_step: String,
     },
+    /// It stays within one machine, and somebody asked for a host (`--on`).
+    #[error("it measures within one machine: leave out --on")]
+    StaysHere,
     /// A setting that somebody asked for (`--point`) is none of it.
     #[error("`{asked}` is no point of it: {known}")]
     NoSuchPoint {
@@ -63,6 +68,20 @@ pub enum ExperimentError {
 }
 
 impl ExperimentError {
+    /// Something that the file names and does not have.
+    pub(crate) fn content(
+        place: impl Into<String>,
+        situation: impl Into<String>,
+        next_step: impl Into<String>,
+    ) -> Self {
+        Self::Content {
+            place: place.into(),
+            line: None,
+            situation: situation.into(),
+            next_step: next_step.into(),
+        }
+    }
+
     /// The situation, the object and the next step.
     #[must_use]
     pub fn problem(&self) -> Problem {
@@ -74,9 +93,21 @@ impl ExperimentError {
             ),
             Self::Content {
                 place,
+                line,
                 situation,
                 next_step,
-            } => Problem::new(situation.clone(), place.clone(), next_step.clone()),
+            } => {
+                let object = match line {
+                    Some(line) => format!("line {line}: {place}"),
+                    None => place.clone(),
+                };
+                Problem::new(situation.clone(), object, next_step.clone())
+            }
+            Self::StaysHere => Problem::new(
+                "the experiment measures within one machine",
+                "--on",
+                "leave it out",
+            ),
             Self::NoSuchPoint { asked, known } => Problem::new(
                 "no point of the experiment",
                 format!("`{asked}`"),
@@ -119,6 +150,7 @@ impl ExperimentError {
         match self {
             Self::Syntax { .. }
             | Self::Content { .. }
+            | Self::StaysHere
             | Self::NoSuchPoint { .. }
             | Self::NeedsHands { .. } => exit::USAGE,
             Self::Lab(error) if error.is_missing_privilege() => exit::MISSING,

@@ -1,14 +1,14 @@
 //! The file of an experiment, and what must be true of it before anything is measured.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use linerate_lab::Topology;
 use linerate_metric::expect::Unit;
-use linerate_metric::experiment::{PlotOf, Setting, TableOf, number};
+use linerate_metric::experiment::{PlotOf, Setting, TableOf};
 use serde::Deserialize;
 
 use crate::ExperimentError;
-use crate::rule::Rule;
+use crate::check::line_of;
 
 /// An experiment as it stands in its file.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -147,6 +147,9 @@ pub struct PublishedOf {
     pub value: String,
     /// What it was measured on.
     pub on: String,
+    /// Why it may move another way here than there.
+    #[serde(default)]
+    pub why: String,
 }
 
 /// An expected shape.
@@ -181,18 +184,6 @@ pub struct SkipOf {
     pub because: String,
 }
 
-fn wrong<T>(
-    place: impl Into<String>,
-    situation: impl Into<String>,
-    next_step: impl Into<String>,
-) -> Result<T, ExperimentError> {
-    Err(ExperimentError::Content {
-        place: place.into(),
-        situation: situation.into(),
-        next_step: next_step.into(),
-    })
-}
-
 impl Experiment {
     /// Reads an experiment and checks all of it.
     ///
@@ -206,14 +197,58 @@ impl Experiment {
                 error: Box::new(error),
             }
         })?;
-        experiment.check()?;
-        Ok(experiment)
+        match experiment.check() {
+            Err(ExperimentError::Content {
+                place,
+                situation,
+                next_step,
+                ..
+            }) => Err(ExperimentError::Content {
+                line: line_of(text, &situation, &place),
+                place,
+                situation,
+                next_step,
+            }),
+            checked => checked.map(|()| experiment),
+        }
     }
 
     /// The knob of a name.
     #[must_use]
     pub fn knob(&self, name: &str) -> Option<&KnobOf> {
         self.knobs.iter().find(|knob| knob.name == name)
+    }
+
+    /// Names that commands may run on: the hosts of its network, or of the pair that stands for one.
+    #[must_use]
+    pub fn hosts(&self) -> Vec<String> {
+        let topology = self.lab.as_ref().and_then(|lab| lab.topology.as_ref());
+        match topology {
+            Some(topology) => topology
+                .hosts
+                .iter()
+                .map(|(name, _)| name.clone())
+                .collect(),
+            None => ["client", "server"].map(str::to_owned).into(),
+        }
+    }
+
+    /// Its network as a lab file, where it has one in its file.
+    #[must_use]
+    pub fn lab_file(&self) -> Option<String> {
+        let topology = self.lab.as_ref()?.topology.as_ref()?;
+        Some(toml::to_string(topology).expect("it came from such a file"))
+    }
+
+    /// Whether its commands name another host: without that there is nothing to measure to.
+    #[must_use]
+    pub fn goes_out(&self) -> bool {
+        let commands = self
+            .measure
+            .iter()
+            .filter_map(|command| command.run.as_ref());
+        let words = self.words.values().flat_map(|words| words.values());
+        self.lab.is_some() || commands.chain(words).any(|text| text.contains("{server}"))
     }
 
     /// Knobs that the network is built from: on real hosts hands set them.
@@ -225,205 +260,16 @@ impl Experiment {
         knobs.map(|knob| knob.name.as_str()).collect()
     }
 
-    fn check(&self) -> Result<(), ExperimentError> {
-        self.check_knobs()?;
-        self.check_commands()?;
-        let figures: BTreeSet<&str> = self.figures.iter().map(|f| f.name.as_str()).collect();
-        let figure = |place: &str, name: &str| match figures.contains(name) {
-            true => Ok(()),
-            false => wrong(
-                place,
-                format!("there is no figure `{name}`"),
-                "add it to [[figures]]",
-            ),
-        };
-        for table in &self.tables {
-            let place = format!("table `{}`", table.title);
-            table
-                .figures
-                .iter()
-                .try_for_each(|name| figure(&place, name))?;
-            for knob in table.rows.iter().chain(&table.columns) {
-                self.check_knob(&place, knob)?;
-            }
-            for knob in &self.knobs {
-                let stands = table.at.contains_key(&knob.name);
-                if !stands
-                    && !table.rows.contains(&knob.name)
-                    && !table.columns.contains(&knob.name)
-                {
-                    return wrong(
-                        place,
-                        format!(
-                            "the knob `{}` is neither along its side nor its top, nor does it stand still",
-                            knob.name
-                        ),
-                        "name every knob in `rows`, `columns` or `at`",
-                    );
-                }
-            }
-            self.check_setting(&place, &table.at)?;
-            if table.steps && table.rows.len() != 1 {
-                return wrong(
-                    place,
-                    "steps need one knob along the side",
-                    "name one in `rows`",
-                );
-            }
-        }
-        for plot in &self.plots {
-            let place = format!("plot `{}`", plot.title);
-            figure(&place, &plot.figure)?;
-            self.check_knob(&place, &plot.x)?;
-            plot.series
-                .iter()
-                .try_for_each(|knob| self.check_knob(&place, knob))?;
-            let knob = self.knob(&plot.x).map_or(&[][..], |knob| &knob.values);
-            let word = knob.iter().find(|value| number(value).is_none());
-            if let Some(value) = word.filter(|_| plot.log_x) {
-                return wrong(
-                    place,
-                    format!("`{value}` of x is no number"),
-                    "leave out `log_x`: words are drawn as bars",
-                );
-            }
-        }
-        for published in &self.published {
-            figure("a published figure", &published.figure)?;
-            self.check_setting("a published figure", &published.setting)?;
-            self.value_of(published)?;
-        }
-        for skip in &self.skip {
-            self.check_setting("a point that is skipped", &skip.setting)?;
-        }
-        for shape in &self.shapes {
-            let place = format!("shape `{}`", shape.says);
-            let rule = Rule::parse(&shape.rule).map_err(|why| ExperimentError::Content {
-                place: place.clone(),
-                situation: why,
-                next_step: "write it as `slope(p50 over hops) > 0`".to_owned(),
-            })?;
-            for term in rule.terms() {
-                figure(&place, &term.figure)?;
-                self.check_setting(&place, &term.setting)?;
-                if let Some((_, knob)) = &term.over {
-                    self.check_knob(&place, knob)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// The value of a published figure, in base units.
     pub(crate) fn value_of(&self, published: &PublishedOf) -> Result<f64, ExperimentError> {
         let unit = self.figures.iter().find(|f| f.name == published.figure);
         let unit = unit.map_or(Unit::Count, |figure| figure.unit);
-        unit.parse(&published.value)
-            .map_err(|error| ExperimentError::Content {
-                place: "a published figure".to_owned(),
-                situation: error.to_string(),
-                next_step: "write it with its unit".to_owned(),
-            })
-    }
-
-    fn check_knobs(&self) -> Result<(), ExperimentError> {
-        let mut seen = BTreeSet::new();
-        for knob in &self.knobs {
-            let place = format!("knob `{}`", knob.name);
-            if knob.values.is_empty() || !seen.insert(&knob.name) {
-                return wrong(
-                    place,
-                    "has no value, or is there twice",
-                    "give each knob its values once",
-                );
-            }
-            if let Some(value) = knob.quick.iter().find(|value| !knob.values.contains(value)) {
-                return wrong(
-                    place,
-                    format!("`{value}` is only in `quick`"),
-                    "add it to `values`",
-                );
-            }
-            let Some(words) = self.words.get(&knob.name) else {
-                continue;
-            };
-            if let Some(value) = knob.values.iter().find(|value| !words.contains_key(*value)) {
-                return wrong(
-                    place,
-                    format!("there are no words for `{value}`"),
-                    "add them to [words]",
-                );
-            }
-        }
-        if let Some(name) = self.words.keys().find(|name| self.knob(name).is_none()) {
-            return wrong(
-                "[words]",
-                format!("there is no knob `{name}`"),
-                "name a knob",
-            );
-        }
-        if self.repeats == 0 || self.quick_repeats == 0 {
-            return wrong("repeats", "0 measures nothing", "give 1 or more");
-        }
-        Ok(())
-    }
-
-    fn check_commands(&self) -> Result<(), ExperimentError> {
-        if self.measure.is_empty() {
-            return wrong("[[measure]]", "nothing is measured", "add a command");
-        }
-        for command in self.measure.iter().chain(&self.far) {
-            if command.run.is_some() == command.exec.is_some() {
-                return wrong(
-                    "a command",
-                    "neither `run` nor `exec`, or both",
-                    "give one of them",
-                );
-            }
-            self.check_setting("a command", &command.when)?;
-        }
-        if self.measure.iter().any(|command| command.run.is_none()) {
-            return wrong("[[measure]]", "only linerate gives a record", "use `run`");
-        }
-        if let Some(lab) = &self.lab
-            && lab.hops.is_some() == lab.topology.is_some()
-        {
-            return wrong(
-                "[lab]",
-                "neither `hops` nor `topology`, or both",
-                "give one of them",
-            );
-        }
-        Ok(())
-    }
-
-    fn check_knob(&self, place: &str, name: &str) -> Result<(), ExperimentError> {
-        match self.knob(name) {
-            Some(_) => Ok(()),
-            None => wrong(
-                place,
-                format!("there is no knob `{name}`"),
-                "add it to [[knobs]]",
-            ),
-        }
-    }
-
-    pub(crate) fn check_setting(
-        &self,
-        place: &str,
-        setting: &Setting,
-    ) -> Result<(), ExperimentError> {
-        for (name, value) in setting {
-            self.check_knob(place, name)?;
-            let known = self.knob(name).map_or(&[][..], |knob| &knob.values);
-            if !known.contains(value) {
-                return wrong(
-                    place,
-                    format!("`{value}` is no value of `{name}`"),
-                    format!("use one of {}", known.join(", ")),
-                );
-            }
-        }
-        Ok(())
+        unit.parse(&published.value).map_err(|error| {
+            ExperimentError::content(
+                format!("published `{}`", published.value),
+                error.to_string(),
+                "write it with its unit",
+            )
+        })
     }
 }

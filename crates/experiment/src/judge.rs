@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use linerate_metric::expect::Unit;
 use linerate_metric::experiment::{
-    ExperimentResult, Knob, Published, Setting, Shape, ShapeState, number,
+    ExperimentResult, Knob, Published, Setting, Shape, ShapeState, Trend, number,
 };
 use linerate_metric::statistics::median;
 
@@ -38,6 +38,67 @@ pub(crate) fn judge(experiment: &Experiment, result: &mut ExperimentResult, core
             }
         })
         .collect();
+    result.trends = trends(experiment, &result.published);
+}
+
+/// A change of less than this is none.
+const SAME: f64 = 1.1;
+
+/// Which way a figure moves: up, down, or neither.
+fn way(ratio: f64) -> i8 {
+    i8::from(ratio > SAME) - i8::from(ratio < 1.0 / SAME)
+}
+
+/// How each published figure moved from the first one that differs from it by one knob.
+fn trends(experiment: &Experiment, published: &[Published]) -> Vec<Trend> {
+    let mut trends = Vec::new();
+    for (position, after) in published.iter().enumerate() {
+        let earlier = published[..position].iter().enumerate();
+        let moved = earlier.filter(|(_, before)| {
+            before.figure == after.figure && before.on == after.on && before.value > 0.0
+        });
+        let moved = moved.filter_map(|(at, before)| {
+            let knob = only_difference(&before.setting, &after.setting)?;
+            Some((at, before, knob))
+        });
+        let Some((at, before, knob)) = moved.into_iter().next() else {
+            continue;
+        };
+        let there = after.value / before.value;
+        let here = (before.measured.zip(after.measured))
+            .filter(|(before, _)| *before > 0.0)
+            .map(|(before, after)| after / before);
+        let agrees = here.map(|here| way(here) == way(there));
+        let mut stands = after.setting.clone();
+        stands.remove(&knob);
+        let why = [position, at].map(|place| experiment.published[place].why.as_str());
+        let why = why.into_iter().find(|why| !why.is_empty());
+        trends.push(Trend {
+            figure: after.figure.clone(),
+            at: stands,
+            from: before.setting[&knob].clone(),
+            to: after.setting[&knob].clone(),
+            knob,
+            published: there,
+            measured: here,
+            agrees,
+            why: match agrees {
+                Some(false) => why.unwrap_or_default().to_owned(),
+                _ => String::new(),
+            },
+        });
+    }
+    trends
+}
+
+/// The knob in which two settings of the same knobs differ, where it is just one.
+fn only_difference(one: &Setting, other: &Setting) -> Option<String> {
+    if !one.keys().eq(other.keys()) {
+        return None;
+    }
+    let mut differ = one.iter().filter(|(knob, value)| other[*knob] != **value);
+    let (knob, _) = differ.next()?;
+    differ.next().is_none().then(|| knob.clone())
 }
 
 fn verdict(shape: &ShapeOf, result: &ExperimentResult, cores: usize) -> Shape {
@@ -75,11 +136,19 @@ fn verdict(shape: &ShapeOf, result: &ExperimentResult, cores: usize) -> Shape {
             true => rule.sign.text().to_owned(),
             false => format!("is not {}", rule.sign.text()),
         };
-        let text = format!(
-            "{place}{} {sign} {}",
-            written(unit, left),
-            written(unit, right)
-        );
+        let text = match ratio(&rule, left, right) {
+            Some((than, measured, asked)) => format!(
+                "{place}{} is {measured} times {}; {} {asked} was expected",
+                written(unit, left),
+                written(unit, than),
+                rule.sign.words()
+            ),
+            None => format!(
+                "{place}{} {sign} {}",
+                written(unit, left),
+                written(unit, right)
+            ),
+        };
         match holds {
             true => told.push(text),
             false => missed.push(text),
@@ -103,6 +172,25 @@ fn verdict(shape: &ShapeOf, result: &ExperimentResult, cores: usize) -> Shape {
         ShapeState::Holds => {}
     }
     verdict
+}
+
+/// Where a rule holds one figure against a multiple of another: that other, how many of it were measured,
+/// and how many were asked for.
+fn ratio(rule: &Rule, left: f64, right: f64) -> Option<(f64, String, String)> {
+    let ([one], [other]) = (&rule.left.terms[..], &rule.right.terms[..]) else {
+        return None;
+    };
+    let plain = rule.left.constant == 0.0 && rule.right.constant == 0.0;
+    let than = right / other.factor;
+    if !plain || one.factor != 1.0 || other.factor == 1.0 || than.is_nan() || than <= 0.0 {
+        return None;
+    }
+    let times = |ratio: f64| match ratio {
+        r if r >= 10.0 => format!("{r:.0}"),
+        r if r >= 0.1 || r == 0.0 => written(Unit::Count, (r * 100.0).round() / 100.0),
+        r => format!("{r:.2e}"),
+    };
+    Some((than, times(left / than), times(other.factor)))
 }
 
 fn written(unit: Unit, value: f64) -> String {
@@ -298,6 +386,69 @@ mod tests {
         ] {
             assert_eq!(state(rule, &result), want, "{rule}");
         }
+    }
+
+    #[test]
+    fn a_multiple_is_told_with_the_one_that_was_measured() {
+        let result = result(&[("0", "reused", 100e3), ("0", "reopened", 57e3)]);
+        let shape = |rule: &str| {
+            let shape = ShapeOf {
+                says: String::new(),
+                rule: rule.into(),
+                why: String::new(),
+                cores: 0,
+            };
+            verdict(&shape, &result, 2).measured
+        };
+        assert_eq!(
+            shape("p50[hops=0,socket=reopened] <= 1.2 * p50[hops=0,socket=reused]"),
+            "57.0 us is 0.57 times 100 us; at most 1.2 was expected"
+        );
+        assert_eq!(
+            shape("p50[hops=0,socket=reused] >= 20 * p50[hops=0,socket=reopened]"),
+            "100 us is 1.75 times 57.0 us; at least 20 was expected"
+        );
+    }
+
+    #[test]
+    fn published_directions_are_held_against_those_measured() {
+        let setting = |hops: &str, socket: &str| {
+            Setting::from([
+                ("hops".into(), hops.into()),
+                ("socket".into(), socket.into()),
+            ])
+        };
+        let published = |hops, socket, value, measured| Published {
+            setting: setting(hops, socket),
+            figure: "p50".into(),
+            value,
+            on: "a board".into(),
+            measured,
+        };
+        let all = [
+            published("0", "reused", 495.0, Some(219.0)),
+            published("1", "reopened", 1.0, Some(1.0)),
+            published("1", "reused", 518.0, Some(122.0)),
+            published("2", "reused", 990.0, Some(500.0)),
+            published("3", "reused", 990.0, None),
+        ];
+        let mut experiment = Experiment::from_toml(crate::shipped::SHIPPED[0].1).unwrap();
+        let one = experiment.published[0].clone();
+        experiment.published = vec![one; all.len()];
+        experiment.published[2].why = "one processor".into();
+        let trends = trends(&experiment, &all);
+        let told: Vec<_> = (trends.iter())
+            .map(|t| (t.from.as_str(), t.to.as_str(), t.agrees, t.why.as_str()))
+            .collect();
+        // 1,reopened differs in two knobs from the first, and 1,reused in one from both: the first counts.
+        assert_eq!(
+            told,
+            [
+                ("0", "1", Some(false), "one processor"),
+                ("0", "2", Some(true), ""),
+                ("0", "3", None, "")
+            ]
+        );
     }
 
     #[test]

@@ -5,16 +5,20 @@
 //! of a table can be repeated by hand. Nothing here measures by itself or prints.
 #![forbid(unsafe_code)]
 
+mod check;
 mod error;
 pub mod file;
 pub mod rule;
 
 mod judge;
+mod outcome;
 mod point;
 mod process;
 mod run;
+mod runner;
 pub mod shipped;
 
+pub use check::is_name;
 pub use error::ExperimentError;
 pub use file::Experiment;
 pub use process::{PARENT_VARIABLE, die_with_parent};

@@ -58,6 +58,9 @@ pub(crate) fn words_of(experiment: &Experiment, setting: &Setting) -> String {
     named.collect::<Vec<_>>().join(" ")
 }
 
+/// Stands for the folder until words are split: its name may have spaces.
+const DIR: char = '\u{1}';
+
 /// What `{names}` stand for at a point.
 pub(crate) struct Names {
     known: BTreeMap<String, String>,
@@ -73,6 +76,11 @@ impl Names {
     ) -> Self {
         let mut known: BTreeMap<String, String> = hosts.iter().cloned().collect();
         known.insert("id".to_owned(), id.to_owned());
+        known.insert("dir".to_owned(), DIR.to_string());
+        let values = experiment.knobs.iter();
+        let values = values.filter_map(|knob| setting.get(&knob.name));
+        let point: Vec<&str> = values.map(String::as_str).collect();
+        known.insert("point".to_owned(), point.join("-"));
         for (name, amounts) in &experiment.amounts {
             known.insert(name.clone(), amounts[usize::from(!quick)].clone());
         }
@@ -108,20 +116,38 @@ impl Names {
         Ok(out)
     }
 
-    /// The words of a command.
-    pub(crate) fn words(&self, command: &CommandOf) -> Result<Vec<String>, ExperimentError> {
+    /// The words of a command; `dir` stands for the folder of the results.
+    pub(crate) fn words(
+        &self,
+        command: &CommandOf,
+        dir: &str,
+    ) -> Result<Vec<String>, ExperimentError> {
         let text = command.run.as_ref().or(command.exec.as_ref());
         let filled = self.fill(text.map_or("", String::as_str))?;
-        Ok(filled.split_whitespace().map(str::to_owned).collect())
+        let words = filled.split_whitespace();
+        Ok(words.map(|word| word.replace(DIR, dir)).collect())
     }
 }
 
 fn unknown(text: &str, name: &str) -> ExperimentError {
-    ExperimentError::Content {
-        place: format!("`{text}`"),
-        situation: format!("nothing is called `{name}`"),
-        next_step: "name a knob, an amount, a host of the lab, or id".to_owned(),
+    ExperimentError::content(
+        format!("`{text}`"),
+        format!("nothing is called `{name}`"),
+        "name a knob, an amount, a host of the lab, id, dir or point",
+    )
+}
+
+/// The names in a text, `{one}` by one; otherwise what begins one and does not end it.
+pub(crate) fn names_in(text: &str) -> Result<Vec<&str>, &str> {
+    let mut names = Vec::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('{') {
+        let from = &rest[at..];
+        let end = from.find('}').ok_or(from)?;
+        names.push(&from[1..end]);
+        rest = &from[end + 1..];
     }
+    Ok(names)
 }
 
 /// Whether a command belongs to a point.

@@ -34,6 +34,15 @@ impl Sign {
         }
     }
 
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::Less => "less than",
+            Self::LessOrEqual => "at most",
+            Self::MoreOrEqual => "at least",
+            Self::More => "more than",
+        }
+    }
+
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Less => "<",
@@ -86,6 +95,11 @@ const ALONG: &[(&str, Along)] = &[
     ("first", Along::First),
     ("last", Along::Last),
 ];
+
+fn functions() -> String {
+    let names: Vec<&str> = ALONG.iter().map(|(name, _)| *name).collect();
+    names.join(", ")
+}
 
 impl Rule {
     /// Reads a rule.
@@ -151,7 +165,10 @@ impl<'a> Reader<'a> {
                 return Ok(sign);
             }
         }
-        Err(format!("no comparison before `{}`", self.rest))
+        Err(match self.rest {
+            "" => "no comparison stands there".to_owned(),
+            rest => format!("no comparison before `{rest}`"),
+        })
     }
 
     fn word(&mut self) -> &'a str {
@@ -193,7 +210,10 @@ impl<'a> Reader<'a> {
             word = self.word();
         }
         if word.is_empty() {
-            return Err(format!("a figure is missing before `{}`", self.rest));
+            return Err(match self.rest {
+                "" => "a figure is missing at the end".to_owned(),
+                rest => format!("a figure is missing before `{rest}`"),
+            });
         }
         let along = ALONG.iter().find(|(name, _)| *name == word);
         let term = match along {
@@ -205,6 +225,12 @@ impl<'a> Reader<'a> {
                 self.expect(")")?;
                 term.over = Some((*along, knob.to_owned()));
                 term
+            }
+            None if self.rest.starts_with('(') => {
+                return Err(format!(
+                    "nothing is called `{word}(`: there are {}",
+                    functions()
+                ));
             }
             _ => self.figure(factor, word)?,
         };

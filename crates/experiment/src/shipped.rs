@@ -37,6 +37,14 @@ mod tests {
     use crate::Experiment;
 
     #[test]
+    fn the_one_of_the_page_is_sound() {
+        let page = include_str!("../../../docs/EXPERIMENTS.md");
+        let file = page.split("```toml").nth(1).expect("it shows one");
+        let file = file.split("```").next().unwrap_or_default();
+        Experiment::from_toml(file).unwrap();
+    }
+
+    #[test]
     fn all_of_them_are_sound() {
         for (name, text) in SHIPPED {
             let experiment =

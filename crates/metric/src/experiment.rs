@@ -49,8 +49,14 @@ pub struct ExperimentResult {
     pub plots: Vec<PlotOf>,
     /// What others published, beside what was measured here.
     pub published: Vec<Published>,
+    /// Which way published figures went from one setting to the next, and whether they do so here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub trends: Vec<Trend>,
     /// What was expected of the shape, and whether it is so.
     pub shapes: Vec<Shape>,
+    /// Figures that no record of a measured point had, with where they were looked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unread: Vec<String>,
 }
 
 /// Something that is varied.
@@ -81,6 +87,9 @@ pub struct Point {
     pub setting: Setting,
     /// The commands that measured it, to repeat it by hand on its host.
     pub commands: Vec<String>,
+    /// What it takes around them, to repeat it by hand: the network, and what runs on its other hosts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub around: Vec<String>,
     /// Each figure's median over the repeats, with its interval.
     pub figures: BTreeMap<String, Estimate>,
     /// Ids of its records.
@@ -143,6 +152,33 @@ pub struct Published {
     /// Its value here; absent where no measured point fits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured: Option<f64>,
+}
+
+/// How a published figure moved with one knob, beside how it moved here.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Trend {
+    /// The figure.
+    pub figure: String,
+    /// The knobs that stand still.
+    pub at: Setting,
+    /// The knob that is moved.
+    pub knob: String,
+    /// Its value before.
+    pub from: String,
+    /// Its value after.
+    pub to: String,
+    /// The published figure after over the one before.
+    pub published: f64,
+    /// The same of what was measured here; absent where one of both was not measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measured: Option<f64>,
+    /// Whether both moved the same way: up, down, or by less than a tenth.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agrees: Option<bool>,
+    /// Why it need not be so, where it is not.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub why: String,
 }
 
 /// Something that was expected.

@@ -2,7 +2,7 @@
 
 use linerate_metric::expect::Unit;
 use linerate_metric::experiment::{ExperimentResult, Point, Setting, ShapeState, TableOf, number};
-use linerate_metric::statistics::median;
+use linerate_metric::statistics::{Estimate, median};
 
 use crate::markdown;
 use crate::words::{UNKNOWN, times};
@@ -158,11 +158,30 @@ fn cell(
     {
         let mut base = side.clone();
         base.insert(knob.clone(), against.clone());
-        if let Some(base) = value(result, &base, top, figure) {
-            text.push_str(&format!(", {}", direction(base, estimate.median)));
+        let base = self::point(result, &base, top);
+        if let Some(base) = base.and_then(|base| base.figures.get(figure)) {
+            text.push_str(&format!(", {}", moved(base, estimate)));
         }
     }
     text
+}
+
+/// A single run tells a direction from this ratio on: below it, two runs of the same differ as much.
+const CLEAR: f64 = 1.5;
+
+/// How a figure moved, where the runs tell: intervals that overlap do not.
+fn moved(base: &Estimate, estimate: &Estimate) -> String {
+    let overlap = estimate.low <= base.high && base.low <= estimate.high;
+    let close = |ratio: f64| (1.0 / CLEAR..=CLEAR).contains(&ratio);
+    let single = base.runs < 2 || estimate.runs < 2;
+    let unclear = match single {
+        true => base.median != estimate.median && close(estimate.median / base.median),
+        false => overlap && base.median != estimate.median,
+    };
+    match unclear {
+        true => "no clear change".to_owned(),
+        false => direction(base.median, estimate.median),
+    }
 }
 
 /// How a value moved: `up 3.1x`, `down 20 %`, `same`.
@@ -244,6 +263,49 @@ pub(crate) fn published(result: &ExperimentResult) -> Vec<Grid> {
     grids
 }
 
+/// How each published figure moved, and whether it did so here: a word, what is told, and why it need not
+/// be so. A published direction that is another one here is no failure.
+pub(crate) fn trends(result: &ExperimentResult) -> Vec<(ShapeState, String)> {
+    let told = result.trends.iter().map(|trend| {
+        let stands: Vec<String> = (trend.at.iter())
+            .map(|(knob, value)| format!("{knob}={value}"))
+            .collect();
+        let at = match stands.is_empty() {
+            true => String::new(),
+            false => format!(" at {}", stands.join(" ")),
+        };
+        let mut text = format!(
+            "{}{at}, {} from {} to {}: {} there, {} here",
+            trend.figure.replace('_', " "),
+            trend.knob,
+            trend.from,
+            trend.to,
+            direction(1.0, trend.published),
+            (trend.measured)
+                .map_or_else(|| "not measured".to_owned(), |ratio| direction(1.0, ratio)),
+        );
+        if !trend.why.is_empty() {
+            text.push_str(&format!(". {}", trend.why));
+        }
+        let state = match trend.agrees {
+            Some(true) => ShapeState::Holds,
+            Some(false) => ShapeState::Misses,
+            None => ShapeState::Untested,
+        };
+        (state, text)
+    });
+    told.collect()
+}
+
+/// `as published`, `NOT as published`, `not tested`.
+pub(crate) fn trend_state(state: ShapeState) -> &'static str {
+    match state {
+        ShapeState::Holds => "as published",
+        ShapeState::Misses => "NOT as published",
+        ShapeState::Untested => "not tested",
+    }
+}
+
 /// `agrees`, `DOES NOT AGREE`, `not tested`.
 pub(crate) fn state(state: ShapeState) -> &'static str {
     match state {
@@ -303,6 +365,15 @@ pub(crate) fn verdict(result: &ExperimentResult) -> String {
     };
     if untested > 0 {
         text.push_str(&format!("; {untested} could not be tested here"));
+    }
+    let known = result.trends.iter().filter_map(|trend| trend.agrees);
+    let (same, others): (Vec<bool>, Vec<bool>) = known.partition(|agrees| *agrees);
+    if !others.is_empty() {
+        text.push_str(&format!(
+            "; {} of {} published figures move another way here",
+            others.len(),
+            same.len() + others.len()
+        ));
     }
     text.push('.');
     text

@@ -32,27 +32,38 @@ pub struct RunArgs {
     #[arg(long, value_name = "KNOB=VALUE", value_parser = point, env = "LINERATE_POINT")]
     pub point: Vec<(String, String)>,
     /// Add the points to the table of this name, in place of earlier ones
-    #[arg(long, value_name = "NAME", env = "LINERATE_LABEL")]
+    #[arg(long, value_name = "NAME", value_parser = label, env = "LINERATE_LABEL")]
     pub label: Option<String>,
     /// Measure from here to HOST, where `linerate server` runs, instead of in networks on this machine;
-    /// knobs of the network are set by hand, and it waits for that
+    /// what hands must set or start there is told, and it waits for that
     #[arg(long, value_name = "HOST", env = "LINERATE_ON")]
     pub on: Option<String>,
     /// Rounds over all points [default: as the file says]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), env = "LINERATE_REPEAT")]
     pub repeat: Option<u32>,
-    /// Folder for report.html, result.json and the records [default: linerate-NAME]
+    /// Folder for report.html, result.json and the records [default: linerate-NAME, with
+    /// --label linerate-NAME-LABEL]
     #[arg(long, value_name = "DIR", env = "LINERATE_RUN_DIR")]
     pub dir: Option<PathBuf>,
     /// Print the experiment's file
     #[arg(long, conflicts_with = "quick", env = "LINERATE_PRINT")]
     pub print: bool,
+    /// Print the experiment's network as a lab file, for `linerate lab up`
+    #[arg(long, conflicts_with_all = ["quick", "print"], env = "LINERATE_PRINT_LAB")]
+    pub print_lab: bool,
     /// List what ships
     #[arg(long, env = "LINERATE_LIST")]
     pub list: bool,
     /// Where results go
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+fn label(text: &str) -> Result<String, String> {
+    match linerate_experiment::is_name(text) {
+        true => Ok(text.to_owned()),
+        false => Err("a folder is named after it: letters, digits, `-` and `_`".to_owned()),
+    }
 }
 
 fn point(text: &str) -> Result<(String, String), String> {

@@ -52,11 +52,16 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
         problem: error.problem_in(name),
         code: error.exit_code(),
     })?;
+    if args.print_lab {
+        print(lab_of(&experiment)?.trim_end());
+        return Ok(exit::OK);
+    }
+    check_commands(&experiment, args.quick, name)?;
     output.check_file()?;
     let dir = args
         .dir
         .clone()
-        .unwrap_or_else(|| PathBuf::from(format!("linerate-{}", experiment.name)));
+        .unwrap_or_else(|| folder(&experiment.name, args.label.as_deref()));
     super::demo::prepare_folder(&dir)?;
     // Before the first thread: only a process with one can enter a user namespace.
     if experiment.lab.is_some() && args.on.is_none() && !linerate_lab::privileged() {
@@ -66,6 +71,9 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
         .label
         .as_deref()
         .and_then(|label| table(&dir, &experiment.name, label));
+    if let Some(before) = &before {
+        check_table(before, args)?;
+    }
     let stop = stop_on_signals()?;
     let flag = stop.as_flag();
     let program = std::env::current_exe().map_err(|error| {
@@ -82,6 +90,7 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
         repeats: args.repeat,
         label: args.label.clone(),
         before: before.as_ref(),
+        dir: dir.clone(),
         program,
         cores: std::thread::available_parallelism().map_or(1, usize::from),
         stop: &flag,
@@ -104,6 +113,65 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
         (_, true) => exit::GATE,
         _ => exit::OK,
     })
+}
+
+/// Where it is written; points of a table of their own have a folder of their own.
+fn folder(name: &str, label: Option<&str>) -> PathBuf {
+    PathBuf::from(match label {
+        Some(label) => format!("linerate-{name}-{label}"),
+        None => format!("linerate-{name}"),
+    })
+}
+
+/// The network of an experiment as a lab file.
+fn lab_of(experiment: &Experiment) -> Result<String, Failure> {
+    experiment.lab_file().ok_or_else(|| {
+        Failure::usage(Problem::new(
+            "it has no network in its file",
+            &experiment.name,
+            "`linerate lab up --hops N` builds switches between two hosts",
+        ))
+    })
+}
+
+/// Every command of ours is one: a mistyped word would else be found at its point only.
+fn check_commands(experiment: &Experiment, quick: bool, file: &str) -> Result<(), Failure> {
+    for words in experiment.command_lines(quick)? {
+        let line = std::iter::once("linerate").chain(words.iter().map(String::as_str));
+        if let Err(error) = crate::args::command().try_get_matches_from(line) {
+            let text = error.to_string();
+            let text = text.lines().next().unwrap_or_default();
+            return Err(Failure::usage(Problem::new(
+                text.trim_start_matches("error: ").to_owned(),
+                format!("{file}: `linerate {}`", words.join(" ")),
+                "mend the command in the file",
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Points that were measured elsewhere, or for another time, do not belong into one table.
+fn check_table(before: &RunSet, args: &RunArgs) -> Result<(), Failure> {
+    let Some(result) = &before.result.experiment else {
+        return Ok(());
+    };
+    let label = args.label.as_deref().unwrap_or_default();
+    let told = |quick, in_lab| match (quick, in_lab) {
+        (true, true) => "--quick, in labs of this machine",
+        (true, false) => "--quick, on real hosts (--on)",
+        (false, true) => "at full length, in labs of this machine",
+        (false, false) => "at full length, on real hosts (--on)",
+    };
+    let was = told(result.quick, result.place == "lab");
+    match was == told(args.quick, args.on.is_none()) {
+        true => Ok(()),
+        false => Err(Failure::usage(Problem::new(
+            format!("its points were measured {was}"),
+            format!("--label {label}"),
+            "measure this one in the same way, or give another label",
+        ))),
+    }
 }
 
 /// A shipped experiment by name; otherwise a file.
@@ -129,12 +197,16 @@ fn tell(output: &Output, progress: &Progress) {
         Progress::Skipped { words, because } => {
             output.remark(&format!("not measured: {words}: {because}"));
         }
+        Progress::Serve { command } => {
+            output.remark(&format!("the far host runs `{command}`"));
+        }
         Progress::Hands { words } => {
             use std::io::IsTerminal;
             if !std::io::stdin().is_terminal() {
+                output.remark(&format!("taken as done: {words}"));
                 return;
             }
-            output.remark(&format!("set {words}, then press Enter"));
+            output.remark(&format!("{words}, then press Enter"));
             let mut line = String::new();
             let _ = std::io::stdin().read_line(&mut line);
         }

@@ -3,13 +3,13 @@
 use std::fmt::Write as _;
 
 use linerate_metric::expect::Unit;
-use linerate_metric::experiment::{ExperimentResult, PlotOf, Setting, ShapeState, number};
+use linerate_metric::experiment::{ExperimentResult, PlotOf, Point, Setting, ShapeState, number};
 use linerate_metric::set::RunSet;
 use linerate_metric::units::format_nanos;
 
 use super::figure::{Data, Row, chart};
 use super::{hosts, pretty};
-use crate::experiment::{Grid, grid, published, skipped, state, verdict};
+use crate::experiment::{Grid, grid, published, skipped, state, trend_state, trends, verdict};
 use crate::svg::{self, Axis, Bar, BarChart, Chart, Mark, Series, escape};
 use crate::text;
 
@@ -87,7 +87,31 @@ fn shapes(result: &ExperimentResult) -> String {
         }
         let _ = writeln!(out, "<li>{text}</li>");
     }
-    out.push_str("</ul>\n</section>\n");
+    out.push_str("</ul>\n");
+    let trends = trends(result);
+    let told = trends
+        .iter()
+        .filter(|(state, _)| *state != ShapeState::Untested);
+    let told: String = told
+        .map(|(state, text)| {
+            let word = match state {
+                ShapeState::Misses => "not as published",
+                state => trend_state(*state),
+            };
+            format!("<li><b>{word}</b>: {}</li>\n", escape(&pretty(text)))
+        })
+        .collect();
+    if !told.is_empty() {
+        let _ = writeln!(out, "<h3>Published directions</h3>\n<ul>\n{told}</ul>");
+    }
+    out.push_str("</section>\n");
+    for figure in &result.unread {
+        let _ = writeln!(
+            out,
+            "<p class=\"callout\"><b>Note.</b> No record has this figure: {}</p>",
+            escape(figure)
+        );
+    }
     out
 }
 
@@ -192,13 +216,22 @@ fn points(result: &ExperimentResult) -> String {
         }
         let _ = writeln!(
             out,
-            "<td><code>{}</code></td><td>{}</td></tr>",
-            escape(&point.commands.join("; ")),
+            "<td>{}</td><td>{}</td></tr>",
+            coded(point),
             escape(&point.runs.join(" "))
         );
     }
     out.push_str("</tbody></table></div></details>\n</section>\n");
     out
+}
+
+/// What is typed to repeat a point, a line each: what it takes around it, then what measures.
+fn coded(point: &Point) -> String {
+    let lines = point.around.iter().chain(&point.commands);
+    let lines: Vec<String> = lines
+        .map(|line| format!("<code>{}</code>", escape(line)))
+        .collect();
+    lines.join("<br>")
 }
 
 /// A figure at each word of a knob, a group of bars for each combination of the others.

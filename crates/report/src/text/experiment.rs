@@ -4,7 +4,7 @@ use linerate_metric::experiment::{ExperimentResult, ShapeState};
 
 use super::sentence_note;
 use super::table::table;
-use crate::experiment::{grid, published, skipped, state, verdict};
+use crate::experiment::{grid, published, skipped, state, trend_state, trends, verdict};
 use crate::style::{Paint, Style, clean, hang, wrap};
 
 /// All that an experiment says.
@@ -52,6 +52,21 @@ pub(super) fn experiment(result: &ExperimentResult, style: &Style) -> String {
             style.width,
         ));
     }
+    for (known, text) in trends(result) {
+        // One that was not measured stands as such in the table above.
+        let paint = match known {
+            ShapeState::Holds => Paint::Good,
+            ShapeState::Misses => Paint::Warn,
+            ShapeState::Untested => continue,
+        };
+        let prefix = format!("{}: ", trend_state(known));
+        lines.push(hang(
+            &prefix,
+            &style.paint(paint, &prefix),
+            &clean(&text),
+            style.width,
+        ));
+    }
     blocks.push(lines.join("\n"));
     blocks.push(wrap(&verdict(result), style.width).join("\n"));
     let notes: Vec<String> = skipped(result)
@@ -62,6 +77,10 @@ pub(super) fn experiment(result: &ExperimentResult, style: &Style) -> String {
         })
         .collect();
     blocks.push(notes.join("\n"));
+    for figure in &result.unread {
+        let text = format!("no record has this figure: {figure}");
+        blocks.push(sentence_note(&clean(&text), style, style.width));
+    }
     if result.rootless {
         let text = format!("without root: {}", clean(&result.without_root));
         blocks.push(sentence_note(&text, style, style.width));

@@ -1,0 +1,413 @@
+//! What must be true of an experiment's file before anything is measured.
+
+use std::collections::BTreeSet;
+
+use linerate_metric::experiment::{PlotOf, Setting, TableOf, number};
+
+use crate::ExperimentError;
+use crate::file::{Experiment, ShapeOf};
+use crate::point::names_in;
+use crate::rule::Rule;
+
+fn wrong<T>(
+    place: impl Into<String>,
+    situation: impl Into<String>,
+    next_step: impl Into<String>,
+) -> Result<T, ExperimentError> {
+    Err(ExperimentError::content(place, situation, next_step))
+}
+
+/// Whether something may be the name of an experiment or of a table: folders are named after them.
+#[must_use]
+pub fn is_name(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && (text.chars()).all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+}
+
+impl Experiment {
+    /// Whether all that it names is there.
+    pub(crate) fn check(&self) -> Result<(), ExperimentError> {
+        if !is_name(&self.name) {
+            return wrong(
+                "name",
+                format!("`{}` cannot be the name of a folder", self.name),
+                "use letters, digits, `-` and `_`",
+            );
+        }
+        if self.repeats == 0 || self.quick_repeats == 0 {
+            return wrong("repeats", "0 measures nothing", "give 1 or more");
+        }
+        self.check_knobs()?;
+        self.check_commands()?;
+        self.check_names()?;
+        for figure in &self.figures {
+            self.check_setting(&format!("figure `{}`", figure.name), &figure.when)?;
+        }
+        self.tables
+            .iter()
+            .try_for_each(|one| self.check_table(one))?;
+        self.plots.iter().try_for_each(|one| self.check_plot(one))?;
+        for published in &self.published {
+            self.check_figure("a published figure", &published.figure)?;
+            self.check_setting("a published figure", &published.setting)?;
+            self.value_of(published)?;
+        }
+        for skip in &self.skip {
+            self.check_setting("a point that is skipped", &skip.setting)?;
+        }
+        self.shapes.iter().try_for_each(|one| self.check_shape(one))
+    }
+
+    fn check_figure(&self, place: &str, name: &str) -> Result<(), ExperimentError> {
+        match self.figures.iter().any(|figure| figure.name == name) {
+            true => Ok(()),
+            false => wrong(
+                place,
+                format!("there is no figure `{name}`"),
+                "add it to [[figures]]",
+            ),
+        }
+    }
+
+    fn check_table(&self, table: &TableOf) -> Result<(), ExperimentError> {
+        let place = format!("table `{}`", table.title);
+        let mut figures = table.figures.iter();
+        figures.try_for_each(|name| self.check_figure(&place, name))?;
+        for knob in table.rows.iter().chain(&table.columns) {
+            self.check_knob(&place, knob)?;
+        }
+        let stands = |name: &String| {
+            table.at.contains_key(name) || table.rows.contains(name) || table.columns.contains(name)
+        };
+        if let Some(knob) = self.knobs.iter().find(|knob| !stands(&knob.name)) {
+            return wrong(
+                place,
+                format!(
+                    "the knob `{}` is neither along its side nor its top, nor does it stand still",
+                    knob.name
+                ),
+                "name every knob in `rows`, `columns` or `at`",
+            );
+        }
+        self.check_setting(&place, &table.at)?;
+        if table.steps && table.rows.len() != 1 {
+            return wrong(
+                place,
+                "steps need one knob along the side",
+                "name one in `rows`",
+            );
+        }
+        Ok(())
+    }
+
+    fn check_plot(&self, plot: &PlotOf) -> Result<(), ExperimentError> {
+        let place = format!("plot `{}`", plot.title);
+        self.check_figure(&place, &plot.figure)?;
+        self.check_knob(&place, &plot.x)?;
+        let mut series = plot.series.iter();
+        series.try_for_each(|knob| self.check_knob(&place, knob))?;
+        let values = self.knob(&plot.x).map_or(&[][..], |knob| &knob.values);
+        let word = values.iter().find(|value| number(value).is_none());
+        if let Some(value) = word.filter(|_| plot.log_x) {
+            return wrong(
+                place,
+                format!("`{value}` of x is no number"),
+                "leave out `log_x`: words are drawn as bars",
+            );
+        }
+        Ok(())
+    }
+
+    fn check_shape(&self, shape: &ShapeOf) -> Result<(), ExperimentError> {
+        let place = format!("shape `{}`", shape.says);
+        let rule = Rule::parse(&shape.rule).or_else(|why| {
+            let situation = format!("{why}, in `{}`", shape.rule);
+            wrong(&place, situation, "write it as `slope(p50 over hops) > 0`")
+        })?;
+        for term in rule.terms() {
+            self.check_figure(&place, &term.figure)?;
+            self.check_setting(&place, &term.setting)?;
+            if let Some((_, knob)) = &term.over {
+                self.check_knob(&place, knob)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_knobs(&self) -> Result<(), ExperimentError> {
+        let mut seen = BTreeSet::new();
+        for knob in &self.knobs {
+            let place = format!("knob `{}`", knob.name);
+            if knob.values.is_empty() || !seen.insert(&knob.name) {
+                return wrong(
+                    place,
+                    "has no value, or is there twice",
+                    "give each knob its values once",
+                );
+            }
+            if let Some(value) = knob.quick.iter().find(|value| !knob.values.contains(value)) {
+                return wrong(
+                    place,
+                    format!("`{value}` is only in `quick`"),
+                    "add it to `values`",
+                );
+            }
+            let Some(words) = self.words.get(&knob.name) else {
+                continue;
+            };
+            if let Some(value) = knob.values.iter().find(|value| !words.contains_key(*value)) {
+                return wrong(
+                    place,
+                    format!("there are no words for `{value}`"),
+                    "add them to [words]",
+                );
+            }
+        }
+        match self.words.keys().find(|name| self.knob(name).is_none()) {
+            Some(name) => wrong(
+                "[words]",
+                format!("there is no knob `{name}`"),
+                "name a knob",
+            ),
+            None => Ok(()),
+        }
+    }
+
+    fn check_commands(&self) -> Result<(), ExperimentError> {
+        if self.measure.is_empty() {
+            return wrong("[[measure]]", "nothing is measured", "add a command");
+        }
+        if let Some(lab) = &self.lab
+            && lab.hops.is_some() == lab.topology.is_some()
+        {
+            return wrong(
+                "[lab]",
+                "neither `hops` nor `topology`, or both",
+                "give one of them",
+            );
+        }
+        let hosts = self.hosts();
+        for command in self.measure.iter().chain(&self.far) {
+            if command.run.is_some() == command.exec.is_some() {
+                return wrong(
+                    "a command",
+                    "neither `run` nor `exec`, or both",
+                    "give one of them",
+                );
+            }
+            if !hosts.contains(&command.host) {
+                return wrong(
+                    "a command",
+                    format!("there is no host `{}`", command.host),
+                    format!("use one of {}", hosts.join(", ")),
+                );
+            }
+            self.check_setting("a command", &command.when)?;
+        }
+        if self.measure.iter().any(|command| command.run.is_none()) {
+            return wrong("[[measure]]", "only linerate gives a record", "use `run`");
+        }
+        Ok(())
+    }
+
+    /// Every `{name}` stands for something.
+    fn check_names(&self) -> Result<(), ExperimentError> {
+        let hosts = self.hosts();
+        let known = |name: &&str| {
+            matches!(*name, "id" | "dir" | "point")
+                || self.amounts.contains_key(*name)
+                || self.knob(name).is_some()
+                || hosts.iter().any(|host| host == name)
+        };
+        let commands = self.measure.iter().chain(&self.far);
+        let commands = commands.flat_map(|command| command.run.iter().chain(&command.exec));
+        let words = self.words.values().flat_map(|words| words.values());
+        let amounts = self.amounts.values().flatten();
+        let hops = self.lab.iter().filter_map(|lab| lab.hops.as_ref());
+        for text in commands.chain(words).chain(amounts).chain(hops) {
+            let unknown = match names_in(text) {
+                Ok(names) => names.into_iter().find(|name| !known(name)),
+                Err(open) => {
+                    return wrong(
+                        format!("`{text}`"),
+                        format!("`{open}` has no `}}`"),
+                        "close it",
+                    );
+                }
+            };
+            if let Some(name) = unknown {
+                return wrong(
+                    format!("`{text}`"),
+                    format!("nothing is called `{{{name}}}`"),
+                    "name a knob, an amount, a host of the lab, id, dir or point",
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn check_knob(&self, place: &str, name: &str) -> Result<(), ExperimentError> {
+        match self.knob(name) {
+            Some(_) => Ok(()),
+            None => wrong(
+                place,
+                format!("there is no knob `{name}`"),
+                "add it to [[knobs]]",
+            ),
+        }
+    }
+
+    fn check_setting(&self, place: &str, setting: &Setting) -> Result<(), ExperimentError> {
+        for (name, value) in setting {
+            self.check_knob(place, name)?;
+            let known = self.knob(name).map_or(&[][..], |knob| &knob.values);
+            if !known.contains(value) {
+                return wrong(
+                    place,
+                    format!("`{value}` is no value of `{name}`"),
+                    format!("use one of {}", known.join(", ")),
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The line of a file, from 1, that a complaint is about: the first that has one of the words which the
+/// complaint has between backquotes, as they stand in the file.
+pub(crate) fn line_of(text: &str, situation: &str, place: &str) -> Option<usize> {
+    let quoted = |complaint: &str| -> Vec<String> {
+        let parts = complaint.split('`');
+        parts.skip(1).step_by(2).map(str::to_owned).collect()
+    };
+    let lines: Vec<&str> = (text.lines())
+        .map(|line| {
+            if line.trim_start().starts_with('#') {
+                ""
+            } else {
+                line
+            }
+        })
+        .collect();
+    let find = |sign: &str| lines.iter().position(|line| line.contains(sign));
+    let mut words = quoted(situation);
+    words.extend(quoted(place));
+    let words = words.iter().filter(|word| !word.is_empty());
+    let mut places = words.flat_map(|word| {
+        [
+            format!("\"{word}\""),
+            format!("={word}]"),
+            format!("={word},"),
+            word.clone(),
+        ]
+        .into_iter()
+        .filter(|sign| sign.len() > 2)
+    });
+    places.find_map(|sign| find(&sign)).map(|line| line + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_folders() {
+        for name in ["udp-hops", "mine_2", "v1.0"] {
+            assert!(is_name(name), "{name}");
+        }
+        for name in ["", "..", "../../evil", "a/b", ".hidden", "-x", "a b"] {
+            assert!(!is_name(name), "{name}");
+        }
+    }
+
+    /// An experiment that works, with a part of it replaced.
+    fn with(from: &str, to: &str) -> Result<Experiment, ExperimentError> {
+        const WORKS: &str = r#"
+name = "mine"
+title = "Mine"
+question = "What?"
+without_root = "All of it."
+
+[[knobs]]
+name = "size"
+values = ["64", "1K"]
+
+[lab]
+hops = "0"
+
+[[far]]
+host = "server"
+run = "server -q"
+
+[[measure]]
+host = "client"
+run = "latency {server} -l {size}"
+
+[[figures]]
+name = "p50"
+from = ["/summary/rtt_ns/p50"]
+unit = "nanos"
+says = "median"
+
+[[tables]]
+title = "Median"
+figures = ["p50"]
+rows = ["size"]
+
+[[shapes]]
+says = "larger takes longer"
+rule = "p50[size=1K] > p50[size=64]"
+"#;
+        assert!(WORKS.contains(from), "{from}");
+        Experiment::from_toml(&WORKS.replacen(from, to, 1))
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_line() {
+        assert!(with("mine", "mine").is_ok());
+        for (from, to, line, situation) in [
+            ("\"mine\"", "\"../x\"", 2, "cannot be the name"),
+            ("{size}\"", "{sizee}\"", 20, "nothing is called `{sizee}`"),
+            ("{size}\"", "{size\"", 20, "has no `}`"),
+            (
+                "host = \"client\"",
+                "host = \"clinet\"",
+                19,
+                "no host `clinet`",
+            ),
+            (
+                "figures = [\"p50\"]",
+                "figures = [\"p51\"]",
+                30,
+                "no figure `p51`",
+            ),
+            (
+                "rows = [\"size\"]",
+                "rows = [\"sise\"]",
+                31,
+                "no knob `sise`",
+            ),
+            ("p50[size=64]", "p50[size=65]", 35, "`65` is no value"),
+            ("p50[size=1K] >", "p50[size=1K]", 35, "no comparison"),
+            (
+                "p50[size=1K]",
+                "slop(p50 over size)",
+                35,
+                "nothing is called `slop(`",
+            ),
+            ("> p50[size=64]", ">", 35, "a figure is missing at the end"),
+        ] {
+            let error = with(from, to).unwrap_err();
+            let ExperimentError::Content {
+                line: at,
+                situation: told,
+                ..
+            } = &error
+            else {
+                panic!("{error}");
+            };
+            assert!(told.contains(situation), "{to}: {told}");
+            assert_eq!(*at, Some(line), "{to}: {error}");
+        }
+    }
+}

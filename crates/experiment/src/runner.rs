@@ -1,0 +1,476 @@
+//! Measuring single points: labs that stay up between them, programs at the far end, records.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use linerate_lab::{Lab, Topology};
+use linerate_metric::exit;
+use linerate_metric::experiment::Setting;
+use linerate_metric::record::{RUN_SCHEMA, Record};
+use linerate_metric::set::SET_SCHEMA;
+use serde_json::Value;
+
+use crate::ExperimentError;
+use crate::file::{Experiment, FigureFrom};
+use crate::point::{Names, applies, fits, settings, words_of};
+use crate::process::{Running, finish, first_line, start};
+use crate::run::{COMMAND_LIMIT, Kept, Options, Place};
+
+/// What hands do for a point on real hosts.
+pub(crate) struct Hands {
+    /// Knobs of the network with their values.
+    set: Vec<String>,
+    /// Command lines of the far host, but for the server that is there for all points.
+    start: Vec<String>,
+    host: String,
+}
+
+impl Hands {
+    /// `set hops=2; on 192.0.2.7 start linerate stack ...`; nothing where there is nothing to do.
+    pub(crate) fn words(&self) -> String {
+        let set = (!self.set.is_empty()).then(|| format!("set {}", self.set.join(" ")));
+        let start = self.start.iter();
+        let start = start.map(|command| format!("on {} start `{command}`", self.host));
+        let all: Vec<String> = set.into_iter().chain(start).collect();
+        all.join("; ")
+    }
+}
+
+/// Measures points one by one.
+pub(crate) struct Runner<'a> {
+    experiment: &'a Experiment,
+    options: &'a Options<'a>,
+    /// Networks by what they are, up until the end.
+    labs: BTreeMap<String, Lab>,
+    /// Switches of the longest way between client and server so far.
+    between: Vec<String>,
+    rootless: bool,
+    serial: u32,
+}
+
+impl Experiment {
+    /// The command lines of ours at every point that may be measured, each once; hosts have addresses
+    /// that stand for theirs.
+    ///
+    /// # Errors
+    /// [`ExperimentError::Content`] where a name stands for nothing.
+    pub fn command_lines(&self, quick: bool) -> Result<Vec<Vec<String>>, ExperimentError> {
+        let hosts = self.hosts().into_iter();
+        let hosts: Vec<(String, String)> =
+            hosts.map(|name| (name, "127.0.0.1".to_owned())).collect();
+        let mut lines: Vec<Vec<String>> = Vec::new();
+        for setting in settings(self, quick, &Setting::new())? {
+            let names = Names::at(self, &setting, quick, &hosts, "1");
+            let commands = self.measure.iter().chain(&self.far);
+            for command in commands.filter(|command| applies(command, &setting)) {
+                let words = names.words(command, ".")?;
+                if command.run.is_some() && !lines.contains(&words) {
+                    lines.push(words);
+                }
+            }
+        }
+        Ok(lines)
+    }
+}
+
+impl<'a> Runner<'a> {
+    pub(crate) fn new(
+        experiment: &'a Experiment,
+        options: &'a Options<'a>,
+        rootless: bool,
+    ) -> Result<Self, ExperimentError> {
+        if options.place != Place::Lab && !experiment.goes_out() {
+            return Err(ExperimentError::StaysHere);
+        }
+        Ok(Self {
+            experiment,
+            options,
+            labs: BTreeMap::new(),
+            between: Vec::new(),
+            rootless,
+            serial: 0,
+        })
+    }
+
+    /// Switches of the longest way that was built.
+    pub(crate) fn into_between(self) -> Vec<String> {
+        self.between
+    }
+
+    /// Why a point is not to be measured here.
+    pub(crate) fn left_out(&self, setting: &Setting) -> Option<String> {
+        let skip = self.experiment.skip.iter().find(|skip| {
+            let always = skip.cores_below == 0 && !skip.without_root;
+            let few = self.options.cores < skip.cores_below;
+            let lacks = always || few || (skip.without_root && self.rootless);
+            lacks && fits(&skip.setting, setting)
+        })?;
+        let cores = self.options.cores;
+        Some(if skip.cores_below > cores {
+            format!(
+                "{} (it takes {} processors, this machine has {cores})",
+                skip.because, skip.cores_below
+            )
+        } else if skip.without_root {
+            format!("{} (it takes root)", skip.because)
+        } else {
+            skip.because.clone()
+        })
+    }
+
+    /// Command lines of a point's far host, with whether each is a server of ours.
+    fn far_commands(
+        &self,
+        setting: &Setting,
+        names: &Names,
+    ) -> Result<Vec<(String, bool)>, ExperimentError> {
+        let far = self.experiment.far.iter();
+        far.filter(|command| applies(command, setting))
+            .map(|command| {
+                let words = names.words(command, &self.dir())?.join(" ");
+                Ok(match command.run {
+                    Some(_) => {
+                        let serves = words.split(' ').next() == Some("server");
+                        (format!("linerate {words}"), serves)
+                    }
+                    None => (words, false),
+                })
+            })
+            .collect()
+    }
+
+    /// What hands do for a point; in a lab nothing.
+    pub(crate) fn hands(&self, setting: &Setting) -> Result<Hands, ExperimentError> {
+        let Place::Host(host) = &self.options.place else {
+            return Ok(Hands {
+                set: Vec::new(),
+                start: Vec::new(),
+                host: String::new(),
+            });
+        };
+        let knobs = self.experiment.knobs_of_the_network();
+        let set = knobs.into_iter().filter_map(|knob| {
+            let value = setting.get(knob)?;
+            Some(format!("{knob}={value}"))
+        });
+        let names = self.names(setting, None, "1");
+        let far = self.far_commands(setting, &names)?.into_iter();
+        Ok(Hands {
+            set: set.collect(),
+            start: (far.filter(|(_, serves)| !serves))
+                .map(|(command, _)| command)
+                .collect(),
+            host: host.clone(),
+        })
+    }
+
+    /// Where nobody can be asked to set or start something between two points, only points of one kind
+    /// are measured: several values of the network's knobs are refused, and points that need a program
+    /// of their own at the far end are left out.
+    pub(crate) fn leave_to_hands(&self, points: &mut [Kept]) -> Result<(), ExperimentError> {
+        let asked = std::io::IsTerminal::is_terminal(&std::io::stdin());
+        if self.options.place == Place::Lab || asked {
+            return Ok(());
+        }
+        let mut all = Vec::new();
+        for point in &*points {
+            all.push(self.hands(&point.setting)?);
+        }
+        let distinct = |read: fn(&Hands) -> String| {
+            let mut values: Vec<String> = all.iter().map(read).collect();
+            values.sort();
+            values.dedup();
+            values
+        };
+        let mut set = distinct(|hands| hands.set.join(" "));
+        if set.len() > 1 {
+            let knobs = self.experiment.knobs_of_the_network();
+            return Err(ExperimentError::NeedsHands {
+                knobs: knobs.join(", "),
+                example: set.swap_remove(0),
+            });
+        }
+        if distinct(|hands| hands.start.join("; ")).len() > 1 {
+            for (point, hands) in points.iter_mut().zip(&all) {
+                if let Some(command) = hands.start.first() {
+                    point.skipped.get_or_insert_with(|| {
+                        format!(
+                            "{} must run `{command}`: start it there and add the points that it answers, --point KNOB=VALUE --label NAME",
+                            hands.host
+                        )
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The server that all points on a real host share, with every grant that one of them needs.
+    pub(crate) fn server_of(&self, points: &[Kept]) -> Option<String> {
+        if self.options.place == Place::Lab {
+            return None;
+        }
+        let mut grants: Vec<String> = Vec::new();
+        let mut serves = false;
+        for point in points.iter().filter(|point| point.skipped.is_none()) {
+            let names = self.names(&point.setting, None, "1");
+            for (command, _) in (self.far_commands(&point.setting, &names).ok()?.into_iter())
+                .filter(|(_, serves)| *serves)
+            {
+                serves = true;
+                let mut words = command.split(' ').skip_while(|word| *word != "--grant");
+                let named = words.nth(1).unwrap_or_default().split(',');
+                for grant in named.filter(|grant| !grant.is_empty()) {
+                    if !grants.iter().any(|known| known == grant) {
+                        grants.push(grant.to_owned());
+                    }
+                }
+            }
+        }
+        serves.then(|| match grants.is_empty() {
+            true => "linerate server".to_owned(),
+            false => format!("linerate server --grant {}", grants.join(",")),
+        })
+    }
+
+    /// The folder of the results, for commands that leave something there.
+    fn dir(&self) -> String {
+        self.options.dir.display().to_string()
+    }
+
+    /// What `{names}` stand for at a point.
+    fn names(&self, setting: &Setting, lab: Option<&Lab>, id: &str) -> Names {
+        let hosts: Vec<(String, String)> = match (&self.options.place, lab) {
+            (Place::Host(host), _) => vec![
+                ("server".to_owned(), host.clone()),
+                ("client".to_owned(), "127.0.0.1".to_owned()),
+            ],
+            (_, Some(lab)) => lab
+                .hosts()
+                .iter()
+                .map(|host| (host.name().to_owned(), host.address().to_string()))
+                .collect(),
+            _ => ["client", "server"]
+                .map(|name| (name.to_owned(), "127.0.0.1".to_owned()))
+                .into(),
+        };
+        Names::at(self.experiment, setting, self.options.quick, &hosts, id)
+    }
+
+    /// What it takes around a point's commands to repeat them by hand.
+    fn around(&self, setting: &Setting, names: &Names) -> Result<Vec<String>, ExperimentError> {
+        let name = &self.experiment.name;
+        let in_lab = self.options.place == Place::Lab && self.experiment.lab.is_some();
+        let mut around = Vec::new();
+        if let (true, Some(lab)) = (in_lab, &self.experiment.lab) {
+            around.push(match &lab.hops {
+                Some(hops) => format!("linerate lab up --name {name} --hops {}", names.fill(hops)?),
+                None => format!(
+                    "linerate run {name} --print-lab > lab.toml; linerate lab up --name {name} lab.toml"
+                ),
+            });
+        }
+        let far = self.experiment.far.iter();
+        for command in far.filter(|command| applies(command, setting)) {
+            let words = names.words(command, &self.dir())?.join(" ");
+            let program = if command.run.is_some() {
+                "linerate "
+            } else {
+                ""
+            };
+            around.push(match (&self.options.place, in_lab) {
+                (Place::Host(host), _) => format!("on {host}: {program}{words}"),
+                (_, true) => format!(
+                    "linerate lab exec {name}/{} -- {program}{words} &",
+                    command.host
+                ),
+                (_, false) => format!("{program}{words} &"),
+            });
+        }
+        Ok(around)
+    }
+
+    /// Measures a point once: `Ok(Err(why))` where it could not be.
+    pub(crate) fn measure(
+        &mut self,
+        point: &mut Kept,
+    ) -> Result<Result<(), String>, ExperimentError> {
+        self.serial += 1;
+        let id = format!("{}-{}", std::process::id(), self.serial);
+        let lab = match &self.options.place {
+            Place::Lab => self.lab(&point.setting, &id)?,
+            Place::Host(_) => None,
+        };
+        let lab = lab.map(|key| &self.labs[&key]);
+        let names = self.names(&point.setting, lab, &id);
+        let place = |host: &str| lab.map(|lab| lab.host(host)).transpose();
+        let mut running: Vec<Running> = Vec::new();
+        let far = self.experiment.far.iter();
+        for command in far.filter(|command| applies(command, &point.setting)) {
+            if matches!(self.options.place, Place::Host(_)) {
+                continue;
+            }
+            let mut words = names.words(command, &self.dir())?;
+            let program = match command.run {
+                Some(_) => self.options.program.clone(),
+                None if words.is_empty() => continue,
+                None => PathBuf::from(words.remove(0)),
+            };
+            match start(
+                place(&command.host)?,
+                &program,
+                &words,
+                command.ready.as_deref(),
+            ) {
+                Ok(started) => running.push(started),
+                Err(error @ ExperimentError::Far { .. }) => return Ok(Err(error.to_string())),
+                Err(error) => return Err(error),
+            }
+        }
+        let mut commands = Vec::new();
+        let mut found = BTreeMap::new();
+        let mut runs = Vec::new();
+        let measures = self.experiment.measure.iter();
+        for command in measures.filter(|command| applies(command, &point.setting)) {
+            let mut words = names.words(command, &self.dir())?;
+            commands.push(format!("linerate {}", words.join(" ")));
+            words.extend(["--json".to_owned(), "--no-store".to_owned()]);
+            let host = place(&command.host)?;
+            let ended = finish(
+                host,
+                &self.options.program,
+                &words,
+                COMMAND_LIMIT,
+                self.options.stop,
+            )?;
+            let document: Value = serde_json::from_str(ended.stdout.trim()).unwrap_or(Value::Null);
+            if ended.code != Some(i32::from(exit::OK)) {
+                return Ok(Err(why(&document, &ended.stderr)));
+            }
+            let Some((mut record, value)) = record(&document) else {
+                return Ok(Err("it gave no record".to_owned()));
+            };
+            record.label = Some(words_of(self.experiment, &point.setting));
+            for figure in &self.experiment.figures {
+                if fits(&figure.when, &point.setting)
+                    && let Some(number) = read(figure, &value)
+                {
+                    found.entry(figure.name.clone()).or_insert(number);
+                }
+            }
+            runs.push(record);
+        }
+        drop(running);
+        point.commands = commands;
+        point.around = self.around(&point.setting, &names)?;
+        point.runs.extend(runs);
+        for (name, value) in found {
+            point.values.entry(name).or_default().push(value);
+        }
+        Ok(Ok(()))
+    }
+
+    /// The key of the network of a point, which is up then; `None` where commands run as they are.
+    fn lab(&mut self, setting: &Setting, id: &str) -> Result<Option<String>, ExperimentError> {
+        let Some(lab) = &self.experiment.lab else {
+            return Ok(None);
+        };
+        let (key, topology) = match (&lab.hops, &lab.topology) {
+            (Some(hops), _) => {
+                let names = Names::at(self.experiment, setting, self.options.quick, &[], id);
+                let hops = names.fill(hops)?;
+                let count: usize = hops.parse().map_err(|_| {
+                    ExperimentError::content(
+                        "[lab]",
+                        format!("`{hops}` is no number of switches"),
+                        "give a number, or a knob with numbers",
+                    )
+                })?;
+                (hops, Topology::hops(count))
+            }
+            (None, Some(topology)) => ("file".to_owned(), topology.clone()),
+            (None, None) => return Ok(None),
+        };
+        if !self.labs.contains_key(&key) {
+            self.labs.insert(key.clone(), Lab::up(&topology)?);
+            let way = switches_between(&topology, "client", "server");
+            if way.len() > self.between.len() {
+                self.between = way;
+            }
+        }
+        Ok(Some(key))
+    }
+}
+
+/// What lies between two hosts of a network, by the shortest way.
+fn switches_between(topology: &Topology, from: &str, to: &str) -> Vec<String> {
+    let mut ways: Vec<Vec<String>> = vec![vec![from.to_owned()]];
+    let mut seen = vec![from.to_owned()];
+    while let Some(way) = (!ways.is_empty()).then(|| ways.remove(0)) {
+        let end = way.last().cloned().unwrap_or_default();
+        if end == to {
+            return way[1..way.len() - 1].to_vec();
+        }
+        for link in &topology.links {
+            let [one, other] = &link.between;
+            let next = match (*one == end, *other == end) {
+                (true, _) => other,
+                (_, true) => one,
+                _ => continue,
+            };
+            if !seen.contains(next) {
+                seen.push(next.clone());
+                let mut longer = way.clone();
+                longer.push(next.clone());
+                ways.push(longer);
+            }
+        }
+    }
+    Vec::new()
+}
+
+/// The record of a document, as a type and as JSON; of several runs the last, which is the one that the
+/// others are there for.
+fn record(document: &Value) -> Option<(Record, Value)> {
+    let value = match document["schema"].as_str()? {
+        RUN_SCHEMA => document.clone(),
+        SET_SCHEMA => document["runs"].as_array()?.last()?.clone(),
+        _ => return None,
+    };
+    let record = serde_json::from_value(value.clone()).ok()?;
+    Some((record, value))
+}
+
+fn read(figure: &FigureFrom, record: &Value) -> Option<f64> {
+    let mut numbers = figure
+        .from
+        .iter()
+        .filter_map(|pointer| record.pointer(pointer)?.as_f64());
+    numbers.next().filter(|number| number.is_finite())
+}
+
+/// What a command that failed said.
+fn why(document: &Value, stderr: &str) -> String {
+    let text = |part: &str| document["error"][part].as_str().map(str::to_owned);
+    match (text("object"), text("situation")) {
+        (Some(object), Some(situation)) => format!("{object}: {situation}"),
+        _ => first_line(stderr),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn switches_stand_in_the_order_of_the_way() {
+        let topology = Topology::hops(3);
+        let between = switches_between(&topology, "client", "server");
+        assert_eq!(between.len(), 3, "{between:?}");
+        let mut back = switches_between(&topology, "server", "client");
+        back.reverse();
+        assert_eq!(back, between);
+        assert!(switches_between(&topology, "client", "nobody").is_empty());
+        assert!(switches_between(&Topology::hops(0), "client", "server").is_empty());
+    }
+}
