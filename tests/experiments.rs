@@ -227,7 +227,7 @@ fn what_is_wrong_with_a_file_is_told_before_anything_is_measured() {
         (
             "figures = [\"trip\"]",
             "figures = [\"trap\"]",
-            "line 38: table `Median`",
+            "line 37: table `Median`",
         ),
         (
             "name = \"small\"",
@@ -285,14 +285,14 @@ fn it_runs_against_a_host_that_serves() {
         .replace("{server}", &format!("{{server}} -p {}", server.port))
         .replace(
             "ready = \"READY\"\n",
-            "ready = \"READY\"\nwhen = { size = \"64\" }\n\n[[far]]\nhost = \"server\"\nrun = \"stack --dev xdp:eth0\"\nwhen = { size = \"1K\" }\n",
+            "ready = \"READY\"\nwhen = { size = \"64\" }\n\n[[far]]\nhost = \"server\"\nrun = \"stack --dev xdp:eth0 --ip 10.0.0.9/24\"\nwhen = { size = \"1K\" }\n",
         );
     std::fs::write(room.path().join("small.toml"), text).unwrap();
     let words = "run small.toml --repeat 1 --on 127.0.0.1 --point hops=1";
     let ran = room.run(words).expect(0);
     let told = ran.stdout.replace("\n      ", " ");
     assert!(
-        told.contains("127.0.0.1 must run `linerate stack --dev xdp:eth0`"),
+        told.contains("127.0.0.1 must run `linerate stack --dev xdp:eth0 --ip 10.0.0.9/24`"),
         "{told}"
     );
     assert!(

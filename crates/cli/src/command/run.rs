@@ -140,9 +140,14 @@ fn check_commands(experiment: &Experiment, quick: bool, file: &str) -> Result<()
         let line = std::iter::once("linerate").chain(words.iter().map(String::as_str));
         if let Err(error) = crate::args::command().try_get_matches_from(line) {
             let text = error.to_string();
-            let text = text.lines().next().unwrap_or_default();
+            // What it says comes first; usage and hints follow an empty line.
+            let text = text.split("\n\n").next().unwrap_or_default();
+            let words_of_it: Vec<&str> = text.split_whitespace().collect();
             return Err(Failure::usage(Problem::new(
-                text.trim_start_matches("error: ").to_owned(),
+                words_of_it
+                    .join(" ")
+                    .trim_start_matches("error: ")
+                    .to_owned(),
                 format!("{file}: `linerate {}`", words.join(" ")),
                 "mend the command in the file",
             )));
