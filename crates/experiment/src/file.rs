@@ -130,6 +130,9 @@ pub struct FigureFrom {
     pub from: Vec<String>,
     /// How its values are written.
     pub unit: Unit,
+    /// Whether it is the same in every run, as something computed is: any difference is one then.
+    #[serde(default)]
+    pub exact: bool,
     /// What it means.
     pub says: String,
 }

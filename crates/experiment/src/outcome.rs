@@ -19,6 +19,7 @@ fn figures_of(experiment: &Experiment) -> Vec<FigureOf> {
                 name: figure.name.clone(),
                 unit: figure.unit,
                 says: figure.says.clone(),
+                exact: figure.exact,
             });
         }
     }

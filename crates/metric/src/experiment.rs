@@ -77,6 +77,9 @@ pub struct FigureOf {
     pub unit: Unit,
     /// What it means.
     pub says: String,
+    /// Whether it is the same in every run: any difference is one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exact: bool,
 }
 
 /// One point: a value of each knob.

@@ -160,7 +160,11 @@ fn cell(
         base.insert(knob.clone(), against.clone());
         let base = self::point(result, &base, top);
         if let Some(base) = base.and_then(|base| base.figures.get(figure)) {
-            text.push_str(&format!(", {}", moved(base, estimate)));
+            let way = match result.figure(figure).is_some_and(|figure| figure.exact) {
+                true => direction(base.median, estimate.median),
+                false => moved(base, estimate),
+            };
+            text.push_str(&format!(", {way}"));
         }
     }
     text
@@ -368,12 +372,15 @@ pub(crate) fn verdict(result: &ExperimentResult) -> String {
     }
     let known = result.trends.iter().filter_map(|trend| trend.agrees);
     let (same, others): (Vec<bool>, Vec<bool>) = known.partition(|agrees| *agrees);
-    if !others.is_empty() {
-        text.push_str(&format!(
-            "; {} of {} published figures move another way here",
-            others.len(),
-            same.len() + others.len()
-        ));
+    let all = same.len() + others.len();
+    match others.len() {
+        0 if all == 0 => {}
+        0 => text.push_str(&format!(
+            "; published figures move as they do here, {all} of {all}"
+        )),
+        n => text.push_str(&format!(
+            "; {n} of {all} published figures move another way here"
+        )),
     }
     text.push('.');
     text

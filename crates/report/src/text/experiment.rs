@@ -52,13 +52,10 @@ pub(super) fn experiment(result: &ExperimentResult, style: &Style) -> String {
             style.width,
         ));
     }
-    for (known, text) in trends(result) {
-        // One that was not measured stands as such in the table above.
-        let paint = match known {
-            ShapeState::Holds => Paint::Good,
-            ShapeState::Misses => Paint::Warn,
-            ShapeState::Untested => continue,
-        };
+    // Those as published are counted in the verdict, and stand on the page.
+    let others = trends(result).into_iter();
+    for (known, text) in others.filter(|(known, _)| *known == ShapeState::Misses) {
+        let paint = Paint::Warn;
         let prefix = format!("{}: ", trend_state(known));
         lines.push(hang(
             &prefix,
