@@ -129,6 +129,31 @@ fn hosts_of_a_lab_may_have_any_names() {
     }
 }
 
+/// A route that is gone for a while leaves a fast start and a steady rest, or the other way round.
+#[test]
+fn no_way_to_the_far_end_is_no_shaped_link() {
+    let recorded: BTreeMap<String, Value> = documents("recorded").into_iter().collect();
+    let shaped = |record: Value| {
+        let record: Record = serde_json::from_value(record).expect("a record");
+        let findings = linerate_explain::explain(&record);
+        findings.iter().any(|found| found.cause == "shaped-link")
+    };
+    let mut record = recorded["shaped-link-many-flows"]["record"].clone();
+    for counter in record["counters"].as_array_mut().expect("counters") {
+        // As where no lab shows what is on the way.
+        if counter["counter"] == "qdisc_rate_bps" {
+            counter["after"] = json!(0);
+        }
+    }
+    assert!(shaped(record.clone()), "seen by its queue alone");
+    put(
+        &mut record,
+        "/directions/0/streams/*/sender/unroutable",
+        json!(40),
+    );
+    assert!(!shaped(record));
+}
+
 /// What a remedy was measured to give: "up to" is no less.
 const MEASURED: &[(&str, f64)] = &[
     ("small-writes-1k", 31.0),

@@ -52,6 +52,15 @@ impl<'a> Case<'a> {
         doubts.any(|doubt| doubt.doubt == "no-carrier")
     }
 
+    /// Whether there was no way between the ends for a while: a link was down, or a route was gone. Then what
+    /// rises and falls over the run tells nothing of rates and queues.
+    #[must_use]
+    pub fn was_cut_off(&self) -> bool {
+        let mut counters = self.record.counters.iter();
+        counters.any(|found| found.counter == "carrier_losses" && found.added() > 0)
+            || self.ways.iter().any(|way| way.unroutable() > 0)
+    }
+
     /// Whether round trips were measured, and were completed.
     #[must_use]
     pub fn is_latency(&self) -> bool {

@@ -486,6 +486,23 @@ impl<'a> Way<'a> {
             .sum()
     }
 
+    /// Sends for which the kernel had no way to the far end.
+    #[must_use]
+    pub fn unroutable(&self) -> u64 {
+        let told = self.senders().filter_map(|socket| socket.unroutable);
+        told.map(u64::from).sum()
+    }
+
+    /// Datagrams that were given up because the socket had no room: what waited for a way to the far end
+    /// had none either, and is not counted here.
+    #[must_use]
+    pub fn lost_for_room(&self) -> u64 {
+        match self.unroutable() {
+            0 => self.lost_at("sender-socket"),
+            _ => 0,
+        }
+    }
+
     /// Datagrams that got a number.
     #[must_use]
     pub fn packets_sent(&self) -> f64 {

@@ -73,10 +73,10 @@ impl BurstSize {
             return None;
         }
         let burst = plan.pace.burst_bytes(plan.payload_bytes);
-        let lost = ["udp-receive-queue", "qdisc", "interface-rx", "interface-tx", "path", "sender-socket"]
+        let lost = ["udp-receive-queue", "qdisc", "interface-rx", "interface-tx", "path"]
             .iter()
             .map(|place| way.lost_share(place))
-            .fold(0.0, f64::max);
+            .fold(way.lost_for_room() as f64 / way.packets_sent(), f64::max);
         // On average there would be room: less than it arrives is asked for.
         let average = way.share_of_shape().is_none_or(|share| share < 0.9)
             && way.share_of_line().is_none_or(|share| share < 0.9);

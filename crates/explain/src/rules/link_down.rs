@@ -36,11 +36,14 @@ impl LinkDown {
         let down: Vec<_> = found.collect();
         let first = down.first()?;
         let summary = &case.record.summary;
-        // What no counter has was lost there, or at the interface itself.
+        // What no counter has was lost there, or at the interface itself, or its time passed before it could
+        // leave.
         let gone = |way: &Way<'_>| {
-            ["path", "interface-tx", "interface-rx"].map(|place| way.lost_at(place)).iter().sum::<u64>()
+            let seen: u64 = ["path", "interface-tx", "interface-rx"].map(|place| way.lost_at(place)).iter().sum();
+            seen + way.lost_at("sender-socket") - way.lost_for_room()
         };
         let lost: u64 = case.ways.iter().map(gone).sum();
+        let unroutable: u64 = case.ways.iter().map(Way::unroutable).sum();
         let cost = match case.plan.kind {
             Kind::Throughput => {
                 let of_way = |way: &Way<'_>| (gone(way) as f64 / way.packets_sent()).max(stood_still(way));
@@ -75,6 +78,7 @@ impl LinkDown {
         }
         let interface = first.interface.as_deref().unwrap_or("eth0");
         draft
+            .seen_if("sends without a way", (unroutable > 0).then_some(unroutable), "sends", "ENETUNREACH, EHOSTUNREACH, ENETDOWN")
             .seen_if("lost there", (lost > 0).then_some(lost), "datagrams", "losses at path and at interfaces")
             .remedy("find why the link went down: the cable, the switch's port, the driver, which the kernel's log tells, or somebody who switched an interface off")
             .command(format!("dmesg --ctime | grep {interface}"))

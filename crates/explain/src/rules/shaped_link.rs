@@ -93,7 +93,7 @@ impl ShapedLink {
 
     /// Somebody out of view holds it.
     fn seen(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
-        if way.share_of_line().is_some_and(|share| share >= FULL) {
+        if way.share_of_line().is_some_and(|share| share >= FULL) || case.was_cut_off() {
             return None;
         }
         let rates = way.rates();

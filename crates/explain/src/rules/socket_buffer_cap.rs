@@ -72,7 +72,7 @@ impl SocketBufferCap {
                 tcp.send_buffer.max((1.0 - tcp.busy.unwrap_or(1.0)).min(free))
             }),
             (Protocol::Udp, CountedAt::Receiver) => way.lost_share("udp-receive-queue"),
-            (Protocol::Udp, CountedAt::Sender) => way.lost_share("sender-socket"),
+            (Protocol::Udp, CountedAt::Sender) => way.lost_for_room() as f64 / way.packets_sent(),
         };
         let cost = if way.fills_path() { 0.0 } else { cost };
         // A larger buffer makes a thread that has no time no faster.
