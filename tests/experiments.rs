@@ -301,3 +301,62 @@ fn it_runs_against_a_host_that_serves() {
         ran.stderr
     );
 }
+
+/// Knobs that reach a measurement by a command of the user's, without a network.
+fn with_commands(port: u16) -> String {
+    format!(
+        r#"
+name = "turned"
+title = "Turned"
+question = "Does it turn?"
+without_root = "All of it."
+repeats = 1
+
+[[knobs]]
+name = "window"
+values = ["1", "2"]
+set = "echo {{}} >> turned"
+restore = "echo back >> turned"
+
+[[knobs]]
+name = "rate"
+values = ["1M", "2M"]
+
+[[measure]]
+host = "client"
+run = "throughput 127.0.0.1 -p {port} -u -b {{rate}} -l 1000 -t 0.1 -i 0"
+
+[[figures]]
+name = "goodput"
+from = ["/summary/goodput_bps"]
+unit = "bit-rate"
+says = "payload that arrived"
+"#
+    )
+}
+
+#[test]
+fn a_knob_with_a_command_is_turned_and_set_back() {
+    let room = Room::new();
+    let server = room.server("-q");
+    let file = with_commands(server.port);
+    std::fs::write(room.path().join("turned.toml"), &file).unwrap();
+    let turned = || std::fs::read_to_string(room.path().join("turned")).unwrap_or_default();
+    room.run("run turned.toml --json").expect(0);
+    assert_eq!(turned(), "1\n2\nback\n");
+    // What cannot be turned is not measured, and says why.
+    let failing = file.replace("echo {} >> turned", "test {} = 1 && echo {} >> turned");
+    std::fs::write(room.path().join("failing.toml"), failing).unwrap();
+    let set = json(&room.run("run failing.toml --json").expect(0).stdout);
+    let points = &set["result"]["experiment"]["points"];
+    assert!(points[0]["skipped"].is_null(), "{points:#}");
+    assert!(points[2]["skipped"].is_string(), "{points:#}");
+    assert_eq!(turned(), "1\n2\nback\n1\nback\n");
+    for wrong in [
+        file.replace("echo {} >> turned", "echo"),
+        file.replace("set = \"echo {} >> turned\"\n", ""),
+    ] {
+        std::fs::write(room.path().join("wrong.toml"), wrong).unwrap();
+        room.run("run wrong.toml").expect(2);
+    }
+}

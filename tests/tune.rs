@@ -4,6 +4,7 @@ mod common;
 
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use common::{Finished, Room, Running, finish, skip};
 use serde_json::Value;
@@ -58,6 +59,46 @@ fn a_planted_change_is_found_proved_and_set_back() {
         Some("1"),
         "back at its start: {turned}"
     );
+}
+
+#[test]
+fn the_knobs_of_an_experiment_are_searched() {
+    let room = Room::new();
+    let server = room.server("-q");
+    let file = format!(
+        "name = \"rates\"\ntitle = \"Rates\"\nquestion = \"Which?\"\nwithout_root = \"All of it.\"\n\
+         [[knobs]]\nname = \"rate\"\nvalues = [\"1M\", \"1500K\", \"2M\"]\n\
+         [[knobs]]\nname = \"size\"\nvalues = [\"1000\", \"1001\"]\n\
+         [[measure]]\nhost = \"client\"\n\
+         run = \"throughput 127.0.0.1 -p {} -u -b {{rate}} -l {{size}} -t 0.1 -i 0\"\n\
+         [[figures]]\nname = \"goodput\"\nfrom = [\"/summary/goodput_bps\"]\nunit = \"bit-rate\"\nsays = \"It.\"\n",
+        server.port
+    );
+    fs::write(room.path().join("rates.toml"), file).expect("a file");
+    let set = room
+        .run("tune --experiment rates.toml --goal goodput --seed 1 --max-pairs 20 --json")
+        .expect(0)
+        .json();
+    let found = tuning(&set);
+    let changes = found["changes"].as_array().expect("changes");
+    assert_eq!(changes.len(), 1, "{found:#}");
+    assert_eq!(
+        (&changes[0]["knob"], &changes[0]["to"]),
+        (&"rate".into(), &"2M".into())
+    );
+    assert_eq!(found["proof"]["verdict"], "faster", "{found:#}");
+    assert_eq!(found["command"], "run rates.toml --repeat=1", "{found:#}");
+    let tuned = found["tuned_command"].as_str().expect("a command");
+    assert!(tuned.contains("--point=rate=2M"), "{tuned}");
+    assert!(!room.path().join("linerate-rates").exists());
+    for (words, said) in [
+        ("tune --experiment none.toml", "no experiment"),
+        ("tune --experiment rates.toml --knobs wait", "no such knob"),
+        ("tune --experiment rates.toml -u", "cannot be used"),
+    ] {
+        let done = room.run(words).expect(2);
+        assert!(done.stderr.contains(said), "{words}: {}", done.stderr);
+    }
 }
 
 #[test]
@@ -260,6 +301,9 @@ fn a_knob_of_the_users_own_is_restored_after_a_kill() {
     assert_eq!(window(), "before\n");
 }
 
+/// What several runs take on a crowded machine.
+const LONG: Duration = Duration::from_secs(90);
+
 #[test]
 fn the_far_host_is_turned_only_when_its_server_grants_it() {
     let lab = match Lab::up("far") {
@@ -291,7 +335,7 @@ fn the_far_host_is_turned_only_when_its_server_grants_it() {
     let mut command = lab.command(&words);
     let running = std::thread::scope(|scope| {
         let tuned = scope.spawn(move || finish(&mut command));
-        common::soon("a change at the far host", || {
+        common::within(LONG, "a change at the far host", || {
             tuned.is_finished() || far(file).stdout != before
         });
         tuned.join().expect("it ends")
@@ -301,5 +345,27 @@ fn the_far_host_is_turned_only_when_its_server_grants_it() {
     let turned = found["trials"].as_array().into_iter().flatten();
     let mut turned = turned.filter(|trial| trial["setting"]["far-tcp-rmem"].is_string());
     assert!(turned.next().is_some(), "{found:#}");
+    assert_eq!(far(file).stdout, before);
+
+    // Its server is killed: nobody says that all is as before, and a restore at the far host sets it back.
+    let pid = far("pgrep -f grant").expect(0).stdout;
+    // Long enough at each value to be seen.
+    let words = words.replace("-t 150ms", "-t 1s");
+    let killed = std::thread::scope(|scope| {
+        let mut command = lab.command(&words);
+        let tuned = scope.spawn(move || finish(&mut command));
+        common::within(LONG, "a change at the far host", || {
+            far(file).stdout != before
+        });
+        far(&format!("kill -9 {}", pid.trim())).expect(0);
+        tuned.join().expect("it ends")
+    });
+    assert_eq!(killed.code(), 5, "{killed:#?}");
+    assert_ne!(far(file).stdout, before, "nobody was there to set it back");
+    assert!(
+        !killed.stdout.contains("as it was before") && killed.stdout.contains("restore` there"),
+        "{killed:#?}"
+    );
+    far("linerate tune --restore").expect(0);
     assert_eq!(far(file).stdout, before);
 }

@@ -419,10 +419,16 @@ pub fn is_record(value: &Value) {
 
 /// Waits for something to become true.
 #[track_caller]
-pub fn soon(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
+pub fn soon(what: &str, holds: impl FnMut() -> bool) {
+    within(Duration::from_secs(20), what, holds);
+}
+
+/// Waits so long for something that takes many runs of other programs to become true.
+#[track_caller]
+pub fn within(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + limit;
     while !holds() {
-        assert!(Instant::now() < end, "{what}: not within 20 s");
+        assert!(Instant::now() < end, "{what}: not within {limit:?}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

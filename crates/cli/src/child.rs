@@ -14,6 +14,7 @@ use linerate_host::stop::Stop;
 use linerate_metric::event::Problem;
 use linerate_metric::exit;
 use linerate_metric::record::{RUN_SCHEMA, Record};
+use linerate_metric::set::RunSet;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::command::series::Ended;
@@ -67,6 +68,37 @@ pub fn measure(words: &[String], stop: &Stop) -> Result<Record, Ended> {
         return Ok(record);
     }
     Err(Ended::Over(failed(&named, &done)))
+}
+
+/// Measures one point of an experiment; gives the record of its last command. `words` begin with `run`.
+///
+/// # Errors
+/// What it failed with, or that somebody stopped it.
+pub fn point(words: &[String], stop: &Stop) -> Result<Record, Ended> {
+    // Its page and its files are of no use to anybody.
+    let folder = std::env::temp_dir().join(format!("linerate-point-{}", std::process::id()));
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .arg0("linerate")
+        .args(words)
+        .arg("--dir")
+        .arg(&folder)
+        .args(["--json", "--no-store"]);
+    for variable in OUTER {
+        command.env_remove(variable);
+    }
+    let named = format!("linerate {}", words::join(words));
+    let done = run(command, &named, stop);
+    // It may have ended before it made one.
+    let _ = std::fs::remove_dir_all(&folder);
+    let done = done?;
+    // 3: a shape does not hold, which nobody asked for.
+    let set = serde_json::from_str::<RunSet>(&done.stdout).ok();
+    let set = set.filter(|_| matches!(done.code, Some(0 | 3)));
+    match set.and_then(|mut set| set.runs.pop()) {
+        Some(record) => Ok(record),
+        None => Err(Ended::Over(failed(&named, &done))),
+    }
 }
 
 /// Runs a shell command; gives what it printed.

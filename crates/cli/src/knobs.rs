@@ -40,14 +40,7 @@ impl Knobs {
         if lab.is_none() {
             check_interfaces(args, words)?;
         }
-        let hosts = lab.or_else(|| Hosts::own(&args.try_interface));
-        let hosts = hosts.ok_or_else(|| {
-            Failure::failed(Problem::new(
-                "cannot be seen",
-                "this network",
-                "mount /proc",
-            ))
-        })?;
+        let hosts = own_hosts(lab, &args.try_interface)?;
         let own = own(args)?;
         let turns_hosts = |knob: &Knob| matches!(knob.set, Set::Host { .. });
         if !may_change && own.iter().any(turns_hosts) {
@@ -64,6 +57,17 @@ impl Knobs {
             own,
             ground,
             args: args.clone(),
+        })
+    }
+
+    /// What knobs need that commands alone turn: no setting of any host.
+    pub fn of_commands() -> Result<Self, Failure> {
+        Ok(Self {
+            hosts: own_hosts(Hosts::of_lab(), &[])?,
+            may_change: false,
+            own: Vec::new(),
+            ground: Ground::default(),
+            args: KnobArgs::default(),
         })
     }
 
@@ -168,11 +172,26 @@ impl Knobs {
 
     /// The far end of a measuring command, where its server listens.
     pub fn far(words: &[String]) -> Option<SocketAddr> {
+        // An experiment has far ends of its own.
+        if words.first().is_some_and(|name| name == "run") {
+            return None;
+        }
         let host = words.get(1)?;
         let port = words::value_of(words, "port").and_then(|port| port.parse().ok());
         let port = port.unwrap_or(DEFAULT_PORT);
         (host.as_str(), port).to_socket_addrs().ok()?.next()
     }
+}
+
+/// The lab, or else this host.
+fn own_hosts(lab: Option<Hosts>, interfaces: &[String]) -> Result<Hosts, Failure> {
+    lab.or_else(|| Hosts::own(interfaces)).ok_or_else(|| {
+        Failure::failed(Problem::new(
+            "cannot be seen",
+            "this network",
+            "mount /proc",
+        ))
+    })
 }
 
 /// A knob and one of its values.

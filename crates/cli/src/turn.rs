@@ -9,7 +9,7 @@ use linerate_metric::exit;
 use linerate_metric::units::ByteSize;
 use linerate_tune::guard::{Guard, Key};
 use linerate_tune::journal::folder;
-use linerate_tune::knob::{Knob, Set};
+use linerate_tune::knob::{DEFAULT, Knob, Set};
 use linerate_tune::search::Point;
 use linerate_tune::snippet::Turned;
 
@@ -84,6 +84,8 @@ impl<'a> Turner<'a> {
                 Set::StackKey(key) if !is_default(value) => {
                     words.push(format!("--set={key}={value}"));
                 }
+                // Of an experiment one point is measured: each of its knobs is named.
+                Set::Point => words.push(format!("--point={}={value}", knob.name)),
                 _ => {}
             }
         }
@@ -108,9 +110,23 @@ impl<'a> Turner<'a> {
         Ok(Ok(()))
     }
 
+    /// Turns one knob; why it could not be otherwise.
+    ///
+    /// # Errors
+    /// What its command said, or that somebody pressed Ctrl-C.
+    pub fn turn_one(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let known = self.knobs.iter().find(|knob| knob.name == name).cloned();
+        let knob = known.ok_or_else(|| format!("there is no knob {name}"))?;
+        match self.turn(&knob, value) {
+            Ok(turned) => turned,
+            Err(Ended::Over(failure)) => Err(failure.problem.to_string()),
+            Err(Ended::Stopped) => Err("interrupted".to_owned()),
+        }
+    }
+
     fn turn(&mut self, knob: &Knob, value: &str) -> Result<Result<(), String>, Ended> {
         match &knob.set {
-            Set::Option(_) | Set::StackKey(_) => return Ok(Ok(())),
+            Set::Option(_) | Set::StackKey(_) | Set::Point => return Ok(Ok(())),
             Set::Command { .. } => {
                 let Some((line, back)) = knob.lines(value) else {
                     return Ok(Ok(()));
@@ -173,7 +189,7 @@ impl<'a> Turner<'a> {
     /// The commands that make a change outside of a measurement.
     pub fn commands(&self, knob: &Knob, value: &str) -> Vec<String> {
         match &knob.set {
-            Set::Option(_) | Set::StackKey(_) => Vec::new(),
+            Set::Option(_) | Set::StackKey(_) | Set::Point => Vec::new(),
             Set::Command { .. } => knob
                 .lines(value)
                 .into_iter()
@@ -196,9 +212,33 @@ impl<'a> Turner<'a> {
                 self.guard.settled(&Key::of_command(&knob.name));
             }
         }
+        let mut wrong = self.far_back();
         self.far = None;
         self.at.clear();
-        self.guard.restore()
+        let here = self.guard.restore().into_iter();
+        wrong.extend(here.map(|why| format!("{why} (`linerate tune --restore` tries again)")));
+        wrong
+    }
+
+    /// What was set at the far host as it was: says so where nobody is there to do it.
+    fn far_back(&self) -> Vec<String> {
+        let Some(far) = &self.far else {
+            return Vec::new();
+        };
+        let turned = self.knobs.iter().filter_map(|knob| match &knob.set {
+            Set::Far(name) if self.at.get(&knob.name).is_some_and(|at| !is_default(at)) => {
+                Some(name)
+            }
+            _ => None,
+        });
+        let back = |name: &String| match far.set(name, DEFAULT) {
+            Ok(Ok(_)) => None,
+            Ok(Err(why)) => Some(format!("{name} of the far host: {why}")),
+            Err(error) => Some(format!(
+                "{name} of the far host ({error}): run `linerate tune --restore` there"
+            )),
+        };
+        turned.filter_map(back).collect()
     }
 
     /// Leaves everything as it is now; what the far host set goes back all the same.

@@ -152,6 +152,12 @@ impl Experiment {
                     "add it to `values`",
                 );
             }
+            if knob.set.as_ref().is_some_and(|line| !line.contains("{}")) {
+                return wrong(place, "its `set` has no {} for the value", "write it there");
+            }
+            if knob.restore.is_some() && knob.set.is_none() {
+                return wrong(place, "`restore` without `set`", "leave it out, or add `set`");
+            }
             let Some(words) = self.words.get(&knob.name) else {
                 continue;
             };

@@ -82,6 +82,13 @@ pub struct KnobOf {
     /// Those of `--quick`; all without it.
     #[serde(default)]
     pub quick: Vec<String>,
+    /// A shell command that turns it, `{}` for the value: run before a point with another value than the one
+    /// before.
+    #[serde(default)]
+    pub set: Option<String>,
+    /// What sets it back at the end; without it `set` with the first value.
+    #[serde(default)]
+    pub restore: Option<String>,
 }
 
 /// The network of an experiment.

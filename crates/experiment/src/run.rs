@@ -12,7 +12,7 @@ use linerate_metric::set::RunSet;
 use linerate_metric::statistics::estimate;
 
 use crate::ExperimentError;
-use crate::file::Experiment;
+use crate::file::{Experiment, KnobOf};
 use crate::outcome::set;
 use crate::point::{settings, words_of};
 use crate::runner::Runner;
@@ -69,6 +69,13 @@ pub enum Progress {
         /// Why.
         because: String,
     },
+    /// A knob with a command of its own has to get this value; an error is why the point is left out.
+    Turn {
+        /// The knob.
+        knob: KnobOf,
+        /// Its value.
+        value: String,
+    },
     /// What must run on the host of `--on` before anything is measured.
     Serve {
         /// Its command line.
@@ -87,14 +94,15 @@ pub(crate) const COMMAND_LIMIT: Duration = Duration::from_secs(180);
 /// Why a point was not measured that was still to come when somebody ended it.
 const INTERRUPTED: &str = "interrupted before it was measured";
 
-/// Runs an experiment: the records of all points, and what they say.
+/// Runs an experiment: the records of all points, and what they say. Of what `progress` returns only the
+/// error of [`Progress::Turn`] counts.
 ///
 /// # Errors
 /// [`ExperimentError`]; a point that cannot be measured is no error as long as another can.
 pub fn run(
     experiment: &Experiment,
     options: &Options<'_>,
-    progress: &mut dyn FnMut(&Progress),
+    progress: &mut dyn FnMut(&Progress) -> Result<(), String>,
 ) -> Result<RunSet, ExperimentError> {
     let started = Timestamp::now();
     let settings = settings(experiment, options.quick, &options.only)?;
@@ -110,12 +118,13 @@ pub fn run(
     }
     runner.leave_to_hands(&mut kept)?;
     if let Some(command) = runner.server_of(&kept) {
-        progress(&Progress::Serve { command });
+        let _ = progress(&Progress::Serve { command });
     }
     let measured = kept.iter().filter(|point| point.skipped.is_none());
     let of = measured.count() * rounds as usize;
     let mut number = 0;
     let mut by_hand: Option<String> = None;
+    let mut turned = BTreeMap::new();
     for _ in 0..rounds {
         for point in &mut kept {
             if options.stop.load(Relaxed) {
@@ -128,20 +137,24 @@ pub fn run(
             let words = words_of(experiment, &point.setting);
             let now = runner.hands(&point.setting)?.words();
             if !now.is_empty() && by_hand.as_ref() != Some(&now) {
-                progress(&Progress::Hands { words: now.clone() });
+                let _ = progress(&Progress::Hands { words: now.clone() });
                 by_hand = Some(now);
             }
-            progress(&Progress::Point {
+            let _ = progress(&Progress::Point {
                 number,
                 of,
                 words: words.clone(),
             });
-            if let Err(because) = runner.measure(point)? {
+            let measured = match turn(experiment, &point.setting, &mut turned, progress) {
+                Ok(()) => runner.measure(point)?,
+                Err(because) => Err(because),
+            };
+            if let Err(because) = measured {
                 // Whatever a command says that was ended with us is not why it did not go on.
                 if options.stop.load(Relaxed) {
                     break;
                 }
-                progress(&Progress::Skipped {
+                let _ = progress(&Progress::Skipped {
                     words,
                     because: because.clone(),
                 });
@@ -165,6 +178,31 @@ pub fn run(
     }
     let ground = (rootless, runner.into_between());
     Ok(set(experiment, options, kept, ground, started, interrupted))
+}
+
+/// Turns the knobs that have a command of their own. `turned` is what they stand at; absent: never turned, or
+/// it failed.
+fn turn(
+    experiment: &Experiment,
+    setting: &Setting,
+    turned: &mut BTreeMap<String, String>,
+    progress: &mut dyn FnMut(&Progress) -> Result<(), String>,
+) -> Result<(), String> {
+    for knob in experiment.knobs.iter().filter(|knob| knob.set.is_some()) {
+        let Some(value) = setting.get(&knob.name) else {
+            continue;
+        };
+        if turned.get(&knob.name) == Some(value) {
+            continue;
+        }
+        turned.remove(&knob.name);
+        progress(&Progress::Turn {
+            knob: knob.clone(),
+            value: value.clone(),
+        })?;
+        turned.insert(knob.name.clone(), value.clone());
+    }
+    Ok(())
 }
 
 fn is_root() -> bool {

@@ -52,7 +52,9 @@ pub fn snippets(changes: &[Turned]) -> Vec<Snippet> {
     });
     let options = lines(&|change| match &change.set {
         Set::Option(option) => vec![format!("{option} = {}", toml_value(&change.value))],
-        Set::Command { .. } => vec![format!("{} = {}", change.knob, toml_value(&change.value))],
+        Set::Command { .. } | Set::Point => {
+            vec![format!("{} = {}", change.knob, toml_value(&change.value))]
+        }
         _ => Vec::new(),
     });
     let options = match options.is_empty() {

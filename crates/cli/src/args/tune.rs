@@ -60,8 +60,11 @@ fn under(text: &str) -> Result<Under, String> {
 #[command(after_help = after_help())]
 pub struct TuneArgs {
     /// The far end, where `linerate server` runs
-    #[arg(required_unless_present = "restore", env = "LINERATE_HOST")]
+    #[arg(required_unless_present_any = ["restore", "experiment"], env = "LINERATE_HOST")]
     pub host: Option<String>,
+    /// Search the knobs of an experiment (`linerate run`); with HOST it measures to there
+    #[arg(long, value_name = "FILE|NAME", conflicts_with_all = ["port", "udp", "time", "try_host", "try_far"], env = "LINERATE_EXPERIMENT")]
+    pub experiment: Option<String>,
     /// What is to get better
     #[arg(
         long,
@@ -126,6 +129,7 @@ Examples (start `linerate server` in another terminal first):
   linerate tune HOST --try-host --try-interface eth1    and of this interface
   linerate tune HOST --try-far                          and of the far host (its server: --grant tune)
   linerate tune 10.0.0.2 -- --dev packet:eth0 --ip 10.0.0.3/24   sizes of our own stack
+  linerate tune --experiment mine.toml --goal p50       the knobs of an experiment, each from its first value
   linerate tune --restore                               after kill -9: sets everything back
 
 It measures once, and first turns the knobs that the findings of this run point at. Options of the

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use linerate_experiment::file::KnobOf;
 use linerate_experiment::shipped::{SHIPPED, shipped};
 use linerate_experiment::{Experiment, ExperimentError, Options, Place, Progress, run as measure};
 use linerate_metric::event::Problem;
@@ -10,11 +11,14 @@ use linerate_metric::set::RunSet;
 use linerate_report::document::Document;
 use linerate_report::html;
 use linerate_report::store::{Store, write_file};
+use linerate_tune::knob::{Knob, Set};
 
 use super::measure::stop_on_signals;
 use crate::args::RunArgs;
 use crate::failure::Failure;
+use crate::knobs::Knobs;
 use crate::output::{Output, print};
+use crate::turn::Turner;
 
 impl From<ExperimentError> for Failure {
     fn from(error: ExperimentError) -> Self {
@@ -43,15 +47,11 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
         return Ok(exit::OK);
     }
     let name = args.experiment.as_deref().unwrap_or_default();
-    let text = text_of(name)?;
     if args.print {
-        print(text.trim_end());
+        print(text_of(name)?.trim_end());
         return Ok(exit::OK);
     }
-    let experiment = Experiment::from_toml(&text).map_err(|error| Failure {
-        problem: error.problem_in(name),
-        code: error.exit_code(),
-    })?;
+    let experiment = experiment_of(name)?;
     if args.print_lab {
         print(lab_of(&experiment)?.trim_end());
         return Ok(exit::OK);
@@ -95,9 +95,24 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
         cores: std::thread::available_parallelism().map_or(1, usize::from),
         stop: &flag,
     };
-    let set = measure(&experiment, &options, &mut |progress| {
-        tell(output, progress)
-    })?;
+    let knobs: Vec<Knob> = (experiment.knobs.iter())
+        .filter_map(turned_by_command)
+        .collect();
+    let known = (!knobs.is_empty()).then(Knobs::of_commands).transpose()?;
+    let turner = known.as_ref();
+    let turner = turner.map(|known| Turner::new(knobs, known, &[], &stop));
+    let mut turner = turner.transpose()?;
+    let measured = measure(&experiment, &options, &mut |progress| {
+        if let (Progress::Turn { knob, value }, Some(turner)) = (progress, &mut turner) {
+            return turner.turn_one(&knob.name, value);
+        }
+        tell(output, progress);
+        Ok(())
+    });
+    for why in turner.iter_mut().flat_map(Turner::back) {
+        output.remark(&format!("warning: could not be set back: {why}"));
+    }
+    let set = measured?;
     output.set(&set, &[])?;
     write_folder(&dir, &set)?;
     if !output.is_quiet() {
@@ -179,6 +194,17 @@ fn check_table(before: &RunSet, args: &RunArgs) -> Result<(), Failure> {
     }
 }
 
+/// The experiment of a name or a file.
+///
+/// # Errors
+/// There is none, or it is none.
+pub fn experiment_of(name: &str) -> Result<Experiment, Failure> {
+    Experiment::from_toml(&text_of(name)?).map_err(|error| Failure {
+        problem: error.problem_in(name),
+        code: error.exit_code(),
+    })
+}
+
 /// A shipped experiment by name; otherwise a file.
 fn text_of(name: &str) -> Result<String, Failure> {
     if let Some(text) = shipped(name) {
@@ -194,6 +220,21 @@ fn text_of(name: &str) -> Result<String, Failure> {
     })
 }
 
+/// A knob of an experiment that a command of its own turns.
+fn turned_by_command(knob: &KnobOf) -> Option<Knob> {
+    Some(Knob {
+        name: knob.name.clone(),
+        values: knob.values.clone(),
+        set: Set::Command {
+            line: knob.set.clone()?,
+            restore: knob.restore.clone(),
+        },
+        ordered: false,
+        uncertain: false,
+        memory: None,
+    })
+}
+
 fn tell(output: &Output, progress: &Progress) {
     match progress {
         Progress::Point { number, of, words } => {
@@ -205,6 +246,7 @@ fn tell(output: &Output, progress: &Progress) {
         Progress::Serve { command } => {
             output.remark(&format!("the far host runs `{command}`"));
         }
+        Progress::Turn { .. } => {}
         Progress::Hands { words } => {
             use std::io::IsTerminal;
             if !std::io::stdin().is_terminal() {

@@ -104,7 +104,7 @@ fn sweep(args: &SweepArgs, output: &mut Output) -> Result<u8, Failure> {
     let notes = turner
         .back()
         .into_iter()
-        .map(|why| format!("could not be set back: {why} (`linerate tune --restore` tries again)"));
+        .map(|why| format!("could not be set back: {why}"));
     let notes: Vec<String> = notes.collect();
     let failure = match ended {
         Err(Ended::Over(failure)) => Some(failure),

@@ -24,6 +24,8 @@ pub enum Set {
     Option(String),
     /// A key of our own stack's configuration: `--set KEY=VALUE` of the measuring command.
     StackKey(String),
+    /// A knob of an experiment: `--point NAME=VALUE` of `linerate run`.
+    Point,
     /// A setting of all hosts that may be changed.
     Host {
         /// What kind of setting.

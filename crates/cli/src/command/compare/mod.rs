@@ -253,7 +253,7 @@ fn in_turn(
         output.progress(&linerate_report::text::pair(number, name, pair, 100));
     });
     let mut notes: Vec<String> = (turner.into_inner().back().into_iter())
-        .map(|why| format!("could not be set back: {why} (`linerate tune --restore` tries again)"))
+        .map(|why| format!("could not be set back: {why}"))
         .collect();
     let runs = runs.into_inner();
     if turns.pairs.is_empty() {

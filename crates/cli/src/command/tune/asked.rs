@@ -1,15 +1,41 @@
 //! What was asked for: the measuring command, and the knobs that may be turned.
 
+use linerate_experiment::file::KnobOf;
+use linerate_metric::experiment::number;
 use linerate_tune::knob::{Knob, Set};
 
 use super::refuse;
 use crate::args::TuneArgs;
+use crate::command::measured::kind_of;
+use crate::command::run;
 use crate::failure::Failure;
 use crate::knobs::Knobs;
 use crate::words;
 
+/// Whether a measuring command is a point of an experiment.
+pub fn is_experiment(words: &[String]) -> bool {
+    words.first().is_some_and(|name| name == "run")
+}
+
+/// Refuses a measuring command that makes no sense, before anything runs.
+pub fn check(words: &[String]) -> Result<(), Failure> {
+    match is_experiment(words) {
+        // Its file was read before, and its points say themselves what they lack.
+        true => Ok(()),
+        false => kind_of("tune", words).map(drop),
+    }
+}
+
 /// The measuring command of the start.
 pub fn words_of(args: &TuneArgs) -> Result<Vec<String>, Failure> {
+    if let Some(experiment) = &args.experiment {
+        let mut words = ["run", experiment, "--repeat=1"]
+            .map(str::to_owned)
+            .to_vec();
+        words.extend(args.host.iter().map(|host| format!("--on={host}")));
+        words.extend(args.options.iter().cloned());
+        return Ok(words);
+    }
     let round_trips = matches!(args.goal.figure(), "p50" | "p99");
     let Some(host) = &args.host else {
         return refuse(
@@ -44,6 +70,9 @@ pub fn words_of(args: &TuneArgs) -> Result<Vec<String>, Failure> {
 /// The knobs that are searched.
 pub fn knobs_of(args: &TuneArgs, words: &[String], known: &Knobs) -> Result<Vec<Knob>, Failure> {
     known.check_limits()?;
+    if let Some(experiment) = &args.experiment {
+        return of_experiment(args, experiment, known);
+    }
     let mut all = known.all();
     // What is said on the command line is not for us to turn.
     all.retain(|knob| match &knob.set {
@@ -51,8 +80,64 @@ pub fn knobs_of(args: &TuneArgs, words: &[String], known: &Knobs) -> Result<Vec<
         Set::StackKey(key) => !words.iter().any(|word| says_key(word, key)),
         _ => true,
     });
+    let names = known.names();
+    only(args, all, &names)
+}
+
+/// The knobs of an experiment, each with its first value as the start, and those of the user's that a
+/// command turns.
+fn of_experiment(args: &TuneArgs, file: &str, known: &Knobs) -> Result<Vec<Knob>, Failure> {
+    let experiment = run::experiment_of(file)?;
+    if let Some(knob) = (known.own.iter()).find(|knob| !matches!(knob.set, Set::Command { .. })) {
+        return refuse(
+            &knob.name,
+            "an experiment has commands of its own, which options and settings do not reach",
+            "turn it by a command (set = \"…\"), or make it a knob of the experiment",
+        );
+    }
+    let quick = args.options.iter().any(|word| word == "--quick");
+    let fixed = |name: &str| {
+        let starts = |word: &String| {
+            let word = word.strip_prefix("--point=").unwrap_or(word);
+            word.split_once('=').is_some_and(|(knob, _)| knob == name)
+        };
+        args.options.iter().any(starts)
+    };
+    let values = |knob: &KnobOf| match quick && !knob.quick.is_empty() {
+        true => knob.quick.clone(),
+        false => knob.values.clone(),
+    };
+    let mut all: Vec<Knob> = (experiment.knobs.iter())
+        .filter(|knob| !fixed(&knob.name))
+        .map(|knob| Knob {
+            name: knob.name.clone(),
+            ordered: values(knob).iter().all(|value| number(value).is_some()),
+            values: values(knob),
+            set: Set::Point,
+            uncertain: false,
+            memory: None,
+        })
+        .collect();
+    // Where there is one value, it is measured at without being named.
+    all.retain(|knob| knob.values.len() > 1);
+    all.extend(known.own.iter().cloned());
+    for limit in &args.knobs.limit {
+        let mut named = all.iter_mut().filter(|knob| knob.name == limit.name);
+        named.try_for_each(|knob| {
+            limit.apply(knob);
+            match knob.values.is_empty() {
+                true => refuse(&knob.name, "has no value within its --limit", "widen it"),
+                false => Ok(()),
+            }
+        })?;
+    }
+    let names: Vec<String> = all.iter().map(|knob| knob.name.clone()).collect();
+    only(args, all, &names)
+}
+
+/// Those that `--knobs` names.
+fn only(args: &TuneArgs, mut all: Vec<Knob>, names: &[String]) -> Result<Vec<Knob>, Failure> {
     if !args.only.is_empty() {
-        let names = known.names();
         if let Some(name) = args.only.iter().find(|name| !names.contains(name)) {
             return refuse(
                 &format!("--knobs {name}"),

@@ -9,8 +9,8 @@ use linerate_metric::record::Record;
 use linerate_metric::sweep::buffer_bytes;
 use linerate_tune::search::Point;
 
+use super::asked;
 use crate::child;
-use crate::command::measured::kind_of;
 use crate::command::series::Ended;
 use crate::turn::Turner;
 use crate::words;
@@ -76,14 +76,18 @@ impl<'a> Bench<'a> {
         if let Some(time) = time {
             words::set_option(&mut words, "time", time)?;
         }
-        if let Err(failure) = kind_of("tune", &words) {
+        if let Err(failure) = asked::check(&words) {
             return Ok(refused(failure.problem.to_string()));
         }
         if let Err(why) = self.turner.apply(point)? {
             return Ok(refused(why));
         }
         self.runs += 1;
-        let record = match child::measure(&words, self.stop) {
+        let measured = match asked::is_experiment(&words) {
+            true => child::point(&words, self.stop),
+            false => child::measure(&words, self.stop),
+        };
+        let record = match measured {
             Ok(record) => record,
             Err(Ended::Over(failure)) if failure.code != exit::PEER => {
                 return Ok(refused(failure.problem.to_string()));

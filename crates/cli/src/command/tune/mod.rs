@@ -18,7 +18,7 @@ use linerate_tune::snippet::Turned;
 
 use self::bench::Bench;
 use super::measure::stop_on_signals;
-use super::measured::{fresh_seed, kind_of};
+use super::measured::fresh_seed;
 use super::series::Ended;
 use crate::args::TuneArgs;
 use crate::failure::Failure;
@@ -120,7 +120,7 @@ impl Found {
 fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
     output.check_file()?;
     let words = asked::words_of(args)?;
-    kind_of("tune", &words)?;
+    asked::check(&words)?;
     let known = Knobs::of(&args.knobs, &words)?;
     let knobs = asked::knobs_of(args, &words, &known)?;
     let figure = figure::named(args.goal.figure()).expect("every goal is a figure");
@@ -157,9 +157,11 @@ fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
         if !complete && wrong.is_empty() {
             output.progress("every setting is as it was before");
         }
-        notes.extend(wrong.into_iter().map(|why| {
-            format!("could not be set back: {why} (`linerate tune --restore` tries again)")
-        }));
+        notes.extend(
+            wrong
+                .into_iter()
+                .map(|why| format!("could not be set back: {why}")),
+        );
     }
     let failure = match ended {
         Err(Ended::Over(failure)) => Some(failure),
