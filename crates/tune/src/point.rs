@@ -43,7 +43,10 @@ const POINTS: &[(&str, &[&str])] = &[
             "sndbuf",
         ],
     ),
-    ("small-writes", &["write-size", "offload", "gso-size"]),
+    (
+        "small-writes",
+        &["write-size", "offload", "batch", "gso-size"],
+    ),
     (
         "sender-cpu",
         &[

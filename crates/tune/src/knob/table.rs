@@ -154,9 +154,17 @@ const KNOBS: &[Line] = &[
         "streams",
         option("parallel", true, |ground| when(bulk(ground), &["2", "4"])),
     ),
+    // For TCP what sends without a copy; what arrives is wanted, so `trunc` is none of them.
     uncertain(option("offload", false, |ground| {
-        when(bulk(ground) && ground.udp, &["gso,gro", "gso", "none"])
+        match (bulk(ground), ground.udp) {
+            (true, true) => list(&["gso,gro", "gso", "none"]),
+            (true, false) => list(&["zerocopy", "sendfile", "splice"]),
+            (false, _) => Vec::new(),
+        }
     })),
+    option("batch", true, |ground| {
+        when(bulk(ground) && ground.udp, &["8", "32"])
+    }),
     option("no-delay", false, |ground| {
         when(!ground.udp && !ground.own_stack, &["on"])
     }),
