@@ -25,7 +25,7 @@ bench: ## compare with stock tools and bare loops (ONLY=name,… PAIRS=n LONG=1 
 	$(CARGO) build --release --locked --package linerate --package linerate-bench
 	target/release/linerate-bench
 
-bench-tune: ## does `linerate tune` find what an exhaustive sweep finds (ONLY=lab,… TRIES=n REPEATS=n TIME=t QUICK=1); see benches/README.md
+bench-tune: ## does `linerate tune` find what an exhaustive sweep finds (ONLY=lab,… TRIES=n REPEATS=n TIME=t QUICK=1 WITHIN=s RESUME=1); see benches/README.md
 	$(CARGO) build --release --locked --package linerate --package linerate-bench
 	target/release/linerate-bench-tune
 

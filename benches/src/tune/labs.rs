@@ -159,6 +159,13 @@ impl Case {
         all
     }
 
+    /// A sweep that goes on where its journal ends.
+    pub fn resumed(journal: &std::path::Path) -> Vec<String> {
+        let mut all = words("sweep --json --resume");
+        all.push(journal.display().to_string());
+        all
+    }
+
     pub fn tune(&self, knobs: &Knobs, time: &str, seed: u64, exhaustive: u64) -> Vec<String> {
         // The search gets half of what it may take in all: the rest is for proof.
         let runs = (exhaustive / 10).max(12);

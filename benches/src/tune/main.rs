@@ -6,7 +6,8 @@
 //! round trip.
 //!
 //! Settings come from the environment: `ONLY=name,…`, `TRIES=n`, `REPEATS=n` (of each point of the sweep),
-//! `TIME=duration` (of each run), `QUICK=1` (one try, one repeat, fewer values: shows that it works, judges nothing).
+//! `TIME=duration` (of each run), `QUICK=1` (one try, one repeat, fewer values: shows that it works, judges nothing),
+//! `WITHIN=seconds` (ends then), `RESUME=1` (keeps what was measured, and goes on where it was).
 #![forbid(unsafe_code)]
 
 mod found;
@@ -14,6 +15,7 @@ mod labs;
 mod program;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use labs::{Case, LABS};
 use program::{Lab, Program, Trouble};
@@ -23,6 +25,10 @@ use serde_json::{Value, json};
 const REACHES: f64 = 0.95;
 /// Share of the exhaustive runs that it may take, its checks and its proof among them.
 const MAY_TAKE: f64 = 0.20;
+/// A search and its proof take no longer.
+const TUNES: Duration = Duration::from_secs(100);
+/// Ten pairs take no longer.
+const COMPARES: Duration = Duration::from_secs(15);
 /// Where results go.
 const RESULTS: &str = "target/bench/tune.json";
 
@@ -33,6 +39,8 @@ pub struct Asked {
     repeats: u32,
     time: Option<String>,
     quick: bool,
+    resume: bool,
+    within: Option<u32>,
 }
 
 fn main() -> ExitCode {
@@ -52,7 +60,8 @@ fn asked() -> Result<Asked, Trouble> {
             .ok()
             .filter(|text| !text.trim().is_empty())
     };
-    let quick = set("QUICK").is_some_and(|value| value != "0");
+    let is_on = |name: &str| set(name).is_some_and(|value| value != "0");
+    let quick = is_on("QUICK");
     let count = |name: &str, default: u32| match set(name) {
         None => Ok(default),
         Some(text) => match text.trim().parse() {
@@ -82,6 +91,8 @@ fn asked() -> Result<Asked, Trouble> {
         repeats: count("REPEATS", if quick { 1 } else { 3 })?,
         time: set("TIME"),
         quick,
+        resume: is_on("RESUME"),
+        within: set("WITHIN").map(|_| count("WITHIN", 1)).transpose()?,
     })
 }
 
@@ -93,7 +104,10 @@ impl Asked {
 
 fn bench() -> Result<bool, Trouble> {
     let asked = asked()?;
-    let program = Program::beside_this_one()?;
+    let within = asked
+        .within
+        .map(|seconds| Duration::from_secs(seconds.into()));
+    let program = Program::beside_this_one(asked.resume, within)?;
     let mut rows: Vec<Value> = Vec::new();
     let mut good = true;
     println!(
@@ -143,7 +157,13 @@ fn measure(program: &Program, case: &Case, asked: &Asked) -> Result<Vec<Value>, 
     let knobs = case.knobs(asked.quick);
     lab.write(&case.knob_file(), &case.knob_text(&knobs))?;
     let command = case.command(time);
-    let swept = lab.client(&case.sweep(&knobs, &command, asked.repeats))?;
+    let swept = program.once(&format!("{}-sweep", case.name), || {
+        let journal = program.journal(&case.knob_file()).filter(|_| asked.resume);
+        match journal {
+            Some(journal) => lab.client(&Case::resumed(&journal)),
+            None => lab.client(&case.sweep(&knobs, &command, asked.repeats)),
+        }
+    })?;
     let sweep = &swept["result"]["sweep"];
     let points = sweep["points"]
         .as_array()
@@ -166,11 +186,18 @@ fn measure(program: &Program, case: &Case, asked: &Asked) -> Result<Vec<Value>, 
     let best = best.ok_or_else(|| Trouble("no point of the sweep may be chosen".to_owned()))?;
     let mut rows = Vec::new();
     for seed in 1..=asked.tries {
-        let tuned = lab.client(&case.tune(&knobs, time, seed, exhaustive))?;
+        let tuned = program.once(&format!("{}-tune-{seed}", case.name), || {
+            program.needs(TUNES)?;
+            lab.client(&case.tune(&knobs, time, seed, exhaustive))
+        })?;
         let found = &tuned["result"]["tuning"];
         let runs = found["runs"].as_u64().unwrap_or(u64::MAX);
         let setting = case.setting_of(found);
-        let ratio = against(&lab, case, &command, best, &setting)?;
+        let ratio = program.once(&format!("{}-against-{seed}", case.name), || {
+            program.needs(COMPARES)?;
+            against(&lab, case, &command, best, &setting).map(Value::from)
+        })?;
+        let ratio = ratio.as_f64().unwrap_or(f64::NAN);
         let share = runs as f64 / exhaustive as f64;
         let holds = ratio >= REACHES && share <= MAY_TAKE;
         // Few values leave a sweep that is cheaper than any proof.

@@ -2,10 +2,13 @@
 
 use std::fmt;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -22,12 +25,23 @@ impl fmt::Display for Trouble {
 /// `linerate`, with folders of its own for what it keeps.
 pub struct Program {
     path: PathBuf,
-    folder: TempDir,
+    folder: PathBuf,
+    /// Gone with its folder when nothing is to be gone on with.
+    _fresh: Option<TempDir>,
+    /// When what runs is interrupted.
+    until: Option<Instant>,
 }
 
+/// Where a bench that goes on where it was keeps what it has.
+const KEPT: &str = "target/bench/tune";
+
+/// How often it is looked whether a command has ended.
+const LOOK: Duration = Duration::from_millis(20);
+
 impl Program {
-    /// Cargo puts both into the same folder.
-    pub fn beside_this_one() -> Result<Self, Trouble> {
+    /// Cargo puts both into the same folder. With `resumes` what was measured stays for the next time; with
+    /// `within` it ends after that time.
+    pub fn beside_this_one(resumes: bool, within: Option<Duration>) -> Result<Self, Trouble> {
         let own = std::env::current_exe().map_err(|error| Trouble(error.to_string()))?;
         let path = own.with_file_name("linerate");
         if !path.is_file() {
@@ -36,38 +50,128 @@ impl Program {
                 "{path} is not there: build it with `cargo build --release`"
             )));
         }
-        let folder = TempDir::new().map_err(|error| Trouble(error.to_string()))?;
-        Ok(Self { path, folder })
+        let failed = |error: std::io::Error| Trouble(error.to_string());
+        let fresh = (!resumes).then(TempDir::new).transpose().map_err(failed)?;
+        let folder = match &fresh {
+            Some(fresh) => fresh.path().to_owned(),
+            None => {
+                fs::create_dir_all(KEPT).map_err(failed)?;
+                fs::canonicalize(KEPT).map_err(failed)?
+            }
+        };
+        Ok(Self {
+            path,
+            folder,
+            _fresh: fresh,
+            until: within.map(|within| Instant::now() + within),
+        })
+    }
+
+    /// What a step came to: measured now, or before by a bench that did not come to its end.
+    pub fn once(
+        &self,
+        name: &str,
+        measure: impl FnOnce() -> Result<Value, Trouble>,
+    ) -> Result<Value, Trouble> {
+        let file = self.folder.join(format!("{name}.json"));
+        let before = fs::read_to_string(&file).ok();
+        if let Some(known) = before.and_then(|text| serde_json::from_str(&text).ok()) {
+            return Ok(known);
+        }
+        let document = measure()?;
+        fs::write(&file, document.to_string()).map_err(|error| Trouble(error.to_string()))?;
+        Ok(document)
+    }
+
+    /// The journal of a sweep that was interrupted, by a word that its command has.
+    pub fn journal(&self, word: &str) -> Option<PathBuf> {
+        let journals = fs::read_dir(self.folder.join("state/linerate/sweep")).ok()?;
+        let mut paths = journals.filter_map(|entry| Some(entry.ok()?.path()));
+        paths.find(|path| fs::read_to_string(path).is_ok_and(|text| text.contains(word)))
+    }
+
+    /// Refuses to begin what cannot be gone on with where less than this is left.
+    ///
+    /// # Errors
+    /// There is less.
+    pub fn needs(&self, time: Duration) -> Result<(), Trouble> {
+        let left = |until: Instant| until.saturating_duration_since(Instant::now());
+        match self.until.map(left) {
+            Some(left) if left < time => Err(Trouble(NO_TIME.to_owned())),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits for a command; interrupts it when time is over.
+    fn wait(&self, mut child: Child) -> Result<(ExitStatus, String, String), Trouble> {
+        let read = |from: Option<Box<dyn Read + Send>>| {
+            thread::spawn(move || {
+                let mut bytes = Vec::new();
+                if let Some(mut from) = from {
+                    // What came before an error is what there is.
+                    let _ = from.read_to_end(&mut bytes);
+                }
+                String::from_utf8_lossy(&bytes).into_owned()
+            })
+        };
+        let stdout = child.stdout.take();
+        let stdout = read(stdout.map(|from| Box::new(from) as Box<dyn Read + Send>));
+        let stderr = child.stderr.take();
+        let stderr = read(stderr.map(|from| Box::new(from) as Box<dyn Read + Send>));
+        let mut told = false;
+        let status = loop {
+            match child
+                .try_wait()
+                .map_err(|error| Trouble(error.to_string()))?
+            {
+                Some(status) => break status,
+                None if !told && self.until.is_some_and(|until| Instant::now() >= until) => {
+                    told = true;
+                    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+                    // It may have ended meanwhile.
+                    let _ = pid.map(|pid| kill_process(pid, Signal::INT));
+                }
+                None => thread::sleep(LOOK),
+            }
+        };
+        if told {
+            return Err(Trouble(NO_TIME.to_owned()));
+        }
+        let text = |thread: thread::JoinHandle<String>| thread.join().unwrap_or_default();
+        Ok((status, text(stdout), text(stderr)))
     }
 
     fn command(&self, words: &[String]) -> Command {
         let mut command = Command::new(&self.path);
         command
             .args(words)
-            .current_dir(self.folder.path())
-            .env("XDG_DATA_HOME", self.folder.path().join("data"))
-            .env("XDG_STATE_HOME", self.folder.path().join("state"))
+            .current_dir(&self.folder)
+            .env("XDG_DATA_HOME", self.folder.join("data"))
+            .env("XDG_STATE_HOME", self.folder.join("state"))
             .stdin(Stdio::null());
         command
     }
 
     fn run(&self, words: &[String]) -> Result<String, Trouble> {
-        let done = self.command(words).output();
-        let done = done.map_err(|error| Trouble(error.to_string()))?;
-        let stdout = String::from_utf8_lossy(&done.stdout).into_owned();
+        let mut command = self.command(words);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn();
+        let child = child.map_err(|error| Trouble(error.to_string()))?;
+        let (status, stdout, stderr) = self.wait(child)?;
         // 3: B of a comparison is slower, which is an answer.
-        if matches!(done.status.code(), Some(0 | 3)) {
+        if matches!(status.code(), Some(0 | 3)) {
             return Ok(stdout);
         }
         Err(Trouble(format!(
-            "linerate {} ended with {}: {} {}",
+            "linerate {} ended with {status}: {} {}",
             words.join(" "),
-            done.status,
             stdout.chars().take(400).collect::<String>(),
-            String::from_utf8_lossy(&done.stderr).trim()
+            stderr.trim()
         )))
     }
 }
+
+const NO_TIME: &str = "no time is left: RESUME=1 goes on where it was";
 
 /// A lab that is up, with a server at its far host; gone when it drops.
 pub struct Lab<'a> {
@@ -84,7 +188,7 @@ impl<'a> Lab<'a> {
         topology: &str,
         serves: &str,
     ) -> Result<Self, Trouble> {
-        let file = program.folder.path().join(format!("{name}.toml"));
+        let file = program.folder.join(format!("{name}.toml"));
         fs::write(&file, topology).map_err(|error| Trouble(error.to_string()))?;
         let mut lab = Self {
             name: format!("tune-{name}-{}", std::process::id()),
@@ -125,7 +229,7 @@ impl<'a> Lab<'a> {
 
     /// Puts a file where commands of the lab find it.
     pub fn write(&self, name: &str, text: &str) -> Result<(), Trouble> {
-        let file = self.program.folder.path().join(name);
+        let file = self.program.folder.join(name);
         fs::write(file, text).map_err(|error| Trouble(error.to_string()))
     }
 
@@ -156,8 +260,11 @@ impl<'a> Lab<'a> {
 impl Drop for Lab<'_> {
     fn drop(&mut self) {
         let down = ["lab", "down", &self.name].map(str::to_owned);
-        if let Err(error) = self.program.run(&down) {
-            eprintln!("warning: {error}");
+        // However little time is left.
+        match self.program.command(&down).output() {
+            Ok(done) if done.status.success() => {}
+            Ok(done) => eprintln!("warning: {}", String::from_utf8_lossy(&done.stderr).trim()),
+            Err(error) => eprintln!("warning: {error}"),
         }
         if let Some(mut server) = self.server.take() {
             // It died with its lab.
