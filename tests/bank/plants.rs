@@ -334,7 +334,7 @@ pub const PLANTS: &[Plant] = &[
         "udp-receive-queue-back",
         "udp-receive-queue",
         PLAIN,
-        "throughput HOST -u -b 200M -l 8000 -t 1 -i 0.25 --rcvbuf 2K --offload none -R",
+        "throughput HOST -u -b 300M -l 700 -t 1 -i 0.25 --rcvbuf 2K --offload none -R",
     ),
     plant(
         "burst-size-64",
