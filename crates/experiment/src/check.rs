@@ -156,7 +156,11 @@ impl Experiment {
                 return wrong(place, "its `set` has no {} for the value", "write it there");
             }
             if knob.restore.is_some() && knob.set.is_none() {
-                return wrong(place, "`restore` without `set`", "leave it out, or add `set`");
+                return wrong(
+                    place,
+                    "`restore` without `set`",
+                    "leave it out, or add `set`",
+                );
             }
             let Some(words) = self.words.get(&knob.name) else {
                 continue;
