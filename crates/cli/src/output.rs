@@ -314,7 +314,7 @@ impl Output {
             // The whole record is in the last line of a stream.
             Form::JsonStream => print(&stream::line(event, at)),
             // How far it is, whatever the result's form.
-            _ if matches!(event.what, What::Pass { .. }) => {
+            _ if matches!(event.what, What::Pass { .. } | What::Awaited { .. }) => {
                 if let Some(text) = self.lines.event(event) {
                     self.told(&text);
                 }

@@ -70,6 +70,11 @@ pub enum What {
         /// What it notes.
         notes: String,
     },
+    /// Payload is over, and the result waits for something else that takes its time.
+    Awaited {
+        /// What it waits for.
+        what: String,
+    },
     /// The server did not do what somebody asked for; the next step names the option that would have
     /// allowed it.
     Refused {

@@ -142,6 +142,7 @@ impl Lines {
                 passes,
                 notes,
             } => format!("pass {pass} of {passes}: {}", clean(notes)),
+            What::Awaited { what } => format!("waiting for {}", clean(what)),
             What::Refused { problem } => text::refusal(problem, &self.style),
             What::CapacityTrial { trial } => text::capacity_trial(trial),
             What::Trial { trial } => text::trial(trial, self.text_width(event.test)),

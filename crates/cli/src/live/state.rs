@@ -94,7 +94,7 @@ impl State {
             }
             What::Interval { interval } => self.interval(interval),
             What::Doubted { doubt } => self.find(&doubt.why),
-            What::Pass { .. } => {}
+            What::Pass { .. } | What::Awaited { .. } => {}
             What::Refused { problem } | What::Failed { problem } => {
                 self.find(&problem.to_string());
             }

@@ -32,6 +32,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The same once the run is told to stop.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// After so long somebody who looks on is told what is waited for.
+const UNTOLD: Duration = Duration::from_secs(1);
+
 /// How often it is looked after.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -248,12 +251,17 @@ impl FarCommand {
     }
 
     /// Runs the command and reads what it prints, on both of its outputs; it is ended when it takes
-    /// longer than ten seconds, and when the run is told to stop.
+    /// longer than ten seconds, and when the run is told to stop. `awaited` is told what is waited for when
+    /// that takes more than a moment.
     ///
     /// # Errors
     /// Why it told nothing.
-    pub fn ask(&self, stop: &AtomicBool) -> Result<Told, FarReportError> {
-        let (text, status) = self.run(stop)?;
+    pub fn ask(
+        &self,
+        stop: &AtomicBool,
+        awaited: &mut dyn FnMut(String),
+    ) -> Result<Told, FarReportError> {
+        let (text, status) = self.run(stop, awaited)?;
         let mut told = self.read(&text);
         if told.bytes.is_none() && told.packets.is_none() {
             return Err(FarReportError::NoCount {
@@ -270,7 +278,11 @@ impl FarCommand {
         Ok(told)
     }
 
-    fn run(&self, stop: &AtomicBool) -> Result<(String, ExitStatus), FarReportError> {
+    fn run(
+        &self,
+        stop: &AtomicBool,
+        awaited: &mut dyn FnMut(String),
+    ) -> Result<(String, ExitStatus), FarReportError> {
         let not_run = |source| FarReportError::NotRun {
             command: self.command.clone(),
             source,
@@ -289,13 +301,23 @@ impl FarCommand {
             child.stdout.take().map(|out| heard(Box::new(out))),
             child.stderr.take().map(|out| heard(Box::new(out))),
         ];
-        let deadline = Instant::now() + PATIENCE;
+        let began = Instant::now();
+        let deadline = began + PATIENCE;
+        let mut told = false;
         // It has ended when nobody can write to its outputs any more.
         let has_ended = || said.iter().flatten().all(JoinHandle::is_finished);
         let mut until = deadline;
         let mut stopped = None;
         while !has_ended() && Instant::now() < until {
             std::thread::sleep(LOOK);
+            if !told && began.elapsed() >= UNTOLD {
+                told = true;
+                awaited(format!(
+                    "the far end's count: `{}` has up to {} s",
+                    self.command,
+                    PATIENCE.as_secs()
+                ));
+            }
             // A run that was stopped has a far count, too, where it is quickly to be had.
             if stop.load(Relaxed) {
                 until = until.min(*stopped.get_or_insert_with(|| Instant::now() + GRACE));
@@ -496,7 +518,7 @@ mod tests {
         let command = FarCommand::parse("echo 5000 bytes >&2").unwrap();
         let mut plan = Plan::new(Kind::Throughput, Protocol::Udp, "far");
         plan.payload_bytes = 1_000;
-        let told = command.ask(&AtomicBool::new(false)).unwrap();
+        let told = command.ask(&AtomicBool::new(false), &mut |_| {}).unwrap();
         assert_eq!(told.odd, None);
         let mut report = FarReport::default();
         let sent = Sent::default();
@@ -504,12 +526,12 @@ mod tests {
         assert_eq!(report.flows[0].figures.packets, Some(5));
         let error = FarCommand::parse("exit 3")
             .unwrap()
-            .ask(&AtomicBool::new(false))
+            .ask(&AtomicBool::new(false), &mut |_| {})
             .unwrap_err();
         assert!(error.problem().situation.contains("exit status: 3"));
         let odd = FarCommand::parse("echo 7 bytes; exit 3").unwrap();
         assert!(
-            odd.ask(&AtomicBool::new(false))
+            odd.ask(&AtomicBool::new(false), &mut |_| {})
                 .unwrap()
                 .odd
                 .unwrap()
@@ -520,7 +542,14 @@ mod tests {
     fn a_command_that_does_not_end_is_ended_with_the_run() {
         let command = FarCommand::parse("echo 5 bytes; sleep 3600 & wait").unwrap();
         let began = Instant::now();
-        let error = command.ask(&AtomicBool::new(true)).unwrap_err();
+        let mut awaited = Vec::new();
+        let error = command
+            .ask(&AtomicBool::new(true), &mut |what| awaited.push(what))
+            .unwrap_err();
+        assert!(
+            awaited.len() == 1 && awaited[0].contains("sleep 3600"),
+            "{awaited:?}"
+        );
         assert!(
             error.to_string().contains("before the run was stopped"),
             "{error}"
@@ -531,7 +560,7 @@ mod tests {
     #[test]
     fn an_endless_output_takes_bounded_room() {
         let command = FarCommand::parse("head -c 5000000 /dev/zero; echo 7 bytes >&2").unwrap();
-        let told = command.ask(&AtomicBool::new(false)).unwrap();
+        let told = command.ask(&AtomicBool::new(false), &mut |_| {}).unwrap();
         assert_eq!(told.bytes, Some(7));
         assert!(told.text.len() as u64 <= OUTPUT_BYTES + 100);
     }

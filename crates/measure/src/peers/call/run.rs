@@ -283,7 +283,8 @@ fn converse(
     let mut unreported = None;
     if let Some(command) = command.filter(|_| test.failure.is_none()) {
         let sent = far_report::Sent::of(&test.own);
-        let asked = command.ask(stop).and_then(|told| {
+        let mut awaited = |what| emit(What::Awaited { what });
+        let asked = command.ask(stop, &mut awaited).and_then(|told| {
             let odd = told.odd.clone();
             command.merge(told, &plan, sent, &mut test.far)?;
             Ok(odd)
