@@ -331,6 +331,9 @@ fn the_file_for_devices_compiles_and_serves() {
                 let whole = number(&record, "/summary/rtt_ns/mean");
                 assert!((inside + around - whole).abs() < 2.0, "{words}: {record:#}");
             }
+            // Unread they are only other bytes, and where these are tells what they may be.
+            let record = pair.record("latency --peer echo -u -n 500");
+            assert!(doubted(&record, "device-stamps-unread"), "{record:#}");
             // Read as what they are not they make no sense, and that is said.
             let record = pair.record("latency --peer echo -u -n 500 --device-stamps 16,hz=1k");
             assert!(doubted(&record, "device-stamps-impossible"), "{record:#}");

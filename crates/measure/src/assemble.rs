@@ -156,7 +156,7 @@ pub fn assemble(report: Report) -> (Record, Option<MeasureError>) {
     let crowded = doubts.iter().any(|doubt| doubt.doubt == "shared-cores");
     let limits = limits.into_iter();
     doubts.extend(limits.filter(|doubt| !(crowded && doubt.doubt == "core-shared")));
-    doubts.extend(wrong_answers(&plan, &summary));
+    doubts.extend(wrong_answers(&summary));
     doubts.extend(late_answers(&plan, &summary));
     doubts.extend(thin_tail(&summary));
     doubts.extend(timing::missed(&plan, &directions));
@@ -435,27 +435,15 @@ fn whole(
 }
 
 /// Says so when answers were not what was asked for.
-fn wrong_answers(plan: &Plan, summary: &Summary) -> Option<Doubt> {
+fn wrong_answers(summary: &Summary) -> Option<Doubt> {
     // Only round trips have both counts.
     let (length, content) = (summary.wrong_length?, summary.wrong_content?);
     let answers = summary.round_trips.unwrap_or(0);
-    // A path that spoils some of them is another matter.
-    let is_stamped = plan.dialect.as_deref() == Some("echo")
-        && plan.protocol == Protocol::Udp
-        && plan.round_trip.device_stamps.is_none()
-        && (length, content) == (0, answers);
     (length + content > 0).then(|| {
-        let hint = match is_stamped {
-            true => {
-                "; a device that writes its times into its answers (`linerate target-code \
-                 --stamps`) is measured with --device-stamps 16"
-            }
-            false => "",
-        };
         Doubt::new(
             "wrong-answers",
             format!(
-                "{} of {answers} answers differ from their questions: {length} in length, {content} in content{hint}",
+                "{} of {answers} answers differ from their questions: {length} in length, {content} in content",
                 length + content,
             ),
         )
@@ -515,28 +503,16 @@ mod tests {
             ..Summary::default()
         };
         let mut plan = Plan::new(Kind::Latency, Protocol::Udp, "far".to_owned());
-        assert_eq!(told(wrong_answers(&plan, &summary)), None);
+        assert_eq!(told(wrong_answers(&summary)), None);
         assert_eq!(told(late_answers(&plan, &summary)), None);
         (summary.wrong_length, summary.wrong_content) = (Some(20), Some(1));
         summary.out_of_order = Some(3);
-        let (id, text) = told(wrong_answers(&plan, &summary)).expect("a doubt");
+        let (id, text) = told(wrong_answers(&summary)).expect("a doubt");
         assert_eq!(id, "wrong-answers");
         assert!(text.starts_with("21 of 1000 answers"), "{text}");
-        assert!(!text.contains("--device-stamps"), "{text}");
         let (id, text) = told(late_answers(&plan, &summary)).expect("a doubt");
         assert_eq!(id, "late-answers");
         assert!(text.starts_with("3 of the 4 questions"), "{text}");
-        // Each of them, and nothing but the content: as of a device that writes its times into it.
-        (summary.wrong_length, summary.wrong_content) = (Some(0), Some(1_000));
-        let hint = |plan: &Plan| {
-            let (_, text) = told(wrong_answers(plan, &summary)).expect("a doubt");
-            text.contains("--device-stamps 16")
-        };
-        assert!(!hint(&plan));
-        plan.dialect = Some("echo".to_owned());
-        assert!(hint(&plan));
-        plan.round_trip.device_stamps = "16".parse().ok();
-        assert!(!hint(&plan));
         // Eight at a time may overtake each other in time.
         plan.round_trip.outstanding = 8;
         assert_eq!(told(late_answers(&plan, &summary)), None);

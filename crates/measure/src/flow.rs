@@ -218,6 +218,8 @@ pub struct AskingOutcome {
     pub wrong_length: u64,
     /// Answers of the right length with another content.
     pub wrong_content: u64,
+    /// Of these, answers that differ only where the C file for devices writes its times.
+    pub stamped: u64,
     /// With a limit: how many answers were above it, and the first of them.
     pub slow: Option<(u64, Vec<SlowAnswer>)>,
     /// Further distributions by their name in the record.

@@ -283,7 +283,9 @@ impl Account<'_> {
             impossible += account.impossible;
         }
         let all = read + without + impossible;
-        let stamps = self.plan.round_trip.device_stamps?;
+        let Some(stamps) = self.plan.round_trip.device_stamps else {
+            return self.unread_stamps();
+        };
         if impossible > 0 {
             return Some(Doubt::new(
                 "device-stamps-impossible",
@@ -302,6 +304,25 @@ impl Account<'_> {
                      none there",
                     stamps.range().start,
                     stamps.range().end - 1
+                ),
+            )
+        })
+    }
+
+    /// Says so when answers look like those of a device that writes its times into them, and nobody reads them.
+    fn unread_stamps(&self) -> Option<Doubt> {
+        let asking = || self.finished.iter().filter_map(|flow| flow.asking.as_ref());
+        let stamped: u64 = asking().map(|asking| asking.stamped).sum();
+        let wrong = asking().map(|asking| asking.wrong_content + asking.wrong_length);
+        let is_echo = self.plan.dialect.as_deref() == Some("echo");
+        // A path that spoils some of them is another matter.
+        (is_echo && stamped > 0 && stamped == wrong.sum::<u64>()).then(|| {
+            Doubt::new(
+                "device-stamps-unread",
+                format!(
+                    "{stamped} answers differ from their questions in bytes 16 to 31 alone, as those of a \
+                     device that writes its times there (`linerate target-code --stamps`): \
+                     --device-stamps 16 reads them"
                 ),
             )
         })

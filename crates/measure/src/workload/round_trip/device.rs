@@ -1,10 +1,18 @@
 //! What answers tell of their time inside the device that gave them.
 
 use linerate_host::sys::clock::Nanos;
-use linerate_metric::device_stamps::{DeviceStamps, Stamped};
+use linerate_metric::device_stamps::{ByteOrder, DeviceStamps, NANOSECONDS_HZ, Stamped};
 use linerate_metric::histogram::Histogram;
 
 use crate::flow::DeviceAccount;
+
+/// What the C file for devices writes (`linerate target-code --stamps`).
+pub const TARGET: DeviceStamps = DeviceStamps {
+    offset: 16,
+    width: 8,
+    order: ByteOrder::Be,
+    hz: NANOSECONDS_HZ,
+};
 
 /// Reads the times of a device, and keeps account of them.
 pub struct DeviceWatch {

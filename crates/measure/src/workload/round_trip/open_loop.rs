@@ -13,7 +13,7 @@ use linerate_host::sys::clock::Nanos;
 use linerate_metric::histogram::Histogram;
 use linerate_metric::plan::Protocol;
 
-use super::device::same_outside;
+use super::device::{TARGET, same_outside};
 use super::open::{Open, Question};
 use super::questions::{Questions, Verdict, write_short};
 use crate::flow::{FlowOutcome, is_greeting};
@@ -291,6 +291,16 @@ impl<'a, S: Copy> OpenLoop<'a, S> {
                 };
                 match timed && same {
                     true => Verdict::Right,
+                    false
+                        if timed
+                            && same_outside(
+                                &payload[own..],
+                                &message[own..],
+                                TARGET.behind(own),
+                            ) =>
+                    {
+                        Verdict::Stamped
+                    }
                     false => Verdict::WrongContent,
                 }
             };

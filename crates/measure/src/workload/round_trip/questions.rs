@@ -30,6 +30,8 @@ pub enum Verdict {
     WrongLength,
     /// It has the length of its question and another content.
     WrongContent,
+    /// The same, and only where the C file for devices writes its times.
+    Stamped,
 }
 
 /// What a datagram turned out to be.
@@ -60,6 +62,7 @@ pub struct Questions<'a> {
     totals: Totals,
     wrong_length: u64,
     wrong_content: u64,
+    stamped: u64,
     ended_ns: Nanos,
     times: Histogram,
     /// Times of the running interval; handed over at its end.
@@ -122,6 +125,7 @@ impl<'a> Questions<'a> {
             totals: Totals::default(),
             wrong_length: 0,
             wrong_content: 0,
+            stamped: 0,
             ended_ns: lane.timeline.start_ns,
             times: flow.room.whole(),
             recent: flow.room.beside(),
@@ -269,6 +273,10 @@ impl<'a> Questions<'a> {
                 Verdict::Right => {}
                 Verdict::WrongLength => self.wrong_length += 1,
                 Verdict::WrongContent => self.wrong_content += 1,
+                Verdict::Stamped => {
+                    self.wrong_content += 1;
+                    self.stamped += 1;
+                }
             }
         }
         if let Some(numbers) = &mut self.numbers {
@@ -375,6 +383,7 @@ impl<'a> Questions<'a> {
             asking: Some(AskingOutcome {
                 wrong_length: self.wrong_length,
                 wrong_content: self.wrong_content,
+                stamped: self.stamped,
                 slow: self.slow.map(|slow| slow.finish(self.id)),
                 histograms: self.more,
                 unsent: self.unsent,
@@ -473,6 +482,8 @@ fn differs(payload: &[u8], question: &[u8], verify: bool) -> Verdict {
         Verdict::Right
     } else if payload.len() != question.len() {
         Verdict::WrongLength
+    } else if device::same_outside(payload, question, device::TARGET) {
+        Verdict::Stamped
     } else {
         Verdict::WrongContent
     }
@@ -510,6 +521,9 @@ mod tests {
                 let mut other = asked.clone();
                 other[bytes - 1] ^= 1;
                 assert_eq!(of(&other), Answer::Due(Verdict::WrongContent), "{bytes}");
+                other.clone_from(&asked);
+                other[16..32].fill(0xee);
+                assert_eq!(of(&other), Answer::Due(Verdict::Stamped), "{bytes}");
                 let unseen = judge(&other, &asked, 9, false);
                 assert_eq!(unseen, Answer::Due(Verdict::Right), "nobody looks");
             }
