@@ -43,6 +43,13 @@ pub const PROOF_NS: u64 = 60_000_000_000;
 /// Depth of the rates, as time: what may leave at once is what the rate gives in this time.
 pub const RATE_DEPTH_NS: u64 = 100_000_000;
 
+/// How long a [`Leave`] holds, in nanoseconds: after it proof and networks are looked at again.
+pub const LEAVE_NS: u64 = 10_000_000;
+
+/// What a [`Leave`] takes of the rates beforehand, as time. A tenth of the time that it holds: those that are
+/// not used up keep little from others.
+const LEAVE_RATE_NS: u64 = LEAVE_NS / 10;
+
 /// What is allowed. All of it is data from outside: the host knows its networks, options the rest.
 #[derive(Clone, Debug)]
 pub struct Rules {
@@ -253,6 +260,44 @@ impl Guard {
         Ok(())
     }
 
+    /// The same for a datagram that answers so many bytes more, with leave for those that follow it.
+    ///
+    /// # Errors
+    /// The first rule that forbids it.
+    pub fn leave(
+        &mut self,
+        now_ns: u64,
+        to: IpAddr,
+        came: u64,
+        answer: u64,
+    ) -> Result<Leave, Refusal> {
+        self.received(now_ns, to, came);
+        self.send(now_ns, to, answer)?;
+        let until_ns = now_ns.saturating_add(LEAVE_NS);
+        let address = to.to_canonical();
+        let leave = Leave {
+            until_ns,
+            ..Leave::default()
+        };
+        let Some(stranger) = self.strangers.touch(address) else {
+            // It is proved, and has no account.
+            return Ok(Leave {
+                proved: true,
+                ..leave
+            });
+        };
+        let rate = self.rules.address_bytes_per_second;
+        let more = u128::from(rate) * u128::from(LEAVE_RATE_NS) / Bucket::NANO;
+        let more = u64::try_from(more).unwrap_or(u64::MAX);
+        let more = more.min(stranger.rate.bytes()).min(self.total.bytes());
+        stranger.rate.take(more);
+        self.total.take(more);
+        Ok(Leave {
+            bytes: more,
+            ..leave
+        })
+    }
+
     /// The host's networks have changed.
     pub fn set_neighbours(&mut self, neighbours: Vec<Network>) {
         self.rules.neighbours = neighbours;
@@ -269,6 +314,45 @@ impl Guard {
     #[must_use]
     pub fn remembered(&self) -> (usize, usize) {
         (self.strangers.len(), self.proved.len())
+    }
+}
+
+/// Leave to send to one address for a moment, so that the [`Guard`] need not be asked for each datagram.
+///
+/// What it may spend was taken from the rates before; never more than came is its own to see to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Leave {
+    /// What came since the guard was asked, and was not answered.
+    came: u64,
+    /// What may leave.
+    bytes: u64,
+    until_ns: u64,
+    proved: bool,
+}
+
+impl Leave {
+    /// Whether an answer may be sent to what came, so many bytes more; if not, the guard is to be asked, with
+    /// [`Self::untold`].
+    #[inline]
+    pub fn take(&mut self, now_ns: u64, came: u64, answer: u64) -> bool {
+        self.came = self.came.saturating_add(came);
+        if now_ns >= self.until_ns {
+            return false;
+        }
+        if self.proved {
+            return true;
+        }
+        let holds = answer <= self.came && answer <= self.bytes;
+        if holds {
+            self.came -= answer;
+            self.bytes -= answer;
+        }
+        holds
+    }
+
+    /// What the guard has to be told that came.
+    pub fn untold(&mut self) -> u64 {
+        std::mem::take(&mut self.came)
     }
 }
 
@@ -302,6 +386,11 @@ impl Bucket {
         let filled = self.level + u128::from(rate) * u128::from(passed);
         self.level = filled.min(Self::depth(rate));
         rate > 0 && self.level >= u128::from(bytes) * Self::NANO
+    }
+
+    /// What it held when it was filled last.
+    fn bytes(&self) -> u64 {
+        u64::try_from(self.level / Self::NANO).unwrap_or(u64::MAX)
     }
 
     /// Takes what it holds.

@@ -20,7 +20,7 @@
 //! | test | server | client |
 //! |---|---|---|
 //! | TCP, either way, or both on one connection | [`TcpServer`] reads the header and says who sends | [`TcpClient`] makes it and reads the version |
-//! | TCP, each write with its time (`--trip-times`) | [`WriteTimes`] says how long each was on its way | none |
+//! | TCP, each write with its time (`--trip-times`) | [`WriteTimes`] says how long each was on its way; [`WriteStamps`] says the same to a client that receives | none |
 //! | TCP, question and answer (`--bounceback`) | [`bounceback::Server`] | [`bounceback::Client`] |
 //! | UDP, either way, or both on one socket | [`UdpServer`] | [`UdpClient`] |
 //! | a second connection back (`-d`, `-r`) | [`Settings::dual`]: connects to the client's port and is then a client that sends no header | the same, listening |
@@ -57,7 +57,7 @@ pub use tally::Tally;
 pub use tcp::{ACK_BYTES, Ack, AckTimes, TcpClient, TcpJob, TcpServer};
 pub use udp_client::{Due, UdpClient};
 pub use udp_server::{Heard, QUIET_NS, UdpServer};
-pub use writes::{WRITE_HEADER_BYTES, WriteTimes};
+pub use writes::{WRITE_HEADER_BYTES, WriteStamps, WriteTimes};
 
 /// The pattern of payload: the digits, again and again. Old receivers can be told to check it.
 pub fn fill(payload: &mut [u8]) {

@@ -32,8 +32,12 @@ pub const MARKER: [u8; MARKER_LIMIT_BYTES] = [b' '; MARKER_LIMIT_BYTES];
 /// End markers: the one that ends, and four more.
 pub const END_MARKERS: u32 = 5;
 
-/// Classic ttcp, as the table of dialects has it: its TCP is plain payload and cannot be
-/// recognised, its UDP begins with a marker.
+/// What a write begins with: the printable characters in their order, again and again. Nothing of it looks
+/// like the flags that iperf2's servers read there.
+pub const PATTERN: &[u8; 32] = b" !\"#$%&'()*+,-./0123456789:;<=>?";
+
+/// Classic ttcp, as the table of dialects has it: its TCP is plain payload and known by the characters that
+/// it begins with, where nobody replaced them; its UDP begins with a marker.
 pub const DIALECT: Dialect = Dialect {
     name: "ttcp",
     recognise,
@@ -45,6 +49,7 @@ fn recognise(carrier: Carrier, bytes: &[u8]) -> Verdict {
     let hellos: [&[u8]; 2] = [b"9876", b"\x15\xcd\x5b\x07"];
     let other = stray::is_nuttcp_marker(bytes) || hellos.contains(&bytes);
     match (carrier, bytes.len()) {
+        (Carrier::Stream, _) => Verdict::of_prefix(PATTERN, bytes),
         (Carrier::Datagram, 1..=MARKER_LIMIT_BYTES) if !other => Verdict::Yes,
         _ => Verdict::No,
     }

@@ -62,8 +62,9 @@ fn streams_are_told() {
         (message(1, 3, 14), "sockperf"),
         (message(1, 1, 65_507), "sockperf"),
         (message(1, 7, 64), "sockperf"),
+        (ttcp_payload(200), "ttcp"),
         // None of them has a beginning.
-        (ttcp_payload(200), "plain"),
+        (vec![b' '; 200], "plain"),
         (b"OK v6.1.2\n".to_vec(), "plain"),
         (b"BOD1\0.1.2\n\0 v6.1.2".to_vec(), "plain"),
         (b"hello, echo\r\n".to_vec(), "plain"),

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use linerate_dialect::guard::{
-    CREDIT_LIMIT_BYTES, Guard, Network, PROOF_NS, RATE_DEPTH_NS, Refusal, Rules,
+    CREDIT_LIMIT_BYTES, Guard, LEAVE_NS, Leave, Network, PROOF_NS, RATE_DEPTH_NS, Refusal, Rules,
 };
 use proptest::prelude::*;
 
@@ -178,6 +178,66 @@ fn rates_hold_for_one_and_for_all() {
     const { assert!(RATE_DEPTH_NS == 100_000_000) };
 }
 
+/// Asks the guard only where the flow's leave does not do.
+fn ask(guard: &mut Guard, leave: &mut Leave, now: u64, to: IpAddr, bytes: u64) -> (bool, bool) {
+    if leave.take(now, bytes, bytes) {
+        return (true, false);
+    }
+    let came = leave.untold();
+    match guard.leave(now, to, came, bytes) {
+        Ok(more) => {
+            *leave = more;
+            (true, true)
+        }
+        Err(_) => (false, true),
+    }
+}
+
+#[test]
+fn a_leave_is_of_the_same_rates_and_seldom_asked_for() {
+    let mut guard = Guard::new(Rules {
+        address_bytes_per_second: 1_000_000,
+        total_bytes_per_second: 2_500_000,
+        ..rules()
+    });
+    let mut leaves = [Leave::default(); 4];
+    let mut sent = [0u64; 4];
+    for step in 0..10_000u64 {
+        for (last, (leave, sent)) in leaves.iter_mut().zip(&mut sent).enumerate() {
+            let peer = ip(&format!("10.1.0.{last}"));
+            for _ in 0..20 {
+                let (may, _) = ask(&mut guard, leave, step * 1_000_000, peer, 100);
+                *sent += u64::from(may) * 100;
+            }
+        }
+    }
+    let depth = 250_000 + 65_536;
+    assert!(
+        sent.iter().all(|&sent| sent <= 10_000_000 + depth),
+        "{sent:?}"
+    );
+    let total: u64 = sent.iter().sum();
+    assert!(
+        (24_000_000..=25_000_000 + depth).contains(&total),
+        "{total}"
+    );
+
+    // Below the rates: 100,000 questions a second, and the guard hears of few.
+    let mut guard = Guard::new(rules());
+    let (peer, mut leave, mut asked) = (ip("10.1.0.1"), Leave::default(), 0);
+    for at in 0..200_000u64 {
+        let (may, told) = ask(&mut guard, &mut leave, at * 10_000, peer, 64);
+        assert!(may, "{at}");
+        asked += u64::from(told);
+    }
+    assert_eq!(asked, 2 * SECOND / LEAVE_NS);
+
+    // A leave ends, and with it whatever allowed it.
+    guard.set_neighbours(Vec::new());
+    let (may, _) = ask(&mut guard, &mut leave, 3 * SECOND, peer, 64);
+    assert!(!may);
+}
+
 #[test]
 fn a_rate_of_nothing_lets_nothing_pass() {
     let mut guard = Guard::new(Rules {
@@ -242,6 +302,30 @@ proptest! {
             }
             prop_assert!(left[who] <= came[who], "{left:?} {came:?}");
             prop_assert!(guard.remembered().0 <= addresses);
+        }
+    }
+
+    /// The same with flows that have leave, several of one address.
+    #[test]
+    fn never_more_than_received_with_leave(
+        does in prop::collection::vec((0usize..6, 0u64..3_000, 0u64..3_000, 0u64..8_000_000), 0..300),
+    ) {
+        let mut guard = Guard::new(rules());
+        let mut leaves = [Leave::default(); 6];
+        let (mut now, mut came, mut left) = (0, [0u64; 3], [0u64; 3]);
+        for (flow, bytes, answer, passed) in does {
+            now += passed;
+            let who = flow / 2;
+            let address = ip(&format!("10.1.0.{who}"));
+            came[who] += bytes;
+            let leave = &mut leaves[flow];
+            let may = leave.take(now, bytes, answer) || {
+                let untold = leave.untold();
+                let asked = guard.leave(now, address, untold, answer);
+                asked.map(|more| *leave = more).is_ok()
+            };
+            left[who] += if may { answer } else { 0 };
+            prop_assert!(left[who] <= came[who], "{left:?} {came:?}");
         }
     }
 }

@@ -1,6 +1,7 @@
-//! Times in the writes of a client on TCP that was started with `--trip-times`.
+//! Times in the writes on TCP of a test with `--trip-times`, from the client and to it.
 
-use super::{wall_ns, word};
+use super::settings::flags;
+use super::{Amount, Settings, Way, put, split_ns, wall_ns, word};
 
 /// Bytes in front of each write that are read here.
 pub const WRITE_HEADER_BYTES: usize = 52;
@@ -88,5 +89,88 @@ impl WriteTimes {
         self.number = number;
         self.written_ns = wall_ns(seconds, microseconds);
         Some(())
+    }
+}
+
+/// Bytes that a server says in front of its first write: the settings, as it took them, and when it starts.
+const REPLY_BYTES: usize = 80;
+
+/// Where the start is in them.
+const REPLY_START_AT: usize = 64;
+
+/// Where the start is in front of each write.
+const STARTED_AT: usize = 12;
+
+/// Writes with their times, as a server sends them to a client that asked for trip times.
+#[derive(Clone, Debug)]
+pub struct WriteStamps {
+    reply: [u8; REPLY_BYTES],
+    header: [u8; WRITE_HEADER_BYTES],
+}
+
+impl WriteStamps {
+    /// For a client with these settings; `None` where it wants no times, or its writes have no room for them.
+    #[must_use]
+    pub fn new(settings: &Settings, write_bytes: usize, start_wall_ns: u64) -> Option<Self> {
+        let version = settings.version.filter(|_| settings.trip_times)?;
+        let write_bytes = u32::try_from(write_bytes).ok()?;
+        if (write_bytes as usize) < REPLY_BYTES {
+            return None;
+        }
+        let mut first = flags::EXTENSION | flags::LENGTH | (REPLY_BYTES as u32) << 1;
+        let mut upper = flags::TRIP_TIMES;
+        // A client that only receives is told what goes towards it.
+        if settings.way == Way::Both {
+            first |= flags::V2;
+            upper |= flags::FULL_DUPLEX;
+        }
+        let amount = match settings.amount {
+            None => 0,
+            Some(Amount::Bytes(bytes)) => i32::try_from(bytes).unwrap_or(0),
+            Some(Amount::Time(ns)) => -i32::try_from(ns / 10_000_000).unwrap_or(0),
+        };
+        let (seconds, microseconds) = split_ns(start_wall_ns);
+        let mut reply = [0; REPLY_BYTES];
+        let mut header = [0; WRITE_HEADER_BYTES];
+        for (at, value) in [(0, first), (4, settings.flows), (8, settings.port.into())] {
+            put(&mut reply, at, value);
+            put(&mut header, at, value);
+        }
+        for (at, value) in [
+            (32, u32::from(upper) << 16),
+            (36, version.0),
+            (40, version.1),
+        ] {
+            put(&mut reply, at, value);
+            put(&mut header, at, value);
+        }
+        // Two's complement, as the wire has it.
+        put(&mut reply, 20, amount as u32);
+        put(&mut reply, REPLY_START_AT, seconds);
+        put(&mut reply, REPLY_START_AT + 4, microseconds);
+        put(&mut header, STARTED_AT, seconds);
+        put(&mut header, STARTED_AT + 4, microseconds);
+        put(&mut header, SIZE_AT, write_bytes);
+        Some(Self { reply, header })
+    }
+
+    /// What goes before all payload, and is none of it.
+    #[must_use]
+    pub fn reply(&self) -> &[u8] {
+        &self.reply
+    }
+
+    /// Writes number (from 1) and time over the beginning of a write.
+    pub fn stamp(&mut self, write: &mut [u8], number: u32, now_wall_ns: u64) {
+        let (seconds, microseconds) = split_ns(now_wall_ns);
+        put(&mut self.header, WRITTEN_AT, seconds);
+        put(&mut self.header, WRITTEN_AT + 4, microseconds);
+        put(&mut self.header, NUMBER_AT, number);
+        if let Some(room) = write.get_mut(..REPLY_BYTES) {
+            // Stock servers write it over the settings, of which the rest stays.
+            let (header, rest) = room.split_at_mut(WRITE_HEADER_BYTES);
+            header.copy_from_slice(&self.header);
+            rest.copy_from_slice(&self.reply[WRITE_HEADER_BYTES..]);
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Times in the writes of iperf2's clients on TCP: recorded ones, cut anywhere, and nonsense.
 
-use linerate_dialect::iperf2::{WRITE_HEADER_BYTES, WriteTimes};
+use linerate_dialect::iperf2::{Settings, WRITE_HEADER_BYTES, WriteStamps, WriteTimes};
 use proptest::prelude::*;
 
 /// Three writes of `iperf -c HOST --trip-times -l 100`, 2.1.8, as they came behind the settings.
@@ -95,4 +95,48 @@ proptest! {
         known.extend(&bytes);
         delays(&[&known, &bytes], now / 2);
     }
+}
+
+/// The first bytes of a stock 2.1.8 server to `iperf -R --trip-times -n 500K`, and in front of its first write.
+#[test]
+fn a_server_tells_times_as_the_stock_one_does() {
+    let hex = |text: &str| -> Vec<u8> {
+        let words = text.split_whitespace();
+        words
+            .flat_map(|word| u32::from_str_radix(word, 16).unwrap().to_be_bytes())
+            .collect()
+    };
+    let asked = hex(
+        "440100a0 00000001 000017d4 00000000 00000000 0007d000 00000000 00000000 04100000 00020001 \
+         00080003 00000000 00000000 00000000 00000000 00000000 6b03670a 000b2bd3 00000000 00000000",
+    );
+    let reply = hex(
+        "400100a0 00000001 000017d4 00000000 00000000 0007d000 00000000 00000000 00100000 00020001 \
+         00080003 00000000 00000000 00000000 00000000 00000000 6b03670a 000b3c63 00000000 00000000",
+    );
+    let header = hex(
+        "400100a0 00000001 000017d4 6b03670a 000b3c63 6b03670a 000b3cd4 00000000 00100000 00020001 \
+         00080003 00000001 00020000",
+    );
+    let wall = |us: u64| 0x6b03_670a * 1_000_000_000 + us * 1_000;
+    let settings = Settings::read(&asked, 0).unwrap();
+    let mut stamps = WriteStamps::new(&settings, 131_072, wall(0x0b_3c63)).unwrap();
+    assert_eq!(stamps.reply(), reply);
+    let mut write = vec![7; 131_072];
+    stamps.stamp(&mut write, 1, wall(0x0b_3cd4));
+    assert_eq!(write[..WRITE_HEADER_BYTES], header);
+
+    // And it is what the other end reads.
+    let mut times = WriteTimes::new();
+    let mut delays = Vec::new();
+    for number in 1..=3 {
+        stamps.stamp(&mut write, number, wall(number.into()));
+        times.receive(&write, wall(100), |delay| delays.push(delay));
+    }
+    assert!(!times.is_lost());
+    assert_eq!(delays, [99_000, 98_000, 97_000]);
+
+    // Without room, or nobody who asked, there are none.
+    assert!(WriteStamps::new(&settings, WRITE_HEADER_BYTES, 0).is_none());
+    assert!(WriteStamps::new(&Settings::client(5_001), 131_072, 0).is_none());
 }
