@@ -28,8 +28,8 @@ pub enum Framing {
         /// Whether the far end numbers with 64 bits.
         wide: bool,
     },
-    /// A stream of iperf2: its first bytes say what the client wants.
-    Iperf2Stream(Box<[u8]>),
+    /// A stream whose first bytes are these: what its client wants, or whose payload it is.
+    Begun(Box<[u8]>),
     /// Datagrams of nuttcp: how much was sent up to the end of each, where there is room.
     Nuttcp(nuttcp::CountReader),
     /// Datagrams of ttcp: those of up to 4 bytes are markers.
@@ -89,11 +89,8 @@ impl Framing {
                 let sent = (number + 1).wrapping_mul(datagram.len() as u64);
                 nuttcp::write_count(datagram, sent);
             }
-            Self::Bare
-            | Self::Iperf2Stream(_)
-            | Self::Ttcp
-            | Self::Sockperf
-            | Self::Bounceback { .. } => {}
+            Self::Bare | Self::Begun(_) | Self::Ttcp | Self::Sockperf | Self::Bounceback { .. } => {
+            }
         }
     }
 
@@ -111,7 +108,7 @@ impl Framing {
                     None => Seen::Plain,
                 }
             }
-            Self::Bare | Self::Iperf2Stream(_) => Seen::Plain,
+            Self::Bare | Self::Begun(_) => Seen::Plain,
             Self::Iperf3(counters) => {
                 if iperf3::is_answer(datagram) {
                     return Seen::Aside;
@@ -143,7 +140,7 @@ impl Framing {
     /// Writes what a stream begins with into payload that begins at an offset of it.
     #[inline]
     pub fn begin(&self, offset: u64, payload: &mut [u8]) {
-        let Self::Iperf2Stream(header) = self else {
+        let Self::Begun(header) = self else {
             return;
         };
         let begun = usize::try_from(offset).unwrap_or(usize::MAX);

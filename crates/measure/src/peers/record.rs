@@ -62,8 +62,8 @@ pub struct PeerTest {
 pub struct Acknowledged {
     /// How much.
     pub bytes: u64,
-    /// Until when after the first payload, in ns.
-    pub duration_ns: u64,
+    /// How long after the last payload had left, in ns.
+    pub behind_ns: u64,
 }
 
 /// What one end counted of one of its flows; what it did not count is absent.
@@ -377,13 +377,16 @@ impl PeerTest {
             let Some(by_kernel) = self.acknowledged.get(&flow.stream.id) else {
                 continue;
             };
-            let rate = per_second(by_kernel.bytes, Some(by_kernel.duration_ns));
+            // From the first payload on, as the far end has it too.
+            let own_ns = flow.stream.summary.duration_ns;
+            let duration_ns = own_ns.map(|own| own.saturating_add(by_kernel.behind_ns));
+            let rate = per_second(by_kernel.bytes, duration_ns);
             far.streams.push(FlowFigures {
                 direction,
                 stream: Stream {
                     id: flow.stream.id,
                     summary: Summary {
-                        duration_ns: Some(by_kernel.duration_ns),
+                        duration_ns,
                         bytes_received: Some(by_kernel.bytes),
                         goodput_bps: rate.map(|bytes| bytes * 8.0),
                         ..Summary::default()

@@ -35,7 +35,6 @@ pub const LOOK_NS: Nanos = 500_000;
 pub struct Acks {
     peer: Option<SocketAddr>,
     flows: Vec<Flow>,
-    started_ns: Nanos,
     /// When the last payload was sent; nothing is waited for before.
     sent_ns: Option<Nanos>,
     /// Payload that was not acknowledged, and when that last became less.
@@ -90,11 +89,6 @@ impl Acks {
         self
     }
 
-    /// Payload moves from now on.
-    pub fn started(&mut self, now: Nanos) {
-        self.started_ns = now;
-    }
-
     /// All was sent: so much on each flow.
     pub fn sent(&mut self, now: Nanos, totals: &[FlowTotal]) {
         self.sent_ns = Some(now);
@@ -141,7 +135,7 @@ impl Acks {
                     let sent_ns = self.sent_ns.unwrap_or(now);
                     flow.acknowledged = Some(Acknowledged {
                         bytes: flow.bytes,
-                        duration_ns: flow.last_heard(now, sent_ns) - self.started_ns.min(sent_ns),
+                        behind_ns: flow.last_heard(now, sent_ns).saturating_sub(sent_ns),
                     });
                 }
                 // Reset: nothing more will be acknowledged.

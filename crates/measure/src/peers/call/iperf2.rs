@@ -188,6 +188,10 @@ struct Streams {
     way: Way,
     sent: bool,
     sockets: Vec<Socket>,
+    /// The time that the server was told, and when it is over: nothing but the end of the stream says that
+    /// it kept to it.
+    time_ns: Option<Nanos>,
+    ends_ns: Option<Nanos>,
 }
 
 fn copy_of(socket: &Socket) -> Result<Socket, MeasureError> {
@@ -220,8 +224,8 @@ fn open_tcp(context: &Context<'_>, legacy: bool) -> Result<Box<dyn Speech>, Meas
                     .map_err(|error| MeasureError::system("an iperf2 header", error))?;
                 Framing::Bare
             }
-            _ if header.is_empty() => plain::stream(),
-            _ => Framing::Iperf2Stream(header.into()),
+            _ if header.is_empty() => plain::stream("iperf2-legacy"),
+            _ => Framing::Begun(header.into()),
         };
         if way != Way::Reverse {
             watched.push((id, copy_of(&socket)?));
@@ -253,6 +257,8 @@ fn open_tcp(context: &Context<'_>, legacy: bool) -> Result<Box<dyn Speech>, Meas
         way,
         sent: false,
         sockets,
+        time_ns: context.plan.duration_ns,
+        ends_ns: None,
     }))
 }
 
@@ -262,7 +268,7 @@ impl Speech for Streams {
     }
 
     fn started(&mut self, now: Nanos) -> Result<(), MeasureError> {
-        self.acks.started(now);
+        self.ends_ns = self.time_ns.map(|time| now.saturating_add(time));
         Ok(())
     }
 
@@ -284,6 +290,11 @@ impl Speech for Streams {
                 let _ = socket.shutdown(std::net::Shutdown::Both);
             }
         }
+    }
+
+    fn far_sent(&mut self) -> Option<Vec<FlowTotal>> {
+        let is_due = self.ends_ns.is_some_and(|ends| clock::now() >= ends);
+        is_due.then(Vec::new)
     }
 
     fn is_over(&self) -> bool {

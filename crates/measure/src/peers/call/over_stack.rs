@@ -59,7 +59,6 @@ struct Test<'a> {
     stack: &'a StackThread,
     /// TCP, sending: nobody says what arrived but the far end's stack.
     acknowledges: bool,
-    started_ns: Nanos,
     sent: Option<(Nanos, Vec<FlowTotal>)>,
     found: BTreeMap<u32, Acknowledged>,
     over: bool,
@@ -104,13 +103,13 @@ pub fn open<'a>(
             let machine = TcpClient::new(iperf2::settings(plan, legacy));
             let machine = machine.map_err(|error| context.foreign(error))?;
             match machine.header() {
-                [] => plain::stream(),
-                header => Framing::Iperf2Stream(header.into()),
+                [] => plain::stream(name),
+                header => Framing::Begun(header.into()),
             }
         }
         _ if talks => iperf2::framing(&reported[0].datagram),
         "echo" => Framing::Own,
-        _ if tcp => plain::stream(),
+        _ if tcp => plain::stream(name),
         _ => Framing::Bare,
     };
     let probe = match name {
@@ -146,7 +145,6 @@ pub fn open<'a>(
         called: called.collect(),
         stack,
         acknowledges: tcp && !asks && direction == Direction::Send,
-        started_ns: 0,
         sent: None,
         found: BTreeMap::new(),
         over: false,
@@ -206,7 +204,6 @@ fn waiting<'a>(
         }],
         stack,
         acknowledges: false,
-        started_ns: 0,
         sent: None,
         found: BTreeMap::new(),
         over: false,
@@ -299,8 +296,7 @@ impl Speech for Test<'_> {
         std::mem::take(&mut self.called)
     }
 
-    fn started(&mut self, now: Nanos) -> Result<(), MeasureError> {
-        self.started_ns = now;
+    fn started(&mut self, _: Nanos) -> Result<(), MeasureError> {
         Ok(())
     }
 
@@ -322,7 +318,7 @@ impl Speech for Test<'_> {
         for (flow, &left) in flows.iter().zip(&left) {
             let found = Acknowledged {
                 bytes: flow.bytes.saturating_sub(left as u64),
-                duration_ns: now.saturating_sub(self.started_ns),
+                behind_ns: now.saturating_sub(*sent_ns),
             };
             let known = self.found.entry(flow.id).or_insert(found);
             if known.bytes < found.bytes {

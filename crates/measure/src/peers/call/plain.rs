@@ -89,10 +89,16 @@ fn refuse_sending(plan: &Plan) -> Option<Refusal> {
     .or_else(|| refuse_omit(plan))
 }
 
-/// A stream without a header. Its first bytes must not look like one: iperf2's servers, which take
-/// plain payload too, read flags there. Digits are what its old clients begin with.
-pub fn stream() -> Framing {
-    Framing::Iperf2Stream((*b"012345678901234567890123").into())
+/// A stream without a header, as programs of a dialect begin it. Its first bytes must not look like one:
+/// iperf2's servers, which take plain payload too, read flags there.
+pub fn stream(dialect: &str) -> Framing {
+    let begin: &[u8] = match dialect {
+        "iperf2-legacy" => b"012345678901234567890123",
+        "ttcp" => ttcp::PATTERN,
+        // Those of nobody.
+        _ => &[b' '; ttcp::PATTERN.len()],
+    };
+    Framing::Begun(begin.into())
 }
 
 /// How long the last datagrams may be on their way before the end is marked.
@@ -154,7 +160,7 @@ fn open(
             direction,
             opening: Opening::Adopt(socket.into()),
             framing: match tcp {
-                true => stream(),
+                true => stream(name),
                 false => framing.clone(),
             },
         });
@@ -194,8 +200,7 @@ impl Speech for Test {
         std::mem::take(&mut self.called)
     }
 
-    fn started(&mut self, now: Nanos) -> Result<(), MeasureError> {
-        self.acks.started(now);
+    fn started(&mut self, _: Nanos) -> Result<(), MeasureError> {
         self.mark(1);
         Ok(())
     }

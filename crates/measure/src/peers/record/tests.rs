@@ -235,7 +235,7 @@ fn over_tcp_the_far_kernel_is_the_next_best_witness() {
         1,
         Acknowledged {
             bytes: 100_000,
-            duration_ns: 2 * SECOND,
+            behind_ns: SECOND,
         },
     );
     let (record, _) = test.record();
