@@ -201,6 +201,22 @@ fn iperf3_over_udp() {
     assert!(way(&record, Direction::Receive).packets_sent.unwrap() > 300);
 }
 
+/// Its payload comes on connections and flows of their own, to the same port.
+#[test]
+fn iperf3_on_a_port_that_was_given_to_it() {
+    if !stock("iperf3", "--version") {
+        return;
+    }
+    let (_alone, host) = (alone(), Host::with_ports(&["iperf3"]));
+    let given = host.also[0];
+    for options in ["-n 4M -P 2", "-t 1 -u -b 10M -P 2", "-t 1 -R -b 10M"] {
+        let text = run("iperf3", &format!("-c 127.0.0.1 -J -p {given} {options}"));
+        let report: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(report.get("error"), None, "{options}");
+        assert_eq!(host.record().plan.port, given, "{options}");
+    }
+}
+
 #[test]
 fn several_iperf3_at_a_time() {
     if !stock("iperf3", "--version") {
@@ -310,6 +326,40 @@ fn iperf2_over_tcp() {
     assert!(
         way(&record, Direction::Receive).bytes_sent.unwrap() > 0,
         "{text}"
+    );
+
+    // One way after the other: the first is over when its client has sent all, and each has intervals of
+    // its own time only.
+    let text = run(
+        "iperf",
+        &format!(
+            "-c 127.0.0.1 -p {} -t 1 -r -y C -L {}",
+            host.port,
+            free_port()
+        ),
+    );
+    let record = host.record();
+    let rows = text.lines().filter_map(|line| line.split(',').nth(6));
+    let ends = rows.filter_map(|span| span.split('-').nth(1)?.parse::<f64>().ok());
+    assert!(
+        ends.fold(0.0, f64::max) < 1.9,
+        "neither took both times: {text}"
+    );
+    assert_eq!(record.directions.len(), 2, "{text}");
+    let told: Vec<_> = record
+        .intervals
+        .iter()
+        .map(|it| (it.direction, it.bytes > 0))
+        .collect();
+    assert!(told.iter().all(|(_, moved)| *moved), "{told:?}");
+    assert!(
+        told.is_sorted_by_key(|(way, _)| *way == Direction::Receive),
+        "{told:?}"
+    );
+    assert_eq!(
+        told.last().map(|(way, _)| *way),
+        Some(Direction::Receive),
+        "{told:?}"
     );
 
     let text = run(
@@ -551,7 +601,12 @@ fn the_tools_that_say_nothing_of_themselves() {
     drop(stream);
     let record = host.record();
     assert_eq!(record.summary.bytes_received, Some(8192 * 256));
-    assert_eq!(record.plan.dialect.as_deref(), Some("plain"));
+    assert_eq!(record.plan.dialect.as_deref(), Some("ttcp"));
+    // Its characters tell it. Without them nothing does.
+    let mut stream = TcpStream::connect(("127.0.0.1", host.port)).unwrap();
+    stream.write_all(&[b' '; 100_000]).unwrap();
+    drop(stream);
+    assert_eq!(host.record().plan.dialect.as_deref(), Some("plain"));
 
     // Over UDP it has markers; datagrams without any end by silence.
     for (dialect, markers) in [("ttcp", true), ("plain", false)] {
@@ -590,7 +645,13 @@ fn the_tools_that_say_nothing_of_themselves() {
     echo.read_exact(&mut back).unwrap();
     echo.shutdown(Shutdown::Write).unwrap();
     assert_eq!((&back, echo.read(&mut [0; 1]).unwrap()), (b"hello", 0));
-    assert_eq!(host.record().summary.bytes_received, Some(5));
+    let record = host.record();
+    // Bytes are known; how many questions they were is not.
+    assert_eq!(record.summary.bytes_received, Some(5));
+    assert_eq!(
+        (record.kind, record.summary.round_trips),
+        (Kind::Throughput, None)
+    );
 
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(patience).unwrap();
@@ -610,7 +671,13 @@ fn the_tools_that_say_nothing_of_themselves() {
         "characters of the first line"
     );
     for _ in 0..2 {
-        assert_eq!(host.record().summary.round_trips, Some(1));
+        let record = host.record();
+        assert_eq!(record.summary.round_trips, Some(1));
+        assert!(
+            [300, 700].contains(&record.plan.payload_bytes),
+            "{}",
+            record.plan.payload_bytes
+        );
     }
 
     let mut discard = TcpStream::connect(("127.0.0.1", host.also[1])).unwrap();

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use linerate_dialect::control::flow::{OPENING_BYTES, read_opening};
 use linerate_dialect::control::{self, Opening, Token};
-use linerate_dialect::sniff::{Carrier, Speaker as Told, speaker};
+use linerate_dialect::sniff::{Carrier, DIALECTS, Speaker as Told, Verdict, speaker};
 use linerate_dialect::stray;
+use linerate_host::sys::clock::{self, Nanos};
 use linerate_host::sys::descriptors;
 use linerate_metric::event::{Event, What};
 use linerate_metric::plan::Protocol;
@@ -81,6 +82,8 @@ struct Guest {
     peer: SocketAddr,
     door: usize,
     since: Instant,
+    /// When its first bytes were there.
+    spoke_ns: Option<Nanos>,
 }
 
 /// Who talks before anything is measured.
@@ -214,6 +217,7 @@ impl Lobby {
                             peer,
                             door,
                             since: Instant::now(),
+                            spoke_ns: None,
                         };
                         self.guests.insert(key, guest);
                         // Most say what they are at once; those are not taken for silent.
@@ -239,6 +243,12 @@ impl Lobby {
             return;
         };
         let said = self.listen(guest);
+        if let Some(guest) = self.guests.get_mut(&key)
+            && guest.spoke_ns.is_none()
+            && guest.has_begun()
+        {
+            guest.spoke_ns = Some(clock::now());
+        }
         if !matches!(said, Said::Little) {
             self.show_in(key, said);
         }
@@ -257,7 +267,9 @@ impl Lobby {
         };
         let keys: Vec<usize> = self.guests.iter().filter_map(undecided).collect();
         for key in keys {
-            self.show_in(key, Said::Plain);
+            let guest = self.guests.get(&key);
+            let forced = guest.and_then(|guest| self.doors[guest.door].forced);
+            self.show_in(key, forced.map_or(Said::Plain, Said::Foreign));
         }
     }
 
@@ -329,6 +341,7 @@ impl Lobby {
     /// Who calls, for the thread that serves it.
     fn caller(&self, guest: Guest, stranger: Option<Stranger>) -> Option<(Caller, TcpStream)> {
         let (peer, door) = (guest.peer, guest.door);
+        let came_ns = guest.spoke_ns.unwrap_or_else(clock::now);
         let stream = blocking(guest.stream)?;
         let local = stream.local_addr().ok()?;
         // The end of a handshake came from there.
@@ -338,6 +351,7 @@ impl Lobby {
             peer: canonical(peer),
             local: canonical(local),
             door: self.doors[door].port,
+            came_ns,
             stranger,
             given: self.doors[door].forced.is_some(),
         };
@@ -411,6 +425,7 @@ impl Lobby {
                 peer: canonical(knock.arrived.from),
                 local: canonical(SocketAddr::new(knock.local, self.doors[door].port)),
                 door: self.doors[door].port,
+                came_ns: clock::now(),
                 stranger: knock.stranger,
                 given: self.doors[door].forced.is_some(),
             };
@@ -492,7 +507,7 @@ impl Lobby {
             },
         };
         if let Some(forced) = door.forced {
-            return Said::Foreign(forced);
+            return self.listen_for(forced, guest, first);
         }
         match speaker(Carrier::Stream, first) {
             Told::NeedMore if first.len() < FIRST_BYTES => Said::Little,
@@ -512,15 +527,27 @@ impl Lobby {
             }
             Told::Known(dialect) => match foreign::speaker_named(dialect.name) {
                 None => Said::Plain,
-                Some(speaker) => {
-                    let flow = speaker.flow_of.and_then(|flow_of| flow_of(first));
-                    let hall = &self.house.hall;
-                    let waits = |wanted: &Wanted| hall.expects(wanted, guest.peer);
-                    flow.filter(waits)
-                        .map_or(Said::Foreign(speaker), Said::Expected)
-                }
+                Some(speaker) => self.listen_for(speaker, guest, first),
             },
         }
+    }
+
+    /// Whether a connection of a dialect is a test's that waits for it. One that is cut off before it says
+    /// whose it is has time to go on.
+    fn listen_for(&self, speaker: &'static Speaker, guest: &Guest, first: &[u8]) -> Said {
+        let Some(flow_of) = speaker.flow_of else {
+            return Said::Foreign(speaker);
+        };
+        let dialect = DIALECTS.iter().find(|known| known.name == speaker.name);
+        let said = dialect.map(|dialect| (dialect.recognise)(Carrier::Stream, first));
+        if said == Some(Verdict::NeedMore) && guest.since.elapsed() <= TELLING_PATIENCE {
+            return Said::Little;
+        }
+        let hall = &self.house.hall;
+        let waits = |wanted: &Wanted| hall.expects(wanted, guest.peer);
+        flow_of(first)
+            .filter(waits)
+            .map_or(Said::Foreign(speaker), Said::Expected)
     }
 }
 

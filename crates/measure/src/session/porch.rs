@@ -236,16 +236,17 @@ fn whose(
     if house.hall.expects(&waits, from) {
         return Some((None, Some(waits)));
     }
-    if forced.is_some() {
-        return Some((forced, None));
+    let is_hello = linerate_dialect::iperf3::udp::Hello::read(datagram).is_some();
+    let hello = Wanted::Hello { port };
+    if is_hello && house.hall.expects(&hello, from) {
+        return Some((None, Some(hello)));
     }
-    if linerate_dialect::iperf3::udp::Hello::read(datagram).is_some() {
+    if forced.is_some() {
+        return Some((forced, None)).filter(|_| forced.is_some_and(|it| it.datagrams.is_some()));
+    }
+    if is_hello {
         // Without a test that waits for it, a hello means nothing.
-        let hello = Wanted::Hello { port };
-        return house
-            .hall
-            .expects(&hello, from)
-            .then_some((None, Some(hello)));
+        return None;
     }
     if stray::is_nuttcp_marker(datagram) {
         // Of a test that is over, or none.

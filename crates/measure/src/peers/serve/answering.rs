@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use linerate_dialect::echo::answers_to;
 use linerate_dialect::far::FarReport;
+use linerate_dialect::guard::Leave;
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_host::sys::socket::{self, Flags};
 use linerate_host::sys::wait::{Ready, poll_any};
@@ -61,19 +62,21 @@ pub trait Answers {
     fn answered(&self) -> Option<u64>;
 }
 
-/// Answers on a connection until the client has ended it and has everything.
+/// Answers on a connection, on which the first question came at `came_ns`, until the client has ended it and
+/// has everything.
 pub fn answer_stream(
     context: &Context,
     socket: &Socket,
     idle: Duration,
+    came_ns: Nanos,
     machine: &mut impl Answers,
 ) -> Moved {
-    let mut moved = Moved::default();
+    let mut moved = Moved::since(came_ns);
     let idle_ns = idle.as_nanos() as u64;
     let mut room = vec![0; ROOM_BYTES];
     let (mut from, mut to) = (0, 0);
     let (mut ended, mut calls) = (false, 0);
-    let mut last = clock::now();
+    let (mut last, mut waited) = (clock::now(), false);
     let ready = socket
         .set_read_timeout(Some(LOOK_UP))
         .and_then(|()| socket.set_tcp_nodelay(true));
@@ -109,11 +112,13 @@ pub fn answer_stream(
         if (ended || machine.is_over()) && machine.outgoing().is_empty() {
             break;
         }
-        if clock::now().saturating_sub(last) > idle_ns {
+        // The clock is read where nothing came: questions that follow each other have their own times.
+        if std::mem::take(&mut waited) && clock::now().saturating_sub(last) > idle_ns {
             moved.broke = Some(Broke::Silent(idle));
             break;
         }
         if from < to || full {
+            waited = true;
             let wanted = [(socket.as_fd(), Ready::Send)];
             let _ = poll_any(&wanted, LOOK_UP);
             if from < to || ended {
@@ -139,7 +144,7 @@ pub fn answer_stream(
                 };
                 context.publish(&moved);
             }
-            Err(error) if super::lane::is_nothing(&error) => {}
+            Err(error) if super::lane::is_nothing(&error) => waited = true,
             Err(error) => {
                 if !is_end(&error, machine) {
                     moved.broke = Some(Broke::Error(error));
@@ -201,9 +206,14 @@ pub fn answer_datagrams<D: Datagrams + Send + 'static>(
     let test = Test::begin(&mut caller, claim, dialect, dialect, plan);
     let mut test = test.ending_by_silence();
     test.keep(arrived.key, false);
+    test.takes_size_from_payload();
     let early = arrived.early;
     let spawned = test.spawn(1, Part::Sink, arrived.socket, move |context, socket| {
-        let allow = |now, received, answer| house.hall.may_answer(now, client, received, answer);
+        let mut leave = Leave::default();
+        let allow = |now, received, answer| {
+            let hall = &house.hall;
+            hall.may_answer(&mut leave, now, client, received, answer)
+        };
         receive_datagrams(context, socket, early, &mut flow, allow)
     });
     test.conclude(spawned, FarReport::default);

@@ -30,7 +30,7 @@ pub const SPEAKER: Speaker = Speaker {
         let flow = Questions::answered_by(|question: &mut [u8], line| {
             answer(question.len(), line, question)
         });
-        let plan = plan_of_questions(&caller, &arrived);
+        let plan = plan_of_questions(&caller);
         answer_datagrams(DIALECT.name, plan, caller, claim, arrived, flow);
     }),
 };

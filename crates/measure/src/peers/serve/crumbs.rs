@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Takes the beginning of a connection, until it is enough for a test; `None` when it came to too
 /// little, which is told.
 pub fn of_stream(caller: &Caller, stream: &TcpStream) -> Option<Moved> {
-    let mut moved = Moved::default();
+    let mut moved = Moved::since(caller.came_ns);
     if caller.stranger.is_none() || caller.given {
         return Some(moved);
     }

@@ -13,7 +13,6 @@ use super::{Caller, OnStream, Speaker};
 use crate::flow::Part;
 use crate::meter::Totals;
 use crate::session::house::Claim;
-use crate::session::porch::Arrived;
 
 /// Echo, as the table of speakers has it.
 pub const SPEAKER: Speaker = Speaker {
@@ -24,23 +23,24 @@ pub const SPEAKER: Speaker = Speaker {
     flow_of: None,
     datagrams: Some(|caller, claim, arrived| {
         let flow = Questions::answered_by(|question: &mut [u8], _| question.len());
-        let plan = plan_of_questions(&caller, &arrived);
+        let plan = plan_of_questions(&caller);
         answer_datagrams(DIALECT.name, plan, caller, claim, arrived, flow);
     }),
 };
 
-/// What is known of a client that sends datagrams to have them answered.
-pub fn plan_of_questions(caller: &Caller, arrived: &Arrived) -> Plan {
-    let mut plan = plan(caller, Kind::Latency, Protocol::Udp, Direction::Send);
-    plan.payload_bytes = arrived.largest();
-    plan
+/// What is known of a client that sends datagrams to have them answered; how large they are is told at the
+/// end: some programs ask with a small one first whether anybody answers.
+pub fn plan_of_questions(caller: &Caller) -> Plan {
+    plan(caller, Kind::Latency, Protocol::Udp, Direction::Send)
 }
 
 fn stream(mut caller: Caller, claim: Claim, stream: TcpStream) {
-    let plan = plan(&caller, Kind::Latency, Protocol::Tcp, Direction::Send);
+    // A stream has bytes and no questions that could be told apart: what came is known, round trips are not.
+    let plan = plan(&caller, Kind::Throughput, Protocol::Tcp, Direction::Send);
+    let came_ns = caller.came_ns;
     let mut test = Test::begin(&mut caller, claim, DIALECT.name, DIALECT.name, plan);
-    let spawned = test.spawn(1, Part::Sink, stream.into(), |context, socket| {
-        answer_stream(context, socket, IDLE, &mut Stream::default())
+    let spawned = test.spawn(1, Part::Sink, stream.into(), move |context, socket| {
+        answer_stream(context, socket, IDLE, came_ns, &mut Stream::default())
     });
     test.conclude(spawned, FarReport::default);
 }

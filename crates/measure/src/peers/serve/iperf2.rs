@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use linerate_dialect::far::FarReport;
 use linerate_dialect::iperf2::{
-    Amount, DIALECT, Dual, LEGACY_DIALECT, Settings, TcpJob, TcpServer, Way, WriteTimes,
-    bounceback, fill,
+    Amount, DIALECT, Dual, LEGACY_DIALECT, Settings, TcpJob, TcpServer, Way, WriteStamps,
+    WriteTimes, bounceback, fill,
 };
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
@@ -84,7 +84,7 @@ fn stream(dialect: &'static str, mut caller: Caller, claim: Claim, connection: T
             calls: 1,
             ..Totals::default()
         },
-        ..Moved::default()
+        ..Moved::since(caller.came_ns)
     };
     match job {
         TcpJob::Plain => {
@@ -165,6 +165,7 @@ fn run(
     };
     if dual == Dual::After {
         test.run_lanes();
+        test.next_part();
     }
     let hall = &caller.house.hall;
     if !hall.may_connect_back(DIALECT.name, caller.peer, settings.port, OTHERWISE) {
@@ -190,6 +191,12 @@ fn receive_timed(context: &Context, socket: &Socket, moved: Moved, behind: &[u8]
 /// Sends what the client wants to receive, and closes this half.
 fn send(test: &mut Test, id: u32, socket: Socket, settings: &Settings) -> Result<(), MeasureError> {
     let sending = sending(settings, WRITE_BYTES, test.limits());
+    // On a second connection nothing is told but payload.
+    let settings = settings.clone();
+    let told = move || {
+        let stamps = WriteStamps::new(&settings, sending.block_bytes, clock::real());
+        stamps.filter(|_| settings.dual.is_none())
+    };
     // Twice: the payload wraps.
     test.reserve(2 * sending.block_bytes as u64)?;
     test.spawn(
@@ -200,7 +207,13 @@ fn send(test: &mut Test, id: u32, socket: Socket, settings: &Settings) -> Result
             let mut digits = vec![0; sending.block_bytes];
             fill(&mut digits);
             let sockets: Vec<Socket> = socket.try_clone().into_iter().collect();
-            let moved = send_stream(context, &sockets, &sending, &mut Ring::new(digits));
+            let stamps = told();
+            if let Some(stamps) = &stamps {
+                // What cannot be sent so early shows with the payload.
+                let _ = (&*socket).write_all(stamps.reply());
+            }
+            let mut payload = Ring::new(digits).stamped(stamps);
+            let moved = send_stream(context, &sockets, &sending, &mut payload);
             let _ = socket.shutdown(std::net::Shutdown::Write);
             moved
         },
@@ -289,6 +302,7 @@ fn bounce(
     let mut plan = super::plain::plan(&caller, Kind::Latency, Protocol::Tcp, Direction::Send);
     plan.payload_bytes = questions.message_bytes() as u64;
     let mut machine = Bounce::new(questions);
+    let came_ns = caller.came_ns;
     let mut test = Test::begin(&mut caller, claim, DIALECT.name, "iperf 2", plan);
     let mut rest = behind.to_vec();
     // The question and its answer.
@@ -307,7 +321,7 @@ fn bounce(
                     _ => break,
                 }
             }
-            let mut moved = answer_stream(context, socket, IDLE, &mut machine);
+            let mut moved = answer_stream(context, socket, IDLE, came_ns, &mut machine);
             moved.totals.bytes += machine.began;
             moved
         })

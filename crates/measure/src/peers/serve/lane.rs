@@ -194,6 +194,15 @@ pub enum Broke {
 }
 
 impl Moved {
+    /// Nothing yet of what began to come at a moment.
+    #[must_use]
+    pub fn since(came_ns: Nanos) -> Self {
+        Self {
+            span: Some((came_ns, came_ns)),
+            ..Self::default()
+        }
+    }
+
     /// Notes that payload moved.
     #[inline]
     fn at(&mut self, now: Nanos) {

@@ -37,6 +37,7 @@ pub use iperf2::{Bounce, Flow as Iperf2Flow};
 pub use lane::{Datagrams as TakesDatagrams, Take as Took};
 pub use refusals::Refused;
 
+use linerate_host::sys::clock::Nanos;
 use socket2::{Domain, Socket};
 
 use crate::session::house::{Claim, House, Seat};
@@ -97,6 +98,8 @@ pub struct Caller {
     pub local: SocketAddr,
     /// The port that it came to.
     pub door: u16,
+    /// When its first bytes were there. Its test's threads begin later, and those bytes wait for them.
+    pub came_ns: Nanos,
     /// Leave for those whom nobody knows.
     pub stranger: Option<Stranger>,
     /// Whether that port was given to the dialect, and takes whatever comes.

@@ -1,10 +1,15 @@
 //! What is sent: some bytes, over and over.
 
+use linerate_dialect::iperf2::WriteStamps;
+use linerate_host::sys::clock;
+
 /// Bytes that are sent again and again; whoever sends less than all goes on where it stopped.
 #[derive(Clone, Debug)]
 pub struct Ring {
     bytes: Vec<u8>,
     at: usize,
+    /// What is written over its beginning, and how often that was sent.
+    stamps: Option<(WriteStamps, u32)>,
 }
 
 impl Ring {
@@ -15,7 +20,18 @@ impl Ring {
     #[must_use]
     pub fn new(bytes: Vec<u8>) -> Self {
         assert!(!bytes.is_empty(), "nothing cannot be sent");
-        Self { bytes, at: 0 }
+        Self {
+            bytes,
+            at: 0,
+            stamps: None,
+        }
+    }
+
+    /// The same where each round begins with its number and time.
+    #[must_use]
+    pub fn stamped(mut self, stamps: Option<WriteStamps>) -> Self {
+        self.stamps = stamps.map(|stamps| (stamps, 0));
+        self
     }
 
     /// Bytes that nothing along the way can shorten, unlike zeros.
@@ -28,14 +44,23 @@ impl Ring {
 
     /// The next bytes, at most so many.
     #[must_use]
-    pub fn next(&self, at_most: usize) -> &[u8] {
+    pub fn next(&mut self, at_most: usize) -> &[u8] {
+        if let (0, Some((stamps, rounds))) = (self.at, &mut self.stamps) {
+            stamps.stamp(&mut self.bytes, rounds.wrapping_add(1), clock::real());
+        }
         let rest = &self.bytes[self.at..];
         &rest[..rest.len().min(at_most)]
     }
 
     /// So many of them were sent.
     pub fn sent(&mut self, bytes: usize) {
-        self.at = (self.at + bytes) % self.bytes.len();
+        self.at += bytes;
+        if self.at >= self.bytes.len() {
+            self.at %= self.bytes.len();
+            if let Some((_, rounds)) = &mut self.stamps {
+                *rounds = rounds.wrapping_add(1);
+            }
+        }
     }
 }
 

@@ -42,9 +42,10 @@ fn stream(mut caller: Caller, claim: Claim, stream: TcpStream) {
     let mut first = [0; HEADER_BYTES];
     let first = (stream.peek(&mut first).ok()).and_then(|bytes| Header::read(&first[..bytes]));
     let plan = plan(&caller, Protocol::Tcp, first);
+    let came_ns = caller.came_ns;
     let mut test = Test::begin(&mut caller, claim, DIALECT.name, DIALECT.name, plan);
-    let spawned = test.spawn(1, Part::Sink, stream.into(), |context, socket| {
-        answer_stream(context, socket, IDLE, &mut Server::default())
+    let spawned = test.spawn(1, Part::Sink, stream.into(), move |context, socket| {
+        answer_stream(context, socket, IDLE, came_ns, &mut Server::default())
     });
     test.conclude(spawned, FarReport::default);
 }

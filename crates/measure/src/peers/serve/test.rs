@@ -63,12 +63,16 @@ pub struct Test {
     /// What its threads are told.
     pub signals: Arc<Signals>,
     lanes: Vec<Lane>,
-    ended: mpsc::Receiver<()>,
-    ends: mpsc::Sender<()>,
+    /// Places of threads that have nothing left to do.
+    ended: mpsc::Receiver<usize>,
+    ends: mpsc::Sender<usize>,
     started: Timestamp,
     start_ns: Nanos,
     /// No payload has moved yet, and with it time begins.
     waits: bool,
+    /// The threads before this one belong to a part that is over, and the next part has no payload yet.
+    part: usize,
+    pauses: bool,
     /// When counting begins, and what was there then, by lane.
     counts_ns: Nanos,
     base: Option<BTreeMap<u32, Totals>>,
@@ -129,6 +133,8 @@ impl Test {
             started: Timestamp::now(),
             start_ns,
             waits: true,
+            part: 0,
+            pauses: false,
             counts_ns,
             base: (plan.omit_ns == 0).then(BTreeMap::new),
             from_ns: start_ns,
@@ -191,12 +197,25 @@ impl Test {
         !self.waits
     }
 
-    /// Time begins with the first payload.
+    /// Time begins with the first payload, and goes on with that of the next part.
     fn start_with_payload(&mut self) {
-        let spans = self.lanes.iter().filter_map(|lane| lane.context.span());
-        if let Some(first) = spans.map(|(first, _)| first).min() {
-            self.start_at(first);
+        let lanes = self.lanes[self.part..].iter();
+        let spans = lanes.filter_map(|lane| lane.context.span());
+        let Some(first) = spans.map(|(first, _)| first).min() else {
+            return;
+        };
+        self.start_at(first);
+        if std::mem::take(&mut self.pauses) {
+            self.from_ns = first.max(self.from_ns);
         }
+    }
+
+    /// All threads have ended, and those that come are a part of their own: between the two nothing is to
+    /// move, and no interval tells that it did not.
+    pub fn next_part(&mut self) {
+        self.end_intervals();
+        self.last.clear();
+        (self.part, self.pauses) = (self.lanes.len(), true);
     }
 
     /// Its datagrams carry numbers that tell what is missing.
@@ -266,13 +285,13 @@ impl Test {
         };
         let watch = socket::watch(&socket).ok();
         let thread = {
-            let (context, ends) = (context.clone(), self.ends.clone());
+            let (context, ends, place) = (context.clone(), self.ends.clone(), self.lanes.len());
             std::thread::Builder::new()
                 .name(format!("{}-{id}", self.dialect))
                 .spawn(move || {
                     let moved = lived(&socket, || work(&context, &socket));
                     // Its test lives longer than it does.
-                    let _ = ends.send(());
+                    let _ = ends.send(place);
                     moved
                 })
                 .map_err(|error| MeasureError::system("new thread", error))?
@@ -394,7 +413,7 @@ impl Test {
         }
         for lane in &mut self.lanes {
             if lane.thread.as_ref().is_some_and(JoinHandle::is_finished) {
-                lane.join();
+                lane.end();
             }
         }
     }
@@ -402,7 +421,7 @@ impl Test {
     /// When the interval that goes on is over.
     #[must_use]
     pub fn interval_end(&self) -> Nanos {
-        if self.waits {
+        if self.waits || self.pauses {
             return Nanos::MAX;
         }
         let end = self.from_ns + INTERVAL_NS;
@@ -416,7 +435,11 @@ impl Test {
     pub fn wait(&mut self, until: Nanos) {
         let until = until.min(self.next_look());
         let patience = Duration::from_nanos(until.saturating_sub(clock::now()));
-        let _ = self.ended.recv_timeout(patience);
+        if let Ok(place) = self.ended.recv_timeout(patience)
+            && let Some(lane) = self.lanes.get_mut(place)
+        {
+            lane.end();
+        }
         self.look();
     }
 
@@ -449,6 +472,15 @@ impl Lane {
 
     fn goes_on(&self) -> bool {
         (self.thread.as_ref()).is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Takes in its thread, which ends by itself.
+    fn end(&mut self) {
+        self.join();
+        if self.part == Part::Sink {
+            // A client that has sent all waits for this end to close, and counts that time as its own.
+            self.watch = None;
+        }
     }
 
     fn join(&mut self) {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use linerate_dialect::control::Refuse;
-use linerate_dialect::guard::{self, Refusal};
+use linerate_dialect::guard::{self, Leave, Refusal};
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_metric::event::{Event, Problem, What};
 
@@ -14,22 +14,27 @@ use crate::session::lobby::canonical;
 
 impl Hall {
     /// Whether somebody who proved nothing, and who sent so many bytes more than when he was asked
-    /// about last, may have an answer of this size now. What is refused is told.
+    /// about last, may have an answer of this size now. What is refused is told. `leave` is its flow's: it
+    /// answers for most datagrams without the lock that all flows share.
     pub fn may_answer(
         &self,
+        leave: &mut Leave,
         now: Nanos,
         (dialect, client): (&'static str, SocketAddr),
         received: u64,
         answer: u64,
     ) -> bool {
-        let address = client.ip();
-        let refusal = {
-            let mut guard = lock(&self.guard);
-            guard.received(now, address, received);
-            guard.send(now, address, answer).err()
-        };
-        let Some(refusal) = refusal else {
+        if leave.take(now, received, answer) {
             return true;
+        }
+        let came = leave.untold();
+        let asked = lock(&self.guard).leave(now, client.ip(), came, answer);
+        let refusal = match asked {
+            Ok(more) => {
+                *leave = more;
+                return true;
+            }
+            Err(refusal) => refusal,
         };
         if matches!(refusal, Refusal::NotNeighbour { .. }) {
             self.refresh();

@@ -4,8 +4,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use linerate_dialect::far::FarReport;
-use linerate_dialect::guard::Refusal;
-use linerate_dialect::iperf2::datagram::{UNANSWERED_ENDS, write_end, write_number};
+use linerate_dialect::guard::{Leave, Refusal};
+use linerate_dialect::iperf2::datagram::{HEADER_BYTES, UNANSWERED_ENDS, write_end, write_number};
 use linerate_dialect::iperf2::{DIALECT, Dual, Heard, QUIET_NS, Settings, UdpServer, Way, fill};
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_metric::plan::Protocol;
@@ -124,9 +124,11 @@ fn run(
         test.spawn(1, Part::Sink, own, move |context, socket| {
             // Its report is an answer as any: the client has sent far more by then.
             let mut unsaid = first_bytes;
+            let mut leave = Leave::default();
             let allow = |now, received, answer| {
                 let came = received + std::mem::take(&mut unsaid);
-                house.hall.may_answer(now, client, came, answer)
+                let hall = &house.hall;
+                hall.may_answer(&mut leave, now, client, came, answer)
             };
             let mut moved = receive_datagrams(context, socket, early, &mut flow, allow);
             let span = moved.span.map_or(first_ns, |(_, last)| last);
@@ -148,7 +150,14 @@ fn run(
         let id = if way == Way::Both { BACK } else { 1 };
         let sending = datagrams(&settings, test.limits());
         return test.spawn(id, Part::Source, socket, move |context, socket| {
-            send(context, socket, &sending, 16, wall)
+            send(
+                context,
+                socket,
+                &sending,
+                HEADER_BYTES,
+                Some(&settings),
+                wall,
+            )
         });
     }
     let Some(dual) = settings.dual else {
@@ -156,6 +165,7 @@ fn run(
     };
     if dual == Dual::After {
         test.run_lanes();
+        test.next_part();
     }
     let to = at_port(caller.peer, settings.port);
     let hall = &caller.house.hall;
@@ -171,7 +181,7 @@ fn run(
     let back = connect().map_err(|error| MeasureError::system("a second flow", error))?;
     let sending = datagrams(&settings, test.limits());
     test.spawn(BACK, Part::Source, back, move |context, socket| {
-        send(context, socket, &sending, SETTINGS_BYTES, wall)
+        send(context, socket, &sending, SETTINGS_BYTES, None, wall)
     })
 }
 
@@ -188,11 +198,35 @@ fn datagrams(settings: &Settings, limits: &Limits) -> Sending {
     sending.within(limits, settings.flows)
 }
 
-/// Sends datagrams whose first `zeros` bytes are zero where no number stands.
-fn send(context: &Context, socket: &Socket, sending: &Sending, zeros: usize, wall: Nanos) -> Moved {
+/// Sends datagrams whose first `zeros` bytes are zero where no number stands; a client that wants their times
+/// is told in each of them when they began.
+fn send(
+    context: &Context,
+    socket: &Socket,
+    sending: &Sending,
+    zeros: usize,
+    asked: Option<&Settings>,
+    wall: Nanos,
+) -> Moved {
     let mut payload = vec![0; sending.block_bytes];
     if let Some(rest) = payload.get_mut(zeros..) {
         fill(rest);
+    }
+    if let Some(asked) = asked.filter(|asked| asked.trip_times) {
+        let told = Settings {
+            start_ns: Some(clock::now().wrapping_add(wall)),
+            // What goes towards it is all that a client that only receives is told of.
+            way: match asked.way {
+                Way::Reverse => Way::Forward,
+                way => way,
+            },
+            ..asked.clone()
+        };
+        if let Some(room) = payload.get_mut(HEADER_BYTES..told.room_bytes(HEADER_BYTES)) {
+            room.fill(0);
+            // What a client asked for can be said.
+            let _ = told.write(room, HEADER_BYTES);
+        }
     }
     let mut ends = 0;
     send_datagrams(

@@ -116,7 +116,7 @@ impl Test {
             0 => SHORTEST_ALONE_NS,
             _ => SHORTEST_NS,
         };
-        if last > self.from_ns + shortest {
+        if last > self.from_ns + shortest && !self.pauses {
             self.interval(last);
         }
         self.tell_held();
