@@ -158,7 +158,7 @@ fn measure(program: &Program, case: &Case, asked: &Asked) -> Result<Vec<Value>, 
     lab.write(&case.knob_file(), &case.knob_text(&knobs))?;
     let command = case.command(time);
     let swept = program.once(&format!("{}-sweep", case.name), || {
-        let journal = program.journal(&case.knob_file()).filter(|_| asked.resume);
+        let journal = program.journal(case.name).filter(|_| asked.resume);
         match journal {
             Some(journal) => lab.client(&Case::resumed(&journal)),
             None => lab.client(&case.sweep(&knobs, &command, asked.repeats)),

@@ -83,11 +83,15 @@ impl Program {
         Ok(document)
     }
 
-    /// The journal of a sweep that was interrupted, by a word that its command has.
-    pub fn journal(&self, word: &str) -> Option<PathBuf> {
-        let journals = fs::read_dir(self.folder.join("state/linerate/sweep")).ok()?;
-        let mut paths = journals.filter_map(|entry| Some(entry.ok()?.path()));
-        paths.find(|path| fs::read_to_string(path).is_ok_and(|text| text.contains(word)))
+    /// The journal of a lab's sweep that was interrupted.
+    pub fn journal(&self, lab: &str) -> Option<PathBuf> {
+        let folder = self.state_of(lab).join("linerate/sweep");
+        let mut journals = fs::read_dir(folder).ok()?;
+        journals.find_map(|entry| Some(entry.ok()?.path()))
+    }
+
+    fn state_of(&self, lab: &str) -> PathBuf {
+        self.folder.join("state").join(lab)
     }
 
     /// Refuses to begin what cannot be gone on with where less than this is left.
@@ -153,7 +157,10 @@ impl Program {
     }
 
     fn run(&self, words: &[String]) -> Result<String, Trouble> {
-        let mut command = self.command(words);
+        self.run_as(self.command(words), words)
+    }
+
+    fn run_as(&self, mut command: Command, words: &[String]) -> Result<String, Trouble> {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn();
         let child = child.map_err(|error| Trouble(error.to_string()))?;
@@ -177,6 +184,7 @@ const NO_TIME: &str = "no time is left: RESUME=1 goes on where it was";
 pub struct Lab<'a> {
     program: &'a Program,
     name: String,
+    case: String,
     server: Option<Child>,
 }
 
@@ -192,6 +200,7 @@ impl<'a> Lab<'a> {
         fs::write(&file, topology).map_err(|error| Trouble(error.to_string()))?;
         let mut lab = Self {
             name: format!("tune-{name}-{}", std::process::id()),
+            case: name.to_owned(),
             program,
             server: None,
         };
@@ -216,7 +225,8 @@ impl<'a> Lab<'a> {
         if !lines.any(|line| line.is_ok_and(|line| line.starts_with("READY"))) {
             return Err(Trouble("the server in the lab did not start".to_owned()));
         }
-        // What it says later is read by nobody: it is quiet.
+        // Whatever it says later is read: a server whose words nobody reads ends.
+        thread::spawn(move || lines.for_each(drop));
         Ok(lab)
     }
 
@@ -244,7 +254,9 @@ impl<'a> Lab<'a> {
     pub fn other(&self, host: &str, program: &str, words: &[String]) -> Result<String, Trouble> {
         let mut all = self.exec(host, program);
         all.extend_from_slice(words);
-        self.program.run(&all)
+        let mut command = self.program.command(&all);
+        command.env("XDG_STATE_HOME", self.program.state_of(&self.case));
+        self.program.run_as(command, &all)
     }
 
     /// Starts any program at a host; it ends with the lab.
