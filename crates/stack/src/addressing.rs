@@ -186,6 +186,7 @@ impl Addressing {
 
     /// Whether an address is one of the stack's own.
     #[must_use]
+    #[inline]
     pub fn is_own(&self, address: IpAddr) -> bool {
         self.networks.iter().any(|own| own.address == address)
     }
@@ -201,8 +202,14 @@ impl Addressing {
     }
 
     /// Whether a packet to this address is for the stack.
+    #[inline(always)]
     pub(crate) fn accepts(&self, address: IpAddr) -> bool {
-        self.is_own(address) || match address {
+        self.is_own(address) || self.is_for_many(address)
+    }
+
+    #[cold]
+    fn is_for_many(&self, address: IpAddr) -> bool {
+        match address {
             IpAddr::V4(address) => self.is_broadcast(address) || address == ALL_HOSTS_V4,
             IpAddr::V6(address) => address == ALL_NODES_V6
                 || self.networks.iter().any(

@@ -60,7 +60,7 @@ pub(crate) fn input(
         link.counters.icmp.in_errors += 1;
         return None;
     }
-    if combine(&[pseudo(header, message.len()), sum(message)]) != 0xffff {
+    if combine([pseudo(header, message.len()), sum(message)]) != 0xffff {
         link.counters.icmp.in_checksum_errors += 1;
         return None;
     }
@@ -118,7 +118,7 @@ fn echo(link: &mut Link, fragmenter: &mut Fragmenter, header: &Header, message: 
         if protocol == ICMPV6 && own != header.to {
             put(to, 2, 0);
             let pseudo = ip::pseudo(own, header.from, ICMPV6, to.len());
-            checksum = !combine(&[pseudo, sum(to)]);
+            checksum = !combine([pseudo, sum(to)]);
         }
         put(to, 2, checksum);
     };
@@ -167,7 +167,7 @@ pub(crate) fn port_unreachable(link: &mut Link, header: &Header, packet: &[u8]) 
         IpAddr::V4(_) => 0,
         IpAddr::V6(_) => ip::pseudo(header.to, header.from, ICMPV6, length),
     };
-    let checksum = !combine(&[pseudo, sum(message)]);
+    let checksum = !combine([pseudo, sum(message)]);
     put(message, 2, checksum);
     link.counters.icmp.out_port_unreachables += 1;
     link.send(frame, header.from, VnetHeader::default());

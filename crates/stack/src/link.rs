@@ -1,6 +1,6 @@
 //! The way out: frames are made here, find their neighbour's address, and go to the port in bursts.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use linerate_port::vnet::{VNET_HEADER_BYTES, VnetHeader};
 use linerate_port::{AnyTransmit, Burst, Frame, Memory, MemoryPlan, Pool, Transmit};
@@ -26,6 +26,9 @@ pub(crate) struct Link {
     pub(crate) own: Addressing,
     pub(crate) ethernet: [u8; 6],
     pub(crate) neighbors: Neighbors,
+    /// Where the last packet went, and what its neighbour's address was in which state of them: most go
+    /// where the last one did.
+    latest: (IpAddr, [u8; 6], u32),
     pub(crate) counters: Counters,
     pub(crate) now: Nanos,
     /// When the frames at hand came: the turn's time, or read anew where stages are watched.
@@ -58,6 +61,7 @@ impl Link {
             per_turn: per_turn as usize,
             vnet,
             neighbors: Neighbors::new(neighbors as usize, own.seed),
+            latest: (Ipv4Addr::UNSPECIFIED.into(), [0; 6], 0),
             own,
             ethernet,
             counters: Counters::default(),
@@ -168,13 +172,21 @@ impl Link {
     /// Sends a packet on its way to `to`. It waits, or is lost and counted, while the neighbour's address
     /// is not known.
     pub(crate) fn send(&mut self, frame: Frame, to: IpAddr, header: VnetHeader) {
+        let (latest, ethernet, epoch) = self.latest;
+        if latest == to && epoch == self.neighbors.epoch() {
+            self.send_to(frame, ethernet, to, header);
+            return;
+        }
         let Some(hop) = self.hop(to) else {
             self.counters.ip.out_no_routes += 1;
             self.pool.free(frame);
             return;
         };
         match self.neighbor(hop) {
-            Some(ethernet) => self.send_to(frame, ethernet, to, header),
+            Some(ethernet) => {
+                self.latest = (to, ethernet, self.neighbors.epoch());
+                self.send_to(frame, ethernet, to, header);
+            }
             None => self.wait(frame, hop, to, header),
         }
     }
@@ -285,12 +297,13 @@ impl Link {
             self.flush();
         }
         self.budget = self.budget.saturating_sub(1);
-        let mark = self.mark.take();
         if let Err(frame) = self.burst.push(frame) {
+            self.mark = None;
             self.counters.link.out_ring_full += 1;
             self.pool.free(frame);
         } else if let Some(watch) = &mut self.watch {
-            watch.entered(mark);
+            // Without anybody who watches nothing is ever marked.
+            watch.entered(self.mark.take());
         }
     }
 }

@@ -373,7 +373,7 @@ impl Link {
         message[24..26].copy_from_slice(&[option, 1]);
         message[26..32].copy_from_slice(&own);
         let pseudo = ip::pseudo(from.into(), to.into(), ICMPV6, DISCOVERY_BYTES);
-        let checksum = !crate::wire::combine(&[pseudo, sum(message)]);
+        let checksum = !crate::wire::combine([pseudo, sum(message)]);
         put(message, 2, checksum);
         self.send(frame, to.into(), VnetHeader::default());
     }

@@ -138,7 +138,7 @@ pub(crate) fn write(
         return;
     }
     let after = sum(&payload[words]);
-    let checksum = !combine(&[!word(header, 6), !before, after]);
+    let checksum = !combine([!word(header, 6), !before, after]);
     put(header, 6, if checksum == 0 { 0xffff } else { checksum });
 }
 

@@ -294,8 +294,8 @@ const FAR_ROWS: &[FarRow] = &[
         |plan, _| !plan.cpu.far.0.is_empty() || plan.sched.far != Sched::Inherited,
         "--cpu or --sched for the far end",
         "the thread of its stack stays as it was started",
-        "give it for this end alone (0/, fifo:10/inherited), or start it with --set \
-         threads.application.cpus=N --set threads.application.sched=CLASS",
+        "start this end with taskset instead of --cpu, give --sched for it alone (fifo:10/inherited), or \
+         start the other one with --set threads.application.cpus=N --set threads.application.sched=CLASS",
     ),
     (
         |plan, _| plan.round_trip.group.is_some(),

@@ -26,6 +26,10 @@ const FRAMES: u32 = 8192;
 const FRAME_BYTES: u16 = 1518;
 /// Batches that are not full and still have a place in the depot: one for each pool that ended, at worst.
 const SHORT_BATCHES: usize = 64;
+/// Batches that go round without touching the rest of the depot, which is a queue: where frames drift from
+/// one thread to another, every one of the memory would be used in turn, and none would be in a cache.
+/// Enough for what two threads take and leave between two looks at each other.
+const WARM_BATCHES: usize = 4;
 /// The size of a huge page that mappings are rounded to: the usual one on x86-64 and arm64.
 const HUGE_PAGE: usize = 2 << 20;
 
@@ -110,6 +114,8 @@ struct Inner {
     headroom: u16,
     pages: Pages,
     depot: ArrayQueue<Batch>,
+    /// What was left there last, and is taken first.
+    warm: ArrayQueue<Batch>,
     /// Rings that wait for the port at their other end, by name (see [`Memory::meet`]).
     meetings: Mutex<HashMap<String, Box<dyn Any + Send>>>,
 }
@@ -159,6 +165,7 @@ impl Memory {
                 headroom: plan.headroom,
                 pages,
                 depot,
+                warm: ArrayQueue::new(WARM_BATCHES),
                 meetings: Mutex::new(HashMap::new()),
             }),
         };
@@ -300,14 +307,16 @@ impl Memory {
 
     /// A batch of free frames, when there is one.
     pub(crate) fn take_batch(&self) -> Option<Batch> {
-        self.inner.depot.pop()
+        self.inner.warm.pop().or_else(|| self.inner.depot.pop())
     }
 
     /// Leaves a batch for whoever runs out.
     pub(crate) fn put_batch(&self, batch: Batch) {
         // The depot has room for all frames in full batches, and pools give it no others while a full
         // one can be made; a pool that ends may leave a short one, which is lost when there is no room.
-        drop(self.inner.depot.push(batch));
+        if let Err(batch) = self.inner.warm.push(batch) {
+            drop(self.inner.depot.push(batch));
+        }
     }
 
     /// Takes frames back from a queue that ends. Not for the path.

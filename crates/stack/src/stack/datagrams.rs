@@ -86,19 +86,10 @@ impl Stack {
         to: Option<SocketAddr>,
         bytes: usize,
         count: usize,
-        mut fill: impl FnMut(usize, &mut [u8]),
+        fill: impl FnMut(usize, &mut [u8]),
     ) -> Poll<Result<usize, StackError>> {
-        for number in 0..count {
-            let sent = self.udp.send(&mut self.link, socket, to, bytes, |room| {
-                fill(number, room);
-            });
-            match sent {
-                Poll::Ready(Ok(_)) => {}
-                _ if number > 0 => return Poll::Ready(Ok(number)),
-                failed => return failed,
-            }
-        }
-        Poll::Ready(Ok(count))
+        let size = (bytes, count);
+        self.udp.send_burst(&mut self.link, socket, to, size, fill)
     }
 
     /// Receives one datagram and shows it to `take`.

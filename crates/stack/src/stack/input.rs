@@ -40,21 +40,43 @@ impl Stack {
             return Some(frame);
         }
         at += ETHERNET_BYTES;
-        let v4 = match word(ethernet, 12) {
-            ETHERTYPE_IPV4 => true,
-            ETHERTYPE_IPV6 => false,
+        // Each version goes a way of its own: the header of one that is known stays in registers, where one
+        // that may be either is copied through memory, and waits for the short stores that made it.
+        match word(ethernet, 12) {
+            ETHERTYPE_IPV4 => {
+                self.link.counters.ip.in_receives += 1;
+                let header = ip::parse_v4(&bytes[at..], self.verify);
+                self.sort_packet(frame, at, vnet, header)
+            }
+            ETHERTYPE_IPV6 => self.sort_v6(frame, at, vnet),
             ETHERTYPE_ARP => {
                 self.link.input_arp(&bytes[at..]);
-                return Some(frame);
+                Some(frame)
             }
             _ => {
                 self.link.counters.link.in_unknown_protocols += 1;
-                return Some(frame);
+                Some(frame)
             }
-        };
+        }
+    }
+
+    #[inline(never)]
+    fn sort_v6(&mut self, frame: Frame, at: usize, vnet: VnetHeader) -> Option<Frame> {
         self.link.counters.ip.in_receives += 1;
-        let packet = &bytes[at..];
-        let Some(header) = ip::parse(packet, v4, self.verify) else {
+        let header = ip::parse_v6(&self.memory.bytes(&frame)[at..]);
+        self.sort_packet(frame, at, vnet, header)
+    }
+
+    /// Hands a packet on, whose header lies `at` the frame's bytes and was read or is none.
+    #[inline(always)]
+    fn sort_packet(
+        &mut self,
+        frame: Frame,
+        at: usize,
+        vnet: VnetHeader,
+        header: Option<Header>,
+    ) -> Option<Frame> {
+        let Some(header) = header else {
             self.link.counters.ip.in_header_errors += 1;
             return Some(frame);
         };
@@ -62,6 +84,8 @@ impl Stack {
             self.link.counters.ip.in_address_errors += 1;
             return Some(frame);
         }
+        let v4 = header.to.is_ipv4();
+        let packet = &self.memory.bytes(&frame)[at..];
         if let Some(piece) = header.piece {
             let payload = &packet[header.body..header.end];
             let counters = &mut self.link.counters;

@@ -46,6 +46,8 @@ pub(crate) struct Tcp {
     sweep: u32,
     listeners: Vec<Listener>,
     table: Table,
+    /// Whose the last segment was, so likely the next one's.
+    latest: u32,
     seed: u64,
     timers: Timers,
     /// Connections that may have something to send.
@@ -65,6 +67,8 @@ pub(crate) struct Tcp {
 pub(crate) struct Wire {
     capabilities: DeviceCapabilities,
     psh: Psh,
+    /// The stack sums.
+    sums: bool,
     /// The port's other side sums.
     offload: bool,
 }
@@ -127,12 +131,14 @@ impl Tcp {
         capabilities.max_transmission_unit = config.mtu.into();
         // What comes has been checked and counted before the engine sees it.
         capabilities.checksum.ipv4 = Sums::Tx;
-        capabilities.checksum.tcp = if offload { Sums::None } else { Sums::Tx };
+        // Segments are summed once all of them is as it leaves, and faster.
+        capabilities.checksum.tcp = Sums::None;
         let long = segmentation(config, vnet, frame_bytes);
         capabilities.segmentation.tcpv4 = long.and_then(std::num::NonZeroUsize::new);
         let wire = Wire {
             capabilities,
             psh: config.tcp.psh,
+            sums: !offload,
             offload: offload && vnet > 0,
         };
         let mut clock = Clock {
@@ -166,6 +172,7 @@ impl Tcp {
             sweep: 0,
             listeners,
             table: Table::new(count),
+            latest: 0,
             seed: own.seed,
             timers: Timers::new(count),
             dirty: IndexQueue::new(count),
@@ -209,6 +216,24 @@ impl Tcp {
         })
     }
 
+    /// The same for segments, of which most come in rows.
+    #[inline]
+    fn find_again(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
+        let latest = self.connections.get(self.latest as usize);
+        let is = |connection: &Connection| {
+            connection.owner != Owner::Free
+                && connection.remote == remote
+                && connection.local == local
+        };
+        if latest.is_some_and(is) {
+            return Some(self.latest);
+        }
+        let found = self.find(local, remote)?;
+        self.latest = found;
+        Some(found)
+    }
+
+    #[inline]
     fn index(&self, id: SocketId, call: &'static str) -> Result<usize, StackError> {
         if id.kind != SocketKind::Tcp {
             return Err(StackError::WrongKind {

@@ -14,7 +14,7 @@ use crate::Nanos;
 use crate::link::Link;
 use crate::socket::{SocketId, SocketKind};
 use crate::wire::ip::{self, Header};
-use crate::wire::{TCP, TCP_BYTES, combine, sum, word};
+use crate::wire::{Sum, TCP, TCP_BYTES, word};
 
 /// How long a request for a connection may stay unanswered, and a closed one open at its far end, as in
 /// Linux (tcp_synack_retries and tcp_fin_timeout: about a minute).
@@ -25,6 +25,7 @@ const SYN: u16 = 0x02;
 
 impl Tcp {
     /// A segment came, in a whole packet.
+    #[inline(always)]
     pub(crate) fn input(
         &mut self,
         link: &mut Link,
@@ -40,8 +41,8 @@ impl Tcp {
         }
         let open = vnet.needs_checksum || vnet.checksum_valid || !self.settings.verify;
         if !open {
-            let pseudo = ip::pseudo(header.from, header.to, TCP, segment.len());
-            if combine(&[pseudo, sum(segment)]) != 0xffff {
+            let pseudo = ip::pseudo_sum(header.from, header.to, TCP, segment.len());
+            if !(pseudo + Sum::of(segment)).is_right() {
                 link.counters.tcp.in_checksum_errors += 1;
                 return;
             }
@@ -50,7 +51,7 @@ impl Tcp {
         let local = SocketAddr::new(header.to, ports.1);
         let remote = SocketAddr::new(header.from, ports.0);
         let asks = word(segment, 12) & (SYN | ACK_RST) == SYN;
-        let mut found = self.find(local, remote);
+        let mut found = self.find_again(local, remote);
         if asks && let Some(index) = found {
             // A new connection between the ends of one that only waits (RFC 6191).
             let connection = &mut self.connections[index as usize];

@@ -19,7 +19,7 @@ use crate::link::Link;
 use crate::queue::IndexQueue;
 use crate::socket::{Meta, SocketId, SocketKind};
 use crate::wire::ip::{self, Header};
-use crate::wire::{UDP, UDP_BYTES, combine, sum, word};
+use crate::wire::{Sum, UDP, UDP_BYTES, word};
 use fragment::Fragmenter;
 use ports::Ports;
 use reassembly::Reassembly;
@@ -211,17 +211,29 @@ impl Udp {
         })
     }
 
+    #[inline]
     fn socket(&mut self, id: SocketId, call: &'static str) -> Result<&mut Socket, StackError> {
-        if id.kind != SocketKind::Udp {
-            return Err(StackError::WrongKind {
-                kind: id.kind.name(),
-                call,
-            });
+        match self.sockets.get_mut(id.index as usize) {
+            Some(socket)
+                if id.kind == SocketKind::Udp
+                    && socket.open
+                    && socket.generation == id.generation =>
+            {
+                Ok(socket)
+            }
+            _ => Err(Self::no_socket(id, call)),
         }
-        let socket = self.sockets.get_mut(id.index as usize);
-        socket
-            .filter(|socket| socket.open && socket.generation == id.generation)
-            .ok_or(StackError::Stale)
+    }
+
+    #[cold]
+    fn no_socket(id: SocketId, call: &'static str) -> StackError {
+        match id.kind {
+            SocketKind::Udp => StackError::Stale,
+            kind => StackError::WrongKind {
+                kind: kind.name(),
+                call,
+            },
+        }
     }
 
     pub(crate) fn close(&mut self, id: SocketId, link: &mut Link) -> Result<(), StackError> {
@@ -296,6 +308,7 @@ impl Udp {
         Ok(self.socket(id, "udp_waiting")?.queue.len())
     }
 
+    #[inline]
     fn release(&mut self, body: Body, link: &mut Link) {
         match body {
             Body::Frame(frame) => {
@@ -307,7 +320,7 @@ impl Udp {
     }
 
     /// A datagram came whole, in a frame; `at` is where its IP header begins.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn input(
         &mut self,
         link: &mut Link,
@@ -404,7 +417,7 @@ impl Udp {
         true
     }
 
-    #[inline]
+    #[inline(always)]
     fn find(&self, header: &Header, (from, to): (u16, u16)) -> Option<u32> {
         let sender = SocketAddr::new(header.from, from);
         if self.ports.has_pairs() {
@@ -520,7 +533,7 @@ impl Udp {
 }
 
 /// Bytes of a datagram with its header, if header and checksum are right.
-#[inline]
+#[inline(always)]
 fn check(
     counters: &mut crate::counters::Udp,
     header: &Header,
@@ -539,8 +552,8 @@ fn check(
     // No checksum is a way to send over IPv4 (RFC 768) and not over IPv6 (RFC 8200).
     let none = sent == 0 && header.to.is_ipv4();
     if !checked && !none {
-        let pseudo = ip::pseudo(header.from, header.to, UDP, length);
-        if combine(&[pseudo, sum(&datagram[..length])]) != 0xffff {
+        let pseudo = ip::pseudo_sum(header.from, header.to, UDP, length);
+        if !(pseudo + Sum::of(&datagram[..length])).is_right() {
             counters.in_checksum_errors += 1;
             return None;
         }

@@ -13,7 +13,7 @@ use crate::link::Link;
 use crate::socket::SocketId;
 use crate::watch::Mark;
 use crate::wire::ip::{self, V4_BYTES, V6_BYTES};
-use crate::wire::{ETHERNET_BYTES, UDP, UDP_BYTES, combine, put, sum};
+use crate::wire::{ETHERNET_BYTES, Sum, UDP, UDP_BYTES, put};
 
 const MOST_HEADER: usize = ETHERNET_BYTES + V6_BYTES + UDP_BYTES;
 
@@ -24,9 +24,10 @@ pub(super) struct Template {
     epoch: u32,
     /// Ethernet, IP and UDP headers with lengths, number and checksums of zero.
     bytes: [u8; MOST_HEADER],
-    /// Sum of the IPv4 header so far, and of the pseudo header without the length.
-    header_sum: u16,
-    pseudo_sum: u16,
+    /// Sum of the IPv4 header so far, of the pseudo header without the length, and of the ports.
+    header_sum: Sum,
+    pseudo_sum: Sum,
+    ports_sum: Sum,
     from: IpAddr,
 }
 
@@ -36,8 +37,9 @@ impl Default for Template {
             to: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0),
             epoch: 0,
             bytes: [0; MOST_HEADER],
-            header_sum: 0,
-            pseudo_sum: 0,
+            header_sum: Sum::default(),
+            pseudo_sum: Sum::default(),
+            ports_sum: Sum::default(),
             from: Ipv4Addr::UNSPECIFIED.into(),
         }
     }
@@ -56,17 +58,19 @@ impl Template {
         if head == V4_BYTES {
             put(packet, 2, 0);
             put(packet, 10, 0);
-            self.header_sum = sum(&packet[..V4_BYTES]);
+            self.header_sum = Sum::of(&packet[..V4_BYTES]);
         }
         put(packet, head, port);
         put(packet, head + 2, to.port());
         put(packet, head + 4, 0);
         put(packet, head + 6, 0);
-        self.pseudo_sum = ip::pseudo(from, to.ip(), UDP, 0);
+        self.pseudo_sum = ip::pseudo_sum(from, to.ip(), UDP, 0);
+        self.ports_sum = Sum::word(port) + Sum::word(to.port());
     }
 }
 
 impl Udp {
+    /// Sends a datagram.
     #[inline]
     pub(crate) fn send(
         &mut self,
@@ -76,6 +80,65 @@ impl Udp {
         bytes: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Poll<Result<usize, StackError>> {
+        let to = match self.begin(link, id, to) {
+            Poll::Ready(Ok(to)) => to,
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+            Poll::Pending => return Poll::Pending,
+        };
+        if ip::header_bytes(to.ip()) + UDP_BYTES + bytes > self.mtu {
+            return self.send_long(link, id, to, bytes, fill);
+        }
+        match self.send_one(link, id, to, bytes, fill) {
+            true => Poll::Ready(Ok(bytes)),
+            false => Poll::Pending,
+        }
+    }
+
+    /// Sends datagrams of one size as long as there is room; what is the same for all of them is looked at
+    /// once.
+    #[inline]
+    pub(crate) fn send_burst(
+        &mut self,
+        link: &mut Link,
+        id: SocketId,
+        to: Option<SocketAddr>,
+        (bytes, count): (usize, usize),
+        mut fill: impl FnMut(usize, &mut [u8]),
+    ) -> Poll<Result<usize, StackError>> {
+        let to = match self.begin(link, id, to) {
+            Poll::Ready(Ok(to)) => to,
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+            Poll::Pending => return Poll::Pending,
+        };
+        let long = ip::header_bytes(to.ip()) + UDP_BYTES + bytes > self.mtu;
+        for number in 0..count {
+            let fill = |room: &mut [u8]| fill(number, room);
+            let sent = if long {
+                match self.send(link, id, Some(to), bytes, fill) {
+                    Poll::Ready(Err(error)) if number == 0 => return Poll::Ready(Err(error)),
+                    sent => matches!(sent, Poll::Ready(Ok(_))),
+                }
+            } else {
+                self.send_one(link, id, to, bytes, fill)
+            };
+            if !sent {
+                return match number {
+                    0 => Poll::Pending,
+                    _ => Poll::Ready(Ok(number)),
+                };
+            }
+        }
+        Poll::Ready(Ok(count))
+    }
+
+    /// Whom a datagram goes to, once its socket's headers are made.
+    #[inline]
+    fn begin(
+        &mut self,
+        link: &mut Link,
+        id: SocketId,
+        to: Option<SocketAddr>,
+    ) -> Poll<Result<SocketAddr, StackError>> {
         let to = match self.socket(id, "udp_send") {
             Ok(socket) => match to.or(socket.peer) {
                 Some(to) => to,
@@ -97,15 +160,25 @@ impl Udp {
         {
             return Poll::Ready(Err(error));
         }
+        Poll::Ready(Ok(to))
+    }
+
+    /// Sends a datagram that fits into a frame, by its socket's headers; whether there was room.
+    #[inline]
+    fn send_one(
+        &mut self,
+        link: &mut Link,
+        id: SocketId,
+        to: SocketAddr,
+        bytes: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> bool {
         let head = ip::header_bytes(to.ip());
-        if head + UDP_BYTES + bytes > self.mtu {
-            return self.send_long(link, id, to, bytes, fill);
-        }
         if !link.has_room() {
-            return Poll::Pending;
+            return false;
         }
         let Some(mut frame) = link.make(head + UDP_BYTES + bytes) else {
-            return Poll::Pending;
+            return false;
         };
         let number = link.next_id();
         let (vnet, offload) = (link.vnet, self.checksum == Checksum::Offload);
@@ -113,29 +186,38 @@ impl Udp {
         let known = template.epoch != 0;
         let frame_bytes = link.memory.bytes_mut(&mut frame);
         let ethernet = &mut frame_bytes[vnet..];
-        let headers = ETHERNET_BYTES + head + UDP_BYTES;
-        ethernet[..headers].copy_from_slice(&template.bytes[..headers]);
+        // Each of a known length: moves, and no call to copy.
+        if head == V4_BYTES {
+            const HEADERS: usize = ETHERNET_BYTES + V4_BYTES + UDP_BYTES;
+            ethernet[..HEADERS].copy_from_slice(&template.bytes[..HEADERS]);
+        } else {
+            ethernet[..MOST_HEADER].copy_from_slice(&template.bytes);
+        }
         let length = (UDP_BYTES + bytes) as u16;
         let packet = &mut ethernet[ETHERNET_BYTES..];
         if head == V4_BYTES {
             let total = V4_BYTES as u16 + length;
             put(packet, 2, total);
             put(packet, 4, number);
-            put(packet, 10, !combine(&[template.header_sum, total, number]));
+            let summed = template.header_sum + Sum::word(total) + Sum::word(number);
+            put(packet, 10, !summed.folded());
         } else {
             put(packet, 4, length);
         }
         let datagram = &mut packet[head..];
         put(datagram, 4, length);
         fill(&mut datagram[UDP_BYTES..]);
-        let pseudo = combine(&[template.pseudo_sum, length]);
+        let pseudo = template.pseudo_sum + Sum::word(length);
         let mut vnet_header = VnetHeader::default();
         if !offload {
-            let checksum = !combine(&[pseudo, sum(datagram)]);
+            // Of the header's words, not of the bytes just written: a load that is wider than the stores
+            // before it waits for them.
+            let header = template.ports_sum + Sum::word(length);
+            let checksum = !(pseudo + header + Sum::of(&datagram[UDP_BYTES..])).folded();
             // Zero would say that there is none; 0xffff is the same number (RFC 768).
             put(datagram, 6, if checksum == 0 { 0xffff } else { checksum });
         } else if vnet > 0 {
-            put(datagram, 6, pseudo);
+            put(datagram, 6, pseudo.folded());
             vnet_header.needs_checksum = true;
             vnet_header.checksum_start = (ETHERNET_BYTES + head) as u16;
             vnet_header.checksum_offset = 6;
@@ -163,7 +245,7 @@ impl Udp {
         } else {
             link.send(frame, to.ip(), vnet_header);
         }
-        Poll::Ready(Ok(bytes))
+        true
     }
 
     /// Makes a socket's template, and remembers the neighbour's address if it is known.
@@ -243,8 +325,8 @@ impl Udp {
         }
         // Nobody sums a datagram in pieces but the stack, or nobody at all.
         if self.checksum == Checksum::Software || link.vnet > 0 {
-            let pseudo = ip::pseudo(from, to.ip(), UDP, length);
-            let checksum = !combine(&[pseudo, sum(datagram)]);
+            let pseudo = ip::pseudo_sum(from, to.ip(), UDP, length);
+            let checksum = !(pseudo + Sum::of(datagram)).folded();
             put(datagram, 6, if checksum == 0 { 0xffff } else { checksum });
         }
         let socket = &mut self.sockets[id.index as usize];

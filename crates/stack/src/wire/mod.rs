@@ -1,8 +1,9 @@
 //! Headers as bytes.
 
 pub(crate) mod ip;
+mod sum;
 
-pub(crate) use smoltcp::wire::checksum::{combine, data as sum};
+pub(crate) use sum::{Sum, combine, sum};
 
 /// Bytes of an Ethernet header without tags.
 pub(crate) const ETHERNET_BYTES: usize = 14;
@@ -34,7 +35,7 @@ pub(crate) fn put(bytes: &mut [u8], at: usize, word: u16) {
 /// A checksum after a word that it covers has changed (RFC 1624, equation 3).
 #[inline]
 pub(crate) fn changed(checksum: u16, from: u16, to: u16) -> u16 {
-    !combine(&[!checksum, !from, to])
+    !combine([!checksum, !from, to])
 }
 
 #[cfg(test)]
