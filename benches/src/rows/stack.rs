@@ -1,7 +1,16 @@
-//! Our own stack beside a plain loop over its engine, both on the same ring ports, one thread for both ends.
+//! Our own stack: beside a plain loop over its engine, both on the same ring ports, one thread for both ends;
+//! and as a host that the kernel talks to, beside a host of the kernel.
 
+mod beside;
+mod memory;
 mod ours;
 mod plain;
+
+pub use beside::{
+    BUFFER, ECHO_BLOCKING, ECHO_SHM, ECHO_SPINNING, IN_BBR, IN_CUBIC, OUT_BBR, OUT_CUBIC, QUEUE_1,
+    QUEUE_64, QUEUE_255,
+};
+pub use memory::{MEMORY_DEFAULT, MEMORY_TUNED};
 
 use std::time::Duration;
 

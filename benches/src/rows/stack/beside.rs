@@ -1,0 +1,254 @@
+//! A host on our stack, on a tap interface or shared memory, against a host of the kernel behind a veth link.
+
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::UDP_BURST;
+use crate::ground::{Control, Ground};
+use crate::peer::linerate::{figure, run};
+use crate::process::Program;
+use crate::row::{Mark, Peer, Row};
+use crate::trouble::Trouble;
+
+/// Far above the seconds that a run takes.
+const LIMIT: Duration = Duration::from_secs(40);
+
+/// How long a host may take to start.
+const START: Duration = Duration::from_secs(10);
+
+/// The kernel's end of the tap interface, and the stack's.
+const KERNEL: &str = "10.66.0.1/24";
+const STACK: &str = "10.66.0.2";
+
+const RTT: &str = "/summary/rtt_ns/p50";
+
+/// The stack's host spins, and so does the kernel's.
+pub const ECHO_SPINNING: Row = Row {
+    name: "stack/echo/tap/spinning",
+    against: "kernel echo over veth, spinning, same spinning client, p50",
+    unit: "us",
+    mark: Mark::AtMost(0.75),
+    speed: true,
+    ours: |ground| over_tap(ground),
+    theirs: &[Peer::only(|ground| by_the_kernel(ground, "spin"))],
+    ..UDP_BURST
+};
+
+/// The kernel's host sleeps until something comes, as hosts do unless told otherwise.
+pub const ECHO_BLOCKING: Row = Row {
+    name: "stack/echo/tap/blocking_found",
+    against: "kernel echo over veth, blocking as found, same spinning client, p50",
+    mark: Mark::AtMost(0.25),
+    held: false,
+    theirs: &[Peer::only(|ground| by_the_kernel(ground, "spin/block"))],
+    ..ECHO_SPINNING
+};
+
+/// Two stacks over shared memory against two kernels.
+pub const ECHO_SHM: Row = Row {
+    name: "stack/echo/shm/found",
+    against: "kernel to kernel over veth, both blocking as found, p50",
+    mark: Mark::AtMost(1.0 / 20.0),
+    ours: over_shared_memory,
+    theirs: &[Peer::only(|ground| by_the_kernel(ground, "block"))],
+    ..ECHO_BLOCKING
+};
+
+/// The kernel sends with bbr.
+pub const IN_BBR: Row = Row {
+    name: "stack/tcp/tap_tso/in/bbr",
+    against: "kernel to kernel over veth, both send with bbr",
+    unit: "Gb/s",
+    mark: Mark::AtLeast(1.0),
+    speed: true,
+    ours: |ground| stream_in(ground, "bbr"),
+    theirs: &[Peer::only(|ground| between_kernels(ground, "bbr"))],
+    ..UDP_BURST
+};
+
+/// The kernel sends with cubic.
+pub const IN_CUBIC: Row = Row {
+    name: "stack/tcp/tap_tso/in/cubic",
+    against: "kernel to kernel over veth, both send with cubic",
+    mark: Mark::Shown,
+    ours: |ground| stream_in(ground, "cubic"),
+    theirs: &[Peer::only(|ground| between_kernels(ground, "cubic"))],
+    ..IN_BBR
+};
+
+/// The stack sends, against a kernel that does with bbr.
+pub const OUT_BBR: Row = Row {
+    name: "stack/tcp/tap_tso/out/bbr",
+    against: "kernel to kernel over veth with bbr; the stack sends with cubic",
+    mark: Mark::Shown,
+    ours: stream_out,
+    theirs: &[Peer::only(|ground| between_kernels(ground, "bbr"))],
+    ..IN_BBR
+};
+
+/// The stack sends, against a kernel that does with cubic.
+pub const OUT_CUBIC: Row = Row {
+    name: "stack/tcp/tap_tso/out/cubic",
+    against: "kernel to kernel over veth with cubic; the stack sends with cubic",
+    mark: Mark::AtLeast(1.15),
+    theirs: &[Peer::only(|ground| between_kernels(ground, "cubic"))],
+    ..OUT_BBR
+};
+
+/// What a send buffer of a kilobyte costs where no segment asks for delivery.
+pub const BUFFER: Row = Row {
+    name: "stack/tcp/send_buffer/16K",
+    against: "1 KB; PSH never in both, finding delayed-ack required of it",
+    unit: "Mb/s",
+    mark: Mark::AtLeast(100.0),
+    speed: false,
+    // A run has to wait until the kernel's quick acknowledgements are over.
+    most_pairs: Some(3),
+    control: Control::Found,
+    ours: |ground| Ok(with_send_buffer(ground, "16K")?.0),
+    theirs: &[Peer::only(|ground| {
+        let (rate, causes) = with_send_buffer(ground, "1K")?;
+        if causes.iter().any(|cause| cause == "delayed-ack") {
+            Ok(rate)
+        } else {
+            let why = format!("the delayed ACK was not named as the cause, but {causes:?}");
+            Err(Trouble::program("linerate", why))
+        }
+    })],
+    ..UDP_BURST
+};
+
+/// A queue of one packet.
+pub const QUEUE_1: Row = Row {
+    name: "stack/udp/queue/1",
+    against: "datagrams sent in bursts of 64, looked at every 200 us",
+    unit: "",
+    mark: Mark::AtMost(0.1),
+    speed: false,
+    most_pairs: Some(3),
+    ours: |ground| delivered(ground, 1),
+    theirs: &[Peer::only(|_| Ok(1.0))],
+    ..UDP_BURST
+};
+
+/// A queue that holds a burst.
+pub const QUEUE_64: Row = Row {
+    name: "stack/udp/queue/64",
+    mark: Mark::AtLeast(1.0),
+    ours: |ground| delivered(ground, 64),
+    ..QUEUE_1
+};
+
+/// A queue of the tuned profile.
+pub const QUEUE_255: Row = Row {
+    name: "stack/udp/queue/255",
+    ours: |ground| delivered(ground, 255),
+    ..QUEUE_64
+};
+
+/// Starts a host on our stack beside the near host's kernel; `keys` belong to the tap.
+fn host(ground: &Ground, keys: &str, words: &str) -> Result<Program, Trouble> {
+    let device = format!("tap:bench0,address={KERNEL}{keys}");
+    let address = format!("{STACK}/24");
+    let place = ["--dev", device.as_str(), "--ip", address.as_str()];
+    started(ground, &place, words)
+}
+
+fn started(ground: &Ground, place: &[&str], words: &str) -> Result<Program, Trouble> {
+    let [_, far] = ground.cpus;
+    let mut command = Command::new(&ground.linerate);
+    command.arg("stack").args(place).arg("--no-store");
+    command.args(words.split_whitespace());
+    let mut host = Program::start(ground.client()?, Some(far), &mut command)?;
+    host.wait_for("READY", START)?;
+    Ok(host)
+}
+
+/// Runs a test of the near host and gives its record.
+fn asked(ground: &Ground, far: &str, words: &str) -> Result<Value, Trouble> {
+    let [near, _] = ground.cpus;
+    let (test, words) = words.split_once(' ').unwrap_or((words, ""));
+    let mut command = Command::new(&ground.linerate);
+    command.args([test, far, "--json", "--no-store"]);
+    command.args(words.split_whitespace());
+    // Of this end alone: the thread of the other stack stays where it was started.
+    let text = Program::start(ground.client()?, Some(near), &mut command)?.finish(LIMIT)?;
+    serde_json::from_str(&text)
+        .map_err(|error| Trouble::program("linerate", format!("its record is no JSON: {error}")))
+}
+
+fn over_tap(ground: &Ground) -> Result<f64, Trouble> {
+    let _host = host(ground, "", "--serve linerate")?;
+    let record = asked(ground, STACK, "latency -u -l 64 -t 500ms --wait spin")?;
+    Ok(figure(&record, RTT)? / 1e3)
+}
+
+fn over_shared_memory(ground: &Ground) -> Result<f64, Trouble> {
+    let device = format!("shm:bench-{}", std::process::id());
+    let server = format!("{device},role=server");
+    let place = ["--dev", server.as_str(), "--ip", "10.66.1.2/24"];
+    let _host = started(ground, &place, "--serve echo")?;
+    let words = format!("latency -u -l 64 -t 500ms --peer echo --dev {device} --ip 10.66.1.1/24");
+    let record = asked(ground, "10.66.1.2", &words)?;
+    Ok(figure(&record, RTT)? / 1e3)
+}
+
+fn by_the_kernel(ground: &Ground, wait: &str) -> Result<f64, Trouble> {
+    let words = format!("latency -u -l 64 -t 500ms --wait {wait}");
+    Ok(figure(&run(ground, &words, LIMIT)?, RTT)? / 1e3)
+}
+
+/// A host whose segments are cut and summed by the other side of the tap.
+fn offloading(ground: &Ground) -> Result<Program, Trouble> {
+    let buffers = "--set tcp.send_buffer=1M --set tcp.receive_window=1M";
+    let words = format!("--serve linerate --set checksum=offload {buffers}");
+    host(ground, ",vnet", &words)
+}
+
+fn goodput(record: &Value) -> Result<f64, Trouble> {
+    Ok(figure(record, "/summary/goodput_bps")? / 1e9)
+}
+
+fn stream_in(ground: &Ground, control: &str) -> Result<f64, Trouble> {
+    let _host = offloading(ground)?;
+    let words = format!("throughput -t 1 -C {control}");
+    goodput(&asked(ground, STACK, &words)?)
+}
+
+fn stream_out(ground: &Ground) -> Result<f64, Trouble> {
+    let _host = offloading(ground)?;
+    goodput(&asked(ground, STACK, "throughput -t 1 -R")?)
+}
+
+fn between_kernels(ground: &Ground, control: &str) -> Result<f64, Trouble> {
+    let words = format!("throughput -t 1 -C {control}");
+    goodput(&run(ground, &words, LIMIT)?)
+}
+
+/// Mb/s that a stack with a send buffer of that size sends, and the causes that were found.
+fn with_send_buffer(ground: &Ground, bytes: &str) -> Result<(f64, Vec<String>), Trouble> {
+    let words = "--serve linerate --set tcp.psh=never --set tcp.congestion_control=none";
+    let _host = host(
+        ground,
+        "",
+        &format!("{words} --set tcp.send_buffer={bytes}"),
+    )?;
+    let record = asked(ground, STACK, "throughput -R -t 2 -O 4")?;
+    let findings = record["findings"].as_array().into_iter().flatten();
+    let causes = findings.filter_map(|finding| finding["cause"].as_str().map(str::to_owned));
+    Ok((goodput(&record)? * 1e3, causes.collect()))
+}
+
+/// The share of datagrams that a queue of so many packets did not lose.
+fn delivered(ground: &Ground, queue: u32) -> Result<f64, Trouble> {
+    let words =
+        format!("--serve linerate --set poll.interval=200us --set udp.receive_queue={queue}");
+    let _host = host(ground, "", &words)?;
+    // A burst every 2 ms: the one before is long over.
+    let test = "throughput -u -l 64 --pps 32000/64 -t 1 --wait block/interval:200us";
+    let record = asked(ground, STACK, test)?;
+    let sent = figure(&record, "/summary/packets_sent")?;
+    Ok(figure(&record, "/summary/packets_received")? / sent)
+}
