@@ -464,6 +464,72 @@ pub const PLANTS: &[Plant] = &[
         "[switches.s1]\n[switches.s2]\n[[links]]\nbetween = [\"client\", \"s1\"]\n[[links]]\nbetween = [\"s1\", \"s2\"]\nrate = \"80M\"\n[[links]]\nbetween = [\"s2\", \"server\"]\n",
         "throughput HOST -t 2 -i 0.5 -P 8",
     ),
+    plant(
+        "path-loss-cubic",
+        "path-loss",
+        "[[links]]\nbetween = [\"client\", \"server\"]\nloss = 0.006\n",
+        "throughput HOST -t 2 -i 0.25 -C cubic",
+    ),
+    plant(
+        "path-loss-cubic-back",
+        "path-loss",
+        "[[links]]\nbetween = [\"client\", \"server\"]\nloss = 0.012\n",
+        "throughput HOST -t 2 -C cubic -R",
+    ),
+    plant(
+        "path-loss-reno-two",
+        "path-loss",
+        "[[links]]\nbetween = [\"client\", \"server\"]\nloss = 0.012\n",
+        "throughput HOST -t 2 -i 0.25 -C reno -P 2",
+    ),
+    plant(
+        "path-loss-bbr",
+        "path-loss",
+        "[[links]]\nbetween = [\"client\", \"server\"]\nloss = 0.03\n",
+        "throughput HOST -t 2 -i 0.25",
+    ),
+    plant(
+        "path-loss-asking",
+        "path-loss",
+        "[[links]]\nbetween = [\"client\", \"server\"]\nloss = 0.012\n",
+        "latency HOST -t 2",
+    ),
+    plant(
+        "path-loss-asking-udp",
+        "path-loss",
+        "[[links]]\nbetween = [\"client\", \"server\"]\nloss = 0.006\n",
+        "latency HOST -t 2 -u",
+    ),
+    plant(
+        "receive-window-24k-back",
+        "receive-window",
+        PLAIN,
+        "throughput HOST -t 1 -i 0.25 -C cubic -R --rcvbuf 24K",
+    ),
+    plant(
+        "receive-window-128k-back",
+        "receive-window",
+        PLAIN,
+        "throughput HOST -t 1 -i 0.25 -C cubic -R --rcvbuf 128K",
+    ),
+    plant(
+        "healthy-long-start",
+        "healthy",
+        "[[links]]\nbetween = [\"client\", \"server\"]\ndelay = \"10ms\"\nrate = \"500M\"\n",
+        "throughput HOST -t 2 -i 0.25 -C cubic",
+    ),
+    plant(
+        "slow-receiver-poll",
+        "slow-receiver-application",
+        PLAIN,
+        "latency HOST --dev packet:eth0 --ip 10.77.0.9/24 -u -t 1 --set poll.interval=4ms",
+    ),
+    plant(
+        "too-few-descriptors-poll",
+        "too-few-descriptors",
+        PLAIN,
+        "throughput HOST --dev packet:eth0 --ip 10.77.0.9/24 -u -R -b 100M -t 1 -i 0.25 --set poll.interval=50ms",
+    ),
     // Neighbours: one that is forgotten again and again on a long link, and one whose address moves as if
     // two hosts had the same.
     Plant {

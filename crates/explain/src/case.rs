@@ -1,12 +1,16 @@
 //! A record as rules look at it: by direction and by end.
 
 mod again;
+mod loss;
+mod place;
 mod time;
 mod way;
 
 pub(crate) use again::rate_word;
+pub(crate) use loss::MATHIS;
+pub use loss::Unseen;
 pub use time::Time;
-pub(crate) use way::PLATEAU;
+pub(crate) use way::{PLATEAU, STANDING_NS};
 pub use way::{Tcp, Way};
 
 use linerate_metric::facts::{Host, Interface, Role};
@@ -24,6 +28,8 @@ pub struct Case<'a> {
     pub plan: &'a Plan,
     /// Its directions, of throughput and of round trips.
     pub ways: Vec<Way<'a>>,
+    /// What the client's and the server's hosts are called in their lab.
+    pub(crate) places: [String; 2],
 }
 
 impl<'a> Case<'a> {
@@ -35,6 +41,7 @@ impl<'a> Case<'a> {
             record,
             plan: &record.plan,
             ways: ways.map(|figures| Way::new(record, figures)).collect(),
+            places: crate::ends::places(record),
         }
     }
 

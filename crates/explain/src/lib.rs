@@ -31,8 +31,10 @@ pub fn explain(record: &Record) -> Vec<Finding> {
     if record.interrupted && record.summary.duration_ns.is_none() {
         return Vec::new();
     }
-    let named = ends::by_their_parts(record);
-    let case = Case::new(named.as_ref().unwrap_or(record));
+    let places = ends::places(record);
+    let named = ends::by_their_parts(record, &places);
+    let mut case = Case::new(named.as_ref().unwrap_or(record));
+    case.places = places;
     let found = RULES.iter().flat_map(|rule| rule.examine(&case));
     rank::rank(found.collect())
 }

@@ -26,6 +26,7 @@ pub const FOLLOWS: &[(&str, &str)] = &[
     ("nic-drop", "link-down"),
     ("congestion-loss", "link-down"),
     ("path-loss", "shaped-link"),
+    ("path-loss", "too-few-descriptors"),
     ("reordering", "congestion-control"),
     ("receive-window", "slow-receiver-application"),
     ("receive-window", "socket-buffer-cap"),

@@ -24,7 +24,7 @@ const WIRE: f64 = 8.0 + 4.0 + 12.0;
 
 /// A direction.
 pub struct Way<'a> {
-    record: &'a Record,
+    pub(super) record: &'a Record,
     /// Which one.
     pub direction: Direction,
     /// Its figures.
@@ -440,9 +440,8 @@ impl<'a> Way<'a> {
         // A single interval tells of no rate that stays.
         let steady = self.rates().len() > PLATEAU && self.spread()? < 0.15;
         // Between two ends of one machine nothing holds so much to a rate without being in view.
-        let boot = |role| self.host(role)?.boot_id.as_deref();
-        let one_machine = boot(self.sender).is_some() && boot(self.sender) == boot(self.receiver);
-        if one_machine && self.goodput()? > LARGEST_OUT_OF_VIEW {
+        let one_machine = self.is_in_view();
+        if one_machine && self.goodput()? > LARGEST_OUT_OF_VIEW || self.is_held_by_loss() {
             return None;
         }
         (queue && tcp.pushes() && free(CountedAt::Sender) && steady)
@@ -545,7 +544,7 @@ pub(crate) const FULL: f64 = 0.9;
 
 /// A queue that holds packets for so long stands in the network: both ends' own queues on a 2-core VM stay
 /// below it.
-const STANDING_NS: f64 = 700_000.0;
+pub(crate) const STANDING_NS: f64 = 700_000.0;
 
 fn over_intervals(told: &[(&Interval, &linerate_metric::cost::TcpInterval)]) -> Tcp {
     let length = |interval: &Interval| (interval.end_ns - interval.start_ns) as f64;

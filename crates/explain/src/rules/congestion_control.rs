@@ -45,6 +45,10 @@ impl CongestionControl {
         if !control.starts_with("bbr") || qdisc == Some("fq") || way.fills_path() {
             return None;
         }
+        // What is lost on the way holds a control that heeds loss more than this one.
+        if way.unseen_loss().is_some() {
+            return None;
+        }
         let held_elsewhere = tcp.receive_window > 0.4 || tcp.send_buffer > 0.4;
         let small = way.send_buffer().is_some_and(|bytes| bytes < 64 << 10)
             || way.receive_buffer().is_some_and(|bytes| bytes < 64 << 10);

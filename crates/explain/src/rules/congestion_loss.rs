@@ -6,7 +6,7 @@ use linerate_metric::units::format_share;
 
 use super::{is_paced, sent_again};
 use crate::Rule;
-use crate::case::{Case, Tcp, Way, rate_word};
+use crate::case::{Case, MATHIS, Tcp, Way, rate_word};
 use crate::draft::Draft;
 
 /// Share of the segments from which loss matters: with Mathis' formula it holds a stream of 1448 B segments on
@@ -48,7 +48,7 @@ pub(super) fn held_by_congestion(tcp: &Tcp) -> f64 {
 
 /// Mathis, Semke, Mahdavi, Ott (CCR 1997): bit/s of a stream that loses this share.
 pub(super) fn mathis(tcp: &Tcp, loss: f64, flows: usize) -> f64 {
-    let segment_rate = 1.22 / loss.max(1e-9).sqrt() / (tcp.rtt_ns / 1e9).max(1e-9);
+    let segment_rate = MATHIS / loss.max(1e-9).sqrt() / (tcp.rtt_ns / 1e9).max(1e-9);
     segment_rate * tcp.mss * 8.0 * flows.max(1) as f64
 }
 

@@ -3,6 +3,7 @@
 use linerate_metric::facts::Role;
 use linerate_metric::finding::Finding;
 use linerate_metric::plan::{Kind, Protocol};
+use linerate_metric::record::CountedAt;
 use linerate_metric::units::{format_bytes, format_nanos};
 
 use super::{HEADROOM, tcp_info, within_headroom};
@@ -16,6 +17,9 @@ const HELD_NS: std::ops::Range<f64> = 18e6..550e6;
 
 /// Windows above this hold many segments, and every second one is acknowledged at once.
 const SMALL: f64 = 65_536.0;
+
+/// Share of the time that an end waits for a processor from which that is what takes so long.
+const IN_LINE: f64 = 0.3;
 
 /// See docs/CAUSES.md#delayed-ack.
 pub struct DelayedAck;
@@ -46,22 +50,31 @@ const LEAST_RTT_NS: f64 = 20e3;
 /// Room for several segments on their way.
 const ENOUGH: u64 = 64 << 10;
 
+/// What is enough where there is so much now: never less.
+fn room(now: u64) -> u64 {
+    match now < ENOUGH {
+        true => ENOUGH,
+        false => now.saturating_mul(4),
+    }
+}
+
 /// What holds too little, and how it gets more: in words, and as the command.
 pub(super) fn roomier(case: &Case<'_>, way: &Way<'_>, what: &str) -> (String, String) {
-    let enough = format_bytes(ENOUGH);
-    let (end, key, option) = match what {
-        "send buffer" => (way.sender, "tcp.send_buffer", "sndbuf"),
-        "receive window" => (way.receiver, "tcp.receive_window", "rcvbuf"),
+    let (end, key, option, now) = match what {
+        "send buffer" => (way.sender, "tcp.send_buffer", "sndbuf", way.send_buffer()),
+        "receive window" => (way.receiver, "tcp.receive_window", "rcvbuf", way.receive_buffer()),
         _ => {
             let words = format!("larger writes than {}", format_bytes(case.plan.payload_bytes));
-            return (words, case.again("-l 64K"));
+            return (words, case.again(&format!("-l {}K", room(case.plan.payload_bytes) >> 10)));
         }
     };
-    let words = format!("a {what} of the {} of {enough} or more", name(end));
+    let enough = room(now.unwrap_or(0));
+    let words = format!("a {what} of the {} of {} or more", name(end), format_bytes(enough));
+    let size = format!("{}K", enough >> 10);
     let command = match way.is_own_stack(end) {
-        true => case.again_with_key(end, key, "64K"),
+        true => case.again_with_key(end, key, &size),
         // A size asked for both goes behind one that is asked for here.
-        false => case.again(&format!("--{option} 64K")),
+        false => case.again(&format!("--{option} {size}")),
     };
     (words, command)
 }
@@ -94,6 +107,19 @@ impl DelayedAck {
         if !held || super::is_paced(case) || timeouts > 0 || lossy || way.fills_path() {
             return None;
         }
+        // Acknowledgements that were held back: as many as there were such waits, where the receiver's kernel counts
+        // them. Without that a path that is known to be shorter has to do.
+        let delayed = case.added("delayed_acks", |host, _| host == name(way.receiver));
+        let waits = way.goodput()? / 8.0 * way.seconds() / bytes.max(1.0);
+        let proven = delayed.map_or(rtt > 0.0, |delayed| delayed as f64 >= waits / 2.0);
+        // An end that waits for its processor lets the other one wait as long.
+        let in_line = [CountedAt::Sender, CountedAt::Receiver]
+            .into_iter()
+            .filter_map(|part| way.time(part))
+            .any(|time| time.runnable > IN_LINE);
+        if !proven || in_line {
+            return None;
+        }
         let (remedy, command) = roomier(case, way, what);
         // So much more would be on its way in a round trip, where its time is known.
         let wider = (ENOUGH as f64 / bytes.max(1.0)).max(1.0);
@@ -108,7 +134,6 @@ impl DelayedAck {
                 format!("time for each over 20 us, what round trips take at least; at most {HEADROOM}"),
             ),
         };
-        let delayed = case.added("delayed_acks", |host, _| host == name(way.receiver));
         Draft::cause(self.id(), way.receiver)
             .way(way.direction)
             .cost(1.0 - rtt / took)
@@ -120,7 +145,8 @@ impl DelayedAck {
             ))
             .seen("time for each", took.round(), "ns", format!("{what} / goodput"))
             .seen("goodput_bps", way.goodput()?, "bit/s", "receiver")
-            .seen("tcpi_min_rtt", rtt, "ns", tcp_info(way.sender))
+            .seen_if("tcpi_min_rtt", (rtt > 0.0).then_some(rtt), "ns", tcp_info(way.sender))
+            .seen("such waits", waits.round(), "", "bytes received / what is sent in each")
             .seen_if("DelayedACKs", delayed, "segments", format!("{} /proc/net/netstat", name(way.receiver)))
             .remedy(format!("let two full segments be on their way: {remedy}; or let the {} acknowledge at once (TCP_QUICKACK, `quickack 1` of its route)", name(way.receiver)))
             .command(command)

@@ -72,7 +72,7 @@ impl EnergyEfficientEthernet {
             .seen("time between questions", gap.round(), "ns", "client")
             .seen("rtt_ns.p50", rtt.p50, "ns", "client")
             .remedy("switch it off at either end where round trips matter")
-            .command(format!("ethtool --set-eee {} eee off", interface.name))
+            .command(case.at(role, &format!("ethtool --set-eee {} eee off", interface.name)))
             .gain(Some(1.0 / (1.0 - share)), "p50 / (p50 - two wake times of IEEE 802.3az)")
             .found()
     }

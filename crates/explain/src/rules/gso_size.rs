@@ -71,7 +71,7 @@ impl GsoSize {
             .seen("gso_ipv4_max_size", largest, "B", format!("{} {link} IFLA_GSO_IPV4_MAX_SIZE", name(role)))
             .seen("goodput_bps", way.goodput()?, "bit/s", "receiver")
             .remedy("let both ends of the link take larger packets")
-            .command(format!("ip link set dev {link} gso_max_size {aim} gso_ipv4_max_size {aim} gro_ipv4_max_size {aim}"))
+            .command(case.at(role, &format!("ip link set dev {link} gso_max_size {aim} gso_ipv4_max_size {aim} gro_ipv4_max_size {aim}")))
             .gain(Some(time(largest) / time(aim)), "time of a byte = a + b / packet size, with a and b from runs of 64 KiB and 512 KiB on veth")
             .found()
     }

@@ -58,7 +58,7 @@ impl InterruptCoalescing {
             .seen("adaptive-rx", if coalescing.adaptive_rx { "on" } else { "off" }, "", at)
             .seen("rtt_ns.p50", rtt.p50, "ns", "client")
             .remedy("let it interrupt at once where round trips matter; throughput costs more interrupts then")
-            .command(format!("ethtool -C {} adaptive-rx off rx-usecs 0 rx-frames 1", interface.name))
+            .command(case.at(role, &format!("ethtool -C {} adaptive-rx off rx-usecs 0 rx-frames 1", interface.name)))
             .gain(Some(1.0 / (1.0 - share)), "p50 / (p50 - rx-usecs)")
             .found()
     }

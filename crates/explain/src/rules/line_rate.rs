@@ -21,7 +21,7 @@ impl Rule for LineRate {
 
     fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
         match case.plan.kind {
-            Kind::Throughput => case.ways.iter().filter_map(|way| self.of(way)).collect(),
+            Kind::Throughput => case.ways.iter().filter_map(|way| self.of(case, way)).collect(),
             Kind::Generate => self.of_frames(case).into_iter().collect(),
             _ => Vec::new(),
         }
@@ -29,7 +29,7 @@ impl Rule for LineRate {
 }
 
 impl LineRate {
-    fn of(&self, way: &Way<'_>) -> Option<Finding> {
+    fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
         let share = way.share_of_line().filter(|&share| share >= FULL)?;
         let line = way.line_bps()?;
         let slower = match way.sends_by().and_then(|interface| interface.speed_bps) {
@@ -48,7 +48,7 @@ impl LineRate {
             .seen("on the line", way.l1_bps()?, "bit/s", "goodput with headers, preambles and gaps")
             .seen_if("goodput_bps", way.goodput(), "bit/s", "receiver")
             .remedy("a faster link, or larger packets: less of it goes to headers")
-            .command(format!("ethtool {}", way.sends_by().map_or("IF", |interface| &interface.name)))
+            .command(case.at(way.sender, &format!("ethtool {}", way.sends_by().map_or("IF", |interface| &interface.name))))
             .found()
     }
 

@@ -30,7 +30,7 @@ impl Rule for MtuBlackHole {
     }
 
     fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        let of_tcp = |way: &Way<'_>| self.of_uncut(way).or_else(|| self.of_tcp(case, way));
+        let of_tcp = |way: &Way<'_>| self.of_uncut(case, way).or_else(|| self.of_tcp(case, way));
         let mut found = of_ways(case, of_tcp, |way| self.of_udp(case, way));
         found.extend(self.of_questions(case));
         found
@@ -71,7 +71,7 @@ impl MtuBlackHole {
             .remedy("give all links of a segment one MTU, let ICMP \"fragmentation needed\" through, or let TCP probe")
             .command(match case.is_own_stack(way.sender) {
                 true => case.again_with_key(way.sender, "mtu", "1200"),
-                false => "sysctl -w net.ipv4.tcp_mtu_probing=1".to_owned(),
+                false => case.at(way.sender, "sysctl -w net.ipv4.tcp_mtu_probing=1"),
             })
             .tried(probing.filter(|&probing| probing > 0).map(|probing| format!("net.ipv4.tcp_mtu_probing={probing}")))
             .found()
@@ -79,7 +79,7 @@ impl MtuBlackHole {
 
     /// A kernel leaves cutting to a virtual device that never does it, and our stack's port is offered packets
     /// of many segments, which it takes none of.
-    fn of_uncut(&self, way: &Way<'_>) -> Option<Finding> {
+    fn of_uncut(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
         let tcp = way.tcp()?;
         let sends = way.sends_by()?;
         let cuts = ["tx-tcp-segmentation", "generic-segmentation-offload"];
@@ -102,7 +102,7 @@ impl MtuBlackHole {
             .seen("segments sent again", tcp.repeated(), "share", tcp_info(way.sender));
         sent_again(draft, way.sender, &tcp)
             .remedy(format!("let the {} cut segments itself", name(way.sender)))
-            .command(format!("ethtool -K {} tso off gso off", sends.name))
+            .command(case.at(way.sender, &format!("ethtool -K {} tso off gso off", sends.name)))
             .gain(super::headroom(way).map(|most| most.min(100.0)), "what small segments give over what arrives now: 100 on veth")
             .found()
     }

@@ -45,7 +45,7 @@ impl Neighbour {
             ))
             .seen("neighbour_address_changes", counter.added(), "", format!("{} rtnetlink RTM_NEWNEIGH", counter.host))
             .remedy("give one of the two hosts another address")
-            .command(format!("arping -D -I {interface} {}", case.plan.host))
+            .command(case.at_host(&counter.host, &format!("arping -D -I {interface} {}", case.plan.host)))
             .found()
     }
 
@@ -125,7 +125,7 @@ impl Neighbour {
             .seen_if("neighbour_unanswered", failures, "", format!("{host} rtnetlink RTM_NEWNEIGH"))
             .seen("lost by it", part, "packets", "what is missing, and was thrown away or was the first")
             .remedy("ask for the address before the run (ping), keep it (a permanent entry), or let more wait for it")
-            .command("sysctl -w net.ipv4.neigh.default.unres_qlen_bytes=4194304")
+            .command(case.at_host(&host, "sysctl -w net.ipv4.neigh.default.unres_qlen_bytes=4194304"))
             .found()
     }
 }

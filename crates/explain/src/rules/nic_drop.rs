@@ -104,12 +104,12 @@ impl NicDrop {
             ),
             (None, true) => (
                 "it is a virtual link, which drops what its other end does not take: look at that end's MTU, its state and the filters on it".to_owned(),
-                format!("ip -s -d link show {interface}"),
+                case.at_host(&at.host, &format!("ip -s -d link show {interface}")),
             ),
             (None, false) => (
                 "give it more receive descriptors, more queues, or a receiver that polls it sooner; frames that are broken want a look at the cable".to_owned(),
                 match rings.and_then(|found| found.rx_descriptors_max) {
-                    Some(most) => format!("ethtool -G {interface} rx {most}"),
+                    Some(most) => case.at_host(&at.host, &format!("ethtool -G {interface} rx {most}")),
                     None => format!("ethtool -S {interface} | grep -iE 'drop|miss|err'"),
                 },
             ),

@@ -1,5 +1,7 @@
 //! The interface leaves work to the processor that it could do.
 
+use std::collections::BTreeMap;
+
 use linerate_metric::finding::Finding;
 use linerate_metric::plan::Protocol;
 use linerate_metric::record::CountedAt;
@@ -20,6 +22,9 @@ const CHECKSUMS: f64 = 1.3;
 
 /// Share of its time that the busier end must work for it to matter.
 const WORKS: f64 = 0.5;
+
+/// Share of its time that an end has to spare from which it is none that limits.
+const SPARE: f64 = 0.3;
 
 /// See docs/CAUSES.md#offload-off.
 pub struct OffloadOff;
@@ -76,7 +81,11 @@ impl OffloadOff {
             .filter_map(|part| way.time(part))
             .map(|time| time.working + time.runnable)
             .fold(0.0, f64::max);
-        if works < WORKS {
+        // Packets cost nothing that matters where no end lacks time, or where loss leaves no more than a few on
+        // their way.
+        let lacks_time = |part| way.time(part).is_some_and(|time| time.free() < SPARE);
+        let busy = lacks_time(CountedAt::Sender) || lacks_time(CountedAt::Receiver);
+        if works < WORKS || !busy || way.is_held_by_loss() {
             return None;
         }
         let cost = (1.0 - 1.0 / factor) * works.min(1.0);
@@ -94,8 +103,34 @@ impl OffloadOff {
             .seen("working time of the sending threads", time.working, "share", schedstat(way.sender))
             .seen_if("driver", sends.driver.as_deref(), "", "ethtool -i")
             .remedy("switch it on")
-            .command(format!("ethtool -K {interface} {short} on"))
+            .command(case.at(role, &format!("ethtool -K {interface} {}{short} on", before(&case.interface(role)?.offloads, short))))
             .gain(Some(1.0 / (1.0 - cost)), "Amdahl on the busier end's time: a packet's cost with the offload as measured on veth (1/9 segmentation, 1/3 joining, 1/1.3 checksums)")
             .found()
+    }
+}
+
+/// What has to be on before a feature can be, where it is not: the kernel takes `tso on` without them for a wish.
+fn before(offloads: &BTreeMap<String, bool>, short: &str) -> String {
+    let needs: &[(&str, &str)] = match short {
+        "tso" | "gso" | "tx-udp-segmentation" => &[("tx-checksumming", "tx"), ("scatter-gather", "sg")],
+        "gro" => &[("rx-checksumming", "rx")],
+        _ => &[],
+    };
+    let off = needs.iter().filter(|(name, _)| offloads.get(*name) == Some(&false));
+    off.map(|(_, short)| format!("{short} on ")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_feature_needs_is_switched_on_before_it() {
+        let of = |tx, sg| BTreeMap::from([("tx-checksumming".to_owned(), tx), ("scatter-gather".to_owned(), sg)]);
+        assert_eq!(before(&of(false, false), "tso"), "tx on sg on ");
+        assert_eq!(before(&of(true, false), "gso"), "sg on ");
+        assert_eq!(before(&of(true, true), "tso"), "");
+        assert_eq!(before(&of(false, false), "tx"), "");
+        assert_eq!(before(&BTreeMap::new(), "tso"), "");
     }
 }

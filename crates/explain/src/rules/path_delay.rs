@@ -1,5 +1,6 @@
 //! The path is long: windows, or questions, wait for it.
 
+use linerate_metric::facts::Role;
 use linerate_metric::finding::{End, Finding};
 use linerate_metric::plan::Protocol;
 use linerate_metric::units::{format_bytes, format_nanos};
@@ -41,8 +42,9 @@ impl PathDelay {
         let goodput = way.goodput()?;
         let in_flight = goodput / 8.0 * tcp.rtt_ns / 1e9;
         let windows = tcp.receive_window + tcp.send_buffer;
-        // Without loss and without a full window it is the start that takes its round trips.
-        let starting = windows < MATTERS && tcp.loss() < 0.0005;
+        // Without a full window, and where no loss bounds it, it is the congestion window that takes its round trips
+        // to grow, or to grow again.
+        let starting = windows < MATTERS && !(way.heeds_loss() && tcp.loss() >= 0.0005 && way.is_cut_by(&tcp, tcp.loss()));
         let held = match starting {
             true => super::congestion_loss::held_by_congestion(&tcp),
             false => windows.min(1.0),
@@ -90,7 +92,7 @@ impl PathDelay {
                     own.map_or("", |(_, key)| key),
                     &format!("{}M", larger >> 20),
                 ),
-                false => format!("sysctl -w net.ipv4.tcp_rmem='4096 131072 {larger}' net.ipv4.tcp_wmem='4096 16384 {larger}'"),
+                false => larger_windows(case, way, larger).unwrap_or_else(|| case.again("-P 4")),
             })
             .tried(case.plan.window_bytes.map(|asked| format!("-w {}", format_bytes(asked))))
             .gain(
@@ -108,6 +110,11 @@ impl PathDelay {
         if rtt.min < LONG_NS {
             return None;
         }
+        // A stack that sleeps between two looks at its port is as far away as it likes.
+        let sleeps = [Role::Client, Role::Server].into_iter().filter_map(|role| case.poll_interval_ns(role));
+        if sleeps.fold(0.0, f64::max) > rtt.min as f64 / 2.0 {
+            return None;
+        }
         let share = rtt.min as f64 / rtt.p50.max(1) as f64;
         Draft::limit(self.id(), End::Path)
             .cost(share)
@@ -121,5 +128,15 @@ impl PathDelay {
             .command(case.again("--outstanding 8"))
             .tried((case.plan.round_trip.outstanding > 1).then(|| format!("--outstanding {}", case.plan.round_trip.outstanding)))
             .found()
+    }
+}
+
+/// The largest buffers of both ends, raised where they are below this; none where neither is.
+fn larger_windows(case: &Case<'_>, way: &Way<'_>, larger: u64) -> Option<String> {
+    let sends = case.raise(way.sender, "net.ipv4.tcp_wmem", larger);
+    let receives = case.raise(way.receiver, "net.ipv4.tcp_rmem", larger);
+    match (sends, receives) {
+        (Some(sends), Some(receives)) => Some(format!("{receives}; {sends}")),
+        (sends, receives) => receives.or(sends),
     }
 }

@@ -3,12 +3,13 @@
 use linerate_metric::facts::Role;
 use linerate_metric::finding::{End, Finding};
 use linerate_metric::plan::Protocol;
+use linerate_metric::record::CountedAt;
 use linerate_metric::units::{format_bit_rate, format_count, format_nanos, format_share};
 
 use super::congestion_loss::{FEW, QUEUED, dropped_in_view, held_by_congestion, mathis};
-use super::{of_ways, sent_again, within_headroom};
+use super::{of_ways, sent_again, tcp_info, within_headroom};
 use crate::Rule;
-use crate::case::{Case, Way, name};
+use crate::case::{Case, STANDING_NS, Way, name, rate_word};
 use crate::draft::Draft;
 
 /// Share of the datagrams, or segments, from which loss matters.
@@ -17,8 +18,15 @@ const MATTERS: f64 = 0.0005;
 /// Share of our own stack's segments from which it matters: it takes late acknowledgements for loss as well.
 const OFTEN: f64 = 0.005;
 
-/// Share of the mean round trip above the median from which segments sent again matter.
+/// Share of the mean round trip above the median from which segments sent again matter, and share of the time spent
+/// waiting for answers that did not come.
 const WAITS: f64 = 0.1;
+
+/// Segments of questions and answers sent again from which it is no accident.
+const TIMED_OUT: u64 = 2;
+
+/// Share of the time that a polling stack waits for a processor from which its ring runs over.
+const IN_LINE: f64 = 0.3;
 
 /// See docs/CAUSES.md#path-loss.
 pub struct PathLoss;
@@ -38,40 +46,61 @@ impl Rule for PathLoss {
 impl PathLoss {
     fn of_tcp(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
         let tcp = way.tcp()?;
-        let (loss, lost) = (tcp.loss(), tcp.retransmits.saturating_sub(tcp.spurious));
-        let seen = dropped_in_view(case) >= lost / 2;
-        if loss < MATTERS || lost < FEW || tcp.queueing() >= QUEUED || seen || way.fills_path() {
+        let unseen = way.unseen_loss()?;
+        let loss = unseen.share;
+        // A queue out of view may have dropped them: one that stands, and is longer than those of the ends.
+        let queue = tcp.queueing() >= QUEUED && tcp.rtt_ns - tcp.min_rtt_ns > STANDING_NS;
+        if queue && !way.is_in_view() || way.fills_path() || super::is_paced(case) && super::kept_its_rate(case) {
             return None;
         }
-        // Most of them had arrived: that is reordering.
-        if tcp.spurious * 2 >= tcp.retransmits {
+        let heeds = way.heeds_loss();
+        // Few losses that came together cut a window once, and it has grown far beyond what they would leave.
+        if heeds && !way.is_cut_by(&tcp, loss) {
             return None;
         }
-        // Next to nothing arrived: that is a hole and no loss.
-        if way.goodput()? < 1e5 {
-            return None;
-        }
-        let allowed = mathis(&tcp, loss, way.streams().len());
-        let held = held_by_congestion(&tcp);
-        let most = within_headroom(way, 1.0 / (1.0 - held).max(0.01));
-        let draft = Draft::cause(self.id(), End::Path)
+        let flows = way.streams().len().max(1);
+        // One that does not heed loss still makes good for each, and nothing behind it is handed on meanwhile.
+        let repairs = unseen.segments as f64 * tcp.rtt_ns / flows as f64 / (way.seconds() * 1e9).max(1.0);
+        let cost = match heeds {
+            true => held_by_congestion(&tcp),
+            false => repairs.max(loss),
+        };
+        let allowed = mathis(&tcp, loss, flows);
+        let control = way.congestion_control();
+        let mut draft = Draft::cause(self.id(), End::Path)
             .way(way.direction)
-            .cost(held.min(0.95))
-            .says(format!(
-                "{} of the segments were lost on the way without a queue in front: a congestion control that takes loss for congestion gets about {} out of such a path",
-                format_share(loss),
-                format_bit_rate(allowed)
-            ));
-        sent_again(draft, way.sender, &tcp)
-            .seen("Mathis", allowed, "bit/s", "from MSS, RTT and loss")
-            .remedy("find who loses them: cables, a full device on the way, radio; until then a congestion control that does not take loss for congestion")
-            .command(match case.is_own_stack(way.sender) {
-                true => case.again("-C none"),
-                false => case.again("-C bbr"),
-            })
-            .tried(way.congestion_control().map(|name| format!("congestion control {name}")))
-            .gain(most, "Mathis: MSS / RTT * 1.22 / sqrt(loss) is the limit now; without loss it is the next one")
-            .found()
+            .cost(cost.min(0.95))
+            .says(match heeds {
+                true => format!(
+                    "{} of the segments were lost on the way, and no counter in view has them: a congestion control that takes loss for congestion gets about {} out of such a path",
+                    format_share(loss),
+                    format_bit_rate(allowed)
+                ),
+                false => format!(
+                    "{} of the segments were lost on the way, and no counter in view has them; {} does not take that for congestion, and what comes behind each waits for a round trip",
+                    format_share(loss),
+                    control.unwrap_or("the sender")
+                ),
+            });
+        draft = sent_again(draft, way.sender, &tcp)
+            .seen("tcpi_snd_cwnd", tcp.cwnd_bytes.round(), "B", tcp_info(way.sender))
+            .seen("drops on the way", dropped_in_view(case), "packets", "counters of both ends")
+            .tried(control.map(|name| format!("congestion control {name}")));
+        match (heeds, case.is_own_stack(way.sender)) {
+            (true, own) => draft
+                .seen("Mathis", allowed, "bit/s", "from MSS, RTT and loss")
+                .remedy("find who loses them: cables, a full device on the way, radio; until then a congestion control that does not take loss for congestion")
+                .command(case.again(if own { "-C none" } else { "-C bbr" }))
+                .gain(
+                    within_headroom(way, 1.0 / (1.0 - cost).max(0.01)),
+                    "Mathis: MSS / RTT * 1.22 / sqrt(loss) is the limit now; without loss it is the next one",
+                )
+                .found(),
+            (false, _) => draft
+                .remedy("find who loses them: cables, a full device on the way, radio; datagrams of a rate tell whether it is load")
+                .command(datagrams(case, way))
+                .found(),
+        }
     }
 
     /// Our own stack sends, and counts what it sent again.
@@ -102,6 +131,11 @@ impl PathLoss {
         let lost = way.lost_at("path");
         let share = way.lost_share("path");
         if share < MATTERS || lost < 3 || way.fills_path() || way.goodput()? <= 0.0 {
+            return None;
+        }
+        // Whoever polls a port and waits for a processor lets its ring run over: that is no path.
+        let late = way.time(CountedAt::Receiver).is_some_and(|time| time.runnable > IN_LINE);
+        if way.is_own_stack(way.receiver) && late {
             return None;
         }
         let summary = way.summary();
@@ -155,12 +189,25 @@ impl PathLoss {
         };
         let lost = missed - late;
         let share = lost as f64 / (lost + done).max(1) as f64;
-        if lost < 3 || share < MATTERS {
+        // Who asks one at a time waits for each until it is given up.
+        let flows = case.plan.streams.max(1) as f64;
+        let waited = match case.plan.round_trip.is_open() {
+            true => 0.0,
+            false => lost as f64 * case.plan.answer_timeout_ns.unwrap_or(1_000_000_000) as f64 / flows / summary.duration_ns.unwrap_or(u64::MAX) as f64,
+        };
+        if lost == 0 || share < MATTERS || lost < 3 && waited < WAITS {
             return None;
         }
         Draft::cause(self.id(), End::Path)
-            .cost(share)
-            .says(format!("{} questions stayed without an answer", format_count(lost)))
+            .cost(share.max(waited.min(0.95)))
+            .says(match waited >= WAITS {
+                true => format!(
+                    "{} questions stayed without an answer, and were waited for during {} of the time",
+                    format_count(lost),
+                    format_share(waited.min(1.0))
+                ),
+                false => format!("{} questions stayed without an answer", format_count(lost)),
+            })
             .seen("lost", missed, "round trips", "client")
             .seen_if("out_of_order", (late > 0).then_some(late), "answers after their time", "client")
             .seen("round_trips", done, "round trips", "client")
@@ -180,7 +227,8 @@ impl PathLoss {
         let share = again as f64 / (2 * done).max(1) as f64;
         // What waits for segments stands far above the median, and so in the mean.
         let cost = 1.0 - rtt.p50 as f64 / rtt.mean.max(1.0);
-        if again < FEW || share < MATTERS || cost < WAITS {
+        // A time-out takes 200 ms at least: few of them are much of a run.
+        if again < TIMED_OUT || share < MATTERS || cost < WAITS {
             return None;
         }
         Draft::cause(self.id(), End::Path)
@@ -200,5 +248,16 @@ impl PathLoss {
             .command(case.one_way("-u -b 10M"))
             .gain(Some(1.0 / (1.0 - cost).max(0.01)), "mean over p50: no round trip waits for a segment")
             .found()
+    }
+}
+
+/// The same path with datagrams, at half of the rate: whether it loses as much of them.
+fn datagrams(case: &Case<'_>, way: &Way<'_>) -> String {
+    match case.far_is_foreign() {
+        true => case.again(""),
+        false => {
+            let rate = rate_word(0.5 * way.goodput().unwrap_or(2e7));
+            case.again_without(&["congestion", "no-delay", "mss", "rcvlowat", "pacing"], &format!("-u -b {rate}"))
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The queueing discipline of an interface throws packets away.
 
+use linerate_metric::facts::Interface;
 use linerate_metric::finding::{End, Finding};
 use linerate_metric::plan::Kind;
 use linerate_metric::units::{format_count, format_share};
@@ -51,6 +52,7 @@ impl QdiscDrop {
             linerate_metric::plan::Protocol::Udp => way.summary().loss_fraction.unwrap_or(share).min(1.0),
         };
         let interface = at.interface.as_deref().unwrap_or("IF");
+        let sends = way.sends_by();
         let kind = way.sends_by().filter(|_| at.host == own).and_then(|found| found.qdisc.as_deref());
         let end = match at.host == own {
             true => End::from(way.sender),
@@ -70,11 +72,57 @@ impl QdiscDrop {
             .seen_if("qdisc", kind, "", format!("{own} rtnetlink"))
             .seen("losses[qdisc]", way.lost_at("qdisc"), "datagrams", "losses")
             .remedy("give the discipline a longer queue, or send at a rate that it lets through")
-            .command(format!("tc qdisc replace dev {interface} root fq limit 10000"))
+            .command(case.at_host(&at.host, &longer_queue(interface, sends.filter(|_| at.host == own))))
             .gain(
                 (way.plan().protocol == linerate_metric::plan::Protocol::Udp).then(|| 1.0 / (1.0 - share).max(0.01)),
                 "1 / (1 - share lost here)",
             )
             .found()
+    }
+}
+
+/// The discipline as it is, with a queue of 1000 packets more or less; where its other settings are not known, how
+/// to see them: another kind in its place would take a rate away that is wanted, and the kernel may not have it.
+fn longer_queue(interface: &str, at: Option<&Interface>) -> String {
+    let kind = at.and_then(|at| at.qdisc.as_deref()).unwrap_or_default();
+    let rate = at.and_then(|at| Some((at.qdisc_rate_bps?, at.qdisc_burst_bytes?)));
+    match (kind, rate) {
+        ("tbf", Some((rate, burst))) => {
+            format!("tc qdisc change dev {interface} root tbf rate {rate}bit burst {burst} limit {}", QUEUE * 1500)
+        }
+        ("pfifo" | "fq" | "fq_codel" | "codel" | "sfq", _) => {
+            format!("tc qdisc change dev {interface} root {kind} limit {}", 10 * QUEUE)
+        }
+        ("bfifo", _) => format!("tc qdisc change dev {interface} root bfifo limit {}", 10 * QUEUE * 1500),
+        ("pfifo_fast", _) => format!("ip link set dev {interface} txqueuelen {}", 10 * QUEUE),
+        _ => format!("tc -s qdisc show dev {interface}"),
+    }
+}
+
+/// Packets that a slow link's queue holds without being a bufferbloat of seconds.
+const QUEUE: u64 = 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_longer_queue_keeps_the_discipline() {
+        let of = |kind: &str, rate| Interface {
+            qdisc: Some(kind.to_owned()),
+            qdisc_rate_bps: rate,
+            qdisc_burst_bytes: rate.map(|_| 65_536),
+            ..Interface::default()
+        };
+        for (at, want) in [
+            (Some(of("tbf", Some(2_000_000_000))), "tc qdisc change dev e0 root tbf rate 2000000000bit burst 65536 limit 1500000"),
+            (Some(of("tbf", None)), "tc -s qdisc show dev e0"),
+            (Some(of("pfifo_fast", None)), "ip link set dev e0 txqueuelen 10000"),
+            (Some(of("fq_codel", None)), "tc qdisc change dev e0 root fq_codel limit 10000"),
+            (Some(of("htb", None)), "tc -s qdisc show dev e0"),
+            (None, "tc -s qdisc show dev e0"),
+        ] {
+            assert_eq!(longer_queue("e0", at.as_ref()), want);
+        }
     }
 }

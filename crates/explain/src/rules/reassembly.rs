@@ -59,7 +59,7 @@ impl Reassembly {
             .seen_if("net.ipv4.ipfrag_time", timeout, "s", format!("{host} sysctl"))
             .seen("losses[reassembly]", lost, "datagrams", "losses")
             .remedy("give incomplete datagrams more memory and less time, or send datagrams that fit a packet")
-            .command(super::sysctl("net.ipv4.ipfrag_high_thresh", memory.unwrap_or(4 << 20) * 8))
+            .command(case.at(way.receiver, &super::sysctl("net.ipv4.ipfrag_high_thresh", memory.unwrap_or(4 << 20) * 8)))
             .gain(Some(1.0 / (1.0 - share).max(0.01)), "1 / (1 - share lost here)")
             .found()
     }

@@ -8,7 +8,7 @@ use linerate_metric::units::{format_bytes, format_share};
 
 use super::{HEADROOM, WAITING_GAIN, is_paced, tcp_info, waiting_gain, within_headroom};
 use crate::Rule;
-use crate::case::{Case, Way, name};
+use crate::case::{Case, Tcp, Way, name};
 use crate::draft::Draft;
 
 /// Share of the time from which a window matters.
@@ -29,6 +29,10 @@ pub(super) const CLOSED_BY_READER: f64 = 0.02;
 
 /// Share of window / least round-trip time from which the window is what holds the sender.
 const USED: f64 = 0.2;
+
+/// Share of a window on its way from which it is full: while half of it travels the other half is read and offered
+/// again.
+const FILLED: f64 = 0.4;
 
 /// See docs/CAUSES.md#receive-window.
 pub struct ReceiveWindow;
@@ -57,6 +61,19 @@ pub(super) fn use_of_window(way: &Way<'_>) -> Option<f64> {
     let bits = way.receive_buffer()? as f64 * 8.0 * way.streams().len().max(1) as f64;
     let through = bits / (tcp.rtt_ns / 1e9).max(1e-9);
     Some(way.goodput()? / through)
+}
+
+/// What is on its way, goodput * round-trip time, over what a kernel's window takes: half of the granted buffer, the
+/// other half is its own overhead.
+fn filled(way: &Way<'_>, tcp: &Tcp) -> Option<f64> {
+    let flows = way.streams().len().max(1) as f64;
+    let takes = way.receive_buffer()? as f64 / 2.0 * flows;
+    (way.stack(way.receiver) == "kernel").then_some(on_its_way(way, tcp) / takes.max(1.0))
+}
+
+/// Bytes under way, or not yet taken in by the receiver: goodput * round-trip time.
+pub(super) fn on_its_way(way: &Way<'_>, tcp: &Tcp) -> f64 {
+    way.goodput().unwrap_or(0.0) / 8.0 * tcp.rtt_ns / 1e9
 }
 
 impl ReceiveWindow {
@@ -91,7 +108,7 @@ impl ReceiveWindow {
 
     fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
         let tcp = way.tcp()?;
-        if tcp.receive_window < MATTERS || way.fills_path() {
+        if way.fills_path() {
             return None;
         }
         let granted = way.receive_buffer();
@@ -104,8 +121,20 @@ impl ReceiveWindow {
             .senders()
             .filter_map(|socket| socket.tcp.as_ref()?.send_window_bytes)
             .min();
+        // It may have been closed when it was read last: what was on its way fitted.
+        let offered = offered.map(|offered| offered.max(on_its_way(way, &tcp) as u64));
         let window = granted.or(offered)?;
         let free = way.time(CountedAt::Receiver).map(|time| time.free());
+        // A sender that works on each little piece that the window lets go is hardly ever told as waiting: what is on
+        // its way shows that the window is full.
+        let filled = filled(way, &tcp).filter(|_| asked.is_some() && window <= SMALL && free.is_some_and(|free| free > MATTERS));
+        let held = match filled {
+            Some(filled) if filled >= FILLED => tcp.receive_window.max(free.unwrap_or(0.0)),
+            _ => tcp.receive_window,
+        };
+        if held < MATTERS {
+            return None;
+        }
         if window > SMALL {
             // A receiver that has no time closes its window; a long path needs a large one.
             let idle = free.is_some_and(|free| free > 0.2);
@@ -115,18 +144,19 @@ impl ReceiveWindow {
                 return None;
             }
         }
-        // Our own stack polls, so that nobody knows whether it has time: its window is the limit where it is
-        // used up within the path's own round trip.
+        // Our own stack polls, and another program does not tell, so that nobody knows whether they have time: the
+        // window is the limit where it is used up within the path's own round trip.
         let through = window as f64 * 8e9 * way.streams().len().max(1) as f64 / tcp.min_rtt_ns.max(1.0);
-        if way.is_own_stack(way.receiver) && way.goodput()? < USED * through {
+        let unknown = way.is_own_stack(way.receiver) || free.is_none() && case.far_is_foreign();
+        if unknown && way.goodput()? < USED * through {
             return None;
         }
         let role = way.receiver;
         let end = name(role);
         let larger = (window * 4).max(4 << 20);
         // The kernel may make it as large already: then its limit is not what keeps it small.
-        let most = case.sysctl(role, "net.ipv4.tcp_rmem");
-        if asked.is_none() && !way.is_own_stack(role) && most.is_some_and(|most| most >= larger) {
+        let raised = case.raise(role, "net.ipv4.tcp_rmem", larger);
+        if asked.is_none() && !way.is_own_stack(role) && raised.is_none() {
             return None;
         }
         let (remedy, command) = match (way.is_own_stack(role), asked) {
@@ -143,16 +173,28 @@ impl ReceiveWindow {
             ),
             (false, None) => (
                 format!("raise the largest receive buffer of the {end}'s kernel, or of its stack"),
-                format!("sysctl -w net.ipv4.tcp_rmem='4096 131072 {larger}'"),
+                // Where the host did not tell how large it is, the command shows it.
+                match case.host(role) {
+                    Some(_) => raised.unwrap_or_default(),
+                    None => case.at(role, "sysctl net.ipv4.tcp_rmem"),
+                },
             ),
         };
         Draft::cause(self.id(), role)
             .way(way.direction)
-            .cost(tcp.receive_window)
-            .says(format!(
-                "the sender waited for the {end}'s receive window for {} of the time",
-                format_share(tcp.receive_window)
-            ))
+            .cost(held)
+            .says(match filled.filter(|_| held > tcp.receive_window) {
+                Some(filled) => format!(
+                    "the {end}'s receive window was full: {} were on their way of {} that it takes, and it had time for more during {} of the run",
+                    format_bytes((filled * window as f64 / 2.0) as u64),
+                    format_bytes(window / 2),
+                    format_share(held)
+                ),
+                None => format!(
+                    "the sender waited for the {end}'s receive window for {} of the time",
+                    format_share(held)
+                ),
+            })
             .seen("tcpi_rwnd_limited", tcp.receive_window, "share", tcp_info(way.sender))
             .seen_if("SO_RCVBUF", granted, "B", format!("{end} socket"))
             .seen_if("tcpi_snd_wnd", offered, "B", tcp_info(way.sender))
@@ -162,7 +204,7 @@ impl ReceiveWindow {
             .command(command)
             .tried(asked.map(|asked| format!("a receive buffer of {}", format_bytes(asked))))
             .gain(
-                within_headroom(way, waiting_gain(way, tcp.receive_window, window, larger)),
+                within_headroom(way, waiting_gain(way, held, window, larger)),
                 format!("{WAITING_GAIN}, at most {HEADROOM}"),
             )
             .found()

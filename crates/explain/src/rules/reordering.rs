@@ -26,14 +26,14 @@ impl Rule for Reordering {
     fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
         let tcp = case.throughput(Protocol::Tcp);
         let udp = case.throughput(Protocol::Udp);
-        (tcp.filter_map(|way| self.of_tcp(way)))
-            .chain(udp.filter_map(|way| self.of_udp(way)))
+        (tcp.filter_map(|way| self.of_tcp(case, way)))
+            .chain(udp.filter_map(|way| self.of_udp(case, way)))
             .collect()
     }
 }
 
 impl Reordering {
-    fn of_tcp(&self, way: &Way<'_>) -> Option<Finding> {
+    fn of_tcp(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
         let tcp = way.tcp()?;
         let share = tcp.repeated();
         let needless = tcp.spurious >= FEW && tcp.spurious * 2 >= tcp.retransmits;
@@ -60,11 +60,11 @@ impl Reordering {
             .seen("tcpi_dsack_dups", tcp.spurious, "segments", tcp_info(way.sender))
             .seen("tcpi_total_retrans", tcp.retransmits, "segments", tcp_info(way.sender))
             .remedy("keep a flow on one way: no load balancing packet by packet, one queue and one core for each flow")
-            .command("sysctl -w net.ipv4.tcp_reordering=30")
+            .command(case.at(way.sender, "sysctl -w net.ipv4.tcp_reordering=30"))
             .found()
     }
 
-    fn of_udp(&self, way: &Way<'_>) -> Option<Finding> {
+    fn of_udp(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
         let summary = way.summary();
         let late = summary.out_of_order?;
         let share = late as f64 / way.packets_sent();
@@ -82,7 +82,11 @@ impl Reordering {
             .seen("out_of_order", late, "datagrams", "receiver")
             .seen_if("reordering_extent", summary.reordering_extent, "datagrams", "receiver")
             .remedy("keep a flow on one way: no load balancing packet by packet, one queue and one core for each flow")
-            .command("ethtool -K IF ntuple on; ethtool -X IF equal 1")
+            .command(match case.device(way.receiver) {
+                Some(device) => case.at(way.receiver, &format!("ethtool -X {} equal 1", device.name)),
+                // What overtakes whom on a virtual link its program says.
+                None => case.again("--offload none"),
+            })
             .found()
     }
 }

@@ -120,7 +120,10 @@ impl SchedulingDelay {
             draft = draft.seen("threads that burn time", burning, "", "plan");
         }
         draft
-            .remedy(remedy)
+            .remedy(match role == Role::Server && !crowded {
+                true => format!("{remedy}; its server lets a client ask for that with `--grant sched`"),
+                false => remedy.to_owned(),
+            })
             .command(command)
             .tried((case.sched(role) != Default::default()).then(|| format!("--sched {}", case.sched(role))))
             .gain(Some(1.0 / (1.0 - waited).max(0.1)), "1 / (1 - share of the time waiting for a core)")

@@ -64,6 +64,14 @@ impl SendBuffer {
         let role = way.sender;
         let end = name(role);
         let larger = (granted * 4).max(4 << 20);
+        // The kernel makes room for what the congestion window lets go, up to its limit: as long as that is not
+        // reached, the buffer is small because no more is needed.
+        let most = case.sysctl(role, "net.ipv4.tcp_wmem");
+        let raised = case.raise(role, "net.ipv4.tcp_wmem", larger);
+        let sized = most.is_some_and(|most| granted < most / 2) || raised.is_none();
+        if asked.is_none() && !way.is_own_stack(role) && sized {
+            return None;
+        }
         let (remedy, command) = match (way.is_own_stack(role), asked) {
             (true, _) => (
                 format!("let our stack hold more than {} until it is acknowledged", format_bytes(granted)),
@@ -78,7 +86,7 @@ impl SendBuffer {
             ),
             (false, None) => (
                 format!("raise the largest send buffer of the {end}'s kernel"),
-                format!("sysctl -w net.ipv4.tcp_wmem='4096 16384 {larger}'"),
+                raised.unwrap_or_default(),
             ),
         };
         Draft::cause(self.id(), role)

@@ -30,7 +30,7 @@ impl Rule for ShapedLink {
         let ways = tcp.chain(udp);
         ways.filter_map(|way| {
             (self.known(case, way))
-                .or_else(|| self.in_view(way))
+                .or_else(|| self.in_view(case, way))
                 .or_else(|| self.seen(case, way))
         })
         .collect()
@@ -63,12 +63,12 @@ impl ShapedLink {
             .seen("with headers", way.l2_bps()?, "bit/s", "goodput with Ethernet's headers")
             .seen_if("qdisc_over_limit", held, "", format!("{} rtnetlink TCA_STATS2", name(role)))
             .remedy("ask for a higher rate where it is set")
-            .command(format!("tc qdisc show dev {}", interface.name))
+            .command(case.at(role, &format!("tc qdisc show dev {}", interface.name)))
             .found()
     }
 
     /// A discipline between the ends has a rate, and it is used up.
-    fn in_view(&self, way: &Way<'_>) -> Option<Finding> {
+    fn in_view(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
         let at = way.shape_on_the_way()?;
         let (rate, moved) = (at.after, way.l2_bps()?);
         let share = moved / rate as f64;
@@ -87,7 +87,7 @@ impl ShapedLink {
             .seen("rate", rate, "bit/s", format!("{} {interface} rtnetlink TCA_OPTIONS", at.host))
             .seen("with headers", moved, "bit/s", "goodput with Ethernet's headers")
             .remedy("ask for a higher rate where it is set")
-            .command(format!("tc qdisc show dev {interface}"))
+            .command(case.at_host(&at.host, &format!("tc qdisc show dev {interface}")))
             .found()
     }
 
@@ -115,7 +115,8 @@ impl ShapedLink {
             && rates.first().is_some_and(|&first| first > after * BURST && after * 50.0 > first)
             && free(CountedAt::Sender)
             && free(CountedAt::Receiver)
-            && !super::is_paced(case);
+            && !super::is_paced(case)
+            && !way.is_held_by_loss();
         // A discipline on the way that counts, and a sender that has time: it is that one.
         let counted = over.is_some() && free(CountedAt::Sender) && way.sends_by()?.qdisc_rate_bps.is_none();
         if queue.is_none() && !burst && !counted {

@@ -81,7 +81,7 @@ impl SoftirqCore {
             .seen("idle", elsewhere.idle_ns as f64 / whole(elsewhere), "share", format!("/proc/stat cpu{}", elsewhere.cpu))
             .seen("ready to run and not running", time.runnable + time.waking, "share", schedstat(role))
             .remedy("put the application beside the core that takes the interface's interrupts, or steer the interrupts (or RPS) to another one")
-            .command(format!("echo {:x} > /sys/class/net/{interface}/queues/rx-0/rps_cpus", 1_u64 << (elsewhere.cpu % 64)))
+            .command(case.at(role, &format!("echo {:x} > /sys/class/net/{interface}/queues/rx-0/rps_cpus", 1_u64 << (elsewhere.cpu % 64))))
             .gain(Some(1.0 / (1.0 - share).max(0.1)), "Amdahl: 1 / (1 - share of the core that interrupts take)")
             .found()
     }

@@ -61,7 +61,7 @@ impl SoftnetBacklog {
             .seen("backlog_drops", drops, "packets", format!("{end} /proc/net/softnet_stat, second column"))
             .seen_if("budget_spent", squeezed, "rounds", format!("{end} /proc/net/softnet_stat, third column"))
             .seen_if("net.core.netdev_max_backlog", limit, "packets", format!("{end} sysctl"))
-            .remedy("make the queue longer, and the receive work cheaper or spread over more cores")
+            .remedy("make the queue longer (a setting of the whole machine, in its first network namespace), and the receive work cheaper or spread over more cores")
             .command(super::sysctl("net.core.netdev_max_backlog", (limit.unwrap_or(1000) * 10).max(10_000)))
             .gain(is_udp.then(|| 1.0 / (1.0 - share).max(0.01)), "1 / (1 - share lost here)")
             .found()

@@ -3,7 +3,7 @@
 use linerate_metric::finding::{End, Finding};
 use linerate_metric::forward::QueueFigures;
 use linerate_metric::plan::{Kind, Protocol};
-use linerate_metric::units::{format_count, format_share};
+use linerate_metric::units::{format_count, format_nanos, format_share};
 
 use super::nic_drop::{FEW, MATTERS};
 use crate::Rule;
@@ -24,7 +24,7 @@ impl Rule for TooFewDescriptors {
     fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
         match case.plan.kind {
             Kind::Throughput => (case.ways.iter())
-                .filter_map(|way| self.of_interface(case, way))
+                .filter_map(|way| self.of_interface(case, way).or_else(|| self.of_stack(case, way)))
                 .collect(),
             Kind::Forward => self.of_forwarder(case).into_iter().collect(),
             Kind::Generate => self.of_generator(case).into_iter().collect(),
@@ -66,8 +66,41 @@ impl TooFewDescriptors {
             .seen("rx descriptors", now, "", format!("{host} {} ethtool -g", interface.name))
             .seen_if("most rx descriptors", most, "", format!("{host} {} ethtool -g", interface.name))
             .remedy("make the receive ring longer")
-            .command(format!("ethtool -G {} rx {longer}", interface.name))
+            .command(case.at(way.receiver, &format!("ethtool -G {} rx {longer}", interface.name)))
             .gain(is_udp.then(|| 1.0 / (1.0 - share).max(0.01)), "1 / (1 - share lost here)")
+            .found()
+    }
+
+    /// Our own stack looks at its port so seldom that more arrives meanwhile than its ring holds.
+    fn of_stack(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+        let role = way.receiver;
+        let interval = case.poll_interval_ns(role)?;
+        let stack = case.host(role)?.stack.as_ref()?;
+        let ring: f64 = stack.configuration.get("rx_descriptors")?.parse().ok()?;
+        let lost = way.lost_at("path");
+        let share = way.lost_share("path");
+        let arrive = way.packets_sent() * way.fragments() / way.seconds().max(1e-9) * interval / 1e9;
+        if case.plan.protocol != Protocol::Udp || lost < FEW || share < MATTERS || arrive <= ring {
+            return None;
+        }
+        Draft::cause(self.id(), role)
+            .way(way.direction)
+            .cost(share)
+            .says(format!(
+                "our stack of the {} looks at its port every {}: {arrive:.0} frames arrive meanwhile, its ring holds {ring:.0}, and {} datagrams ({}) reached no counter",
+                name(role),
+                format_nanos(interval),
+                format_count(lost),
+                format_share(share)
+            ))
+            .seen("poll.interval", interval, "ns", format!("{} stack", name(role)))
+            .seen("rx_descriptors", ring, "", format!("{} stack", name(role)))
+            .seen("frames between two looks", arrive, "frames", "datagrams sent a second * poll.interval")
+            .seen("losses[path]", lost, "datagrams", "numbers missing at the receiver, less what counters have")
+            .remedy("look at the port all the time, or let its ring hold what arrives between two looks (rx_descriptors)")
+            .command(case.again_with_key(role, "poll.interval", "spin"))
+            .tried(Some(format!("poll.interval={}", stack.configuration.get("poll.interval")?)))
+            .gain(Some(1.0 / (1.0 - share).max(0.01)), "1 / (1 - share lost here)")
             .found()
     }
 

@@ -50,10 +50,14 @@ impl UdpReceiveQueue {
         let role = way.receiver;
         let end = name(role);
         let larger = (granted.unwrap_or(0) * 8).clamp(8 << 20, 64 << 20);
+        // Our own stack's queue holds datagrams, and as many as it was configured for.
+        let stack = case.host(role).and_then(|host| host.stack.as_ref());
+        let waiting = stack.and_then(|stack| stack.configuration.get("udp.receive_queue")?.parse::<u64>().ok());
+        let longer = waiting.map_or(1024, |waiting| waiting.saturating_mul(8).max(64));
         let (remedy, command) = match large {
             _ if case.is_own_stack(role) => (
                 "let more datagrams wait at our stack's socket: a burst has to fit".to_owned(),
-                case.again_with_key(role, "udp.receive_queue", "255"),
+                case.again_with_key(role, "udp.receive_queue", &longer.to_string()),
             ),
             false => (
                 format!("give the {end}'s socket a larger receive buffer: a burst, or one time slice of the receiver, has to fit"),
@@ -74,6 +78,7 @@ impl UdpReceiveQueue {
             ))
             .seen("losses[udp-receive-queue]", lost, "datagrams", format!("{end} SO_MEMINFO drops"))
             .seen_if("SO_RCVBUF", granted, "B", format!("{end} socket"));
+        draft = draft.seen_if("udp.receive_queue", waiting, "datagrams", format!("{end} stack"));
         if let Some(time) = time {
             draft = draft
                 .seen("free time of the receiving threads", time.free(), "share", super::schedstat(role))

@@ -52,7 +52,7 @@ impl UsbAdapter {
             .seen_if("bus", interface.bus.as_deref(), "", format!("{end} {} ethtool -i", interface.name))
             .seen_if("speed", interface.speed_bps, "bit/s", format!("{end} {} ethtool", interface.name))
             .remedy("use an interface on PCI; on USB let several questions be on their way at a time")
-            .command(format!("ethtool -i {}", interface.name));
+            .command(case.at(role, &format!("ethtool -i {}", interface.name)));
         match case.plan.kind {
             Kind::Latency => {
                 let rtt = case.record.summary.rtt_ns?;
