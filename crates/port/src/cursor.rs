@@ -95,6 +95,13 @@ impl Sending {
         wanted.min(self.capacity - used)
     }
 
+    /// How many slots are free by what was last seen of the receiver.
+    #[inline]
+    pub(crate) fn known_room(&self) -> u32 {
+        self.capacity
+            .saturating_sub(self.position.wrapping_sub(self.seen))
+    }
+
     /// Hands `count` filled slots to the receiver.
     #[inline]
     pub(crate) fn publish<W: Word>(&mut self, indices: &Indices<W>, count: u32) {

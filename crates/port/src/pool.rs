@@ -66,14 +66,25 @@ impl Pool {
     /// Adds frames without bytes to `burst`, at most `wanted` and as it has room; returns how many.
     pub fn allocate_burst(&mut self, burst: &mut Burst, wanted: usize) -> usize {
         let wanted = wanted.min(burst.room());
-        for got in 0..wanted {
-            let Some(frame) = self.allocate() else {
-                return got;
-            };
-            let pushed = burst.push(frame);
-            debug_assert!(pushed.is_ok(), "the room was asked for");
+        let mut got = 0;
+        while got < wanted {
+            if self.free.is_empty() {
+                self.restock();
+            }
+            let count = (wanted - got).min(self.free.len());
+            if count == 0 {
+                break;
+            }
+            let headroom = self.memory.headroom();
+            let from = self.free.len() - count;
+            for mut frame in self.free.drain(from..) {
+                frame.reset(headroom);
+                let pushed = burst.push(frame);
+                debug_assert!(pushed.is_ok(), "the room was asked for");
+            }
+            got += count;
         }
-        wanted
+        got
     }
 
     /// Takes a frame back.

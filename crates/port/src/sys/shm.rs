@@ -5,7 +5,7 @@
 
 use std::io;
 use std::mem;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -27,7 +27,7 @@ const MOST_SLOTS: u32 = 1 << 17;
 
 mod ends;
 
-pub(crate) use ends::{SlotReceiver, SlotSender};
+pub(crate) use ends::{SlotReceiver, SlotSender, ahead};
 
 use ends::Slotted;
 
@@ -99,8 +99,13 @@ unsafe impl Sync for Region {}
 impl Region {
     /// New memory, in huge pages where there are any.
     pub(crate) fn create(shape: Shape) -> io::Result<Self> {
+        // Of a large ring the kernel may join whole huge pages, where it is set up to.
+        let round = match shape.bytes() > HUGE_PAGE / 2 {
+            true => HUGE_PAGE,
+            false => rustix::param::page_size(),
+        };
         Self::create_with(shape, MemfdFlags::HUGETLB, HUGE_PAGE)
-            .or_else(|_| Self::create_with(shape, MemfdFlags::empty(), rustix::param::page_size()))
+            .or_else(|_| Self::create_with(shape, MemfdFlags::empty(), round))
     }
 
     fn create_with(shape: Shape, pages: MemfdFlags, round: usize) -> io::Result<Self> {
@@ -133,62 +138,27 @@ impl Region {
         if !seals.contains(SealFlags::SHRINK) || bytes < HEADER_BYTES {
             return Ok(None);
         }
-        let base = map(&file, bytes)?;
-        let mut region = Self {
-            base,
-            mapped: bytes,
-            shape: Shape {
-                capacity: 1,
-                slot_bytes: LINE as u32,
-            },
-            file,
-        };
-        // SAFETY: the mapping is larger than a header and aligned to a page; every pattern of bits is
-        // valid, and the copy is what is looked at from here on.
-        let header = unsafe { ptr::read_volatile(base.as_ptr().cast::<Header>()) };
-        let shape = Shape {
-            capacity: header.capacity,
-            slot_bytes: header.slot_bytes,
-        };
-        if header.magic != MAGIC || !shape.sound() || shape.bytes() > bytes {
+        let mut words = [0; mem::size_of::<Header>()];
+        if rustix::io::pread(&file, &mut words, 0)? < words.len() {
             return Ok(None);
         }
-        region.shape = shape;
-        Ok(Some(region))
-    }
-
-    /// Where ring `way` (0 or 1) begins.
-    fn ring_at(&self, way: usize) -> usize {
-        HEADER_BYTES + way * self.shape.ring_bytes()
-    }
-
-    #[inline]
-    fn indices(&self, way: usize) -> &Indices {
-        // SAFETY: within the mapping, as `shape` was checked against its size.
-        let at = unsafe { self.base.add(self.ring_at(way)) };
-        // SAFETY: aligned to 128 bytes; atomics alone, for which every pattern of bits is valid.
-        unsafe { at.cast::<Indices>().as_ref() }
-    }
-
-    #[inline]
-    fn length(&self, way: usize, slot: usize) -> &AtomicU32 {
-        debug_assert!(slot < self.shape.slots());
-        let at = self.ring_at(way) + mem::size_of::<Indices>() + slot * mem::size_of::<u32>();
-        // SAFETY: within the mapping, since `slot` is masked to the number of slots.
-        let at = unsafe { self.base.add(at) };
-        // SAFETY: aligned to four bytes, an atomic.
-        unsafe { at.cast::<AtomicU32>().as_ref() }
-    }
-
-    #[inline]
-    fn slot(&self, way: usize, slot: usize) -> *mut u8 {
-        debug_assert!(slot < self.shape.slots());
-        let at = self.ring_at(way)
-            + mem::size_of::<Indices>()
-            + self.shape.lengths_bytes()
-            + slot * self.shape.slot_bytes as usize;
-        // SAFETY: within the mapping, since `slot` is masked to the number of slots.
-        unsafe { self.base.as_ptr().add(at) }
+        let word = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|byte| words[at + byte]));
+        let shape = Shape {
+            capacity: word(mem::offset_of!(Header, capacity)),
+            slot_bytes: word(mem::offset_of!(Header, slot_bytes)),
+        };
+        if words[..MAGIC.len()] != MAGIC || !shape.sound() || shape.bytes() > bytes {
+            return Ok(None);
+        }
+        // No more than the rings need, whatever the file's length: all of it is touched.
+        let bytes = bytes.min(shape.bytes().next_multiple_of(HUGE_PAGE));
+        let base = map(&file, bytes)?;
+        Ok(Some(Self {
+            base,
+            mapped: bytes,
+            shape,
+            file,
+        }))
     }
 }
 
@@ -205,19 +175,51 @@ impl Drop for Region {
     }
 }
 
+/// Maps a file at a boundary of huge pages, so that the kernel may use some where it was asked to, and touches
+/// all of it.
 fn map(file: &OwnedFd, bytes: usize) -> io::Result<NonNull<u8>> {
-    use std::os::fd::AsRawFd;
-    // SAFETY: a new mapping, wherever the kernel wants it.
-    let base = unsafe {
-        libc::mmap(
-            ptr::null_mut(),
-            bytes,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED | libc::MAP_POPULATE,
-            file.as_raw_fd(),
-            0,
-        )
-    };
+    let room = bytes + HUGE_PAGE;
+    let none = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1);
+    let start = map_at(ptr::null_mut(), room, libc::PROT_NONE, none)?;
+    let skipped = start.as_ptr().align_offset(HUGE_PAGE);
+    // SAFETY: less than a huge page into a mapping that is one longer than `bytes`.
+    let base = unsafe { start.add(skipped) };
+    let fixed = (libc::MAP_SHARED | libc::MAP_FIXED, file.as_raw_fd());
+    let mapped = map_at(
+        base.as_ptr().cast(),
+        bytes,
+        libc::PROT_READ | libc::PROT_WRITE,
+        fixed,
+    );
+    let kept = bytes.next_multiple_of(rustix::param::page_size());
+    if mapped.is_err() {
+        // SAFETY: the reservation of above, which nobody knows.
+        unsafe { libc::munmap(start.as_ptr().cast(), room) };
+        return mapped;
+    }
+    if skipped > 0 {
+        // SAFETY: what lies before the file's mapping, which nobody knows.
+        unsafe { libc::munmap(start.as_ptr().cast(), skipped) };
+    }
+    // SAFETY: what lies behind it, up to the end of the reservation; a file in huge pages ends at one.
+    unsafe { libc::munmap(base.as_ptr().add(kept).cast(), room - skipped - kept) };
+    // Refusals leave ordinary pages, which are touched when they are used: that is fine.
+    for advice in [libc::MADV_HUGEPAGE, libc::MADV_POPULATE_WRITE] {
+        // SAFETY: the mapping of above.
+        unsafe { libc::madvise(base.as_ptr().cast(), bytes, advice) };
+    }
+    Ok(base)
+}
+
+fn map_at(
+    at: *mut libc::c_void,
+    bytes: usize,
+    access: libc::c_int,
+    (flags, file): (libc::c_int, libc::c_int),
+) -> io::Result<NonNull<u8>> {
+    // SAFETY: a new mapping, wherever the kernel wants it, or (`map`) over a reservation that nobody else
+    // knows.
+    let base = unsafe { libc::mmap(at, bytes, access, flags, file, 0) };
     if base == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
@@ -226,8 +228,51 @@ fn map(file: &OwnedFd, bytes: usize) -> io::Result<NonNull<u8>> {
 
 /// One of the two rings.
 pub(crate) struct Lane {
-    region: Arc<Region>,
-    way: usize,
+    indices: NonNull<Indices>,
+    lengths: NonNull<u32>,
+    first: NonNull<u8>,
+    shape: Shape,
+    mask: usize,
+    /// Keeps what the pointers lead to.
+    _region: Arc<Region>,
+}
+
+// SAFETY: pointers into a region, which may be reached from any thread as `Region` may.
+unsafe impl Send for Lane {}
+
+impl Lane {
+    /// Ring `way` (0 or 1). Where its parts lie is worked out once: a frame would pay for it each time.
+    fn new(region: Arc<Region>, way: usize) -> Self {
+        let shape = region.shape;
+        let at = HEADER_BYTES + (way & 1) * shape.ring_bytes();
+        let lengths = at + mem::size_of::<Indices>();
+        let first = lengths + shape.lengths_bytes();
+        // SAFETY: within the mapping, as `shape` was checked against its size.
+        let part = |at: usize| unsafe { region.base.add(at) };
+        Self {
+            indices: part(at).cast(),
+            lengths: part(lengths).cast(),
+            first: part(first),
+            shape,
+            mask: shape.slots() - 1,
+            _region: region,
+        }
+    }
+
+    #[inline]
+    fn length_of(&self, slot: usize) -> &AtomicU32 {
+        // SAFETY: within the mapping, since the slot is masked to the number of slots.
+        let at = unsafe { self.lengths.add(slot & self.mask) };
+        // SAFETY: aligned to four bytes, an atomic, in a mapping that `self` keeps.
+        unsafe { at.cast::<AtomicU32>().as_ref() }
+    }
+
+    #[inline]
+    fn slot(&self, slot: usize) -> *mut u8 {
+        let at = (slot & self.mask) * self.shape.slot_bytes as usize;
+        // SAFETY: within the mapping, since the slot is masked to the number of slots.
+        unsafe { self.first.add(at) }.as_ptr()
+    }
 }
 
 impl Slotted for Lane {
@@ -235,42 +280,121 @@ impl Slotted for Lane {
 
     #[inline]
     fn shape(&self) -> Shape {
-        self.region.shape
+        self.shape
     }
 
     #[inline]
     fn indices(&self) -> &Indices {
-        self.region.indices(self.way)
+        // SAFETY: aligned to 128 bytes, in a mapping that `self` keeps; atomics alone, for which every
+        // pattern of bits is valid.
+        unsafe { self.indices.as_ref() }
     }
 
     #[inline]
     unsafe fn put(&self, slot: usize, frame: &[u8]) {
         assert!(
-            frame.len() <= self.region.shape.slot_bytes as usize,
+            frame.len() <= self.shape.slot_bytes as usize,
             "a frame longer than a slot"
         );
-        let to = self.region.slot(self.way, slot);
+        let to = self.slot(slot);
         // SAFETY: the slot is within the mapping and long enough; the caller keeps the other side away.
         // Our own frames never lie in this mapping.
-        unsafe { ptr::copy_nonoverlapping(frame.as_ptr(), to, frame.len()) };
-        let length = self.region.length(self.way, slot);
-        length.store(frame.len() as u32, Relaxed);
+        unsafe { copy(frame.as_ptr(), to, frame.len()) };
+        self.length_of(slot).store(frame.len() as u32, Relaxed);
     }
 
     #[inline]
     fn length(&self, slot: usize) -> usize {
-        self.region.length(self.way, slot).load(Relaxed) as usize
+        self.length_of(slot).load(Relaxed) as usize
     }
 
     #[inline]
     unsafe fn get(&self, slot: usize, frame: &mut [u8]) {
-        let most = self.region.shape.slot_bytes as usize;
+        let most = self.shape.slot_bytes as usize;
         assert!(frame.len() <= most, "a frame longer than a slot");
-        let from = self.region.slot(self.way, slot);
+        let from = self.slot(slot);
         // SAFETY: the slot is within the mapping and long enough; the caller keeps the other side away. A
         // peer that does not keep to that spoils the bytes, not the memory: they are copied before they
         // are looked at.
-        unsafe { ptr::copy_nonoverlapping(from, frame.as_mut_ptr(), frame.len()) };
+        unsafe { copy(from, frame.as_mut_ptr(), frame.len()) };
+    }
+
+    #[inline]
+    fn fetch(&self, slot: usize, bytes: usize) {
+        let from = self.slot(slot);
+        for at in (0..bytes.min(self.shape.slot_bytes as usize)).step_by(LINE) {
+            prefetch::to_read(from.wrapping_add(at));
+        }
+    }
+
+    #[inline]
+    fn claim(&self, slot: usize, bytes: usize) {
+        prefetch::to_write(self.length_of(slot).as_ptr().cast());
+        let to = self.slot(slot);
+        for at in (0..bytes.min(self.shape.slot_bytes as usize)).step_by(LINE) {
+            prefetch::to_write(to.wrapping_add(at));
+        }
+    }
+}
+
+/// Copies a frame; short ones without a call, which would cost as much as the copy.
+///
+/// # Safety
+/// As [`ptr::copy_nonoverlapping`].
+#[inline(always)]
+unsafe fn copy(from: *const u8, to: *mut u8, count: usize) {
+    /// The first and the last bytes of a piece that is as long as `N` to `2 * N`: they may overlap.
+    ///
+    /// # Safety
+    /// As [`ptr::copy_nonoverlapping`], and `count` is at least `N`.
+    #[inline(always)]
+    unsafe fn ends<const N: usize>(from: *const u8, to: *mut u8, count: usize) {
+        // SAFETY: `count` bytes are readable, and `N` is no more.
+        let first = unsafe { from.cast::<[u8; N]>().read_unaligned() };
+        // SAFETY: as above; `N` bytes before the end.
+        let last = unsafe { from.add(count - N).cast::<[u8; N]>().read_unaligned() };
+        // SAFETY: `count` bytes are writable, and `N` is no more.
+        unsafe { to.cast::<[u8; N]>().write_unaligned(first) };
+        // SAFETY: as above.
+        unsafe { to.add(count - N).cast::<[u8; N]>().write_unaligned(last) };
+    }
+    match count {
+        // SAFETY: the caller's promise, and the range of this arm.
+        32..=64 => unsafe { ends::<32>(from, to, count) },
+        // SAFETY: as above.
+        65..=128 => unsafe { ends::<64>(from, to, count) },
+        // SAFETY: the caller's promise.
+        _ => unsafe { ptr::copy_nonoverlapping(from, to, count) },
+    }
+}
+
+/// Asks for cache lines before they are needed. Waiting for one at a time, a burst of short frames takes as
+/// long as all of its lines need to come from the other core; asked for together they come together.
+mod prefetch {
+    /// A line that the other side wrote.
+    #[inline(always)]
+    pub(super) fn to_read(at: *const u8) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: changes nothing that a program sees, and any address may be named.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = at;
+    }
+
+    /// A line that the other side read, to be written here.
+    #[inline(always)]
+    pub(super) fn to_write(at: *const u8) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+            // SAFETY: changes nothing that a program sees, and any address may be named.
+            unsafe { _mm_prefetch::<_MM_HINT_ET0>(at.cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = at;
     }
 }
 

@@ -19,9 +19,10 @@ use crate::error::PortError;
 use crate::kind::{Kind, Name, queue_name, usual_memory};
 use crate::pool::Pool;
 use crate::port::{Absence, AnyPort, Pair, Receive, Transmit};
-use crate::sys::burst::Burst;
+use crate::sys::burst::{BURST_FRAMES, Burst};
+use crate::sys::frame::Frame;
 use crate::sys::memory::Memory;
-use crate::sys::shm::{Shape, SlotReceiver, SlotSender};
+use crate::sys::shm::{Shape, SlotReceiver, SlotSender, ahead};
 use crate::url::{Key, PortUrl, Value};
 use link::{Idle, Link};
 
@@ -159,33 +160,47 @@ impl Receive for ShmReceive {
             return 0;
         };
         self.idle.reset();
-        let memory_bytes = usize::from(pool.memory().frame_bytes());
-        let (mut kept, mut bytes, mut taken) = (0, 0, 0);
-        while taken < waiting {
-            let length = ring.length(taken);
-            if length > memory_bytes || length == 0 {
-                let cause = if length == 0 {
-                    Cause::Bad
-                } else {
-                    Cause::TooLong
-                };
-                self.counters.dropped(cause, 1);
-                taken += 1;
-                continue;
-            }
-            // Without a free frame the ring keeps it, until one comes or the ring is full.
-            let Some(mut frame) = pool.allocate() else {
-                break;
-            };
-            frame.set_len(length as u16);
-            ring.read(taken, pool.memory().bytes_mut(&mut frame));
-            bytes += length as u64;
-            kept += usize::from(burst.push(frame).is_ok());
-            taken += 1;
+        let mut lengths = [0; BURST_FRAMES];
+        let waiting = waiting.min(BURST_FRAMES as u32);
+        let lengths = &mut lengths[..waiting as usize];
+        for (length, at) in lengths.iter_mut().zip(0..) {
+            *length = ring.length(at);
         }
-        ring.give_back(taken);
-        self.counters.moved(kept, bytes);
-        kept
+        let most = usize::from(pool.memory().frame_bytes());
+        let is_sound = |length: &usize| (1..=most).contains(length);
+        let sound = lengths.iter().take_while(|length| is_sound(length)).count();
+        if sound == 0 {
+            // One a poll: nobody of good will sends any.
+            let cause = match lengths[0] {
+                0 => Cause::Bad,
+                _ => Cause::TooLong,
+            };
+            self.counters.dropped(cause, 1);
+            ring.give_back(1);
+            return 0;
+        }
+        let lengths = &lengths[..sound];
+        let held = burst.len();
+        // Those without a free frame stay in the ring, until one comes or the ring is full.
+        let got = pool.allocate_burst(burst, sound);
+        let ahead = ahead(lengths[0]) as usize;
+        let fetch = |at: usize| {
+            if let Some(&length) = lengths[..got].get(at) {
+                ring.fetch(at as u32, length);
+            }
+        };
+        (0..ahead).for_each(fetch);
+        let mut bytes = 0;
+        let frames = burst.frames_mut()[held..].iter_mut().zip(lengths);
+        for (at, (frame, &length)) in frames.enumerate() {
+            fetch(at + ahead);
+            frame.set_len(length as u16);
+            ring.read(at as u32, pool.memory().bytes_mut(frame));
+            bytes += length as u64;
+        }
+        ring.give_back(got as u32);
+        self.counters.moved(got, bytes);
+        got
     }
 
     fn is_joined(&self) -> Option<bool> {
@@ -227,6 +242,9 @@ impl Transmit for ShmTransmit {
     #[inline]
     fn transmit(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
         let wanted = burst.len() as u32;
+        if wanted == 0 {
+            return 0;
+        }
         if self.ring.is_none() {
             // The other one may be there by now: its first frames want an answer, and a loop that does
             // not try again would drop it.
@@ -239,24 +257,31 @@ impl Transmit for ShmTransmit {
         };
         self.idle.reset();
         let most = ring.slot_bytes();
-        let (mut put, mut bytes, mut too_long) = (0, 0, 0);
-        let taken = burst.take_front(|frame| {
-            if usize::from(frame.len()) > most || frame.is_empty() {
-                too_long += 1;
-            } else if put < room {
-                ring.write(put, pool.memory().bytes(&frame));
-                put += 1;
-                bytes += u64::from(frame.len());
-            } else {
-                return Err(frame);
-            }
-            pool.free(frame);
-            Ok(())
-        });
+        let fits = |frame: &Frame| !frame.is_empty() && usize::from(frame.len()) <= most;
+        let frames = &burst.frames()[..room as usize];
+        let put = frames.iter().take_while(|frame| fits(frame)).count();
+        let mut bytes = 0;
+        for (at, frame) in (0..).zip(&frames[..put]) {
+            ring.write(at, pool.memory().bytes(frame));
+            bytes += u64::from(frame.len());
+        }
+        let too_long = put < frames.len();
+        let taken = put + usize::from(too_long);
+        match taken == burst.len() {
+            true => pool.free_all(burst) as u64,
+            false => pool.free_front(burst, taken),
+        };
+        let put = put as u32;
         ring.publish(put);
+        if let Some(mean) = bytes.checked_div(u64::from(put)) {
+            // The next burst is likely to be as this one.
+            let mean = mean as usize;
+            ring.claim(ahead(mean), mean);
+        }
         self.counters.moved(put as usize, bytes);
-        if too_long > 0 {
-            self.counters.dropped(Cause::TooLong, too_long);
+        if too_long {
+            self.counters.dropped(Cause::TooLong, 1);
+            return taken + self.transmit(pool, burst);
         }
         taken
     }

@@ -25,6 +25,23 @@ pub(crate) trait Slotted {
     /// # Safety
     /// The other side does not write this slot meanwhile.
     unsafe fn get(&self, slot: usize, frame: &mut [u8]);
+    /// Asks for a slot's first bytes, which are read soon.
+    fn fetch(&self, slot: usize, bytes: usize) {
+        let _ = (slot, bytes);
+    }
+    /// Asks for a slot's first bytes and its length, which are written soon.
+    fn claim(&self, slot: usize, bytes: usize) {
+        let _ = (slot, bytes);
+    }
+}
+
+/// Bytes that are asked for ahead of those copied: as many lines as a core has on their way at a time.
+const AHEAD_BYTES: usize = 2048;
+
+/// Frames of so many bytes that are asked for ahead of the one that is copied.
+#[inline]
+pub(crate) fn ahead(bytes: usize) -> u32 {
+    (AHEAD_BYTES / bytes.max(1)).clamp(1, 32) as u32
 }
 
 /// The end that puts frames in.
@@ -37,7 +54,7 @@ pub(crate) struct SlotSender<R = Lane> {
 impl SlotSender {
     /// Goes on where the last sender of ring `way` stopped. None when the ring's positions cannot be.
     pub(crate) fn resume(region: Arc<Region>, way: usize) -> Option<Self> {
-        Self::over(Lane { region, way })
+        Self::over(Lane::new(region, way))
     }
 }
 
@@ -74,6 +91,16 @@ impl<R: Slotted> SlotSender<R> {
     pub(crate) fn publish(&mut self, count: u32) {
         self.cursor.publish(self.ring.indices(), count);
     }
+
+    /// Asks for the next `count` slots as far as they are known to be empty, for frames of so many bytes.
+    /// Lines that the other side has yet to read are left with it.
+    #[inline]
+    pub(crate) fn claim(&self, count: u32, bytes: usize) {
+        for ahead in 0..count.min(self.cursor.known_room()) {
+            let slot = self.cursor.position().wrapping_add(ahead) & self.mask;
+            self.ring.claim(slot as usize, bytes);
+        }
+    }
 }
 
 /// The end that takes frames out.
@@ -86,7 +113,7 @@ pub(crate) struct SlotReceiver<R = Lane> {
 impl SlotReceiver {
     /// Goes on where the last receiver of ring `way` stopped. None when the ring's positions cannot be.
     pub(crate) fn resume(region: Arc<Region>, way: usize) -> Option<Self> {
-        Self::over(Lane { region, way })
+        Self::over(Lane::new(region, way))
     }
 }
 
@@ -116,6 +143,12 @@ impl<R: Slotted> SlotReceiver<R> {
         // SAFETY: `filled` said that the other side has published the slot; it writes it only after
         // `give_back`.
         unsafe { self.ring.get(self.slot(ahead), frame) };
+    }
+
+    /// Asks for the bytes of the slot `ahead` of the position, which are read soon.
+    #[inline]
+    pub(crate) fn fetch(&self, ahead: u32, bytes: usize) {
+        self.ring.fetch(self.slot(ahead), bytes);
     }
 
     /// Gives `count` slots back.
