@@ -10,10 +10,11 @@ use crate::sys::interface::{self, Facts};
 use crate::url::PortUrl;
 
 /// Looks up the interface that `url` names, and refuses one that is in use unless the URL says `force`.
+/// `takes_away` is whether the kernel's own stack gets nothing any more of what the port receives.
 ///
 /// # Errors
 /// [`PortError::NoInterface`], [`PortError::InterfaceDown`], [`PortError::InterfaceInUse`].
-pub(crate) fn take(url: &PortUrl) -> Result<Facts, PortError> {
+pub(crate) fn take(url: &PortUrl, takes_away: bool) -> Result<Facts, PortError> {
     let name = url.name();
     let facts = interface::facts(name).map_err(|source| match source.raw_os_error() {
         Some(libc::ENODEV) => PortError::NoInterface {
@@ -30,8 +31,10 @@ pub(crate) fn take(url: &PortUrl) -> Result<Facts, PortError> {
             interface: name.to_owned(),
         });
     }
+    // An AF_XDP socket takes all frames of its queue away; a packet socket gets a copy.
+    let own = (facts.loopback && takes_away).then_some("this host's connections to itself");
     if !url.common().force
-        && let Some(what) = in_use(name)
+        && let Some(what) = own.or_else(|| in_use(name))
     {
         return Err(PortError::InterfaceInUse {
             interface: name.to_owned(),

@@ -109,6 +109,8 @@ pub struct Common {
     pub queues: Option<u32>,
     /// Takes an interface that is in use.
     pub force: bool,
+    /// What comes in mostly leaves by another port, which the same thread sends to.
+    pub passes_on: bool,
 }
 
 /// A port as its user names it; everything that can be checked without the machine has been.
@@ -150,6 +152,13 @@ impl PortUrl {
     #[must_use]
     pub fn forced(mut self) -> Self {
         self.common.force = true;
+        self
+    }
+
+    /// The same port for a loop that sends what it receives on ([`Common::passes_on`]); no key says so.
+    #[must_use]
+    pub fn passing_on(mut self) -> Self {
+        self.common.passes_on = true;
         self
     }
 

@@ -244,8 +244,14 @@ fn generic_takes_over_where_native_cannot_be() {
         assert!(error.is_missing_privilege(), "{error}");
         assert!(error.to_string().contains("set a smaller MTU"), "{error}");
 
+        // What a host says to itself would not arrive any more: only who asks for that gets it.
+        let error = try_open("xdp:lo", &memory).map(drop).unwrap_err();
+        assert!(
+            error.to_string().contains("connections to itself"),
+            "{error}"
+        );
         // Loopback has no native hook at all; what it is sent comes back.
-        let mut end = End::open("xdp:lo", &memory).unwrap();
+        let mut end = End::open("xdp:lo,force", &memory).unwrap();
         let capabilities = end.port.capabilities();
         assert!(
             end.has_note("its driver has no native XDP"),

@@ -87,6 +87,15 @@ modes! {
 }
 
 impl ModeSpec {
+    /// Whether what one port receives leaves by another.
+    #[must_use]
+    pub fn passes_on(&self) -> bool {
+        !matches!(
+            self,
+            Self::RxOnly(_) | Self::TxOnly(_) | Self::FlowGen(_) | Self::IcmpEcho(_)
+        )
+    }
+
     /// Frames that it may hold back for each stream, where that was asked for.
     #[must_use]
     pub fn frames_held(&self) -> u32 {

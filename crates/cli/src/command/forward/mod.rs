@@ -57,6 +57,10 @@ fn go(args: &ForwardArgs, output: &mut Output) -> Result<u8, Failure> {
     }
     let urls = urls(args)?;
     let settings = settings(args, urls.len())?;
+    let urls: Vec<PortUrl> = match settings.mode.passes_on() {
+        true => urls.into_iter().map(PortUrl::passing_on).collect(),
+        false => urls,
+    };
     // Before ports are opened: whatever signal comes, they are closed.
     let stop = stop_on_signals()?;
     let mut forwarder = Forwarder::open(&urls, args.total_num_mbufs)?;

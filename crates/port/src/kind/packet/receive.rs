@@ -66,7 +66,8 @@ impl PacketReceive {
         // Without it, what this port sends would come back to it.
         socket.set_packet(libc::PACKET_IGNORE_OUTGOING, 1)?;
         let largest = usize::from(frame_bytes);
-        let (way, descriptors) = match url.text("v") {
+        let slots = url.common().passes_on.then_some("2");
+        let (way, descriptors) = match url.text("v").or(slots) {
             Some("2") => {
                 let ring = ReceiveV2::new(&socket, largest, url.rxd())?;
                 let descriptors = ring.descriptors();

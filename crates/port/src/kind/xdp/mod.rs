@@ -177,7 +177,7 @@ fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
 
 /// The interface, unless it is down or in use for something else.
 fn find(url: &PortUrl) -> Result<(Facts, Link), PortError> {
-    let facts = interface::take(url)?;
+    let facts = interface::take(url, true)?;
     let link = netlink_xdp::link(url.name()).map_err(|source| PortError::Kernel {
         port: url.short(),
         action: "say what the interface is",
