@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use linerate_lab::{Lab, Topology, privileged};
-use linerate_measure::generate::{Arrival, Ports, Ran, Settings, What, record, run};
+use linerate_measure::generate::{Arrival, Capture, Ports, Ran, Settings, What, record, run};
 use linerate_metric::generate::{Load, TemplatePlan};
 use linerate_metric::plan::Kind;
 use linerate_port::{Memory, PortUrl, memory_plan, open, pcap::CaptureWriter};
@@ -144,16 +144,6 @@ fn what_cannot_be_sent_is_refused() {
             },
             "longer than ring:0 sends",
         ),
-        (
-            Settings {
-                what: What::Capture {
-                    file: "/nowhere.pcap".into(),
-                    recorded: false,
-                },
-                ..Settings::default()
-            },
-            "cannot be opened",
-        ),
     ] {
         let mut ports = Ports::open(&"ring:0".parse().unwrap(), &Arrival::Back).unwrap();
         let error = run(&mut ports, &settings, &AtomicBool::new(false), &mut |_| {}).unwrap_err();
@@ -161,6 +151,12 @@ fn what_cannot_be_sent_is_refused() {
         assert!(problem.situation.contains(want), "{problem:?}");
         assert!(!problem.next_step.is_empty());
     }
+    let error = Capture::read(Path::new("/nowhere.pcap"), false).unwrap_err();
+    let problem = error.problem();
+    assert!(
+        problem.situation.contains("cannot be opened"),
+        "{problem:?}"
+    );
 }
 
 fn capture(file: &Path) {
@@ -176,6 +172,33 @@ fn capture(file: &Path) {
     writer.flush().unwrap();
 }
 
+fn read(file: &Path, recorded: bool) -> What {
+    What::Capture(Capture::read(file, recorded).unwrap().into())
+}
+
+/// A file that is replayed is not emptied by a port that is asked to write it.
+#[test]
+fn a_capture_is_not_written_while_it_is_sent() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("five.pcapng");
+    capture(&file);
+    let before = std::fs::read(&file).unwrap();
+    let what = read(&file, false);
+    let url = format!("pcap:tx={}", file.display()).parse().unwrap();
+    let refused = Ports::open(&url, &Arrival::Nowhere)
+        .map(|_| ())
+        .unwrap_err();
+    let problem = refused.problem();
+    assert!(
+        problem.situation.contains("read and written"),
+        "{problem:?}"
+    );
+    assert_eq!(std::fs::read(&file).unwrap(), before);
+    drop(what);
+    Ports::open(&url, &Arrival::Nowhere).unwrap();
+    assert_ne!(std::fs::read(&file).unwrap(), before);
+}
+
 /// A capture at speed, and at its recorded times: 40 ms are not over in less.
 #[test]
 fn a_capture_is_replayed() {
@@ -183,10 +206,7 @@ fn a_capture_is_replayed() {
     let file = folder.path().join("five.pcapng");
     capture(&file);
     let settings = Settings {
-        what: What::Capture {
-            file: file.clone(),
-            recorded: false,
-        },
+        what: read(&file, false),
         frames: Some(12),
         ..Settings::default()
     };
@@ -201,10 +221,7 @@ fn a_capture_is_replayed() {
         (None, None)
     );
     let settings = Settings {
-        what: What::Capture {
-            file,
-            recorded: true,
-        },
+        what: read(&file, true),
         // As the command line has it where nobody names a rate: recorded times are not held against it.
         load: Load::Frames(1000.0),
         frames: Some(5),

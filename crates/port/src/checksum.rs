@@ -1,4 +1,7 @@
-//! The Internet checksum (RFC 1071), and completing the one that a sender left to a device.
+//! The Internet checksum (RFC 1071): completing the one that a sender left to a device, and checking those of
+//! a frame that arrived.
+
+use std::ops::Range;
 
 /// Sum of 16-bit words in the machine's own order, folded; an odd last byte is padded with zero.
 ///
@@ -38,6 +41,8 @@ const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPES_VLAN: [u16; 2] = [0x8100, 0x88a8];
 const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
+const PROTOCOL_ICMP: u8 = 1;
+const PROTOCOL_ICMPV6: u8 = 58;
 /// IPv6 headers that lie in front of the transport's: hop-by-hop, routing, destination options.
 const EXTENSIONS: [u8; 3] = [0, 43, 60];
 
@@ -55,55 +60,154 @@ fn word(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([bytes[0], bytes[1]]))
 }
 
-fn complete_packet(frame: &mut [u8]) -> Option<()> {
-    let mut at = 12;
-    let mut ethertype = word(frame, at)?;
-    while ETHERTYPES_VLAN.contains(&ethertype) {
-        at += 4;
-        ethertype = word(frame, at)?;
+/// Where the packet of a frame has what.
+struct Layers {
+    /// Where the packet begins in the frame; the rest is counted from there.
+    packet: usize,
+    version_6: bool,
+    /// Bytes of the IPv4 header.
+    header: usize,
+    addresses: Range<usize>,
+    protocol: u8,
+    /// The transport's segment.
+    segment: Range<usize>,
+    /// Only part of a datagram.
+    fragment: bool,
+}
+
+impl Layers {
+    fn of(frame: &[u8]) -> Option<Self> {
+        let mut at = 12;
+        let mut ethertype = word(frame, at)?;
+        while ETHERTYPES_VLAN.contains(&ethertype) {
+            at += 4;
+            ethertype = word(frame, at)?;
+        }
+        let at = at + 2;
+        let packet = frame.get(at..)?;
+        let layers = match ethertype {
+            ETHERTYPE_IPV4 => {
+                let first = *packet.first()?;
+                if first >> 4 != 4 {
+                    return None;
+                }
+                let header = usize::from(first & 0xf) * 4;
+                /// More fragments, or not the first.
+                const FRAGMENT: u16 = 0x3fff;
+                Self {
+                    packet: at,
+                    version_6: false,
+                    header,
+                    addresses: 12..20,
+                    protocol: *packet.get(9)?,
+                    segment: header..usize::from(word(packet, 2)?),
+                    fragment: word(packet, 6)? & FRAGMENT != 0,
+                }
+            }
+            ETHERTYPE_IPV6 => {
+                if packet.first()? >> 4 != 6 {
+                    return None;
+                }
+                let total = 40 + usize::from(word(packet, 4)?);
+                let (mut next, mut header) = (*packet.get(6)?, 40);
+                while EXTENSIONS.contains(&next) {
+                    next = *packet.get(header)?;
+                    header += 8 + usize::from(*packet.get(header + 1)?) * 8;
+                }
+                Self {
+                    packet: at,
+                    version_6: true,
+                    header,
+                    addresses: 8..40,
+                    protocol: next,
+                    segment: header..total,
+                    fragment: false,
+                }
+            }
+            _ => return None,
+        };
+        let is_whole = layers.header >= 20
+            && layers.segment.start <= layers.segment.end
+            && layers.segment.end <= packet.len();
+        is_whole.then_some(layers)
     }
-    let packet = frame.get_mut(at + 2..)?;
-    let (addresses, protocol, from, to) = match ethertype {
-        ETHERTYPE_IPV4 => {
-            let header = usize::from(packet.first()? & 0xf) * 4;
-            let total = usize::from(word(packet, 2)?);
-            /// More fragments, or not the first.
-            const FRAGMENT: u16 = 0x3fff;
-            if header < 20 || word(packet, 6)? & FRAGMENT != 0 {
-                return None;
-            }
-            (12..20, packet[9], header, total)
+
+    /// Where the transport's checksum stands in its segment, and whether it sums addresses and length too.
+    fn checksum(&self) -> Option<(usize, bool)> {
+        match self.protocol {
+            PROTOCOL_TCP => Some((16, true)),
+            PROTOCOL_UDP => Some((6, true)),
+            PROTOCOL_ICMPV6 if self.version_6 => Some((2, true)),
+            PROTOCOL_ICMP if !self.version_6 => Some((2, false)),
+            _ => None,
         }
-        ETHERTYPE_IPV6 => {
-            let total = 40 + usize::from(word(packet, 4)?);
-            let (mut next, mut header) = (*packet.get(6)?, 40);
-            while EXTENSIONS.contains(&next) {
-                next = *packet.get(header)?;
-                header += 8 + usize::from(*packet.get(header + 1)?) * 8;
-            }
-            (8..40, next, header, total)
-        }
-        _ => return None,
-    };
-    let field = match protocol {
-        PROTOCOL_TCP => 16,
-        PROTOCOL_UDP => 6,
-        _ => return None,
-    };
-    let addresses = sum(packet.get(addresses)?);
-    let segment = packet.get_mut(from..to)?;
+    }
+
+    /// The sum of what does not stand in the segment.
+    fn pseudo(&self, packet: &[u8]) -> Option<u16> {
+        let length = u16::try_from(self.segment.len()).ok()?;
+        let protocol = u16::from(self.protocol);
+        let rest = join(protocol.to_be(), length.to_be());
+        Some(join(sum(&packet[self.addresses.clone()]), rest))
+    }
+}
+
+fn complete_packet(frame: &mut [u8]) -> Option<()> {
+    let layers = Layers::of(frame)?;
+    if layers.fragment || ![PROTOCOL_TCP, PROTOCOL_UDP].contains(&layers.protocol) {
+        return None;
+    }
+    let (field, _) = layers.checksum()?;
+    let packet = &mut frame[layers.packet..];
+    let pseudo = layers.pseudo(packet)?;
+    let segment = &mut packet[layers.segment];
     let place = field..field + 2;
     segment.get_mut(place.clone())?.fill(0);
-    let length = u16::try_from(segment.len()).ok()?;
-    let pseudo = [addresses, u16::from(protocol).to_be(), length.to_be()];
-    let total = pseudo.into_iter().fold(sum(segment), join);
     // Zero means "no checksum" in UDP, and 0xffff is the same number (RFC 768).
-    let checksum = match !total {
+    let checksum = match !join(sum(segment), pseudo) {
         0 => u16::MAX,
         checksum => checksum,
     };
     segment[place].copy_from_slice(&checksum.to_ne_bytes());
     Some(())
+}
+
+/// What a frame's packet says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verified {
+    /// IPv6 and not IPv4.
+    pub version_6: bool,
+    /// The transport's number.
+    pub protocol: u8,
+    /// Whether the checksums of IPv4's header and of TCP, UDP or ICMP hold. What has none holds.
+    pub holds: bool,
+}
+
+/// Checks the checksums of an Ethernet frame. None where it carries no IP packet, or a cut one.
+#[must_use]
+pub fn verify(frame: &[u8]) -> Option<Verified> {
+    const NONE: u16 = 0;
+    let layers = Layers::of(frame)?;
+    let packet = &frame[layers.packet..];
+    let header_holds = layers.version_6 || sum(&packet[..layers.header]) == u16::MAX;
+    let segment = &packet[layers.segment.clone()];
+    let segment_holds = match layers.checksum().filter(|_| !layers.fragment) {
+        None => true,
+        Some((field, with_pseudo)) => {
+            let may_lack = layers.protocol == PROTOCOL_UDP && !layers.version_6;
+            let pseudo = match with_pseudo {
+                true => layers.pseudo(packet)?,
+                false => 0,
+            };
+            let stands = word(segment, field)?;
+            may_lack && stands == NONE || join(sum(segment), pseudo) == u16::MAX
+        }
+    };
+    Some(Verified {
+        version_6: layers.version_6,
+        protocol: layers.protocol,
+        holds: header_holds && segment_holds,
+    })
 }
 
 #[cfg(test)]
@@ -200,6 +304,35 @@ mod tests {
         }
     }
 
+    /// Each bit of the packet but those that say nothing by themselves: a changed frame is told.
+    #[test]
+    fn flipped_bits_are_seen() {
+        let mut frame = datagram(&[[0x81, 0, 0, 5]]);
+        let header = 18..38;
+        let open = sum(&frame[header.clone()]);
+        frame[28..30].copy_from_slice(&(!open).to_ne_bytes());
+        assert!(complete(&mut frame));
+        let udp = Verified {
+            version_6: false,
+            protocol: 17,
+            holds: true,
+        };
+        assert_eq!(verify(&frame), Some(udp));
+        for bit in 8 * 18..8 * frame.len() {
+            let mut changed = frame.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert_ne!(verify(&changed), Some(udp), "bit {bit}");
+        }
+        // A datagram without a checksum, and frames without a packet.
+        frame[44..46].fill(0);
+        assert_eq!(verify(&frame), Some(udp));
+        assert_eq!(
+            verify(&[[2; 12].as_slice(), &[8, 6], &[1; 28]].concat()),
+            None
+        );
+        assert_eq!(verify(&frame[..40]), None);
+    }
+
     proptest! {
         #[test]
         fn fast_and_slow_agree(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
@@ -212,7 +345,11 @@ mod tests {
             if let Some(place) = bytes.get_mut(12..14) {
                 place.copy_from_slice(&ethertype);
             }
-            let _ = complete(&mut bytes);
+            let _ = verify(&bytes);
+            if complete(&mut bytes) {
+                let verified = verify(&bytes).unwrap();
+                prop_assert!(verified.holds || !verified.version_6);
+            }
         }
     }
 }

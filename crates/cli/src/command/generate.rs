@@ -1,12 +1,13 @@
 //! `linerate generate`: frames at a rate, and what becomes of them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use linerate_host::stop::Stop;
 use linerate_measure::MeasureError;
 use linerate_measure::carrier;
 use linerate_measure::generate::{
-    Ports, Ran, Settings, Told, What as Sent, plan, record, run as run_generator,
+    Capture, Ports, Ran, Settings, Told, What as Sent, plan, record, run as run_generator,
 };
 use linerate_metric::event::{Event, Problem, What};
 use linerate_metric::exit;
@@ -36,10 +37,7 @@ pub fn run(args: &GenerateArgs) -> u8 {
 
 fn settings(args: &GenerateArgs, named: &Named) -> Result<Settings, Failure> {
     let what = match &args.pcap {
-        Some(file) => Sent::Capture {
-            file: file.clone(),
-            recorded: args.recorded_times,
-        },
+        Some(file) => Sent::Capture(Arc::new(Capture::read(file, args.recorded_times)?)),
         None => Sent::Template(args.frames.plan(args.size.as_deref())?),
     };
     Ok(Settings {

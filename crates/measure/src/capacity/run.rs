@@ -181,7 +181,7 @@ fn nothing_sent(port: &str) -> MeasureError {
 fn settings(base: &Settings, size: &str, ask: &Ask, first: bool) -> Settings {
     let template = match &base.what {
         What::Template(plan) => plan.clone(),
-        What::Capture { .. } => TemplatePlan::default(),
+        What::Capture(_) => TemplatePlan::default(),
     };
     let (duration, frames) = match ask.amount {
         Amount::Time(seconds) => (Some(Duration::from_secs_f64(seconds)), None),

@@ -1,9 +1,10 @@
 //! Frames of a capture file, in memory, so that no file is read while they are sent.
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use linerate_metric::generate::FCS_BYTES;
+use linerate_port::kind::pcap::hold_to_read;
 use linerate_port::pcap::CaptureReader;
 
 use crate::MeasureError;
@@ -12,8 +13,11 @@ use crate::MeasureError;
 const MOST_BYTES: usize = 1 << 30;
 
 /// A capture's frames.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Capture {
+    path: PathBuf,
+    /// Held open, so that no port that is opened later empties the file to write it.
+    _file: File,
     bytes: Box<[u8]>,
     /// Where each frame ends, and when it was captured, from the first one on.
     frames: Box<[(usize, u64)]>,
@@ -26,7 +30,8 @@ impl Capture {
     /// Reads a file; `recorded` keeps the times between its frames.
     ///
     /// # Errors
-    /// [`MeasureError::Generator`] when it cannot be read, is none, or has no frame.
+    /// [`MeasureError::Generator`] when it cannot be read, is none, or has no frame; [`MeasureError::Port`] when
+    /// a port writes it.
     pub fn read(path: &Path, recorded: bool) -> Result<Self, MeasureError> {
         let refused = |situation: String| MeasureError::Generator {
             object: path.display().to_string(),
@@ -35,6 +40,10 @@ impl Capture {
         };
         let file =
             File::open(path).map_err(|error| refused(format!("cannot be opened ({error})")))?;
+        hold_to_read(&file, path)?;
+        let held = file
+            .try_clone()
+            .map_err(|source| MeasureError::system("keeping a capture open", source))?;
         let mut reader = CaptureReader::new(file).map_err(|error| refused(error.to_string()))?;
         let (mut bytes, mut frames) = (Vec::new(), Vec::new());
         let mut first = None;
@@ -61,11 +70,19 @@ impl Capture {
         // The next round begins after the mean gap of this one.
         let gap = last / (frames.len() as u64 - 1).max(1);
         Ok(Self {
+            path: path.to_owned(),
+            _file: held,
             span_ns: last + gap.max(1),
             bytes: bytes.into(),
             frames: frames.into(),
             recorded,
         })
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Frames.

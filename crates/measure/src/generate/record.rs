@@ -88,13 +88,13 @@ pub fn plan(ports: (&str, Option<&str>), settings: &Settings, facts: &Facts) -> 
         drain_ns: nanos(settings.drain),
         template: match &settings.what {
             What::Template(template) => Some(template.clone()),
-            What::Capture { .. } => None,
+            What::Capture(_) => None,
         },
         capture: match &settings.what {
             What::Template(_) => None,
-            What::Capture { file, .. } => Some(file.display().to_string()),
+            What::Capture(capture) => Some(capture.path().display().to_string()),
         },
-        recorded_times: matches!(settings.what, What::Capture { recorded: true, .. }),
+        recorded_times: matches!(&settings.what, What::Capture(capture) if capture.recorded_times()),
         flows: facts.flows,
         frame_bytes: facts.frame_bytes,
         threads: facts.threads,

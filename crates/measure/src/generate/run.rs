@@ -1,8 +1,7 @@
 //! A generating run: opens ports, starts the threads, keeps the time, counts.
 
-use std::path::PathBuf;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -30,13 +29,9 @@ use crate::MeasureError;
 pub enum What {
     /// Frames made from a template.
     Template(TemplatePlan),
-    /// Frames of a capture.
-    Capture {
-        /// The file.
-        file: PathBuf,
-        /// Whether they leave at their recorded times.
-        recorded: bool,
-    },
+    /// Frames of a capture, which was read before ports are opened: one of them may be asked to write the
+    /// same file.
+    Capture(Arc<Capture>),
 }
 
 /// What a run is told.
@@ -317,16 +312,15 @@ pub fn run(
             let template = ports.template(plan)?;
             (Frames::Made(Box::new(template.clone())), Some(template))
         }
-        What::Capture { file, recorded } => {
-            let capture = Capture::read(file, *recorded)?;
+        What::Capture(capture) => {
             ports.check_size(capture.largest())?;
-            (Frames::Captured(capture), None)
+            (Frames::Captured(Arc::clone(capture)), None)
         }
     };
     let (flows, frame_bytes, known) = known(&frames);
     let accounts = flows.min(ACCOUNTS.into()) as u16;
     // Frames that keep their recorded times have no rate to keep.
-    let recorded = matches!(settings.what, What::Capture { recorded: true, .. });
+    let recorded = matches!(&settings.what, What::Capture(capture) if capture.recorded_times());
     let rate = (settings.load)
         .frames_per_second(frame_bytes, settings.line_bps)
         .filter(|_| !recorded);
@@ -351,6 +345,9 @@ pub fn run(
             content: template
                 .as_ref()
                 .map_or_else(Box::default, |template| template.content().into()),
+            headers: template
+                .as_ref()
+                .map_or_else(Default::default, Template::expected),
         },
         None => Known::Length(lengths(&frames)),
     };

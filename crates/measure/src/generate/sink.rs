@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use linerate_host::sys::clock::Nanos;
 use linerate_metric::generate::GeneratedFlow;
 use linerate_metric::histogram::Histogram;
+use linerate_port::checksum;
 
-use super::template::{self, Found, Layout};
+use super::template::{self, Found, Layout, MAC_BYTES};
 use crate::sequence::Sequence;
 
 /// Flows that are accounted for one by one; more share accounts by their number. An account takes 38
@@ -24,14 +25,91 @@ pub(super) enum Known {
         mark: u16,
         /// What stands behind it, of the largest frame.
         content: Box<[u8]>,
+        /// What stands in front of it.
+        headers: Expected,
     },
     /// By their length alone: they are too short for a tag, or captured.
     Length(Box<[bool]>),
 }
 
+/// What is known of the headers of frames that arrive. Devices write some of them anew: routers the Ethernet
+/// addresses and the time to live, translators addresses and ports. Whoever does that leaves checksums that
+/// hold.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Expected {
+    /// The packet that is sent: its version is 6, its transport. None where frames carry no packet.
+    pub(super) packet: Option<(bool, u8)>,
+    /// Whether all frames of an account have the same Ethernet addresses.
+    pub(super) steady: bool,
+}
+
+impl Expected {
+    /// Whether nothing of the packet's headers was changed but by a device that meant to.
+    #[inline]
+    fn holds(&self, frame: &[u8], moved: bool) -> bool {
+        let Some(packet) = self.packet else {
+            return true;
+        };
+        match checksum::verify(frame) {
+            Some(found) => {
+                let same = (found.version_6, found.protocol) == packet;
+                found.holds && (same || moved)
+            }
+            // Behind headers that a device put in front.
+            None => moved,
+        }
+    }
+}
+
+/// Ethernet addresses of a flow as they arrive, whatever device wrote them.
+///
+/// The first pair counts, and another one from its second frame in a row on: the path changed. A pair that
+/// comes once is a changed frame.
+#[derive(Default)]
+struct Addresses {
+    usual: Option<[u8; 2 * MAC_BYTES]>,
+    other: [u8; 2 * MAC_BYTES],
+}
+
+enum Came {
+    Usual,
+    /// Another pair for the first time.
+    Strange,
+    /// The same for the second time in a row: so it was no changed frame before.
+    Changed,
+}
+
+impl Addresses {
+    #[inline]
+    fn take(&mut self, frame: &[u8]) -> Came {
+        let Some(pair) = frame.first_chunk() else {
+            return Came::Strange;
+        };
+        if self.usual.as_ref() == Some(pair) {
+            return Came::Usual;
+        }
+        self.came(*pair)
+    }
+
+    #[cold]
+    fn came(&mut self, pair: [u8; 2 * MAC_BYTES]) -> Came {
+        if self.usual.is_none() {
+            self.usual = Some(pair);
+            return Came::Usual;
+        }
+        if self.other == pair {
+            self.usual = Some(pair);
+            return Came::Changed;
+        }
+        self.other = pair;
+        Came::Strange
+    }
+}
+
 struct Account {
     sequence: Sequence,
-    /// Frames whose tag is whole and whose content is not.
+    addresses: Addresses,
+    /// Frames whose tag is whole and that are not.
     corrupted: u64,
     delay: Histogram,
 }
@@ -85,6 +163,7 @@ impl Sink {
         };
         let account = || Account {
             sequence: Sequence::new(),
+            addresses: Addresses::default(),
             corrupted: 0,
             delay: Histogram::coarse(),
         };
@@ -111,10 +190,11 @@ impl Sink {
                 place,
                 mark,
                 content,
+                headers,
             } => {
                 let count = self.accounts.len() as u16;
-                let (tag, behind) = match template::find(frame, *place, *mark, count, since) {
-                    Found::Tagged(tag, end) => (tag, &frame[end..]),
+                let (tag, end) = match template::find(frame, *place, *mark, count, since) {
+                    Found::Tagged(tag, end) => (tag, end),
                     Found::Damaged => {
                         self.corrupted += 1;
                         self.nameless += 1;
@@ -132,7 +212,20 @@ impl Sink {
                 account.sequence.take(tag.number);
                 self.missing = self.missing + account.sequence.missing() - missing;
                 self.repeated = self.repeated + account.sequence.duplicates() - repeated;
-                if !is_whole(behind, content, frame.len()) {
+                let came = match headers.steady {
+                    true => account.addresses.take(frame),
+                    false => Came::Usual,
+                };
+                if matches!(came, Came::Changed) {
+                    account.corrupted -= 1;
+                    self.corrupted -= 1;
+                    self.received += 1;
+                }
+                let moved = end != place.0 + place.1.bytes;
+                if matches!(came, Came::Strange)
+                    || !is_whole(&frame[end..], content, frame.len())
+                    || !headers.holds(frame, moved)
+                {
                     account.corrupted += 1;
                     self.corrupted += 1;
                     return;
@@ -248,6 +341,7 @@ mod tests {
             place: (42, LAYOUTS[0]),
             mark: 0xbeef,
             content: Box::new([0; 2]),
+            headers: Expected::default(),
         };
         let mut sink = Sink::new(known, 2, 1000);
         for (number, account) in [(0, 0), (0, 1), (2, 0), (1, 0), (1, 0), (3, 1)] {
@@ -278,6 +372,7 @@ mod tests {
             place: (42, LAYOUTS[0]),
             mark: 0xbeef,
             content: Box::new([0; 2]),
+            headers: Expected::default(),
         };
         let sent: Vec<_> = (0..1000).map(|number| tagged(number, 0, 100)).collect();
         for byte in 42..60 {
@@ -302,6 +397,63 @@ mod tests {
             );
             assert_eq!(arrived.order, Some((0, 100)), "{byte}");
         }
+    }
+
+    /// A real frame: a bit that flips anywhere in it is seen; what devices write on purpose is not damage.
+    #[test]
+    fn flipped_header_bits_are_corruption_and_new_addresses_are_not() {
+        let plan = template::read_file("size = 70\n[ipv4]\n[udp]\n").unwrap();
+        let template = template::Template::new(&plan, [2; 6], [4; 6]).unwrap();
+        let frames = |count: u64| -> Vec<Vec<u8>> {
+            (0..count)
+                .map(|number| {
+                    let mut frame = vec![0; 66];
+                    let tag = Tag {
+                        mark: 0xbeef,
+                        number,
+                        account: 0,
+                        time_ns: 100,
+                    };
+                    template.write(&mut frame, 0, tag);
+                    frame
+                })
+                .collect()
+        };
+        let arrived = |frames: &[Vec<u8>]| {
+            let known = Known::Tag {
+                place: template.tag_place().unwrap(),
+                mark: 0xbeef,
+                content: template.content().into(),
+                headers: template.expected(),
+            };
+            let mut sink = Sink::new(known, 1, 1000);
+            frames.iter().for_each(|frame| sink.take(frame, 2000));
+            let arrived = sink.finish(&[frames.len() as u64]);
+            assert_eq!(arrived.unique, frames.len() as u64);
+            assert_eq!(arrived.flows[0].received, arrived.received);
+            (arrived.received, arrived.corrupted, arrived.foreign)
+        };
+        for bit in 0..8 * 66 {
+            let mut frames = frames(5);
+            frames[2][bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(arrived(&frames), (4, Some(1), 0), "bit {bit}");
+        }
+        // A router: other addresses from the third frame on, a hop less, and sums that hold.
+        let mut routed = frames(6);
+        for frame in &mut routed[2..] {
+            frame[..12].copy_from_slice(&[9; 12]);
+            frame[22] -= 1;
+            frame[24..26].fill(0);
+            let sum = checksum::sum(&frame[14..34]);
+            frame[24..26].copy_from_slice(&(!sum).to_ne_bytes());
+        }
+        assert_eq!(arrived(&routed), (6, Some(0), 0));
+        // A VLAN tag that a switch put in.
+        let tagged = frames(3).into_iter().map(|frame| {
+            let (addresses, rest) = frame.split_at(12);
+            [addresses, &[0x81, 0, 0, 7], rest].concat()
+        });
+        assert_eq!(arrived(&tagged.collect::<Vec<_>>()), (3, Some(0), 0));
     }
 
     #[test]

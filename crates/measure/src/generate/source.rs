@@ -1,5 +1,7 @@
 //! Frames that are due: made from a template or taken from a capture, at a rate or at recorded times.
 
+use std::sync::Arc;
+
 use linerate_host::sys::clock::Nanos;
 use linerate_metric::histogram::Histogram;
 use linerate_port::{Burst, Memory, Pool};
@@ -16,7 +18,7 @@ pub(super) enum Frames {
     /// Made, with a tag each.
     Made(Box<Template>),
     /// Captured, as they are.
-    Captured(Capture),
+    Captured(Arc<Capture>),
 }
 
 /// What holds frames back.

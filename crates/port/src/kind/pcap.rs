@@ -192,6 +192,14 @@ fn hold(file: &File, path: &Path, how: FlockOperation) -> Result<(), PortError> 
     }
 }
 
+/// Keeps every port from writing a file for as long as it is open.
+///
+/// # Errors
+/// [`PortError::File`] when a port writes it already.
+pub fn hold_to_read(file: &File, path: &Path) -> Result<(), PortError> {
+    hold(file, path, FlockOperation::NonBlockingLockShared)
+}
+
 fn file_error(path: PathBuf, error: CaptureError) -> PortError {
     let situation = error.to_string();
     let (next_step, source) = match error {
@@ -212,7 +220,7 @@ impl Source {
         let failed = |error| file_error(path.clone(), error);
         let file = File::open(&path).map_err(CaptureError::from);
         let file = file.map_err(failed)?;
-        hold(&file, &path, FlockOperation::NonBlockingLockShared)?;
+        hold_to_read(&file, &path)?;
         let reader = CaptureReader::new(file).map_err(failed)?;
         Ok(Self {
             path,

@@ -15,6 +15,7 @@ pub use sizes::{IMIX, Sizes};
 pub use tag::{Found, LAYOUTS, Layout, Tag, find};
 pub use values::Values;
 
+use super::sink::{ACCOUNTS, Expected};
 use header::{Checksum, Headers};
 use linerate_metric::generate::{FCS_BYTES, TemplatePlan};
 use linerate_port::checksum;
@@ -202,6 +203,26 @@ impl Template {
             address
         };
         (part(0), part(MAC_BYTES))
+    }
+
+    /// What headers of frames are checked for on arrival.
+    pub(super) fn expected(&self) -> Expected {
+        let mut frame = vec![0; self.sizes.largest().into()];
+        let tag = Tag {
+            mark: 0,
+            number: 0,
+            account: 0,
+            time_ns: 0,
+        };
+        self.write(&mut frame, 0, tag);
+        let packet = checksum::verify(&frame);
+        let first = self.addresses(0);
+        let steady = self.flows <= u32::from(ACCOUNTS)
+            || (1..self.flows).all(|flow| self.addresses(flow) == first);
+        Expected {
+            packet: packet.map(|packet| (packet.version_6, packet.protocol)),
+            steady,
+        }
     }
 
     /// Writes a frame of a flow with its tag and checksums; `frame` has the size of the frame without

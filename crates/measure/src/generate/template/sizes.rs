@@ -9,8 +9,9 @@ use super::values::Values;
 /// packets of 40, 576 and 1500 bytes of early Internet measurements).
 pub const IMIX: &[(u16, u32)] = &[(64, 7), (594, 4), (1518, 1)];
 
-/// Ethernet's header and check sequence, without which nothing is a frame.
-const LEAST: u16 = 14 + FCS_BYTES;
+/// Ethernet's shortest frame, with check sequence (IEEE 802.3): a device pads shorter ones, and rates and loads
+/// would be those of frames that nobody sees.
+const LEAST: u16 = 64;
 /// Most frames until sizes repeat.
 const PERIOD: u64 = 65_536;
 /// Sizes that are drawn before they repeat.
@@ -145,7 +146,7 @@ mod tests {
         );
         assert_eq!(Sizes::read("draw:64-1518", 1).unwrap().order().len(), 4096);
         for text in [
-            "", "3", "70000", "64:0", "1-70000", "64:x", "draw:9", "64:70000",
+            "", "3", "63", "70000", "64:0", "1-70000", "64:x", "draw:9", "64:70000",
         ] {
             assert!(Sizes::read(text, 1).is_err(), "{text}");
         }

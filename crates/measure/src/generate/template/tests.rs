@@ -160,8 +160,8 @@ fn the_shortest_frames_have_room_for_a_tag() {
 #[test]
 fn what_is_wrong_is_named_with_its_bounds() {
     for (text, want) in [
-        ("size = '3'", "18 to 65535"),
-        ("size = '64,70000'", "18 to 65535"),
+        ("size = '63'", "64 to 65535"),
+        ("size = '64,70000'", "64 to 65535"),
         ("size = 'draw:512-64'", "`512-64` of size goes down"),
         (
             "[udp]\nsource = '1,70000'",
