@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use linerate_metric::forward::{QueueFigures, Saturation};
 use linerate_metric::record::Record;
+use linerate_metric::statistics::median;
 use linerate_metric::units::{format_bytes, format_count, format_per_second, format_share};
 
 use super::figure::{self, Data, Row};
@@ -115,8 +116,14 @@ pub(super) fn saturation(walks: &[Saturation]) -> String {
 fn saturation_chart(walks: &[Saturation]) -> String {
     let mut lines: BTreeMap<u32, Vec<(f64, f64)>> = BTreeMap::new();
     for walk in walks {
-        let moved = walk.points.iter().filter(|point| point.in_flight > 0);
-        let points = moved.map(|point| (point.in_flight as f64, point.packets_per_second));
+        // Steps beyond full rings have as many in flight as the one before: one point for all of them.
+        let mut rates: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
+        for point in walk.points.iter().filter(|point| point.in_flight > 0) {
+            let same = rates.entry(point.in_flight).or_default();
+            same.push(point.packets_per_second);
+        }
+        let points = rates.into_iter();
+        let points = points.filter_map(|(step, rates)| Some((step as f64, median(&rates)?)));
         lines.entry(walk.cores).or_default().extend(points);
     }
     lines.retain(|_, points| points.len() > 1);

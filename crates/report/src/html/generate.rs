@@ -151,10 +151,11 @@ fn flow_delays(run: &Record) -> String {
     let high = known.iter().map(|(_, times)| times.max).max().unwrap_or(1) as f64;
     let line = |name: &str, read: fn(&linerate_metric::histogram::Quantiles) -> u64| Series {
         name: name.to_owned(),
-        mark: Mark::Line(
+        // Flows are no points of a scale: nothing lies between two of them.
+        mark: Mark::Step(
             known
                 .iter()
-                .map(|(flow, times)| (*flow, read(times) as f64))
+                .map(|(flow, times)| (flow - 0.5, flow + 0.5, read(times) as f64))
                 .collect(),
         ),
     };
@@ -171,7 +172,7 @@ fn flow_delays(run: &Record) -> String {
     let chart = Chart {
         title: "One-way delay by flow".to_owned(),
         low: false,
-        x: Axis::between("flow", first.0, last.0, Unit::COUNT),
+        x: Axis::between("flow", first.0 - 0.5, last.0 + 0.5, Unit::COUNT),
         y: Axis::log_time("one-way delay", low, high),
         series: vec![
             line("p50", |times| times.p50),

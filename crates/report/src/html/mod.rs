@@ -213,7 +213,7 @@ fn footer(runs: &[Record]) -> String {
         .collect();
     tools.dedup();
     format!(
-        "<footer>Made by {}. A dash stands for what could not be known. Rates are payload in SI units (1 Gb/s = 10<sup>9</sup> bit/s), sizes in IEC units (1 KiB = 1024 B).</footer>\n",
+        "<footer>Made by {}. A dash stands for what could not be known. Rates are payload unless a layer is named, in SI units (1 Gb/s = 10<sup>9</sup> bit/s), sizes in IEC units (1 KiB = 1024 B).</footer>\n",
         escape(&if tools.is_empty() {
             "linerate".to_owned()
         } else {

@@ -270,7 +270,10 @@ pub(crate) fn details(plan: &Plan) -> Vec<String> {
     words.extend(crate::round_trips::details(&plan.round_trip));
     // Of another program's stack nobody knows.
     let far_known = plan.dialect.is_none() || plan.stack.far != "unknown";
-    match plan.stack.near != "kernel" || (far_known && plan.stack.far != "kernel") {
+    // A forwarder's ports have none above them.
+    let has_stack = plan.kind != Kind::Forward;
+    let others = plan.stack.near != "kernel" || (far_known && plan.stack.far != "kernel");
+    match has_stack && others {
         true if far_known => words.push(format!("stack {}", plan.stack)),
         true => words.push(format!("stack {}", plan.stack.near)),
         false => {}
