@@ -22,6 +22,9 @@ lint: ## formatting, clippy and documentation, without warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 
 bench: ## compare with stock tools and bare loops (ONLY=name,… PAIRS=n LONG=1 DETAIL=1 RECORD=1); see benches/README.md
+	@if pkg-config --exists libdpdk 2>/dev/null; then \
+		$(CARGO) build --release --locked --package linerate --features dpdk && \
+		cp -f target/release/linerate target/release/linerate-dpdk; fi
 	$(CARGO) build --release --locked --package linerate --package linerate-bench
 	target/release/linerate-bench
 

@@ -53,6 +53,8 @@ pub struct Ground {
     pub found_control: String,
     /// The program that is measured.
     pub linerate: PathBuf,
+    /// The same with `dpdk:` ports, where there is such a build.
+    pub linerate_dpdk: PathBuf,
     /// First line of `iperf3 --version`; `None` where it is not installed.
     pub iperf3: Option<String>,
     /// Run once for all rows that read it.
@@ -81,6 +83,7 @@ impl Ground {
                 .map(|name| name.trim().to_owned())
                 .map_err(Trouble::system("read the congestion control"))?,
             linerate: linerate()?,
+            linerate_dpdk: with_dpdk(linerate()?),
             iperf3: version_of("iperf3"),
             ten_minutes: OnceCell::new(),
             bare: OnceCell::new(),
@@ -173,6 +176,12 @@ fn linerate() -> Result<PathBuf, Trouble> {
         "{} is not there: build it with `cargo build --release`",
         path.display()
     )))
+}
+
+/// The build with `dpdk:` ports beside the other one, where there is one.
+fn with_dpdk(linerate: PathBuf) -> PathBuf {
+    let path = linerate.with_file_name("linerate-dpdk");
+    if path.is_file() { path } else { linerate }
 }
 
 /// cubic, the kernel's own default, where this process may ask for it.

@@ -8,7 +8,8 @@ use crate::ground::{Ground, version_of};
 use crate::process::Program;
 use crate::trouble::Trouble;
 
-const SOURCES: [(&str, &str); 3] = [
+const SOURCES: [(&str, &str); 4] = [
+    ("memory", include_str!("../../bare/memory.c")),
     ("pingpong", include_str!("../../bare/pingpong.c")),
     ("stream", include_str!("../../bare/stream.c")),
     ("streams", include_str!("../../bare/streams.c")),
@@ -58,6 +59,20 @@ impl Bare {
         }
         let folder = folder.to_owned();
         Ok(Self { folder })
+    }
+
+    /// Frames of so many bytes that two processes copy into and out of shared memory, in M/s.
+    pub fn memory(&self, ground: &Ground, bytes: u32, time: Duration) -> Result<f64, Trouble> {
+        let [near, far] = ground.cpus;
+        let mut command = Command::new(self.folder.join("memory"));
+        command.args([bytes, near, far].map(|number| number.to_string()));
+        command.arg(time.as_millis().to_string());
+        let text = Program::start(ground.client()?, None, &mut command)?.finish(time + MOMENT)?;
+        let rate = text
+            .split_whitespace()
+            .find_map(|word| word.strip_prefix("pps=")?.parse::<f64>().ok());
+        rate.map(|rate| rate / 1e6)
+            .ok_or_else(|| Trouble::program("memory", "it printed no pps"))
     }
 
     /// What many TCP streams of one thread an end carry, in Gb/s at the receiver.

@@ -1,5 +1,6 @@
 //! Forwarding against DPDK's testpmd, over ports of the same kind.
 
+use std::path::Path;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -8,12 +9,15 @@ use linerate_lab::{Lab, LabHost, Topology};
 use serde_json::Value;
 
 use crate::ground::{Control, Ground};
+use crate::peer::bare;
 use crate::peer::linerate::figure;
 use crate::peer::testpmd::{Setting, Testpmd, installed};
 use crate::process::Program;
 use crate::row::{Mark, Peer, Row};
 use crate::trouble::Trouble;
 
+/// How long a bare loop is timed.
+const SECOND: Duration = Duration::from_secs(1);
 /// Far above the seconds that a run takes.
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -51,16 +55,21 @@ pub const DPDK_RING: Row = Row {
     mark: Mark::AtLeast(0.95),
     needs: |ground| {
         installed(ground)?;
-        let mut tried = Command::new(&ground.linerate);
+        let mut tried = Command::new(&ground.linerate_dpdk);
         tried.args("forward --dev dpdk:net_null0 -t 0.1 -q --no-store".split(' '));
         match tried.output() {
             Ok(output) if output.status.success() => Ok(()),
             _ => Err(Trouble::skip(
-                "this build has no dpdk ports: cargo build --release --features dpdk",
+                "there is no build with dpdk ports: `make bench` makes one where pkg-config finds libdpdk (Debian: \
+                 libdpdk-dev)",
             )),
         }
     },
-    ours: |ground| ours_ring(ground, "--dev dpdk:net_ring0 --tx-first 1"),
+    ours: |ground| {
+        let [_, far] = ground.cpus;
+        let words = format!("--dev dpdk:net_ring0 --tx-first 1 --corelist {far} -t 1");
+        ours_by(&ground.linerate_dpdk, ground.client()?, &words, RATE)
+    },
     ..RING_IO
 };
 
@@ -116,6 +125,46 @@ pub const SHM_1500B: Row = Row {
     ours: |ground| ours_shm(ground, 1500),
     theirs: &[Peer::only(|ground| theirs_memif(ground, 1500))],
     ..SHM_64B
+};
+
+/// Ours against a loop that does nothing but the copies.
+pub const SHM_64B_BARE: Row = Row {
+    name: "forward/shm/64B/bare",
+    against: "bare loop of copies",
+    mark: Mark::Shown,
+    needs: bare::installed,
+    theirs: &[Peer::only(|ground| {
+        ground.bare()?.memory(ground, 64, SECOND)
+    })],
+    ..SHM_64B
+};
+
+/// The same with large frames.
+pub const SHM_1500B_BARE: Row = Row {
+    name: "forward/shm/1500B/bare",
+    theirs: &[Peer::only(|ground| {
+        ground.bare()?.memory(ground, 1500, SECOND)
+    })],
+    ours: |ground| ours_shm(ground, 1500),
+    ..SHM_64B_BARE
+};
+
+/// What the bare loop leaves room for: nothing that copies twice is faster.
+pub const SHM_BARE_MEMIF_64B: Row = Row {
+    name: "forward/shm/64B/limit",
+    against: "testpmd net_memif; ours is the bare loop of copies",
+    mark: Mark::Shown,
+    needs: |ground| installed(ground).and_then(|()| bare::installed(ground)),
+    ours: |ground| ground.bare()?.memory(ground, 64, SECOND),
+    ..SHM_64B
+};
+
+/// The same with large frames.
+pub const SHM_BARE_MEMIF_1500B: Row = Row {
+    name: "forward/shm/1500B/limit",
+    ours: |ground| ground.bare()?.memory(ground, 1500, SECOND),
+    theirs: &[Peer::only(|ground| theirs_memif(ground, 1500))],
+    ..SHM_BARE_MEMIF_64B
 };
 
 /// Out of a packet socket into a veth link whose far end nobody polls.
@@ -226,8 +275,12 @@ pub(super) fn ours(
     words: &str,
     pointer: &str,
 ) -> Result<f64, Trouble> {
-    let record = start(host, ground, words)?;
-    let text = record.finish(LIMIT)?;
+    ours_by(&ground.linerate, host, words, pointer)
+}
+
+/// The same by another build.
+fn ours_by(program: &Path, host: &LabHost, words: &str, pointer: &str) -> Result<f64, Trouble> {
+    let text = start_by(program, host, words)?.finish(LIMIT)?;
     let record: Value = serde_json::from_str(&text)
         .map_err(|error| Trouble::program("linerate", format!("its record is no JSON: {error}")))?;
     let value = figure(&record, pointer)?;
@@ -235,7 +288,11 @@ pub(super) fn ours(
 }
 
 pub(super) fn start(host: &LabHost, ground: &Ground, words: &str) -> Result<Program, Trouble> {
-    let mut command = Command::new(&ground.linerate);
+    start_by(&ground.linerate, host, words)
+}
+
+fn start_by(program: &Path, host: &LabHost, words: &str) -> Result<Program, Trouble> {
+    let mut command = Command::new(program);
     command
         .arg("forward")
         .args(words.split_whitespace())

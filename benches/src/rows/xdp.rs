@@ -107,26 +107,46 @@ pub const TWO_QUEUES: Row = Row {
     ..TX
 };
 
-/// A datagram answered by the forwarder over AF_XDP, to a client that sleeps while it waits.
+/// A datagram answered by the forwarder over AF_XDP, which never sleeps, against a server that sleeps between
+/// two questions, on a machine as it is found. The client is the same for both and never sleeps.
 pub const ECHO_BLOCKING: Row = Row {
     name: "forward/xdp/echo/blocking",
-    against: "kernel echo, both ends blocking, p50",
+    against: "kernel echo that blocks, as found, p50; the client spins for both",
     unit: "us",
     mark: Mark::AtMost(1.0 / 3.0),
+    held: false,
     needs: |_| Ok(()),
-    ours: |ground| answered(ground, "block"),
-    theirs: &[Peer::only(|ground| by_the_kernel(ground, "block"))],
+    ours: |ground| answered(ground, "spin"),
+    theirs: &[Peer::only(|ground| by_the_kernel(ground, "spin/block"))],
     ..BASE
 };
 
-/// The same with a client that never sleeps, against a kernel socket that is polled as well.
+/// The same where no core halts, so that only the sleep is left of what waking the server costs.
+pub const ECHO_BLOCKING_HELD: Row = Row {
+    name: "forward/xdp/echo/blocking_held",
+    against: "kernel echo that blocks, no core halts, p50; the client spins for both",
+    mark: Mark::AtMost(1.0 / 1.5),
+    held: true,
+    ..ECHO_BLOCKING
+};
+
+/// The same with a client that sleeps too: waking it is in both figures.
+pub const ECHO_ASLEEP: Row = Row {
+    name: "forward/xdp/echo/asleep",
+    against: "kernel echo that blocks, as found, p50; the client blocks for both",
+    mark: Mark::Shown,
+    ours: |ground| answered(ground, "block"),
+    theirs: &[Peer::only(|ground| by_the_kernel(ground, "block"))],
+    ..ECHO_BLOCKING
+};
+
+/// The same against a kernel socket that is polled as well.
 pub const ECHO_SPINNING: Row = Row {
     name: "forward/xdp/echo/spinning",
     against: "kernel echo, both ends spinning, p50",
     mark: Mark::AtMost(1.0 / 1.2),
-    ours: |ground| answered(ground, "spin"),
     theirs: &[Peer::only(|ground| by_the_kernel(ground, "spin"))],
-    ..ECHO_BLOCKING
+    ..ECHO_BLOCKING_HELD
 };
 
 fn af_xdp(number: u32, interface: &str) -> String {
