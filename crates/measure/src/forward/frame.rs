@@ -124,8 +124,11 @@ impl Flows {
             Which::Source => (range(spec.source, flows), spec.destination.to_string()),
             Which::Destination => (spec.source.to_string(), range(spec.destination, flows)),
         };
+        // Templates are of frames that a line carries; the lengths in the headers are those of what is written.
+        let size =
+            (u32::from(length) + u32::from(FCS_BYTES)).max(u32::from(templates::SHORTEST_BYTES));
         let plan = TemplatePlan {
-            size: Some((u32::from(length) + u32::from(FCS_BYTES)).to_string()),
+            size: Some(size.to_string()),
             flows: Some(flows),
             content: Some("zeros".to_owned()),
             ipv4: Some(IpPlan {

@@ -11,7 +11,7 @@ mod tag;
 mod values;
 
 pub use address::{MAC_BYTES, mac_bytes, mac_number, mac_text, read_mac};
-pub use sizes::{IMIX, Sizes};
+pub use sizes::{IMIX, SHORTEST_BYTES, Sizes};
 pub use tag::{Found, LAYOUTS, Layout, Tag, find};
 pub use values::Values;
 

@@ -11,7 +11,7 @@ pub const IMIX: &[(u16, u32)] = &[(64, 7), (594, 4), (1518, 1)];
 
 /// Ethernet's shortest frame, with check sequence (IEEE 802.3): a device pads shorter ones, and rates and loads
 /// would be those of frames that nobody sees.
-const LEAST: u16 = 64;
+pub const SHORTEST_BYTES: u16 = 64;
 /// Most frames until sizes repeat.
 const PERIOD: u64 = 65_536;
 /// Sizes that are drawn before they repeat.
@@ -34,7 +34,7 @@ impl Sizes {
             field: "size",
             text: text.to_owned(),
             example: format!(
-                "{LEAST} to 65535 bytes, as 64, 64,512,1518, 64-1518+2, draw:64-1518, imix or \
+                "{SHORTEST_BYTES} to 65535 bytes, as 64, 64,512,1518, 64-1518+2, draw:64-1518, imix or \
                  64:7,594:4,1518:1"
             ),
         };
@@ -69,7 +69,7 @@ impl Sizes {
             .into_iter()
             .map(|size| {
                 let size = u16::try_from(size).ok()?;
-                (size >= LEAST).then(|| size - FCS_BYTES)
+                (size >= SHORTEST_BYTES).then(|| size - FCS_BYTES)
             })
             .collect();
         order.map(|order| Self { order }).ok_or_else(refused)
