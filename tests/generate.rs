@@ -97,7 +97,7 @@ fn what_cannot_be_is_refused() {
         ),
         ("generate --dev ring:0 --count 0", 2, "sends nothing"),
         ("generate --dev ring:0 --line-rate 0", 2, "carries nothing"),
-        ("generate --dev ring:0 --size 64,3", 2, "18 to 65535"),
+        ("generate --dev ring:0 --size 64,63", 2, "64 to 65535"),
         ("generate --dev ring:0 --source-port 9-3", 2, "goes down"),
     ] {
         let done = room.run(words).expect(code);
