@@ -41,6 +41,8 @@ const PAGES: &[(&str, &str)] = &[
     ("help_runs_import", "runs import --help"),
     ("help_report", "report --help"),
     ("help_doctor", "doctor --help"),
+    ("help_completions", "completions --help"),
+    ("help_man", "man --help"),
 ];
 
 #[test]
@@ -102,5 +104,10 @@ fn completions() {
     for shell in ["bash", "zsh", "fish"] {
         let script = room.run(&format!("completions {shell}")).expect(0).stdout;
         assert!(script.contains("throughput"), "{shell}: {script}");
+        // The generator of fish completes no arguments.
+        assert!(
+            shell == "fish" || script.contains("udp-hops"),
+            "{shell}: {script}"
+        );
     }
 }

@@ -81,6 +81,42 @@ pub fn command() -> clap::Command {
     settle(Cli::command())
 }
 
+/// The same as it is parsed and shown on a terminal, whose width decides where lines end.
+pub fn parser() -> clap::Command {
+    flowing(command())
+}
+
+/// Notes behind the options, each paragraph on one line: lines that were broken by hand would be broken
+/// twice where a terminal is narrower.
+fn flowing(command: clap::Command) -> clap::Command {
+    let after = command
+        .get_after_help()
+        .map(|text| joined(&text.to_string()));
+    let command = match after {
+        Some(text) => command.after_help(text),
+        None => command,
+    };
+    command.mut_subcommands(flowing)
+}
+
+/// Length from which on a line of prose was broken because it was full.
+const FULL: usize = 75;
+
+fn joined(text: &str) -> String {
+    let mut out = String::new();
+    let mut goes_on = false;
+    for line in text.lines() {
+        let is_prose = !line.is_empty() && !line.starts_with(' ');
+        if !out.is_empty() {
+            out.push(if goes_on && is_prose { ' ' } else { '\n' });
+        }
+        out.push_str(line);
+        // A sentence that ends where its line does may be the last of a paragraph.
+        goes_on = is_prose && line.len() >= FULL && !line.ends_with(['.', ':', ')']);
+    }
+    out
+}
+
 /// What holds for the options of every command.
 fn settle(command: clap::Command) -> clap::Command {
     (command.mut_args(|arg| variable(amount(arg)))).mut_subcommands(settle)
@@ -187,10 +223,8 @@ pub enum Command {
     /// Say what this machine can and cannot do, and how to enable it
     Doctor(DoctorArgs),
     /// Print a completion script for a shell
-    #[command(hide = true)]
     Completions(CompletionsArgs),
     /// Write the manual pages, one for each command
-    #[command(hide = true)]
     Man(ManArgs),
 }
 
@@ -272,6 +306,11 @@ pub struct DoctorArgs {
 
 /// `linerate completions`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  linerate completions bash > ~/.local/share/bash-completion/completions/linerate
+  linerate completions zsh > ~/.zfunc/_linerate
+  linerate completions fish > ~/.config/fish/completions/linerate.fish")]
 pub struct CompletionsArgs {
     /// The shell
     pub shell: clap_complete::Shell,
@@ -279,7 +318,24 @@ pub struct CompletionsArgs {
 
 /// `linerate man`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  linerate man ~/.local/share/man/man1         then: man linerate, man linerate-throughput")]
 pub struct ManArgs {
     /// The folder that they go to
     pub dir: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prose_flows_and_examples_stay_lines() {
+        let full = "word ".repeat(16);
+        let full = full.trim_end();
+        let text = format!("Examples:\n  linerate x\n\n{full}\nends here.\nShort.\nNext.");
+        let want = format!("Examples:\n  linerate x\n\n{full} ends here.\nShort.\nNext.");
+        assert_eq!(joined(&text), want);
+    }
 }

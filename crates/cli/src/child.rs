@@ -21,6 +21,24 @@ use crate::command::series::Ended;
 use crate::failure::Failure;
 use crate::words;
 
+/// Refuses a page of the measuring command where the whole of `of` was meant: each run would write it over.
+pub fn check_page(of: &str, command: &[String]) -> Result<(), Failure> {
+    let asks = |word: &&String| **word == "--html" || word.starts_with("--html=");
+    match command.iter().find(asks) {
+        None => Ok(()),
+        Some(word) => Err(Failure::usage(Problem::new(
+            format!(
+                "is behind the measuring command, which would write it over with each run of the {of}"
+            ),
+            word.clone(),
+            format!(
+                "put it in front: linerate {of} --html FILE ... {}",
+                command[0]
+            ),
+        ))),
+    }
+}
+
 /// Variables that say how results look or how many there are: those of the outer command hold.
 const OUTER: [&str; 12] = [
     "LINERATE_JSON",

@@ -67,7 +67,7 @@ fn main() -> ExitCode {
         return ended(exit::OK);
     }
     words::separate(&mut words);
-    let parsed = args::command()
+    let parsed = args::parser()
         .try_get_matches_from(&words)
         .inspect(|matches| command_line::note(&words, matches))
         .and_then(|matches| Cli::from_arg_matches(&matches));

@@ -12,11 +12,15 @@ pub fn side_by_side(sides: &SideBySide) -> String {
     let mut out = String::from("figure,id,name,median,low,high,runs\n");
     for figure in sides.figures() {
         for side in &sides.sides {
-            if let Some(value) = side.figures.get(figure.name) {
+            if let Some(value) = side.figures.get(&figure.name()) {
                 let _ = writeln!(
                     out,
                     "{},{},{},{},{},{},{}",
-                    column(figure.name, figure.unit),
+                    field(&format!(
+                        "{}{}",
+                        figure.at,
+                        column(&figure.figure, figure.unit)
+                    )),
                     field(&side.id),
                     field(&side.name),
                     value.median,

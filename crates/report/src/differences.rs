@@ -2,18 +2,22 @@
 
 use std::collections::BTreeMap;
 
+use linerate_metric::experiment::{ExperimentResult, Setting};
 use linerate_metric::facts::Host;
 use linerate_metric::record::Record;
 use linerate_metric::units::{format_bit_rate, format_bytes};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::document::Document;
+use crate::facts;
 use crate::words::{duration, or_unknown};
 
 /// An option, or a fact of a host, that is not the same everywhere.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
-    /// `option`, `client` or `server`.
+    /// `option`, `client`, `server`, `path` for what lies between them, or `knob` for what an experiment
+    /// varied.
     pub of: &'static str,
     /// Where it stands in the record's plan, or host: `wait.near`.
     pub name: String,
@@ -80,12 +84,92 @@ const MOMENTARY: &[&str] = &[
 /// What follows from another option, and is told by that.
 const DERIVED: &[&str] = &["near_wait", "congestion_control_asked", "udp_offload.asked"];
 
-/// What differs between the first runs of some documents; empty for fewer than two.
+/// What differs between some documents; empty for fewer than two. Of those with several runs the first
+/// stands for all, of experiments the first of a point that all of them measured.
 #[must_use]
-pub fn differences(runs: &[&Record]) -> Vec<Difference> {
-    if runs.len() < 2 {
+pub fn differences(documents: &[Document]) -> Vec<Difference> {
+    if documents.len() < 2 {
         return Vec::new();
     }
+    let mut found = Vec::new();
+    let experiments: Vec<_> = documents.iter().filter_map(Document::experiment).collect();
+    if experiments.len() == documents.len() {
+        found = unlike(
+            "knob",
+            &experiments.iter().map(|e| varied(e)).collect::<Vec<_>>(),
+        );
+    }
+    let Some(runs) = comparable(documents) else {
+        return found;
+    };
+    if found.is_empty() {
+        let points: Option<Vec<_>> = runs.iter().map(|run| point(run)).collect();
+        found.extend(points.map_or_else(Vec::new, |points| unlike("knob", &points)));
+    }
+    let switches = runs.iter().map(|run| {
+        let between = facts::switches(run);
+        let named = (!between.is_empty()).then(|| ("switches".to_owned(), between.join(", ")));
+        named.into_iter().collect()
+    });
+    found.extend(unlike("path", &switches.collect::<Vec<_>>()));
+    found.extend(of_runs(&runs));
+    found
+}
+
+/// What an experiment varied, and where and how it was measured.
+fn varied(experiment: &ExperimentResult) -> BTreeMap<String, String> {
+    let mut facts: BTreeMap<String, String> = BTreeMap::new();
+    for knob in &experiment.knobs {
+        let measured = |value: &&String| {
+            let mut points = experiment.points.iter();
+            points.any(|p| !p.runs.is_empty() && p.setting.get(&knob.name) == Some(value))
+        };
+        let values: Vec<&str> = (knob.values.iter().filter(measured))
+            .map(String::as_str)
+            .collect();
+        facts.insert(knob.name.clone(), values.join(", "));
+    }
+    for (name, value) in [
+        ("experiment", experiment.name.clone()),
+        ("--on", experiment.place.clone()),
+        ("--quick", text("", &Value::Bool(experiment.quick))),
+    ] {
+        facts.insert(name.to_owned(), value);
+    }
+    facts
+}
+
+/// A run of each document, of the same point where there is one that all have; `None` where one has no run.
+fn comparable(documents: &[Document]) -> Option<Vec<&Record>> {
+    let of_point = |document: &'_ Document, setting: &Setting| -> Option<usize> {
+        let points = &document.experiment()?.points;
+        let point = points.iter().find(|point| point.setting == *setting)?;
+        let first = point.runs.first()?;
+        document.runs().iter().position(|run| run.id == *first)
+    };
+    let settings = documents[0].experiment().map_or(&[][..], |e| &e.points);
+    let common = settings.iter().find_map(|point| {
+        let each = documents.iter();
+        let runs = each.map(|document| of_point(document, &point.setting));
+        runs.collect::<Option<Vec<usize>>>()
+    });
+    let number = |position: usize| common.as_ref().map_or(0, |common| common[position]);
+    (documents.iter().enumerate())
+        .map(|(position, document)| document.runs().get(number(position)))
+        .collect()
+}
+
+/// The point of an experiment that a run was of, by its label: `hops=4 size=32K`; `None` for other labels.
+fn point(run: &Record) -> Option<BTreeMap<String, String>> {
+    let words = run.label.as_deref()?.split(' ');
+    let knob = |word: &str| {
+        let (name, value) = word.split_once('=')?;
+        Some((name.to_owned(), value.to_owned()))
+    };
+    words.map(knob).collect()
+}
+
+fn of_runs(runs: &[&Record]) -> Vec<Difference> {
     let plans = runs.iter().map(|run| {
         let value = serde_json::to_value(&run.plan).expect("a plan is JSON");
         flattened(&value, DERIVED)
@@ -189,7 +273,7 @@ pub(crate) fn grid(found: &[Difference], names: &[String]) -> (Vec<String>, Vec<
     let rows = found.iter().map(|difference| {
         let what = match (difference.of, difference.option) {
             ("option", Some(option)) => format!("{option} ({})", difference.name),
-            ("option", None) => difference.name.clone(),
+            ("option" | "knob", None) => difference.name.clone(),
             (host, _) => format!("{host} {}", difference.name),
         };
         let values = difference.values.iter();
@@ -201,7 +285,8 @@ pub(crate) fn grid(found: &[Difference], names: &[String]) -> (Vec<String>, Vec<
 }
 
 /// What stands in place of the table where nothing differs.
-pub(crate) const NONE: &str = "All options are the same, and all that is known of the hosts.";
+pub(crate) const NONE: &str = "All options are the same, and all that is known of the hosts; what \
+lies between them is known only of labs.";
 
 #[cfg(test)]
 mod tests {

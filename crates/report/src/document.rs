@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use jiff::Timestamp;
+use linerate_metric::experiment::ExperimentResult;
 use linerate_metric::record::{RUN_SCHEMA, Record};
 use linerate_metric::set::{RunSet, SET_SCHEMA};
 use serde::Deserialize;
@@ -68,6 +69,15 @@ impl Document {
         match self {
             Self::Run(run) => run.started,
             Self::Set(set) => set.started,
+        }
+    }
+
+    /// What it says as an experiment; `None` for what is none.
+    #[must_use]
+    pub fn experiment(&self) -> Option<&ExperimentResult> {
+        match self {
+            Self::Run(_) => None,
+            Self::Set(set) => set.result.experiment.as_deref(),
         }
     }
 

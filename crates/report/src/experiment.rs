@@ -36,6 +36,15 @@ fn combinations(result: &ExperimentResult, knobs: &[String]) -> Vec<Setting> {
     settings
 }
 
+/// `hops=4 size=32K`, in the order of the knobs.
+pub(crate) fn setting_words(result: &ExperimentResult, setting: &Setting) -> String {
+    let named = result.knobs.iter().filter_map(|knob| {
+        let value = setting.get(&knob.name)?;
+        Some(format!("{}={value}", knob.name))
+    });
+    named.collect::<Vec<_>>().join(" ")
+}
+
 fn point<'a>(result: &'a ExperimentResult, row: &Setting, column: &Setting) -> Option<&'a Point> {
     let mut setting = row.clone();
     setting.extend(column.clone());
@@ -326,11 +335,7 @@ pub(crate) fn skipped(result: &ExperimentResult) -> Vec<(String, Vec<String>)> {
         let Some(because) = &point.skipped else {
             continue;
         };
-        let named = result.knobs.iter().filter_map(|knob| {
-            let value = point.setting.get(&knob.name)?;
-            Some(format!("{}={value}", knob.name))
-        });
-        let words = named.collect::<Vec<_>>().join(" ");
+        let words = setting_words(result, &point.setting);
         match reasons.iter_mut().find(|(reason, _)| reason == because) {
             Some((_, points)) => points.push(words),
             None => reasons.push((because.clone(), vec![words])),

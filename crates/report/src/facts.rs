@@ -1,6 +1,7 @@
 //! The facts of hosts as rows of a table, the same for text and page.
 
 use linerate_metric::facts::{Host, Interface};
+use linerate_metric::record::Record;
 use linerate_metric::units::{format_bit_rate, format_bytes};
 
 /// One row: a fact, and what it is on each host.
@@ -218,4 +219,49 @@ fn offloads(interface: &Interface) -> Fact {
             .map(|(name, on)| (name.clone(), if *on { "on" } else { "off" }.to_owned()))
             .collect(),
     )
+}
+/// Names of what stands between the ends and is no end, in the order of the way: switches of a lab, by the
+/// counters read there.
+///
+/// Of an end the host as a whole is read beside its interfaces, of what lies between only the interfaces.
+pub(crate) fn switches(run: &Record) -> Vec<String> {
+    let is_end = |name: &str| {
+        let mut own = run.counters.iter();
+        own.any(|counter| counter.host == name && counter.interface.is_none())
+    };
+    let mut names: Vec<String> = Vec::new();
+    for counter in &run.counters {
+        let name = &counter.host;
+        if !names.contains(name) && !["client", "server"].contains(&&**name) && !is_end(name) {
+            names.push(name.clone());
+        }
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_metric::record::PlaceCounter;
+
+    #[test]
+    fn hosts_of_a_lab_are_no_switches_on_the_way() {
+        let text = include_str!("../tests/fixtures/run-1.json");
+        let mut run: Record = serde_json::from_str(text).unwrap();
+        let counter = |host: &str, interface: Option<&str>| PlaceCounter {
+            host: host.to_owned(),
+            interface: interface.map(str::to_owned),
+            counter: "rx_dropped".to_owned(),
+            before: 0,
+            after: 0,
+        };
+        run.counters = vec![
+            counter("a", Some("eth0")),
+            counter("s1", Some("p1")),
+            counter("b", Some("eth0")),
+            counter("a", None),
+            counter("b", None),
+        ];
+        assert_eq!(switches(&run), ["s1"]);
+    }
 }

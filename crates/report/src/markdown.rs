@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use linerate_metric::expect::Unit;
 use linerate_metric::experiment::ExperimentResult;
+use linerate_metric::set::RunSet;
 use linerate_metric::statistics::Estimate;
 
 use crate::side::SideBySide;
@@ -68,13 +69,14 @@ pub fn side_by_side(sides: &SideBySide) -> String {
     let rows: Vec<Vec<String>> = sides
         .figures()
         .map(|known| {
-            let mut row = vec![cell(known.name)];
+            let name = known.name();
+            let mut row = vec![cell(&name)];
             row.extend(sides.sides.iter().map(|side| {
-                let value = side.figures.get(known.name);
+                let value = side.figures.get(&name);
                 words::or_unknown(value, |value| cell(&figure(known.unit, value)))
             }));
             if two {
-                let ratio = sides.ratio(known.name);
+                let ratio = sides.ratio(&name);
                 row.push(words::or_unknown(ratio, |ratio| format!("{ratio:.3}")));
             }
             row
@@ -117,9 +119,9 @@ fn differences(sides: &SideBySide) -> String {
     format!("{}\n", table(&cells(&headings), &rows))
 }
 
-/// An experiment: its verdicts, tables and published figures.
+/// An experiment: its verdicts, tables and published figures, and what speaks against its runs.
 #[must_use]
-pub fn experiment(result: &ExperimentResult) -> String {
+pub fn experiment(result: &ExperimentResult, set: &RunSet) -> String {
     let mut out = format!(
         "## {}\n\n{}\n\n",
         cell(&result.title),
@@ -161,6 +163,18 @@ pub fn experiment(result: &ExperimentResult) -> String {
             cell(&points.join(", ")),
             cell(&because)
         );
+    }
+    let doubts = words::counted(&set.runs);
+    if !doubts.is_empty() {
+        out.push_str("\nWhat speaks against these figures:\n\n");
+        for kind in doubts {
+            let _ = writeln!(
+                out,
+                "- {} ({})",
+                cell(&kind.words()),
+                cell(&kind.example.doubt)
+            );
+        }
     }
     out.trim_end().to_owned()
 }

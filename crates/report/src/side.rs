@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use linerate_metric::expect::{FIGURES, Figure};
+use linerate_metric::expect::{FIGURES, Unit};
+use linerate_metric::experiment::ExperimentResult;
 use linerate_metric::histogram::Histogram;
 use linerate_metric::plan::Kind;
 use linerate_metric::record::Record;
@@ -11,6 +12,7 @@ use serde::Serialize;
 
 use crate::differences::{Difference, differences};
 use crate::document::Document;
+use crate::experiment::setting_words;
 use crate::words;
 
 /// Schema id of a [`SideBySide`].
@@ -27,8 +29,30 @@ pub struct SideBySide {
     /// The documents, in the order they were named.
     pub sides: Vec<Side>,
     /// Options and facts of the hosts that are not the same in all; of a document with several runs
-    /// those of the first.
+    /// those of the first, of experiments those of the first point that all of them measured.
     pub differences: Vec<Difference>,
+    /// The figures that any of them has, in the order in which they are shown.
+    #[serde(skip)]
+    pub figures: Vec<Shown>,
+}
+
+/// A figure that at least one of the documents has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// The point of an experiment that it belongs to, with a space behind it; empty for others.
+    pub at: String,
+    /// Its name there.
+    pub figure: String,
+    /// How it is written.
+    pub unit: Unit,
+}
+
+impl Shown {
+    /// By what it stands in [`Side::figures`].
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("{}{}", self.at, self.figure)
+    }
 }
 
 /// One document of several.
@@ -40,11 +64,12 @@ pub struct Side {
     pub name: String,
     /// How many runs it holds.
     pub runs: usize,
-    /// Its figures by the names `--expect` knows. The interval is that of repeats where there are some
+    /// Its figures by the names `--expect` knows; of an experiment those of its points, by
+    /// `KNOB=VALUE… FIGURE`. The interval is that of repeats where there are some
     /// (`runs` of it says how many), else that of the samples within the run; low and high equal the
     /// median where nothing tells the spread.
-    pub figures: BTreeMap<&'static str, Estimate>,
-    /// What speaks against its figures.
+    pub figures: BTreeMap<String, Estimate>,
+    /// What speaks against its figures; of several runs each kind once, with how many runs have it.
     pub doubts: Vec<String>,
 }
 
@@ -60,21 +85,18 @@ impl SideBySide {
                 side.name = format!("{} {end}", side.name);
             }
         }
-        let firsts: Option<Vec<&Record>> = documents.iter().map(|d| d.runs().first()).collect();
+        let figures = shown(documents, &sides);
         Self {
             schema: SIDE_SCHEMA,
             sides,
-            differences: firsts.map_or_else(Vec::new, |runs| differences(&runs)),
+            differences: differences(documents),
+            figures,
         }
     }
 
-    /// The figures that any of them has, in the order of [`FIGURES`].
-    pub fn figures(&self) -> impl Iterator<Item = &'static Figure> + '_ {
-        let known = |figure: &&Figure| {
-            let mut sides = self.sides.iter();
-            sides.any(|side| side.figures.contains_key(figure.name))
-        };
-        FIGURES.iter().filter(known)
+    /// The figures that any of them has, in the order in which they are shown.
+    pub fn figures(&self) -> impl Iterator<Item = &Shown> + '_ {
+        self.figures.iter()
     }
 
     /// What each document is called.
@@ -94,27 +116,59 @@ impl SideBySide {
     }
 }
 
-fn side(document: &Document) -> Side {
-    let runs = document.runs();
-    let mut doubts: Vec<String> = Vec::new();
-    for doubt in runs.iter().flat_map(|run| &run.validity) {
-        if !doubts.contains(&doubt.why) {
-            doubts.push(doubt.why.clone());
+/// The figures of any side: those of runs in the order of [`FIGURES`], those of points in theirs.
+fn shown(documents: &[Document], sides: &[Side]) -> Vec<Shown> {
+    let mut found: Vec<Shown> = FIGURES
+        .iter()
+        .map(|figure| Shown {
+            at: String::new(),
+            figure: figure.name.to_owned(),
+            unit: figure.unit,
+        })
+        .collect();
+    for experiment in documents.iter().filter_map(Document::experiment) {
+        for point in &experiment.points {
+            for figure in &experiment.figures {
+                let figure = Shown {
+                    at: format!("{} ", setting_words(experiment, &point.setting)),
+                    figure: figure.name.clone(),
+                    unit: figure.unit,
+                };
+                if !found.contains(&figure) {
+                    found.push(figure);
+                }
+            }
         }
     }
+    found.retain(|figure| {
+        let name = figure.name();
+        sides.iter().any(|side| side.figures.contains_key(&name))
+    });
+    found
+}
+
+fn side(document: &Document) -> Side {
+    let runs = document.runs();
+    let doubts: Vec<String> = match document {
+        Document::Run(run) => run.validity.iter().map(|doubt| doubt.why.clone()).collect(),
+        Document::Set(_) => (words::counted(runs).iter())
+            .map(|kind| kind.words())
+            .collect(),
+    };
     let first = runs.first();
     let name = first.map_or_else(|| document.id().to_owned(), words::name);
     let (name, figures) = match document {
         Document::Run(run) => (name, of_run(run)),
-        Document::Set(set) if set.result.figures.is_empty() => {
-            (format!("{} ({})", set.kind, set.id), BTreeMap::new())
-        }
-        Document::Set(set) => {
-            let medians = FIGURES
-                .iter()
-                .filter_map(|figure| Some((figure.name, *set.result.figures.get(figure.name)?)));
-            (name, medians.collect())
-        }
+        Document::Set(set) => match &set.result.experiment {
+            Some(experiment) => {
+                let label = experiment.label.as_ref().unwrap_or(&experiment.name);
+                (label.clone(), of_points(experiment))
+            }
+            None if set.result.figures.is_empty() => {
+                (format!("{} ({})", set.kind, set.id), BTreeMap::new())
+            }
+            None => (name, set.result.figures.clone()),
+        },
     };
     Side {
         id: document.id().to_owned(),
@@ -125,7 +179,17 @@ fn side(document: &Document) -> Side {
     }
 }
 
-fn of_run(run: &Record) -> BTreeMap<&'static str, Estimate> {
+/// Every figure of every point.
+fn of_points(experiment: &ExperimentResult) -> BTreeMap<String, Estimate> {
+    let of_point = experiment.points.iter().flat_map(|point| {
+        let at = setting_words(experiment, &point.setting);
+        let figures = point.figures.iter();
+        figures.map(move |(name, value)| (format!("{at} {name}"), *value))
+    });
+    of_point.collect()
+}
+
+fn of_run(run: &Record) -> BTreeMap<String, Estimate> {
     let read = FIGURES.iter().filter_map(|figure| {
         let value = (figure.read)(&run.summary).filter(|value| value.is_finite())?;
         let (low, high) = spread(run, figure.name).unwrap_or((value, value));
@@ -135,7 +199,7 @@ fn of_run(run: &Record) -> BTreeMap<&'static str, Estimate> {
             high: high.max(value),
             runs: 1,
         };
-        Some((figure.name, figure_value))
+        Some((figure.name.to_owned(), figure_value))
     });
     read.collect()
 }
@@ -181,4 +245,144 @@ fn of_intervals(run: &Record) -> Option<(f64, f64)> {
     // Of fewer, the extremes would be given, and the last one is often short.
     let figure = (rates.len() >= 6).then(|| estimate(&rates)).flatten()?;
     Some((figure.low, figure.high))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_metric::experiment::{FigureOf, Knob, Point, Setting};
+    use linerate_metric::record::Doubt;
+    use linerate_metric::set::RunSet;
+    use linerate_metric::set::SetResult;
+
+    fn experiment(id: &str, hops: &[(&str, f64)]) -> Document {
+        let text = include_str!("../tests/fixtures/run-1.json");
+        let mut run: Record = serde_json::from_str(text).unwrap();
+        run.validity = vec![Doubt::new("crowded-cores", "10 % of a core")];
+        let setting = |value: &str| -> Setting {
+            [("hops".to_owned(), value.to_owned())]
+                .into_iter()
+                .collect()
+        };
+        let mut runs = Vec::new();
+        let mut points = Vec::new();
+        for (value, median) in hops {
+            run.id = format!("{id}-{value}");
+            run.label = Some(format!("hops={value}"));
+            runs.push(run.clone());
+            let trip = Estimate {
+                median: *median,
+                low: *median,
+                high: *median,
+                runs: 1,
+            };
+            points.push(Point {
+                setting: setting(value),
+                figures: [("trip".to_owned(), trip)].into_iter().collect(),
+                runs: vec![run.id.clone()],
+                ..Point::default()
+            });
+        }
+        let result = ExperimentResult {
+            name: "udp-hops".to_owned(),
+            knobs: vec![Knob {
+                name: "hops".to_owned(),
+                values: hops.iter().map(|(value, _)| (*value).to_owned()).collect(),
+            }],
+            figures: vec![FigureOf {
+                name: "trip".to_owned(),
+                unit: Unit::Nanos,
+                says: String::new(),
+                exact: false,
+            }],
+            points,
+            ..ExperimentResult::default()
+        };
+        Document::Set(Box::new(RunSet {
+            schema: linerate_metric::set::SET_SCHEMA.to_owned(),
+            id: id.to_owned(),
+            kind: "experiment".to_owned(),
+            started: run.started,
+            interrupted: false,
+            runs,
+            result: SetResult {
+                experiment: Some(Box::new(result)),
+                ..SetResult::default()
+            },
+        }))
+    }
+
+    #[test]
+    fn experiments_are_compared_point_by_point() {
+        let documents = [
+            experiment("20261122T000000Z-aaaaaa", &[("1", 10_000.0)]),
+            experiment(
+                "20261122T000001Z-bbbbbb",
+                &[("1", 15_000.0), ("3", 20_000.0)],
+            ),
+        ];
+        let sides = SideBySide::of(&documents);
+        let names: Vec<String> = sides.figures().map(Shown::name).collect();
+        assert_eq!(names, ["hops=1 trip", "hops=3 trip"]);
+        assert_eq!(sides.ratio("hops=1 trip"), Some(1.5));
+        assert_eq!(sides.ratio("hops=3 trip"), None);
+        let differs: Vec<_> = (sides.differences.iter())
+            .map(|found| (found.of, &*found.name, found.values.clone()))
+            .collect();
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(
+            differs,
+            [("knob", "hops", vec![some("1"), some("1, 3")])],
+            "and the records of the common point are alike"
+        );
+        assert_eq!(
+            sides.sides[1].doubts,
+            ["in 2 of 2 runs, for example hops=1: 10 % of a core"]
+        );
+        let rows = crate::csv::side_by_side(&sides);
+        assert!(
+            rows.contains(
+                "\nhops=3 trip_ns,20261122T000001Z-bbbbbb,udp-hops bbbbbb,20000,20000,20000,1\n"
+            ),
+            "{rows}"
+        );
+        let page = crate::html::side_by_side("x", &sides, &documents);
+        assert!(!page.contains("section class=\"run\""));
+    }
+
+    #[test]
+    fn what_speaks_against_an_experiment_stands_on_every_surface() {
+        let document = experiment("20261122T000001Z-bbbbbb", &[("1", 1.5e4), ("3", 2e4)]);
+        let Document::Set(set) = &document else {
+            unreachable!("an experiment is a set");
+        };
+        let doubt = "in 2 of 2 runs, for example hops=1: 10 % of a core";
+        let page = crate::html::of_set("x", set);
+        assert!(page.contains(&doubt.replace("in 2", "In 2")), "{page}");
+        assert!(page.contains("Drawn at the point hops=1; 1 other point is drawn alike"));
+        let style = crate::Style {
+            color: false,
+            width: 200,
+            unicode: true,
+        };
+        let text = crate::text::set(set, &style);
+        assert!(
+            text.contains(&format!("note: {doubt} [crowded-cores]")),
+            "{text}"
+        );
+        let result = set.result.experiment.as_deref().unwrap();
+        let markdown = crate::markdown::experiment(result, set);
+        assert!(markdown.contains("- in 2 of 2 runs"), "{markdown}");
+    }
+
+    #[test]
+    fn points_of_an_experiment_are_told_apart_by_their_knobs() {
+        let set = experiment("20261122T000000Z-aaaaaa", &[("0", 1.0), ("4", 2.0)]);
+        let documents: Vec<Document> = (set.runs().iter())
+            .map(|run| Document::Run(Box::new(run.clone())))
+            .collect();
+        let found = SideBySide::of(&documents).differences;
+        assert_eq!((found[0].of, &*found[0].name), ("knob", "hops"));
+        assert_eq!(found.len(), 1);
+    }
 }

@@ -2,13 +2,21 @@
 
 use linerate_metric::exit;
 
+use clap::builder::PossibleValuesParser;
+use linerate_experiment::shipped::SHIPPED;
+
 use crate::args::{self, CompletionsArgs};
 use crate::output::print;
 
 /// Runs it; gives the exit code.
 pub fn run(args: &CompletionsArgs) -> u8 {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut args::command(), "linerate", &mut script);
+    // Any file is an experiment as well; what a shell can offer is what ships.
+    let names = PossibleValuesParser::new(SHIPPED.iter().map(|(name, _)| *name));
+    let mut command = args::command().mut_subcommand("run", |run| {
+        run.mut_arg("experiment", |arg| arg.value_parser(names))
+    });
+    clap_complete::generate(args.shell, &mut command, "linerate", &mut script);
     print(String::from_utf8_lossy(&script).trim_end());
     exit::OK
 }

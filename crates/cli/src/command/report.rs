@@ -83,7 +83,7 @@ fn markdown_of(documents: &[Document]) -> String {
     if let [Document::Set(set)] = documents
         && let Some(result) = &set.result.experiment
     {
-        return markdown::experiment(result);
+        return markdown::experiment(result, set);
     }
     if let [Document::Set(set)] = documents
         && set.result.figures.is_empty()
@@ -104,7 +104,7 @@ fn page(title: &str, documents: &[Document]) -> String {
     }
     match documents {
         [_] => html::report(title, &runs(documents), &[]),
-        several => html::side_by_side(title, &SideBySide::of(several), &runs(documents)),
+        several => html::side_by_side(title, &SideBySide::of(several), several),
     }
 }
 

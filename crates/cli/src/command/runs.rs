@@ -1,12 +1,12 @@
 //! `linerate runs`: what was measured before.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use linerate_metric::event::Problem;
 use linerate_metric::exit;
-use linerate_metric::expect::FIGURES;
+use linerate_metric::expect::{FIGURES, Unit};
 use linerate_report::document::Document;
 use linerate_report::history::{self, Arrived, Entry, Filter, History};
 use linerate_report::store::write_file;
@@ -68,9 +68,12 @@ fn act(action: RunsAction) -> Result<u8, Failure> {
             remove,
             json,
         } => {
-            let id = history.find(&id)?.id;
-            history.tag(&id, &tags, &remove)?;
-            marked(history, &id, json)
+            let entry = history.find(&id)?;
+            for tag in remove.iter().filter(|tag| !entry.tags.contains(*tag)) {
+                complain(&format!("warning: {} has no tag `{tag}`", entry.id));
+            }
+            history.tag(&entry.id, &tags, &remove)?;
+            marked(history, &entry.id, json)
         }
         RunsAction::Note {
             id,
@@ -78,6 +81,13 @@ fn act(action: RunsAction) -> Result<u8, Failure> {
             clear,
             json,
         } => {
+            if text.as_ref().is_some_and(|text| text.trim().is_empty()) {
+                return Err(Failure::usage(Problem::new(
+                    "says nothing",
+                    "an empty note",
+                    "write something, or take notes away with --clear",
+                )));
+            }
             let id = history.find(&id)?.id;
             if clear {
                 history.clear_notes(&id)?;
@@ -338,20 +348,26 @@ fn trend(
     json: bool,
 ) -> Result<u8, Failure> {
     let name = figure.replace("p99_", "p99.");
-    if !FIGURES.iter().any(|known| known.name == name) {
-        let names: Vec<_> = FIGURES.iter().map(|known| known.name).collect();
-        return Err(Failure::usage(Problem::new(
-            "no figure",
-            format!("`{figure}`"),
-            format!("use one of {}", names.join(", ")),
-        )));
-    }
     let mut filter = filter(history, selection)?;
-    // A set's figure is the median of runs that are in the history themselves.
+    // A set's figure is the median of runs that are in the history themselves; an experiment's points have
+    // figures of their own.
     filter.whole = false;
     let mut entries = history.entries(&filter)?;
-    entries.retain(|entry| !entry.kind.starts_with("set:") && !entry.interrupted);
-    let trend = history::trend(&name, &entries);
+    let unit = match FIGURES.iter().find(|known| known.name == name) {
+        Some(known) => {
+            entries.retain(|entry| !entry.kind.starts_with("set:"));
+            known.unit
+        }
+        None => {
+            entries.retain(|entry| entry.experiment.is_some() && entry.figures.contains_key(&name));
+            match entries.last() {
+                Some(entry) => unit_of(history, entry, &name)?,
+                None => return Err(no_figure(history, figure)?),
+            }
+        }
+    };
+    entries.retain(|entry| !entry.interrupted);
+    let trend = history::trend(&name, unit, &entries);
     if json {
         print_json(&trend);
     } else {
@@ -361,6 +377,32 @@ fn trend(
         true => exit::GATE,
         false => exit::OK,
     })
+}
+
+/// In what a figure of an experiment's point is.
+fn unit_of(history: &History, entry: &Entry, name: &str) -> Result<Unit, Failure> {
+    let document = history.document(&entry.id)?;
+    let figure = name.rsplit(' ').next().unwrap_or(name);
+    let unit = document
+        .experiment()
+        .and_then(|experiment| Some(experiment.figure(figure)?.unit));
+    Ok(unit.unwrap_or(Unit::Count))
+}
+
+/// That nothing has a figure, with the names that there are.
+fn no_figure(history: &History, figure: &str) -> Result<Failure, Failure> {
+    let names: Vec<_> = FIGURES.iter().map(|known| known.name).collect();
+    let entries = history.entries(&Filter::default())?;
+    let experiment = entries.iter().rev().find(|e| e.experiment.is_some());
+    let example = experiment.and_then(|entry| entry.figures.keys().next());
+    let points = example.map_or_else(String::new, |name| {
+        format!("; or one of an experiment's point, for example '{name}'")
+    });
+    Ok(Failure::usage(Problem::new(
+        "no figure",
+        format!("`{figure}`"),
+        format!("use one of {}{points}", names.join(", ")),
+    )))
 }
 
 fn export(
@@ -379,6 +421,7 @@ fn export(
         }
         false => named(history, ids, selection)?,
     };
+    let replaces = output != Path::new("-") && output.is_file();
     match format {
         ExportForm::Json => write_file(output, &(history.export_json(&entries)? + "\n"))?,
         ExportForm::Csv => write_file(output, &history::csv(&entries))?,
@@ -388,9 +431,18 @@ fn export(
         }
     }
     if output != Path::new("-") {
+        // Sets bring their runs along as JSON, and whoever imports them counts each.
+        let mut ids: BTreeSet<&str> = entries.iter().map(|entry| &*entry.id).collect();
+        if format == ExportForm::Json {
+            ids.extend(entries.iter().flat_map(|e| &e.members).map(String::as_str));
+        }
+        let replaced = match replaces {
+            true => ", in place of what was there",
+            false => "",
+        };
         complain(&format!(
-            "{} records in {}",
-            entries.len(),
+            "{} records in {}{replaced}",
+            ids.len(),
             output.display()
         ));
     }

@@ -72,7 +72,10 @@ fn sweep(args: &SweepArgs, output: &mut Output) -> Result<u8, Failure> {
     output.check_file()?;
     let (asked, mut done, mut journal) = match &args.resume {
         Some(name) => resumed(name)?,
-        None => begun(args)?,
+        None => {
+            child::check_page("sweep", &args.command)?;
+            begun(args)?
+        }
     };
     let points = points(&asked)?;
     let commands = commands(&asked, &points)?;

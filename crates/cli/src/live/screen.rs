@@ -1,6 +1,8 @@
 //! The picture on a terminal.
 
-use linerate_metric::units::{format_bit_rate, format_count, format_nanos, format_per_second};
+use linerate_metric::units::{
+    format_bit_rate, format_count, format_nanos, format_per_second, format_share,
+};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Modifier, Style};
@@ -48,14 +50,25 @@ pub(super) fn draw(state: &State, frame: &mut Frame<'_>) {
     );
     let block = Block::bordered().title(heading);
     let width = usize::from(block.inner(curve).width);
-    let highest = state.rates.iter().copied().fold(1.0, f64::max);
+    let seen = state.rates.iter().copied().fold(0.0, f64::max);
+    let highest = seen.max(1.0);
+    // The heights are shares of the highest: it is the scale.
+    let block = match seen > 0.0 {
+        true => {
+            block.title_bottom(Line::from(format!("full height: {}", format(seen))).right_aligned())
+        }
+        false => block,
+    };
     // Sparklines take whole numbers: a thousandth of the highest is finer than a cell.
-    let shown: Vec<u64> = state
-        .rates
-        .iter()
-        .skip(state.rates.len().saturating_sub(width))
-        .map(|rate| (rate / highest * 1000.0) as u64)
-        .collect();
+    let shown = columns(
+        state
+            .rates
+            .iter()
+            .skip(state.rates.len().saturating_sub(width))
+            .map(|rate| (rate / highest * 1000.0) as u64)
+            .collect(),
+        width,
+    );
     frame.render_widget(
         Sparkline::default().block(block).data(&shown).max(1000),
         curve,
@@ -65,26 +78,44 @@ pub(super) fn draw(state: &State, frame: &mut Frame<'_>) {
         Paragraph::new(lines(state)).block(Block::bordered().title("figures")),
         figures,
     );
-    let text = match state.findings.is_empty() {
+    let doubts = state.doubts();
+    let text = match doubts.is_empty() {
         true if !state.trials.is_empty() => {
             state.trials.iter().cloned().collect::<Vec<_>>().join("\n")
         }
-        true => "nothing speaks against these figures so far".to_owned(),
-        false => state.findings.join("\n"),
+        true => "no doubt so far; what slows the run is told when it is over".to_owned(),
+        false => doubts.join("\n"),
     };
     frame.render_widget(
         Paragraph::new(text)
             .wrap(Wrap { trim: true })
-            .block(Block::bordered().title(match state.trials.is_empty() {
-                true => "findings",
-                false => "trials",
-            })),
+            .block(
+                Block::bordered().title(match (&doubts[..], state.trials.is_empty()) {
+                    ([], false) => "trials",
+                    _ => "doubts",
+                }),
+            ),
         findings,
     );
     let paused = if state.paused { "PAUSED  " } else { "" };
-    let keys = format!("{paused}p pause  s save  q quit  {}", state.said);
+    // What a key led to has the whole line for itself: the name of a file is there to be read.
+    let keys = match state.said.is_empty() {
+        true => format!("{paused}p pause  s save  q quit"),
+        false => format!("{paused}{}", state.said),
+    };
     frame.render_widget(Line::styled(keys, bold), foot);
 }
+
+/// As many columns as there are: few intervals are drawn as broad ones, which a glance can compare.
+fn columns(heights: Vec<u64>, width: usize) -> Vec<u64> {
+    let broad = (width / heights.len().max(1)).clamp(1, BROAD);
+    let each = heights.into_iter();
+    each.flat_map(|height| std::iter::repeat_n(height, broad))
+        .collect()
+}
+
+/// Columns of an interval at most: the first one alone is not the whole width.
+const BROAD: usize = 8;
 
 /// The latest percentiles, and what was lost.
 fn lines(state: &State) -> Vec<Line<'static>> {
@@ -106,9 +137,9 @@ fn lines(state: &State) -> Vec<Line<'static>> {
         .collect();
     if losses.is_empty() {
         losses.extend(
-            state
-                .lost
-                .map(|lost| format!("{} lost", format_count(lost))),
+            state.loss().map(|(lost, share)| {
+                format!("{} lost ({})", format_count(lost), format_share(share))
+            }),
         );
         let again = state.retransmits;
         losses.extend(again.map(|again| format!("{} sent again", format_count(again))));
@@ -138,6 +169,7 @@ mod tests {
             duration_ns: Some(10_000_000_000),
             now_ns: 2_500_000_000,
             lost: Some(3),
+            asked: 100,
             findings: vec!["the cores are shared".to_owned()],
             ..State::default()
         };
@@ -147,13 +179,21 @@ mod tests {
             "192.0.2.1:5201",
             "2.5 of 10.0 s",
             "150 /s",
-            "3 lost",
+            "3 lost (3.00 %)",
+            "3 questions have no answer (3.00 %)",
+            "full height: 200 /s",
             "the cores are shared",
             "q quit",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
+        // A file's name is readable at the usual width, and the keys come back.
+        let said = "saved 1234 events to linerate-live-20261122T213605Z.jsonl";
+        state.say(said.to_owned());
+        assert!(drawn(&state, 80, 24).contains(said));
+        state.said.clear();
         state.rate = Rate::Frames;
+        state.lost = None;
         state.findings.clear();
         state.trials.push_front("trial 7, throughput".to_owned());
         let text = drawn(&state, 80, 24);

@@ -1,10 +1,11 @@
 //! What the screen shows, as data: no terminal, no clock.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use linerate_metric::event::{Event, What};
 use linerate_metric::plan::Kind;
 use linerate_metric::record::{Interval, Loss, Quantiles};
+use linerate_metric::units::{format_count, format_share};
 
 /// Intervals that the curve shows at most: wider than any terminal.
 const KEPT: usize = 512;
@@ -52,9 +53,13 @@ pub(super) struct State {
     pub(super) trips: Option<Quantiles>,
     /// Lost so far, where that is told.
     pub(super) lost: Option<u64>,
+    /// Datagrams, or questions, of which it is known whether they arrived.
+    pub(super) asked: u64,
+    /// What each end's threads had of the time so far, by end and state.
+    pub(super) threads: BTreeMap<&'static str, Shares>,
     /// Sent again so far.
     pub(super) retransmits: Option<u64>,
-    /// Places where packets were lost, once a run is over.
+    /// Places where packets were lost, once a run is over and its counters are read.
     pub(super) losses: Vec<Loss>,
     /// The trials of a search, the latest first.
     pub(super) trials: VecDeque<String>,
@@ -68,7 +73,58 @@ pub(super) struct State {
     pub(super) held: Vec<Event>,
 }
 
+/// How the threads of one end spent the intervals so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Shares {
+    /// Nanoseconds that they are of.
+    of_ns: f64,
+    /// Of those ready to run and not running.
+    runnable_ns: f64,
+}
+
+/// Waiting for a core from which on it is told: below, every thread that sleeps has as much.
+const CROWDED: f64 = 0.1;
+
 impl State {
+    /// What speaks against the figures as far as intervals tell, then what was told as such.
+    ///
+    /// Causes are known when the run is over: they come from counters of both ends.
+    pub(super) fn doubts(&self) -> Vec<String> {
+        let mut doubts = Vec::new();
+        if let Some((lost, share)) = self.loss().filter(|(lost, _)| *lost > 0) {
+            let what = match self.rate {
+                Rate::Trips => "questions have no answer",
+                Rate::Bits | Rate::Frames => "datagrams are lost",
+            };
+            let place = match self.losses.is_empty() {
+                true => ": where is read from counters when the run is over",
+                false => "",
+            };
+            doubts.push(format!(
+                "{} {what} ({}){place}",
+                format_count(lost),
+                format_share(share)
+            ));
+        }
+        for (end, shares) in &self.threads {
+            let share = shares.runnable_ns / shares.of_ns.max(1.0);
+            if share >= CROWDED {
+                doubts.push(format!(
+                    "{} of the time the {end}'s threads waited for a core",
+                    format_share(share)
+                ));
+            }
+        }
+        doubts.extend(self.findings.iter().cloned());
+        doubts
+    }
+
+    /// What is lost so far, and which share that is; `None` where nobody counts.
+    pub(super) fn loss(&self) -> Option<(u64, f64)> {
+        let lost = self.lost?;
+        Some((lost, lost as f64 / self.asked.max(lost).max(1) as f64))
+    }
+
     pub(super) fn take(&mut self, event: &Event) {
         if self.paused {
             self.held.push(event.clone());
@@ -91,6 +147,9 @@ impl State {
                 };
                 self.duration_ns = plan.duration_ns;
                 self.rates.clear();
+                self.threads.clear();
+                (self.lost, self.asked, self.now_ns) = (None, 0, 0);
+                self.retransmits = None;
             }
             What::Interval { interval } => self.interval(interval),
             What::Doubted { doubt } => self.find(&doubt.why),
@@ -105,6 +164,7 @@ impl State {
                 }
             }
             What::CapacityTrial { trial } => {
+                self.asked += trial.sent;
                 self.now_ns += trial.duration_ns;
                 self.push(trial.forwarding_fps);
                 self.lost = Some(self.lost.unwrap_or(0) + trial.lost);
@@ -130,6 +190,18 @@ impl State {
             }
         };
         add(&mut self.lost, interval.lost);
+        let answered = interval.packets.unwrap_or(0) + interval.lost.unwrap_or(0);
+        self.asked += interval.packets_sent.unwrap_or(answered);
+        for (end, threads) in [
+            ("sender", &interval.sender_threads),
+            ("receiver", &interval.receiver_threads),
+        ] {
+            if let Some(shares) = threads {
+                let known = self.threads.entry(end).or_default();
+                known.of_ns += length;
+                known.runnable_ns += shares.runnable * length;
+            }
+        }
         add(&mut self.retransmits, interval.retransmits);
     }
 
@@ -148,6 +220,7 @@ impl State {
     }
 
     pub(super) fn key(&mut self, key: Key) {
+        self.said.clear();
         match key {
             Key::Pause => {
                 self.paused = !self.paused;
@@ -178,6 +251,36 @@ mod tests {
                 doubt: Doubt::new("x", why),
             },
         }
+    }
+
+    #[test]
+    fn what_intervals_tell_against_the_figures_is_a_doubt_at_once() {
+        let mut interval: Interval = serde_json::from_value(serde_json::json!({
+            "start_ns": 0, "end_ns": 1_000_000_000u64, "direction": "send", "counted_at": "receiver",
+            "bytes": 1000, "packets": 75, "packets_sent": 100, "lost": 25,
+            "receiver_threads": { "running": 0.5, "runnable": 0.437, "blocked": 0.063 },
+        }))
+        .unwrap();
+        let mut state = State::default();
+        let event = |interval: &Interval| Event {
+            test: 1,
+            what: What::Interval {
+                interval: Box::new(interval.clone()),
+            },
+        };
+        state.take(&event(&interval));
+        assert_eq!(
+            state.doubts(),
+            [
+                "25 datagrams are lost (25.0 %): where is read from counters when the run is over",
+                "43.7 % of the time the receiver's threads waited for a core"
+            ]
+        );
+        interval.lost = Some(0);
+        interval.receiver_threads = None;
+        let mut state = State::default();
+        state.take(&event(&interval));
+        assert!(state.doubts().is_empty() && state.loss() == Some((0, 0.0)));
     }
 
     #[test]

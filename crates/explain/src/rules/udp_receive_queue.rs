@@ -49,6 +49,11 @@ impl UdpReceiveQueue {
         let at_the_limit = !is_paced(case) && large && share < 0.5;
         let role = way.receiver;
         let end = name(role);
+        // Who counted: the kernel for its socket, our stack for its own.
+        let counted = match case.is_own_stack(role) {
+            true => format!("{end} counters of our stack, udp.receive_queue_full and udp.no_buffer"),
+            false => format!("{end} SO_MEMINFO drops"),
+        };
         let larger = (granted.unwrap_or(0) * 8).clamp(8 << 20, 64 << 20);
         // Our own stack's queue holds datagrams, and as many as it was configured for.
         let stack = case.host(role).and_then(|host| host.stack.as_ref());
@@ -76,7 +81,7 @@ impl UdpReceiveQueue {
                 format_count(lost),
                 format_share(share)
             ))
-            .seen("losses[udp-receive-queue]", lost, "datagrams", format!("{end} SO_MEMINFO drops"))
+            .seen("losses[udp-receive-queue]", lost, "datagrams", counted)
             .seen_if("SO_RCVBUF", granted, "B", format!("{end} socket"));
         draft = draft.seen_if("udp.receive_queue", waiting, "datagrams", format!("{end} stack"));
         if let Some(time) = time {

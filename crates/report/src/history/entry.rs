@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use linerate_metric::expect::FIGURES;
+use linerate_metric::experiment::ExperimentResult;
 use linerate_metric::facts::Role;
 use linerate_metric::record::Record;
 use serde::{Deserialize, Serialize};
 
 use crate::document::Document;
+use crate::experiment::setting_words;
 
 /// A stored document in short.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -24,6 +26,9 @@ pub struct Entry {
     /// Its label; of an experiment that of its table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
+    /// The name of the experiment that it is: `udp-hops`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub experiment: Option<String>,
     /// The end that kept it beside the one that asked for the run: a server's copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_by: Option<Role>,
@@ -94,15 +99,29 @@ impl Entry {
                 entry.kind = format!("set:{}", set.kind);
                 entry.interrupted = set.interrupted;
                 let experiment = set.result.experiment.as_deref();
+                entry.experiment = experiment.map(|experiment| experiment.name.clone());
                 let of_table = experiment.and_then(|experiment| experiment.label.clone());
                 entry.label = set.result.label.clone().or(of_table);
                 entry.members = set.runs.iter().map(|run| run.id.clone()).collect();
                 let medians = set.result.figures.iter();
                 entry.figures = finite(medians.map(|(name, estimate)| (&**name, estimate.median)));
+                entry
+                    .figures
+                    .extend(experiment.map_or_else(BTreeMap::new, of_points));
             }
         }
         entry
     }
+}
+
+/// Every figure of every point, by `KNOB=VALUE… FIGURE`.
+fn of_points(experiment: &ExperimentResult) -> BTreeMap<String, f64> {
+    let figures = experiment.points.iter().flat_map(|point| {
+        let at = setting_words(experiment, &point.setting);
+        let figures = point.figures.iter();
+        figures.map(move |(name, value)| (format!("{at} {name}"), value.median))
+    });
+    figures.filter(|(_, value)| value.is_finite()).collect()
 }
 
 fn finite<'a>(figures: impl Iterator<Item = (&'a str, f64)>) -> BTreeMap<String, f64> {

@@ -14,7 +14,7 @@ pub struct Filter {
     pub hosts: Vec<String>,
     /// All of these tags.
     pub tags: Vec<String>,
-    /// This text is in the label, whatever the case of its letters.
+    /// This text is in the label, or in the name of the experiment, whatever the case of its letters.
     pub label: Option<String>,
     /// Started at this time or later.
     pub since: Option<Timestamp>,
@@ -40,8 +40,11 @@ impl Filter {
         };
         let host = |host: &String| entry.target == *host || entry.hosts.contains(host);
         let label = |part: &String| {
-            let label = entry.label.as_deref().unwrap_or_default().to_lowercase();
-            label.contains(&part.to_lowercase())
+            let names = [&entry.label, &entry.experiment].into_iter().flatten();
+            let part = part.to_lowercase();
+            names
+                .map(|name| name.to_lowercase())
+                .any(|name| name.contains(&part))
         };
         (self.kinds.is_empty() || self.kinds.iter().any(kind))
             && (self.hosts.is_empty() || self.hosts.iter().any(host))

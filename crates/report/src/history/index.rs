@@ -57,6 +57,11 @@ CREATE TABLE mark (
 DELETE FROM document;
 DELETE FROM file;
 ",
+    // Entries of experiments know their names and the figures of their points: the same.
+    "
+DELETE FROM document;
+DELETE FROM file;
+",
 ];
 
 /// How long one process waits for another that is bringing the index up to date.

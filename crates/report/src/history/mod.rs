@@ -54,10 +54,20 @@ impl History {
     /// Opens the history below a folder: its records are in `runs`.
     ///
     /// # Errors
-    /// [`ReportError::Index`] when not even an index in memory can be made.
+    /// [`ReportError::Index`] when not even an index in memory can be made, [`ReportError::Read`] when the
+    /// records may not be looked at.
     pub fn open(base: impl Into<PathBuf>) -> Result<Self, ReportError> {
         let base = base.into();
         let store = Store::at(base.join("runs"));
+        match fs::read_dir(store.folder()) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                return Err(ReportError::Read {
+                    path: store.folder().to_owned(),
+                    source,
+                });
+            }
+            _ => {}
+        }
         let marks = marks::Folder::at(base.join("marks"));
         let path = base.join("index.sqlite");
         let index = Index::open(&path, store.folder(), marks.path()).map_err(|error| {

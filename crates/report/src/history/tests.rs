@@ -1,6 +1,7 @@
 //! The history over a folder of its own.
 
 use super::*;
+use linerate_metric::expect::Unit;
 use linerate_metric::plan::{Kind, Plan, Protocol};
 use linerate_metric::record::{RUN_SCHEMA, Record, Summary, Tool};
 use linerate_metric::set::{RunSet, SET_SCHEMA, SetResult};
@@ -320,12 +321,12 @@ fn trends_name_the_change() {
     let folder = folder(&ten());
     let history = History::open(folder.path()).unwrap();
     let entries = history.entries(&Filter::default()).unwrap();
-    let trend = trend("goodput", &entries);
+    let trend = trend("goodput", Unit::BitRate, &entries);
     assert_eq!(trend.points.len(), 10);
     assert_eq!(trend.plans, 1);
     let starts: Vec<_> = trend.levels.iter().map(|level| level.from).collect();
     assert_eq!(starts, [0, 5]);
-    assert!(super::trend("p50", &entries).points.is_empty());
+    assert!(super::trend("p50", Unit::Nanos, &entries).points.is_empty());
 }
 
 #[test]
@@ -468,4 +469,13 @@ fn on_a_full_disk_records_are_found_all_the_same() {
         Ok(status) if status.code() == Some(101) => panic!("failed on a full disk"),
         other => println!("skipped: no mount namespace for a small file system ({other:?})"),
     }
+}
+
+/// A folder that may not be read is no empty one; root may read all, so a file stands for it here.
+#[test]
+fn a_store_that_cannot_be_looked_at_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("runs"), "").unwrap();
+    let opened = History::open(folder.path());
+    assert!(matches!(opened, Err(ReportError::Read { .. })));
 }

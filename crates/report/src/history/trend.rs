@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use linerate_metric::changes::{Level, levels};
+use linerate_metric::expect::Unit;
 use serde::Serialize;
 
 use super::entry::Entry;
@@ -11,8 +12,10 @@ use super::entry::Entry;
 pub struct Trend {
     /// `linerate/trend/1`.
     pub schema: &'static str,
-    /// Its name, as `--expect` knows it.
+    /// Its name, as `--expect` knows it; of an experiment's point `KNOB=VALUE… FIGURE`.
     pub figure: String,
+    /// In what its values are.
+    pub unit: Unit,
     /// Its values.
     pub points: Vec<Point>,
     /// Stretches of runs that are alike; one where nothing changed.
@@ -34,7 +37,7 @@ pub struct Point {
 
 /// The trend of a figure over the entries that have it.
 #[must_use]
-pub fn trend(figure: &str, entries: &[Entry]) -> Trend {
+pub fn trend(figure: &str, unit: Unit, entries: &[Entry]) -> Trend {
     let having: Vec<(&Entry, f64)> = entries
         .iter()
         .filter_map(|entry| Some((entry, *entry.figures.get(figure)?)))
@@ -46,6 +49,7 @@ pub fn trend(figure: &str, entries: &[Entry]) -> Trend {
     Trend {
         schema: "linerate/trend/1",
         figure: figure.to_owned(),
+        unit,
         plans: plans.len(),
         levels: levels(&values),
         points: having

@@ -63,6 +63,7 @@ fn throughput(capacity: &Capacity) -> String {
             bars.extend(found.fps.map(|value| Bar {
                 name,
                 value,
+                reach: None,
                 text: format_per_second(value),
                 color,
             }));

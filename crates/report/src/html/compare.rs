@@ -77,6 +77,7 @@ fn goodput(runs: &[Record]) -> Option<BarChart> {
             .map(|(name, value)| Bar {
                 name,
                 value,
+                reach: None,
                 text: format_bit_rate(value),
                 color: 0,
             })
@@ -101,6 +102,7 @@ fn round_trips(runs: &[Record]) -> Option<BarChart> {
             .map(|(run, rtt)| Bar {
                 name: words::name(run),
                 value: rtt.p50 as f64,
+                reach: None,
                 text: pretty(&format_nanos(rtt.p50 as f64)),
                 color: usize::from(run.plan.wait == Some(Ends::both(Wait::Spin))),
             })

@@ -5,13 +5,16 @@ use std::fmt::Write as _;
 use linerate_metric::expect::Unit;
 use linerate_metric::experiment::{ExperimentResult, PlotOf, Point, Setting, ShapeState, number};
 use linerate_metric::set::RunSet;
-use linerate_metric::units::format_nanos;
+use linerate_metric::statistics::Estimate;
+use linerate_metric::units::{format_count, format_nanos};
 
 use super::figure::{Data, Row, chart};
-use super::{hosts, pretty};
+use super::{hosts, points, pretty};
 use crate::experiment::{Grid, grid, published, skipped, state, trend_state, trends, verdict};
+use crate::markdown;
 use crate::svg::{self, Axis, Bar, BarChart, Chart, Mark, Series, escape};
 use crate::text;
+use crate::words::{self, capitalised};
 
 /// Everything between the ends of the page.
 pub(super) fn body(result: &ExperimentResult, set: &RunSet) -> String {
@@ -41,6 +44,14 @@ pub(super) fn body(result: &ExperimentResult, set: &RunSet) -> String {
     for note in &set.result.notes {
         let _ = writeln!(out, "<p class=\"callout\">{}</p>", escape(note));
     }
+    for kind in words::counted(&set.runs) {
+        let _ = writeln!(
+            out,
+            "<p class=\"callout\"><b>Note.</b> {} <code>{}</code></p>",
+            escape(&capitalised(&pretty(&kind.words()))),
+            escape(&kind.example.doubt)
+        );
+    }
     out.push_str("</header>\n");
     out.push_str(&shapes(result));
     let plots: String = result
@@ -58,15 +69,11 @@ pub(super) fn body(result: &ExperimentResult, set: &RunSet) -> String {
         out.push_str(&tabled(&grid));
     }
     out.push_str(&slow(set));
+    out.push_str(&points::section(result, set));
     out.push_str(&meanings(result));
-    if let Some(run) = set.runs.first() {
-        let way = super::path::through(run, &result.between);
-        if !way.is_empty() {
-            let _ = writeln!(out, "<section>\n{way}</section>");
-        }
-    }
+    out.push_str(&points::ways(result, set));
     out.push_str(&hosts::section(set.runs.get(..1).unwrap_or_default()));
-    out.push_str(&points(result));
+    out.push_str(&commands(result));
     out
 }
 
@@ -120,17 +127,20 @@ fn tabled(grid: &Grid) -> String {
         "<section>\n<h2>{}</h2>\n<div class=\"scroll\"><table><thead><tr>",
         escape(&grid.title)
     );
-    for heading in &grid.headings {
-        let _ = write!(out, "<th scope=\"col\">{}</th>", escape(heading));
+    for (position, heading) in grid.headings.iter().enumerate() {
+        let class = match position < grid.left {
+            true => " class=\"text\"",
+            false => "",
+        };
+        let _ = write!(out, "<th scope=\"col\"{class}>{}</th>", escape(heading));
     }
     out.push_str("</tr></thead><tbody>\n");
     for row in &grid.rows {
         out.push_str("<tr>");
         for (position, cell) in row.iter().enumerate() {
-            let cell = escape(&pretty(cell));
             let _ = match position < grid.left {
-                true => write!(out, "<th scope=\"row\">{cell}</th>"),
-                false => write!(out, "<td>{cell}</td>"),
+                true => write!(out, "<th scope=\"row\">{}</th>", escape(&pretty(cell))),
+                false => write!(out, "<td>{}</td>", figure_cell(&pretty(cell))),
             };
         }
         out.push_str("</tr>\n");
@@ -139,38 +149,67 @@ fn tabled(grid: &Grid) -> String {
     out
 }
 
-/// Slow answers of a page at most; the records have all of them.
+/// A figure with its interval below it, which makes a table half as wide.
+fn figure_cell(cell: &str) -> String {
+    let split = cell.split_once(" (").and_then(|(value, rest)| {
+        let (interval, after) = rest.split_once(')')?;
+        Some((value, interval, after))
+    });
+    match split {
+        Some((value, interval, after)) => format!(
+            "{}{}<span class=\"interval\">{}</span>",
+            escape(value),
+            escape(after),
+            escape(interval)
+        ),
+        None => escape(cell),
+    }
+}
+
+/// Slow answers of a page at most; the records have more of them.
 const SLOW: usize = 200;
 
-/// Every answer above the limit with its number, folded away; nothing where there was none.
+/// The slowest answers above the limit with their numbers, folded away; nothing where there was none.
 fn slow(set: &RunSet) -> String {
-    let rows: Vec<Vec<String>> = set
-        .runs
-        .iter()
+    let mut answers: Vec<_> = (set.runs.iter())
         .flat_map(|run| run.slow.iter().map(move |slow| (run, slow)))
-        .take(SLOW)
+        .collect();
+    answers.sort_by_key(|(_, slow)| std::cmp::Reverse(slow.time_ns));
+    let listed = answers.len();
+    let rows: Vec<Vec<String>> = (answers.iter().take(SLOW))
         .map(|(run, slow)| {
             vec![
-                crate::words::name(run),
+                words::name(run),
                 slow.number.to_string(),
                 format_nanos(slow.time_ns as f64),
-                slow.cause.to_string(),
+                slow.cause.clone(),
             ]
         })
         .collect();
-    let all: usize = set.runs.iter().map(|run| run.slow.len()).sum();
     let Some(grid) = text::Grid::new(&["run", "answer", "took", "cause"], rows, 1) else {
         return String::new();
     };
+    // A record lists no more than its own limit of them, and counts all.
+    let all: u64 = set.runs.iter().filter_map(|run| run.summary.slow).sum();
+    let all = all.max(listed as u64);
+    let summary = match all {
+        all if all > SLOW as u64 => format!("The {SLOW} slowest with their numbers"),
+        _ => "All of them with their numbers".to_owned(),
+    };
+    let rest = match all {
+        all if all > SLOW as u64 => format!("; the records list {listed} of them"),
+        _ => String::new(),
+    };
     format!(
-        "<section>\n<details><summary>{all} answers above the limit, with their numbers</summary>\n{}</details>\n</section>\n",
+        "<section>\n<h2>Slow answers</h2>\n<p>{} answers took longer than the limit{rest}.</p>\n<details><summary>{summary}</summary>\n{}</details>\n</section>\n",
+        format_count(all),
         super::figure::grid(&grid)
     )
 }
 
 fn meanings(result: &ExperimentResult) -> String {
     let mut out = String::from(
-        "<section>\n<details><summary>What the figures are, and what needs root</summary>\n<ul>\n",
+        "<section>\n<h2>What the figures are</h2>\n<details><summary>Each figure, and what needs root</summary>\n<ul>\n",
     );
     for figure in &result.figures {
         let _ = writeln!(
@@ -189,7 +228,7 @@ fn meanings(result: &ExperimentResult) -> String {
 }
 
 /// What was not tested, and the command of each point.
-fn points(result: &ExperimentResult) -> String {
+fn commands(result: &ExperimentResult) -> String {
     let mut out = String::from("<section>\n<h2>Points</h2>\n");
     for (because, points) in skipped(result) {
         let _ = writeln!(
@@ -203,10 +242,11 @@ fn points(result: &ExperimentResult) -> String {
         "<details><summary>The command of each point, and its records</summary>\n<div class=\"scroll\"><table><thead><tr>",
     );
     for knob in &result.knobs {
-        let _ = write!(out, "<th scope=\"col\">{}</th>", escape(&knob.name));
+        let name = escape(&knob.name);
+        let _ = write!(out, "<th scope=\"col\" class=\"text\">{name}</th>");
     }
     out.push_str(
-        "<th scope=\"col\">command</th><th scope=\"col\">records</th></tr></thead><tbody>\n",
+        "<th scope=\"col\" class=\"text\">command</th><th scope=\"col\" class=\"text\">records</th></tr></thead><tbody>\n",
     );
     for point in &result.points {
         out.push_str("<tr>");
@@ -216,7 +256,7 @@ fn points(result: &ExperimentResult) -> String {
         }
         let _ = writeln!(
             out,
-            "<td>{}</td><td>{}</td></tr>",
+            "<td class=\"text command\">{}</td><td class=\"text\">{}</td></tr>",
             coded(point),
             escape(&point.runs.join(" "))
         );
@@ -236,7 +276,7 @@ fn coded(point: &Point) -> String {
 
 /// A figure at each word of a knob, a group of bars for each combination of the others.
 fn barred(result: &ExperimentResult, plot: &PlotOf, unit: Unit) -> String {
-    let mut groups: Vec<(Setting, Vec<(String, f64)>)> = Vec::new();
+    let mut groups: Vec<(Setting, Vec<(String, Estimate)>)> = Vec::new();
     for point in &result.points {
         let (Some(value), Some(x)) = (point.figures.get(&plot.figure), point.setting.get(&plot.x))
         else {
@@ -244,7 +284,7 @@ fn barred(result: &ExperimentResult, plot: &PlotOf, unit: Unit) -> String {
         };
         let mut setting = point.setting.clone();
         setting.retain(|knob, _| plot.series.contains(knob));
-        let bar = (x.clone(), value.median);
+        let bar = (x.clone(), *value);
         match groups.iter_mut().find(|(known, _)| *known == setting) {
             Some((_, bars)) => bars.push(bar),
             None => groups.push((setting, vec![bar])),
@@ -253,7 +293,7 @@ fn barred(result: &ExperimentResult, plot: &PlotOf, unit: Unit) -> String {
     let mut out = String::new();
     for (position, (setting, bars)) in groups.into_iter().enumerate() {
         let named: Vec<&str> = setting.values().map(String::as_str).collect();
-        let highest = bars.iter().map(|bar| bar.1).fold(0.0, f64::max);
+        let highest = bars.iter().map(|bar| bar.1.median).fold(0.0, f64::max);
         if highest <= 0.0 {
             continue;
         }
@@ -267,8 +307,9 @@ fn barred(result: &ExperimentResult, plot: &PlotOf, unit: Unit) -> String {
                 .into_iter()
                 .map(|(name, value)| Bar {
                     name,
-                    value,
-                    text: pretty(&unit.format(value)),
+                    value: value.median,
+                    reach: Some((value.low, value.high)),
+                    text: pretty(&markdown::figure(unit, &value)),
                     color: position,
                 })
                 .collect(),
@@ -303,13 +344,16 @@ fn plotted(result: &ExperimentResult, plot: &PlotOf) -> Option<String> {
         let mut asked = setting.clone();
         asked.insert(plot.x.clone(), x.clone());
         let mut fitting = result.fitting(&asked);
-        fitting.find_map(|point| Some(point.figures.get(&plot.figure)?.median))
+        fitting.find_map(|point| point.figures.get(&plot.figure).copied())
     };
-    let all: Vec<f64> = names
+    let all: Vec<Estimate> = names
         .iter()
         .flat_map(|name| xs.iter().filter_map(|(_, x)| value(name, x)))
         .collect();
-    let highest = all.iter().copied().reduce(f64::max)?;
+    let highest = all.iter().map(|value| value.median).reduce(f64::max)?;
+    // A whisker that would press everything else down leaves the drawing: the table has all of it.
+    let reach = all.iter().map(|value| value.high).fold(highest, f64::max);
+    let highest = reach.min(highest * 1.5);
     let (first, last) = (xs.first()?.0, xs.last()?.0);
     if xs.len() < 2 {
         return None;
@@ -338,9 +382,12 @@ fn plotted(result: &ExperimentResult, plot: &PlotOf) -> Option<String> {
         .iter()
         .map(|name| Series {
             name: named(name),
-            mark: Mark::Line(
+            mark: Mark::Measured(
                 xs.iter()
-                    .filter_map(|(at, x)| Some((*at, value(name, x)?)))
+                    .filter_map(|(at, x)| {
+                        let value = value(name, x)?;
+                        Some((*at, value.median, (value.low, value.high)))
+                    })
                     .collect(),
             ),
         })
@@ -363,7 +410,9 @@ fn plotted(result: &ExperimentResult, plot: &PlotOf) -> Option<String> {
             text: (*x).clone(),
             cells: names
                 .iter()
-                .map(|name| value(name, x).map(|v| (v, pretty(&figure.unit.format(v)))))
+                .map(|name| {
+                    value(name, x).map(|v| (v.median, pretty(&markdown::figure(figure.unit, &v))))
+                })
                 .collect(),
         })
         .collect();

@@ -13,6 +13,7 @@ mod generate;
 mod hosts;
 mod loss_flow;
 mod path;
+mod points;
 mod run;
 mod series;
 mod stages;
@@ -22,6 +23,7 @@ mod timeline;
 use linerate_metric::record::Record;
 use linerate_metric::set::RunSet;
 
+use crate::document::Document;
 use crate::side::SideBySide;
 use crate::svg::escape;
 use crate::{differences, markdown, text, words};
@@ -43,9 +45,10 @@ pub fn report(title: &str, runs: &[Record], notes: &[String]) -> String {
 }
 
 /// A page about documents side by side: what was told to each and where it ran, as far as that differs,
-/// their figures with intervals, then each of their runs.
+/// their figures with intervals, then each of their runs; of experiments, whose runs are many, what speaks
+/// against them.
 #[must_use]
-pub fn side_by_side(title: &str, sides: &SideBySide, runs: &[Record]) -> String {
+pub fn side_by_side(title: &str, sides: &SideBySide, documents: &[Document]) -> String {
     let mut own = String::from("<section>\n<h2>What differs</h2>\n");
     match sides.differences.is_empty() {
         true => own.push_str(&format!("<p>{}</p>\n", differences::NONE)),
@@ -64,12 +67,13 @@ pub fn side_by_side(title: &str, sides: &SideBySide, runs: &[Record]) -> String 
     headings.extend(sides.names());
     headings.extend(two.then(|| "second/first".to_owned()));
     let rows = sides.figures().map(|known| {
-        let mut row = vec![known.name.to_owned()];
+        let name = known.name();
+        let mut row = vec![name.clone()];
         row.extend(sides.sides.iter().map(|side| {
-            let value = side.figures.get(known.name);
+            let value = side.figures.get(&name);
             words::or_unknown(value, |value| markdown::figure(known.unit, value))
         }));
-        let ratio = sides.ratio(known.name);
+        let ratio = sides.ratio(&name);
         row.extend(two.then(|| words::or_unknown(ratio, |ratio| format!("{ratio:.3}"))));
         row
     });
@@ -82,7 +86,21 @@ pub fn side_by_side(title: &str, sides: &SideBySide, runs: &[Record]) -> String 
         "<p class=\"muted\">{}</p>\n</section>\n",
         escape(markdown::INTERVALS)
     ));
-    page(title, runs, &[], &words::headline(runs), &own, false)
+    let runs: Vec<Record> = (documents.iter())
+        .filter(|document| document.experiment().is_none())
+        .flat_map(|document| document.runs().iter().cloned())
+        .collect();
+    let mut sentences = Vec::new();
+    let mut notes = Vec::new();
+    for (side, document) in sides.sides.iter().zip(documents) {
+        if let Some(experiment) = document.experiment() {
+            let verdict = crate::experiment::verdict(experiment);
+            sentences.push(format!("{}: {verdict}", side.name));
+            notes.extend((side.doubts.iter()).map(|why| format!("{}: {why}", side.name)));
+        }
+    }
+    sentences.extend(words::headline(&runs));
+    page(title, &runs, &notes, &sentences, &own, false)
 }
 
 /// A page about runs that belong together, with what follows from them.

@@ -20,7 +20,7 @@ const DRAWN: usize = 16;
 
 /// The drawing of a run; nothing where there is nothing to draw.
 pub(super) fn section(run: &Record) -> String {
-    through(run, &switches(run))
+    through(run, &facts::switches(run))
 }
 
 /// The same where it is known otherwise what lies between the hosts.
@@ -56,23 +56,6 @@ pub(super) fn through(run: &Record, between: &[String]) -> String {
         "<figure class=\"path\">\n<figcaption><h4>{}</h4></figcaption>\n<div class=\"canvas\">{drawings}</div>\n</figure>\n",
         escape(title)
     )
-}
-
-/// Names of what stands between the ends and is no end: switches of a lab, by the counters read there.
-fn switches(run: &Record) -> Vec<String> {
-    let ends: Vec<&str> = run
-        .hosts
-        .iter()
-        .filter_map(|host| host.hostname.as_deref())
-        .chain(["client", "server"])
-        .collect();
-    let mut names: Vec<String> = Vec::new();
-    for counter in &run.counters {
-        if !ends.contains(&counter.host.as_str()) && !names.contains(&counter.host) {
-            names.push(counter.host.clone());
-        }
-    }
-    names
 }
 
 fn between_hosts(run: &Record, between: &[String]) -> Way {

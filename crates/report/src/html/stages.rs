@@ -21,12 +21,7 @@ pub(super) fn section(run: &Record) -> String {
     };
     let mut out = String::from("<h3>Where the time of a round trip went</h3>\n");
     if !run.stages.is_empty() {
-        out.push_str("<figure class=\"stages\"><div class=\"canvas\">");
-        for size in [WIDE, NARROW] {
-            out.push_str(&stacked(&run.stages, size));
-        }
-        out.push_str("</div></figure>\n");
-        out.push_str(&table(&run.stages));
+        out.push_str(&split(run));
     }
     let words = escape(&pretty(&pass_words(run, pass)));
     writeln!(out, "<p class=\"muted\">{words}</p>").expect("a string takes all that is written");
@@ -37,6 +32,19 @@ pub(super) fn section(run: &Record) -> String {
     }
     out.push_str(&picture);
     out
+}
+
+/// The stacked bar and its table; nothing for a run without stages.
+pub(super) fn split(run: &Record) -> String {
+    if run.stages.is_empty() {
+        return String::new();
+    }
+    let bars = [WIDE, NARROW].map(|size| stacked(&run.stages, size));
+    format!(
+        "<figure class=\"stages\"><div class=\"canvas\">{}</div></figure>\n{}",
+        bars.concat(),
+        table(&run.stages)
+    )
 }
 
 /// The colour of a stage: its end, or the path.

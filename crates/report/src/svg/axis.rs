@@ -192,6 +192,11 @@ impl Axis {
         ((along(value) - low) / (high - low)).clamp(0.0, 1.0)
     }
 
+    /// Whether a value lies between its ends.
+    pub(crate) fn shows(&self, value: f64) -> bool {
+        (self.low..=self.high).contains(&value)
+    }
+
     /// Whether lengths from its low end are amounts.
     pub(super) fn starts_at_zero(&self) -> bool {
         self.scale == Scale::Linear && self.low == 0.0

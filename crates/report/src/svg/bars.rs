@@ -17,6 +17,8 @@ pub(crate) struct BarChart {
 pub(crate) struct Bar {
     pub(crate) name: String,
     pub(crate) value: f64,
+    /// Where the value may lie as well, drawn as a whisker; absent where nothing tells.
+    pub(crate) reach: Option<(f64, f64)>,
     /// The value as it is written.
     pub(crate) text: String,
     pub(crate) color: usize,
@@ -53,6 +55,23 @@ impl BarChart {
                 y = number(top + 21.0),
             )
             .expect("a string takes all that is written");
+            if let Some((low, high)) = bar.reach.filter(|(low, high)| low < high) {
+                let at = |value: f64| self.axis.position(value) * size.width;
+                let mut d = format!(
+                    "M{} {y}H{}",
+                    number(at(low)),
+                    number(at(high)),
+                    y = number(top + 28.0)
+                );
+                // An end beyond the drawing has no cap: it goes on.
+                for end in [low, high] {
+                    if self.axis.shows(end) {
+                        d.push_str(&format!("M{} {}v6", number(at(end)), number(top + 25.0)));
+                    }
+                }
+                write!(out, "<path class=\"whisker\" d=\"{d}\"/>")
+                    .expect("a string takes all that is written");
+            }
         }
         out.push_str("</svg>");
         out

@@ -30,6 +30,8 @@ pub(crate) struct Series {
 pub(crate) enum Mark {
     /// Points joined by a line.
     Line(Vec<(f64, f64)>),
+    /// Points joined by a line, each marked, with the interval `(low, high)` in which it may lie as well.
+    Measured(Vec<(f64, f64, (f64, f64))>),
     /// A value over each span `(from, to, value)`, joined where spans meet.
     Step(Vec<(f64, f64, f64)>),
     /// A column over each span, from zero.
@@ -196,6 +198,20 @@ impl Chart {
                 drop_invisible(&mut points);
                 path("line", &points)
             }
+            Mark::Measured(points) => {
+                let line: Vec<_> = points.iter().map(|&(x, y, _)| at(x, y)).collect();
+                let mut out = path("line", &line);
+                for (&(_, _, (low, high)), &(left, top)) in points.iter().zip(&line) {
+                    out.push_str(&self.whisker(plot, left, (low, high)));
+                    let (left, top) = (number(left), number(top));
+                    write!(
+                        out,
+                        "<circle class=\"mark\" cx=\"{left}\" cy=\"{top}\" r=\"3.5\"/>"
+                    )
+                    .expect("a string takes all that is written");
+                }
+                out
+            }
             Mark::Step(spans) if spans.len() > columns => {
                 // More spans than pixels: the mean as a line, and how far the values reach around it.
                 let few = downsample::spans(spans, columns / 2);
@@ -255,6 +271,22 @@ impl Chart {
                 out
             }
         }
+    }
+
+    /// An interval of y as a whisker; an end above or below the drawing has no cap, since it goes on.
+    fn whisker(&self, plot: Plot, x: f64, (low, high): (f64, f64)) -> String {
+        let y = |value: f64| plot.y(self.y.position(value));
+        let (from, to) = (y(low), y(high));
+        if from - to < 0.5 {
+            return String::new();
+        }
+        let mut d = format!("M{} {}V{}", number(x), number(from), number(to));
+        for end in [low, high] {
+            if self.y.shows(end) {
+                d.push_str(&format!("M{} {}h8", number(x - 4.0), number(y(end))));
+            }
+        }
+        format!("<path class=\"whisker\" d=\"{d}\"/>")
     }
 
     fn x_span(&self, spans: &[(f64, f64, f64)]) -> f64 {
@@ -348,4 +380,40 @@ fn band(points: impl Iterator<Item = (f64, f64, f64)>) -> String {
     let mut outline: Vec<_> = points.iter().map(|&(x, _, high)| (x, high)).collect();
     outline.extend(points.iter().rev().map(|&(x, low, _)| (x, low)));
     format!("<path class=\"band\" d=\"{}Z\"/>", line_to(&outline))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::svg::{Unit, WIDE};
+
+    #[test]
+    fn measured_points_are_marked_and_intervals_that_leave_the_drawing_have_no_cap() {
+        let chart = |high: f64| Chart {
+            title: "x".to_owned(),
+            low: false,
+            x: Axis::between("hops", 0.0, 4.0, Unit::COUNT),
+            y: Axis::from_zero("trip", 100.0, Unit::COUNT),
+            series: vec![Series {
+                name: "a".to_owned(),
+                mark: Mark::Measured(vec![
+                    (0.0, 40.0, (40.0, 40.0)),
+                    (2.0, 50.0, (45.0, high)),
+                    (4.0, 60.0, (60.0, 60.0)),
+                ]),
+            }],
+            shades: Vec::new(),
+            references: Vec::new(),
+        };
+        let caps = |drawing: &str| {
+            let (_, whisker) = drawing.split_once("class=\"whisker\" d=\"").unwrap();
+            let (path, _) = whisker.split_once('"').unwrap();
+            path.matches('h').count()
+        };
+        let whole = chart(60.0).draw(WIDE);
+        assert_eq!(whole.matches("<circle class=\"mark\"").count(), 3);
+        assert_eq!(whole.matches("class=\"whisker\"").count(), 1);
+        assert_eq!(caps(&whole), 2);
+        assert_eq!(caps(&chart(900.0).draw(WIDE)), 1);
+    }
 }

@@ -62,7 +62,12 @@ pub(crate) fn conclusions_of(result: &SetResult, width: usize) -> String {
         width,
         unicode: true,
     };
-    conclusions(result, &plain).join("\n\n")
+    // A sweep has a page section of its own, with the same table.
+    let result = SetResult {
+        sweep: None,
+        ..result.clone()
+    };
+    conclusions(&result, &plain).join("\n\n")
 }
 
 /// Packets per second against packets in flight, with the plateau of each walk.

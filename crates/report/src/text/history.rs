@@ -72,8 +72,12 @@ pub fn runs(entries: &[Entry], style: &Style) -> String {
                 about.push(format!("\"{}\"", clean(&note.text)));
             }
             let protocol = entry.protocol.clone().unwrap_or_default();
+            let kind = entry
+                .experiment
+                .as_ref()
+                .map(|name| format!("{} {name}", entry.kind));
             let what = match entry.kind.starts_with("set:") {
-                true => entry.kind.clone(),
+                true => kind.unwrap_or_else(|| entry.kind.clone()),
                 false => format!("{} {protocol}", entry.kind).trim_end().to_owned(),
             };
             vec![
@@ -107,8 +111,7 @@ pub fn marks(entry: &Entry, style: &Style) -> String {
 /// A figure over time: its levels, a picture of it, and how it changed.
 #[must_use]
 pub fn trend(trend: &Trend, style: &Style) -> String {
-    let unit = unit(&trend.figure);
-    let format = |value: f64| match unit {
+    let format = |value: f64| match trend.unit {
         Unit::Count if value.fract() != 0.0 => words::short(value),
         unit => unit.format(value),
     };

@@ -200,46 +200,39 @@ fn measurements(set: &RunSet, style: &Style) -> String {
     lines.join("\n")
 }
 
-/// The set's own notes, then the doubts of its runs: each once, with the runs that it is about.
+/// Whether the runs are many, and each says little alone: rounds, and points of an experiment.
+fn counts_doubts(set: &RunSet) -> bool {
+    let result = &set.result;
+    result.waiting_costs.is_some() || result.is_many_alike() || result.experiment.is_some()
+}
+
+/// The set's own notes, then the doubts of its runs: each once, with the runs that it is about, or of
+/// many runs each kind once, with how many have it.
 fn notes(set: &RunSet, style: &Style) -> Option<String> {
-    // What speaks against trials of a capacity stands in the set's own notes, once; points of an
-    // experiment are many, and each record has its own.
-    let many = set.result.capacity.is_some() || set.result.experiment.is_some();
-    let runs = if many { &[][..] } else { &set.runs[..] };
     let mut notes: Vec<_> = set
         .result
         .notes
         .iter()
         .map(|text| sentence_note(&clean(text), style, style.width))
         .collect();
-    let rounds = set.result.waiting_costs.is_some() || set.result.is_many_alike();
-    let mut told: Vec<&str> = Vec::new();
-    let doubts = words::doubts(runs);
-    for (doubt, names) in &doubts {
-        if rounds && told.contains(&doubt.doubt.as_str()) {
-            continue;
-        }
-        told.push(&doubt.doubt);
-        let mut doubt = (*doubt).clone();
-        if rounds {
-            let of = |(other, names): &(&Doubt, Vec<String>)| match other.doubt == doubt.doubt {
-                true => names.len(),
-                false => 0,
-            };
-            let runs: usize = doubts.iter().map(of).sum();
-            let of = set.runs.len();
-            doubt.why = format!(
-                "in {} of {of} runs, for example {}",
-                runs.min(of),
-                doubt.why
-            );
+    // What speaks against trials of a capacity stands in the set's own notes, once.
+    let runs = match set.result.capacity {
+        Some(_) => &[][..],
+        None => &set.runs[..],
+    };
+    if counts_doubts(set) {
+        notes.extend(words::counted(runs).iter().map(|kind| {
+            let doubt = Doubt::new(&kind.example.doubt, kind.words());
+            note(&doubt, style, style.width)
+        }));
+    } else {
+        for (doubt, names) in words::doubts(runs) {
+            let mut doubt = doubt.clone();
+            if names.len() < set.runs.len() {
+                doubt.why = format!("{}: {}", names.join("; "), doubt.why);
+            }
             notes.push(note(&doubt, style, style.width));
-            continue;
         }
-        if names.len() < set.runs.len() {
-            doubt.why = format!("{}: {}", names.join("; "), doubt.why);
-        }
-        notes.push(note(&doubt, style, style.width));
     }
     (!notes.is_empty()).then(|| notes.join("\n"))
 }

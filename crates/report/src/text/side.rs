@@ -25,13 +25,14 @@ pub fn side_by_side(sides: &SideBySide, style: &Style) -> String {
     let rows = sides
         .figures()
         .map(|known| {
-            let mut row = vec![known.name.to_owned()];
+            let name = known.name();
+            let mut row = vec![clean(&name).into_owned()];
             row.extend(sides.sides.iter().map(|side| {
-                let value = side.figures.get(known.name);
+                let value = side.figures.get(&name);
                 words::or_unknown(value, |value| figure(known.unit, value))
             }));
             if two {
-                let ratio = sides.ratio(known.name);
+                let ratio = sides.ratio(&name);
                 row.push(words::or_unknown(ratio, |ratio| format!("{ratio:.3}")));
             }
             row

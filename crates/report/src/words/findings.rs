@@ -22,6 +22,53 @@ pub(crate) fn doubts(runs: &[Record]) -> Vec<(&Doubt, Vec<String>)> {
     found
 }
 
+/// A kind of doubt over many runs.
+pub(crate) struct Counted<'a> {
+    /// The first that was met.
+    pub(crate) example: &'a Doubt,
+    /// The run that it is of.
+    pub(crate) of: &'a Record,
+    /// How many runs have one of its kind, of how many.
+    pub(crate) runs: (usize, usize),
+}
+
+impl Counted<'_> {
+    /// `in 24 of 24 runs, for example hops=0: …`.
+    pub(crate) fn words(&self) -> String {
+        let (runs, of) = self.runs;
+        let example = match &self.of.label {
+            Some(label) => format!("for example {label}: "),
+            None => "for example ".to_owned(),
+        };
+        format!("in {runs} of {of} runs, {example}{}", self.example.why)
+    }
+}
+
+/// Each kind of doubt once, with how many of the runs have it: the most frequent first.
+pub(crate) fn counted(runs: &[Record]) -> Vec<Counted<'_>> {
+    let mut found: Vec<Counted<'_>> = Vec::new();
+    for run in runs {
+        let mut here: Vec<&str> = Vec::new();
+        for doubt in &run.validity {
+            // A run may have several of a kind, one for each end.
+            if here.contains(&&*doubt.doubt) {
+                continue;
+            }
+            here.push(&doubt.doubt);
+            match (found.iter_mut()).find(|known| known.example.doubt == doubt.doubt) {
+                Some(known) => known.runs.0 += 1,
+                None => found.push(Counted {
+                    example: doubt,
+                    of: run,
+                    runs: (1, runs.len()),
+                }),
+            }
+        }
+    }
+    found.sort_by_key(|kind| std::cmp::Reverse(kind.runs.0));
+    found
+}
+
 /// Where a finding is, in a word.
 pub(crate) fn finding_end(end: End) -> &'static str {
     match end {
@@ -51,4 +98,38 @@ pub(crate) fn evidence(reading: &Evidence) -> String {
         (None, None) => "not known".to_owned(),
     };
     format!("{} {value} ({})", reading.counter, reading.read)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_of_doubts_are_counted_over_runs() {
+        let text = include_str!("../../tests/fixtures/run-1.json");
+        let run = |label: &str, doubts: &[(&str, &str)]| {
+            let mut run: Record = serde_json::from_str(text).unwrap();
+            run.label = Some(label.to_owned());
+            run.validity = (doubts.iter())
+                .map(|(doubt, why)| Doubt::new(doubt, *why))
+                .collect();
+            run
+        };
+        let runs = [
+            run("hops=0", &[("thin-tail", "9 trips")]),
+            run(
+                "hops=1",
+                &[("crowded-cores", "client"), ("crowded-cores", "server")],
+            ),
+            run("hops=2", &[("crowded-cores", "client had 10 %")]),
+        ];
+        let told: Vec<String> = counted(&runs).iter().map(Counted::words).collect();
+        assert_eq!(
+            told,
+            [
+                "in 2 of 3 runs, for example hops=1: client",
+                "in 1 of 3 runs, for example hops=0: 9 trips"
+            ]
+        );
+    }
 }

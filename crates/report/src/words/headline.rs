@@ -246,7 +246,7 @@ fn different_round_trips(
 }
 
 /// A sentence that begins with a large letter.
-fn capitalised(text: &str) -> String {
+pub(crate) fn capitalised(text: &str) -> String {
     let mut letters = text.chars();
     match letters.next() {
         Some(first) => first.to_uppercase().chain(letters).collect(),

@@ -6,8 +6,8 @@ mod headline;
 mod measurements;
 mod plan;
 
-pub(crate) use findings::{doubts, evidence, finding_end};
-pub(crate) use headline::{headline, set_headline};
+pub(crate) use findings::{counted, doubts, evidence, finding_end};
+pub(crate) use headline::{capitalised, headline, set_headline};
 pub(crate) use measurements::measurements;
 pub(crate) use plan::{
     details, ends, granted_buffers, name, near_end, served_title, skipped, title, told_apart,

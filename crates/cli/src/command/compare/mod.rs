@@ -60,6 +60,7 @@ fn compare(args: &CompareArgs, output: &mut Output) -> Result<u8, Failure> {
     if args.pairs == Some(0) || args.until.max_pairs == Some(0) {
         return refuse("--pairs", "there is nothing to compare", "give 1 or more");
     }
+    child::check_page("compare", &args.command)?;
     let ways = [
         !args.results.is_empty(),
         !args.command.is_empty(),

@@ -25,7 +25,7 @@ use crate::failure::Failure;
 use crate::knobs::Knobs;
 use crate::output::Output;
 use crate::turn::{self, Turner};
-use crate::words;
+use crate::{child, words};
 
 /// Pairs of a question at most unless somebody says otherwise.
 const MOST_PAIRS: usize = 30;
@@ -120,6 +120,7 @@ impl Found {
 fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
     output.check_file()?;
     let words = asked::words_of(args)?;
+    child::check_page("tune", &words)?;
     asked::check(&words)?;
     let known = Knobs::of(&args.knobs, &words)?;
     let knobs = asked::knobs_of(args, &words, &known)?;
