@@ -90,7 +90,12 @@ impl PathLoss {
             (true, own) => draft
                 .seen("Mathis", allowed, "bit/s", "from MSS, RTT and loss")
                 .remedy("find who loses them: cables, a full device on the way, radio; until then a congestion control that does not take loss for congestion")
-                .command(case.again(if own { "-C none" } else { "-C bbr" }))
+                .command(match (own, case.is_own_stack(way.receiver)) {
+                    (true, _) => case.again("-C none"),
+                    // The client asks for both ends with one word, which our stack must know too.
+                    (false, true) => datagrams(case, way),
+                    (false, false) => case.again("-C bbr"),
+                })
                 .gain(
                     within_headroom(way, 1.0 / (1.0 - cost).max(0.01)),
                     "Mathis: MSS / RTT * 1.22 / sqrt(loss) is the limit now; without loss it is the next one",
