@@ -75,7 +75,7 @@ pub fn answer_stream(
     let idle_ns = idle.as_nanos() as u64;
     let mut room = vec![0; ROOM_BYTES];
     let (mut from, mut to) = (0, 0);
-    let (mut ended, mut calls) = (false, 0);
+    let (mut ended, mut came, mut calls) = (false, false, 0);
     let (mut last, mut waited) = (clock::now(), false);
     let ready = socket
         .set_read_timeout(Some(LOOK_UP))
@@ -95,6 +95,13 @@ pub fn answer_stream(
                     (from, to) = (0, 0);
                 }
             }
+        }
+        if std::mem::take(&mut came) {
+            moved.totals = Totals {
+                calls,
+                ..machine.totals()
+            };
+            context.publish(&moved);
         }
         let mut full = false;
         while !full && !machine.outgoing().is_empty() {
@@ -130,19 +137,18 @@ pub fn answer_stream(
             Ok(0) => {
                 ended = true;
                 machine.finish();
-                // Questions may be few: the test lasted until its end was heard.
-                moved.span = moved.span.map(|(first, _)| (first, clock::now()));
+                // Questions may be few: the test lasted until its end was heard. A client that wanted no
+                // answer only sent, and was over with the last that it sent.
+                if machine.answered() != Some(0) {
+                    moved.span = moved.span.map(|(first, _)| (first, clock::now()));
+                }
             }
             Ok(bytes) => {
                 last = clock::now();
                 (from, to) = (0, bytes);
                 calls += 1;
                 moved.span = Some((moved.span.map_or(last, |(first, _)| first), last));
-                moved.totals = Totals {
-                    calls,
-                    ..machine.totals()
-                };
-                context.publish(&moved);
+                came = true;
             }
             Err(error) if super::lane::is_nothing(&error) => waited = true,
             Err(error) => {

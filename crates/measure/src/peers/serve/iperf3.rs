@@ -80,6 +80,7 @@ fn talk(caller: Caller, seat: Seat, stream: TcpStream) {
         waits: None,
         flows: Vec::new(),
         theirs: None,
+        ended_ns: None,
     };
     session.run();
 }
@@ -100,6 +101,8 @@ struct Session {
     waits: Option<Expectation>,
     flows: Vec<(Flow, Arrived)>,
     theirs: Option<Results>,
+    /// When the client said that it sends nothing more, and wants nothing more.
+    ended_ns: Option<Nanos>,
 }
 
 /// Whether the flows can have the congestion control that was asked for. Their sockets are not there yet.
@@ -225,6 +228,7 @@ impl Session {
         match event {
             ServerEvent::Asked(params) => return self.agree(*params),
             ServerEvent::Ended => {
+                self.ended_ns = Some(clock::now());
                 if let Some(test) = test {
                     test.join_sources();
                 }
@@ -394,7 +398,9 @@ impl Session {
     /// What was counted here.
     fn results(&self, test: &Test) -> Results {
         let udp = self.params.protocol == Protocol::Udp;
-        let ran_ns = clock::now().saturating_sub(test.start_ns());
+        // Until the client said that it was over: what is done after that is none of its time.
+        let ended_ns = self.ended_ns.unwrap_or_else(clock::now);
+        let ran_ns = ended_ns.saturating_sub(test.start_ns());
         let counted_ns = ran_ns.saturating_sub(self.params.omit_ns);
         let sends = self.params.way != Way::Forward;
         let flows = self.params.flows().into_iter().map(|flow| {

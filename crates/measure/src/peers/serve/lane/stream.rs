@@ -100,7 +100,9 @@ pub fn send_stream(
             Ok(bytes) => {
                 payload.sent(bytes);
                 last = clock::now();
-                moved.at(last);
+                // Part of a block: it waited for room until its time was over, and nothing says when the last
+                // of it moved. An end that is the wait's would make the whole longer than it was.
+                moved.at(if bytes < most { now } else { last });
                 pacer.left(bytes as u64, last);
                 moved.totals.bytes += bytes as u64;
                 moved.totals.calls += 1;
