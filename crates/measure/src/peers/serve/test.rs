@@ -50,6 +50,9 @@ pub const IDLE: Duration = Duration::from_secs(30);
 /// The same where nothing but payload comes: who is silent so long has gone.
 pub const PLAIN_IDLE: Duration = Duration::from_secs(10);
 
+/// The same of a flow of datagrams whose end was not heard: its client may have been stopped for a while.
+pub const FLOW_SILENCE: Duration = Duration::from_secs(12);
+
 /// What a thread takes: its stack as far as it is used, its buffer, the window of numbers.
 const LANE_BYTES: u64 = 512 << 10;
 

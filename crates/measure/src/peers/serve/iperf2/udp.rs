@@ -17,7 +17,7 @@ use super::super::lane::{
     send_datagrams,
 };
 use super::super::limits::Limits;
-use super::super::test::Test;
+use super::super::test::{FLOW_SILENCE, Test};
 use super::super::{Caller, at_port};
 use super::{BACK, OTHERWISE, agent, plan, sending};
 use crate::error::MeasureError;
@@ -28,7 +28,7 @@ use crate::session::porch::Arrived;
 
 /// Silence that ends a flow whose client says no end: it was killed, or it never does. One that is stopped
 /// for ten seconds goes on with its flow.
-const SILENCE_NS: Nanos = 12_000_000_000;
+const SILENCE_NS: Nanos = FLOW_SILENCE.as_nanos() as Nanos;
 
 /// Bytes of a datagram where the client does not say: what stock programs take.
 const DATAGRAM_BYTES: usize = 1470;

@@ -8,7 +8,7 @@ use linerate_metric::event::What;
 use linerate_metric::plan::{Direction, Kind, Protocol};
 use linerate_metric::record::{CountedAt, Interval};
 
-use super::{INTERVAL_NS, PLAIN_IDLE, Test};
+use super::{FLOW_SILENCE, INTERVAL_NS, Test};
 use crate::flow::Part;
 use crate::meter::Totals;
 use crate::series::KEPT;
@@ -16,7 +16,7 @@ use crate::tcp_series::TcpSums;
 
 /// Intervals that may be the silence after the end, before they are told: all of it, where clients that say
 /// nothing are taken for gone.
-const HELD: usize = (PLAIN_IDLE.as_nanos() as u64 / INTERVAL_NS) as usize + 1;
+const HELD: usize = (FLOW_SILENCE.as_nanos() as u64 / INTERVAL_NS) as usize + 2;
 
 /// An interval whose end was silent for so long may hold the last that came.
 const SILENT_NS: Nanos = 100_000_000;
