@@ -41,13 +41,13 @@ pub const RX: Row = Row {
     name: "forward/xdp/rx",
     ours: |ground| {
         let [_, far] = ground.cpus;
-        with_source(ground.server()?, ground, "eth0", || {
+        with_source(ground.server()?, ground, "packet:eth0", || {
             let words = format!("--dev xdp:eth0 --mode rxonly --corelist {far} -t 1");
             ours(ground.client()?, ground, &words, RATE)
         })
     },
     theirs: &[Peer::only(|ground| {
-        with_source(ground.server()?, ground, "eth0", || {
+        with_source(ground.server()?, ground, "packet:eth0", || {
             let devices = [af_xdp(0, "eth0")];
             let [received, _] =
                 one_core(ground, ground.client()?, &devices, "set fwd rxonly\nstart")?;
@@ -63,7 +63,7 @@ pub const IO: Row = Row {
     ours: |ground| {
         let lab = wire()?;
         let [_, far] = ground.cpus;
-        with_source(lab.host("source")?, ground, "eth0", || {
+        with_source(lab.host("source")?, ground, "packet:eth0", || {
             let words = format!("--dev xdp:eth0 --dev xdp:eth1 --corelist {far} -t 1");
             let device = lab.host("device")?;
             let sent = ours(device, ground, &words, "/forward/ports/1/transmit/packets")?;
@@ -72,7 +72,7 @@ pub const IO: Row = Row {
     },
     theirs: &[Peer::only(|ground| {
         let lab = wire()?;
-        with_source(lab.host("source")?, ground, "eth0", || {
+        with_source(lab.host("source")?, ground, "packet:eth0", || {
             let devices = [af_xdp(0, "eth0"), af_xdp(1, "eth1")];
             let device = lab.host("device")?;
             let [_, sent] = one_core(ground, device, &devices, "set fwd io\nstart")?;

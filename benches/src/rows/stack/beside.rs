@@ -127,7 +127,7 @@ pub const QUEUE_1: Row = Row {
     unit: "",
     mark: Mark::AtMost(0.1),
     speed: false,
-    most_pairs: Some(3),
+    most_pairs: Some(9),
     ours: |ground| delivered(ground, 1),
     theirs: &[Peer::only(|_| Ok(1.0))],
     ..UDP_BURST
@@ -246,8 +246,9 @@ fn delivered(ground: &Ground, queue: u32) -> Result<f64, Trouble> {
     let words =
         format!("--serve linerate --set poll.interval=200us --set udp.receive_queue={queue}");
     let _host = host(ground, "", &words)?;
-    // A burst every 2 ms: the one before is long over.
-    let test = "throughput -u -l 64 --pps 32000/64 -t 1 --wait block/interval:200us";
+    // A burst every 2 ms: the one before is long over. A hypervisor that takes a core for longer makes two bursts
+    // one; runs of 100 bursts keep that out of the median.
+    let test = "throughput -u -l 64 --pps 32000/64 -t 0.2 --wait block/interval:200us";
     let record = asked(ground, STACK, test)?;
     let sent = figure(&record, "/summary/packets_sent")?;
     Ok(figure(&record, "/summary/packets_received")? / sent)
