@@ -54,6 +54,23 @@ fn a_matrix_of_two_options() {
 }
 
 #[test]
+fn a_knob_without_values_has_those_that_tune_would_try() {
+    let room = Room::new();
+    let server = room.server("-q");
+    let words = format!(
+        "sweep --json --repeats 1 --over no-delay throughput 127.0.0.1 -p {} -b 1M -t 100ms",
+        server.port
+    );
+    let set = room.run(&words).expect(0).json();
+    let axis = &set["result"]["sweep"]["axes"][0];
+    assert_eq!(
+        axis["values"],
+        serde_json::json!(["default", "on"]),
+        "{axis:#}"
+    );
+}
+
+#[test]
 fn after_a_crash_it_goes_on_where_it_was() {
     let room = Room::new();
     let server = room.server("-q");

@@ -59,6 +59,15 @@ fn a_planted_change_is_found_proved_and_set_back() {
         Some("1"),
         "back at its start: {turned}"
     );
+    // Runs for the start alone: nothing was tried in vain.
+    let short = words.replace("--json", "--runs 2 --keep");
+    let done = room.run(&short).expect(0).stdout;
+    assert!(!done.contains("Tried in vain"), "{done}");
+    assert!(
+        done.contains("not tried: rate=1500k, 2M; nothing=2"),
+        "{done}"
+    );
+    assert!(done.contains("--keep left nothing in place"), "{done}");
 }
 
 #[test]
@@ -266,6 +275,12 @@ fn what_a_kill_leaves_is_restored() {
         original,
         "nobody was there to set it back"
     );
+    let elsewhere = lab.room.run("tune --restore").expect(1);
+    assert!(
+        elsewhere.stderr.contains("if that network is gone"),
+        "{elsewhere:#?}"
+    );
+    assert!(!elsewhere.stdout.contains("back"), "{elsewhere:#?}");
     let done = lab.run("linerate tune --restore").expect(0);
     assert!(done.stdout.contains("back"), "{done:#?}");
     assert_eq!(lab.snapshot(), before);
@@ -294,6 +309,11 @@ fn a_knob_of_the_users_own_is_restored_after_a_kill() {
     running.signal(rustix::process::Signal::KILL);
     drop(running);
     assert_ne!(window(), "before\n", "nobody was there to set it back");
+    let mut compare = room.linerate("compare --pairs 1 --figure ([0-9]+)");
+    compare.args(["--command-a=echo 1", "--command-b=echo 2"]);
+    let told = finish(&mut compare).expect(0);
+    let note = "1 setting stands as a killed command left";
+    assert!(told.stderr.contains(note), "{told:#?}");
     // From another folder: the command means the one where it was typed.
     let mut restore = room.linerate("tune --restore");
     let done = finish(restore.current_dir("/")).expect(0);
@@ -350,7 +370,7 @@ fn the_far_host_is_turned_only_when_its_server_grants_it() {
     // Its server is killed: nobody says that all is as before, and a restore at the far host sets it back.
     let pid = far("pgrep -f grant").expect(0).stdout;
     // Long enough at each value to be seen.
-    let words = words.replace("-t 150ms", "-t 1s");
+    let words = words.replace("-t 150ms", "-t 3s");
     let killed = std::thread::scope(|scope| {
         let mut command = lab.command(&words);
         let tuned = scope.spawn(move || finish(&mut command));

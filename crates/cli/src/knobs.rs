@@ -122,14 +122,20 @@ impl Knobs {
             return Ok(with(knob));
         }
         if words::has_option(words, &over.name) {
-            return match over.values.is_empty() {
-                false => Ok(Knob::option(&over.name, over.values.clone())),
-                true => refuse(
-                    &object,
-                    "it has no values",
-                    "write NAME=VALUE,VALUE or NAME=FROM..TO:x2",
-                ),
-            };
+            if !over.values.is_empty() {
+                return Ok(Knob::option(&over.name, over.values.clone()));
+            }
+            // What `tune` would try.
+            return known(&knob::knobs(&self.ground)).map_or_else(
+                || {
+                    refuse(
+                        &object,
+                        "it has no values",
+                        "write NAME=VALUE,VALUE or NAME=FROM..TO:x2",
+                    )
+                },
+                Ok,
+            );
         }
         if let Some(knob) = known(&knob::knobs(&self.ground)) {
             let knob = with(knob);

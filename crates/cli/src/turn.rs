@@ -293,6 +293,20 @@ fn far_settings(command: &[String], name: &str) -> Result<FarSettings, Failure> 
     }
 }
 
+/// What to say before settings are changed while those of a killed command still stand.
+pub fn left_note() -> Option<String> {
+    let left = linerate_tune::guard::count_left(&folder("tune")?, &machine::boot(), machine::runs);
+    let said = match left {
+        0 => return None,
+        1 => "1 setting stands".to_owned(),
+        n => format!("{n} settings stand"),
+    };
+    Some(format!(
+        "note: {said} as a killed command left them, and what is measured now starts from there; \
+         `linerate tune --restore` sets them back"
+    ))
+}
+
 /// Sets back what a killed command left, wherever it can be done from here.
 pub fn restore_left() -> Result<linerate_tune::guard::Restored, Failure> {
     let hosts = Hosts::of_lab().or_else(|| Hosts::own(&[]));

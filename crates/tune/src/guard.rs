@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use serde::{Deserialize, Serialize};
 
 use crate::TuneError;
-use crate::journal::Journal;
+use crate::journal::{self, Journal};
 
 /// What kind of setting it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -279,6 +279,8 @@ pub struct Restored {
     pub running: Vec<u32>,
     /// What could not be set back, and why.
     pub wrong: Vec<String>,
+    /// Where that is written down.
+    pub journals: Vec<PathBuf>,
 }
 
 /// Sets back what processes left that were killed.
@@ -292,34 +294,46 @@ pub fn restore_left<M: Machine>(
     runs: impl Fn(&Owner) -> bool,
 ) -> Result<Restored, TuneError> {
     let mut restored = Restored::default();
-    let Ok(entries) = fs::read_dir(folder) else {
-        // Nothing was ever changed.
-        return Ok(restored);
-    };
-    for entry in entries.flatten() {
-        let path = entry.path();
-        if path
-            .extension()
-            .is_none_or(|extension| extension != "jsonl")
-        {
-            continue;
-        }
+    for path in journals(folder) {
         let (owner, mut olds, journal) = Journal::resume::<Owner, Old>(&path)?;
-        if owner.boot != boot {
-            // The kernel forgot its settings; what a command wrote elsewhere is there still.
-            olds.retain(|old| old.key.kind == Kind::Command);
-        } else if runs(&owner) {
+        if owner.boot == boot && runs(&owner) {
             restored.running.push(owner.pid);
             continue;
         }
+        olds.retain(|old| outlives(old, &owner, boot));
         let wrong = put_back(machine, &olds);
         restored.settings += olds.len() - wrong.len();
-        if wrong.is_empty() {
-            journal.remove()?;
+        match wrong.is_empty() {
+            true => journal.remove()?,
+            false => restored.journals.push(path),
         }
         restored.wrong.extend(wrong);
     }
     Ok(restored)
+}
+
+/// How many settings processes left that were killed. Changes nothing, and passes over what it cannot read.
+#[must_use]
+pub fn count_left(folder: &Path, boot: &str, runs: impl Fn(&Owner) -> bool) -> usize {
+    let left = |path: PathBuf| {
+        let (owner, olds, _) = journal::read::<Owner, Old>(&path).ok()?;
+        let is_left = owner.boot != boot || !runs(&owner);
+        let olds = olds.iter().filter(|old| outlives(old, &owner, boot));
+        is_left.then(|| olds.count())
+    };
+    journals(folder).filter_map(left).sum()
+}
+
+/// The journals of a folder; none where nothing was ever changed.
+fn journals(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.path());
+    paths.filter(|path| path.extension().is_some_and(|end| end == "jsonl"))
+}
+
+/// After another boot the kernel forgot its settings; what a command wrote elsewhere is there still.
+fn outlives(old: &Old, owner: &Owner, boot: &str) -> bool {
+    owner.boot == boot || old.key.kind == Kind::Command
 }
 
 #[cfg(test)]
@@ -413,6 +427,8 @@ mod tests {
         std::mem::forget(guard);
         let running = restore_left(&folder, &table, "x", |_| true).unwrap();
         assert_eq!((running.running, running.settings), (vec![4711], 0));
+        assert_eq!(count_left(&folder, "x", |_| true), 0, "it sets back itself");
+        assert_eq!(count_left(&folder, "x", |_| false), 2);
         let restored = restore_left(&folder, &table, "x", |_| false).unwrap();
         assert_eq!((restored.settings, restored.wrong.len()), (2, 0));
         assert_eq!(*table.0.borrow(), before);
@@ -430,6 +446,7 @@ mod tests {
         guard.note_old(&knob, "flash 2").unwrap();
         guard.set(&key("a"), "10").unwrap();
         std::mem::forget(guard);
+        assert_eq!(count_left(&folder, "new", |_| false), 1);
         let restored = restore_left(&folder, &table, "new", |_| false).unwrap();
         assert_eq!((restored.settings, restored.wrong.len()), (1, 0));
         assert_eq!(table.0.borrow()["window"], "flash 1");

@@ -73,21 +73,7 @@ impl Journal {
             path: path.to_owned(),
             source,
         };
-        let text = fs::read_to_string(path).map_err(failed)?;
-        let whole = text.rfind('\n').map_or(0, |end| end + 1);
-        let shape = |error: serde_json::Error| TuneError::Shape {
-            path: path.to_owned(),
-            why: error.to_string(),
-        };
-        let mut lines = text[..whole].lines();
-        let head = lines.next().ok_or_else(|| TuneError::Shape {
-            path: path.to_owned(),
-            why: "it is empty".to_owned(),
-        })?;
-        let head = serde_json::from_str(head).map_err(shape)?;
-        let lines = lines
-            .map(|line| serde_json::from_str(line).map_err(shape))
-            .collect::<Result<Vec<L>, _>>()?;
+        let (head, lines, whole) = read(path)?;
         let file = OpenOptions::new().append(true).open(path).map_err(failed)?;
         file.set_len(whole as u64).map_err(failed)?;
         let journal = Self {
@@ -129,6 +115,33 @@ impl Journal {
             source,
         })
     }
+}
+
+/// The first line of a journal, the lines after it, and the bytes that they take; what a crash cut off is left out.
+///
+/// # Errors
+/// [`TuneError::Journal`], [`TuneError::Shape`].
+pub fn read<H: DeserializeOwned, L: DeserializeOwned>(
+    path: &Path,
+) -> Result<(H, Vec<L>, usize), TuneError> {
+    let text = fs::read_to_string(path).map_err(|source| TuneError::Journal {
+        path: path.to_owned(),
+        source,
+    })?;
+    let whole = text.rfind('\n').map_or(0, |end| end + 1);
+    let shape = |why: String| TuneError::Shape {
+        path: path.to_owned(),
+        why,
+    };
+    let mut lines = text[..whole].lines();
+    let head = lines
+        .next()
+        .ok_or_else(|| shape("it is empty".to_owned()))?;
+    let head = serde_json::from_str(head).map_err(|error| shape(error.to_string()))?;
+    let lines = lines
+        .map(|line| serde_json::from_str(line).map_err(|error| shape(error.to_string())))
+        .collect::<Result<Vec<L>, _>>()?;
+    Ok((head, lines, whole))
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ use crate::args::SweepArgs;
 use crate::failure::Failure;
 use crate::knobs::Knobs;
 use crate::output::Output;
-use crate::turn::Turner;
+use crate::turn::{self, Turner};
 use crate::{child, words};
 
 /// Runs it; gives the exit code.
@@ -83,6 +83,9 @@ fn sweep(args: &SweepArgs, output: &mut Output) -> Result<u8, Failure> {
     let known = Knobs::of(&args.knobs, &asked.command)?;
     check_may(&asked, &known)?;
     let stop = stop_on_signals()?;
+    turn::left_note()
+        .iter()
+        .for_each(|note| output.remark(note));
     let mut turner = Turner::new(asked.axes.clone(), &known, &asked.command, &stop)?;
     output.progress(&format!(
         "sweep {}: {} points x {} repeats = {} runs in random order, seed {}; after a crash: linerate sweep --resume {}",

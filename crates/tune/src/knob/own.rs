@@ -26,7 +26,7 @@ struct Own {
     sysctl: Option<String>,
     #[serde(default)]
     ordered: bool,
-    memory: Option<f64>,
+    memory: Option<toml::Value>,
     least: Option<u64>,
     most: Option<u64>,
 }
@@ -80,6 +80,17 @@ impl Own {
         if restore.is_some() && !matches!(set, Set::Command { .. }) {
             return wrong("has restore, which belongs to set: all else goes back by itself");
         }
+        let memory = match self.memory {
+            None => None,
+            Some(toml::Value::Float(bytes)) => Some(bytes),
+            Some(toml::Value::Integer(bytes)) => Some(bytes as f64),
+            Some(_) => {
+                return wrong(
+                    "has a memory that is no number: say how many bytes each unit of its value takes, memory = 1 \
+                     where the value is a size",
+                );
+            }
+        };
         let value = |value: toml::Value| match value {
             toml::Value::String(text) => text,
             other => other.to_string(),
@@ -90,7 +101,7 @@ impl Own {
             set,
             ordered: self.ordered,
             uncertain,
-            memory: self.memory,
+            memory,
             name: name.clone(),
         };
         if self.least.is_some() || self.most.is_some() {
@@ -142,6 +153,10 @@ mod tests {
                 "restore",
             ),
             ("[[knob]]\nname = \"x\"\nvalue = 1\n", "value"),
+            (
+                "[[knob]]\nname = \"x\"\nvalues = [1, 2]\nset = \"y {}\"\nmemory = \"8K\"\n",
+                "how many bytes each unit",
+            ),
             (
                 "[[knob]]\nname = \"x\"\nvalues = [1, 2]\noption = \"a\"\n[[knob]]\nname = \"x\"\nvalues = [1, 2]\noption = \"b\"\n",
                 "twice",

@@ -30,7 +30,7 @@ use crate::args::CompareArgs;
 use crate::failure::Failure;
 use crate::knobs::{self, Knobs};
 use crate::output::Output;
-use crate::turn::Turner;
+use crate::turn::{self, Turner};
 use crate::{child, words};
 
 /// Pairs at most unless somebody says otherwise.
@@ -194,6 +194,9 @@ fn in_turn(
     let known = Knobs::of(&args.knobs, &args.command)?;
     let (knobs, points) = turned(args, &known)?;
     let stop = stop_on_signals()?;
+    turn::left_note()
+        .iter()
+        .for_each(|note| output.remark(note));
     let turner = RefCell::new(Turner::new(knobs, &known, &args.command, &stop)?);
     let seed = args.many.seed.unwrap_or_else(|| u64::from(fresh_seed()));
     let amount = match args.pairs {

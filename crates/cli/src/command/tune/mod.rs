@@ -13,6 +13,7 @@ use linerate_metric::exit;
 use linerate_metric::figure;
 use linerate_metric::record::Record;
 use linerate_metric::tuning::{Best, Change, Pointed, Spent, Trial, Vain};
+use linerate_tune::knob::Set;
 use linerate_tune::search::Point;
 use linerate_tune::snippet::Turned;
 
@@ -56,22 +57,33 @@ fn restore(output: &Output) -> Result<u8, Failure> {
             "note: process {pid} still runs and sets back what it changed itself"
         ));
     }
-    output.progress(&match restored.settings {
-        0 => "nothing is left to set back".to_owned(),
-        1 => "1 setting is back".to_owned(),
-        n => format!("{n} settings are back"),
-    });
-    match restored.wrong.first() {
-        None => Ok(exit::OK),
-        Some(first) => Err(Failure::failed(Problem::new(
-            format!(
-                "{} settings could not be set back: {first}",
-                restored.wrong.len()
-            ),
-            "settings",
-            "run it as the same user in the same network (`lab exec`); the journal stays",
-        ))),
-    }
+    let back = match restored.settings {
+        0 if !restored.wrong.is_empty() => None,
+        0 => Some("nothing is left to set back".to_owned()),
+        1 => Some("1 setting is back".to_owned()),
+        n => Some(format!("{n} settings are back")),
+    };
+    back.iter().for_each(|back| output.progress(back));
+    let Some(first) = restored.wrong.first() else {
+        return Ok(exit::OK);
+    };
+    let count = match restored.wrong.len() {
+        1 => "1 setting".to_owned(),
+        n => format!("{n} settings"),
+    };
+    let journals = restored
+        .journals
+        .iter()
+        .map(|path| path.display().to_string());
+    Err(Failure::failed(Problem::new(
+        format!("{count} could not be set back: {first}"),
+        "settings that a killed command left",
+        format!(
+            "run it as the same user in the network where they were made (`linerate lab exec LAB/HOST -- linerate tune \
+             --restore`); if that network is gone, so are they: then remove {}",
+            journals.collect::<Vec<_>>().join(", ")
+        ),
+    )))
 }
 
 /// How far a search has come.
@@ -104,6 +116,7 @@ struct Found {
     trials: Vec<Trial>,
     best_seen: Option<Best>,
     vain: Vec<Vain>,
+    untried: Vec<String>,
     changes: Vec<Change>,
     turned: Vec<Turned>,
     proof: Option<Comparison>,
@@ -138,6 +151,9 @@ fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
         },
         names.join(", ")
     ));
+    turn::left_note()
+        .iter()
+        .for_each(|note| output.remark(note));
     let turner = Turner::new(knobs, &known, &words, &stop)?;
     let limit = args.under.map(|under| under.memory_bytes);
     let mut bench = Bench::new(turner, words, figure, limit, &stop);
@@ -146,7 +162,19 @@ fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
     let ended = all(args, seed, &mut bench, &mut found, output);
     let complete = ended.is_ok();
     let mut notes = Vec::new();
-    let keeps = args.keep && complete && found.is_proven();
+    let stands =
+        |turned: &Turned| !matches!(turned.set, Set::Option(_) | Set::StackKey(_) | Set::Point);
+    let proven = complete && found.is_proven();
+    let keeps = args.keep && proven && found.turned.iter().any(stands);
+    if args.keep && !keeps {
+        notes.push(
+            match proven {
+                true => "--keep left nothing in place: what was proved are options of the command",
+                false => "--keep left nothing in place: no change was proved",
+            }
+            .to_owned(),
+        );
+    }
     if keeps {
         let point = found.winner.clone();
         // Settings stand at the last half of the proof, which may have been the start.

@@ -21,7 +21,7 @@ pub fn set_of(
     seed: u64,
     started: Timestamp,
     (interrupted, kept): (bool, bool),
-    notes: Vec<String>,
+    mut notes: Vec<String>,
 ) -> RunSet {
     let proven = found.is_proven();
     let of = |letter: &str, read: &dyn Fn(&Record) -> Option<f64>| {
@@ -56,6 +56,9 @@ pub fn set_of(
         false => Ok(bench.words.clone()),
     };
     let tuned = tuned.unwrap_or_default();
+    if !found.untried.is_empty() {
+        notes.push(format!("not tried: {}", found.untried.join("; ")));
+    }
     let mut vain = found.vain;
     let shown = proven || (found.proof.is_none() && interrupted);
     if !shown {

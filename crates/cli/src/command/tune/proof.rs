@@ -34,12 +34,23 @@ pub fn prove(
     let winner = minimal(args, seed, bench, found, &searched, output)?;
     found.winner.clone_from(&winner);
     for (knob, &value) in bench.turner.knobs.iter().zip(&searched) {
-        if value == 0 {
+        let was_tried = |value: &&String| {
+            let mut settings = found.trials.iter().map(|trial| &trial.setting);
+            settings.any(|setting| setting.get(&knob.name) == Some(*value))
+        };
+        let others = &knob.values[1..];
+        let (tried, untried): (Vec<_>, Vec<_>) = others.iter().partition(was_tried);
+        if value == 0 && !tried.is_empty() {
             found.vain.push(Vain {
                 knob: knob.name.clone(),
-                value: knob.values[1..].join(", "),
+                value: join(&tried),
                 why: "no gain over the start".to_owned(),
             });
+        }
+        if !untried.is_empty() {
+            found
+                .untried
+                .push(format!("{}={}", knob.name, join(&untried)));
         }
     }
     if winner == start {
@@ -58,6 +69,11 @@ pub fn prove(
         found.proof = Some(compared);
     }
     Ok(())
+}
+
+fn join(values: &[&String]) -> String {
+    let values: Vec<&str> = values.iter().map(|value| value.as_str()).collect();
+    values.join(", ")
 }
 
 /// Each change has to show that it matters; the ones that were dropped are gone for the next.
