@@ -70,7 +70,7 @@ impl Lab {
     }
 
     fn down(&self) -> Finished {
-        self.room.run(&format!("lab down {}", self.name))
+        self.room.run(&format!("lab down --name {}", self.name))
     }
 }
 

@@ -57,6 +57,9 @@ Examples:
         /// The host; with several labs up, LAB/HOST
         #[arg(value_name = "[LAB/]HOST")]
         host: String,
+        /// The lab, as LAB/ before the host
+        #[arg(long, value_name = "LAB", env = "LINERATE_NAME")]
+        name: Option<String>,
         /// The command
         #[arg(required = true, last = true, value_name = "CMD")]
         command: Vec<std::ffi::OsString>,
@@ -78,6 +81,10 @@ Examples:
   linerate lab down two")]
     Down {
         /// Its name; not needed when only one is up
+        #[arg(value_name = "NAME")]
+        lab: Option<String>,
+        /// The same, as for `lab up`
+        #[arg(long, env = "LINERATE_NAME")]
         name: Option<String>,
     },
 }

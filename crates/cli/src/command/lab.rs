@@ -105,10 +105,14 @@ fn act(action: LabAction) -> Result<u8, Failure> {
             }
             Ok(exit::OK)
         }
-        LabAction::Exec { host, command } => {
+        LabAction::Exec {
+            host,
+            name,
+            command,
+        } => {
             let (lab, host) = match host.rsplit_once('/') {
                 Some((lab, host)) => (Some(lab), host),
-                None => (None, host.as_str()),
+                None => (name.as_deref(), host.as_str()),
             };
             Ok(linerate_lab::exec(lab, host, &command)?)
         }
@@ -124,8 +128,8 @@ fn act(action: LabAction) -> Result<u8, Failure> {
             }
             Ok(exit::OK)
         }
-        LabAction::Down { name } => {
-            let lab = linerate_lab::down(name.as_deref())?;
+        LabAction::Down { lab, name } => {
+            let lab = linerate_lab::down(lab.or(name).as_deref())?;
             print(&format!("lab {} is down", lab.name));
             Ok(exit::OK)
         }
