@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::ground::{Control, Ground};
-use crate::rows::{forward, growth, latency, memory, stack, throughput, xdp};
+use crate::rows::{forward, growth, guard, latency, memory, stack, throughput, xdp};
 use crate::trouble::Trouble;
 
 /// Measures one side once; gives the figure in the row's unit.
@@ -91,6 +91,8 @@ pub const ROWS: &[Row] = &[
     latency::HOLD_LATENCY_BARE,
     latency::STAMPS,
     latency::STAGE_SUM,
+    guard::ANSWER,
+    guard::DECISION,
     forward::RING_IO,
     forward::DPDK_RING,
     forward::RING_IO_2_CORES,

@@ -2,6 +2,7 @@
 
 pub mod forward;
 pub mod growth;
+pub mod guard;
 pub mod hops;
 pub mod latency;
 pub mod memory;
