@@ -37,6 +37,17 @@ impl Rule for SlowSenderApplication {
     }
 }
 
+/// How much of it arrived; of datagrams without numbers only what came is known.
+fn arrived(protocol: Protocol, loss: Option<f64>, goodput: f64) -> String {
+    match (protocol, loss) {
+        (Protocol::Udp, None) => format!("{} arrived", format_bit_rate(goodput)),
+        (Protocol::Udp, Some(loss)) if loss > 0.0 => {
+            format!("all but {} of it arrived", format_share(loss))
+        }
+        _ => "all of it arrived".to_owned(),
+    }
+}
+
 impl SlowSenderApplication {
     /// It was told to.
     fn asked(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
@@ -54,8 +65,9 @@ impl SlowSenderApplication {
             .way(way.direction)
             .cost(1.0)
             .says(format!(
-                "{} was asked for, and all of it arrived: nothing else was the limit",
-                format_bit_rate(rate)
+                "{} was asked for, and {}: nothing else was the limit",
+                format_bit_rate(rate),
+                arrived(case.plan.protocol, way.summary().loss_fraction, goodput)
             ))
             .seen("rate asked for", rate, "bit/s", "plan")
             .seen("goodput_bps", goodput, "bit/s", "receiver")
@@ -101,5 +113,22 @@ impl SlowSenderApplication {
             .command(case.watched())
             .gain(Some(1.0 / (1.0 - idle).max(0.05)), "1 / (1 - share of the time without data to send)")
             .found()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_known_to_have_arrived_is_said_to_have() {
+        for (protocol, loss, want) in [
+            (Protocol::Tcp, None, "all of it arrived"),
+            (Protocol::Udp, Some(0.0), "all of it arrived"),
+            (Protocol::Udp, Some(0.004), "all but 0.40 % of it arrived"),
+            (Protocol::Udp, None, "9.90 Mb/s arrived"),
+        ] {
+            assert_eq!(arrived(protocol, loss, 9.9e6), want, "{protocol} {loss:?}");
+        }
     }
 }
