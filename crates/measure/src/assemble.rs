@@ -190,6 +190,7 @@ pub fn assemble(report: Report) -> (Record, Option<MeasureError>) {
         },
         label: None,
         kept_by: None,
+        served: None,
         command: None,
         plan,
         hosts,

@@ -62,7 +62,7 @@ pub fn cpu(spent: &Spent<'_>) -> CpuCost {
     CpuCost {
         role: spent.role,
         share: usage.cpu_ns as f64 / wall,
-        user_share: usage.user_ns as f64 / wall,
+        user_share: usage.knows_parts().then(|| usage.user_ns as f64 / wall),
         voluntary_switches: usage.voluntary_switches,
         involuntary_switches: usage.involuntary_switches,
         blocked_share: share(sum(&noted, |thread| thread.blocked_ns), alive),
@@ -144,6 +144,7 @@ mod tests {
             cost.ns_per_packet, None,
             "a stream's packets are the kernel's"
         );
+        assert_eq!(cost.user_share, None, "no tick fell into so little time");
         assert_eq!((cost.cycles, cost.threads.len()), (None, 3));
         assert_eq!(cost.uncounted_because.as_deref(), Some("none here"));
     }

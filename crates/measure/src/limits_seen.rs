@@ -164,7 +164,7 @@ mod tests {
         CpuCost {
             role,
             share: thread.cpu_ns as f64 / 1e3,
-            user_share: 0.0,
+            user_share: None,
             voluntary_switches: 0,
             involuntary_switches: 0,
             blocked_share: thread.blocked_ns.map(|ns| ns as f64 / 1e3),

@@ -568,6 +568,9 @@ pub struct Plan {
     pub far_report: Option<String>,
     /// The directions in which payload flows at the same time; round trips count as `send`.
     pub directions: Vec<Direction>,
+    /// Throughput: each direction begins when the one before it has ended, and not with it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub in_turn: bool,
     /// Flows per direction.
     pub streams: u32,
     /// Threads that move the flows of a direction at each end; absent: chosen when the run starts.
@@ -693,6 +696,7 @@ impl Plan {
             dialect: None,
             far_report: None,
             directions: vec![Direction::Send],
+            in_turn: false,
             streams: 1,
             threads: None,
             duration_ns: Some(10_000_000_000),

@@ -49,6 +49,9 @@ pub struct Record {
     /// the record of whoever asked for the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_by: Option<Role>,
+    /// Whom this end served, in the record of a server; absent in that of whoever asked for the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub served: Option<Served>,
     /// The command that asked for the run; absent where it was no command of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<CommandLine>,
@@ -120,6 +123,27 @@ pub struct Record {
 
 /// Longest [`Record::far_text`] in bytes: a report with an interval line a second for an hour.
 pub const FAR_TEXT_BYTES: usize = 256 << 10;
+
+/// The client of a test, as its server knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Served {
+    /// Its address and port: `10.77.0.1:40000`, `[fd77::1]:40000`.
+    pub client: String,
+    /// What it calls itself, as far as its dialect tells: `iperf3 3.12`, `linerate 0.1.0`.
+    pub agent: String,
+}
+
+impl Served {
+    /// Its address alone.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        let address = self
+            .client
+            .rsplit_once(':')
+            .map_or(&*self.client, |it| it.0);
+        address.trim_start_matches('[').trim_end_matches(']')
+    }
+}
 
 /// The program that made a record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -273,8 +297,10 @@ pub struct CpuCost {
     /// Processor time over wall time: 1.0 is one core kept busy. Exact to the scheduler's clock;
     /// interrupt work is billed to whoever it interrupted.
     pub share: f64,
-    /// Share spent in user mode; where the kernel samples this by ticks, an estimate.
-    pub user_share: f64,
+    /// Share spent in user mode. Most kernels sample this by ticks: then it is an estimate, and absent where
+    /// there was too little time for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_share: Option<f64>,
     /// Times a thread went to sleep.
     pub voluntary_switches: u64,
     /// Times a thread was pushed off its core.

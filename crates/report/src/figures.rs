@@ -396,10 +396,12 @@ pub(crate) fn role(role: Role) -> &'static str {
 
 /// `93.1 % of a core (4.20 % in user mode; slept 1,204 times, pushed off 12 times)`.
 pub(crate) fn cpu_words(cost: &CpuCost) -> String {
+    let user = cost.user_share.map_or_else(String::new, |share| {
+        format!("{} in user mode; ", format_share(share))
+    });
     format!(
-        "{} of a core ({} in user mode; slept {}, pushed off {})",
+        "{} of a core ({user}slept {}, pushed off {})",
         format_share(cost.share),
-        format_share(cost.user_share),
         times(cost.voluntary_switches),
         times(cost.involuntary_switches),
     )

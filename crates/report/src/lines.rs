@@ -46,6 +46,8 @@ struct Shape {
     copies: Copies,
     /// A server says it.
     serving: bool,
+    /// Some of its lines may say that they count what was sent.
+    sent: bool,
 }
 
 impl Lines {
@@ -99,8 +101,13 @@ impl Lines {
                 cpu,
                 because,
             } => {
+                // Other programs do not tell meanwhile what arrived there.
+                let sent = plan.dialect.is_some()
+                    && plan.kind == Kind::Throughput
+                    && plan.flows(Direction::Receive);
                 let shape = Shape {
                     serving: self.serving,
+                    sent: self.serving && sent,
                     ..Shape::of(plan)
                 };
                 self.tests.entry(event.test).or_default().shape = Some(shape);
@@ -208,6 +215,7 @@ impl Lines {
         let skipped = words::skipped(shape.copies);
         // What is said behind the columns takes their room.
         let behind = skipped.as_ref().map_or(0, |words| words.len() + 12);
+        let behind = behind + if shape.sent { "  (sent)".len() } else { 0 };
         let whole = self.text_width(test);
         let (columns, gap) = (shape.fitting(whole.saturating_sub(behind)))
             .or_else(|| shape.fitting(whole))
@@ -220,10 +228,8 @@ impl Lines {
             out.push('\n');
         }
         let mut line = join(&columns, gap, |column| (column.cell)(shape, interval));
-        // Round trips are always counted where they were asked, and a server has named the way.
-        let sent = shape.kind == Kind::Throughput
-            && interval.counted_at == CountedAt::Sender
-            && !shape.serving;
+        // Round trips are always counted where they were asked.
+        let sent = shape.kind == Kind::Throughput && interval.counted_at == CountedAt::Sender;
         let marks: Vec<_> = [
             sent.then(|| "sent".to_owned()),
             interval.omitted.then(|| "omitted".to_owned()),
@@ -451,6 +457,7 @@ impl Shape {
             decimals,
             copies: plan.copies,
             serving: false,
+            sent: false,
         }
     }
 
@@ -471,6 +478,7 @@ impl Shape {
             decimals: 2,
             copies: Copies::default(),
             serving: false,
+            sent: false,
         }
     }
 
@@ -584,6 +592,7 @@ mod tests {
                         decimals: 2,
                         copies: Copies::default(),
                         serving: true,
+                        sent: false,
                     };
                     for width in [100, 95, 80, 75] {
                         let (columns, gap) = shape.fitting(width).expect("it fits");

@@ -5,7 +5,8 @@ mod samples;
 use insta::assert_snapshot;
 use linerate_metric::event::{Event, Problem, What};
 use linerate_metric::expect::Expectation;
-use linerate_metric::record::{Doubt, Record};
+use linerate_metric::plan::Direction;
+use linerate_metric::record::{Doubt, Record, Served};
 use linerate_report::lines::Lines;
 use linerate_report::{Style, html, stream, text};
 
@@ -117,6 +118,55 @@ fn live_lines_of_a_server_carry_the_test() {
         },
     });
     assert_snapshot!("lines_server", lines(Lines::serving(Style::PLAIN), &all));
+}
+
+/// What another program received is not known to the server that sent it.
+#[test]
+fn a_server_marks_what_it_sent() {
+    let mut record = samples::far_unknown();
+    record.plan.dialect = Some("iperf3".to_owned());
+    record.plan.directions = vec![Direction::Receive];
+    for interval in &mut record.intervals {
+        interval.direction = Direction::Receive;
+    }
+    for width in [100, 80] {
+        let style = Style {
+            width,
+            ..Style::PLAIN
+        };
+        let told = lines(Lines::serving(style), &events(3, &record)[..5]);
+        let rows: Vec<&str> = told.lines().filter(|line| line.contains("Gb/s")).collect();
+        assert_eq!(rows.len(), 3, "{told}");
+        assert!(told.contains("(sent, omitted)"), "{told}");
+        assert!(
+            rows[1..].iter().all(|row| row.ends_with("(sent)")),
+            "{told}"
+        );
+    }
+}
+
+#[test]
+fn a_servers_record_is_told_as_the_server_saw_it() {
+    let mut record = samples::tcp_send();
+    record.plan.dialect = Some("iperf3".to_owned());
+    record.served = Some(Served {
+        client: "10.77.0.1:40000".to_owned(),
+        agent: "iperf3 3.12".to_owned(),
+    });
+    let text = text::summary(&record, &Style::PLAIN);
+    let title = "TCP from 10.77.0.1:40000 (iperf3)";
+    assert!(text.starts_with(title), "{text}");
+    assert!(
+        text.contains("\nin ") && !text.contains("\nsend "),
+        "{text}"
+    );
+    assert!(text::explained(&record, &Style::PLAIN).starts_with(title));
+    let page = html::report("x", std::slice::from_ref(&record), &[]);
+    assert!(page.contains(title) && page.contains("TCP from 10.77.0.1 (iperf3)"));
+    record.plan.directions = vec![Direction::Send, Direction::Receive];
+    record.plan.in_turn = true;
+    let text = text::summary(&record, &Style::PLAIN);
+    assert!(text.starts_with("TCP one way after the other with 10.77.0.1"));
 }
 
 #[test]

@@ -179,6 +179,7 @@ impl Source {
             host: self.text(),
             port: (self.number() & 0xffff) as u16,
             directions: self.many(Self::direction),
+            in_turn: false,
             streams: self.small(),
             threads: self.maybe(|s| Ends {
                 near: s.small(),
@@ -421,7 +422,7 @@ impl Source {
         CpuCost {
             role: self.role(),
             share: self.real(),
-            user_share: self.real(),
+            user_share: Some(self.real()),
             voluntary_switches: self.number(),
             involuntary_switches: self.number(),
             blocked_share: self.maybe(Self::real),

@@ -288,7 +288,8 @@ fn of_plan(plan: &Plan) -> CommandLine {
     }
     match plan.directions[..] {
         [Direction::Receive] => line.set("reverse", &["-R"]),
-        [_, _, ..] => line.set("bidir", &["--bidir"]),
+        // One after the other is a run each.
+        [_, _, ..] if !plan.in_turn => line.set("bidir", &["--bidir"]),
         _ => {}
     }
     if plan.streams != 1 {

@@ -227,6 +227,7 @@ pub fn record(urls: &[PortUrl], settings: &Settings, times: &Times, ran: Ran) ->
         },
         label: None,
         kept_by: None,
+        served: None,
         command: None,
         plan,
         hosts: vec![host],

@@ -121,6 +121,7 @@ pub fn record(ports: (&str, Option<&str>), settings: &Settings, ran: Ran) -> Rec
         },
         label: None,
         kept_by: None,
+        served: None,
         command: None,
         plan: plan(ports, settings, &ran.facts),
         hosts: vec![host],

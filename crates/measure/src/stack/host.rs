@@ -241,6 +241,7 @@ fn record(
         },
         label: None,
         kept_by: None,
+        served: None,
         command: None,
         plan,
         hosts: vec![host],

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use linerate_metric::expect::FIGURES;
 use linerate_metric::experiment::ExperimentResult;
 use linerate_metric::facts::Role;
+use linerate_metric::plan::Direction;
 use linerate_metric::record::Record;
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +35,15 @@ pub struct Entry {
     pub kept_by: Option<Role>,
     /// What was asked: the far end as the plan names it, or the ports.
     pub target: String,
+    /// The dialect of another program at one end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dialect: Option<String>,
+    /// In the record of a server, the address of the client that it served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<String>,
+    /// Directions in which payload flowed, as the client sees them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub directions: Vec<Direction>,
     /// Names of the hosts that took part, the client first.
     pub hosts: Vec<String>,
     /// `TCP` or `UDP`; absent where frames are moved.
@@ -76,6 +86,9 @@ impl Entry {
             started: document.started(),
             runs: document.runs().len() as u64,
             target: first.map_or_else(String::new, target),
+            dialect: first.and_then(|run| run.plan.dialect.clone()),
+            client: first.and_then(|run| Some(run.served.as_ref()?.address().to_owned())),
+            directions: first.map_or_else(Vec::new, |run| run.plan.directions.clone()),
             hosts: first.map_or_else(Vec::new, hosts),
             protocol: first.and_then(protocol),
             plan: first.map_or_else(String::new, plan),

@@ -10,7 +10,7 @@ use super::entry::Entry;
 pub struct Filter {
     /// One of these kinds; `set` stands for all sets.
     pub kinds: Vec<String>,
-    /// One of these names is the far end's or one of the hosts'.
+    /// One of these names is the far end's, one of the hosts', or the address of a client that was served.
     pub hosts: Vec<String>,
     /// All of these tags.
     pub tags: Vec<String>,
@@ -38,7 +38,10 @@ impl Filter {
         let kind = |kind: &String| {
             entry.kind == *kind || (kind == "set" && entry.kind.starts_with("set:"))
         };
-        let host = |host: &String| entry.target == *host || entry.hosts.contains(host);
+        let host = |host: &String| {
+            let client = entry.client.as_ref();
+            entry.target == *host || entry.hosts.contains(host) || client == Some(host)
+        };
         let label = |part: &String| {
             let names = [&entry.label, &entry.experiment].into_iter().flatten();
             let part = part.to_lowercase();

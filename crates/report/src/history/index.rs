@@ -62,6 +62,11 @@ DELETE FROM file;
 DELETE FROM document;
 DELETE FROM file;
 ",
+    // Entries know dialects, directions and the clients of servers: the same.
+    "
+DELETE FROM document;
+DELETE FROM file;
+",
 ];
 
 /// How long one process waits for another that is bringing the index up to date.

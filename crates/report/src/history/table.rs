@@ -46,6 +46,8 @@ const TEXTS: &[Text] = &[
         Some(Role::Client) => "client".to_owned(),
         Some(Role::Server) => "server".to_owned(),
     }),
+    ("dialect", |e| e.dialect.clone().unwrap_or_default()),
+    ("client", |e| e.client.clone().unwrap_or_default()),
 ];
 
 type Count = (&'static str, fn(&Entry) -> i64);

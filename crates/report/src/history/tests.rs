@@ -22,6 +22,7 @@ fn run(id: &str, day: i8, goodput: f64) -> Record {
         },
         label: None,
         kept_by: None,
+        served: None,
         command: None,
         plan: Plan::new(Kind::Throughput, Protocol::Tcp, "far.example"),
         hosts: Vec::new(),
@@ -101,6 +102,44 @@ fn what_a_server_kept_is_out_of_the_way() {
     };
     assert_eq!(ids(&history, &named), ["r03"]);
     assert!(!history.is_empty().unwrap());
+}
+
+#[test]
+fn a_server_lists_whom_it_served_and_which_way() {
+    use linerate_metric::plan::Direction;
+    use linerate_metric::record::Served;
+    let mut all: Vec<Record> = ten().into_iter().take(4).collect();
+    for run in &mut all[1..] {
+        run.plan.host = "10.77.0.2".to_owned();
+        run.plan.dialect = Some("iperf3".to_owned());
+        run.served = Some(Served {
+            client: "10.77.0.1:40000".to_owned(),
+            agent: "iperf3 3.12".to_owned(),
+        });
+    }
+    all[2].plan.directions = vec![Direction::Receive];
+    all[2].summary.goodput_bps = None;
+    all[2].summary.offered_bps = Some(5e9);
+    all[3].plan.directions.push(Direction::Receive);
+    let folder = folder(&all);
+    let history = History::open(folder.path()).unwrap();
+    let entries = history.entries(&Filter::default()).unwrap();
+    let text = crate::text::history::runs(&entries, &crate::Style::PLAIN);
+    let rows: Vec<&str> = text.lines().skip(1).collect();
+    for (row, want) in rows.iter().zip([
+        ["  far.example  ", "goodput 9.00 Gb/s"],
+        ["  from 10.77.0.1 (iperf3)  ", "goodput 9.00 Gb/s"],
+        ["  to 10.77.0.1 (iperf3)  ", "offered 5.00 Gb/s"],
+        ["  both ways, 10.77.0.1 (iperf3)  ", "goodput 9.00 Gb/s"],
+    ]) {
+        assert!(want.iter().all(|part| row.contains(part)), "{text}");
+    }
+    let of_client = Filter {
+        hosts: vec!["10.77.0.1".to_owned()],
+        ..Filter::default()
+    };
+    assert_eq!(ids(&history, &of_client), ["r02", "r03", "r04"]);
+    assert!(csv(&entries).contains(",iperf3,10.77.0.1,"));
 }
 
 #[test]

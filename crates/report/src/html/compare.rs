@@ -58,7 +58,11 @@ fn goodput(runs: &[Record]) -> Option<BarChart> {
         let both = run.directions.len() > 1;
         for way in &run.directions {
             let name = if both {
-                format!("{}: {}", words::name(run), way.direction)
+                format!(
+                    "{}: {}",
+                    words::name(run),
+                    words::way_of(run, way.direction)
+                )
             } else {
                 words::name(run)
             };

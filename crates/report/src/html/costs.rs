@@ -9,7 +9,7 @@ use super::figure;
 use super::pretty;
 use super::run::{Columns, directions, of, omitted, time_axis};
 use crate::svg::{Axis, Chart, Mark, Series, Unit, escape};
-use crate::words::or_unknown;
+use crate::words::{self, or_unknown};
 use crate::{costs, figures};
 
 /// Flows up to which each has a line of its own.
@@ -72,7 +72,10 @@ fn stream_chart(run: &Record, direction: Direction) -> String {
     let chart = Chart {
         title: match run.directions.len() {
             0 | 1 => "Goodput of each stream over time".to_owned(),
-            _ => format!("Goodput of each stream over time, {direction}"),
+            _ => format!(
+                "Goodput of each stream over time, {}",
+                words::way_of(run, direction)
+            ),
         },
         low: true,
         x,

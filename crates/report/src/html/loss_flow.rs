@@ -5,6 +5,7 @@ use linerate_metric::units::{format_count, format_share};
 
 use super::pretty;
 use crate::svg::{Flow, NARROW, WIDE, escape};
+use crate::words;
 
 /// Places in the order in which a datagram passes them.
 const ORDER: &[&str] = &[
@@ -45,7 +46,10 @@ pub(super) fn flows(run: &Record) -> String {
             ))
         };
         let flow = Flow {
-            title: format!("What became of the datagrams, {}", way.direction),
+            title: format!(
+                "What became of the datagrams, {}",
+                words::way_of(run, way.direction)
+            ),
             sent: (format!("{} sent", format_count(sent)), sent),
             lost: losses
                 .iter()

@@ -63,7 +63,7 @@ fn between_hosts(run: &Record, between: &[String]) -> Way {
     let host = |role| run.hosts.iter().find(|host| host.role == Some(role));
     let latency = run.kind == Kind::Latency;
     Way {
-        title: format!("The way of the packets: {}", words::title(plan)),
+        title: format!("The way of the packets: {}", words::run_title(run)),
         near: end(run, host(Role::Client), Role::Client),
         far: end(run, host(Role::Server), Role::Server),
         between: between.to_vec(),

@@ -27,7 +27,7 @@ pub(super) fn section(run: &Record, way: &str) -> String {
     }
     out.push_str(&format!(
         "<p class=\"muted\">{}: {}</p>\n",
-        escape(&words::title(&run.plan)),
+        escape(&words::run_title(run)),
         escape(&pretty(&details.join(", ")))
     ));
     if run.interrupted {
@@ -105,7 +105,7 @@ fn cards(run: &Record) -> String {
                     .iter()
                     .map(|way| {
                         let label = if several {
-                            format!(", {}", way.direction)
+                            format!(", {}", words::way_of(run, way.direction))
                         } else {
                             String::new()
                         };
@@ -296,14 +296,14 @@ fn goodput_over_time(run: &Record) -> String {
     let mut highest: f64 = 0.0;
     for direction in directions(run) {
         let spans = columns.add(
-            &direction.to_string(),
+            words::way_of(run, direction),
             &of(run, direction),
             |interval| Some(rate(interval)),
             format_bit_rate,
         );
         highest = spans.iter().map(|span| span.2).fold(highest, f64::max);
         series.push(Series {
-            name: direction.to_string(),
+            name: words::way_of(run, direction).to_owned(),
             mark: Mark::Step(spans),
         });
     }
@@ -354,14 +354,14 @@ fn lost_over_time(run: &Record) -> String {
             continue;
         }
         let spans = columns.add(
-            &direction.to_string(),
+            words::way_of(run, direction),
             &intervals,
             |interval| read(interval).map(|count| count as f64),
             |count| format_count(count as u64),
         );
         highest = spans.iter().map(|span| span.2).fold(highest, f64::max);
         series.push(Series {
-            name: direction.to_string(),
+            name: words::way_of(run, direction).to_owned(),
             mark: Mark::Bars(spans),
         });
     }
@@ -525,7 +525,7 @@ fn losses(run: &Record) -> String {
         out.push_str(&format!(
             "<tr><th scope=\"row\">{}</th><td class=\"text\">{}</td><td>{}</td><td class=\"text\">{}</td></tr>",
             escape(&loss.place),
-            loss.direction,
+            words::way_of(run, loss.direction),
             figures::loss_count(loss),
             figures::place(&loss.place).unwrap_or_default()
         ));
@@ -542,7 +542,7 @@ fn all_figures(run: &Record) -> String {
         .map(|way| {
             let mut figures = figures::figures(&run.plan, &way.summary);
             figures.extend(figures::times_of(&way.summary));
-            (way.direction.to_string(), figures)
+            (words::way_of(run, way.direction).to_owned(), figures)
         })
         .collect();
     if columns.is_empty() {
@@ -596,7 +596,7 @@ fn streams(run: &Record) -> String {
         .flat_map(|way| {
             way.streams
                 .iter()
-                .map(move |stream| (way.direction, stream))
+                .map(move |stream| (words::way_of(run, way.direction), stream))
         })
         .collect();
     if flows.len() <= run.directions.len() {

@@ -14,23 +14,31 @@ const SHOWN: usize = 6;
 #[must_use]
 pub fn explained(record: &Record, style: &Style) -> String {
     let title = match &record.label {
-        Some(label) => format!("{label}: {}", words::title(&record.plan)),
-        None => words::title(&record.plan),
+        Some(label) => format!("{label}: {}", words::run_title(record)),
+        None => words::run_title(record),
     };
     let title = style.paint(Paint::Bold, &clean(&title));
     match record.findings.is_empty() {
         true => format!("{title}\nNothing is known that slowed it down."),
-        false => format!("{title}\n\n{}", findings(&record.findings, style)),
+        false => {
+            let serving = record.served.is_some();
+            format!("{title}\n\n{}", told(&record.findings, serving, style))
+        }
     }
 }
 
 /// All findings, each with its evidence, what to do and what that would give; empty text for none.
 #[must_use]
 pub fn findings(findings: &[Finding], style: &Style) -> String {
+    told(findings, false, style)
+}
+
+/// The same, with the words of a server for what it served.
+pub(super) fn told(findings: &[Finding], serving: bool, style: &Style) -> String {
     let mut blocks: Vec<String> = findings
         .iter()
         .take(SHOWN)
-        .map(|found| one(found, style))
+        .map(|found| one(found, serving, style))
         .collect();
     if findings.len() > SHOWN {
         blocks.push(super::and_more(findings.len() - SHOWN, style));
@@ -38,7 +46,7 @@ pub fn findings(findings: &[Finding], style: &Style) -> String {
     blocks.join("\n")
 }
 
-fn one(found: &Finding, style: &Style) -> String {
+fn one(found: &Finding, serving: bool, style: &Style) -> String {
     let (word, paint) = match found.kind {
         FindingKind::Cause => ("cause", Paint::Bad),
         FindingKind::Limit => ("limit", Paint::Head),
@@ -46,7 +54,7 @@ fn one(found: &Finding, style: &Style) -> String {
     };
     let prefix = format!("{word} ");
     let mut about = vec![words::finding_end(found.end).to_owned()];
-    about.extend(found.direction.map(|direction| direction.to_string()));
+    about.extend((found.direction).map(|direction| words::way(direction, serving).to_owned()));
     if found.kind != FindingKind::Unknown {
         about.push(format_share(found.cost));
     }

@@ -1,6 +1,7 @@
 //! The history as text: lists, one entry's marks, trends.
 
 use linerate_metric::expect::{FIGURES, Unit};
+use linerate_metric::plan::Direction;
 
 use super::sentence_note;
 use super::table::table;
@@ -9,7 +10,14 @@ use crate::style::{Paint, Style, clean, hang};
 use crate::words;
 
 /// The figure that a list shows of each kind of run, the first that it has.
-const SHOWN: &[&str] = &["goodput", "p50", "connections", "pps"];
+const SHOWN: &[&str] = &[
+    "goodput",
+    "p50",
+    "connections",
+    "pps",
+    "offered",
+    "round_trips",
+];
 
 fn unit(name: &str) -> Unit {
     let found = FIGURES.iter().find(|figure| figure.name == name);
@@ -50,6 +58,26 @@ pub fn nothing_yet(folder: &str) -> String {
     )
 }
 
+/// Whom it was with: `10.77.0.2`, `10.77.0.2 (iperf3)`; in the record of a server `from 10.77.0.1 (iperf3)`,
+/// as it sees it.
+fn whom(entry: &Entry) -> String {
+    let (sends, receives) = (
+        entry.directions.contains(&Direction::Receive),
+        entry.directions.contains(&Direction::Send),
+    );
+    let mut whom = match &entry.client {
+        None => entry.target.clone(),
+        Some(client) if entry.kind == "latency" => format!("asked by {client}"),
+        Some(client) if sends && receives => format!("both ways, {client}"),
+        Some(client) if sends => format!("to {client}"),
+        Some(client) => format!("from {client}"),
+    };
+    if let Some(dialect) = &entry.dialect {
+        whom.push_str(&format!(" ({dialect})"));
+    }
+    whom
+}
+
 /// Documents, the newest last, as they were found.
 #[must_use]
 pub fn runs(entries: &[Entry], style: &Style) -> String {
@@ -83,7 +111,7 @@ pub fn runs(entries: &[Entry], style: &Style) -> String {
             vec![
                 clean(&entry.id).into_owned(),
                 clean(&what).into_owned(),
-                clean(&entry.target).into_owned(),
+                clean(&whom(entry)).into_owned(),
                 figure(entry),
                 about.join(" "),
             ]

@@ -15,10 +15,10 @@ use crate::timeline::{file_words, trigger_words};
 use crate::words::{self, UNKNOWN, or_unknown};
 
 /// Everything people look for after a run: what was done, the figures by direction and stream, what it
-/// cost, what was lost where, and what speaks against the figures.
+/// cost, what was lost where, and what speaks against the figures. What a server kept is told as it saw it.
 #[must_use]
 pub fn summary(record: &Record, style: &Style) -> String {
-    told(record, None, style)
+    told(record, record.served.as_ref().map(|it| &*it.client), style)
 }
 
 /// The same in the words of a server, of a test with this client.
@@ -76,7 +76,8 @@ fn told(record: &Record, client: Option<&str>, style: &Style) -> String {
     blocks.extend(stages::drivers(record, style));
     blocks.extend(timeline(record, style));
     if !record.findings.is_empty() {
-        blocks.push(super::findings(&record.findings, style));
+        let told = super::findings::told(&record.findings, serving, style);
+        blocks.push(told);
     }
     let notes: Vec<_> = record
         .validity

@@ -10,8 +10,8 @@ pub(crate) use findings::{counted, doubts, evidence, finding_end};
 pub(crate) use headline::{capitalised, headline, set_headline};
 pub(crate) use measurements::measurements;
 pub(crate) use plan::{
-    details, ends, granted_buffers, name, near_end, served_title, skipped, title, told_apart,
-    waiting, way,
+    details, ends, granted_buffers, name, near_end, run_title, served_title, skipped, title,
+    told_apart, waiting, way, way_of,
 };
 
 /// The sign for what is not known.

@@ -26,6 +26,27 @@ pub(crate) fn skipped(copies: Copies) -> Option<String> {
     (!words.is_empty()).then(|| words.join(", "))
 }
 
+/// The title of a run, as the end has it that keeps the record.
+pub(crate) fn run_title(record: &Record) -> String {
+    match &record.served {
+        None => title(&record.plan),
+        Some(served) => with_dialect(served_title(&record.plan, &served.client), &record.plan),
+    }
+}
+
+/// `TCP from 10.77.0.1:40000 (iperf3)`.
+fn with_dialect(title: String, plan: &Plan) -> String {
+    match &plan.dialect {
+        None => title,
+        Some(dialect) => format!("{title} ({dialect})"),
+    }
+}
+
+/// Which way payload went, as the end has it that keeps the record.
+pub(crate) fn way_of(record: &Record, direction: Direction) -> &'static str {
+    way(direction, record.served.is_some())
+}
+
 /// `TCP send to 10.77.0.2:5201`.
 pub(crate) fn title(plan: &Plan) -> String {
     let mut far = address(&plan.host, plan.port);
@@ -46,7 +67,7 @@ pub(crate) fn title(plan: &Plan) -> String {
         Kind::Throughput => match directions(plan) {
             Ways::Send => format!("{} send to {far}", plan.protocol),
             Ways::Receive => format!("{} receive from {far}", plan.protocol),
-            Ways::Both => format!("{} both ways with {far}", plan.protocol),
+            Ways::Both => format!("{} {} with {far}", plan.protocol, both_ways(plan)),
         },
         Kind::Forward => crate::forward::title(plan),
         Kind::Stack => stack_title(plan),
@@ -60,7 +81,15 @@ pub(crate) fn served_title(plan: &Plan, peer: &str) -> String {
         (Kind::Latency, _) => format!("{protocol} round trips asked by {peer}"),
         (_, Ways::Send) => format!("{protocol} from {peer}"),
         (_, Ways::Receive) => format!("{protocol} to {peer}"),
-        (_, Ways::Both) => format!("{protocol} both ways with {peer}"),
+        (_, Ways::Both) => format!("{protocol} {} with {peer}", both_ways(plan)),
+    }
+}
+
+/// What two directions are called: at the same time, or not.
+fn both_ways(plan: &Plan) -> &'static str {
+    match plan.in_turn {
+        false => "both ways",
+        true => "one way after the other",
     }
 }
 
@@ -95,6 +124,9 @@ pub(crate) fn name(record: &Record) -> String {
         return label.clone();
     }
     let plan = &record.plan;
+    if let Some(served) = &record.served {
+        return with_dialect(served_title(plan, served.address()), plan);
+    }
     match plan.kind {
         Kind::Latency => {
             let wait = plan.wait.as_ref().map_or(String::new(), |wait| {
@@ -111,7 +143,7 @@ pub(crate) fn name(record: &Record) -> String {
             let way = match directions(plan) {
                 Ways::Send => "sending",
                 Ways::Receive => "receiving",
-                Ways::Both => "both ways",
+                Ways::Both => both_ways(plan),
             };
             match skipped(plan.copies) {
                 None => format!("{} {way}", plan.protocol),

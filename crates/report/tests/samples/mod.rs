@@ -185,6 +185,7 @@ fn empty(id: &str, plan: Plan) -> Record {
         },
         label: None,
         kept_by: None,
+        served: None,
         command: None,
         plan,
         hosts: vec![client(), server()],
@@ -232,7 +233,7 @@ fn cpu(near: f64, far: f64) -> Vec<CpuCost> {
         CpuCost {
             role: Role::Client,
             share: near,
-            user_share: near * 0.05,
+            user_share: Some(near * 0.05),
             voluntary_switches: 1_204,
             involuntary_switches: 12,
             blocked_share: Some((0.99 - near).max(0.0)),
@@ -275,7 +276,7 @@ fn cpu(near: f64, far: f64) -> Vec<CpuCost> {
         CpuCost {
             role: Role::Server,
             share: far,
-            user_share: far * 0.08,
+            user_share: Some(far * 0.08),
             voluntary_switches: 0,
             involuntary_switches: 1,
             blocked_share: Some(0.0),

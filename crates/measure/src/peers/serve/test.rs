@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use linerate_host::sys::clock::{self, Nanos};
+use linerate_host::sys::cpu::ThreadUsage;
 use linerate_host::sys::socket;
 use linerate_metric::event::{Event, What};
 use linerate_metric::facts::Role;
@@ -62,6 +63,8 @@ pub struct Test {
     claim: Claim,
     dialect: &'static str,
     peer: SocketAddr,
+    /// What its client calls itself.
+    agent: String,
     plan: Plan,
     /// What its threads are told.
     pub signals: Arc<Signals>,
@@ -129,6 +132,7 @@ impl Test {
             claim,
             dialect,
             peer: caller.peer,
+            agent: agent.to_owned(),
             signals: Arc::default(),
             lanes: Vec::new(),
             ended,
@@ -452,13 +456,21 @@ impl Test {
         self.house.hall.limits()
     }
 
-    /// Processor time of its threads so far: of all that have ended, user and system, in ns.
+    /// Processor time of its threads so far: of all that have ended, user and system, in ns. The sum is
+    /// exact; where its parts are not known all of it is the system's, as nearly all of moving payload is.
     #[must_use]
     pub fn processor_time(&self) -> (u64, u64) {
         let moved = self.lanes.iter().filter_map(|lane| lane.moved.as_ref());
-        moved.fold((0, 0), |(user, system), moved| {
-            (user + moved.usage.user_ns, system + moved.usage.system_ns)
-        })
+        let sum = moved.fold(ThreadUsage::default(), |sum, moved| ThreadUsage {
+            cpu_ns: sum.cpu_ns + moved.usage.cpu_ns,
+            user_ns: sum.user_ns + moved.usage.user_ns,
+            ..sum
+        });
+        let user_ns = match sum.knows_parts() {
+            true => sum.user_ns.min(sum.cpu_ns),
+            false => 0,
+        };
+        (user_ns, sum.cpu_ns - user_ns)
     }
 }
 

@@ -100,10 +100,14 @@ impl Test {
             }
         };
         self.own = Some(Results {
-            cpu: own.cpu.as_ref().map(|cpu| Cpu {
-                total: cpu.share * 100.0,
-                user: cpu.user_share * 100.0,
-                system: (cpu.share - cpu.user_share) * 100.0,
+            cpu: own.cpu.as_ref().map(|cpu| {
+                // It has a word for the parts, and none for not knowing them.
+                let user = cpu.user_share.unwrap_or(0.0);
+                Cpu {
+                    total: cpu.share * 100.0,
+                    user: user * 100.0,
+                    system: (cpu.share - user) * 100.0,
+                }
             }),
             knows_retransmits: Some(self.params.protocol == Protocol::Tcp),
             congestion: None,

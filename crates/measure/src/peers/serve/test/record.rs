@@ -6,7 +6,7 @@ use linerate_metric::cost::ThreadCost;
 use linerate_metric::event::{Problem, What};
 use linerate_metric::facts::Role;
 use linerate_metric::plan::{Kind, Protocol};
-use linerate_metric::record::{CountedAt, CpuCost, Doubt};
+use linerate_metric::record::{CountedAt, CpuCost, Doubt, Served};
 
 use super::{Lane, SHORTEST_ALONE_NS, SHORTEST_NS, Test};
 use crate::cost::{self, Spent};
@@ -93,7 +93,11 @@ impl Test {
         test.far = far;
         test.failure = failure;
         test.ipv6 = self.peer.is_ipv6();
-        let (record, failure) = test.record();
+        let (mut record, failure) = test.record();
+        record.served = Some(Served {
+            client: self.peer.to_string(),
+            agent: std::mem::take(&mut self.agent),
+        });
         self.emit(What::Finished {
             record: Box::new(record),
         });
