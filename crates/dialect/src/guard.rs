@@ -105,6 +105,14 @@ pub enum Refusal {
         /// What is left of what it sent.
         credit: u64,
     },
+    /// It asks for a flow, and has shown nothing of itself but datagrams. No option lifts this.
+    #[error(
+        "{address} asks to be sent a flow of datagrams, and its address may be forged: it has to prove itself first (a test over TCP, or our own client, does)"
+    )]
+    Unproved {
+        /// Whom.
+        address: IpAddr,
+    },
     /// It gets as much as it may.
     #[error(
         "{address} asks for more answers a second than one address may have: see {OPTION_RATE}"
@@ -129,7 +137,7 @@ impl Refusal {
     pub fn option(&self) -> Option<&'static str> {
         match self {
             Self::NotNeighbour { .. } => Some(OPTION_NETWORK),
-            Self::MoreThanReceived { .. } => None,
+            Self::MoreThanReceived { .. } | Self::Unproved { .. } => None,
             Self::AddressRate { .. } | Self::TotalRate { .. } => Some(OPTION_RATE),
         }
     }
@@ -340,6 +348,8 @@ impl Leave {
             return false;
         }
         if self.proved {
+            // It is answered, and no credit for the time after.
+            self.came = 0;
             return true;
         }
         let holds = answer <= self.came && answer <= self.bytes;

@@ -18,6 +18,8 @@ const WORDS: &[(&[u8], &str)] = &[
     // A TLS record that holds a handshake, of any version.
     (b"\x16\x03", "TLS"),
     (b"EHLO ", "SMTP"),
+    // What is whole was taken before.
+    (b"HELO nuttcp", "nuttcp without its version"),
     (b"HELO ", "SMTP"),
     (b"HELP\r", "a port scanner"),
     (b"\r\n\r\n", "a port scanner"),
@@ -54,6 +56,7 @@ mod tests {
             (b"SSH-2.0-OpenSSH_9.2p1 Debian\r\n", Some("SSH")),
             (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", Some("TLS")),
             (b"EHLO mail.example.com\r\n", Some("SMTP")),
+            (b"HELO nuttcp\n", Some("nuttcp without its version")),
             (b"01234567890123456789", None),
             (b"GETTY", None),
             (b"\x00\x00\x00\x00", None),

@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use common::foreign::Host;
+use linerate_dialect::iperf2::{Amount, Dual, Settings, TcpClient};
 use linerate_lab::{Lab, LabError, Topology};
 use linerate_measure::{PeerOptions, ServerOptions};
 use linerate_metric::plan::{Direction, Kind};
@@ -346,6 +347,7 @@ fn iperf2_over_tcp() {
         "neither took both times: {text}"
     );
     assert_eq!(record.directions.len(), 2, "{text}");
+    assert!(record.plan.in_turn);
     let told: Vec<_> = record
         .intervals
         .iter()
@@ -372,6 +374,72 @@ fn iperf2_over_tcp() {
     assert!(record.summary.round_trips.unwrap() >= 5, "{text}");
     let rate = record.summary.round_trips_per_second.unwrap();
     assert!((2.0..50.0).contains(&rate), "{rate}: {text}");
+}
+
+/// Whoever begins as a test and comes to none is told of; the same again is nothing new for a minute.
+#[test]
+fn who_comes_to_no_test_is_told_of() {
+    use std::io::{Read, Write};
+    use std::net::{Shutdown, TcpStream};
+    let (_alone, host) = (alone(), Host::with_ports(&["iperf2", "nuttcp"]));
+    let cookie = b"abcdefghijklmnopqrstuvwxyz234567abcd\0";
+    let say = |port: u16, words: &[u8]| {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.write_all(words).unwrap();
+        let _ = stream.shutdown(Shutdown::Write);
+        let _ = stream.read_to_end(&mut Vec::new());
+        stream
+    };
+    let (own, iperf2, nuttcp) = (host.port, host.also[0], host.also[1]);
+    for (port, words, told) in [
+        (own, &cookie[..], "closed the connection while sending the"),
+        (own, b"HELO nuttcp v6.1.2\nno parameters\n", "make no sense"),
+        (own, b"HELO nuttcp\n", "speaks nuttcp without its version"),
+        (iperf2, cookie, "speaks iperf3 to port"),
+        (nuttcp, cookie, "speaks iperf3 to port"),
+        (iperf2, b"HELO nuttcp v6.1.2\n", "speaks nuttcp to port"),
+    ] {
+        let _gone = say(port, words);
+        let refused = host.refused(told).unwrap_or_else(|| panic!("{told}"));
+        let whole = format!("{refused:?}");
+        assert!(whole.contains("127.0.0.1:"), "{whole}");
+    }
+    say(own, cookie);
+    assert!(host.refused("closed the connection").is_none());
+    assert_eq!((host.begun(), host.failures()), (0, 0));
+}
+
+/// Under load its listener may start behind its own payload.
+#[test]
+fn a_client_that_listens_late_is_connected_to_all_the_same() {
+    use std::io::Write;
+    use std::net::{Shutdown, TcpListener, TcpStream};
+    let (_alone, host) = (alone(), Host::start());
+    for dual in [Dual::Now, Dual::After] {
+        let port = free_port();
+        let settings = Settings {
+            dual: Some(dual),
+            amount: Some(Amount::Time(200_000_000)),
+            ..Settings::legacy(port)
+        };
+        let client = TcpClient::new(settings).unwrap();
+        let mut stream = TcpStream::connect(("127.0.0.1", host.port)).unwrap();
+        stream.write_all(client.header()).unwrap();
+        stream.write_all(&[b'1'; 100_000]).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        let late = TcpListener::bind(("127.0.0.1", port)).unwrap();
+        late.set_nonblocking(true).unwrap();
+        let mut back = (0..500).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            late.accept().ok()
+        });
+        let (back, _) = back.as_mut().expect("it is connected to");
+        back.set_nonblocking(false).unwrap();
+        std::io::copy(back, &mut std::io::sink()).unwrap();
+        let record = host.record();
+        assert!(way(&record, Direction::Receive).bytes_sent.unwrap() > 0);
+    }
 }
 
 #[test]
@@ -433,8 +501,10 @@ fn iperf2_over_udp_backwards_for_those_who_are_known() {
         &format!("-c 127.0.0.1 -p {} -u -t 1 -R -b 2M", host.port),
     );
     let refused = host.refused("its address may be forged").unwrap();
-    // What it asked with has come.
-    assert!(!refused.situation.contains("for 0 B"), "{refused:?}");
+    assert!(
+        refused.situation.contains("to be sent a flow"),
+        "{refused:?}"
+    );
     // A connection proves where it is.
     let (_, _) = iperf2(&host, "-n 1000");
     let (rows, record) = iperf2(&host, "-u -t 2 -R -b 10M");
@@ -798,6 +868,12 @@ fn between_two_hosts_without_an_option() {
         let summary = &record.summary;
         let moved = summary.bytes_received.or(summary.bytes_sent);
         assert!(moved.is_some_and(|bytes| bytes > 1000), "{words}: {text}");
+        let served = record.served.as_ref().expect("a server's record");
+        let v6 = client.address_v6().map(|address| address.to_string());
+        let from = [Some(client.address().to_string()), v6];
+        let address = Some(served.address().to_owned());
+        assert!(from.contains(&address), "{served:?}");
+        assert!(served.agent.starts_with(program), "{words}: {served:?}");
     }
     // Whoever opened a test opened no second one by what came late.
     assert_eq!(host.failures(), 0);

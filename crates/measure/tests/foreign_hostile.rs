@@ -16,7 +16,7 @@ use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
 use linerate_metric::record::Record;
 
 /// What so many connections may add to this process, theirs and ours: its bound is 64 MiB of lobby and
-/// 64 tests of strangers.
+/// 128 tests of strangers.
 const MEMORY_BYTES: u64 = 256 << 20;
 
 /// One at a time: memory is the process's.
@@ -378,7 +378,7 @@ fn limits_are_kept_and_told() {
     let _alone = alone();
     let host = Host::with(PeerOptions {
         max_tests: Some(1),
-        max_time_ns: Some(1_000_000_000),
+        max_time_ns: Some(2_000_000_000),
         only: Some(vec!["iperf2".to_owned(), "plain".to_owned()]),
         ..PeerOptions::default()
     });
@@ -398,6 +398,19 @@ fn limits_are_kept_and_told() {
     let refused = host.refused("it runs a test already").expect("it is told");
     let client = second.local_addr().unwrap().to_string();
     assert!(refused.situation.contains(&client), "{refused:?}");
+    assert!(refused.next_step.contains("--max-tests"), "{refused:?}");
+    // Our own client is told so, and the server's user too.
+    let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "127.0.0.1");
+    plan.port = host.port;
+    let client = Client {
+        plan,
+        family: Family::Any,
+        retry: Duration::ZERO,
+        key: None,
+    };
+    assert!(client.run(&AtomicBool::new(false), &mut |_| {}).is_err());
+    let refused = host.refused("it runs a test already").expect("it is told");
+    assert_eq!(refused.object, "a test (linerate)");
     assert!(refused.next_step.contains("--max-tests"), "{refused:?}");
     let record = host.record();
     stop.store(true, Relaxed);

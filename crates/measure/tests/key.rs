@@ -2,11 +2,12 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use linerate_measure::{Client, Family, Key, MeasureError, PeerOptions, Server, ServerOptions};
+use linerate_metric::event::{Event, Problem, What};
 use linerate_metric::exit;
 use linerate_metric::plan::{Kind, Plan, Protocol};
 use linerate_metric::record::Record;
@@ -22,6 +23,15 @@ fn beside<T>(key: Option<Key>, run: impl FnOnce(u16) -> T) -> T {
 
 /// The same with a server that speaks these dialects of others, whatever its key.
 fn beside_with<T>(key: Option<Key>, dialects: Option<&[&str]>, run: impl FnOnce(u16) -> T) -> T {
+    told_beside(key, dialects, run).0
+}
+
+/// The same with what the server told of refusals.
+fn told_beside<T>(
+    key: Option<Key>,
+    dialects: Option<&[&str]>,
+    run: impl FnOnce(u16) -> T,
+) -> (T, Vec<Problem>) {
     let only = dialects.map(|names| names.iter().map(|&name| name.to_owned()).collect());
     let server = Server::bind(&ServerOptions {
         address: Some(Ipv4Addr::LOCALHOST.into()),
@@ -43,14 +53,23 @@ fn beside_with<T>(key: Option<Key>, dialects: Option<&[&str]>, run: impl FnOnce(
             self.0.store(true, Relaxed);
         }
     }
-    std::thread::scope(|scope| {
+    let refused = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&refused);
+    let emit = Arc::new(move |event: Event| {
+        if let What::Refused { problem } = event.what {
+            log.lock().unwrap().push(problem);
+        }
+    });
+    let result = std::thread::scope(|scope| {
         let stopped = Stopped(stop);
-        let server = scope.spawn(move || server.run(flag, Arc::new(|_| {})));
+        let server = scope.spawn(move || server.run(flag, emit));
         let result = run(port);
         drop(stopped);
         server.join().unwrap().unwrap();
         result
-    })
+    });
+    let refused = refused.lock().unwrap().clone();
+    (result, refused)
 }
 
 fn ask(
@@ -90,18 +109,36 @@ fn ends_with_one_key_measure_as_others_do() {
 #[test]
 fn whoever_lacks_the_key_gets_nothing_and_learns_why() {
     let wanted = [
-        (key("the key of the server"), None, "speaks only to those"),
-        (None, key("the key of the client"), "has no key"),
+        (
+            key("the key of the server"),
+            None,
+            "speaks only to those",
+            "the client has no key",
+        ),
+        (
+            None,
+            key("the key of the client"),
+            "has no key",
+            "the client has a key",
+        ),
         (
             key("the key of the server"),
             key("the key of the client"),
             "another key",
+            "another key",
         ),
     ];
-    for (theirs, ours, why) in wanted {
-        let error = beside(theirs, |port| {
+    for (theirs, ours, why, told) in wanted {
+        let (error, refused) = told_beside(theirs, None, |port| {
             ask(port, Kind::Throughput, Protocol::Tcp, ours).unwrap_err()
         });
+        // The server's user learns it too, and what to do.
+        let [refused] = &refused[..] else {
+            panic!("{refused:?}");
+        };
+        assert!(refused.situation.contains(told), "{refused:?}");
+        assert!(refused.situation.contains("127.0.0.1:"), "{refused:?}");
+        assert!(refused.next_step.contains("--key"), "{refused:?}");
         let problem = error.problem();
         let text = format!("{problem:?}");
         assert!(text.contains(why), "{text}");

@@ -8,7 +8,7 @@ use super::test::Version;
 pub enum NuttcpError {
     /// The peer's first line is none of nuttcp.
     #[error(
-        "the peer said {line:?} where nuttcp says HELO: check host and port (nuttcp's control port is 5000)"
+        "the peer said {line:?} where nuttcp says HELO and its version: check host and port (nuttcp's control port is 5000)"
     )]
     NotNuttcp {
         /// What it said.

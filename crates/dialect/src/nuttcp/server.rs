@@ -62,6 +62,7 @@ pub struct Server {
     waiting: Queue,
     events: Vec<ServerEvent>,
     version: Option<Version>,
+    misread: Option<String>,
     client_closed: bool,
 }
 
@@ -83,6 +84,7 @@ impl Default for Server {
             waiting: Queue::default(),
             events: Vec::new(),
             version: None,
+            misread: None,
             client_closed: false,
         }
     }
@@ -126,7 +128,10 @@ impl Server {
                         self.events.push(ServerEvent::Prepare(test.clone()));
                         self.place = Place::Preparing(test);
                     }
-                    Err(reason) => self.refuse(&reason),
+                    Err(reason) => {
+                        self.refuse(&reason);
+                        self.misread = Some(one_line(&reason));
+                    }
                 }
             }
         }
@@ -245,6 +250,12 @@ impl Server {
     #[must_use]
     pub fn client_version(&self) -> Option<Version> {
         self.version
+    }
+
+    /// What of the client's parameters made no sense, where that is why there will be no test.
+    #[must_use]
+    pub fn misread(&self) -> Option<&str> {
+        self.misread.as_deref()
     }
 
     /// What the far end said: a client never tells what it counted.

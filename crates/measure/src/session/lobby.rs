@@ -111,6 +111,8 @@ enum Said {
     Plain,
     /// Words of something that is no test.
     Stray(&'static str),
+    /// A dialect that the port does not take.
+    Misplaced(&'static str),
     /// Nothing more will be said.
     Gone,
 }
@@ -189,7 +191,14 @@ impl Lobby {
         self.settle_undecided();
         let patient = |guest: &Guest| guest.since.elapsed() < GREETING_PATIENCE;
         self.guests.retain(|_, guest| patient(guest));
-        self.queue.retain(|(guest, _)| patient(guest));
+        let hall = &self.house.hall;
+        self.queue.retain(|(guest, _)| {
+            let waits = patient(guest);
+            if !waits {
+                hall.refuse_waiting(guest.peer);
+            }
+            waits
+        });
         self.sessions.retain(|session| !session.is_finished());
         Ok(())
     }
@@ -262,7 +271,7 @@ impl Lobby {
         }
         self.settled = Instant::now();
         let undecided = |(key, guest): (&usize, &Guest)| {
-            let began = guest.since.elapsed() > TELLING_PATIENCE && guest.has_begun();
+            let began = !guest.is_young() && guest.has_begun();
             began.then_some(*key)
         };
         let keys: Vec<usize> = self.guests.iter().filter_map(undecided).collect();
@@ -299,6 +308,12 @@ impl Lobby {
                 }
             }
             Said::Stray(protocol) => self.house.hall.refuse_stray(protocol, guest.peer),
+            Said::Misplaced(dialect) => {
+                let door = &self.doors[guest.door];
+                let owner = door.forced.map_or("another", |forced| forced.name);
+                let hall = &self.house.hall;
+                hall.refuse_misplaced(dialect, guest.peer, (door.port, owner));
+            }
             Said::Expected(wanted) => {
                 let peer = guest.peer;
                 self.house.hall.admit(&wanted, peer, || {
@@ -507,7 +522,11 @@ impl Lobby {
             },
         };
         if let Some(forced) = door.forced {
-            return self.listen_for(forced, guest, first);
+            return match foreign::misplaced(forced, Carrier::Stream, first) {
+                Told::Known(dialect) => Said::Misplaced(dialect.name),
+                Told::NeedMore if guest.is_young() => Said::Little,
+                Told::NeedMore | Told::Unknown => self.listen_for(forced, guest, first),
+            };
         }
         match speaker(Carrier::Stream, first) {
             Told::NeedMore if first.len() < FIRST_BYTES => Said::Little,
@@ -540,7 +559,7 @@ impl Lobby {
         };
         let dialect = DIALECTS.iter().find(|known| known.name == speaker.name);
         let said = dialect.map(|dialect| (dialect.recognise)(Carrier::Stream, first));
-        if said == Some(Verdict::NeedMore) && guest.since.elapsed() <= TELLING_PATIENCE {
+        if said == Some(Verdict::NeedMore) && guest.is_young() {
             return Said::Little;
         }
         let hall = &self.house.hall;
@@ -552,6 +571,11 @@ impl Lobby {
 }
 
 impl Guest {
+    /// Whether there is time yet to say more.
+    fn is_young(&self) -> bool {
+        self.since.elapsed() <= TELLING_PATIENCE
+    }
+
     /// Whether it has said anything.
     fn has_begun(&self) -> bool {
         self.stream.peek(&mut [0]).is_ok_and(|bytes| bytes > 0)

@@ -59,12 +59,6 @@ impl Arrived {
         let sizes = self.early.iter().map(|(_, datagram)| datagram.len());
         sizes.max().unwrap_or(0) as u64
     }
-
-    /// Bytes of all datagrams that have come so far.
-    pub fn early_bytes(&self) -> u64 {
-        let sizes = self.early.iter().map(|(_, datagram)| datagram.len());
-        sizes.sum::<usize>() as u64
-    }
 }
 
 /// A flow that begins.
@@ -116,6 +110,13 @@ impl Porch {
         let Some((speaker, wanted)) = whose(house, from, local.port(), forced, datagram) else {
             return;
         };
+        if let (Some(owner), None) = (forced, &wanted)
+            && let Told::Known(other) = foreign::misplaced(owner, Carrier::Datagram, datagram)
+        {
+            let owner = (local.port(), owner.name);
+            house.hall.refuse_misplaced(other.name, from, owner);
+            return;
+        }
         if let Some(speaker) = speaker
             && !house.hall.speaks(speaker.name)
         {

@@ -7,7 +7,8 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use linerate_dialect::control::{
-    Accept, Attached, ClockAnswer, Connection, FlowGrant, Frame, Key, Propose, Refuse, Start, Token,
+    self, Accept, Attached, ClockAnswer, Connection, ControlError, FlowGrant, Frame, Key, Propose,
+    Refuse, Start, Token,
 };
 use linerate_host::knob::idle::IdleHold;
 use linerate_host::snapshot::is_own_address;
@@ -16,6 +17,7 @@ use linerate_metric::event::{Event, Problem, What};
 use linerate_metric::exit;
 use linerate_metric::facts::{Host, Role};
 use linerate_metric::plan::{Direction, Ends, Plan, Protocol, Sched, Stamping};
+use linerate_metric::record::Served;
 
 use super::burn::Burn;
 use super::files;
@@ -112,6 +114,9 @@ pub fn serve_on(house: &Arc<House>, footing: Footing<'_>, line: Line, first: &[u
             },
         });
     }
+    if session.claim.is_none() {
+        tell_fruitless(house, &wire, &error);
+    }
     // Whoever connects and goes away again is nobody's failure.
     if let Some(claim) = &session.claim {
         (house.emit)(Event {
@@ -127,6 +132,27 @@ pub fn serve_on(house: &Arc<House>, footing: Footing<'_>, line: Line, first: &[u
     drop(session);
     // With another version the client learns that from our greeting, which may wait here still.
     wire.close(if stopped { SHORT_FAREWELL } else { FAREWELL });
+}
+
+/// Tells of a conversation that ended before there was a test. A client that greets and leaves again has
+/// asked all it wanted, and says itself what broke it.
+fn tell_fruitless(house: &House, wire: &Wire, error: &MeasureError) {
+    let (hall, peer, dialect) = (&house.hall, wire.peer(), control::DIALECT.name);
+    match error {
+        MeasureError::Interrupted => {}
+        MeasureError::Protocol { source, .. } => match source {
+            ControlError::KeyMissing
+            | ControlError::KeyUnknown
+            | ControlError::KeyDiffers
+            | ControlError::Security { .. } => {
+                hall.refuse_key(dialect, peer, &source.to_string());
+            }
+            source => hall.refuse_fruitless(dialect, peer, &source.to_string()),
+        },
+        _ if wire.was_left() => {}
+        MeasureError::Vanished { how, .. } => hall.refuse_fruitless(dialect, peer, how),
+        error => hall.refuse_fruitless(dialect, peer, &error.problem().situation),
+    }
 }
 
 fn open(line: Line, first: &[u8], key: Option<&Key>) -> Result<Wire, MeasureError> {
@@ -198,7 +224,9 @@ impl Session<'_> {
         let Some(propose) = self.listen(wire)? else {
             return Ok(());
         };
+        let (house, dialect) = (self.house, control::DIALECT.name);
         if let Some(problem) = unfit(&propose.plan) {
+            house.hall.refuse_wish(dialect, self.peer, &problem);
             return wire.say(Refuse {
                 problem,
                 exit_code: exit::USAGE,
@@ -207,7 +235,10 @@ impl Session<'_> {
         }
         match self.house.claim() {
             Ok(claim) => self.claim = Some(claim),
-            Err(refuse) => return wire.say(refuse),
+            Err(refuse) => {
+                house.hall.refuse_test(dialect, self.peer, &refuse);
+                return wire.say(refuse);
+            }
         }
         self.seat = None;
         self.emit(What::Connected {
@@ -273,6 +304,7 @@ impl Session<'_> {
             .map_err(|error| MeasureError::system("new thread", error))?;
         self.measure(
             wire,
+            greeting.agent,
             &plan,
             host,
             (ready, memory),
@@ -587,6 +619,7 @@ impl Session<'_> {
     fn measure(
         &self,
         wire: &mut Wire,
+        agent: String,
         plan: &Plan,
         host: Host,
         (ready, memory): (Ready, Memory),
@@ -655,6 +688,10 @@ impl Session<'_> {
         });
         // The client has its own.
         record.kept_by = Some(Role::Server);
+        record.served = Some(Served {
+            client: self.peer.to_string(),
+            agent,
+        });
         self.emit(What::Finished {
             record: Box::new(record),
         });

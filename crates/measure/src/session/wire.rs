@@ -136,6 +136,12 @@ impl Wire {
         self.peer
     }
 
+    /// Whether the other end has greeted, and closed the connection or broken it off.
+    #[must_use]
+    pub fn was_left(&self) -> bool {
+        self.closed && self.codec.peer().is_some()
+    }
+
     /// Gives the codec bytes that somebody else has read from the socket already.
     ///
     /// # Errors
@@ -189,7 +195,10 @@ impl Wire {
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return Ok(()),
                     io::ErrorKind::Interrupted => {}
-                    _ => return Err(self.lost(&error)),
+                    _ => {
+                        self.closed = true;
+                        return Err(self.lost(&error));
+                    }
                 },
             }
         }
@@ -238,7 +247,10 @@ impl Wire {
                         }
                         return Ok(None);
                     }
-                    _ => return Err(self.lost(&error)),
+                    _ => {
+                        self.closed = true;
+                        return Err(self.lost(&error));
+                    }
                 },
             }
         }

@@ -18,13 +18,14 @@ pub use flows::FlowKey;
 
 use super::limits::Limits;
 use super::refusals::Refusals;
+use crate::session::limits::TEST_LIMIT;
 use crate::session::{Emit, ServerOptions};
 use awaited::Expected;
 use flows::Flows;
 
 /// Tests at a time of addresses that proved nothing, and of clients that speak no dialect we know: anybody
 /// can send anything. Half of all tests that a server runs at a time.
-const STRANGER_LIMIT: usize = 128;
+const STRANGER_LIMIT: usize = TEST_LIMIT / 2;
 
 /// How old what is known of this host's networks may be when it refuses somebody.
 const NETWORKS_NS: Nanos = 5_000_000_000;
@@ -196,6 +197,15 @@ impl Hall {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_unknown_have_half_of_all_tests() {
+        let hall = Hall::default();
+        let mut all: Vec<_> = (0..128).map(|_| hall.stranger().expect("room")).collect();
+        assert!(hall.stranger().is_none());
+        all.pop();
+        assert!(hall.stranger().is_some());
+    }
 
     #[test]
     fn a_server_is_told_from_others_by_address_and_port() {

@@ -63,6 +63,9 @@ const HEADER_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a client may take to accept a second connection.
 const DUAL_PATIENCE: Duration = Duration::from_secs(5);
 
+/// Between two tries of that.
+const DUAL_AGAIN_NS: Nanos = 20_000_000;
+
 /// Bytes of a write where the client does not say: what stock programs take.
 const WRITE_BYTES: usize = 128 << 10;
 
@@ -75,8 +78,9 @@ const BACK: u32 = 2;
 fn stream(dialect: &'static str, mut caller: Caller, claim: Claim, connection: TcpStream) {
     let mut server = TcpServer::new();
     let stop = &caller.house.stop;
-    let Ok((job, behind)) = read_header(&mut server, &connection, stop) else {
-        return;
+    let (job, behind) = match read_header(&mut server, &connection, stop) {
+        Ok(read) => read,
+        Err(how) => return caller.fruitless(dialect, &how),
     };
     let moved = Moved {
         totals: Totals {
@@ -98,8 +102,9 @@ fn stream(dialect: &'static str, mut caller: Caller, claim: Claim, connection: T
         }
         TcpJob::Bounceback(questions) => bounce(caller, claim, connection, *questions, &behind),
         TcpJob::Test(settings) => {
-            if (&connection).write_all(server.outgoing()).is_err() {
-                return;
+            if let Err(error) = (&connection).write_all(server.outgoing()) {
+                let how = format!("it was gone before it was answered ({error})");
+                return caller.fruitless(dialect, &how);
             }
             let plan = plan(&caller, Protocol::Tcp, Some(&settings));
             let agent = agent(&settings);
@@ -116,18 +121,19 @@ fn read_header(
     server: &mut TcpServer,
     connection: &TcpStream,
     stop: &AtomicBool,
-) -> Result<(TcpJob, Vec<u8>), ()> {
+) -> Result<(TcpJob, Vec<u8>), String> {
     let deadline = clock::now() + HEADER_PATIENCE.as_nanos() as u64;
-    connection.set_read_timeout(Some(LOOK_UP)).map_err(drop)?;
+    let gone = |error: std::io::Error| format!("its header did not come ({error})");
+    connection.set_read_timeout(Some(LOOK_UP)).map_err(gone)?;
     let mut room = [0; 512];
     while clock::now() < deadline && !stop.load(Relaxed) {
         let bytes = match (&*connection).read(&mut room) {
             Err(error) if is_nothing(&error) => continue,
-            read => read.map_err(drop)?,
+            read => read.map_err(gone)?,
         };
         let (taken, job) = server
             .receive(&room[..bytes], clock::real())
-            .map_err(drop)?;
+            .map_err(|error| error.to_string())?;
         if let Some(job) = job {
             return Ok((job, room[taken..bytes].to_vec()));
         }
@@ -136,7 +142,10 @@ fn read_header(
             return Ok((TcpJob::Plain, Vec::new()));
         }
     }
-    Err(())
+    Err(format!(
+        "its header did not come whole in {} s",
+        HEADER_PATIENCE.as_secs()
+    ))
 }
 
 fn run(
@@ -171,7 +180,7 @@ fn run(
     if !hall.may_connect_back(DIALECT.name, caller.peer, settings.port, OTHERWISE) {
         return Ok(());
     }
-    let back = connect_back(caller, settings.port)?;
+    let back = connect_back(caller, test, settings.port)?;
     send(test, BACK, back, settings)
 }
 
@@ -238,7 +247,9 @@ fn sending(settings: &Settings, block: usize, limits: &Limits) -> Sending {
     sending.within(limits, settings.flows)
 }
 
-fn connect_back(caller: &Caller, port: u16) -> Result<Socket, MeasureError> {
+/// Connects to the client's own port. It may listen there a moment after it has asked for that: it is tried
+/// again meanwhile.
+fn connect_back(caller: &Caller, test: &mut Test, port: u16) -> Result<Socket, MeasureError> {
     let to = at_port(caller.peer, port);
     let connect = || {
         if port == 0 {
@@ -253,10 +264,23 @@ fn connect_back(caller: &Caller, port: u16) -> Result<Socket, MeasureError> {
         socket.connect_timeout(&SockAddr::from(to), DUAL_PATIENCE)?;
         Ok(socket)
     };
-    connect().map_err(|error: std::io::Error| MeasureError::Vanished {
-        peer: to,
-        how: format!("it takes no second connection ({error})"),
-    })
+    let until = clock::now() + DUAL_PATIENCE.as_nanos() as u64;
+    let is_early = |error: &std::io::Error| {
+        error.kind() == std::io::ErrorKind::ConnectionRefused && clock::now() < until
+    };
+    loop {
+        match connect() {
+            Err(error) if is_early(&error) && test.limit().is_none() => {
+                test.wait(clock::now() + DUAL_AGAIN_NS);
+            }
+            done => {
+                return done.map_err(|error: std::io::Error| MeasureError::Vanished {
+                    peer: to,
+                    how: format!("it takes no second connection ({error})"),
+                });
+            }
+        }
+    }
 }
 
 /// What the client asked for, in our words.
@@ -270,6 +294,7 @@ fn plan(caller: &Caller, protocol: Protocol, settings: Option<&Settings>) -> Pla
         (Way::Forward, None) => vec![Direction::Send],
         (Way::Reverse, None) => vec![Direction::Receive],
     };
+    plan.in_turn = settings.dual == Some(Dual::After);
     match settings.amount {
         Some(Amount::Bytes(bytes)) => plan.amount_bytes = Some(bytes),
         Some(Amount::Time(ns)) => plan.duration_ns = Some(ns),

@@ -22,7 +22,7 @@ use super::hall::Expectation;
 use super::refusals::Refused;
 use super::report;
 use super::test::{IDLE, Limit, Test};
-use super::{Caller, Hall, OnStream, Speaker, Wanted, say};
+use super::{Caller, Hall, OnStream, Speaker, Wanted, how, say};
 use crate::error::MeasureError;
 use crate::meter::Totals;
 use crate::session::house::{Claim, Seat};
@@ -58,10 +58,11 @@ fn flow_of(first: &[u8]) -> Option<Wanted> {
 fn talk(caller: Caller, seat: Seat, stream: TcpStream) {
     let mut first = [0; COOKIE_BYTES];
     let patient = stream.set_read_timeout(Some(Duration::from_secs(10)));
-    if patient.is_err() || (&stream).read_exact(&mut first).is_err() {
-        return;
-    }
-    let Some((cookie, machine)) = Server::open(&first, clock::now()) else {
+    let whole = patient.and_then(|()| (&stream).read_exact(&mut first));
+    let opened = whole.ok().and_then(|()| Server::open(&first, clock::now()));
+    let Some((cookie, machine)) = opened else {
+        let how = "what it said first is no whole cookie of iperf3";
+        caller.fruitless(SPEAKER.name, how);
         return;
     };
     // Small messages that the client waits for.
@@ -116,6 +117,33 @@ fn try_congestion(params: &Params) -> std::io::Result<()> {
     }
 }
 
+/// What a client asked for that no test has.
+fn wish(params: &Params, refusal: Refusal) -> Problem {
+    let calls = || format!("calls of {} B", params.block_bytes);
+    match refusal {
+        Refusal::NO_SCTP => Problem::new(
+            "this server has none",
+            "SCTP",
+            "let it measure TCP, or UDP (-u)",
+        ),
+        Refusal::PARALLEL => Problem::new(
+            "more than iperf3 has anywhere",
+            format!("{} streams", params.parallel),
+            "let it use -P 1 to 128",
+        ),
+        Refusal::UDP_BLOCK => Problem::new(
+            "no datagram of iperf3 has that size",
+            calls(),
+            "let it use another -l",
+        ),
+        _ => Problem::new(
+            "no call of iperf3 has that size",
+            calls(),
+            "let it use another -l",
+        ),
+    }
+}
+
 /// How a conversation goes on.
 enum Next {
     Listen,
@@ -129,6 +157,9 @@ impl Session {
         let end = self.converse(&mut test);
         self.say();
         let Some(mut test) = test else {
+            if let Err(error) = &end {
+                self.caller.fruitless(SPEAKER.name, &how(error));
+            }
             return;
         };
         test.join();
@@ -255,6 +286,8 @@ impl Session {
     fn agree(&mut self, params: Params) -> Result<Next, MeasureError> {
         self.params = params;
         if let Err(refusal) = self.params.check() {
+            let (hall, peer) = (&self.caller.house.hall, self.caller.peer);
+            hall.refuse_wish(SPEAKER.name, peer, &wish(&self.params, refusal));
             self.machine.refuse(refusal, 0);
             return Ok(Next::Close);
         }

@@ -29,6 +29,7 @@ mod ttcp;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 pub use answering::Answers;
@@ -37,9 +38,11 @@ pub use iperf2::{Bounce, Flow as Iperf2Flow};
 pub use lane::{Datagrams as TakesDatagrams, Take as Took};
 pub use refusals::Refused;
 
+use linerate_dialect::sniff::{Carrier, Speaker as Told, speaker};
 use linerate_host::sys::clock::Nanos;
 use socket2::{Domain, Socket};
 
+use crate::error::MeasureError;
 use crate::session::house::{Claim, House, Seat};
 use crate::session::porch::Arrived;
 
@@ -106,6 +109,26 @@ pub struct Caller {
     pub given: bool,
 }
 
+impl Caller {
+    /// Tells that its connection came to no test; what a server that ends gave up itself is not told.
+    fn fruitless(&self, dialect: &'static str, how: &str) {
+        if !self.house.stop.load(Relaxed) {
+            self.house.hall.refuse_fruitless(dialect, self.peer, how);
+        }
+    }
+}
+
+/// What ended a conversation, without who it was with.
+fn how(error: &MeasureError) -> String {
+    match error {
+        MeasureError::Vanished { how, .. } => how.clone(),
+        error => {
+            let problem = error.problem();
+            format!("{}: {}", problem.situation, problem.next_step)
+        }
+    }
+}
+
 /// The dialect of that name.
 #[must_use]
 pub fn speaker_named(name: &str) -> Option<&'static Speaker> {
@@ -119,6 +142,30 @@ pub fn speaker_named(name: &str) -> Option<&'static Speaker> {
 #[must_use]
 pub fn dialects() -> Vec<&'static str> {
     SPEAKERS.iter().map(|speaker| speaker.name).collect()
+}
+
+/// Dialects whose first bytes are nobody else's: the others take whatever comes.
+const CERTAIN: [&str; 5] = [
+    linerate_dialect::control::DIALECT.name,
+    linerate_dialect::nuttcp::DIALECT.name,
+    linerate_dialect::iperf3::DIALECT.name,
+    linerate_dialect::iperf2::DIALECT.name,
+    linerate_dialect::sockperf::DIALECT.name,
+];
+
+/// Which dialect somebody speaks at a port that was given to another one: what is certainly not for it is
+/// no test of it, and would only seem one.
+#[must_use]
+pub fn misplaced(forced: &Speaker, carrier: Carrier, first: &[u8]) -> Told {
+    if !CERTAIN.contains(&forced.name) {
+        return Told::Unknown;
+    }
+    match speaker(carrier, first) {
+        Told::Known(other) if other.name == forced.name || !CERTAIN.contains(&other.name) => {
+            Told::Unknown
+        }
+        told => told,
+    }
 }
 
 /// The dialect that a port belongs to.
@@ -170,6 +217,37 @@ mod tests {
     use linerate_dialect::sniff::DIALECTS;
 
     use super::*;
+
+    #[test]
+    fn a_port_of_one_dialect_takes_none_that_is_certainly_another() {
+        let cookie = b"abcdefghijklmnopqrstuvwxyz234567abcd\0";
+        let misplaced = |forced: &str, first: &[u8]| match misplaced(
+            speaker_named(forced).unwrap(),
+            Carrier::Stream,
+            first,
+        ) {
+            Told::Known(dialect) => dialect.name,
+            Told::NeedMore => "more",
+            Told::Unknown => "",
+        };
+        for (forced, first, want) in [
+            ("iperf2", &cookie[..], "iperf3"),
+            ("iperf2", &cookie[..10], "more"),
+            ("iperf2", b"HELO nuttcp v6.1.2\n", "nuttcp"),
+            ("iperf3", cookie, ""),
+            ("iperf3", b"HELO nuttcp v6.1.2\n", "nuttcp"),
+            // An old client, and one that says nothing of itself.
+            ("iperf2", b"0123456789012345678901234567890123456789", ""),
+            ("iperf2", &[7; 64], ""),
+            // These take everything.
+            ("discard", cookie, ""),
+            ("plain", cookie, ""),
+            ("ttcp", b"HELO nuttcp v6.1.2\n", ""),
+            ("iperf2-legacy", cookie, ""),
+        ] {
+            assert_eq!(misplaced(forced, first), want, "{forced} {first:?}");
+        }
+    }
 
     #[test]
     fn every_dialect_but_our_own_is_served() {

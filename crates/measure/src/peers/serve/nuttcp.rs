@@ -16,12 +16,13 @@ use linerate_dialect::sniff::Carrier;
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_host::sys::socket;
 use linerate_host::sys::wait::{self, Ready};
+use linerate_metric::event::Problem;
 use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
 
-use self::data::Data;
+use self::data::{Data, other_port};
 use super::refusals::Refused;
 use super::test::{Limit, Test};
-use super::{Caller, OnStream, Speaker, say};
+use super::{Caller, OnStream, Speaker, how, say};
 use crate::error::MeasureError;
 use crate::meter::Totals;
 use crate::session::house::{Claim, Seat};
@@ -94,8 +95,15 @@ impl Session {
         }
         self.say();
         let Some(test) = test else {
-            if let (Err(error), Some(asked)) = (&result, &self.asked) {
-                self.tell_failure(error, asked);
+            match (&result, &self.asked) {
+                (Err(error), Some(asked)) => self.tell_failure(error, asked),
+                (Err(error), None) => self.caller.fruitless(DIALECT.name, &how(error)),
+                (Ok(()), _) => {
+                    if let Some(reason) = self.machine.misread() {
+                        let how = format!("its parameters make no sense ({reason})");
+                        self.caller.fruitless(DIALECT.name, &how);
+                    }
+                }
             }
             return;
         };
@@ -269,9 +277,25 @@ impl Session {
             }
             Err(reason) => {
                 self.claim = None;
+                if let Some(port) = asked.ports().next()
+                    && asked.client_connects()
+                {
+                    self.tell_taken(port, &reason);
+                }
                 self.machine.refuse(&reason);
             }
         }
+    }
+
+    /// The client learns it, too.
+    fn tell_taken(&self, port: u16, reason: &str) {
+        let wish = Problem::new(
+            reason,
+            format!("data at port {port}"),
+            format!("let it use another (`nuttcp -p {}`)", other_port(port)),
+        );
+        let Caller { house, peer, .. } = &self.caller;
+        house.hall.refuse_wish(DIALECT.name, *peer, &wish);
     }
 
     fn may_connect_back(&self, port: u16) -> bool {

@@ -8,6 +8,12 @@ use linerate_host::sys::clock::Nanos;
 /// How long a flow that was refused is silent before its next datagram is told again.
 const AGAIN_NS: Nanos = 2_000_000_000;
 
+/// How long an address is not told of again whose connections come to nothing.
+const FRUITLESS_NS: Nanos = 60_000_000_000;
+
+/// Why such a connection is told.
+const FRUITLESS: &str = "fruitless";
+
 /// Refusals of one sort that are told in a second.
 const TOLD: u32 = 5;
 
@@ -28,6 +34,27 @@ pub struct Refused {
     pub from: SocketAddr,
 }
 
+impl Refused {
+    /// A connection that began as a test's and came to none. Whoever looks for open ports makes one after
+    /// the other: an address is told once a minute.
+    #[must_use]
+    pub fn fruitless(dialect: &'static str, from: SocketAddr) -> Self {
+        Self {
+            why: FRUITLESS,
+            dialect,
+            from: SocketAddr::new(from.ip(), 0),
+        }
+    }
+
+    /// How long it is not told again.
+    fn again_ns(&self) -> Nanos {
+        match self.why {
+            FRUITLESS => FRUITLESS_NS,
+            _ => AGAIN_NS,
+        }
+    }
+}
+
 /// What was told, and when.
 #[derive(Debug, Default)]
 pub struct Refusals {
@@ -45,24 +72,30 @@ struct Sort {
 impl Refusals {
     /// Whether a refusal is to be told now; with how many others of its sort were not told before.
     pub fn tell(&mut self, now: Nanos, refused: Refused) -> Option<u64> {
+        let recent = |refused: &Refused, last: Nanos| now.saturating_sub(last) < refused.again_ns();
         let known = self.clients.get(&refused);
-        let goes_on = known.is_some_and(|&last| now.saturating_sub(last) < AGAIN_NS);
+        let goes_on = known.is_some_and(|&last| recent(&refused, last));
         if !goes_on && self.clients.len() >= CLIENTS {
             self.clients
-                .retain(|_, &mut last| now.saturating_sub(last) < AGAIN_NS);
+                .retain(|refused, &mut last| recent(refused, last));
             if self.clients.len() >= CLIENTS {
                 self.clients.clear();
             }
-        }
-        self.clients.insert(refused, now);
-        if goes_on {
-            return None;
         }
         // As many as there are reasons and dialects.
         let sort = self
             .sorts
             .entry((refused.why, refused.dialect))
             .or_default();
+        if goes_on && refused.why == FRUITLESS {
+            // One more connection, and the minute goes on.
+            sort.untold += 1;
+            return None;
+        }
+        self.clients.insert(refused, now);
+        if goes_on {
+            return None;
+        }
         if now.saturating_sub(sort.since_ns) >= WINDOW_NS {
             (sort.since_ns, sort.told) = (now, 0);
         }
@@ -117,6 +150,24 @@ mod tests {
             Some(96),
             "those that were not told are counted"
         );
+    }
+
+    #[test]
+    fn an_address_whose_connections_come_to_nothing_is_told_once_a_minute() {
+        let mut refusals = Refusals::default();
+        let mut tell = |second: u64, host: u8, port: u16| {
+            let from = SocketAddr::from(([10, 77, 0, host], port));
+            refusals.tell(second * SECOND, Refused::fruitless("iperf3", from))
+        };
+        assert_eq!(tell(1, 1, 4_000), Some(0));
+        for second in 2..30 {
+            assert_eq!(tell(second, 1, 4_000 + second as u16), None, "{second}");
+        }
+        assert_eq!(tell(30, 2, 4_000), Some(28), "another address");
+        for second in 31..61 {
+            assert_eq!(tell(second, 1, 4_000 + second as u16), None, "{second}");
+        }
+        assert_eq!(tell(61, 1, 5_000), Some(30), "the others are counted");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use linerate_metric::event::{Event, Problem, What};
 use super::{Hall, lock};
 use crate::error::two_parts;
 use crate::peers::serve::refusals::Refused;
+use crate::session::limits::{GREETING_PATIENCE, TALK_LIMIT};
 use crate::session::lobby::canonical;
 
 impl Hall {
@@ -47,7 +48,9 @@ impl Hall {
     pub fn refuse_answer(&self, dialect: &'static str, from: SocketAddr, refusal: Refusal) {
         let (why, address) = match refusal {
             Refusal::NotNeighbour { address } => ("neighbour", address),
-            Refusal::MoreThanReceived { address, .. } => ("proof", address),
+            Refusal::MoreThanReceived { address, .. } | Refusal::Unproved { address } => {
+                ("proof", address)
+            }
             Refusal::AddressRate { address } => ("address-rate", address),
             Refusal::TotalRate { address } => ("total-rate", address),
         };
@@ -135,8 +138,104 @@ impl Hall {
                 Some(_) => "a higher --max-tests",
                 None => refuse.problem.next_step.as_str(),
             };
-            let situation = format!("{} came for one ({dialect}), and {why}", canonical(from));
-            Problem::new(situation, "a test", next)
+            let situation = format!("{} came for one, and {why}", canonical(from));
+            Problem::new(situation, format!("a test ({dialect})"), next)
+        });
+    }
+
+    /// Tells of a connection that began as one of a dialect and came to no test: `how`, and what to do now
+    /// behind a colon.
+    pub fn refuse_fruitless(&self, dialect: &'static str, from: SocketAddr, how: &str) {
+        self.refuse(Refused::fruitless(dialect, from), || {
+            let (how, next) = two_parts(how);
+            Problem::new(
+                format!("{} came for one, and {how}", canonical(from)),
+                format!("a test ({dialect})"),
+                next.unwrap_or("look at the client's own messages"),
+            )
+        });
+    }
+
+    /// Tells that what a client wants is not to be had, and what it can do instead.
+    pub fn refuse_wish(&self, dialect: &'static str, from: SocketAddr, wish: &Problem) {
+        let refused = Refused {
+            why: "wish",
+            dialect,
+            from,
+        };
+        self.refuse(refused, || {
+            Problem::new(
+                format!(
+                    "{} asks for {}: {}",
+                    canonical(from),
+                    wish.object,
+                    wish.situation
+                ),
+                format!("a test ({dialect})"),
+                wish.next_step.clone(),
+            )
+        });
+    }
+
+    /// Tells that a client and this server do not have the same key.
+    pub fn refuse_key(&self, dialect: &'static str, from: SocketAddr, why: &str) {
+        let refused = Refused {
+            why: "key",
+            dialect,
+            from,
+        };
+        self.refuse(refused, || {
+            let (why, next) = two_parts(why);
+            Problem::new(
+                format!("{} came for one, and {why}", canonical(from)),
+                format!("a test ({dialect})"),
+                next.unwrap_or_default(),
+            )
+        });
+    }
+
+    /// Tells that a port which was given to one dialect takes none of another.
+    pub fn refuse_misplaced(
+        &self,
+        dialect: &'static str,
+        from: SocketAddr,
+        (port, owner): (u16, &'static str),
+    ) {
+        let refused = Refused {
+            why: "misplaced",
+            dialect,
+            from,
+        };
+        self.refuse(refused, || {
+            let own = self.ports.first().copied().unwrap_or_default();
+            Problem::new(
+                format!(
+                    "{} speaks {dialect} to port {port}, which takes {owner} alone",
+                    canonical(from)
+                ),
+                format!("a test ({dialect})"),
+                format!("--also {port} without ={owner}, or let it come to port {own}"),
+            )
+        });
+    }
+
+    /// Tells that somebody has waited for his turn in vain.
+    pub fn refuse_waiting(&self, from: SocketAddr) {
+        let refused = Refused {
+            why: "waiting",
+            dialect: "any",
+            from,
+        };
+        self.refuse(refused, || {
+            Problem::new(
+                format!(
+                    "{} waited for {} s, and others who come to no test have all {TALK_LIMIT} places",
+                    canonical(from),
+                    GREETING_PATIENCE.as_secs()
+                ),
+                "a conversation",
+                "try again later",
+            )
         });
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use linerate_dialect::far::FarReport;
 use linerate_dialect::guard::{Leave, Refusal};
 use linerate_dialect::iperf2::datagram::{HEADER_BYTES, UNANSWERED_ENDS, write_end, write_number};
-use linerate_dialect::iperf2::{DIALECT, Dual, Heard, QUIET_NS, Settings, UdpServer, Way, fill};
+use linerate_dialect::iperf2::{Dual, Heard, QUIET_NS, Settings, UdpServer, Way, fill};
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_metric::plan::Protocol;
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -52,7 +52,7 @@ pub fn serve(dialect: &'static str, mut caller: Caller, claim: Claim, mut arrive
     };
     let settings = server.settings().cloned();
     let way = server.way();
-    if way != Way::Forward && !is_proved(&caller, arrived.early_bytes()) {
+    if way != Way::Forward && !is_proved(dialect, &caller) {
         return;
     }
     if !of_flow(&caller, &arrived, SILENCE_NS) {
@@ -74,32 +74,28 @@ pub fn serve(dialect: &'static str, mut caller: Caller, claim: Claim, mut arrive
     }
     test.keep(arrived.key.take(), way == Way::Reverse);
     let (tell, told) = mpsc::channel();
-    let spawned = run(&caller, &mut test, arrived, server, settings, tell, wall);
+    let asked = (server, settings);
+    let spawned = run(dialect, &caller, &mut test, arrived, asked, tell, wall);
     test.conclude(spawned, || told.try_recv().unwrap_or_default());
 }
 
 /// Whether payload may be sent to an address that only said something over UDP.
-fn is_proved(caller: &Caller, came_bytes: u64) -> bool {
+fn is_proved(dialect: &'static str, caller: &Caller) -> bool {
     let hall = &caller.house.hall;
     let address = caller.peer.ip();
     let proved = hall.is_proved(address);
     if !proved {
-        let refusal = Refusal::MoreThanReceived {
-            address,
-            wanted: DATAGRAM_BYTES as u64,
-            credit: came_bytes,
-        };
-        hall.refuse_answer(DIALECT.name, caller.peer, refusal);
+        hall.refuse_answer(dialect, caller.peer, Refusal::Unproved { address });
     }
     proved
 }
 
 fn run(
+    dialect: &'static str,
     caller: &Caller,
     test: &mut Test,
     arrived: Arrived,
-    server: UdpServer,
-    settings: Option<Settings>,
+    (server, settings): (UdpServer, Option<Settings>),
     tell: mpsc::Sender<FarReport>,
     wall: Nanos,
 ) -> Result<(), MeasureError> {
@@ -110,7 +106,7 @@ fn run(
     let way = server.way();
     if way != Way::Reverse {
         let own = socket.try_clone().map_err(system)?;
-        let (house, client) = (caller.house.clone(), (DIALECT.name, caller.peer));
+        let (house, client) = (caller.house.clone(), (dialect, caller.peer));
         // The first one is counted already.
         let (first_ns, first) = early.remove(0);
         let mut flow = Flow::new(server, wall, first_ns);
@@ -169,8 +165,8 @@ fn run(
     }
     let to = at_port(caller.peer, settings.port);
     let hall = &caller.house.hall;
-    let may = || hall.may_connect_back(DIALECT.name, caller.peer, settings.port, OTHERWISE);
-    if !is_proved(caller, test.sum().bytes) || !may() {
+    let may = || hall.may_connect_back(dialect, caller.peer, settings.port, OTHERWISE);
+    if !is_proved(dialect, caller) || !may() {
         return Ok(());
     }
     let connect = || {

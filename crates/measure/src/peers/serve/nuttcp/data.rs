@@ -209,9 +209,14 @@ fn held_here(peer: SocketAddr, port: u16) -> MeasureError {
         next_step: format!(
             "let the client use another (`nuttcp -p {}`), or start the server with -p 0, which takes \
              no port beside its own",
-            port.wrapping_add(100).max(1024)
+            other_port(port)
         ),
     }
+}
+
+/// A port that a client may try in place of one.
+pub fn other_port(port: u16) -> u16 {
+    port.wrapping_add(100).max(1024)
 }
 
 fn bound(address: SocketAddr) -> io::Result<Socket> {
