@@ -42,6 +42,11 @@ fn a_matrix_of_two_options() {
         page.contains("goodput by bitrate and length"),
         "no heat map"
     );
+    assert!(page.contains("Every point"), "no table");
+    assert!(
+        page.contains("8 runs ("),
+        "those on the front are shown, not all"
+    );
     let again = room
         .run(&words.replace("--json", "--quiet"))
         .expect(0)

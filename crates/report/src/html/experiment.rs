@@ -358,12 +358,7 @@ fn plotted(result: &ExperimentResult, plot: &PlotOf) -> Option<String> {
     if xs.len() < 2 {
         return None;
     }
-    let unit = match figure.unit {
-        Unit::BitRate => svg::Unit::of_rate(highest),
-        Unit::Nanos => svg::Unit::of_time(highest),
-        Unit::PerSecond => svg::Unit::of_frequency(highest),
-        Unit::Share | Unit::Count | Unit::Bytes => svg::Unit::COUNT,
-    };
+    let unit = super::unit(figure.unit, highest);
     let x = match plot.log_x && first > 0.0 {
         true => Axis::log_count(&plot.x, first, last),
         false => Axis::between(&plot.x, first, last, svg::Unit::COUNT),

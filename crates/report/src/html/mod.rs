@@ -20,12 +20,13 @@ mod stages;
 mod sweep;
 mod timeline;
 
+use linerate_metric::expect::Unit;
 use linerate_metric::record::Record;
 use linerate_metric::set::RunSet;
 
 use crate::document::Document;
 use crate::side::SideBySide;
-use crate::svg::escape;
+use crate::svg::{self, escape};
 use crate::{differences, markdown, text, words};
 
 /// The page's rules; nothing is loaded from anywhere, and the policy forbids that anything could be.
@@ -41,7 +42,14 @@ const SCRIPT: &str = concat!(include_str!("script.js"), include_str!("timeline.j
 /// `notes` are sentences that belong to all of it: what could not be measured, and why.
 #[must_use]
 pub fn report(title: &str, runs: &[Record], notes: &[String]) -> String {
-    page(title, runs, notes, &words::headline(runs), "", false)
+    page(
+        title,
+        (runs, runs.len()),
+        notes,
+        &words::headline(runs),
+        "",
+        false,
+    )
 }
 
 /// A page about documents side by side: what was told to each and where it ran, as far as that differs,
@@ -100,7 +108,7 @@ pub fn side_by_side(title: &str, sides: &SideBySide, documents: &[Document]) -> 
         }
     }
     sentences.extend(words::headline(&runs));
-    page(title, &runs, &notes, &sentences, &own, false)
+    page(title, (&runs, runs.len()), &notes, &sentences, &own, false)
 }
 
 /// A page about runs that belong together, with what follows from them.
@@ -111,9 +119,12 @@ pub fn of_set(title: &str, set: &RunSet) -> String {
         return framed(title, &body);
     }
     let follows = text::conclusions_of(&set.result, FOLLOWS_COLUMNS);
-    // Of many runs that are alike, one of each name is shown.
+    // Of many runs that are alike, one of each name is shown, and of a sweep those that somebody would choose.
     let mut runs = set.runs.clone();
-    if set.result.is_many_alike() {
+    if let Some(found) = &set.result.sweep {
+        runs = sweep::shown(found, &set.runs);
+        runs.truncate(SHOWN_ALIKE);
+    } else if set.result.is_many_alike() {
         let mut seen = std::collections::BTreeSet::new();
         runs.retain(|run| seen.insert(run.label.clone()));
         runs.truncate(SHOWN_ALIKE);
@@ -134,7 +145,14 @@ pub fn of_set(title: &str, set: &RunSet) -> String {
     own.push_str(&comparison::section(set));
     own.push_str(&sweep::section(set));
     let are_steps = set.result.capacity.is_some() || !set.result.saturation.is_empty();
-    page(title, &runs, &set.result.notes, &sentences, &own, are_steps)
+    page(
+        title,
+        (&runs, set.runs.len()),
+        &set.result.notes,
+        &sentences,
+        &own,
+        are_steps,
+    )
 }
 
 /// Runs on the page of a set of many that are alike.
@@ -143,9 +161,10 @@ const SHOWN_ALIKE: usize = 8;
 /// Columns of what follows, as in a terminal.
 const FOLLOWS_COLUMNS: usize = 96;
 
+/// `runs` are those that are shown, and how many there were.
 fn page(
     title: &str,
-    runs: &[Record],
+    (runs, made): (&[Record], usize),
     notes: &[String],
     sentences: &[String],
     follows: &str,
@@ -154,7 +173,7 @@ fn page(
     let series = series::section(runs);
     let runs = &words::told_apart(runs)[..];
     let mut body = String::new();
-    body.push_str(&header(title, runs, notes, sentences));
+    body.push_str(&header(title, (runs, made), notes, sentences));
     body.push_str(follows);
     let ways: Vec<String> = runs.iter().map(path::section).collect();
     let first = ways.iter().find(|way| !way.is_empty());
@@ -190,7 +209,12 @@ fn framed(title: &str, body: &str) -> String {
     )
 }
 
-fn header(title: &str, runs: &[Record], notes: &[String], sentences: &[String]) -> String {
+fn header(
+    title: &str,
+    (runs, made): (&[Record], usize),
+    notes: &[String],
+    sentences: &[String],
+) -> String {
     let mut out = format!(
         "<header>\n<p class=\"brand\">linerate</p>\n<h1>{}</h1>\n",
         escape(title)
@@ -208,12 +232,16 @@ fn header(title: &str, runs: &[Record], notes: &[String], sentences: &[String]) 
         out.push_str("<p class=\"lead\">No run gave a figure.</p>\n");
     }
     if let Some(first) = runs.first() {
-        let count = match runs.len() {
+        let count = match made {
             1 => "1 run".to_owned(),
             n => format!("{n} runs"),
         };
+        let shown = match runs.len() {
+            n if n == made => String::new(),
+            n => format!(" ({n} of them shown)"),
+        };
         out.push_str(&format!(
-            "<p class=\"muted\">{count}, started {}</p>\n",
+            "<p class=\"muted\">{count}{shown}, started {}</p>\n",
             first.started.strftime("%Y-%m-%d %H:%M:%S UTC")
         ));
     }
@@ -279,6 +307,16 @@ fn stressed(text: &str) -> String {
         position += 1;
     }
     out.join(" ")
+}
+
+/// The unit of an axis of figures.
+fn unit(of: Unit, highest: f64) -> svg::Unit {
+    match of {
+        Unit::BitRate => svg::Unit::of_rate(highest),
+        Unit::Nanos => svg::Unit::of_time(highest),
+        Unit::PerSecond => svg::Unit::of_frequency(highest),
+        Unit::Share | Unit::Count | Unit::Bytes => svg::Unit::COUNT,
+    }
 }
 
 /// The place of a run in the page, for links.

@@ -32,6 +32,8 @@ pub(crate) enum Mark {
     Line(Vec<(f64, f64)>),
     /// Points joined by a line, each marked, with the interval `(low, high)` in which it may lie as well.
     Measured(Vec<(f64, f64, (f64, f64))>),
+    /// Points by themselves.
+    Points(Vec<(f64, f64)>),
     /// A value over each span `(from, to, value)`, joined where spans meet.
     Step(Vec<(f64, f64, f64)>),
     /// A column over each span, from zero.
@@ -201,17 +203,13 @@ impl Chart {
             Mark::Measured(points) => {
                 let line: Vec<_> = points.iter().map(|&(x, y, _)| at(x, y)).collect();
                 let mut out = path("line", &line);
-                for (&(_, _, (low, high)), &(left, top)) in points.iter().zip(&line) {
-                    out.push_str(&self.whisker(plot, left, (low, high)));
-                    let (left, top) = (number(left), number(top));
-                    write!(
-                        out,
-                        "<circle class=\"mark\" cx=\"{left}\" cy=\"{top}\" r=\"3.5\"/>"
-                    )
-                    .expect("a string takes all that is written");
+                for (&(_, _, (low, high)), &place) in points.iter().zip(&line) {
+                    out.push_str(&self.whisker(plot, place.0, (low, high)));
+                    out.push_str(&circle(place));
                 }
                 out
             }
+            Mark::Points(points) => points.iter().map(|&(x, y)| circle(at(x, y))).collect(),
             Mark::Step(spans) if spans.len() > columns => {
                 // More spans than pixels: the mean as a line, and how far the values reach around it.
                 let few = downsample::spans(spans, columns / 2);
@@ -321,6 +319,14 @@ impl Chart {
         )
         .expect("a string takes all that is written");
     }
+}
+
+fn circle((left, top): (f64, f64)) -> String {
+    format!(
+        "<circle class=\"mark\" cx=\"{}\" cy=\"{}\" r=\"3.5\"/>",
+        number(left),
+        number(top)
+    )
 }
 
 impl Plot {

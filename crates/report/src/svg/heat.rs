@@ -73,7 +73,7 @@ impl Heat {
                     number(ROW - 2.0),
                     number(x + 6.0),
                     number(top + 21.0),
-                    escape(&fitting(text, width))
+                    escape(&figure(text, width))
                 ));
             }
         }
@@ -82,12 +82,45 @@ impl Heat {
     }
 }
 
+fn room(width: f64) -> usize {
+    ((width - 8.0) / CHARACTER).max(1.0) as usize
+}
+
+/// A value with its unit. Where that is too long, its prefix alone, as the title says what it is: `626k`.
+fn figure(text: &str, width: f64) -> String {
+    if text.chars().count() <= room(width) {
+        return text.to_owned();
+    }
+    let short = text.trim_end_matches("b/s").trim_end_matches("/s");
+    fitting(&short.replace(' ', ""), width)
+}
+
 fn fitting(text: &str, width: f64) -> String {
-    let room = ((width - 8.0) / CHARACTER).max(1.0) as usize;
+    let room = room(width);
     if text.chars().count() <= room {
         return text.to_owned();
     }
     let mut short: String = text.chars().take(room.saturating_sub(1)).collect();
     short.push('…');
     short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_in_a_narrow_cell_keeps_its_digits_and_its_prefix() {
+        let narrow = 6.0 * CHARACTER + 8.0;
+        for (text, shown) in [
+            ("626 kb/s", "626k"),
+            ("49.3 Gb/s", "49.3G"),
+            ("1.2 M/s", "1.2M"),
+            ("12 µs", "12 µs"),
+            ("1,234,567", "1,234…"),
+        ] {
+            assert_eq!(figure(text, narrow), shown);
+            assert_eq!(figure(text, 1000.0), text);
+        }
+    }
 }

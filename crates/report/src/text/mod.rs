@@ -36,7 +36,9 @@ pub use set::set;
 pub use side::side_by_side;
 pub(crate) use stages::pass_words;
 pub use summary::{served_summary, summary};
-pub(crate) use sweep::{best_words, cells as sweep_cells, rank as sweep_rank};
+pub(crate) use sweep::{
+    best_words, cells as sweep_cells, front_words, grid as sweep_grid, rank as sweep_rank,
+};
 pub(crate) use table::Grid;
 pub use verdicts::verdicts;
 

@@ -6,7 +6,7 @@ use linerate_metric::sweep::{Sweep, SweepPoint};
 use linerate_metric::units::{format_bytes, format_nanos};
 
 use super::comparison::share;
-use super::table::table;
+use super::table::{Grid, table};
 use crate::style::{Paint, Style, clean, wrap};
 use crate::words;
 
@@ -51,21 +51,31 @@ pub(super) fn sweep(found: &Sweep, style: &Style) -> String {
         }
         sentences.push(sentence);
     }
-    sentences.push(format!(
-        "Rows marked * are on the front: no other point is as good with less {}. {name} is better {}; \
+    sentences.push(front_words(found));
+    blocks.push(wrap(&sentences.join(" "), style.width).join("\n"));
+    blocks.join("\n\n")
+}
+
+/// What the marks of the table mean.
+pub(crate) fn front_words(found: &Sweep) -> String {
+    format!(
+        "Rows marked * are on the front: no other point is as good with less {}. {} is better {}; \
          memory is that of the socket buffers as granted, both ends. Seed {}.",
-        match found.points.iter().any(|point| point.memory_bytes.is_some()) {
+        match found
+            .points
+            .iter()
+            .any(|point| point.memory_bytes.is_some())
+        {
             true => "memory",
             false => "processor time",
         },
+        clean(&found.figure),
         match found.better {
             Better::Higher => "higher",
             Better::Lower => "lower",
         },
         found.seed
-    ));
-    blocks.push(wrap(&sentences.join(" "), style.width).join("\n"));
-    blocks.join("\n\n")
+    )
 }
 
 /// The point on the front that takes the least memory among those within 5 % of the best.
@@ -102,6 +112,10 @@ fn bytes(value: f64) -> String {
     format_bytes(value as u64)
 }
 
+/// Values this many times apart are told apart by factors: of 0.4 Mb/s to 50 Gb/s, differences would show the best
+/// alone.
+const WIDE: f64 = 30.0;
+
 /// From 0, the worst, to 1, the best, among the values that are there.
 pub(crate) fn rank(found: &Sweep, value: f64) -> f64 {
     let values = || {
@@ -118,7 +132,10 @@ pub(crate) fn rank(found: &Sweep, value: f64) -> f64 {
     if high <= low {
         return 1.0;
     }
-    let share = (value - low) / (high - low);
+    let share = match low > 0.0 && high / low > WIDE {
+        true => (value / low).ln() / (high / low).ln(),
+        false => (value - low) / (high - low),
+    };
     match found.better {
         Better::Higher => share,
         Better::Lower => 1.0 - share,
@@ -185,7 +202,8 @@ fn heat(found: &Sweep, style: &Style) -> Option<String> {
     Some(table(&headings, lines, 1, style))
 }
 
-fn points(found: &Sweep, style: &Style) -> String {
+/// Every point, the best first.
+pub(crate) fn grid(found: &Sweep) -> Option<Grid> {
     let mut headings: Vec<&str> = found.axes.iter().map(|axis| axis.name.as_str()).collect();
     let axes = headings.len();
     headings.extend([
@@ -202,23 +220,24 @@ fn points(found: &Sweep, style: &Style) -> String {
         rank(b).total_cmp(&rank(a))
     });
     let value = |value: f64| figure::format(&found.figure, value);
-    let rows = order
-        .iter()
-        .map(|point| {
-            let mut row: Vec<String> = (found.axes.iter())
-                .map(|axis| point.setting.get(&axis.name).map_or("", |v| v).to_owned())
-                .map(|value| clean(&value).into_owned())
-                .collect();
-            row.push(words::or_unknown(point.value, |v| value(v.median)));
-            row.push(words::or_unknown(point.value, |v| value(v.low)));
-            row.push(words::or_unknown(point.value, |v| value(v.high)));
-            row.push(words::or_unknown(point.memory_bytes, bytes));
-            row.push(words::or_unknown(point.cpu_ns, format_nanos));
-            row.push(if point.pareto { "*" } else { "" }.to_owned());
-            row
-        })
-        .collect();
-    let mut text = table(&headings, rows, axes, style);
+    let rows = order.iter().map(|point| {
+        let mut row: Vec<String> = (found.axes.iter())
+            .map(|axis| point.setting.get(&axis.name).map_or("", |v| v).to_owned())
+            .map(|value| clean(&value).into_owned())
+            .collect();
+        row.push(words::or_unknown(point.value, |v| value(v.median)));
+        row.push(words::or_unknown(point.value, |v| value(v.low)));
+        row.push(words::or_unknown(point.value, |v| value(v.high)));
+        row.push(words::or_unknown(point.memory_bytes, bytes));
+        row.push(words::or_unknown(point.cpu_ns, format_nanos));
+        row.push(if point.pareto { "*" } else { "" }.to_owned());
+        row
+    });
+    Grid::new(&headings, rows.collect(), axes)
+}
+
+fn points(found: &Sweep, style: &Style) -> String {
+    let mut text = grid(found).map_or_else(String::new, |grid| grid.text(style));
     let mut told = std::collections::BTreeSet::new();
     for point in &found.points {
         let Some(why) = point.failed.as_deref().filter(|why| told.insert(*why)) else {
