@@ -80,6 +80,11 @@ pub struct Capabilities {
     /// Frames that arrive may come from a sender on this machine that left checksums to a device; the
     /// port completes them, so that they can be forwarded.
     pub completes_checksums: bool,
+    /// The same, but neither the port nor the frame tells which are open: their checksums are the pseudo
+    /// header's sum alone.
+    pub leaves_checksums: bool,
+    /// The interface at the other end of its wire, where it is one that can be seen: a veth's.
+    pub far_interface: Option<String>,
     /// What it gives comes from a file: nothing of an earlier run waits in it.
     pub replays: bool,
     /// What was obtained where there was a choice, and what a reader of the figures should know: a way
@@ -101,6 +106,8 @@ impl Capabilities {
             copies: Copies::None,
             vnet_header: 0,
             completes_checksums: false,
+            leaves_checksums: false,
+            far_interface: None,
             replays: false,
             notes: Vec::new(),
         }

@@ -1,38 +1,24 @@
 //! The Internet checksum (RFC 1071): completing the one that a sender left to a device, and checking those of
 //! a frame that arrived.
 
+mod sum;
+
 use std::ops::Range;
 
+pub use sum::Sum;
+
 /// Sum of 16-bit words in the machine's own order, folded; an odd last byte is padded with zero.
-///
-/// Ones' complement sums do not depend on the order of bytes as long as reading and writing agree
-/// (RFC 1071, section 2 B), so words are read eight bytes at a time as they lie.
 #[must_use]
 pub fn sum(bytes: &[u8]) -> u16 {
-    let mut total: u64 = 0;
-    let (chunks, rest) = bytes.as_chunks::<8>();
-    for chunk in chunks {
-        let word = u64::from_ne_bytes(*chunk);
-        let (sum, carry) = total.overflowing_add(word);
-        total = sum + u64::from(carry);
-    }
-    let mut last = [0; 8];
-    last[..rest.len()].copy_from_slice(rest);
-    let (sum, carry) = total.overflowing_add(u64::from_ne_bytes(last));
-    fold(sum, carry)
+    Sum::of(bytes).in_place()
 }
 
 /// Two folded sums together.
 #[must_use]
 pub fn join(one: u16, other: u16) -> u16 {
-    fold(u64::from(one) + u64::from(other), false)
-}
-
-fn fold(sum: u64, carry: bool) -> u16 {
-    let sum = (sum & 0xffff_ffff) + (sum >> 32) + u64::from(carry);
-    let sum = (sum & 0xffff) + ((sum >> 16) & 0xffff) + (sum >> 32);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    ((sum & 0xffff) + (sum >> 16)) as u16
+    let sum = u32::from(one) + u32::from(other);
+    // The carry comes back in.
+    (sum as u16) + (sum >> 16) as u16
 }
 
 const ETHERTYPE_IPV4: u16 = 0x0800;

@@ -49,6 +49,14 @@ counters! {
         in_unknown_protocols,
         /// Frames that end before their headers do.
         in_errors,
+        /// Frames that the port dropped because its ring was full.
+        port_ring_full,
+        /// Frames that the port dropped because no buffer was free.
+        port_no_buffer,
+        /// Frames that the port dropped because they are longer than it takes.
+        port_too_long,
+        /// Frames that the port dropped because they are none, or cut off.
+        port_bad,
         /// Frames that could not be made because no buffer was free.
         out_no_buffer,
         /// Answers that were given up because the transmit ring was full.
@@ -74,6 +82,8 @@ counters! {
         in_address_errors,
         /// Packets of protocols that the stack does not speak.
         in_unknown_protocols,
+        /// Fragments of IPv6, which the stack does not put together.
+        in_fragments_v6,
         /// Packets handed to a protocol.
         in_delivers,
         /// Packets that protocols sent.
@@ -126,6 +136,11 @@ counters! {
         no_ports,
         /// Datagrams with a bad checksum.
         in_checksum_errors,
+        /// Datagrams whose checksum their sender left to a device that is none, taken: their way lies
+        /// within this machine.
+        in_open_checksums,
+        /// The same, dropped: whether they are whole cannot be known.
+        open_checksum_drops,
         /// Datagrams cut short or of a bad form.
         in_errors,
         /// Datagrams that found their socket's queue full.
@@ -153,6 +168,11 @@ counters! {
         in_errors,
         /// Segments with a bad checksum.
         in_checksum_errors,
+        /// Segments whose checksum their sender left to a device that is none, taken: their way lies within
+        /// this machine.
+        in_open_checksums,
+        /// The same, dropped: whether they are whole cannot be known.
+        open_checksum_drops,
         /// Resets sent.
         out_resets,
         /// Requests for a connection that found the listener's queue full.

@@ -7,10 +7,12 @@ mod sockets;
 mod streams;
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use linerate_metric::device_stamps::DeviceStamps;
 use linerate_port::{
-    AnyPort, AnyReceive, BURST_FRAMES, Burst, Capabilities, Memory, Receive, Transmit,
+    AnyPort, AnyReceive, BURST_FRAMES, Burst, Capabilities, Cause, Memory, QueueCounters, Receive,
+    Transmit,
 };
 
 use crate::Nanos;
@@ -49,6 +51,8 @@ pub struct Stack {
     config: Config,
     mtu: usize,
     verify: bool,
+    /// What the port lost of what came.
+    drops: Arc<QueueCounters>,
 }
 impl Stack {
     /// Makes a stack over a port, with all the memory that it will ever use. `memory` is the one that the
@@ -71,6 +75,8 @@ impl Stack {
             .or(capabilities.address)
             .unwrap_or_else(|| addressing.made_ethernet());
         let verify = config.checksum == Checksum::Software || vnet > 0;
+        let sums = (verify, capabilities.leaves_checksums);
+        let drops = Arc::clone(port.receive.counters());
         let limit = held_frames(config, memory.frame_bytes());
         let frame_bytes = usize::from(capabilities.frame_bytes.min(memory.frame_bytes()));
         Ok(Self {
@@ -83,8 +89,9 @@ impl Stack {
                 ethernet,
                 (config.tx_descriptors, config.arp_cache),
             ),
-            udp: Udp::new(config, limit, verify, addressing.seed),
-            tcp: Tcp::new(config, addressing, verify, (vnet, frame_bytes)),
+            udp: Udp::new(config, limit, sums, addressing.seed),
+            tcp: Tcp::new(config, addressing, sums, (vnet, frame_bytes)),
+            drops,
             memory: memory.clone(),
             mtu: config.mtu.into(),
             config: config.clone(),
@@ -185,8 +192,21 @@ impl Stack {
 
     /// Everything counted so far.
     #[must_use]
-    pub fn counters(&self) -> &Counters {
-        &self.link.counters
+    pub fn counters(&self) -> Counters {
+        let mut counters = self.link.counters;
+        let drops = self.drops.read();
+        let link = &mut counters.link;
+        link.port_ring_full = drops.dropped(Cause::RingFull);
+        link.port_no_buffer = drops.dropped(Cause::NoBuffer);
+        link.port_too_long = drops.dropped(Cause::TooLong);
+        link.port_bad = drops.dropped(Cause::Bad);
+        counters
+    }
+
+    /// Counts what this queue drops in place of the port that the stack was made with: of a port that another
+    /// thread polls.
+    pub fn count_drops_of(&mut self, queue: Arc<QueueCounters>) {
+        self.drops = queue;
     }
 
     /// Has the stages of datagrams and segments watched from now on, by this clock, which is read once for

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use common::{FAR, FAR_V6, Link, NEAR, World, any, at, byte, ready};
+use linerate_port::checksum::Sum;
 use linerate_stack::{SocketId, StackError};
 
 fn pair(world: &mut World) -> (SocketId, SocketId) {
@@ -349,7 +350,7 @@ fn bad_frames_are_counted_by_what_is_wrong() {
     send(&mut world, client, 20);
     world.until(3, |world| world.far.udp_waiting(server).unwrap() == 1);
     let good = seen.borrow()[0].clone();
-    let before = *world.far.counters();
+    let before = world.far.counters();
     let mut put = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut frame = good.clone();
         change(&mut frame);
@@ -380,4 +381,44 @@ fn bad_frames_are_counted_by_what_is_wrong() {
     assert!(names.contains(&"in_checksum_errors") && !names.contains(&"no_ports"));
     assert_eq!(world.far.addressing().networks[0].address.to_string(), FAR);
     let _ = NEAR;
+}
+
+/// A checksum that only has the pseudo header's sum was left to a device; here is none that could have been
+/// passed by.
+#[test]
+fn an_open_checksum_is_a_cause_of_its_own() {
+    for (far, head) in [(FAR, 20), (FAR_V6, 40)] {
+        let mut world = World::alike(&[], Link::CLEAN);
+        let _server = world.far.udp_bind(any(7)).unwrap();
+        let client = world.near.udp_bind(any(0)).unwrap();
+        world.near.udp_connect(client, at(far, 7)).unwrap();
+        world.wire.watch = Box::new(move |end, frame| {
+            let (kind, protocol) = if head == 20 {
+                ([8, 0], 23)
+            } else {
+                ([0x86, 0xdd], 20)
+            };
+            if end == 0 && frame[12..14] == kind && frame[protocol] == 17 {
+                let body = 14 + head;
+                let addresses = if head == 20 { 26..34 } else { 22..54 };
+                let length = u16::from_be_bytes([frame[body + 4], frame[body + 5]]);
+                let pseudo = Sum::of(&frame[addresses]) + Sum::word(17) + Sum::word(length);
+                frame[body + 6..body + 8].copy_from_slice(&pseudo.folded().to_be_bytes());
+            }
+            true
+        });
+        ready(
+            world
+                .near
+                .udp_send(client, None, 10, |payload| payload.fill(3)),
+        );
+        world.run(200);
+        let counters = world.far.counters().udp;
+        assert_eq!(
+            (counters.open_checksum_drops, counters.in_checksum_errors),
+            (1, 0),
+            "{far}: {counters:#?}"
+        );
+        assert_eq!(counters.in_datagrams, 0);
+    }
 }

@@ -48,6 +48,12 @@ const TAP_VNET: Case = Case {
     ..TAP
 };
 
+const TAP_VNET_V6: Case = Case {
+    stack: "fd09::2",
+    kernel: "fd09::1",
+    ..TAP_VNET
+};
+
 /// Segments that the sender leaves to a device are longer than frames of the port.
 const PLAIN: &str = "offloads = { tso = false, gso = false, gro = false, tx-checksumming = false }";
 
@@ -62,6 +68,14 @@ const PACKET: Case = Case {
 
 const XDP: Case = Case {
     url: "xdp:eth0,mode=generic",
+    ..PACKET
+};
+
+/// As `linerate lab` and `ip link` leave a veth: the kernel's end leaves checksums to its device, and in the
+/// driver the port sees them before anybody could make them.
+const XDP_AS_FOUND: Case = Case {
+    url: "xdp:eth0,mode=native",
+    link: "",
     ..PACKET
 };
 
@@ -94,6 +108,12 @@ fn stack(lab: &Lab, case: &Case) -> Stack {
         .unwrap()
         .unwrap_or_else(|error| panic!("{error}"))
         .remove(0);
+    if case.kernel.contains(':') {
+        let network = format!("{}/24", case.kernel);
+        let words = ["address", "add", &network, "dev", "t0", "nodad"];
+        let added = host.run(|| Command::new("ip").args(words).status());
+        assert!(added.unwrap().unwrap().success());
+    }
     let own = Addressing::new(&[&format!("{}/24", case.stack)]).unwrap();
     Stack::new(port, &memory, &config, &own).unwrap()
 }
@@ -359,6 +379,45 @@ fn streams_over_xdp() {
     echo_streams(&XDP, 2_000_000, 2);
 }
 
+/// Both protocols, and nobody had to set anything: what is open is taken, and counted.
+#[test]
+fn open_checksums_are_taken_from_a_veth() {
+    echo_datagrams(&XDP_AS_FOUND, &[1, 64, 1472, 20_000]);
+    echo_streams(&XDP_AS_FOUND, 1_000_000, 2);
+    in_lab(&XDP_AS_FOUND, |server| {
+        let stack = server.during(|host| {
+            let ask = || {
+                let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+                socket.set_read_timeout(Some(PATIENCE)).unwrap();
+                socket.send_to(b"?", address("10.77.0.50", 7)).unwrap();
+                socket.recv(&mut [0; 8]).unwrap()
+            };
+            assert_eq!(host.run(ask).unwrap(), 1);
+        });
+        let counters = stack.counters();
+        assert!(counters.udp.in_open_checksums > 0, "{counters:#?}");
+        assert_eq!(counters.udp.open_checksum_drops, 0);
+    });
+}
+
+/// Segments that the kernel leaves together are dropped by the port, and counted there.
+#[test]
+fn frames_above_the_mtu_are_counted() {
+    let case = Case { link: "", ..PACKET };
+    in_lab(&case, |server| {
+        let stack = server.during(|host| {
+            let stream = host.run(|| TcpStream::connect(address(case.stack, 7)).unwrap());
+            let mut stream = stream.unwrap();
+            stream.write_all(&content(100_000)).unwrap();
+            let mut back = vec![0; 1_000];
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.read_exact(&mut back).unwrap();
+        });
+        let counters = stack.counters();
+        assert!(counters.link.port_too_long > 0, "{counters:#?}");
+    });
+}
+
 /// The stack opens connections to the kernel; payload both ways at once, each end checks it.
 fn connects_out(case: &Case, bytes: usize) {
     in_lab(case, |server| {
@@ -413,6 +472,12 @@ fn connects_out(case: &Case, bytes: usize) {
 #[test]
 fn connections_to_the_kernel_over_a_tap() {
     connects_out(&TAP, 3_000_000);
+}
+
+#[test]
+fn streams_over_a_tap_with_offloads_and_ipv6() {
+    echo_streams(&TAP_VNET_V6, 20_000_000, 2);
+    connects_out(&TAP_VNET_V6, 10_000_000);
 }
 
 #[test]

@@ -280,6 +280,108 @@ fn a_lost_tail_comes_again_after_the_configured_time() {
     }
 }
 
+/// Numbers of the frames with payload that the near end sends: which of them are lost, the first and the
+/// second time that they leave.
+fn lose(world: &mut World, lost: &'static [(usize, usize)], windows_grow: bool) {
+    const PAYLOAD: usize = 1_000;
+    let (mut seen, mut times) = (Vec::<u32>::new(), Vec::<usize>::new());
+    let mut answers = 0u16;
+    world.wire.watch = Box::new(move |end, frame| {
+        if end == 1 && windows_grow {
+            // As Linux's does, which widens its window while it receives.
+            answers += 1;
+            let window = u16::from_be_bytes([frame[48], frame[49]]);
+            let window = window.saturating_sub(answers % 50);
+            frame[48..50].copy_from_slice(&window.to_be_bytes());
+        }
+        if end == 1 || frame.len() < PAYLOAD {
+            return true;
+        }
+        let sequence = u32::from_be_bytes(frame[38..42].try_into().unwrap());
+        let at = seen.iter().position(|known| *known == sequence);
+        let at = at.unwrap_or_else(|| {
+            seen.push(sequence);
+            times.push(0);
+            seen.len() - 1
+        });
+        times[at] += 1;
+        let left = lost.iter().find(|(number, _)| *number == at);
+        left.is_none_or(|(_, often)| times[at] > *often)
+    });
+}
+
+/// What is lost in the middle of a stream costs round trips, and no time-out.
+#[test]
+fn losses_are_mended_before_the_time_out() {
+    for lost in [
+        &[(60, 1)][..],
+        &[(60, 1), (61, 1), (70, 1), (75, 1)],
+        &[(60, 2)],
+        &[(60, 1), (62, 1), (90, 2)],
+        // While so few are on their way that three duplicates cannot come.
+        &[(1, 1)],
+    ] {
+        for windows_grow in [false, true] {
+            let settings = [
+                "tcp.send_buffer=256K",
+                "tcp.receive_window=256K",
+                "tcp.min_rto=1s",
+                // Nobody sums: windows are rewritten on their way.
+                "checksum=offload",
+            ];
+            let link = Link {
+                delay_ns: 500_000,
+                ..Link::CLEAN
+            };
+            let mut world = World::alike(&settings, link);
+            let (client, server) = world.connected(80);
+            lose(&mut world, lost, windows_grow);
+            let start = world.now;
+            let (mut near, mut far) = (Bulk::new(client, 400_000), Bulk::new(server, 0));
+            near.ended = true;
+            world.until(60, |world| {
+                near.step(&mut world.near);
+                far.step(&mut world.far);
+                far.ended
+            });
+            assert_eq!(far.received, 400_000);
+            let took_ms = (world.now - start) / 1_000_000;
+            assert!(took_ms < 500, "{lost:?}, {windows_grow}: {took_ms} ms");
+            let again = world.near.counters().tcp.retransmitted_segments as usize;
+            let least: usize = lost.iter().map(|(_, often)| often).sum();
+            assert!(
+                (least..=2 * least + 2).contains(&again),
+                "{lost:?}: {again}"
+            );
+        }
+    }
+}
+
+/// Frames that only come late are no losses: hardly anything is sent twice.
+#[test]
+fn what_comes_late_is_seldom_sent_again() {
+    let link = Link {
+        delay_ns: 500_000,
+        reorder: 20_000,
+        shuffle_ns: 300_000,
+        seed: 5,
+        ..Link::CLEAN
+    };
+    let settings = ["tcp.send_buffer=64K", "tcp.receive_window=64K"];
+    let mut world = World::alike(&settings, link);
+    let (client, server) = world.connected(80);
+    let (mut near, mut far) = (Bulk::new(client, 2_000_000), Bulk::new(server, 0));
+    near.ended = true;
+    world.until(60, |world| {
+        near.step(&mut world.near);
+        far.step(&mut world.far);
+        far.ended
+    });
+    let counters = world.near.counters().tcp;
+    let share = counters.retransmitted_segments as f64 / counters.out_segments as f64;
+    assert!(share < 0.04, "{counters:#?}");
+}
+
 /// Small rings at both ends, both full of payload: taking in never waits for room to send.
 #[test]
 fn full_rings_do_not_stand_still() {
@@ -371,7 +473,7 @@ fn idle_connections_cost_nothing() {
         let (client, server) = world.connect_to(listener, at(FAR, 80));
         // What was set for answers that have come since runs out once.
         world.run(1_500);
-        let before = *world.far.counters();
+        let before = world.far.counters();
         for _ in 0..100 {
             ready(world.near.tcp_send(client, |room| {
                 room[..64].fill(1);
@@ -418,7 +520,7 @@ fn goodput_by_window_and_loss() {
             let mut world = World::alike(&[&sizes[0], &sizes[1]], link);
             let (client, server) = world.connected(80);
             let start = world.now;
-            let bytes = 400_000;
+            let bytes = 2_000_000;
             let mut near = Bulk::new(client, bytes);
             near.ended = true;
             let mut far = Bulk::new(server, 0);

@@ -32,6 +32,16 @@ pub(crate) struct Link {
     pub program: Option<Attached>,
 }
 
+impl Link {
+    /// A veth's other end, where this process may look at it.
+    pub(crate) fn far_end(&self) -> Option<Self> {
+        if self.kind.as_deref() != Some("veth") {
+            return None;
+        }
+        link_in(self.peer?, self.peer_namespace).ok()
+    }
+}
+
 /// A program on an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attached {

@@ -11,7 +11,8 @@ use crate::udp::Fate;
 use crate::udp::reassembly::Outcome;
 use crate::wire::ip::{self, Header};
 use crate::wire::{
-    ETHERNET_BYTES, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ICMP, ICMPV6, TCP, UDP, word,
+    ETHERNET_BYTES, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, FRAGMENT_V6, ICMP, ICMPV6, TCP,
+    UDP, word,
 };
 
 impl Stack {
@@ -130,6 +131,7 @@ impl Stack {
                     self.udp.unreachable(local, remote);
                 }
             }
+            FRAGMENT_V6 if !v4 => self.link.counters.ip.in_fragments_v6 += 1,
             _ => self.link.counters.ip.in_unknown_protocols += 1,
         }
         Some(frame)

@@ -7,6 +7,7 @@ use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
 use smoltcp::socket::tcp::{self, SocketBuffer, State};
 
 use super::device::Sent;
+use super::recovery::{Nudge, Recovery};
 use crate::Nanos;
 use crate::error::StackError;
 use crate::socket::{SocketId, SocketKind, TcpState};
@@ -45,6 +46,8 @@ pub(crate) struct Connection {
     pub(super) far_base: u32,
     /// How far its stream was sent.
     sent: Sent,
+    /// What of that may be lost.
+    recovery: Recovery,
     /// When payload came last: to the port, and into the buffer; where stages are watched.
     pub(super) came: Option<(Nanos, Nanos)>,
 }
@@ -74,6 +77,7 @@ impl Connection {
             next: None,
             far_base: 0,
             sent: Sent::default(),
+            recovery: Recovery::default(),
             came: None,
         }
     }
@@ -110,6 +114,35 @@ impl Connection {
         (self.local, self.remote, self.owner) = (local, remote, owner);
         (self.stood, self.finished, self.next) = (false, false, None);
         (self.sent, self.came) = (Sent::default(), None);
+        self.recovery = Recovery::default();
+    }
+
+    /// A segment came, which acknowledges: whether the engine has to be shown that again.
+    #[inline]
+    pub(super) fn heard(&mut self, segment: &[u8]) -> Option<Nudge> {
+        self.recovery.heard(segment, &mut self.sent)
+    }
+
+    /// The far end asked for the connection, or agreed to it.
+    pub(super) fn greeted(&mut self, segment: &[u8]) {
+        self.recovery.greeted(segment);
+    }
+
+    /// Whether more is to be sent than was, of what lies behind this number in the buffer.
+    pub(super) fn has_unsent(&mut self, from: u32) -> bool {
+        let sent = self.sent.up_to.map_or(0, |up_to| up_to.wrapping_sub(from));
+        self.socket().send_queue() > sent as usize
+    }
+
+    /// The number that the engine expects of the far end next, where it may be nudged.
+    pub(super) fn expected(&mut self) -> Option<u32> {
+        let ended = match self.socket().state() {
+            State::Established | State::FinWait1 => 0,
+            State::CloseWait => 1,
+            _ => return None,
+        };
+        let queued = self.socket().recv_queue() as u32;
+        Some(self.far_base.wrapping_add(queued).wrapping_add(ended))
     }
 
     /// Names of this connection are stale from here on.

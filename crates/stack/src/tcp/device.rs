@@ -7,12 +7,13 @@ use smoltcp::phy::{Device, DeviceCapabilities, PacketMeta, RxToken, TxToken};
 use smoltcp::time::Instant;
 
 use super::Wire;
+use super::recovery::Nudge;
 use crate::config::Psh;
 use crate::link::Link;
 use crate::socket::SocketId;
 use crate::watch::Mark;
 use crate::wire::ip;
-use crate::wire::{ETHERNET_BYTES, Sum, TCP, put, word};
+use crate::wire::{ETHERNET_BYTES, Sum, TCP, long, put, word};
 
 const FIN: u16 = 0x01;
 const SYN: u16 = 0x02;
@@ -33,9 +34,41 @@ pub(super) struct Glance<'a> {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Sent {
     /// The sequence number behind all that was sent.
-    up_to: Option<u32>,
+    pub(super) up_to: Option<u32>,
     /// The one of the stream's first byte.
-    first: u32,
+    pub(super) first: u32,
+    /// Payload of the longest segment.
+    pub(super) largest: u32,
+    /// What was last sent again: where it begins, and how far the stream was sent by then.
+    pub(super) again: Option<(u32, u32)>,
+    /// The engine has been asked for that, by acknowledgements.
+    pub(super) asked: bool,
+    /// The engine sent something again without having been asked.
+    pub(super) timed_out: bool,
+}
+
+impl Sent {
+    /// The engine is asked to send something again.
+    pub(super) fn ask(&mut self, nudge: Nudge) -> Nudge {
+        self.asked = true;
+        nudge
+    }
+
+    /// A segment leaves that takes this much of the stream; whether all of it left before.
+    fn leaves(&mut self, sequence: u32, length: u32) -> bool {
+        let end = sequence.wrapping_add(length);
+        match self.up_to {
+            Some(last) if end.wrapping_sub(last) as i32 <= 0 => {
+                self.again = Some((sequence, last));
+                self.timed_out |= !std::mem::take(&mut self.asked);
+                true
+            }
+            _ => {
+                self.up_to = Some(end);
+                false
+            }
+        }
+    }
 }
 
 impl Device for Glance<'_> {
@@ -197,16 +230,13 @@ fn finish(
     if flags != before {
         put(tcp, 12, flags);
     }
-    let sequence = u32::from(word(tcp, 4)) << 16 | u32::from(word(tcp, 6));
+    let sequence = long(tcp, 4);
     let length = payload as u32 + u32::from(flags & (SYN | FIN) != 0);
     let mut again = false;
     if length > 0 && flags & RST == 0 {
-        let end = sequence.wrapping_add(length);
-        let ahead = (sent.up_to).is_none_or(|last| (end.wrapping_sub(last) as i32) > 0);
-        again = !ahead;
-        if ahead {
-            sent.up_to = Some(end);
-        }
+        again = sent.leaves(sequence, length);
+        let each = segment.map_or(payload as u32, u32::from);
+        sent.largest = sent.largest.max(each);
         if flags & SYN != 0 {
             sent.first = sequence.wrapping_add(1);
         }
@@ -226,6 +256,7 @@ fn finish(
         vnet.checksum_start = (ETHERNET_BYTES + head) as u16;
         vnet.checksum_offset = 16;
         if let Some(segment) = segment {
+            // The engine has none of IPv6.
             vnet.segmentation = Segmentation::TcpV4;
             vnet.segment_bytes = segment;
             vnet.header_bytes = (ETHERNET_BYTES + head + usize::from(before >> 12) * 4) as u16;

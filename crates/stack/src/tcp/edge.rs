@@ -10,7 +10,7 @@
 use smoltcp::socket::tcp::{Socket, State};
 
 use crate::wire::ip::Header;
-use crate::wire::{put, word};
+use crate::wire::{TCP_BYTES, long, put, word};
 
 /// The longest headers: IPv4 with options or IPv6, and TCP with options; extensions of IPv6 are left out.
 const MOST_HEADERS: usize = 60 + 60;
@@ -23,11 +23,54 @@ const ACK: u16 = 0x10;
 pub(super) struct Bare {
     bytes: [u8; MOST_HEADERS],
     length: usize,
+    /// Where TCP's header begins.
+    body: usize,
 }
 
 impl Bare {
+    /// The acknowledgement of a segment, without payload, at the number that the engine expects.
+    pub(super) fn of(expected: u32, header: &Header, packet: &[u8]) -> Option<Self> {
+        let segment = &packet[header.body..header.end];
+        let flags = word(segment, 12);
+        let head = usize::from(flags >> 12) * 4;
+        let end = header.body + head;
+        if head < TCP_BYTES || head > segment.len() || end > MOST_HEADERS {
+            return None;
+        }
+        let mut bare = Self {
+            bytes: [0; MOST_HEADERS],
+            length: end,
+            body: header.body,
+        };
+        let bytes = &mut bare.bytes[..end];
+        bytes.copy_from_slice(&packet[..end]);
+        if header.to.is_ipv4() {
+            put(bytes, 2, end as u16);
+        } else {
+            put(bytes, 4, (end - crate::wire::ip::V6_BYTES) as u16);
+        }
+        let tcp = &mut bytes[header.body..];
+        tcp[4..8].copy_from_slice(&expected.to_be_bytes());
+        put(tcp, 12, flags & !FIN);
+        Some(bare)
+    }
+
     pub(super) fn packet(&self) -> &[u8] {
         &self.bytes[..self.length]
+    }
+
+    pub(super) fn set_number(&mut self, number: u32) {
+        let at = self.body + 8;
+        self.bytes[at..at + 4].copy_from_slice(&number.to_be_bytes());
+    }
+
+    /// The window that it tells of, as it stands there.
+    pub(super) fn window(&self) -> u16 {
+        word(&self.bytes, self.body + 14)
+    }
+
+    pub(super) fn set_window(&mut self, window: u16) {
+        put(&mut self.bytes, self.body + 14, window);
     }
 }
 
@@ -73,30 +116,15 @@ fn make(
     let segment = &packet[header.body..header.end];
     let flags = word(segment, 12);
     let head = usize::from(flags >> 12) * 4;
-    let end = header.body + head;
-    if flags & SYN_RST != 0 || flags & ACK == 0 || head > segment.len() || end > MOST_HEADERS {
+    if flags & SYN_RST != 0 || flags & ACK == 0 {
         return None;
     }
-    let sequence = u32::from(word(segment, 4)) << 16 | u32::from(word(segment, 6));
+    let sequence = long(segment, 4);
     let ahead = i64::from(sequence.wrapping_sub(expected) as i32);
     let in_order = ahead == 0 && segment.len() == head;
     // One behind is how windows and idle connections are probed.
     if in_order || ahead < -1 || ahead > capacity as i64 {
         return None;
     }
-    let mut bare = Bare {
-        bytes: [0; MOST_HEADERS],
-        length: end,
-    };
-    let bytes = &mut bare.bytes[..end];
-    bytes.copy_from_slice(&packet[..end]);
-    if header.to.is_ipv4() {
-        put(bytes, 2, end as u16);
-    } else {
-        put(bytes, 4, (end - crate::wire::ip::V6_BYTES) as u16);
-    }
-    let tcp = &mut bytes[header.body..];
-    tcp[4..8].copy_from_slice(&expected.to_be_bytes());
-    put(tcp, 12, flags & !FIN);
-    Some(bare)
+    Bare::of(expected, header, packet)
 }

@@ -8,6 +8,7 @@ mod connection;
 mod device;
 mod edge;
 mod listen;
+mod recovery;
 mod work;
 
 use std::net::{IpAddr, SocketAddr};
@@ -78,6 +79,8 @@ struct Settings {
     nagle: bool,
     control: CongestionControl,
     verify: bool,
+    /// Whether a checksum that was left to a device does for one.
+    takes_open: bool,
     sockets: u32,
 }
 
@@ -122,7 +125,7 @@ impl Tcp {
     pub(crate) fn new(
         config: &Config,
         own: &Addressing,
-        verify: bool,
+        (verify, takes_open): (bool, bool),
         (vnet, frame_bytes): (usize, usize),
     ) -> Self {
         let offload = config.checksum == Checksum::Offload;
@@ -134,7 +137,9 @@ impl Tcp {
         // Segments are summed once all of them is as it leaves, and faster.
         capabilities.checksum.tcp = Sums::None;
         let long = segmentation(config, vnet, frame_bytes);
-        capabilities.segmentation.tcpv4 = long.and_then(std::num::NonZeroUsize::new);
+        let long = long.and_then(std::num::NonZeroUsize::new);
+        // Of IPv6 the engine sends no packet above its MTU, also none that a port would cut.
+        capabilities.segmentation.tcpv4 = long;
         let wire = Wire {
             capabilities,
             psh: config.tcp.psh,
@@ -186,6 +191,7 @@ impl Tcp {
                 nagle: config.tcp.nagle,
                 control: config.tcp.congestion_control,
                 verify,
+                takes_open,
                 sockets: config.tcp_sockets,
             },
         }

@@ -5,20 +5,26 @@ use std::net::SocketAddr;
 use linerate_port::vnet::VnetHeader;
 use smoltcp::iface::PollResult;
 use smoltcp::socket::tcp::State;
+use smoltcp::time::Instant;
 
 use super::Tcp;
 use super::connection::Owner;
 use super::device::{Glance, Sent};
-use super::edge;
+use super::edge::{self, Bare};
+use super::recovery::Nudge;
 use crate::Nanos;
+use crate::config::CongestionControl;
 use crate::link::Link;
 use crate::socket::{SocketId, SocketKind};
 use crate::wire::ip::{self, Header};
-use crate::wire::{Sum, TCP, TCP_BYTES, word};
+use crate::wire::{TCP, TCP_BYTES, Verdict, long, word};
 
 /// How long a request for a connection may stay unanswered, and a closed one open at its far end, as in
 /// Linux (tcp_synack_retries and tcp_fin_timeout: about a minute).
 const PATIENCE: Nanos = 60_000_000_000;
+
+/// Steps of one acknowledgement: segments of 1460 B in 64 KiB, the most that comes as one, and some more.
+const MOST_STEPS: u32 = 64;
 
 const ACK_RST: u16 = 0x14;
 const SYN: u16 = 0x02;
@@ -42,9 +48,18 @@ impl Tcp {
         let open = vnet.needs_checksum || vnet.checksum_valid || !self.settings.verify;
         if !open {
             let pseudo = ip::pseudo_sum(header.from, header.to, TCP, segment.len());
-            if !(pseudo + Sum::of(segment)).is_right() {
-                link.counters.tcp.in_checksum_errors += 1;
-                return;
+            let counters = &mut link.counters.tcp;
+            match Verdict::of(pseudo, segment, word(segment, 16)) {
+                Verdict::Right => {}
+                Verdict::Open if self.settings.takes_open => counters.in_open_checksums += 1,
+                Verdict::Open => {
+                    counters.open_checksum_drops += 1;
+                    return;
+                }
+                Verdict::Wrong => {
+                    counters.in_checksum_errors += 1;
+                    return;
+                }
             }
         }
         let ports = (word(segment, 0), word(segment, 2));
@@ -89,35 +104,21 @@ impl Tcp {
         link.counters.tcp.connection_steps += 1;
         let connection = &mut self.connections[index as usize];
         if word(segment, 12) & SYN != 0 {
-            let first = u32::from(word(segment, 4)) << 16 | u32::from(word(segment, 6));
+            let first = long(segment, 4);
             if matches!(connection.socket().state(), State::Listen | State::SynSent) {
                 connection.far_base = first.wrapping_add(1);
+                connection.greeted(segment);
             }
         }
         let base = connection.far_base;
         if let Some(bare) = edge::overlooked(connection.socket(), base, header, packet) {
-            let socket = Some(connection.id(index));
-            let (set, sent) = connection.parts();
-            let mut glance = Glance {
-                packet: Some(bare.packet()),
-                link: &mut *link,
-                wire: &self.wire,
-                sent,
-                socket,
-            };
-            self.interface.poll_ingress_single(now, &mut glance, set);
+            self.show(link, now, index, bare.packet());
         }
-        let connection = &mut self.connections[index as usize];
-        let socket = Some(connection.id(index));
-        let (set, sent) = connection.parts();
-        let mut glance = Glance {
-            packet: Some(packet),
-            link: &mut *link,
-            wire: &self.wire,
-            sent,
-            socket,
-        };
-        self.interface.poll_ingress_single(now, &mut glance, set);
+        let nudge = self.connections[index as usize].heard(segment);
+        match nudge {
+            None => self.show(link, now, index, packet),
+            Some(nudge) => self.nudge(link, now, index, nudge, header, packet),
+        }
         if let Some(watch) = &link.watch {
             let head = usize::from(word(segment, 12) >> 12) * 4;
             if segment.len() > head {
@@ -127,6 +128,82 @@ impl Tcp {
         }
         self.look(link, index);
         self.dirty.push(index);
+    }
+
+    /// Shows the engine a packet for a connection.
+    #[inline(always)]
+    fn show(&mut self, link: &mut Link, now: Instant, index: u32, packet: &[u8]) {
+        let connection = &mut self.connections[index as usize];
+        let socket = Some(connection.id(index));
+        let (set, sent) = connection.parts();
+        let mut glance = Glance {
+            packet: Some(packet),
+            link,
+            wire: &self.wire,
+            sent,
+            socket,
+        };
+        self.interface.poll_ingress_single(now, &mut glance, set);
+    }
+
+    /// Shows the engine an acknowledgement, and what it is to make of it.
+    #[cold]
+    fn nudge(
+        &mut self,
+        link: &mut Link,
+        now: Instant,
+        index: u32,
+        nudge: Nudge,
+        header: &Header,
+        packet: &[u8],
+    ) {
+        let controls = self.settings.control != CongestionControl::None;
+        let bare = |own: &mut Self| {
+            let expected = own.connections[index as usize].expected()?;
+            Bare::of(expected, header, packet)
+        };
+        match nudge {
+            Nudge::Window(window) => match bare(self) {
+                Some(mut bare) => {
+                    bare.set_window(window);
+                    self.show(link, now, index, bare.packet());
+                }
+                None => self.show(link, now, index, packet),
+            },
+            Nudge::InSteps { from, each } => {
+                let connection = &mut self.connections[index as usize];
+                if controls
+                    && connection.has_unsent(from)
+                    && let Some(mut bare) = bare(self)
+                {
+                    let to = long(packet, header.body + 8);
+                    let steps = (to.wrapping_sub(from) - 1) / each;
+                    for step in 1..=steps.min(MOST_STEPS) {
+                        bare.set_number(from.wrapping_add(step * each));
+                        self.show(link, now, index, bare.packet());
+                    }
+                }
+                self.show(link, now, index, packet);
+            }
+            Nudge::Again | Nudge::Anew => {
+                self.show(link, now, index, packet);
+                let Some(mut bare) = bare(self) else {
+                    return;
+                };
+                let window = bare.window();
+                // One that differs makes the engine count anew.
+                let other = if window > 1 { window - 1 } else { 2 };
+                let windows: &[u16] = match nudge {
+                    Nudge::Anew => &[other, window, window, window, window],
+                    _ => &[window; 3],
+                };
+                // Nothing can be sent into a window that is closed.
+                for &window in windows.iter().filter(|_| window > 0) {
+                    bare.set_window(window);
+                    self.show(link, now, index, bare.packet());
+                }
+            }
+        }
     }
 
     /// What has changed at a connection after a segment or a deadline.

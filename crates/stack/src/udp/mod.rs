@@ -19,7 +19,7 @@ use crate::link::Link;
 use crate::queue::IndexQueue;
 use crate::socket::{Meta, SocketId, SocketKind};
 use crate::wire::ip::{self, Header};
-use crate::wire::{Sum, UDP, UDP_BYTES, word};
+use crate::wire::{UDP, UDP_BYTES, Verdict, word};
 use fragment::Fragmenter;
 use ports::Ports;
 use reassembly::Reassembly;
@@ -40,6 +40,8 @@ pub(crate) struct Udp {
     pub(crate) reassembly: Reassembly,
     pub(crate) fragmenter: Fragmenter,
     verify: bool,
+    /// Whether a checksum that was left to a device does for one.
+    takes_open: bool,
     checksum: Checksum,
     mtu: usize,
 }
@@ -96,7 +98,12 @@ pub(crate) enum Fate {
 }
 
 impl Udp {
-    pub(crate) fn new(config: &Config, limit: u32, verify: bool, seed: u64) -> Self {
+    pub(crate) fn new(
+        config: &Config,
+        limit: u32,
+        (verify, takes_open): (bool, bool),
+        seed: u64,
+    ) -> Self {
         let count = config.udp_sockets as usize;
         let depth = config.udp.receive_queue as usize;
         let socket = || Socket {
@@ -134,6 +141,7 @@ impl Udp {
             ),
             fragmenter: Fragmenter::new(config.ip.fragmentation, config.mtu.into()),
             verify,
+            takes_open,
             checksum: config.checksum,
             mtu: config.mtu.into(),
         }
@@ -333,7 +341,8 @@ impl Udp {
         let datagram = &bytes[header.body..];
         let checked = vnet.needs_checksum || vnet.checksum_valid || !self.verify;
         let split = vnet.segmentation == Segmentation::Udp;
-        let Some(length) = check(&mut link.counters.udp, header, datagram, checked || split) else {
+        let checks = (checked || split, self.takes_open);
+        let Some(length) = check(&mut link.counters.udp, header, datagram, checks) else {
             return Fate::Done(frame);
         };
         let ports = (word(datagram, 0), word(datagram, 2));
@@ -385,9 +394,9 @@ impl Udp {
         buffer: u32,
         length: usize,
     ) -> bool {
-        let verify = self.verify;
+        let checks = (!self.verify, self.takes_open);
         let datagram = &self.reassembly.bytes(buffer)[..length];
-        let Some(length) = check(&mut link.counters.udp, header, datagram, !verify) else {
+        let Some(length) = check(&mut link.counters.udp, header, datagram, checks) else {
             self.reassembly.free(buffer);
             return true;
         };
@@ -538,7 +547,7 @@ fn check(
     counters: &mut crate::counters::Udp,
     header: &Header,
     datagram: &[u8],
-    checked: bool,
+    (checked, takes_open): (bool, bool),
 ) -> Option<usize> {
     let length = match datagram.len() {
         0..UDP_BYTES => 0,
@@ -553,9 +562,17 @@ fn check(
     let none = sent == 0 && header.to.is_ipv4();
     if !checked && !none {
         let pseudo = ip::pseudo_sum(header.from, header.to, UDP, length);
-        if !(pseudo + Sum::of(&datagram[..length])).is_right() {
-            counters.in_checksum_errors += 1;
-            return None;
+        match Verdict::of(pseudo, &datagram[..length], sent) {
+            Verdict::Right => {}
+            Verdict::Open if takes_open => counters.in_open_checksums += 1,
+            Verdict::Open => {
+                counters.open_checksum_drops += 1;
+                return None;
+            }
+            Verdict::Wrong => {
+                counters.in_checksum_errors += 1;
+                return None;
+            }
         }
     }
     Some(length)

@@ -60,12 +60,26 @@ impl Template {
             put(packet, 10, 0);
             self.header_sum = Sum::of(&packet[..V4_BYTES]);
         }
-        put(packet, head, port);
-        put(packet, head + 2, to.port());
-        put(packet, head + 4, 0);
-        put(packet, head + 6, 0);
+        head_of(&mut packet[head..], port, to, 0);
         self.pseudo_sum = ip::pseudo_sum(from, to.ip(), UDP, 0);
         self.ports_sum = Sum::word(port) + Sum::word(to.port());
+    }
+}
+
+/// Writes the header of a datagram whose checksum is open.
+#[inline]
+fn head_of(datagram: &mut [u8], port: u16, to: SocketAddr, length: u16) {
+    for (at, word) in [(0, port), (2, to.port()), (4, length), (6, 0)] {
+        put(datagram, at, word);
+    }
+}
+
+/// A datagram's checksum. Zero would say that there is none; 0xffff is the same number (RFC 768).
+#[inline(always)]
+fn checksum(sum: Sum) -> u16 {
+    match !sum.folded() {
+        0 => 0xffff,
+        checksum => checksum,
     }
 }
 
@@ -213,9 +227,8 @@ impl Udp {
             // Of the header's words, not of the bytes just written: a load that is wider than the stores
             // before it waits for them.
             let header = template.ports_sum + Sum::word(length);
-            let checksum = !(pseudo + header + Sum::of(&datagram[UDP_BYTES..])).folded();
-            // Zero would say that there is none; 0xffff is the same number (RFC 768).
-            put(datagram, 6, if checksum == 0 { 0xffff } else { checksum });
+            let payload = Sum::of(&datagram[UDP_BYTES..]);
+            put(datagram, 6, checksum(pseudo + header + payload));
         } else if vnet > 0 {
             put(datagram, 6, pseudo.folded());
             vnet_header.needs_checksum = true;
@@ -292,7 +305,7 @@ impl Udp {
             ),
             SocketAddr::V4(_) if !self.fragmenter.is_on() => (
                 self.mtu - head - UDP_BYTES,
-                "set ip.fragmentation=on, send less, or raise mtu",
+                "it would leave in fragments: set ip.fragmentation=on, send less, or raise mtu",
             ),
             SocketAddr::V4(_) => (LONGEST - UDP_BYTES, "send less"),
         };
@@ -313,10 +326,7 @@ impl Udp {
         let Some(datagram) = self.fragmenter.begin(length) else {
             return Poll::Pending;
         };
-        put(datagram, 0, port);
-        put(datagram, 2, to.port());
-        put(datagram, 4, length as u16);
-        put(datagram, 6, 0);
+        head_of(datagram, port, to, length as u16);
         fill(&mut datagram[UDP_BYTES..]);
         if let Some(watch) = &link.watch
             && let (Some(stamps), Some(asked)) = (&watch.stamps, socket.asked)
@@ -326,8 +336,7 @@ impl Udp {
         // Nobody sums a datagram in pieces but the stack, or nobody at all.
         if self.checksum == Checksum::Software || link.vnet > 0 {
             let pseudo = ip::pseudo_sum(from, to.ip(), UDP, length);
-            let checksum = !(pseudo + Sum::of(datagram)).folded();
-            put(datagram, 6, if checksum == 0 { 0xffff } else { checksum });
+            put(datagram, 6, checksum(pseudo + Sum::of(datagram)));
         }
         let socket = &mut self.sockets[id.index as usize];
         socket.sent = socket.sent.wrapping_add(1);

@@ -1,9 +1,8 @@
 //! Headers as bytes.
 
 pub(crate) mod ip;
-mod sum;
 
-pub(crate) use sum::{Sum, combine, sum};
+pub(crate) use linerate_port::checksum::Sum;
 
 /// Bytes of an Ethernet header without tags.
 pub(crate) const ETHERNET_BYTES: usize = 14;
@@ -18,6 +17,8 @@ pub(crate) const ICMP: u8 = 1;
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
 pub(crate) const ICMPV6: u8 = 58;
+/// IPv6's header of fragments (RFC 8200, section 4.5).
+pub(crate) const FRAGMENT_V6: u8 = 44;
 
 /// TTL and hop limit of what the stack sends (RFC 1700; Linux has the same).
 pub(crate) const HOPS: u8 = 64;
@@ -28,8 +29,51 @@ pub(crate) fn word(bytes: &[u8], at: usize) -> u16 {
 }
 
 #[inline]
+pub(crate) fn long(bytes: &[u8], at: usize) -> u32 {
+    u32::from(word(bytes, at)) << 16 | u32::from(word(bytes, at + 2))
+}
+
+#[inline]
 pub(crate) fn put(bytes: &mut [u8], at: usize, word: u16) {
     bytes[at..at + 2].copy_from_slice(&word.to_be_bytes());
+}
+
+/// The sum of bytes, folded.
+#[inline]
+pub(crate) fn sum(bytes: &[u8]) -> u16 {
+    Sum::of(bytes).folded()
+}
+
+/// Several words, or folded sums, together.
+#[inline]
+pub(crate) fn combine<const N: usize>(words: [u16; N]) -> u16 {
+    let sum = |sum, word| sum + Sum::word(word);
+    words.into_iter().fold(Sum::default(), sum).folded()
+}
+
+/// What a checksum that is to be verified says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// All is as it was sent.
+    Right,
+    /// Only the pseudo header is summed: the sender left the rest to a device.
+    Open,
+    /// Something changed on the way.
+    Wrong,
+}
+
+impl Verdict {
+    /// Of a transport's bytes, whose checksum stands there as `stands`.
+    #[inline(always)]
+    pub(crate) fn of(pseudo: Sum, bytes: &[u8], stands: u16) -> Self {
+        if (pseudo + Sum::of(bytes)).is_right() {
+            Self::Right
+        } else if pseudo.folded() == stands {
+            Self::Open
+        } else {
+            Self::Wrong
+        }
+    }
 }
 
 /// A checksum after a word that it covers has changed (RFC 1624, equation 3).

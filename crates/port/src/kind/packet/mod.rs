@@ -23,6 +23,7 @@ use crate::kind::{Kind, Name, queue_name, unchecked};
 use crate::port::{AnyPort, Pair};
 use crate::sys::interface::Facts;
 use crate::sys::memory::{Memory, MemoryPlan};
+use crate::sys::netlink_xdp;
 use crate::sys::packet::PacketSocket;
 use crate::url::{ETHERNET_BYTES, Key, PortUrl, Value};
 pub use receive::PacketReceive;
@@ -111,6 +112,9 @@ fn open_queue(
         address: facts.address,
         copies: Copies::EachWay,
         completes_checksums: true,
+        far_interface: netlink_xdp::link(url.name())
+            .ok()
+            .and_then(|link| Some(link.far_end()?.name)),
         ..Capabilities::plain(name.clone(), largest)
     };
     if largest < own {

@@ -166,7 +166,7 @@ fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
     let attachment = Arc::new(Attachment::new(url, &facts, &link, mode)?);
     let place = Place {
         address: facts.address,
-        far: far_end(&link),
+        far: link.far_end(),
         link,
         attachment,
     };
@@ -184,14 +184,6 @@ fn find(url: &PortUrl) -> Result<(Facts, Link), PortError> {
         source,
     })?;
     Ok((facts, link))
-}
-
-/// A veth's other end, where this process may look at it.
-fn far_end(link: &Link) -> Option<Link> {
-    if link.kind.as_deref() != Some("veth") {
-        return None;
-    }
-    netlink_xdp::link_in(link.peer?, link.peer_namespace).ok()
 }
 
 fn fits_a_page(url: &PortUrl, memory: &Memory) -> Result<(), PortError> {
@@ -295,6 +287,8 @@ fn open_queue(
         } else {
             Copies::InKernel
         },
+        leaves_checksums: link.kind.as_deref() == Some("veth"),
+        far_interface: far.map(|far| far.name.clone()),
         notes,
         ..Capabilities::plain(
             port.clone(),

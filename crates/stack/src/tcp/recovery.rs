@@ -1,0 +1,381 @@
+//! Losses that the engine would wait out.
+//!
+//! The engine sends again after three duplicate acknowledgements, and has three gaps there: one whose window
+//! differs from the last one's is none to it, and Linux's receivers widen their window while segments are
+//! missing; of two segments lost in one window it learns of the second by its time-out alone; and so it does
+//! where fewer than four are on their way. Here acknowledgements are counted as RFC 6675 has them (they say
+//! what else came), and answered as RFC 6582 and RFC 5827 ask: the engine is shown the same acknowledgement
+//! until it has counted three. It sends the first segment that is missing, one a round trip.
+//!
+//! The engine's congestion window grows by one segment for each acknowledgement, however much that acknowledges,
+//! and hardly at all where receivers acknowledge a whole burst at once. So it is shown such an acknowledgement
+//! in steps, which comes to the same as counting bytes (RFC 3465).
+
+use super::device::Sent;
+use crate::wire::{long, word};
+
+const SYN_RST: u16 = 0x06;
+const ACK: u16 = 0x10;
+
+/// Duplicates after which a segment counts as lost (RFC 5681, section 3.2).
+const DUPLICATES: u32 = 3;
+
+const OPTION_END: u8 = 0;
+const OPTION_NOTHING: u8 = 1;
+const OPTION_WINDOW_SCALE: u8 = 3;
+const OPTION_SACK: u8 = 5;
+/// RFC 7323, section 2.3.
+const MOST_SHIFT: u8 = 14;
+
+/// What the engine is to be shown again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Nudge {
+    /// The acknowledgement, until the engine has counted three duplicates.
+    Again,
+    /// The same after another one: the engine has counted three before.
+    Anew,
+    /// The acknowledgement with this window in place of its own.
+    Window(u16),
+    /// The acknowledgement in steps of so many bytes from this number on, before it is shown whole.
+    InSteps { from: u32, each: u32 },
+}
+
+/// What is known of the segments of a connection that were sent and not acknowledged.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Recovery {
+    /// The number acknowledged last.
+    acknowledged: Option<u32>,
+    window: u16,
+    /// Places that windows are shifted by.
+    shift: u8,
+    /// How often it came again.
+    duplicates: u32,
+    /// The far end says what came beyond a gap.
+    selective: bool,
+    /// Where the stream ended when a segment was found lost. Until that is acknowledged, an acknowledgement
+    /// that moves on ends at the next one that is lost.
+    until: Option<u32>,
+    /// Where the stream ended when the engine's time-out ran out: up to there it sends everything again, and
+    /// what had come before gives duplicates that mean nothing (RFC 6582, section 4).
+    resent: Option<u32>,
+    /// Duplicates that tell of something sent after the missing segment was sent again.
+    overtaken: u32,
+}
+
+impl Recovery {
+    /// The far end asked for the connection, or agreed to it.
+    pub(super) fn greeted(&mut self, segment: &[u8]) {
+        let head = usize::from(word(segment, 12) >> 12) * 4;
+        self.shift = segment.get(..head).map_or(0, shift);
+    }
+
+    /// An acknowledgement came, in a segment that is whole: whether the engine needs a nudge.
+    #[inline]
+    pub(super) fn heard(&mut self, segment: &[u8], sent: &mut Sent) -> Option<Nudge> {
+        let up_to = sent.up_to?;
+        let flags = word(segment, 12);
+        if flags & SYN_RST != 0 || flags & ACK == 0 {
+            return None;
+        }
+        let number = long(segment, 8);
+        if Some(number) == self.acknowledged && number == up_to {
+            // Everything that was sent is acknowledged: what comes is payload.
+            return None;
+        }
+        self.judge(number, up_to, segment, sent)
+    }
+
+    fn judge(&mut self, number: u32, up_to: u32, segment: &[u8], sent: &mut Sent) -> Option<Nudge> {
+        if ahead(number, up_to) > 0 {
+            return None;
+        }
+        let window = word(segment, 14);
+        let before = std::mem::replace(&mut self.window, window);
+        let moved = self.acknowledged.map_or(1, |last| ahead(number, last));
+        if moved < 0 {
+            return None;
+        }
+        let head = usize::from(word(segment, 12) >> 12) * 4;
+        let came = furthest(segment.get(..head)?, number);
+        self.selective |= came.is_some();
+        if std::mem::take(&mut sent.timed_out) {
+            (self.until, self.resent) = (None, Some(up_to));
+        }
+        if moved > 0 {
+            let last = self.acknowledged.replace(number);
+            let undisturbed = self.until.is_none() && self.resent.is_none() && came.is_none();
+            // What came beyond is told by this one, too.
+            (self.duplicates, self.overtaken) = (came.is_some().into(), 0);
+            let beyond = |end: &u32| ahead(*end, number) > 0;
+            self.until = self.until.filter(beyond);
+            self.resent = self.resent.filter(beyond);
+            // Who says what came, and says nothing, misses nothing: the first one was only late.
+            let next = self.until.is_some()
+                && (came.is_some() || !self.selective)
+                && sent.again.is_none_or(|(first, _)| first != number);
+            if next {
+                return Some(sent.ask(Nudge::Again));
+            }
+            let (from, each) = (last?, sent.largest);
+            // Whoever fills the far end's window is not held by the own one.
+            let flight = ahead(up_to, from) as u64;
+            let free = flight + u64::from(each) <= u64::from(before) << self.shift;
+            let many = each > 0 && moved as u32 > each;
+            return (undisturbed && free && many).then_some(Nudge::InSteps { from, each });
+        }
+        if segment.len() != head || window == 0 {
+            return None;
+        }
+        // A window that changes is news of its own, unless the segment also says what came.
+        let counts = came.is_some() || (window == before && self.resent.is_none());
+        if !counts {
+            return None;
+        }
+        self.duplicates += 1;
+        if self.resent.is_some() {
+            return (self.duplicates == DUPLICATES).then(|| sent.ask(Nudge::Again));
+        }
+        if self.until.is_none() {
+            let on_their_way = (ahead(up_to, number) as u32).div_ceil(sent.largest.max(1));
+            // Fewer than four cannot give three duplicates (RFC 5827).
+            let enough = match came {
+                Some(_) => DUPLICATES.min(on_their_way.saturating_sub(1)).max(1),
+                None => DUPLICATES,
+            };
+            // One duplicate may stand for many segments that were joined on their way (RFC 6675).
+            let beyond = came.map_or(0, |came| came.bytes / sent.largest.max(1));
+            if self.duplicates.max(beyond) < enough {
+                return None;
+            }
+            self.until = Some(up_to);
+            return Some(sent.ask(Nudge::Again));
+        }
+        // What left after the missing segment was sent again has come, and it has not: it was lost again.
+        if let Some((first, behind)) = sent.again
+            && first == number
+            && came.is_some_and(|came| ahead(came.end, behind) > 0)
+        {
+            self.overtaken += 1;
+            let left_since = (ahead(up_to, behind) as u32).div_ceil(sent.largest.max(1));
+            if self.overtaken >= DUPLICATES.min(left_since) {
+                self.overtaken = 0;
+                return Some(sent.ask(Nudge::Anew));
+            }
+        }
+        // From another window on the engine would count anew, and send once more what is on its way.
+        (window != before).then(|| {
+            self.window = before;
+            Nudge::Window(before)
+        })
+    }
+}
+
+/// How far a number lies ahead of another one.
+fn ahead(number: u32, of: u32) -> i32 {
+    number.wrapping_sub(of) as i32
+}
+
+/// Places that the windows of who sent this header are shifted by (RFC 7323).
+fn shift(header: &[u8]) -> u8 {
+    let mut shift = 0;
+    each_option(header, |kind, body| {
+        if let (OPTION_WINDOW_SCALE, [places]) = (kind, body) {
+            shift = (*places).min(MOST_SHIFT);
+        }
+    });
+    shift
+}
+
+/// Shows each option of a header with what stands in it.
+fn each_option(header: &[u8], mut show: impl FnMut(u8, &[u8])) {
+    let mut options = header.get(20..).unwrap_or_default();
+    loop {
+        match options {
+            [OPTION_NOTHING, rest @ ..] => options = rest,
+            [] | [_] | [OPTION_END, ..] => return,
+            [kind, length, ..] => {
+                let length = usize::from(*length).max(2);
+                let Some(body) = options.get(2..length) else {
+                    return;
+                };
+                show(*kind, body);
+                options = &options[length..];
+            }
+        }
+    }
+}
+
+/// A block of a stream that came beyond a gap.
+#[derive(Clone, Copy)]
+struct Block {
+    end: u32,
+    bytes: u32,
+}
+
+/// The furthest block beyond `number` that a segment's header says has come (RFC 2018).
+fn furthest(header: &[u8], number: u32) -> Option<Block> {
+    let mut furthest: Option<Block> = None;
+    each_option(header, |kind, body| {
+        if kind != OPTION_SACK {
+            return;
+        }
+        for block in body.chunks_exact(8) {
+            let (start, end) = (long(block, 0), long(block, 4));
+            // What lies before it came twice (RFC 2883).
+            let is_beyond = ahead(start, number) > 0 && ahead(end, start) > 0;
+            if is_beyond && furthest.is_none_or(|last| ahead(end, last.end) > 0) {
+                let bytes = end.wrapping_sub(start);
+                furthest = Some(Block { end, bytes });
+            }
+        }
+    });
+    furthest
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const BASE: u32 = u32::MAX - 3_000;
+
+    /// An acknowledgement of `number` with blocks of what came beyond.
+    fn acknowledgement(number: u32, window: u16, blocks: &[(u32, u32)]) -> Vec<u8> {
+        let mut segment = vec![0; 20];
+        segment[8..12].copy_from_slice(&number.to_be_bytes());
+        segment[13] = ACK as u8;
+        segment[14..16].copy_from_slice(&window.to_be_bytes());
+        if !blocks.is_empty() {
+            segment.extend([1, 1, OPTION_SACK, 2 + 8 * blocks.len() as u8]);
+            for (from, to) in blocks {
+                segment.extend(from.to_be_bytes());
+                segment.extend(to.to_be_bytes());
+            }
+        }
+        segment[12] = (segment.len() as u8 / 4) << 4;
+        segment
+    }
+
+    fn at(segments: u32) -> u32 {
+        BASE.wrapping_add(segments * 1_000)
+    }
+
+    /// So many segments of 1000 bytes were sent.
+    fn sent(segments: u32) -> Sent {
+        Sent {
+            up_to: Some(at(segments)),
+            first: BASE,
+            largest: 1_000,
+            ..Sent::default()
+        }
+    }
+
+    #[test]
+    fn windows_that_grow_hide_no_loss() {
+        let (mut recovery, mut sent) = (Recovery::default(), sent(10));
+        assert_eq!(
+            recovery.heard(&acknowledgement(at(1), 50, &[]), &mut sent),
+            None
+        );
+        let mut nudges = Vec::new();
+        for (number, window) in (3..8).zip([51, 52, 53, 54, 55]) {
+            let duplicate = acknowledgement(at(1), window, &[(at(2), at(number))]);
+            nudges.push(recovery.heard(&duplicate, &mut sent));
+        }
+        // Once it was sent again the engine is to see no window that differs.
+        let held = Some(Nudge::Window(53));
+        assert_eq!(nudges, [None, None, Some(Nudge::Again), held, held]);
+        // Without word of what came, a window that changes is all that it says.
+        let (mut recovery, mut sent) = (Recovery::default(), self::sent(10));
+        for window in 50..60 {
+            let update = acknowledgement(at(1), window, &[]);
+            assert_eq!(recovery.heard(&update, &mut sent), None);
+        }
+    }
+
+    #[test]
+    fn the_second_loss_of_a_window_is_sent_with_the_first_answer() {
+        let (mut recovery, mut sent) = (Recovery::default(), sent(10));
+        recovery.heard(&acknowledgement(at(1), 50, &[]), &mut sent);
+        for end in [3, 4, 6] {
+            recovery.heard(&acknowledgement(at(1), 50, &[(at(2), at(end))]), &mut sent);
+        }
+        // The engine sent the first one again; then the next one is missing.
+        sent.again = Some((at(1), at(10)));
+        let partial = acknowledgement(at(4), 50, &[(at(5), at(10))]);
+        assert_eq!(recovery.heard(&partial, &mut sent), Some(Nudge::Again));
+        // All that was on its way has come: a loss from here on is another one.
+        sent.again = Some((at(4), at(10)));
+        assert_eq!(
+            recovery.heard(&acknowledgement(at(10), 50, &[]), &mut sent),
+            None
+        );
+        sent.up_to = Some(at(20));
+        assert_eq!(
+            recovery.heard(&acknowledgement(at(12), 50, &[]), &mut sent),
+            None
+        );
+    }
+
+    #[test]
+    fn what_is_lost_twice_is_sent_twice() {
+        let (mut recovery, mut sent) = (Recovery::default(), sent(10));
+        recovery.heard(&acknowledgement(at(1), 50, &[]), &mut sent);
+        for end in 3..6 {
+            recovery.heard(&acknowledgement(at(1), 50, &[(at(2), at(end))]), &mut sent);
+        }
+        sent.again = Some((at(1), at(10)));
+        sent.up_to = Some(at(16));
+        let mut nudges = Vec::new();
+        for end in 9..15 {
+            let duplicate = acknowledgement(at(1), 50, &[(at(2), at(end))]);
+            nudges.push(recovery.heard(&duplicate, &mut sent));
+        }
+        let want = [None, None, None, None, Some(Nudge::Anew), None];
+        assert_eq!(nudges, want, "three of them left after it was sent again");
+    }
+
+    #[test]
+    fn few_segments_on_their_way_need_few_duplicates() {
+        for (segments, needed) in [(2, 1), (3, 1), (4, 2), (5, 3), (9, 3)] {
+            let (mut recovery, mut sent) = (Recovery::default(), sent(segments));
+            recovery.heard(&acknowledgement(at(1), 50, &[]), &mut sent);
+            let mut count = 0;
+            loop {
+                count += 1;
+                let duplicate = acknowledgement(at(1), 50, &[(at(2), at(3))]);
+                if recovery.heard(&duplicate, &mut sent).is_some() {
+                    break;
+                }
+            }
+            assert_eq!(count, needed, "{segments}");
+        }
+    }
+
+    #[test]
+    fn after_a_time_out_the_engine_is_left_alone() {
+        let (mut recovery, mut sent) = (Recovery::default(), sent(10));
+        recovery.heard(&acknowledgement(at(1), 50, &[]), &mut sent);
+        for end in 3..6 {
+            recovery.heard(&acknowledgement(at(1), 50, &[(at(2), at(end))]), &mut sent);
+        }
+        sent.timed_out = true;
+        let partial = acknowledgement(at(4), 50, &[]);
+        assert_eq!(recovery.heard(&partial, &mut sent), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_segment_panics(bytes in prop::collection::vec(any::<u8>(), 20..80), up_to: u32) {
+            let mut recovery = Recovery::default();
+            let mut sent = Sent { up_to: Some(up_to), ..Sent::default() };
+            let head = usize::from(bytes[12] >> 4) * 4;
+            if (20..=bytes.len()).contains(&head) {
+                for _ in 0..4 {
+                    let _ = recovery.heard(&bytes, &mut sent);
+                }
+            }
+        }
+    }
+}
