@@ -233,7 +233,7 @@ impl Session<'_> {
                 may_pass: false,
             });
         }
-        match self.house.claim() {
+        match self.house.claim_soon() {
             Ok(claim) => self.claim = Some(claim),
             Err(refuse) => {
                 house.hall.refuse_test(dialect, self.peer, &refuse);
