@@ -40,6 +40,7 @@ use crate::memory::Memory;
 use crate::meter::Totals;
 use crate::outcome::Account;
 use crate::series::Series;
+use crate::stack::doubts as stack_doubts;
 use crate::stamped::{Noted, Stamped};
 use crate::tcp_series::TcpSums;
 use crate::threads::Threads;
@@ -494,6 +495,8 @@ impl Run<'_> {
 
     fn account(&self) -> Account<'_> {
         let mut doubts = self.end.doubts.clone();
+        let stacks = self.end.host.stack.iter();
+        doubts.extend(stacks.flat_map(|stack| stack_doubts::of(stack)));
         if self.exchange.drain_cut {
             doubts.push(Doubt::new(
                 "drain-cut",

@@ -96,6 +96,9 @@ pub struct StackFacts {
     /// Its Ethernet address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ethernet: Option<String>,
+    /// The interface at the other end of its port's wire, where it is one that can be seen: a veth's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub far_interface: Option<String>,
     /// Its addresses with the length of their prefixes.
     pub addresses: Vec<String>,
     /// The whole configuration, by key.

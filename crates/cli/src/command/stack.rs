@@ -55,6 +55,7 @@ fn serve(args: &StackHostArgs, output: &mut Output) -> Result<u8, Failure> {
         Told::Interval(interval) if !quiet => output.progress(&line(interval)),
         Told::Interval(_) => {}
         Told::Test(event) => test(&event, output),
+        Told::Doubt(doubt) => output.remark(&format!("warning: {}", doubt.why)),
     })?;
     output.record(&record, &[])?;
     if let Some(error) = failure {

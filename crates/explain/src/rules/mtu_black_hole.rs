@@ -1,7 +1,8 @@
 //! Large packets vanish on the way, and nobody says so.
 
+use linerate_metric::facts::Role;
 use linerate_metric::finding::{End, Finding};
-use linerate_metric::plan::Kind;
+use linerate_metric::plan::{Kind, Protocol};
 use linerate_metric::units::format_count;
 
 use super::{of_ways, sent_again, tcp_info};
@@ -147,16 +148,57 @@ impl MtuBlackHole {
         if !none || lost == 0 || case.plan.payload_bytes < LARGE {
             return None;
         }
+        let payload = case.plan.payload_bytes;
+        let holds = packet_holds(case);
+        let in_fragments = case.plan.protocol == Protocol::Udp && payload > holds;
+        let own = case.host(Role::Client).and_then(|host| host.stack.as_ref());
+        let puts_none = own.filter(|stack| {
+            let key = stack.configuration.get("ip.reassembly");
+            in_fragments && key.is_some_and(|value| value == "off")
+        });
+        if puts_none.is_some() {
+            return Draft::cause(self.id(), Role::Client)
+                .cost(1.0)
+                .says(format!(
+                    "no answer to questions of {payload} B is taken: a packet holds {holds} B, so each comes in fragments, and the client's stack puts none together"
+                ))
+                .seen("lost", lost, "round trips", "client")
+                .seen("payload_bytes", payload, "B", "plan")
+                .seen("ip.reassembly", "off", "", "client stack")
+                .remedy("have the client's stack put fragments together, or send what a packet holds")
+                .command(case.again_with_key(Role::Client, "ip.reassembly", "on"))
+                .found();
+        }
+        let lives = match case.plan.dialect {
+            None => ", while the control connection lives",
+            Some(_) => "",
+        };
+        let pieces = match in_fragments {
+            true => format!(": a packet holds {holds} B, so each goes in fragments, which something drops"),
+            false => String::new(),
+        };
         Draft::cause(self.id(), End::Path)
             .cost(1.0)
-            .says(format!(
-                "no question of {} B was answered, while the control connection lives",
-                case.plan.payload_bytes
-            ))
+            .says(format!("no question of {payload} B was answered{lives}{pieces}"))
             .seen("lost", lost, "round trips", "client")
-            .seen("payload_bytes", case.plan.payload_bytes, "B", "plan")
-            .remedy("find the largest message that arrives; give all links of a segment one MTU")
-            .command(case.again("-l 1200"))
+            .seen("payload_bytes", payload, "B", "plan")
+            .remedy(match in_fragments {
+                true => "send what a packet holds, or have the far end put fragments together (of our own stack: --set ip.reassembly=on and ip.fragmentation=on)",
+                false => "find the largest message that arrives; give all links of a segment one MTU",
+            })
+            .command(case.again(&match in_fragments {
+                true => format!("-l {}", holds.min(1_472)),
+                false => "-l 1200".to_owned(),
+            }))
             .found()
     }
+}
+
+/// Payload of a datagram over IPv4 that one packet of the client holds.
+fn packet_holds(case: &Case<'_>) -> u64 {
+    let host = case.host(Role::Client);
+    let stack = host.and_then(|host| host.stack.as_ref());
+    let own = stack.and_then(|stack| stack.configuration.get("mtu")?.parse().ok());
+    let interface = host.and_then(|host| host.interface.as_ref()?.mtu.map(u64::from));
+    own.or(interface).unwrap_or(1500) - 28
 }

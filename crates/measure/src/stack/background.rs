@@ -9,8 +9,8 @@ use linerate_host::sys::clock::Nanos;
 use linerate_stack::{SocketId, Stack, StackError};
 
 use super::bridge::{Bridge, Ends};
-use super::services::Services;
 use super::services::reception::Reception;
+use super::services::{Payload, Services};
 use crate::transport::stack_error;
 
 /// How often the port is asked whether it still works.
@@ -80,6 +80,14 @@ impl Background {
     pub fn serve(&mut self, stack: &mut Stack, now: Nanos) {
         if let Some(services) = &mut self.services {
             services.go_on(stack, now);
+        }
+    }
+
+    /// What workloads have moved in all: tests of our own server, where it is served.
+    #[inline]
+    pub fn moved(&mut self, payload: Payload) {
+        if let Some(services) = &mut self.services {
+            services.moved(payload);
         }
     }
 

@@ -13,6 +13,7 @@ pub fn of(plan: &StackPlan, config: &Config, url: &PortUrl, stack: &Stack) -> St
         name: STACK_NAME.to_owned(),
         device: plan.device.clone(),
         ethernet: Some(ethernet.join(":")),
+        far_interface: stack.capabilities().far_interface.clone(),
         addresses: plan.addresses.clone(),
         configuration: rows(config),
         memory: memory(config, url),

@@ -18,11 +18,14 @@ use linerate_metric::stack::{
 use linerate_stack::Counters;
 
 use super::services::ServiceSpec;
-use super::{StackThread, facts, open, sessions};
+use super::{StackThread, doubts, facts, open, sessions};
 use crate::error::MeasureError;
 
 /// How soon Ctrl-C and a port that broke are noticed.
 const LOOK_UP: Duration = Duration::from_millis(50);
+
+/// How soon it is told that something is dropped that its sender can prevent.
+const DOUBTS_NS: Nanos = 1_000_000_000;
 
 /// Intervals that a record keeps.
 const INTERVALS_KEPT: usize = 100_000;
@@ -48,6 +51,8 @@ pub enum Told<'a> {
     Interval(&'a StackInterval),
     /// Something happened to a test of our own server.
     Test(Event),
+    /// Something is dropped that its sender can prevent, from now on.
+    Doubt(&'a Doubt),
 }
 
 /// A look at the stack.
@@ -105,9 +110,22 @@ fn serve(
     let mut failure = None;
     let mut interrupted = false;
     let base = last.counters;
+    let mut told_of: Vec<String> = Vec::new();
+    let mut doubt_ns = start_ns;
     loop {
         told.try_iter().for_each(|event| tell(Told::Test(event)));
         let now = clock::now();
+        if now >= doubt_ns {
+            doubt_ns = now + DOUBTS_NS;
+            let counters = thread.look(|stack, _| stack.counters());
+            let since = counters.map(|counters| counters.since(&base));
+            for doubt in since.iter().flat_map(|since| doubts_of(thread, since)) {
+                if !told_of.contains(&doubt.doubt) {
+                    tell(Told::Doubt(&doubt));
+                    told_of.push(doubt.doubt);
+                }
+            }
+        }
         let stopped = stop.load(Relaxed);
         let over = stopped || ends_ns.is_some_and(|ends| now >= ends);
         let due = (options.interval).map(|time| last.at_ns.saturating_add(nanos(time)));
@@ -160,10 +178,18 @@ fn serve(
 fn read(thread: &StackThread) -> Option<Reading> {
     thread.look(|stack, services| Reading {
         at_ns: clock::now(),
-        counters: *stack.counters(),
+        counters: stack.counters(),
         services: services
             .map(|services| services.figures())
             .unwrap_or_default(),
+    })
+}
+
+/// What these counters say of losses that a sender can prevent.
+fn doubts_of(thread: &StackThread, counters: &Counters) -> Vec<Doubt> {
+    doubts::of(&StackFacts {
+        counters: facts::counters(counters),
+        ..thread.facts().clone()
     })
 }
 
@@ -175,24 +201,6 @@ fn changed(counters: &Counters) -> BTreeMap<String, BTreeMap<String, u64>> {
     }
     all.retain(|_, of| !of.is_empty());
     all
-}
-
-/// What clients of the host will have missed, and why.
-fn doubts(stack: &StackFacts) -> Vec<Doubt> {
-    let mut doubts = Vec::new();
-    let too_long = stack.counter("ip", "reassembly_too_long");
-    if too_long > 0 {
-        let longest = stack.configuration.get("ip.reassembly_buffers.bytes");
-        doubts.push(Doubt::new(
-            "reassembly-too-long",
-            format!(
-                "{too_long} fragments were of datagrams above {} B, which no buffer holds, and these \
-                 were dropped: set ip.reassembly_buffers.bytes higher",
-                longest.map_or("the limit", String::as_str)
-            ),
-        ));
-    }
-    doubts
 }
 
 fn record(
@@ -223,7 +231,7 @@ fn record(
     }));
     let mut host = snapshot::host();
     host.role = Some(Role::Server);
-    let validity = doubts(&stack);
+    let validity = doubts::of(&stack);
     host.stack = Some(Box::new(stack));
     let services = figures.services.iter();
     let (received, sent) = services.fold((0, 0), |(received, sent), service| {

@@ -7,6 +7,7 @@
 
 pub mod background;
 pub mod bridge;
+pub mod doubts;
 pub mod driver;
 pub mod facts;
 pub mod host;

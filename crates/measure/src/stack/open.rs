@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use linerate_metric::stack::{StackFacts, StackPlan};
 use linerate_metric::units::format_bytes;
-use linerate_port::{AnyPort, Memory, PortUrl};
+use linerate_port::{AnyPort, Memory, PortUrl, Receive};
 use linerate_stack::{Addressing, Config, Stack, StackError, memory_plan, port_url};
 
 use super::background::Failure;
@@ -88,6 +88,7 @@ pub fn open(
             });
         }
     };
+    let drops = Arc::clone(port.receive.counters());
     let (port, driver) = match config.threads {
         1 => (port, None),
         _ => {
@@ -95,7 +96,8 @@ pub fn open(
             (near, Some(driver))
         }
     };
-    let stack = Stack::new(port, &memory, &config, &addressing)?;
+    let mut stack = Stack::new(port, &memory, &config, &addressing)?;
+    stack.count_drops_of(drops);
     let facts = facts::of(plan, &config, &url, &stack);
     Ok((stack, facts, driver))
 }

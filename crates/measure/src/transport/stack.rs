@@ -22,6 +22,7 @@ use super::{Attempts, Meta};
 use crate::stack::background::Background;
 use crate::stack::driver::Driver;
 use crate::stack::facts;
+use crate::stack::services::Payload;
 pub use entries::Place;
 use entries::{Entries, Entry};
 
@@ -56,6 +57,8 @@ pub struct OnStack {
     background: Background,
     look_ns: Nanos,
     attempts: Attempts,
+    /// Payload that workloads moved, for the service that they are of.
+    payload: Payload,
     /// Somebody wants received streams to end.
     cut: Arc<AtomicBool>,
     is_cut: bool,
@@ -73,7 +76,7 @@ impl OnStack {
     ) -> Self {
         let now = clock::now();
         Self {
-            before: *stack.counters(),
+            before: stack.counters(),
             interval: (stack.config().poll_interval)
                 .map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
             facts,
@@ -86,6 +89,7 @@ impl OnStack {
             background,
             look_ns: now,
             attempts: Attempts::default(),
+            payload: Payload::default(),
             cut,
             is_cut: false,
             _driver: None,
@@ -121,7 +125,7 @@ impl OnStack {
 
     /// Counters begin at zero from here.
     pub fn begin_counting(&mut self) {
-        self.before = *self.stack.counters();
+        self.before = self.stack.counters();
     }
 
     /// Lets the stack work if it is time; whether anything came.
@@ -152,6 +156,7 @@ impl OnStack {
         if self.now >= self.look_ns {
             self.look_ns = self.now + LOOK_NS;
             self.is_cut = self.cut.load(Relaxed);
+            self.background.moved(self.payload);
             self.background.look(&mut self.stack, self.now);
         }
     }
@@ -206,6 +211,7 @@ impl OnStack {
     pub fn round(&mut self) -> bool {
         let worked = self.work();
         self.look_ns = self.now;
+        self.background.moved(self.payload);
         let looked = self.background.look(&mut self.stack, self.now);
         if looked {
             self.stack.flush();
@@ -227,7 +233,7 @@ impl OnStack {
         let alone = self.entries.of(SocketKind::Udp).count() == 1;
         // With each datagram comes what was refused before it; of the last ones only the sum tells.
         let seen = u64::from(entry.queue_drops);
-        let (now, before) = (self.stack.counters(), &self.before);
+        let (now, before) = (&self.stack.counters(), &self.before);
         let all = |of: &Counters| of.udp.receive_queue_full + of.udp.no_buffer;
         match alone && !self.background.serves() {
             true => all(now).saturating_sub(all(before)),

@@ -121,6 +121,9 @@ impl Transport for OnStack {
             .addressee
             .or(entry.from.filter(|_| entry.asker.is_some()));
         let sent = outcome(self.stack.udp_send(socket, to, bytes, fill));
+        if let Poll::Ready(Ok(bytes)) = &sent {
+            self.payload.sent += *bytes as u64;
+        }
         self.unsent = true;
         // A ring that is full has room with the next turn: nothing at the socket will tell.
         self.note(&sent);
@@ -136,9 +139,12 @@ impl Transport for OnStack {
         let socket = socket!(self, place);
         self.turn_away(place, socket);
         let entry = self.entries.get_mut(place);
+        let moved = &mut self.payload;
         let received = self.stack.udp_receive(socket, |payload, meta| {
             entry.queue_drops = meta.queue_drops;
             entry.from = Some(meta.from);
+            moved.datagrams += 1;
+            moved.received += payload.len() as u64;
             take(payload, meta_of(&meta))
         });
         let received = outcome(received);
@@ -172,6 +178,9 @@ impl Transport for OnStack {
         let sent = self.stack.udp_send_burst(socket, to, bytes, count, write);
         self.unsent = true;
         let sent = outcome(sent);
+        if let Poll::Ready(Ok(count)) = &sent {
+            self.payload.sent += (*count * bytes) as u64;
+        }
         self.note(&sent);
         sent
     }
@@ -185,8 +194,11 @@ impl Transport for OnStack {
         let entry = self.entries.get_mut(place);
         let own = &mut self.incoming;
         let most = entry.batch.max(1);
+        let moved = &mut self.payload;
         let received = self.stack.udp_receive_burst(socket, most, |payload, meta| {
             entry.queue_drops = meta.queue_drops;
+            moved.datagrams += 1;
+            moved.received += payload.len() as u64;
             let copy = own.front(payload.len());
             copy.copy_from_slice(&payload[..copy.len()]);
             take(copy, meta_of(&meta));
@@ -215,6 +227,7 @@ impl Transport for OnStack {
         if let std::task::Poll::Ready(Ok(sent)) = &sent {
             let entry = self.entries.get_mut(place);
             entry.stream_bytes = entry.stream_bytes.wrapping_add(*sent as u32);
+            self.payload.sent += *sent as u64;
         }
         let sent = outcome(sent);
         self.note_at(place, &sent);
@@ -233,8 +246,10 @@ impl Transport for OnStack {
         }
         let socket = socket!(self, place);
         let own = &mut self.incoming;
+        let moved = &mut self.payload;
         let received = self.stack.tcp_receive(socket, |payload| {
             let copy = own.front(payload.len().min(room));
+            moved.received += copy.len() as u64;
             copy.copy_from_slice(&payload[..copy.len()]);
             (copy.len(), take(copy))
         });

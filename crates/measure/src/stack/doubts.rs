@@ -1,0 +1,173 @@
+//! What a stack has dropped that its sender could be made to send otherwise, and how.
+
+use linerate_metric::record::Doubt;
+use linerate_metric::stack::StackFacts;
+use linerate_metric::units::format_count;
+
+/// A kind of loss: its name, the counters of which one must have moved, and what is said of so many.
+struct Row {
+    doubt: &'static str,
+    counted: &'static [(&'static str, &'static str)],
+    holds: fn(&StackFacts) -> bool,
+    says: fn(&StackFacts, &str) -> String,
+}
+
+const ROWS: &[Row] = &[
+    Row {
+        doubt: "reassembly-too-long",
+        counted: &[("ip", "reassembly_too_long")],
+        holds: |_| true,
+        says: |stack, count| {
+            format!(
+                "{count} fragments were of datagrams above {} B, which no buffer holds, and these \
+                 were dropped: set ip.reassembly_buffers.bytes higher",
+                key(stack, "ip.reassembly_buffers.bytes")
+            )
+        },
+    },
+    Row {
+        doubt: "reassembly-off",
+        counted: &[("ip", "reassembly_errors")],
+        holds: |stack| key(stack, "ip.reassembly") == "off",
+        says: |stack, count| {
+            format!(
+                "{count} fragments came, of datagrams longer than a packet, and were dropped: this stack \
+                 puts none together. Start it with --set ip.reassembly=on, or send {} B at most",
+                most_payload(stack)
+            )
+        },
+    },
+    Row {
+        doubt: "fragmentation-off",
+        counted: &[("ip", "fragmented_fails")],
+        holds: |_| true,
+        says: |stack, count| {
+            format!(
+                "{count} datagrams that a packet does not hold were not sent: this stack cuts those of IPv4 \
+                 alone, and with --set ip.fragmentation=on ({} here). Ask for {} B at most",
+                key(stack, "ip.fragmentation"),
+                most_payload(stack)
+            )
+        },
+    },
+    Row {
+        doubt: "fragments-of-ipv6",
+        counted: &[("ip", "in_fragments_v6")],
+        holds: |_| true,
+        says: |stack, count| {
+            format!(
+                "{count} fragments of IPv6 were dropped: this stack puts together those of IPv4 alone. \
+                 Send {} B at most, or over IPv4",
+                most_payload(stack).saturating_sub(20)
+            )
+        },
+    },
+    Row {
+        doubt: "frames-too-long",
+        counted: &[("link", "port_too_long")],
+        holds: |_| true,
+        says: |stack, count| {
+            format!(
+                "{count} frames were longer than {} takes, and were dropped: their sender leaves segments \
+                 together for a device to cut. Have it cut them itself: `ethtool -K {} tso off gso off`{}",
+                stack.device,
+                far(stack),
+                at_the_sender(stack)
+            )
+        },
+    },
+    Row {
+        doubt: "checksums-left-open",
+        counted: &[
+            ("udp", "open_checksum_drops"),
+            ("tcp", "open_checksum_drops"),
+        ],
+        holds: |_| true,
+        says: |stack, count| {
+            format!(
+                "{count} packets were dropped because their sender had left their checksums to a device, \
+                 which did not make them. Have it make them itself: `ethtool -K {} tx off`{}",
+                far(stack),
+                at_the_sender(stack)
+            )
+        },
+    },
+];
+
+/// What a stack's counters say of losses that its sender can prevent.
+#[must_use]
+pub fn of(stack: &StackFacts) -> Vec<Doubt> {
+    let rows = ROWS.iter().filter_map(|row| {
+        let counters = row.counted.iter();
+        let count: u64 = counters
+            .map(|(protocol, name)| stack.counter(protocol, name))
+            .sum();
+        (count > 0 && (row.holds)(stack))
+            .then(|| Doubt::new(row.doubt, (row.says)(stack, &format_count(count))))
+    });
+    rows.collect()
+}
+
+fn key<'a>(stack: &'a StackFacts, key: &str) -> &'a str {
+    stack.configuration.get(key).map_or("", String::as_str)
+}
+
+/// The longest payload of a datagram over IPv4 that is one packet.
+fn most_payload(stack: &StackFacts) -> usize {
+    let mtu: usize = key(stack, "mtu").parse().unwrap_or(1500);
+    mtu.saturating_sub(28)
+}
+
+/// The interface at the other end, where it is known.
+fn far(stack: &StackFacts) -> &str {
+    stack.far_interface.as_deref().unwrap_or("INTERFACE")
+}
+
+fn at_the_sender(stack: &StackFacts) -> &'static str {
+    match stack.far_interface {
+        Some(_) => "",
+        None => " at the sender, with the interface that it sends on",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_loss_is_told_with_its_remedy_and_no_other() {
+        assert!(of(&StackFacts::default()).is_empty());
+        for row in ROWS {
+            for (protocol, name) in row.counted {
+                let mut stack = StackFacts {
+                    device: "packet:eth0".to_owned(),
+                    far_interface: Some("veth1".to_owned()),
+                    ..StackFacts::default()
+                };
+                stack.configuration = [("ip.reassembly", "off"), ("mtu", "1500")]
+                    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                    .into();
+                let of_protocol = stack.counters.entry((*protocol).to_owned()).or_default();
+                of_protocol.insert((*name).to_owned(), 1_234);
+                let doubts = of(&stack);
+                let names: Vec<_> = doubts.iter().map(|doubt| doubt.doubt.as_str()).collect();
+                assert_eq!(names, [row.doubt]);
+                assert!(doubts[0].why.contains("1,234"), "{doubts:?}");
+                let remedies = ["--set", "set ip.", "Send 1452 B", "ethtool -K veth1 "];
+                let told = remedies.iter().any(|words| doubts[0].why.contains(words));
+                assert!(told, "{doubts:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn fragments_that_contradict_each_other_need_no_setting() {
+        let mut stack = StackFacts::default();
+        stack
+            .configuration
+            .insert("ip.reassembly".to_owned(), "on".to_owned());
+        let ip = stack.counters.entry("ip".to_owned()).or_default();
+        ip.insert("reassembly_errors".to_owned(), 5);
+        assert!(of(&stack).is_empty());
+    }
+}
