@@ -52,6 +52,11 @@ fn a_matrix_of_two_options() {
         .expect(0)
         .stdout;
     assert!(again.contains("Best: bitrate=2M"), "{again}");
+    let listed = room.run("runs list").expect(0).stdout;
+    assert!(
+        listed.contains("(8 runs)") && listed.contains("goodput 2"),
+        "{listed}"
+    );
     assert_eq!(
         fs::read_dir(room.path().join(".local/state/linerate/sweep")).map_or(0, Iterator::count),
         0

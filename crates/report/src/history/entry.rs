@@ -8,10 +8,20 @@ use linerate_metric::experiment::ExperimentResult;
 use linerate_metric::facts::Role;
 use linerate_metric::plan::Direction;
 use linerate_metric::record::Record;
+use linerate_metric::set::SetResult;
 use serde::{Deserialize, Serialize};
 
 use crate::document::Document;
 use crate::experiment::setting_words;
+
+/// A figure that several runs came to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// By the name `--expect` knows.
+    pub figure: String,
+    /// In base units.
+    pub value: f64,
+}
 
 /// A stored document in short.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -61,6 +71,9 @@ pub struct Entry {
     pub doubts: u64,
     /// Its figures by the names `--expect` knows; of repeats their medians.
     pub figures: BTreeMap<String, f64>,
+    /// What a search or a comparison came to. No figure of a run: it has no place in a trend of those.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Outcome>,
     /// Tags, in alphabetical order.
     pub tags: BTreeSet<String>,
     /// Notes, the oldest first.
@@ -121,10 +134,27 @@ impl Entry {
                 entry
                     .figures
                     .extend(experiment.map_or_else(BTreeMap::new, of_points));
+                entry.outcome = outcome(&set.result);
             }
         }
         entry
     }
+}
+
+/// What a search or a comparison came to: the best point of a sweep, side B of pairs, the proven settings.
+fn outcome(result: &SetResult) -> Option<Outcome> {
+    let (figure, value) = if let Some(found) = result.sweep.as_deref() {
+        let best = found.points.get(found.best?)?;
+        (&found.figure, best.value?)
+    } else {
+        let proof = || result.tuning.as_ref()?.proof.as_deref();
+        let pairs = result.comparison.as_deref().or_else(proof)?;
+        (&pairs.figure, pairs.b.value?)
+    };
+    Some(Outcome {
+        figure: figure.clone(),
+        value: value.median,
+    })
 }
 
 /// Every figure of every point, by `KNOB=VALUE… FIGURE`.

@@ -67,6 +67,11 @@ DELETE FROM file;
 DELETE FROM document;
 DELETE FROM file;
 ",
+    // Entries of sweeps, comparisons and searches know what they came to: the same.
+    "
+DELETE FROM document;
+DELETE FROM file;
+",
 ];
 
 /// How long one process waits for another that is bringing the index up to date.

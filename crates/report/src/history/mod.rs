@@ -19,7 +19,7 @@ use std::path::PathBuf;
 
 use jiff::Timestamp;
 
-pub use entry::{Entry, Note};
+pub use entry::{Entry, Note, Outcome};
 pub use exchange::{Arrived, EXPORT_SCHEMA};
 pub use filter::Filter;
 #[cfg(feature = "parquet")]

@@ -30,9 +30,13 @@ fn figure(entry: &Entry) -> String {
         .iter()
         .find_map(|name| Some((*name, *entry.figures.get(*name)?)));
     let Some((name, value)) = shown else {
-        return match entry.runs {
-            0 | 1 => words::UNKNOWN.to_owned(),
-            runs => format!("{runs} runs"),
+        return match (&entry.outcome, entry.runs) {
+            (None, 0 | 1) => words::UNKNOWN.to_owned(),
+            (None, runs) => format!("{runs} runs"),
+            (Some(came), runs) => {
+                let said = linerate_metric::figure::format(&came.figure, came.value);
+                format!("{} {said} ({runs} runs)", clean(&came.figure))
+            }
         };
     };
     let mut text = format!("{name} {}", unit(name).format(value));
