@@ -25,7 +25,7 @@ use crate::flow::Part;
 use crate::loss::Ways;
 use crate::stamped::Stamped;
 use crate::timing;
-use told::{arrived, contradiction, departed, sum_of};
+use told::{arrived, contradiction, departed, forget_arrivals, mixed_up, passed, sum_of};
 
 /// A test with a program of another kind, as one end knows it.
 pub struct PeerTest {
@@ -256,9 +256,12 @@ impl PeerTest {
         let mut far = empty_half(far_role, Host::default());
         let mut totals = Vec::new();
         let mut doubts = Vec::new();
+        // Directions of which some flows were counted there, and others not.
+        let mut in_part = Vec::new();
         if self.plan.kind == Kind::Throughput {
             for &direction in &self.plan.directions {
-                self.half_of(direction, &mut far, &mut totals, &mut doubts);
+                let whole = self.half_of(direction, &mut far, &mut totals, &mut doubts);
+                in_part.extend((!whole).then_some(direction));
             }
         }
         let interrupted = self.own.interrupted;
@@ -288,19 +291,29 @@ impl PeerTest {
             totals,
             far_text: text,
         });
+        let ways = record.directions.iter_mut();
+        for way in ways.filter(|way| in_part.contains(&way.direction)) {
+            forget_arrivals(&mut way.summary);
+        }
+        if !in_part.is_empty() {
+            forget_arrivals(&mut record.summary);
+            record
+                .losses
+                .retain(|loss| !in_part.contains(&loss.direction));
+        }
         // Of the far host nothing is known.
         record.hosts.retain(|host| host.role != Some(far_role));
         (record, failure)
     }
 
-    /// What the far end, or its kernel, told of one direction.
+    /// What the far end, or its kernel, told of one direction; false where it counted some flows alone.
     fn half_of(
         &self,
         direction: Direction,
         far: &mut Outcome,
         totals: &mut Vec<(Direction, Summary)>,
         doubts: &mut Vec<Doubt>,
-    ) {
+    ) -> bool {
         let own: Vec<_> = (self.own.streams.iter())
             .filter(|flow| flow.direction == direction)
             .collect();
@@ -346,8 +359,80 @@ impl PeerTest {
                 None => totals.push((direction, summary)),
             }
         }
-        if sends && !told && !own.is_empty() {
+        if !sends {
+            self.offered_there(direction, &own, far, totals);
+            return true;
+        }
+        if !told && !own.is_empty() {
             self.without_count(direction, &own, far, doubts);
+        }
+        if !told || totals.iter().any(|(of, _)| *of == direction) {
+            return true;
+        }
+        let counted = |flow: &&&FlowFigures| {
+            let mut theirs = far.streams.iter();
+            theirs.any(|there| (there.direction, there.stream.id) == (direction, flow.stream.id))
+        };
+        let counted = own.iter().filter(counted).count();
+        if counted < own.len() {
+            doubts.push(Doubt::new(
+                "far-count-unknown",
+                format!(
+                    "the far end said of {counted} of {} flows what arrived there, and nothing of the \
+                     others: what arrived in all is not known",
+                    own.len()
+                ),
+            ));
+        }
+        let all = counted == own.len();
+        if all && !self.far.stopped_first {
+            let theirs = far.streams.iter();
+            let theirs = theirs.filter(|there| there.direction == direction);
+            let pairs = theirs.filter_map(|there| {
+                let mut own = own.iter();
+                let flow = own.find(|flow| flow.stream.id == there.stream.id)?;
+                Some((&flow.stream.summary, &there.stream.summary))
+            });
+            totals.extend(mixed_up(pairs).map(|summary| (direction, summary)));
+        }
+        all
+    }
+
+    /// What the far end offered, where it did not say so itself.
+    fn offered_there(
+        &self,
+        direction: Direction,
+        own: &[&FlowFigures],
+        far: &mut Outcome,
+        totals: &[(Direction, Summary)],
+    ) {
+        let mut whole = totals.iter().filter(|(of, _)| *of == direction);
+        if whole.any(|(_, summary)| summary.offered_bps.is_some()) {
+            return;
+        }
+        for flow in own {
+            let Some(offered) = passed(&self.plan, &flow.stream.summary) else {
+                continue;
+            };
+            let id = flow.stream.id;
+            let mut theirs = far.streams.iter_mut();
+            let there = theirs.find(|there| (there.direction, there.stream.id) == (direction, id));
+            match there {
+                Some(there) => {
+                    there.stream.summary.offered_bps.get_or_insert(offered);
+                }
+                None => far.streams.push(FlowFigures {
+                    direction,
+                    stream: Stream {
+                        id,
+                        summary: Summary {
+                            offered_bps: Some(offered),
+                            ..Summary::default()
+                        },
+                        ..Stream::default()
+                    },
+                }),
+            }
         }
     }
 

@@ -276,10 +276,86 @@ fn what_a_sender_says_completes_what_a_sink_saw() {
     assert_eq!(record.summary.loss_fraction, Some(0.1));
     assert_eq!(record.summary.duration_ns, Some(SECOND));
 
-    // Alone, the numbers are all there is.
-    let (record, _) = test_of(Role::Client, plan, &[sink]).record();
+    // Alone, the numbers are all there is: what they say was sent in this time was offered.
+    let (record, _) = test_of(Role::Client, plan, std::slice::from_ref(&sink)).record();
     assert_eq!(record.summary.lost, Some(80));
     assert_eq!(record.summary.packets_sent, None);
+    assert_eq!(record.summary.offered_bps, Some(980.0 * 100.0 * 8.0));
+}
+
+#[test]
+fn what_was_offered_follows_from_numbers_alone() {
+    for (lost, offered) in [(Some(100), Some(8_000.0 * 100.0)), (None, None)] {
+        let sink = Counted {
+            bytes: 90_000,
+            packets: Some(900),
+            lost,
+            duration_ns: SECOND,
+            ..Counted::new(1, Part::Sink)
+        };
+        let test = test_of(Role::Server, plan(Kind::Throughput, Protocol::Udp), &[sink]);
+        let (record, _) = test.record();
+        assert_eq!(record.summary.offered_bps, offered, "{lost:?}");
+        assert_eq!(record.directions[0].streams[0].summary.offered_bps, offered);
+    }
+}
+
+#[test]
+fn datagrams_counted_for_another_flow_are_not_lost() {
+    for (there, lost) in [([1_001, 999], 0), ([1_001, 990], 9), ([1_000, 999], 1)] {
+        let mut plan = plan(Kind::Throughput, Protocol::Udp);
+        plan.streams = 2;
+        let flows = [sent(1, 100_000, Some(1_000)), sent(2, 100_000, Some(1_000))];
+        let mut test = test_of(Role::Client, plan, &flows);
+        for (id, packets) in (1..).zip(there) {
+            let figures = FarFigures {
+                bytes: Some(packets * 100),
+                packets: Some(packets),
+                ..FarFigures::default()
+            };
+            test.far
+                .flows
+                .extend(said(Some(id), Direction::Send, figures).flows);
+        }
+        let (record, _) = test.record();
+        assert_eq!(record.summary.lost, Some(lost), "{there:?}");
+        assert_eq!(
+            record.summary.loss_fraction,
+            Some(lost as f64 / 2_000.0),
+            "{there:?}"
+        );
+        let counted = record.losses.iter().map(|loss| loss.packets).sum::<u64>();
+        assert_eq!(counted, lost, "{there:?}");
+    }
+}
+
+/// Two flows of which the far end reported one.
+#[test]
+fn a_part_of_what_arrived_is_not_told_for_the_whole() {
+    let mut plan = plan(Kind::Throughput, Protocol::Udp);
+    plan.streams = 2;
+    let flows = [sent(1, 100_000, Some(1_000)), sent(2, 100_000, Some(1_000))];
+    let mut test = test_of(Role::Client, plan, &flows);
+    let figures = FarFigures {
+        bytes: Some(90_000),
+        packets: Some(900),
+        lost: Some(100),
+        duration_ns: Some(SECOND),
+        ..FarFigures::default()
+    };
+    test.far = said(Some(2), Direction::Send, figures);
+    let (record, _) = test.record();
+    for summary in [&record.summary, &record.directions[0].summary] {
+        assert_eq!(summary.packets_sent, Some(2_000));
+        assert_eq!(summary.bytes_received, None);
+        assert_eq!(summary.goodput_bps, None);
+        assert_eq!((summary.lost, summary.loss_fraction), (None, None));
+    }
+    assert!(record.losses.is_empty());
+    let streams = &record.directions[0].streams;
+    assert_eq!(streams[0].summary.lost, None);
+    assert_eq!(streams[1].summary.lost, Some(100));
+    assert_eq!(doubts(&record), ["far-count-unknown"]);
 }
 
 #[test]

@@ -75,6 +75,54 @@ pub(super) fn departed(own: &Summary, said: &FarFigures) -> Summary {
     }
 }
 
+/// What the sender of datagrams offered, where nobody tells but their numbers: what is missing between them
+/// was sent as well, and all of it in this end's time.
+pub(super) fn passed(plan: &Plan, own: &Summary) -> Option<f64> {
+    let (bytes, packets, lost) = (own.bytes_received?, own.packets_received?, own.lost?);
+    if plan.protocol != Protocol::Udp || packets == 0 {
+        return None;
+    }
+    let unique = packets.saturating_sub(own.duplicates.unwrap_or(0));
+    let sent = per_second(unique.saturating_add(lost), own.duration_ns)?;
+    Some(sent * bytes as f64 / packets as f64 * 8.0)
+}
+
+/// What was lost of several flows together, where the far end counted datagrams of one for another, as stock
+/// iperf2 does with those that come while it opens flows: their sums hold.
+pub(super) fn mixed_up<'a>(
+    flows: impl Iterator<Item = (&'a Summary, &'a Summary)>,
+) -> Option<Summary> {
+    let (mut sent, mut arrived, mut more) = (0_u64, 0_u64, false);
+    for (own, theirs) in flows {
+        let (there, here) = theirs.packets_received.zip(own.packets_sent)?;
+        more |= there > here;
+        sent = sent.saturating_add(here);
+        arrived = arrived.saturating_add(there);
+    }
+    let lost = sent.checked_sub(arrived).filter(|_| more)?;
+    Some(Summary {
+        lost: Some(lost),
+        loss_fraction: share(lost, sent),
+        ..Summary::default()
+    })
+}
+
+/// Leaves out what arrived of a direction: it is known of some of its flows only.
+pub(super) fn forget_arrivals(summary: &mut Summary) {
+    *summary = Summary {
+        goodput_bps: None,
+        packets_per_second: None,
+        bytes_received: None,
+        packets_received: None,
+        lost: None,
+        loss_fraction: None,
+        out_of_order: None,
+        ipdv_ns: None,
+        fairness_index: None,
+        ..std::mem::take(summary)
+    };
+}
+
 /// What of the two ends' counts cannot both be true, or needs a word.
 pub(super) fn contradiction(
     own: &Summary,
