@@ -238,12 +238,17 @@ fn iperf2_counts_the_same_in_both_layouts() {
     assert_eq!(record["summary"]["round_trips"], 500);
     assert_eq!(record["summary"]["mismatched"], 0);
     drop(server);
+    // Over UDP alone there is no door to knock at.
+    let _server = pair.serve("iperf -s -u", "udp", 5001);
+    let record = pair.record("throughput --peer auto -u -b 10M -t 1");
+    assert_eq!(record["plan"]["dialect"], "iperf2");
+    assert!(number(&record, "/summary/bytes_received") > 0.0);
 }
 
 #[test]
 fn nuttcp_counts_the_same() {
     let pair = pair!("nuttcp", "nuttcp");
-    let _server = pair.serve("nuttcp -S --nofork", "tcp", 5000);
+    let server = pair.serve("nuttcp -S --nofork", "tcp", 5000);
     for options in ["-n 20M", "-n 20M -R", "-u -b 20M -t 2", "-u -b 20M -t 2 -R"] {
         let record = pair.record(&format!("throughput --peer nuttcp {options}"));
         let summary = &record["summary"];
@@ -271,6 +276,17 @@ fn nuttcp_counts_the_same() {
             close(number(summary, ours), theirs * 1e6, text);
         }
     }
+    // Its data port is somebody else's: it says so, and there is no figure.
+    drop(server);
+    let binary = pair.room.binary();
+    let holder = format!("{} ttcp -r --no-store", binary.display());
+    let _holder = pair.serve(&holder, "tcp", 5001);
+    let _server = pair.serve("nuttcp -S", "tcp", 5000);
+    let ran = pair.run("throughput --peer nuttcp -t 1 --json");
+    assert_eq!(ran.code(), 5, "{ran:#?}");
+    let problem = ran.json()["error"].clone();
+    let said = problem["situation"].as_str().expect("what happened");
+    assert!(said.contains("bind"), "{problem:#}");
 }
 
 #[test]

@@ -159,7 +159,9 @@ pub fn assemble(report: Report) -> (Record, Option<MeasureError>) {
     doubts.extend(wrong_answers(&summary));
     doubts.extend(late_answers(&plan, &summary));
     doubts.extend(thin_tail(&summary));
-    doubts.extend(timing::missed(&plan, &directions));
+    // A sender that went away did not miss its rate.
+    let missed = timing::missed(&plan, &directions);
+    doubts.extend(missed.into_iter().filter(|_| failure.is_none()));
     let mut plan = plan;
     if plan.protocol == Protocol::Tcp {
         // What the sending sockets really used.

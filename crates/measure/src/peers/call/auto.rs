@@ -1,16 +1,18 @@
 //! Finding out what a far end speaks: by asking at the ports that its programs have.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use linerate_dialect::control::{Connection, Hello};
-use linerate_dialect::iperf2::{Amount, Settings, TcpClient};
+use linerate_dialect::iperf2::{Amount, Due, Settings, TcpClient, UdpClient, datagram};
 use linerate_dialect::iperf3::{BUSY, Cookie, State};
 use linerate_dialect::sockperf::{HEADER_BYTES, Header};
 use linerate_dialect::{control, nuttcp};
+use linerate_host::sys::clock;
 use linerate_metric::plan::{DEFAULT_PORT, Direction, Kind, Plan, Protocol};
+use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::context::foreign;
 use super::{Caller, caller};
@@ -26,6 +28,16 @@ const UNASKED: Duration = Duration::from_millis(300);
 /// How long a server takes to be ready again after a conversation that led nowhere: iperf3 and nuttcp
 /// serve one client at a time, and close their door meanwhile.
 const RECOVERY: Duration = Duration::from_millis(500);
+
+/// The same of iperf2 over UDP: it answers ends until a quarter of a second was silent, and counts the next
+/// test into the last one before (2.1.8 needs a second).
+const UDP_RECOVERY: Duration = Duration::from_millis(1_200);
+
+/// The port of iperf2.
+const IPERF2_PORT: u16 = 5001;
+
+/// Payload of the datagrams that iperf2 is asked with: old servers' reports are as long as what they answer.
+const END_BYTES: usize = 128;
 
 /// Pause between tries at a door that is closed for a moment.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -92,7 +104,7 @@ const PROBES: &[Probe] = &[
 fn probes(port: u16) -> impl Iterator<Item = &'static Probe> {
     let owner = match port {
         nuttcp::CONTROL_PORT => "nuttcp",
-        5001 => "iperf2",
+        IPERF2_PORT => "iperf2",
         linerate_dialect::sockperf::PORT => "sockperf",
         linerate_dialect::echo::PORT => "echo",
         _ => "linerate",
@@ -155,7 +167,7 @@ fn ports(plan: &Plan) -> Vec<(u16, Option<&'static str>)> {
         Kind::Throughput => vec![
             (DEFAULT_PORT, None),
             (nuttcp::CONTROL_PORT, None),
-            (5001, Some("iperf2-legacy")),
+            (IPERF2_PORT, Some("iperf2-legacy")),
             (linerate_dialect::discard::PORT, Some("discard")),
             (linerate_dialect::chargen::PORT, None),
         ],
@@ -163,7 +175,7 @@ fn ports(plan: &Plan) -> Vec<(u16, Option<&'static str>)> {
             (DEFAULT_PORT, None),
             (linerate_dialect::sockperf::PORT, None),
             (linerate_dialect::echo::PORT, None),
-            (5001, None),
+            (IPERF2_PORT, None),
         ],
         // No far end takes part in it.
         Kind::Generate | Kind::Stack => Vec::new(),
@@ -191,12 +203,23 @@ fn sends_unasked(stream: &TcpStream) -> bool {
     heard().is_ok_and(|bytes| bytes > 0)
 }
 
+/// A UDP socket for asking at an address.
+fn datagrams(address: SocketAddr, local: &Local) -> Result<UdpSocket, MeasureError> {
+    let system = |error| MeasureError::system("a UDP socket", error);
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None).map_err(system)?;
+    local.bind(&socket)?;
+    socket.connect(&SockAddr::from(address)).map_err(system)?;
+    socket.set_read_timeout(Some(ANSWER)).map_err(system)?;
+    Ok(socket.into())
+}
+
 /// What answers over UDP alone.
-fn by_datagram(plan: &Plan, far: SocketAddr) -> Option<Found> {
-    let any = match far.is_ipv4() {
-        true => SocketAddr::from(([0; 4], 0)),
-        false => SocketAddr::from(([0_u16; 8], 0)),
-    };
+fn by_datagram(
+    plan: &Plan,
+    far: SocketAddr,
+    local: &Local,
+    tried: &mut Tried,
+) -> Result<Option<Found>, MeasureError> {
     for (port, _) in ports(plan) {
         for probe in PROBES {
             let known = caller(probe.dialect).filter(|caller| caller.kinds.contains(&plan.kind));
@@ -204,10 +227,9 @@ fn by_datagram(plan: &Plan, far: SocketAddr) -> Option<Found> {
             else {
                 continue;
             };
-            let ask = || -> std::io::Result<Vec<u8>> {
-                let socket = UdpSocket::bind(any)?;
-                socket.connect(SocketAddr::new(far.ip(), port))?;
-                socket.set_read_timeout(Some(ANSWER))?;
+            tried.udp(port);
+            let socket = datagrams(SocketAddr::new(far.ip(), port), local)?;
+            let ask = || -> io::Result<Vec<u8>> {
                 socket.send(&(probe.words)())?;
                 let mut answer = vec![0; 256];
                 let bytes = socket.recv(&mut answer)?;
@@ -215,11 +237,106 @@ fn by_datagram(plan: &Plan, far: SocketAddr) -> Option<Found> {
                 Ok(answer)
             };
             if (probe.is_answer)(&ask().unwrap_or_default()) {
-                return Some(Found::Foreign(caller, port));
+                return Ok(Some(Found::Foreign(caller, port)));
             }
         }
     }
-    None
+    Ok(None)
+}
+
+/// Which layout of iperf2 is spoken over UDP at an address, where any is: a server answers the end of a
+/// flow with its report. A flow has one datagram at least, since an end alone is one of a test gone by.
+fn iperf2_by_datagram(
+    address: SocketAddr,
+    local: &Local,
+    stop: &AtomicBool,
+) -> Result<Option<&'static Caller>, MeasureError> {
+    let socket = datagrams(address, local)?;
+    // What old servers read, and today's as well.
+    let settings = Settings::legacy(address.port());
+    let Ok(mut machine) = UdpClient::new(settings, END_BYTES) else {
+        return Ok(None);
+    };
+    let mut words = machine.template();
+    datagram::write_number(&mut words, 1, clock::real());
+    if socket.send(&words).is_err() {
+        return Ok(None);
+    }
+    machine.count(1);
+    machine.finish(clock::now());
+    let until = Instant::now() + ANSWER;
+    let mut room = [0; 2048];
+    while Instant::now() < until {
+        if stop.load(Relaxed) {
+            return Err(MeasureError::Interrupted);
+        }
+        let now = clock::now();
+        let wait = match machine.due(now) {
+            Due::End => {
+                machine.write_end(&mut words, clock::real(), now);
+                // Refused: nobody has that port.
+                if socket.send(&words).is_err() {
+                    return Ok(None);
+                }
+                continue;
+            }
+            Due::At(at) => Duration::from_nanos(at.saturating_sub(now).max(1_000_000)),
+            Due::Request | Due::Nothing => break,
+        };
+        let waited = socket.set_read_timeout(Some(wait.min(ANSWER)));
+        match waited.and_then(|()| socket.recv(&mut room)) {
+            Ok(bytes) if machine.receive(&room[..bytes]) => {
+                return Ok(caller(layout(&room[..bytes])));
+            }
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
+            Ok(_) | Err(_) => {}
+        }
+    }
+    Ok(None)
+}
+
+/// Whose report it is: that of old servers has its flags where today's have the upper half of a number.
+fn layout(report: &[u8]) -> &'static str {
+    match report.get(12..16) {
+        Some([0x80, 0, 0, 0]) => "iperf2-legacy",
+        _ => "iperf2",
+    }
+}
+
+/// Where was asked, for whoever has to find out why nobody answered.
+#[derive(Default)]
+struct Tried {
+    tcp: Vec<u16>,
+    udp: Vec<u16>,
+}
+
+impl Tried {
+    fn tcp(&mut self, port: u16) {
+        if !self.tcp.contains(&port) {
+            self.tcp.push(port);
+        }
+    }
+
+    fn udp(&mut self, port: u16) {
+        if !self.udp.contains(&port) {
+            self.udp.push(port);
+        }
+    }
+
+    /// `TCP ports 5201, 5000 and UDP port 5001`.
+    fn words(&self) -> String {
+        let of = |protocol, ports: &[u16]| {
+            let numbers: Vec<_> = ports.iter().map(u16::to_string).collect();
+            let port = if ports.len() == 1 { "port" } else { "ports" };
+            (!ports.is_empty()).then(|| format!("{protocol} {port} {}", numbers.join(", ")))
+        };
+        let parts = [of(Protocol::Tcp, &self.tcp), of(Protocol::Udp, &self.udp)];
+        parts
+            .into_iter()
+            .flatten()
+            .collect::<Vec<_>>()
+            .join(" and ")
+    }
 }
 
 /// Connects; `None` when nobody listens. Whoever listened before is waited for.
@@ -257,83 +374,116 @@ pub fn find(
 ) -> Result<Found, MeasureError> {
     let mut taken = false;
     let mut unfit = None;
+    let mut tried = Tried::default();
     // Whoever cannot do what is asked is passed by: another program may stand beside it.
     let fits = |caller: &Caller| {
         caller.kinds.contains(&plan.kind) && super::refuse(caller, plan).is_none()
+    };
+    let (mut mute, udp) = (false, plan.protocol == Protocol::Udp);
+    let passable = |entered, mute: &mut bool| match entered {
+        Err(MeasureError::Silent { .. }) if udp => {
+            *mute = true;
+            Ok(None)
+        }
+        entered => entered,
     };
     for (port, silent) in ports(plan) {
         let mut here = false;
         let mut address = far;
         address.set_port(port);
         let mut answered = false;
-        // Whoever is to send may do so without a word.
-        let listens = plan.flows(Direction::Receive) && !plan.flows(Direction::Send);
-        if let Some(caller) =
-            owner(plan, port).or_else(|| super::caller("chargen").filter(|_| listens))
-        {
-            let owned = owner(plan, port).is_some();
-            let Some(stream) = enter(address, local, stop, false)? else {
-                continue;
-            };
-            (taken, here) = (true, true);
-            if owned || sends_unasked(&stream) {
-                if fits(caller) {
-                    return Ok(Found::Foreign(caller, port));
-                }
-                unfit.get_or_insert((caller, address));
-                continue;
+        'tcp: {
+            // A firewall that swallows connections may let datagrams through: it is waited for once.
+            if mute {
+                break 'tcp;
             }
-            drop(stream);
-        }
-        for probe in probes(port) {
-            let Some(mut stream) = enter(address, local, stop, here)? else {
-                // Nobody there; the next port.
-                break;
-            };
-            (taken, here) = (true, true);
-            let words = (probe.words)();
-            let mut ask = || -> std::io::Result<Vec<u8>> {
-                stream.set_nonblocking(false)?;
-                stream.set_read_timeout(Some(ANSWER))?;
-                stream.write_all(&words)?;
-                let mut answer = vec![0; 256];
-                let bytes = stream.read(&mut answer)?;
-                answer.truncate(bytes);
-                Ok(answer)
-            };
-            let answer = ask().unwrap_or_default();
-            answered |= !answer.is_empty();
-            let Some(answers) = whose(&words, &answer) else {
-                continue;
-            };
-            match caller(answers.dialect) {
-                None => return Ok(Found::Own),
-                Some(caller) if fits(caller) => {
-                    drop(stream);
-                    std::thread::sleep(RECOVERY);
-                    return Ok(Found::Foreign(caller, port));
-                }
-                // It is known, and does not do this kind of measurement.
-                Some(caller) => {
+            tried.tcp(port);
+            // Whoever is to send may do so without a word.
+            let listens = plan.flows(Direction::Receive) && !plan.flows(Direction::Send);
+            if let Some(caller) =
+                owner(plan, port).or_else(|| super::caller("chargen").filter(|_| listens))
+            {
+                let owned = owner(plan, port).is_some();
+                let entered = enter(address, local, stop, false);
+                let Some(stream) = passable(entered, &mut mute)? else {
+                    break 'tcp;
+                };
+                (taken, here) = (true, true);
+                if owned || sends_unasked(&stream) {
+                    if fits(caller) {
+                        return Ok(Found::Foreign(caller, port));
+                    }
                     unfit.get_or_insert((caller, address));
+                    break 'tcp;
+                }
+                drop(stream);
+            }
+            for probe in probes(port) {
+                let entered = enter(address, local, stop, here);
+                let Some(mut stream) = passable(entered, &mut mute)? else {
+                    // Nobody there; the next port.
                     break;
+                };
+                (taken, here) = (true, true);
+                let words = (probe.words)();
+                let mut ask = || -> std::io::Result<Vec<u8>> {
+                    stream.set_nonblocking(false)?;
+                    stream.set_read_timeout(Some(ANSWER))?;
+                    stream.write_all(&words)?;
+                    let mut answer = vec![0; 256];
+                    let bytes = stream.read(&mut answer)?;
+                    answer.truncate(bytes);
+                    Ok(answer)
+                };
+                let answer = ask().unwrap_or_default();
+                answered |= !answer.is_empty();
+                let Some(answers) = whose(&words, &answer) else {
+                    continue;
+                };
+                match caller(answers.dialect) {
+                    None => return Ok(Found::Own),
+                    Some(caller) if fits(caller) => {
+                        drop(stream);
+                        std::thread::sleep(RECOVERY);
+                        return Ok(Found::Foreign(caller, port));
+                    }
+                    // It is known, and does not do this kind of measurement.
+                    Some(caller) => {
+                        unfit.get_or_insert((caller, address));
+                        break;
+                    }
                 }
             }
-        }
-        if here
-            && !answered
-            && let Some(caller) = silent.and_then(caller)
-        {
-            if !fits(caller) {
-                unfit.get_or_insert((caller, address));
-                continue;
+            // What takes connections tells nothing of datagrams.
+            if here
+                && !answered
+                && plan.protocol == Protocol::Tcp
+                && let Some(caller) = silent.and_then(caller)
+            {
+                if !fits(caller) {
+                    unfit.get_or_insert((caller, address));
+                    break 'tcp;
+                }
+                return Ok(Found::Foreign(caller, port));
             }
-            return Ok(Found::Foreign(caller, port));
+        }
+        // A server of iperf2 over UDP has no door for connections.
+        if !asks_iperf2(plan, port) {
+            continue;
+        }
+        tried.udp(port);
+        match iperf2_by_datagram(address, local, stop)? {
+            Some(caller) if fits(caller) => {
+                std::thread::sleep(UDP_RECOVERY);
+                return Ok(Found::Foreign(caller, port));
+            }
+            Some(caller) => {
+                unfit.get_or_insert((caller, address));
+            }
+            None => {}
         }
     }
-    if plan.protocol == Protocol::Udp
-        && let Some(found) = by_datagram(plan, far)
-    {
+    if udp && let Some(found) = by_datagram(plan, far, local, &mut tried)? {
         return Ok(found);
     }
     if let Some((caller, address)) = unfit
@@ -345,21 +495,33 @@ pub fn find(
             format!("speaks {}, and {why}", caller.name),
         ));
     }
+    let ports = tried.words();
     Err(foreign(
         far,
         match taken {
-            true => {
-                "takes connections and says nothing that is known: name what it speaks with --peer, \
-                     and its port with -p"
-            }
-            false => "no known program listens there: start one, or name its port with -p",
+            true => format!(
+                "takes connections and says nothing that is known (asked: {ports}): name what it \
+                 speaks with --peer, and its port with -p"
+            ),
+            false => format!(
+                "no known program answers there (asked: {ports}): start one, or name its port with \
+                 -p and what it speaks with --peer"
+            ),
         },
     ))
+}
+
+/// Whether a port is asked for iperf2 over UDP: its own, and one that was named.
+fn asks_iperf2(plan: &Plan, port: u16) -> bool {
+    let is_named = plan.port != 0 && plan.port != DEFAULT_PORT;
+    let udp = plan.kind == Kind::Throughput && plan.protocol == Protocol::Udp;
+    udp && (is_named || port == IPERF2_PORT)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use linerate_dialect::iperf2::{Layout, Report};
 
     #[test]
     fn the_owner_of_a_port_is_asked_first_and_everybody_once() {
@@ -395,6 +557,68 @@ mod tests {
         let found = find(&plan, far, &Local::default(), &AtomicBool::new(false)).unwrap();
         assert!(matches!(found, Found::Foreign(caller, _) if caller.name == "chargen"));
         assert_eq!(sender.join().unwrap(), b"");
+    }
+
+    /// A server of iperf2 that takes datagrams alone.
+    fn reporting(layout: Layout) -> (SocketAddr, std::thread::JoinHandle<u64>) {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let far = socket.local_addr().unwrap();
+        let serving = std::thread::spawn(move || {
+            let (mut room, mut payload) = ([0; 2048], 0);
+            loop {
+                let (bytes, from) = socket.recv_from(&mut room).unwrap();
+                let header = datagram::read_header(&room[..bytes], false).unwrap();
+                if header.sequence > 0 {
+                    payload += 1;
+                    continue;
+                }
+                let report = Report {
+                    datagrams: 2,
+                    ..Report::default()
+                };
+                socket.send_to(&report.write(layout), from).unwrap();
+                return payload;
+            }
+        });
+        (far, serving)
+    }
+
+    #[test]
+    fn iperf2_is_found_where_it_takes_datagrams_alone() {
+        for (layout, name) in [(Layout::Today, "iperf2"), (Layout::Legacy, "iperf2-legacy")] {
+            let (far, serving) = reporting(layout);
+            let mut plan = Plan::new(Kind::Throughput, Protocol::Udp, "127.0.0.1");
+            plan.port = far.port();
+            let found = find(&plan, far, &Local::default(), &AtomicBool::new(false)).unwrap();
+            assert!(
+                matches!(found, Found::Foreign(caller, port) if caller.name == name && port == far.port()),
+                "{name}"
+            );
+            // One datagram of payload is all that it was bothered with.
+            assert_eq!(serving.join().unwrap(), 1);
+        }
+    }
+
+    #[test]
+    fn who_finds_nobody_says_where_he_asked() {
+        let free = UdpSocket::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        let mut plan = Plan::new(Kind::Throughput, Protocol::Udp, "127.0.0.1");
+        plan.port = free.port();
+        let found = find(&plan, free, &Local::default(), &AtomicBool::new(false));
+        let Err(error) = found else {
+            panic!("somebody is there");
+        };
+        let (port, said) = (free.port(), error.problem().to_string());
+        let asked = format!("asked: TCP port {port} and UDP port {port}");
+        assert!(said.contains(&asked), "{said}");
+        let mut tried = Tried::default();
+        for port in [5201, 5000, 5201] {
+            tried.tcp(port);
+        }
+        assert_eq!(tried.words(), "TCP ports 5201, 5000");
     }
 
     #[test]

@@ -115,6 +115,14 @@ impl Context<'_> {
     }
 }
 
+/// Nothing more comes to a socket of datagrams: whoever sends there is refused from now on.
+pub fn deafen(socket: &Socket) {
+    if let Ok(own) = socket.local_addr() {
+        // What cannot be cut off ends with its time.
+        let _ = socket.connect(&own);
+    }
+}
+
 /// An error of a dialect: what went wrong and what to do are the two parts of its text.
 pub fn foreign(peer: SocketAddr, error: impl std::fmt::Display) -> MeasureError {
     let text = error.to_string();

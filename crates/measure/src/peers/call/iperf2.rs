@@ -161,6 +161,14 @@ pub fn settings(plan: &Plan, legacy: bool) -> Settings {
     }
 }
 
+/// The dialect of a layout.
+fn name(legacy: bool) -> &'static str {
+    match legacy {
+        true => LEGACY.name,
+        false => CALLER.name,
+    }
+}
+
 fn open(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
     if context.plan.kind == Kind::Latency {
         let framing = Framing::Bounceback {
@@ -183,6 +191,7 @@ fn open_legacy(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
 
 /// Connections, each with its header.
 struct Streams {
+    name: &'static str,
     called: Vec<CalledFlow>,
     acks: Acks,
     way: Way,
@@ -249,6 +258,7 @@ fn open_tcp(context: &Context<'_>, legacy: bool) -> Result<Box<dyn Speech>, Meas
     let acks = Acks::new(context.far, watched);
     let acks = if legacy { acks } else { acks.hearing(is_ack) };
     Ok(Box::new(Streams {
+        name: name(legacy),
         called,
         acks: match way {
             Way::Forward => acks,
@@ -314,6 +324,6 @@ impl Speech for Streams {
     }
 
     fn agent(&self) -> String {
-        "iperf2".to_owned()
+        self.name.to_owned()
     }
 }

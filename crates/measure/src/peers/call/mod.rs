@@ -162,6 +162,11 @@ trait Speech {
         FarReport::default()
     }
 
+    /// The far end's own word that something went wrong there.
+    fn complaint(&self) -> Option<String> {
+        None
+    }
+
     /// What the far kernel acknowledged, where the far end says nothing.
     fn acknowledged(&self) -> BTreeMap<u32, Acknowledged> {
         BTreeMap::new()

@@ -21,7 +21,7 @@ use linerate_host::sys::wait::{Ready, poll, poll_any};
 use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
 use socket2::Socket;
 
-use super::context::{Context, PATIENCE_NS, foreign};
+use super::context::{Context, PATIENCE_NS, deafen, foreign};
 use super::control::Control;
 use super::{CalledFlow, Caller, Refusal, Speech, first, refuse_omit};
 use crate::error::MeasureError;
@@ -42,6 +42,9 @@ pub const CALLER: Caller = Caller {
 
 /// How long the report may take after the end of the data.
 const REPORT_NS: Nanos = 10_000_000_000;
+
+/// The same where the test was ended before its time.
+const CUT_OFF_NS: Nanos = 1_000_000_000;
 
 fn refuse(plan: &Plan) -> Option<Refusal> {
     first(&[
@@ -123,6 +126,8 @@ struct Test {
     /// Nothing more is waited for after this.
     until_ns: Option<Nanos>,
     over: bool,
+    /// The run was ended here before its time: what the server says of that is no news.
+    cut_off: bool,
 }
 
 fn open(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
@@ -157,6 +162,7 @@ fn open(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
         sent: false,
         until_ns: None,
         over: false,
+        cut_off: false,
     };
     let until = clock::now() + PATIENCE_NS;
     while !test.running {
@@ -231,13 +237,48 @@ impl Test {
                 ClientEvent::Interval(_) | ClientEvent::Done => {}
             }
         }
-        if self.over && self.started && !self.sent && self.sender.is_some() {
-            return Err(foreign(
-                peer,
-                "the nuttcp server ended the test early: see its messages",
-            ));
+        match self.over && !self.cut_off {
+            true => self.judge_end(),
+            false => Ok(()),
         }
-        Ok(())
+    }
+
+    /// What it means that the server has closed: without figures, or before all was sent, it gave up.
+    fn judge_end(&self) -> Result<(), MeasureError> {
+        let report = self.machine.report();
+        if !self.machine.far_report().flows.is_empty() {
+            // Datagrams have an end that is said: until then there is more.
+            return match self.started && !self.sent && self.sender.is_some() {
+                true => Err(self.gave_up("it ended the test early")),
+                false => Ok(()),
+            };
+        }
+        // What comes from the server is counted here: once it flows, those figures stand.
+        if self.called_back() && self.started {
+            return Ok(());
+        }
+        match self.complaint() {
+            Some(said) => Err(self.gave_up(&said)),
+            None if !self.started || report.text.is_empty() => {
+                Err(self.gave_up("it closed the control connection without a report"))
+            }
+            None if self.sender.is_some() && !self.sent => {
+                Err(self.gave_up("it ended the test early"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The server's own end of the test, and why.
+    fn gave_up(&self, why: &str) -> MeasureError {
+        let look = match self.called_back() {
+            true => "see its messages, and whether it reaches this host".to_owned(),
+            false => format!("see its messages, and what else has port {DATA_PORT} there"),
+        };
+        foreign(
+            self.peer,
+            format!("the nuttcp server gave the test up ({why}): {look}"),
+        )
     }
 
     fn wait(&self, milliseconds: u64) {
@@ -341,9 +382,16 @@ impl Speech for Test {
         self.talk()?;
         if self.until_ns.is_some_and(|until| now >= until) && !self.over {
             self.over = true;
+            if self.cut_off {
+                return Ok(());
+            }
+            let said = self.complaint();
+            let said = said.map_or_else(String::new, |said| format!(" ({said})"));
             return Err(foreign(
                 self.peer,
-                "the nuttcp server sent no report after the end of the data: it hangs, or was stopped",
+                format!(
+                    "the nuttcp server sent no report after the end of the data{said}: it hangs, or was stopped"
+                ),
             ));
         }
         Ok(())
@@ -361,14 +409,21 @@ impl Speech for Test {
     }
 
     fn stop(&mut self, _: Nanos, early: bool) {
+        self.cut_off |= early;
         // In time the server ends by itself.
         if let (true, true, Some(socket)) = (early, self.called_back(), &self.socket) {
-            let _ = socket.shutdown(std::net::Shutdown::Both);
+            match self.datagrams {
+                true => deafen(socket),
+                false => {
+                    let _ = socket.shutdown(std::net::Shutdown::Both);
+                }
+            }
         }
     }
 
     fn ended(&mut self, now: Nanos, _: &linerate_dialect::control::Outcome) {
-        self.until_ns = Some(now + REPORT_NS);
+        let patience = if self.cut_off { CUT_OFF_NS } else { REPORT_NS };
+        self.until_ns = Some(now + patience);
         if self.called_back() {
             self.control.finish();
         }
@@ -394,6 +449,13 @@ impl Speech for Test {
         self.machine.far_report()
     }
 
+    fn complaint(&self) -> Option<String> {
+        let lines = self.machine.report().text.iter();
+        lines
+            .filter(|_| !self.cut_off)
+            .find_map(|line| error_in(line))
+    }
+
     fn agent(&self) -> String {
         match self.machine.server_version() {
             Some(version) => format!("nuttcp {version}"),
@@ -406,5 +468,44 @@ impl Test {
     /// Whether payload comes from the server.
     fn called_back(&self) -> bool {
         self.machine.way() == Way::ToClient
+    }
+}
+
+/// What went wrong at the server, where a line of its report says that:
+/// `nuttcp-r: v6.1.2: Error: bind: Address already in use`.
+fn error_in(line: &str) -> Option<String> {
+    if line.trim() == "KO" {
+        return Some("KO".to_owned());
+    }
+    let (who, what) = line.split_once("Error: ")?;
+    let says = who.is_empty() || who.starts_with("nuttcp");
+    says.then(|| what.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_told_from_reports() {
+        for (line, error) in [
+            (
+                "nuttcp-r: v6.1.2: Error: bind: Address already in use",
+                Some("bind: Address already in use"),
+            ),
+            ("nuttcp-t: v8.2.2: Error: connect", Some("connect")),
+            ("KO", Some("KO")),
+            ("nuttcp-r: v6.1.2: Ubuntu: Error-free", None),
+            (
+                "nuttcp-r: 1.0000 MB in 1.00 real seconds = 1024.00 KB/sec = 8.3886 Mbps",
+                None,
+            ),
+            (
+                "    1.2500 MB /   1.00 sec =   10.4857 Mbps     0 retrans",
+                None,
+            ),
+        ] {
+            assert_eq!(error_in(line).as_deref(), error, "{line}");
+        }
     }
 }

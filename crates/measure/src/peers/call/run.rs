@@ -277,6 +277,15 @@ fn converse(
     test.far = speech.far_report();
     test.acknowledged = speech.acknowledged();
     test.failure = ended.failure.or(broken);
+    if let Some(said) = speech.complaint().filter(|_| test.failure.is_none()) {
+        test.own.doubts.push(Doubt::new(
+            "far-error",
+            format!(
+                "the far end said that something went wrong there ({said}); its figures, and those of this \
+                 end, are what was moved all the same"
+            ),
+        ));
+    }
     test.ipv6 = ipv6;
     test.region = region.map(Region::close);
     test.stamped = ended.stamped;

@@ -25,8 +25,15 @@ const STALL_NS: Nanos = 10_000_000_000;
 /// Silence after its time after which datagrams of the far end are over, if it did not say so.
 const SILENCE_NS: Nanos = 1_000_000_000;
 
+/// The same where this end was told to stop, and takes nothing more.
+const CUT_OFF_SILENCE_NS: Nanos = 200_000_000;
+
 /// How much before its time a far end may stop sending: its clock runs from a moment of its own.
 const EARLY_NS: Nanos = 300_000_000;
+
+/// Silence at the end of a run, beyond what its rate makes, from which a far end has gone that has no
+/// connection which would break.
+const GONE_NS: Nanos = 2_000_000_000;
 
 /// A foreign far end, as the coordinator talks with it.
 pub struct Talk<'a> {
@@ -41,10 +48,14 @@ pub struct Talk<'a> {
     early: bool,
     /// It was said that the far end has sent all.
     told: bool,
+    /// Nobody said so but its silence.
+    by_silence: bool,
     ended: bool,
     over: bool,
     /// What has moved, and when that last changed.
     moved: Cell<(u64, Nanos)>,
+    /// When anything moved last, whatever was said meanwhile.
+    alive_ns: Cell<Nanos>,
 }
 
 impl<'a> Talk<'a> {
@@ -70,9 +81,11 @@ impl<'a> Talk<'a> {
             stopped: false,
             early: false,
             told: false,
+            by_silence: false,
             ended: false,
             over: false,
             moved: Cell::new((0, now)),
+            alive_ns: Cell::new(now),
         })
     }
 
@@ -111,15 +124,10 @@ impl<'a> Talk<'a> {
         let (before, since) = self.moved.get();
         if moved != before {
             self.moved.set((moved, now));
+            self.alive_ns.set(now);
             return Ok(());
         }
-        // At a low rate, payload is not due all the time.
-        let gap = self.plan.rate_bps.map_or(0, |rate| {
-            self.plan.payload_bytes.saturating_mul(16_000_000_000) / rate.max(1)
-        });
-        let rate = self.plan.round_trip.rate_per_second;
-        let gap = gap.max(rate.map_or(0, |rate| 2_000_000_000 / rate.max(1)));
-        if self.ended || now < since.saturating_add(STALL_NS + gap) {
+        if self.ended || now < since.saturating_add(STALL_NS + self.gap_ns()) {
             return Ok(());
         }
         let what = match self.plan.kind {
@@ -131,6 +139,55 @@ impl<'a> Talk<'a> {
             format!(
                 "{what} for {} s: the far end hangs, or the way to it is down; look at its process",
                 STALL_NS / 1_000_000_000
+            ),
+        ))
+    }
+
+    /// Silence that belongs to the plan: at a low rate, payload is not due all the time.
+    fn gap_ns(&self) -> Nanos {
+        let gap = self.plan.rate_bps.map_or(0, |rate| {
+            self.plan.payload_bytes.saturating_mul(16_000_000_000) / rate.max(1)
+        });
+        let rate = self.plan.round_trip.rate_per_second;
+        gap.max(rate.map_or(0, |rate| 2_000_000_000 / rate.max(1)))
+    }
+
+    /// Whether the end of all that comes was said with it.
+    fn has_heard_end(&self) -> bool {
+        let mut flows = self.shared.iter();
+        flows.all(|(way, shared)| *way == Direction::Send || shared.is_over())
+    }
+
+    /// A far end without a connection that was silent for the last part of the run, and said no end: it
+    /// went away, or the way from it did.
+    fn went_silent(&self, now: Nanos) -> Result<(), MeasureError> {
+        let asks = self.plan.kind == Kind::Latency;
+        let receives = self.receives() && self.plan.protocol == Protocol::Udp && self.by_silence;
+        // What is sent beside it keeps the count moving.
+        if self.early || !(asks || receives) || self.plan.directions.len() > 1 {
+            return Ok(());
+        }
+        let silent = now.min(self.ends_ns()).saturating_sub(self.alive_ns.get());
+        let patience = match asks {
+            true => self.plan.answer_timeout_ns.unwrap_or(0),
+            false => 0,
+        };
+        let had = self.bytes(Direction::Receive);
+        let amount = self.plan.amount_bytes.filter(|_| receives);
+        let lacks = amount.is_some_and(|amount| had < amount - amount / 20);
+        if silent < GONE_NS + patience + self.gap_ns() && !lacks {
+            return Ok(());
+        }
+        let what = match asks {
+            true => "no question was answered".to_owned(),
+            false => format!("after {had} B nothing came from the far end"),
+        };
+        Err(foreign(
+            self.peer,
+            format!(
+                "{what} in the last {:.1} s of the run: it was stopped, or the way to it is down; look at \
+                 its process",
+                silent as f64 / 1e9
             ),
         ))
     }
@@ -168,11 +225,13 @@ impl<'a> Talk<'a> {
         if !early && !short && had > 0 {
             return Ok(());
         }
+        let said = self.speech.complaint();
+        let said = said.map_or_else(String::new, |said| format!(" (it said: {said})"));
         Err(foreign(
             self.peer,
             format!(
-                "the far end stopped sending before the end, after {had} B: look at its own messages, and \
-                 whether it was stopped"
+                "the far end stopped sending before the end, after {had} B{said}: look at its own messages, \
+                 and whether it was stopped"
             ),
         ))
     }
@@ -183,8 +242,13 @@ impl<'a> Talk<'a> {
             return None;
         }
         let said = self.speech.far_sent();
+        self.by_silence = said.is_none() && !self.has_heard_end();
         let udp = self.plan.protocol == Protocol::Udp;
-        let silent = now >= self.moved.get().1.saturating_add(SILENCE_NS);
+        let silence = match self.early {
+            true => CUT_OFF_SILENCE_NS,
+            false => SILENCE_NS,
+        };
+        let silent = now >= self.moved.get().1.saturating_add(silence);
         let time = now >= self.ends_ns().saturating_add(SILENCE_NS) || self.early;
         said.or_else(|| (udp && silent && time).then(Vec::new))
     }
@@ -234,6 +298,7 @@ impl Correspondence for Talk<'_> {
                 let outcome: Outcome = *outcome;
                 self.speech.ended(now, &outcome);
                 self.came_short(now)?;
+                self.went_silent(now)?;
             }
             _ => {}
         }
@@ -277,5 +342,102 @@ impl Correspondence for Talk<'_> {
 
     fn peer(&self) -> SocketAddr {
         self.peer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::meter::Totals;
+    use crate::peers::call::CalledFlow;
+
+    /// A far end that says nothing.
+    struct Mute;
+
+    impl Speech for Mute {
+        fn flows(&mut self) -> Vec<CalledFlow> {
+            Vec::new()
+        }
+
+        fn turn(&mut self, _: Nanos) -> Result<(), MeasureError> {
+            Ok(())
+        }
+
+        fn stop(&mut self, _: Nanos, _early: bool) {}
+
+        fn is_over(&self) -> bool {
+            true
+        }
+
+        fn agent(&self) -> String {
+            "mute".to_owned()
+        }
+    }
+
+    const SECOND: Nanos = 1_000_000_000;
+
+    /// Whether a run of 10 s is told to have lost its far end that moved something last at `alive`.
+    fn told(
+        kind: Kind,
+        direction: Direction,
+        alive: Nanos,
+        change: impl FnOnce(&mut Talk<'_>),
+    ) -> bool {
+        let mut plan = Plan::new(kind, Protocol::Udp, "far");
+        plan.duration_ns = Some(10 * SECOND);
+        plan.directions = vec![direction];
+        let shared = Arc::new(Shared::default());
+        shared.meter.publish(&Totals {
+            bytes: 1_000,
+            packets: 1,
+            ..Totals::default()
+        });
+        let mut mute = Mute;
+        let peer = SocketAddr::from(([192, 0, 2, 1], 5001));
+        let flows = vec![(direction, shared)];
+        let mut talk = Talk::new(&mut mute, &Arc::new(plan), peer, flows).unwrap();
+        let start = talk.started_ns;
+        talk.alive_ns.set(start + alive);
+        talk.by_silence = true;
+        change(&mut talk);
+        talk.went_silent(start + 11 * SECOND).is_err()
+    }
+
+    #[test]
+    fn a_far_end_without_a_connection_is_missed_at_the_end() {
+        use Direction::{Receive, Send};
+        let none = |_: &mut Talk<'_>| {};
+        assert!(told(Kind::Throughput, Receive, 4 * SECOND, none));
+        assert!(!told(Kind::Throughput, Receive, 9 * SECOND, none));
+        // Whoever said the end was there, and whoever sends hears nothing anyway.
+        assert!(!told(Kind::Throughput, Receive, 4 * SECOND, |talk| talk
+            .by_silence =
+            false));
+        assert!(!told(Kind::Throughput, Receive, 4 * SECOND, |talk| talk
+            .early =
+            true));
+        assert!(!told(Kind::Throughput, Send, 4 * SECOND, none));
+        assert!(told(Kind::Latency, Send, 4 * SECOND, none));
+        // A question has a second for its answer.
+        assert!(!told(Kind::Latency, Send, 7_500_000_000, none));
+        assert!(told(Kind::Throughput, Receive, 10 * SECOND, |talk| {
+            let plan = Arc::make_mut(&mut talk.plan);
+            (plan.duration_ns, plan.amount_bytes) = (None, Some(1_000_000));
+        }));
+    }
+
+    #[test]
+    fn an_end_that_came_with_payload_is_no_silence() {
+        let plan = |_: &mut Talk<'_>| {};
+        assert!(told(Kind::Throughput, Direction::Receive, SECOND, plan));
+        let heard = told(Kind::Throughput, Direction::Receive, SECOND, |talk| {
+            talk.shared[0].1.expect_no_more();
+            let _ = talk.far_sent(talk.started_ns + 20 * SECOND);
+        });
+        assert!(!heard);
+        let unheard = told(Kind::Throughput, Direction::Receive, SECOND, |talk| {
+            assert!(talk.far_sent(talk.started_ns + 20 * SECOND).is_some());
+        });
+        assert!(unheard);
     }
 }

@@ -10,9 +10,9 @@ use linerate_host::sys::socket::{Flags, receive, send};
 use linerate_metric::plan::Direction;
 use socket2::Socket;
 
-use super::super::context::{Context, failed, foreign};
+use super::super::context::{Context, deafen, failed, foreign};
 use super::super::{CalledFlow, Speech};
-use super::{copy_of, settings, wall_ahead_ns};
+use super::{copy_of, name, settings, wall_ahead_ns};
 use crate::error::MeasureError;
 use crate::lane::Opening;
 use crate::peers::framing::Framing;
@@ -25,6 +25,7 @@ const HEADER_ROOM: usize = 128;
 
 /// Datagrams, each flow with its end and its report.
 struct Datagrams {
+    name: &'static str,
     peer: SocketAddr,
     called: Vec<CalledFlow>,
     flows: Vec<Flow>,
@@ -47,6 +48,7 @@ pub fn open_udp(context: &Context<'_>, legacy: bool) -> Result<Box<dyn Speech>, 
     let way = settings.way;
     let bytes = usize::try_from(context.plan.payload_bytes).unwrap_or(usize::MAX);
     let mut datagrams = Datagrams {
+        name: name(legacy),
         peer: context.far,
         called: Vec::new(),
         flows: Vec::new(),
@@ -184,7 +186,14 @@ impl Speech for Datagrams {
         }
     }
 
-    fn stop(&mut self, _: Nanos, _early: bool) {}
+    fn stop(&mut self, _: Nanos, early: bool) {
+        // In time the server ends by itself.
+        if early && self.way == Way::Reverse {
+            for flow in &self.flows {
+                deafen(&flow.socket);
+            }
+        }
+    }
 
     fn is_over(&self) -> bool {
         self.way != Way::Forward || self.over
@@ -208,6 +217,6 @@ impl Speech for Datagrams {
     }
 
     fn agent(&self) -> String {
-        "iperf2".to_owned()
+        self.name.to_owned()
     }
 }
