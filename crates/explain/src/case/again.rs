@@ -55,7 +55,10 @@ const NOT_CARRIED: &[(&str, &[&str])] = &[
 const HALVES: &[&str] = &["cpu", "sched", "threads", "wait"];
 
 /// Options of rules that `linerate ttcp` has too.
-const OF_TTCP: &[&str] = &["calls", "length", "udp", "wait"];
+const OF_TTCP: &[&str] = &["buffer", "calls", "length", "udp", "wait"];
+
+/// Options for which it has one of its own.
+const BUFFERS: &[&str] = &["rcvbuf", "sndbuf", "window"];
 
 impl Case<'_> {
     /// The command that makes such a run again, with these options in place of what it had of them.
@@ -116,6 +119,25 @@ impl Case<'_> {
         }
     }
 
+    /// The same asked of our own server in the far program's place.
+    #[must_use]
+    pub fn of_own_server(&self) -> String {
+        let mut plan = self.plan.clone();
+        plan.dialect = None;
+        plan.port = Plan::new(plan.kind, plan.protocol, "").port;
+        self.of_plan_here(&plan).to_string()
+    }
+
+    /// The command that comes to a plan, started as the one of the run was.
+    fn of_plan_here(&self, plan: &Plan) -> CommandLine {
+        let mut line = of_plan(plan);
+        if let Some(typed) = &self.record.command {
+            line.through.clone_from(&typed.through);
+            line.program.clone_from(&typed.program);
+        }
+        line
+    }
+
     /// Payload one way over the same path, in place of round trips.
     #[must_use]
     pub fn one_way(&self, options: &str) -> String {
@@ -123,11 +145,7 @@ impl Case<'_> {
         plan.kind = Kind::Throughput;
         let plain = Plan::new(plan.kind, plan.protocol, "");
         plan.payload_bytes = plain.payload_bytes;
-        let mut line = of_plan(&plan);
-        if let Some(typed) = &self.record.command {
-            line.through.clone_from(&typed.through);
-            line.program.clone_from(&typed.program);
-        }
+        let mut line = self.of_plan_here(&plan);
         // Dialects of round trips carry no stream.
         line.remove("peer");
         change(&mut line, options);
@@ -160,7 +178,27 @@ impl Case<'_> {
         }
     }
 
+    /// Options in the words of the classic, where that was typed: its sockets have one option.
+    fn worded(&self, options: &str) -> Option<String> {
+        let typed = self.record.command.as_ref()?;
+        if typed.command != "ttcp" {
+            return None;
+        }
+        let words = words_of(options).flat_map(|(word, name, value)| {
+            let word = if BUFFERS.contains(&name) {
+                "--buffer"
+            } else {
+                word
+            };
+            std::iter::once(word).chain(value)
+        });
+        let worded = words.collect::<Vec<_>>().join(" ");
+        self.typed(&worded).map(|_| worded)
+    }
+
     fn changed(&self, options: &str) -> CommandLine {
+        let worded = self.worded(options);
+        let options = worded.as_deref().unwrap_or(options);
         let mut line = self.line(options);
         change(&mut line, options);
         self.with_far_end(line)
@@ -188,7 +226,7 @@ impl Case<'_> {
                 // What the guest's own program would be told is not known here; ours can ask this server.
                 plan.dialect = None;
             }
-            of_plan(&plan)
+            self.of_plan_here(&plan)
         })
     }
 }
@@ -328,6 +366,7 @@ fn of_plan(plan: &Plan) -> CommandLine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use linerate_metric::record::Record;
     use linerate_metric::stack::StackPlan;
 
     #[test]
@@ -340,6 +379,33 @@ mod tests {
         ] {
             assert_eq!(rate_word(bps), word);
         }
+    }
+
+    /// What `ttcp -r` is told can be typed, or says what it needs.
+    #[test]
+    fn the_classic_is_changed_in_its_own_words() {
+        let mut record = received();
+        let mut typed = CommandLine::new("ttcp");
+        typed.add("receive", &["-r"]);
+        record.command = Some(typed);
+        let case = Case::new(&record);
+        assert_eq!(case.again("-w 4M"), "linerate ttcp -r --buffer 4M");
+        assert_eq!(case.again("--calls"), "linerate ttcp -r --calls");
+        // Several flows it has not.
+        assert_eq!(case.again("-P 2"), "linerate throughput 10.0.0.1 -R -P 2");
+        assert_eq!(case.of_own_server(), "linerate throughput 10.0.0.1 -R");
+    }
+
+    /// A record of `ttcp -r` that a sender at 10.0.0.1 was counted by.
+    fn received() -> Record {
+        let text = include_str!("../../../report/tests/fixtures/run-1.json");
+        let mut record: Record = serde_json::from_str(text).expect("a record");
+        record.kind = Kind::Throughput;
+        record.plan = Plan::new(Kind::Throughput, Protocol::Tcp, "10.0.0.1");
+        record.plan.dialect = Some("ttcp".to_owned());
+        record.plan.port = 45_678;
+        record.plan.directions = vec![Direction::Receive];
+        record
     }
 
     #[test]

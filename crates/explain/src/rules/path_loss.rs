@@ -148,7 +148,7 @@ impl PathLoss {
             return None;
         }
         // What another program's socket had no room for nobody tells.
-        if case.far_is_foreign() && way.receiver == Role::Server {
+        if case.far_is_foreign() && !case.is_of_a_guest() && way.receiver == Role::Server {
             return Draft::unknown(self.id(), End::Path)
                 .way(way.direction)
                 .says(format!(
@@ -200,7 +200,7 @@ impl PathLoss {
             true => 0.0,
             false => lost as f64 * case.plan.answer_timeout_ns.unwrap_or(1_000_000_000) as f64 / flows / summary.duration_ns.unwrap_or(u64::MAX) as f64,
         };
-        if lost == 0 || share < MATTERS || lost < 3 && waited < WAITS {
+        if lost == 0 || waited < WAITS && (share < MATTERS || lost < 3) {
             return None;
         }
         Draft::cause(self.id(), End::Path)

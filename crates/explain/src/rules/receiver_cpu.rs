@@ -1,6 +1,5 @@
 //! The receiving threads have no time left.
 
-use linerate_metric::facts::Role;
 use linerate_metric::finding::Finding;
 use linerate_metric::plan::{Kind, Protocol};
 use linerate_metric::record::CountedAt;
@@ -25,7 +24,7 @@ impl Rule for ReceiverCpu {
         }
         let mut found = saturated(case, self.id(), CountedAt::Receiver);
         if found.is_empty() && !case.is_of_a_guest() {
-            found.extend(self.not_in_view(case));
+            found.extend(not_in_view(case, self.id(), CountedAt::Receiver));
         }
         found
     }
@@ -102,24 +101,39 @@ fn lost_nothing(way: &Way<'_>) -> bool {
     way.summary().loss_fraction.is_none_or(|loss| loss < 0.001)
 }
 
-impl ReceiverCpu {
-    /// A far end that tells nothing of its processor.
-    fn not_in_view(&self, case: &Case<'_>) -> Option<Finding> {
-        let role = [Role::Server, Role::Client]
-            .into_iter()
-            .find(|&role| case.time(role).is_none())?;
-        let why = match case.far_is_foreign() {
-            true => "the far end is another program, which does not tell",
-            false => "its end told nothing of the time of its threads",
-        };
-        Draft::unknown(self.id(), role)
-            .says(format!(
-                "whether the {}'s processor is the limit is not known: {why}",
-                name(role)
-            ))
-            .missing("working time of the threads", &schedstat(role), why)
-            .remedy("run `linerate server` there, which tells")
-            .command("linerate server")
-            .found()
-    }
+/// An end of a direction that tells nothing of its processor.
+pub(super) fn not_in_view(case: &Case<'_>, id: &str, part: CountedAt) -> Option<Finding> {
+    let end = |way: &Way<'_>| match part {
+        CountedAt::Sender => way.sender,
+        CountedAt::Receiver => way.receiver,
+    };
+    let mut ways = case.ways.iter();
+    let way = ways.find(|way| case.time(end(way)).is_none())?;
+    let role = end(way);
+    let why = match case.far_is_foreign() {
+        true => "the far end is another program, which does not tell",
+        false => "its end told nothing of the time of its threads",
+    };
+    let remedy = match case.far_is_foreign() {
+        true => format!(
+            "run `linerate server` there in its place, and `{}` here: it tells",
+            case.of_own_server()
+        ),
+        false => "run `linerate server` there, which tells".to_owned(),
+    };
+    let draft = Draft::unknown(id, role);
+    let draft = match case.ways.len() {
+        1 => draft.way(way.direction),
+        _ => draft,
+    };
+    draft
+        .says(format!(
+            "whether the processor of the {}, the {} end, is the limit is not known: {why}",
+            name(role),
+            part_name(part)
+        ))
+        .missing("working time of the threads", &schedstat(role), why)
+        .remedy(remedy)
+        .command("linerate server")
+        .found()
 }

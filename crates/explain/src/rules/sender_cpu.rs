@@ -4,7 +4,7 @@ use linerate_metric::finding::Finding;
 use linerate_metric::plan::Kind;
 use linerate_metric::record::CountedAt;
 
-use super::receiver_cpu::saturated;
+use super::receiver_cpu::{not_in_view, saturated};
 use crate::Rule;
 use crate::case::Case;
 use crate::draft::Draft;
@@ -22,7 +22,14 @@ impl Rule for SenderCpu {
 
     fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
         match case.plan.kind {
-            Kind::Throughput => saturated(case, self.id(), CountedAt::Sender),
+            Kind::Throughput => {
+                let mut found = saturated(case, self.id(), CountedAt::Sender);
+                // Of an end that does both it is said once, as of a receiver.
+                if found.is_empty() && case.ways.len() == 1 && !case.is_of_a_guest() {
+                    found.extend(not_in_view(case, self.id(), CountedAt::Sender));
+                }
+                found
+            }
             Kind::Forward => forwarding(case, self.id()).into_iter().collect(),
             _ => Vec::new(),
         }

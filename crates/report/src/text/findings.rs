@@ -1,6 +1,7 @@
 //! Why a run was no faster, as text.
 
 use linerate_metric::finding::{Finding, FindingKind};
+use linerate_metric::plan::{Kind, Protocol};
 use linerate_metric::record::Record;
 use linerate_metric::units::format_share;
 
@@ -19,11 +20,25 @@ pub fn explained(record: &Record, style: &Style) -> String {
     };
     let title = style.paint(Paint::Bold, &clean(&title));
     match record.findings.is_empty() {
-        true => format!("{title}\nNothing is known that slowed it down."),
+        true => format!("{title}\n{}", unexplained(record)),
         false => {
             let serving = record.served.is_some();
             format!("{title}\n\n{}", told(&record.findings, serving, style))
         }
+    }
+}
+
+/// What is said where there is no finding: nothing good of what nobody counted.
+fn unexplained(record: &Record) -> &'static str {
+    let of_payload = record.kind == Kind::Throughput;
+    let ways = || record.directions.iter().filter(move |_| of_payload);
+    let udp = record.plan.protocol == Protocol::Udp;
+    if ways().any(|way| way.summary.goodput_bps.is_none()) {
+        "What arrived is not known, and so neither is whether anything slowed it down."
+    } else if udp && ways().any(|way| way.summary.loss_fraction.is_none()) {
+        "Nothing is known that slowed it down; how much was lost is not known."
+    } else {
+        "Nothing is known that slowed it down."
     }
 }
 
