@@ -107,9 +107,9 @@ fn the_screen_shows_the_run_and_obeys_its_keys() {
     assert!(screen.contains("ended with 130"), "{screen}");
 }
 
-/// Forwarding and the search for what a device can carry have the same screen and the same keys.
+/// Forwarding, generating and the search for what a device can carry have the same screen and the same keys.
 #[test]
-fn forwarding_and_capacity_have_the_screen_too() {
+fn what_moves_frames_has_the_screen_too() {
     if !Command::new("tmux")
         .arg("-V")
         .output()
@@ -121,6 +121,10 @@ fn forwarding_and_capacity_have_the_screen_too() {
         (
             "forward --dev ring:0 --dev ring:1 --tx-first 1 -t 80 --tui --no-store",
             "forwarding between ring:0 ring:1",
+        ),
+        (
+            "generate --dev ring:0 --rate 10kpps -t 80 -i 0.2 --tui --no-store",
+            "frames over ring:0",
         ),
         (
             "capacity --dev ring:0 --sizes 64 --trial 300ms --drain 10ms --trials 1000 --resolution 0.01% --tui --no-store",

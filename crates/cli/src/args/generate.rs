@@ -106,6 +106,11 @@ pub struct GenerateArgs {
         env = "LINERATE_LABEL"
     )]
     pub label: Option<String>,
+    /// Show rates and losses on the whole terminal meanwhile: p pauses the picture, s saves what was told so
+    /// far, q ends the run
+    #[cfg(feature = "tui")]
+    #[arg(long, help_heading = "Output", conflicts_with_all = ["json", "json_stream", "quiet"], env = "LINERATE_TUI")]
+    pub tui: bool,
     #[command(flatten)]
     pub output: OutputArgs,
 }

@@ -72,6 +72,10 @@ fn measure(args: &GenerateArgs, output: &mut Output) -> Result<u8, Failure> {
         })?;
     }
     output.check_file()?;
+    #[cfg(feature = "tui")]
+    if args.tui {
+        crate::live::check()?;
+    }
     let named = Named::new(&args.ports, args.receive.as_ref(), args.no_receive)?;
     let settings = settings(args, &named)?;
     let mut ports = named.open()?;
@@ -81,9 +85,14 @@ fn measure(args: &GenerateArgs, output: &mut Output) -> Result<u8, Failure> {
     let stop = stop_on_signals()?;
     let (send, receive) = named.names();
     let names = (send.as_str(), receive.as_deref());
-    let ran = while_printing(output, |teller| {
-        go(&mut ports, names, &settings, &stop, teller)
-    })??;
+    let all = |teller: &Teller| go(&mut ports, names, &settings, &stop, teller);
+    #[cfg(feature = "tui")]
+    let ran = match args.tui {
+        true => crate::live::while_shown(&stop, all)?,
+        false => while_printing(output, all)?,
+    }?;
+    #[cfg(not(feature = "tui"))]
+    let ran = while_printing(output, all)??;
     let interrupted = ran.interrupted;
     let stopped = ran.trouble.is_some();
     let record = record(names, &settings, ran);

@@ -139,6 +139,9 @@ impl State {
                         format!("{} latency with {host}:{}", plan.protocol, plan.port),
                     ),
                     Kind::Forward => (Rate::Frames, format!("forwarding between {host}")),
+                    Kind::Generate if plan.generate.is_some() => {
+                        (Rate::Frames, format!("frames over {host}"))
+                    }
                     Kind::Generate => (Rate::Frames, format!("capacity of {host}")),
                     Kind::Throughput | Kind::Stack => (
                         Rate::Bits,
