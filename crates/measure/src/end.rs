@@ -23,13 +23,13 @@ use linerate_host::processor_time::{machine, machine_since, processors, processo
 use linerate_host::steal::Ticks;
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_host::sys::cpu::ThreadUsage;
-use linerate_host::sys::sched::Above;
+use linerate_host::sys::sched::{self, Above};
 use linerate_host::sys::thread::prepare_wakes;
 use linerate_host::sys::wait::{self, Ready};
 use linerate_metric::cost::{MachineTime, ProcessorTime};
 use linerate_metric::event::What;
 use linerate_metric::facts::{Host, Role};
-use linerate_metric::plan::{Direction, Kind, Plan};
+use linerate_metric::plan::{Direction, Kind, Plan, Sched};
 use linerate_metric::record::{Doubt, Interval};
 
 use crate::error::MeasureError;
@@ -222,12 +222,15 @@ impl End<'_> {
         // Without it, threads that sleep look around when something arrives.
         let _ = prepare_wakes();
         // Threads of a real-time class that spin on all processors would keep their own end from coming.
-        let _above = match self.role {
+        let sched = match self.role {
             Role::Client => plan.sched.near,
             Role::Server => plan.sched.far,
-        }
-        .real_time_priority()
-        .and_then(Above::priority);
+        };
+        // `chrt -f 10 linerate …` makes all threads alike: those that never sleep would outlive the end of the run.
+        let inherited = (sched == Sched::Inherited).then(sched::real_time_priority);
+        let _above = (sched.real_time_priority())
+            .or_else(|| inherited.flatten())
+            .and_then(Above::priority);
         let threads = Threads::new(&self.lanes, start_ns);
         let machine = machine_time();
         self.gate.open(timeline);

@@ -46,6 +46,20 @@ pub fn nice(value: i8) -> io::Result<()> {
     }
 }
 
+/// The priority of the calling thread where it is real-time: whoever started this program may have made it so.
+#[must_use]
+pub fn real_time_priority() -> Option<u8> {
+    // SAFETY: the call takes no pointers; thread 0 is the calling one.
+    let policy = unsafe { libc::sched_getscheduler(0) };
+    if ![libc::SCHED_FIFO, libc::SCHED_RR].contains(&policy) {
+        return None;
+    }
+    let mut parameter = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameter is writable through the call; thread 0 is the calling one.
+    let known = unsafe { libc::sched_getparam(0, &raw mut parameter) };
+    (known == 0).then(|| u8::try_from(parameter.sched_priority).ok())?
+}
+
 /// The calling thread is real-time, until this goes: threads of that class that never sleep would
 /// otherwise keep it from its processor.
 #[derive(Debug)]
@@ -96,6 +110,7 @@ mod tests {
         match Above::priority(10) {
             Some(above) => {
                 assert_eq!(policy(), libc::SCHED_FIFO);
+                assert_eq!(real_time_priority(), Some(11));
                 drop(above);
             }
             None => eprintln!("skipped: no CAP_SYS_NICE"),
