@@ -190,10 +190,12 @@ fn points_are_added_to_a_table() {
         assert_eq!(found, points, "hops={hops}");
         assert_eq!(set["runs"].as_array().unwrap().len(), points);
     }
-    assert!(
-        room.path()
-            .join("linerate-small-bench/report.html")
-            .exists()
+    let folder = room.path().join("linerate-small-bench");
+    assert!(folder.join("report.html").exists());
+    let files = std::fs::read_dir(&folder).unwrap().count();
+    assert_eq!(
+        files, 4,
+        "the page, the table, and a record of each point; none of the one that was replaced"
     );
     assert!(!room.path().join("linerate-small").exists());
     // Points of another length, or of real hosts, do not belong to it.

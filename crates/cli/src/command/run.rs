@@ -283,7 +283,10 @@ fn table(dir: &Path, name: &str, label: &str) -> Option<RunSet> {
         .max_by_key(|set| set.started)
 }
 
+/// Writes the table, its page and its records, in place of those that an earlier table left there.
 fn write_folder(dir: &Path, set: &RunSet) -> Result<(), Failure> {
+    let earlier = std::fs::read_to_string(dir.join("result.json")).ok();
+    let earlier = earlier.and_then(|text| Document::from_json(&text).ok());
     for run in &set.runs {
         write_file(dir.join(format!("{}.json", run.id)), &run.to_json())?;
     }
@@ -295,5 +298,17 @@ fn write_folder(dir: &Path, set: &RunSet) -> Result<(), Failure> {
         .as_ref()
         .map_or("linerate", |result| &result.title);
     write_file(dir.join("report.html"), &html::of_set(title, set))?;
+    let is_kept = |id: &str| set.runs.iter().any(|run| run.id == id);
+    for run in earlier.iter().flat_map(Document::runs) {
+        // An id is a file's name and no path, whatever a file that is not ours says.
+        if !is_kept(&run.id)
+            && run
+                .id
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || c == '-')
+        {
+            let _ = std::fs::remove_file(dir.join(format!("{}.json", run.id)));
+        }
+    }
     Ok(())
 }
