@@ -31,8 +31,12 @@ const CUT_OFF_SILENCE_NS: Nanos = 200_000_000;
 /// How much before its time a far end may stop sending: its clock runs from a moment of its own.
 const EARLY_NS: Nanos = 300_000_000;
 
-/// Silence at the end of a run, beyond what its rate makes, from which a far end has gone that has no
-/// connection which would break.
+/// A stream of fewer bytes, without an amount that was asked for, is no payload: other programs' servers greet
+/// with some (iperf3 with one) and wait.
+const GREETING_BYTES: u64 = 64;
+
+/// Silence at the end of a run, beyond what its rate makes, from which a far end has gone whose connection did
+/// not break, or that has none.
 const GONE_NS: Nanos = 2_000_000_000;
 
 /// A foreign far end, as the coordinator talks with it.
@@ -158,11 +162,16 @@ impl<'a> Talk<'a> {
         flows.all(|(way, shared)| *way == Direction::Send || shared.is_over())
     }
 
-    /// A far end without a connection that was silent for the last part of the run, and said no end: it
-    /// went away, or the way from it did.
+    /// A far end that was silent for the last part of the run, and said no end: it went away or stands still,
+    /// or the way from it is down.
     fn went_silent(&self, now: Nanos) -> Result<(), MeasureError> {
         let asks = self.plan.kind == Kind::Latency;
-        let receives = self.receives() && self.plan.protocol == Protocol::Udp && self.by_silence;
+        // A stream that ends says so; one that stands still at the end of its time does not.
+        let unsaid = match self.plan.protocol {
+            Protocol::Udp => self.by_silence,
+            Protocol::Tcp => self.plan.duration_ns.is_some(),
+        };
+        let receives = self.receives() && unsaid;
         // What is sent beside it keeps the count moving.
         if self.early || !(asks || receives) || self.plan.directions.len() > 1 {
             return Ok(());
@@ -173,7 +182,10 @@ impl<'a> Talk<'a> {
             false => 0,
         };
         let had = self.bytes(Direction::Receive);
-        let amount = self.plan.amount_bytes.filter(|_| receives);
+        let amount = self
+            .plan
+            .amount_bytes
+            .filter(|_| receives && self.by_silence);
         let lacks = amount.is_some_and(|amount| had < amount - amount / 20);
         if silent < GONE_NS + patience + self.gap_ns() && !lacks {
             return Ok(());
@@ -222,8 +234,19 @@ impl<'a> Talk<'a> {
         let tcp = self.plan.protocol == Protocol::Tcp;
         let early = self.plan.duration_ns.is_some() && late > EARLY_NS && late > time / 20;
         let short = tcp && had < wanted;
-        if !early && !short && had > 0 {
+        let greeted =
+            tcp && wanted == 0 && had < GREETING_BYTES && !self.plan.flows(Direction::Send);
+        if !early && !short && !greeted && had > 0 {
             return Ok(());
+        }
+        if greeted && had > 0 && !early {
+            return Err(foreign(
+                self.peer,
+                format!(
+                    "{had} B came and then nothing, as from a server that waits for words of another \
+                     dialect: --peer auto finds out which"
+                ),
+            ));
         }
         let said = self.speech.complaint();
         let said = said.map_or_else(String::new, |said| format!(" (it said: {said})"));
@@ -409,6 +432,11 @@ mod tests {
         let none = |_: &mut Talk<'_>| {};
         assert!(told(Kind::Throughput, Receive, 4 * SECOND, none));
         assert!(!told(Kind::Throughput, Receive, 9 * SECOND, none));
+        // A stream too; its end in time is not silent.
+        assert!(told(Kind::Throughput, Receive, 4 * SECOND, |talk| {
+            Arc::make_mut(&mut talk.plan).protocol = Protocol::Tcp;
+            talk.by_silence = false;
+        }));
         // Whoever said the end was there, and whoever sends hears nothing anyway.
         assert!(!told(Kind::Throughput, Receive, 4 * SECOND, |talk| talk
             .by_silence =
