@@ -55,7 +55,12 @@ const SHOWN: usize = 10;
 pub fn refusal(problem: &Problem, style: &Style) -> String {
     let mut said = format!("{}: {}", clean(&problem.object), clean(&problem.situation));
     if !problem.next_step.is_empty() {
-        said.push_str(&format!(" (to allow it: {})", clean(&problem.next_step)));
+        // Not everything can be allowed.
+        let lead = match problem.next_step.contains("--") {
+            true => "to allow it: ",
+            false => "",
+        };
+        said.push_str(&format!(" ({lead}{})", clean(&problem.next_step)));
     }
     let prefix = "refused ";
     hang(
