@@ -39,6 +39,7 @@ use crate::loss::{Ledger, of_stack};
 use crate::memory::Memory;
 use crate::meter::Totals;
 use crate::outcome::Account;
+use crate::peers::serve::limits;
 use crate::series::Series;
 use crate::stack::doubts as stack_doubts;
 use crate::stamped::{Noted, Stamped};
@@ -128,6 +129,8 @@ pub struct End<'a> {
     pub notes: Vec<String>,
     /// This host's counters at the places where packets can be lost.
     pub ledger: Ledger,
+    /// Longest time that this end gives a run, from its start on; `None` for no limit.
+    pub most_ns: Option<Nanos>,
 }
 
 /// What became of a run at one end.
@@ -314,6 +317,10 @@ impl Run<'_> {
         if let Some(ends) = self.ends_ns.filter(|_| !self.end.gate.phase.is_ending()) {
             due = due.min(ends);
         }
+        if let Some(most) = self.end.most_ns.filter(|_| !self.exchange.stop_said) {
+            let end = self.timeline.start_ns.saturating_add(most);
+            due = due.min(if end > now { end } else { now + LOOK_UP_NS });
+        }
         if let Some(end) = self.next_interval_end() {
             // Past its end, it waits for the asking thread.
             due = due.min(if end > now { end } else { now + 2_000_000 });
@@ -342,13 +349,25 @@ impl Run<'_> {
         }
     }
 
+    /// Ends the run before its time.
+    fn stop(&mut self, now: Nanos, why: String) -> Result<(), MeasureError> {
+        self.exchange.stop_said = true;
+        self.interrupt(now);
+        self.say(StopFrame { why })
+    }
+
     fn keep_time(&mut self, now: Nanos) -> Result<(), MeasureError> {
         if self.end.stop.load(Relaxed) && !self.exchange.stop_said {
-            self.exchange.stop_said = true;
-            self.interrupt(now);
-            self.say(StopFrame {
-                why: "interrupted".to_owned(),
-            })?;
+            self.stop(now, "interrupted".to_owned())?;
+        }
+        if let Some(most) = self.end.most_ns
+            && now >= self.timeline.start_ns.saturating_add(most)
+            && !self.exchange.stop_said
+            && !self.end.gate.phase.is_ending()
+        {
+            let doubt = limits::cut_short(most);
+            self.stop(now, doubt.why.clone())?;
+            self.end.doubts.push(doubt);
         }
         if !self.base_taken && now >= self.timeline.count_from_ns {
             self.base_taken = true;

@@ -437,6 +437,61 @@ fn limits_are_kept_and_told() {
 }
 
 #[test]
+fn our_own_clients_are_held_to_the_servers_limits() {
+    let _alone = alone();
+    let host = Host::with(PeerOptions {
+        max_time_ns: Some(1_000_000_000),
+        max_rate_bps: Some(20_000_000),
+        ..PeerOptions::default()
+    });
+    let ask = |change: fn(&mut Plan)| {
+        let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "127.0.0.1");
+        plan.port = host.port;
+        plan.duration_ns = Some(1_000_000_000);
+        change(&mut plan);
+        let client = Client {
+            plan,
+            family: Family::Any,
+            retry: Duration::ZERO,
+            key: None,
+        };
+        client.run(&AtomicBool::new(false), &mut |_| {})
+    };
+    for (change, told) in [
+        (
+            (|plan| plan.duration_ns = Some(2_000_000_000)) as fn(&mut Plan),
+            "it ends tests after 1",
+        ),
+        (
+            |plan| plan.directions = vec![Direction::Receive],
+            "it sends no more than 20.0 Mb/s",
+        ),
+    ] {
+        let problem = ask(change).expect_err(told).problem();
+        assert!(problem.situation.contains(told), "{problem:?}");
+    }
+    let (record, failure) = ask(|plan| {
+        plan.directions = vec![Direction::Receive];
+        plan.rate_bps = Some(20_000_000);
+    })
+    .unwrap();
+    assert!(failure.is_none() && !record.interrupted, "{failure:?}");
+    // An amount has no time: it is ended, at both ends.
+    let (record, _) = ask(|plan| {
+        (plan.duration_ns, plan.amount_bytes) = (None, Some(1 << 40));
+        plan.rate_bps = Some(50_000_000);
+    })
+    .unwrap();
+    let cut = |record: &Record| record.validity.iter().any(|d| d.doubt == "cut-short");
+    assert!(record.interrupted && cut(&record), "{:?}", record.validity);
+    let covered = record.summary.duration_ns.unwrap();
+    assert!((500_000_000..3_000_000_000).contains(&covered), "{covered}");
+    host.record();
+    let own = host.record();
+    assert!(own.interrupted && cut(&own), "{:?}", own.validity);
+}
+
+#[test]
 fn what_is_no_test_is_told_and_not_kept() {
     let (_alone, host) = (alone(), Host::start());
     let to = ("127.0.0.1", host.port);

@@ -103,10 +103,10 @@ pub struct GuestArgs {
     /// Run so many tests at a time at most
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), env = "LINERATE_MAX_TESTS")]
     pub max_tests: Option<u16>,
-    /// Send no more than this in one test with another program, in bits a second
+    /// Send no more than this in one test, in bits a second; our own clients have to ask for it (-b)
     #[arg(long, value_name = "RATE", value_parser = some_rate, env = "LINERATE_MAX_RATE")]
     pub max_rate: Option<BitRate>,
-    /// End tests of other programs after this time
+    /// End tests after this time; our own clients have to ask for no more (-t)
     #[arg(long, value_name = "TIME", value_parser = some_time, env = "LINERATE_MAX_TIME")]
     pub max_time: Option<Duration>,
 }

@@ -91,11 +91,16 @@ pub(super) fn ended_by_far_end(record: &Record) -> Failure {
         true => format!("[{}]", plan.host),
         false => plan.host.clone(),
     };
+    let mut doubts = record.validity.iter();
+    let next = match doubts.any(|doubt| doubt.doubt == "cut-short") {
+        true => "end it by time (-t) within the server's --max-time, or start it with a higher one",
+        false => "see why its server was stopped, and run it again when it serves",
+    };
     Failure {
         problem: Problem::new(
             "the far end ended the run early",
             format!("{host}:{}", plan.port),
-            "see why its server was stopped, and run it again when it serves",
+            next,
         ),
         code: exit::PEER,
     }

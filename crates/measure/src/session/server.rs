@@ -60,8 +60,7 @@ pub struct PeerOptions {
     pub allow: Vec<linerate_dialect::guard::Network>,
     /// Tests at a time; absent: as many as the server can bear.
     pub max_tests: Option<usize>,
-    /// Payload bits per second that one test with another program sends; absent: no limit for those
-    /// who proved where they are.
+    /// Payload bits per second that one test sends; absent: no limit for those who proved where they are.
     pub max_rate_bps: Option<u64>,
     /// Longest time of a test, in nanoseconds; absent: no limit.
     pub max_time_ns: Option<u64>,

@@ -150,6 +150,10 @@ fn tell_fruitless(house: &House, wire: &Wire, error: &MeasureError) {
             source => hall.refuse_fruitless(dialect, peer, &source.to_string()),
         },
         _ if wire.was_left() => {}
+        MeasureError::Foreign { .. } => {
+            let how = "it did not greet as linerate does: it is another program, or was ended";
+            hall.refuse_fruitless(dialect, peer, how);
+        }
         MeasureError::Vanished { how, .. } => hall.refuse_fruitless(dialect, peer, how),
         error => hall.refuse_fruitless(dialect, peer, &error.problem().situation),
     }
@@ -359,6 +363,9 @@ impl Session<'_> {
             ..plan.clone()
         };
         files::check(&with_stamps(&plan), Role::Server)?;
+        if let Some(refusal) = self.house.hall.limits().refusal(&plan) {
+            return Err(No::Failed(refusal));
+        }
         self.check_group(&plan, own)?;
         let may_force = self.house.grants.contains(&Grant::Buffers);
         let refused = self.footing.settle(&mut plan, may_force)?;
@@ -673,6 +680,7 @@ impl Session<'_> {
             watches_machine: !shares_cores,
             notes,
             ledger,
+            most_ns: self.house.hall.limits().most_ns(&plan),
         }
         .run();
         let (mut record, failure) = assemble(Report {

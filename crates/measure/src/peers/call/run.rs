@@ -257,6 +257,7 @@ fn converse(
         watches_machine: true,
         notes: Vec::new(),
         ledger,
+        most_ns: None,
     }
     .run();
     if talk.has_stopped() {

@@ -1,9 +1,11 @@
 //! What a server gives one test at most.
 
 use linerate_host::sys::clock::Nanos;
-use linerate_metric::plan::{Direction, Plan};
+use linerate_metric::plan::{Direction, Kind, Plan};
 use linerate_metric::record::Doubt;
 use linerate_metric::units::{format_bit_rate, format_nanos};
+
+use crate::error::MeasureError;
 
 /// How long a client that asks for no more time than it may have has to end by itself: it counts from
 /// a later moment, and says the end behind its payload.
@@ -38,6 +40,64 @@ impl Limits {
         }
     }
 
+    /// Why a test of our own dialect with this plan is not to be had: its client can ask for less before
+    /// anything moves.
+    #[must_use]
+    pub fn refusal(&self, plan: &Plan) -> Option<MeasureError> {
+        let refused = |option: String, why: String, next_step: String| {
+            Some(MeasureError::OptionRefused {
+                option,
+                why,
+                next_step,
+            })
+        };
+        if let (Some(most), Some(asked)) = (self.time_ns, asked_ns(plan))
+            && asked > most
+        {
+            return refused(
+                format!("-t {}", format_nanos(asked as f64)),
+                format!("it ends tests after {}", format_nanos(most as f64)),
+                format!(
+                    "use -t {}, or start it with a higher --max-time",
+                    most as f64 / 1e9
+                ),
+            );
+        }
+        let sends = plan.kind == Kind::Throughput && plan.flows(Direction::Receive);
+        let streams = u64::from(plan.streams.max(1));
+        let asked = plan.rate_bps.map(|rate| rate.saturating_mul(streams));
+        match self.rate_bps {
+            Some(most) if sends && asked.is_none_or(|asked| asked > most) => refused(
+                match asked {
+                    Some(asked) => format!("-R at {}", format_bit_rate(asked as f64)),
+                    None => "-R at any rate".to_owned(),
+                },
+                format!(
+                    "it sends no more than {} in one test",
+                    format_bit_rate(most as f64)
+                ),
+                format!(
+                    "use -b {}, or start it with a higher --max-rate",
+                    rate_word((most / streams).max(1))
+                ),
+            ),
+            _ => None,
+        }
+    }
+
+    /// How long a test of our own dialect with this plan may go on that says no time; one that does ends
+    /// by itself.
+    #[must_use]
+    pub fn most_ns(&self, plan: &Plan) -> Option<Nanos> {
+        let most = self.time_ns?;
+        let grace = if asked_ns(plan).is_some() {
+            GRACE_NS
+        } else {
+            0
+        };
+        Some(most.saturating_add(grace))
+    }
+
     /// When a test with this plan that began at `start_ns` is ended here, omitted time included; `None`
     /// for never.
     #[must_use]
@@ -70,15 +130,26 @@ impl Limits {
         if let (Some(most), Some(asked)) = (self.time_ns, asked_ns(plan))
             && asked > most
         {
-            doubts.push(Doubt::new(
-                "cut-short",
-                format!(
-                    "the server ends tests after {} (its --max-time)",
-                    format_nanos(most as f64)
-                ),
-            ));
+            doubts.push(cut_short(most));
         }
         doubts
+    }
+}
+
+/// A test that took as long as any may.
+#[must_use]
+pub fn cut_short(most_ns: Nanos) -> Doubt {
+    let after = format_nanos(most_ns as f64);
+    let why = format!("the server ends tests after {after} (its --max-time)");
+    Doubt::new("cut-short", why)
+}
+
+/// A rate as the command line takes it.
+fn rate_word(bps: u64) -> String {
+    match bps {
+        bps if bps % 1_000_000 == 0 => format!("{}M", bps / 1_000_000),
+        bps if bps % 1_000 == 0 => format!("{}K", bps / 1_000),
+        bps => bps.to_string(),
     }
 }
 
@@ -89,9 +160,41 @@ fn asked_ns(plan: &Plan) -> Option<Nanos> {
 
 #[cfg(test)]
 mod tests {
-    use linerate_metric::plan::{Kind, Protocol};
+    use linerate_metric::plan::Protocol;
 
     use super::*;
+
+    #[test]
+    fn our_own_clients_learn_what_they_may_ask_for() {
+        let limits = Limits {
+            rate_bps: Some(20_000_000),
+            time_ns: Some(2_000_000_000),
+        };
+        let next = |plan: &Plan| {
+            let refusal = limits.refusal(plan)?;
+            Some(refusal.problem().next_step)
+        };
+        let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "here");
+        plan.duration_ns = Some(2_000_000_000);
+        assert_eq!(next(&plan), None, "what is sent to us has no rate");
+        plan.omit_ns = 1;
+        assert!(next(&plan).unwrap().starts_with("use -t 2,"));
+        plan.omit_ns = 0;
+        plan.directions = vec![Direction::Receive];
+        plan.streams = 4;
+        assert!(next(&plan).unwrap().starts_with("use -b 5M,"));
+        plan.rate_bps = Some(5_000_001);
+        assert!(next(&plan).unwrap().starts_with("use -b 5M,"));
+        plan.rate_bps = Some(5_000_000);
+        assert_eq!(next(&plan), None);
+        // It ends by itself, a moment later by our clock.
+        assert_eq!(limits.most_ns(&plan), Some(3_000_000_000));
+        plan.duration_ns = None;
+        plan.amount_bytes = Some(1 << 40);
+        assert_eq!(next(&plan), None);
+        assert_eq!(limits.most_ns(&plan), Some(2_000_000_000));
+        assert_eq!(Limits::default().most_ns(&plan), None);
+    }
 
     #[test]
     fn what_is_asked_is_given_up_to_the_limit() {

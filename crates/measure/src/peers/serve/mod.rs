@@ -10,7 +10,7 @@ mod answering;
 mod crumbs;
 mod hall;
 mod lane;
-mod limits;
+pub(crate) mod limits;
 mod payload;
 mod refusals;
 mod report;
