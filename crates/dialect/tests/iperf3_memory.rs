@@ -4,7 +4,7 @@
 
 use linerate_dialect::iperf3::{
     Client, ClientEvent, Cookie, PARAMS_LIMIT_BYTES, Params, READ_AHEAD_BYTES, RESULTS_LIMIT_BYTES,
-    Results, Server,
+    Results, Server, ServerEvent,
 };
 
 /// Peak of the resident memory in bytes; `None` where the kernel does not tell.
@@ -72,6 +72,18 @@ fn the_worst_texts_stay_within_bounds() {
         server.receive(&length.to_be_bytes()).unwrap();
         server.receive(params.as_bytes()).unwrap();
         assert!(server.next_event(0).unwrap().is_some());
+    }
+    // More flows than anybody opens, named in a few bytes.
+    for way in ["tcp", "reverse", "bidirectional"] {
+        let params = format!(r#"{{"{way}":true,"parallel":{}}}"#, u32::MAX);
+        let mut server = Server::new(0);
+        let length = u32::try_from(params.len()).unwrap();
+        server.receive(&length.to_be_bytes()).unwrap();
+        server.receive(params.as_bytes()).unwrap();
+        let Some(ServerEvent::Asked(asked)) = server.next_event(0).unwrap() else {
+            panic!("{params} asks for a test");
+        };
+        assert!(asked.check().is_err());
     }
     let grown = peak_bytes().unwrap() - before;
     // What arrived, in a vector that doubled; what was made of it; and this test's own text.

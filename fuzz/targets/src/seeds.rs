@@ -89,12 +89,17 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
         "iperf3" => {
             // Each end of a recorded conversation; the cookie is read by whoever accepts it.
             let lines = recorded!("iperf3-3.12.hex").lines();
-            lines
-                .filter_map(|line| {
-                    let client = line.strip_prefix("client ").and_then(hex);
-                    let server = line.strip_prefix("server ").and_then(hex);
-                    client.map(|said| said[37..].to_vec()).or(server)
-                })
+            let recorded = lines.filter_map(|line| {
+                let client = line.strip_prefix("client ").and_then(hex);
+                let server = line.strip_prefix("server ").and_then(hex);
+                client.map(|said| said[37..].to_vec()).or(server)
+            });
+            // A few bytes that name more flows than there is memory for.
+            let params = br#"{"tcp":true,"parallel":4294967295,"bidirectional":true}"#;
+            let mut greedy = (params.len() as u32).to_be_bytes().to_vec();
+            greedy.extend(params);
+            recorded
+                .chain([greedy])
                 .map(|said| Pieces::write(&said.chunks(200).collect::<Vec<_>>()))
                 .collect()
         }

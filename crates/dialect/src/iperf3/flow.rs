@@ -2,7 +2,7 @@
 
 use linerate_metric::plan::Direction;
 
-use super::params::Params;
+use super::params::{PARALLEL_LIMIT, Params};
 
 /// Which way payload goes, as a client asks for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,7 +55,8 @@ pub fn flow_id(index: u32) -> u32 {
 }
 
 impl Params {
-    /// The flows in the order in which the client opens and the server takes them.
+    /// The flows in the order in which the client opens and the server takes them: at most
+    /// [`PARALLEL_LIMIT`] in each direction, whatever number a peer says before [`Params::check`].
     #[must_use]
     pub fn flows(&self) -> Vec<Flow> {
         let groups: &[bool] = match self.way {
@@ -63,9 +64,10 @@ impl Params {
             Way::Reverse => &[false],
             Way::Both => &[true, false],
         };
+        let parallel = self.parallel.min(PARALLEL_LIMIT);
         groups
             .iter()
-            .flat_map(|&from_client| (0..self.parallel).map(move |_| from_client))
+            .flat_map(|&from_client| (0..parallel).map(move |_| from_client))
             .zip(0..)
             .map(|(from_client, index)| Flow {
                 id: flow_id(index),
