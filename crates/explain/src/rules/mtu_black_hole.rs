@@ -187,18 +187,19 @@ impl MtuBlackHole {
                 false => "find the largest message that arrives; give all links of a segment one MTU",
             })
             .command(case.again(&match in_fragments {
-                true => format!("-l {}", holds.min(1_472)),
+                true => format!("-l {holds}"),
                 false => "-l 1200".to_owned(),
             }))
             .found()
     }
 }
 
-/// Payload of a datagram over IPv4 that one packet of the client holds.
+/// Payload of a datagram that one packet of the client holds.
 fn packet_holds(case: &Case<'_>) -> u64 {
     let host = case.host(Role::Client);
     let stack = host.and_then(|host| host.stack.as_ref());
     let own = stack.and_then(|stack| stack.configuration.get("mtu")?.parse().ok());
     let interface = host.and_then(|host| host.interface.as_ref()?.mtu.map(u64::from));
-    own.or(interface).unwrap_or(1500) - 28
+    let headers = if case.plan.host.contains(':') { 48 } else { 28 };
+    own.or(interface).unwrap_or(1500u64).saturating_sub(headers)
 }
