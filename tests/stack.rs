@@ -361,7 +361,18 @@ fn a_run_goes_over_our_stack_to_the_kernel_s_server() {
     ] {
         let (command, rest) = words.split_once(' ').expect("two words");
         let words = format!("{command} {KERNEL} {rest} {PLACE}");
-        let record = house.record(&words);
+        // A pass of its own finds the stages: on a busy machine it may be cut off, and says so.
+        let mut tries = 0;
+        let record = loop {
+            let record = house.record(&words);
+            tries += 1;
+            let doubts = record["validity"].as_array().expect("doubts");
+            let cut_off = doubts.iter().any(|doubt| doubt["doubt"] == "no-stages");
+            if !cut_off || tries == 5 {
+                break record;
+            }
+            println!("again: {doubts:#?}");
+        };
         assert!(number(&record, figure) > 0.0, "{words}: {record:#}");
         if words.contains("--verify") {
             assert_eq!(record["summary"]["mismatched"], 0, "{words}");
