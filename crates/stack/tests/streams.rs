@@ -357,6 +357,57 @@ fn losses_are_mended_before_the_time_out() {
     }
 }
 
+/// The last segments, or the one acknowledgement of many: two round trips tell of them, where that is
+/// configured.
+#[test]
+fn a_lost_tail_is_probed() {
+    for (probe, most_ms) in [("on", 500), ("off", 3_000)] {
+        let probe_key = format!("tcp.tail_probe={probe}");
+        let settings = [
+            "tcp.send_buffer=256K",
+            "tcp.receive_window=256K",
+            "tcp.min_rto=1s",
+            &probe_key,
+        ];
+        let link = Link {
+            delay_ns: 500_000,
+            ..Link::CLEAN
+        };
+        for deaf in [false, true] {
+            let mut world = World::alike(&settings, link);
+            let (client, server) = world.connected(80);
+            let mut answers = 0;
+            match deaf {
+                // So early that it is all that was on its way.
+                true => {
+                    world.wire.watch = Box::new(move |end, _| {
+                        answers += usize::from(end == 1);
+                        end == 0 || answers != 6
+                    });
+                }
+                false => lose(&mut world, &[(270, 1), (271, 1), (272, 1)], false),
+            }
+            let start = world.now;
+            let mut near = Bulk::new(client, 400_000);
+            near.ended = true;
+            // The far end does not finish: in LAST-ACK the engine counts no duplicates.
+            let mut received = 0;
+            world.until(60, |world| {
+                near.step(&mut world.near);
+                let take = |bytes: &[u8]| (bytes.len(), bytes.len());
+                if let Poll::Ready(got) = world.far.tcp_receive(server, take) {
+                    received += got.unwrap();
+                }
+                received == 400_000
+            });
+            let took_ms = (world.now - start) / 1_000_000;
+            let waited = took_ms >= 1_000;
+            assert!(took_ms < most_ms, "{probe}, {deaf}: {took_ms} ms");
+            assert_eq!(waited, probe == "off", "{probe}, {deaf}: {took_ms} ms");
+        }
+    }
+}
+
 /// Frames that only come late are no losses: hardly anything is sent twice.
 #[test]
 fn what_comes_late_is_seldom_sent_again() {

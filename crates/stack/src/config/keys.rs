@@ -247,6 +247,11 @@ pub const KEYS: &[Key] = &[
         SECOND,
         tcp.min_rto
     ),
+    switch!(
+        "tcp.tail_probe",
+        "whether a segment is sent again after two silent round trips",
+        tcp.tail_probe
+    ),
     number!(
         "udp.receive_queue",
         "packets that wait at a socket at most",

@@ -81,6 +81,9 @@ pub struct Tcp {
     pub congestion_control: CongestionControl,
     /// The shortest time after which what was not acknowledged is sent again; also the first one.
     pub min_rto: Duration,
+    /// Whether one segment is sent again after two round trips without an acknowledgement (RFC 8985), where
+    /// more than one is on its way.
+    pub tail_probe: bool,
 }
 
 /// UDP's part of a [`Config`].
@@ -266,6 +269,7 @@ impl Config {
                 psh: Psh::BufferEmpty,
                 congestion_control: CongestionControl::None,
                 min_rto: Duration::from_secs(1),
+                tail_probe: false,
             },
             udp: Udp {
                 receive_queue: 1,

@@ -7,6 +7,7 @@ use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
 use smoltcp::socket::tcp::{self, SocketBuffer, State};
 
 use super::device::Sent;
+use super::edge::Bare;
 use super::recovery::{Nudge, Recovery};
 use crate::Nanos;
 use crate::error::StackError;
@@ -119,8 +120,27 @@ impl Connection {
 
     /// A segment came, which acknowledges: whether the engine has to be shown that again.
     #[inline]
-    pub(super) fn heard(&mut self, segment: &[u8]) -> Option<Nudge> {
-        self.recovery.heard(segment, &mut self.sent)
+    pub(super) fn heard(&mut self, segment: &[u8], now: Nanos) -> Option<Nudge> {
+        self.recovery.heard(segment, &mut self.sent, now)
+    }
+
+    /// Segments may have left: when one of them is sent again if nothing is heard.
+    #[inline]
+    pub(super) fn left(&mut self, now: Nanos) -> Option<Nanos> {
+        self.recovery.left(&self.sent, now);
+        let at = self.recovery.probe_at(&self.sent)?;
+        self.expected().map(|_| at)
+    }
+
+    /// An acknowledgement that has the engine send its first segment again, if that is due.
+    pub(super) fn probe(&mut self, now: Nanos) -> Option<Bare> {
+        self.recovery
+            .probe_at(&self.sent)
+            .filter(|due| *due <= now)?;
+        let expected = self.expected()?;
+        let (number, window) = self.recovery.probe(&mut self.sent)?;
+        let ends = (self.remote, self.local);
+        Some(Bare::made(ends, expected, number, window))
     }
 
     /// The far end asked for the connection, or agreed to it.
@@ -134,7 +154,8 @@ impl Connection {
         self.socket().send_queue() > sent as usize
     }
 
-    /// The number that the engine expects of the far end next, where it may be nudged.
+    /// The number that the engine expects of the far end next, where it may be nudged: in other states it
+    /// counts no duplicates.
     pub(super) fn expected(&mut self) -> Option<u32> {
         let ended = match self.socket().state() {
             State::Established | State::FinWait1 => 0,

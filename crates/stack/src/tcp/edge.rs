@@ -7,10 +7,12 @@
 //! asks that acknowledgements be taken from such segments: the engine is shown them without their payload,
 //! at the number that it expects.
 
+use std::net::SocketAddr;
+
 use smoltcp::socket::tcp::{Socket, State};
 
-use crate::wire::ip::Header;
-use crate::wire::{TCP_BYTES, long, put, word};
+use crate::wire::ip::{self, Header};
+use crate::wire::{TCP, TCP_BYTES, long, put, word};
 
 /// The longest headers: IPv4 with options or IPv6, and TCP with options; extensions of IPv6 are left out.
 const MOST_HEADERS: usize = 60 + 60;
@@ -53,6 +55,30 @@ impl Bare {
         tcp[4..8].copy_from_slice(&expected.to_be_bytes());
         put(tcp, 12, flags & !FIN);
         Some(bare)
+    }
+
+    /// An acknowledgement that never came, from the first of two ends to the other.
+    pub(super) fn made(
+        (from, to): (SocketAddr, SocketAddr),
+        sequence: u32,
+        number: u32,
+        window: u16,
+    ) -> Self {
+        let body = ip::header_bytes(to.ip());
+        let mut bare = Self {
+            bytes: [0; MOST_HEADERS],
+            length: body + TCP_BYTES,
+            body,
+        };
+        ip::write(&mut bare.bytes, from.ip(), to.ip(), TCP, TCP_BYTES, 0);
+        let tcp = &mut bare.bytes[body..];
+        put(tcp, 0, from.port());
+        put(tcp, 2, to.port());
+        tcp[4..8].copy_from_slice(&sequence.to_be_bytes());
+        tcp[8..12].copy_from_slice(&number.to_be_bytes());
+        put(tcp, 12, (TCP_BYTES as u16 / 4) << 12 | ACK);
+        put(tcp, 14, window);
+        bare
     }
 
     pub(super) fn packet(&self) -> &[u8] {

@@ -81,6 +81,7 @@ struct Settings {
     verify: bool,
     /// Whether a checksum that was left to a device does for one.
     takes_open: bool,
+    tail_probe: bool,
     sockets: u32,
 }
 
@@ -192,6 +193,7 @@ impl Tcp {
                 control: config.tcp.congestion_control,
                 verify,
                 takes_open,
+                tail_probe: config.tcp.tail_probe,
                 sockets: config.tcp_sockets,
             },
         }

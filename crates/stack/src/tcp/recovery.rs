@@ -7,15 +7,25 @@
 //! what else came), and answered as RFC 6582 and RFC 5827 ask: the engine is shown the same acknowledgement
 //! until it has counted three. It sends the first segment that is missing, one a round trip.
 //!
+//! Where nothing at all is heard for two round trips, because the last segments were lost or their one
+//! acknowledgement was, it is asked to send one again (RFC 8985, section 7), before its time-out empties its
+//! congestion window.
+//!
 //! The engine's congestion window grows by one segment for each acknowledgement, however much that acknowledges,
 //! and hardly at all where receivers acknowledge a whole burst at once. So it is shown such an acknowledgement
 //! in steps, which comes to the same as counting bytes (RFC 3465).
 
 use super::device::Sent;
+use crate::Nanos;
 use crate::wire::{long, word};
 
 const SYN_RST: u16 = 0x06;
 const ACK: u16 = 0x10;
+
+/// What a probe waits beyond two round trips. Acknowledgements are delayed by 10 ms here and by 40 ms at most by
+/// Linux for a lone segment; and a far end in user space may wait for its processor, where a probe that was
+/// not needed would cost a third of the congestion window.
+const PROBE_SLACK: Nanos = 30_000_000;
 
 /// Duplicates after which a segment counts as lost (RFC 5681, section 3.2).
 const DUPLICATES: u32 = 3;
@@ -58,6 +68,14 @@ pub(super) struct Recovery {
     /// Where the stream ended when the engine's time-out ran out: up to there it sends everything again, and
     /// what had come before gives duplicates that mean nothing (RFC 6582, section 4).
     resent: Option<u32>,
+    /// How far the stream was sent when last looked at, and when that or an acknowledgement last moved.
+    seen: Option<u32>,
+    moved: Nanos,
+    /// What a round trip is measured by, and since when.
+    timed: Option<(u32, Nanos)>,
+    round_trip: Option<Nanos>,
+    /// Since then nothing was acknowledged but one segment sent again.
+    probed: bool,
     /// Duplicates that tell of something sent after the missing segment was sent again.
     overtaken: u32,
 }
@@ -71,7 +89,7 @@ impl Recovery {
 
     /// An acknowledgement came, in a segment that is whole: whether the engine needs a nudge.
     #[inline]
-    pub(super) fn heard(&mut self, segment: &[u8], sent: &mut Sent) -> Option<Nudge> {
+    pub(super) fn heard(&mut self, segment: &[u8], sent: &mut Sent, now: Nanos) -> Option<Nudge> {
         let up_to = sent.up_to?;
         let flags = word(segment, 12);
         if flags & SYN_RST != 0 || flags & ACK == 0 {
@@ -82,10 +100,65 @@ impl Recovery {
             // Everything that was sent is acknowledged: what comes is payload.
             return None;
         }
-        self.judge(number, up_to, segment, sent)
+        self.judge(number, up_to, segment, sent, now)
     }
 
-    fn judge(&mut self, number: u32, up_to: u32, segment: &[u8], sent: &mut Sent) -> Option<Nudge> {
+    /// Segments may have left.
+    #[inline]
+    pub(super) fn left(&mut self, sent: &Sent, now: Nanos) {
+        if self.seen == sent.up_to {
+            return;
+        }
+        (self.seen, self.moved) = (sent.up_to, now);
+        if self.timed.is_none() {
+            self.timed = sent.up_to.map(|up_to| (up_to, now));
+        }
+    }
+
+    /// Measures a round trip, as RFC 6298 smooths it.
+    fn time(&mut self, number: u32, now: Nanos) {
+        let Some((_, since)) = self.timed.filter(|(end, _)| ahead(number, *end) >= 0) else {
+            return;
+        };
+        self.timed = None;
+        let took = now.saturating_sub(since);
+        self.round_trip = Some(match self.round_trip {
+            None => took,
+            Some(before) => before - before / 8 + took / 8,
+        });
+    }
+
+    /// When a segment is sent again if nothing is heard: a lone one is left to its time-out, as its
+    /// acknowledgement may wait for company.
+    #[inline]
+    pub(super) fn probe_at(&self, sent: &Sent) -> Option<Nanos> {
+        let (up_to, number) = (sent.up_to?, self.acknowledged?);
+        let lone = ahead(up_to, number) <= sent.largest as i32;
+        if lone || self.probed || self.window == 0 || sent.largest == 0 {
+            return None;
+        }
+        Some(self.moved + 2 * self.round_trip? + PROBE_SLACK)
+    }
+
+    /// It is sent again now: the acknowledgement that the engine is shown for it, as number and window.
+    pub(super) fn probe(&mut self, sent: &mut Sent) -> Option<(u32, u16)> {
+        let number = self.acknowledged?;
+        (self.probed, self.timed) = (true, None);
+        if self.until.is_none() && self.resent.is_none() {
+            self.until = sent.up_to;
+        }
+        sent.ask(Nudge::Anew);
+        Some((number, self.window))
+    }
+
+    fn judge(
+        &mut self,
+        number: u32,
+        up_to: u32,
+        segment: &[u8],
+        sent: &mut Sent,
+        now: Nanos,
+    ) -> Option<Nudge> {
         if ahead(number, up_to) > 0 {
             return None;
         }
@@ -100,9 +173,12 @@ impl Recovery {
         self.selective |= came.is_some();
         if std::mem::take(&mut sent.timed_out) {
             (self.until, self.resent) = (None, Some(up_to));
+            self.timed = None;
         }
         if moved > 0 {
             let last = self.acknowledged.replace(number);
+            (self.moved, self.probed) = (now, false);
+            self.time(number, now);
             let undisturbed = self.until.is_none() && self.resent.is_none() && came.is_none();
             // What came beyond is told by this one, too.
             (self.duplicates, self.overtaken) = (came.is_some().into(), 0);
@@ -275,13 +351,13 @@ mod tests {
     fn windows_that_grow_hide_no_loss() {
         let (mut recovery, mut sent) = (Recovery::default(), sent(10));
         assert_eq!(
-            recovery.heard(&acknowledgement(at(1), 50, &[]), &mut sent),
+            recovery.heard(&acknowledgement(at(1), 50, &[]), &mut sent, 0),
             None
         );
         let mut nudges = Vec::new();
         for (number, window) in (3..8).zip([51, 52, 53, 54, 55]) {
             let duplicate = acknowledgement(at(1), window, &[(at(2), at(number))]);
-            nudges.push(recovery.heard(&duplicate, &mut sent));
+            nudges.push(recovery.heard(&duplicate, &mut sent, 0));
         }
         // Once it was sent again the engine is to see no window that differs.
         let held = Some(Nudge::Window(53));
@@ -290,30 +366,34 @@ mod tests {
         let (mut recovery, mut sent) = (Recovery::default(), self::sent(10));
         for window in 50..60 {
             let update = acknowledgement(at(1), window, &[]);
-            assert_eq!(recovery.heard(&update, &mut sent), None);
+            assert_eq!(recovery.heard(&update, &mut sent, 0), None);
         }
     }
 
     #[test]
     fn the_second_loss_of_a_window_is_sent_with_the_first_answer() {
         let (mut recovery, mut sent) = (Recovery::default(), sent(10));
-        recovery.heard(&acknowledgement(at(1), 50, &[]), &mut sent);
+        recovery.heard(&acknowledgement(at(1), 50, &[]), &mut sent, 0);
         for end in [3, 4, 6] {
-            recovery.heard(&acknowledgement(at(1), 50, &[(at(2), at(end))]), &mut sent);
+            recovery.heard(
+                &acknowledgement(at(1), 50, &[(at(2), at(end))]),
+                &mut sent,
+                0,
+            );
         }
         // The engine sent the first one again; then the next one is missing.
         sent.again = Some((at(1), at(10)));
         let partial = acknowledgement(at(4), 50, &[(at(5), at(10))]);
-        assert_eq!(recovery.heard(&partial, &mut sent), Some(Nudge::Again));
+        assert_eq!(recovery.heard(&partial, &mut sent, 0), Some(Nudge::Again));
         // All that was on its way has come: a loss from here on is another one.
         sent.again = Some((at(4), at(10)));
         assert_eq!(
-            recovery.heard(&acknowledgement(at(10), 50, &[]), &mut sent),
+            recovery.heard(&acknowledgement(at(10), 50, &[]), &mut sent, 0),
             None
         );
         sent.up_to = Some(at(20));
         assert_eq!(
-            recovery.heard(&acknowledgement(at(12), 50, &[]), &mut sent),
+            recovery.heard(&acknowledgement(at(12), 50, &[]), &mut sent, 0),
             None
         );
     }
@@ -321,16 +401,20 @@ mod tests {
     #[test]
     fn what_is_lost_twice_is_sent_twice() {
         let (mut recovery, mut sent) = (Recovery::default(), sent(10));
-        recovery.heard(&acknowledgement(at(1), 50, &[]), &mut sent);
+        recovery.heard(&acknowledgement(at(1), 50, &[]), &mut sent, 0);
         for end in 3..6 {
-            recovery.heard(&acknowledgement(at(1), 50, &[(at(2), at(end))]), &mut sent);
+            recovery.heard(
+                &acknowledgement(at(1), 50, &[(at(2), at(end))]),
+                &mut sent,
+                0,
+            );
         }
         sent.again = Some((at(1), at(10)));
         sent.up_to = Some(at(16));
         let mut nudges = Vec::new();
         for end in 9..15 {
             let duplicate = acknowledgement(at(1), 50, &[(at(2), at(end))]);
-            nudges.push(recovery.heard(&duplicate, &mut sent));
+            nudges.push(recovery.heard(&duplicate, &mut sent, 0));
         }
         let want = [None, None, None, None, Some(Nudge::Anew), None];
         assert_eq!(nudges, want, "three of them left after it was sent again");
@@ -340,12 +424,12 @@ mod tests {
     fn few_segments_on_their_way_need_few_duplicates() {
         for (segments, needed) in [(2, 1), (3, 1), (4, 2), (5, 3), (9, 3)] {
             let (mut recovery, mut sent) = (Recovery::default(), sent(segments));
-            recovery.heard(&acknowledgement(at(1), 50, &[]), &mut sent);
+            recovery.heard(&acknowledgement(at(1), 50, &[]), &mut sent, 0);
             let mut count = 0;
             loop {
                 count += 1;
                 let duplicate = acknowledgement(at(1), 50, &[(at(2), at(3))]);
-                if recovery.heard(&duplicate, &mut sent).is_some() {
+                if recovery.heard(&duplicate, &mut sent, 0).is_some() {
                     break;
                 }
             }
@@ -356,13 +440,17 @@ mod tests {
     #[test]
     fn after_a_time_out_the_engine_is_left_alone() {
         let (mut recovery, mut sent) = (Recovery::default(), sent(10));
-        recovery.heard(&acknowledgement(at(1), 50, &[]), &mut sent);
+        recovery.heard(&acknowledgement(at(1), 50, &[]), &mut sent, 0);
         for end in 3..6 {
-            recovery.heard(&acknowledgement(at(1), 50, &[(at(2), at(end))]), &mut sent);
+            recovery.heard(
+                &acknowledgement(at(1), 50, &[(at(2), at(end))]),
+                &mut sent,
+                0,
+            );
         }
         sent.timed_out = true;
         let partial = acknowledgement(at(4), 50, &[]);
-        assert_eq!(recovery.heard(&partial, &mut sent), None);
+        assert_eq!(recovery.heard(&partial, &mut sent, 0), None);
     }
 
     proptest! {
@@ -373,7 +461,7 @@ mod tests {
             let head = usize::from(bytes[12] >> 4) * 4;
             if (20..=bytes.len()).contains(&head) {
                 for _ in 0..4 {
-                    let _ = recovery.heard(&bytes, &mut sent);
+                    let _ = recovery.heard(&bytes, &mut sent, 0);
                 }
             }
         }

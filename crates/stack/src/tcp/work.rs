@@ -114,7 +114,7 @@ impl Tcp {
         if let Some(bare) = edge::overlooked(connection.socket(), base, header, packet) {
             self.show(link, now, index, bare.packet());
         }
-        let nudge = self.connections[index as usize].heard(segment);
+        let nudge = self.connections[index as usize].heard(segment, link.now);
         match nudge {
             None => self.show(link, now, index, packet),
             Some(nudge) => self.nudge(link, now, index, nudge, header, packet),
@@ -187,22 +187,27 @@ impl Tcp {
             }
             Nudge::Again | Nudge::Anew => {
                 self.show(link, now, index, packet);
-                let Some(mut bare) = bare(self) else {
-                    return;
-                };
-                let window = bare.window();
-                // One that differs makes the engine count anew.
-                let other = if window > 1 { window - 1 } else { 2 };
-                let windows: &[u16] = match nudge {
-                    Nudge::Anew => &[other, window, window, window, window],
-                    _ => &[window; 3],
-                };
-                // Nothing can be sent into a window that is closed.
-                for &window in windows.iter().filter(|_| window > 0) {
-                    bare.set_window(window);
-                    self.show(link, now, index, bare.packet());
+                if let Some(bare) = bare(self) {
+                    self.repeat(link, now, index, bare, nudge);
                 }
             }
+        }
+    }
+
+    /// Shows the engine an acknowledgement until it has counted three duplicates.
+    #[cold]
+    fn repeat(&mut self, link: &mut Link, now: Instant, index: u32, mut bare: Bare, nudge: Nudge) {
+        let window = bare.window();
+        // One that differs makes the engine count anew.
+        let other = if window > 1 { window - 1 } else { 2 };
+        let windows: &[u16] = match nudge {
+            Nudge::Anew => &[other, window, window, window, window],
+            _ => &[window; 3],
+        };
+        // Nothing can be sent into a window that is closed.
+        for &window in windows.iter().filter(|_| window > 0) {
+            bare.set_window(window);
+            self.show(link, now, index, bare.packet());
         }
     }
 
@@ -265,6 +270,9 @@ impl Tcp {
                 continue;
             }
             link.counters.tcp.connection_steps += 1;
+            if self.settings.tail_probe {
+                self.probe(link, now, index);
+            }
             let connection = &mut self.connections[index as usize];
             let socket = Some(connection.id(index));
             let (set, sent) = connection.parts();
@@ -287,6 +295,11 @@ impl Tcp {
                 self.look(link, index);
             }
             self.end_if_due(index);
+            if self.settings.tail_probe
+                && let Some(at) = self.connections[index as usize].left(link.now)
+            {
+                self.timers.no_later_than(index, at);
+            }
             let (set, _) = self.connections[index as usize].parts();
             match self.interface.poll_at(now, set) {
                 // What cannot go now although it wants to is looked at in the next turn.
@@ -297,6 +310,14 @@ impl Tcp {
                 Some(at) => self.timers.no_later_than(index, self.clock.nanos(at)),
                 None => self.settle(index),
             }
+        }
+    }
+
+    /// Has the engine send a segment again where nothing was heard for too long.
+    #[inline]
+    fn probe(&mut self, link: &mut Link, now: Instant, index: u32) {
+        if let Some(bare) = self.connections[index as usize].probe(link.now) {
+            self.repeat(link, now, index, bare, Nudge::Anew);
         }
     }
 
