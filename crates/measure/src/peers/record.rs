@@ -346,7 +346,13 @@ impl PeerTest {
                 || summary.packets_received.is_some()
                 || summary.bytes_sent.is_some()
                 || summary.packets_sent.is_some();
-            doubts.extend(contradiction(&basis, &summary, &said.figures, sends));
+            doubts.extend(contradiction(
+                &self.plan,
+                &basis,
+                &summary,
+                &said.figures,
+                sends,
+            ));
             match flow {
                 Some(flow) => far.streams.push(FlowFigures {
                     direction,

@@ -300,6 +300,24 @@ fn what_was_offered_follows_from_numbers_alone() {
     }
 }
 
+/// What filled the way when the omitted time was over is counted where it arrives alone.
+#[test]
+fn behind_omitted_time_more_may_arrive_than_was_sent() {
+    for (omit_ns, wanted) in [(0, vec!["counts-contradict"]), (SECOND, vec![])] {
+        let mut plan = plan(Kind::Throughput, Protocol::Tcp);
+        plan.omit_ns = omit_ns;
+        let mut test = test_of(Role::Client, plan, &[sent(1, 10_000_000, None)]);
+        let figures = FarFigures {
+            bytes: Some(10_500_000),
+            duration_ns: Some(SECOND),
+            ..FarFigures::default()
+        };
+        test.far = said(Some(1), Direction::Send, figures);
+        let (record, _) = test.record();
+        assert_eq!(doubts(&record), wanted, "{omit_ns}");
+    }
+}
+
 #[test]
 fn datagrams_counted_for_another_flow_are_not_lost() {
     for (there, lost) in [([1_001, 999], 0), ([1_001, 990], 9), ([1_000, 999], 1)] {
