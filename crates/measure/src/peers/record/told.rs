@@ -88,21 +88,29 @@ pub(super) fn passed(plan: &Plan, own: &Summary) -> Option<f64> {
 }
 
 /// What was lost of several flows together, where the far end counted datagrams of one for another, as stock
-/// iperf2 does with those that come while it opens flows: their sums hold.
+/// iperf2 does with those that come while it opens flows: the sums of their bytes hold, numbers of strangers
+/// do not.
 pub(super) fn mixed_up<'a>(
     flows: impl Iterator<Item = (&'a Summary, &'a Summary)>,
 ) -> Option<Summary> {
-    let (mut sent, mut arrived, mut more) = (0_u64, 0_u64, false);
+    let (mut sent, mut arrived, mut packets, mut more) = (0_u64, 0_u64, 0_u64, false);
+    let mut duration_ns = None;
     for (own, theirs) in flows {
-        let (there, here) = theirs.packets_received.zip(own.packets_sent)?;
+        let (there, here) = theirs.bytes_received.zip(own.bytes_sent)?;
         more |= there > here;
         sent = sent.saturating_add(here);
         arrived = arrived.saturating_add(there);
+        packets = packets.saturating_add(own.packets_sent?);
+        duration_ns = duration_ns.max(theirs.duration_ns);
     }
-    let lost = sent.checked_sub(arrived).filter(|_| more)?;
+    let missing = sent.checked_sub(arrived).filter(|_| more)?;
+    let lost = missing.div_ceil((sent / packets.max(1)).max(1));
+    let came = packets.saturating_sub(lost);
     Some(Summary {
+        packets_received: Some(came),
+        packets_per_second: per_second(came, duration_ns),
         lost: Some(lost),
-        loss_fraction: share(lost, sent),
+        loss_fraction: share(lost, packets),
         ..Summary::default()
     })
 }
