@@ -4,6 +4,8 @@
 mod common;
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::time::Duration;
 
@@ -399,6 +401,51 @@ fn the_file_for_devices_compiles_and_serves() {
         assert_eq!(record["plan"]["dialect"], "echo");
         drop(server);
     }
+}
+
+/// Clients that say nothing more hold the places of others for a while only, and what was cut is told.
+#[test]
+fn a_device_makes_room_and_says_what_it_cut() {
+    let room = Room::new();
+    let code = room.run("target-code").expect(0);
+    fs::write(room.path().join("target.c"), code.stdout).expect("a file");
+    let words = "-std=c99 -Wall -Wextra -pedantic -Werror -O2 -DLINERATE_IDLE_S=2 -DLINERATE_CONNECTIONS=2 \
+                 -DLINERATE_BUFFER_BYTES=512 -o target target.c";
+    let compiled = room.command("cc", words.split_whitespace()).output();
+    match compiled {
+        Err(_) => skip!("there is no cc"),
+        Ok(done) => assert!(done.status.success(), "{done:?}"),
+    }
+    // Bound together, so that they differ; the device takes them over.
+    let held = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
+    let ports = held.map(|held| held.local_addr().expect("an address").port());
+    let [sink, _, echo] = ports;
+    let mut command = room.command(
+        room.path().join("target").to_str().expect("a path"),
+        ports.map(|port| port.to_string()),
+    );
+    let mut device = Running::start(&mut command);
+    device.line(|line| line.starts_with("ready"));
+    let silent = [(); 2].map(|()| TcpStream::connect(("127.0.0.1", echo)).expect("a place"));
+    let mut third = TcpStream::connect(("127.0.0.1", echo)).expect("the listening queue");
+    third.write_all(b"hello").expect("it is sent");
+    third
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .expect("a limit");
+    let mut answer = [0; 5];
+    third.read_exact(&mut answer).expect("a place became free");
+    assert_eq!(&answer, b"hello");
+    drop(silent);
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    socket
+        .send_to(&[0; 700], ("127.0.0.1", sink))
+        .expect("it is sent");
+    let told = device.line(|line| line.starts_with("sink udp"));
+    assert!(
+        told.contains("1 of these filled the buffer of 512 bytes"),
+        "{told}"
+    );
+    device.line(|line| line.contains("512 bytes in 1 packets"));
 }
 
 #[test]

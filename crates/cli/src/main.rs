@@ -5,6 +5,7 @@ mod args;
 mod child;
 mod command;
 mod command_line;
+mod disk;
 mod failure;
 mod far;
 mod key;

@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use crate::args::OutputArgs;
 use crate::command_line;
+use crate::disk;
 use crate::failure::Failure;
 
 /// What standard output gets.
@@ -373,7 +374,13 @@ impl Output {
     /// Puts the result of a server's test away, and prints it where it is a document.
     fn served(&self, record: &Record) {
         if self.store {
-            self.stored(Store::open_default().and_then(|store| store.store(record)));
+            match Store::open_default() {
+                Ok(store) if disk::is_nearly_full(store.folder()) => self.remark(&format!(
+                    "warning: {} is nearly full: the server keeps no record of this test",
+                    store.folder().display()
+                )),
+                store => self.stored(store.and_then(|store| store.store(record))),
+            }
         }
         let json = record.to_json();
         if self.form == Form::Json && self.file.is_none() {

@@ -12,30 +12,72 @@ use crate::failure::Failure;
 use crate::output::Output;
 
 /// Interval lines that may wait: minutes of a test, and no more than a few hundred kilobytes.
-/// Everything else comes a few times a test and is never left out.
 const WAITING_INTERVALS: usize = 1024;
+
+/// What else may wait. It comes a few times a test, and one client has few tests; a server has as many as
+/// strangers like, each with a record of some ten kilobytes.
+const WAITING_REST: usize = 1024;
 
 /// Tells the printer what happens, from any thread and without waiting.
 #[derive(Clone)]
 pub struct Teller {
     /// `None` is the end: some teller may still be held by a thread that is about to end.
     queue: Sender<Option<(Timestamp, Event)>>,
-    intervals: Arc<Intervals>,
+    room: Arc<Room>,
 }
 
-struct Intervals {
+/// What waits of each sort.
+struct Room {
+    intervals: Share,
+    rest: Share,
+}
+
+/// What waits of one sort, and what found no room.
+struct Share {
     limit: usize,
     waiting: AtomicUsize,
     left_out: AtomicUsize,
 }
 
-impl Intervals {
-    fn up_to(limit: usize) -> Self {
-        Self {
+impl Room {
+    fn up_to(intervals: usize, rest: usize) -> Self {
+        let share = |limit| Share {
             limit,
             waiting: AtomicUsize::new(0),
             left_out: AtomicUsize::new(0),
+        };
+        Self {
+            intervals: share(intervals),
+            rest: share(rest),
         }
+    }
+
+    fn of(&self, event: &Event) -> &Share {
+        match event.what {
+            What::Interval { .. } => &self.intervals,
+            _ => &self.rest,
+        }
+    }
+}
+
+impl Share {
+    /// Whether there is room for one more; one that finds none is counted.
+    fn enter(&self) -> bool {
+        let add = |waiting| (waiting < self.limit).then_some(waiting + 1);
+        let entered = self.waiting.fetch_update(Relaxed, Relaxed, add).is_ok();
+        if !entered {
+            self.left_out.fetch_add(1, Relaxed);
+        }
+        entered
+    }
+
+    fn leave(&self) {
+        self.waiting.fetch_sub(1, Relaxed);
+    }
+
+    /// How many found no room since the last time.
+    fn left_out(&self) -> Option<usize> {
+        Some(self.left_out.swap(0, Relaxed)).filter(|&count| count > 0)
     }
 }
 
@@ -46,7 +88,7 @@ impl Teller {
         Self {
             queue,
             // A screen takes whatever comes, many times a second.
-            intervals: Arc::new(Intervals::up_to(usize::MAX)),
+            room: Arc::new(Room::up_to(usize::MAX, usize::MAX)),
         }
     }
 
@@ -56,16 +98,10 @@ impl Teller {
         let _ = self.queue.send(None);
     }
 
-    /// Puts it in the queue. An interval that finds too many before it is left out.
+    /// Puts it in the queue. What finds too many of its sort before it is left out.
     pub fn tell(&self, event: Event) {
-        if matches!(event.what, What::Interval { .. }) {
-            let limit = self.intervals.limit;
-            let add = |waiting| (waiting < limit).then_some(waiting + 1);
-            let room = self.intervals.waiting.fetch_update(Relaxed, Relaxed, add);
-            if room.is_err() {
-                self.intervals.left_out.fetch_add(1, Relaxed);
-                return;
-            }
+        if !self.room.of(&event).enter() {
+            return;
         }
         // The printer goes only after the last word.
         let _ = self.queue.send(Some((Timestamp::now(), event)));
@@ -81,22 +117,25 @@ pub fn while_printing<T>(
     body: impl FnOnce(&Teller) -> T,
 ) -> Result<T, Failure> {
     let (queue, waiting) = mpsc::channel();
-    let intervals = Arc::new(Intervals::up_to(WAITING_INTERVALS));
-    let counted = Arc::clone(&intervals);
+    let room = Arc::new(Room::up_to(WAITING_INTERVALS, WAITING_REST));
+    let counted = Arc::clone(&room);
     thread::scope(|scope| {
         // Owned here: should `body` panic, the queue closes and the printer ends.
-        let teller = Teller { queue, intervals };
+        let teller = Teller { queue, room };
         let print = move || {
             while let Ok(Some((at, event))) = waiting.recv() {
-                if matches!(event.what, What::Interval { .. }) {
-                    counted.waiting.fetch_sub(1, Relaxed);
-                }
+                counted.of(&event).leave();
                 output.event(&event, at);
-                let left_out = counted.left_out.swap(0, Relaxed);
-                if left_out > 0 {
+                if let Some(count) = counted.intervals.left_out() {
                     output.remark(&format!(
-                        "warning: {left_out} interval lines were left out: standard output is not \
+                        "warning: {count} interval lines were left out: standard output is not \
                          read fast enough (the records have them)"
+                    ));
+                }
+                if let Some(count) = counted.rest.left_out() {
+                    output.remark(&format!(
+                        "warning: {count} lines about tests were left out, and so were records of those tests: \
+                         they come faster than standard output and the disk take them"
                     ));
                 }
             }
@@ -115,4 +154,31 @@ pub fn while_printing<T>(
         let _ = teller.queue.send(None);
         Ok(result)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate_metric::record::Doubt;
+
+    use super::*;
+
+    #[test]
+    fn what_waits_is_bounded_and_what_is_left_out_is_counted() {
+        let room = Room::up_to(1, 2);
+        let doubt = Event {
+            test: 1,
+            what: What::Doubted {
+                doubt: Doubt::new("x", "why"),
+            },
+        };
+        let entered: Vec<bool> = (0..4).map(|_| room.of(&doubt).enter()).collect();
+        assert_eq!(entered, [true, true, false, false]);
+        room.rest.leave();
+        assert!(room.of(&doubt).enter());
+        assert_eq!(
+            (room.rest.left_out(), room.rest.left_out()),
+            (Some(2), None)
+        );
+        assert_eq!(room.intervals.waiting.load(Relaxed), 0);
+    }
 }

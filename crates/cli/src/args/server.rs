@@ -103,7 +103,8 @@ pub struct GuestArgs {
     /// Run so many tests at a time at most
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), env = "LINERATE_MAX_TESTS")]
     pub max_tests: Option<u16>,
-    /// Send no more than this in one test, in bits a second; our own clients have to ask for it (-b)
+    /// Send no more than this in one test, in bits a second; our own clients have to ask for it (-b).
+    /// Answers to questions, which are as long as these, leave when they come
     #[arg(long, value_name = "RATE", value_parser = some_rate, env = "LINERATE_MAX_RATE")]
     pub max_rate: Option<BitRate>,
     /// End tests after this time; our own clients have to ask for no more (-t)

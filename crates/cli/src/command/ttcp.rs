@@ -164,25 +164,28 @@ fn classic(record: &Record, receives: bool) -> String {
         true => figures.bytes_received,
         false => figures.bytes_sent,
     };
-    let bytes = bytes.unwrap_or(0);
+    let Some(bytes) = bytes else {
+        return format!("{name}: how many bytes it was is not known +++");
+    };
     // To send it took as long as it took to hand it over.
     let seconds = match (receives, figures.offered_bps) {
         (false, Some(rate)) if rate > 0.0 => bytes as f64 * 8.0 / rate,
         _ => figures.duration_ns.unwrap_or(0) as f64 / 1e9,
     };
+    // One datagram takes no time that could be measured: there is no rate.
     let rate = match seconds > 0.0 {
-        true => bytes as f64 / seconds / 1024.0,
-        false => 0.0,
+        true => format!("{:.2}", bytes as f64 / seconds / 1024.0),
+        false => "-".to_owned(),
     };
     let mut line =
-        format!("{name}: {bytes} bytes in {seconds:.2} real seconds = {rate:.2} KB/sec +++");
+        format!("{name}: {bytes} bytes in {seconds:.2} real seconds = {rate} KB/sec +++");
     let threads = record.summary.cpu.iter().flat_map(|cpu| &cpu.threads);
     let calls: u64 = threads.filter_map(|thread| thread.calls).sum();
-    if calls > 0 {
+    if calls > 0 && seconds > 0.0 {
         line.push_str(&format!(
             "\n{name}: {calls} I/O calls, msec/call = {:.2}, calls/sec = {:.2}",
             seconds * 1e3 / calls as f64,
-            calls as f64 / seconds.max(1e-9)
+            calls as f64 / seconds
         ));
     }
     line

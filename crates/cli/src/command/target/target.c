@@ -42,7 +42,8 @@
 #include <unistd.h>
 #endif
 
-/* Bytes of the one buffer: the largest datagram, and a chunk of a stream. */
+/* Bytes of the one buffer: a chunk of a stream, and more than the largest datagram that is to be measured. What
+ * fills it may have been longer: the sink says so, and the echo does not answer it. */
 #ifndef LINERATE_BUFFER_BYTES
 #define LINERATE_BUFFER_BYTES 8192
 #endif
@@ -50,6 +51,11 @@
 /* Connections at a time; more wait in the listening queue. */
 #ifndef LINERATE_CONNECTIONS
 #define LINERATE_CONNECTIONS 4
+#endif
+
+/* Seconds after which a connection that moves nothing makes room: its peer may have vanished. */
+#ifndef LINERATE_IDLE_S
+#define LINERATE_IDLE_S 60
 #endif
 
 /* Bytes of an echo connection that wait until the peer takes them. */
@@ -80,9 +86,10 @@ static uint64_t linerate_now_ns(void)
 #define LINERATE_ARRIVED_NS() LINERATE_NOW_NS()
 #endif
 
-/* A closed peer is an error of the call, not a signal. */
+/* A closed peer is an error of the call, not a signal; where no flag says so, the signal is ignored. */
 #ifndef MSG_NOSIGNAL
 #define MSG_NOSIGNAL 0
+#define LINERATE_IGNORES_SIGPIPE 1
 #endif
 
 enum service { SINK, SOURCE, ECHO, SERVICES };
@@ -92,6 +99,7 @@ struct connection {
     enum service service;
     uint64_t bytes;
     uint64_t began_ns;
+    uint64_t moved_ns; /* when it last moved something */
     size_t offset; /* source: where in the pattern; echo: first byte that waits */
     size_t waiting; /* echo: bytes that wait */
     unsigned char held[LINERATE_ECHO_BYTES];
@@ -101,7 +109,7 @@ static unsigned char buffer[LINERATE_BUFFER_BYTES];
 static struct connection connections[LINERATE_CONNECTIONS];
 
 /* What the UDP sink has of the flow that runs. */
-static uint64_t sunk_bytes, sunk_packets, sunk_first_ns, sunk_last_ns;
+static uint64_t sunk_bytes, sunk_packets, sunk_full, sunk_first_ns, sunk_last_ns;
 
 /* Silence that ends a flow of datagrams. */
 static const uint64_t SILENCE_NS = 1000000000u;
@@ -160,16 +168,23 @@ static void finish(struct connection *it)
     it->socket = -1;
 }
 
-static void take(int listener, enum service service)
+/* A place for one more connection; LINERATE_CONNECTIONS when there is none. */
+static size_t free_place(void)
 {
-    int yes = 1;
     size_t place;
-    int made;
     for (place = 0; place < LINERATE_CONNECTIONS; place++) {
         if (connections[place].socket < 0) {
             break;
         }
     }
+    return place;
+}
+
+static void take(int listener, enum service service)
+{
+    int yes = 1;
+    size_t place = free_place();
+    int made;
     if (place == LINERATE_CONNECTIONS) {
         return;
     }
@@ -186,12 +201,14 @@ static void take(int listener, enum service service)
     connections[place].socket = made;
     connections[place].service = service;
     connections[place].began_ns = LINERATE_NOW_NS();
+    connections[place].moved_ns = connections[place].began_ns;
 }
 
 /* 1 while the connection lives: nothing to do now is no end. */
-static int lives(long moved)
+static int lives(struct connection *it, long moved)
 {
     if (moved > 0) {
+        it->moved_ns = LINERATE_NOW_NS();
         return 1;
     }
     return moved < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
@@ -200,10 +217,10 @@ static int lives(long moved)
 static void sink_stream(struct connection *it)
 {
     long got = (long)recv(it->socket, buffer, sizeof buffer, 0);
-    if (got > 0) {
-        it->bytes += (uint64_t)got;
-    } else if (!lives(got)) {
+    if (!lives(it, got)) {
         finish(it);
+    } else if (got > 0) {
+        it->bytes += (uint64_t)got;
     }
 }
 
@@ -223,10 +240,10 @@ static void source_stream(struct connection *it)
 {
     /* From anywhere in its first half a whole half follows. */
     long sent = (long)send(it->socket, pattern + it->offset, sizeof pattern / 2, MSG_NOSIGNAL);
-    if (sent > 0) {
-        it->offset = (it->offset + (size_t)sent) % (sizeof pattern / 2);
-    } else if (!lives(sent)) {
+    if (!lives(it, sent)) {
         finish(it);
+    } else if (sent > 0) {
+        it->offset = (it->offset + (size_t)sent) % (sizeof pattern / 2);
     }
 }
 
@@ -234,7 +251,7 @@ static void source_stream(struct connection *it)
 static void source_heard(struct connection *it)
 {
     long got = (long)recv(it->socket, buffer, sizeof buffer, 0);
-    if (!lives(got)) {
+    if (!lives(it, got)) {
         finish(it);
     }
 }
@@ -243,21 +260,22 @@ static void echo_stream(struct connection *it, int readable)
 {
     if (readable && it->waiting == 0) {
         long got = (long)recv(it->socket, it->held, sizeof it->held, 0);
+        if (!lives(it, got)) {
+            finish(it);
+            return;
+        }
         if (got > 0) {
             it->offset = 0;
             it->waiting = (size_t)got;
-        } else if (!lives(got)) {
-            finish(it);
-            return;
         }
     }
     if (it->waiting > 0) {
         long sent = (long)send(it->socket, it->held + it->offset, it->waiting, MSG_NOSIGNAL);
-        if (sent > 0) {
+        if (!lives(it, sent)) {
+            finish(it);
+        } else if (sent > 0) {
             it->offset += (size_t)sent;
             it->waiting -= (size_t)sent;
-        } else if (!lives(sent)) {
-            finish(it);
         }
     }
 }
@@ -277,6 +295,7 @@ static void sink_datagrams(int socket)
         }
         sunk_bytes += (uint64_t)got;
         sunk_packets++;
+        sunk_full += (size_t)got == sizeof buffer;
         sunk_last_ns = now;
     }
 }
@@ -284,9 +303,28 @@ static void sink_datagrams(int socket)
 static void end_silent_datagrams(void)
 {
     if (sunk_packets > 0 && LINERATE_NOW_NS() - sunk_last_ns >= SILENCE_NS) {
+        if (sunk_full > 0) {
+            printf("sink udp: %lu of these filled the buffer of %lu bytes and may have been longer: build it with a "
+                   "larger LINERATE_BUFFER_BYTES\n",
+                   (unsigned long)sunk_full, (unsigned long)sizeof buffer);
+            fflush(stdout);
+        }
         print_count("sink udp", sunk_bytes, sunk_packets, sunk_last_ns - sunk_first_ns);
         sunk_bytes = 0;
         sunk_packets = 0;
+        sunk_full = 0;
+    }
+}
+
+static void end_idle_connections(void)
+{
+    uint64_t now = LINERATE_NOW_NS();
+    size_t place;
+    for (place = 0; place < LINERATE_CONNECTIONS; place++) {
+        struct connection *it = &connections[place];
+        if (it->socket >= 0 && now - it->moved_ns >= LINERATE_IDLE_S * (uint64_t)1000000000u) {
+            finish(it);
+        }
     }
 }
 
@@ -324,7 +362,7 @@ static void echo_datagrams(int socket, unsigned own)
             put_time(buffer + 24, LINERATE_NOW_NS());
         }
 #endif
-        if (may_answer(ntohs(from.sin_port), own)) {
+        if ((size_t)got < sizeof buffer && may_answer(ntohs(from.sin_port), own)) {
             (void)sendto(socket, buffer, (size_t)got, 0, (struct sockaddr *)&from, room);
         }
     }
@@ -349,6 +387,11 @@ int linerate_target(unsigned sink_port, unsigned source_port, unsigned echo_port
     for (place = 0; place < LINERATE_CONNECTIONS; place++) {
         connections[place].socket = -1;
     }
+#ifdef LINERATE_IGNORES_SIGPIPE
+#ifdef SIGPIPE
+    (void)signal(SIGPIPE, SIG_IGN);
+#endif
+#endif
     for (place = 0; place < sizeof pattern; place++) {
         pattern[place] = character(place);
     }
@@ -362,7 +405,8 @@ int linerate_target(unsigned sink_port, unsigned source_port, unsigned echo_port
         FD_ZERO(&writable);
         FD_SET(sink_udp, &readable);
         FD_SET(echo_udp, &readable);
-        for (service = 0; service < SERVICES; service++) {
+        /* Who finds no place waits in the listening queue; it must not keep this loop awake. */
+        for (service = 0; service < SERVICES && free_place() < LINERATE_CONNECTIONS; service++) {
             FD_SET(streams[service], &readable);
             highest = streams[service] > highest ? streams[service] : highest;
         }
@@ -423,6 +467,7 @@ int linerate_target(unsigned sink_port, unsigned source_port, unsigned echo_port
             echo_datagrams(echo_udp, echo_port);
         }
         end_silent_datagrams();
+        end_idle_connections();
     }
 }
 

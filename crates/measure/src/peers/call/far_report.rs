@@ -304,8 +304,12 @@ impl FarCommand {
         let began = Instant::now();
         let deadline = began + PATIENCE;
         let mut told = false;
-        // It has ended when nobody can write to its outputs any more.
-        let has_ended = || said.iter().flatten().all(JoinHandle::is_finished);
+        // It has ended when nobody can write to its outputs any more, and it is gone itself: one that closes its
+        // outputs may live on.
+        let mut has_ended = || {
+            let silent = said.iter().flatten().all(JoinHandle::is_finished);
+            silent && !matches!(child.try_wait(), Ok(None))
+        };
         let mut until = deadline;
         let mut stopped = None;
         while !has_ended() && Instant::now() < until {
@@ -356,7 +360,8 @@ impl FarCommand {
         // Datagrams of a test have one size.
         let size = plan.payload_bytes.max(1);
         let figures = FarFigures {
-            bytes: (told.bytes).or_else(|| Some(told.packets.filter(|_| udp)? * size)),
+            bytes: (told.bytes)
+                .or_else(|| Some(told.packets.filter(|_| udp)?.saturating_mul(size))),
             packets: (told.packets).or_else(|| Some(told.bytes.filter(|_| udp)? / size)),
             duration_ns: told.seconds.map(|seconds| (seconds * 1e9) as u64),
             ..FarFigures::default()
@@ -540,21 +545,27 @@ mod tests {
     }
     #[test]
     fn a_command_that_does_not_end_is_ended_with_the_run() {
-        let command = FarCommand::parse("echo 5 bytes; sleep 3600 & wait").unwrap();
-        let began = Instant::now();
-        let mut awaited = Vec::new();
-        let error = command
-            .ask(&AtomicBool::new(true), &mut |what| awaited.push(what))
-            .unwrap_err();
-        assert!(
-            awaited.len() == 1 && awaited[0].contains("sleep 3600"),
-            "{awaited:?}"
-        );
-        assert!(
-            error.to_string().contains("before the run was stopped"),
-            "{error}"
-        );
-        assert!(began.elapsed() < PATIENCE / 2);
+        for line in [
+            "echo 5 bytes; sleep 3600 & wait",
+            // Silent for good, and still there.
+            "echo 5 bytes; exec > /dev/null 2>&1; sleep 3600",
+        ] {
+            let command = FarCommand::parse(line).unwrap();
+            let began = Instant::now();
+            let mut awaited = Vec::new();
+            let error = command
+                .ask(&AtomicBool::new(true), &mut |what| awaited.push(what))
+                .unwrap_err();
+            assert!(
+                awaited.len() == 1 && awaited[0].contains("sleep 3600"),
+                "{awaited:?}"
+            );
+            assert!(
+                error.to_string().contains("before the run was stopped"),
+                "{error}"
+            );
+            assert!(began.elapsed() < PATIENCE / 2, "{line}");
+        }
     }
 
     #[test]

@@ -1,0 +1,45 @@
+//! How much of a disk is left.
+
+use std::path::Path;
+
+/// What a server leaves to others: anybody who reaches it can make it keep a record of a test.
+const LEFT_BYTES: u64 = 1 << 30;
+
+/// The same of a small disk: a share of it.
+const LEFT_SHARE: u64 = 20;
+
+/// Whether a folder's disk has so little room that what need not be kept should not be. A folder that is not there
+/// yet has its disk's.
+pub fn is_nearly_full(folder: &Path) -> bool {
+    let there = folder.ancestors().find(|folder| folder.exists());
+    let Some(disk) = there.and_then(|folder| rustix::fs::statvfs(folder).ok()) else {
+        return false;
+    };
+    is_little(
+        disk.f_bavail.saturating_mul(disk.f_frsize),
+        disk.f_blocks.saturating_mul(disk.f_frsize),
+    )
+}
+
+fn is_little(free: u64, all: u64) -> bool {
+    free < LEFT_BYTES.min(all / LEFT_SHARE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gigabyte_is_left_or_a_twentieth_of_a_small_disk() {
+        const G: u64 = 1 << 30;
+        for (free, all, little) in [
+            (2 * G, 1000 * G, false),
+            (G - 1, 1000 * G, true),
+            (G / 2, 4 * G, false),
+            (G / 10, 4 * G, true),
+            (0, 0, false),
+        ] {
+            assert_eq!(is_little(free, all), little, "{free} of {all}");
+        }
+    }
+}
