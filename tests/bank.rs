@@ -129,6 +129,35 @@ fn hosts_of_a_lab_may_have_any_names() {
     }
 }
 
+/// Of another program's socket nobody tells what it had no room for: neither of a server's nor of a client's.
+#[test]
+fn what_another_programs_socket_lost_is_no_path_loss() {
+    let recorded: BTreeMap<String, Value> = documents("recorded").into_iter().collect();
+    let cases: BTreeMap<String, Value> = documents("made").into_iter().collect();
+    let case = &cases["path-loss-udp"];
+    let bare = recorded
+        .iter()
+        .map(|(name, document)| (name.clone(), document["record"].clone()))
+        .collect();
+    let ours = made("path-loss-udp", case, &bare);
+    let kinds = |record: &Value| {
+        let record: Record = serde_json::from_value(record.clone()).expect("a record");
+        let findings = linerate_explain::explain(&record);
+        let of = findings
+            .into_iter()
+            .filter(|found| found.cause == "path-loss");
+        of.map(|found| format!("{:?}", found.kind).to_lowercase())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(kinds(&ours), ["cause"]);
+    // The server sends, and the other program at the client's place says what it got.
+    let mut theirs = ours.clone();
+    theirs["plan"]["dialect"] = json!("iperf3");
+    let hosts = theirs["hosts"].as_array_mut().expect("hosts");
+    hosts.retain(|host| host["role"] != "client");
+    assert_eq!(kinds(&theirs), ["unknown"]);
+}
+
 /// A route that is gone for a while leaves a fast start and a steady rest, or the other way round.
 #[test]
 fn no_way_to_the_far_end_is_no_shaped_link() {

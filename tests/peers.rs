@@ -416,14 +416,16 @@ fn a_device_makes_room_and_says_what_it_cut() {
         Err(_) => skip!("there is no cc"),
         Ok(done) => assert!(done.status.success(), "{done:?}"),
     }
+    let target = room.path().join("target");
+    for words in [&["--help"][..], &["0"], &["70000"], &["1", "2", "3", "4"]] {
+        let refused = finish(&mut room.command(&target, words)).expect(2);
+        assert!(refused.stdout.starts_with("usage: "), "{refused:?}");
+    }
     // Bound together, so that they differ; the device takes them over.
     let held = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
     let ports = held.map(|held| held.local_addr().expect("an address").port());
     let [sink, _, echo] = ports;
-    let mut command = room.command(
-        room.path().join("target").to_str().expect("a path"),
-        ports.map(|port| port.to_string()),
-    );
+    let mut command = room.command(&target, ports.map(|port| port.to_string()));
     let mut device = Running::start(&mut command);
     device.line(|line| line.starts_with("ready"));
     let silent = [(); 2].map(|()| TcpStream::connect(("127.0.0.1", echo)).expect("a place"));

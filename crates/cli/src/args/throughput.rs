@@ -55,7 +55,7 @@ Examples (start `linerate server` in another terminal first):
 Other programs as the far end:
   linerate throughput 127.0.0.1 --peer iperf3 --bidir   against `iperf3 -s`
   linerate throughput 127.0.0.1 --peer iperf2 -u -b 10M against `iperf -s -u`
-  linerate throughput 192.0.2.9 --peer discard -u --far-report 'tail -1 /tmp/console'    a board's count")]
+  linerate throughput 192.0.2.9 --peer discard -u --far-report 'sleep 2; tail -1 log'    a board's count")]
 pub struct ThroughputArgs {
     /// Receive instead of sending
     #[arg(short = 'R', long, conflicts_with = "bidir", env = "LINERATE_REVERSE")]

@@ -148,18 +148,29 @@ impl PathLoss {
             return None;
         }
         // What another program's socket had no room for nobody tells.
-        if case.far_is_foreign() && !case.is_of_a_guest() && way.receiver == Role::Server {
+        let guest = case.is_of_a_guest();
+        let other = if guest { Role::Client } else { Role::Server };
+        if case.far_is_foreign() && way.receiver == other {
+            let (whose, ours, command) = match guest {
+                true => ("its own report", "measure with `linerate` there, which tells", case.again("")),
+                false => ("the far program's report", "run `linerate server` there, which tells", "linerate server".to_owned()),
+            };
             return Draft::unknown(self.id(), End::Path)
                 .way(way.direction)
                 .says(format!(
-                    "whether {} datagrams ({}) were lost on the way, or in the far program's socket, is not known",
+                    "whether {} datagrams ({}) were lost on the way, or in the {} program's socket, is not known",
                     format_count(lost),
-                    format_share(share)
+                    format_share(share),
+                    if guest { "client's" } else { "far" }
                 ))
-                .seen("lost", lost, "datagrams", "the far program's report")
-                .missing("drops of the far socket", "server SO_MEMINFO", "the far end is another program, which does not tell")
-                .remedy("run `linerate server` there, which tells")
-                .command("linerate server")
+                .seen("lost", lost, "datagrams", whose)
+                .missing(
+                    "drops of the far socket",
+                    &format!("{} SO_MEMINFO", name(other)),
+                    "that end is another program, which does not tell",
+                )
+                .remedy(ours)
+                .command(command)
                 .found();
         }
         Draft::cause(self.id(), End::Path)

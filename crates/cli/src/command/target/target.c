@@ -6,10 +6,11 @@
  *   echo    echo (RFC 862)      TCP and UDP   linerate latency DEVICE --peer echo [-u]
  *
  * One thread, one select loop, memory settled when it is compiled. It allocates nothing. What the
- * sink counted is printed when a flow ends; `--far-report` reads that from the device's console:
+ * sink counted is printed when a flow has been silent for a second; `--far-report` reads that from the
+ * device's console, where it waits for it:
  *
  *   linerate throughput DEVICE --peer discard -u -b 10M \
- *     --far-report 'tail -n 1 console.log,(?P<bytes>\d+) bytes in (?P<packets>\d+) packets'
+ *     --far-report 'sleep 2; tail -n 1 console.log,(?P<bytes>\d+) bytes in (?P<packets>\d+) packets'
  *
  * On a system with POSIX sockets: cc -std=c99 -O2 -o target target.c && ./target
  * With lwIP: define LINERATE_LWIP, call linerate_target(9, 19, 7) from a task of its own, and define
@@ -472,15 +473,19 @@ int linerate_target(unsigned sink_port, unsigned source_port, unsigned echo_port
 }
 
 #ifndef LINERATE_NO_MAIN
-static unsigned port_of(int count, char **words, int place, unsigned otherwise)
-{
-    return place < count ? (unsigned)strtoul(words[place], NULL, 10) : otherwise;
-}
-
-/* target [SINK-PORT [SOURCE-PORT [ECHO-PORT]]] */
 int main(int count, char **words)
 {
-    return linerate_target(port_of(count, words, 1, 9), port_of(count, words, 2, 19),
-                           port_of(count, words, 3, 7));
+    unsigned ports[SERVICES] = {9, 19, 7};
+    int place;
+    for (place = 1; place < count; place++) {
+        char *end = words[place];
+        unsigned long port = strtoul(words[place], &end, 10);
+        if (place > SERVICES || *end != '\0' || port == 0 || port > 65535) {
+            printf("usage: %s [SINK-PORT [SOURCE-PORT [ECHO-PORT]]]   9, 19 and 7 otherwise\n", words[0]);
+            return 2;
+        }
+        ports[place - 1] = (unsigned)port;
+    }
+    return linerate_target(ports[SINK], ports[SOURCE], ports[ECHO]);
 }
 #endif
