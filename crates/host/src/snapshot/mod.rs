@@ -48,8 +48,8 @@ pub fn frequency(cpus: &[u32]) -> Option<(u64, u64)> {
 }
 
 /// The networks that this host is directly connected to, as address and length of the prefix: whoever
-/// is in one of them is a neighbour. Loopback is not among them; empty where the kernel does not tell.
+/// is in one of them is a neighbour. Loopback and tunnels are not among them; empty where the kernel does not tell.
 #[must_use]
 pub fn connected_networks() -> Vec<(std::net::IpAddr, u8)> {
-    networks::connected_networks(&Files::machine())
+    networks::connected_networks()
 }

@@ -1,4 +1,4 @@
-//! Two questions to the kernel's routing socket: what a link is, and which link a route takes.
+//! Questions to the kernel's routing socket: what a link is, which addresses it has, and which link a route takes.
 //!
 //! A small reader of our own: the general crates fail a whole message over one attribute whose
 //! layout a newer kernel changed, and a fact of a record may be absent but must not fail. The
@@ -23,6 +23,8 @@ pub struct Link {
     pub up: bool,
     /// It is a loopback interface.
     pub loopback: bool,
+    /// It has one other end, as tunnels have.
+    pub point_to_point: bool,
     /// Largest IP packet in bytes.
     pub mtu: Option<u32>,
     /// Link-layer address.
@@ -45,6 +47,17 @@ pub struct Link {
     pub statistics: Option<Statistics>,
     /// Times that it lost its carrier, as when somebody switches it or its other end off (Linux 4.16).
     pub carrier_losses: Option<u32>,
+}
+
+/// An address of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// The number of its interface.
+    pub link: u32,
+    /// The address; of the other end where the two were set together.
+    pub address: IpAddr,
+    /// Bits that all hosts of its network share.
+    pub prefix: u8,
 }
 
 /// What an interface has counted (`struct rtnl_link_stats64` of linux/if_link.h).
@@ -92,6 +105,18 @@ pub fn links() -> io::Result<Vec<Link>> {
     Ok(answer
         .iter()
         .filter_map(|(kind, body)| link_of(*kind, body))
+        .collect())
+}
+
+/// Every address of the calling thread's network namespace.
+///
+/// # Errors
+/// What the kernel says.
+pub fn addresses() -> io::Result<Vec<Address>> {
+    let answer = ask(GET_ADDRESS, DUMP, &[0; IFADDRMSG_BYTES])?;
+    Ok(answer
+        .iter()
+        .filter_map(|(kind, body)| address_of(*kind, body))
         .collect())
 }
 
@@ -192,6 +217,8 @@ fn one_link(request: &[u8]) -> io::Result<Link> {
 
 pub(crate) const NEW_LINK: u16 = 16;
 const GET_LINK: u16 = 18;
+const NEW_ADDRESS: u16 = 20;
+const GET_ADDRESS: u16 = 22;
 const NEW_ROUTE: u16 = 24;
 const GET_ROUTE: u16 = 26;
 const NEW_QDISC: u16 = 36;
@@ -205,9 +232,12 @@ const DUMP: u16 = 0x300;
 
 const HEADER_BYTES: usize = 16;
 const IFINFOMSG_BYTES: usize = 16;
+/// struct ifaddrmsg: family, bits of the network, flags, scope, interface.
+const IFADDRMSG_BYTES: usize = 8;
 const RTMSG_BYTES: usize = 12;
 const TCMSG_BYTES: usize = 20;
 
+const IFA_ADDRESS: u16 = 1;
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 pub(crate) const IFLA_MTU: u16 = 4;
@@ -364,6 +394,7 @@ fn link_of(kind: u16, body: &[u8]) -> Option<Link> {
         index: u32::try_from(index).ok()?,
         up: is(libc::IFF_UP),
         loopback: is(libc::IFF_LOOPBACK),
+        point_to_point: is(libc::IFF_POINTOPOINT),
         ..Link::default()
     };
     let (mut bus, mut device) = (None, None);
@@ -392,6 +423,24 @@ fn link_of(kind: u16, body: &[u8]) -> Option<Link> {
     }
     link.parent = bus.zip(device);
     (!link.name.is_empty()).then_some(link)
+}
+
+fn address_of(kind: u16, body: &[u8]) -> Option<Address> {
+    let header = body
+        .first_chunk::<IFADDRMSG_BYTES>()
+        .filter(|_| kind == NEW_ADDRESS)?;
+    let attributes = attributes(&body[IFADDRMSG_BYTES..]);
+    let (_, value) = attributes.iter().find(|(kind, _)| *kind == IFA_ADDRESS)?;
+    let address = match i32::from(header[0]) {
+        libc::AF_INET => IpAddr::from(<[u8; 4]>::try_from(*value).ok()?),
+        libc::AF_INET6 => IpAddr::from(<[u8; 16]>::try_from(*value).ok()?),
+        _ => return None,
+    };
+    Some(Address {
+        link: number(&header[4..])?,
+        address,
+        prefix: header[1],
+    })
 }
 
 fn statistics_of(value: &[u8]) -> Option<Statistics> {
@@ -497,6 +546,20 @@ fn text(value: &[u8]) -> Option<String> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn the_address_of_loopback_is_known() {
+        let lo = links().unwrap().into_iter().find(|link| link.loopback);
+        let lo = lo.expect("each namespace has one");
+        assert!(!lo.point_to_point);
+        let own = Address {
+            link: lo.index,
+            address: IpAddr::from([127, 0, 0, 1]),
+            prefix: 8,
+        };
+        // One that is down has none yet.
+        assert!(!lo.up || addresses().unwrap().contains(&own));
+    }
 
     #[test]
     fn a_link_is_read_attribute_by_attribute() {
