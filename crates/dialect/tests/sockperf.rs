@@ -285,4 +285,32 @@ proptest! {
 fn nothing_counted_is_nothing_known() {
     assert_eq!(Server::default().totals(), Totals::default());
     assert_eq!(Totals::default().highest_sequence, None);
+    assert_eq!(Totals::default().lost(), None);
+}
+
+#[test]
+fn what_was_sent_before_the_first_that_came_is_not_lost() {
+    for (sequences, lost) in [
+        (&[1, 2, 3][..], 0),
+        (&[1, 3], 1),
+        // A client that goes on after a pause.
+        (&[501, 502, 505], 2),
+        (&[502, 501], 0),
+        // Repeated.
+        (&[1, 1, 1], 0),
+        (&[0, u64::MAX], u64::MAX - 2),
+    ] {
+        let mut server = Server::default();
+        for &sequence in sequences {
+            let mut datagram = [0; 20];
+            let header = Header {
+                sequence,
+                flags: 1,
+                length: 20,
+            };
+            header.write(&mut datagram);
+            let _ = server.datagram(&mut datagram);
+        }
+        assert_eq!(server.totals().lost(), Some(lost), "{sequences:?}");
+    }
 }

@@ -11,6 +11,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use common::foreign::Host;
+use linerate_dialect::iperf2::datagram::HEADER_BYTES;
+use linerate_dialect::iperf2::{Settings, Way};
 use linerate_measure::{Client, Family, PeerOptions};
 use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
 use linerate_metric::record::Record;
@@ -348,6 +350,54 @@ fn a_client_that_is_stopped_for_a_while_goes_on() {
             assert!(moved.unwrap() >= 10 << 20);
         }
     }
+}
+
+#[test]
+fn who_falls_silent_in_both_directions_is_sent_nothing_more() {
+    let (_alone, host) = (alone(), Host::start());
+    // A connection proves where it is.
+    serves(&host);
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.connect(("127.0.0.1", host.port)).unwrap();
+    let mut asks = vec![b'1'; 500];
+    asks[..HEADER_BYTES].fill(0);
+    asks[3] = 1;
+    let wanted = Settings {
+        way: Way::Both,
+        rate: Some(1_000_000),
+        ..Settings::client(host.port)
+    };
+    wanted
+        .write(&mut asks[HEADER_BYTES..], HEADER_BYTES)
+        .unwrap();
+    client.send(&asks).unwrap();
+    // It goes on to have the port: no refusal tells that it is gone.
+    let began = Instant::now();
+    client
+        .set_read_timeout(Some(Duration::from_secs(2)))
+        .unwrap();
+    let mut came = 0;
+    while client.recv(&mut asks).is_ok() {
+        came += 1;
+        assert!(began.elapsed() < Duration::from_secs(20), "it goes on");
+    }
+    assert!(came > 1_000, "{came}");
+}
+
+#[test]
+fn one_forged_datagram_holds_no_place_for_long() {
+    let (_alone, host) = (alone(), Host::start());
+    let forged = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let first = [0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1];
+    let began = Instant::now();
+    forged.send_to(&first, ("127.0.0.1", host.port)).unwrap();
+    while host.refused("one datagram of 12 B").is_none() {
+        assert!(
+            began.elapsed() < Duration::from_secs(5),
+            "its place is held"
+        );
+    }
+    assert_eq!(host.begun(), 0);
 }
 
 #[test]

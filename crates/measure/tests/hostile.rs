@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use linerate_dialect::control::{
     Hello, Propose, Refuse, Sent, Settings, Start, Token,
 };
 use linerate_lab::{Lab, LabError, Topology};
-use linerate_measure::{Client, Family, Grant, MeasureError, Server, ServerOptions};
+use linerate_measure::{Client, Family, Grant, Held, Maker, MeasureError, Server, ServerOptions};
 use linerate_metric::event::{Event, What};
 use linerate_metric::exit;
 use linerate_metric::facts::Host;
@@ -50,7 +51,7 @@ impl Far {
         grants: Vec<Grant>,
         also: impl Fn(&Event) + Send + Sync + 'static,
     ) -> Self {
-        let server = Server::bind(&ServerOptions {
+        let options = ServerOptions {
             port: 0,
             address: Some(address.into()),
             interface: None,
@@ -58,8 +59,12 @@ impl Far {
             once,
             grants,
             ..ServerOptions::default()
-        })
-        .unwrap();
+        };
+        Self::serving(options, also)
+    }
+
+    fn serving(options: ServerOptions, also: impl Fn(&Event) + Send + Sync + 'static) -> Self {
+        let server = Server::bind(&options).unwrap();
         let port = server.port();
         let stop = Arc::new(AtomicBool::new(false));
         let events = Arc::new(Mutex::new(Vec::new()));
@@ -722,6 +727,52 @@ fn questions_are_answered_before_a_proposal() {
         }
         other => panic!("{other:?}"),
     }
+    far.end().unwrap();
+}
+
+/// What a client had set: it says when it was set back.
+struct Noted(Sender<Instant>);
+
+impl Held for Noted {
+    fn set(&mut self, _: &str, value: &str) -> Result<String, String> {
+        Ok(value.to_owned())
+    }
+}
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        let _ = self.0.send(Instant::now());
+    }
+}
+
+#[test]
+fn settings_go_back_when_their_client_is_silent() {
+    let (back, went_back) = channel();
+    let maker = Maker(Arc::new(move || Ok(Box::new(Noted(back.clone())))));
+    let far = Far::serving(
+        ServerOptions {
+            address: Some(Ipv4Addr::LOCALHOST.into()),
+            grants: vec![Grant::Tune],
+            settings: Some(maker),
+            ..ServerOptions::default()
+        },
+        |_| {},
+    );
+    let mut hand = Hand::client(far.port, Hello::new("hand"));
+    assert!(matches!(hand.next(), Frame::Hello(_)));
+    let silent = Instant::now();
+    hand.say(Settings {
+        wanted: [("net.core.rmem_max".to_owned(), "1".to_owned())].into(),
+    });
+    match hand.next() {
+        Frame::SettingsAnswer(answer) => assert_eq!(answer.granted["net.core.rmem_max"], "1"),
+        other => panic!("{other:?}"),
+    }
+    // One that is stopped for ten seconds keeps them.
+    let went = went_back.recv_timeout(Duration::from_secs(40)).unwrap();
+    let took = went.duration_since(silent).as_secs();
+    assert!((19..25).contains(&took), "{took}");
+    drop(hand);
     far.end().unwrap();
 }
 

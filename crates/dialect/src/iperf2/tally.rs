@@ -8,8 +8,9 @@ use super::report::{Report, Transit};
 pub struct Tally {
     bytes: u64,
     arrived: u64,
-    /// The highest number that came.
+    /// The highest number that came, and the lowest.
     highest: u64,
+    lowest: Option<u64>,
     out_of_order: u64,
     first_ns: Option<u64>,
     last_ns: u64,
@@ -53,6 +54,7 @@ impl Tally {
         self.last_ns = now_ns;
         self.bytes += bytes as u64;
         self.arrived += 1;
+        self.lowest = Some(self.lowest.map_or(number, |lowest| lowest.min(number)));
         if number > self.highest {
             self.highest = number;
         } else {
@@ -84,6 +86,15 @@ impl Tally {
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.highest.saturating_sub(self.arrived)
+    }
+
+    /// Those among them below the lowest one that came. Stock servers count them too, and may never have been
+    /// sent any: a client goes on that was stopped for longer than its flow was waited for.
+    #[must_use]
+    pub fn before(&self) -> u64 {
+        self.lowest
+            .map_or(0, |lowest| lowest.saturating_sub(1))
+            .min(self.lost())
     }
 
     /// Arrival less stamp of the last datagram, in nanoseconds; `None` before the first.
@@ -151,6 +162,31 @@ mod tests {
                 "{numbers:?}"
             );
             assert_eq!(report.bytes, 100 * numbers.len() as u64);
+        }
+    }
+
+    #[test]
+    fn what_is_missing_before_the_first_is_known() {
+        for (numbers, before) in [
+            (&[][..], 0),
+            (&[1, 3], 0),
+            (&[2, 1, 3], 0),
+            (&[501, 502, -503], 500),
+            (&[502, 501, -503], 500),
+            (&[0, 1], 0),
+        ] {
+            let mut tally = Tally::default();
+            for &sequence in numbers {
+                tally.take(
+                    Header {
+                        sequence,
+                        sent_ns: 0,
+                    },
+                    100,
+                    1,
+                );
+            }
+            assert_eq!(tally.before(), before, "{numbers:?}");
         }
     }
 

@@ -22,6 +22,18 @@ pub struct Totals {
     /// The highest sequence of a counted message: what the client sent so far, if it began with 1.
     /// `None` before the first.
     pub highest_sequence: Option<u64>,
+    /// The lowest one: a client that was stopped may go on with a flow that was over here.
+    pub lowest_sequence: Option<u64>,
+}
+
+impl Totals {
+    /// Messages over UDP that are missing among those from the first that came on; `None` before that.
+    #[must_use]
+    pub fn lost(&self) -> Option<u64> {
+        let between = self.highest_sequence?.checked_sub(self.lowest_sequence?)?;
+        // Each message has a number of its own.
+        Some(between.saturating_add(1).saturating_sub(self.messages))
+    }
 }
 
 /// What a datagram was.
@@ -123,6 +135,9 @@ impl Server {
         self.totals.bytes += u64::from(header.length);
         let highest = self.totals.highest_sequence.max(Some(header.sequence));
         self.totals.highest_sequence = highest;
+        let lowest = self.totals.lowest_sequence;
+        let lowest = lowest.map_or(header.sequence, |lowest| lowest.min(header.sequence));
+        self.totals.lowest_sequence = Some(lowest);
         true
     }
 

@@ -453,6 +453,9 @@ impl Lobby {
     fn take_datagrams(&mut self, door: usize, porch: &mut Porch) -> bool {
         let mut failures = 0;
         for _ in 0..AT_ONCE {
+            if porch.is_full() {
+                return false;
+            }
             let received = linerate_host::sys::datagram::receive_addressed(
                 &self.doors[door].udp,
                 &mut self.datagram,

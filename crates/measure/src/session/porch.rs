@@ -4,7 +4,7 @@
 //! it a socket of its own, to which the kernel gives all that come from then on. What came in between
 //! waits here, so that nothing of it is lost.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 
@@ -18,11 +18,21 @@ use linerate_metric::plan::Protocol;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::house::{House, Waiting};
+use super::limits::TEST_LIMIT;
 use super::lobby::canonical;
 use crate::peers::serve::{self as foreign, FlowKey, Speaker, Stranger, Wanted};
 
 /// Bytes of early datagrams that wait at once, of all flows that begin together.
 const WAITING_BYTES: usize = 8 << 20;
+
+/// What a datagram that waits takes beside its bytes.
+const OVERHEAD_BYTES: usize = 64;
+
+/// Flows that begin in one turn: as many as there are tests. The others wait in the server's own queue.
+const KNOCK_LIMIT: usize = TEST_LIMIT;
+
+/// Room for one datagram.
+const DATAGRAM_BYTES: usize = 1 << 16;
 
 /// Receive buffer of a flow that begins with its payload: until its thread runs, all of it waits there.
 /// The kernel gives as much of it as net.core.rmem_max allows.
@@ -75,12 +85,19 @@ pub struct Knock {
     wanted: Option<Wanted>,
 }
 
+/// Makes the socket of a flow, from this end's address and its sender.
+type Connect = fn(SocketAddr, SocketAddr, Option<&str>) -> io::Result<Socket>;
+
 /// Flows that begin in one turn.
 pub struct Porch {
     knocks: HashMap<SocketAddr, Knock>,
     order: Vec<SocketAddr>,
     waiting_bytes: usize,
     handed: Vec<Knock>,
+    /// Datagrams that other flows' sockets took before they were connected, and their senders.
+    others: VecDeque<(SocketAddr, Box<[u8]>)>,
+    room: Vec<u8>,
+    connect: Connect,
 }
 
 impl Porch {
@@ -91,7 +108,16 @@ impl Porch {
             order: Vec::new(),
             waiting_bytes: 0,
             handed: Vec::new(),
+            others: VecDeque::new(),
+            room: vec![0; DATAGRAM_BYTES],
+            connect: connect_flow,
         }
+    }
+
+    /// Whether no other flow begins in this turn.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.knocks.len() >= KNOCK_LIMIT || self.waiting_bytes + DATAGRAM_BYTES > WAITING_BYTES
     }
 
     /// Takes a datagram that came to a listening socket at `local`.
@@ -103,8 +129,26 @@ impl Porch {
         forced: Option<&'static Speaker>,
         datagram: &[u8],
     ) {
+        self.begin(house, from, local, forced, datagram);
+        // Each flow that begins with one of these may bring others: they stand behind each other.
+        while let Some((from, datagram)) = self.others.pop_front() {
+            self.waiting_bytes -= datagram.len() + OVERHEAD_BYTES;
+            self.begin(house, from, local, forced, &datagram);
+        }
+    }
+
+    /// The same of one datagram; what its new socket took of others waits.
+    fn begin(
+        &mut self,
+        house: &House,
+        from: SocketAddr,
+        local: SocketAddr,
+        forced: Option<&'static Speaker>,
+        datagram: &[u8],
+    ) {
         let from = canonical(from);
-        if self.is_early(from, datagram) {
+        // What there is no room for is lost, as on a full queue.
+        if self.is_early(from, datagram) || self.knocks.len() >= KNOCK_LIMIT {
             return;
         }
         let Some((speaker, wanted)) = whose(house, from, local.port(), forced, datagram) else {
@@ -121,6 +165,11 @@ impl Porch {
             && !house.hall.speaks(speaker.name)
         {
             house.hall.refuse_dialect(speaker.name, from);
+            return;
+        }
+        if let Some(turns_away) = speaker.and_then(|speaker| speaker.turns_away)
+            && turns_away(&house.hall, from, datagram)
+        {
             return;
         }
         // Anybody can send anything, from any address: there is less room for who proved nothing.
@@ -141,12 +190,14 @@ impl Porch {
         let Some(key) = house.hall.open(local.port(), from) else {
             return;
         };
+        if !has_room(&mut self.waiting_bytes, datagram) {
+            return;
+        }
         // What fails here is lost, as on a full queue.
-        let Ok(socket) = connect_flow(local, from, house.interface.as_deref()) else {
+        let Ok(socket) = (self.connect)(local, from, house.interface.as_deref()) else {
             return;
         };
         let _ = socket.set_recv_buffer_size(FLOW_BUFFER_BYTES);
-        self.waiting_bytes += datagram.len();
         let knock = Knock {
             arrived: Arrived {
                 socket,
@@ -161,7 +212,7 @@ impl Porch {
         };
         self.knocks.insert(from, knock);
         self.order.push(from);
-        self.sort_out(house, from, local, forced);
+        self.sort_out(from);
     }
 
     /// Whether it belongs to a flow that began in this turn; then it waits with the others.
@@ -169,8 +220,7 @@ impl Porch {
         let Some(knock) = self.knocks.get_mut(&from) else {
             return false;
         };
-        if self.waiting_bytes + datagram.len() <= WAITING_BYTES {
-            self.waiting_bytes += datagram.len();
+        if has_room(&mut self.waiting_bytes, datagram) {
             knock.arrived.early.push((clock::now(), datagram.into()));
         }
         true
@@ -178,32 +228,24 @@ impl Porch {
 
     /// Until it was connected, the new socket was the nearest to whoever sends to this address: what
     /// others sent meanwhile is sorted out.
-    fn sort_out(
-        &mut self,
-        house: &House,
-        own: SocketAddr,
-        local: SocketAddr,
-        forced: Option<&'static Speaker>,
-    ) {
-        let mut room = vec![0; 1 << 16];
-        let mut others = Vec::new();
+    fn sort_out(&mut self, own: SocketAddr) {
         for _ in 0..MIXED_LIMIT {
-            let Some(knock) = self.knocks.get(&own) else {
+            let Some(knock) = self.knocks.get_mut(&own) else {
                 return;
             };
-            let received = datagram::receive_addressed(&knock.arrived.socket, &mut room);
+            let received = datagram::receive_addressed(&knock.arrived.socket, &mut self.room);
             let Ok(received) = received else {
                 break;
             };
-            if canonical(received.from) == own {
-                self.is_early(own, &room[..received.bytes]);
-            } else {
-                others.push((received.from, Box::from(&room[..received.bytes])));
+            let datagram = &self.room[..received.bytes];
+            if !has_room(&mut self.waiting_bytes, datagram) {
+                continue;
             }
-        }
-        for (from, datagram) in others {
-            let datagram: Box<[u8]> = datagram;
-            self.knock(house, from, local, forced, &datagram);
+            if canonical(received.from) == own {
+                knock.arrived.early.push((clock::now(), datagram.into()));
+            } else {
+                self.others.push_back((received.from, datagram.into()));
+            }
         }
     }
 
@@ -223,6 +265,16 @@ impl Porch {
         }
         self.handed
     }
+}
+
+/// Takes room for a datagram that waits, if there is any.
+fn has_room(waiting_bytes: &mut usize, datagram: &[u8]) -> bool {
+    let bytes = datagram.len() + OVERHEAD_BYTES;
+    let fits = *waiting_bytes + bytes <= WAITING_BYTES;
+    if fits {
+        *waiting_bytes += bytes;
+    }
+    fits
 }
 
 /// Whose datagram it is: a dialect's, or that of a test that waits for it.
@@ -278,11 +330,20 @@ pub fn open_flow(
     // What fails here is tried again: the client repeats its opening.
     let socket = connect_flow(waiting.local, from, interface).ok()?;
     // What came between binding and connecting may be other flows' openings: they are repeated.
-    let mut room = [std::mem::MaybeUninit::uninit(); 1];
-    while socket.recv(&mut room).is_ok() {}
+    drain(&socket, MIXED_LIMIT);
     socket.set_nonblocking(false).ok()?;
     socket.send(&answer(token)).ok()?;
     Some(socket)
+}
+
+/// Takes what waits in a socket, no more than so many datagrams: its sender may go on meanwhile.
+fn drain(socket: &Socket, limit: usize) {
+    let mut room = [std::mem::MaybeUninit::uninit(); 1];
+    for _ in 0..limit {
+        if socket.recv(&mut room).is_err() {
+            return;
+        }
+    }
 }
 
 /// A socket that is connected to the sender of a flow, and does not wait.
@@ -313,4 +374,125 @@ fn connect_flow(
     socket.connect(&SockAddr::from(from))?;
     socket.set_nonblocking(true)?;
     Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::sync::Arc;
+
+    use linerate_dialect::iperf2::{Settings, Way};
+
+    use super::*;
+    use crate::session::ServerOptions;
+
+    /// A sender of its own for each number.
+    fn sender(number: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], 1 + number))
+    }
+
+    fn house() -> House {
+        let house = House::new(
+            ServerOptions::default(),
+            Arc::new(|_| {}),
+            Arc::default(),
+            None,
+        );
+        // Of those who proved nothing there are fewer.
+        house.hall.prove(sender(0).ip());
+        house
+    }
+
+    /// The header of iperf2 and some payload.
+    fn first(bytes: usize) -> Vec<u8> {
+        let mut datagram = vec![b'1'; bytes];
+        datagram[..16].fill(0);
+        datagram[3] = 1;
+        datagram
+    }
+
+    /// A socket that took datagrams of two others before it was connected.
+    fn mixed(_: SocketAddr, _: SocketAddr, _: Option<&str>) -> io::Result<Socket> {
+        let own = UdpSocket::bind("127.0.0.1:0")?;
+        own.set_nonblocking(true)?;
+        for _ in 0..2 {
+            UdpSocket::bind("127.0.0.1:0")?.send_to(&first(60), own.local_addr()?)?;
+        }
+        Ok(own.into())
+    }
+
+    #[test]
+    fn flows_that_bring_others_come_to_an_end() {
+        let (house, mut porch) = (house(), Porch::new());
+        porch.connect = mixed;
+        let local = SocketAddr::from(([127, 0, 0, 1], 5201));
+        porch.knock(&house, sender(0), local, None, &first(60));
+        assert!(porch.others.is_empty());
+        assert_eq!(porch.order.len(), KNOCK_LIMIT);
+    }
+
+    #[test]
+    fn what_waits_in_a_turn_is_bounded() {
+        let (house, mut porch) = (house(), Porch::new());
+        let local = SocketAddr::from(([127, 0, 0, 1], 0));
+        for number in 0..1_000 {
+            porch.knock(&house, sender(number), local, None, &first(60_000));
+        }
+        let waiting = porch.knocks.values().flat_map(|knock| &knock.arrived.early);
+        let bytes: usize = waiting.map(|(_, datagram)| datagram.len()).sum();
+        assert!(
+            bytes <= WAITING_BYTES && bytes > WAITING_BYTES / 2,
+            "{bytes}"
+        );
+        assert!(porch.is_full());
+    }
+
+    #[test]
+    fn who_is_turned_away_gets_no_socket() {
+        let house = house();
+        let local = SocketAddr::from(([127, 0, 0, 1], 5201));
+        let unproved = SocketAddr::from(([127, 0, 0, 2], 4_000));
+        let mut reverse = first(200);
+        let wanted = Settings {
+            way: Way::Reverse,
+            ..Settings::client(5201)
+        };
+        wanted.write(&mut reverse[16..], 16).unwrap();
+        let mut end = first(60);
+        end[..4].fill(0xff);
+        for (from, forced, datagram, begins) in [
+            (unproved, None, &first(60), true),
+            (unproved, None, &reverse, false),
+            (sender(4_000), None, &reverse, true),
+            (unproved, Some("iperf2"), &vec![b'x'; 7], false),
+            (unproved, Some("iperf2"), &end, false),
+            (unproved, Some("echo"), &vec![b'x'; 7], true),
+            (sender(6), Some("echo"), &vec![b'x'; 7], false),
+            (sender(6), Some("chargen"), &vec![b'x'; 7], false),
+            (sender(6), Some("discard"), &vec![b'x'; 7], true),
+        ] {
+            let mut porch = Porch::new();
+            porch.connect = |_, _, _| Socket::new(Domain::IPV4, Type::DGRAM, None);
+            let forced = forced.and_then(foreign::speaker_named);
+            porch.knock(&house, from, local, forced, datagram);
+            let told = format!("{from} {:?} {datagram:?}", forced.map(|forced| forced.name));
+            assert_eq!(porch.order.len(), usize::from(begins), "{told}");
+        }
+    }
+
+    #[test]
+    fn whoever_floods_his_own_flow_is_not_read_for_ever() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_nonblocking(true).unwrap();
+        for number in 0..20 {
+            socket
+                .send_to(&[number], socket.local_addr().unwrap())
+                .unwrap();
+        }
+        let socket = Socket::from(socket);
+        drain(&socket, 8);
+        let mut room = [0; 1];
+        let next = datagram::receive_addressed(&socket, &mut room).unwrap();
+        assert_eq!((next.bytes, room), (1, [8]));
+    }
 }

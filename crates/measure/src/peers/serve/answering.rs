@@ -1,6 +1,7 @@
 //! Connections and flows on which questions come and answers go.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -16,9 +17,9 @@ use linerate_metric::plan::Plan;
 use socket2::Socket;
 
 use super::lane::{Broke, Context, Datagrams, LOOK_UP, Moved, Numbers, Take, receive_datagrams};
-use super::plain::QUESTION_SILENCE;
+use super::plain::question_silence;
 use super::test::Test;
-use super::{Caller, Refused};
+use super::{Caller, Hall, Refused};
 use crate::flow::Part;
 use crate::meter::Totals;
 use crate::session::house::Claim;
@@ -181,8 +182,27 @@ fn close(context: &Context, machine: &impl Answers, mut moved: Moved, calls: u64
     moved
 }
 
-/// Answers datagrams, each with one that is no larger, as far as the server's guard allows; nobody who would
-/// answer the answer gets one.
+/// Whether somebody would answer an answer, which is told: he gets none.
+pub fn would_answer(dialect: &'static str, hall: &Hall, from: SocketAddr) -> bool {
+    if answers_to(from.port(), hall.ports()) {
+        return false;
+    }
+    let refused = Refused {
+        why: "answering-port",
+        dialect,
+        from,
+    };
+    hall.refuse(refused, || {
+        Problem::new(
+            format!("{from} would answer the answer, for ever"),
+            format!("{dialect} over UDP"),
+            "let the client send from another port; no option allows this",
+        )
+    });
+    true
+}
+
+/// Answers datagrams, each with one that is no larger, as far as the server's guard allows.
 pub fn answer_datagrams<D: Datagrams + Send + 'static>(
     dialect: &'static str,
     plan: Plan,
@@ -191,23 +211,6 @@ pub fn answer_datagrams<D: Datagrams + Send + 'static>(
     arrived: Arrived,
     mut flow: D,
 ) {
-    let hall = &caller.house.hall;
-    if !answers_to(caller.peer.port(), hall.ports()) {
-        let peer = caller.peer;
-        let refused = Refused {
-            why: "answering-port",
-            dialect,
-            from: peer,
-        };
-        hall.refuse(refused, || {
-            Problem::new(
-                format!("{peer} would answer the answer, for ever"),
-                format!("{dialect} over UDP"),
-                "let the client send from another port; no option allows this",
-            )
-        });
-        return;
-    }
     let (house, client) = (caller.house.clone(), (dialect, caller.peer));
     let test = Test::begin(&mut caller, claim, dialect, dialect, plan);
     let mut test = test.ending_by_silence();
@@ -258,7 +261,7 @@ impl<A: FnMut(&mut [u8], u64) -> usize> Datagrams for Questions<A> {
     }
 
     fn is_over(&mut self, now: Nanos) -> bool {
-        now.saturating_sub(self.last_ns) > QUESTION_SILENCE.as_nanos() as u64
+        now.saturating_sub(self.last_ns) > question_silence(self.totals.packets).as_nanos() as u64
     }
 
     fn totals(&self) -> Totals {

@@ -9,7 +9,7 @@ use linerate_host::sys::socket::{self, Flags};
 use linerate_metric::plan::{Direction, Kind, Protocol};
 use socket2::Socket;
 
-use super::answering::{Questions, answer_datagrams};
+use super::answering::{Questions, answer_datagrams, would_answer};
 use super::echo::plan_of_questions;
 use super::lane::{Broke, LOOK_UP, Sending, is_nothing, send_stream};
 use super::payload::Ring;
@@ -33,6 +33,7 @@ pub const SPEAKER: Speaker = Speaker {
         let plan = plan_of_questions(&caller);
         answer_datagrams(DIALECT.name, plan, caller, claim, arrived, flow);
     }),
+    turns_away: Some(|hall, from, _| would_answer(DIALECT.name, hall, from)),
 };
 
 /// Bytes that are thrown away by one call.

@@ -17,4 +17,5 @@ pub const SPEAKER: Speaker = Speaker {
     datagrams: Some(|caller, claim, arrived| {
         datagrams_of(DIALECT.name, caller, claim, arrived, Flow::default());
     }),
+    turns_away: None,
 };

@@ -6,7 +6,7 @@ use linerate_dialect::echo::{DIALECT, PORT, Stream};
 use linerate_dialect::far::FarReport;
 use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
 
-use super::answering::{Answers, Questions, answer_datagrams, answer_stream};
+use super::answering::{Answers, Questions, answer_datagrams, answer_stream, would_answer};
 use super::plain::plan;
 use super::test::{IDLE, Test};
 use super::{Caller, OnStream, Speaker};
@@ -26,6 +26,7 @@ pub const SPEAKER: Speaker = Speaker {
         let plan = plan_of_questions(&caller);
         answer_datagrams(DIALECT.name, plan, caller, claim, arrived, flow);
     }),
+    turns_away: Some(|hall, from, _| would_answer(DIALECT.name, hall, from)),
 };
 
 /// What is known of a client that sends datagrams to have them answered; how large they are is told at the

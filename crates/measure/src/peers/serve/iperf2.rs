@@ -43,6 +43,7 @@ pub const SPEAKER: Speaker = Speaker {
     })),
     flow_of: None,
     datagrams: Some(|caller, claim, arrived| udp::serve(DIALECT.name, caller, claim, arrived)),
+    turns_away: Some(|hall, from, first| udp::turns_away(DIALECT.name, hall, from, first)),
 };
 
 /// The same without.
@@ -54,6 +55,7 @@ pub const LEGACY_SPEAKER: Speaker = Speaker {
     datagrams: Some(|caller, claim, arrived| {
         udp::serve(LEGACY_DIALECT.name, caller, claim, arrived);
     }),
+    turns_away: Some(|hall, from, first| udp::turns_away(LEGACY_DIALECT.name, hall, from, first)),
     ..SPEAKER
 };
 

@@ -36,6 +36,7 @@ pub const SPEAKER: Speaker = Speaker {
     stream: Some(OnStream::Talk(talk)),
     flow_of: Some(flow_of),
     datagrams: None,
+    turns_away: None,
 };
 
 /// How often a test looks for flows that arrive.

@@ -91,6 +91,8 @@ pub struct Moved {
     pub sizes: Sizes,
     /// Datagrams that its dialect could make nothing of.
     pub unread: u64,
+    /// Datagrams with numbers before the first that came, which count as missing.
+    pub before: u64,
     /// What the numbers on its datagrams told.
     pub numbers: Option<Numbers>,
     /// How long its datagrams were on their way, where that can be known.
@@ -264,12 +266,29 @@ impl Sending {
     #[must_use]
     pub fn within(mut self, limits: &Limits, flows: u32) -> Self {
         self.rate_bps = limits.rate(self.rate_bps, flows);
-        let most = limits.time_ns.map(|time| clock::now().saturating_add(time));
-        self.until_ns = match (self.until_ns, most) {
-            (Some(until), Some(most)) => Some(until.min(most)),
-            (until, most) => until.or(most),
-        };
+        match limits.time_ns {
+            Some(time) => self.until(clock::now().saturating_add(time)),
+            None => self,
+        }
+    }
+
+    /// The same until then at the latest.
+    #[must_use]
+    pub fn until(mut self, latest: Nanos) -> Self {
+        self.until_ns = Some(self.until_ns.map_or(latest, |until| until.min(latest)));
         self
+    }
+
+    /// When it ends by itself if it begins now; `None` where nothing says that.
+    #[must_use]
+    pub fn ends_ns(&self, now: Nanos) -> Option<Nanos> {
+        let lasts = |(bytes, rate): (u64, u64)| {
+            let ns = u128::from(bytes) * 8_000_000_000 / u128::from(rate.max(1));
+            u64::try_from(ns).unwrap_or(u64::MAX)
+        };
+        let sent = self.amount_bytes.zip(self.rate_bps).map(lasts);
+        let sent = sent.map(|ns| now.saturating_add(ns));
+        [self.until_ns, sent].into_iter().flatten().min()
     }
 
     fn is_over(&self, signals: &Signals, now: Nanos, sent: u64) -> bool {
@@ -297,6 +316,32 @@ fn wait_for_turn(pacer: &Pacer, now: Nanos) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn when_sending_ends_follows_from_time_amount_and_rate() {
+        let second = 1_000_000_000;
+        for (until, amount, rate, ends) in [
+            (None, None, Some(8_000), None),
+            (None, Some(5_000), None, None),
+            (None, Some(5_000), Some(8_000), Some(7 * second)),
+            (Some(4 * second), None, Some(8_000), Some(4 * second)),
+            (Some(9 * second), Some(5_000), Some(8_000), Some(7 * second)),
+            (None, Some(u64::MAX), Some(0), Some(u64::MAX)),
+        ] {
+            let sending = Sending {
+                until_ns: until,
+                amount_bytes: amount,
+                rate_bps: rate,
+                ..Sending::new(1_000, Duration::ZERO)
+            };
+            let told = format!("{until:?} {amount:?} {rate:?}");
+            assert_eq!(sending.ends_ns(2 * second), ends, "{told}");
+            assert!(
+                sending.until(3 * second).until_ns <= Some(3 * second),
+                "{told}"
+            );
+        }
+    }
 
     #[test]
     fn the_size_is_that_of_most_datagrams() {

@@ -77,7 +77,13 @@ pub struct Speaker {
     pub flow_of: Option<FlowOf>,
     /// What is done with a flow of datagrams that no test waits for.
     pub datagrams: Option<fn(Caller, Claim, Arrived)>,
+    /// Who gets no such flow; anybody does where there is none.
+    pub turns_away: Option<TurnsAway>,
 }
+
+/// Whether somebody who sends this first datagram is turned away, which is told: what is opened for a flow is
+/// only opened for one that is served.
+pub type TurnsAway = fn(&Hall, SocketAddr, &[u8]) -> bool;
 
 /// What a test waits for, told by the first bytes of a connection that may be it.
 pub type FlowOf = fn(&[u8]) -> Option<Wanted>;

@@ -35,6 +35,7 @@ pub const SPEAKER: Speaker = Speaker {
     stream: Some(OnStream::Talk(talk)),
     flow_of: None,
     datagrams: None,
+    turns_away: None,
 };
 
 /// How long a client may take to say what it wants.

@@ -11,7 +11,7 @@ use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
 
 use super::crumbs;
 use super::lane::{Datagrams, Numbers, RECEIVE_BYTES, Take, receive_datagrams, receive_stream};
-use super::test::{PLAIN_IDLE, Test};
+use super::test::{FLOW_SILENCE, PLAIN_IDLE, Test};
 use super::{Caller, OnStream, Speaker};
 use crate::flow::Part;
 use crate::meter::Totals;
@@ -30,6 +30,7 @@ pub const SPEAKER: Speaker = Speaker {
     datagrams: Some(|caller, claim, arrived| {
         datagrams_of(DIALECT.name, caller, claim, arrived, Flow::default());
     }),
+    turns_away: None,
 };
 
 /// What is known of a test that says nothing of itself.
@@ -117,5 +118,30 @@ impl Datagrams for Flow {
     }
 }
 
-/// Silence that ends a flow of questions: some clients pause between two of them.
-pub const QUESTION_SILENCE: Duration = Duration::from_nanos(3 * SILENCE_NS);
+/// Silence that ends a flow of few questions: some clients pause between two of them.
+const QUESTION_SILENCE: Duration = Duration::from_nanos(3 * SILENCE_NS);
+
+/// Questions that are few: whoever forges a flow has to go on with it for so long to be waited for.
+const FEW_QUESTIONS: u64 = 100;
+
+/// Silence that ends a flow of so many questions. A client that is stopped for ten seconds goes on with its
+/// flow.
+pub fn question_silence(questions: u64) -> Duration {
+    match questions {
+        0..FEW_QUESTIONS => QUESTION_SILENCE,
+        _ => FLOW_SILENCE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_questions_are_not_waited_for_as_long_as_many() {
+        assert_eq!(question_silence(0), Duration::from_secs(3));
+        assert_eq!(question_silence(99), Duration::from_secs(3));
+        let stopped = Duration::from_secs(10);
+        assert!(question_silence(100) > stopped);
+    }
+}

@@ -7,9 +7,9 @@ use linerate_dialect::sockperf::{DIALECT, HEADER_BYTES, Header, Server, Took};
 use linerate_host::sys::clock::Nanos;
 use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
 
-use super::answering::{Answers, answer_datagrams, answer_stream};
+use super::answering::{Answers, answer_datagrams, answer_stream, would_answer};
 use super::lane::{Datagrams, Numbers, Take};
-use super::plain::QUESTION_SILENCE;
+use super::plain::question_silence;
 use super::test::{IDLE, Test};
 use super::{Caller, OnStream, Speaker};
 use crate::flow::Part;
@@ -25,6 +25,7 @@ pub const SPEAKER: Speaker = Speaker {
     stream: Some(OnStream::Test(stream)),
     flow_of: None,
     datagrams: Some(datagrams),
+    turns_away: Some(|hall, from, _| would_answer(DIALECT.name, hall, from)),
 };
 
 /// Who wants an answer to his first message asks for round trips.
@@ -126,7 +127,8 @@ impl Datagrams for Flow {
     }
 
     fn is_over(&mut self, now: Nanos) -> bool {
-        now.saturating_sub(self.last_ns) > QUESTION_SILENCE.as_nanos() as u64
+        let silence = question_silence(self.server.totals().messages);
+        now.saturating_sub(self.last_ns) > silence.as_nanos() as u64
     }
 
     fn totals(&self) -> Totals {
@@ -134,11 +136,8 @@ impl Datagrams for Flow {
     }
 
     fn numbers(&mut self) -> Option<Numbers> {
-        let totals = self.server.totals();
-        // Numbers begin with 1, and each message has one.
-        let lost = totals.highest_sequence?.saturating_sub(totals.messages);
         Some(Numbers {
-            lost: Some(lost),
+            lost: Some(self.server.totals().lost()?),
             ..Numbers::default()
         })
     }

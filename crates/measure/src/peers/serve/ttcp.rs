@@ -20,6 +20,7 @@ pub const SPEAKER: Speaker = Speaker {
     datagrams: Some(|caller, claim, arrived| {
         datagrams_of(DIALECT.name, caller, claim, arrived, Flow::default());
     }),
+    turns_away: None,
 };
 
 /// Its four repeated end markers are waited for, so that they open no flow of their own.

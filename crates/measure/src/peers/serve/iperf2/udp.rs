@@ -1,14 +1,19 @@
 //! UDP flows of iperf2.
 
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::time::Duration;
 
 use linerate_dialect::far::FarReport;
-use linerate_dialect::guard::{Leave, Refusal};
-use linerate_dialect::iperf2::datagram::{HEADER_BYTES, UNANSWERED_ENDS, write_end, write_number};
+use linerate_dialect::guard::{Leave, PROOF_NS, Refusal};
+use linerate_dialect::iperf2::datagram::{
+    HEADER_BYTES, UNANSWERED_ENDS, read_header, write_end, write_number,
+};
 use linerate_dialect::iperf2::{Dual, Heard, QUIET_NS, Settings, UdpServer, Way, fill};
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_metric::plan::Protocol;
+use linerate_metric::record::Doubt;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::super::crumbs::of_flow;
@@ -18,7 +23,7 @@ use super::super::lane::{
 };
 use super::super::limits::Limits;
 use super::super::test::{FLOW_SILENCE, Test};
-use super::super::{Caller, at_port};
+use super::super::{Caller, Hall, at_port};
 use super::{BACK, OTHERWISE, agent, plan, sending};
 use crate::error::MeasureError;
 use crate::flow::Part;
@@ -29,6 +34,15 @@ use crate::session::porch::Arrived;
 /// Silence that ends a flow whose client says no end: it was killed, or it never does. One that is stopped
 /// for ten seconds goes on with its flow.
 const SILENCE_NS: Nanos = FLOW_SILENCE.as_nanos() as Nanos;
+
+/// How long the second datagram of somebody unknown may take, of whom the first may be forged. Those of the
+/// usual size come faster from 6 kb/s on.
+const SECOND_NS: Nanos = 2_000_000_000;
+
+/// How long a client is sent datagrams at most. It has no connection beside them that would show that it is
+/// still there, and whoever forges its address may ask for as much as he likes: no longer than the proof holds
+/// that it was there.
+const SENDING_NS: Nanos = PROOF_NS;
 
 /// Bytes of a datagram where the client does not say: what stock programs take.
 const DATAGRAM_BYTES: usize = 1470;
@@ -52,10 +66,7 @@ pub fn serve(dialect: &'static str, mut caller: Caller, claim: Claim, mut arrive
     };
     let settings = server.settings().cloned();
     let way = server.way();
-    if way != Way::Forward && !is_proved(dialect, &caller) {
-        return;
-    }
-    if !of_flow(&caller, &arrived, SILENCE_NS) {
+    if !of_flow(&caller, &arrived, SECOND_NS) {
         return;
     }
     let mut plan = plan(&caller, Protocol::Udp, settings.as_ref());
@@ -79,13 +90,28 @@ pub fn serve(dialect: &'static str, mut caller: Caller, claim: Claim, mut arrive
     test.conclude(spawned, || told.try_recv().unwrap_or_default());
 }
 
-/// Whether payload may be sent to an address that only said something over UDP.
-fn is_proved(dialect: &'static str, caller: &Caller) -> bool {
-    let hall = &caller.house.hall;
-    let address = caller.peer.ip();
+/// Whether no flow begins with this datagram: it has no header of ours, or asks for what its sender may not
+/// have. The end of a flow that is over opens none, and is not worth telling.
+pub fn turns_away(dialect: &'static str, hall: &Hall, from: SocketAddr, datagram: &[u8]) -> bool {
+    let Some(server) = UdpServer::open(datagram, 0) else {
+        if read_header(datagram, false).is_none_or(|header| header.sequence >= 0) {
+            let what = format!(
+                "a datagram of {} B without a header of {dialect}",
+                datagram.len()
+            );
+            hall.refuse_crumbs(from, &what);
+        }
+        return true;
+    };
+    server.way() != Way::Forward && !is_proved(dialect, hall, from)
+}
+
+/// Whether payload may be sent to an address that only said something over UDP; that it may not is told.
+fn is_proved(dialect: &'static str, hall: &Hall, from: SocketAddr) -> bool {
+    let address = from.ip();
     let proved = hall.is_proved(address);
     if !proved {
-        hall.refuse_answer(dialect, caller.peer, Refusal::Unproved { address });
+        hall.refuse_answer(dialect, from, Refusal::Unproved { address });
     }
     proved
 }
@@ -131,7 +157,12 @@ fn run(
             moved.span = Some((first_ns, span));
             moved.answered = None;
             moved.delays = flow.delays.take();
+            moved.before = flow.server.tally().before();
             // One that says no end has none to say.
+            if flow.went_silent {
+                // It is gone: it wants nothing any more.
+                context.signals.ended.store(true, Relaxed);
+            }
             if flow.went_silent && !says_no_end {
                 moved.broke = Some(Broke::Silent(Duration::from_nanos(SILENCE_NS)));
             }
@@ -144,7 +175,7 @@ fn run(
     };
     if way != Way::Forward {
         let id = if way == Way::Both { BACK } else { 1 };
-        let sending = datagrams(&settings, test.limits());
+        let sending = datagrams(test, &settings);
         return test.spawn(id, Part::Source, socket, move |context, socket| {
             send(
                 context,
@@ -166,7 +197,7 @@ fn run(
     let to = at_port(caller.peer, settings.port);
     let hall = &caller.house.hall;
     let may = || hall.may_connect_back(dialect, caller.peer, settings.port, OTHERWISE);
-    if !is_proved(dialect, caller) || !may() {
+    if !is_proved(dialect, hall, caller.peer) || !may() {
         return Ok(());
     }
     let connect = || {
@@ -175,14 +206,38 @@ fn run(
         Ok(socket)
     };
     let back = connect().map_err(|error| MeasureError::system("a second flow", error))?;
-    let sending = datagrams(&settings, test.limits());
+    let sending = datagrams(test, &settings);
     test.spawn(BACK, Part::Source, back, move |context, socket| {
         send(context, socket, &sending, SETTINGS_BYTES, None, wall)
     })
 }
 
-/// What is sent over UDP: never as fast as it goes.
-fn datagrams(settings: &Settings, limits: &Limits) -> Sending {
+/// What is sent over UDP; that it is less than the client asks for is told.
+fn datagrams(test: &mut Test, settings: &Settings) -> Sending {
+    let asked = asked(settings, test.limits());
+    let (sending, is_cut) = bounded(asked, clock::now());
+    if is_cut {
+        let seconds = SENDING_NS / 1_000_000_000;
+        test.doubt(Doubt::new(
+            "cut-short",
+            format!(
+                "the server sends datagrams for {seconds} s at most to a client that has no connection beside \
+                 them, which would show that it is still there (iperf3, nuttcp and our own client have one)"
+            ),
+        ));
+    }
+    sending
+}
+
+/// The same for [`SENDING_NS`] at most, and whether it would go on for longer.
+fn bounded(asked: Sending, now: Nanos) -> (Sending, bool) {
+    let latest = now.saturating_add(SENDING_NS);
+    let is_cut = asked.ends_ns(now).is_none_or(|end| end > latest);
+    (asked.until(latest), is_cut)
+}
+
+/// What a client asks for over UDP, within what any is given: never as fast as it goes.
+fn asked(settings: &Settings, limits: &Limits) -> Sending {
     let mut sending = sending(settings, DATAGRAM_BYTES, &Limits::default());
     sending.block_bytes = sending.block_bytes.clamp(16, 65_507);
     // Old clients say it elsewhere.
@@ -351,5 +406,38 @@ impl Datagrams for Flow {
     fn answers(&self) -> bool {
         // Only its end, which comes once.
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate_dialect::iperf2::Amount;
+
+    use super::*;
+
+    #[test]
+    fn nobody_is_sent_datagrams_for_longer_than_the_proof_of_his_address_holds() {
+        let second = 1_000_000_000;
+        for (amount, rate, is_cut) in [
+            (None, None, true),
+            (Some(Amount::Time(30 * second)), Some(u64::MAX), false),
+            (Some(Amount::Time(61 * second)), None, true),
+            // 248 days, which is the most that a header can say.
+            (Some(Amount::Time(i32::MAX as u64 * 10_000_000)), None, true),
+            (Some(Amount::Bytes(1_000_000)), Some(1_000_000), false),
+            (Some(Amount::Bytes(u64::MAX)), Some(u64::MAX), false),
+            (Some(Amount::Bytes(u64::MAX)), None, true),
+        ] {
+            let settings = Settings {
+                way: Way::Reverse,
+                amount,
+                rate,
+                ..Settings::default()
+            };
+            let now = clock::now();
+            let (sending, cut) = bounded(asked(&settings, &Limits::default()), now);
+            assert_eq!(cut, is_cut, "{amount:?} at {rate:?}");
+            assert!(sending.until_ns <= Some(now + SENDING_NS), "{amount:?}");
+        }
     }
 }

@@ -31,6 +31,18 @@ fn unread_doubt(dialect: &str, unread: u64) -> Doubt {
     )
 }
 
+/// A flow that did not begin with its first datagram.
+fn before_doubt(before: u64) -> Doubt {
+    Doubt::new(
+        "began-before",
+        format!(
+            "the first datagram that came has number {}: {before} before it count as lost, and may have come \
+             to a server that this one took the place of, or before a pause of its client",
+            before.saturating_add(1)
+        ),
+    )
+}
+
 impl Test {
     /// Makes the record of it, and gives everything back. `failure` is what ended it before its time.
     pub fn finish(mut self, far: FarReport, failure: Option<MeasureError>) {
@@ -47,6 +59,14 @@ impl Test {
         let unread: u64 = self.ended().map(|moved| moved.unread).sum();
         if unread > 0 {
             self.doubt(unread_doubt(self.dialect, unread));
+        }
+        if let Some(before) = self
+            .ended()
+            .map(|moved| moved.before)
+            .max()
+            .filter(|&n| n > 0)
+        {
+            self.doubt(before_doubt(before));
         }
         let nothing = if self.sum().bytes == 0 {
             Some(("no payload came", "look at the client's own messages"))
