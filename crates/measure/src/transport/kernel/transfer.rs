@@ -2,6 +2,7 @@
 
 use std::io;
 use std::task;
+use std::time::Duration;
 
 use linerate_host::sys::datagram;
 use linerate_host::sys::skip;
@@ -13,6 +14,9 @@ use super::call::{ENOBUFS, at_once, is_way_gone, outcome, receiving, sending};
 use super::{Entry, Index, Kernel, OPEN, Waiting};
 use crate::transport::calls::{Call, Found, Recorder, watched};
 use crate::transport::way::{Way, ZeroCopySends};
+
+/// Between two tries to send where there is no way to the far end: a route or a link takes longer to come back.
+const WAY_GONE: Duration = Duration::from_millis(1);
 
 /// Where payload to be sent lies.
 #[derive(Clone, Copy)]
@@ -178,7 +182,11 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
         }
         let sent = match sent {
             // A link or a route that is down may come back; a connection that gave up says so next time.
-            Err(error) if is_way_gone(error.kind()) => task::Poll::Pending,
+            Err(error) if is_way_gone(error.kind()) => {
+                // The socket has room, so that nothing else would wait.
+                std::thread::sleep(WAY_GONE);
+                task::Poll::Pending
+            }
             sent => outcome(sent),
         };
         self.attempts.calls += 1;
