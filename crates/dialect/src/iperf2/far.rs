@@ -52,6 +52,7 @@ impl UdpServer {
         let Some(packets) = self.client_sent().filter(|_| sends) else {
             return FarReport::default();
         };
+        let packets = packets.saturating_sub(self.tally().before());
         FarReport {
             flows: vec![FarFlow {
                 id: None,

@@ -97,6 +97,12 @@ impl Tally {
             .min(self.lost())
     }
 
+    /// Numbers between the lowest one that came and the highest that did not come.
+    #[must_use]
+    pub fn lost_since_first(&self) -> u64 {
+        self.lost() - self.before()
+    }
+
     /// Arrival less stamp of the last datagram, in nanoseconds; `None` before the first.
     #[inline]
     #[must_use]
@@ -167,13 +173,14 @@ mod tests {
 
     #[test]
     fn what_is_missing_before_the_first_is_known() {
-        for (numbers, before) in [
-            (&[][..], 0),
-            (&[1, 3], 0),
-            (&[2, 1, 3], 0),
-            (&[501, 502, -503], 500),
-            (&[502, 501, -503], 500),
-            (&[0, 1], 0),
+        for (numbers, before, lost) in [
+            (&[][..], 0, 0),
+            (&[1, 3], 0, 1),
+            (&[2, 1, 3], 0, 0),
+            (&[501, 502, -503], 500, 0),
+            (&[502, 501, -504], 500, 1),
+            (&[501, 501, 501], 498, 0),
+            (&[0, 1], 0, 0),
         ] {
             let mut tally = Tally::default();
             for &sequence in numbers {
@@ -186,7 +193,8 @@ mod tests {
                     1,
                 );
             }
-            assert_eq!(tally.before(), before, "{numbers:?}");
+            let found = (tally.before(), tally.lost_since_first());
+            assert_eq!(found, (before, lost), "{numbers:?}");
         }
     }
 

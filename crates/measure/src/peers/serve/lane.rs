@@ -91,7 +91,7 @@ pub struct Moved {
     pub sizes: Sizes,
     /// Datagrams that its dialect could make nothing of.
     pub unread: u64,
-    /// Datagrams with numbers before the first that came, which count as missing.
+    /// Datagrams with numbers before the first that came, which are in no count.
     pub before: u64,
     /// What the numbers on its datagrams told.
     pub numbers: Option<Numbers>,

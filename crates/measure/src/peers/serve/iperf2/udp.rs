@@ -387,7 +387,7 @@ impl Datagrams for Flow {
                 .arrived()
                 .saturating_sub(u64::from(self.end_bytes.is_some())),
             calls: 0,
-            missing: tally.lost(),
+            missing: tally.lost_since_first(),
             ..Totals::default()
         }
     }
@@ -395,7 +395,8 @@ impl Datagrams for Flow {
     fn numbers(&mut self) -> Option<Numbers> {
         let report = self.server.report();
         Some(Numbers {
-            lost: Some(report.lost),
+            // The client is told what stock servers count.
+            lost: Some(self.server.tally().lost_since_first()),
             out_of_order: Some(report.out_of_order),
             duplicates: None,
             // It takes two of them to differ.

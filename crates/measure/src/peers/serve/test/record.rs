@@ -36,8 +36,9 @@ fn before_doubt(before: u64) -> Doubt {
     Doubt::new(
         "began-before",
         format!(
-            "the first datagram that came has number {}: {before} before it count as lost, and may have come \
-             to a server that this one took the place of, or before a pause of its client",
+            "the first datagram that came has number {}: {before} before it are in no count here, and lost in the \
+             client's own report; they came to another server, before a pause of the client that ended its \
+             test, or nowhere",
             before.saturating_add(1)
         ),
     )
