@@ -5,6 +5,7 @@ mod datagrams;
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::sync::atomic::AtomicBool;
 
 use linerate_dialect::control::FlowTotal;
 use linerate_dialect::iperf2::{Amount, Settings, TcpClient, Way, bounceback};
@@ -277,7 +278,7 @@ impl Speech for Streams {
         std::mem::take(&mut self.called)
     }
 
-    fn started(&mut self, now: Nanos) -> Result<(), MeasureError> {
+    fn started(&mut self, now: Nanos, _: &AtomicBool) -> Result<(), MeasureError> {
         self.ends_ns = self.time_ns.map(|time| now.saturating_add(time));
         Ok(())
     }

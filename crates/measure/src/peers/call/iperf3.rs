@@ -5,6 +5,7 @@ mod ending;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use linerate_dialect::control::{FlowTotal, Outcome};
@@ -190,13 +191,10 @@ fn open(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
         running: false,
     };
     while test.called.is_empty() {
-        if context.stop.load(std::sync::atomic::Ordering::Relaxed) {
-            test.machine.terminate();
-            let _ = test.say();
-            return Err(MeasureError::Interrupted);
-        }
+        test.goes_on(context.stop)?;
         if test.talk(clock::now())? {
             for (number, flow) in (1..).zip(test.params.flows()) {
+                test.goes_on(context.stop)?;
                 let called = test.flow(context, number, flow)?;
                 test.called.push(called);
             }
@@ -208,6 +206,16 @@ fn open(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
 }
 
 impl Test {
+    /// Hears Ctrl-C while its flows are opened, and says so.
+    fn goes_on(&mut self, stop: &AtomicBool) -> Result<(), MeasureError> {
+        if !stop.load(Relaxed) {
+            return Ok(());
+        }
+        self.machine.terminate();
+        let _ = self.say();
+        Err(MeasureError::Interrupted)
+    }
+
     /// Opens a flow and says whose it is.
     fn flow(
         &mut self,
@@ -222,7 +230,7 @@ impl Test {
         if is_last {
             self.last = Some(socket.try_clone().map_err(broken)?);
         } else {
-            self.announce(&socket)?;
+            self.announce(&socket, context.stop)?;
         }
         let framing = match self.params.protocol {
             Protocol::Udp => Framing::Iperf3(self.params.counters),
@@ -242,8 +250,9 @@ impl Test {
     }
 
     /// Says whose a flow is.
-    fn announce(&self, socket: &Socket) -> Result<(), MeasureError> {
-        let failed = |error| super::context::failed(self.peer, error);
+    fn announce(&mut self, socket: &Socket, stop: &AtomicBool) -> Result<(), MeasureError> {
+        let peer = self.peer;
+        let failed = |error| super::context::failed(peer, error);
         if self.params.protocol != Protocol::Udp {
             let mut stream: &Socket = socket;
             return stream.write_all(&self.cookie.to_wire()).map_err(failed);
@@ -252,6 +261,7 @@ impl Test {
         let until = clock::now() + PATIENCE_NS;
         let mut room = [0; 64];
         while clock::now() < until {
+            self.goes_on(stop)?;
             let ready = poll(socket, Ready::Receive, Duration::from_millis(50));
             if !ready.map_err(|error| MeasureError::system("poll", error))? {
                 continue;
@@ -362,12 +372,13 @@ impl Speech for Test {
         std::mem::take(&mut self.called)
     }
 
-    fn started(&mut self, now: Nanos) -> Result<(), MeasureError> {
+    fn started(&mut self, now: Nanos, stop: &AtomicBool) -> Result<(), MeasureError> {
         if let Some(last) = self.last.take() {
-            self.announce(&last)?;
+            self.announce(&last, stop)?;
         }
         let until = now + 2 * PATIENCE_NS;
         while !self.running && clock::now() < until {
+            self.goes_on(stop)?;
             self.talk(clock::now())?;
             if !self.running {
                 self.wait(20)?;

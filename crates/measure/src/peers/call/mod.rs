@@ -23,6 +23,7 @@ mod talk;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::AtomicBool;
 
 use linerate_dialect::control::{FlowTotal, Outcome};
 use linerate_dialect::far::FarReport;
@@ -122,8 +123,8 @@ trait Speech {
     /// The flows; asked for once.
     fn flows(&mut self) -> Vec<CalledFlow>;
 
-    /// Everything here is ready: payload moves as soon as this returns.
-    fn started(&mut self, _now: Nanos) -> Result<(), MeasureError> {
+    /// Everything here is ready: payload moves as soon as this returns, which is soon once `stop` is set.
+    fn started(&mut self, _now: Nanos, _stop: &AtomicBool) -> Result<(), MeasureError> {
         Ok(())
     }
 

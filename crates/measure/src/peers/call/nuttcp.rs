@@ -5,7 +5,7 @@ mod sockets;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use linerate_dialect::control::FlowTotal;
@@ -369,7 +369,7 @@ impl Speech for Test {
         std::mem::take(&mut self.called)
     }
 
-    fn started(&mut self, now: Nanos) -> Result<(), MeasureError> {
+    fn started(&mut self, now: Nanos, _: &AtomicBool) -> Result<(), MeasureError> {
         self.started = true;
         if self.called_back() && self.datagrams {
             self.await_begin(now)?;

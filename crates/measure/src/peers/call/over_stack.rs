@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::task::Poll;
 use std::time::Duration;
@@ -296,7 +296,7 @@ impl Speech for Test<'_> {
         std::mem::take(&mut self.called)
     }
 
-    fn started(&mut self, _: Nanos) -> Result<(), MeasureError> {
+    fn started(&mut self, _: Nanos, _: &AtomicBool) -> Result<(), MeasureError> {
         Ok(())
     }
 

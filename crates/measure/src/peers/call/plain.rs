@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::AtomicBool;
 
 use linerate_dialect::control::FlowTotal;
 use linerate_dialect::{chargen, discard, ttcp};
@@ -200,7 +201,7 @@ impl Speech for Test {
         std::mem::take(&mut self.called)
     }
 
-    fn started(&mut self, _: Nanos) -> Result<(), MeasureError> {
+    fn started(&mut self, _: Nanos, _: &AtomicBool) -> Result<(), MeasureError> {
         self.mark(1);
         Ok(())
     }

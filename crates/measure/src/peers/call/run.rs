@@ -239,7 +239,7 @@ fn converse(
     } = ready;
     let shared = flows.iter();
     let shared = shared.map(|flow| (directions[&flow.id], Arc::clone(&flow.shared)));
-    let mut talk = Talk::new(&mut *speech, &plan, far, shared.collect())?;
+    let mut talk = Talk::new(&mut *speech, &plan, far, shared.collect(), stop)?;
     let started = Timestamp::now();
     let mut ended = End {
         role: Role::Client,

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use linerate_dialect::control::{FlowTotal, Frame, Outcome, Sent};
@@ -72,8 +73,9 @@ impl<'a> Talk<'a> {
         plan: &Arc<Plan>,
         peer: SocketAddr,
         shared: Vec<(Direction, Arc<Shared>)>,
+        stop: &AtomicBool,
     ) -> Result<Self, MeasureError> {
-        speech.started(clock::now())?;
+        speech.started(clock::now(), stop)?;
         let now = clock::now();
         Ok(Self {
             speech,
@@ -417,8 +419,8 @@ mod tests {
         });
         let mut mute = Mute;
         let peer = SocketAddr::from(([192, 0, 2, 1], 5001));
-        let flows = vec![(direction, shared)];
-        let mut talk = Talk::new(&mut mute, &Arc::new(plan), peer, flows).unwrap();
+        let (flows, stop) = (vec![(direction, shared)], AtomicBool::new(false));
+        let mut talk = Talk::new(&mut mute, &Arc::new(plan), peer, flows, &stop).unwrap();
         let start = talk.started_ns;
         talk.alive_ns.set(start + alive);
         talk.by_silence = true;
