@@ -48,13 +48,14 @@ impl Totals {
     }
 }
 
+/// What a peer's numbers say is missing has no bound.
 impl std::ops::AddAssign for Totals {
     fn add_assign(&mut self, other: Self) {
-        self.bytes += other.bytes;
-        self.packets += other.packets;
-        self.calls += other.calls;
-        self.missing += other.missing;
-        self.repeated += other.repeated;
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.packets = self.packets.saturating_add(other.packets);
+        self.calls = self.calls.saturating_add(other.calls);
+        self.missing = self.missing.saturating_add(other.missing);
+        self.repeated = self.repeated.saturating_add(other.repeated);
     }
 }
 
@@ -79,5 +80,22 @@ impl Meter {
             missing: self.missing.load(Relaxed),
             repeated: self.repeated.load(Relaxed),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_peer_numbers_out_of_bounds_has_a_sum() {
+        let flow = Totals {
+            packets: 2,
+            missing: u64::MAX - 2,
+            ..Totals::default()
+        };
+        let mut sum = flow;
+        sum += flow;
+        assert_eq!((sum.packets, sum.missing), (4, u64::MAX));
     }
 }

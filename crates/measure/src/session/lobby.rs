@@ -585,7 +585,6 @@ impl Guest {
     }
 }
 
-/// The same connection with calls that wait.
 /// A host that is gone says nothing: who moves no bytes is asked after 10 s whether it is there, and counts
 /// as gone after 15 s more.
 fn keepalive() -> TcpKeepalive {
@@ -595,6 +594,7 @@ fn keepalive() -> TcpKeepalive {
         .with_retries(3)
 }
 
+/// The same connection with calls that wait.
 fn blocking(stream: MioStream) -> Option<TcpStream> {
     let stream = TcpStream::from(OwnedFd::from(stream));
     stream.set_nonblocking(false).ok()?;

@@ -510,6 +510,7 @@ mod tests {
             ("5000000 bytes", false),
             ("86 packets", true),
             ("100 packets", false),
+            ("18446744073709551615 packets", false),
         ] {
             let mut report = FarReport::default();
             let merged = command.merge(command.read(output), &plan, sent, &mut report);

@@ -1,6 +1,7 @@
 //! Chargen (RFC 864): characters without end, or one datagram for each that came.
 
 use std::net::TcpStream;
+use std::slice::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use linerate_dialect::chargen::{DIALECT, PERIOD_BYTES, PORT, answer, fill};
@@ -11,7 +12,7 @@ use socket2::Socket;
 
 use super::answering::{Questions, answer_datagrams, would_answer};
 use super::echo::plan_of_questions;
-use super::lane::{Broke, LOOK_UP, Sending, is_nothing, send_stream};
+use super::lane::{Broke, LOOK_UP, Moved, Sending, is_nothing, send_stream};
 use super::payload::Ring;
 use super::plain::plan;
 use super::test::{PLAIN_IDLE, Test};
@@ -52,11 +53,18 @@ fn stream(mut caller: Caller, claim: Claim, stream: TcpStream) {
         let mut characters = vec![0; WRITE_BYTES];
         fill(0, &mut characters);
         let sending = Sending::new(WRITE_BYTES, PLAIN_IDLE).within(&limits, 1);
-        let sockets: Vec<Socket> = socket.try_clone().into_iter().collect();
         let over = AtomicBool::new(false);
         let mut moved = std::thread::scope(|scope| {
-            scope.spawn(|| throw_away(socket, &over));
-            let moved = send_stream(context, &sockets, &sending, &mut Ring::new(characters));
+            let thrower = std::thread::Builder::new().name("chargen-discard".to_owned());
+            if thrower
+                .spawn_scoped(scope, || throw_away(socket, &over))
+                .is_err()
+            {
+                // Whoever writes would wait for ever: the next one may find a thread.
+                return Moved::default();
+            }
+            let mut payload = Ring::new(characters);
+            let moved = send_stream(context, from_ref(socket), &sending, &mut payload);
             over.store(true, Relaxed);
             moved
         });

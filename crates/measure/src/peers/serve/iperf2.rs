@@ -6,6 +6,7 @@ pub use udp::Flow;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -208,8 +209,7 @@ fn send(test: &mut Test, id: u32, socket: Socket, settings: &Settings) -> Result
         let stamps = WriteStamps::new(&settings, sending.block_bytes, clock::real());
         stamps.filter(|_| settings.dual.is_none())
     };
-    // Twice: the payload wraps.
-    test.reserve(2 * sending.block_bytes as u64)?;
+    test.reserve(sending.block_bytes as u64)?;
     test.spawn(
         id,
         Part::Source,
@@ -217,14 +217,13 @@ fn send(test: &mut Test, id: u32, socket: Socket, settings: &Settings) -> Result
         move |context: &Context, socket| {
             let mut digits = vec![0; sending.block_bytes];
             fill(&mut digits);
-            let sockets: Vec<Socket> = socket.try_clone().into_iter().collect();
             let stamps = told();
             if let Some(stamps) = &stamps {
                 // What cannot be sent so early shows with the payload.
                 let _ = (&*socket).write_all(stamps.reply());
             }
             let mut payload = Ring::new(digits).stamped(stamps);
-            let moved = send_stream(context, &sockets, &sending, &mut payload);
+            let moved = send_stream(context, from_ref(socket), &sending, &mut payload);
             let _ = socket.shutdown(std::net::Shutdown::Write);
             moved
         },

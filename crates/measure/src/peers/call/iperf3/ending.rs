@@ -83,7 +83,7 @@ impl Test {
                     figures
                         .packets_received
                         .zip(figures.lost)
-                        .map(|(a, b)| a + b),
+                        .map(|(came, lost)| came.saturating_add(lost)),
                 ),
             };
             FlowResult {

@@ -1,13 +1,13 @@
 //! The data flows of an iperf3 test.
 
 use std::io::Read;
+use std::slice::from_ref;
 use std::time::Duration;
 
 use linerate_dialect::iperf3::udp::{Header, Hello, read_header, write_header};
 use linerate_dialect::iperf3::{COOKIE_BYTES, Counters, Flow, Params, Protocol, Way};
 use linerate_host::sys::clock::Nanos;
 use linerate_metric::plan::{Direction, Kind, Plan};
-use socket2::Socket;
 
 use super::super::lane::{
     Datagrams, Moved, Numbers, Sending, Take, receive_datagrams, receive_stream, send_datagrams,
@@ -114,8 +114,7 @@ pub fn begin_flow(
     let sending = sending.within(&limits, params.parallel);
     let counters = params.counters;
     if !flow.from_client {
-        // Twice: the payload of a stream wraps.
-        test.reserve(2 * block as u64)?;
+        test.reserve(block as u64)?;
     }
     match (params.protocol, flow.from_client) {
         (Protocol::Udp, true) => test.spawn(flow.id, Part::Sink, socket, move |context, socket| {
@@ -139,8 +138,12 @@ pub fn begin_flow(
             receive_stream(context, socket, IDLE, Moved::default())
         }),
         (_, false) => test.spawn(flow.id, Part::Source, socket, move |context, socket| {
-            let sockets = socket.try_clone().into_iter().collect::<Vec<Socket>>();
-            send_stream(context, &sockets, &sending, &mut Ring::random(block))
+            send_stream(
+                context,
+                from_ref(socket),
+                &sending,
+                &mut Ring::random(block),
+            )
         }),
     }
 }
