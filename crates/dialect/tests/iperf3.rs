@@ -4,7 +4,7 @@
 use linerate_dialect::control::{ANSWER_MAGIC, CONTROL_MAGIC, DATA_MAGIC};
 use linerate_dialect::iperf3::udp::{Header, read_header, write_header};
 use linerate_dialect::iperf3::{
-    Client, ClientEvent, Cookie, Counters, DIALECT, FlowResult, Iperf3Error, JsonError,
+    BUSY, Client, ClientEvent, Cookie, Counters, DIALECT, FlowResult, Iperf3Error, JsonError,
     PARAMS_LIMIT_BYTES, Params, Phase, Protocol, READ_AHEAD_BYTES, RESULTS_LIMIT_BYTES, Refusal,
     Results, Server, ServerEvent, State, Way, far_report,
 };
@@ -361,7 +361,7 @@ fn every_step_has_its_time() {
         let (_, mut server) = Server::open(&Cookie::new([1; 36]).to_wire(), 0).unwrap();
         server.receive(&text(body)).unwrap();
         server.next_event(0).unwrap().unwrap();
-        server.check(u64::MAX).unwrap();
+        server.check(9_999_999_999).unwrap();
         server.accept(0).unwrap();
         assert!(matches!(
             server.start(0),
@@ -379,6 +379,15 @@ fn every_step_has_its_time() {
             ));
         }
     }
+
+    // Whoever waits for a turn too long is told that others have it.
+    let (_, mut server) = Server::open(&Cookie::new([1; 36]).to_wire(), 0).unwrap();
+    server.receive(&text(br#"{"udp":true}"#)).unwrap();
+    server.next_event(5).unwrap().unwrap();
+    server.check(10_000_000_004).unwrap();
+    let refused = server.check(10_000_000_005);
+    assert!(matches!(refused, Err(Iperf3Error::Busy)), "{refused:?}");
+    assert!(server.outgoing().ends_with(&BUSY));
 
     let mut client = Client::new(Cookie::new([1; 36]), Params::default(), 0);
     assert!(matches!(

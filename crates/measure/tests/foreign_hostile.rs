@@ -149,22 +149,153 @@ fn ten_thousand_who_say_nothing() {
     );
 }
 
+/// What those have together who take their time: to say what they are, and then what they want.
+const SLOW_PATIENCE: Duration = Duration::from_secs(20 + 3);
+
 #[test]
 fn those_who_say_a_byte_a_second() {
-    let (_alone, host) = (alone(), Host::start());
+    let alone = alone();
+    let host = Host::with_ports(&["iperf3", "nuttcp"]);
     let before = resident();
     let beside = Beside::start(host.port, 4);
-    let mut slow = crowd(host.port, many().min(1_000));
-    // The beginning of a dialect that never comes.
-    for byte in b"HEL" {
-        for stream in &mut slow {
-            let _ = stream.write(&[*byte]);
+    // The beginning of a dialect that never comes; where a port is given to one, nothing like it.
+    let mut slow: Vec<_> = crowd(host.port, many().min(1_000))
+        .into_iter()
+        .map(|stream| (stream, &b"HEL"[..]))
+        .collect();
+    for &port in &host.also {
+        slow.extend(
+            crowd(port, 20)
+                .into_iter()
+                .map(|stream| (stream, &b"?"[..])),
+        );
+    }
+    for (stream, _) in &slow {
+        stream.set_nonblocking(true).unwrap();
+    }
+    let began = Instant::now();
+    for second in 0.. {
+        slow.retain_mut(|(stream, words)| {
+            let word = &words[second % words.len()..][..1];
+            // Nothing is said to them: what can be read is the end.
+            let open = |result: std::io::Result<usize>| match result {
+                Ok(bytes) => bytes > 0,
+                Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
+            };
+            let said = second >= words.len() && words.len() > 1 || open(stream.write(word));
+            let mut room = [0; 512];
+            said && open(stream.read(&mut room))
+        });
+        if slow.is_empty() {
+            break;
         }
+        if second == 3 {
+            serves(&host);
+        }
+        assert!(began.elapsed() < SLOW_PATIENCE, "{} are left", slow.len());
         std::thread::sleep(Duration::from_secs(1));
     }
-    serves(&host);
     beside.check();
     assert!(resident().saturating_sub(before) < MEMORY_BYTES);
+    drop(alone);
+}
+
+#[test]
+fn those_who_begin_a_dialect_do_not_keep_the_server_from_ending() {
+    let alone = alone();
+    let host = Host::with_ports(&["iperf3", "nuttcp", "iperf2"]);
+    let mut begun: Vec<_> = (host.also.iter())
+        .flat_map(|&port| crowd(port, 5))
+        .collect();
+    for stream in &mut begun {
+        stream.write_all(b"?").unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    let began = Instant::now();
+    drop(host);
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    drop(alone);
+}
+
+#[test]
+fn a_port_that_takes_nothing_does_not_keep_the_server_from_ending() {
+    let alone = alone();
+    let host = Host::start();
+    // A queue of connections that is full: the kernel answers no more of them.
+    let full = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    full.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())
+        .unwrap();
+    full.listen(0).unwrap();
+    let to = full.local_addr().unwrap().as_socket().unwrap();
+    let mut waiting = Vec::new();
+    while let Ok(stream) = TcpStream::connect_timeout(&to, Duration::from_millis(300)) {
+        waiting.push(stream);
+    }
+    let mut client = TcpStream::connect(("127.0.0.1", host.port)).unwrap();
+    client.write_all(b"HELO nuttcp v6.1.2\n").unwrap();
+    let mut greeting = [0; 19];
+    client.read_exact(&mut greeting).unwrap();
+    let port = to.port();
+    let wish = format!(
+        "buflen = 65536, nbuf = 2147483647, win = 0, nstream = 1, rate = 4294967295, port = {port}, \
+         trans = 0, braindead = 0, timeout = 9.000000, udp = 0, vers = 6.1.2, interval = 0.000000, \
+         reverse = 0, format = 2048, traceroute = 0, irate = 0, thirdparty = _NULL_ , multicast = 0 , \
+         datamss = 0 , tos = 0 , nbuf_bytes = 0 , rate_pps = 0 , nodelay = 0\n"
+    );
+    client.write_all(wish.as_bytes()).unwrap();
+    client.read_exact(&mut [0; 3]).unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    let began = Instant::now();
+    drop(host);
+    let took = began.elapsed();
+    assert!(took < Duration::from_millis(3_500), "{took:?}");
+    drop((alone, full, waiting));
+}
+
+#[test]
+fn ctrl_c_is_heard_while_an_iperf3_server_says_nothing() {
+    let _alone = alone();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    // It asks for flows, and never answers where they come.
+    let mute = UdpSocket::bind(("127.0.0.1", port)).unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut control, _) = listener.accept().unwrap();
+        control.read_exact(&mut [0; 37]).unwrap();
+        control.write_all(&[9]).unwrap();
+        let mut length = [0; 4];
+        control.read_exact(&mut length).unwrap();
+        let mut params = vec![0; u32::from_be_bytes(length) as usize];
+        control.read_exact(&mut params).unwrap();
+        control.write_all(&[10]).unwrap();
+        let mut said = Vec::new();
+        control.read_to_end(&mut said).unwrap();
+        said
+    });
+    let mut plan = Plan::new(Kind::Throughput, Protocol::Udp, "127.0.0.1");
+    (plan.port, plan.dialect, plan.streams) = (port, Some("iperf3".to_owned()), 4);
+    plan.duration_ns = Some(1_000_000_000);
+    let client = Client {
+        plan,
+        family: Family::Any,
+        retry: Duration::ZERO,
+        key: None,
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stop);
+    let began = Instant::now();
+    let finger = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(500));
+        flag.store(true, Relaxed);
+    });
+    assert!(client.run(&stop, &mut |_| {}).is_err());
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    finger.join().unwrap();
+    // It says that it goes.
+    assert_eq!(server.join().unwrap(), [12]);
+    drop(mute);
 }
 
 #[test]
@@ -331,23 +462,51 @@ fn a_client_that_is_stopped_for_a_while_goes_on() {
     let (_alone, host) = (alone(), Host::start());
     let port = host.port;
     let beside = Beside::start(port, 6);
-    for options in ["-n 10M -b 40M", "-n 10M -b 40M -R"] {
-        let Some(mut child) = start("iperf3", &format!("-c 127.0.0.1 -p {port} {options}")) else {
-            return;
-        };
-        std::thread::sleep(Duration::from_secs(1));
-        signal(&child, "-STOP");
-        std::thread::sleep(Duration::from_secs(3));
-        signal(&child, "-CONT");
-        assert!(child.wait().unwrap().success(), "{options}");
+    let clients = [
+        ("iperf3", format!("-c 127.0.0.1 -p {port} -n 10M -b 40M")),
+        ("iperf3", format!("-c 127.0.0.1 -p {port} -n 10M -b 40M -R")),
+        ("iperf", format!("-c 127.0.0.1 -p {port} -n 10M -b 40M")),
+        ("iperf", format!("-c 127.0.0.1 -p {port} -u -n 10M -b 40M")),
+        (
+            "nuttcp",
+            format!("-P {port} -p 35311 -n 10m -l 64k -R 40m 127.0.0.1"),
+        ),
+        (
+            "nuttcp",
+            format!("-P {port} -p 35312 -u -n 10m -l 8k -R 40m 127.0.0.1"),
+        ),
+    ];
+    let mut children: Vec<_> = (clients.iter())
+        .filter_map(|(program, words)| Some((start(program, words)?, program, words)))
+        .collect();
+    std::thread::sleep(Duration::from_secs(1));
+    for (child, ..) in &children {
+        signal(child, "-STOP");
+    }
+    std::thread::sleep(Duration::from_secs(10));
+    for (child, ..) in &children {
+        signal(child, "-CONT");
+    }
+    for (child, program, words) in &mut children {
+        assert!(child.wait().unwrap().success(), "{program} {words}");
     }
     beside.check();
-    for _ in 0..3 {
+    // One record each: what goes on is no other test.
+    for _ in 0..=children.len() {
         let record = host.record();
         assert!(!record.interrupted, "{:?}", record.validity);
-        if record.plan.dialect.is_some() {
-            let moved = record.summary.bytes_received.or(record.summary.bytes_sent);
-            assert!(moved.unwrap() >= 10 << 20);
+        if record.plan.dialect.is_none() {
+            continue;
+        }
+        let moved = record.summary.bytes_received.or(record.summary.bytes_sent);
+        match record.plan.protocol {
+            Protocol::Tcp => assert!(moved.unwrap() >= 10 << 20, "{:?}", record.plan),
+            // A client may send all that it missed at once, more than any socket has room for; but it was
+            // heard before and after.
+            Protocol::Udp => {
+                let lasted = record.summary.duration_ns.unwrap();
+                assert!(lasted > 10_000_000_000, "{lasted} {:?}", record.plan);
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use super::error::{Iperf3Error, Phase};
 use super::flow::Flow;
 use super::inbox::Wire;
 use super::params::Params;
-use super::refusal::Refusal;
+use super::refusal::{BUSY, Refusal};
 use super::results::Results;
 use super::state::State;
 use super::{CLIENT_RESULTS_LIMIT_BYTES, PARAMS_LIMIT_BYTES, RESULTS_LIMIT_BYTES};
@@ -275,31 +275,37 @@ impl Server {
         }
     }
 
-    /// When the client is late; `None` when there is nothing to wait for. A run
+    /// When the client is late, or has waited too long; `None` when there is nothing to wait for. A run
     /// without an agreed time has no end here: whoever sees the flows knows whether it stands still.
     fn deadline_ns(&self) -> Option<u64> {
         let patience = match self.step {
+            // The client waits meanwhile for a turn that another test of its address has.
+            Step::Asked => PATIENCE_NS,
             Step::Parameters | Step::Flows | Step::TheirResults | Step::Farewell => PATIENCE_NS,
             Step::Running => self.run_ns?.saturating_add(PATIENCE_NS),
-            Step::Asked | Step::OurResults | Step::Over | Step::Failed => return None,
+            Step::OurResults | Step::Over | Step::Failed => return None,
         };
         Some(self.since_ns.saturating_add(patience))
     }
 
-    /// Whether the client is still in time.
+    /// Whether the client is still in time, and its test was agreed to in time.
     ///
     /// # Errors
-    /// [`Iperf3Error::Overdue`]; what the client is to be told is queued.
+    /// [`Iperf3Error::Overdue`], [`Iperf3Error::Busy`]; what the client is to be told is queued.
     pub fn check(&mut self, now_ns: u64) -> Result<(), Iperf3Error> {
         match self.deadline_ns() {
             Some(deadline) if now_ns >= deadline => {
                 let phase = self.step.phase();
                 match self.step {
+                    Step::Asked => self.wire.send(&BUSY),
                     Step::Flows => self.say_refusal(Refusal::ACCEPT_FLOW, 0),
                     Step::Running => self.wire.send(&[State::ServerTerminate.to_byte()]),
                     _ => {}
                 }
-                Err(self.fail(Iperf3Error::Overdue { phase }))
+                Err(self.fail(match phase {
+                    Phase::Agreement => Iperf3Error::Busy,
+                    phase => Iperf3Error::Overdue { phase },
+                }))
             }
             _ => Ok(()),
         }

@@ -16,6 +16,10 @@ use crate::stamped::instruments::{self, needs};
 /// reads of the kernel.
 const SPARE: usize = 24;
 
+/// Files of a flow of another program: where its client connects to, its socket, and a second handle by
+/// which its test watches it.
+const FOREIGN_FLOW: usize = 3;
+
 /// Processors of a machine.
 #[derive(Clone, Copy)]
 struct Processors {
@@ -67,6 +71,14 @@ pub fn check(plan: &Plan, role: Role) -> Result<(), MeasureError> {
              also above the hard limit)"
         ),
     })
+}
+
+/// How many files there would be with so many flows of another program, and how many there may be, where
+/// those are fewer.
+pub fn too_few(flows: usize) -> Option<(usize, usize)> {
+    let (limit, open) = (descriptors::limit()?, descriptors::open()?);
+    let wanted = open.saturating_add(flows.saturating_mul(FOREIGN_FLOW));
+    (wanted > limit).then_some((wanted, limit))
 }
 
 /// Files that a run opens at an end.

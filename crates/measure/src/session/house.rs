@@ -15,7 +15,8 @@ use linerate_metric::plan::Protocol;
 use linerate_metric::units::format_bytes;
 use linerate_stack::SocketId;
 
-use super::limits::{MEMORY_LIMIT, SERVICE_LIMIT, TALK_LIMIT, TEST_LIMIT};
+use super::files;
+use super::limits::{MEMORY_LIMIT, SERVICE_LIMIT, SOCKET_LIMIT, TALK_LIMIT, TEST_LIMIT};
 use super::server::{Emit, Grant, ServerOptions};
 use super::settings::Maker;
 use crate::error::MeasureError;
@@ -88,6 +89,8 @@ pub struct House {
     burning: AtomicUsize,
     /// Ports of their own that flows have.
     ports: AtomicUsize,
+    /// Sockets of tests with programs of other kinds.
+    sockets: AtomicUsize,
     /// A test watches the machine.
     watched: AtomicBool,
     /// The one test has its client.
@@ -134,6 +137,7 @@ impl House {
             threads: AtomicUsize::new(0),
             burning: AtomicUsize::new(0),
             ports: AtomicUsize::new(0),
+            sockets: AtomicUsize::new(0),
             watched: AtomicBool::new(false),
             taken: AtomicBool::new(false),
         }
@@ -186,6 +190,7 @@ impl House {
             threads: 0,
             burning: 0,
             ports: 0,
+            sockets: 0,
             watches: false,
             tokens: Vec::new(),
         })
@@ -252,6 +257,7 @@ pub struct Claim {
     threads: usize,
     burning: usize,
     ports: usize,
+    sockets: usize,
     watches: bool,
     tokens: Vec<Token>,
 }
@@ -332,6 +338,26 @@ impl Claim {
         Ok(())
     }
 
+    /// Takes the sockets of a test with a program of another kind, which come before its threads do, where
+    /// there are files for them.
+    ///
+    /// # Errors
+    /// Why they are not to be had.
+    pub fn take_sockets(&mut self, flows: usize) -> Result<(), Refuse> {
+        if !take!(self.house.sockets, flows, SOCKET_LIMIT) {
+            return Err(self.later(format!(
+                "its {flows} flows are too many beside those of other tests, of {SOCKET_LIMIT} for all"
+            )));
+        }
+        self.sockets += flows;
+        if let Some((wanted, limit)) = files::too_few(flows) {
+            return Err(self.later(format!(
+                "its {flows} flows need {wanted} open files, and the limit is {limit}"
+            )));
+        }
+        Ok(())
+    }
+
     /// Takes the right to watch the machine, which one test has at a time; whether it was free.
     #[must_use]
     pub fn watch(&mut self) -> bool {
@@ -372,6 +398,7 @@ impl Drop for Claim {
         house.threads.fetch_sub(self.threads, Relaxed);
         house.burning.fetch_sub(self.burning, Relaxed);
         house.ports.fetch_sub(self.ports, Relaxed);
+        house.sockets.fetch_sub(self.sockets, Relaxed);
         if self.watches {
             house.watched.store(false, Relaxed);
         }
@@ -478,6 +505,12 @@ mod tests {
         second.burn(1, 4).unwrap();
         first.take_ports(SERVICE_LIMIT - 1).unwrap();
         assert!(second.take_ports(2).unwrap_err().may_pass);
+        let few = SOCKET_LIMIT / 32;
+        for _ in 0..31 {
+            first.take_sockets(few).unwrap();
+        }
+        assert!(second.take_sockets(few + 1).unwrap_err().may_pass);
+        second.take_sockets(few).unwrap();
         assert!(first.watch() && first.watch());
         assert!(!second.watch());
         drop(first);

@@ -75,6 +75,10 @@ const SERVICE_FLOW_LIMIT: u64 = 1_024;
 /// The same of all tests together.
 pub const SERVICE_LIMIT: usize = 4 * SERVICE_FLOW_LIMIT as usize;
 
+/// Sockets of all tests with programs of other kinds whose clients name a number of flows: 128 ports, or
+/// flows each way, are the most that one of them has.
+pub const SOCKET_LIMIT: usize = 4_096;
+
 /// Threads whose calls make one timeline: with more of them each has next to nothing in it.
 const TRACED_THREADS: usize = 1_024;
 

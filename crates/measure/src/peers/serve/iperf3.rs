@@ -5,6 +5,7 @@ mod flows;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use socket2::{Domain, Socket, Type};
 
 use self::flows::{begin_flow, open, plan};
 use super::hall::Expectation;
+use super::lane::LOOK_UP;
 use super::refusals::Refused;
 use super::report;
 use super::test::{IDLE, Limit, Test};
@@ -39,6 +41,9 @@ pub const SPEAKER: Speaker = Speaker {
     turns_away: None,
 };
 
+/// How long a client may take to say whose its connection is: a stock one says it at once.
+const COOKIE_PATIENCE: Duration = Duration::from_secs(10);
+
 /// How often a test looks for flows that arrive.
 const FLOWS_STEP: Duration = Duration::from_millis(5);
 
@@ -57,10 +62,8 @@ fn flow_of(first: &[u8]) -> Option<Wanted> {
 }
 
 fn talk(caller: Caller, seat: Seat, stream: TcpStream) {
-    let mut first = [0; COOKIE_BYTES];
-    let patient = stream.set_read_timeout(Some(Duration::from_secs(10)));
-    let whole = patient.and_then(|()| (&stream).read_exact(&mut first));
-    let opened = whole.ok().and_then(|()| Server::open(&first, clock::now()));
+    let first = read_cookie(&caller, &stream);
+    let opened = first.and_then(|first| Server::open(&first, clock::now()));
     let Some((cookie, machine)) = opened else {
         let how = "what it said first is no whole cookie of iperf3";
         caller.fruitless(SPEAKER.name, how);
@@ -85,6 +88,31 @@ fn talk(caller: Caller, seat: Seat, stream: TcpStream) {
         ended_ns: None,
     };
     session.run();
+}
+
+/// What a client says first; `None` from one who takes too long over it, however often he says a byte.
+fn read_cookie(caller: &Caller, mut stream: &TcpStream) -> Option<[u8; COOKIE_BYTES]> {
+    // It may have begun long ago, and waited for its seat: what it has said meanwhile is there.
+    let deadline = caller.came_ns + COOKIE_PATIENCE.as_nanos() as u64;
+    let mut first = [0; COOKIE_BYTES];
+    let mut came = 0;
+    while !caller.house.stop.load(Relaxed) {
+        let late = clock::now() >= deadline;
+        let step = if late { Duration::ZERO } else { LOOK_UP };
+        if wait::poll(stream, Ready::Receive, step).ok()? {
+            match stream.read(&mut first[came..]).ok()? {
+                0 => return None,
+                bytes => came += bytes,
+            }
+        }
+        if came == COOKIE_BYTES {
+            return Some(first);
+        }
+        if late {
+            break;
+        }
+    }
+    None
 }
 
 /// A conversation with one client.
@@ -218,11 +246,7 @@ impl Session {
         match test {
             Some(test) => test.limit(),
             None => {
-                let stop = self
-                    .caller
-                    .house
-                    .stop
-                    .load(std::sync::atomic::Ordering::Relaxed);
+                let stop = self.caller.house.stop.load(Relaxed);
                 stop.then_some(Limit::Stopped)
             }
         }
@@ -252,7 +276,13 @@ impl Session {
         let result = step(self);
         result.map_err(|error| {
             self.say();
-            self.vanished(&error.to_string())
+            match error {
+                Iperf3Error::Busy => self.vanished(
+                    "another UDP test of its address was opening its flows all the time: let it try \
+                     again when that is over",
+                ),
+                error => self.vanished(&error.to_string()),
+            }
         })
     }
 
@@ -314,7 +344,11 @@ impl Session {
             self.machine.refuse(Refusal::CONGESTION, errno);
             return Ok(Next::Close);
         }
-        match self.caller.house.claim() {
+        let claim = self.caller.house.claim().and_then(|mut claim| {
+            claim.take_sockets(self.params.flows().len())?;
+            Ok(claim)
+        });
+        match claim {
             Ok(claim) => self.claim = Some(claim),
             Err(refuse) => {
                 let peer = self.caller.peer;
@@ -446,7 +480,8 @@ impl Session {
                 .and_then(|moved| moved.socket.as_ref())
                 .and_then(|socket| socket.tcp.as_ref());
             let all = test.totals(flow.id);
-            let highest = |totals: &Totals| totals.packets + totals.missing;
+            // A client may number its datagrams as it likes, up to 2^64.
+            let highest = |totals: &Totals| totals.packets.saturating_add(totals.missing);
             FlowResult {
                 id: flow.id,
                 bytes: Some(totals.bytes),

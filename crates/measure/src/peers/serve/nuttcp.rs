@@ -249,7 +249,11 @@ impl Session {
 
     /// Makes ready what the data needs, or says why there will be no test.
     fn prepare(&mut self, asked: Asked) {
-        match self.caller.house.claim() {
+        let claim = self.caller.house.claim().and_then(|mut claim| {
+            claim.take_sockets(usize::from(asked.streams))?;
+            Ok(claim)
+        });
+        match claim {
             Ok(claim) => self.claim = Some(claim),
             Err(refuse) => {
                 let reason = refuse.problem.situation.clone();
@@ -365,7 +369,8 @@ impl Session {
         self.machine.interval(&Interval {
             bytes: more.bytes,
             duration_ns: now - since,
-            lost_of: (udp && numbered).then_some((more.missing, more.missing + more.packets)),
+            lost_of: (udp && numbered)
+                .then_some((more.missing, more.missing.saturating_add(more.packets))),
             retransmits: None,
         });
     }

@@ -38,6 +38,12 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 /// The largest write on a connection.
 const BLOCK_LIMIT_BYTES: usize = 1 << 20;
 
+/// What each of its ports has besides when they are connected to one after another: a path round the world.
+const ROUND_TRIP: Duration = Duration::from_millis(250);
+
+/// How long one try of that may take: a SYN that is lost is sent again after 1 s.
+const TRY: Duration = Duration::from_secs(2);
+
 /// Between two tries of that.
 const AGAIN_NS: Nanos = 50_000_000;
 
@@ -115,7 +121,7 @@ impl Data {
             if let Some(port) = asked.ports().find(own) {
                 return Err(held_here(caller.peer, port));
             }
-            return connect(caller, asked)
+            return connect(caller, asked, CONNECT_PATIENCE)
                 .map_err(|error| vanished(format!("its data ports refuse: {error}")));
         }
         if asked.carrier == Carrier::Datagram {
@@ -239,9 +245,12 @@ fn tune(socket: &Socket, asked: &Asked) {
     }
 }
 
-/// Connects to the client's ports. The client is at its address: it finished a handshake from there.
-fn connect(caller: &Caller, asked: &Asked) -> io::Result<Vec<Arrived>> {
+/// Connects to the client's ports, all of them within a time. The client is at its address: it finished a
+/// handshake from there.
+fn connect(caller: &Caller, asked: &Asked, patience: Duration) -> io::Result<Vec<Arrived>> {
     let begin = clock::now();
+    let until = begin + (patience + ROUND_TRIP * u32::from(asked.streams)).as_nanos() as u64;
+    let stops = || caller.house.stop.load(Relaxed);
     clock::sleep_until(begin + CONNECT_DELAY_NS);
     let mut sockets = Vec::new();
     for port in asked.ports() {
@@ -251,19 +260,20 @@ fn connect(caller: &Caller, asked: &Asked) -> io::Result<Vec<Arrived>> {
             Carrier::Datagram => Type::DGRAM,
         };
         let socket = loop {
+            if stops() {
+                return Err(io::Error::other("this server is told to end"));
+            }
             let socket = Socket::new(Domain::for_address(to), kind, None)?;
             tune(&socket, asked);
             let local = at_port(caller.local, 0);
             socket.bind(&SockAddr::from(local))?;
-            match socket.connect_timeout(&SockAddr::from(to), CONNECT_PATIENCE) {
+            // A port that takes nothing would have all that is left, and Ctrl-C is heard between two tries.
+            let left = Duration::from_nanos(until.saturating_sub(clock::now()));
+            let step = left.clamp(Duration::from_millis(1), TRY);
+            match socket.connect_timeout(&SockAddr::from(to), step) {
                 Ok(()) => break socket,
-                Err(error) => {
-                    let waited = clock::now().saturating_sub(begin);
-                    if waited > CONNECT_PATIENCE.as_nanos() as u64 {
-                        return Err(error);
-                    }
-                    clock::sleep_until(clock::now() + AGAIN_NS);
-                }
+                Err(error) if clock::now() >= until => return Err(error),
+                Err(_) => clock::sleep_until(clock::now() + AGAIN_NS),
             }
         };
         sockets.push(Arrived {
@@ -330,7 +340,7 @@ pub fn spawn(
             let first = first.try_clone().map_err(system)?;
             // A stream has no blocks that its reader could see.
             let mut sending = Sending::new(asked.buffer_bytes.min(BLOCK_LIMIT_BYTES), IDLE);
-            test.reserve(2 * sending.block_bytes as u64)?;
+            test.reserve(sending.block_bytes as u64)?;
             let bytes = asked.buffer_bytes as u64;
             sending.amount_bytes = asked.buffers.map(|buffers| buffers.saturating_mul(bytes));
             sending.rate_bps = asked.rate_kbps.map(|kbps| kbps.saturating_mul(1000));
