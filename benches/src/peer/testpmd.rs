@@ -1,6 +1,7 @@
 //! DPDK's testpmd, as Debian ships it (package dpdk-dev), on ordinary pages.
 
 use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -58,6 +59,8 @@ pub struct Setting<'a> {
 /// One that runs, and gives the rates of its ports.
 pub struct Testpmd {
     child: Child,
+    /// Files of its own, which outlive it.
+    folder: PathBuf,
 }
 
 impl Testpmd {
@@ -104,7 +107,8 @@ impl Testpmd {
                 .and_then(|()| say(&second, Duration::from_millis(50)))
                 .and_then(|()| say(b"stop\nquit\n", Duration::ZERO));
         });
-        Ok(Self { child })
+        let folder = Path::new("/var/run/dpdk").join(prefix);
+        Ok(Self { child, folder })
     }
 
     /// Waits for its end; the rates of all ports together, received and sent, in M/s.
@@ -128,6 +132,7 @@ impl Drop for Testpmd {
         // Fails only for one that has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 

@@ -257,3 +257,21 @@ fn no_file_is_read_and_written_at_a_time() {
     let null = common::open("pcap:tx=/dev/null", &memory);
     drop((null, common::open("pcap:tx=/dev/null", &memory)));
 }
+
+/// To open a pipe waits for whoever writes it, for ever if need be.
+#[test]
+fn a_pipe_is_no_capture() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&path).status();
+    if !made.is_ok_and(|made| made.success()) {
+        return;
+    }
+    let refused = linerate_port::pcap::open(&path).unwrap_err();
+    assert!(
+        std::error::Error::source(&refused)
+            .unwrap()
+            .to_string()
+            .contains("pipe")
+    );
+}

@@ -31,8 +31,8 @@ pub(crate) fn title(plan: &Plan) -> String {
     )
 }
 
-/// The plan beyond its title.
-pub(crate) fn details(forward: &ForwardPlan, plan: &Plan) -> Vec<String> {
+/// The plan beyond its title, and how long it lasted: ports that are read to their end are over before the time.
+pub(crate) fn details(forward: &ForwardPlan, lasted_ns: Option<u64>) -> Vec<String> {
     let mut words = vec![
         forward.ports.join(" "),
         format!("bursts of {}", forward.burst),
@@ -41,7 +41,7 @@ pub(crate) fn details(forward: &ForwardPlan, plan: &Plan) -> Vec<String> {
     if forward.tx_first > 0 {
         words.push(format!("tx_first {}", forward.tx_first));
     }
-    words.extend(plan.duration_ns.map(|time| format_nanos(time as f64)));
+    words.extend(lasted_ns.map(|time| format_nanos(time as f64)));
     words
 }
 

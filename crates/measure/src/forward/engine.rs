@@ -509,6 +509,13 @@ impl Forwarder {
         self.ports.iter().map(Port::totals).collect()
     }
 
+    /// The same before the threads that run moved anything.
+    #[must_use]
+    pub fn totals_at_start(&self) -> Vec<PortTotals> {
+        let running = self.running.as_ref();
+        running.map_or_else(|| self.totals(), |running| running.ports.clone())
+    }
+
     /// The ports as the record has them, with all that they moved since they were cleared.
     #[must_use]
     pub fn port_facts(&self) -> Vec<ForwardPort> {

@@ -152,7 +152,9 @@ pub fn run(
     let end = times.duration.map(|time| began.saturating_add(nanos(time)));
     let step = nanos(times.interval).max(1);
     let mut readings: Vec<Reading> = Vec::new();
-    let (mut before, mut from) = (forwarder.totals(), began);
+    // Threads may have moved much since they began.
+    let (mut before, mut from) = (forwarder.totals_at_start(), began);
+    let mut last_before = before.clone();
     let mut next = began + step;
     loop {
         let now = clock::now();
@@ -173,11 +175,21 @@ pub fn run(
                 end_ns: at - began,
                 ports: ports.map(|(now, before)| now.since(*before)).collect(),
             };
-            // Too short a rest says nothing.
-            if reading.end_ns - reading.start_ns >= step / 10 {
-                tell(Told::Interval(&reading));
-                readings.push(reading);
-                (before, from) = (totals, at);
+            // Too short a rest says nothing by itself: it belongs to the interval before.
+            let is_rest = reading.end_ns - reading.start_ns < step / 10;
+            match readings.last_mut().filter(|_| is_rest) {
+                None => {
+                    tell(Told::Interval(&reading));
+                    readings.push(reading);
+                    last_before = std::mem::replace(&mut before, totals);
+                    from = at;
+                }
+                Some(last) if is_over || is_stopped => {
+                    let ports = totals.iter().zip(&last_before);
+                    last.ports = ports.map(|(now, before)| now.since(*before)).collect();
+                    last.end_ns = reading.end_ns;
+                }
+                Some(_) => {}
             }
             while next <= at {
                 next += step;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use linerate_metric::generate::FCS_BYTES;
 use linerate_port::kind::pcap::hold_to_read;
-use linerate_port::pcap::CaptureReader;
+use linerate_port::pcap::{self, CaptureError, CaptureReader};
 
 use crate::MeasureError;
 
@@ -38,8 +38,10 @@ impl Capture {
             situation,
             next_step: "give a pcap or pcapng file of Ethernet frames".to_owned(),
         };
-        let file =
-            File::open(path).map_err(|error| refused(format!("cannot be opened ({error})")))?;
+        let file = pcap::open(path).map_err(|error| match error {
+            CaptureError::Io(why) => refused(format!("cannot be opened ({why})")),
+            other => refused(other.to_string()),
+        })?;
         hold_to_read(&file, path)?;
         let held = file
             .try_clone()

@@ -218,8 +218,7 @@ fn file_error(path: PathBuf, error: CaptureError) -> PortError {
 impl Source {
     fn open(path: PathBuf, url: &PortUrl, memory: &Memory) -> Result<Self, PortError> {
         let failed = |error| file_error(path.clone(), error);
-        let file = File::open(&path).map_err(CaptureError::from);
-        let file = file.map_err(failed)?;
+        let file = crate::pcap::open(&path).map_err(failed)?;
         hold_to_read(&file, &path)?;
         let reader = CaptureReader::new(file).map_err(failed)?;
         Ok(Self {

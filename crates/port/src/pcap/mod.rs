@@ -6,7 +6,7 @@
 mod read;
 mod write;
 
-pub use read::{CaptureError, CaptureReader, Record};
+pub use read::{CaptureError, CaptureReader, Record, open};
 pub use write::CaptureWriter;
 
 /// `LINKTYPE_ETHERNET`.

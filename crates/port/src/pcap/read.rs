@@ -1,7 +1,10 @@
 //! Reading.
 
+use std::fs::{self, File};
 use std::io::{self, Read, Seek};
 use std::ops::Range;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 
 use super::{
     ENHANCED_PACKET, INTERFACE, LINK_ETHERNET, OPTION_OFFSET, OPTION_RESOLUTION, ORDER, SECTION,
@@ -38,6 +41,18 @@ pub enum CaptureError {
         /// What is wrong with it.
         why: &'static str,
     },
+}
+
+/// Opens a capture.
+///
+/// # Errors
+/// [`CaptureError::Io`]; a pipe is refused, since to open one waits for a writer for as long as none comes.
+pub fn open(path: &Path) -> Result<File, CaptureError> {
+    if fs::metadata(path)?.file_type().is_fifo() {
+        let why = "it is a pipe, which has no beginning to come back to";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why).into());
+    }
+    Ok(File::open(path)?)
 }
 
 /// A captured frame.

@@ -126,7 +126,9 @@ fn heading(record: &Record, client: Option<&str>, style: &Style) -> String {
     };
     let mut lines = vec![style.paint(Paint::Bold, &clean(&title))];
     let mut details = match &plan.forward {
-        Some(forward) => forward::details(forward, plan).join(", "),
+        Some(forward) => {
+            forward::details(forward, record.summary.duration_ns.or(plan.duration_ns)).join(", ")
+        }
         None => words::details(plan).join(", "),
     };
     if let Some(wait) = &plan.wait {

@@ -115,8 +115,9 @@ impl Mode for Link {
         pool: &mut Pool,
         memory: &Memory,
     ) -> usize {
-        let now = clock::now();
         let mut handled = stream.receive(pool);
+        // Read before, it would be early by whatever pushed this thread off meanwhile, and frames would leave too soon.
+        let now = clock::now();
         for _ in 0..handled {
             let mut first = None;
             stream.burst.take_front(|frame| match first {
