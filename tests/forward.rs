@@ -114,6 +114,12 @@ fn statistics_are_printed_as_known() {
     ] {
         assert!(printed.contains(wanted), "no `{wanted}` in {printed}");
     }
+    // What a port received grows from one block to the next, as in testpmd.
+    let received = printed.lines().filter(|line| line.contains("RX-missed"));
+    let received = received.filter_map(|line| line.split_whitespace().nth(1)?.parse().ok());
+    let received: Vec<u64> = received.collect();
+    assert!(received.len() > 1 && received.is_sorted(), "{received:?}");
+    assert!(received.last() > received.first(), "{received:?}");
 }
 
 #[test]

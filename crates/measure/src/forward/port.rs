@@ -31,6 +31,15 @@ impl PortTotals {
             transmit: self.transmit.since(earlier.transmit),
         }
     }
+
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            receive: self.receive.plus(other.receive),
+            transmit: self.transmit.plus(other.transmit),
+        }
+    }
 }
 
 /// Queue totals as the record has them.

@@ -12,12 +12,13 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use linerate_measure::MeasureError;
 use linerate_measure::carrier;
 use linerate_measure::forward::frame::FrameSpec;
 use linerate_measure::forward::{
     Forwarder, PortUrl, Reading, Retry, Settings, Times, Told, record, run as forward,
 };
-use linerate_measure::{MeasureError, forward::PortError};
+use linerate_measure::forward::{PortError, PortTotals, QueueTotals};
 use linerate_metric::event::{Event, Problem, What};
 use linerate_metric::exit;
 use linerate_metric::forward::{ForwardPort, QueueFigures};
@@ -131,6 +132,7 @@ fn at_once_until_stopped(
     };
     let facts = forwarder.port_facts();
     let (mode, ports) = (settings.mode.to_string(), urls.len());
+    let mut sums: Vec<PortTotals> = Vec::new();
     let mut number = 0;
     let mut told = |told: Told<'_>| match told {
         Told::Started(places) => {
@@ -150,7 +152,11 @@ fn at_once_until_stopped(
                 let what = What::Interval { interval };
                 output.event(&Event { test: 1, what }, Timestamp::now());
             } else if period(args).is_some() {
-                say(output, &readings(&facts, reading));
+                sums.resize_with(reading.ports.len(), PortTotals::default);
+                for (sum, moved) in sums.iter_mut().zip(&reading.ports) {
+                    *sum = sum.plus(*moved);
+                }
+                say(output, &readings(&facts, &sums, reading));
             }
         }
     };
@@ -253,22 +259,24 @@ fn say(output: &Output, text: &str) {
     }
 }
 
-/// What ports moved within an interval, with the rates of that interval.
-fn readings(facts: &[ForwardPort], reading: &Reading) -> String {
+/// What ports moved since the start, with the rates of the interval, as `show port stats` has them.
+fn readings(facts: &[ForwardPort], sums: &[PortTotals], reading: &Reading) -> String {
     let seconds = (reading.end_ns - reading.start_ns) as f64 / 1e9;
-    let blocks = facts.iter().zip(&reading.ports).map(|(port, moved)| {
-        let queue = |totals: linerate_measure::forward::QueueTotals| QueueFigures {
-            packets: totals.frames,
-            bytes: totals.bytes,
-            dropped: totals.all_dropped(),
-            drops: BTreeMap::new(),
-        };
+    let queue = |totals: QueueTotals| QueueFigures {
+        packets: totals.frames,
+        bytes: totals.bytes,
+        dropped: totals.all_dropped(),
+        drops: BTreeMap::new(),
+    };
+    let ports = facts.iter().zip(sums).zip(&reading.ports);
+    let blocks = ports.map(|((port, sum), moved)| {
         let port = ForwardPort {
-            receive: queue(moved.receive),
-            transmit: queue(moved.transmit),
+            receive: queue(sum.receive),
+            transmit: queue(sum.transmit),
             ..port.clone()
         };
-        port_statistics(&port, Some(rates(&port.receive, &port.transmit, seconds)))
+        let rates = rates(&queue(moved.receive), &queue(moved.transmit), seconds);
+        port_statistics(&port, Some(rates))
     });
     blocks.collect::<Vec<_>>().join("\n")
 }
