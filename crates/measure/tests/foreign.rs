@@ -5,15 +5,16 @@ mod common;
 
 use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::foreign::Host;
-use linerate_dialect::iperf2::{Amount, Dual, Settings, TcpClient};
+use linerate_dialect::iperf2::{Amount, Dual, Settings, TcpClient, Way};
 use linerate_lab::{Lab, LabError, Topology};
 use linerate_measure::{PeerOptions, ServerOptions};
 use linerate_metric::plan::{Direction, Kind};
 use linerate_metric::record::Record;
 use serde_json::Value;
+use socket2::{Domain, Socket, Type};
 
 /// Whether a stock program is here; says so when it is not.
 fn stock(program: &str, version: &str) -> bool {
@@ -439,6 +440,56 @@ fn a_client_that_listens_late_is_connected_to_all_the_same() {
         std::io::copy(back, &mut std::io::sink()).unwrap();
         let record = host.record();
         assert!(way(&record, Direction::Receive).bytes_sent.unwrap() > 0);
+    }
+}
+
+/// Who sends is not over with the last that found room: a pause, or a client that reads nothing, is part of
+/// the time that was asked for.
+#[test]
+fn what_is_sent_takes_the_time_that_was_asked_for() {
+    use std::io::{Read, Write};
+    use std::net::{SocketAddr, TcpStream};
+    let _alone = alone();
+    // Blocks of 128 KiB are 210 ms apart.
+    let slow = PeerOptions {
+        max_rate_bps: Some(5_000_000),
+        ..PeerOptions::default()
+    };
+    for (stalls, peers) in [(false, slow), (true, PeerOptions::default())] {
+        let host = Host::with(peers);
+        let far = SocketAddr::from(([127, 0, 0, 1], host.port));
+        let settings = Settings {
+            way: Way::Reverse,
+            amount: Some(Amount::Time(1_500_000_000)),
+            ..Settings::client(far.port())
+        };
+        let client = TcpClient::new(settings).unwrap();
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.set_recv_buffer_size(20_000).unwrap();
+        socket.connect(&far.into()).unwrap();
+        let mut stream = TcpStream::from(socket);
+        stream.write_all(client.header()).unwrap();
+        if stalls {
+            let (began, mut room) = (Instant::now(), [0; 4096]);
+            while began.elapsed() < Duration::from_millis(300) {
+                stream.read(&mut room).unwrap();
+            }
+            std::thread::sleep(Duration::from_millis(2_200));
+        }
+        std::io::copy(&mut stream, &mut std::io::sink()).unwrap();
+        let record = host.record();
+        let sent = way(&record, Direction::Receive);
+        let took = sent.duration_ns.unwrap();
+        assert!(
+            (1_480_000_000..1_600_000_000).contains(&took),
+            "{stalls}: {sent:?}"
+        );
+        let bytes = sent.bytes_sent.unwrap();
+        assert_eq!(sent.offered_bps, Some(bytes as f64 * 8e9 / took as f64));
+        let last = record.intervals.last().unwrap();
+        assert!(last.end_ns.abs_diff(took) < 50_000_000, "{last:?}");
+        let told: u64 = record.intervals.iter().map(|it| it.bytes).sum();
+        assert_eq!(told, bytes);
     }
 }
 

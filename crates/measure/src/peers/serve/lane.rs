@@ -35,10 +35,25 @@ pub const RECEIVE_BYTES: usize = 256 << 10;
 /// How a test goes on, told to its threads.
 #[derive(Debug, Default)]
 pub struct Signals {
-    /// Nothing more is to be sent; what is on its way may be received.
-    pub ended: AtomicBool,
+    /// Since when nothing more is to be sent; what is on its way may be received. 0 before.
+    ended_ns: AtomicU64,
     /// It is over.
     pub closed: AtomicBool,
+}
+
+impl Signals {
+    /// Nothing more is to be sent, from now on or since it was said before.
+    pub fn end(&self) {
+        let now = clock::now();
+        let _ = (self.ended_ns).compare_exchange(0, now, Relaxed, Relaxed);
+    }
+
+    /// Since when nothing more is to be sent.
+    #[must_use]
+    pub fn ended_ns(&self) -> Option<Nanos> {
+        let ended = self.ended_ns.load(Relaxed);
+        (ended > 0).then_some(ended)
+    }
 }
 
 /// What a thread shares with its test.
@@ -210,6 +225,20 @@ impl Moved {
     fn at(&mut self, now: Nanos) {
         self.span = Some((self.span.map_or(now, |(first, _)| first), now));
     }
+
+    /// Notes that nothing more is sent. The time of what was sent is the test's, blocked or waiting for its
+    /// turn: until its planned end, until it was told to end, or until now, whichever came first. Since when
+    /// a client is gone who takes nothing nobody knows: that time is none.
+    pub fn sent_all(&mut self, until_ns: Option<Nanos>, signals: &Signals) {
+        if matches!(self.broke, Some(Broke::Silent(_))) {
+            return;
+        }
+        let ends = until_ns.into_iter().chain(signals.ended_ns());
+        let end = ends.fold(clock::now(), Nanos::min);
+        if let Some((_, last)) = &mut self.span {
+            *last = end.max(*last);
+        }
+    }
 }
 
 /// Runs a lane's work, and adds what only its own thread and socket know.
@@ -292,7 +321,7 @@ impl Sending {
     }
 
     fn is_over(&self, signals: &Signals, now: Nanos, sent: u64) -> bool {
-        signals.ended.load(Relaxed)
+        signals.ended_ns().is_some()
             || signals.closed.load(Relaxed)
             || self.until_ns.is_some_and(|until| now >= until)
             || self.amount_bytes.is_some_and(|amount| sent >= amount)
@@ -303,13 +332,14 @@ impl Sending {
     }
 }
 
-/// Sleeps until payload is due, in steps; whether it slept, and whether that was the end is to be seen again.
-fn wait_for_turn(pacer: &Pacer, now: Nanos) -> bool {
+/// Sleeps until payload is due, in steps and not past the end; whether it slept, and whether that was the end
+/// is to be seen again.
+fn wait_for_turn(pacer: &Pacer, now: Nanos, until_ns: Option<Nanos>) -> bool {
     let Some(due) = pacer.wait_until(now) else {
         return false;
     };
     let step = now + LOOK_UP.as_nanos() as u64;
-    clock::sleep_until(due.min(step));
+    clock::sleep_until(due.min(step).min(until_ns.unwrap_or(Nanos::MAX)));
     true
 }
 

@@ -1,7 +1,6 @@
 //! UDP flows of iperf2.
 
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -161,7 +160,7 @@ fn run(
             // One that says no end has none to say.
             if flow.went_silent {
                 // It is gone: it wants nothing any more.
-                context.signals.ended.store(true, Relaxed);
+                context.signals.end();
             }
             if flow.went_silent && !says_no_end {
                 moved.broke = Some(Broke::Silent(Duration::from_nanos(SILENCE_NS)));

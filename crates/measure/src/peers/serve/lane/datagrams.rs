@@ -228,7 +228,7 @@ pub fn send_datagrams(
         if sending.is_over(&context.signals, now, moved.totals.bytes) {
             break;
         }
-        if wait_for_turn(&pacer, now) {
+        if wait_for_turn(&pacer, now, sending.until_ns) {
             continue;
         }
         pacer.give_up(now, bytes);
@@ -258,6 +258,7 @@ pub fn send_datagrams(
             }
         }
     }
+    moved.sent_all(sending.until_ns, &context.signals);
     while !context.signals.closed.load(Relaxed)
         && farewell(payload, moved.totals.packets, clock::now())
     {

@@ -3,12 +3,17 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use linerate_host::sys::clock;
+use linerate_host::sys::clock::{self, Nanos};
 use linerate_host::sys::socket::{self, Flags};
 use socket2::Socket;
 
 use super::{Broke, Context, LOOK_UP, Moved, RECEIVE_BYTES, Sending, is_nothing, wait_for_turn};
 use crate::peers::serve::payload::Ring;
+
+const LOOK_UP_NS: Nanos = LOOK_UP.as_nanos() as u64;
+
+/// The same shortly before the planned end: what has room only after it is none of the test's.
+const LAST_LOOK_UP: Duration = Duration::from_millis(5);
 
 /// Takes a connection until its end, or until the client is silent for too long.
 ///
@@ -83,13 +88,24 @@ pub fn send_stream(
     let mut pacer = sending.pacer(clock::now());
     let idle_ns = sending.idle.as_nanos() as u64;
     let (mut turn, mut left) = (0, sending.block_bytes);
-    let mut last = clock::now();
+    let (mut last, mut hurries) = (clock::now(), false);
     loop {
         let now = clock::now();
         if sending.is_over(&context.signals, now, moved.totals.bytes) {
             break;
         }
-        if left == sending.block_bytes && wait_for_turn(&pacer, now) {
+        if !hurries
+            && sending
+                .until_ns
+                .is_some_and(|until| now + LOOK_UP_NS > until)
+        {
+            hurries = true;
+            for socket in sockets {
+                // Without it the end is only seen later.
+                let _ = socket.set_write_timeout(Some(LAST_LOOK_UP));
+            }
+        }
+        if left == sending.block_bytes && wait_for_turn(&pacer, now, sending.until_ns) {
             continue;
         }
         let all = sending
@@ -125,5 +141,6 @@ pub fn send_stream(
             }
         }
     }
+    moved.sent_all(sending.until_ns, &context.signals);
     moved
 }

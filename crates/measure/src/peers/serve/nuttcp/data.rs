@@ -389,11 +389,14 @@ fn send_datagrams(
     }
     while !context.signals.closed.load(Relaxed) {
         let now = clock::now();
-        if context.signals.ended.load(Relaxed) {
+        if context.signals.ended_ns().is_some() {
             sender.finish();
         }
         match sender.step(now) {
             Send::Marker { bytes, stream } => {
+                if bytes == *b"EOD0" {
+                    moved.sent_all(None, &context.signals);
+                }
                 // One that does not leave is as good as one that is lost: they are repeated.
                 let _ = socket::send(&sockets[usize::from(stream)], &bytes, Flags::NONE);
             }

@@ -94,12 +94,12 @@ impl Test {
 
     /// Sources stop.
     pub fn end_sending(&self) {
-        self.signals.ended.store(true, Relaxed);
+        self.signals.end();
     }
 
     /// Everything stops, now.
     pub fn close(&self) {
-        self.signals.ended.store(true, Relaxed);
+        self.signals.end();
         self.signals.closed.store(true, Relaxed);
         for lane in self.lanes.iter().filter(|lane| lane.thread.is_some()) {
             if let (Some(watch), Part::Sink) = (&lane.watch, lane.part) {
