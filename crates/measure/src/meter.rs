@@ -27,7 +27,7 @@ pub struct Totals {
     /// Calls that moved payload.
     pub calls: u64,
     /// Datagrams found missing, or that the sending socket had no room for, or answers that did not come
-    /// in time.
+    /// in time, or were not given.
     pub missing: u64,
     /// Datagrams that came again; they are among the packets.
     pub repeated: u64,

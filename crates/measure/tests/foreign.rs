@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::foreign::Host;
 use linerate_dialect::iperf2::{Amount, Dual, Settings, TcpClient, Way};
+use linerate_dialect::sniff::Carrier;
 use linerate_lab::{Lab, LabError, Topology};
 use linerate_measure::{PeerOptions, ServerOptions};
 use linerate_metric::plan::{Direction, Kind};
@@ -146,6 +147,14 @@ fn iperf3_over_tcp() {
     );
     let theirs = figure(&report, "sum_sent_bidir_reverse", "bytes");
     assert_eq!(back.bytes_sent, Some(theirs as u64));
+    // The last block is 105 ms before the end; what the exchange of results takes is no time of the test.
+    near_in_time("--bidir", || {
+        let (report, record) = iperf3(&host, "--bidir -t 2 -b 10M");
+        let ends = record.intervals.iter().map(|it| it.end_ns).max();
+        assert!(ends < Some(2_090_000_000), "{:?}", record.intervals);
+        let ours = way(&record, Direction::Send).goodput_bps.unwrap();
+        (ours, figure(&report, "sum_received", "bits_per_second"))
+    });
 }
 
 #[test]
@@ -472,7 +481,7 @@ fn what_is_sent_takes_the_time_that_was_asked_for() {
         if stalls {
             let (began, mut room) = (Instant::now(), [0; 4096]);
             while began.elapsed() < Duration::from_millis(300) {
-                stream.read(&mut room).unwrap();
+                stream.read_exact(&mut room).unwrap();
             }
             std::thread::sleep(Duration::from_millis(2_200));
         }
@@ -652,6 +661,40 @@ fn nuttcp_both_ways_over_both() {
     });
 }
 
+/// A client that has its results closes, and may leave something unread: that resets the connection.
+#[test]
+fn a_nuttcp_client_may_leave_with_its_results() {
+    use linerate_dialect::nuttcp::{Client, ClientEvent, Test, Way};
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    let (_alone, host) = (alone(), Host::start());
+    let data_port = free_port();
+    let asked = Test::new(Way::ToServer, Carrier::Stream, data_port);
+    let mut client = Client::new(asked).unwrap();
+    let mut control = TcpStream::connect(("127.0.0.1", host.port)).unwrap();
+    let mut room = [0; 1024];
+    loop {
+        control.write_all(client.outgoing()).unwrap();
+        client.sent(client.outgoing().len());
+        let bytes = control.read(&mut room).unwrap();
+        client.receive(&room[..bytes]).unwrap();
+        match client.poll() {
+            Some(ClientEvent::Prepare(_)) => client.ready(),
+            Some(ClientEvent::Start(_)) => break,
+            _ => {}
+        }
+    }
+    let mut data = TcpStream::connect(("127.0.0.1", data_port)).unwrap();
+    data.write_all(&[b'n'; 100_000]).unwrap();
+    drop(data);
+    // The first of it, and no more.
+    control.read_exact(&mut room[..4]).unwrap();
+    drop(control);
+    let record = host.record();
+    assert!(!record.interrupted, "{:?}", record.validity);
+    assert_eq!(record.summary.bytes_received, Some(100_000));
+}
+
 /// A port that was free a moment ago, of those that nuttcp takes.
 fn free_port() -> u16 {
     loop {
@@ -813,6 +856,78 @@ fn the_tools_that_say_nothing_of_themselves() {
     assert!(line.ends_with(b"\r\n"));
     drop(chargen);
     assert_eq!(host.record().plan.dialect.as_deref(), Some("chargen"));
+}
+
+/// A program that asks once whether anybody answers measures a moment later.
+#[test]
+fn a_first_question_long_before_the_others_opens_no_time() {
+    use std::net::UdpSocket;
+    let (_alone, host) = (alone(), Host::with_ports(&["echo"]));
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(("127.0.0.1", host.also[0])).unwrap();
+    let ask = || {
+        socket.send(&[0; 64]).unwrap();
+        socket.recv(&mut [0; 100]).unwrap();
+    };
+    ask();
+    std::thread::sleep(Duration::from_millis(400));
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(1_500) {
+        ask();
+    }
+    let took = began.elapsed().as_nanos() as f64;
+    let record = host.record();
+    let covered = record.summary.duration_ns.unwrap();
+    near(covered as f64, took, "time");
+    let ends = record.intervals.iter().map(|it| it.end_ns).max().unwrap();
+    assert!(ends.abs_diff(covered) < 10_000_000, "{ends}, {covered}");
+    let trips: Option<u64> = record.intervals.iter().map(|it| it.packets).sum();
+    assert_eq!(trips, record.summary.round_trips);
+}
+
+/// Questions that are not answered are no round trips, in no line.
+#[test]
+fn questions_from_afar_are_no_round_trips() {
+    use std::net::UdpSocket;
+    const AFAR: &str = "198.51.100.7";
+    let lab = match Lab::up(&Topology::hops(0)) {
+        Ok(lab) => lab,
+        Err(LabError::NotPrivileged) => {
+            println!("skipped: namespaces need root");
+            return;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let _alone = alone();
+    let (client, server) = (lab.host("client").unwrap(), lab.host("server").unwrap());
+    let ip = |words: &str| {
+        let done = Command::new("ip").args(words.split(' ')).status();
+        assert!(done.unwrap().success(), "{words}");
+    };
+    let back = format!("route add {AFAR} via {}", client.address());
+    server.run(|| ip(&back)).unwrap();
+    let options = ServerOptions {
+        port: 0,
+        peers: PeerOptions {
+            also: vec!["7".parse().unwrap()],
+            ..PeerOptions::default()
+        },
+        ..ServerOptions::default()
+    };
+    let host = server.run(|| Host::of(&options).unwrap()).unwrap();
+    let to = (server.address(), 7);
+    let ask = || {
+        ip(&format!("addr add {AFAR}/32 dev lo"));
+        let socket = UdpSocket::bind((AFAR, 0)).unwrap();
+        for _ in 0..3 {
+            socket.send_to(&[0; 64], to).unwrap();
+            std::thread::sleep(Duration::from_millis(300));
+        }
+    };
+    client.run(ask).unwrap();
+    assert!(host.refused("").is_some());
+    let told = host.interval().unwrap();
+    assert_eq!((told.bytes, told.packets), (192, Some(0)));
 }
 
 #[test]

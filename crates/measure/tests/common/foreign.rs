@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use linerate_measure::{Also, MeasureError, PeerOptions, Server, ServerOptions};
 use linerate_metric::event::{Event, Problem, What};
-use linerate_metric::record::Record;
+use linerate_metric::record::{Interval, Record};
 
 /// How long a record may take to come.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -109,6 +109,14 @@ impl Host {
         let record = *record.unwrap_or_else(|| panic!("no record: {:#?}", self.told()));
         assert_eq!(Record::from_json(&record.to_json()).unwrap(), record);
         record
+    }
+
+    /// The next interval.
+    pub fn interval(&self) -> Option<Interval> {
+        self.take(PATIENCE, |what| match what {
+            What::Interval { interval } => Some(*interval.clone()),
+            _ => None,
+        })
     }
 
     /// What happened, without what it was that was done.

@@ -290,8 +290,10 @@ impl Session {
         match event {
             ServerEvent::Asked(params) => return self.agree(*params),
             ServerEvent::Ended => {
-                self.ended_ns = Some(clock::now());
+                let now = clock::now();
+                self.ended_ns = Some(now);
                 if let Some(test) = test {
+                    test.over_at(now);
                     test.join_sources();
                 }
             }
@@ -496,7 +498,8 @@ impl Session {
                 omitted_lost: (self.params.omit_ns > 0 && udp).then_some(omitted.missing),
                 omitted_packets: (self.params.omit_ns > 0 && udp).then_some(highest(&omitted)),
                 start_ns: Some(0),
-                end_ns: Some(counted_ns),
+                // What the record has.
+                end_ns: Some(test.duration_ns(flow.id).unwrap_or(counted_ns)),
             }
         });
         let (user, system) = test.processor_time();

@@ -80,9 +80,7 @@ impl Context {
     pub fn publish(&self, moved: &Moved) {
         self.meter.publish(&moved.totals);
         if let Some((first, last)) = moved.span {
-            if self.times.first_ns.load(Relaxed) == 0 {
-                self.times.first_ns.store(first, Relaxed);
-            }
+            self.times.first_ns.store(first, Relaxed);
             self.times.last_ns.store(last, Relaxed);
         }
     }

@@ -62,6 +62,7 @@ fn talk(caller: Caller, seat: Seat, stream: TcpStream) {
         data: None,
         client_closed: Arc::default(),
         closed_ns: None,
+        told: None,
         reported: (Totals::default(), 0),
         began_ns: clock::now(),
     };
@@ -82,9 +83,20 @@ struct Session {
     /// Told to whoever takes datagrams.
     client_closed: Arc<AtomicBool>,
     closed_ns: Option<Nanos>,
+    /// Its results are said.
+    told: Option<Told>,
     /// What the last interval's line ended with, and when.
     reported: (Totals, Nanos),
     began_ns: Nanos,
+}
+
+/// What was known of a client when it was told its results.
+#[derive(Clone, Copy)]
+enum Told {
+    /// It was there.
+    Waiting,
+    /// It had closed its half, as one does that has sent all its datagrams, and one that was killed.
+    HalfClosed,
 }
 
 impl Session {
@@ -131,15 +143,18 @@ impl Session {
 
     /// Whether the client was there to take its results. One that was killed leaves the same end of its
     /// connections as one that is done; but then its host answers what is sent to it with a reset, and
-    /// acknowledges nothing.
+    /// acknowledges nothing. One that was there ends as it likes once it has them, with a reset, too.
     fn took_its_results(&self) -> bool {
         let until = clock::now() + RESULTS_NS;
         while self.machine.outgoing().is_empty() && clock::now() < until {
-            let taken = socket::unacknowledged(&self.control).is_ok_and(|bytes| bytes == 0);
-            if !matches!(self.control.take_error(), Ok(None)) {
-                return false;
+            let reset = !matches!(self.control.take_error(), Ok(None));
+            // Behind the results nothing is sent but the end, which counts as a byte.
+            let left = socket::unacknowledged(&self.control);
+            if reset {
+                let has_them = left.is_ok_and(|bytes| bytes <= 1);
+                return has_them || matches!(self.told, Some(Told::Waiting));
             }
-            if taken {
+            if left.is_ok_and(|bytes| bytes == 0) {
                 return true;
             }
             clock::sleep_until(clock::now() + 2_000_000);
@@ -209,6 +224,10 @@ impl Session {
         if test.is_done() {
             let counts = self.counts(test);
             self.machine.finish(&counts);
+            self.told = Some(match self.closed_ns {
+                Some(_) => Told::HalfClosed,
+                None => Told::Waiting,
+            });
         }
         Ok(())
     }
@@ -226,6 +245,9 @@ impl Session {
 
     /// Takes what the client said.
     fn listen(&mut self) -> Result<(), MeasureError> {
+        if self.told.is_some() {
+            return Ok(());
+        }
         if self.closed_ns.is_some() {
             clock::sleep_until(clock::now() + STEP.as_nanos() as u64);
             return Ok(());

@@ -20,7 +20,7 @@ use linerate_host::sys::cpu::ThreadUsage;
 use linerate_host::sys::socket;
 use linerate_metric::event::{Event, What};
 use linerate_metric::facts::Role;
-use linerate_metric::plan::{Cpus, Direction, Ends, Plan, Wait};
+use linerate_metric::plan::{Cpus, Direction, Ends, Kind, Plan, Wait};
 use linerate_metric::record::{Doubt, Interval};
 use socket2::Socket;
 
@@ -82,6 +82,8 @@ pub struct Test {
     /// When counting begins, and what was there then, by lane.
     counts_ns: Nanos,
     base: Option<BTreeMap<u32, Totals>>,
+    /// Since when both ends know that it is over.
+    over_ns: Option<Nanos>,
     from_ns: Nanos,
     number: u64,
     last: BTreeMap<Direction, (Totals, TcpSums)>,
@@ -144,6 +146,7 @@ impl Test {
             pauses: false,
             counts_ns,
             base: (plan.omit_ns == 0).then(BTreeMap::new),
+            over_ns: None,
             from_ns: start_ns,
             number: 0,
             last: BTreeMap::new(),
@@ -211,10 +214,51 @@ impl Test {
         let Some(first) = spans.map(|(first, _)| first).min() else {
             return;
         };
+        if self.plan.kind == Kind::Latency && self.number == 0 && first > self.start_ns {
+            // What came before was no part of it, as it shows later.
+            self.waits = true;
+        }
         self.start_at(first);
         if std::mem::take(&mut self.pauses) {
             self.from_ns = first.max(self.from_ns);
         }
+    }
+
+    /// Both ends know from now on that it is over. What is still on its way belongs to it; ends that are heard
+    /// later do not.
+    pub fn over_at(&mut self, now: Nanos) {
+        self.over_ns.get_or_insert(now);
+    }
+
+    /// When a thread that has ended moved payload first, and when its time was over.
+    fn span(&self, lane: &Lane) -> Option<(Nanos, Nanos)> {
+        let moved = lane.moved.as_ref()?;
+        let (first, last) = moved.span?;
+        let last = match self.over_ns {
+            Some(over) if moved.broke.is_none() => {
+                lane.context.span().map_or(over, |(_, last)| last.max(over))
+            }
+            _ => last,
+        };
+        Some((first, last.max(first)))
+    }
+
+    /// The time of a thread that has ended, without what was omitted.
+    fn lane_ns(&self, lane: &Lane) -> Option<Nanos> {
+        let (first, last) = self.span(lane)?;
+        // One that ends before counting begins has no other figures than those.
+        let from = match self.base {
+            Some(_) if self.plan.omit_ns > 0 => first.max(self.counts_ns),
+            _ => first,
+        };
+        Some(last.saturating_sub(from))
+    }
+
+    /// The time that a flow counts, once it has ended.
+    #[must_use]
+    pub fn duration_ns(&self, id: u32) -> Option<Nanos> {
+        let lane = self.lanes.iter().find(|lane| lane.id == id)?;
+        self.lane_ns(lane)
     }
 
     /// All threads have ended, and those that come are a part of their own: between the two nothing is to
@@ -415,7 +459,7 @@ impl Test {
         if moved != self.moved_ns.0 {
             self.moved_ns = (moved, now);
         }
-        while now >= self.interval_end() {
+        while now >= self.interval_end() && self.reaches(self.interval_end()) {
             self.interval(self.interval_end());
         }
         for lane in &mut self.lanes {
@@ -423,6 +467,13 @@ impl Test {
                 lane.end();
             }
         }
+    }
+
+    /// Whether it went on until then: the wait for what is missing at the end is no time of it.
+    fn reaches(&self, end: Nanos) -> bool {
+        let spans = self.lanes.iter().filter_map(|lane| lane.context.span());
+        let went_on = || spans.map(|(_, last)| last).max() > Some(end);
+        self.over_ns.is_none_or(|over| end <= over || went_on())
     }
 
     /// When the interval that goes on is over.

@@ -1,5 +1,6 @@
 //! Payload over UDP.
 
+use std::cell::Cell;
 use std::sync::atomic::Ordering::Relaxed;
 
 use linerate_host::sys::clock::{self, Nanos};
@@ -83,6 +84,43 @@ impl Refusals {
     }
 }
 
+/// Gaps behind a first question that may be one of a program that only wanted to know whether anybody
+/// answers: shorter ones are noise, and longer ones are told in intervals before more is known.
+const AFTER_PROBE_NS: std::ops::Range<Nanos> = 20_000_000..800_000_000;
+
+/// How many times longer such a gap is than the next at least.
+const PROBE_RATIO: u64 = 8;
+
+/// When the first questions of a flow came.
+#[derive(Default)]
+struct FirstQuestions {
+    came: u8,
+    /// The second of them, and the time from the first to it.
+    second: (Nanos, Nanos),
+    first_ns: Nanos,
+}
+
+impl FirstQuestions {
+    /// Takes one; when the time of the flow begins, if that is not with its first.
+    #[inline]
+    fn take(&mut self, now: Nanos) -> Option<Nanos> {
+        match self.came {
+            0 => self.first_ns = now,
+            1 => self.second = (now, now.saturating_sub(self.first_ns)),
+            2 => {
+                self.came = 3;
+                let (second, gap) = self.second;
+                let next = now.saturating_sub(second);
+                let probed = AFTER_PROBE_NS.contains(&gap) && gap / PROBE_RATIO > next;
+                return probed.then_some(second);
+            }
+            _ => return None,
+        }
+        self.came += 1;
+        None
+    }
+}
+
 /// Refused answers in a row after which nobody is there any more.
 const UNWANTED_LIMIT: u32 = 16;
 
@@ -99,7 +137,8 @@ pub fn receive_datagrams<D: Datagrams>(
     mut allow: impl FnMut(Nanos, u64, u64) -> bool,
 ) -> Moved {
     let mut moved = Moved::default();
-    let mut answered = 0;
+    let answered = Cell::new(0);
+    let mut first_questions = FirstQuestions::default();
     // Bytes that came since an answer was asked for.
     let mut unsaid = 0;
     let mut room = vec![0; DATAGRAM_ROOM];
@@ -121,9 +160,10 @@ pub fn receive_datagrams<D: Datagrams>(
             if allow(now, std::mem::take(&mut unsaid), answer.len() as u64)
                 && socket::send(socket, answer, Flags::NONE).is_ok()
             {
-                answered += 1;
+                answered.set(answered.get() + 1);
             }
         };
+        let mut is_question = false;
         let is_payload = match dialect.take(now, datagram) {
             Take::Payload => true,
             Take::Opening => {
@@ -141,11 +181,15 @@ pub fn receive_datagrams<D: Datagrams>(
             }
             Take::Answer { bytes, payload } => {
                 say(&datagram[..bytes.min(datagram.len())]);
+                is_question = payload;
                 payload
             }
         };
         if is_payload {
             moved.at(now);
+            if is_question && let Some(first) = first_questions.take(now) {
+                moved.span = Some((first, now));
+            }
             moved.sizes.take(bytes);
         }
     };
@@ -160,6 +204,10 @@ pub fn receive_datagrams<D: Datagrams>(
             calls,
             ..dialect.totals()
         };
+        if dialect.answers() {
+            let came = moved.totals.packets;
+            moved.totals.missing = came.saturating_sub(answered.get());
+        }
         context.publish(&moved);
         match socket::receive_segments(socket, &mut room, Flags::NONE) {
             Ok((bytes, segment)) => {
@@ -198,7 +246,7 @@ pub fn receive_datagrams<D: Datagrams>(
         }
     }
     moved.numbers = dialect.numbers();
-    moved.answered = dialect.answers().then_some(answered);
+    moved.answered = dialect.answers().then_some(answered.get());
     moved
 }
 
@@ -272,6 +320,25 @@ pub fn send_datagrams(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_question_that_is_asked_long_before_the_others_opens_no_time() {
+        let ms = 1_000_000;
+        let begins = |gaps: [Nanos; 3]| {
+            let (mut questions, mut now) = (FirstQuestions::default(), 5 * ms);
+            let first = questions.take(now);
+            let more = gaps.map(|gap| {
+                now += gap;
+                questions.take(now)
+            });
+            first.into_iter().chain(more.into_iter().flatten()).next()
+        };
+        assert_eq!(begins([190 * ms, ms, ms]), Some(195 * ms));
+        // Questions that are asked now and then are all of the test.
+        assert_eq!(begins([190 * ms, 100 * ms, ms]), None);
+        assert_eq!(begins([10 * ms, ms / 10, ms]), None);
+        assert_eq!(begins([900 * ms, ms, ms]), None);
+    }
 
     #[test]
     fn a_client_is_gone_after_refusals_that_come_close() {

@@ -46,7 +46,10 @@ impl Test {
     /// When to look again at the latest: an interval ends, or the time that any may have.
     #[must_use]
     pub fn next_look(&self) -> Nanos {
-        let next = self.interval_end();
+        let next = match self.over_ns {
+            Some(_) => Nanos::MAX,
+            None => self.interval_end(),
+        };
         match self.end_ns().map(|end| end.saturating_add(PAST_END_NS)) {
             Some(end) if clock::now() < end => next.min(end),
             _ => next,

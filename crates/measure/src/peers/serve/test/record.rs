@@ -128,10 +128,7 @@ impl Test {
     /// Tells the last interval, once all threads have ended.
     pub fn end_intervals(&mut self) {
         self.start_with_payload();
-        let last = self
-            .lanes
-            .iter()
-            .filter_map(|lane| lane.moved.as_ref()?.span);
+        let last = self.lanes.iter().filter_map(|lane| self.span(lane));
         let last = last.map(|(_, last)| last).max().unwrap_or(self.start_ns);
         self.forget_silence();
         while self.interval_end() <= last {
@@ -196,18 +193,10 @@ impl Test {
         let udp = self.plan.protocol == Protocol::Udp;
         let base = self.omitted(lane.id);
         let totals = moved.totals.since(base);
-        let counts_from = self.counts_ns;
         counted.bytes = totals.bytes;
         counted.packets = udp.then_some(totals.packets);
         counted.calls = Some(totals.calls);
-        counted.duration_ns = moved.span.map_or(0, |(first, last)| {
-            // One that ends before counting begins has no other figures than those.
-            let from = match self.base {
-                Some(_) if self.plan.omit_ns > 0 => first.max(counts_from),
-                _ => first,
-            };
-            last.saturating_sub(from)
-        });
+        counted.duration_ns = self.lane_ns(lane).unwrap_or(0);
         if let Some(numbers) = moved.numbers {
             counted.lost = numbers.lost.map(|lost| lost.saturating_sub(base.missing));
             counted.out_of_order = numbers.out_of_order;

@@ -69,6 +69,11 @@ impl Test {
             let tcp = tcp.since(&last_tcp, length_ns);
             let sends = part == Part::Source;
             let counts_packets = udp || self.plan.kind == Kind::Latency;
+            // Of questions those are round trips that were answered.
+            let packets = match self.plan.kind {
+                Kind::Latency => more.packets.saturating_sub(more.missing),
+                _ => more.packets,
+            };
             let interval = Interval {
                 number: self.number,
                 start_ns: self.from_ns - self.start_ns,
@@ -80,7 +85,7 @@ impl Test {
                     Part::Sink => CountedAt::Receiver,
                 },
                 bytes: more.bytes,
-                packets: counts_packets.then_some(more.packets),
+                packets: counts_packets.then_some(packets),
                 calls: Some(more.calls),
                 bytes_sent: sends.then_some(more.bytes),
                 packets_sent: (sends && udp).then_some(more.packets),
