@@ -494,6 +494,36 @@ fn a_missing_peer_is_told() {
     assert!(done.stdout.contains("[no-peer]"), "{}", done.stdout);
 }
 
+/// Who comes second is told so, and not of what only follows from it.
+#[test]
+fn a_second_client_is_refused_and_no_ring_is_blamed() {
+    let room = Room::new();
+    let run = room.path().join("run");
+    fs::create_dir(&run).unwrap();
+    let start = |words: &str| Held::start(room.linerate(words).env("XDG_RUNTIME_DIR", &run));
+    let far = start("forward --dev shm:x,role=server --idle yield --stats-period 0.1");
+    soon("the port waits", || !meetings(&run).is_empty());
+    let near = start("forward --dev shm:x --idle yield --stats-period 0.1");
+    // Nothing tells from outside that it has come; whoever is first gets the place.
+    std::thread::sleep(Duration::from_secs(2));
+    let words = "forward --dev shm:x --tx-first 40 -t 0.5 --idle yield --no-store";
+    let mut told = None;
+    soon("a refusal", || {
+        let done = finish(room.linerate(words).env("XDG_RUNTIME_DIR", &run));
+        let refused = done.stderr.contains("has a client already");
+        told = refused.then_some(done);
+        refused
+    });
+    let done = told.expect("it was refused").expect(1);
+    for wrong in ["[no-peer]", "too-few-descriptors"] {
+        assert!(!done.stdout.contains(wrong), "{}", done.stdout);
+    }
+    for held in [near, far] {
+        held.signal(Signal::INT);
+        held.end();
+    }
+}
+
 /// Two hosts back to back, the second one starts the packets.
 #[test]
 fn two_processes_pass_packets_round() {

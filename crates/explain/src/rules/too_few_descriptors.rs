@@ -106,7 +106,10 @@ impl TooFewDescriptors {
 
     fn of_forwarder(&self, case: &Case<'_>) -> Option<Finding> {
         let figures = case.record.forward.as_ref()?;
-        if case.lacks_carrier() {
+        // Where nobody takes frames out, no ring is long enough.
+        let alone = ["no-peer", "port-stopped"];
+        let doubts = &case.record.validity;
+        if case.lacks_carrier() || doubts.iter().any(|doubt| alone.contains(&&*doubt.doubt)) {
             return None;
         }
         let port = figures

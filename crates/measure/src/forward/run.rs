@@ -372,7 +372,8 @@ fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
         .figures
         .ports
         .iter()
-        .filter(|port| port.joined == Some(false))
+        // Of a port that was refused its trouble is told.
+        .filter(|port| port.joined == Some(false) && ran.trouble.is_none())
     {
         doubts.push(Doubt::new(
             "no-peer",
