@@ -82,6 +82,12 @@ impl House {
         host.line(|line| line.starts_with("READY dev=tap:t0 ip=10.9.0.2/24"));
         host
     }
+
+    /// The device of a process that was killed may be taken for a moment longer. A server has to run.
+    fn has_its_device(&self) {
+        let words = format!("latency {KERNEL} -u -n 1 --no-store {PLACE}");
+        soon("the device", || self.run(&words).code() == 0);
+    }
 }
 
 impl Drop for House {
@@ -255,6 +261,7 @@ fn driver_and_application_have_a_thread_and_a_priority_each() {
     // A near end has them, too.
     let mut server = Running::start(&mut house.linerate("server --no-store"));
     server.line(|line| line.starts_with("READY port=5201"));
+    house.has_its_device();
     let record = house.record(&format!(
         "throughput {KERNEL} -n 1M --verify {PLACE} {place}"
     ));
@@ -276,6 +283,7 @@ fn a_thousand_connections_go_over_our_stack_both_ways() {
     drop(host);
     let mut server = Running::start(&mut house.linerate("server --no-store"));
     server.line(|line| line.starts_with("READY port=5201"));
+    house.has_its_device();
     for options in ["", "-R"] {
         let words = format!("throughput {KERNEL} -t 1 -P 1000 {options} {PLACE} {room}");
         let record = house.record(&words);
