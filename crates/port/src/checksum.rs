@@ -196,21 +196,22 @@ pub fn verify(frame: &[u8]) -> Option<Verified> {
     })
 }
 
+/// RFC 1071, word by word.
+#[cfg(test)]
+fn slow_sum(bytes: &[u8]) -> u16 {
+    let mut total = 0u32;
+    for pair in bytes.chunks(2) {
+        let low = pair.get(1).copied().unwrap_or(0);
+        total += u32::from(u16::from_be_bytes([pair[0], low]));
+        total = (total & 0xffff) + (total >> 16);
+    }
+    total as u16
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
-
-    /// RFC 1071, word by word.
-    fn slow_sum(bytes: &[u8]) -> u16 {
-        let mut total = 0u32;
-        for pair in bytes.chunks(2) {
-            let low = pair.get(1).copied().unwrap_or(0);
-            total += u32::from(u16::from_be_bytes([pair[0], low]));
-            total = (total & 0xffff) + (total >> 16);
-        }
-        total as u16
-    }
 
     #[test]
     fn the_example_of_the_standard() {

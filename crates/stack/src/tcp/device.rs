@@ -212,6 +212,10 @@ fn finish(
     // The engine writes headers without options, and nothing behind the packet.
     let v4 = packet[0] >> 4 == 4;
     let (head, from, to) = if v4 {
+        // The engine has left zero there.
+        let header = packet.first_chunk().expect("a header");
+        let checksum = !Sum::of_header(header).folded();
+        put(packet, 10, checksum);
         let address = |at: usize| -> [u8; 4] { packet[at..at + 4].try_into().expect("four") };
         (ip::V4_BYTES, address(12).into(), address(16).into())
     } else {

@@ -133,9 +133,9 @@ impl Tcp {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = Medium::Ip;
         capabilities.max_transmission_unit = config.mtu.into();
-        // What comes has been checked and counted before the engine sees it.
-        capabilities.checksum.ipv4 = Sums::Tx;
-        // Segments are summed once all of them is as it leaves, and faster.
+        // What comes has been checked and counted before the engine sees it; what leaves is summed once all of it
+        // is as it leaves, and faster.
+        capabilities.checksum.ipv4 = Sums::None;
         capabilities.checksum.tcp = Sums::None;
         let long = segmentation(config, vnet, frame_bytes);
         let long = long.and_then(std::num::NonZeroUsize::new);

@@ -398,17 +398,19 @@ mod tests {
         );
     }
 
+    /// The three duplicates that say so.
+    fn first_is_missing(recovery: &mut Recovery, sent: &mut Sent) {
+        recovery.heard(&acknowledgement(at(1), 50, &[]), sent, 0);
+        for end in 3..6 {
+            let duplicate = acknowledgement(at(1), 50, &[(at(2), at(end))]);
+            recovery.heard(&duplicate, sent, 0);
+        }
+    }
+
     #[test]
     fn what_is_lost_twice_is_sent_twice() {
         let (mut recovery, mut sent) = (Recovery::default(), sent(10));
-        recovery.heard(&acknowledgement(at(1), 50, &[]), &mut sent, 0);
-        for end in 3..6 {
-            recovery.heard(
-                &acknowledgement(at(1), 50, &[(at(2), at(end))]),
-                &mut sent,
-                0,
-            );
-        }
+        first_is_missing(&mut recovery, &mut sent);
         sent.again = Some((at(1), at(10)));
         sent.up_to = Some(at(16));
         let mut nudges = Vec::new();
@@ -440,14 +442,7 @@ mod tests {
     #[test]
     fn after_a_time_out_the_engine_is_left_alone() {
         let (mut recovery, mut sent) = (Recovery::default(), sent(10));
-        recovery.heard(&acknowledgement(at(1), 50, &[]), &mut sent, 0);
-        for end in 3..6 {
-            recovery.heard(
-                &acknowledgement(at(1), 50, &[(at(2), at(end))]),
-                &mut sent,
-                0,
-            );
-        }
+        first_is_missing(&mut recovery, &mut sent);
         sent.timed_out = true;
         let partial = acknowledgement(at(4), 50, &[]);
         assert_eq!(recovery.heard(&partial, &mut sent, 0), None);

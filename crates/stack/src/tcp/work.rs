@@ -26,6 +26,9 @@ const PATIENCE: Nanos = 60_000_000_000;
 /// Steps of one acknowledgement: segments of 1460 B in 64 KiB, the most that comes as one, and some more.
 const MOST_STEPS: u32 = 64;
 
+/// Segments that a connection sends before it is the next one's turn.
+const SEGMENTS_AT_A_TIME: u32 = 8;
+
 const ACK_RST: u16 = 0x14;
 const SYN: u16 = 0x02;
 
@@ -283,8 +286,15 @@ impl Tcp {
                 sent,
                 socket,
             };
-            let sent = self.interface.poll_egress(now, &mut glance, set);
-            if sent == PollResult::SocketStateChanged {
+            // Several at a time: what belongs to a connection is looked up once for all of them, and is in the cache.
+            let mut state = PollResult::SocketStateChanged;
+            for _ in 0..SEGMENTS_AT_A_TIME {
+                state = self.interface.poll_egress(now, &mut glance, set);
+                if state == PollResult::None || !glance.link.has_room() {
+                    break;
+                }
+            }
+            if state == PollResult::SocketStateChanged {
                 idle = 0;
                 self.dirty.push(index);
                 continue;

@@ -68,10 +68,18 @@ impl Verdict {
     pub(crate) fn of(pseudo: Sum, bytes: &[u8], stands: u16) -> Self {
         if (pseudo + Sum::of(bytes)).is_right() {
             Self::Right
-        } else if pseudo.folded() == stands {
-            Self::Open
         } else {
-            Self::Wrong
+            Self::not_right(pseudo, stands)
+        }
+    }
+
+    /// Out of the way of what is right: telling the others apart there costs each 64 B datagram nanoseconds.
+    #[cold]
+    #[inline(never)]
+    fn not_right(pseudo: Sum, stands: u16) -> Self {
+        match pseudo.folded() == stands {
+            true => Self::Open,
+            false => Self::Wrong,
         }
     }
 }
