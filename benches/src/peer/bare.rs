@@ -8,11 +8,12 @@ use crate::ground::{Ground, version_of};
 use crate::process::Program;
 use crate::trouble::Trouble;
 
-const SOURCES: [(&str, &str); 4] = [
+const SOURCES: [(&str, &str); 5] = [
     ("memory", include_str!("../../bare/memory.c")),
     ("pingpong", include_str!("../../bare/pingpong.c")),
     ("stream", include_str!("../../bare/stream.c")),
     ("streams", include_str!("../../bare/streams.c")),
+    ("tap", include_str!("../../bare/tap.c")),
 ];
 
 /// Any free port of the lab's server will do.
@@ -68,11 +69,7 @@ impl Bare {
         command.args([bytes, near, far].map(|number| number.to_string()));
         command.arg(time.as_millis().to_string());
         let text = Program::start(ground.client()?, None, &mut command)?.finish(time + MOMENT)?;
-        let rate = text
-            .split_whitespace()
-            .find_map(|word| word.strip_prefix("pps=")?.parse::<f64>().ok());
-        rate.map(|rate| rate / 1e6)
-            .ok_or_else(|| Trouble::program("memory", "it printed no pps"))
+        Ok(told("memory", "pps", &text)? / 1e6)
     }
 
     /// What many TCP streams of one thread an end carry, in Gb/s at the receiver.
@@ -92,11 +89,36 @@ impl Bare {
         let text = sink.finish(time + OPENING)?;
         // The other end has gone: it has nobody to send to.
         let _ = source.finish(MOMENT);
-        let rate = text
-            .split_whitespace()
-            .find_map(|word| word.strip_prefix("bps=")?.parse::<f64>().ok());
-        rate.map(|rate| rate / 1e9)
-            .ok_or_else(|| Trouble::program("streams", "it printed no bps"))
+        Ok(told("streams", "bps", &text)? / 1e9)
+    }
+
+    /// A host behind a tap in the near namespace that turns each datagram round, whatever its port; it runs until it
+    /// is dropped. `address`: the kernel's end.
+    pub fn tap_echo(&self, ground: &Ground, name: &str, address: &str) -> Result<Program, Trouble> {
+        let [_, far] = ground.cpus;
+        let mut command = Command::new(self.folder.join("tap"));
+        command.args(["echo", name, address, &far.to_string()]);
+        let mut host = Program::start(ground.client()?, Some(far), &mut command)?;
+        host.wait_for("READY", MOMENT)?;
+        Ok(host)
+    }
+
+    /// What a kernel's socket reads of a stream that a host behind a tap writes in segments of 64 KB, in Gb/s.
+    /// `ends`: the kernel's address and the host's.
+    pub fn tap_stream(
+        &self,
+        ground: &Ground,
+        name: &str,
+        ends: [&str; 2],
+        time: Duration,
+    ) -> Result<f64, Trouble> {
+        let [near, far] = ground.cpus;
+        let mut command = Command::new(self.folder.join("tap"));
+        command.args(["stream", name]).args(ends);
+        command.args([far, near].map(|cpu| cpu.to_string()));
+        command.arg(time.as_millis().to_string());
+        let text = Program::start(ground.client()?, None, &mut command)?.finish(time + MOMENT)?;
+        Ok(told("tap", "bps", &text)? / 1e9)
     }
 
     /// The median round trip of datagrams of so many bytes, in µs. `wait`: `block` or `spin`.
@@ -120,12 +142,7 @@ impl Bare {
         client.arg(time.as_millis().to_string());
         let client = Program::start(ground.client()?, Some(near), &mut client)?;
         let text = client.finish(time + MOMENT)?;
-        let median = text
-            .split_whitespace()
-            .find_map(|word| word.strip_prefix("p50_ns=")?.parse::<f64>().ok());
-        median
-            .map(|median| median / 1e3)
-            .ok_or_else(|| Trouble::program("pingpong", "it printed no p50_ns"))
+        Ok(told("pingpong", "p50_ns", &text)? / 1e3)
     }
 
     /// What arrives of a stream in a second of `written` bytes a write call and `read` bytes a
@@ -151,11 +168,14 @@ impl Bare {
         let client = Program::start(ground.client()?, Some(near), &mut source)?;
         client.finish(time + MOMENT)?;
         let text = server.finish(MOMENT)?;
-        let goodput = text
-            .split_whitespace()
-            .find_map(|word| word.strip_prefix("bps=")?.parse::<f64>().ok());
-        goodput
-            .map(|bps| bps / 1e9)
-            .ok_or_else(|| Trouble::program("stream", "it printed no bps"))
+        Ok(told("stream", "bps", &text)? / 1e9)
     }
+}
+
+/// The number behind a name in what a loop printed.
+fn told(program: &'static str, name: &str, text: &str) -> Result<f64, Trouble> {
+    let number = |word: &str| word.strip_prefix(name)?.strip_prefix('=')?.parse().ok();
+    let mut words = text.split_whitespace();
+    let missing = || Trouble::program(program, format!("it printed no {name}"));
+    words.find_map(number).ok_or_else(missing)
 }

@@ -22,6 +22,9 @@ const START: Duration = Duration::from_secs(10);
 const KERNEL: &str = "10.66.0.1/24";
 const STACK: &str = "10.66.0.2";
 
+/// The interface.
+const TAP: &str = "bench0";
+
 const RTT: &str = "/summary/rtt_ns/p50";
 
 /// The stack's host spins, and so does the kernel's.
@@ -34,6 +37,24 @@ pub const ECHO_SPINNING: Row = Row {
     ours: |ground| over_tap(ground),
     theirs: &[Peer::only(|ground| by_the_kernel(ground, "spin"))],
     ..UDP_BURST
+};
+
+/// The same host against the least that any host behind a tap costs.
+pub const ECHO_BARE: Row = Row {
+    name: "stack/echo/tap/spinning/bare",
+    against: "bare loop that turns frames of a tap round, same spinning client, p50",
+    mark: Mark::Shown,
+    theirs: &[Peer::only(bare_echo)],
+    ..ECHO_SPINNING
+};
+
+/// What no host behind a tap can go below.
+pub const ECHO_LIMIT: Row = Row {
+    name: "stack/echo/tap/spinning/limit",
+    against: "kernel echo over veth, spinning, same spinning client, p50; ours is the bare loop",
+    mark: Mark::Shown,
+    ours: bare_echo,
+    ..ECHO_SPINNING
 };
 
 /// The kernel's host sleeps until something comes, as hosts do unless told otherwise.
@@ -97,6 +118,24 @@ pub const OUT_CUBIC: Row = Row {
     ..OUT_BBR
 };
 
+/// The stack sends, against the least that any sender behind a tap costs.
+pub const OUT_BARE: Row = Row {
+    name: "stack/tcp/tap_tso/out/bare",
+    against: "bare loop that writes segments of 64 KB to a tap; the stack sends with cubic",
+    mark: Mark::Shown,
+    theirs: &[Peer::only(bare_stream)],
+    ..OUT_BBR
+};
+
+/// What no sender behind a tap can exceed.
+pub const OUT_LIMIT: Row = Row {
+    name: "stack/tcp/tap_tso/out/limit",
+    against: "kernel to kernel over veth with cubic; ours is the bare loop",
+    mark: Mark::Shown,
+    ours: bare_stream,
+    ..OUT_CUBIC
+};
+
 /// What a send buffer of a kilobyte costs where no segment asks for delivery.
 pub const BUFFER: Row = Row {
     name: "stack/tcp/send_buffer/16K",
@@ -150,7 +189,7 @@ pub const QUEUE_255: Row = Row {
 
 /// Starts a host on our stack beside the near host's kernel; `keys` belong to the tap.
 fn host(ground: &Ground, keys: &str, words: &str) -> Result<Program, Trouble> {
-    let device = format!("tap:bench0,address={KERNEL}{keys}");
+    let device = format!("tap:{TAP},address={KERNEL}{keys}");
     let address = format!("{STACK}/24");
     let place = ["--dev", device.as_str(), "--ip", address.as_str()];
     started(ground, &place, words)
@@ -183,6 +222,23 @@ fn over_tap(ground: &Ground) -> Result<f64, Trouble> {
     let _host = host(ground, "", "--serve linerate")?;
     let record = asked(ground, STACK, "latency -u -l 64 -t 500ms --wait spin")?;
     Ok(figure(&record, RTT)? / 1e3)
+}
+
+fn bare_echo(ground: &Ground) -> Result<f64, Trouble> {
+    let _host = ground.bare()?.tap_echo(ground, TAP, kernel())?;
+    let words = "latency -u -l 64 -t 500ms --wait spin --peer echo";
+    Ok(figure(&asked(ground, STACK, words)?, RTT)? / 1e3)
+}
+
+fn bare_stream(ground: &Ground) -> Result<f64, Trouble> {
+    let second = Duration::from_secs(1);
+    let ends = [kernel(), STACK];
+    ground.bare()?.tap_stream(ground, TAP, ends, second)
+}
+
+/// The kernel's address without the length of its prefix.
+fn kernel() -> &'static str {
+    KERNEL.split('/').next().unwrap_or(KERNEL)
 }
 
 fn over_shared_memory(ground: &Ground) -> Result<f64, Trouble> {
