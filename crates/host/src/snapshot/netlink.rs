@@ -25,6 +25,8 @@ pub struct Link {
     pub loopback: bool,
     /// It has one other end, as tunnels have.
     pub point_to_point: bool,
+    /// Addresses behind it are resolved by nobody (IFF_NOARP), as behind tunnels of many ends.
+    pub unresolved: bool,
     /// Largest IP packet in bytes.
     pub mtu: Option<u32>,
     /// Link-layer address.
@@ -395,6 +397,7 @@ fn link_of(kind: u16, body: &[u8]) -> Option<Link> {
         up: is(libc::IFF_UP),
         loopback: is(libc::IFF_LOOPBACK),
         point_to_point: is(libc::IFF_POINTOPOINT),
+        unresolved: is(libc::IFF_NOARP),
         ..Link::default()
     };
     let (mut bus, mut device) = (None, None);

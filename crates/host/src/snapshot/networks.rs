@@ -16,11 +16,13 @@ pub fn connected_networks() -> Vec<(IpAddr, u8)> {
 }
 
 /// The networks of addresses on links that many hosts share. A tunnel has one other end, behind which may be
-/// anybody.
+/// anybody; one of many other ends (6to4, DMVPN) resolves no addresses: whoever has one there is no neighbour.
 fn neighbourhoods(links: &[Link], addresses: &[Address]) -> Vec<(IpAddr, u8)> {
     let is_shared = |index: u32| {
         let link = links.iter().find(|link| link.index == index);
-        link.is_some_and(|link| link.up && !link.loopback && !link.point_to_point)
+        link.is_some_and(|link| {
+            link.up && !link.loopback && !link.point_to_point && !link.unresolved
+        })
     };
     let networks =
         (addresses.iter()).filter(|address| is_shared(address.link) && address.prefix > 0);
@@ -48,6 +50,10 @@ mod tests {
             link(3, false, false, false),
             // A tunnel with 0.0.0.0/1 and 128.0.0.0/1 behind it: whatever its routes are.
             link(4, true, false, true),
+            Link {
+                unresolved: true,
+                ..link(6, true, false, false)
+            },
         ];
         for (index, address, prefix, is_network) in [
             (1, "127.0.0.1", 8, false),
@@ -58,6 +64,8 @@ mod tests {
             (3, "10.78.0.2", 24, false),
             (4, "10.8.0.2", 24, false),
             (4, "fd08::2", 64, false),
+            // A tunnel of 6to4: a sixteenth of all there is.
+            (6, "2002:c000:201::1", 16, false),
             // A link that went away meanwhile.
             (5, "10.79.0.2", 24, false),
         ] {
