@@ -11,6 +11,10 @@
 //!    router on the way forwards a forged neighbour), or in one that was allowed by name.
 //! 3. **At a rate.** Bytes a second to one address, and to all addresses together.
 //!
+//! A flow of datagrams, which is far more than was asked with, is for addresses that proved themselves, and for
+//! those that were allowed one by one: whoever names an address answers for it, and for nobody else. A network
+//! that is allowed is answered and sent no flow, or the server would be an amplifier for all of it.
+//!
 //! An address proves itself by returning something that only it can know: the end of a TCP
 //! handshake, a token. Proof holds for [`PROOF_NS`] from the last time; whoever serves a connection
 //! says so when it begins and when it ends. Datagrams do not prolong it: they may be forged.
@@ -105,9 +109,9 @@ pub enum Refusal {
         /// What is left of what it sent.
         credit: u64,
     },
-    /// It asks for a flow, and has shown nothing of itself but datagrams. No option lifts this.
+    /// It asks for a flow, and has shown nothing of itself but datagrams.
     #[error(
-        "{address} asks to be sent a flow of datagrams, and its address may be forged: it has to prove itself first (a test over TCP, or our own client, does)"
+        "{address} asks to be sent a flow of datagrams, and its address may be forged: {OPTION_NETWORK} {address}, which names that address alone, sends it all the same, or it has to prove itself first (a test over TCP, or our own client, does)"
     )]
     Unproved {
         /// Whom.
@@ -136,8 +140,8 @@ impl Refusal {
     #[must_use]
     pub fn option(&self) -> Option<&'static str> {
         match self {
-            Self::NotNeighbour { .. } => Some(OPTION_NETWORK),
-            Self::MoreThanReceived { .. } | Self::Unproved { .. } => None,
+            Self::NotNeighbour { .. } | Self::Unproved { .. } => Some(OPTION_NETWORK),
+            Self::MoreThanReceived { .. } => None,
             Self::AddressRate { .. } | Self::TotalRate { .. } => Some(OPTION_RATE),
         }
     }
@@ -225,6 +229,13 @@ impl Guard {
             self.proved.remove(address);
         }
         holds
+    }
+
+    /// Whether an address may be sent a flow of datagrams: it has proved itself, or was allowed by itself.
+    pub fn may_have_flow(&mut self, now_ns: u64, address: IpAddr) -> bool {
+        let mut allowed = self.rules.allowed.iter();
+        allowed.any(|network| network.is_one() && network.contains(address))
+            || self.is_proved(now_ns, address)
     }
 
     /// Whether a datagram with so many bytes of payload may be sent to an address; if so, it counts

@@ -58,6 +58,34 @@ fn networks_have_what_their_prefix_says() {
 }
 
 #[test]
+fn flows_are_for_those_who_are_proved_or_named() {
+    let allowed = ["203.0.113.0/24", "198.51.100.7", "2001:db8::7/128"];
+    let mut guard = Guard::new(Rules {
+        allowed: allowed.map(|text| text.parse().unwrap()).to_vec(),
+        ..rules()
+    });
+    for (address, may) in [
+        ("198.51.100.7", true),
+        ("::ffff:198.51.100.7", true),
+        ("2001:db8::7", true),
+        ("198.51.100.8", false),
+        // Of a network that is allowed, and a neighbour: answered, and no more.
+        ("203.0.113.9", false),
+        ("10.1.0.5", false),
+    ] {
+        assert_eq!(guard.may_have_flow(0, ip(address)), may, "{address}");
+    }
+    guard.prove(0, ip("10.1.0.5"));
+    assert!(guard.may_have_flow(0, ip("10.1.0.5")));
+    assert!(!guard.may_have_flow(PROOF_NS + 1, ip("10.1.0.5")));
+    let address = ip("203.0.113.9");
+    assert_eq!(Refusal::Unproved { address }.option(), Some("--allow"));
+    // Whoever is named is answered as anybody is.
+    guard.received(0, ip("198.51.100.7"), 100);
+    assert!(guard.send(0, ip("198.51.100.7"), 101).is_err());
+}
+
+#[test]
 fn nobody_gets_more_than_came_from_there() {
     let mut guard = Guard::new(rules());
     let peer = ip("10.1.0.5");

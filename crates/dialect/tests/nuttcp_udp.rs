@@ -80,7 +80,10 @@ fn datagrams_of_stock_transmitters_are_counted() {
 
 /// Runs a sender in simulated time: (time, stream, datagram).
 fn sent(test: &Test) -> Vec<Datagram> {
-    let mut sender = UdpSender::new(test);
+    sent_by(UdpSender::new(test), test)
+}
+
+fn sent_by(mut sender: UdpSender, test: &Test) -> Vec<Datagram> {
     let mut buffer = vec![b'x'; test.buffer_bytes];
     let (mut now, mut sent) = (0, Vec::new());
     loop {
@@ -114,6 +117,30 @@ fn markers_leave_no_interval_without_payload() {
         let at = |marker: &[u8]| sent.iter().find(|(_, _, bytes)| bytes == marker).unwrap().0;
         let gaps = (at(b"BOD1") - at(b"BOD0"), at(b"EOD1") - at(b"EOD0"));
         assert_eq!(gaps, (start, end), "{interval_ns:?}");
+    }
+}
+
+#[test]
+fn a_rate_that_is_a_limit_is_never_exceeded() {
+    for (kbps, buffer_bytes) in [(5_000, 8_192), (100, 1_024), (1_000_000, 65_507)] {
+        for instantaneous in [false, true] {
+            let mut test = Test::new(Way::ToClient, Carrier::Datagram, 5001);
+            test.buffer_bytes = buffer_bytes;
+            test.rate_kbps = Some(kbps);
+            test.rate_instantaneous = instantaneous;
+            (test.buffers, test.time_ns) = (Some(50), None);
+            let datagrams = sent_by(UdpSender::new(&test).held(), &test);
+            let begun = datagrams.iter().find(|(_, _, d)| d == b"BOD1").unwrap().0;
+            let mut bytes = 0;
+            for (now, _, datagram) in datagrams.iter().filter(|(_, _, d)| d.len() > 4) {
+                bytes += datagram.len() as u64;
+                let most = kbps * (now - begun) / 8_000_000;
+                // What the division leaves of a byte.
+                assert!(bytes <= most + 1, "{bytes} of {most} B at {kbps}");
+                assert!(bytes + 50 >= most, "{bytes} of {most} B at {kbps}");
+            }
+            assert_eq!(bytes, 50 * buffer_bytes as u64);
+        }
     }
 }
 

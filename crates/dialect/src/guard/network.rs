@@ -47,6 +47,12 @@ impl Network {
         ]
     }
 
+    /// Whether it is one address alone.
+    #[must_use]
+    pub fn is_one(&self) -> bool {
+        self.prefix == bits(self.address)
+    }
+
     /// Whether it has this address. IPv4 addresses in the clothes of IPv6 (`::ffff:192.0.2.1`, as a
     /// socket of both families tells them) count as what they are.
     #[must_use]

@@ -16,8 +16,11 @@ const MB: f64 = 1_048_576.0;
 /// The least time that is divided by, as in stock nuttcp.
 const LEAST_NS: u64 = 1_000;
 
-/// Lines of a far end's report that are kept for people.
+/// Lines of a far end's report that are kept for people, but for those of intervals: a stock server says ten.
 const TEXT_LIMIT_LINES: usize = 64;
+
+/// Lines of intervals that are kept: some 80 B each, half an hour of seconds.
+const INTERVAL_LIMIT_LINES: usize = 2_000;
 
 /// Processor time of an end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -202,19 +205,32 @@ pub struct Report {
     pub cpu_percent: Option<u64>,
     /// Its lines, for people.
     pub text: Vec<String>,
+    /// Lines of intervals among them, and the others.
+    intervals: usize,
+    words: usize,
 }
 
 impl Report {
     /// Takes a line: what an interval line said, if it was one.
     pub(super) fn take(&mut self, line: &str) -> Option<Interval> {
-        if self.text.len() < TEXT_LIMIT_LINES {
-            self.text.push(line.to_owned());
-        }
         let body = line
             .strip_prefix("nuttcp-r: ")
             .or_else(|| line.strip_prefix("nuttcp-t: "));
+        let interval = match body {
+            Some(_) => None,
+            None => read_interval(line),
+        };
+        // What all came to is said behind the intervals: they have a room of their own.
+        let (said, limit) = match interval {
+            Some(_) => (&mut self.intervals, INTERVAL_LIMIT_LINES),
+            None => (&mut self.words, TEXT_LIMIT_LINES),
+        };
+        if *said < limit {
+            *said += 1;
+            self.text.push(line.to_owned());
+        }
         let Some(body) = body else {
-            return read_interval(line);
+            return interval;
         };
         let value = Values(body);
         if body.contains("real seconds =") {

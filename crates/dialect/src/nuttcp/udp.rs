@@ -261,6 +261,7 @@ pub struct UdpSender {
     time_ns: Option<u64>,
     rate_kbps: Option<u64>,
     instantaneous: bool,
+    held: bool,
     sent: u64,
 }
 
@@ -304,8 +305,17 @@ impl UdpSender {
             time_ns: test.time_ns,
             rate_kbps: test.rate_kbps,
             instantaneous: test.rate_instantaneous,
+            held: false,
             sent: 0,
         }
+    }
+
+    /// Where the rate is a limit that nothing exceeds: no buffer leaves before its own time has passed. Stock
+    /// transmitters send the first one at once.
+    #[must_use]
+    pub fn held(mut self) -> Self {
+        self.held = true;
+        self
     }
 
     /// What to send now. What is returned counts as sent.
@@ -319,9 +329,13 @@ impl UdpSender {
             }
             Place::Waiting { until_ns } if now_ns < until_ns => Send::Wait { until_ns },
             Place::Waiting { .. } => {
+                let first = match self.rate_kbps {
+                    Some(kbps) if self.held => at_rate(self.buffer_bytes, kbps),
+                    _ => 0,
+                };
                 self.place = Place::Data {
                     begun_ns: now_ns,
-                    due_ns: now_ns,
+                    due_ns: now_ns.saturating_add(first),
                 };
                 self.marker(*b"BOD1")
             }
@@ -369,7 +383,10 @@ impl UdpSender {
         }
         let due_ns = match (self.rate_kbps, self.instantaneous) {
             (None, _) => 0,
-            (Some(kbps), false) => begun_ns.saturating_add(at_rate(self.sent_bytes(), kbps)),
+            (Some(kbps), false) => {
+                let first = if self.held { self.buffer_bytes } else { 0 };
+                begun_ns.saturating_add(at_rate(self.sent_bytes() + first, kbps))
+            }
             (Some(kbps), true) => now_ns.saturating_add(at_rate(self.buffer_bytes, kbps)),
         };
         self.place = Place::Data { begun_ns, due_ns };
