@@ -56,7 +56,8 @@ pub fn refusal(problem: &Problem, style: &Style) -> String {
     let mut said = format!("{}: {}", clean(&problem.object), clean(&problem.situation));
     if !problem.next_step.is_empty() {
         // Not everything can be allowed.
-        let lead = match problem.next_step.contains("--") {
+        let allows = ["--", "`ulimit "];
+        let lead = match allows.iter().any(|word| problem.next_step.contains(word)) {
             true => "to allow it: ",
             false => "",
         };
@@ -106,4 +107,28 @@ fn sentence_note(text: &str, style: &Style, width: usize) -> String {
 /// `… and 5 more`.
 fn and_more(left: usize, style: &Style) -> String {
     format!("{} and {left} more", style.glyph("…", "..."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_would_allow_it_is_said_to() {
+        let style = Style {
+            width: 400,
+            ..Style::PLAIN
+        };
+        for (next, said) in [
+            ("--allow 10.0.0.1", "(to allow it: --allow 10.0.0.1)"),
+            (
+                "start the server behind `ulimit -n 1234`",
+                "(to allow it: start the server behind `ulimit -n 1234`)",
+            ),
+            ("try again later", "(try again later)"),
+        ] {
+            let text = refusal(&Problem::new("why", "a test", next), &style);
+            assert!(text.ends_with(said), "{text}");
+        }
+    }
 }
