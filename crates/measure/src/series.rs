@@ -16,8 +16,12 @@ pub const KEPT: usize = 100_000;
 /// the total alone.
 pub const KEPT_STREAMS: usize = 4 * KEPT;
 
-/// How far a half may be ahead of the other end before it is not believed.
-const AHEAD: u64 = 10_000;
+/// How far a half may be ahead of the other end before it is not believed: a second of the shortest intervals
+/// (1 ms), and 0.6 MB of halves that wait.
+const AHEAD: u64 = 1_000;
+
+/// Parts of single flows in halves that wait: 0.2 MB. Those behind them wait with the total alone.
+const AHEAD_STREAMS: usize = 2_048;
 
 /// The series of a run, as it grows at both ends.
 #[derive(Debug, Default)]
@@ -36,6 +40,8 @@ struct Halves {
     left_out: u64,
     /// Parts of single flows so far.
     streams: usize,
+    /// The same in the peer's halves that wait.
+    waiting_streams: usize,
 }
 
 impl Series {
@@ -48,6 +54,8 @@ impl Series {
     /// Takes the other end's half; what cannot be one is dropped.
     pub fn peer(&mut self, mut interval: Interval) {
         interval.streams.truncate(STREAMS_IN_SERIES as usize);
+        // What was cut off is not to stay as room.
+        interval.streams.shrink_to_fit();
         let halves = self.by_direction.entry(interval.direction).or_default();
         let number = interval.number;
         if number < halves.next {
@@ -60,6 +68,12 @@ impl Series {
                 *kept = join(Some(kept), Some(&interval)).expect("both halves are there");
             }
         } else if number < halves.next + AHEAD {
+            let before = halves.peer.remove(&number);
+            halves.waiting_streams -= before.map_or(0, |before| before.streams.len());
+            if halves.waiting_streams + interval.streams.len() > AHEAD_STREAMS {
+                interval.streams = Vec::new();
+            }
+            halves.waiting_streams += interval.streams.len();
             halves.peer.insert(number, interval);
         }
     }
@@ -122,6 +136,7 @@ impl Halves {
 
     fn show(&mut self, number: u64, own: Option<Interval>, out: &mut Vec<Interval>) {
         let peer = self.peer.remove(&number);
+        self.waiting_streams -= peer.as_ref().map_or(0, |peer| peer.streams.len());
         let Some(whole) = join(own.as_ref(), peer.as_ref()) else {
             return;
         };
@@ -272,6 +287,31 @@ mod tests {
         assert_eq!(series.ready(0, 50)[0].bytes, 90);
         let (whole, _) = series.finish();
         assert_eq!(whole.iter().map(|i| i.bytes).collect::<Vec<_>>(), [70, 90]);
+    }
+
+    #[test]
+    fn what_a_peer_says_ahead_takes_little_memory() {
+        let mut series = Series::default();
+        let streams = vec![StreamInterval::default(); 16_000];
+        for _ in 0..2 {
+            for number in 0..2 * AHEAD {
+                series.peer(Interval {
+                    streams: streams.clone(),
+                    ..interval(number, CountedAt::Receiver, 1)
+                });
+            }
+        }
+        let halves = &series.by_direction[&Direction::Send];
+        let room = |half: &Interval| half.streams.capacity();
+        assert_eq!(halves.peer.len(), AHEAD as usize);
+        assert!(halves.peer.values().map(room).sum::<usize>() <= AHEAD_STREAMS);
+        assert_eq!(room(&halves.peer[&0]), STREAMS_IN_SERIES as usize);
+        // Those that are met by their other half make room for others.
+        for number in 0..AHEAD {
+            series.own(0, interval(number, CountedAt::Sender, 1));
+        }
+        series.ready(0, 0);
+        assert_eq!(series.by_direction[&Direction::Send].waiting_streams, 0);
     }
 
     #[test]
