@@ -29,7 +29,7 @@ use linerate_host::sys::wait::{self, Ready};
 use linerate_metric::cost::{MachineTime, ProcessorTime};
 use linerate_metric::event::What;
 use linerate_metric::facts::{Host, Role};
-use linerate_metric::plan::{Direction, Kind, Plan, Sched};
+use linerate_metric::plan::{Direction, Kind, Plan, Protocol, Sched};
 use linerate_metric::record::{Doubt, Interval};
 
 use crate::error::MeasureError;
@@ -39,7 +39,6 @@ use crate::loss::{Ledger, of_stack};
 use crate::memory::Memory;
 use crate::meter::Totals;
 use crate::outcome::Account;
-use crate::peers::serve::limits;
 use crate::series::Series;
 use crate::stack::doubts as stack_doubts;
 use crate::stamped::{Noted, Stamped};
@@ -58,6 +57,10 @@ const DRAIN_NS: Nanos = 3_000_000_000;
 
 /// Without any progress for so long after its end, a run is given up.
 const STALL_NS: Nanos = 10_000_000_000;
+
+/// The same of the results of a run of an amount, whatever is said meanwhile: what a sink still takes out of
+/// the path's buffers, 4 MB at 64 kb/s.
+const UNBOUNDED_NS: Nanos = 600_000_000_000;
 
 /// How long an interval waits for its asking thread, or for the other end's half.
 const GRACE_NS: Nanos = 150_000_000;
@@ -129,8 +132,9 @@ pub struct End<'a> {
     pub notes: Vec<String>,
     /// This host's counters at the places where packets can be lost.
     pub ledger: Ledger,
-    /// Longest time that this end gives a run, from its start on; `None` for no limit.
-    pub most_ns: Option<Nanos>,
+    /// Longest time that this end gives a run, from its start on, and what is said of one that took it;
+    /// `None` for no limit.
+    pub limit: Option<(Nanos, Doubt)>,
 }
 
 /// What became of a run at one end.
@@ -199,6 +203,8 @@ struct Run<'a> {
     memory_seen: bool,
     /// When it was last seen whether flows move, and their calls then.
     looked_ns: Nanos,
+    /// Since when this end is told to end.
+    stopped_ns: Option<Nanos>,
     calls: Vec<u64>,
     /// Whether all threads were woken because the run is to end.
     woken_at_end: bool,
@@ -267,6 +273,7 @@ impl End<'_> {
             ticks: self.watches_machine.then(Ticks::now).flatten(),
             memory_seen: false,
             looked_ns: start_ns,
+            stopped_ns: None,
             calls: Vec::new(),
             woken_at_end: false,
             end: self,
@@ -276,6 +283,29 @@ impl End<'_> {
             run.hear_farewell();
         }
         run.wind_up(failure)
+    }
+}
+
+/// How long the other end's results are waited for, whatever it says meanwhile.
+#[derive(Clone, Copy, Debug)]
+struct Waits {
+    /// When the run ends by time: what is on its way then arrives soon or never.
+    ends_ns: Option<Nanos>,
+    /// Since when this end is told to end.
+    stopped_ns: Option<Nanos>,
+}
+
+impl Waits {
+    /// Until when, by an end that said its own at this time.
+    fn until(self, said_ns: Nanos) -> Nanos {
+        let until = match self.ends_ns {
+            Some(ends) => said_ns.max(ends).saturating_add(STALL_NS + DRAIN_NS),
+            None => said_ns.saturating_add(UNBOUNDED_NS),
+        };
+        match self.stopped_ns {
+            Some(stopped) => until.min(said_ns.max(stopped) + 2 * DRAIN_NS),
+            None => until,
+        }
     }
 }
 
@@ -317,7 +347,7 @@ impl Run<'_> {
         if let Some(ends) = self.ends_ns.filter(|_| !self.end.gate.phase.is_ending()) {
             due = due.min(ends);
         }
-        if let Some(most) = self.end.most_ns.filter(|_| !self.exchange.stop_said) {
+        if let Some(&(most, _)) = self.end.limit.as_ref().filter(|_| !self.exchange.stop_said) {
             let end = self.timeline.start_ns.saturating_add(most);
             due = due.min(if end > now { end } else { now + LOOK_UP_NS });
         }
@@ -360,12 +390,11 @@ impl Run<'_> {
         if self.end.stop.load(Relaxed) && !self.exchange.stop_said {
             self.stop(now, "interrupted".to_owned())?;
         }
-        if let Some(most) = self.end.most_ns
+        if let Some((most, doubt)) = self.end.limit.clone()
             && now >= self.timeline.start_ns.saturating_add(most)
             && !self.exchange.stop_said
             && !self.end.gate.phase.is_ending()
         {
-            let doubt = limits::cut_short(most);
             self.stop(now, doubt.why.clone())?;
             self.end.doubts.push(doubt);
         }
@@ -399,6 +428,7 @@ impl Run<'_> {
             self.exchange.drain_cut = true;
             self.end.gate.phase.abort();
         }
+        self.watch_for_refusals()?;
         self.watch_for_stalls(now)?;
         self.wake_sleepers(now);
         self.show();
@@ -445,6 +475,18 @@ impl Run<'_> {
         }
     }
 
+    /// Tells the other end's dialect what the far kernel refuses while the run goes on.
+    fn watch_for_refusals(&self) -> Result<(), MeasureError> {
+        if self.end.plan.protocol != Protocol::Udp || self.end.gate.phase.is_ending() {
+            return Ok(());
+        }
+        let watched = (self.end.flows.iter()).filter_map(|flow| flow.watch.as_ref());
+        match watched.map(Watch::refusals).max() {
+            Some(refusals) if refusals > 0 => self.end.wire.refused(refusals),
+            _ => Ok(()),
+        }
+    }
+
     /// Gives up what makes no progress any more.
     fn watch_for_stalls(&mut self, now: Nanos) -> Result<(), MeasureError> {
         let bytes = self.end.flows.iter().map(|f| f.shared.meter.read().bytes);
@@ -464,10 +506,20 @@ impl Run<'_> {
             self.end.gate.phase.abort();
         }
         // It may be alive and still never come to its results.
-        let waited = self.exchange.outcome.as_ref();
-        let waited = waited.is_some_and(|(_, said)| now >= said + STALL_NS + DRAIN_NS);
-        let bounded = self.ends_ns.is_some() || self.timeline.interval_ns.is_some();
-        if waited && bounded && still >= STALL_NS + DRAIN_NS {
+        if self.end.stop.load(Relaxed) {
+            self.stopped_ns.get_or_insert(now);
+        }
+        let waits = Waits {
+            ends_ns: self.ends_ns,
+            stopped_ns: self.stopped_ns,
+        };
+        let gives_up = |said: Nanos| {
+            let waited = now >= said + STALL_NS + DRAIN_NS;
+            let silent = self.timeline.interval_ns.is_some() && still >= STALL_NS + DRAIN_NS;
+            now >= waits.until(said) || waited && silent
+        };
+        let said = self.exchange.outcome.as_ref().map(|&(_, said)| said);
+        if said.is_some_and(gives_up) {
             return Err(MeasureError::Vanished {
                 peer: self.end.wire.peer(),
                 how: "it answers, but sends no results".to_owned(),
@@ -614,5 +666,31 @@ fn read_flow(flow: &FlowHandle) -> Reading {
     Reading {
         totals: flow.shared.meter.read(),
         retransmits: tcp.map_or(0, |tcp| u64::from(tcp.retransmits)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_other_ends_results_are_not_waited_for_for_ever() {
+        let second = 1_000_000_000;
+        for (ends, stopped, said, until) in [
+            (Some(10), None, 10, 23),
+            // Interrupted long after this end had said all.
+            (Some(60), None, 10, 73),
+            (None, None, 10, 610),
+            (None, Some(100), 10, 106),
+            (Some(10), Some(11), 10, 17),
+            (Some(10), Some(5), 12, 18),
+        ] {
+            let waits = Waits {
+                ends_ns: ends.map(|ends| ends * second),
+                stopped_ns: stopped.map(|stopped| stopped * second),
+            };
+            let told = format!("{waits:?} {said}");
+            assert_eq!(waits.until(said * second), until * second, "{told}");
+        }
     }
 }

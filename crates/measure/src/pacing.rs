@@ -6,8 +6,8 @@
 use linerate_host::sys::clock::Nanos;
 use linerate_metric::histogram::Histogram;
 
-/// Lateness that is caught up with a burst; what is older is given up, so that a stall of the
-/// sender is not followed by a flood.
+/// Lateness that is caught up with a burst where nobody says another; what is older is given up, so that a
+/// stall of the sender is not followed by a flood.
 const CATCH_UP_NS: Nanos = 100_000_000;
 
 /// Spreads payload evenly over time at a fixed rate, in bursts.
@@ -23,6 +23,8 @@ pub struct Pacer {
     left_bytes: u64,
     /// How long before its time payload is handed over, where the kernel holds it back.
     lead_ns: Nanos,
+    /// Lateness that is caught up.
+    catch_up_ns: Nanos,
     /// How late bursts began.
     lateness: Option<Histogram>,
 }
@@ -39,6 +41,7 @@ impl Pacer {
             burst_bytes: 0,
             left_bytes: 0,
             lead_ns: 0,
+            catch_up_ns: CATCH_UP_NS,
             lateness: rate_bps.map(|_| Histogram::coarse()),
         }
     }
@@ -56,6 +59,25 @@ impl Pacer {
     #[must_use]
     pub fn ahead_by(self, lead_ns: Nanos) -> Self {
         Self { lead_ns, ..self }
+    }
+
+    /// Catches so much lateness up where what is older is given up.
+    #[must_use]
+    pub fn catching_up(self, catch_up_ns: Nanos) -> Self {
+        Self {
+            catch_up_ns,
+            ..self
+        }
+    }
+
+    /// The same where the first payload, of so many bytes, is due once its own time has passed: what has left
+    /// is never more than the rate gives.
+    #[must_use]
+    pub fn behind(mut self, bytes: u64) -> Self {
+        if let Some(rate) = self.rate_bps {
+            self.advance(u128::from(bytes), rate);
+        }
+        self
     }
 
     /// Makes the first payload due at `start_ns`.
@@ -100,7 +122,7 @@ impl Pacer {
     /// that were. Time that is no whole payload stays.
     #[inline]
     pub fn give_up(&mut self, now_ns: Nanos, bytes: u64) -> u64 {
-        let oldest = now_ns.saturating_sub(CATCH_UP_NS);
+        let oldest = now_ns.saturating_sub(self.catch_up_ns);
         match self.rate_bps {
             Some(rate) if self.next_ns < oldest => {
                 let owed = u128::from(oldest - self.next_ns) * u128::from(rate);

@@ -32,6 +32,18 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Two hosts of a lab, where there may be one.
+fn lab() -> Option<Lab> {
+    match Lab::up(&Topology::hops(0)) {
+        Ok(lab) => Some(lab),
+        Err(LabError::NotPrivileged) => {
+            println!("skipped: namespaces need root");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
 fn run(program: &str, words: &str) -> String {
     let mut command = Command::new("timeout");
     command.args(["60", program]).args(words.split_whitespace());
@@ -582,6 +594,33 @@ fn iperf2_over_udp_backwards_for_those_who_are_known() {
     assert!(field(rows.last().unwrap(), 7) <= sent.bytes_sent.unwrap() as f64 + ends);
 }
 
+#[test]
+fn iperf2_over_udp_backwards_for_an_address_that_is_named() {
+    if !stock("iperf", "-v") {
+        return;
+    }
+    let _alone = alone();
+    let allowing = |network: &str| {
+        Host::with(PeerOptions {
+            allow: vec![network.parse().unwrap()],
+            ..PeerOptions::default()
+        })
+    };
+    let words = |host: &Host| format!("-c 127.0.0.1 -p {} -u -t 1 -R -b 2M", host.port);
+    let host = allowing("127.0.0.1");
+    run("iperf", &words(&host));
+    let record = host.record();
+    assert!(way(&record, Direction::Receive).packets_sent.unwrap() > 100);
+    // Of a network that is allowed the line says what would allow it.
+    let host = allowing("127.0.0.0/8");
+    run("iperf", &words(&host));
+    let refused = host.refused("its address may be forged").unwrap();
+    assert!(
+        refused.next_step.starts_with("--allow 127.0.0.1,"),
+        "{refused:?}"
+    );
+}
+
 fn nuttcp(host: &Host, data: u16, options: &str) -> (String, Record) {
     let words = format!("-fparse -P {} -p {data} {options} 127.0.0.1", host.port);
     let text = run("nuttcp", &words);
@@ -890,13 +929,8 @@ fn a_first_question_long_before_the_others_opens_no_time() {
 fn questions_from_afar_are_no_round_trips() {
     use std::net::UdpSocket;
     const AFAR: &str = "198.51.100.7";
-    let lab = match Lab::up(&Topology::hops(0)) {
-        Ok(lab) => lab,
-        Err(LabError::NotPrivileged) => {
-            println!("skipped: namespaces need root");
-            return;
-        }
-        Err(error) => panic!("{error}"),
+    let Some(lab) = lab() else {
+        return;
     };
     let _alone = alone();
     let (client, server) = (lab.host("client").unwrap(), lab.host("server").unwrap());
@@ -953,7 +987,7 @@ fn tests_are_ended_and_paced_by_the_servers_limits() {
         assert!(!record.interrupted, "{:?}", record.validity);
         assert!(doubted(&record, "held-to-max-rate"));
         let rate = way(&record, Direction::Receive).offered_bps.unwrap();
-        assert!(rate < 24e6, "{rate}");
+        assert!(rate <= 20e6, "{rate}");
     }
     if stock("iperf", "-v") {
         let (rows, record) = iperf2(&host, "-t 5 -R");
@@ -962,6 +996,8 @@ fn tests_are_ended_and_paced_by_the_servers_limits() {
             "it ended in order"
         );
         assert!(doubted(&record, "cut-short") && !record.interrupted);
+        let rate = way(&record, Direction::Receive).offered_bps.unwrap();
+        assert!(rate <= 20e6, "{rate}");
     }
     if stock("nuttcp", "-V") {
         for options in ["-r -T 5", "-u -r -T 5 -R 10m"] {
@@ -969,7 +1005,8 @@ fn tests_are_ended_and_paced_by_the_servers_limits() {
             assert!(parsed(&text, "real_seconds") < 3.0, "{options}: {text}");
             assert!(doubted(&record, "cut-short") && !record.interrupted);
             let rate = way(&record, Direction::Receive).offered_bps.unwrap();
-            assert!(rate < 24e6, "{options}: {rate}");
+            // Its UDP has a marker on the way before the first payload.
+            assert!(rate < 20.1e6, "{options}: {rate}");
         }
     }
 }
@@ -977,13 +1014,8 @@ fn tests_are_ended_and_paced_by_the_servers_limits() {
 /// Two hosts: every tool finds its usual port, and is answered from the address that it knows.
 #[test]
 fn between_two_hosts_without_an_option() {
-    let lab = match Lab::up(&Topology::hops(0)) {
-        Ok(lab) => lab,
-        Err(LabError::NotPrivileged) => {
-            println!("skipped: namespaces need root");
-            return;
-        }
-        Err(error) => panic!("{error}"),
+    let Some(lab) = lab() else {
+        return;
     };
     let _alone = alone();
     let (client, server) = (lab.host("client").unwrap(), lab.host("server").unwrap());

@@ -475,6 +475,11 @@ fn a_client_that_is_stopped_for_a_while_goes_on() {
             "nuttcp",
             format!("-P {port} -p 35312 -u -n 10m -l 8k -R 40m 127.0.0.1"),
         ),
+        // Its time goes on meanwhile.
+        (
+            "sockperf",
+            format!("ping-pong -i 127.0.0.1 -p {port} -t 13 --mps=1000"),
+        ),
     ];
     let mut children: Vec<_> = (clients.iter())
         .filter_map(|(program, words)| Some((start(program, words)?, program, words)))

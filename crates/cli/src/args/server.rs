@@ -82,7 +82,8 @@ pub struct GuestArgs {
         env = "LINERATE_ALSO"
     )]
     pub also: Vec<Also>,
-    /// Answer UDP from these networks, too, though its senders prove nothing: as CIDR
+    /// Answer UDP from these networks, too, though its senders prove nothing: as CIDR. An address that stands
+    /// there by itself may also be sent a flow that it asks for (`iperf -u -R`)
     #[arg(
         long,
         value_name = "CIDR,...",

@@ -41,6 +41,16 @@ pub trait Correspondence {
     /// What the kernel says.
     fn wait(&self, other: Option<BorrowedFd<'_>>, deadline: Nanos) -> Result<(), MeasureError>;
 
+    /// Datagrams of one flow, so many by now, were refused: its host said that nobody has the far port.
+    ///
+    /// # Errors
+    /// When that ends the run.
+    fn refused(&self, datagrams: u32) -> Result<(), MeasureError> {
+        // Where there is a control connection, that knows more.
+        let _ = datagrams;
+        Ok(())
+    }
+
     /// When something has to be said or looked at.
     fn due_ns(&self) -> Nanos;
 

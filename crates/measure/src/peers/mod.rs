@@ -5,5 +5,6 @@
 
 pub mod call;
 pub mod framing;
+pub(crate) mod probes;
 pub mod record;
 pub(crate) mod serve;

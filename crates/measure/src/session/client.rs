@@ -268,7 +268,7 @@ impl Client {
             watches_machine: true,
             notes: Vec::new(),
             ledger,
-            most_ns: None,
+            limit: None,
         }
         .run();
         let clocks = match before.filter(|_| ended.failure.is_none()) {

@@ -16,7 +16,9 @@ use linerate_metric::units::format_bytes;
 use linerate_stack::SocketId;
 
 use super::files;
-use super::limits::{MEMORY_LIMIT, SERVICE_LIMIT, SOCKET_LIMIT, TALK_LIMIT, TEST_LIMIT};
+use super::limits::{
+    FEW_SOCKETS, MEMORY_LIMIT, SERVICE_LIMIT, SOCKET_LIMIT, TALK_LIMIT, TEST_LIMIT,
+};
 use super::server::{Emit, Grant, ServerOptions};
 use super::settings::Maker;
 use crate::error::MeasureError;
@@ -97,6 +99,31 @@ pub struct House {
     taken: AtomicBool,
 }
 
+/// Why a test is not to be had.
+#[derive(Debug)]
+pub struct Denied {
+    /// What its client is told.
+    pub refuse: Refuse,
+    /// What would allow it here.
+    pub remedy: String,
+}
+
+impl Denied {
+    fn new(refuse: Refuse, remedy: impl Into<String>) -> Self {
+        let remedy = remedy.into();
+        Self { refuse, remedy }
+    }
+}
+
+impl From<Denied> for Refuse {
+    fn from(denied: Denied) -> Self {
+        denied.refuse
+    }
+}
+
+/// What passes when others end.
+const WAIT: &str = "it may come again when others have ended";
+
 /// Adds to a counter unless that takes it above its limit.
 macro_rules! take {
     ($counter:expr, $more:expr, $limit:expr) => {
@@ -158,29 +185,35 @@ impl House {
     ///
     /// # Errors
     /// Why there is none to be had now.
-    pub fn claim(self: &Arc<Self>) -> Result<Claim, Refuse> {
+    pub fn claim(self: &Arc<Self>) -> Result<Claim, Denied> {
         let refuse = |situation: String, next: &str| Refuse {
             problem: Problem::new(situation, self.address(), next),
             exit_code: exit::PEER,
             may_pass: true,
         };
         if self.once && self.taken.swap(true, Relaxed) {
-            return Err(refuse(
+            let refuse = refuse(
                 "it serves a single test, and another client has it".to_owned(),
                 "start a server without -1",
-            ));
+            );
+            return Err(Denied::new(refuse, "start it without -1"));
         }
         let limit = self.hall.max_tests().unwrap_or(TEST_LIMIT).min(TEST_LIMIT);
         if !take!(self.running, 1, limit) {
             // Nobody else can hold the one test of a server that serves only one.
             self.taken.store(false, Relaxed);
-            return Err(refuse(
+            let refuse = refuse(
                 match limit {
                     1 => "it runs a test already".to_owned(),
                     _ => format!("it runs {limit} tests already"),
                 },
                 "try again later, or with --retry 30s",
-            ));
+            );
+            let remedy = match limit < TEST_LIMIT {
+                true => "a higher --max-tests",
+                false => WAIT,
+            };
+            return Err(Denied::new(refuse, remedy));
         }
         Ok(Claim {
             house: Arc::clone(self),
@@ -202,7 +235,7 @@ impl House {
     ///
     /// # Errors
     /// As [`House::claim`].
-    pub fn claim_soon(self: &Arc<Self>) -> Result<Claim, Refuse> {
+    pub fn claim_soon(self: &Arc<Self>) -> Result<Claim, Denied> {
         let until = Instant::now() + END_PATIENCE;
         loop {
             let claim = self.claim();
@@ -343,19 +376,35 @@ impl Claim {
     ///
     /// # Errors
     /// Why they are not to be had.
-    pub fn take_sockets(&mut self, flows: usize) -> Result<(), Refuse> {
-        if !take!(self.house.sockets, flows, SOCKET_LIMIT) {
-            return Err(self.later(format!(
-                "its {flows} flows are too many beside those of other tests, of {SOCKET_LIMIT} for all"
-            )));
+    pub fn take_sockets(&mut self, flows: usize) -> Result<(), Denied> {
+        // Many are only said at first: whoever asks for few finds room whatever the others say.
+        let limit = match flows <= FEW_SOCKETS {
+            true => SOCKET_LIMIT,
+            false => SOCKET_LIMIT - TEST_LIMIT * FEW_SOCKETS,
+        };
+        if !take!(self.house.sockets, flows, limit) {
+            let refuse = self.later(format!(
+                "its {flows} flows are too many beside those of other tests, of {limit} for all"
+            ));
+            return Err(Denied::new(refuse, WAIT));
         }
         self.sockets += flows;
-        if let Some((wanted, limit)) = files::too_few(flows) {
-            return Err(self.later(format!(
-                "its {flows} flows need {wanted} open files, and the limit is {limit}"
-            )));
+        match files::too_few(flows) {
+            None => Ok(()),
+            Some((wanted, limit)) => Err(self.without_files(flows, wanted, limit)),
         }
-        Ok(())
+    }
+
+    fn without_files(&self, flows: usize, wanted: usize, limit: usize) -> Denied {
+        let refuse = self.later(format!(
+            "its {flows} flows need {wanted} open files, and the limit is {limit}"
+        ));
+        Denied::new(
+            refuse,
+            format!(
+                "start the server behind `ulimit -n {wanted}` (root: also above the hard limit)"
+            ),
+        )
     }
 
     /// Takes the right to watch the machine, which one test has at a time; whether it was free.
@@ -447,10 +496,27 @@ mod tests {
     fn tests_have_a_limit_that_passes() {
         let house = house(false);
         let claims: Vec<_> = (0..TEST_LIMIT).map(|_| house.claim().unwrap()).collect();
-        let refuse = house.claim().err().unwrap();
-        assert!(refuse.may_pass);
+        let denied = house.claim().err().unwrap();
+        assert!(denied.refuse.may_pass);
         drop(claims);
         assert!(house.claim().is_ok());
+    }
+
+    #[test]
+    fn whoever_runs_the_server_learns_what_would_allow_a_test() {
+        let full = house(false);
+        let _claims: Vec<_> = (0..TEST_LIMIT).map(|_| full.claim().unwrap()).collect();
+        assert_eq!(full.claim().err().unwrap().remedy, WAIT);
+        let once = house(true);
+        let claim = once.claim().unwrap();
+        assert_eq!(once.claim().err().unwrap().remedy, "start it without -1");
+        let denied = claim.without_files(128, 1_234, 1_024);
+        assert!(
+            denied.remedy.contains("`ulimit -n 1234`"),
+            "{}",
+            denied.remedy
+        );
+        assert!(denied.refuse.problem.situation.contains("limit is 1024"));
     }
 
     #[test]
@@ -467,7 +533,7 @@ mod tests {
         });
         // Not for ever.
         claims.push(house.claim().unwrap());
-        assert!(house.claim_soon().err().unwrap().may_pass);
+        assert!(house.claim_soon().err().unwrap().refuse.may_pass);
     }
 
     #[test]
@@ -505,12 +571,13 @@ mod tests {
         second.burn(1, 4).unwrap();
         first.take_ports(SERVICE_LIMIT - 1).unwrap();
         assert!(second.take_ports(2).unwrap_err().may_pass);
-        let few = SOCKET_LIMIT / 32;
-        for _ in 0..31 {
-            first.take_sockets(few).unwrap();
+        let many = SOCKET_LIMIT / 32;
+        while first.take_sockets(many).is_ok() {}
+        assert!(second.take_sockets(many).unwrap_err().refuse.may_pass);
+        // As many tests as there may be find room for few flows.
+        for _ in 0..TEST_LIMIT {
+            second.take_sockets(FEW_SOCKETS).unwrap();
         }
-        assert!(second.take_sockets(few + 1).unwrap_err().may_pass);
-        second.take_sockets(few).unwrap();
         assert!(first.watch() && first.watch());
         assert!(!second.watch());
         drop(first);

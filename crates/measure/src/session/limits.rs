@@ -79,6 +79,12 @@ pub const SERVICE_LIMIT: usize = 4 * SERVICE_FLOW_LIMIT as usize;
 /// flows each way, are the most that one of them has.
 pub const SOCKET_LIMIT: usize = 4_096;
 
+/// Sockets of such a test that are few: all tests there may be have room for so many, or one client that says
+/// large numbers would keep the others out.
+pub const FEW_SOCKETS: usize = 4;
+
+const _: () = assert!(2 * TEST_LIMIT * FEW_SOCKETS <= SOCKET_LIMIT);
+
 /// Threads whose calls make one timeline: with more of them each has next to nothing in it.
 const TRACED_THREADS: usize = 1_024;
 

@@ -525,6 +525,9 @@ impl Lobby {
             },
         };
         if let Some(forced) = door.forced {
+            if foreign::only_asks(forced, first) {
+                return Said::Gone;
+            }
             return match foreign::misplaced(forced, Carrier::Stream, first) {
                 Told::Known(dialect) => Said::Misplaced(dialect.name),
                 Told::NeedMore if guest.is_young() => Said::Little,

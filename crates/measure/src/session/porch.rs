@@ -154,6 +154,9 @@ impl Porch {
         let Some((speaker, wanted)) = whose(house, from, local.port(), forced, datagram) else {
             return;
         };
+        if forced.is_some_and(|forced| foreign::only_asks(forced, datagram)) {
+            return;
+        }
         if let (Some(owner), None) = (forced, &wanted)
             && let Told::Known(other) = foreign::misplaced(owner, Carrier::Datagram, datagram)
         {
@@ -175,7 +178,7 @@ impl Porch {
         // Anybody can send anything, from any address: there is less room for who proved nothing.
         let plain = |speaker: &Speaker| forced.is_none() && speaker.name == foreign::plain().name;
         let stranger = match speaker {
-            Some(speaker) if plain(speaker) || !house.hall.is_proved(from.ip()) => {
+            Some(speaker) if plain(speaker) || !house.hall.is_known(from.ip()) => {
                 match house.hall.stranger() {
                     None => {
                         house.hall.refuse_stranger(speaker.name, from);

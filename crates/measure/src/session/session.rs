@@ -239,9 +239,9 @@ impl Session<'_> {
         }
         match self.house.claim_soon() {
             Ok(claim) => self.claim = Some(claim),
-            Err(refuse) => {
-                house.hall.refuse_test(dialect, self.peer, &refuse);
-                return wire.say(refuse);
+            Err(denied) => {
+                house.hall.refuse_test(dialect, self.peer, &denied);
+                return wire.say(denied.refuse);
             }
         }
         self.seat = None;
@@ -680,7 +680,7 @@ impl Session<'_> {
             watches_machine: !shares_cores,
             notes,
             ledger,
-            most_ns: self.house.hall.limits().most_ns(&plan),
+            limit: self.house.hall.limits().most(&plan),
         }
         .run();
         let (mut record, failure) = assemble(Report {

@@ -21,6 +21,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::task;
 use std::time::Duration;
 
@@ -102,7 +103,7 @@ struct Entry {
     /// Whom it exchanges datagrams with.
     peer: Peer,
     /// Sends that were told that nobody has the far port.
-    refusals: u32,
+    refusals: Arc<AtomicU32>,
     /// Sends for which the kernel had no route, host or link.
     unroutable: u32,
 }
@@ -119,7 +120,7 @@ impl Entry {
             paced: false,
             departures: None,
             peer: Peer::Connected,
-            refusals: 0,
+            refusals: Arc::default(),
             unroutable: 0,
         }
     }
@@ -165,7 +166,8 @@ impl<W: Waiting, R: Recorder> Adapter for Kernel<W, R> {
     }
 
     fn watch(&self, socket: Index) -> Option<Watch> {
-        Some(Watch::of(&self.entry(socket).socket))
+        let entry = self.entry(socket);
+        Some(Watch::of(&entry.socket).counting(&entry.refusals))
     }
 
     fn descriptors(&self) -> Option<Vec<RawFd>> {
@@ -229,7 +231,7 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
             paced: options.paced,
             departures,
             peer,
-            refusals: 0,
+            refusals: Arc::default(),
             unroutable: 0,
         }))
     }
@@ -601,7 +603,7 @@ impl<W: Waiting, R: Recorder> Transport for Kernel<W, R> {
                 Some(Way::ZeroCopy(sends)) => Some(sends.facts()),
                 _ => None,
             },
-            refusals: (entry.refusals > 0).then_some(entry.refusals),
+            refusals: Some(entry.refusals.load(Relaxed)).filter(|&refusals| refusals > 0),
             unroutable: (entry.unroutable > 0).then_some(entry.unroutable),
             ..facts_of(&entry.socket)
         }

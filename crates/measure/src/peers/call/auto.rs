@@ -5,10 +5,9 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use linerate_dialect::control::{Connection, Hello};
-use linerate_dialect::iperf2::{Amount, Due, Settings, TcpClient, UdpClient, datagram};
-use linerate_dialect::iperf3::{BUSY, Cookie, State};
-use linerate_dialect::sockperf::{HEADER_BYTES, Header};
+use linerate_dialect::iperf2::{Due, Settings, UdpClient, datagram};
+use linerate_dialect::iperf3::{BUSY, State};
+use linerate_dialect::sockperf::Header;
 use linerate_dialect::{control, nuttcp};
 use linerate_host::sys::clock;
 use linerate_metric::plan::{DEFAULT_PORT, Direction, Kind, Plan, Protocol};
@@ -17,6 +16,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use super::context::foreign;
 use super::{Caller, caller};
 use crate::error::MeasureError;
+use crate::peers::probes::{self, END_BYTES};
 use crate::session::reach::{Local, open};
 
 /// How long an answer to the first words may take.
@@ -35,9 +35,6 @@ const UDP_RECOVERY: Duration = Duration::from_millis(1_200);
 
 /// The port of iperf2.
 const IPERF2_PORT: u16 = 5001;
-
-/// Payload of the datagrams that iperf2 is asked with: old servers' reports are as long as what they answer.
-const END_BYTES: usize = 128;
 
 /// Pause between tries at a door that is closed for a moment.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -63,40 +60,35 @@ struct Probe {
 const PROBES: &[Probe] = &[
     Probe {
         dialect: "linerate",
-        words: own_words,
+        words: probes::own,
         is_answer: is_own,
     },
     Probe {
         dialect: "iperf2",
-        words: iperf2_words,
+        words: probes::iperf2,
         is_answer: |answer| answer.starts_with(&[0, 0, 0, 2, 0, 0, 0]),
     },
     Probe {
         dialect: "nuttcp",
-        // A version that no server has: one that said the same would be taken for echo.
-        words: || b"HELO nuttcp v6.1.99\n".to_vec(),
+        words: || probes::NUTTCP.to_vec(),
         is_answer: |answer| answer.starts_with(b"HELO nuttcp v"),
     },
     Probe {
         dialect: "iperf3",
-        words: || {
-            Cookie::new(std::array::from_fn(|_| fastrand::u8(..)))
-                .to_wire()
-                .to_vec()
-        },
+        words: probes::iperf3,
         is_answer: |answer| {
             answer.starts_with(&[State::ParamExchange.to_byte()]) || answer.starts_with(&BUSY)
         },
     },
     Probe {
         dialect: "sockperf",
-        words: sockperf_words,
-        is_answer: |answer| Header::read(answer) == Some(SOCKPERF_QUESTION.answered()),
+        words: || probes::SOCKPERF.bytes().to_vec(),
+        is_answer: |answer| Header::read(answer) == Some(probes::SOCKPERF.answered()),
     },
     Probe {
         dialect: "echo",
-        words: || b"linerate?".to_vec(),
-        is_answer: |answer| answer == b"linerate?",
+        words: || probes::MARK.to_vec(),
+        is_answer: |answer| answer == probes::MARK,
     },
 ];
 
@@ -124,32 +116,8 @@ fn whose(words: &[u8], answer: &[u8]) -> Option<&'static Probe> {
     })
 }
 
-fn own_words() -> Vec<u8> {
-    // No server calls itself so: what comes back unchanged is echo.
-    let hello = Hello::new("linerate --peer auto");
-    match Connection::client(hello) {
-        Ok(connection) => connection.outgoing().to_vec(),
-        Err(_) => Vec::new(),
-    }
-}
-
 fn is_own(answer: &[u8]) -> bool {
     answer.starts_with(&control::ANSWER_MAGIC) || answer.starts_with(&control::CONTROL_MAGIC)
-}
-
-/// The smallest of sockperf's questions.
-const SOCKPERF_QUESTION: Header = Header::question(1, HEADER_BYTES as u32);
-
-fn sockperf_words() -> Vec<u8> {
-    SOCKPERF_QUESTION.bytes().to_vec()
-}
-
-fn iperf2_words() -> Vec<u8> {
-    let settings = Settings {
-        amount: Some(Amount::Bytes(1)),
-        ..Settings::client(5001)
-    };
-    TcpClient::new(settings).map_or_else(|_| Vec::new(), |client| client.header().to_vec())
 }
 
 /// Ports that are asked when none is named, with what is taken for granted of one that takes a
@@ -258,6 +226,9 @@ fn iperf2_by_datagram(
         return Ok(None);
     };
     let mut words = machine.template();
+    if let Some(at) = words.len().checked_sub(probes::MARK.len()) {
+        words[at..].copy_from_slice(probes::MARK);
+    }
     datagram::write_number(&mut words, 1, clock::real());
     if socket.send(&words).is_err() {
         return Ok(None);
@@ -521,6 +492,7 @@ fn asks_iperf2(plan: &Plan, port: u16) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use linerate_dialect::control::{Connection, Hello};
     use linerate_dialect::iperf2::{Layout, Report};
 
     #[test]
@@ -643,7 +615,7 @@ mod tests {
             assert_eq!(name(b""), None);
             assert_eq!(name(b"SSH-2.0-x\r\n"), None);
             let mut server = Connection::server(Hello::new("linerate 0.1.0")).unwrap();
-            server.receive(&own_words()).unwrap();
+            server.receive(&probes::own()).unwrap();
             server.next_frame().unwrap();
             assert_eq!(name(server.outgoing()), Some("linerate"));
         }

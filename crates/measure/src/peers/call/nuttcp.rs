@@ -313,13 +313,13 @@ impl Test {
     }
 
     /// Waits until datagrams begin: what is marked by BOD1, or the first of them if that was lost.
-    fn await_begin(&mut self, now: Nanos) -> Result<(), MeasureError> {
+    fn await_begin(&mut self, now: Nanos, stop: &AtomicBool) -> Result<(), MeasureError> {
         let Some(socket) = &self.socket else {
             return Ok(());
         };
         let mut room = [0; 64];
         let until = now + 2 * START_GAP_NS;
-        while clock::now() < until {
+        while clock::now() < until && !stop.load(Relaxed) {
             let ready = poll(socket, Ready::Receive, Duration::from_millis(20));
             if !ready.map_err(|error| MeasureError::system("poll", error))? {
                 continue;
@@ -369,10 +369,11 @@ impl Speech for Test {
         std::mem::take(&mut self.called)
     }
 
-    fn started(&mut self, now: Nanos, _: &AtomicBool) -> Result<(), MeasureError> {
+    fn started(&mut self, now: Nanos, stop: &AtomicBool) -> Result<(), MeasureError> {
         self.started = true;
         if self.called_back() && self.datagrams {
-            self.await_begin(now)?;
+            // Told to stop, the run ends as soon as it has begun.
+            self.await_begin(now, stop)?;
         }
         Ok(())
     }
@@ -484,7 +485,40 @@ fn error_in(line: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::time::Instant;
+
     use super::*;
+
+    #[test]
+    fn who_waits_for_datagrams_hears_that_he_is_to_stop() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = listener.local_addr().unwrap();
+        let asked = Asked::new(Way::ToClient, Carrier::Datagram, 5001);
+        let mut test = Test {
+            peer,
+            control: Control::new(TcpStream::connect(peer).unwrap()).unwrap(),
+            machine: Client::new(asked).unwrap(),
+            called: Vec::new(),
+            socket: Some(UdpSocket::bind("127.0.0.1:0").unwrap().into()),
+            sender: None,
+            marker_due_ns: None,
+            datagrams: true,
+            running: true,
+            started: false,
+            sent: false,
+            until_ns: None,
+            over: false,
+            cut_off: false,
+        };
+        let begun = Instant::now();
+        let now = clock::now();
+        test.started(now, &AtomicBool::new(true)).unwrap();
+        assert!(begun.elapsed() < Duration::from_nanos(START_GAP_NS));
+        // Otherwise they have their time.
+        test.started(now, &AtomicBool::new(false)).unwrap();
+        assert!(begun.elapsed() >= Duration::from_nanos(2 * START_GAP_NS));
+    }
 
     #[test]
     fn errors_are_told_from_reports() {

@@ -15,7 +15,7 @@ use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol};
 use linerate_metric::record::{Doubt, Record};
 
 use super::context::{Context, foreign};
-use super::talk::Talk;
+use super::talk::{self, Talk};
 use super::{AUTO, Caller, auto, caller, far_report, listen, over_stack, refuse};
 use crate::end::End;
 use crate::error::MeasureError;
@@ -257,7 +257,7 @@ fn converse(
         watches_machine: true,
         notes: Vec::new(),
         ledger,
-        most_ns: None,
+        limit: None,
     }
     .run();
     if talk.has_stopped() {
@@ -353,12 +353,7 @@ fn unheard(far: SocketAddr, own: &linerate_dialect::control::Outcome) -> Option<
         .iter()
         .filter_map(|flow| flow.stream.sender.as_ref());
     let refused = senders.filter_map(|sender| sender.refusals).max()?;
-    (refused > 0).then(|| {
-        foreign(
-            far,
-            "nobody takes datagrams on that port: start the receiver, or name its port with -p",
-        )
-    })
+    (refused > 0).then(|| talk::unheard(far))
 }
 
 /// A flow that broke is a far end that refused or vanished.

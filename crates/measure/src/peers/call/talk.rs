@@ -40,6 +40,35 @@ const GREETING_BYTES: u64 = 64;
 /// not break, or that has none.
 const GONE_NS: Nanos = 2_000_000_000;
 
+/// Refused datagrams of a flow after which nobody is there: a receiver may come a moment later than its
+/// sender. Kernels tell six at once and one a second then (Linux's net.ipv4.icmp_ratelimit).
+const REFUSED_LIMIT: u32 = 3;
+
+/// Dialects that have nothing but datagrams over UDP.
+const WITHOUT_CONNECTION: [&str; 6] = [
+    "ttcp",
+    "discard",
+    "iperf2",
+    "iperf2-legacy",
+    "sockperf",
+    "echo",
+];
+
+/// Whether a far port that refuses ends the run: nothing else tells that nobody has it. Where a command tells
+/// what arrived, it may count in front of that port.
+fn refuses_for_good(plan: &Plan) -> bool {
+    let dialect = plan.dialect.as_deref().unwrap_or_default();
+    WITHOUT_CONNECTION.contains(&dialect) && plan.far_report.is_none()
+}
+
+/// Datagrams that nobody takes, where nobody says so but the far kernel.
+pub fn unheard(far: SocketAddr) -> MeasureError {
+    foreign(
+        far,
+        "nobody takes datagrams on that port: start the receiver, or name its port with -p",
+    )
+}
+
 /// A foreign far end, as the coordinator talks with it.
 pub struct Talk<'a> {
     speech: &'a mut dyn Speech,
@@ -347,6 +376,13 @@ impl Correspondence for Talk<'_> {
         poll_any(&wanted, left)
             .map(|_| ())
             .map_err(|error| MeasureError::system("poll", error))
+    }
+
+    fn refused(&self, datagrams: u32) -> Result<(), MeasureError> {
+        match datagrams < REFUSED_LIMIT || self.ended || !refuses_for_good(&self.plan) {
+            true => Ok(()),
+            false => Err(unheard(self.peer)),
+        }
     }
 
     fn due_ns(&self) -> Nanos {

@@ -29,14 +29,16 @@ pub(super) fn arrived(
     let sent = own.packets_sent.filter(|&sent| {
         // What was on its way when the far end stopped counting is not lost; most of a test is never
         // on its way.
-        let counted = packets.zip(said.lost).map_or(0, |(came, lost)| came + lost);
+        let counted = packets
+            .zip(said.lost)
+            .map_or(0, |(came, lost)| came.saturating_add(lost));
         !stopped_first || sent.saturating_sub(counted) > sent / ON_ITS_WAY
     });
     let lost = match (sent, packets) {
         (Some(sent), Some(arrived)) => Some(sent.saturating_sub(arrived)),
         _ => said.lost.filter(|_| udp),
     };
-    let all = sent.or_else(|| Some(packets? + lost?));
+    let all = sent.or_else(|| Some(packets?.saturating_add(lost?)));
     Summary {
         duration_ns,
         bytes_received: said.bytes,
@@ -172,7 +174,7 @@ pub(super) fn contradiction(
 pub(super) fn sum_of<'a>(flows: impl Iterator<Item = &'a Summary> + Clone) -> Summary {
     fn total(values: impl Iterator<Item = Option<u64>>) -> Option<u64> {
         // A part that is unknown makes the whole unknown.
-        values.sum::<Option<u64>>()
+        values.reduce(|a, b| Some(a?.saturating_add(b?))).flatten()
     }
     Summary {
         duration_ns: flows.clone().filter_map(|flow| flow.duration_ns).max(),

@@ -213,7 +213,7 @@ pub fn answer_datagrams<D: Datagrams + Send + 'static>(
 ) {
     let (house, client) = (caller.house.clone(), (dialect, caller.peer));
     let test = Test::begin(&mut caller, claim, dialect, dialect, plan);
-    let mut test = test.ending_by_silence();
+    let mut test = test.without_an_end();
     test.keep(arrived.key, false);
     test.takes_size_from_payload();
     let early = arrived.early;

@@ -56,12 +56,15 @@ fn stream(mut caller: Caller, claim: Claim, stream: TcpStream) {
         let over = AtomicBool::new(false);
         let mut moved = std::thread::scope(|scope| {
             let thrower = std::thread::Builder::new().name("chargen-discard".to_owned());
-            if thrower
-                .spawn_scoped(scope, || throw_away(socket, &over))
-                .is_err()
-            {
+            if let Err(error) = thrower.spawn_scoped(scope, || throw_away(socket, &over)) {
                 // Whoever writes would wait for ever: the next one may find a thread.
-                return Moved::default();
+                return Moved {
+                    broke: Some(Broke::Nonsense(format!(
+                        "this server could start no thread for it ({error}): raise `ulimit -u`, or \
+                         lower --max-tests"
+                    ))),
+                    ..Moved::default()
+                };
             }
             let mut payload = Ring::new(characters);
             let moved = send_stream(context, from_ref(socket), &sending, &mut payload);

@@ -59,10 +59,15 @@ pub fn of_stream(caller: &Caller, stream: &TcpStream) -> Option<Moved> {
     None
 }
 
-/// Whether a flow of datagrams is a test, of which another datagram comes within `patience`: one has no
-/// rate, and may be forged. What came to too little is told.
+/// Whether a flow of datagrams of somebody whom nobody knows is a test.
 pub fn of_flow(caller: &Caller, arrived: &Arrived, patience: Nanos) -> bool {
-    if caller.stranger.is_none() || caller.given || arrived.early.len() > 1 {
+    caller.stranger.is_none() || goes_on(caller, arrived, patience)
+}
+
+/// Whether another datagram of a flow comes within `patience`: one has no rate, and may be forged, from an
+/// address that proved itself as well. What came to too little is told.
+pub fn goes_on(caller: &Caller, arrived: &Arrived, patience: Nanos) -> bool {
+    if caller.given || arrived.early.len() > 1 {
         return true;
     }
     let until = clock::now() + patience;

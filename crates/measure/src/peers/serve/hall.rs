@@ -161,10 +161,10 @@ impl Hall {
         lock(&self.guard).prove(clock::now(), address);
     }
 
-    /// Whether an address has done so, not too long ago.
+    /// Whether an address has done so, not too long ago, or was allowed by itself: it may be sent a flow.
     #[must_use]
-    pub fn is_proved(&self, address: IpAddr) -> bool {
-        lock(&self.guard).is_proved(clock::now(), address)
+    pub fn is_known(&self, address: IpAddr) -> bool {
+        lock(&self.guard).may_have_flow(clock::now(), address)
     }
 
     /// Whether an address is one of a neighbour, or one that was allowed by name.

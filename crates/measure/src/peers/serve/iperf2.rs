@@ -66,6 +66,10 @@ const HEADER_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a client may take to accept a second connection.
 const DUAL_PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long one try of that may take: a SYN that is lost is sent again after 1 s, and Ctrl-C is heard between
+/// two tries.
+const DUAL_TRY: Duration = Duration::from_secs(2);
+
 /// Between two tries of that.
 const DUAL_AGAIN_NS: Nanos = 20_000_000;
 
@@ -177,6 +181,9 @@ fn run(
     };
     if dual == Dual::After {
         test.run_lanes();
+        if test.is_cut() {
+            return Ok(());
+        }
         test.next_part();
     }
     let hall = &caller.house.hall;
@@ -202,7 +209,11 @@ fn receive_timed(context: &Context, socket: &Socket, moved: Moved, behind: &[u8]
 
 /// Sends what the client wants to receive, and closes this half.
 fn send(test: &mut Test, id: u32, socket: Socket, settings: &Settings) -> Result<(), MeasureError> {
-    let sending = sending(settings, WRITE_BYTES, test.limits());
+    let mut sending = sending(settings, WRITE_BYTES, test.limits());
+    if settings.trip_times {
+        // The time in front of a write is that of all of it.
+        sending.block_bytes = sending.piece_bytes();
+    }
     // On a second connection nothing is told but payload.
     let settings = settings.clone();
     let told = move || {
@@ -262,12 +273,16 @@ fn connect_back(caller: &Caller, test: &mut Test, port: u16) -> Result<Socket, M
             ));
         }
         let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
-        socket.connect_timeout(&SockAddr::from(to), DUAL_PATIENCE)?;
+        socket.connect_timeout(&SockAddr::from(to), DUAL_TRY)?;
         Ok(socket)
     };
     let until = clock::now() + DUAL_PATIENCE.as_nanos() as u64;
     let is_early = |error: &std::io::Error| {
-        error.kind() == std::io::ErrorKind::ConnectionRefused && clock::now() < until
+        let passes = matches!(
+            error.kind(),
+            std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::TimedOut
+        );
+        passes && clock::now() < until
     };
     loop {
         match connect() {

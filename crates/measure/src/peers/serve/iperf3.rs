@@ -352,12 +352,10 @@ impl Session {
         });
         match claim {
             Ok(claim) => self.claim = Some(claim),
-            Err(refuse) => {
+            Err(denied) => {
                 let peer = self.caller.peer;
-                self.caller
-                    .house
-                    .hall
-                    .refuse_test(SPEAKER.name, peer, &refuse);
+                let hall = &self.caller.house.hall;
+                hall.refuse_test(SPEAKER.name, peer, &denied);
                 self.say();
                 let _ = (&self.control).write_all(&BUSY);
                 return Ok(Next::Close);

@@ -218,6 +218,14 @@ impl Moved {
         }
     }
 
+    /// Notes that what is sent at a rate began then: the wait until the first of it is due is its time, too.
+    #[inline]
+    fn began(&mut self, begun: Nanos, pacer: &Pacer) {
+        if pacer.is_paced() && self.span.is_none() {
+            self.span = Some((begun, begun));
+        }
+    }
+
     /// Notes that payload moved.
     #[inline]
     fn at(&mut self, now: Nanos) {
@@ -258,6 +266,18 @@ pub fn is_nothing(error: &io::Error) -> bool {
     )
 }
 
+/// Time of payload that leaves at once on a connection where there is a rate: what anybody prints in intervals
+/// is even then, and 200 wake-ups a second cost nothing.
+const PIECE_NS: Nanos = 5_000_000;
+
+/// What leaves at once at the lowest rates: smaller pieces would be more packets and no steadier, as this is
+/// the payload of one (Ethernet's 1,500 B less the headers of IP and TCP with its times).
+const PIECE_BYTES: u64 = 1_448;
+
+/// How late payload may be to be made up for where the server holds the rate: wake-ups come late by less. What
+/// a client kept waiting longer would leave as a burst above the limit.
+const HELD_CATCH_UP_NS: Nanos = 20_000_000;
+
 /// What is to be sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Sending {
@@ -265,8 +285,10 @@ pub struct Sending {
     pub block_bytes: usize,
     /// Payload bits a second; `None` as fast as it goes.
     pub rate_bps: Option<u64>,
-    /// Bytes that may leave at once where there is a rate.
+    /// Bytes that its client wants to leave at once where there is a rate.
     pub burst_bytes: u64,
+    /// Whether the rate is the server's own limit, which nothing exceeds.
+    pub held: bool,
     /// When it ends; `None` when it is told.
     pub until_ns: Option<Nanos>,
     /// How much it is in all; `None` for no limit.
@@ -283,6 +305,7 @@ impl Sending {
             block_bytes: block_bytes.max(1),
             rate_bps: None,
             burst_bytes: 0,
+            held: false,
             until_ns: None,
             amount_bytes: None,
             idle,
@@ -293,6 +316,9 @@ impl Sending {
     #[must_use]
     pub fn within(mut self, limits: &Limits, flows: u32) -> Self {
         self.rate_bps = limits.rate(self.rate_bps, flows);
+        if limits.rate_bps.is_some() {
+            (self.held, self.burst_bytes) = (true, 0);
+        }
         match limits.time_ns {
             Some(time) => self.until(clock::now().saturating_add(time)),
             None => self,
@@ -325,8 +351,36 @@ impl Sending {
             || self.amount_bytes.is_some_and(|amount| sent >= amount)
     }
 
-    fn pacer(&self, now: Nanos) -> Pacer {
-        Pacer::new(self.rate_bps, now).in_bursts_of(self.burst_bytes)
+    /// Bytes of a call on a connection: a whole block, or as much of one as the rate gives in [`PIECE_NS`].
+    #[must_use]
+    pub fn piece_bytes(&self) -> usize {
+        let Some(rate) = self.rate_bps.filter(|_| self.burst_bytes == 0) else {
+            return self.block_bytes;
+        };
+        let piece = u128::from(rate) * u128::from(PIECE_NS) / 8_000_000_000;
+        let piece = usize::try_from(piece).unwrap_or(usize::MAX);
+        piece.max(PIECE_BYTES as usize).min(self.block_bytes)
+    }
+
+    /// How long a whole block takes; 0 where there is no rate.
+    #[must_use]
+    pub fn block_ns(&self) -> Nanos {
+        let ns = |rate: u64| self.block_bytes as u128 * 8_000_000_000 / u128::from(rate.max(1));
+        (self.rate_bps).map_or(0, |rate| u64::try_from(ns(rate)).unwrap_or(u64::MAX))
+    }
+
+    /// When calls of so many bytes may be made. Unless its client wants bursts, none is made before its bytes
+    /// are due: a first one at once would be above the rate for as long as nobody waits it out.
+    fn pacer(&self, now: Nanos, bytes: usize) -> Pacer {
+        let pacer = Pacer::new(self.rate_bps, now).in_bursts_of(self.burst_bytes);
+        let pacer = match self.held {
+            true => pacer.catching_up(HELD_CATCH_UP_NS),
+            false => pacer,
+        };
+        match self.burst_bytes {
+            0 => pacer.behind(bytes as u64),
+            _ => pacer,
+        }
     }
 }
 
@@ -369,6 +423,71 @@ mod tests {
                 "{told}"
             );
         }
+    }
+
+    /// Bytes that leave by a moment, sent whenever they may, and after that one too.
+    fn leaves(sending: &Sending, bytes: usize, until: Nanos, mut stall: Option<Nanos>) -> u64 {
+        let start = 5_000_000_000;
+        let (mut now, mut pacer, mut sent) = (start, sending.pacer(start, bytes), 0);
+        loop {
+            now = pacer.wait_until(now).unwrap_or(now);
+            if now > start + until {
+                return sent;
+            }
+            if let Some(length) = stall.take_if(|_| now > start + until / 2) {
+                now += length;
+                continue;
+            }
+            if sending.held {
+                pacer.give_up(now, bytes as u64);
+            }
+            pacer.left(bytes as u64, now);
+            sent += bytes as u64;
+        }
+    }
+
+    #[test]
+    fn a_rate_is_never_exceeded_however_short_the_time() {
+        let limits = |rate_bps| Limits {
+            rate_bps: Some(rate_bps),
+            time_ns: None,
+        };
+        let ms = 1_000_000;
+        for rate in [50_000, 1_000_000, 5_000_000, 1_000_000_000, 40_000_000_000] {
+            let stream = Sending::new(128 << 10, Duration::ZERO).within(&limits(rate), 1);
+            let piece = stream.piece_bytes();
+            assert!((1_448..=128 << 10).contains(&piece), "{piece}");
+            for bytes in [piece, 1_470] {
+                for time in [1, 20, 100, 1_000, 10_000].map(|time| time * ms) {
+                    let most = (u128::from(rate) * u128::from(time) / 8_000_000_000) as u64;
+                    let sent = leaves(&stream, bytes, time, None);
+                    let told = format!("{sent} of {most} B in {time} ns at {rate}");
+                    assert!(sent <= most, "{told}");
+                    assert!(sent + bytes as u64 >= most, "{told}");
+                }
+                // A client that takes nothing for a second is not sent all of it at once afterwards.
+                let time = 4_000 * ms;
+                let least = u128::from(rate) * u128::from(time - 1_000 * ms) / 8_000_000_000;
+                let caught_up = u128::from(rate) * u128::from(HELD_CATCH_UP_NS) / 8_000_000_000;
+                let sent = u128::from(leaves(&stream, bytes, time, Some(1_000 * ms)));
+                let room = caught_up + 2 * bytes as u128;
+                assert!(
+                    sent.abs_diff(least) <= room,
+                    "{sent} of {least} B at {rate}"
+                );
+            }
+        }
+        // Bursts that a client asks for are for servers without a limit.
+        let asked = Sending {
+            burst_bytes: 1 << 20,
+            rate_bps: Some(5_000_000),
+            ..Sending::new(128 << 10, Duration::ZERO)
+        };
+        assert_eq!(asked.piece_bytes(), 128 << 10);
+        assert_eq!(leaves(&asked, 128 << 10, ms, None), 1 << 20);
+        let held = asked.within(&limits(50_000_000), 1);
+        assert_eq!(held.piece_bytes(), 3_125);
+        assert_eq!(leaves(&held, 3_125, ms, None), 0);
     }
 
     #[test]

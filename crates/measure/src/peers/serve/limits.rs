@@ -85,17 +85,17 @@ impl Limits {
         }
     }
 
-    /// How long a test of our own dialect with this plan may go on that says no time; one that does ends
-    /// by itself.
+    /// How long a test of our own dialect with this plan may go on that says no time, and what is said of one
+    /// that took it; one that says its time ends by itself.
     #[must_use]
-    pub fn most_ns(&self, plan: &Plan) -> Option<Nanos> {
+    pub fn most(&self, plan: &Plan) -> Option<(Nanos, Doubt)> {
         let most = self.time_ns?;
         let grace = if asked_ns(plan).is_some() {
             GRACE_NS
         } else {
             0
         };
-        Some(most.saturating_add(grace))
+        Some((most.saturating_add(grace), cut_short(most)))
     }
 
     /// When a test with this plan that began at `start_ns` is ended here, omitted time included; `None`
@@ -137,7 +137,6 @@ impl Limits {
 }
 
 /// A test that took as long as any may.
-#[must_use]
 pub fn cut_short(most_ns: Nanos) -> Doubt {
     let after = format_nanos(most_ns as f64);
     let why = format!("the server ends tests after {after} (its --max-time)");
@@ -174,6 +173,7 @@ mod tests {
             let refusal = limits.refusal(plan)?;
             Some(refusal.problem().next_step)
         };
+        let most = |limits: &Limits, plan: &Plan| limits.most(plan).map(|(most, _)| most);
         let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "here");
         plan.duration_ns = Some(2_000_000_000);
         assert_eq!(next(&plan), None, "what is sent to us has no rate");
@@ -188,12 +188,12 @@ mod tests {
         plan.rate_bps = Some(5_000_000);
         assert_eq!(next(&plan), None);
         // It ends by itself, a moment later by our clock.
-        assert_eq!(limits.most_ns(&plan), Some(3_000_000_000));
+        assert_eq!(most(&limits, &plan), Some(3_000_000_000));
         plan.duration_ns = None;
         plan.amount_bytes = Some(1 << 40);
         assert_eq!(next(&plan), None);
-        assert_eq!(limits.most_ns(&plan), Some(2_000_000_000));
-        assert_eq!(Limits::default().most_ns(&plan), None);
+        assert_eq!(most(&limits, &plan), Some(2_000_000_000));
+        assert_eq!(most(&Limits::default(), &plan), None);
     }
 
     #[test]

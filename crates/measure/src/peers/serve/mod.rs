@@ -43,6 +43,7 @@ use linerate_host::sys::clock::Nanos;
 use socket2::{Domain, Socket};
 
 use crate::error::MeasureError;
+use crate::peers::probes::is_probe;
 use crate::session::house::{Claim, House, Seat};
 use crate::session::porch::Arrived;
 
@@ -172,6 +173,18 @@ pub fn misplaced(forced: &Speaker, carrier: Carrier, first: &[u8]) -> Told {
         }
         told => told,
     }
+}
+
+/// Whether what came to a port that was given to this dialect only asks what is spoken there: of one that takes
+/// whatever comes, it would be a test of some bytes.
+#[must_use]
+pub fn only_asks(forced: &Speaker, first: &[u8]) -> bool {
+    const TAKES_ALL: [&str; 3] = [
+        linerate_dialect::plain::DIALECT.name,
+        linerate_dialect::discard::DIALECT.name,
+        linerate_dialect::ttcp::DIALECT.name,
+    ];
+    TAKES_ALL.contains(&forced.name) && is_probe(first)
 }
 
 /// The dialect that a port belongs to.

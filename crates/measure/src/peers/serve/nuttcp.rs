@@ -277,13 +277,11 @@ impl Session {
         });
         match claim {
             Ok(claim) => self.claim = Some(claim),
-            Err(refuse) => {
-                let reason = refuse.problem.situation.clone();
+            Err(denied) => {
+                let reason = denied.refuse.problem.situation.clone();
                 let peer = self.caller.peer;
-                self.caller
-                    .house
-                    .hall
-                    .refuse_test(DIALECT.name, peer, &refuse);
+                let hall = &self.caller.house.hall;
+                hall.refuse_test(DIALECT.name, peer, &denied);
                 return self.machine.refuse(&reason);
             }
         }

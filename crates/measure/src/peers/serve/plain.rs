@@ -79,7 +79,7 @@ pub fn datagrams_of<D: Datagrams + Send + 'static>(
         0
     };
     let test = Test::begin(&mut caller, claim, dialect, dialect, plan);
-    let mut test = test.ending_by_silence();
+    let mut test = test.without_an_end();
     test.takes_size_from_payload();
     test.keep(arrived.key, false);
     let early = arrived.early;

@@ -39,10 +39,10 @@ fn lines(title: &str, directions: &[Direction], intervals: &[Interval]) -> Strin
             .iter()
             .filter(|interval| interval.direction == direction && !interval.omitted);
         let whole = counted.cloned().reduce(|mut whole, more| {
-            let add = |a: Option<u64>, b: Option<u64>| Some(a? + b?);
+            let add = |a: Option<u64>, b: Option<u64>| Some(a?.saturating_add(b?));
             whole.start_ns = whole.start_ns.min(more.start_ns);
             whole.end_ns = whole.end_ns.max(more.end_ns);
-            whole.bytes += more.bytes;
+            whole.bytes = whole.bytes.saturating_add(more.bytes);
             whole.packets = add(whole.packets, more.packets);
             whole.lost = add(whole.lost, more.lost);
             whole
@@ -62,7 +62,7 @@ fn line(text: &mut String, interval: &Interval, mark: &str) {
         Direction::Receive => "sent",
     };
     let lost = match (interval.lost, interval.packets) {
-        (Some(lost), Some(packets)) => format!("lost {lost} of {}", lost + packets),
+        (Some(lost), Some(packets)) => format!("lost {lost} of {}", lost.saturating_add(packets)),
         _ => String::new(),
     };
     let line = format!(
@@ -79,6 +79,23 @@ fn line(text: &mut String, interval: &Interval, mark: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_of_a_client_that_lies_do_not_overflow() {
+        let most = |number: u64| -> Interval {
+            serde_json::from_value(serde_json::json!({
+                "number": number, "start_ns": 0, "end_ns": 1_000_000_000, "direction": "send",
+                "omitted": false, "counted_at": "receiver", "bytes": u64::MAX, "packets": 1,
+                "lost": u64::MAX,
+            }))
+            .unwrap()
+        };
+        let text = lines("title", &[Direction::Send], &[most(0), most(1)]);
+        assert!(
+            text.contains(&format!("lost {0} of {0}", u64::MAX)),
+            "{text}"
+        );
+    }
 
     #[test]
     fn intervals_add_up_to_the_last_line() {

@@ -95,6 +95,8 @@ pub struct Test {
     held: Held,
     /// Whether silence ends it.
     ends_by_silence: bool,
+    /// Whether its clients say no end: silence is all that there is of one.
+    says_no_end: bool,
     /// Whether numbers on its datagrams tell what is missing.
     numbered: bool,
     /// Whether the size of its datagrams is the one that came, and not one that was agreed on.
@@ -155,6 +157,7 @@ impl Test {
             left_out: 0,
             held: Held::default(),
             ends_by_silence: false,
+            says_no_end: false,
             numbered: false,
             sized_by_payload: false,
             doubts: Vec::new(),
@@ -186,6 +189,13 @@ impl Test {
     pub fn ending_by_silence(mut self) -> Self {
         self.ends_by_silence = true;
         self
+    }
+
+    /// The same where its clients never say one.
+    #[must_use]
+    pub fn without_an_end(mut self) -> Self {
+        self.says_no_end = true;
+        self.ending_by_silence()
     }
 
     /// Time begins at a moment that both ends know, and not with the first payload.

@@ -3,31 +3,51 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use linerate_host::sys::socket;
 use linerate_metric::record::{Socket as SocketFacts, TcpState};
 use socket2::{SockAddr, SockRef, Socket, Type};
 
 /// Looks at a socket that another thread uses.
-pub struct Watch(Arc<Socket>);
+pub struct Watch {
+    socket: Arc<Socket>,
+    refusals: Arc<AtomicU32>,
+}
 
 impl Watch {
     /// For this one.
     #[must_use]
     pub fn of(socket: &Arc<Socket>) -> Self {
-        Self(Arc::clone(socket))
+        Self {
+            socket: Arc::clone(socket),
+            refusals: Arc::default(),
+        }
+    }
+
+    /// The same where its thread counts sends that were told that nobody has the far port.
+    #[must_use]
+    pub(super) fn counting(self, refusals: &Arc<AtomicU32>) -> Self {
+        let refusals = Arc::clone(refusals);
+        Self { refusals, ..self }
+    }
+
+    /// Sends so far that were told that nobody has the far port.
+    #[must_use]
+    pub fn refusals(&self) -> u32 {
+        self.refusals.load(Relaxed)
     }
 
     /// The kernel's view of the connection; `None` for what is not TCP.
     #[must_use]
     pub fn tcp(&self) -> Option<socket::TcpInfo> {
-        socket::tcp_info(&self.0).ok()
+        socket::tcp_info(&self.socket).ok()
     }
 
     /// Memory that its queues hold now, in bytes.
     #[must_use]
     pub fn queued_memory(&self) -> Option<u64> {
-        socket::queued_memory(&self.0).ok()
+        socket::queued_memory(&self.socket).ok()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Payload through the calls of a socket, and what is done where there is no room or nothing yet.
 
 use std::io;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task;
 use std::time::Duration;
 
@@ -174,7 +175,8 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
         {
             match error.kind() {
                 io::ErrorKind::ConnectionRefused => {
-                    entry.refusals = entry.refusals.saturating_add(1)
+                    // The others only look; 2^32 of them are more than any run has.
+                    entry.refusals.fetch_add(1, Relaxed);
                 }
                 kind if is_way_gone(kind) => entry.unroutable = entry.unroutable.saturating_add(1),
                 _ => {}

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use linerate_dialect::nuttcp::{CONNECT_DELAY_NS, DATA_PORT};
@@ -110,6 +111,9 @@ pub fn connect(context: &Context<'_>, test: &mut Test, tcp: bool) -> Result<Sock
     loop {
         match context.flow(1, Direction::Send, DATA_PORT) {
             Err(MeasureError::Refused { .. }) if clock::now() < begun + PATIENCE_NS => {
+                if context.stop.load(Relaxed) {
+                    return Err(MeasureError::Interrupted);
+                }
                 test.talk()?;
                 std::thread::sleep(Duration::from_millis(20));
             }

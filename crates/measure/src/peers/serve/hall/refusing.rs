@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 
-use linerate_dialect::control::Refuse;
 use linerate_dialect::guard::{self, Leave, Refusal};
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_metric::event::{Event, Problem, What};
@@ -10,6 +9,7 @@ use linerate_metric::event::{Event, Problem, What};
 use super::{Hall, lock};
 use crate::error::two_parts;
 use crate::peers::serve::refusals::Refused;
+use crate::session::house::Denied;
 use crate::session::limits::{GREETING_PATIENCE, TALK_LIMIT};
 use crate::session::lobby::canonical;
 
@@ -57,6 +57,10 @@ impl Hall {
         let refused = Refused { why, dialect, from };
         self.refuse(refused, || {
             let next = match refusal.option() {
+                Some(option) if why == "proof" => format!(
+                    "{option} {address}, which names that address alone, or let it do a test over TCP \
+                     first: that shows where it is"
+                ),
                 Some(guard::OPTION_NETWORK) => format!("{} {address}", guard::OPTION_NETWORK),
                 Some(option) => format!("start the server with a higher {option}"),
                 None => "let it do a test over TCP first: that shows where it is".to_owned(),
@@ -126,20 +130,20 @@ impl Hall {
     }
 
     /// Tells that there is no room for a test of somebody, and why.
-    pub fn refuse_test(&self, dialect: &'static str, from: SocketAddr, refuse: &Refuse) {
+    pub fn refuse_test(&self, dialect: &'static str, from: SocketAddr, denied: &Denied) {
         let refused = Refused {
             why: "test",
             dialect,
             from,
         };
         self.refuse(refused, || {
-            let why = &refuse.problem.situation;
-            let next = match self.max_tests {
-                Some(_) => "a higher --max-tests",
-                None => refuse.problem.next_step.as_str(),
-            };
+            let why = &denied.refuse.problem.situation;
             let situation = format!("{} came for one, and {why}", canonical(from));
-            Problem::new(situation, format!("a test ({dialect})"), next)
+            Problem::new(
+                situation,
+                format!("a test ({dialect})"),
+                denied.remedy.as_str(),
+            )
         });
     }
 

@@ -15,7 +15,7 @@ use linerate_metric::plan::Protocol;
 use linerate_metric::record::Doubt;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::super::crumbs::of_flow;
+use super::super::crumbs::goes_on;
 use super::super::lane::{
     Broke, Context, Datagrams, Delays, Moved, Numbers, Sending, Take, receive_datagrams,
     send_datagrams,
@@ -37,6 +37,10 @@ const SILENCE_NS: Nanos = FLOW_SILENCE.as_nanos() as Nanos;
 /// How long the second datagram of somebody unknown may take, of whom the first may be forged. Those of the
 /// usual size come faster from 6 kb/s on.
 const SECOND_NS: Nanos = 2_000_000_000;
+
+/// How long a client may go on saying its end: it has its report by then, or never hears it (2.0 asks for
+/// 2.5 s).
+const ENDS_NS: Nanos = 4_000_000_000;
 
 /// How long a client is sent datagrams at most. It has no connection beside them that would show that it is
 /// still there, and whoever forges its address may ask for as much as he likes: no longer than the proof holds
@@ -65,7 +69,13 @@ pub fn serve(dialect: &'static str, mut caller: Caller, claim: Claim, mut arrive
     };
     let settings = server.settings().cloned();
     let way = server.way();
-    if !of_flow(&caller, &arrived, SECOND_NS) {
+    // A client that asks for a flow may ask once.
+    let patience = match (way, &caller.stranger) {
+        (_, Some(_)) => Some(SECOND_NS),
+        (Way::Forward, None) => Some(SILENCE_NS),
+        (Way::Reverse | Way::Both, None) => None,
+    };
+    if patience.is_some_and(|patience| !goes_on(&caller, &arrived, patience)) {
         return;
     }
     let mut plan = plan(&caller, Protocol::Udp, settings.as_ref());
@@ -102,17 +112,17 @@ pub fn turns_away(dialect: &'static str, hall: &Hall, from: SocketAddr, datagram
         }
         return true;
     };
-    server.way() != Way::Forward && !is_proved(dialect, hall, from)
+    server.way() != Way::Forward && !is_known(dialect, hall, from)
 }
 
 /// Whether payload may be sent to an address that only said something over UDP; that it may not is told.
-fn is_proved(dialect: &'static str, hall: &Hall, from: SocketAddr) -> bool {
+fn is_known(dialect: &'static str, hall: &Hall, from: SocketAddr) -> bool {
     let address = from.ip();
-    let proved = hall.is_proved(address);
-    if !proved {
+    let known = hall.is_known(address);
+    if !known {
         hall.refuse_answer(dialect, from, Refusal::Unproved { address });
     }
-    proved
+    known
 }
 
 fn run(
@@ -141,6 +151,9 @@ fn run(
             delays
         });
         let first_bytes = first.len() as u64;
+        let goes_back = settings
+            .as_ref()
+            .is_some_and(|settings| settings.dual == Some(Dual::After));
         let says_no_end = settings.as_ref().is_some_and(|settings| settings.no_fin);
         test.spawn(1, Part::Sink, own, move |context, socket| {
             // Its report is an answer as any: the client has sent far more by then.
@@ -158,7 +171,8 @@ fn run(
             moved.delays = flow.delays.take();
             moved.before = flow.server.tally().before();
             // One that says no end has none to say.
-            if flow.went_silent {
+            // Of one that says no end, silence is the end; then the way back may begin.
+            if flow.went_silent && !(says_no_end && goes_back) {
                 // It is gone: it wants nothing any more.
                 context.signals.end();
             }
@@ -191,12 +205,15 @@ fn run(
     };
     if dual == Dual::After {
         test.run_lanes();
+        if test.is_cut() {
+            return Ok(());
+        }
         test.next_part();
     }
     let to = at_port(caller.peer, settings.port);
     let hall = &caller.house.hall;
     let may = || hall.may_connect_back(dialect, caller.peer, settings.port, OTHERWISE);
-    if !is_proved(dialect, hall, caller.peer) || !may() {
+    if !is_known(dialect, hall, caller.peer) || !may() {
         return Ok(());
     }
     let connect = || {
@@ -301,6 +318,8 @@ pub struct Flow {
     last_ns: Nanos,
     /// Bytes of the first datagram that said the end.
     end_bytes: Option<u64>,
+    /// When that came.
+    ended_ns: Option<Nanos>,
     /// How long datagrams were on their way, where the client says that the clocks agree.
     delays: Option<Delays>,
     /// What the client is told at the end.
@@ -318,6 +337,7 @@ impl Flow {
             wall,
             last_ns: now,
             end_bytes: None,
+            ended_ns: None,
             delays: None,
             report: Vec::new(),
             went_silent: false,
@@ -340,6 +360,7 @@ impl Datagrams for Flow {
                 let counted = self.server.way() != Way::Reverse;
                 let bytes = if counted { datagram.len() as u64 } else { 0 };
                 self.end_bytes.get_or_insert(bytes);
+                self.ended_ns.get_or_insert(now);
                 self.last_ns = now;
                 // The report may be larger than this datagram, and not than the flow.
                 let came = usize::try_from(self.server.tally().bytes()).unwrap_or(usize::MAX);
@@ -367,7 +388,8 @@ impl Datagrams for Flow {
     fn is_over(&mut self, now: Nanos) -> bool {
         let silent = now.saturating_sub(self.last_ns);
         if self.server.is_over() {
-            return silent > QUIET_NS;
+            let ended = self.ended_ns.map_or(0, |ended| now.saturating_sub(ended));
+            return silent > QUIET_NS || ended > ENDS_NS;
         }
         let gone = silent > SILENCE_NS;
         if gone {
@@ -394,7 +416,7 @@ impl Datagrams for Flow {
     fn numbers(&mut self) -> Option<Numbers> {
         let report = self.server.report();
         Some(Numbers {
-            // The client is told what stock servers count.
+            // Without those before the first that came: the client is told what stock servers count, with them.
             lost: Some(self.server.tally().lost_since_first()),
             out_of_order: Some(report.out_of_order),
             duplicates: None,
@@ -414,6 +436,30 @@ mod tests {
     use linerate_dialect::iperf2::Amount;
 
     use super::*;
+
+    #[test]
+    fn an_end_that_is_said_for_ever_is_one_all_the_same() {
+        let ms = 1_000_000;
+        let mut datagram = vec![0; 60];
+        write_number(&mut datagram, 1, 1);
+        let mut flow = Flow::new(UdpServer::open(&datagram, 0).unwrap(), 0, ms);
+        write_end(&mut datagram, 1, 1);
+        let mut now = ms;
+        let mut says = |flow: &mut Flow| {
+            flow.take(now, &mut datagram.clone());
+            now += 300 * ms;
+            (flow.is_over(now), now)
+        };
+        let over = loop {
+            let (is_over, now) = says(&mut flow);
+            if is_over {
+                break now;
+            }
+            assert!(now < 10_000 * ms, "it never ends");
+        };
+        // Stock clients have their time.
+        assert!(over > ENDS_NS && !flow.went_silent, "{over}");
+    }
 
     #[test]
     fn nobody_is_sent_datagrams_for_longer_than_the_proof_of_his_address_holds() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use linerate_dialect::iperf3::udp::{Header, Hello, read_header, write_header};
 use linerate_dialect::iperf3::{COOKIE_BYTES, Counters, Flow, Params, Protocol, Way};
-use linerate_host::sys::clock::Nanos;
+use linerate_host::sys::clock::{self, Nanos};
 use linerate_metric::plan::{Direction, Kind, Plan};
 
 use super::super::lane::{
@@ -22,6 +22,13 @@ use crate::flow::Part;
 use crate::meter::Totals;
 use crate::sequence::Sequence;
 use crate::session::porch::Arrived;
+
+/// A block that takes longer than this at its rate is long to wait for.
+const LONG_BLOCK_NS: Nanos = 100_000_000;
+
+/// How long after its time a client may still be about to say its end: its clock began later, by half a round
+/// trip.
+const END_GRACE_NS: Nanos = 500_000_000;
 
 /// Makes a flow's socket ready; `None` when it is none.
 pub fn open(params: &Params, arrived: &Arrived) -> Option<()> {
@@ -137,14 +144,29 @@ pub fn begin_flow(
         (_, true) => test.spawn(flow.id, Part::Sink, socket, |context, socket| {
             receive_stream(context, socket, IDLE, Moved::default())
         }),
-        (_, false) => test.spawn(flow.id, Part::Source, socket, move |context, socket| {
-            send_stream(
-                context,
-                from_ref(socket),
-                &sending,
-                &mut Ring::random(block),
-            )
-        }),
+        (_, false) => {
+            let sending = ending_for_who_waits(sending, params, clock::now());
+            test.spawn(flow.id, Part::Source, socket, move |context, socket| {
+                let mut payload = Ring::random(block);
+                let moved = send_stream(context, from_ref(socket), &sending, &mut payload);
+                if sending.until_ns.is_some_and(|until| clock::now() >= until) {
+                    let _ = socket.shutdown(std::net::Shutdown::Write);
+                }
+                moved
+            })
+        }
+    }
+}
+
+/// A stock client reads whole blocks, and looks at its clock between two of them. Where a block takes long at
+/// the rate, the end of the stream frees one that waits for the rest of it when its time is over.
+fn ending_for_who_waits(sending: Sending, params: &Params, now: Nanos) -> Sending {
+    match params.duration_ns {
+        Some(time) if sending.block_ns() > LONG_BLOCK_NS => {
+            let time = time.saturating_add(params.omit_ns);
+            sending.until(now.saturating_add(time).saturating_add(END_GRACE_NS))
+        }
+        _ => sending,
     }
 }
 
@@ -206,5 +228,35 @@ impl Datagrams for Incoming {
             duplicates: Some(self.sequence.duplicates()),
             ipdv_ns: self.sequence.ipdv_ns(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_for_a_long_block_is_freed_when_his_time_is_over() {
+        let second = 1_000_000_000;
+        let ends = |rate_bps, duration_ns| {
+            let params = Params {
+                duration_ns,
+                omit_ns: second,
+                ..Params::default()
+            };
+            let sending = Sending {
+                rate_bps,
+                ..Sending::new(128 << 10, IDLE)
+            };
+            ending_for_who_waits(sending, &params, 5 * second).until_ns
+        };
+        // 10 s a block, and 1 ms.
+        assert_eq!(
+            ends(Some(100_000), Some(2 * second)),
+            Some(8 * second + END_GRACE_NS)
+        );
+        assert_eq!(ends(Some(1_000_000_000), Some(2 * second)), None);
+        assert_eq!(ends(None, Some(2 * second)), None);
+        assert_eq!(ends(Some(100_000), None), None);
     }
 }

@@ -268,7 +268,8 @@ pub fn send_datagrams(
         moved.broke = Some(Broke::Error(error));
         return moved;
     }
-    let mut pacer = sending.pacer(clock::now());
+    let begun = clock::now();
+    let mut pacer = sending.pacer(begun, payload.len());
     let bytes = payload.len() as u64;
     let mut refusals = Refusals::default();
     loop {
@@ -284,6 +285,7 @@ pub fn send_datagrams(
         match socket::send(socket, payload, Flags::NONE) {
             Ok(_) => {
                 let now = clock::now();
+                moved.began(begun, &pacer);
                 moved.at(now);
                 pacer.left(bytes, now);
                 moved.totals.bytes += bytes;

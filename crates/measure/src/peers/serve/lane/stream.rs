@@ -71,7 +71,7 @@ pub fn watch_stream(
     moved
 }
 
-/// Sends over connections, a whole block to each in turn.
+/// Sends over connections, a whole block to each in turn; at a rate, in pieces that are due.
 pub fn send_stream(
     context: &Context,
     sockets: &[Socket],
@@ -85,7 +85,9 @@ pub fn send_stream(
             return moved;
         }
     }
-    let mut pacer = sending.pacer(clock::now());
+    let piece = sending.piece_bytes();
+    let begun = clock::now();
+    let mut pacer = sending.pacer(begun, piece);
     let idle_ns = sending.idle.as_nanos() as u64;
     let (mut turn, mut left) = (0, sending.block_bytes);
     let (mut last, mut hurries) = (clock::now(), false);
@@ -105,17 +107,22 @@ pub fn send_stream(
                 let _ = socket.set_write_timeout(Some(LAST_LOOK_UP));
             }
         }
-        if left == sending.block_bytes && wait_for_turn(&pacer, now, sending.until_ns) {
+        if wait_for_turn(&pacer, now, sending.until_ns) {
             continue;
+        }
+        if sending.held {
+            pacer.give_up(now, piece as u64);
         }
         let all = sending
             .amount_bytes
             .map_or(u64::MAX, |amount| amount - moved.totals.bytes);
-        let most = left.min(usize::try_from(all).unwrap_or(usize::MAX));
+        let most = left.min(piece);
+        let most = most.min(usize::try_from(all).unwrap_or(usize::MAX));
         match socket::send(&sockets[turn], payload.next(most), Flags::NONE) {
             Ok(bytes) => {
                 payload.sent(bytes);
                 last = clock::now();
+                moved.began(begun, &pacer);
                 // Part of a block: it waited for room until its time was over, and nothing says when the last
                 // of it moved. An end that is the wait's would make the whole longer than it was.
                 moved.at(if bytes < most { now } else { last });

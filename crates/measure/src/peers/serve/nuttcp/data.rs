@@ -23,6 +23,7 @@ use super::super::lane::{
     Broke, Context, Datagrams, LOOK_UP, Moved, Numbers, Refusals, Sending, Take, receive_datagrams,
     receive_stream, send_stream,
 };
+use super::super::limits::Limits;
 use super::super::payload::Ring;
 use super::super::test::{IDLE, Test};
 use super::super::{Caller, Hall, Wanted, at_port, set_tos};
@@ -43,6 +44,9 @@ const ROUND_TRIP: Duration = Duration::from_millis(250);
 
 /// How long one try of that may take: a SYN that is lost is sent again after 1 s.
 const TRY: Duration = Duration::from_secs(2);
+
+/// Why nothing is waited for any more.
+const STOPPED: &str = "this server is told to end";
 
 /// Between two tries of that.
 const AGAIN_NS: Nanos = 50_000_000;
@@ -133,6 +137,9 @@ impl Data {
             if clock::now() > deadline {
                 return Err(vanished("it does not connect to the data port".to_owned()));
             }
+            if caller.house.stop.load(Relaxed) {
+                return Err(vanished(STOPPED.to_owned()));
+            }
             came.extend(self.arrivals.try_recv());
             for listener in &self.listeners {
                 match listener.accept() {
@@ -156,16 +163,19 @@ impl Data {
 
     /// Flows of datagrams that begin with what the client sends first.
     fn flows_of(self, caller: &Caller, asked: &Asked) -> Result<Vec<Arrived>, MeasureError> {
-        let vanished = || MeasureError::Vanished {
+        let vanished = |how: &str| MeasureError::Vanished {
             peer: caller.peer,
-            how: "no data came over UDP".to_owned(),
+            how: how.to_owned(),
         };
         let deadline = clock::now() + CONNECT_PATIENCE.as_nanos() as u64;
         let mut came = Vec::new();
         let mut waiting = self.flows;
         while came.len() < self.wanted {
             if clock::now() > deadline {
-                return Err(vanished());
+                return Err(vanished("no data came over UDP"));
+            }
+            if caller.house.stop.load(Relaxed) {
+                return Err(vanished(STOPPED));
             }
             came.extend(self.arrivals.try_recv());
             let mut room = vec![0; 1 << 16];
@@ -261,7 +271,7 @@ fn connect(caller: &Caller, asked: &Asked, patience: Duration) -> io::Result<Vec
         };
         let socket = loop {
             if stops() {
-                return Err(io::Error::other("this server is told to end"));
+                return Err(io::Error::other(STOPPED));
             }
             let socket = Socket::new(Domain::for_address(to), kind, None)?;
             tune(&socket, asked);
@@ -344,6 +354,11 @@ pub fn spawn(
             let bytes = asked.buffer_bytes as u64;
             sending.amount_bytes = asked.buffers.map(|buffers| buffers.saturating_mul(bytes));
             sending.rate_bps = asked.rate_kbps.map(|kbps| kbps.saturating_mul(1000));
+            let limits = Limits {
+                time_ns: None,
+                ..*test.limits()
+            };
+            sending = sending.within(&limits, 1);
             let time_ns = asked.time_ns;
             // A stock receiver takes a whole buffer from each in turn: one thread writes so.
             test.spawn(1, Part::Source, first, move |context, _| {
@@ -362,9 +377,13 @@ pub fn spawn(
                 return Ok(());
             };
             let first = first.try_clone().map_err(system)?;
-            let (sender, bytes) = (UdpSender::new(asked), asked.buffer_bytes);
+            let (mut sender, bytes) = (UdpSender::new(asked), asked.buffer_bytes);
+            let held = test.limits().rate_bps.is_some();
+            if held {
+                sender = sender.held();
+            }
             test.spawn(1, Part::Source, first, move |context, _| {
-                send_datagrams(context, &sockets, sender, bytes)
+                send_datagrams(context, &sockets, sender, bytes, held)
             })
         }
     }
@@ -376,6 +395,7 @@ fn send_datagrams(
     sockets: &[Socket],
     mut sender: UdpSender,
     bytes: usize,
+    held: bool,
 ) -> Moved {
     let mut moved = Moved::default();
     let mut payload = vec![0; bytes];
@@ -394,6 +414,10 @@ fn send_datagrams(
         }
         match sender.step(now) {
             Send::Marker { bytes, stream } => {
+                if bytes == *b"BOD1" && held {
+                    // The wait for the first buffer's time is the test's.
+                    moved.span.get_or_insert((now, now));
+                }
                 if bytes == *b"EOD0" {
                     moved.sent_all(None, &context.signals);
                 }

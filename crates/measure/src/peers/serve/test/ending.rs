@@ -3,10 +3,11 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use linerate_dialect::far::FarReport;
+use linerate_dialect::plain::SILENCE_NS;
 use linerate_host::sys::clock::{self, Nanos};
-use linerate_metric::record::Doubt;
 
 use super::super::FlowKey;
+use super::super::limits::cut_short;
 use super::Test;
 use crate::error::MeasureError;
 use crate::flow::Part;
@@ -75,15 +76,23 @@ impl Test {
         }
     }
 
+    /// Whether it was over already, as far as anybody can tell: of a client that says no end nothing came for
+    /// so long.
+    fn is_silent(&self, now: Nanos) -> bool {
+        let spans = self.lanes.iter().filter_map(|lane| lane.context.span());
+        let last = spans.map(|(_, last)| last).max();
+        self.says_no_end && last.is_some_and(|last| now.saturating_sub(last) > SILENCE_NS)
+    }
+
     /// Ends it before its time.
     pub fn cut(&mut self, limit: Limit) {
-        if !self.interrupted {
+        let is_over = limit == Limit::Stopped && self.is_silent(clock::now());
+        if !self.interrupted && !is_over {
             self.interrupted = true;
             self.keys.iter_mut().for_each(FlowKey::cut);
             let told = self.doubts.iter().any(|doubt| doubt.doubt == "cut-short");
-            if limit == Limit::Time && !told {
-                let why = "the server ends tests after a time (its --max-time)".to_owned();
-                self.doubt(Doubt::new("cut-short", why));
+            if let (Limit::Time, false, Some(most)) = (limit, told, self.limits().time_ns) {
+                self.doubt(cut_short(most));
             }
         }
         self.close();
