@@ -283,6 +283,13 @@ pub struct ForwardPort {
     /// interface, or that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carrier: Option<bool>,
+    /// Whether this port has its interface receive frames for any address; absent where it has no interface
+    /// that could leave frames out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub promiscuous: Option<bool>,
+    /// Bit rates, second by second (`--bitrate-stats`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bit_rates: Option<PortBitRates>,
     /// How bytes travel: `none` (handles move), `each-way` (copied in and out), `in-kernel`.
     pub copies: String,
     /// What was obtained where there was a choice, in sentences.
@@ -292,6 +299,46 @@ pub struct ForwardPort {
     pub receive: QueueFigures,
     /// Sent, all queues.
     pub transmit: QueueFigures,
+}
+
+/// Bit rates of a port (`--bitrate-stats`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct PortBitRates {
+    /// Received, all queues.
+    pub receive: BitRates,
+    /// Sent, all queues.
+    pub transmit: BitRates,
+}
+
+/// Bit rates of one direction, one for each whole second. Counted are frames from the Ethernet header on,
+/// without check sequence, preamble and gap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct BitRates {
+    /// That of the last whole second, in bit/s (`mean_bits` of DPDK's bit-rate statistics).
+    pub last_l2_bps: f64,
+    /// Smoothed: each second moves it by a fifth of the way (`ewma_bits`).
+    pub smoothed_l2_bps: f64,
+    /// The highest (`peak_bits`).
+    pub peak_l2_bps: f64,
+}
+
+/// How long frames were in the forwarder: from before the poll that found them until the transmit queue had
+/// them. A figure for each poll that found frames, however many they were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Residence {
+    /// Polls that found frames.
+    pub polls: u64,
+    /// The shortest time, in nanoseconds.
+    pub min_ns: u64,
+    /// The mean.
+    pub mean_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+    /// How much one differs from the next, smoothed as RFC 3550 section 6.4.1 does.
+    pub jitter_ns: u64,
 }
 
 /// A time without the process at the other end, counted from the start of the run.
@@ -335,6 +382,9 @@ pub struct ForwardStream {
     /// (`--record-core-cycles`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cycles_per_packet: Option<f64>,
+    /// How long frames were in the forwarder (`--latencystats`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub residence: Option<Residence>,
 }
 
 /// Where a stream goes, and who carries it; told at the start.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use crate::sys::packet::Promiscuous;
 use crate::sys::{interface, xsk_offload};
 
 /// The network interface behind a port, and a way to ask for its state whichever namespace the asking thread
@@ -68,6 +69,9 @@ pub struct Capabilities {
     pub address: Option<[u8; 6]>,
     /// The interface behind it, where it is one.
     pub interface: Option<Interface>,
+    /// Whether its interface receives frames for any address, and the switch for that; none where it has
+    /// no interface that could leave frames out.
+    pub promiscuous: Option<Promiscuous>,
     /// Descriptors of the receive ring; none where there is no ring.
     pub receive_descriptors: Option<u32>,
     /// Descriptors of the transmit ring.
@@ -101,6 +105,7 @@ impl Capabilities {
             frame_bytes,
             address: None,
             interface: None,
+            promiscuous: None,
             receive_descriptors: None,
             transmit_descriptors: None,
             copies: Copies::None,

@@ -179,6 +179,9 @@ impl PortError {
         ];
         let bare = names.iter().find_map(|name| situation.strip_prefix(name));
         let mut situation = bare.unwrap_or(situation).to_owned();
+        for again in [format!(" in `{object}`"), format!(" (in `{object}`)")] {
+            situation = situation.replace(&again, "");
+        }
         let mut cause = std::error::Error::source(self);
         while let Some(error) = cause {
             situation.push_str(&format!(" ({error})"));
@@ -253,6 +256,17 @@ mod tests {
                 },
                 "packet:eth0",
                 "run as root, or inside a lab (`linerate lab exec`)",
+            ),
+            (
+                PortError::BadValue {
+                    url: "ring:x,end=q".to_owned(),
+                    key: "end".to_owned(),
+                    value: "q".to_owned(),
+                    wanted: "one of a, b".to_owned(),
+                    example: "a".to_owned(),
+                },
+                "ring:x,end=q",
+                "give one like `end=a`",
             ),
             (
                 PortError::Stopped {

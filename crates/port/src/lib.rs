@@ -34,7 +34,8 @@ mod sys;
 
 pub use sys::burst::{BURST_FRAMES, Burst};
 pub use sys::frame::Frame;
-pub use sys::memory::{Memory, MemoryPlan, Pages};
+pub use sys::memory::{CACHED_FRAMES, Memory, MemoryPlan, Pages};
+pub use sys::packet::Promiscuous;
 
 mod pool;
 pub use pool::Pool;

@@ -2,11 +2,7 @@
 
 use crate::sys::burst::{BURST_FRAMES, Burst};
 use crate::sys::frame::Frame;
-use crate::sys::memory::Memory;
-
-/// Free frames a pool keeps before it gives a batch to the others: enough for two ports to take and
-/// return whole bursts without touching what threads share.
-const KEEP: usize = 256;
+use crate::sys::memory::{KEEP, Memory};
 
 /// Frames that move between pools at once.
 pub(crate) type Batch = Burst;
@@ -26,18 +22,23 @@ impl Batch {
 pub struct Pool {
     memory: Memory,
     free: Vec<Frame>,
+    /// Free frames it keeps before it gives a batch to the others.
+    keep: usize,
 }
 
 impl Pool {
     pub(crate) fn new(memory: Memory) -> Self {
+        let keep = usize::from(memory.cached_frames());
         Self {
             memory,
-            free: Vec::with_capacity(KEEP + 2 * BURST_FRAMES),
+            free: Vec::with_capacity(keep + 2 * BURST_FRAMES),
+            keep,
         }
     }
 
-    /// What a pool takes from the heap, in bytes: all of it when it is made.
-    pub const HEAP_BYTES: usize = (KEEP + 2 * BURST_FRAMES) * size_of::<Frame>();
+    /// What a pool takes from the heap, in bytes, unless the memory's plan has it keep another number of
+    /// frames: all of it when it is made.
+    pub const HEAP_BYTES: usize = (KEEP as usize + 2 * BURST_FRAMES) * size_of::<Frame>();
 
     /// The memory that the frames are of.
     #[inline]
@@ -91,7 +92,7 @@ impl Pool {
     #[inline]
     pub fn free(&mut self, frame: Frame) {
         self.free.push(frame);
-        if self.free.len() >= KEEP + BURST_FRAMES {
+        if self.free.len() >= self.keep + BURST_FRAMES {
             self.share();
         }
     }
@@ -103,7 +104,7 @@ impl Pool {
             self.free.push(frame);
             Ok(())
         });
-        if self.free.len() >= KEEP + BURST_FRAMES {
+        if self.free.len() >= self.keep + BURST_FRAMES {
             self.share();
         }
         count
@@ -137,7 +138,7 @@ impl Pool {
 
     #[cold]
     fn share(&mut self) {
-        while self.free.len() > KEEP {
+        while self.free.len() > self.keep {
             self.leave_batch();
         }
     }
@@ -196,7 +197,7 @@ mod tests {
             for frame in frames {
                 far.free(frame);
             }
-            assert!(far.at_hand() < KEEP + BURST_FRAMES);
+            assert!(far.at_hand() < usize::from(KEEP) + BURST_FRAMES);
             let back = all(&mut near);
             assert_eq!(back.len() + far.at_hand(), 1000);
             for frame in back {
@@ -245,6 +246,33 @@ mod tests {
             to.free(frame);
         }
         // What a pool keeps, and some batches.
-        assert!(seen.len() <= KEEP + 8 * BURST_FRAMES, "{}", seen.len());
+        assert!(
+            seen.len() <= usize::from(KEEP) + 8 * BURST_FRAMES,
+            "{}",
+            seen.len()
+        );
+    }
+
+    /// A thread keeps as many free frames as the plan says, and gives the rest to the others.
+    #[test]
+    fn a_pool_keeps_what_it_is_told_to() {
+        for (wish, kept) in [(32, 32), (100, 100), (512, 512), (1, 32), (9999, 512)] {
+            let memory = Memory::new(MemoryPlan {
+                frames: 2000,
+                cached_frames: wish,
+                ..MemoryPlan::default()
+            })
+            .unwrap();
+            let (mut near, mut far) = (memory.pool(), memory.pool());
+            for frame in all(&mut near) {
+                far.free(frame);
+            }
+            assert!(
+                (kept - BURST_FRAMES + 1..kept + BURST_FRAMES).contains(&far.at_hand()),
+                "{wish}: {}",
+                far.at_hand()
+            );
+            assert_eq!(all(&mut near).len() + far.at_hand(), 2000);
+        }
     }
 }

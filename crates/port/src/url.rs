@@ -162,6 +162,38 @@ impl PortUrl {
         self
     }
 
+    /// The same port with another value of a key; what [`PortUrl::forced`] and [`PortUrl::passing_on`] said
+    /// stays.
+    ///
+    /// # Errors
+    /// That this kind does not know the key, or why it cannot have the value.
+    pub fn with(&self, key: &str, value: &str) -> Result<Self, PortError> {
+        if matches!(self.kind.name, Name::Whole(_)) {
+            return Err(PortError::UnknownKey {
+                url: self.text.clone(),
+                kind: self.kind.scheme,
+                key: key.to_owned(),
+                known: "what stands behind it alone, as the other side reads it".to_owned(),
+            });
+        }
+        let (scheme, rest) = self.text.split_once(':').unwrap_or((&self.text, ""));
+        let is_other = |part: &&str| !part.is_empty() && part.split('=').next() != Some(key);
+        // The first part is the name, unless it is a key already.
+        let named = !self.name.is_empty();
+        let mut parts: Vec<&str> = rest
+            .split(',')
+            .enumerate()
+            .filter(|(at, part)| (*at == 0 && named) || is_other(part))
+            .map(|(_, part)| part)
+            .collect();
+        let added = format!("{key}={value}");
+        parts.push(&added);
+        let mut url: Self = format!("{scheme}:{}", parts.join(",")).parse()?;
+        url.common.force |= self.common.force;
+        url.common.passes_on = self.common.passes_on;
+        Ok(url)
+    }
+
     /// The text of one of the kind's own keys.
     #[must_use]
     pub fn text(&self, key: &str) -> Option<&str> {

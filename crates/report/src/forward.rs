@@ -2,10 +2,7 @@
 
 use std::fmt::Write;
 
-use linerate_metric::forward::{
-    ForwardCore, ForwardFigures, ForwardPlan, ForwardPort, ForwardStream, QueueFigures, Saturation,
-    StreamPlace,
-};
+use linerate_metric::forward::{ForwardCore, ForwardFigures, ForwardPlan, Saturation, StreamPlace};
 use linerate_metric::plan::Plan;
 use linerate_metric::record::{Record, Summary};
 use linerate_metric::units::{
@@ -15,8 +12,14 @@ use linerate_metric::units::{
 use crate::figures::{Figure, figure};
 use crate::words::or_unknown;
 
-/// Width of a block of statistics.
-const WIDTH: usize = 78;
+mod port;
+mod statistics;
+
+pub use port::{
+    PortRates, displayed, extended_statistics, port_info, port_statistics, port_summary, queue_info,
+};
+use statistics::line;
+pub use statistics::{forward_statistics, whole_statistics};
 
 /// `io forwarding, 2 ports, 1 core, 32 packets in flight at the start`.
 pub(crate) fn title(plan: &Plan) -> String {
@@ -139,205 +142,6 @@ pub fn stream_map(mode: &str, ports: usize, places: &[StreamPlace]) -> String {
     out
 }
 
-fn line(out: &mut String, text: &str) {
-    out.push_str(text.trim_end());
-    out.push('\n');
-}
-
-/// A title between two runs of one character, over the whole width.
-fn ruled(title: &str, rule: char) -> String {
-    let room = WIDTH.saturating_sub(title.chars().count() + 4);
-    let (left, right) = (room / 2, room - room / 2);
-    let repeat = |count| rule.to_string().repeat(count);
-    format!("  {} {title} {}", repeat(left), repeat(right))
-}
-
-fn rule(rule: char) -> String {
-    format!("  {}", rule.to_string().repeat(WIDTH - 2))
-}
-
-/// `RX-packets: 1  RX-dropped: 0  RX-total: 1`, and the same for TX.
-fn counts(receive: &QueueFigures, transmit: &QueueFigures) -> String {
-    let row = |way: &str, queue: &QueueFigures| {
-        format!(
-            "  {way}-packets: {:<16} {way}-dropped: {:<14} {way}-total: {}",
-            queue.packets,
-            queue.dropped,
-            queue.packets + queue.dropped
-        )
-    };
-    format!("{}\n{}", row("RX", receive), row("TX", transmit))
-}
-
-/// Why frames were dropped: `TX-dropped because: ring-full 12`.
-fn causes(way: &str, queue: &QueueFigures) -> Option<String> {
-    if queue.drops.is_empty() {
-        return None;
-    }
-    let causes = queue.drops.iter();
-    let causes: Vec<_> = causes
-        .map(|(cause, count)| format!("{cause} {count}"))
-        .collect();
-    Some(format!("  {way}-dropped because: {}", causes.join(", ")))
-}
-
-/// What streams moved, one block each (`show fwd stats all`).
-#[must_use]
-pub fn stream_statistics(streams: &[ForwardStream]) -> String {
-    let mut out = String::new();
-    for stream in streams {
-        let title = format!(
-            "Forward Stats for RX Port={:>2}/Queue={:>2} -> TX Port={:>2}/Queue={:>2}",
-            stream.rx_port, stream.rx_queue, stream.tx_port, stream.tx_queue
-        );
-        line(&mut out, &ruled(&title, '-'));
-        line(&mut out, &counts(&stream.receive, &stream.transmit));
-        if stream.taken > 0 {
-            line(
-                &mut out,
-                &format!("  taken out by the mode: {}", stream.taken),
-            );
-        }
-        for (name, count) in stream.counts.iter().filter(|(_, count)| **count > 0) {
-            line(&mut out, &format!("  {name}: {count}"));
-        }
-        if let Some(cycles) = stream.cycles_per_packet {
-            line(&mut out, &format!("  CPU cycles/packet={cycles:.2}"));
-        }
-        let polls: u64 = stream.bursts.iter().sum();
-        if polls > 0 {
-            line(
-                &mut out,
-                &format!("  RX-bursts: {polls} [{}]", spread(&stream.bursts, polls)),
-            );
-        }
-    }
-    line(&mut out, &rule('-'));
-    out.truncate(out.trim_end().len());
-    out
-}
-
-/// The commonest sizes of bursts: `97% of 32 pkts + 3% of 8 pkts`.
-fn spread(bursts: &[u64], polls: u64) -> String {
-    let mut sizes: Vec<(usize, u64)> = (1..).zip(bursts.iter().copied()).collect();
-    sizes.sort_by_key(|&(size, count)| (std::cmp::Reverse(count), size));
-    let shown: Vec<_> = sizes
-        .iter()
-        .take(3)
-        .filter(|(_, count)| *count > 0)
-        .collect();
-    let mut words: Vec<_> = shown
-        .iter()
-        .map(|(size, count)| format!("{} of {size} pkts", share(*count, polls)))
-        .collect();
-    let rest = polls - shown.iter().map(|(_, count)| count).sum::<u64>();
-    if rest > 0 {
-        words.push(format!("{} of others", share(rest, polls)));
-    }
-    words.join(" + ")
-}
-
-fn share(part: u64, of: u64) -> String {
-    format_share(part as f64 / of.max(1) as f64).replace(' ', "")
-}
-
-/// What a run moved: ports, and all of them together (what `stop` prints).
-#[must_use]
-pub fn forward_statistics(figures: &ForwardFigures) -> String {
-    let mut out = String::new();
-    let recorded = |stream: &ForwardStream| {
-        !stream.bursts.is_empty()
-            || stream.cycles_per_packet.is_some()
-            || stream.counts.values().any(|count| *count > 0)
-    };
-    if figures.streams.len() > figures.ports.len() || figures.streams.iter().any(recorded) {
-        line(&mut out, &stream_statistics(&figures.streams));
-        out.push('\n');
-    }
-    let (mut received, mut sent) = (QueueFigures::default(), QueueFigures::default());
-    for port in &figures.ports {
-        let title = format!("Forward statistics for port {}", port.port);
-        line(&mut out, &ruled(&title, '-'));
-        line(&mut out, &counts(&port.receive, &port.transmit));
-        let why = [causes("RX", &port.receive), causes("TX", &port.transmit)];
-        for why in why.into_iter().flatten() {
-            line(&mut out, &why);
-        }
-        line(&mut out, &rule('-'));
-        received.add(&port.receive);
-        sent.add(&port.transmit);
-    }
-    out.push('\n');
-    line(
-        &mut out,
-        &ruled("Accumulated forward statistics for all ports", '+'),
-    );
-    line(&mut out, &counts(&received, &sent));
-    line(&mut out, &rule('+'));
-    out.truncate(out.trim_end().len());
-    out
-}
-
-/// Rates of a port since they were shown last.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct PortRates {
-    /// Frames received per second.
-    pub receive_pps: f64,
-    /// Bits of frames received per second, without preamble, gap and check sequence.
-    pub receive_bps: f64,
-    /// Frames sent per second.
-    pub transmit_pps: f64,
-    /// Bits of frames sent per second.
-    pub transmit_bps: f64,
-}
-
-/// What a port moved (`show port stats`).
-#[must_use]
-pub fn port_statistics(port: &ForwardPort, rates: Option<PortRates>) -> String {
-    let mut out = String::new();
-    let title = format!("NIC statistics for port {}", port.port);
-    line(&mut out, &ruled(&title, '#'));
-    let cause = |queue: &QueueFigures, name: &str| queue.drops.get(name).copied().unwrap_or(0);
-    let (receive, transmit) = (&port.receive, &port.transmit);
-    line(
-        &mut out,
-        &format!(
-            "  RX-packets: {:<12} RX-missed: {:<10} RX-bytes:  {}",
-            receive.packets,
-            cause(receive, "ring-full"),
-            receive.bytes
-        ),
-    );
-    let errors = cause(receive, "bad") + cause(receive, "too-long");
-    line(&mut out, &format!("  RX-errors: {errors}"));
-    line(
-        &mut out,
-        &format!("  RX-nombuf:  {}", cause(receive, "no-buffer")),
-    );
-    line(
-        &mut out,
-        &format!(
-            "  TX-packets: {:<12} TX-errors: {:<10} TX-bytes:  {}",
-            transmit.packets, transmit.dropped, transmit.bytes
-        ),
-    );
-    if let Some(rates) = rates {
-        out.push('\n');
-        line(&mut out, "  Throughput (since last show)");
-        let mut row = |way: &str, pps: f64, bps: f64| {
-            line(
-                &mut out,
-                &format!("  {way}-pps: {pps:>12.0}          {way}-bps: {bps:>12.0}"),
-            );
-        };
-        row("Rx", rates.receive_pps, rates.receive_bps);
-        row("Tx", rates.transmit_pps, rates.transmit_bps);
-    }
-    line(&mut out, &rule('#'));
-    out.truncate(out.trim_end().len());
-    out
-}
-
 /// What threads did and cost, a line each.
 #[must_use]
 pub fn core_statistics(figures: &ForwardFigures) -> String {
@@ -350,10 +154,10 @@ pub fn core_statistics(figures: &ForwardFigures) -> String {
         line(
             &mut out,
             &format!(
-                "core {}{place}: {} of a core, {} rounds, {} of them idle\n  slept {}, pushed off {}",
+                "core {}{place}: {} of a core, {}, {} idle\n  slept {}, pushed off {}",
                 core.core,
                 format_share(core.cpu_share),
-                format_count(core.rounds),
+                counted(core.rounds, "round"),
                 format_share(idle),
                 times(core.voluntary_switches),
                 times(core.involuntary_switches),
@@ -403,59 +207,6 @@ pub(crate) fn waiting_briefly(core: &ForwardCore, duration_ns: u64) -> Option<St
 
 fn times(count: u64) -> String {
     counted(count, "time")
-}
-
-/// What a port is (`show port info`).
-#[must_use]
-pub fn port_info(port: &ForwardPort) -> String {
-    let mut out = String::new();
-    line(
-        &mut out,
-        &ruled(&format!("Infos for port {}", port.port), '*'),
-    );
-    line(&mut out, &format!("  Name: {}", port.name));
-    let address = port.address.as_deref().unwrap_or("none of its own");
-    line(&mut out, &format!("  MAC address: {address}"));
-    if let Some(bytes) = port.frame_bytes {
-        // Ethernet's header and one VLAN tag are no part of the MTU.
-        line(&mut out, &format!("  MTU: {}", bytes.saturating_sub(18)));
-        line(
-            &mut out,
-            &format!("  Maximum frame: {bytes} bytes (without check sequence)"),
-        );
-    }
-    line(&mut out, &format!("  Queue pairs: {}", port.queues));
-    let ring = |descriptors: Option<u32>| or_unknown(descriptors, |count| count.to_string());
-    line(
-        &mut out,
-        &format!(
-            "  Descriptors: RX {}, TX {}",
-            ring(port.rx_descriptors),
-            ring(port.tx_descriptors)
-        ),
-    );
-    if let Some(carrier) = port.carrier {
-        let word = if carrier { "up" } else { "down (no carrier)" };
-        line(&mut out, &format!("  Link status: {word}"));
-    }
-    if let Some(joined) = port.joined {
-        let is_gone = (port.absences.last()).is_some_and(|absence| absence.until_ns.is_none());
-        let word = match joined {
-            true if is_gone => "has left",
-            true => "has come",
-            false => "has not come yet",
-        };
-        line(&mut out, &format!("  Other end: {word}"));
-    }
-    line(
-        &mut out,
-        &format!("  Copies of each frame: {}", port.copies),
-    );
-    for note in &port.notes {
-        line(&mut out, &format!("  Note: {note}"));
-    }
-    out.truncate(out.trim_end().len());
-    out
 }
 
 /// What the memory of frames costs.
@@ -543,7 +294,9 @@ pub fn saturation_words(found: &Saturation) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_metric::forward::ForwardCore;
+    use linerate_metric::forward::{
+        BitRates, ForwardPort, ForwardStream, PortBitRates, QueueFigures, Residence,
+    };
 
     fn queue(packets: u64, dropped: u64) -> QueueFigures {
         QueueFigures {
@@ -567,15 +320,37 @@ mod tests {
             transmit: queue(sent, dropped),
             ..ForwardPort::default()
         };
+        let rates = PortBitRates {
+            receive: BitRates {
+                last_l2_bps: 5e8,
+                smoothed_l2_bps: 4e8,
+                peak_l2_bps: 6e8,
+            },
+            ..PortBitRates::default()
+        };
         ForwardFigures {
             duration_ns: 1_000_000_000,
-            ports: vec![port(0, 999_968, 32), port(1, 1_000_000, 0)],
+            ports: vec![
+                ForwardPort {
+                    bit_rates: Some(rates),
+                    promiscuous: Some(true),
+                    ..port(0, 999_968, 32)
+                },
+                port(1, 1_000_000, 0),
+            ],
             streams: vec![ForwardStream {
                 receive: queue(1_000_000, 0),
                 transmit: queue(1_000_000, 0),
                 tx_port: 1,
                 bursts: [vec![10; 31], vec![90]].concat(),
                 cycles_per_packet: Some(12.345),
+                residence: Some(Residence {
+                    polls: 1000,
+                    min_ns: 90,
+                    mean_ns: 120,
+                    max_ns: 4000,
+                    jitter_ns: 6,
+                }),
                 counts: [("lost".to_owned(), 7)].into(),
                 ..ForwardStream::default()
             }],
@@ -611,9 +386,23 @@ mod tests {
             [
                 stream_map("io", 2, &places),
                 forward_statistics(&figures),
-                port_statistics(&figures.ports[0], Some(rates)),
+                port_statistics(&figures.ports[0], Some(rates), ""),
                 core_statistics(&figures),
                 port_info(&figures.ports[0]),
+                port_summary(
+                    &[
+                        (figures.ports[0].clone(), true),
+                        (figures.ports[1].clone(), false),
+                    ],
+                    2
+                ),
+                queue_info(
+                    &figures.ports[0],
+                    "RX",
+                    0,
+                    &figures.ports[0].receive,
+                    "core 0"
+                ),
             ]
             .join("\n\n")
         );

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use linerate_measure::forward::{Forwarder, ModeSpec, PortUrl, Settings};
+use linerate_measure::forward::{Forwarder, MemoryWish, ModeSpec, PortUrl, Settings};
 use linerate_metric::exit;
 use linerate_metric::forward::Idle;
 
@@ -37,7 +37,10 @@ fn pass(interfaces: [&str; 2], mode: &str, mtu: &str) -> Result<(), String> {
     let urls: Result<Vec<PortUrl>, _> = urls.into_iter().collect();
     let urls = urls.map_err(|error| error.to_string())?;
     let mode: ModeSpec = mode.parse()?;
-    let frames = mode.frames_held().saturating_mul(SHARES);
+    let wish = MemoryWish {
+        frames: Some(mode.frames_held().saturating_mul(SHARES)),
+        ..MemoryWish::default()
+    };
     let settings = Settings {
         mode,
         // A wire sleeps while nothing is on it, wherever there is a processor.
@@ -47,7 +50,7 @@ fn pass(interfaces: [&str; 2], mode: &str, mtu: &str) -> Result<(), String> {
         ..Settings::default()
     };
     let failed = |error: linerate_measure::MeasureError| error.problem().to_string();
-    let mut forwarder = Forwarder::open(&urls, Some(frames)).map_err(failed)?;
+    let mut forwarder = Forwarder::open(&urls, wish).map_err(failed)?;
     forwarder.start(&settings, Duration::ZERO).map_err(failed)?;
     print(linerate_lab::PASSING);
     let mut input = std::io::stdin().lock();

@@ -1,13 +1,13 @@
 //! The forwarder: open ports, and the threads that poll them between a start and a stop.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use linerate_host::sys::{clock, cpu};
 use linerate_metric::forward::{
-    ForwardCore, ForwardFigures, ForwardPort, ForwardStream, FrameMemory, Idle, StreamPlace,
+    ForwardCore, ForwardFigures, ForwardStream, FrameMemory, Idle, StreamPlace,
 };
 use linerate_metric::units::format_bytes;
 use linerate_port::kind::{AnyReceive, AnyTransmit};
@@ -15,6 +15,8 @@ use linerate_port::{
     Memory, MemoryPlan, Pages, PortError, PortUrl, QueueCounters, QueueTotals, Receive, memory_plan,
 };
 
+use super::bit_rates::Observed;
+use super::gate::{self, Told};
 use super::port::{Port, PortTotals, figures};
 use super::processors::Chosen;
 use super::settings::Settings;
@@ -22,11 +24,38 @@ use super::stream::{Facts, Stream};
 use super::worker::{Control, Done, StreamDone, Work};
 use crate::MeasureError;
 
+mod ports;
+
+/// The memory that frames live in, beyond what ports need.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryWish {
+    /// Frames, at least.
+    pub frames: Option<u32>,
+    /// Bytes for each frame with the room in front of it, at least; fewer than ports need are refused.
+    pub slot_bytes: Option<u32>,
+    /// Free frames that a thread keeps before it gives some to the others.
+    pub cached_frames: Option<u16>,
+}
+
+/// Frames put into circulation before anybody forwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Primed {
+    /// As many as were asked for, all streams.
+    pub wanted: u64,
+    /// As many as rings took.
+    pub sent: u64,
+}
+
 /// What was moved between a start and a stop.
 #[derive(Debug)]
 pub struct Outcome {
     /// All figures.
     pub figures: ForwardFigures,
+    /// The same since somebody had them counted from zero, where that was: for who looks at them, not for the
+    /// record.
+    pub since_cleared: Option<ForwardFigures>,
+    /// Descriptions of the last frames, where settings ask for them.
+    pub described: Vec<String>,
     /// Why a port stopped working, if one did.
     pub trouble: Option<PortError>,
 }
@@ -34,6 +63,7 @@ pub struct Outcome {
 /// Ports and the threads that forward between them.
 pub struct Forwarder {
     memory: Memory,
+    wish: MemoryWish,
     ports: Vec<Port>,
     running: Option<Running>,
     /// Processors that were chosen where nobody asked for some, until there are other threads.
@@ -45,7 +75,13 @@ struct Running {
     threads: Vec<(Arc<Control>, JoinHandle<Done>)>,
     /// Totals of ports and queues at the start.
     ports: Vec<PortTotals>,
+    /// The same when they were cleared last, where that was since.
+    cleared: Option<Vec<PortTotals>>,
     streams: Vec<Base>,
+    bit_rates: Option<Observed>,
+    told: Option<Told>,
+    /// Frames that `tx_first` asks for, all streams.
+    wanted: u64,
     started_ns: u64,
     flushed: u64,
 }
@@ -55,14 +91,24 @@ struct Base {
     received: Arc<QueueCounters>,
     sent: Arc<QueueCounters>,
     before: [QueueTotals; 2],
+    cleared: [QueueTotals; 2],
 }
 
 impl Base {
+    fn totals(&self) -> [QueueTotals; 2] {
+        [self.received.read(), self.sent.read()]
+    }
+
+    /// Since the start.
     fn moved(&self) -> [QueueTotals; 2] {
-        [
-            self.received.read().since(self.before[0]),
-            self.sent.read().since(self.before[1]),
-        ]
+        let [received, sent] = self.totals();
+        [received.since(self.before[0]), sent.since(self.before[1])]
+    }
+
+    /// Since it was cleared.
+    fn shown(&self) -> [QueueTotals; 2] {
+        let [received, sent] = self.totals();
+        [received.since(self.cleared[0]), sent.since(self.cleared[1])]
     }
 }
 
@@ -70,17 +116,12 @@ impl Base {
 const SPARE_FRAMES: u32 = 512;
 
 impl Forwarder {
-    /// Opens the ports over one memory; `frames` is how many frames it has at least.
+    /// Opens the ports over one memory.
     ///
     /// # Errors
     /// Why a port cannot be opened.
-    pub fn open(urls: &[PortUrl], frames: Option<u32>) -> Result<Self, MeasureError> {
-        let mut plan = memory_plan(urls);
-        let queues = urls.iter().map(|url| url.common().queues.unwrap_or(1));
-        plan.frames = plan
-            .frames
-            .saturating_add(SPARE_FRAMES.saturating_mul(queues.sum()))
-            .max(frames.unwrap_or(0));
+    pub fn open(urls: &[PortUrl], wish: MemoryWish) -> Result<Self, MeasureError> {
+        let plan = planned(urls, &wish)?;
         check_memory(&plan)?;
         let memory = Memory::new(plan)?;
         let ports = (0..).zip(urls);
@@ -88,6 +129,7 @@ impl Forwarder {
         Ok(Self {
             ports: ports.collect::<Result<_, _>>()?,
             memory,
+            wish,
             running: None,
             chosen: Mutex::default(),
         })
@@ -191,7 +233,10 @@ impl Forwarder {
             return Err(MeasureError::NotForwardable {
                 object: format!("port {port}"),
                 situation: "there is no such port".to_owned(),
-                next_step: format!("ports are numbered 0 to {}", self.ports.len() - 1),
+                next_step: match self.ports.len() {
+                    1 => "the only port is 0".to_owned(),
+                    ports => format!("ports are numbered 0 to {}", ports - 1),
+                },
             });
         }
         let asked =
@@ -267,6 +312,8 @@ impl Forwarder {
         }
         let places = self.places(settings)?;
         self.check_length(settings, &places)?;
+        check_residence(settings)?;
+        self.check_rates(settings)?;
         if settings.idle == Idle::Interrupt {
             self.check_interrupts(&places)?;
         }
@@ -281,6 +328,11 @@ impl Forwarder {
         let ports = self.ports.iter().map(Port::totals).collect();
         let streams: Vec<Base> = places.iter().map(|place| self.base(place)).collect();
         let threads = places.iter().map(|place| place.core + 1).max().unwrap_or(1);
+        let bit_rates = settings
+            .record_bit_rates
+            .then(|| Observed::new(self.totals(), clock::now()));
+        let telling = (settings.verbose.0 > 0).then(gate::telling);
+        let (teller, told) = telling.unzip();
         let barrier = Arc::new(Barrier::new(threads as usize));
         let shared = Arc::new(settings.clone());
         let mut works = Vec::new();
@@ -295,6 +347,7 @@ impl Forwarder {
                 control: Arc::default(),
                 settings: Arc::clone(&shared),
                 memory: self.memory.clone(),
+                teller: teller.clone(),
                 start: Arc::clone(&barrier),
             });
         }
@@ -303,7 +356,11 @@ impl Forwarder {
             places: places.clone(),
             threads: Vec::new(),
             ports,
+            cleared: None,
+            wanted: settings.first_frames().saturating_mul(streams.len() as u64),
             streams,
+            bit_rates,
+            told,
             started_ns,
             flushed,
         };
@@ -346,6 +403,22 @@ impl Forwarder {
         Ok(())
     }
 
+    /// Refuses rates of queues that are not there: they would hold nothing back.
+    fn check_rates(&self, settings: &Settings) -> Result<(), MeasureError> {
+        for rate in &settings.rates {
+            let port = self.ports.get(rate.port as usize);
+            let queues = port.map_or(0, |port| port.queues.len());
+            if rate.queue as usize >= queues && port.is_none_or(Port::is_started) {
+                return Err(MeasureError::NotForwardable {
+                    object: format!("queue {} of port {}", rate.queue, rate.port),
+                    situation: format!("a rate is set, and the port has {queues} queues"),
+                    next_step: format!("say `set port {} queue {} rate 0`", rate.port, rate.queue),
+                });
+            }
+        }
+        Ok(())
+    }
+
     fn check_interrupts(&self, places: &[StreamPlace]) -> Result<(), MeasureError> {
         for place in places {
             let port = &self.ports[place.rx_port as usize];
@@ -371,6 +444,7 @@ impl Forwarder {
         let sent = Arc::clone(&queue(place.tx_port, place.tx_queue).sent);
         Base {
             before: [received.read(), sent.read()],
+            cleared: [received.read(), sent.read()],
             received,
             sent,
         }
@@ -389,6 +463,8 @@ impl Forwarder {
         let to = &mut self.ports[place.tx_port as usize];
         let facts = Facts {
             number: u32::try_from(number).unwrap_or(u32::MAX),
+            from: [place.rx_port, place.rx_queue],
+            to: [place.tx_port, place.tx_queue],
             address: to.address(),
             peer: settings.peer(place.tx_port),
             frame_bytes: to.capabilities.frame_bytes,
@@ -406,7 +482,7 @@ impl Forwarder {
 
     /// Stops the threads and takes the queues back; none when nothing runs.
     pub fn stop(&mut self) -> Option<Outcome> {
-        let running = self.running.take()?;
+        let mut running = self.running.take()?;
         for (control, _) in &running.threads {
             control.stop();
         }
@@ -427,6 +503,9 @@ impl Forwarder {
         // Threads that ended by themselves ended then.
         let wall_ns = done.iter().map(|done| done.wall_ns).max();
         let moved: Vec<_> = running.streams.iter().map(Base::moved).collect();
+        let shown = running.places.iter().zip(&running.streams);
+        let shown = shown.map(|(place, base)| figures_of(place, base.shown()));
+        let shown: Vec<ForwardStream> = shown.collect();
         let (mut streams, mut cores) = (Vec::new(), Vec::new());
         let mut primed = 0;
         for (core, done) in (0..).zip(done) {
@@ -442,17 +521,30 @@ impl Forwarder {
             }
         }
         streams.sort_by_key(|(number, _)| *number);
-        let ports = self.ports.iter().zip(running.ports);
+        if let Some(observed) = &mut running.bit_rates {
+            observed.end(self.totals(), clock::now());
+        }
+        let duration_ns = wall_ns.unwrap_or_else(|| clock::now() - running.started_ns);
         let figures = ForwardFigures {
-            duration_ns: wall_ns.unwrap_or_else(|| clock::now() - running.started_ns),
-            ports: ports.map(|(port, base)| port.record(base)).collect(),
+            duration_ns,
+            ports: self.records(&running.ports, running.bit_rates.as_ref()),
             streams: streams.into_iter().map(|(_, stream)| stream).collect(),
             cores,
             memory: Some(self.memory_figures()),
             flushed: running.flushed,
             primed,
         };
-        Some(Outcome { figures, trouble })
+        let since_cleared = running.cleared.map(|cleared| ForwardFigures {
+            ports: self.records(&cleared, running.bit_rates.as_ref()),
+            streams: shown,
+            ..figures.clone()
+        });
+        Some(Outcome {
+            figures,
+            since_cleared,
+            described: (running.told.as_ref()).map_or_else(Vec::new, Told::read),
+            trouble,
+        })
     }
 
     fn give_back(&mut self, place: &StreamPlace, stream: StreamDone) {
@@ -496,122 +588,67 @@ impl Forwarder {
             thread::sleep(Duration::from_millis(1));
         }
     }
-
-    /// What each port has moved since it was cleared.
-    #[must_use]
-    pub fn shown(&self) -> Vec<PortTotals> {
-        self.ports.iter().map(Port::shown).collect()
-    }
-
-    /// What each port has moved since it was first opened.
-    #[must_use]
-    pub fn totals(&self) -> Vec<PortTotals> {
-        self.ports.iter().map(Port::totals).collect()
-    }
-
-    /// The same before the threads that run moved anything.
-    #[must_use]
-    pub fn totals_at_start(&self) -> Vec<PortTotals> {
-        let running = self.running.as_ref();
-        running.map_or_else(|| self.totals(), |running| running.ports.clone())
-    }
-
-    /// The ports as the record has them, with all that they moved since they were cleared.
-    #[must_use]
-    pub fn port_facts(&self) -> Vec<ForwardPort> {
-        let ports = self.ports.iter();
-        ports
-            .map(|port| {
-                let shown = port.shown();
-                ForwardPort {
-                    receive: figures(shown.receive),
-                    transmit: figures(shown.transmit),
-                    ..port.record(PortTotals::default())
-                }
-            })
-            .collect()
-    }
-
-    /// What streams have moved since the start, while they run.
-    #[must_use]
-    pub fn streams(&self) -> Vec<ForwardStream> {
-        let Some(running) = &self.running else {
-            return Vec::new();
-        };
-        let streams = running.places.iter().zip(&running.streams);
-        streams
-            .map(|(place, base)| figures_of(place, base.moved()))
-            .collect()
-    }
-
-    /// Hides what one port, or all of them, moved so far.
-    pub fn clear(&mut self, port: Option<u32>) {
-        for own in &mut self.ports {
-            if port.is_none_or(|port| port == own.number) {
-                own.clear();
-            }
-        }
-    }
-
-    /// Counts what streams move from now on, while they run.
-    pub fn clear_streams(&mut self) {
-        if let Some(running) = &mut self.running {
-            for base in &mut running.streams {
-                base.before = [base.received.read(), base.sent.read()];
-            }
-        }
-    }
-
-    /// Whether a port is open.
-    #[must_use]
-    pub fn is_started(&self, port: u32) -> bool {
-        self.ports.get(port as usize).is_some_and(Port::is_started)
-    }
-
-    /// Closes one port, or all.
-    ///
-    /// # Errors
-    /// That they are polled at the moment.
-    pub fn stop_port(&mut self, port: Option<u32>) -> Result<(), MeasureError> {
-        self.not_running()?;
-        for own in &mut self.ports {
-            if port.is_none_or(|port| port == own.number) && own.is_started() {
-                own.stop();
-            }
-        }
-        Ok(())
-    }
-
-    /// Opens one port, or all, again.
-    ///
-    /// # Errors
-    /// That they are polled at the moment, or why a port cannot be opened.
-    pub fn start_port(&mut self, port: Option<u32>) -> Result<(), MeasureError> {
-        self.not_running()?;
-        for own in &mut self.ports {
-            if port.is_none_or(|port| port == own.number) && !own.is_started() {
-                own.start(&self.memory)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn not_running(&self) -> Result<(), MeasureError> {
-        if !self.is_running() {
-            return Ok(());
-        }
-        Err(MeasureError::NotForwardable {
-            object: "ports".to_owned(),
-            situation: "they are polled at the moment".to_owned(),
-            next_step: "say `stop` first".to_owned(),
-        })
-    }
 }
 
 impl Drop for Forwarder {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// The memory for these ports.
+fn planned(urls: &[PortUrl], wish: &MemoryWish) -> Result<MemoryPlan, MeasureError> {
+    let mut plan = memory_plan(urls);
+    let queues = urls.iter().map(|url| url.common().queues.unwrap_or(1));
+    plan.frames = plan
+        .frames
+        .saturating_add(SPARE_FRAMES.saturating_mul(queues.sum()))
+        .max(wish.frames.unwrap_or(0));
+    plan.cached_frames = wish.cached_frames.unwrap_or(plan.cached_frames);
+    let Some(wished) = wish.slot_bytes else {
+        return Ok(plan);
+    };
+    let needed = u32::from(plan.headroom) + u32::from(plan.frame_bytes);
+    let room = wished.checked_sub(needed);
+    let frame_bytes = room.map(|more| u32::from(plan.frame_bytes) + more);
+    match frame_bytes.map(u16::try_from) {
+        Some(Ok(frame_bytes)) => {
+            plan.frame_bytes = frame_bytes;
+            Ok(plan)
+        }
+        Some(Err(_)) => Err(MeasureError::Unsupported {
+            option: format!("--mbuf-size {wished}"),
+            why: format!("no frame has more than {} bytes", u16::MAX),
+            next_step: "use less, or --total-num-mbufs for more frames".to_owned(),
+        }),
+        None => Err(MeasureError::Unsupported {
+            option: format!("--mbuf-size {wished}"),
+            why: format!(
+                "ports send frames of {} bytes, {} are kept free in front, and a frame lies in one piece here",
+                plan.frame_bytes, plan.headroom
+            ),
+            next_step: format!("use {needed} or more, or a smaller mtu= (--max-pkt-len)"),
+        }),
+    }
+}
+
+/// Refuses to time frames where none goes straight through.
+fn check_residence(settings: &Settings) -> Result<(), MeasureError> {
+    let mode = &settings.mode;
+    if !settings.record_residence || mode.goes_through() {
+        return Ok(());
+    }
+    Err(MeasureError::Unsupported {
+        option: "--latencystats".to_owned(),
+        why: format!(
+            "mode {} ends, makes or holds frames: none goes straight through",
+            mode.name()
+        ),
+        next_step:
+            "use a mode that hands frames on (io, mac, macswap, 5tswap, icmpecho, csum), or \
+                    `linerate latency` through this one"
+                .to_owned(),
+    })
 }
 
 /// Refuses more memory than is free: the kernel would give it, and end some process when it is used.
@@ -672,6 +709,7 @@ fn stream_figures(
         counts: stream.counts.clone(),
         bursts: stream.bursts.clone(),
         cycles_per_packet: stream.cycles_per_packet,
+        residence: stream.residence,
         ..figures_of(place, moved)
     }
 }

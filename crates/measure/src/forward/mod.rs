@@ -14,11 +14,14 @@ pub mod saturate;
 pub mod settings;
 pub mod stream;
 
+mod bit_rates;
 mod engine;
+mod gate;
 mod idling;
 mod mode;
 mod port;
 mod processors;
+mod residence;
 
 mod run;
 mod worker;
@@ -26,10 +29,12 @@ mod worker;
 #[cfg(test)]
 mod tests;
 
-pub use engine::{Forwarder, Outcome};
-pub use linerate_port::{BURST_FRAMES, PortError, PortUrl, QueueTotals, kind::KINDS};
+pub use engine::{Forwarder, MemoryWish, Outcome, Primed};
+pub use linerate_port::{
+    BURST_FRAMES, CACHED_FRAMES, Cause, PortError, PortUrl, QueueTotals, kind::KINDS,
+};
 pub use modes::{MODES, ModeLine, ModeSpec};
 pub use port::PortTotals;
 
 pub use run::{Ran, Reading, Times, Told, record, run};
-pub use settings::{Peer, Retry, Settings};
+pub use settings::{Peer, QueueRate, Retry, Settings, Verbose};

@@ -96,6 +96,16 @@ impl ModeSpec {
         )
     }
 
+    /// Whether what is received leaves at once: the time in between is what forwarding costs.
+    #[must_use]
+    pub fn goes_through(&self) -> bool {
+        match self {
+            Self::RxOnly(_) | Self::TxOnly(_) | Self::FlowGen(_) | Self::Link(_) => false,
+            Self::Noisy(plan) => plan.delay_ns == 0,
+            _ => true,
+        }
+    }
+
     /// Frames that it may hold back for each stream, where that was asked for.
     #[must_use]
     pub fn frames_held(&self) -> u32 {

@@ -7,8 +7,8 @@ use linerate_host::sys::clock;
 use linerate_metric::forward::{ForwardPort, PeerAbsence, QueueFigures};
 use linerate_port::kind::{AnyReceive, AnyTransmit};
 use linerate_port::{
-    Burst, Capabilities, Cause, Copies, Memory, Pool, PortError, PortUrl, QueueCounters,
-    QueueTotals, Receive, Transmit, open,
+    Burst, Capabilities, Cause, Copies, Memory, Pool, PortError, PortUrl, Promiscuous,
+    QueueCounters, QueueTotals, Receive, Transmit, open,
 };
 
 use super::frame::Mac;
@@ -66,6 +66,15 @@ pub(super) struct Queue {
     pub(super) sent: Arc<QueueCounters>,
 }
 
+impl Queue {
+    fn totals(&self) -> PortTotals {
+        PortTotals {
+            receive: self.received.read(),
+            transmit: self.sent.read(),
+        }
+    }
+}
+
 /// A port.
 pub(super) struct Port {
     pub(super) number: u32,
@@ -74,8 +83,13 @@ pub(super) struct Port {
     pub(super) capabilities: Capabilities,
     /// What earlier openings moved.
     before: PortTotals,
-    /// What `clear` hides.
+    /// What `clear` hides, and the same of each queue.
     cleared: PortTotals,
+    cleared_queues: Vec<PortTotals>,
+    /// Whether its number is free for another.
+    pub(super) is_detached: bool,
+    /// Whether its interface is to receive frames for any address, where it may be asked to.
+    promiscuous: bool,
     /// When the last run began, and whether there was a carrier then.
     began: Instant,
     carrier: Option<bool>,
@@ -104,6 +118,9 @@ impl Port {
             capabilities,
             before: PortTotals::default(),
             cleared: PortTotals::default(),
+            cleared_queues: Vec::new(),
+            is_detached: false,
+            promiscuous: true,
             began: Instant::now(),
             carrier: None,
         })
@@ -143,6 +160,9 @@ impl Port {
     pub(super) fn stop(&mut self) {
         self.before = self.totals();
         self.queues.clear();
+        self.cleared_queues.clear();
+        // Or its interface would stay as a port wants it that nobody has any more.
+        self.capabilities.promiscuous = None;
     }
 
     /// Whether it is open.
@@ -155,7 +175,33 @@ impl Port {
         let again = Self::open(self.number, &self.url, memory)?;
         self.queues = again.queues;
         self.capabilities = again.capabilities;
+        if let Some(promiscuous) = &self.capabilities.promiscuous {
+            // An interface that is gone says so where frames are asked of it.
+            let _ = promiscuous.set(self.promiscuous);
+        }
         Ok(())
+    }
+
+    /// Has its interface receive frames for any address, or for its own; none where it has no interface that
+    /// could leave frames out.
+    pub(super) fn set_promiscuous(&mut self, on: bool) -> Option<std::io::Result<()>> {
+        let switch = self.capabilities.promiscuous.as_ref()?;
+        let done = switch.set(on);
+        if done.is_ok() {
+            self.promiscuous = on;
+        }
+        Some(done)
+    }
+
+    /// What each of its queues moved since the port was cleared or opened.
+    pub(super) fn queues_shown(&self) -> Vec<PortTotals> {
+        let queues = self.queues.iter().enumerate();
+        queues
+            .map(|(at, queue)| {
+                let cleared = self.cleared_queues.get(at).copied();
+                queue.totals().since(cleared.unwrap_or_default())
+            })
+            .collect()
     }
 
     /// Its own address, or one made from its number.
@@ -182,6 +228,7 @@ impl Port {
 
     pub(super) fn clear(&mut self) {
         self.cleared = self.totals();
+        self.cleared_queues = self.queues.iter().map(Queue::totals).collect();
     }
 
     /// Takes over what only the kernel counts, while nobody polls.
@@ -252,6 +299,8 @@ impl Port {
             absences: self.absences(),
             carrier: (self.capabilities.has_carrier())
                 .map(|carrier| carrier && self.carrier.unwrap_or(true)),
+            promiscuous: (self.capabilities.promiscuous.as_ref()).map(Promiscuous::is_on),
+            bit_rates: None,
             copies: match self.capabilities.copies {
                 Copies::None => "none",
                 Copies::EachWay => "each-way",

@@ -15,7 +15,7 @@ use linerate_metric::record::{
 use linerate_metric::units::format_nanos;
 use linerate_port::{PortError, PortUrl, QueueTotals};
 
-use super::engine::Forwarder;
+use super::engine::{Forwarder, Primed};
 use super::port::PortTotals;
 use super::settings::Settings;
 use crate::MeasureError;
@@ -94,6 +94,8 @@ pub struct Times {
 pub enum Told<'a> {
     /// Threads forward: who carries what.
     Started(&'a [StreamPlace]),
+    /// First frames are in circulation: how many.
+    Primed(Primed),
     /// An interval is over.
     Interval(&'a Reading),
 }
@@ -130,6 +132,8 @@ impl Ran {
 
 /// How often a run looks whether its ports are read to their end.
 const LOOK: Duration = Duration::from_millis(100);
+/// The same until it is known how many frames circulate, which a few milliseconds show.
+const PRIMING: Duration = Duration::from_millis(5);
 
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
@@ -156,8 +160,14 @@ pub fn run(
     let (mut before, mut from) = (forwarder.totals_at_start(), began);
     let mut last_before = before.clone();
     let mut next = began + step;
+    let mut is_primed = false;
     loop {
         let now = clock::now();
+        if !is_primed && let Some(primed) = forwarder.primed() {
+            is_primed = true;
+            tell(Told::Primed(primed));
+        }
+        forwarder.look();
         let is_over = end.is_some_and(|end| now >= end);
         let is_stopped = stop.load(Relaxed) || forwarder.has_ended() || forwarder.is_troubled();
         let mut outcome = None;
@@ -207,7 +217,8 @@ pub fn run(
                 trouble: outcome.trouble,
             });
         }
-        let wake = next.min(end.unwrap_or(u64::MAX)).min(now + nanos(LOOK));
+        let look = if is_primed { LOOK } else { PRIMING };
+        let wake = next.min(end.unwrap_or(u64::MAX)).min(now + nanos(look));
         clock::sleep_until(wake);
     }
 }

@@ -43,7 +43,11 @@ impl Walk {
         };
         // Packets that found no room are not in flight: more of them cannot be.
         let before = self.points.len().checked_sub(2).map(|at| &self.points[at]);
-        if before.is_some_and(|before| last.in_flight <= before.in_flight) && !last.disturbed {
+        // Far fewer than before are no full ring: another process had no turn while they were put in.
+        let is_as_full = |before: &SaturationPoint| {
+            last.in_flight <= before.in_flight && last.in_flight * 4 >= before.in_flight * 3
+        };
+        if before.is_some_and(is_as_full) && !last.disturbed {
             return Some("full");
         }
         if self.flat_steps() >= FLAT_STEPS {
@@ -170,6 +174,31 @@ mod tests {
         // The walk went on over them, to the real plateau.
         assert_eq!(found.points.last().map(|point| point.tx_first), Some(256));
         assert_eq!((found.plateau_pps, found.plateau_in_flight), (None, None));
+    }
+
+    /// One step that found no room, because nobody at the other end took frames, ends no walk.
+    #[test]
+    fn a_far_end_without_a_turn_is_no_full_ring() {
+        let mut walk = Walk::default();
+        while let Some(tx_first) = walk.next_step() {
+            let in_flight = match tx_first {
+                16 => 64,
+                _ => (tx_first * 32).min(4096),
+            };
+            walk.take(SaturationPoint {
+                tx_first,
+                in_flight,
+                packets_per_second: if tx_first == 16 {
+                    0.0
+                } else {
+                    in_flight as f64
+                },
+                ..SaturationPoint::default()
+            });
+        }
+        let found = walk.conclude(1);
+        assert_eq!(found.stopped_by, "full");
+        assert_eq!(found.plateau_in_flight, Some(4096));
     }
 
     #[test]

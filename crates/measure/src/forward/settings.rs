@@ -33,10 +33,14 @@ pub struct Settings {
     pub transmit_flows: u32,
     /// Flows that `flowgen` sends (by destination address).
     pub generated_flows: u32,
+    /// Copies of each frame that `flowgen` sends behind it, before the next flow's turn.
+    pub flow_clones: u32,
     /// Addresses behind ports, where they were named.
     pub peers: Vec<Peer>,
     /// What is tried for frames that the far ring has no room for; none: they are dropped.
     pub retry: Option<Retry>,
+    /// Transmit queues that are held to a bit rate.
+    pub rates: Vec<QueueRate>,
     /// What a thread does when there is nothing to do.
     pub idle: Idle,
     /// Whether receive queues are emptied before the start.
@@ -45,6 +49,12 @@ pub struct Settings {
     pub record_bursts: bool,
     /// Whether cycles of polls that gave frames are counted.
     pub record_cycles: bool,
+    /// Whether the time that frames spend in the forwarder is measured.
+    pub record_residence: bool,
+    /// Whether ports' bit rates are looked at each second.
+    pub record_bit_rates: bool,
+    /// Which frames are described one by one.
+    pub verbose: Verbose,
     /// Seed of everything drawn.
     pub seed: u64,
 }
@@ -63,12 +73,17 @@ impl Default for Settings {
             frame: FrameSpec::default(),
             transmit_flows: 1,
             generated_flows: 1024,
+            flow_clones: 0,
             peers: Vec::new(),
             retry: None,
+            rates: Vec::new(),
             idle: Idle::default(),
             flush: true,
             record_bursts: false,
             record_cycles: false,
+            record_residence: false,
+            record_bit_rates: false,
+            verbose: Verbose::default(),
             seed: 1,
         }
     }
@@ -80,6 +95,25 @@ impl Settings {
     pub fn peer(&self, port: u32) -> Mac {
         let named = self.peers.iter().rev().find(|peer| peer.port == port);
         named.map_or(Mac::of_port(port), |peer| peer.address)
+    }
+
+    /// Frames that each stream sends before it forwards.
+    #[must_use]
+    pub fn first_frames(&self) -> u64 {
+        self.tx_first.saturating_mul(self.burst as u64)
+    }
+
+    /// Their bytes.
+    pub(super) fn first_bytes(&self) -> u64 {
+        self.first_frames().saturating_mul(self.frame.bytes.into())
+    }
+
+    /// The bit rate that a transmit queue is held to: the one that was said last; none where it is not.
+    #[must_use]
+    pub fn rate(&self, port: u32, queue: u32) -> Option<u64> {
+        let said = self.rates.iter().rev();
+        let mut said = said.filter(|rate| (rate.port, rate.queue) == (port, queue));
+        said.next().map(|rate| rate.l2_bps).filter(|&rate| rate > 0)
     }
 }
 
@@ -109,6 +143,35 @@ impl FromStr for Peer {
     }
 }
 
+/// A transmit queue that is held to a bit rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueRate {
+    /// The port.
+    pub port: u32,
+    /// Its queue.
+    pub queue: u32,
+    /// Bits per second, of frames as they are counted: from the Ethernet header on, without check sequence.
+    pub l2_bps: u64,
+}
+
+/// Which frames are described one by one, by the levels of testpmd's `set verbose`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verbose(pub u16);
+
+impl Verbose {
+    /// Frames that are received: 1, or more than 2.
+    #[must_use]
+    pub const fn received(self) -> bool {
+        self.0 == 1 || self.0 > 2
+    }
+
+    /// Frames that are sent: 2 or more.
+    #[must_use]
+    pub const fn sent(self) -> bool {
+        self.0 >= 2
+    }
+}
+
 /// What is tried for frames that the far ring has no room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
@@ -124,5 +187,33 @@ impl Default for Retry {
             times: 64,
             delay_us: 1,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_that_was_said_last_holds() {
+        let rate = |port, queue, l2_bps| QueueRate {
+            port,
+            queue,
+            l2_bps,
+        };
+        let settings = Settings {
+            rates: vec![rate(0, 0, 5), rate(0, 1, 6), rate(0, 0, 7), rate(0, 1, 0)],
+            ..Settings::default()
+        };
+        assert_eq!(settings.rate(0, 0), Some(7));
+        assert_eq!((settings.rate(0, 1), settings.rate(1, 0)), (None, None));
+    }
+
+    #[test]
+    fn levels_tell_directions_apart() {
+        let of = |level| (Verbose(level).received(), Verbose(level).sent());
+        let all: Vec<_> = (0..5).map(of).collect();
+        let (no, both) = ((false, false), (true, true));
+        assert_eq!(all, [no, (true, false), (false, true), both, both]);
     }
 }

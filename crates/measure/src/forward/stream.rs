@@ -13,6 +13,10 @@ use super::settings::Retry;
 pub struct Facts {
     /// Number of the stream, from 0.
     pub number: u32,
+    /// Port and queue that frames come from.
+    pub from: [u32; 2],
+    /// Port and queue that they go to.
+    pub to: [u32; 2],
     /// Address of the port that it sends from.
     pub address: Mac,
     /// Address behind that port.
@@ -52,8 +56,8 @@ impl<R: Receive, T: Transmit> Stream<R, T> {
     }
 
     /// The same with its queues as another type.
-    pub fn map<R2, T2>(self, queues: impl FnOnce(R, T) -> (R2, T2)) -> Stream<R2, T2> {
-        let (receive, transmit) = queues(self.receive, self.transmit);
+    pub fn map<R2, T2>(self, queues: impl FnOnce(&Facts, R, T) -> (R2, T2)) -> Stream<R2, T2> {
+        let (receive, transmit) = queues(&self.facts, self.receive, self.transmit);
         Stream {
             receive,
             transmit,

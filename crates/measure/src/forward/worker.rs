@@ -1,20 +1,22 @@
 //! The loop: one thread, its streams, one mode.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::time::Duration;
 
 use linerate_host::sys::cpu::{self, ThreadUsage};
 use linerate_host::sys::{clock, ticks};
-use linerate_metric::forward::Idle;
+use linerate_metric::forward::{Idle, Residence};
 use linerate_port::kind::{AnyReceive, AnyTransmit};
 use linerate_port::{BURST_FRAMES, Memory, Pool, PortError, Receive, Transmit};
 
+use super::gate::{self, Teller};
 use super::idling::{self, Cost, Idling, Way};
 use super::mode::tx_only::TxOnly;
+use super::residence::Times;
 use super::settings::Settings;
-use super::stream::{Mode, NoPlan, Stream};
+use super::stream::{Facts, Mode, NoPlan, Stream};
 
 /// What a thread is told while it runs, and what it tells.
 #[derive(Default)]
@@ -24,6 +26,9 @@ pub(super) struct Control {
     word: AtomicU32,
     /// No frame will come any more.
     pub(super) ended: AtomicBool,
+    /// Frames that its streams put into circulation, once `is_primed`.
+    pub(super) primed: AtomicU64,
+    pub(super) is_primed: AtomicBool,
     /// Why a port stopped working.
     pub(super) trouble: Mutex<Option<PortError>>,
 }
@@ -63,6 +68,8 @@ pub(super) struct Work {
     pub(super) settings: Arc<Settings>,
     pub(super) memory: Memory,
     pub(super) cpu: Option<u32>,
+    /// Who hears of frames one by one.
+    pub(super) teller: Option<Teller>,
     /// Where threads meet before they send first frames, and again before they forward.
     pub(super) start: Arc<Barrier>,
 }
@@ -77,6 +84,7 @@ pub(super) struct StreamDone {
     pub(super) counts: BTreeMap<String, u64>,
     pub(super) bursts: Vec<u64>,
     pub(super) cycles_per_packet: Option<f64>,
+    pub(super) residence: Option<Residence>,
 }
 
 /// What became of a thread.
@@ -103,6 +111,8 @@ struct Record {
     bursts: [u64; BURST_FRAMES + 1],
     cycles: u64,
     handled: u64,
+    /// Where it was asked for: two more looks at the clock a poll.
+    residence: Option<Times>,
 }
 
 impl Work {
@@ -114,11 +124,25 @@ impl Work {
                 (AnyReceive::Ring(_), AnyTransmit::Ring(_))
             )
         };
+        if self.teller.is_some() || self.settings.rates.iter().any(|rate| rate.l2_bps > 0) {
+            let (settings, memory) = (Arc::clone(&self.settings), self.memory.clone());
+            let teller = self.teller.clone();
+            return self.run_as::<M, _, _>(plan, |facts, receive, transmit| {
+                gate::gated(
+                    receive,
+                    transmit,
+                    facts,
+                    &settings,
+                    &memory,
+                    teller.as_ref(),
+                )
+            });
+        }
         if !self.streams.iter().all(in_memory) {
-            return self.run_as::<M, _, _>(plan, |receive, transmit| (receive, transmit));
+            return self.run_as::<M, _, _>(plan, |_, receive, transmit| (receive, transmit));
         }
         // Rings cost a few nanoseconds a burst: a loop of their own, without a look at the kind.
-        self.run_as::<M, _, _>(plan, |receive, transmit| match (receive, transmit) {
+        self.run_as::<M, _, _>(plan, |_, receive, transmit| match (receive, transmit) {
             (AnyReceive::Ring(receive), AnyTransmit::Ring(transmit)) => (receive, transmit),
             _ => unreachable!("the kinds were looked at above"),
         })
@@ -127,7 +151,7 @@ impl Work {
     fn run_as<M, R, T>(
         self,
         plan: &M::Plan,
-        queues: impl Fn(AnyReceive, AnyTransmit) -> (R, T),
+        queues: impl Fn(&Facts, AnyReceive, AnyTransmit) -> (R, T),
     ) -> Done
     where
         M: Mode,
@@ -139,7 +163,7 @@ impl Work {
             let _ = cpu::pin(&[cpu]);
         }
         let settings = &*self.settings;
-        let records = settings.record_bursts || settings.record_cycles;
+        let records = settings.record_bursts || settings.record_cycles || settings.record_residence;
         let mut pool = self.memory.pool();
         let mut lanes: Vec<Lane<R, T, M>> = self
             .streams
@@ -149,7 +173,7 @@ impl Work {
                 mode: M::new(plan, &stream.facts, settings),
                 stream: stream.map(&queues),
                 primed: 0,
-                record: records.then(|| Box::new(Record::default())),
+                record: records.then(|| Box::new(Record::new(settings))),
             })
             .collect();
         let mut idling = Idling::new(
@@ -164,6 +188,9 @@ impl Work {
         for lane in &mut lanes {
             lane.prime(settings, &mut pool, &self.memory, &self.control);
         }
+        let primed = lanes.iter().map(|lane| lane.primed).sum();
+        self.control.primed.store(primed, Relaxed);
+        self.control.is_primed.store(true, Release);
         self.start.wait();
         let (began, before) = (clock::now(), ThreadUsage::now());
         let mut looped = Loop {
@@ -286,12 +313,13 @@ fn refresh<R: Receive, T: Transmit, M>(lanes: &mut [Lane<R, T, M>], control: &Co
     }
 }
 
-impl Default for Record {
-    fn default() -> Self {
+impl Record {
+    fn new(settings: &Settings) -> Self {
         Self {
             bursts: [0; BURST_FRAMES + 1],
             cycles: 0,
             handled: 0,
+            residence: settings.record_residence.then(Times::default),
         }
     }
 }
@@ -356,6 +384,8 @@ impl<R: Receive, T: Transmit, M: Mode> Lane<R, T, M> {
     fn recorded(&mut self, pool: &mut Pool, memory: &Memory) -> usize {
         let source = ticks::source();
         let before = self.stream.receive.counters().read().frames;
+        let times = (self.record.as_deref()).is_some_and(|record| record.residence.is_some());
+        let from = if times { clock::now() } else { 0 };
         let began = ticks::read(source);
         let handled = self.mode.step(&mut self.stream, pool, memory);
         let took = ticks::read(source).wrapping_sub(began);
@@ -363,6 +393,9 @@ impl<R: Receive, T: Transmit, M: Mode> Lane<R, T, M> {
         if let Some(record) = &mut self.record {
             record.bursts
                 [usize::try_from(received).map_or(BURST_FRAMES, |n| n.min(BURST_FRAMES))] += 1;
+            if let Some(residence) = record.residence.as_mut().filter(|_| received > 0) {
+                residence.take(clock::now().saturating_sub(from));
+            }
             if handled > 0 {
                 record.cycles += took;
                 record.handled += handled as u64;
@@ -390,6 +423,7 @@ impl<R: Receive, T: Transmit, M: Mode> Lane<R, T, M> {
                 .filter(|_| settings.record_bursts)
                 .map_or_else(Vec::new, |record| record.bursts[1..].to_vec()),
             cycles_per_packet: cycles.map(|record| record.cycles as f64 / record.handled as f64),
+            residence: record.and_then(|record| record.residence?.found()),
             receive: self.stream.receive.into(),
             transmit: self.stream.transmit.into(),
         }

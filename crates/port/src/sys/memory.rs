@@ -4,7 +4,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -24,6 +24,12 @@ const LINE: usize = 64;
 const FRAMES: u32 = 8192;
 /// Ethernet header and one VLAN tag on top of an MTU of 1500.
 const FRAME_BYTES: u16 = 1518;
+/// Free frames that a thread may keep for itself: a burst at least, and as many as DPDK's caches hold at
+/// most (`RTE_MEMPOOL_CACHE_MAX_SIZE`), or those of a small memory would all be with one thread.
+pub const CACHED_FRAMES: RangeInclusive<u16> = 32..=512;
+/// The same unless asked for: enough for two ports to take and return whole bursts without touching what
+/// threads share.
+pub(crate) const KEEP: u16 = 256;
 /// Batches that are not full and still have a place in the depot: one for each pool that ended, at worst.
 const SHORT_BATCHES: usize = 64;
 /// Batches that go round without touching the rest of the depot, which is a queue: where frames drift from
@@ -48,6 +54,8 @@ pub struct MemoryPlan {
     pub power_of_two: bool,
     /// Tries huge pages first.
     pub huge: bool,
+    /// Free frames that a thread keeps before it gives a batch to the others, within [`CACHED_FRAMES`].
+    pub cached_frames: u16,
 }
 
 impl Default for MemoryPlan {
@@ -58,6 +66,7 @@ impl Default for MemoryPlan {
             headroom: HEADROOM,
             power_of_two: false,
             huge: true,
+            cached_frames: KEEP,
         }
     }
 }
@@ -84,6 +93,7 @@ impl MemoryPlan {
             headroom: self.headroom.max(other.headroom),
             power_of_two: self.power_of_two || other.power_of_two,
             huge: self.huge && other.huge,
+            cached_frames: self.cached_frames.max(other.cached_frames),
         }
     }
 }
@@ -113,6 +123,7 @@ struct Inner {
     slot_bytes: usize,
     headroom: u16,
     pages: Pages,
+    cached_frames: u16,
     depot: ArrayQueue<Batch>,
     /// What was left there last, and is taken first.
     warm: ArrayQueue<Batch>,
@@ -164,6 +175,9 @@ impl Memory {
                 slot_bytes,
                 headroom: plan.headroom,
                 pages,
+                cached_frames: plan
+                    .cached_frames
+                    .clamp(*CACHED_FRAMES.start(), *CACHED_FRAMES.end()),
                 depot,
                 warm: ArrayQueue::new(WARM_BATCHES),
                 meetings: Mutex::new(HashMap::new()),
@@ -211,6 +225,12 @@ impl Memory {
     pub fn frame_bytes(&self) -> u16 {
         let room = self.inner.slot_bytes - usize::from(self.inner.headroom);
         u16::try_from(room).unwrap_or(u16::MAX)
+    }
+
+    /// Free frames that a thread keeps before it gives a batch to the others.
+    #[must_use]
+    pub fn cached_frames(&self) -> u16 {
+        self.inner.cached_frames
     }
 
     /// Bytes mapped, for the account of what a configuration costs.

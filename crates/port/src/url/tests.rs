@@ -74,3 +74,40 @@ proptest! {
         prop_assert_eq!(parse(&url.to_string()).unwrap().common(), url.common());
     }
 }
+
+#[test]
+fn a_key_gets_another_value() {
+    for (text, key, value, want) in [
+        ("ring:0", "rxd", "64", "ring:0,rxd=64"),
+        ("ring:0,rxd=8,burst=4", "rxd", "64", "ring:0,burst=4,rxd=64"),
+        ("null:", "queues", "2", "null:queues=2"),
+        (
+            "null:size=60,queues=4",
+            "queues",
+            "2",
+            "null:size=60,queues=2",
+        ),
+        (
+            "shm:mtu,role=server",
+            "mtu",
+            "900",
+            "shm:mtu,role=server,mtu=900",
+        ),
+    ] {
+        let changed = parse(text).unwrap().with(key, value).unwrap();
+        assert_eq!(changed.to_string(), want);
+    }
+    let changed = parse("ring:0")
+        .unwrap()
+        .forced()
+        .passing_on()
+        .with("rxd", "9");
+    let common = changed.unwrap().common();
+    assert!(common.force && common.passes_on && common.rxd == Some(9));
+    for (key, value) in [("rxd", "0"), ("rxd", "x"), ("nonsense", "1")] {
+        assert!(
+            parse("ring:0").unwrap().with(key, value).is_err(),
+            "{key}={value}"
+        );
+    }
+}

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use linerate_measure::forward::{BURST_FRAMES, ModeSpec, Peer};
+use linerate_measure::forward::{BURST_FRAMES, CACHED_FRAMES, ModeSpec, Peer};
 use linerate_metric::forward::{Idle, PortTopology};
 use linerate_metric::plan::Cpus;
 
@@ -73,6 +73,27 @@ impl std::str::FromStr for Mask {
     fn from_str(text: &str) -> Result<Self, String> {
         mask(text).map(Self)
     }
+}
+
+/// Flows that modes make at most.
+pub const FLOWS_LIMIT: u32 = 1_048_576;
+
+/// Bursts to begin with.
+fn bursts(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| {
+        format!("`{text}` is no number of bursts: write --tx-first 4, or --tx-first for one")
+    })
+}
+
+/// `0`: a port of a list.
+fn port_number(text: &str) -> Result<u32, String> {
+    text.parse()
+        .map_err(|_| format!("`{text}` is no number of a port: write 0,1"))
+}
+
+/// `1518`: the MTU of frames of so many bytes.
+fn max_packet(text: &str) -> Result<u32, String> {
+    super::max_packet_mtu(text)
 }
 
 /// Frames of a poll: more than 32 are no burst here.
@@ -159,6 +180,7 @@ pub struct ForwardArgs {
         long,
         value_name = "LIST",
         value_delimiter = ',',
+        value_parser = port_number,
         env = "LINERATE_PORTLIST"
     )]
     pub portlist: Vec<u32>,
@@ -188,11 +210,20 @@ pub struct ForwardArgs {
     /// Frames of the memory, at least
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), env = "LINERATE_TOTAL_NUM_MBUFS")]
     pub total_num_mbufs: Option<u32>,
+    /// Bytes of the memory for each frame, at least, with the 128 that are kept free in front of it
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..), env = "LINERATE_MBUF_SIZE")]
+    pub mbuf_size: Option<u32>,
+    /// Free frames that a thread keeps for itself (256)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(i64::from(*CACHED_FRAMES.start())..=i64::from(*CACHED_FRAMES.end())), env = "LINERATE_MBCACHE")]
+    pub mbcache: Option<u16>,
+    /// Bytes of the longest frame, check sequence included: 1518 is an MTU of 1500
+    #[arg(long, value_name = "BYTES", value_parser = max_packet, env = "LINERATE_MAX_PKT_LEN")]
+    pub max_pkt_len: Option<u32>,
     /// Frames moved by one poll
     #[arg(long, value_name = "N", default_value = "32", value_parser = burst, env = "LINERATE_BURST")]
     pub burst: u8,
     /// Sends N bursts from each stream before forwarding (1 without a number)
-    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "1", env = "LINERATE_TX_FIRST")]
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "1", value_parser = bursts, env = "LINERATE_TX_FIRST")]
     pub tx_first: Option<u64>,
     /// Keeps what waits in receive queues before the start
     #[arg(long, env = "LINERATE_NO_FLUSH_RX")]
@@ -218,17 +249,25 @@ pub struct ForwardArgs {
     #[arg(long, value_name = "SRC[,DST]", value_parser = udp_ports, env = "LINERATE_TX_UDP")]
     pub tx_udp: Option<(u16, u16)>,
     /// Flows that txonly sends, by source address (256 without a number)
-    #[arg(long, visible_alias = "txonly-multi-flow", value_name = "N", num_args = 0..=1, default_missing_value = "256", value_parser = clap::value_parser!(u32).range(1..=1_048_576), env = "LINERATE_TXONLY_FLOWS")]
+    #[arg(long, visible_alias = "txonly-multi-flow", value_name = "N", num_args = 0..=1, default_missing_value = "256", value_parser = clap::value_parser!(u32).range(1..=i64::from(FLOWS_LIMIT)), env = "LINERATE_TXONLY_FLOWS")]
     pub txonly_flows: Option<u32>,
     /// Flows that flowgen sends, by destination address
     #[arg(
         long,
         value_name = "N",
         default_value_t = 1024,
-        value_parser = clap::value_parser!(u32).range(1..=1_048_576),
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(FLOWS_LIMIT)),
         env = "LINERATE_FLOWGEN_FLOWS"
     )]
     pub flowgen_flows: u32,
+    /// Copies of each frame that flowgen sends behind it
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        env = "LINERATE_FLOWGEN_CLONES"
+    )]
+    pub flowgen_clones: u32,
     /// The Ethernet address behind a port; repeatable
     #[arg(long, value_name = "PORT,MAC", env = "LINERATE_ETH_PEER")]
     pub eth_peer: Vec<Peer>,
@@ -241,6 +280,21 @@ pub struct ForwardArgs {
     /// Counts how many frames polls gave
     #[arg(long, env = "LINERATE_RECORD_BURST_STATS")]
     pub record_burst_stats: bool,
+    /// Times frames from the poll that finds them to the transmit queue. Each thread times its own: a
+    /// processor's number, which testpmd wants, changes nothing
+    #[arg(long, value_name = "CORE", num_args = 0..=1, default_missing_value = "0", env = "LINERATE_LATENCYSTATS")]
+    pub latencystats: Option<u32>,
+    /// Looks at bit rates each second: the last, a smoothed one, the peak. A processor's number changes nothing
+    #[arg(long, value_name = "CORE", num_args = 0..=1, default_missing_value = "0", env = "LINERATE_BITRATE_STATS")]
+    pub bitrate_stats: Option<u32>,
+    /// Shows these counters with what ports moved (`show port xstats` lists them)
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        env = "LINERATE_DISPLAY_XSTATS"
+    )]
+    pub display_xstats: Vec<String>,
     /// Takes interfaces that carry the default route or this login
     #[arg(long, env = "LINERATE_FORCE")]
     pub force: bool,
@@ -326,6 +380,10 @@ mod tests {
                 "{text}"
             );
         }
+        assert_eq!((max_packet("1518"), max_packet("86")), (Ok(1500), Ok(68)));
+        assert!(max_packet("85").is_err() && max_packet("x").is_err());
+        assert_eq!(bursts("4"), Ok(4));
+        assert!(bursts("x").is_err_and(|why| why.contains("--tx-first 4")));
         assert_eq!(udp_ports("9"), Ok((9, 9)));
         assert_eq!(udp_ports("9,10"), Ok((9, 10)));
         assert!(addresses("198.18.0.1").is_err());

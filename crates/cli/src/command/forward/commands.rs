@@ -1,7 +1,5 @@
 //! The shell's commands, as a table: words, what they do, who does it.
 
-use linerate_measure::forward::MODES;
-
 use super::shell::{Reply, Shell};
 
 /// A command.
@@ -43,7 +41,7 @@ commands! {
         "sleep TIME" "wait: 1, 500ms" => |shell, words| shell.sleep(words[0]);
         "load FILE" "take commands from a file" => |shell, words| shell.load(words[0]);
         "help" "list the parts of the help" => |shell, _| shell.help(None);
-        "help SECTION" "list the commands of a part: control, display, config, ports, all" => {
+        "help SECTION" "list the commands of a part: control, display, config, ports, all, absent" => {
             |shell, words| shell.help(Some(words[0]))
         };
         "quit" "stop forwarding, close all ports and leave" => |shell, _| shell.quit();
@@ -59,14 +57,19 @@ commands! {
         "show port summary PORT" "a line for each port" => {
             |shell, words| shell.port_summary(words[0])
         };
-        "show fwd stats all" "what streams moved since the start" => |shell, _| shell.fwd_stats();
+        "show fwd stats all" "what streams and ports moved: since the start, or in the last run" => {
+            |shell, _| shell.fwd_stats()
+        };
+        "show rxq|txq info PORT QUEUE" "a queue: its ring, what it moved, who polls it" => {
+            |shell, words| shell.queue_info(words[0], words[1], words[2])
+        };
         "show config fwd|rxtx|cores|txpkts" "settings, and who polls what" => {
             |shell, words| shell.config(words[0])
         };
         "clear port stats|xstats PORT" "count a port from zero" => {
             |shell, words| shell.clear_port(words[1])
         };
-        "clear fwd stats all" "count streams from zero" => |shell, _| shell.clear_fwd();
+        "clear fwd stats all" "count streams and ports of forwarding from zero" => |shell, _| shell.clear_fwd();
     }
     "config" {
         "set fwd MODE" "what happens to frames: io, mac, link:delay=1ms, …" => {
@@ -92,6 +95,21 @@ commands! {
         };
         "set txpkts BYTES" "length of frames made here" => |shell, words| shell.set_txpkts(words[0]);
         "set txonly-flows N" "flows that txonly sends" => |shell, words| shell.set_flows(words[0]);
+        "set flowgen-flows N" "flows that flowgen sends" => |shell, words| {
+            shell.set_generated(words[0])
+        };
+        "set flowgen-clones N" "copies that flowgen sends behind each frame" => |shell, words| {
+            shell.set_clones(words[0])
+        };
+        "set port PORT queue QUEUE rate MBPS" "hold a transmit queue to a rate in Mbit/s; 0: as fast as it goes" => {
+            |shell, words| shell.set_rate(words[0], words[1], words[2])
+        };
+        "set verbose LEVEL" "describe frames: 0 none, 1 received, 2 sent, 3 both" => {
+            |shell, words| shell.set_verbose(words[0])
+        };
+        "set promisc PORT on|off" "whether an interface receives frames for any address" => {
+            |shell, words| shell.set_promiscuous(words[0], words[1])
+        };
         "set eth-peer PORT MAC" "the Ethernet address behind a port" => {
             |shell, words| shell.set_peer(words[0], words[1])
         };
@@ -107,6 +125,20 @@ commands! {
         "set record-burst-stats on|off" "count how many frames polls gave" => |shell, words| {
             shell.switch("record-burst-stats", words[0], |settings, on| settings.record_bursts = on)
         };
+        "set record-latency on|off" "time frames from the poll to the transmit queue (--latencystats)" => {
+            |shell, words| shell.switch("record-latency", words[0], |settings, on| {
+                settings.record_residence = on;
+            })
+        };
+        "set record-bitrates on|off" "look at bit rates each second (--bitrate-stats)" => {
+            |shell, words| shell.switch("record-bitrates", words[0], |settings, on| {
+                settings.record_bit_rates = on;
+            })
+        };
+        "csum set ip|udp|tcp|sctp|outer-ip|outer-udp hw|sw PORT" "who sums checksums in mode csum" => {
+            |shell, words| shell.csum_set(words[0], words[1], words[2])
+        };
+        "csum show PORT" "the same, as it is" => |shell, words| shell.csum_show(words[0]);
         "set default" "settings as they were when the shell began" => |shell, _| shell.reset();
     }
     "ports" {
@@ -114,164 +146,24 @@ commands! {
         "port start PORT" "open them again" => |shell, words| shell.port_start(words[0]);
         "port close PORT" "the same as stop" => |shell, words| shell.port_stop(words[0]);
         "port reset PORT" "close and open a port" => |shell, words| shell.port_reset(words[0]);
+        "port attach URL" "open one more port, under the lowest free number" => {
+            |shell, words| shell.port_attach(words[0])
+        };
+        "port detach PORT" "close a port for good; the others keep their numbers" => {
+            |shell, words| shell.port_detach(words[0])
+        };
         "port config all burst N" "the same as set burst" => |shell, words| shell.set_burst(words[0]);
+        "port config PORT rxq|txq|rxd|txd|mtu|max-pkt-len N" "queues, rings and frames of stopped ports" => {
+            |shell, words| shell.port_config(words[0], words[1], words[2])
+        };
+        "port config mtu PORT N" "the same for the MTU" => |shell, words| {
+            shell.port_config(words[0], "mtu", words[1])
+        };
     }
 }
 
 /// Reads a number.
 pub fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
     text.parse()
-        .map_err(|_| format!("`{text}` is no number that fits here"))
-}
-
-/// Whether a word of the table is one that may be anything.
-fn is_free(word: &str) -> bool {
-    word.starts_with(|c: char| c.is_ascii_uppercase())
-}
-
-/// What a command's words say against a line: what stands for choices and upper case.
-fn matched<'a>(command: &Command, line: &[&'a str]) -> Option<Vec<&'a str>> {
-    let words: Vec<_> = command.words.split(' ').collect();
-    if words.len() != line.len() {
-        return None;
-    }
-    let mut free = Vec::new();
-    for (word, said) in words.into_iter().zip(line) {
-        if is_free(word) {
-            free.push(*said);
-        } else if word.contains('|') {
-            word.split('|').find(|choice| choice == said)?;
-            free.push(*said);
-        } else if word != *said {
-            return None;
-        }
-    }
-    Some(free)
-}
-
-/// The command that a line is, with its words.
-pub fn find<'a>(line: &[&'a str]) -> Option<(&'static Command, Vec<&'a str>)> {
-    let mut all = SECTIONS.iter().flat_map(|section| section.commands);
-    all.find_map(|command| Some((command, matched(command, line)?)))
-}
-
-/// Commands that begin as a line does, for who mistyped the rest.
-pub fn similar(line: &[&str]) -> Vec<&'static str> {
-    let all = SECTIONS.iter().flat_map(|section| section.commands);
-    let first = line.first().copied().unwrap_or("");
-    let mut found: Vec<_> = all
-        .map(|command| command.words)
-        .filter(|words| words.split(' ').next() == Some(first))
-        .collect();
-    // Those that agree in the second word as well tell more.
-    let second = |words: &&str| words.split(' ').nth(1) == line.get(1).copied();
-    if line.len() > 1 && found.iter().any(second) {
-        found.retain(second);
-    }
-    found
-}
-
-/// What may follow a line: where the last word begins, and what it may be.
-pub fn complete(line: &str) -> (usize, Vec<String>) {
-    let start = line.rfind(' ').map_or(0, |at| at + 1);
-    let (before, begun) = (&line[..start], &line[start..]);
-    let said: Vec<_> = before.split_whitespace().collect();
-    let mut found: Vec<String> = Vec::new();
-    for command in SECTIONS.iter().flat_map(|section| section.commands) {
-        let words: Vec<_> = command.words.split(' ').collect();
-        let agrees = |(word, said): (&&str, &&str)| {
-            is_free(word) || word.split('|').any(|choice| choice == *said)
-        };
-        let Some(next) = words.get(said.len()) else {
-            continue;
-        };
-        if !words.iter().zip(&said).all(agrees) {
-            continue;
-        }
-        let choices: Vec<String> = match *next {
-            "MODE" => MODES.iter().map(|mode| mode.name.to_owned()).collect(),
-            "PORT" => vec!["all".to_owned(), "0".to_owned()],
-            "WAY" => ["spin", "yield", "sleep:", "interrupt"]
-                .map(str::to_owned)
-                .to_vec(),
-            "SECTION" => {
-                let names = SECTIONS.iter().map(|section| section.name.to_owned());
-                names.chain(["all".to_owned()]).collect()
-            }
-            word if is_free(word) => Vec::new(),
-            word => word.split('|').map(str::to_owned).collect(),
-        };
-        found.extend(
-            choices
-                .into_iter()
-                .filter(|choice| choice.starts_with(begun)),
-        );
-    }
-    found.sort();
-    found.dedup();
-    (start, found)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn commands_are_told_apart() {
-        for (line, words, free) in [
-            ("start", "start", vec![]),
-            ("start tx_first 8", "start tx_first N", vec!["8"]),
-            ("show port stats all", "show port stats PORT", vec!["all"]),
-            (
-                "show config fwd",
-                "show config fwd|rxtx|cores|txpkts",
-                vec!["fwd"],
-            ),
-            ("set burst 16", "set burst N", vec!["16"]),
-            (
-                "set burst tx delay 1 retry 64",
-                "set burst tx delay US retry N",
-                vec!["1", "64"],
-            ),
-            (
-                "clear port stats 0",
-                "clear port stats|xstats PORT",
-                vec!["stats", "0"],
-            ),
-        ] {
-            let line: Vec<_> = line.split(' ').collect();
-            let (command, said) = find(&line).unwrap();
-            assert_eq!((command.words, said), (words, free));
-        }
-        assert!(find(&["strat"]).is_none() && find(&["show", "config", "x"]).is_none());
-        assert_eq!(similar(&["show", "fwd"]), ["show fwd stats all"]);
-    }
-
-    #[test]
-    fn every_word_completes() {
-        for (line, want) in [
-            ("st", vec!["start", "stop"]),
-            ("start ", vec!["tx_first"]),
-            ("show port st", vec!["stats"]),
-            ("set fwd mac", vec!["mac", "macswap"]),
-            ("set flush_rx ", vec!["off", "on"]),
-            ("nonsense ", vec![]),
-        ] {
-            let (start, found) = complete(line);
-            assert_eq!(found, want, "{line}");
-            assert_eq!(start, line.rfind(' ').map_or(0, |at| at + 1));
-        }
-    }
-
-    #[test]
-    fn no_two_commands_are_one() {
-        let all: Vec<_> = SECTIONS
-            .iter()
-            .flat_map(|section| section.commands)
-            .collect();
-        for (at, command) in all.iter().enumerate() {
-            assert!(all[..at].iter().all(|other| other.words != command.words));
-            assert!(!command.about.is_empty() && command.words.split(' ').all(|w| !w.is_empty()));
-        }
-    }
+        .map_err(|_| format!("`{text}` is no number that fits here: write one like 4"))
 }

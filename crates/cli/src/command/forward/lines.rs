@@ -6,19 +6,20 @@
 use std::io::{BufRead, IsTerminal, stdin};
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
-use rustyline::completion::Completer;
+use rustyline::completion::{Completer, Pair};
 use rustyline::error::ReadlineError;
 use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
 use rustyline::history::FileHistory;
 use rustyline::validate::Validator;
-use rustyline::{Context, Editor, Helper};
+use rustyline::{CompletionType, Config, Context, Editor, ExternalPrinter, Helper};
 
-use super::commands;
+use super::grammar;
 
 /// What the shell shows before a command.
 pub const PROMPT: &str = "forward> ";
@@ -41,16 +42,29 @@ pub struct Lines {
     before: Option<Termios>,
     /// Whether lines are typed, so that they stand on the screen already.
     pub typed: bool,
+    /// Prints above the line that is typed.
+    above: Option<Box<dyn ExternalPrinter + Send>>,
+    /// Numbers of ports, for completion.
+    ports: Arc<Mutex<Vec<u32>>>,
 }
 
 impl Lines {
     /// Lines of standard input.
-    pub fn of_stdin() -> Self {
+    pub fn of_stdin(ports: Vec<u32>) -> Self {
         let typed = stdin().is_terminal();
         let (ask, asked) = mpsc::channel();
         let (answer, answers) = mpsc::channel();
+        let ports = Arc::new(Mutex::new(ports));
+        let mut editor = match typed {
+            true => editor(Arc::clone(&ports)).ok(),
+            false => None,
+        };
+        let above = editor.as_mut().and_then(|editor| {
+            let printer = editor.create_external_printer().ok()?;
+            Some(Box::new(printer) as Box<dyn ExternalPrinter + Send>)
+        });
         thread::spawn(move || {
-            if typed && let Ok(editor) = editor() {
+            if let Some(editor) = editor {
                 type_in(editor, &asked, &answer);
                 return;
             }
@@ -70,6 +84,22 @@ impl Lines {
             answers,
             before: typed.then(|| tcgetattr(stdin()).ok()).flatten(),
             typed,
+            above,
+            ports,
+        }
+    }
+
+    /// Which ports there are now.
+    pub fn know(&self, ports: Vec<u32>) {
+        *self.ports.lock().unwrap_or_else(PoisonError::into_inner) = ports;
+    }
+
+    /// Prints while a line is waited for: above it where one is typed, else as `plain` does.
+    pub fn print(&mut self, text: &str, plain: impl FnOnce(&str)) {
+        match &mut self.above {
+            // A terminal that is gone shows at the next line.
+            Some(above) => drop(above.print(format!("{text}\n"))),
+            None => plain(text),
         }
     }
 
@@ -106,9 +136,11 @@ fn history_file() -> Option<PathBuf> {
     Some(state.join("linerate/forward_history"))
 }
 
-fn editor() -> rustyline::Result<Editor<Completions, FileHistory>> {
-    let mut editor = Editor::new()?;
-    editor.set_helper(Some(Completions));
+fn editor(ports: Arc<Mutex<Vec<u32>>>) -> rustyline::Result<Editor<Completions, FileHistory>> {
+    // As in a shell: what all words that fit have in common, then a list of them.
+    let list = Config::builder().completion_type(CompletionType::List);
+    let mut editor = Editor::with_config(list.build())?;
+    editor.set_helper(Some(Completions { ports }));
     if let Some(file) = history_file() {
         // The first time there is none.
         let _ = editor.load_history(&file);
@@ -151,18 +183,30 @@ fn keep(editor: &mut Editor<Completions, FileHistory>) {
 }
 
 /// Completes words of the table of commands.
-struct Completions;
+struct Completions {
+    ports: Arc<Mutex<Vec<u32>>>,
+}
 
 impl Completer for Completions {
-    type Candidate = String;
+    type Candidate = Pair;
 
     fn complete(
         &self,
         line: &str,
         position: usize,
         _: &Context<'_>,
-    ) -> rustyline::Result<(usize, Vec<String>)> {
-        Ok(commands::complete(&line[..position]))
+    ) -> rustyline::Result<(usize, Vec<Pair>)> {
+        let ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
+        let (start, found) = grammar::complete(&line[..position], &ports);
+        let pairs = found.into_iter().map(|word| Pair {
+            // Behind a colon more of the same word follows.
+            replacement: match word.ends_with(':') {
+                true => word.clone(),
+                false => format!("{word} "),
+            },
+            display: word,
+        });
+        Ok((start, pairs.collect()))
     }
 }
 

@@ -3,11 +3,12 @@
 pub mod args;
 
 mod commands;
+mod foreign;
+mod grammar;
 mod lines;
 mod saturate;
 mod shell;
 
-use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::Duration;
 
@@ -15,16 +16,20 @@ use jiff::Timestamp;
 use linerate_measure::MeasureError;
 use linerate_measure::carrier;
 use linerate_measure::forward::frame::FrameSpec;
+use linerate_measure::forward::{Cause, PortError, PortTotals, QueueTotals, Verbose};
 use linerate_measure::forward::{
-    Forwarder, PortUrl, Reading, Retry, Settings, Times, Told, record, run as forward,
+    Forwarder, MemoryWish, PortUrl, Primed, Reading, Retry, Settings, Times, Told, record,
+    run as forward,
 };
-use linerate_measure::forward::{PortError, PortTotals, QueueTotals};
 use linerate_metric::event::{Event, Problem, What};
 use linerate_metric::exit;
 use linerate_metric::forward::{ForwardPort, QueueFigures};
 #[cfg(feature = "tui")]
 use linerate_metric::plan::{Ends, Kind, Plan, Protocol, Wait};
-use linerate_report::forward::{PortRates, forward_statistics, port_statistics, stream_map};
+use linerate_metric::units::format_count;
+use linerate_report::forward::{
+    PortRates, displayed, extended_statistics, forward_statistics, port_statistics, stream_map,
+};
 
 use super::measure::stop_on_signals;
 use crate::failure::Failure;
@@ -64,7 +69,13 @@ fn go(args: &ForwardArgs, output: &mut Output) -> Result<u8, Failure> {
     };
     // Before ports are opened: whatever signal comes, they are closed.
     let stop = stop_on_signals()?;
-    let mut forwarder = Forwarder::open(&urls, args.total_num_mbufs)?;
+    let wish = MemoryWish {
+        frames: args.total_num_mbufs,
+        slot_bytes: args.mbuf_size,
+        cached_frames: args.mbcache,
+    };
+    let mut forwarder = Forwarder::open(&urls, wish)?;
+    check_displayed(args, &forwarder)?;
     let streams = forwarder.streams_of(&settings)?;
     if args.cores as usize > streams && !args.saturate {
         return Err(Failure::usage(Problem::new(
@@ -86,7 +97,7 @@ fn go(args: &ForwardArgs, output: &mut Output) -> Result<u8, Failure> {
         || output.is_json()
         || output.is_stream();
     if args.interactive || args.commands.is_some() || (terminal && !at_once) {
-        return shell::run(args, urls, settings, forwarder, &stop, output);
+        return shell::run(args, settings, forwarder, &stop, output);
     }
     at_once_until_stopped(args, &urls, &settings, &mut forwarder, &stop, output)
 }
@@ -133,6 +144,7 @@ fn at_once_until_stopped(
     let facts = forwarder.port_facts();
     let (mode, ports) = (settings.mode.to_string(), urls.len());
     let mut sums: Vec<PortTotals> = Vec::new();
+    let names = &args.display_xstats;
     let mut number = 0;
     let mut told = |told: Told<'_>| match told {
         Told::Started(places) => {
@@ -143,6 +155,11 @@ fn at_once_until_stopped(
             }
             for port in facts.iter().filter(|port| port.carrier == Some(false)) {
                 output.remark(&format!("warning: {}", carrier::warning(&port.name)));
+            }
+        }
+        Told::Primed(primed) => {
+            if let Some(words) = few_in_flight(settings.tx_first, primed) {
+                say(output, &words);
             }
         }
         Told::Interval(reading) => {
@@ -156,7 +173,7 @@ fn at_once_until_stopped(
                 for (sum, moved) in sums.iter_mut().zip(&reading.ports) {
                     *sum = sum.plus(*moved);
                 }
-                say(output, &readings(&facts, &sums, reading));
+                say(output, &readings(&facts, &sums, reading, names));
             }
         }
     };
@@ -260,25 +277,101 @@ fn say(output: &Output, text: &str) {
 }
 
 /// What ports moved since the start, with the rates of the interval, as `show port stats` has them.
-fn readings(facts: &[ForwardPort], sums: &[PortTotals], reading: &Reading) -> String {
+fn readings(
+    facts: &[ForwardPort],
+    sums: &[PortTotals],
+    reading: &Reading,
+    names: &[String],
+) -> String {
     let seconds = (reading.end_ns - reading.start_ns) as f64 / 1e9;
-    let queue = |totals: QueueTotals| QueueFigures {
+    let queue = queue_figures;
+    let ports = facts.iter().zip(sums).zip(&reading.ports);
+    let blocks = ports.map(|((port, sum), moved)| {
+        let of = |totals: &PortTotals| ForwardPort {
+            receive: queue(totals.receive),
+            transmit: queue(totals.transmit),
+            ..port.clone()
+        };
+        let (port, before) = (of(sum), of(&sum.since(*moved)));
+        let rates = rates(&queue(moved.receive), &queue(moved.transmit), seconds);
+        let counters = extended_statistics(&port, &[]);
+        let before = extended_statistics(&before, &[]);
+        let beside = displayed(names, &counters, Some((&before, seconds)));
+        port_statistics(&port, Some(rates), &beside)
+    });
+    blocks.collect::<Vec<_>>().join("\n\n")
+}
+
+/// Queue totals as statistics have them.
+fn queue_figures(totals: QueueTotals) -> QueueFigures {
+    let causes = Cause::ALL.iter();
+    let drops = causes.map(|&cause| (cause.name().to_owned(), totals.dropped(cause)));
+    QueueFigures {
         packets: totals.frames,
         bytes: totals.bytes,
         dropped: totals.all_dropped(),
-        drops: BTreeMap::new(),
-    };
-    let ports = facts.iter().zip(sums).zip(&reading.ports);
-    let blocks = ports.map(|((port, sum), moved)| {
-        let port = ForwardPort {
-            receive: queue(sum.receive),
-            transmit: queue(sum.transmit),
-            ..port.clone()
-        };
-        let rates = rates(&queue(moved.receive), &queue(moved.transmit), seconds);
-        port_statistics(&port, Some(rates))
-    });
-    blocks.collect::<Vec<_>>().join("\n")
+        drops: drops.filter(|(_, count)| *count > 0).collect(),
+    }
+}
+
+/// That fewer packets circulate than were asked for.
+fn few_in_flight(tx_first: u64, primed: Primed) -> Option<String> {
+    (primed.sent < primed.wanted).then(|| {
+        format!(
+            "tx_first {tx_first}: {} of {} packets are in flight: rings have no room for more (rxd=, txd=)",
+            format_count(primed.sent),
+            format_count(primed.wanted)
+        )
+    })
+}
+
+/// `1 port is there`, `2 ports are there`.
+fn ports_there(count: usize) -> String {
+    match count {
+        1 => "is 1 port".to_owned(),
+        _ => format!("are {count} ports"),
+    }
+}
+
+/// The MTU of frames of so many bytes, with header, tag and check sequence as DPDK counts them.
+fn max_packet_mtu(text: &str) -> Result<u32, String> {
+    let bytes = text.parse::<u32>().ok();
+    let mtu = bytes.and_then(|bytes| bytes.checked_sub(MAX_PACKET_OVERHEAD));
+    mtu.filter(|mtu| (68..=65_500).contains(mtu))
+        .ok_or_else(|| {
+            format!(
+                "`{text}` is no length of a frame with its check sequence: {} to {} bytes",
+                68 + MAX_PACKET_OVERHEAD,
+                65_500 + MAX_PACKET_OVERHEAD
+            )
+        })
+}
+
+/// Header and check sequence of Ethernet: what a frame with them is longer than its MTU.
+const MAX_PACKET_OVERHEAD: u32 = 18;
+
+/// Refuses names of counters that no port has.
+fn check_displayed(args: &ForwardArgs, forwarder: &Forwarder) -> Result<(), Failure> {
+    let facts = forwarder.port_facts();
+    let known: Vec<String> = match facts.first() {
+        Some(port) => extended_statistics(port, &[]),
+        None => Vec::new(),
+    }
+    .into_iter()
+    .map(|(name, _)| name)
+    .collect();
+    match args
+        .display_xstats
+        .iter()
+        .find(|name| !known.contains(name))
+    {
+        None => Ok(()),
+        Some(name) => Err(Failure::usage(Problem::new(
+            "no port has such a counter",
+            format!("--display-xstats {name}"),
+            format!("choose among {}", known.join(", ")),
+        ))),
+    }
 }
 
 /// Rates over some seconds.
@@ -307,23 +400,22 @@ fn urls(args: &ForwardArgs) -> Result<Vec<PortUrl>, Failure> {
         ("queues", args.rxq.or(args.txq)),
         ("rxd", args.rxd),
         ("txd", args.txd),
+        ("mtu", args.max_pkt_len),
     ];
     let read = |text: &String| -> Result<PortUrl, PortError> {
-        let url: PortUrl = text.parse()?;
+        let mut url: PortUrl = text.parse()?;
         let said = url.common();
-        let mut text = text.clone();
         for (key, value) in common {
             let is_said = match key {
                 "queues" => said.queues.is_some(),
                 "rxd" => said.rxd.is_some(),
-                _ => said.txd.is_some(),
+                "txd" => said.txd.is_some(),
+                _ => said.mtu.is_some(),
             };
             if let Some(value) = value.filter(|_| !is_said) {
-                let comma = if text.ends_with(':') { "" } else { "," };
-                text.push_str(&format!("{comma}{key}={value}"));
+                url = url.with(key, &value.to_string())?;
             }
         }
-        let url: PortUrl = text.parse()?;
         Ok(if args.force { url.forced() } else { url })
     };
     let urls: Result<Vec<_>, _> = args.dev.iter().map(read).collect();
@@ -333,11 +425,14 @@ fn urls(args: &ForwardArgs) -> Result<Vec<PortUrl>, Failure> {
 /// Refuses ports that are not there, and those that are named twice.
 fn check_ports(args: &ForwardArgs, all: u32) -> Result<(), Failure> {
     let usage = |situation: String, object: String| {
-        let next = format!("ports are numbered 0 to {}", all.saturating_sub(1));
+        let next = match all {
+            1 => "the only port is 0".to_owned(),
+            _ => format!("ports are numbered 0 to {}", all.saturating_sub(1)),
+        };
         Err(Failure::usage(Problem::new(situation, object, next)))
     };
     if let Some(count) = args.nb_ports.filter(|&count| count > all) {
-        let there = format!("there are {all} ports");
+        let there = format!("there {}", ports_there(all as usize));
         return usage(there, format!("--nb-ports {count}"));
     }
     for (at, port) in args.portlist.iter().enumerate() {
@@ -398,15 +493,20 @@ fn settings(args: &ForwardArgs, ports: usize) -> Result<Settings, Failure> {
         frame,
         transmit_flows: args.txonly_flows.unwrap_or(1),
         generated_flows: args.flowgen_flows,
+        flow_clones: args.flowgen_clones,
         peers: args.eth_peer.clone(),
         retry: args.tx_retry.map(|times| Retry {
             times,
             ..Retry::default()
         }),
+        rates: Vec::new(),
         idle: args.idle,
         flush: !args.no_flush_rx,
         record_bursts: args.record_burst_stats,
         record_cycles: args.record_core_cycles,
+        record_residence: args.latencystats.is_some(),
+        record_bit_rates: args.bitrate_stats.is_some(),
+        verbose: Verbose::default(),
         seed: args.seed,
     })
 }

@@ -1,24 +1,26 @@
 //! The shell: settings that commands change, and the forwarder that they start and stop.
 
+mod ports;
+mod set;
+mod show;
+
 use std::collections::VecDeque;
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use linerate_host::stop::Stop;
 use linerate_measure::MeasureError;
-use linerate_measure::forward::{Forwarder, Peer, PortUrl, Ran, Retry, Settings, Times, record};
+use linerate_measure::forward::{Forwarder, Ran, Settings, Times, record};
 use linerate_metric::exit;
-use linerate_metric::forward::ForwardPort;
-use linerate_metric::plan::Cpus;
+use linerate_metric::forward::ForwardFigures;
 use linerate_metric::units::parse_duration;
-use linerate_report::forward::{
-    core_statistics, forward_statistics, port_info, port_statistics, stream_map, stream_statistics,
-};
+use linerate_report::forward::{core_statistics, forward_statistics, stream_map};
 
-use super::args::{ForwardArgs, burst, frame_length, mask};
-use super::commands::{self, SECTIONS, number};
+use super::args::ForwardArgs;
+use super::commands::SECTIONS;
 use super::lines::{Line, Lines, PROMPT};
-use super::{INTERVAL, QUIET, rates, say};
+use super::{INTERVAL, QUIET, few_in_flight, foreign, grammar, say};
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -33,13 +35,12 @@ pub enum Reply {
 /// How often a shell that waits for a command looks whether it is to stop.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Deepest chain of files that load each other.
+/// Most commands that files may leave to be done: beyond it they load themselves.
 const LOADED_LINES: usize = 100_000;
 
 /// A shell with open ports.
 pub struct Shell<'a> {
     forwarder: Forwarder,
-    urls: Vec<PortUrl>,
     settings: Settings,
     defaults: Settings,
     output: &'a mut Output,
@@ -47,7 +48,11 @@ pub struct Shell<'a> {
     /// When forwarding started, and with which settings: later ones are for the next time.
     started: Option<(Timestamp, Settings)>,
     /// What ports had moved when they were shown last, and when that was.
-    shown: Option<(Instant, Vec<ForwardPort>)>,
+    shown: Option<show::Shown>,
+    /// Counters that are shown with what ports moved.
+    displayed: Vec<String>,
+    /// What the last run moved, for who asks after its stop.
+    last: Option<ForwardFigures>,
     /// Commands of files that have yet to come.
     loaded: VecDeque<String>,
     /// Whether a command failed: for the exit code of a script.
@@ -57,7 +62,6 @@ pub struct Shell<'a> {
 /// Runs it; gives the exit code.
 pub fn run(
     args: &ForwardArgs,
-    urls: Vec<PortUrl>,
     settings: Settings,
     forwarder: Forwarder,
     stop: &Stop,
@@ -66,13 +70,14 @@ pub fn run(
     let tx_first = settings.tx_first;
     let mut shell = Shell {
         forwarder,
-        urls,
         defaults: settings.clone(),
         settings,
         output,
         stop,
         started: None,
         shown: None,
+        displayed: args.display_xstats.clone(),
+        last: None,
         loaded: VecDeque::new(),
         failed: false,
     };
@@ -90,21 +95,23 @@ pub fn run(
         shell.tell(reply);
     }
     // Files alone end with their last line; a terminal or a pipe goes on after them.
-    let typed = args.interactive || args.commands.is_none();
-    let code = shell.serve(typed);
+    let goes_on = args.interactive || args.commands.is_none();
+    let code = shell.serve(goes_on);
     // Whatever ended it: what was moved is told, and the record stored.
     if shell.forwarder.is_running() {
         let reply = shell.stop();
         shell.tell(reply);
     }
+    // Who types has seen what failed; who reads an exit code has not.
+    let is_typed = goes_on && std::io::stdin().is_terminal();
     Ok(match code {
-        exit::OK if shell.failed && !typed => exit::FAILED,
+        exit::OK if shell.failed && !is_typed => exit::FAILED,
         code => code,
     })
 }
 
 impl Shell<'_> {
-    fn serve(&mut self, typed: bool) -> u8 {
+    fn serve(&mut self, goes_on: bool) -> u8 {
         while let Some(line) = self.loaded.pop_front() {
             self.echo(&line);
             if self.take(&line) {
@@ -114,11 +121,12 @@ impl Shell<'_> {
                 return exit::INTERRUPTED;
             }
         }
-        if !typed {
+        if !goes_on {
             return exit::OK;
         }
-        let lines = Lines::of_stdin();
+        let mut lines = Lines::of_stdin(self.forwarder.numbers());
         loop {
+            lines.know(self.forwarder.numbers());
             lines.ask();
             let line = loop {
                 if let Some(line) = lines.wait(LOOK) {
@@ -126,6 +134,11 @@ impl Shell<'_> {
                 }
                 if self.stop.is_set() {
                     return exit::INTERRUPTED;
+                }
+                self.forwarder.look();
+                let passed = self.forwarder.described();
+                if !passed.is_empty() {
+                    lines.print(&passed.join("\n"), |text| say(self.output, text));
                 }
                 if self.forwarder.is_running()
                     && (self.forwarder.has_ended() || self.forwarder.is_troubled())
@@ -167,21 +180,28 @@ impl Shell<'_> {
         if words.is_empty() {
             return false;
         }
-        let Some((command, free)) = commands::find(&words) else {
-            let similar = commands::similar(&words);
-            let help = match &similar[..] {
-                [] => "`help` lists the commands".to_owned(),
-                known => format!("there is: {}", known.join("; ")),
+        let Some((command, free)) = grammar::find(&words) else {
+            let similar = grammar::similar(&words);
+            let help = match (foreign::instead_of(&words), &similar[..]) {
+                (Some(instead), _) => format!("not here: {}: {instead}", words.join(" ")),
+                (None, []) => format!(
+                    "no such command: {}: `help` lists the commands",
+                    words.join(" ")
+                ),
+                (None, known) => format!(
+                    "no such command: {}: there is: {}",
+                    words.join(" "),
+                    known.join("; ")
+                ),
             };
             self.failed = true;
-            say(
-                self.output,
-                &format!("no such command: {}: {help}", words.join(" ")),
-            );
+            say(self.output, &help);
             return false;
         };
         let reply = (command.run)(self, &free);
-        self.tell(reply)
+        let ends = self.tell(reply);
+        self.show_passed();
+        ends
     }
 
     /// Says what a command came to; whether the shell ends.
@@ -208,20 +228,44 @@ impl Shell<'_> {
             ..self.settings.clone()
         };
         let places = self.forwarder.start(&settings, QUIET).map_err(words)?;
-        let map = stream_map(&settings.mode.to_string(), self.urls.len(), &places);
+        let ports = self.forwarder.numbers().len();
+        let mut map = stream_map(&settings.mode.to_string(), ports, &places);
         self.started = Some((Timestamp::now(), settings));
+        // Until it is known how many packets circulate, which takes long only where nobody takes them.
+        while tx_first > 0 && self.forwarder.is_running() && !self.stop.is_set() {
+            if let Some(primed) = self.forwarder.primed() {
+                map.extend(few_in_flight(tx_first, primed).map(|words| format!("\n{words}")));
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
         Ok(Reply::Said(map))
+    }
+
+    /// Shows packets that passed, where that was asked for.
+    fn show_passed(&mut self) {
+        let passed = self.forwarder.described();
+        if !passed.is_empty() {
+            say(self.output, &passed.join("\n"));
+        }
     }
 
     pub fn stop(&mut self) -> Result<Reply, String> {
         let Some(mut outcome) = self.forwarder.stop() else {
             return Err("nothing is forwarded: say `start`".to_owned());
         };
+        if !outcome.described.is_empty() {
+            say(self.output, &outcome.described.join("\n"));
+        }
+        // Who counted from zero meanwhile sees that; the record has all of it.
+        let shown = outcome.since_cleared.take();
+        let shown = shown.unwrap_or_else(|| outcome.figures.clone());
         let mut text = format!(
             "{}\n\n{}",
-            forward_statistics(&outcome.figures),
+            forward_statistics(&shown),
             core_statistics(&outcome.figures)
         );
+        self.last = Some(shown);
         if let Some(error) = outcome.trouble.take() {
             self.failed = true;
             text.push_str(&format!("\nerror: {error}"));
@@ -240,7 +284,7 @@ impl Shell<'_> {
             interval: INTERVAL,
             quiet: QUIET,
         };
-        let record = record(&self.urls, &settings, &times, ran);
+        let record = record(&self.forwarder.urls(), &settings, &times, ran);
         self.output
             .keep(&record)
             .map_err(|failure| failure.problem.to_string())?;
@@ -260,6 +304,8 @@ impl Shell<'_> {
                 break;
             }
             std::thread::sleep(left.min(LOOK));
+            self.forwarder.look();
+            self.show_passed();
         }
         Ok(Reply::Said(String::new()))
     }
@@ -280,11 +326,23 @@ impl Shell<'_> {
         let Some(part) = part else {
             let names: Vec<_> = SECTIONS.iter().map(|section| section.name).collect();
             return Ok(Reply::Said(format!(
-                "help PART, where PART is one of {}, all\nmost used: start tx_first 1, stop, show \
-                 port stats all, set fwd macswap, quit",
+                "help PART, where PART is one of {}, all\nhelp absent: words of testpmd that mean nothing \
+                 here\nmost used: start tx_first 1, stop, show port stats all, set fwd macswap, quit",
                 names.join(", ")
             )));
         };
+        // Parts of testpmd's help that are about NICs.
+        if [
+            "absent",
+            "filters",
+            "traffic_management",
+            "devices",
+            "drivers",
+        ]
+        .contains(&part)
+        {
+            return Ok(Reply::Said(foreign::list()));
+        }
         let sections: Vec<_> = SECTIONS
             .iter()
             .filter(|section| part == "all" || part == section.name)
@@ -297,395 +355,6 @@ impl Shell<'_> {
         let width = width.unwrap_or(0);
         let lines = commands.map(|command| format!("{:<width$}  {}", command.words, command.about));
         Ok(Reply::Said(lines.collect::<Vec<_>>().join("\n")))
-    }
-
-    /// The port that is named; none for all.
-    fn port(&self, text: &str) -> Result<Option<u32>, String> {
-        if text == "all" {
-            return Ok(None);
-        }
-        match text.parse::<u32>() {
-            Ok(port) if (port as usize) < self.urls.len() => Ok(Some(port)),
-            _ => Err(format!(
-                "there is no port {text}: 0 to {}, or all",
-                self.urls.len() - 1
-            )),
-        }
-    }
-
-    fn facts(&mut self, text: &str) -> Result<Vec<ForwardPort>, String> {
-        let wanted = self.port(text)?;
-        self.forwarder.refresh();
-        let mut facts = self.forwarder.port_facts();
-        facts.retain(|port| wanted.is_none_or(|wanted| wanted == port.port));
-        Ok(facts)
-    }
-
-    pub fn port_stats(&mut self, text: &str) -> Result<Reply, String> {
-        let wanted = self.port(text)?;
-        let all = self.facts("all")?;
-        let now = Instant::now();
-        let before = self.shown.take();
-        let blocks = all
-            .iter()
-            .filter(|port| wanted.is_none_or(|wanted| wanted == port.port))
-            .map(|port| {
-                let earlier = before.as_ref().and_then(|(at, ports)| {
-                    let earlier = ports.iter().find(|earlier| earlier.port == port.port)?;
-                    Some((at, &earlier.receive, &earlier.transmit))
-                });
-                let rates = match earlier {
-                    Some((at, receive, transmit)) => rates(
-                        &port.receive.since(receive),
-                        &port.transmit.since(transmit),
-                        now.duration_since(*at).as_secs_f64(),
-                    ),
-                    None => Default::default(),
-                };
-                port_statistics(port, Some(rates))
-            });
-        let text = blocks.collect::<Vec<_>>().join("\n");
-        self.shown = Some((now, all));
-        Ok(Reply::Said(text))
-    }
-
-    pub fn port_xstats(&mut self, text: &str) -> Result<Reply, String> {
-        let mut lines = Vec::new();
-        for port in self.facts(text)? {
-            lines.push(format!(
-                "###### NIC extended statistics for port {}",
-                port.port
-            ));
-            for (way, queue) in [("rx", &port.receive), ("tx", &port.transmit)] {
-                lines.push(format!("{way}_packets: {}", queue.packets));
-                lines.push(format!("{way}_bytes: {}", queue.bytes));
-                for (cause, count) in &queue.drops {
-                    lines.push(format!(
-                        "{way}_dropped_{}: {count}",
-                        cause.replace('-', "_")
-                    ));
-                }
-            }
-        }
-        Ok(Reply::Said(lines.join("\n")))
-    }
-
-    pub fn port_info(&mut self, text: &str) -> Result<Reply, String> {
-        let blocks: Vec<_> = self.facts(text)?.iter().map(port_info).collect();
-        Ok(Reply::Said(blocks.join("\n")))
-    }
-
-    pub fn port_summary(&mut self, text: &str) -> Result<Reply, String> {
-        let mut lines = vec![format!(
-            "{:<5} {:<24} {:<18} {:<7} State",
-            "Port", "Name", "MAC", "Queues"
-        )];
-        for port in self.facts(text)? {
-            let state = match self.forwarder.is_started(port.port) {
-                true => "started",
-                false => "stopped",
-            };
-            lines.push(format!(
-                "{:<5} {:<24} {:<18} {:<7} {state}",
-                port.port,
-                port.name,
-                port.address.as_deref().unwrap_or("-"),
-                port.queues
-            ));
-        }
-        Ok(Reply::Said(lines.join("\n")))
-    }
-
-    pub fn fwd_stats(&mut self) -> Result<Reply, String> {
-        if !self.forwarder.is_running() {
-            return Err("nothing is forwarded: say `start`".to_owned());
-        }
-        Ok(Reply::Said(stream_statistics(&self.forwarder.streams())))
-    }
-
-    pub fn clear_port(&mut self, text: &str) -> Result<Reply, String> {
-        let port = self.port(text)?;
-        self.forwarder.clear(port);
-        self.shown = None;
-        Ok(Reply::Said("statistics are cleared".to_owned()))
-    }
-
-    pub fn clear_fwd(&mut self) -> Result<Reply, String> {
-        self.forwarder.clear_streams();
-        Ok(Reply::Said("statistics are cleared".to_owned()))
-    }
-
-    pub fn config(&mut self, what: &str) -> Result<Reply, String> {
-        let settings = &self.settings;
-        let text = match what {
-            "fwd" => {
-                let places = self.forwarder.places(settings).map_err(words)?;
-                stream_map(&settings.mode.to_string(), self.urls.len(), &places)
-            }
-            "cores" => {
-                let cpus = match &settings.cpus[..] {
-                    [] => "the last ones that are free".to_owned(),
-                    cpus => Cpus(cpus.to_vec()).to_string(),
-                };
-                format!("forwarding cores: {} (processors: {cpus})", settings.cores)
-            }
-            "txpkts" => format!(
-                "frames made here: {} bytes, {} flows (txonly), {} flows (flowgen)",
-                settings.frame.bytes, settings.transmit_flows, settings.generated_flows
-            ),
-            _ => {
-                let retry = match settings.retry {
-                    None => "off".to_owned(),
-                    Some(retry) => format!("{} times, {} us apart", retry.times, retry.delay_us),
-                };
-                format!(
-                    "{} packet forwarding, packets/burst={}\n  ports: {}, cores: {}, topology: \
-                     {}\n  retry: {retry}, idle: {}, flush before a start: {}",
-                    settings.mode,
-                    settings.burst,
-                    self.urls.len(),
-                    settings.cores,
-                    settings.topology,
-                    settings.idle,
-                    if settings.flush { "on" } else { "off" }
-                )
-            }
-        };
-        Ok(Reply::Said(text))
-    }
-
-    /// Changes settings, and says what they are now; a run that lasts keeps its own.
-    pub fn set(
-        &mut self,
-        change: impl FnOnce(&mut Settings),
-        told: impl FnOnce(&Settings) -> String,
-    ) -> Result<Reply, String> {
-        change(&mut self.settings);
-        let told = told(&self.settings);
-        Ok(Reply::Said(match self.forwarder.is_running() {
-            true => format!("{told} (from the next start on)"),
-            false => told,
-        }))
-    }
-
-    pub fn set_mode(&mut self, text: &str, retry: bool) -> Result<Reply, String> {
-        let mode: linerate_measure::forward::ModeSpec = text.parse()?;
-        let tried = retry.then(Retry::default);
-        self.set(
-            |settings| {
-                settings.mode = mode;
-                settings.retry = tried;
-            },
-            |settings| {
-                let retry = if settings.retry.is_some() {
-                    " with retry"
-                } else {
-                    ""
-                };
-                format!("Set {} packet forwarding mode{retry}", settings.mode)
-            },
-        )
-    }
-
-    pub fn set_burst(&mut self, text: &str) -> Result<Reply, String> {
-        let frames = burst(text)?;
-        self.set(
-            |settings| settings.burst = frames.into(),
-            |settings| format!("Number of packets per burst set to {}", settings.burst),
-        )
-    }
-
-    pub fn set_retry(&mut self, delay: &str, times: &str) -> Result<Reply, String> {
-        let (delay_us, times) = (number(delay)?, number(times)?);
-        self.set(
-            |settings| settings.retry = Some(Retry { times, delay_us }),
-            |_| {
-                format!("frames that find a full ring are tried {times} times, {delay_us} us apart")
-            },
-        )
-    }
-
-    pub fn set_cores(&mut self, text: &str) -> Result<Reply, String> {
-        match number(text)? {
-            0 => Err("forwarding needs a thread".to_owned()),
-            cores => {
-                let before = self.settings.cores;
-                let streams = self.forwarder.streams_of(&self.settings).map_err(words)?;
-                self.set(
-                    |settings| settings.cores = cores,
-                    |_| {
-                        let told = format!(
-                            "previous number of forwarding cores {before} - changed to number of \
-                             configured cores {cores}"
-                        );
-                        match cores as usize > streams {
-                            true => {
-                                format!("{told}; {streams} streams keep {streams} of them busy")
-                            }
-                            false => told,
-                        }
-                    },
-                )
-            }
-        }
-    }
-
-    pub fn set_corelist(&mut self, text: &str) -> Result<Reply, String> {
-        let Cpus(cpus) = text.parse()?;
-        self.set_cpus(cpus)
-    }
-
-    pub fn set_coremask(&mut self, text: &str) -> Result<Reply, String> {
-        let cpus = mask(text)?;
-        self.set_cpus(cpus)
-    }
-
-    fn set_cpus(&mut self, cpus: Vec<u32>) -> Result<Reply, String> {
-        self.set(
-            |settings| {
-                settings.cores = u32::try_from(cpus.len()).unwrap_or(1);
-                settings.cpus = cpus;
-            },
-            |settings| {
-                let cpus = Cpus(settings.cpus.clone());
-                format!("forwarding cores: {} (processors: {cpus})", settings.cores)
-            },
-        )
-    }
-
-    pub fn set_nbport(&mut self, text: &str) -> Result<Reply, String> {
-        let count: u32 = number(text)?;
-        // A list of ports that are not there would be as long as the number says.
-        if count as usize > self.urls.len() {
-            return Err(format!("there are {} ports", self.urls.len()));
-        }
-        self.set_ports((0..count).collect())
-    }
-
-    pub fn set_portlist(&mut self, text: &str) -> Result<Reply, String> {
-        let Cpus(ports) = text
-            .parse()
-            .map_err(|_| format!("`{text}` is no list of ports: write 0,1"))?;
-        self.set_ports(ports)
-    }
-
-    pub fn set_portmask(&mut self, text: &str) -> Result<Reply, String> {
-        let ports = mask(text)?;
-        self.set_ports(ports)
-    }
-
-    fn set_ports(&mut self, ports: Vec<u32>) -> Result<Reply, String> {
-        if ports.is_empty() {
-            return Err("forwarding needs a port".to_owned());
-        }
-        if let Some(port) = ports.iter().find(|port| **port as usize >= self.urls.len()) {
-            return Err(format!(
-                "there is no port {port}: 0 to {}",
-                self.urls.len() - 1
-            ));
-        }
-        for (at, port) in ports.iter().enumerate() {
-            if ports[..at].contains(port) {
-                return Err(format!("port {port} is listed twice"));
-            }
-        }
-        self.set(
-            |settings| settings.ports = ports,
-            |settings| {
-                let ports: Vec<_> = settings.ports.iter().map(u32::to_string).collect();
-                format!("forwarding ports: {} ({})", ports.len(), ports.join(","))
-            },
-        )
-    }
-
-    pub fn set_topology(&mut self, text: &str) -> Result<Reply, String> {
-        let topology = text.parse()?;
-        self.set(
-            |settings| settings.topology = topology,
-            |settings| format!("port topology: {}", settings.topology),
-        )
-    }
-
-    pub fn set_txpkts(&mut self, text: &str) -> Result<Reply, String> {
-        let bytes = frame_length(text)?;
-        let most = self.forwarder.port_facts();
-        let most = most.iter().filter_map(|port| port.frame_bytes).min();
-        if let Some(most) = most.filter(|&most| u32::from(bytes) > most) {
-            return Err(format!(
-                "frames of {bytes} bytes are longer than ports send ({most}): give URLs a larger mtu="
-            ));
-        }
-        self.set(
-            |settings| settings.frame.bytes = bytes,
-            |settings| format!("frames made here: {} bytes", settings.frame.bytes),
-        )
-    }
-
-    pub fn set_flows(&mut self, text: &str) -> Result<Reply, String> {
-        let flows: u32 = number(text)?;
-        if flows == 0 {
-            return Err("txonly needs a flow".to_owned());
-        }
-        self.set(
-            |settings| settings.transmit_flows = flows,
-            |_| format!("txonly sends {flows} flows"),
-        )
-    }
-
-    pub fn set_peer(&mut self, port: &str, address: &str) -> Result<Reply, String> {
-        let peer: Peer = format!("{port},{address}").parse()?;
-        self.port(port)?;
-        self.set(
-            |settings| settings.peers.push(peer),
-            |_| format!("behind port {} is {}", peer.port, peer.address),
-        )
-    }
-
-    pub fn set_idle(&mut self, text: &str) -> Result<Reply, String> {
-        let idle = text.parse()?;
-        self.set(
-            |settings| settings.idle = idle,
-            |settings| format!("idle: {}", settings.idle),
-        )
-    }
-
-    pub fn reset(&mut self) -> Result<Reply, String> {
-        let defaults = self.defaults.clone();
-        self.set(
-            |settings| *settings = defaults,
-            |_| "settings are as they were when the shell began".to_owned(),
-        )
-    }
-
-    /// Switches something on or off.
-    pub fn switch(
-        &mut self,
-        what: &str,
-        word: &str,
-        change: impl FnOnce(&mut Settings, bool),
-    ) -> Result<Reply, String> {
-        let on = word == "on";
-        self.set(
-            |settings| change(settings, on),
-            |_| format!("{what}: {word}"),
-        )
-    }
-
-    pub fn port_stop(&mut self, text: &str) -> Result<Reply, String> {
-        let port = self.port(text)?;
-        self.forwarder.stop_port(port).map_err(words)?;
-        Ok(Reply::Said(format!("port {text} is stopped")))
-    }
-
-    pub fn port_start(&mut self, text: &str) -> Result<Reply, String> {
-        let port = self.port(text)?;
-        self.forwarder.start_port(port).map_err(words)?;
-        Ok(Reply::Said(format!("port {text} is started")))
-    }
-
-    pub fn port_reset(&mut self, text: &str) -> Result<Reply, String> {
-        self.port_stop(text)?;
-        self.port_start(text)
     }
 }
 

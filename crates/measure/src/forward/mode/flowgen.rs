@@ -10,13 +10,15 @@ use crate::forward::stream::{Facts, Mode, NoPlan, Stream};
 pub struct FlowGen {
     flows: Flows,
     next: u32,
+    /// Copies of the flow whose turn it is that have yet to leave, and how many each flow has.
+    left: u32,
+    clones: u32,
 }
 
 impl Mode for FlowGen {
     type Plan = NoPlan;
     const MAKES_FRAMES: bool = true;
-    const ABOUT: &'static str =
-        "a source of --flowgen-flows flows (by destination address) and a sink";
+    const ABOUT: &'static str = "a source of --flowgen-flows flows (by destination address), --flowgen-clones copies of each frame behind it, and a sink";
 
     fn new(_: &NoPlan, facts: &Facts, setting: &Settings) -> Self {
         let mut spec = setting.frame.clone();
@@ -30,6 +32,8 @@ impl Mode for FlowGen {
                 Which::Destination,
             ),
             next: 0,
+            left: setting.flow_clones,
+            clones: setting.flow_clones,
         }
     }
 
@@ -47,7 +51,13 @@ impl Mode for FlowGen {
         stream.fill(pool, self.flows.len());
         stream.change(memory, |slot| {
             self.flows.write(slot, self.next);
-            self.next = (self.next + 1) % self.flows.flows();
+            match self.left {
+                0 => {
+                    self.next = (self.next + 1) % self.flows.flows();
+                    self.left = self.clones;
+                }
+                _ => self.left -= 1,
+            }
         });
         let made = stream.burst.len();
         stream.transmit(pool);

@@ -30,6 +30,8 @@ impl<M: Mode> Ground<M> {
         let (source, near) = (port("ring:in,end=a"), port("ring:in,end=b"));
         let (far, sink) = (port("ring:out,end=a"), port("ring:out,end=b"));
         let facts = Facts {
+            from: [0, 0],
+            to: [1, 0],
             number: 0,
             address: OWN,
             peer: PEER,
@@ -225,6 +227,21 @@ fn txonly_and_flowgen_send_right_frames() {
     let destinations: Vec<u8> = check(&out).map(|frame| frame[33]).collect();
     assert_eq!(destinations[..6], [2, 3, 4, 5, 6, 2]);
     assert_eq!(ground.stream.taken, 2);
+    ground.none_lost();
+
+    // Each frame with two copies behind it, over the ends of bursts.
+    let settings = Settings {
+        flow_clones: 2,
+        ..settings
+    };
+    let mut ground = Ground::<flowgen::FlowGen>::new(&NoPlan, &settings);
+    let mut destinations: Vec<u8> = Vec::new();
+    for _ in 0..2 {
+        ground.step();
+        destinations.extend(check(&ground.arrived()).map(|frame| frame[33]));
+    }
+    let want = (0..64).map(|at| 2 + (at / 3 % 5) as u8);
+    assert_eq!(destinations, want.collect::<Vec<_>>());
     ground.none_lost();
 }
 

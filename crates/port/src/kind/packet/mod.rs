@@ -24,7 +24,7 @@ use crate::port::{AnyPort, Pair};
 use crate::sys::interface::Facts;
 use crate::sys::memory::{Memory, MemoryPlan};
 use crate::sys::netlink_xdp;
-use crate::sys::packet::PacketSocket;
+use crate::sys::packet::{PacketSocket, Promiscuous};
 use crate::url::{ETHERNET_BYTES, Key, PortUrl, Value};
 pub use receive::PacketReceive;
 pub use transmit::PacketTransmit;
@@ -78,12 +78,14 @@ fn frame_bytes(facts: &Facts) -> u16 {
 
 fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
     let facts = interface::take(url, false)?;
+    let promiscuous = Promiscuous::on(&facts)
+        .map_err(|source| refused(url, "CAP_NET_RAW", "open a packet socket", source))?;
     let queues = url.common().queues.unwrap_or(1);
     let mut group = None;
     let mut ports = Vec::new();
     for queue in 0..queues {
         let name = queue_name(url, queue, queues);
-        let port = open_queue(url, memory, &facts, name)
+        let port = open_queue(url, memory, (&facts, &promiscuous), name)
             .map_err(|source| refused(url, "CAP_NET_RAW", "open a packet socket", source))?;
         if queues > 1 {
             let joined = port.receive.join(group);
@@ -102,7 +104,7 @@ fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
 fn open_queue(
     url: &PortUrl,
     memory: &Memory,
-    facts: &Facts,
+    (facts, promiscuous): (&Facts, &Promiscuous),
     name: String,
 ) -> io::Result<Pair<PacketReceive, PacketTransmit>> {
     let own = frame_bytes(facts);
@@ -112,6 +114,7 @@ fn open_queue(
         address: facts.address,
         copies: Copies::EachWay,
         completes_checksums: true,
+        promiscuous: Some(promiscuous.clone()),
         far_interface: netlink_xdp::link(url.name())
             .ok()
             .and_then(|link| Some(link.far_end()?.name)),
@@ -128,7 +131,8 @@ fn open_queue(
             .to_owned(),
     );
 
-    let (receive, descriptors) = PacketReceive::open(url, memory, facts, largest, name.clone())?;
+    let (receive, descriptors) =
+        PacketReceive::open(url, memory, facts, promiscuous, largest, name.clone())?;
     capabilities.receive_descriptors = Some(descriptors);
     let (transmit, descriptors) = PacketTransmit::open(url, facts, largest, name)?;
     capabilities.transmit_descriptors = Some(descriptors);

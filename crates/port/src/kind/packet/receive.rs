@@ -14,7 +14,9 @@ use crate::sys::burst::{BURST_FRAMES, Burst};
 use crate::sys::frame::Frame;
 use crate::sys::interface::Facts;
 use crate::sys::memory::Memory;
-use crate::sys::packet::{Meta, MmsgReceive, PacketSocket, ReceiveRing, ReceiveV2, ReceiveV3};
+use crate::sys::packet::{
+    Meta, MmsgReceive, PacketSocket, Promiscuous, ReceiveRing, ReceiveV2, ReceiveV3,
+};
 use crate::url::PortUrl;
 
 /// A VLAN tag.
@@ -28,6 +30,8 @@ pub struct PacketReceive {
     counters: Arc<QueueCounters>,
     port: String,
     stopped: Option<io::Error>,
+    /// Frames for any address come as long as the queue lives.
+    _promiscuous: Promiscuous,
 }
 
 enum ReceiveWay {
@@ -59,6 +63,7 @@ impl PacketReceive {
         url: &PortUrl,
         memory: &Memory,
         facts: &Facts,
+        promiscuous: &Promiscuous,
         frame_bytes: u16,
         port: String,
     ) -> io::Result<(Self, u32)> {
@@ -89,7 +94,6 @@ impl PacketReceive {
                 (way, url.rxd())
             }
         };
-        socket.promiscuous(facts)?;
         socket.bind(facts, true)?;
         let queue = Self {
             socket,
@@ -98,6 +102,7 @@ impl PacketReceive {
             counters: Arc::default(),
             port,
             stopped: None,
+            _promiscuous: promiscuous.clone(),
         };
         Ok((queue, descriptors))
     }

@@ -10,7 +10,7 @@ use crate::sys::bpf::{self, Hook, Program, Refused, SocketMap};
 use crate::sys::bpf_program::redirect_by_queue;
 use crate::sys::interface::Facts;
 use crate::sys::netlink_xdp::{self, Link};
-use crate::sys::packet::PacketSocket;
+use crate::sys::packet::Promiscuous;
 use crate::url::PortUrl;
 
 /// What `mode=` asks for.
@@ -30,8 +30,8 @@ pub(super) enum Mode {
 pub(crate) struct Attachment {
     /// Takes the program off when it is dropped.
     _link: bpf::Link,
-    /// Has the device receive frames for any address, as long as it is open; receives nothing itself.
-    _promiscuous: PacketSocket,
+    /// Has the device receive frames for any address.
+    promiscuous: Promiscuous,
     sockets: SocketMap,
     hook: Hook,
     /// What was obtained, for people.
@@ -47,12 +47,10 @@ impl Attachment {
         mode: Mode,
     ) -> Result<Self, PortError> {
         let port = &url.short();
-        let promiscuous = PacketSocket::open()
-            .and_then(|socket| socket.promiscuous(facts).map(|()| socket))
-            .map_err(|source| {
-                let action = "receive frames for any address";
-                interface::refused(url, "CAP_NET_RAW", action, source)
-            })?;
+        let promiscuous = Promiscuous::on(facts).map_err(|source| {
+            let action = "receive frames for any address";
+            interface::refused(url, "CAP_NET_RAW", action, source)
+        })?;
         let sockets =
             SocketMap::new(link.rx_queues).map_err(|source| unprivileged(port, source))?;
         let code = redirect_by_queue(sockets.as_fd().as_raw_fd());
@@ -84,7 +82,7 @@ impl Attachment {
         let link = attached.map_err(|error| refused(port, link, hook, error))?;
         Ok(Self {
             _link: link,
-            _promiscuous: promiscuous,
+            promiscuous,
             sockets,
             hook,
             note,
@@ -94,6 +92,11 @@ impl Attachment {
     /// Gives the frames of a queue to a socket that is bound to it.
     pub(super) fn feed(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
         self.sockets.insert(queue, socket)
+    }
+
+    /// Whether frames for any address come.
+    pub(super) fn promiscuous(&self) -> &Promiscuous {
+        &self.promiscuous
     }
 
     /// Where the program meets frames.

@@ -289,6 +289,7 @@ fn open_queue(
         },
         leaves_checksums: link.kind.as_deref() == Some("veth"),
         far_interface: far.map(|far| far.name.clone()),
+        promiscuous: Some(attachment.promiscuous().clone()),
         notes,
         ..Capabilities::plain(
             port.clone(),

@@ -1,11 +1,13 @@
 //! AF_PACKET: frames of an interface, through calls or through rings that the kernel maps (packet(7)).
 
 mod mmsg;
+mod promiscuous;
 mod ring_v2;
 mod ring_v3;
 mod socket;
 
 pub(crate) use mmsg::{MmsgReceive, MmsgSend};
+pub use promiscuous::Promiscuous;
 pub(crate) use ring_v2::{ReceiveV2, SendV2};
 pub(crate) use ring_v3::ReceiveV3;
 pub(crate) use socket::PacketSocket;

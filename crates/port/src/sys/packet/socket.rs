@@ -53,15 +53,19 @@ impl PacketSocket {
         self.set(libc::SOL_PACKET, option, value)
     }
 
-    /// Receives frames for any address while the socket lives.
-    pub(crate) fn promiscuous(&self, interface: &Facts) -> io::Result<()> {
+    /// Receives frames for any address while the socket lives, or no more.
+    pub(super) fn promiscuous(&self, interface: &Facts, on: bool) -> io::Result<()> {
         let membership = libc::packet_mreq {
             mr_ifindex: interface.index as libc::c_int,
             mr_type: libc::PACKET_MR_PROMISC as libc::c_ushort,
             mr_alen: 0,
             mr_address: [0; 8],
         };
-        self.set_to(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &membership)
+        let option = match on {
+            true => libc::PACKET_ADD_MEMBERSHIP,
+            false => libc::PACKET_DROP_MEMBERSHIP,
+        };
+        self.set_to(libc::SOL_PACKET, option, &membership)
     }
 
     /// Binds to an interface: for all its frames, or (to send only) for none.

@@ -1,0 +1,142 @@
+//! Words about ports: which one is meant, how it comes, changes and goes.
+
+use linerate_measure::forward::PortUrl;
+
+use super::{Reply, Shell, words};
+use crate::command::forward::max_packet_mtu;
+
+impl Shell<'_> {
+    /// That there is no such port, and which there are.
+    pub(super) fn no_port(&self, text: &str) -> String {
+        let there: Vec<_> = self
+            .forwarder
+            .numbers()
+            .iter()
+            .map(u32::to_string)
+            .collect();
+        format!(
+            "there is no port {text}: there is {}, or all",
+            there.join(", ")
+        )
+    }
+
+    /// The port that is named; none for all.
+    pub(super) fn port(&self, text: &str) -> Result<Option<u32>, String> {
+        match text {
+            "all" => Ok(None),
+            _ => self.one_port(text).map(Some),
+        }
+    }
+
+    /// The port that is named, where all of them cannot be meant.
+    pub(super) fn one_port(&self, text: &str) -> Result<u32, String> {
+        let there = self.forwarder.numbers();
+        let port = text.parse::<u32>().ok();
+        let port = port.filter(|port| there.contains(port));
+        port.ok_or_else(|| match text {
+            "all" => "name one port: this is not for all at once".to_owned(),
+            _ => self.no_port(text),
+        })
+    }
+
+    pub fn port_stop(&mut self, text: &str) -> Result<Reply, String> {
+        let port = self.port(text)?;
+        self.forwarder.stop_port(port).map_err(words)?;
+        Ok(Reply::Said(match port {
+            None => "all ports are stopped".to_owned(),
+            Some(port) => format!("port {port} is stopped"),
+        }))
+    }
+
+    pub fn port_start(&mut self, text: &str) -> Result<Reply, String> {
+        let port = self.port(text)?;
+        self.forwarder.start_port(port).map_err(words)?;
+        Ok(Reply::Said(match port {
+            None => "all ports are started".to_owned(),
+            Some(port) => format!("port {port} is started"),
+        }))
+    }
+
+    pub fn port_reset(&mut self, text: &str) -> Result<Reply, String> {
+        self.port_stop(text)?;
+        self.port_start(text)
+    }
+
+    pub fn port_attach(&mut self, text: &str) -> Result<Reply, String> {
+        let url: PortUrl = text
+            .parse()
+            .map_err(|error: linerate_measure::forward::PortError| error.to_string())?;
+        let url = match self.settings.mode.passes_on() {
+            true => url.passing_on(),
+            false => url,
+        };
+        let port = self.forwarder.attach(&url).map_err(words)?;
+        let total = self.forwarder.numbers().len();
+        Ok(Reply::Said(format!(
+            "Port {port} is attached, and started. Now total ports is {total}"
+        )))
+    }
+
+    pub fn port_detach(&mut self, text: &str) -> Result<Reply, String> {
+        let port = self.one_port(text)?;
+        self.forwarder.detach(port).map_err(words)?;
+        // What was said of it is not meant for the next one of its number.
+        self.settings.ports.retain(|&other| other != port);
+        self.settings.rates.retain(|rate| rate.port != port);
+        self.settings.peers.retain(|peer| peer.port != port);
+        let total = self.forwarder.numbers().len();
+        Ok(Reply::Said(format!(
+            "Port {port} is detached. Now total ports is {total}"
+        )))
+    }
+
+    /// `port config all rxq N` and its like.
+    pub fn port_config(&mut self, port: &str, what: &str, value: &str) -> Result<Reply, String> {
+        let (key, value) = match what {
+            "rxq" | "txq" => ("queues", value.to_owned()),
+            "max-pkt-len" => ("mtu", max_packet_mtu(value)?.to_string()),
+            key => (key, value.to_owned()),
+        };
+        let port = self.port(port)?;
+        let count = (self.forwarder.configure(port, key, &value)).map_err(words)?;
+        let whose = match (port, count) {
+            (Some(port), _) => format!("port {port}"),
+            (None, 1) => "1 port".to_owned(),
+            (None, count) => format!("{count} ports"),
+        };
+        let told = match key {
+            "queues" => format!("{value} queue pairs (a receive and a transmit queue each)"),
+            "mtu" => format!("MTU {value}"),
+            key => format!("{key} {value}"),
+        };
+        Ok(Reply::Said(format!(
+            "{whose}: {told}, from `port start` on"
+        )))
+    }
+
+    pub fn set_promiscuous(&mut self, port: &str, word: &str) -> Result<Reply, String> {
+        let on = word == "on";
+        let ports = match self.port(port)? {
+            Some(port) => vec![port],
+            None => self.forwarder.numbers(),
+        };
+        let (mut lines, mut switched) = (Vec::new(), 0);
+        for &port in &ports {
+            let has_switch = (self.forwarder.set_promiscuous(port, on)).map_err(words)?;
+            switched += usize::from(has_switch);
+            lines.push(match has_switch {
+                true => format!("port {port}: promiscuous mode {word}"),
+                false => {
+                    format!("port {port}: nothing filters by address there, all frames come in")
+                }
+            });
+        }
+        if !on && switched == 0 {
+            return Err(format!(
+                "{}; kernel interfaces do that (packet:, xdp:)",
+                lines.join("; ")
+            ));
+        }
+        Ok(Reply::Said(lines.join("\n")))
+    }
+}

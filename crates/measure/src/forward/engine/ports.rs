@@ -1,0 +1,374 @@
+//! The forwarder's ports between runs: what they moved, and how they come and go.
+
+use linerate_host::sys::clock;
+use linerate_metric::forward::{ForwardFigures, ForwardPort, ForwardStream};
+use linerate_port::{Memory, PortError, PortUrl};
+
+use super::{
+    Acquire, Base, Forwarder, Observed, Primed, Relaxed, check_memory, figures_of, planned,
+};
+use crate::MeasureError;
+use crate::forward::port::{Port, PortTotals, figures};
+
+fn refused(
+    object: impl Into<String>,
+    situation: &str,
+    next_step: impl Into<String>,
+) -> MeasureError {
+    MeasureError::NotForwardable {
+        object: object.into(),
+        situation: situation.to_owned(),
+        next_step: next_step.into(),
+    }
+}
+
+/// Whether a port is meant; none is all of them.
+fn is_meant(wanted: Option<u32>, port: &Port) -> bool {
+    !port.is_detached && wanted.is_none_or(|wanted| wanted == port.number)
+}
+
+impl Forwarder {
+    /// What each port has moved since it was cleared.
+    #[must_use]
+    pub fn shown(&self) -> Vec<PortTotals> {
+        self.ports.iter().map(Port::shown).collect()
+    }
+
+    /// What each port has moved since it was first opened.
+    #[must_use]
+    pub fn totals(&self) -> Vec<PortTotals> {
+        self.ports.iter().map(Port::totals).collect()
+    }
+
+    /// The same before the threads that run moved anything.
+    #[must_use]
+    pub fn totals_at_start(&self) -> Vec<PortTotals> {
+        let running = self.running.as_ref();
+        running.map_or_else(|| self.totals(), |running| running.ports.clone())
+    }
+
+    /// The ports that there are, as they were named or configured since.
+    #[must_use]
+    pub fn urls(&self) -> Vec<PortUrl> {
+        let ports = self.ports.iter().filter(|port| !port.is_detached);
+        ports.map(|port| port.url.clone()).collect()
+    }
+
+    /// Numbers of the ports that there are.
+    #[must_use]
+    pub fn numbers(&self) -> Vec<u32> {
+        let ports = self.ports.iter().filter(|port| !port.is_detached);
+        ports.map(|port| port.number).collect()
+    }
+
+    /// The ports as the record has them, with all that they moved since they were cleared.
+    #[must_use]
+    pub fn port_facts(&self) -> Vec<ForwardPort> {
+        let running = self.running.as_ref();
+        let observed = running.and_then(|running| running.bit_rates.as_ref());
+        let ports = self.ports.iter().enumerate();
+        ports
+            .filter(|(_, port)| !port.is_detached)
+            .map(|(at, port)| {
+                let shown = port.shown();
+                ForwardPort {
+                    receive: figures(shown.receive),
+                    transmit: figures(shown.transmit),
+                    bit_rates: observed.and_then(|observed| observed.of(at)),
+                    ..port.record(PortTotals::default())
+                }
+            })
+            .collect()
+    }
+
+    /// What each queue of a port moved since the port was cleared or opened.
+    #[must_use]
+    pub fn queues_shown(&self, port: u32) -> Vec<PortTotals> {
+        let port = self.ports.get(port as usize);
+        port.map_or_else(Vec::new, Port::queues_shown)
+    }
+
+    /// The ports as the record has them, with what they moved since these totals.
+    pub(super) fn records(
+        &self,
+        before: &[PortTotals],
+        observed: Option<&Observed>,
+    ) -> Vec<ForwardPort> {
+        let ports = self.ports.iter().zip(before).enumerate();
+        ports
+            .filter(|(_, (port, _))| !port.is_detached)
+            .map(|(at, (port, before))| ForwardPort {
+                bit_rates: observed.and_then(|observed| observed.of(at)),
+                ..port.record(*before)
+            })
+            .collect()
+    }
+
+    /// What streams have moved since the start or since they were cleared, while they run.
+    #[must_use]
+    pub fn streams(&self) -> Vec<ForwardStream> {
+        let Some(running) = &self.running else {
+            return Vec::new();
+        };
+        let streams = running.places.iter().zip(&running.streams);
+        streams
+            .map(|(place, base)| figures_of(place, base.shown()))
+            .collect()
+    }
+
+    /// What ports and streams have moved since the start or since they were cleared; zeros while nothing runs.
+    #[must_use]
+    pub fn figures(&self) -> ForwardFigures {
+        let (now, running) = (self.totals(), self.running.as_ref());
+        let before = running.map(|running| running.cleared.as_ref().unwrap_or(&running.ports));
+        ForwardFigures {
+            ports: self.records(before.unwrap_or(&now), None),
+            streams: self.streams(),
+            ..ForwardFigures::default()
+        }
+    }
+
+    /// How many frames were put into circulation, once that is known; none while nothing runs.
+    #[must_use]
+    pub fn primed(&self) -> Option<Primed> {
+        let running = self.running.as_ref()?;
+        let mut sent = 0;
+        for (control, _) in &running.threads {
+            if !control.is_primed.load(Acquire) {
+                return None;
+            }
+            sent += control.primed.load(Relaxed);
+        }
+        Some(Primed {
+            wanted: running.wanted,
+            sent,
+        })
+    }
+
+    /// Descriptions of frames that passed since it was asked last, where settings ask for them.
+    #[must_use]
+    pub fn described(&self) -> Vec<String> {
+        let told = self
+            .running
+            .as_ref()
+            .and_then(|running| running.told.as_ref());
+        told.map_or_else(Vec::new, |told| told.read())
+    }
+
+    /// Looks at bit rates where settings ask for them; for whoever waits while threads run, more than once a
+    /// second.
+    pub fn look(&mut self) {
+        let now = clock::now();
+        let is_due = |observed: &Observed| observed.is_due(now);
+        let observed = self
+            .running
+            .as_ref()
+            .and_then(|running| running.bit_rates.as_ref());
+        if !observed.is_some_and(is_due) {
+            return;
+        }
+        let totals = self.totals();
+        let observed = (self.running.as_mut()).and_then(|running| running.bit_rates.as_mut());
+        if let Some(observed) = observed {
+            observed.take(totals, now);
+        }
+    }
+
+    /// Hides what one port, or all of them, moved so far.
+    pub fn clear(&mut self, port: Option<u32>) {
+        for own in &mut self.ports {
+            if is_meant(port, own) {
+                own.clear();
+            }
+        }
+    }
+
+    /// Counts what ports and streams move from now on, while they run; the record keeps all of it.
+    pub fn clear_streams(&mut self) {
+        let totals = self.totals();
+        if let Some(running) = &mut self.running {
+            running.cleared = Some(totals);
+            for base in &mut running.streams {
+                base.cleared = Base::totals(base);
+            }
+        }
+    }
+
+    /// Whether a port is open.
+    #[must_use]
+    pub fn is_started(&self, port: u32) -> bool {
+        self.ports.get(port as usize).is_some_and(Port::is_started)
+    }
+
+    /// Closes one port, or all.
+    ///
+    /// # Errors
+    /// That they are polled at the moment.
+    pub fn stop_port(&mut self, port: Option<u32>) -> Result<(), MeasureError> {
+        self.not_running()?;
+        for own in &mut self.ports {
+            if is_meant(port, own) && own.is_started() {
+                own.stop();
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens one port, or all, again.
+    ///
+    /// # Errors
+    /// That they are polled at the moment, or why a port cannot be opened.
+    pub fn start_port(&mut self, port: Option<u32>) -> Result<(), MeasureError> {
+        self.not_running()?;
+        self.make_room(&self.urls())?;
+        for own in &mut self.ports {
+            if is_meant(port, own) && !own.is_started() {
+                own.start(&self.memory)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives closed ports another value of a key of their URL; none means all. Says how many ports that were.
+    ///
+    /// # Errors
+    /// That a port is open, or that it cannot have this value: then no port is changed.
+    pub fn configure(
+        &mut self,
+        port: Option<u32>,
+        key: &str,
+        value: &str,
+    ) -> Result<usize, MeasureError> {
+        self.not_running()?;
+        let meant = self.ports.iter().filter(|own| is_meant(port, own));
+        if let Some(open) = meant.clone().find(|own| own.is_started()) {
+            return Err(refused(
+                format!("port {}", open.number),
+                "it is open, and has its rings already",
+                "say `port stop all` first, and `port start all` then",
+            ));
+        }
+        let changed: Result<Vec<PortUrl>, PortError> =
+            meant.map(|own| own.url.with(key, value)).collect();
+        let changed = changed?;
+        let count = changed.len();
+        let meant = self.ports.iter_mut().filter(|own| is_meant(port, own));
+        for (own, url) in meant.zip(changed) {
+            own.url = url;
+        }
+        Ok(count)
+    }
+
+    /// Opens one more port, under the lowest number that is free; gives its number.
+    ///
+    /// # Errors
+    /// That ports are polled at the moment, or why it cannot be opened.
+    pub fn attach(&mut self, url: &PortUrl) -> Result<u32, MeasureError> {
+        self.not_running()?;
+        let mut urls = self.urls();
+        urls.push(url.clone());
+        self.make_room(&urls)?;
+        let free = self.ports.iter().position(|port| port.is_detached);
+        let at = free.unwrap_or(self.ports.len());
+        let number = u32::try_from(at).unwrap_or(u32::MAX);
+        let port = Port::open(number, url, &self.memory)?;
+        match self.ports.get_mut(at) {
+            Some(place) => *place = port,
+            None => self.ports.push(port),
+        }
+        Ok(number)
+    }
+
+    /// Closes a port for good; other ports keep their numbers.
+    ///
+    /// # Errors
+    /// That ports are polled at the moment, that there is no such port, or that it is the last.
+    pub fn detach(&mut self, port: u32) -> Result<(), MeasureError> {
+        self.not_running()?;
+        if self.numbers() == [port] {
+            return Err(refused(
+                format!("port {port}"),
+                "it is the last one",
+                "attach another first, or say `quit`",
+            ));
+        }
+        let mut ports = self.ports.iter_mut();
+        let Some(own) = ports.find(|own| is_meant(Some(port), own)) else {
+            return Err(refused(
+                format!("port {port}"),
+                "there is no such port",
+                "`show port summary all` lists them",
+            ));
+        };
+        own.stop();
+        own.is_detached = true;
+        Ok(())
+    }
+
+    /// Has the interface of a port receive frames for any address, or for its own alone; false where the port
+    /// has no interface that could leave frames out.
+    ///
+    /// # Errors
+    /// What the kernel says, or that the port is closed.
+    pub fn set_promiscuous(&mut self, port: u32, on: bool) -> Result<bool, MeasureError> {
+        let Some(own) = self
+            .ports
+            .get_mut(port as usize)
+            .filter(|own| own.is_started())
+        else {
+            return Err(refused(
+                format!("port {port}"),
+                "it is closed",
+                format!("say `port start {port}` first"),
+            ));
+        };
+        match own.set_promiscuous(on) {
+            None => Ok(false),
+            Some(Ok(())) => Ok(true),
+            Some(Err(source)) => Err(PortError::Kernel {
+                port: own.url.short(),
+                action: "change which frames are received",
+                source,
+            }
+            .into()),
+        }
+    }
+
+    /// Sees to it that the memory is large enough for these ports: where it is not, another takes its place,
+    /// and ports that are open are opened again.
+    fn make_room(&mut self, urls: &[PortUrl]) -> Result<(), MeasureError> {
+        let plan = planned(urls, &self.wish)?;
+        let has = &self.memory;
+        let fits = plan.frames <= has.frames()
+            && plan.frame_bytes <= has.frame_bytes()
+            && (!plan.power_of_two || has.slot_bytes().is_power_of_two());
+        if fits {
+            return Ok(());
+        }
+        check_memory(&plan)?;
+        let memory = Memory::new(plan)?;
+        let mut open: Vec<&mut Port> = Vec::new();
+        for port in &mut self.ports {
+            if port.is_started() {
+                port.stop();
+                open.push(port);
+            }
+        }
+        self.memory = memory;
+        for port in open {
+            port.start(&self.memory)?;
+        }
+        Ok(())
+    }
+
+    fn not_running(&self) -> Result<(), MeasureError> {
+        match self.is_running() {
+            false => Ok(()),
+            true => Err(refused(
+                "ports",
+                "they are polled at the moment",
+                "say `stop` first",
+            )),
+        }
+    }
+}

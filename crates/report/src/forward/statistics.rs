@@ -1,0 +1,195 @@
+//! What streams and ports moved, line for line as testpmd has it, so that who knows one reads the other.
+
+use linerate_metric::forward::{
+    BitRates, ForwardFigures, ForwardPort, ForwardStream, QueueFigures, Residence,
+};
+use linerate_metric::units::{format_bit_rate, format_count, format_nanos, format_share};
+
+/// Adds a line.
+pub(super) fn line(out: &mut String, text: &str) {
+    out.push_str(text.trim_end());
+    out.push('\n');
+}
+
+/// A title between two runs of one character.
+pub(super) fn ruled(title: &str, rule: char, each: usize) -> String {
+    let rule = rule.to_string().repeat(each);
+    format!("  {rule} {title} {rule}")
+}
+
+/// A line of one character, as wide as the widest of [`ruled`].
+pub(super) fn rule(rule: char) -> String {
+    format!("  {}", rule.to_string().repeat(76))
+}
+
+/// `RX-packets: 1  RX-dropped: 0  RX-total: 1`, and the same for TX.
+fn counts(receive: &QueueFigures, transmit: &QueueFigures) -> String {
+    let row = |way: &str, queue: &QueueFigures| {
+        format!(
+            "  {way}-packets: {:<14} {way}-dropped: {:<14}{way}-total: {}",
+            queue.packets,
+            queue.dropped,
+            queue.packets + queue.dropped
+        )
+    };
+    format!("{}\n{}", row("RX", receive), row("TX", transmit))
+}
+
+/// Why frames were dropped: `TX-dropped because: ring-full 12`.
+fn causes(way: &str, queue: &QueueFigures) -> Option<String> {
+    if queue.drops.is_empty() {
+        return None;
+    }
+    let causes = queue.drops.iter();
+    let causes: Vec<_> = causes
+        .map(|(cause, count)| format!("{cause} {count}"))
+        .collect();
+    Some(format!("  {way}-dropped because: {}", causes.join(", ")))
+}
+
+/// What streams moved, one block each.
+fn streams(streams: &[ForwardStream]) -> String {
+    let mut out = String::new();
+    for stream in streams {
+        let title = format!(
+            "Forward Stats for RX Port={:>2}/Queue={:>2} -> TX Port={:>2}/Queue={:>2}",
+            stream.rx_port, stream.rx_queue, stream.tx_port, stream.tx_queue
+        );
+        line(&mut out, &ruled(&title, '-', 7));
+        line(
+            &mut out,
+            &format!(
+                "  RX-packets: {:<14} TX-packets: {:<14} TX-dropped: {:<14}",
+                stream.receive.packets, stream.transmit.packets, stream.transmit.dropped
+            ),
+        );
+        if stream.taken > 0 {
+            line(
+                &mut out,
+                &format!("  taken out by the mode: {}", stream.taken),
+            );
+        }
+        for (name, count) in stream.counts.iter().filter(|(_, count)| **count > 0) {
+            line(&mut out, &format!("  {name}: {count}"));
+        }
+        let polls: u64 = stream.bursts.iter().sum();
+        if polls > 0 {
+            line(
+                &mut out,
+                &format!("  RX-bursts : {polls} [{}]", spread(&stream.bursts, polls)),
+            );
+        }
+        if let Some(cycles) = stream.cycles_per_packet {
+            line(&mut out, &format!("  CPU cycles/packet={cycles:.2}"));
+        }
+        if let Some(times) = &stream.residence {
+            line(&mut out, &residence(times));
+        }
+        out.push('\n');
+    }
+    out.truncate(out.trim_end().len());
+    out
+}
+
+/// `Latency, poll to transmit queue: min 90 ns, avg 120 ns, max 4 us, jitter 6 ns (1,000 polls)`.
+fn residence(times: &Residence) -> String {
+    let time = |ns: u64| format_nanos(ns as f64);
+    format!(
+        "  Latency, poll to transmit queue: min {}, avg {}, max {}, jitter {} ({} polls)",
+        time(times.min_ns),
+        time(times.mean_ns),
+        time(times.max_ns),
+        time(times.jitter_ns),
+        format_count(times.polls)
+    )
+}
+
+/// The commonest sizes of bursts: `97% of 32 pkts + 3% of 8 pkts`.
+fn spread(bursts: &[u64], polls: u64) -> String {
+    let mut sizes: Vec<(usize, u64)> = (1..).zip(bursts.iter().copied()).collect();
+    sizes.sort_by_key(|&(size, count)| (std::cmp::Reverse(count), size));
+    let shown: Vec<_> = sizes
+        .iter()
+        .take(3)
+        .filter(|(_, count)| *count > 0)
+        .collect();
+    let mut words: Vec<_> = shown
+        .iter()
+        .map(|(size, count)| format!("{} of {size} pkts", share(*count, polls)))
+        .collect();
+    let rest = polls - shown.iter().map(|(_, count)| count).sum::<u64>();
+    if rest > 0 {
+        words.push(format!("{} of others", share(rest, polls)));
+    }
+    words.join(" + ")
+}
+
+fn share(part: u64, of: u64) -> String {
+    format_share(part as f64 / of.max(1) as f64).replace(' ', "")
+}
+
+fn bit_rates(way: &str, rates: &BitRates) -> String {
+    format!(
+        "  Bit rate {way}: last second {}, smoothed {}, peak {}",
+        format_bit_rate(rates.last_l2_bps),
+        format_bit_rate(rates.smoothed_l2_bps),
+        format_bit_rate(rates.peak_l2_bps)
+    )
+}
+
+/// What ports moved, one block each, and all of them together.
+fn ports(ports: &[ForwardPort]) -> String {
+    let mut out = String::new();
+    let (mut received, mut sent) = (QueueFigures::default(), QueueFigures::default());
+    for port in ports {
+        let title = format!("Forward statistics for port {:<2}", port.port);
+        line(&mut out, &ruled(&title, '-', 22));
+        line(&mut out, &counts(&port.receive, &port.transmit));
+        let why = [causes("RX", &port.receive), causes("TX", &port.transmit)];
+        for why in why.into_iter().flatten() {
+            line(&mut out, &why);
+        }
+        if let Some(rates) = &port.bit_rates {
+            line(&mut out, &bit_rates("in ", &rates.receive));
+            line(&mut out, &bit_rates("out", &rates.transmit));
+        }
+        line(&mut out, &rule('-'));
+        out.push('\n');
+        received.add(&port.receive);
+        sent.add(&port.transmit);
+    }
+    let ends = "+".repeat(15);
+    line(
+        &mut out,
+        &format!("  {ends} Accumulated forward statistics for all ports{ends}"),
+    );
+    line(&mut out, &counts(&received, &sent));
+    line(&mut out, &rule('+'));
+    out.truncate(out.trim_end().len());
+    out
+}
+
+/// What a run moved, as `stop` prints it: ports and their sum; streams before them where they say more than
+/// ports do.
+#[must_use]
+pub fn forward_statistics(figures: &ForwardFigures) -> String {
+    let recorded = |stream: &ForwardStream| {
+        !stream.bursts.is_empty()
+            || stream.cycles_per_packet.is_some()
+            || stream.residence.is_some()
+            || stream.counts.values().any(|count| *count > 0)
+    };
+    match figures.streams.len() > figures.ports.len() || figures.streams.iter().any(recorded) {
+        true => whole_statistics(figures),
+        false => ports(&figures.ports),
+    }
+}
+
+/// The same with every stream (`show fwd stats all`).
+#[must_use]
+pub fn whole_statistics(figures: &ForwardFigures) -> String {
+    match figures.streams.is_empty() {
+        true => ports(&figures.ports),
+        false => format!("{}\n\n{}", streams(&figures.streams), ports(&figures.ports)),
+    }
+}
