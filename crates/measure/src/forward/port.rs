@@ -256,11 +256,12 @@ impl Port {
                 continue;
             };
             let began = clock::now();
-            let (mut latest, mut empty) = (began, 0);
+            let (mut latest, mut empty, mut polls) = (began, 0, 0);
             loop {
                 let came = receive.receive(pool, &mut burst);
                 pool.free_all(&mut burst);
                 flushed += came as u64;
+                polls += 1;
                 let now = clock::now();
                 if came > 0 {
                     (latest, empty) = (now, 0);
@@ -268,7 +269,8 @@ impl Port {
                     empty += 1;
                 }
                 let silent = empty >= EMPTY_POLLS && now - latest >= quiet_ns;
-                if silent || now - began > FLUSH_LIMIT_NS + quiet_ns {
+                let long = polls >= FLUSH_POLLS && now - began > FLUSH_LIMIT_NS + quiet_ns;
+                if silent || long {
                     break;
                 }
             }
@@ -318,3 +320,6 @@ impl Port {
 const EMPTY_POLLS: u32 = 8;
 /// Longest time for one queue: ports that make frames themselves never fall silent.
 const FLUSH_LIMIT_NS: u64 = 50_000_000;
+/// Polls after which that holds: more than any ring has bursts. Time alone also goes by while another thread has
+/// the processor, and what was left then would circulate on.
+const FLUSH_POLLS: u32 = 1024;
