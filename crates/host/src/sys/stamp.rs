@@ -6,7 +6,9 @@
 
 use std::io;
 use std::mem;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsRawFd;
+use std::time::Duration;
 
 use super::clock::{self, Nanos};
 use super::message::{self, Notice};
@@ -69,6 +71,37 @@ pub fn enable(socket: &impl AsRawFd, stream: bool) -> io::Result<()> {
         }
     }
     tried
+}
+
+/// Waits until the kernel stamps arrivals: it begins to a while after the first socket of the machine asked
+/// for that, once a worker of its own comes to it, and a busy machine lets that wait for long. Whether it
+/// does now; while `true` was not said, packets come without stamps.
+///
+/// # Errors
+/// What sockets say; none where the loopback interface is down, and nothing can be seen.
+pub fn await_arrivals(patience: Duration) -> io::Result<bool> {
+    const PAUSE_NS: Nanos = 200_000;
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    socket.connect(socket.local_addr()?)?;
+    set(
+        &socket,
+        libc::SOF_TIMESTAMPING_SOFTWARE | libc::SOF_TIMESTAMPING_RX_SOFTWARE,
+    )?;
+    let until = clock::now() + u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+    loop {
+        socket.send(&[0])?;
+        // Its own datagram is there by the time that the call is back, or a little later.
+        clock::sleep_until(clock::now() + PAUSE_NS);
+        match receive(&socket, &mut [0; 1], Flags::DONT_WAIT) {
+            Ok((_, stamp)) if stamp.software_ns.is_some() => return Ok(true),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+        if clock::now() >= until {
+            return Ok(false);
+        }
+    }
 }
 
 /// SOF_TIMESTAMPING_OPT_ID_TCP of linux/net_tstamp.h.
@@ -243,7 +276,19 @@ mod tests {
     use super::*;
     use crate::sys::socket::send;
     use std::io::Write;
-    use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn arrivals_are_stamped_once_they_were_waited_for() {
+        let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+        near.connect(near.local_addr().unwrap()).unwrap();
+        enable(&near, false).unwrap();
+        assert!(await_arrivals(Duration::from_secs(20)).unwrap());
+        near.send(b"x").unwrap();
+        let (bytes, stamp) = receive(&near, &mut [0; 4], Flags::NONE).unwrap();
+        assert_eq!(bytes, 1);
+        assert!(stamp.software_ns.is_some(), "{stamp:?}");
+    }
 
     #[test]
     fn control_messages_are_read_as_the_kernel_lays_them_out() {

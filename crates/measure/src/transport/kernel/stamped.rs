@@ -2,6 +2,7 @@
 
 use std::io;
 use std::task;
+use std::time::Duration;
 
 use linerate_host::sys::stamp::{self, Bridge};
 use linerate_metric::plan::Protocol;
@@ -10,6 +11,10 @@ use super::super::calls::{Call, Recorder};
 use super::super::{Departure, Meta};
 use super::device::Device;
 use super::{Index, Kernel, OPEN, Waiting};
+
+/// How long the kernel may take to begin to stamp arrivals: half of the shortest time after which questions
+/// usually count as lost.
+const STAMPS_PATIENCE: Duration = Duration::from_millis(500);
 
 impl<W: Waiting, R: Recorder> Kernel<W, R> {
     /// [`Transport::stamp`](super::Transport::stamp).
@@ -21,8 +26,15 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
         let entry = self.sockets[index.0].as_ref().expect(OPEN);
         stamp::enable(&entry.socket, protocol == Protocol::Tcp)?;
         let device = Device::of(&entry.socket);
-        self.bridge = Some(Bridge::now());
         let mut notes = Vec::new();
+        // Before the first question is taken. What cannot be seen is seen by the stamps.
+        if stamp::await_arrivals(STAMPS_PATIENCE).is_ok_and(|begun| !begun) {
+            notes.push(format!(
+                "the kernel had not begun to stamp arrivals {} ms after it was asked to",
+                STAMPS_PATIENCE.as_millis()
+            ));
+        }
+        self.bridge = Some(Bridge::now());
         match device {
             Ok(device) => self.device = device,
             Err(why) => notes.push(why),
