@@ -7,6 +7,7 @@ use linerate_port::{AnyTransmit, Burst, Frame, Memory, MemoryPlan, Pool, Transmi
 
 use crate::Nanos;
 use crate::addressing::Addressing;
+use crate::config::Config;
 use crate::counters::Counters;
 use crate::neighbors::{Neighbors, Resolved};
 use crate::watch::{Mark, Watch};
@@ -40,6 +41,10 @@ pub(crate) struct Link {
     pub(crate) scratch: Vec<u8>,
     /// Identification of the next IPv4 datagram.
     id: u16,
+    /// Type of service or traffic class of what is sent for sockets.
+    tos: u8,
+    /// Networks that packets to a group may cross.
+    pub(crate) group_hops: u8,
 }
 
 impl Link {
@@ -49,8 +54,9 @@ impl Link {
         vnet: usize,
         own: Addressing,
         ethernet: [u8; 6],
-        (per_turn, neighbors): (u32, u32),
+        config: &Config,
     ) -> Self {
+        let per_turn = config.tx_descriptors;
         let id = own.seed as u16;
         Self {
             memory: memory.clone(),
@@ -60,7 +66,7 @@ impl Link {
             budget: per_turn as usize,
             per_turn: per_turn as usize,
             vnet,
-            neighbors: Neighbors::new(neighbors as usize, own.seed),
+            neighbors: Neighbors::new(config.arp_cache as usize, own.seed),
             latest: (Ipv4Addr::UNSPECIFIED.into(), [0; 6], 0),
             own,
             ethernet,
@@ -71,6 +77,9 @@ impl Link {
             mark: None,
             scratch: vec![0; memory.frame_bytes().into()],
             id,
+            tos: config.ip.tos,
+            // RFC 1112, section 6.1.
+            group_hops: 1,
         }
     }
 
@@ -85,6 +94,14 @@ impl Link {
     #[inline]
     pub(crate) fn head(&self) -> usize {
         self.vnet + ETHERNET_BYTES
+    }
+
+    /// Completes the header of a packet that a socket sends; the checksum of IPv4 is the caller's.
+    pub(crate) fn label(&self, packet: &mut [u8], to: IpAddr) {
+        ip::mark(packet, self.tos);
+        if to.is_multicast() {
+            ip::limit_hops(packet, self.group_hops);
+        }
     }
 
     pub(crate) fn next_id(&mut self) -> u16 {

@@ -6,6 +6,7 @@ mod plan;
 mod sockets;
 mod streams;
 
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -87,7 +88,7 @@ impl Stack {
                 vnet,
                 addressing.copied(),
                 ethernet,
-                (config.tx_descriptors, config.arp_cache),
+                config,
             ),
             udp: Udp::new(config, limit, sums, addressing.seed),
             tcp: Tcp::new(config, addressing, sums, (vnet, frame_bytes)),
@@ -267,6 +268,21 @@ impl Stack {
     #[must_use]
     pub fn connections(&self) -> usize {
         self.tcp.in_use()
+    }
+
+    /// Whose Ethernet address packets to an address need, a host's on the link or the gateway's, and whether
+    /// it is known; where it is not it is asked for, once a second.
+    ///
+    /// # Errors
+    /// [`StackError::NoRoute`].
+    pub fn neighbor_towards(&mut self, address: IpAddr) -> Result<(IpAddr, bool), StackError> {
+        let hop = (self.link.hop(address)).ok_or(StackError::NoRoute { address })?;
+        Ok((hop, self.link.neighbor(hop).is_some()))
+    }
+
+    /// How many networks packets to a group may cross from now on; one without this (RFC 1112).
+    pub fn limit_group_hops(&mut self, hops: u8) {
+        self.link.group_hops = hops;
     }
 
     /// The next socket at which something changed since it was last given here: something came, there is

@@ -422,3 +422,52 @@ fn an_open_checksum_is_a_cause_of_its_own() {
         assert_eq!(counters.in_datagrams, 0);
     }
 }
+
+#[test]
+fn datagrams_carry_the_class_of_service_of_their_stack() {
+    for (far, bytes) in [(FAR, 64), (FAR, 5_000), (FAR_V6, 64)] {
+        let mut world = World::alike(&["ip.tos=184"], Link::CLEAN);
+        let server = world.far.udp_bind(any(7)).unwrap();
+        let client = world.near.udp_bind(any(0)).unwrap();
+        world.near.udp_connect(client, at(far, 7)).unwrap();
+        send(&mut world, client, bytes);
+        world.until(3, |world| world.far.udp_waiting(server).unwrap() == 1);
+        let tos = ready(world.far.udp_receive(server, |_, meta| meta.tos));
+        assert_eq!(tos, 184, "{bytes} B to {far}");
+    }
+}
+
+#[test]
+fn datagrams_to_a_group_go_as_far_as_they_may() {
+    for (group, ethernet, hops_at) in [
+        ("239.129.2.3", [0x01, 0x00, 0x5e, 0x01, 2, 3], 14 + 8),
+        ("ff12::1:77", [0x33, 0x33, 0, 1, 0, 0x77], 14 + 7),
+    ] {
+        for (limit, hops) in [(None, 1), (Some(7), 7)] {
+            let mut world = World::alike(&[], Link::CLEAN);
+            if let Some(limit) = limit {
+                world.near.limit_group_hops(limit);
+            }
+            let frames: Rc<RefCell<Vec<Vec<u8>>>> = Rc::default();
+            let list = frames.clone();
+            world.wire.watch = Box::new(move |_, frame| {
+                list.borrow_mut().push(frame.clone());
+                true
+            });
+            let socket = world.near.udp_bind(any(0)).unwrap();
+            let to = Some(at(group, 9));
+            ready(
+                world
+                    .near
+                    .udp_send(socket, to, 3, |payload| payload.fill(1)),
+            );
+            world.run(3);
+            // Nobody was asked who that is.
+            let frames = frames.borrow();
+            assert_eq!(frames.len(), 1, "{group}");
+            assert_eq!(frames[0][..6], ethernet, "{group}");
+            assert_eq!(frames[0][hops_at], hops, "{group}");
+            assert_eq!(world.far.counters().ip.in_header_errors, 0);
+        }
+    }
+}

@@ -5,7 +5,7 @@ mod common;
 use std::fmt::Write;
 use std::task::Poll;
 
-use common::{Bulk, FAR, Link, World, any, at, ready};
+use common::{Bulk, FAR, FAR_V6, Link, World, any, at, config, ready};
 use linerate_stack::{SocketId, StackError, TcpState};
 
 fn bulk(world: &mut World, seconds: u64, near_bytes: usize, far_bytes: usize) -> (Bulk, Bulk) {
@@ -99,6 +99,81 @@ fn psh_is_as_configured_and_sums_stay_right() {
         });
         assert_eq!(*seen.borrow(), wanted, "{setting}");
         assert_eq!(world.far.counters().tcp.in_checksum_errors, 0);
+    }
+}
+
+/// Payload of the longest segment that each end sent, and the classes of service of all packets.
+type Seen = ([usize; 2], [Vec<u8>; 2]);
+
+fn seen_of(near: &[&str], far: &[&str], v6: bool) -> Seen {
+    let mut world = World::new(&config(near), &config(far), Link::CLEAN);
+    let seen = std::rc::Rc::new(std::cell::RefCell::new(Seen::default()));
+    let list = seen.clone();
+    world.wire.watch = Box::new(move |end, frame| {
+        let (tos, tcp) = match (frame[12], frame[13]) {
+            (8, 0) if frame[23] == 6 => (frame[15], 34),
+            (0x86, 0xdd) if frame[20] == 6 => (frame[14] << 4 | frame[15] >> 4, 54),
+            _ => return true,
+        };
+        let payload = frame.len() - tcp - usize::from(frame[tcp + 12] >> 4) * 4;
+        let (largest, classes) = &mut *list.borrow_mut();
+        largest[end] = largest[end].max(payload);
+        classes[end].push(tos);
+        true
+    });
+    let listener = world.far.tcp_listen(any(80), 1).unwrap();
+    let to = at(if v6 { FAR_V6 } else { FAR }, 80);
+    let (client, server) = world.connect_to(listener, to);
+    for (end, socket) in [(0, client), (1, server)] {
+        let stack = if end == 0 {
+            &mut world.near
+        } else {
+            &mut world.far
+        };
+        ready(stack.tcp_send(socket, |room| room.len().min(5_000)));
+    }
+    world.until(5, |world| {
+        let came = |stack: &mut linerate_stack::Stack, socket| stack.tcp_queued(socket).unwrap().1;
+        came(&mut world.far, server) == 5_000 && came(&mut world.near, client) == 5_000
+    });
+    for stack in [&world.near, &world.far] {
+        let counters = stack.counters();
+        assert_eq!(counters.tcp.in_checksum_errors, 0);
+        assert_eq!(counters.ip.in_header_errors, 0);
+    }
+    seen.take()
+}
+
+#[test]
+fn segments_are_as_long_as_the_smaller_end_wants_them() {
+    for v6 in [false, true] {
+        let whole = if v6 { 1_440 } else { 1_460 };
+        for (near, far, longest) in [
+            (&[][..], &[][..], [whole; 2]),
+            // What one end says holds for both ways: it sends no longer ones, and asks for none.
+            (&["tcp.mss=600"], &[], [600; 2]),
+            (&[], &["tcp.mss=536"], [536; 2]),
+            (&["tcp.mss=1000"], &["tcp.mss=88"], [88; 2]),
+            (&["tcp.mss=9000"], &[], [whole; 2]),
+        ] {
+            let (seen, _) = seen_of(near, far, v6);
+            assert_eq!(seen, longest, "{near:?} {far:?} IPv6 {v6}");
+        }
+    }
+}
+
+#[test]
+fn segments_carry_the_class_of_service_of_their_end() {
+    for v6 in [false, true] {
+        let (_, [near, far]) = seen_of(&["ip.tos=184"], &[], v6);
+        assert!(
+            !near.is_empty() && near.iter().all(|tos| *tos == 184),
+            "{near:?}"
+        );
+        assert!(
+            !far.is_empty() && far.iter().all(|tos| *tos == 0),
+            "{far:?}"
+        );
     }
 }
 

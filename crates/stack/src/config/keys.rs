@@ -252,6 +252,23 @@ pub const KEYS: &[Key] = &[
         "whether a segment is sent again after two silent round trips",
         tcp.tail_probe
     ),
+    // The least that Linux's TCP_MAXSEG takes; the upper end is a packet of 64 KiB.
+    Key {
+        name: "tcp.mss",
+        about: "payload of the longest segment, sent or asked for",
+        takes: "mtu (as it allows), or 88 to 65495 bytes",
+        read: |config| {
+            let mss = config.tcp.mss;
+            mss.map_or_else(|| "mtu".to_owned(), |bytes| bytes.to_string())
+        },
+        write: |config, text| {
+            config.tcp.mss = match text {
+                "mtu" => None,
+                _ => Some(size(text, 88, 65_495)?.try_into().ok()?),
+            };
+            Some(())
+        },
+    },
     number!(
         "udp.receive_queue",
         "packets that wait at a socket at most",
@@ -265,6 +282,13 @@ pub const KEYS: &[Key] = &[
         "1 to 1048576",
         1..=1_048_576,
         udp.buffers
+    ),
+    number!(
+        "ip.tos",
+        "type of service or traffic class of segments and datagrams",
+        "0 to 255",
+        0..=255,
+        ip.tos
     ),
     switch!(
         "ip.fragmentation",

@@ -84,6 +84,9 @@ pub struct Tcp {
     /// Whether one segment is sent again after two round trips without an acknowledgement (RFC 8985), where
     /// more than one is on its way.
     pub tail_probe: bool,
+    /// Payload of the longest segment, in bytes, both of those sent and of those asked for; `None`: as much
+    /// as the MTU allows.
+    pub mss: Option<u16>,
 }
 
 /// UDP's part of a [`Config`].
@@ -98,6 +101,8 @@ pub struct Udp {
 /// IP's part of a [`Config`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ip {
+    /// Type of service or traffic class of the TCP segments and UDP datagrams that are sent.
+    pub tos: u8,
     /// Whether datagrams that are longer than the MTU leave in fragments (IPv4).
     pub fragmentation: bool,
     /// Whether fragments are put together (IPv4).
@@ -270,12 +275,14 @@ impl Config {
                 congestion_control: CongestionControl::None,
                 min_rto: Duration::from_secs(1),
                 tail_probe: false,
+                mss: None,
             },
             udp: Udp {
                 receive_queue: 1,
                 buffers: 1,
             },
             ip: Ip {
+                tos: 0,
                 fragmentation: true,
                 reassembly: true,
                 reassembly_count: 1,

@@ -35,13 +35,15 @@ impl Stack {
     /// The local end: of a socket bound to any address, the one that it would send from.
     ///
     /// # Errors
-    /// [`StackError::Stale`], [`StackError::WrongKind`] for a listener.
+    /// [`StackError::Stale`].
     pub fn local(&mut self, socket: SocketId) -> Result<SocketAddr, StackError> {
         if socket.kind() == SocketKind::Tcp {
             return Ok(self.tcp.ends(socket)?.0);
         }
-        let (bound, port) = self.udp.local(socket)?;
-        let peer = self.udp.peer(socket)?;
+        let ((bound, port), peer) = match socket.kind() {
+            SocketKind::Listener => (self.tcp.listens_on(socket)?, None),
+            _ => (self.udp.local(socket)?, self.udp.peer(socket)?),
+        };
         let toward = |peer: SocketAddr| self.link.own.source_for(peer.ip());
         let first: IpAddr = self.link.own.networks[0].address;
         let address = bound.or_else(|| peer.and_then(toward)).unwrap_or(first);

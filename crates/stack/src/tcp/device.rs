@@ -7,6 +7,7 @@ use smoltcp::phy::{Device, DeviceCapabilities, PacketMeta, RxToken, TxToken};
 use smoltcp::time::Instant;
 
 use super::Wire;
+use super::edge;
 use super::recovery::Nudge;
 use crate::config::Psh;
 use crate::link::Link;
@@ -210,6 +211,9 @@ fn finish(
     sent: &mut Sent,
 ) -> (IpAddr, Finished) {
     // The engine writes headers without options, and nothing behind the packet.
+    if wire.tos != 0 {
+        ip::mark(packet, wire.tos);
+    }
     let v4 = packet[0] >> 4 == 4;
     let (head, from, to) = if v4 {
         // The engine has left zero there.
@@ -233,6 +237,9 @@ fn finish(
     }
     if flags != before {
         put(tcp, 12, flags);
+    }
+    if let (Some(most), true) = (wire.mss, flags & SYN != 0) {
+        edge::limit_mss(tcp, most);
     }
     let sequence = long(tcp, 4);
     let length = payload as u32 + u32::from(flags & (SYN | FIN) != 0);

@@ -57,6 +57,16 @@ impl Bare {
         Some(bare)
     }
 
+    /// A greeting (SYN) that tells of segments of at most so many bytes.
+    #[cold]
+    pub(super) fn greeting(header: &Header, packet: &[u8], most: u16) -> Option<Self> {
+        let sequence = long(&packet[header.body..header.end], 4);
+        let mut bare = Self::of(sequence, header, packet)?;
+        let (from, to) = (bare.body, bare.length);
+        limit_mss(&mut bare.bytes[from..to], most);
+        Some(bare)
+    }
+
     /// An acknowledgement that never came, from the first of two ends to the other.
     pub(super) fn made(
         (from, to): (SocketAddr, SocketAddr),
@@ -97,6 +107,32 @@ impl Bare {
 
     pub(super) fn set_window(&mut self, window: u16) {
         put(&mut self.bytes, self.body + 14, window);
+    }
+}
+
+/// Lowers the longest segment that a greeting tells of (RFC 9293, section 3.2): what the option says, where
+/// it is there. The checksum is the caller's.
+pub(super) fn limit_mss(tcp: &mut [u8], most: u16) {
+    const END: u8 = 0;
+    const NOTHING: u8 = 1;
+    const LONGEST_SEGMENT: [u8; 2] = [2, 4];
+    let head = (usize::from(word(tcp, 12) >> 12) * 4).min(tcp.len());
+    let mut at = TCP_BYTES;
+    while at < head && tcp[at] != END {
+        if tcp[at] == NOTHING {
+            at += 1;
+            continue;
+        }
+        let option = &tcp[at..head];
+        if option.len() >= 4 && option.starts_with(&LONGEST_SEGMENT) {
+            let told = word(option, 2);
+            put(tcp, at + 2, told.min(most));
+            return;
+        }
+        match option.get(1) {
+            Some(&length) if length >= 2 => at += usize::from(length),
+            _ => return,
+        }
     }
 }
 
@@ -153,4 +189,43 @@ fn make(
         return None;
     }
     Bare::of(expected, header, packet)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_longest_segment_is_lowered_where_it_is_told() {
+        let greeting = |options: &[u8]| {
+            let mut tcp = vec![0; TCP_BYTES];
+            tcp.extend_from_slice(options);
+            let words = tcp.len() as u16 / 4;
+            put(&mut tcp, 12, words << 12 | 0x02);
+            tcp
+        };
+        for (options, lowered) in [
+            (&[2, 4, 5, 180][..], &[2, 4, 2, 24][..]),
+            // Less than that is left as it is.
+            (&[2, 4, 1, 0], &[2, 4, 1, 0]),
+            // Behind others, in any order.
+            (&[1, 3, 3, 7, 2, 4, 5, 180], &[1, 3, 3, 7, 2, 4, 2, 24]),
+            // Behind the end, cut short, or of no length there is none.
+            (&[0, 0, 0, 0, 2, 4, 5, 180], &[0, 0, 0, 0, 2, 4, 5, 180]),
+            (&[1, 1, 2, 4], &[1, 1, 2, 4]),
+            (&[9, 0, 2, 4, 5, 180, 1, 1], &[9, 0, 2, 4, 5, 180, 1, 1]),
+        ] {
+            let mut tcp = greeting(options);
+            limit_mss(&mut tcp, 536);
+            assert_eq!(&tcp[TCP_BYTES..], lowered, "{options:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_options_panic(mut tcp in prop::collection::vec(any::<u8>(), TCP_BYTES..80), most: u16) {
+            limit_mss(&mut tcp, most);
+        }
+    }
 }

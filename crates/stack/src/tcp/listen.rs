@@ -108,6 +108,12 @@ impl Tcp {
         }))
     }
 
+    /// Where it listens; `None` for any address.
+    pub(crate) fn listens_on(&self, id: SocketId) -> Result<(Option<IpAddr>, u16), StackError> {
+        let listener = &self.listeners[self.listener(id, "local")?];
+        Ok((listener.address, listener.port))
+    }
+
     /// Ends a listener; what was not accepted is reset.
     pub(crate) fn unlisten(&mut self, id: SocketId) -> Result<(), StackError> {
         let at = self.listener(id, "close")?;

@@ -72,6 +72,10 @@ pub(crate) struct Wire {
     sums: bool,
     /// The port's other side sums.
     offload: bool,
+    /// Type of service or traffic class.
+    tos: u8,
+    /// Payload of the longest segment, where it is less than the MTU allows.
+    mss: Option<u16>,
 }
 
 struct Settings {
@@ -146,6 +150,8 @@ impl Tcp {
             psh: config.tcp.psh,
             sums: !offload,
             offload: offload && vnet > 0,
+            tos: config.ip.tos,
+            mss: config.tcp.mss,
         };
         let mut clock = Clock {
             start: None,

@@ -119,6 +119,7 @@ impl Tcp {
         }
         let nudge = self.connections[index as usize].heard(segment, link.now);
         match nudge {
+            None if self.wire.mss.is_some() => self.show_limited(link, now, index, header, packet),
             None => self.show(link, now, index, packet),
             Some(nudge) => self.nudge(link, now, index, nudge, header, packet),
         }
@@ -131,6 +132,24 @@ impl Tcp {
         }
         self.look(link, index);
         self.dirty.push(index);
+    }
+
+    /// Shows the engine a packet for a connection: the far end's greeting as if it took no longer segments
+    /// than are to be sent.
+    #[cold]
+    fn show_limited(
+        &mut self,
+        link: &mut Link,
+        now: Instant,
+        index: u32,
+        header: &Header,
+        packet: &[u8],
+    ) {
+        let greets = word(&packet[header.body..header.end], 12) & SYN != 0;
+        let most = self.wire.mss.filter(|_| greets);
+        let greeting = most.and_then(|most| Bare::greeting(header, packet, most));
+        let packet = greeting.as_ref().map_or(packet, Bare::packet);
+        self.show(link, now, index, packet);
     }
 
     /// Shows the engine a packet for a connection.

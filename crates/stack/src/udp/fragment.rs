@@ -87,6 +87,7 @@ impl Fragmenter {
             );
             let place = (self.sent / 8) as u16 | if more { 0x2000 } else { 0 };
             put(packet, 6, place);
+            link.label(packet, self.to.into());
             ip::seal(&mut packet[..V4_BYTES]);
             packet[V4_BYTES..].copy_from_slice(&self.datagram[self.sent..self.sent + length]);
             self.sent += length;

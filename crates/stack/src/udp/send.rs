@@ -55,6 +55,7 @@ impl Template {
         put(&mut self.bytes, 12, ip::ethertype(to.ip()));
         let packet = &mut self.bytes[ETHERNET_BYTES..];
         ip::write(packet, from, to.ip(), UDP, 0, 0);
+        link.label(packet, to.ip());
         if head == V4_BYTES {
             put(packet, 2, 0);
             put(packet, 10, 0);

@@ -172,6 +172,22 @@ pub(crate) fn write(
     }
 }
 
+/// Writes the type of service or traffic class into a header; its checksum is the caller's.
+pub(crate) fn mark(packet: &mut [u8], tos: u8) {
+    if packet[0] >> 4 == 4 {
+        packet[1] = tos;
+    } else {
+        packet[0] = 0x60 | tos >> 4;
+        packet[1] = tos << 4 | packet[1] & 0x0f;
+    }
+}
+
+/// Writes how many networks a packet may cross into its header; its checksum is the caller's.
+pub(crate) fn limit_hops(packet: &mut [u8], hops: u8) {
+    let at = if packet[0] >> 4 == 4 { 8 } else { 7 };
+    packet[at] = hops;
+}
+
 /// Writes the checksum of an IPv4 header.
 pub(crate) fn seal(header: &mut [u8]) {
     put(header, 10, 0);
@@ -216,8 +232,15 @@ mod tests {
             });
             let mut packet = vec![0xaa; header_bytes(to) + payload + 3];
             write(&mut packet, from, to, protocol, payload, id);
+            mark(&mut packet, id as u8);
+            limit_hops(&mut packet, 1);
+            if v4 {
+                seal(&mut packet[..V4_BYTES]);
+            }
+            prop_assert_eq!(packet[if v4 { 8 } else { 7 }], 1);
             let header = parse(&packet, v4, true).unwrap();
             prop_assert_eq!((header.from, header.to, header.protocol), (from, to, protocol));
+            prop_assert_eq!(header.tos, id as u8);
             prop_assert_eq!((header.body, header.end), (header_bytes(to), header_bytes(to) + payload));
             if v4 {
                 packet[8] ^= 1;
