@@ -1,7 +1,7 @@
 //! What can go wrong with a run, told apart as far as a user can do something about it.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use linerate_dialect::control::ControlError;
@@ -62,6 +62,22 @@ pub enum MeasureError {
         address: SocketAddr,
         /// What the kernel said.
         source: io::Error,
+    },
+    /// Our own stack has no address of that network, and no gateway.
+    #[error("{address}: our stack has no address of that network and no gateway")]
+    NoWay {
+        /// Whom it was for.
+        address: SocketAddr,
+    },
+    /// Nobody on the link of our own stack says that an address is theirs.
+    #[error("{address}: nobody on the stack's link answers for {hop}")]
+    NoNeighbor {
+        /// Whom it was for.
+        address: SocketAddr,
+        /// Who was asked for: the same host, or the gateway.
+        hop: IpAddr,
+        /// How long was waited.
+        patience: Duration,
     },
     /// Nothing came back.
     #[error("{address}: no answer within {patience:?}")]
@@ -263,6 +279,8 @@ impl MeasureError {
             | Self::NoInterface { .. }
             | Self::Refused { .. }
             | Self::NoRoute { .. }
+            | Self::NoWay { .. }
+            | Self::NoNeighbor { .. }
             | Self::Silent { .. }
             | Self::SilentUdp { .. }
             | Self::UdpBlocked { .. }
@@ -281,6 +299,7 @@ impl MeasureError {
             self,
             Self::Refused { .. }
                 | Self::NoRoute { .. }
+                | Self::NoNeighbor { .. }
                 | Self::Silent { .. }
                 | Self::SilentUdp { .. }
                 | Self::PeerBusy { .. }
@@ -351,6 +370,39 @@ impl MeasureError {
                 address.to_string(),
                 format!("see `ip route get {}`", address.ip()),
             ),
+            Self::NoWay { address } => Problem::new(
+                "our stack has no address of that network and no gateway",
+                address.to_string(),
+                "give it one with --ip or --gateway",
+            ),
+            Self::NoNeighbor {
+                address,
+                hop,
+                patience,
+            } => {
+                let asked = match hop {
+                    IpAddr::V4(_) => "ARP",
+                    IpAddr::V6(_) => "neighbour discovery",
+                };
+                let (who, check) = match *hop == address.ip() {
+                    true => (
+                        "it".to_owned(),
+                        "the address, and that the host is up".to_owned(),
+                    ),
+                    false => (
+                        format!("the gateway {hop}"),
+                        "--gateway, and that the gateway is up".to_owned(),
+                    ),
+                };
+                Problem::new(
+                    format!(
+                        "{who} does not answer on the link of our stack ({asked}, {} s)",
+                        patience.as_secs()
+                    ),
+                    address.to_string(),
+                    format!("check {check} and on the link of the port that --dev names"),
+                )
+            }
             Self::Silent { address, patience } => Problem::new(
                 format!("no answer within {} s", patience.as_secs()),
                 address.to_string(),

@@ -53,15 +53,6 @@ pub enum Opening {
         /// What ties it to the control connection.
         token: Token,
     },
-    /// By opening it towards a far end that no greeting tells whose it is.
-    Call {
-        /// Where to.
-        remote: SocketAddr,
-        /// A question that somebody has to answer first, over UDP; empty: none is asked.
-        probe: Vec<u8>,
-        /// What is said first and not answered, over UDP; empty: nothing.
-        first: Vec<u8>,
-    },
     /// By taking over what was accepted.
     Adopt(OwnedFd),
     /// The same on our own stack.
@@ -200,8 +191,6 @@ pub enum LaneError {
     Open(io::Error),
     /// The far end does not answer over UDP.
     UdpBlocked(SocketAddr),
-    /// Nobody answers there.
-    Silent(SocketAddr),
     /// `select` takes no descriptor as high as this.
     Descriptor(RawFd),
     /// The run was called off meanwhile.
@@ -483,10 +472,8 @@ fn run_on<T: Adapter>(
     let flows = workload::run(&lane, transport, flows);
     let usage = ThreadUsage::now().since(&before);
     let ended_ns = clock::now();
-    let attempts = (transport.attempts().zip(attempts_before)).map(|(now, before)| Attempts {
-        calls: now.calls - before.calls,
-        empty: now.empty - before.empty,
-    });
+    let attempts = transport.attempts().zip(attempts_before);
+    let attempts = attempts.map(|(now, before)| now.since(&before));
     let counted = counters.as_ref().map(count).zip(counted_before);
     LaneOutcome {
         flows,
@@ -651,23 +638,6 @@ fn prepare<T: Adapter>(
                 (None, Opening::Take(socket)) => transport
                     .take(socket, &flow.options)
                     .map_err(LaneError::Open)?,
-                (
-                    None,
-                    Opening::Call {
-                        remote,
-                        probe,
-                        first,
-                    },
-                ) => {
-                    let socket = call(transport, remote, &probe, &flow.options, gate)?;
-                    if !first.is_empty() {
-                        // As anything over UDP it may be lost.
-                        let _ = transport.udp_send(socket, first.len(), |payload| {
-                            payload.copy_from_slice(&first);
-                        });
-                    }
-                    socket
-                }
                 (None, Opening::Connect { remote, token }) => {
                     connect(transport, remote, token, &flow.options, gate, reopens)?
                 }
@@ -702,9 +672,7 @@ fn reopening(flow: &FlowSpec, plan: &Plan, wait: Wait) -> Box<Reopening> {
             remote
         }
         // Whoever connects.
-        Opening::Adopt(_) | Opening::Take(_) | Opening::Call { .. } => {
-            SocketAddr::from(([0; 4], 0))
-        }
+        Opening::Adopt(_) | Opening::Take(_) => SocketAddr::from(([0; 4], 0)),
     };
     Box::new(Reopening { remote, options })
 }
@@ -764,45 +732,6 @@ fn check_descriptor(wait: Wait, fd: RawFd) -> Result<(), LaneError> {
         return Err(LaneError::Descriptor(fd));
     }
     Ok(())
-}
-
-/// How often, and how long each time, somebody is asked who is to be there.
-const PROBES: u32 = 5;
-const PROBE_NS: Nanos = 500_000_000;
-
-/// Opens a flow to a far end of another kind, and sees whether anybody answers where that can be seen.
-fn call<T: Transport>(
-    transport: &mut T,
-    remote: SocketAddr,
-    probe: &[u8],
-    options: &FlowOptions,
-    gate: &Gate,
-) -> Result<T::Socket, LaneError> {
-    let socket = transport
-        .connect(remote, options)
-        .map_err(LaneError::Open)?;
-    if probe.is_empty() || options.protocol == Protocol::Tcp {
-        return Ok(socket);
-    }
-    for _ in 0..PROBES {
-        // A neighbour that is not known yet takes the first one.
-        let _ = transport.udp_send(socket, probe.len(), |payload| {
-            payload.copy_from_slice(probe)
-        });
-        let until = clock::now() + PROBE_NS;
-        while clock::now() < until {
-            if gate.is_cancelled() {
-                return Err(LaneError::Cancelled);
-            }
-            transport.turn();
-            match transport.udp_receive(socket, |_, _| ()) {
-                Poll::Ready(Ok(())) => return Ok(socket),
-                Poll::Ready(Err(error)) => return Err(LaneError::Open(error)),
-                Poll::Pending => transport.idle(Some(clock::now() + PATIENCE_NS / 100)),
-            }
-        }
-    }
-    Err(LaneError::Silent(remote))
 }
 
 /// Opens a flow and says whose it is.

@@ -109,7 +109,8 @@ pub struct MeasureArgs {
     /// Keep the cores from halting for the run; the far end needs `server --grant idle`
     #[arg(long, env = "LINERATE_HOLD_LATENCY")]
     pub hold_latency: bool,
-    /// Time every system call at both ends, with what it found (data, room) or had to wait for
+    /// Time every system call (of our own stack: every call on it) at both ends, with what it found (data,
+    /// room) or had to wait for
     #[arg(long, env = "LINERATE_CALLS")]
     pub calls: bool,
     /// Try again for so long while nobody answers

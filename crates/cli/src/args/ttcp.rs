@@ -64,7 +64,8 @@ pub struct TtcpArgs {
     /// [default: block to send, select to receive]
     #[arg(long, value_name = "WAY", env = "LINERATE_WAIT")]
     pub wait: Option<Wait>,
-    /// Time every system call, with what it found (data, room) or had to wait for
+    /// Time every system call (of our own stack: every call on it), with what it found (data, room) or
+    /// had to wait for
     #[arg(long, env = "LINERATE_CALLS")]
     pub calls: bool,
     /// Write a timeline of the latest calls: for ui.perfetto.dev, or as the Trace Event Format where

@@ -31,6 +31,10 @@ impl Asked {
         if tcp && (plan.socket.no_delay || plan.kind == Kind::Latency) {
             asked.push(("tcp.nagle", "off".to_owned()));
         }
+        if let (Some(bytes), true) = (plan.socket.mss_bytes, tcp) {
+            asked.push(("tcp.mss", bytes.to_string()));
+        }
+        asked.extend(plan.socket.tos.map(|tos| ("ip.tos", tos.to_string())));
         if plan.congestion_control_asked {
             let name = plan.congestion_control.clone();
             asked.extend(name.map(|name| ("tcp.congestion_control", name)));

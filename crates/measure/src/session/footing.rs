@@ -163,7 +163,7 @@ impl<'a> Footing<'a> {
             return Ok((Arrival::Kernel(socket), port));
         };
         let (protocol, ip) = (plan.protocol, local.ip());
-        let opened = stack.look(move |stack, services| {
+        let opened = stack.handle().look(move |stack, services| {
             let opened = match protocol {
                 Protocol::Udp => stack.udp_bind(SocketAddr::new(ip, 0)).and_then(|socket| {
                     stack.udp_leave_unstamped(socket)?;

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use linerate_metric::facts::{Host, Role};
 use linerate_metric::plan::{
@@ -21,7 +21,7 @@ use super::setup;
 use super::wire::Line;
 use crate::error::MeasureError;
 use crate::flow::Part;
-use crate::stack::{StackThread, refuse};
+use crate::stack::{StackThread, gone, refuse};
 
 /// What the near end stands on.
 pub enum Ground {
@@ -30,6 +30,12 @@ pub enum Ground {
     /// Our own stack.
     Stack(Box<(StackThread, StackPlan)>),
 }
+
+/// How long a neighbour may take to say which Ethernet address it has: it is asked once a second.
+const NEIGHBOR_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often that is looked for.
+const LOOK_UP: Duration = Duration::from_millis(1);
 
 /// Headers of IP and UDP in front of a datagram.
 const V4_HEADERS: u64 = 20 + 8;
@@ -45,7 +51,15 @@ impl Ground {
             return Ok(Self::Kernel);
         };
         refuse::check(plan, near)?;
+        let bound = Local::parse(plan.bind.as_deref())?.address;
         let thread = StackThread::start(near, Vec::new(), None)?;
+        if let Some(address) = bound.filter(|address| !thread.is_own(*address)) {
+            return Err(MeasureError::OptionRefused {
+                option: format!("-B {address} with --dev"),
+                why: "our stack has no such address".to_owned(),
+                next_step: "name one of those that --ip gives it, or leave it out".to_owned(),
+            });
+        }
         Ok(Self::Stack(Box::new((thread, near.clone()))))
     }
 
@@ -80,19 +94,21 @@ impl Ground {
             _ => {
                 let line = Line::of(client.connect(local, stop)?)?;
                 let far = line.peer;
-                return match self.stack() {
-                    Some(stack) if !stack.reaches(far.ip()) => Err(no_way(far)),
-                    _ => Ok(line),
-                };
+                if let Some(stack) = self.stack() {
+                    may_go(stack, far)?;
+                    self.find(far, stop)?;
+                }
+                return Ok(line);
             }
         };
         let far = self.far(client, local)?;
+        self.find(far, stop)?;
         debug_assert!(
             !near.addresses.is_empty(),
             "an address is asked for with the port"
         );
-        let (pair, (own, peer)) =
-            (stack.connect(far, &|| stop.load(Relaxed))).map_err(|error| failed(far, error))?;
+        let (pair, (own, peer)) = (stack.handle().connect(far, &|| stop.load(Relaxed)))
+            .map_err(|error| failed(far, error))?;
         Ok(Line::bridged(pair, own, peer))
     }
 
@@ -106,7 +122,50 @@ impl Ground {
             return Ok(addresses[0]);
         };
         let found = addresses.iter().find(|far| stack.reaches(far.ip()));
-        found.copied().ok_or_else(|| no_way(addresses[0]))
+        let far = found.copied().unwrap_or(addresses[0]);
+        may_go(stack, far).map(|()| far)
+    }
+
+    /// Waits until our stack knows who on its link takes what is for the far end: before anything is
+    /// measured.
+    ///
+    /// # Errors
+    /// Who does not answer; `Interrupted` once `stop` is set.
+    pub fn find(&self, far: SocketAddr, stop: &AtomicBool) -> Result<(), MeasureError> {
+        let Some(stack) = self.stack() else {
+            return Ok(());
+        };
+        let began = Instant::now();
+        loop {
+            let looked = stack.handle().look(move |stack, _| {
+                let found = stack.neighbor_towards(far.ip());
+                stack.flush();
+                found
+            });
+            let (hop, known) = match looked {
+                Some(Ok(found)) => found,
+                Some(Err(_)) => return Err(MeasureError::NoWay { address: far }),
+                None => return Err(MeasureError::system("the stack's thread", gone())),
+            };
+            if known {
+                return Ok(());
+            }
+            if stop.load(Relaxed) {
+                return Err(MeasureError::Interrupted);
+            }
+            // Why nothing comes may be the port.
+            if let Some(failure) = stack.failure() {
+                return Err(failure.into());
+            }
+            if began.elapsed() >= NEIGHBOR_PATIENCE {
+                return Err(MeasureError::NoNeighbor {
+                    address: far,
+                    hop,
+                    patience: NEIGHBOR_PATIENCE,
+                });
+            }
+            std::thread::sleep(LOOK_UP);
+        }
     }
 
     /// The local address of payload to another one, where our stack decides that.
@@ -218,13 +277,19 @@ impl Ground {
     }
 }
 
-/// Our stack cannot send there.
-fn no_way(address: SocketAddr) -> MeasureError {
-    MeasureError::NoRoute {
-        address,
-        source: io::Error::other(
-            "our stack has no address of that network and no gateway: give it one with --ip or --gateway",
-        ),
+/// Whether our stack can send there.
+fn may_go(stack: &StackThread, far: SocketAddr) -> Result<(), MeasureError> {
+    let address = far.ip().to_canonical();
+    if stack.is_own(address) {
+        return Err(MeasureError::OptionRefused {
+            option: format!("--ip {address}"),
+            why: "it is the far end's address: the stack would ask itself".to_owned(),
+            next_step: "give the stack an address of its own in that network".to_owned(),
+        });
+    }
+    match stack.reaches(address) {
+        true => Ok(()),
+        false => Err(MeasureError::NoWay { address: far }),
     }
 }
 

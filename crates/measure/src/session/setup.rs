@@ -292,10 +292,6 @@ fn lane_error(error: LaneError, plan: &Plan) -> MeasureError {
             why: format!("select takes no descriptor above 1023, and a flow would have {fd}"),
             next_step: "use fewer streams (-P), or --wait poll".to_owned(),
         },
-        LaneError::Silent(address) => MeasureError::Silent {
-            address,
-            patience: Duration::from_millis(2_500),
-        },
         LaneError::Cancelled => MeasureError::Interrupted,
         LaneError::Open(error) => match error.raw_os_error().map(Errno::from_raw_os_error) {
             Some(Errno::ACCESS) if plan.source_port.is_some_and(|port| port < 1024) => {
@@ -316,24 +312,27 @@ fn lane_error(error: LaneError, plan: &Plan) -> MeasureError {
                     next_step: "name an interface behind a %, as `ip link` lists them".to_owned(),
                 }
             }
-            Some(Errno::ADDRINUSE) if plan.source_port.is_some() => MeasureError::PortTaken {
-                port: plan.source_port.unwrap_or_default(),
-                source: error,
-            },
-            Some(Errno::ADDRINUSE | Errno::ADDRNOTAVAIL)
-                if plan.source_port.is_some() || plan.bind.is_some() =>
-            {
-                MeasureError::LocalAddress {
-                    address: format!(
-                        "{} port {}",
-                        plan.bind.as_deref().unwrap_or("any address"),
-                        plan.source_port
-                            .map_or("any".to_owned(), |port| port.to_string())
-                    ),
+            // The kernel's have numbers, those of our own stack have not.
+            _ => match error.kind() {
+                io::ErrorKind::AddrInUse if plan.source_port.is_some() => MeasureError::PortTaken {
+                    port: plan.source_port.unwrap_or_default(),
                     source: error,
+                },
+                io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable
+                    if plan.source_port.is_some() || plan.bind.is_some() =>
+                {
+                    MeasureError::LocalAddress {
+                        address: format!(
+                            "{} port {}",
+                            plan.bind.as_deref().unwrap_or("any address"),
+                            plan.source_port
+                                .map_or("any".to_owned(), |port| port.to_string())
+                        ),
+                        source: error,
+                    }
                 }
-            }
-            _ => MeasureError::system(format!("opening a {} flow", plan.protocol), error),
+                _ => MeasureError::system(format!("opening a {} flow", plan.protocol), error),
+            },
         },
     }
 }

@@ -117,7 +117,7 @@ fn serve(
         let now = clock::now();
         if now >= doubt_ns {
             doubt_ns = now + DOUBTS_NS;
-            let counters = thread.look(|stack, _| stack.counters());
+            let counters = thread.handle().look(|stack, _| stack.counters());
             let since = counters.map(|counters| counters.since(&base));
             for doubt in since.iter().flat_map(|since| doubts_of(thread, since)) {
                 if !told_of.contains(&doubt.doubt) {
@@ -176,7 +176,7 @@ fn serve(
 }
 
 fn read(thread: &StackThread) -> Option<Reading> {
-    thread.look(|stack, services| Reading {
+    thread.handle().look(|stack, services| Reading {
         at_ns: clock::now(),
         counters: stack.counters(),
         services: services

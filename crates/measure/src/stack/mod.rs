@@ -17,4 +17,4 @@ pub mod services;
 mod sessions;
 mod thread;
 
-pub use thread::StackThread;
+pub use thread::{StackHandle, StackThread, gone};

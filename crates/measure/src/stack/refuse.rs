@@ -1,9 +1,7 @@
 //! Options that our own stack does not have, or has in other words.
 
 use linerate_metric::pace::Pacing;
-use linerate_metric::plan::{
-    Direction, Ends, Kind, Plan, Protocol, ReceiveCopy, Sched, SendCopy, Wait,
-};
+use linerate_metric::plan::{Direction, Ends, Plan, Protocol, ReceiveCopy, Sched, SendCopy, Wait};
 use linerate_metric::stack::{Control, StackPlan};
 use linerate_stack::Config;
 
@@ -22,18 +20,6 @@ fn waits(plan: &Plan) -> Option<Wait> {
     plan.wait.as_ref().map(|wait| wait.near).or(plan.near_wait)
 }
 
-/// Dialects of other programs' servers that need nothing but payload: their conversations, where they
-/// have one, are the kernel's.
-pub const DIALECTS: &[&str] = &[
-    "echo",
-    "discard",
-    "chargen",
-    "ttcp",
-    "sockperf",
-    "iperf2",
-    "iperf2-legacy",
-];
-
 /// Every option that a run over our stack is refused with, before any traffic.
 const ROWS: &[Row] = &[
     Row {
@@ -45,12 +31,6 @@ const ROWS: &[Row] = &[
         next: "use spin, or interval:TIME (--set poll.interval=TIME is the same)",
     },
     Row {
-        holds: |plan, _| plan.calls || plan.trace,
-        option: "--calls or --trace",
-        why: "payload goes through no system call: there is none to time",
-        next: "leave it out; --stages splits the time of a round trip",
-    },
-    Row {
         holds: |plan, _| !plan.copies.are_made(),
         option: "--offload zerocopy, sendfile, splice or trunc",
         why: "these are ways of the kernel's sockets",
@@ -60,18 +40,6 @@ const ROWS: &[Row] = &[
         holds: |plan, _| plan.udp_offload.asked && plan.batch.is_none(),
         option: "--offload gso or gro",
         why: "the kernel cuts and joins datagrams; our stack sends each by itself, in bursts",
-        next: "leave it out",
-    },
-    Row {
-        holds: |plan, _| plan.socket.mss_bytes.is_some(),
-        option: "-M",
-        why: "our stack's segments are as long as its MTU allows",
-        next: "set that: --set mtu=BYTES",
-    },
-    Row {
-        holds: |plan, _| plan.socket.tos.is_some(),
-        option: "-S",
-        why: "our stack marks no packets",
         next: "leave it out",
     },
     Row {
@@ -130,10 +98,13 @@ const ROWS: &[Row] = &[
         next: "name one",
     },
     Row {
-        holds: |plan, _| plan.round_trip.group.is_some(),
-        option: "--multicast",
-        why: "our stack has no groups",
-        next: "leave it out",
+        holds: |plan, _| {
+            let group = plan.round_trip.group.as_ref();
+            group.is_some_and(|group| group.interface.is_some())
+        },
+        option: "--multicast GROUP%IF",
+        why: "our stack has one port, which --dev names",
+        next: "leave the interface out",
     },
     Row {
         holds: |plan, _| plan.bind.as_deref().is_some_and(|bind| bind.contains('%')),
@@ -142,23 +113,11 @@ const ROWS: &[Row] = &[
         next: "leave the interface out",
     },
     Row {
-        holds: |plan, _| {
-            let name = plan.dialect.as_deref();
-            name.is_some_and(|name| !DIALECTS.contains(&name))
-        },
-        option: "--peer",
-        why: "over our stack it can be echo, discard, chargen, ttcp, sockperf, iperf2 or iperf2-legacy: \
-              the others talk about a test on connections of their own",
-        next: "use one of these, or linerate's own server",
-    },
-    Row {
-        holds: |plan, _| {
-            let one = plan.dialect.as_deref() == Some("iperf2");
-            one && (plan.kind == Kind::Latency || plan.directions != [Direction::Send])
-        },
-        option: "-R, --bidir or latency with --peer iperf2",
-        why: "over our stack iperf2's payload goes one way, towards its server",
-        next: "leave it out, or use linerate's own server",
+        holds: |plan, _| plan.dialect.as_deref() == Some("auto"),
+        option: "--peer auto",
+        why: "it finds out by trying, over the kernel's sockets",
+        next: "name the dialect: `linerate throughput HOST --peer auto` without --dev finds it where the \
+               kernel reaches the host, too",
     },
     Row {
         holds: |plan, near| near.control == Control::Kernel && plan.protocol == Protocol::Udp,
@@ -169,14 +128,8 @@ const ROWS: &[Row] = &[
     Row {
         holds: |plan, near| near.control == Control::Kernel && plan.dialect.is_some(),
         option: "--control kernel with --peer",
-        why: "these far ends have no control connection",
+        why: "another program expects all of a test from one address",
         next: "leave --control out",
-    },
-    Row {
-        holds: |plan, _| plan.kind == Kind::Throughput && plan.far_report.is_some(),
-        option: "--far-report",
-        why: "the way to the far end is the stack's, and a command would go another one",
-        next: "leave it out",
     },
 ];
 
@@ -242,16 +195,30 @@ const FAR_ROWS: &[FarRow] = &[
         "leave it out",
     ),
     (
-        |plan, _| plan.socket.mss_bytes.is_some() || plan.socket.priority.is_some(),
-        "-M or --socket-priority",
-        "segments of its own stack are as long as its MTU allows, and no queueing discipline is on their way",
-        "leave it out, or start it with --set mtu=BYTES",
+        |plan, _| plan.socket.priority.is_some(),
+        "--socket-priority",
+        "no queueing discipline of a kernel is on the way out of its own stack",
+        "leave it out",
     ),
     (
-        |plan, _| plan.socket.tos.is_some() && plan.flows(Direction::Receive),
+        |plan, config| {
+            let own = config.tcp.mss.map(u32::from);
+            plan.socket
+                .mss_bytes
+                .is_some_and(|bytes| own != Some(bytes))
+        },
+        "-M",
+        "its own stack has one longest segment for all connections",
+        "start it with --set tcp.mss=BYTES",
+    ),
+    (
+        |plan, config| {
+            let asked = plan.socket.tos.filter(|_| plan.flows(Direction::Receive));
+            asked.is_some_and(|tos| tos != config.ip.tos)
+        },
         "-S",
-        "its own stack marks no packets",
-        "leave it out",
+        "its own stack marks all packets alike",
+        "start it with --set ip.tos=N",
     ),
     (
         |plan, _| {
@@ -337,7 +304,7 @@ pub fn check_far(plan: &Plan, config: &Config) -> Result<(), MeasureError> {
 
 #[cfg(test)]
 mod tests {
-    use linerate_metric::plan::Cpus;
+    use linerate_metric::plan::{Cpus, Kind};
 
     use super::*;
 
@@ -361,7 +328,6 @@ mod tests {
                 with(tcp(), &|p| p.wait = Some(Ends::both(Wait::IoUring))),
                 "--wait",
             ),
-            (with(tcp(), &|p| p.calls = true), "--calls"),
             (
                 with(tcp(), &|p| p.copies.send = SendCopy::ZeroCopy),
                 "--offload zerocopy",
@@ -374,8 +340,6 @@ mod tests {
                 with(udp(), &|p| p.udp_offload.asked = true),
                 "--offload gso",
             ),
-            (with(tcp(), &|p| p.socket.mss_bytes = Some(536)), "-M"),
-            (with(tcp(), &|p| p.socket.tos = Some(16)), "-S"),
             (
                 with(tcp(), &|p| p.socket.priority = Some(1)),
                 "--socket-priority",
@@ -402,24 +366,15 @@ mod tests {
             ),
             (with(tcp(), &|p| p.cpu.near = Cpus(vec![0, 1])), "--cpu"),
             (
-                with(udp(), &|p| p.round_trip.group = "239.1.2.3".parse().ok()),
+                with(udp(), &|p| {
+                    p.round_trip.group = "239.1.2.3%eth0".parse().ok();
+                }),
                 "--multicast",
             ),
             (with(udp(), &|p| p.bind = Some("%eth0".to_owned())), "-B"),
             (
-                with(tcp(), &|p| p.dialect = Some("iperf3".to_owned())),
+                with(tcp(), &|p| p.dialect = Some("auto".to_owned())),
                 "--peer",
-            ),
-            (
-                with(tcp(), &|p| {
-                    p.dialect = Some("iperf2".to_owned());
-                    p.directions = vec![Direction::Receive];
-                }),
-                "-R",
-            ),
-            (
-                with(tcp(), &|p| p.far_report = Some("x".to_owned())),
-                "--far-report",
             ),
         ];
         let kernel = StackPlan {
@@ -470,6 +425,7 @@ mod tests {
                 p.udp_offload.asked = true;
                 p.udp_offload.gro = Some(true);
             }),
+            with(tcp(), &|p| p.socket.priority = Some(1)),
             with(tcp(), &|p| p.socket.mss_bytes = Some(536)),
             with(back(), &|p| p.socket.tos = Some(16)),
             with(tcp(), &|p| p.window_bytes = Some(1 << 20)),
@@ -491,13 +447,6 @@ mod tests {
         for plan in &plans {
             let error = check_far(plan, &config).unwrap_err();
             assert_eq!(error.exit_code(), linerate_metric::exit::MISSING);
-        }
-    }
-
-    #[test]
-    fn dialects_without_a_conversation_are_callable() {
-        for name in DIALECTS {
-            assert!(crate::peers::call::caller(name).is_some(), "{name}");
         }
     }
 }

@@ -36,13 +36,74 @@ pub type Work = Box<dyn FnOnce(&mut OnStack) + Send>;
 /// A running stack. It ends when this goes.
 pub struct StackThread {
     orders: Option<mpsc::Sender<Work>>,
-    asks: mpsc::Sender<Ask>,
+    handle: StackHandle,
     thread: Option<JoinHandle<()>>,
     facts: StackFacts,
     config: Config,
     addressing: Addressing,
     failure: Failure,
+}
+
+/// What others can ask of the thread of a stack, whatever it does just now. With the stack it ends.
+#[derive(Clone)]
+pub struct StackHandle {
+    asks: mpsc::Sender<Ask>,
     cut: Arc<AtomicBool>,
+}
+
+impl StackHandle {
+    /// Streams that are received end here, whatever their far end still sends.
+    pub fn cut(&self) {
+        self.cut.store(true, Relaxed);
+    }
+
+    /// Opens a connection over the stack, whose bytes the pair that is given carries.
+    ///
+    /// # Errors
+    /// Why it does not stand; `Interrupted` when `called_off` says so.
+    pub fn connect(
+        &self,
+        remote: SocketAddr,
+        called_off: &dyn Fn() -> bool,
+    ) -> io::Result<(UnixStream, Ends)> {
+        const LOOK_UP: Duration = Duration::from_millis(50);
+        let (own, pair) = UnixStream::pair()?;
+        let (said, answer) = mpsc::channel();
+        (self.asks.send(Ask::Connect { remote, pair, said })).map_err(|_| gone())?;
+        let began = std::time::Instant::now();
+        loop {
+            match answer.recv_timeout(LOOK_UP) {
+                Ok(ends) => return Ok((own, ends?)),
+                Err(mpsc::RecvTimeoutError::Disconnected) => return Err(gone()),
+                Err(mpsc::RecvTimeoutError::Timeout) if called_off() => {
+                    return Err(io::ErrorKind::Interrupted.into());
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) if began.elapsed() > PATIENCE => {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// Looks at the stack and its services, in the thread that owns them; `None` when it is gone.
+    pub fn look<R: Send + 'static>(
+        &self,
+        look: impl FnOnce(&mut linerate_stack::Stack, Option<&mut Services>) -> R + Send + 'static,
+    ) -> Option<R> {
+        let (say, said) = mpsc::channel();
+        let look: Look = Box::new(move |stack, services| {
+            // Whoever asked waits for it.
+            let _ = say.send(look(stack, services));
+        });
+        self.asks.send(Ask::Look(look)).ok()?;
+        said.recv_timeout(PATIENCE).ok()
+    }
+}
+
+/// What is said of a stack that ended before who asks it.
+pub fn gone() -> io::Error {
+    io::Error::other("the stack's thread has ended")
 }
 
 impl StackThread {
@@ -93,19 +154,18 @@ impl StackThread {
         };
         Ok(Self {
             orders: Some(orders),
-            asks,
+            handle: StackHandle { asks, cut },
             thread: Some(thread),
             facts,
             config,
             addressing,
             failure,
-            cut,
         })
     }
 
-    /// Streams that are received end here, whatever their far end still sends.
-    pub fn cut(&self) {
-        self.cut.store(true, Relaxed);
+    /// What others can ask of it.
+    pub fn handle(&self) -> &StackHandle {
+        &self.handle
     }
 
     /// What records say of it, counters aside.
@@ -140,6 +200,11 @@ impl StackThread {
         near.or_else(same).map(|own| own.address)
     }
 
+    /// Whether an address is one of its own.
+    pub fn is_own(&self, address: IpAddr) -> bool {
+        self.addressing.is_own(address)
+    }
+
     /// Whether packets to an address have a way at all.
     pub fn reaches(&self, far: IpAddr) -> bool {
         let direct = self.addressing.networks.iter().any(|own| own.contains(far));
@@ -158,52 +223,8 @@ impl StackThread {
         let sent = self.orders.as_ref().map(|orders| orders.send(work));
         match sent {
             Some(Ok(())) => Ok(()),
-            _ => Err(io::Error::other("the stack's thread has ended")),
+            _ => Err(gone()),
         }
-    }
-
-    /// Opens a connection over the stack, whose bytes the pair that is given carries.
-    ///
-    /// # Errors
-    /// Why it does not stand; `Interrupted` when `called_off` says so.
-    pub fn connect(
-        &self,
-        remote: SocketAddr,
-        called_off: &dyn Fn() -> bool,
-    ) -> io::Result<(UnixStream, Ends)> {
-        const LOOK_UP: Duration = Duration::from_millis(50);
-        let (own, pair) = UnixStream::pair()?;
-        let (said, answer) = mpsc::channel();
-        let gone = || io::Error::other("the stack's thread has ended");
-        (self.asks.send(Ask::Connect { remote, pair, said })).map_err(|_| gone())?;
-        let began = std::time::Instant::now();
-        loop {
-            match answer.recv_timeout(LOOK_UP) {
-                Ok(ends) => return Ok((own, ends?)),
-                Err(mpsc::RecvTimeoutError::Disconnected) => return Err(gone()),
-                Err(mpsc::RecvTimeoutError::Timeout) if called_off() => {
-                    return Err(io::ErrorKind::Interrupted.into());
-                }
-                Err(mpsc::RecvTimeoutError::Timeout) if began.elapsed() > PATIENCE => {
-                    return Err(io::ErrorKind::TimedOut.into());
-                }
-                Err(mpsc::RecvTimeoutError::Timeout) => {}
-            }
-        }
-    }
-
-    /// Looks at the stack and its services, in the thread that owns them; `None` when it is gone.
-    pub fn look<R: Send + 'static>(
-        &self,
-        look: impl FnOnce(&mut linerate_stack::Stack, Option<&mut Services>) -> R + Send + 'static,
-    ) -> Option<R> {
-        let (say, said) = mpsc::channel();
-        let look: Look = Box::new(move |stack, services| {
-            // Whoever asked waits for it.
-            let _ = say.send(look(stack, services));
-        });
-        self.asks.send(Ask::Look(look)).ok()?;
-        said.recv_timeout(PATIENCE).ok()
     }
 
     /// Why the port does not work any more.

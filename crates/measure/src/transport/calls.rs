@@ -1,6 +1,7 @@
-//! The call recorder: how long each system call of a thread took, and what it found.
+//! The call recorder: how long each call on a stack took that a thread made, and what it found. Calls on the
+//! kernel's are system calls.
 //!
-//! It is a type parameter of the kernel's transport: [`Silent`] leaves nothing of it in the loop. A
+//! It is a type parameter of the kernel's transport, and what our own stack is lent with: [`Silent`] leaves nothing of it in the loop. A
 //! stamp is one reading of the cheapest counter there is; where calls follow each other directly, the
 //! end of one is the start of the next.
 
@@ -15,7 +16,7 @@ use linerate_metric::histogram::Histogram;
 
 use crate::flow::Timeline;
 
-/// A system call, by the kernel's name for it.
+/// A system call, by the kernel's name for it, or a call on our own stack, by its.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// `send`.
@@ -44,10 +45,28 @@ pub enum Call {
     UringSend,
     /// `io_uring_enter` that waits for what was received.
     UringWait,
+    /// Our own stack works: it takes a burst in, runs its timers, and what was sent leaves.
+    Turn,
+    /// What was sent leaves at once.
+    Flush,
+    /// The time until the next look at the port, where that is slept through.
+    Sleep,
+    /// A datagram is handed over to our own stack.
+    UdpSend,
+    /// Several are.
+    UdpSendBurst,
+    /// A datagram is fetched from it.
+    UdpReceive,
+    /// All that are there are.
+    UdpReceiveBurst,
+    /// Payload of a stream is handed over to it.
+    TcpSend,
+    /// Payload of a stream is fetched.
+    TcpReceive,
 }
 
 /// Every call with its name, and whether it sends.
-const CALLS: [(Call, &str, bool); 13] = [
+const CALLS: [(Call, &str, bool); 22] = [
     (Call::SendTo, "sendto", true),
     (Call::SendMsg, "sendmsg", true),
     (Call::SendMmsg, "sendmmsg", true),
@@ -61,6 +80,15 @@ const CALLS: [(Call, &str, bool); 13] = [
     (Call::Splice, "splice", true),
     (Call::UringSend, "io_uring_enter", true),
     (Call::UringWait, "io_uring_enter", false),
+    (Call::Turn, "turn", false),
+    (Call::Flush, "flush", true),
+    (Call::Sleep, "sleep", false),
+    (Call::UdpSend, "udp_send", true),
+    (Call::UdpSendBurst, "udp_send_burst", true),
+    (Call::UdpReceive, "udp_receive", false),
+    (Call::UdpReceiveBurst, "udp_receive_burst", false),
+    (Call::TcpSend, "tcp_send", true),
+    (Call::TcpReceive, "tcp_receive", false),
 ];
 
 /// What a call found.

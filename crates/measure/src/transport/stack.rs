@@ -6,12 +6,14 @@
 mod entries;
 mod opening;
 mod payload;
+mod recorded;
 mod stages;
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::Poll;
+use std::time::Duration;
 
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_metric::stack::StackFacts;
@@ -25,12 +27,16 @@ use crate::stack::facts;
 use crate::stack::services::Payload;
 pub use entries::Place;
 use entries::{Entries, Entry};
+pub use recorded::Recorded;
 
 /// How often what is in the background is looked after while payload moves.
 const LOOK_NS: Nanos = 1_000_000;
 
 /// Pause between two turns while the thread only waits for others.
 const TEND_NS: Nanos = 50_000;
+
+/// Flows whose refusals are looked for: where nobody has a port all are refused.
+const REFUSED_FLOWS: usize = 16;
 
 /// Datagrams that one call moves at most: a burst of the port.
 const BURST: usize = 32;
@@ -118,22 +124,17 @@ impl OnStack {
         }
     }
 
-    /// Calls of workloads until now.
-    pub fn attempts_so_far(&self) -> Attempts {
-        self.attempts
-    }
-
     /// Counters begin at zero from here.
     pub fn begin_counting(&mut self) {
         self.before = self.stack.counters();
     }
 
-    /// Lets the stack work if it is time; whether anything came.
-    fn work(&mut self) -> bool {
+    /// Lets the stack work if it is time, and says whether anything came then.
+    fn work(&mut self) -> Option<bool> {
         self.now = clock::now();
         if let Some(interval) = self.interval {
             if self.now < self.turn_ns {
-                return false;
+                return None;
             }
             // What was missed is not made up for.
             self.turn_ns = (self.turn_ns + interval).max(self.now);
@@ -148,7 +149,46 @@ impl OnStack {
             }
             self.background.serve(&mut self.stack, self.now);
         }
-        turn.received > 0
+        Some(turn.received > 0)
+    }
+
+    /// What was just sent is not to wait for another look at the port: it leaves now. Whether there was any.
+    #[inline]
+    fn flush_unsent(&mut self) -> bool {
+        let unsent = std::mem::take(&mut self.unsent);
+        if unsent {
+            self.stack.flush();
+        }
+        unsent
+    }
+
+    /// Passes time as this stack does, not beyond `until`; whether it slept.
+    #[inline]
+    fn pause(&mut self, flushed: bool, until: Option<Nanos>) -> bool {
+        match self.interval {
+            None if flushed => {}
+            None => std::hint::spin_loop(),
+            Some(_) => {
+                let until = until.map_or(self.turn_ns, |until| until.min(self.turn_ns));
+                clock::sleep_until(until);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Adds the keys of sockets that may go on; how long to idle where there is none.
+    #[inline]
+    fn tell(&mut self, keys: &mut Vec<usize>, patience: Duration) -> Option<Nanos> {
+        self.entries.tell(keys);
+        let idles = keys.is_empty() && !patience.is_zero();
+        let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+        idles.then(|| self.now.saturating_add(patience))
+    }
+
+    /// What kind of socket is at a place, where one is.
+    fn kind(&self, place: Place) -> Option<SocketKind> {
+        Some(self.entries.get(place).socket?.kind())
     }
 
     /// Looks after what is in the background, if it is time.
@@ -158,42 +198,22 @@ impl OnStack {
             self.is_cut = self.cut.load(Relaxed);
             self.background.moved(self.payload);
             self.background.look(&mut self.stack, self.now);
+            self.hear_refusals();
         }
     }
 
-    /// Payload of each connection of workloads that was not acknowledged yet, in the order of opening.
-    pub fn unacknowledged(&mut self) -> Vec<usize> {
-        let stack = &mut self.stack;
-        let streams = self.entries.of(SocketKind::Tcp);
-        // Of a connection that is gone nothing is waited for.
-        let left = streams.map(|socket| stack.tcp_queued(socket).map_or(0, |(sent, _)| sent));
-        left.collect()
-    }
-
-    /// Sends a datagram on each UDP socket of workloads for which there is one, in the order of opening;
-    /// gives what came on each.
-    pub fn say(&mut self, datagrams: &[Option<Vec<u8>>]) -> Vec<Vec<Vec<u8>>> {
-        self.work();
-        let sockets: Vec<_> = self.entries.of(SocketKind::Udp).collect();
-        let stack = &mut self.stack;
-        let heard = sockets.iter().zip(datagrams).map(|(&socket, datagram)| {
-            if let Some(datagram) = datagram {
-                // A full ring loses one of several.
-                let _ = stack.udp_send(socket, None, datagram.len(), |payload| {
-                    payload.copy_from_slice(datagram);
-                });
+    /// Counts what was refused of sockets that only send.
+    fn hear_refusals(&mut self) {
+        for (socket, refusals) in self.entries.unread(REFUSED_FLOWS) {
+            // Where nothing is to be fetched only a refusal can come of this.
+            let empty = self
+                .stack
+                .udp_waiting(socket)
+                .is_ok_and(|waiting| waiting == 0);
+            if empty && let Poll::Ready(Err(_)) = self.stack.udp_receive(socket, |_, _| ()) {
+                *refusals = refusals.saturating_add(1);
             }
-            let mut heard = Vec::new();
-            while let Poll::Ready(Ok(datagram)) =
-                stack.udp_receive(socket, |bytes, _| bytes.to_vec())
-            {
-                heard.push(datagram);
-            }
-            heard
-        });
-        let heard = heard.collect();
-        self.stack.flush();
-        heard
+        }
     }
 
     /// Closes the sockets of workloads.
@@ -209,7 +229,7 @@ impl OnStack {
 
     /// One round of a thread that has no workload: whether anything happened.
     pub fn round(&mut self) -> bool {
-        let worked = self.work();
+        let worked = self.work() == Some(true);
         self.look_ns = self.now;
         self.background.moved(self.payload);
         let looked = self.background.look(&mut self.stack, self.now);

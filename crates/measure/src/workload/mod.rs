@@ -147,13 +147,15 @@ workloads! {
     Latency round_trip "how long a question takes to be answered",
 }
 
-/// Runs the flows of several lanes on one thread: those of a throughput that goes both ways.
+/// Runs the flows of several lanes on one thread: those of a throughput that goes both ways. What each came
+/// to is told when it ends.
 pub fn run_together<T: Transport>(
     lanes: &[Lane<'_>],
     transport: &mut T,
     flows: Vec<Vec<Opened<T::Socket>>>,
-) -> Vec<FlowOutcome> {
-    stream::run_together(lanes, transport, flows)
+    ended: impl FnMut(FlowOutcome),
+) {
+    stream::run_together(lanes, transport, flows, ended);
 }
 
 /// How long a thread idles at most before it looks whether the run goes on.
@@ -171,17 +173,28 @@ fn drive<T: Transport, W: Workload<T>>(transport: &mut T, flows: Vec<W>) -> Vec<
 fn drive_with<T: Transport, W: Workload<T>>(
     transport: &mut T,
     flows: Vec<W>,
-    mut starved: impl FnMut(),
+    starved: impl FnMut(),
 ) -> Vec<FlowOutcome> {
+    let mut outcomes = Vec::with_capacity(flows.len());
+    drive_each(transport, flows, starved, |outcome| outcomes.push(outcome));
+    outcomes
+}
+
+/// The same; `ended` is told what each flow came to.
+fn drive_each<T: Transport, W: Workload<T>>(
+    transport: &mut T,
+    flows: Vec<W>,
+    mut starved: impl FnMut(),
+    mut ended: impl FnMut(FlowOutcome),
+) {
     let mut running = flows;
-    let mut outcomes = Vec::with_capacity(running.len());
     while !running.is_empty() {
         transport.turn();
         let mut worked = false;
         let mut departure: Option<Nanos> = None;
         let mut index = 0;
         while index < running.len() {
-            let ended = match running[index].step(transport) {
+            let over = match running[index].step(transport) {
                 Ok(Progress::Worked) => {
                     worked = true;
                     None
@@ -196,14 +209,14 @@ fn drive_with<T: Transport, W: Workload<T>>(
                 Ok(Progress::Done) => Some(None),
                 Err(error) => Some(Some(error)),
             };
-            match ended {
+            match over {
                 None => index += 1,
                 Some(error) => {
                     let flow = running.swap_remove(index);
                     if let Some(socket) = flow.socket() {
                         transport.release(socket);
                     }
-                    outcomes.push(flow.outcome(transport, error));
+                    ended(flow.outcome(transport, error));
                 }
             }
         }
@@ -213,5 +226,4 @@ fn drive_with<T: Transport, W: Workload<T>>(
             transport.idle(limit);
         }
     }
-    outcomes
 }

@@ -10,7 +10,7 @@ use linerate_metric::pace::Pacing;
 use linerate_metric::plan::Protocol;
 
 use super::round_trip::breath::Breath;
-use super::{Lane, Opened, Progress, Workload, drive, drive_with, readiness};
+use super::{Lane, Opened, Progress, Workload, drive, drive_each, drive_with, readiness};
 use crate::arrival::Arrivals;
 use crate::flow::{FlowOutcome, Part, Shared, Timing};
 use crate::meter::Totals;
@@ -58,11 +58,12 @@ pub fn run_together<T: Transport>(
     lanes: &[Lane<'_>],
     transport: &mut T,
     flows: Vec<Vec<Opened<T::Socket>>>,
-) -> Vec<FlowOutcome> {
+    ended: impl FnMut(FlowOutcome),
+) {
     let all = lanes.iter().zip(flows);
     let all = all.flat_map(|(lane, flows)| flows.into_iter().map(move |flow| (lane, flow)));
     let Some(first) = lanes.first() else {
-        return Vec::new();
+        return;
     };
     match first.plan.protocol {
         Protocol::Tcp => {
@@ -70,14 +71,14 @@ pub fn run_together<T: Transport>(
                 Part::Source => Either::Source(TcpSource::new(lane, flow)),
                 Part::Sink => Either::Sink(TcpSink::new(lane, flow)),
             });
-            drive(transport, flows.collect())
+            drive_each(transport, flows.collect(), || {}, ended);
         }
         Protocol::Udp => {
             let flows = all.map(|(lane, flow)| match lane.part {
                 Part::Source => Either::Source(UdpSource::new(lane, flow)),
                 Part::Sink => Either::Sink(UdpSink::new(lane, flow)),
             });
-            drive(transport, flows.collect())
+            drive_each(transport, flows.collect(), || {}, ended);
         }
     }
 }

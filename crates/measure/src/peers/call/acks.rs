@@ -6,10 +6,9 @@ use std::net::SocketAddr;
 
 use linerate_dialect::control::FlowTotal;
 use linerate_host::sys::clock::Nanos;
-use linerate_host::sys::socket::{Flags, receive, tcp_info, unacknowledged};
-use socket2::Socket;
 
 use super::context::foreign;
+use super::socket::FlowSocket;
 use crate::error::MeasureError;
 use crate::peers::record::Acknowledged;
 
@@ -49,7 +48,7 @@ pub struct Acks {
 
 struct Flow {
     id: u32,
-    socket: Socket,
+    socket: FlowSocket,
     bytes: u64,
     acknowledged: Option<Acknowledged>,
     closed: bool,
@@ -59,7 +58,7 @@ struct Flow {
 
 impl Acks {
     /// Watches these connections, by flow number.
-    pub fn new(peer: SocketAddr, sockets: Vec<(u32, Socket)>) -> Self {
+    pub fn new(peer: SocketAddr, sockets: Vec<(u32, FlowSocket)>) -> Self {
         let flow = |(id, socket)| Flow {
             id,
             socket,
@@ -127,10 +126,8 @@ impl Acks {
             if flow.acknowledged.is_some() || flow.closed {
                 continue;
             }
-            // The end of the stream counts as one byte, and an idle receiver acknowledges it as late as it
-            // closes: the payload is there before. Where payload comes back, this end has not ended.
-            let of_end = u64::from(!self.shared);
-            match unacknowledged(&flow.socket).map(|left| left.saturating_sub(of_end)) {
+            // Where payload comes back, this end has not ended.
+            match flow.socket.unacknowledged(!self.shared) {
                 Ok(0) => {
                     let sent_ns = self.sent_ns.unwrap_or(now);
                     flow.acknowledged = Some(Acknowledged {
@@ -139,7 +136,7 @@ impl Acks {
                     });
                 }
                 // Reset: nothing more will be acknowledged.
-                Ok(_) if flow.socket.peer_addr().is_err() => flow.closed = true,
+                Ok(_) if !flow.socket.stands() => flow.closed = true,
                 Ok(bytes) => left += bytes,
                 Err(_) => flow.closed = true,
             }
@@ -183,22 +180,26 @@ impl Flow {
     /// When the last acknowledgement came. It is looked for now and then only, on a busy machine late;
     /// the kernel knows it, in its ticks. Not before the last payload left.
     fn last_heard(&self, now: Nanos, sent_ns: Nanos) -> Nanos {
-        let ago = tcp_info(&self.socket).map_or(0, |info| info.since_acknowledgement_ms);
-        now.saturating_sub(u64::from(ago) * 1_000_000).max(sent_ns)
+        let ago = self.socket.since_acknowledgement();
+        now.saturating_sub(ago).max(sent_ns)
     }
 
     /// Reads what nobody waits for.
     fn listen(&mut self) {
         let mut room = [0; 4096];
         while !self.closed {
-            match receive(&self.socket, &mut room, Flags::DONT_WAIT) {
+            match self.socket.receive(&mut room) {
                 Ok(bytes) if bytes > 0 && self.first_words.len() < FIRST_WORDS => {
                     let more = bytes.min(FIRST_WORDS - self.first_words.len());
                     self.first_words.extend_from_slice(&room[..more]);
                 }
                 Ok(0) => {
                     // What closes its side after ours has read everything.
-                    if unacknowledged(&self.socket).is_ok_and(|left| left == 0) {
+                    if self
+                        .socket
+                        .unacknowledged(false)
+                        .is_ok_and(|left| left == 0)
+                    {
                         return self.see_end();
                     }
                     return;

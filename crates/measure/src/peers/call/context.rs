@@ -1,21 +1,23 @@
 //! What a dialect needs to open its sockets.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::wait::{Ready, poll};
 use linerate_metric::plan::{Direction, Plan};
 use rustix::io::Errno;
 use socket2::Socket;
 
+use super::socket::FlowSocket;
 use crate::error::{MeasureError, two_parts};
 use crate::flow::Part;
 use crate::session::reach::{Local, open};
-use crate::session::{pace, setup};
-use crate::transport::{FlowOptions, open_socket};
+use crate::session::{ground, pace, setup};
+use crate::stack::StackHandle;
+use crate::transport::FlowOptions;
 
 /// How long a step of an opening may take.
 pub const PATIENCE_NS: Nanos = 5_000_000_000;
@@ -35,12 +37,23 @@ pub struct Context<'a> {
     pub stop: &'a AtomicBool,
     /// Queueing disciplines of the interface.
     pub disciplines: &'a [String],
+    /// Our own stack, where all of it goes over that.
+    pub stack: Option<&'a StackHandle>,
 }
 
 impl Context<'_> {
-    /// A control connection.
-    pub fn control(&self) -> Result<TcpStream, MeasureError> {
-        open(self.far, self.local, self.stop)
+    /// A control connection: over our own stack the near end of a pair whose bytes it carries.
+    pub fn control(&self) -> Result<Socket, MeasureError> {
+        let Some(stack) = self.stack else {
+            let stream = open(self.far, self.local, self.stop)?;
+            let set = stream.set_nodelay(true);
+            set.map_err(|error| MeasureError::system("control connection", error))?;
+            return Ok(stream.into());
+        };
+        let far = self.far;
+        let (pair, _) = (stack.connect(far, &|| self.stop.load(Relaxed)))
+            .map_err(|error| ground::failed(far, error))?;
+        Ok(OwnedFd::from(pair).into())
     }
 
     /// How the sockets of a flow are set up.
@@ -57,7 +70,12 @@ impl Context<'_> {
     }
 
     /// The socket of the flow with that number, connected to a port of the far end.
-    pub fn flow(&self, id: u32, direction: Direction, port: u16) -> Result<Socket, MeasureError> {
+    pub fn flow(
+        &self,
+        id: u32,
+        direction: Direction,
+        port: u16,
+    ) -> Result<FlowSocket, MeasureError> {
         if self.stop.load(Relaxed) {
             return Err(MeasureError::Interrupted);
         }
@@ -74,19 +92,29 @@ impl Context<'_> {
             };
             options.local = Some(SocketAddr::new(self.local.address.unwrap_or(any), own_port));
         }
-        open_socket(far, &options).map_err(|error| failed(far, error))
+        FlowSocket::connect(self.stack, far, &options, self.stop)
+            .map_err(|error| failed(far, error))
+    }
+
+    /// A socket that the far end can reach, on a port.
+    pub fn listening(&self, direction: Direction, port: u16) -> io::Result<FlowSocket> {
+        let any = match self.far.is_ipv4() {
+            true => IpAddr::from([0; 4]),
+            false => IpAddr::from([0; 16]),
+        };
+        let local = SocketAddr::new(self.local.address.unwrap_or(any), port);
+        FlowSocket::listen(self.stack, local, &self.options(direction))
     }
 
     /// Waits until something can be read from a socket; false when the time is over.
-    pub fn readable(&self, socket: &Socket, until: Nanos) -> Result<bool, MeasureError> {
+    pub fn readable(&self, socket: &FlowSocket, until: Nanos) -> Result<bool, MeasureError> {
         loop {
             if self.stop.load(Relaxed) {
                 return Err(MeasureError::Interrupted);
             }
             let now = clock::now();
             let left = Duration::from_nanos(until.saturating_sub(now)).min(LOOK_UP);
-            let ready = poll(socket, Ready::Receive, left)
-                .map_err(|error| MeasureError::system("poll", error))?;
+            let ready = socket.wait(left).map_err(|error| failed(self.far, error))?;
             if ready || now >= until {
                 return Ok(ready);
             }
@@ -115,14 +143,6 @@ impl Context<'_> {
     }
 }
 
-/// Nothing more comes to a socket of datagrams: whoever sends there is refused from now on.
-pub fn deafen(socket: &Socket) {
-    if let Ok(own) = socket.local_addr() {
-        // What cannot be cut off ends with its time.
-        let _ = socket.connect(&own);
-    }
-}
-
 /// An error of a dialect: what went wrong and what to do are the two parts of its text.
 pub fn foreign(peer: SocketAddr, error: impl std::fmt::Display) -> MeasureError {
     let text = error.to_string();
@@ -143,16 +163,22 @@ pub fn failed(address: SocketAddr, error: io::Error) -> MeasureError {
             address,
             source: error,
         },
-        Some(Errno::ADDRINUSE | Errno::ADDRNOTAVAIL | Errno::ACCESS) => {
-            MeasureError::LocalAddress {
-                address: "the local address or port of a flow".to_owned(),
-                source: error,
-            }
-        }
-        _ if error.kind() == io::ErrorKind::TimedOut => MeasureError::Silent {
-            address,
-            patience: Duration::from_secs(5),
+        Some(Errno::ACCESS) => own_address(error),
+        // The kernel's have numbers, those of our own stack have not.
+        _ => match error.kind() {
+            io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable => own_address(error),
+            io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::TimedOut
+            | io::ErrorKind::Interrupted
+            | io::ErrorKind::NetworkUnreachable => ground::failed(address, error),
+            _ => MeasureError::system("opening a flow", error),
         },
-        _ => MeasureError::system("opening a flow", error),
+    }
+}
+
+fn own_address(source: io::Error) -> MeasureError {
+    MeasureError::LocalAddress {
+        address: "the local address or port of a flow".to_owned(),
+        source,
     }
 }

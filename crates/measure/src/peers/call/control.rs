@@ -1,15 +1,17 @@
 //! A connection on which a dialect talks about a test.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
+
+use socket2::Socket;
 
 /// Reads of one turn: a peer that talks without end does not keep us listening.
 const READS_A_TURN: usize = 16;
 
 /// A connection whose calls never wait.
 pub struct Control {
-    stream: TcpStream,
+    stream: Socket,
     closed: bool,
 }
 
@@ -18,9 +20,8 @@ impl Control {
     ///
     /// # Errors
     /// When the socket refuses its options.
-    pub fn new(stream: TcpStream) -> io::Result<Self> {
+    pub fn new(stream: Socket) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
-        stream.set_nodelay(true)?;
         Ok(Self {
             stream,
             closed: false,

@@ -4,24 +4,21 @@
 mod datagrams;
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::sync::atomic::AtomicBool;
 
 use linerate_dialect::control::FlowTotal;
 use linerate_dialect::iperf2::{Amount, Settings, TcpClient, Way, bounceback};
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_metric::plan::{Direction, Kind, Plan, Protocol, SendCopy};
-use socket2::Socket;
 
 use super::acks::{Acks, LOOK_NS};
-use super::context::Context;
+use super::context::{Context, failed};
+use super::socket::FlowSocket;
 use super::{CalledFlow, Caller, Refusal, Speech, first, plain, questions, refuse_omit};
 use crate::error::MeasureError;
-use crate::lane::Opening;
 use crate::peers::framing::Framing;
 use crate::peers::record::Acknowledged;
 use datagrams::open_udp;
-pub use datagrams::{UNANSWERED, framing};
 
 /// Calling iperf 2.1 and later.
 pub const CALLER: Caller = Caller {
@@ -133,7 +130,7 @@ fn wall_ahead_ns() -> u64 {
     clock::real().wrapping_sub(clock::now())
 }
 
-pub fn settings(plan: &Plan, legacy: bool) -> Settings {
+fn settings(plan: &Plan, legacy: bool) -> Settings {
     let base = match legacy {
         true => Settings::legacy(plan.port),
         false => Settings::client(plan.port),
@@ -197,15 +194,15 @@ struct Streams {
     acks: Acks,
     way: Way,
     sent: bool,
-    sockets: Vec<Socket>,
+    sockets: Vec<FlowSocket>,
     /// The time that the server was told, and when it is over: nothing but the end of the stream says that
     /// it kept to it.
     time_ns: Option<Nanos>,
     ends_ns: Option<Nanos>,
 }
 
-fn copy_of(socket: &Socket) -> Result<Socket, MeasureError> {
-    let copy = socket.try_clone();
+fn copy_of(socket: &FlowSocket) -> Result<FlowSocket, MeasureError> {
+    let copy = socket.copy();
     copy.map_err(|error| MeasureError::system("a flow's socket", error))
 }
 
@@ -224,14 +221,14 @@ fn open_tcp(context: &Context<'_>, legacy: bool) -> Result<Box<dyn Speech>, Meas
             Way::Reverse => Direction::Receive,
             Way::Forward | Way::Both => Direction::Send,
         };
-        let mut socket = context.flow(id, direction, context.far.port())?;
+        let socket = context.flow(id, direction, context.far.port())?;
         sockets.push(copy_of(&socket)?);
         let framing = match way {
             // What asks for payload is none.
             Way::Reverse => {
                 socket
                     .write_all(header)
-                    .map_err(|error| MeasureError::system("an iperf2 header", error))?;
+                    .map_err(|error| failed(context.far, error))?;
                 Framing::Bare
             }
             _ if header.is_empty() => plain::stream("iperf2-legacy"),
@@ -244,14 +241,14 @@ fn open_tcp(context: &Context<'_>, legacy: bool) -> Result<Box<dyn Speech>, Meas
             back.push(CalledFlow {
                 id: streams + id,
                 direction: Direction::Receive,
-                opening: Opening::Adopt(copy_of(&socket)?.into()),
+                opening: copy_of(&socket)?.opening(),
                 framing: Framing::Bare,
             });
         }
         called.push(CalledFlow {
             id,
             direction,
-            opening: Opening::Adopt(socket.into()),
+            opening: socket.opening(),
             framing,
         });
     }
@@ -298,7 +295,7 @@ impl Speech for Streams {
         // In time the server ends by itself.
         if early && self.way != Way::Forward {
             for socket in &self.sockets {
-                let _ = socket.shutdown(std::net::Shutdown::Both);
+                socket.cut();
             }
         }
     }

@@ -2,7 +2,6 @@
 
 mod ending;
 
-use std::io::Write;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -15,16 +14,14 @@ use linerate_dialect::iperf3::{
     far_report, udp,
 };
 use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::socket::{Flags, receive, send};
-use linerate_host::sys::wait::{Ready, poll, poll_any};
+use linerate_host::sys::wait::{Ready, poll_any};
 use linerate_metric::plan::{self, Direction, Kind, Plan, SendCopy};
-use socket2::Socket;
 
 use super::context::{Context, PATIENCE_NS, foreign};
 use super::control::Control;
+use super::socket::FlowSocket;
 use super::{CalledFlow, Caller, Refusal, Speech, first};
 use crate::error::MeasureError;
-use crate::lane::Opening;
 use crate::peers::framing::Framing;
 
 /// Calling iperf3.
@@ -131,10 +128,10 @@ struct Test {
     params: Params,
     called: Vec<CalledFlow>,
     /// The last flow, which is announced when everything is ready here: the server's clock starts then.
-    last: Option<Socket>,
+    last: Option<FlowSocket>,
     cookie: Cookie,
     /// Sockets of what this end sends over TCP.
-    sending: Vec<Socket>,
+    sending: Vec<FlowSocket>,
     /// When the end is to be said: once everything has arrived, and at this time at the latest.
     ending_ns: Option<Nanos>,
     /// When it was heard that all was sent.
@@ -228,7 +225,7 @@ impl Test {
         let broken = |error| MeasureError::system("opening an iperf3 flow", error);
         let is_last = number as usize == self.params.flows().len();
         if is_last {
-            self.last = Some(socket.try_clone().map_err(broken)?);
+            self.last = Some(socket.copy().map_err(broken)?);
         } else {
             self.announce(&socket, context.stop)?;
         }
@@ -236,7 +233,7 @@ impl Test {
             Protocol::Udp => Framing::Iperf3(self.params.counters),
             _ => {
                 if flow.from_client {
-                    self.sending.push(socket.try_clone().map_err(broken)?);
+                    self.sending.push(socket.copy().map_err(broken)?);
                 }
                 Framing::Bare
             }
@@ -244,30 +241,28 @@ impl Test {
         Ok(CalledFlow {
             id: number,
             direction,
-            opening: Opening::Adopt(socket.into()),
+            opening: socket.opening(),
             framing,
         })
     }
 
     /// Says whose a flow is.
-    fn announce(&mut self, socket: &Socket, stop: &AtomicBool) -> Result<(), MeasureError> {
+    fn announce(&mut self, socket: &FlowSocket, stop: &AtomicBool) -> Result<(), MeasureError> {
         let peer = self.peer;
         let failed = |error| super::context::failed(peer, error);
         if self.params.protocol != Protocol::Udp {
-            let mut stream: &Socket = socket;
-            return stream.write_all(&self.cookie.to_wire()).map_err(failed);
+            return socket.write_all(&self.cookie.to_wire()).map_err(failed);
         }
-        send(socket, &udp::Hello::Little.wire(), Flags::DONT_WAIT).map_err(failed)?;
+        socket.send(&udp::Hello::Little.wire()).map_err(failed)?;
         let until = clock::now() + PATIENCE_NS;
         let mut room = [0; 64];
         while clock::now() < until {
             self.goes_on(stop)?;
-            let ready = poll(socket, Ready::Receive, Duration::from_millis(50));
-            if !ready.map_err(|error| MeasureError::system("poll", error))? {
+            if !socket.wait(Duration::from_millis(50)).map_err(failed)? {
                 continue;
             }
             // Payload may come right behind the answer: it stays where it is.
-            let bytes = receive(socket, &mut room, Flags::DONT_WAIT).map_err(failed)?;
+            let bytes = socket.receive(&mut room).map_err(failed)?;
             if udp::is_answer(&room[..bytes]) {
                 return Ok(());
             }

@@ -7,14 +7,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use linerate_host::sys::clock::Nanos;
-use linerate_host::sys::wait::{Ready, poll};
 use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
-use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::context::{Context, failed};
+use super::socket::FlowSocket;
 use super::{CalledFlow, Caller, Speech, refuse_omit};
 use crate::error::MeasureError;
-use crate::lane::Opening;
 use crate::peers::framing::Framing;
 
 /// The receiving end of classic ttcp; a plan asks for it that names no host.
@@ -47,66 +45,52 @@ pub fn anybody(plan: &Plan, ipv6: bool) -> SocketAddr {
 
 struct Receiver {
     called: Vec<CalledFlow>,
-    socket: Socket,
+    socket: FlowSocket,
     from: Option<SocketAddr>,
 }
 
 fn open(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
     let tcp = context.plan.protocol == Protocol::Tcp;
     let broken = |error| MeasureError::system("waiting for a sender", error);
-    let waiting = bound(context, tcp).map_err(|error| match error.kind() {
-        io::ErrorKind::AddrInUse => MeasureError::PortTaken {
-            port: context.far.port(),
-            source: error,
-        },
-        _ => failed(context.far, error),
-    })?;
+    let port = context.far.port();
+    let waiting =
+        (context.listening(Direction::Receive, port)).map_err(|error| match error.kind() {
+            io::ErrorKind::AddrInUse => MeasureError::PortTaken {
+                port,
+                source: error,
+            },
+            _ => failed(context.far, error),
+        })?;
     let (socket, from) = loop {
         if context.stop.load(Relaxed) {
             return Err(MeasureError::Interrupted);
         }
-        if !poll(&waiting, Ready::Receive, LOOK_UP).map_err(broken)? {
+        if !waiting.wait(LOOK_UP).map_err(broken)? {
             continue;
         }
         if tcp {
-            break waiting.accept().map_err(broken)?;
+            match waiting.accept() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                came => break came.map_err(broken)?,
+            }
         }
-        let from = waiting.peek_sender().map_err(broken)?;
-        // From now on nobody else's datagrams come in; the first one stays where it is.
-        waiting.connect(&from).map_err(broken)?;
-        break (waiting, from);
+        if let (_, Some(from)) = waiting.peek(&mut [0; 1]).map_err(broken)? {
+            // From now on nobody else's datagrams come in; the first one stays where it is.
+            waiting.keep_to(from).map_err(broken)?;
+            break (waiting, from);
+        }
     };
-    let copy = socket.try_clone().map_err(broken)?;
+    let copy = socket.copy().map_err(broken)?;
     Ok(Box::new(Receiver {
         called: vec![CalledFlow {
             id: 1,
             direction: Direction::Receive,
-            opening: Opening::Adopt(socket.into()),
+            opening: socket.opening(),
             framing: if tcp { Framing::Bare } else { Framing::Ttcp },
         }],
         socket: copy,
-        from: from.as_socket(),
+        from: Some(from),
     }))
-}
-
-fn bound(context: &Context<'_>, tcp: bool) -> io::Result<Socket> {
-    let kind = if tcp { Type::STREAM } else { Type::DGRAM };
-    let socket = Socket::new(Domain::for_address(context.far), kind, None)?;
-    socket.set_reuse_address(tcp)?;
-    let options = context.options(Direction::Receive);
-    if let Some(bytes) = options.socket.receive_buffer_bytes {
-        // Before the connection stands: its window scale follows from it.
-        socket.set_recv_buffer_size(usize::try_from(bytes).unwrap_or(usize::MAX))?;
-    }
-    if let Some(interface) = &options.interface {
-        socket.bind_device(Some(interface.as_bytes()))?;
-    }
-    let ip = context.local.address.unwrap_or(context.far.ip());
-    socket.bind(&SockAddr::from(SocketAddr::new(ip, context.far.port())))?;
-    if tcp {
-        socket.listen(1)?;
-    }
-    Ok(socket)
 }
 
 impl Speech for Receiver {
@@ -119,7 +103,7 @@ impl Speech for Receiver {
     }
 
     fn stop(&mut self, _: Nanos, _early: bool) {
-        let _ = self.socket.shutdown(std::net::Shutdown::Both);
+        self.socket.cut();
     }
 
     fn is_over(&self) -> bool {

@@ -13,10 +13,10 @@ mod iperf2;
 mod iperf3;
 mod listen;
 mod nuttcp;
-mod over_stack;
 mod plain;
 mod questions;
 mod run;
+mod socket;
 mod sockperf;
 mod talk;
 

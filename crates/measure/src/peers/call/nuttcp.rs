@@ -16,16 +16,14 @@ use linerate_dialect::nuttcp::{
 };
 use linerate_dialect::sniff::Carrier;
 use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::socket::{Flags, receive, send};
-use linerate_host::sys::wait::{Ready, poll, poll_any};
+use linerate_host::sys::wait::{Ready, poll_any};
 use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
-use socket2::Socket;
 
-use super::context::{Context, PATIENCE_NS, deafen, foreign};
+use super::context::{Context, PATIENCE_NS, failed, foreign};
 use super::control::Control;
+use super::socket::FlowSocket;
 use super::{CalledFlow, Caller, Refusal, Speech, first, refuse_omit};
 use crate::error::MeasureError;
-use crate::lane::Opening;
 use crate::peers::framing::Framing;
 use sockets::{accept, connect, first_datagram, listening};
 
@@ -114,7 +112,7 @@ struct Test {
     control: Control,
     machine: Client,
     called: Vec<CalledFlow>,
-    socket: Option<Socket>,
+    socket: Option<FlowSocket>,
     /// Where datagrams are framed by markers.
     sender: Option<UdpSender>,
     marker_due_ns: Option<Nanos>,
@@ -136,14 +134,9 @@ fn open(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
     let receives = context.plan.flows(Direction::Receive);
     let tcp = context.plan.protocol == Protocol::Tcp;
     // Whoever transmits connects: of what the server sends, a port of ours is the goal.
-    let waiting = receives.then(|| listening(context, tcp)).transpose()?;
+    let waiting = receives.then(|| listening(context)).transpose()?;
     let port = match &waiting {
-        Some(socket) => {
-            let address = socket.local_addr().map_err(system)?;
-            address
-                .as_socket()
-                .map_or(DATA_PORT, |address| address.port())
-        }
+        Some(socket) => socket.port().map_err(system)?,
         None => DATA_PORT,
     };
     let asked = asked(context.plan, port);
@@ -186,11 +179,11 @@ fn open(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
     if !tcp && direction == Direction::Send {
         test.begin(&asked, &socket)?;
     }
-    test.socket = Some(socket.try_clone().map_err(system)?);
+    test.socket = Some(socket.copy().map_err(system)?);
     test.called.push(CalledFlow {
         id: 1,
         direction,
-        opening: Opening::Adopt(socket.into()),
+        opening: socket.opening(),
         framing: match tcp {
             true => Framing::Bare,
             false => Framing::Nuttcp(CountReader::default()),
@@ -290,13 +283,14 @@ impl Test {
     }
 
     /// Says that datagrams begin.
-    fn begin(&mut self, asked: &Asked, socket: &Socket) -> Result<(), MeasureError> {
+    fn begin(&mut self, asked: &Asked, socket: &FlowSocket) -> Result<(), MeasureError> {
         let mut sender = UdpSender::new(asked);
         loop {
             match sender.step(clock::now()) {
                 Send::Marker { bytes, .. } => {
-                    send(socket, &bytes, Flags::NONE)
-                        .map_err(|error| super::context::failed(self.peer, error))?;
+                    socket
+                        .send(&bytes)
+                        .map_err(|error| failed(self.peer, error))?;
                     if bytes == *b"BOD1" {
                         break;
                     }
@@ -320,20 +314,19 @@ impl Test {
         let mut room = [0; 64];
         let until = now + 2 * START_GAP_NS;
         while clock::now() < until && !stop.load(Relaxed) {
-            let ready = poll(socket, Ready::Receive, Duration::from_millis(20));
-            if !ready.map_err(|error| MeasureError::system("poll", error))? {
+            let peer = self.peer;
+            let broke = |error| failed(peer, error);
+            if !socket.wait(Duration::from_millis(20)).map_err(broke)? {
                 continue;
             }
-            let peeked = receive(socket, &mut room, Flags::DONT_WAIT.and(Flags::PEEK));
-            let begins = match peeked {
-                Ok(4) => Some(room.starts_with(b"BOD1")),
-                Ok(_) => None,
-                Err(error) => return Err(super::context::failed(self.peer, error)),
+            let begins = match socket.peek(&mut room).map_err(broke)? {
+                (4, _) => Some(room.starts_with(b"BOD1")),
+                _ => None,
             };
             let Some(begins) = begins else {
                 return Ok(());
             };
-            let _ = receive(socket, &mut room, Flags::DONT_WAIT);
+            let _ = socket.receive(&mut room);
             if begins {
                 return Ok(());
             }
@@ -352,7 +345,7 @@ impl Test {
         match sender.step(now) {
             Send::Marker { bytes, .. } => {
                 // A server that has ended refuses the last ones.
-                let _ = send(socket, &bytes, Flags::DONT_WAIT);
+                let _ = socket.offer(&bytes);
                 self.marker_due_ns = Some(now);
             }
             Send::Wait { until_ns } => self.marker_due_ns = Some(until_ns),
@@ -414,10 +407,8 @@ impl Speech for Test {
         // In time the server ends by itself.
         if let (true, true, Some(socket)) = (early, self.called_back(), &self.socket) {
             match self.datagrams {
-                true => deafen(socket),
-                false => {
-                    let _ = socket.shutdown(std::net::Shutdown::Both);
-                }
+                true => socket.deafen(),
+                false => socket.cut(),
             }
         }
     }
@@ -497,10 +488,12 @@ mod tests {
         let asked = Asked::new(Way::ToClient, Carrier::Datagram, 5001);
         let mut test = Test {
             peer,
-            control: Control::new(TcpStream::connect(peer).unwrap()).unwrap(),
+            control: Control::new(TcpStream::connect(peer).unwrap().into()).unwrap(),
             machine: Client::new(asked).unwrap(),
             called: Vec::new(),
-            socket: Some(UdpSocket::bind("127.0.0.1:0").unwrap().into()),
+            socket: Some(FlowSocket::Kernel(
+                UdpSocket::bind("127.0.0.1:0").unwrap().into(),
+            )),
             sender: None,
             marker_due_ns: None,
             datagrams: true,

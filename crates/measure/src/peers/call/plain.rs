@@ -8,15 +8,13 @@ use std::sync::atomic::AtomicBool;
 use linerate_dialect::control::FlowTotal;
 use linerate_dialect::{chargen, discard, ttcp};
 use linerate_host::sys::clock::Nanos;
-use linerate_host::sys::socket::{Flags, send};
 use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
-use socket2::Socket;
 
 use super::acks::{Acks, LOOK_NS};
 use super::context::Context;
+use super::socket::FlowSocket;
 use super::{CalledFlow, Caller, Refusal, Speech, first, refuse_omit};
 use crate::error::MeasureError;
-use crate::lane::Opening;
 use crate::peers::framing::Framing;
 use crate::peers::record::Acknowledged;
 
@@ -113,9 +111,9 @@ struct Test {
     tcp: bool,
     sends: bool,
     /// Where a marker says start and end, over UDP.
-    marked: Vec<Socket>,
+    marked: Vec<FlowSocket>,
     /// Sockets that are cut off to stop the far end.
-    sources: Vec<Socket>,
+    sources: Vec<FlowSocket>,
     sent: bool,
     /// UDP: when the end is marked.
     settled_ns: Option<Nanos>,
@@ -149,7 +147,7 @@ fn open(
     for id in 1..=context.plan.streams {
         let socket = context.flow(id, direction, context.far.port())?;
         let copy = || {
-            let copy = socket.try_clone();
+            let copy = socket.copy();
             copy.map_err(|error| MeasureError::system("a flow's socket", error))
         };
         sockets.push(copy()?);
@@ -159,7 +157,7 @@ fn open(
         called.push(CalledFlow {
             id,
             direction,
-            opening: Opening::Adopt(socket.into()),
+            opening: socket.opening(),
             framing: match tcp {
                 true => stream(name),
                 false => framing.clone(),
@@ -190,7 +188,7 @@ impl Test {
         for _ in 0..times {
             for socket in &self.marked {
                 // A receiver that is gone is noticed by the payload.
-                let _ = send(socket, &ttcp::MARKER, Flags::NONE);
+                let _ = socket.send(&ttcp::MARKER);
             }
         }
     }
@@ -228,7 +226,7 @@ impl Speech for Test {
     fn stop(&mut self, _: Nanos, _early: bool) {
         if !self.sends {
             for socket in &self.sources {
-                let _ = socket.shutdown(std::net::Shutdown::Both);
+                socket.cut();
             }
         }
     }

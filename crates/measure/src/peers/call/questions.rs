@@ -3,14 +3,13 @@
 use std::net::SocketAddr;
 
 use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::socket::{Flags, receive, send};
 use linerate_metric::plan::{Direction, Plan, Protocol};
 use linerate_metric::round_trip::Attachment;
 
 use super::context::{Context, failed};
+use super::socket::FlowSocket;
 use super::{CalledFlow, Refusal, Speech, first};
 use crate::error::MeasureError;
-use crate::lane::Opening;
 use crate::peers::framing::Framing;
 
 /// How often a first question is asked until somebody answers, and how long each time.
@@ -70,7 +69,7 @@ pub fn open(
         called.push(CalledFlow {
             id,
             direction: Direction::Send,
-            opening: Opening::Adopt(socket.into()),
+            opening: socket.opening(),
             framing: framing.clone(),
         });
     }
@@ -80,17 +79,17 @@ pub fn open(
 /// Asks until somebody answers.
 fn probe(
     context: &Context<'_>,
-    socket: &socket2::Socket,
+    socket: &FlowSocket,
     question: &[u8],
     is_answer: &dyn Fn(&[u8]) -> bool,
 ) -> Result<(), MeasureError> {
     let far: SocketAddr = context.far;
     let mut room = vec![0; 1 << 16];
     for _ in 0..TRIES {
-        send(socket, question, Flags::NONE).map_err(|error| failed(far, error))?;
+        socket.send(question).map_err(|error| failed(far, error))?;
         let until = clock::now() + TRY_NS;
         while context.readable(socket, until)? {
-            match receive(socket, &mut room, Flags::DONT_WAIT) {
+            match socket.receive(&mut room) {
                 Ok(bytes) if is_answer(&room[..bytes]) => return Ok(()),
                 Ok(_) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}

@@ -16,7 +16,7 @@ use linerate_metric::record::{Doubt, Record};
 
 use super::context::{Context, foreign};
 use super::talk::{self, Talk};
-use super::{AUTO, Caller, auto, caller, far_report, listen, over_stack, refuse};
+use super::{AUTO, Caller, auto, caller, far_report, listen, refuse};
 use crate::end::End;
 use crate::error::MeasureError;
 use crate::flow::Part;
@@ -28,6 +28,7 @@ use crate::session::ground::Ground;
 use crate::session::reach::{Family, Local};
 use crate::session::setup::{self, AgreedFlow, Ready};
 use crate::session::{files, pace};
+use crate::stack::StackThread;
 
 /// Pause between tries with `--retry`.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
@@ -91,6 +92,7 @@ fn whom(
         )));
     }
     let mut far = ground.far(client, local)?;
+    ground.find(far, stop)?;
     let name = client.plan.dialect.as_deref().unwrap_or(AUTO);
     let found = if name == AUTO {
         match auto::find(&client.plan, far, local, stop)? {
@@ -160,13 +162,11 @@ fn converse(
         local,
         stop,
         disciplines: &disciplines,
+        stack: ground.stack().map(StackThread::handle),
     };
     let shares_cores = far.ip().to_canonical().is_loopback();
     let manner = ground.manner(&plan, asked_wait, shares_cores)?;
-    let mut speech = match ground.stack() {
-        None => (caller.open)(&context)?,
-        Some(stack) => over_stack::open(&context, caller.name, stack)?,
-    };
+    let mut speech = (caller.open)(&context)?;
     let directions: BTreeMap<u32, Direction>;
     let flows: Vec<AgreedFlow> = {
         let called = speech.flows();

@@ -22,6 +22,10 @@ pub(super) struct Entry {
     /// Who sent the last one.
     pub(super) from: Option<SocketAddr>,
     pub(super) queue_drops: u32,
+    /// Somebody fetches its datagrams, and is told of refusals there.
+    pub(super) reads: bool,
+    /// Refusals (ICMP) of what it sent, where nobody does.
+    pub(super) refusals: u32,
     pub(super) batch: usize,
     /// Whose datagrams alone are heard, and answered wherever they come from.
     pub(super) asker: Option<IpAddr>,
@@ -156,6 +160,15 @@ impl Entries {
     pub(super) fn of(&self, kind: SocketKind) -> impl Iterator<Item = SocketId> + '_ {
         let sockets = self.all.iter().filter_map(|entry| entry.socket);
         sockets.filter(move |socket| socket.kind() == kind)
+    }
+
+    /// UDP sockets of which nobody fetches anything, the first `most` of all.
+    pub(super) fn unread(&mut self, most: usize) -> impl Iterator<Item = (SocketId, &mut u32)> {
+        let first = self.all.iter_mut().take(most);
+        first.filter(|entry| !entry.reads).filter_map(|entry| {
+            let socket = entry.socket?;
+            (socket.kind() == SocketKind::Udp).then_some((socket, &mut entry.refusals))
+        })
     }
 
     /// Whether anybody is told of sockets.

@@ -66,12 +66,17 @@ impl OnStack {
         let socket = self.stack.udp_bind(local).map_err(system)?;
         if options.correspondent == Correspondent::Connected {
             self.stack.udp_connect(socket, remote).map_err(system)?;
-            Ok(self.keep(socket, options))
-        } else {
-            let place = self.keep(socket, options);
-            self.entries.get_mut(place).addressee = Some(remote);
-            Ok(place)
+            return Ok(self.keep(socket, options));
         }
+        let place = self.keep(socket, options);
+        self.entries.get_mut(place).addressee = Some(match options.correspondent {
+            Correspondent::Group(group) => {
+                self.stack.limit_group_hops(options.group_hops);
+                SocketAddr::new(group, remote.port())
+            }
+            _ => remote,
+        });
+        Ok(place)
     }
 
     /// Begins several connections, and waits until all stand.
@@ -225,7 +230,7 @@ impl Adapter for OnStack {
     }
 
     fn tend(&mut self) -> bool {
-        let worked = self.work();
+        let worked = self.work() == Some(true);
         self.look();
         if !worked {
             self.stack.flush();

@@ -45,19 +45,8 @@ impl Transport for OnStack {
 
     #[inline]
     fn idle(&mut self, until: Option<Nanos>) {
-        // What was just sent is not to wait for another look at the port.
-        let unsent = std::mem::take(&mut self.unsent);
-        if unsent {
-            self.stack.flush();
-        }
-        match self.interval {
-            None if unsent => {}
-            None => std::hint::spin_loop(),
-            Some(_) => {
-                let until = until.map_or(self.turn_ns, |until| until.min(self.turn_ns));
-                clock::sleep_until(until);
-            }
-        }
+        let flushed = self.flush_unsent();
+        self.pause(flushed, until);
     }
 
     fn connect(&mut self, remote: SocketAddr, options: &FlowOptions) -> io::Result<Place> {
@@ -140,6 +129,7 @@ impl Transport for OnStack {
         self.turn_away(place, socket);
         let entry = self.entries.get_mut(place);
         let moved = &mut self.payload;
+        entry.reads = true;
         let received = self.stack.udp_receive(socket, |payload, meta| {
             entry.queue_drops = meta.queue_drops;
             entry.from = Some(meta.from);
@@ -192,6 +182,7 @@ impl Transport for OnStack {
     ) -> Poll<io::Result<usize>> {
         let socket = socket!(self, place);
         let entry = self.entries.get_mut(place);
+        entry.reads = true;
         let own = &mut self.incoming;
         let most = entry.batch.max(1);
         let moved = &mut self.payload;
@@ -306,10 +297,8 @@ impl Transport for OnStack {
     }
 
     fn ready(&mut self, keys: &mut Vec<usize>, patience: Duration) {
-        self.entries.tell(keys);
-        if keys.is_empty() && !patience.is_zero() {
-            let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
-            self.idle(Some(self.now.saturating_add(patience)));
+        if let Some(until) = self.tell(keys, patience) {
+            self.idle(Some(until));
         }
     }
 
@@ -332,6 +321,7 @@ impl Transport for OnStack {
             congestion_control: stream
                 .then(|| config.get("tcp.congestion_control"))
                 .flatten(),
+            refusals: (entry.refusals > 0).then_some(entry.refusals),
             receive_queue_drops: (!stream).then(|| self.queue_drops(entry)),
             ..SocketFacts::default()
         }

@@ -6,15 +6,13 @@ use linerate_dialect::control::FlowTotal;
 use linerate_dialect::far::FarReport;
 use linerate_dialect::iperf2::{Due, UdpClient, Way, datagram};
 use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::socket::{Flags, receive, send};
 use linerate_metric::plan::Direction;
-use socket2::Socket;
 
-use super::super::context::{Context, deafen, failed, foreign};
+use super::super::context::{Context, failed, foreign};
+use super::super::socket::FlowSocket;
 use super::super::{CalledFlow, Speech};
 use super::{copy_of, name, settings, wall_ahead_ns};
 use crate::error::MeasureError;
-use crate::lane::Opening;
 use crate::peers::framing::Framing;
 
 /// Room of a report.
@@ -36,7 +34,7 @@ struct Datagrams {
 
 struct Flow {
     id: u32,
-    socket: Socket,
+    socket: FlowSocket,
     machine: UdpClient,
     datagram: Vec<u8>,
     due_ns: Option<Nanos>,
@@ -68,7 +66,7 @@ pub fn open_udp(context: &Context<'_>, legacy: bool) -> Result<Box<dyn Speech>, 
         datagrams.called.push(CalledFlow {
             id,
             direction,
-            opening: Opening::Adopt(copy_of(&socket)?.into()),
+            opening: copy_of(&socket)?.opening(),
             framing: framing(&template),
         });
         let mut flow = Flow {
@@ -88,11 +86,11 @@ pub fn open_udp(context: &Context<'_>, legacy: bool) -> Result<Box<dyn Speech>, 
 }
 
 /// What to say of a server that is silent about the end.
-pub const UNANSWERED: &str = "the end of the test was not answered, so nothing is known of what arrived: see \
+const UNANSWERED: &str = "the end of the test was not answered, so nothing is known of what arrived: see \
                               whether an iperf2 server listens on that UDP port, and whether UDP gets through";
 
 /// What stands in front of the payload of datagrams like this one.
-pub fn framing(template: &[u8]) -> Framing {
+fn framing(template: &[u8]) -> Framing {
     let header = template.get(datagram::HEADER_BYTES..).unwrap_or(&[]);
     Framing::Iperf2 {
         header: header[..header.len().min(HEADER_ROOM)].into(),
@@ -110,7 +108,8 @@ impl Flow {
                 Due::Request => {
                     self.machine
                         .write_request(&mut self.datagram, clock::real(), now);
-                    send(&self.socket, &self.datagram, Flags::NONE)
+                    self.socket
+                        .send(&self.datagram)
                         .map_err(|error| failed(context.far, error))?;
                 }
                 Due::At(at_ns) => {
@@ -128,7 +127,7 @@ impl Flow {
     fn end(&mut self, now: Nanos) {
         let mut room = [0; ROOM];
         loop {
-            match receive(&self.socket, &mut room, Flags::DONT_WAIT) {
+            match self.socket.receive(&mut room) {
                 Ok(bytes) => {
                     if self.machine.receive(&room[..bytes]) {
                         break;
@@ -144,7 +143,7 @@ impl Flow {
                 self.machine
                     .write_end(&mut self.datagram, clock::real(), now);
                 // A full queue loses one of several.
-                let _ = send(&self.socket, &self.datagram, Flags::DONT_WAIT);
+                let _ = self.socket.offer(&self.datagram);
                 self.due_ns = Some(now + 1_000_000);
             }
             Due::At(at_ns) => self.due_ns = Some(at_ns.min(now + 5_000_000)),
@@ -190,7 +189,7 @@ impl Speech for Datagrams {
         // In time the server ends by itself.
         if early && self.way == Way::Reverse {
             for flow in &self.flows {
-                deafen(&flow.socket);
+                flow.socket.deafen();
             }
         }
     }

@@ -3,7 +3,6 @@
 use linerate_dialect::control::Outcome;
 use linerate_dialect::iperf3::{Cpu, Flow, FlowResult, Protocol, Results};
 use linerate_host::sys::clock::Nanos;
-use linerate_host::sys::socket::unacknowledged;
 use linerate_metric::plan::Direction;
 
 use super::super::context::foreign;
@@ -38,7 +37,9 @@ impl Test {
         };
         // The end of the stream is not counted on: a server that has closed acknowledges none.
         let left = self.sending.iter();
-        let left = left.map(|socket| unacknowledged(socket).unwrap_or(0)).sum();
+        let left = left
+            .map(|socket| socket.unacknowledged(false).unwrap_or(0))
+            .sum();
         if left == 0 {
             let since = match now.saturating_sub(self.left.1) {
                 waited if waited >= DELAYED_NS => self.left.1,
