@@ -5,6 +5,9 @@ use std::path::Path;
 /// What a server leaves to others: anybody who reaches it can make it keep a record of a test.
 const LEFT_BYTES: u64 = 1 << 30;
 
+/// The same in files that can still be made.
+const LEFT_FILES: u64 = 64 << 10;
+
 /// The same of a small disk: a share of it.
 const LEFT_SHARE: u64 = 20;
 
@@ -15,14 +18,15 @@ pub fn is_nearly_full(folder: &Path) -> bool {
     let Some(disk) = there.and_then(|folder| rustix::fs::statvfs(folder).ok()) else {
         return false;
     };
-    is_little(
-        disk.f_bavail.saturating_mul(disk.f_frsize),
-        disk.f_blocks.saturating_mul(disk.f_frsize),
-    )
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    let all = disk.f_blocks.saturating_mul(disk.f_frsize);
+    // Records are small: on many disks the numbers of files run out before the bytes do.
+    is_little(free, all, LEFT_BYTES) || is_little(disk.f_favail, disk.f_files, LEFT_FILES)
 }
 
-fn is_little(free: u64, all: u64) -> bool {
-    free < LEFT_BYTES.min(all / LEFT_SHARE)
+/// A file system that does not say how much there is of something, says 0 of it.
+fn is_little(free: u64, all: u64, left: u64) -> bool {
+    free < left.min(all / LEFT_SHARE)
 }
 
 #[cfg(test)]
@@ -39,7 +43,18 @@ mod tests {
             (G / 10, 4 * G, true),
             (0, 0, false),
         ] {
-            assert_eq!(is_little(free, all), little, "{free} of {all}");
+            assert_eq!(is_little(free, all, LEFT_BYTES), little, "{free} of {all}");
+        }
+        const M: u64 = 1 << 20;
+        for (free, all, little) in [
+            (M, 16 * M, false),
+            (LEFT_FILES - 1, 16 * M, true),
+            (LEFT_FILES / 2, M / 4, false),
+            (100, M / 4, true),
+            (0, 0, false),
+        ] {
+            let told = is_little(free, all, LEFT_FILES);
+            assert_eq!(told, little, "{free} of {all} files");
         }
     }
 }

@@ -256,6 +256,34 @@ fn what_our_server_says() {
 }
 
 #[test]
+fn a_client_that_reads_nothing_has_few_lines_waiting() {
+    let test = Test {
+        interval_ns: Some(MS),
+        ..Test::new(Way::ToServer, Carrier::Stream, 5_001)
+    };
+    let mut client = Client::new(test).unwrap();
+    let mut server = Server::default();
+    while !matches!(server.poll(), Some(ServerEvent::Prepare(_))) {
+        server.receive(client.outgoing()).unwrap();
+        client.sent(client.outgoing().len());
+        client.receive(server.outgoing()).unwrap();
+        server.sent(server.outgoing().len());
+    }
+    server.ready();
+    let interval = Interval {
+        bytes: 1,
+        duration_ns: MS,
+        lost_of: None,
+        retransmits: None,
+    };
+    for _ in 0..10_000 {
+        server.interval(&interval);
+    }
+    let waiting = server.outgoing().len();
+    assert!((60 << 10..66 << 10).contains(&waiting), "{waiting}");
+}
+
+#[test]
 fn tests_that_are_refused_say_why() {
     let line = Test::new(Way::ToServer, Carrier::Stream, 5_001);
     let mut client = Client::new(line).unwrap();

@@ -8,6 +8,9 @@ use super::{HELLO, VERSION};
 use crate::far::FarReport;
 use crate::queue::Queue;
 
+/// What may wait for a client before interval lines are left out.
+const UNREAD_BYTES: usize = 64 << 10;
+
 /// What the client wants, or did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerEvent {
@@ -184,9 +187,11 @@ impl Server {
         self.close();
     }
 
-    /// An interval is over, and this end receives.
+    /// An interval is over, and this end receives. A client that reads nothing misses the lines that it has no
+    /// room for.
     pub fn interval(&mut self, interval: &Interval) {
         if let Place::Running(test) = &self.place
+            && self.waiting.len() < UNREAD_BYTES
             && test.interval_ns.is_some()
             && test.way == Way::ToServer
         {

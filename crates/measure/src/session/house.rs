@@ -219,6 +219,7 @@ impl House {
             house: Arc::clone(self),
             test: self.tests.fetch_add(1, Relaxed) + 1,
             began: false,
+            shown: false,
             memory: 0,
             threads: 0,
             burning: 0,
@@ -286,6 +287,8 @@ pub struct Claim {
     pub test: u32,
     /// Payload has moved.
     pub began: bool,
+    /// Its number was shown: nobody else gets it.
+    pub shown: bool,
     memory: u64,
     threads: usize,
     burning: usize,
@@ -389,7 +392,7 @@ impl Claim {
             return Err(Denied::new(refuse, WAIT));
         }
         self.sockets += flows;
-        match files::too_few(flows) {
+        match files::too_few(flows, self.house.sockets.load(Relaxed)) {
             None => Ok(()),
             Some((wanted, limit)) => Err(self.without_files(flows, wanted, limit)),
         }
@@ -451,7 +454,7 @@ impl Drop for Claim {
         if self.watches {
             house.watched.store(false, Relaxed);
         }
-        if !self.began {
+        if !self.began && !self.shown {
             // Its number is the next one's, unless that has another already.
             let _ = house
                 .tests
@@ -590,6 +593,17 @@ mod tests {
         third.burn(4, 4).unwrap();
         third.take_ports(SERVICE_LIMIT).unwrap();
         assert!(third.watch());
+    }
+
+    #[test]
+    fn a_number_that_was_shown_is_nobody_else_s() {
+        let house = house(false);
+        let number = |shown| {
+            let mut claim = house.claim().unwrap();
+            claim.shown = shown;
+            claim.test
+        };
+        assert_eq!([number(false), number(true), number(false)], [1, 1, 2]);
     }
 
     #[test]

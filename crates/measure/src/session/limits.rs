@@ -107,6 +107,9 @@ const DISTRIBUTION_BYTES: u64 = 32 << 10;
 /// ends and in the record. Threads are few where flows are many, and share their call buffers.
 const FLOW_BYTES: u64 = 16 << 10;
 
+/// What the other end may say of a direction's intervals before this one has its own.
+const AHEAD_BYTES: u64 = 1 << 20;
+
 /// Whether system calls are recorded: a timeline is what the recorder saw.
 fn records(plan: &Plan) -> bool {
     plan.calls || plan.trace
@@ -144,6 +147,7 @@ pub fn memory_of(plan: &Plan, threads: &[(Part, usize)], processors: usize) -> O
     let mut bytes = u64::from(plan.streams)
         .checked_mul(plan.directions.len() as u64)?
         .checked_mul(flow)?
+        .checked_add(plan.directions.len() as u64 * AHEAD_BYTES)?
         .checked_add(frame_limit(plan) as u64)?;
     for &(part, count) in threads {
         let (sent, received) = call_bytes(plan, part);
@@ -768,7 +772,8 @@ mod tests {
     #[test]
     fn memory_is_counted_without_wrapping() {
         let mut plan = plan();
-        let one = memory_of(&plan, &[(Part::Sink, 1)], 4).unwrap() - frame_limit(&plan) as u64;
+        let one = memory_of(&plan, &[(Part::Sink, 1)], 4).unwrap();
+        let one = one - frame_limit(&plan) as u64 - AHEAD_BYTES;
         // The default room of a receive call, and little else.
         assert!((256 << 10..400 << 10).contains(&one), "{one}");
         plan.receive_bytes = Some(LARGEST_CALL_BYTES);

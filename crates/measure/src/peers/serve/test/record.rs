@@ -54,7 +54,7 @@ impl Test {
         if is_crumbs {
             let crumbs = format!("one datagram of {} B", self.sum().bytes);
             self.house.hall.refuse_crumbs(self.peer, &crumbs);
-            self.claim.began = false;
+            (self.claim.began, self.claim.shown) = (false, true);
             return;
         }
         let unread: u64 = self.ended().map(|moved| moved.unread).sum();
