@@ -96,6 +96,17 @@ fn what_cannot_be_is_refused() {
             "mtu=",
         ),
         ("generate --dev ring:0 --count 0", 2, "sends nothing"),
+        ("generate --dev ring:0 --time 0", 2, "no length"),
+        (
+            "generate --dev ring:0,mtu=9",
+            2,
+            "': `mtu=9` is not a number",
+        ),
+        (
+            "generate --dev packet:no-such-if",
+            1,
+            "no-such-if: there is no interface of",
+        ),
         ("generate --dev ring:0 --line-rate 0", 2, "carries nothing"),
         ("generate --dev ring:0 --size 64,63", 2, "64 to 65535"),
         ("generate --dev ring:0 --source-port 9-3", 2, "goes down"),

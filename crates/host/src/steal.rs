@@ -27,6 +27,13 @@ impl Ticks {
         let steal = self.steal.checked_sub(earlier.steal)?;
         (total > 0).then(|| steal as f64 / total as f64)
     }
+
+    /// Time stolen since `earlier`, all processors together, ns. `None` when a processor went away meanwhile.
+    #[must_use]
+    pub fn stolen_ns_since(&self, earlier: &Self) -> Option<u64> {
+        let steal = self.steal.checked_sub(earlier.steal)?;
+        Some(steal.saturating_mul(1_000_000_000 / ticks_per_second().max(1)))
+    }
 }
 
 /// Ticks stolen since boot, all processors together; `None` where the kernel does not count them.
@@ -93,6 +100,10 @@ mod tests {
         assert_eq!(ticks(10, 200).stolen_since(&ticks(10, 200)), None);
         // A processor that went offline takes its time along.
         assert_eq!(ticks(10, 100).stolen_since(&ticks(10, 200)), None);
+        let tick_ns = 1_000_000_000 / ticks_per_second();
+        let since = ticks(30, 300).stolen_ns_since(&ticks(10, 200));
+        assert_eq!(since, Some(20 * tick_ns));
+        assert_eq!(ticks(9, 300).stolen_ns_since(&ticks(10, 200)), None);
     }
 
     #[test]

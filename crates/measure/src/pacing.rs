@@ -27,7 +27,13 @@ pub struct Pacer {
     catch_up_ns: Nanos,
     /// How late bursts began.
     lateness: Option<Histogram>,
+    /// Where what is late leaves at no more than twice the rate: from when on the next payload may.
+    gentle_ns: Option<Nanos>,
 }
+
+/// What may leave at once while a delay is caught up gently, as the time that it takes at twice the rate: a
+/// poll of a busy loop is shorter.
+const AT_ONCE_NS: Nanos = 100_000;
 
 impl Pacer {
     /// A pacer of `rate_bps` payload bits per second whose first departure is due at `start_ns`.
@@ -43,6 +49,17 @@ impl Pacer {
             lead_ns: 0,
             catch_up_ns: CATCH_UP_NS,
             lateness: rate_bps.map(|_| Histogram::coarse()),
+            gentle_ns: None,
+        }
+    }
+
+    /// Lets what is late leave at no more than twice the rate, and not all at once: a burst that nobody asked
+    /// for would be the sender's doing and look like the path's.
+    #[must_use]
+    pub fn catching_up_gently(self) -> Self {
+        Self {
+            gentle_ns: Some(0),
+            ..self
         }
     }
 
@@ -97,7 +114,19 @@ impl Pacer {
     #[must_use]
     pub fn wait_until(&self, now_ns: Nanos) -> Option<Nanos> {
         let due = self.next_ns.saturating_sub(self.lead_ns);
+        let due = due.max(self.gentle_ns.unwrap_or(0));
         (self.rate_bps.is_some() && self.left_bytes == 0 && now_ns < due).then_some(due)
+    }
+
+    /// Whether the next payload may leave now, if it was due by `until`, which may be earlier: at the end of a
+    /// run only what was due before leaves.
+    #[inline]
+    #[must_use]
+    pub fn may_leave(&self, now_ns: Nanos, until_ns: Nanos) -> bool {
+        self.rate_bps.is_none()
+            || self.left_bytes > 0
+            || self.next_ns.saturating_sub(self.lead_ns) <= until_ns
+                && self.gentle_ns.is_none_or(|free| free <= now_ns)
     }
 
     /// When the next payload is due.
@@ -162,7 +191,12 @@ impl Pacer {
             }
         }
         self.left_bytes = self.left_bytes.saturating_sub(bytes);
+        let before = self.next_ns;
         self.advance(u128::from(bytes), rate);
+        if let Some(gentle) = &mut self.gentle_ns {
+            let half = (self.next_ns - before) / 2;
+            *gentle = (*gentle).max(now_ns.saturating_sub(AT_ONCE_NS)) + half;
+        }
     }
 
     #[inline]
@@ -224,6 +258,52 @@ mod tests {
         assert_eq!(pacer.wait_until(50_500_000), Some(51_500_000));
         pacer.restart(51_000_000);
         assert_eq!(pacer.due_ns(), 51_500_000, "what is not due stays");
+    }
+
+    /// A payload a millisecond, and a stall of 20 ms: what was due meanwhile leaves at twice the rate, and after
+    /// as much time again the schedule is kept.
+    #[test]
+    fn a_gentle_sender_catches_up_at_twice_the_rate() {
+        let mut pacer = Pacer::new(Some(8_000_000), 0).catching_up_gently();
+        let mut sent = Vec::new();
+        let mut now = 0;
+        while now < 60_000_000 {
+            let is_away = (10_000_000..30_000_000).contains(&now);
+            while !is_away && pacer.wait_until(now).is_none() {
+                pacer.left(1000, now);
+                sent.push(now);
+            }
+            now += 10_000;
+        }
+        assert_eq!(sent.len(), 60, "nothing is given up");
+        let least = sent.windows(2).map(|two| two[1] - two[0]).min();
+        assert!(least >= Some(390_000), "{least:?}");
+        assert_eq!(sent.last(), Some(&59_000_000), "on time again");
+        // What was due before an end leaves after it as well, and no more.
+        let mut late = Pacer::new(Some(8_000_000), 0).catching_up_gently();
+        let mut left = Vec::new();
+        for now in (0..20_000_000)
+            .step_by(10_000)
+            .filter(|now| *now > 6_000_000)
+        {
+            if late.may_leave(now, 9_999_999) {
+                late.left(1000, now);
+                left.push(now);
+            }
+        }
+        assert_eq!(left.len(), 10, "{left:?}");
+        assert!(
+            left.last()
+                .is_some_and(|&last| (9_000_000..12_000_000).contains(&last))
+        );
+        // Faster than a loop looks: what one poll has due leaves with it.
+        let mut fast = Pacer::new(Some(8_000_000_000), 0).catching_up_gently();
+        let mut at_once = 0;
+        while fast.wait_until(50_000).is_none() {
+            fast.left(1000, 50_000);
+            at_once += 1;
+        }
+        assert_eq!(at_once, 51);
     }
 
     #[test]

@@ -83,6 +83,14 @@ pub struct Throughput {
     /// Share lost in that trial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contradicted_loss: Option<f64>,
+    /// Whether `failed_fps` stands on nothing but trials in which this machine may have lost what was lost
+    /// (`own` of the trials): the device may carry more than `fps`.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub disturbed: bool,
+    /// Frames beyond `failed_fps` that a shorter trial let through: room or an allowance of the device that no
+    /// delay shows. By as many the trials that decide may overstate its rate as well. Absent where none did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beyond_frames: Option<f64>,
     /// Why it ended: `resolution`, `line` (the highest load passes), `generator` (it can offer no
     /// more, and that passes), `floor` (not even a frame a trial), `trials` (too many),
     /// `nothing-sent` (no frame left the port) or `interrupted`.
@@ -169,4 +177,23 @@ pub struct CapacityTrial {
     pub loss_fraction: f64,
     /// Whether the generator offered what it was asked for.
     pub kept: bool,
+    /// Frames that a queue on the way held back, at the rate at which it was still filling when sending ended:
+    /// the search counts them as lost. Absent where none was filling.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queued: Option<u64>,
+    /// How much longer frames took at the end than the fastest ones of the trial, where a queue was filling.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_wait_ns: Option<u64>,
+    /// Frames among the lost ones that this machine may have lost itself: it was late, stood still, or did not
+    /// look into its own ring in time. Absent where it was not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own: Option<u64>,
+    /// Whether the trial says nothing because of that and was made again.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub again: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
 }

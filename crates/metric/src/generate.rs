@@ -442,9 +442,10 @@ pub struct GeneratedFlow {
     pub sent: u64,
     /// Frames received whole, repeated ones included.
     pub received: u64,
-    /// Frames that did not arrive, or whose tag was damaged: of those no flow is known.
+    /// Frames of which nothing arrived, not even changed.
     pub lost: u64,
-    /// Frames whose content was changed on the way.
+    /// Frames that were changed on the way. One whose tag was damaged is of the flow that the tag names, if frames
+    /// of it are missing, and else of a flow of which most are.
     #[serde(default, skip_serializing_if = "is_none")]
     pub corrupted: u64,
     /// Frames that came late.

@@ -137,6 +137,13 @@ impl Histogram {
         self.buckets.len()
     }
 
+    /// How many durations are longer than this one; those within a bucket of it count as it.
+    #[must_use]
+    pub fn count_above(&self, nanoseconds: u64) -> u64 {
+        let up_to = self.buckets.count_between(0, nanoseconds.min(HIGHEST_NS));
+        self.count() - up_to.min(self.count())
+    }
+
     /// The shortest duration, exact; `None` when there is none.
     #[must_use]
     pub fn min(&self) -> Option<u64> {

@@ -182,13 +182,19 @@ impl PortError {
         for again in [format!(" in `{object}`"), format!(" (in `{object}`)")] {
             situation = situation.replace(&again, "");
         }
+        if matches!(self, Self::NoInterface { .. }) {
+            situation = "there is no interface of that name here".to_owned();
+        }
         let mut cause = std::error::Error::source(self);
         while let Some(error) = cause {
             situation.push_str(&format!(" ({error})"));
             cause = error.source();
         }
         Problem {
-            object,
+            object: match object.is_empty() {
+                true => "''".to_owned(),
+                false => object,
+            },
             situation,
             next_step: next_step.to_owned(),
         }

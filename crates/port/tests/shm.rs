@@ -287,6 +287,44 @@ fn a_place_that_is_taken_is_told() {
     });
 }
 
+/// Sides whose frames differ in length would lose the longer ones: who comes is told, and the server waits for
+/// another.
+#[test]
+fn other_frame_lengths_are_refused() {
+    in_own_folder("other_frame_lengths_are_refused", |_| {
+        let memory = memory(256);
+        let mut pool = memory.pool();
+        let mut server = common::open("shm:x,role=server,mtu=1500", &memory);
+        let mut meet = |url: &str| -> Result<(), PortError> {
+            let mut client = common::open(url, &memory);
+            let deadline = Instant::now() + Duration::from_secs(10);
+            loop {
+                server.receive(&mut pool, &mut Burst::new());
+                server.refresh().expect("the server is not to blame");
+                client
+                    .receive
+                    .receive(&mut memory.pool(), &mut Burst::new());
+                client.refresh()?;
+                if client.receive.is_joined() == Some(true) {
+                    return Ok(());
+                }
+                assert!(Instant::now() < deadline, "nobody answers {url}");
+            }
+        };
+        // By as little as the slots of both have room for.
+        for mtu in [1000, 1490, 1501] {
+            let error = meet(&format!("shm:x,mtu={mtu}")).unwrap_err();
+            let text = error.to_string();
+            assert!(matches!(error, PortError::PeerMismatch { .. }), "{text}");
+            assert!(
+                text.contains("mtu=1500") && text.contains(&format!("mtu={mtu}")),
+                "{text}"
+            );
+        }
+        meet("shm:x,mtu=1500").unwrap();
+    });
+}
+
 #[test]
 fn names_that_would_be_paths_are_refused() {
     for url in ["shm:../x", "shm:a/b", "shm:"] {

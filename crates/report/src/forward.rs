@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use linerate_metric::forward::{ForwardCore, ForwardFigures, ForwardPlan, Saturation, StreamPlace};
+use linerate_metric::forward::{
+    ForwardCore, ForwardFigures, ForwardPlan, ForwardStream, Saturation, StreamPlace,
+};
 use linerate_metric::plan::Plan;
 use linerate_metric::record::{Record, Summary};
 use linerate_metric::units::{
@@ -10,6 +12,7 @@ use linerate_metric::units::{
 };
 
 use crate::figures::{Figure, figure};
+use crate::text::Grid;
 use crate::words::or_unknown;
 
 mod port;
@@ -225,6 +228,38 @@ pub(crate) fn memory(figures: &ForwardFigures) -> Option<String> {
     ))
 }
 
+/// What an emulated link did to frames, a row each direction: what it was given, what it dropped and why, what
+/// else it did. None where no link was emulated.
+pub(crate) fn link_table(figures: &ForwardFigures) -> Option<Grid> {
+    /// By the names that the mode counts under.
+    const CAUSES: [&str; 5] = ["lost", "queue-full", "corrupted", "duplicated", "reordered"];
+    let emulated = |stream: &&ForwardStream| stream.counts.contains_key("queue-full");
+    let rows = figures.streams.iter().filter(emulated).map(|stream| {
+        let mut row = vec![
+            format!(
+                "{}/{} to {}/{}",
+                stream.rx_port, stream.rx_queue, stream.tx_port, stream.tx_queue
+            ),
+            format_count(stream.receive.packets),
+        ];
+        let count = |name: &str| stream.counts.get(name).copied().unwrap_or(0);
+        row.extend(CAUSES.map(|name| format_count(count(name))));
+        row.push(format_count(stream.transmit.packets));
+        row
+    });
+    let headings = [
+        "link (port/queue)",
+        "received",
+        "lost",
+        "queue full",
+        "corrupted",
+        "copied",
+        "reordered",
+        "sent",
+    ];
+    Grid::new(&headings, rows.collect(), 1)
+}
+
 /// Rows of the table of a walk: bursts, packets in flight, rate, dropped.
 pub(crate) fn saturation_rows(found: &Saturation) -> Vec<Vec<String>> {
     let on_plateau = |in_flight| found.plateau_in_flight == Some(in_flight);
@@ -363,6 +398,27 @@ mod tests {
             }],
             ..ForwardFigures::default()
         }
+    }
+
+    #[test]
+    fn a_link_tells_its_drops_by_cause() {
+        let mut figures = sample();
+        assert!(link_table(&figures).is_none());
+        figures.streams[0].counts = [("lost", 7), ("queue-full", 1_200), ("corrupted", 2)]
+            .map(|(name, count)| (name.to_owned(), count))
+            .into();
+        let table = link_table(&figures).unwrap();
+        let row = [
+            "0/0 to 1/0",
+            "1,000,000",
+            "7",
+            "1,200",
+            "2",
+            "0",
+            "0",
+            "1,000,000",
+        ];
+        assert_eq!(table.rows, [row.map(str::to_owned)]);
     }
 
     #[test]

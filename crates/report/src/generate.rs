@@ -14,9 +14,13 @@ pub(crate) fn title(plan: &Plan) -> String {
     let Some(plan) = plan.generate.as_deref() else {
         return "frames".to_owned();
     };
-    let size = match plan.frame_bytes.fract() == 0.0 {
-        true => format!("{} B", plan.frame_bytes),
-        false => format!("{:.0} B (mean)", plan.frame_bytes),
+    let asked = plan.template.as_ref().and_then(|it| it.size.as_deref());
+    let frames = match asked {
+        Some(size) if !size.bytes().all(|byte| byte.is_ascii_digit()) => {
+            format!("{size} frames (mean {:.0} B)", plan.frame_bytes)
+        }
+        _ if plan.capture.is_some() => format!("captured frames (mean {:.0} B)", plan.frame_bytes),
+        _ => format!("{} B frames", plan.frame_bytes),
     };
     let to = match &plan.receive {
         Some(receive) if *receive == plan.send => " and back".to_owned(),
@@ -31,7 +35,7 @@ pub(crate) fn title(plan: &Plan) -> String {
         (Load::L2(bps), _) => format!("at {} (L2)", format_bit_rate(bps as f64)),
         (Load::Line(share), _) => format!("at {} of the line", format_share(share)),
     };
-    format!("{size} frames from {}{to} {rate}", plan.send)
+    format!("{frames} from {}{to} {rate}", plan.send)
 }
 
 /// A sentence on what the figure of a run means.

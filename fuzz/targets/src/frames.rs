@@ -3,8 +3,9 @@
 use std::io::Cursor;
 
 use linerate_measure::forward::ModeSpec;
-use linerate_measure::generate::template::{Found, Tag, Template, find, read_file};
+use linerate_measure::generate::template::{Found, Sizes, Tag, Template, find, read_file};
 use linerate_metric::generate::Load;
+use linerate_metric::units::{parse_duration, parse_fraction};
 use linerate_port::PortUrl;
 use linerate_port::pcap::CaptureReader;
 
@@ -45,7 +46,7 @@ pub fn template(data: &[u8]) {
     }
 }
 
-/// Loads, ports and modes read as they print.
+/// Loads, ports and modes read as they print; sizes, shares and times are what they say, or refused.
 pub fn words(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -56,6 +57,12 @@ pub fn words(data: &[u8]) {
             assert!(rate > 0.0, "{load}");
         }
     }
+    if let Ok(sizes) = Sizes::read(text, 1) {
+        let (mean, largest) = (sizes.mean(), f64::from(sizes.largest()));
+        // The mean is with check sequence, and lengths are without.
+        assert!(mean >= 64.0 && mean <= largest + 4.0, "{mean} of {largest}");
+    }
+    let _ = (parse_fraction(text), parse_duration(text));
     if let Ok(url) = text.parse::<PortUrl>() {
         let again: PortUrl = url.to_string().parse().expect("it prints as it reads");
         assert_eq!(again.short(), url.short());

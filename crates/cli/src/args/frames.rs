@@ -15,8 +15,11 @@ use linerate_port::PortUrl;
 use crate::failure::Failure;
 
 pub fn port(text: &str) -> Result<PortUrl, String> {
-    text.parse()
-        .map_err(|error: linerate_port::PortError| error.to_string())
+    text.parse().map_err(|error: linerate_port::PortError| {
+        // What is wrong stands behind the value already.
+        let problem = error.problem();
+        format!("{}: {}", problem.situation, problem.next_step)
+    })
 }
 
 /// The rate of a line, which is not zero.

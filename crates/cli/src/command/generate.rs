@@ -36,6 +36,13 @@ pub fn run(args: &GenerateArgs) -> u8 {
 }
 
 fn settings(args: &GenerateArgs, named: &Named) -> Result<Settings, Failure> {
+    if args.time.is_some_and(|time| time.is_zero()) {
+        return Err(Failure::usage(Problem::new(
+            "a run of no length sends nothing",
+            "--time 0",
+            "give it seconds, or a number of frames (--count) and no time",
+        )));
+    }
     let what = match &args.pcap {
         Some(file) => Sent::Capture(Arc::new(Capture::read(file, args.recorded_times)?)),
         None => Sent::Template(args.frames.plan(args.size.as_deref())?),
@@ -57,6 +64,7 @@ fn settings(args: &GenerateArgs, named: &Named) -> Result<Settings, Failure> {
             .map(|cpus| cpus.0)
             .unwrap_or_default(),
         learn: args.ports.learn,
+        ..Settings::default()
     })
 }
 

@@ -9,6 +9,7 @@ use linerate_metric::histogram::Quantiles;
 
 use super::bursts::{BurstSearch, NextBurst};
 use super::search::{self, End, Search};
+use crate::generate::{Disturbance, Filling};
 
 /// A test of RFC 2544 section 26.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -102,6 +103,12 @@ pub struct Seen {
     pub kept: bool,
     /// Delays.
     pub delay: Option<Quantiles>,
+    /// A queue on the way that was filling when sending ended.
+    pub filling: Option<Filling>,
+    /// Frames that arrived over the time from the first to the last of them.
+    pub arrival: Option<f64>,
+    /// What kept this program from its work.
+    pub own: Disturbance,
 }
 
 impl Seen {
@@ -119,6 +126,8 @@ const MOST_TRIALS: u32 = 3;
 /// Trials in a row in which no frame leaves before that counts as all there is: a generator that stands
 /// still does so once.
 const UNSENT_TRIALS: u32 = 3;
+/// How often a trial is made again whose losses this machine may be to blame for, before they count.
+const DISTURBED_TRIALS: u32 = 2;
 /// A load that is this much higher than another is the same: what is offered is a count over a time.
 const SAME_LOAD: f64 = 1.001;
 /// Longest burst, in seconds at the highest rate (RFC 2544 section 26.4: a trial is two).
@@ -163,6 +172,8 @@ pub struct Campaign {
     made: u32,
     /// Trials in a row in which no frame left.
     unsent: u32,
+    /// How often the present trial was made again because this machine was disturbed.
+    again: u32,
     /// Whether the highest load is the generator's and not the line's.
     generator: bool,
     results: Vec<SizeCapacity>,
@@ -177,6 +188,7 @@ impl Campaign {
             phase: Phase::Over,
             made: 0,
             unsent: 0,
+            again: 0,
             generator: false,
             results: Vec::new(),
             options,
@@ -325,6 +337,13 @@ impl Campaign {
     /// Takes what the trial of [`Campaign::propose`] saw.
     pub fn take(&mut self, ask: Ask, seen: &Seen) {
         self.made += 1;
+        let resolution = self.options.resolution;
+        // As fast as it goes is no load that a queue could be measured by.
+        let queued = ask.load.map_or(0, |_| seen.queued(resolution));
+        let is_excusable = seen.is_excusable(&self.goals_of(&ask), resolution);
+        let again = is_excusable && self.again < DISTURBED_TRIALS;
+        self.again = if again { self.again + 1 } else { 0 };
+        let some = |count: u64| Some(count).filter(|&count| count > 0);
         let trial = CapacityTrial {
             number: self.made,
             test: ask.test.name().to_owned(),
@@ -337,14 +356,28 @@ impl Campaign {
             forwarding_fps: seen.forwarded,
             loss_fraction: seen.loss().unwrap_or(0.0),
             kept: seen.kept,
+            queued: some(queued),
+            queue_wait_ns: seen
+                .filling
+                .filter(|_| queued > 0)
+                .map(|filling| filling.wait_ns),
+            own: some(seen.own_frames()),
+            again,
         };
         self.result().trials.push(trial);
         let Some(loss) = seen.loss() else {
             return self.nothing_left();
         };
         self.unsent = 0;
-        if matches!(ask.test, Test::Latency | Test::FrameLoss) {
-            self.compare(seen.offered, loss);
+        if again {
+            if let Phase::Throughput(search) = &mut self.phase {
+                search.pass_over();
+            }
+            return;
+        }
+        let held = loss + queued as f64 / seen.sent as f64;
+        if matches!(ask.test, Test::Latency | Test::FrameLoss) && !is_excusable {
+            self.compare(seen.offered, held);
         }
         let shares = self.options.shares.clone();
         match &mut self.phase {
@@ -368,13 +401,19 @@ impl Campaign {
                     duration_s,
                     decides: false,
                 };
+                // Under overload a queue gives for longer than was sent: what left it is the better guess.
+                let forwarded = match held > 0.0 {
+                    true => seen.forwarded.min(seen.arrival.unwrap_or(f64::INFINITY)),
+                    false => seen.forwarded,
+                };
                 search.take(
                     tried,
                     search::Seen {
                         offered: seen.offered,
-                        forwarded: seen.forwarded,
-                        loss,
+                        forwarded,
+                        loss: held,
                         kept: seen.kept,
+                        disturbed: is_excusable,
                     },
                 );
             }
@@ -390,7 +429,7 @@ impl Campaign {
             }
             Phase::FrameLoss { step, clean } => {
                 let share = share_of(*step);
-                *clean = if seen.lost == 0 { *clean + 1 } else { 0 };
+                *clean = if held == 0.0 { *clean + 1 } else { 0 };
                 *step += 1;
                 self.result().frame_loss.push(LossAt {
                     share,
@@ -417,6 +456,24 @@ impl Campaign {
                 }
             }
             Phase::Over => {}
+        }
+    }
+
+    /// Shares that may be lost in a trial.
+    fn goals_of(&self, ask: &Ask) -> Vec<f64> {
+        match ask.test {
+            Test::Throughput => self.options.goals.clone(),
+            // Of the throughput that its load is a share of.
+            Test::Latency => {
+                let found = self
+                    .results
+                    .last()
+                    .into_iter()
+                    .flat_map(|size| &size.throughput);
+                let found = found.filter(|goal| goal.fps.is_some());
+                found.map(|goal| goal.loss_goal).take(1).collect()
+            }
+            Test::FrameLoss | Test::BackToBack => vec![0.0],
         }
     }
 
@@ -485,6 +542,8 @@ impl Campaign {
                 .to_owned(),
                 contradicted_fps: None,
                 contradicted_loss: None,
+                disturbed: found.disturbed,
+                beyond_frames: Some(found.beyond).filter(|&frames| frames > 0.0),
             }
         });
         self.result().throughput = throughput.collect();
@@ -578,7 +637,7 @@ mod tests {
             offered,
             forwarded: arrived / seconds,
             kept: ask.load.is_none_or(|load| offered >= load * 0.99),
-            delay: None,
+            ..Seen::default()
         }
     }
 

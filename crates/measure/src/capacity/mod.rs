@@ -2,8 +2,12 @@
 
 pub mod bursts;
 pub mod campaign;
+mod doubts;
+pub mod judge;
 mod run;
 pub mod search;
+#[cfg(test)]
+mod simulated;
 
 pub use campaign::{Amount, Ask, Campaign, Options, Seen, Test};
 pub use run::{Measured, run};

@@ -7,9 +7,9 @@ use linerate_host::sys::clock;
 use linerate_metric::capacity::{CapacityTrial, SizeCapacity};
 use linerate_metric::generate::{Load, TemplatePlan};
 use linerate_metric::record::{Doubt, Record};
-use linerate_metric::units::{format_per_second, format_share};
 
 use super::campaign::{Amount, Ask, Campaign, Options, Seen, Test};
+use super::doubts::all_of;
 use crate::MeasureError;
 use crate::generate::{Ports, Ran, Settings, What, doubts, record, run as generate};
 
@@ -54,6 +54,7 @@ pub fn run(
         }
     }
     let sizes = options.sizes.clone();
+    let (resolution, trial_s) = (options.resolution, options.trial_s);
     if let What::Template(plan) = &base.what {
         // A size that cannot be would otherwise end the measurement after the trials of all before it.
         for (size, _) in &sizes {
@@ -124,36 +125,8 @@ pub fn run(
     }
     measured.records.extend(decided.map(|(_, record)| record));
     measured.sizes = campaign.results().to_vec();
-    measured.doubts.extend(contradictions(&measured.sizes));
+    (measured.doubts).extend(all_of(&measured.sizes, resolution, trial_s));
     Ok(measured)
-}
-
-/// That a later trial lost at a load which had passed.
-fn contradictions(sizes: &[SizeCapacity]) -> Option<Doubt> {
-    let found = sizes.iter().flat_map(|size| {
-        let found = size.throughput.iter();
-        found.filter_map(|found| {
-            let (fps, later) = (found.fps?, found.contradicted_fps?);
-            Some(format!(
-                "{} of {} passed in the search, and later {} were lost at {}",
-                format_per_second(fps),
-                size.size,
-                format_share(found.contradicted_loss?),
-                format_per_second(later)
-            ))
-        })
-    });
-    let found: Vec<String> = found.collect();
-    (!found.is_empty()).then(|| {
-        Doubt::new(
-            "contradicted",
-            format!(
-                "{}: the device, or this machine, does not do the same each time; longer trials (--trial) \
-                 tell more",
-                found.join("; ")
-            ),
-        )
-    })
 }
 
 /// How long a link that is down is waited for: one that was just set up, or whose driver sets it up anew for
@@ -197,6 +170,8 @@ fn settings(base: &Settings, size: &str, ask: &Ask, first: bool) -> Settings {
         frames,
         learn: base.learn && first,
         interval: None,
+        gentle: true,
+        settle: true,
         ..base.clone()
     }
 }
@@ -212,15 +187,23 @@ fn seen(ran: &Ran) -> Seen {
         forwarded: figures.forwarding_fps.unwrap_or(0.0),
         kept: ran.kept(),
         delay: figures.one_way_delay_ns,
+        filling: ran.filling,
+        arrival: ran.arrival_fps,
+        own: ran.own,
     }
 }
 
-/// Keeps a doubt of each kind. That the generator could not offer a load is the search's business: a
-/// result that ended there says so.
+/// Keeps a doubt of each kind. That the generator could not offer a load, or that this machine was disturbed,
+/// is the search's business: it made the trial again, and a result that stands on such trials says so.
 fn note(doubts_so_far: &mut Vec<Doubt>, settings: &Settings, ran: &Ran, test: Test) {
     for doubt in doubts(settings, ran) {
-        let own_limit = doubt.doubt == "tool-limit" && !ran.kept();
-        if own_limit && test == Test::Throughput {
+        let is_searched = match &*doubt.doubt {
+            "tool-limit" => true,
+            // Why a load was not offered is told all the same.
+            "core-disturbed" | "sender-stalled" => ran.kept(),
+            _ => false,
+        };
+        if test == Test::Throughput && is_searched {
             continue;
         }
         doubts_so_far.retain(|other| other.doubt != doubt.doubt);

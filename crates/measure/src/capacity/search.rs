@@ -44,10 +44,12 @@ pub struct Seen {
     pub offered: f64,
     /// Frames per second that arrived.
     pub forwarded: f64,
-    /// Share that was lost.
+    /// Share that was lost, or that a queue on the way still held.
     pub loss: f64,
     /// Whether the generator offered what it was asked for.
     pub kept: bool,
+    /// Whether this machine may be to blame for what was lost.
+    pub disturbed: bool,
 }
 
 /// Why the search of a goal ended.
@@ -78,6 +80,11 @@ pub struct Found {
     pub loss: Option<f64>,
     /// Frames per second that arrived then.
     pub forwarded: Option<f64>,
+    /// Whether all trials in which the upper one failed were disturbed.
+    pub disturbed: bool,
+    /// Frames beyond the upper one that a shorter trial let through: what the device has room or an allowance
+    /// for, by which the longest trials overstate its rate as well. 0 where none did.
+    pub beyond: f64,
     /// Why it ended.
     pub end: End,
 }
@@ -188,7 +195,8 @@ impl Search {
         }
         for (phase, goal) in self.in_turn() {
             if let Step::Try(load) = self.step(goal, phase) {
-                return ask(load, phase);
+                // A bound may be of a time when more could be offered.
+                return ask(load.min(self.most), phase);
             }
         }
         self.over(|goal| match self.step(goal, last) {
@@ -234,10 +242,36 @@ impl Search {
                 upper,
                 loss: mean(|seen| seen.loss),
                 forwarded: mean(|seen| seen.forwarded),
+                disturbed: upper.is_some_and(|load| self.is_disturbed(goal, load)),
+                beyond: upper.map_or(0.0, |load| self.beyond(goal, load)),
                 end: end(goal),
             }
         });
         found.collect()
+    }
+
+    /// Whether nothing but disturbed trials that decide failed at a load.
+    fn is_disturbed(&self, goal: usize, load: f64) -> bool {
+        let limit = self.options.goals[goal];
+        let trials = self.at(load, self.durations().len() - 1);
+        let mut failed = trials.iter().filter(|trial| trial.seen.loss > limit);
+        failed.all(|trial| trial.seen.disturbed)
+    }
+
+    /// Most frames above a load that passed in a trial too short to decide.
+    fn beyond(&self, goal: usize, load: f64) -> f64 {
+        let limit = self.options.goals[goal];
+        let least = self.options.trial_s * (1.0 - 1e-9);
+        let short = self.trials.iter().filter(|trial| trial.duration_s < least);
+        let passed = short.filter(|trial| trial.load > load && trial.seen.loss <= limit);
+        passed
+            .map(|trial| (trial.load - load) * trial.duration_s)
+            .fold(0.0, f64::max)
+    }
+
+    /// A trial was made that says nothing.
+    pub fn pass_over(&mut self) {
+        self.made += 1;
     }
 
     /// Takes what the trial of [`Self::next`] saw.
@@ -356,6 +390,8 @@ impl Search {
                 // An upper bound above what can be offered stays where it is.
                 if (upper - lower) / upper <= width || !split {
                     Step::Done(End::Resolution)
+                } else if lower >= self.most {
+                    Step::Done(End::Generator)
                 } else {
                     // A bound of the shorter trials, where it lies in between, is the best guess.
                     Step::Try(self.hint(goal, phase, lower, upper).unwrap_or(middle))
@@ -368,6 +404,8 @@ impl Search {
     fn hint(&self, goal: usize, phase: usize, lower: f64, upper: f64) -> Option<f64> {
         let (low, high) = self.bounds(goal, phase.checked_sub(1)?);
         let margin = (upper - lower) * 1e-6;
+        // What cannot be offered any more would be asked for again and again.
+        let upper = upper.min(self.most + 2.0 * margin);
         let inside = |load: &f64| *load > lower + margin && *load < upper - margin;
         let tried = |load: &f64| !self.at(*load, phase).is_empty();
         [low, high]

@@ -17,6 +17,7 @@ use linerate_port::{
 
 use super::bit_rates::Observed;
 use super::gate::{self, Told};
+use super::modes::ModeSpec;
 use super::port::{Port, PortTotals, figures};
 use super::processors::Chosen;
 use super::settings::Settings;
@@ -116,6 +117,20 @@ impl Base {
 const SPARE_FRAMES: u32 = 512;
 
 impl Forwarder {
+    /// Frames of the memory that a mode needs between these ports beyond what ports ask for; none where that
+    /// is enough.
+    #[must_use]
+    pub fn frames_for(urls: &[PortUrl], mode: &ModeSpec) -> Option<u32> {
+        let queues = urls.iter().map(|url| {
+            let named = url.queues("q").map(|range| range.end() - range.start() + 1);
+            named.or(url.common().queues).unwrap_or(1)
+        });
+        let held = mode.frames_held().saturating_mul(queues.sum());
+        let ports = memory_plan(urls).frames;
+        // Half of the memory is for what modes hold back, and the other half has to do for the ports.
+        (held > ports / 2).then(|| held.max(ports).saturating_mul(2))
+    }
+
     /// Opens the ports over one memory.
     ///
     /// # Errors
@@ -314,6 +329,7 @@ impl Forwarder {
         self.check_length(settings, &places)?;
         check_residence(settings)?;
         self.check_rates(settings)?;
+        self.check_room(settings, places.len())?;
         if settings.idle == Idle::Interrupt {
             self.check_interrupts(&places)?;
         }
@@ -419,6 +435,31 @@ impl Forwarder {
         Ok(())
     }
 
+    /// Frames that a mode may hold back for each of so many streams: half of the memory.
+    fn share(&self, streams: usize) -> u32 {
+        let streams = u32::try_from(streams.max(1)).unwrap_or(u32::MAX);
+        (self.memory.frames() / 2 / streams).max(1)
+    }
+
+    /// Refuses a mode that may hold more frames than there is memory for: its queue would be shorter than was
+    /// asked for.
+    fn check_room(&self, settings: &Settings, streams: usize) -> Result<(), MeasureError> {
+        let (held, share) = (settings.mode.frames_held(), self.share(streams));
+        if held <= share {
+            return Ok(());
+        }
+        let needed = u64::from(held) * 2 * streams.max(1) as u64;
+        Err(MeasureError::NotForwardable {
+            object: format!("limit={held}"),
+            situation: format!(
+                "the memory has room for {share} frames on their way in each direction"
+            ),
+            next_step: format!(
+                "start the program with this mode (--mode) or with --total-num-mbufs {needed}, or say limit={share}"
+            ),
+        })
+    }
+
     fn check_interrupts(&self, places: &[StreamPlace]) -> Result<(), MeasureError> {
         for place in places {
             let port = &self.ports[place.rx_port as usize];
@@ -458,8 +499,7 @@ impl Forwarder {
         settings: &Settings,
         places: &[StreamPlace],
     ) -> Stream<AnyReceive, AnyTransmit> {
-        // Half of the memory is for what modes hold back.
-        let share = self.memory.frames() / 2 / u32::try_from(places.len().max(1)).unwrap_or(1);
+        let share = self.share(places.len());
         let to = &mut self.ports[place.tx_port as usize];
         let facts = Facts {
             number: u32::try_from(number).unwrap_or(u32::MAX),
@@ -468,7 +508,7 @@ impl Forwarder {
             address: to.address(),
             peer: settings.peer(place.tx_port),
             frame_bytes: to.capabilities.frame_bytes,
-            share: share.max(1),
+            share,
         };
         let transmit = to.queues[place.tx_queue as usize].transmit.take();
         let from = &mut self.ports[place.rx_port as usize];
@@ -662,7 +702,8 @@ fn check_memory(plan: &MemoryPlan) -> Result<(), MeasureError> {
                 format_bytes(wanted),
                 format_bytes(free)
             ),
-            next_step: "use fewer or shorter rings (--rxq, --rxd, --txd), or a smaller mtu="
+            next_step: "use fewer or shorter rings (--rxq, --rxd, --txd), a smaller mtu=, or a smaller limit= of \
+                        an emulated link"
                 .to_owned(),
         }),
         _ => Ok(()),

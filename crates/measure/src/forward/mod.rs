@@ -36,5 +36,6 @@ pub use linerate_port::{
 pub use modes::{MODES, ModeLine, ModeSpec};
 pub use port::PortTotals;
 
+pub(crate) use run::WHOLE_CORE;
 pub use run::{Ran, Reading, Times, Told, record, run};
 pub use settings::{Peer, QueueRate, Retry, Settings, Verbose};

@@ -356,7 +356,7 @@ fn peer_left(port: &ForwardPort, duration_ns: u64) -> Option<Doubt> {
 }
 
 /// Less of its core than this, and a spinning thread shared it with somebody.
-const WHOLE_CORE: f64 = 0.95;
+pub(crate) const WHOLE_CORE: f64 = 0.95;
 
 fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
     let mut doubts = Vec::new();

@@ -3,8 +3,10 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Barrier, Mutex, PoisonError};
 
+use linerate_host::processor_time::Scheduled;
 use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::cpu;
+use linerate_host::sys::cpu::{self, ThreadUsage};
+use linerate_host::sys::thread::ThreadId;
 use linerate_port::{AnyReceive, AnyTransmit, Burst, Memory, Pool, PortError, Receive, Transmit};
 
 use super::sink::{Progress, Sink};
@@ -188,11 +190,44 @@ pub(super) struct Worker<'a> {
     pub cpu: Option<u32>,
 }
 
+/// What became of a thread.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Spent {
+    /// Whether it could be kept on its processor, or nobody asked for that.
+    pub pinned: bool,
+    pub wall_ns: Nanos,
+    pub cpu_ns: Nanos,
+    /// How long it was ready to run and did not; 0 where the kernel does not tell.
+    pub waited_ns: Nanos,
+}
+
+impl Spent {
+    /// Processor time over wall time, at most 1.
+    pub(super) fn core_share(&self) -> f64 {
+        (self.cpu_ns as f64 / self.wall_ns.max(1) as f64).min(1.0)
+    }
+}
+
 impl Worker<'_> {
-    /// Works until its part is over; returns whether it could be pinned.
-    pub(super) fn run(&mut self, memory: &Memory, shared: &Shared) -> bool {
+    /// Works until its part is over.
+    pub(super) fn run(&mut self, memory: &Memory, shared: &Shared) -> Spent {
         let pinned = self.cpu.is_none_or(|cpu| cpu::pin(&[cpu]).is_ok());
         shared.gate.wait();
+        let thread = ThreadId::current();
+        let scheduled = Scheduled::of(thread);
+        let (began, usage) = (clock::now(), ThreadUsage::now());
+        self.work(memory, shared);
+        let used = ThreadUsage::now().since(&usage);
+        let waited = scheduled.zip(Scheduled::of(thread));
+        Spent {
+            pinned,
+            wall_ns: clock::now().saturating_sub(began),
+            cpu_ns: used.cpu_ns,
+            waited_ns: waited.map_or(0, |(before, after)| after.since(&before).runnable_ns),
+        }
+    }
+
+    fn work(&mut self, memory: &Memory, shared: &Shared) {
         let mut sending = self.sender.is_some();
         let mut refresh = clock::now() + REFRESH_NS;
         while !shared.stop.load(Relaxed) {
@@ -224,7 +259,6 @@ impl Worker<'_> {
             self.sent(memory, shared);
         }
         self.refresh(shared);
-        pinned
     }
 
     /// Nothing to do: looks again at once, unless others wait for the processor.

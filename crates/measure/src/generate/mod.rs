@@ -7,6 +7,7 @@
 pub mod template;
 
 mod capture;
+mod course;
 mod engine;
 mod record;
 mod run;
@@ -14,6 +15,7 @@ mod sink;
 mod source;
 
 pub use capture::Capture;
+pub use course::{Course, Filling};
 pub use record::{doubts, plan, record};
-pub use run::{Arrival, Facts, Ports, Ran, Reading, Settings, Told, What, run};
+pub use run::{Arrival, Disturbance, Facts, Ports, Ran, Reading, Settings, Told, What, run};
 pub use sink::ACCOUNTS;

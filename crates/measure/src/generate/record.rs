@@ -260,6 +260,16 @@ pub fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
              the generator waited for each other",
         ));
     }
+    if !ran.shared_cores && ran.own.core_share < crate::forward::WHOLE_CORE {
+        doubts.push(Doubt::new(
+            "core-disturbed",
+            format!(
+                "a polling thread had its core for {:.0} % of the time only: something else ran there, and \
+                 frames left and were found later than they would have been",
+                ran.own.core_share * 100.0
+            ),
+        ));
+    }
     if ran.unpinned {
         doubts.push(Doubt::new(
             "not-pinned",

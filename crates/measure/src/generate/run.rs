@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use linerate_host::steal::Ticks;
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_host::sys::cpu;
 use linerate_metric::generate::{
@@ -17,8 +18,9 @@ use linerate_port::{
 };
 
 use super::capture::Capture;
-use super::engine::{Receiver, Sender, Shared, Worker};
-use super::sink::{ACCOUNTS, Known, Sink};
+use super::course::Filling;
+use super::engine::{Receiver, Sender, Shared, Spent, Worker};
+use super::sink::{ACCOUNTS, Arrived, Known, Sink};
 use super::source::{Frames, Source};
 use super::template::{Layout, MAC_BYTES, Template, TemplateError};
 use crate::MeasureError;
@@ -60,6 +62,11 @@ pub struct Settings {
     /// Frames that the receiving port sends first, so that switches learn where it is (RFC 2544
     /// section 23).
     pub learn: bool,
+    /// What is late leaves at no more than twice the rate.
+    pub gentle: bool,
+    /// Frames that still arrive when late ones were waited for are waited for as well, ten times as long at
+    /// most: else they would meet those of the next run in a queue.
+    pub settle: bool,
 }
 
 impl Default for Settings {
@@ -76,6 +83,8 @@ impl Default for Settings {
             threads: None,
             cpus: Vec::new(),
             learn: false,
+            gentle: false,
+            settle: false,
         }
     }
 }
@@ -284,6 +293,40 @@ pub struct Ran {
     pub interrupted: bool,
     /// Why a port stopped working, if one did.
     pub trouble: Option<PortError>,
+    /// A queue on the way that was still filling when sending ended, where frames tell.
+    pub filling: Option<Filling>,
+    /// Frames that arrived over the time from the first to the last of them; none of fewer than two.
+    pub arrival_fps: Option<f64>,
+    /// What kept this program from its work.
+    pub own: Disturbance,
+}
+
+/// What kept the run's own threads from their work while they sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Disturbance {
+    /// Bursts that left so late that others left at once with them.
+    pub late: u64,
+    /// How late the latest was.
+    pub late_by_ns: Nanos,
+    /// The least share of a core that a thread had which never sleeps; 1 where all had all of theirs.
+    pub core_share: f64,
+    /// How long threads were ready to run and did not, and the hypervisor ran somebody else.
+    pub stood_ns: Nanos,
+    /// Frames that the receiving port dropped because this program did not look.
+    pub dropped: u64,
+}
+
+impl Disturbance {
+    /// A burst that is late by so many gaps between bursts leaves with others.
+    const GAPS: f64 = 8.0;
+    /// Less than this is the noise of any loop, and more is late at any rate.
+    const LATE_NS: (f64, f64) = (50_000.0, 1_000_000.0);
+
+    /// Later than this is late, where so many bursts are due in a second.
+    pub(crate) fn late_ns(bursts_per_second: f64) -> Nanos {
+        let (least, most) = Self::LATE_NS;
+        (Self::GAPS * 1e9 / bursts_per_second.max(1e-9)).clamp(least, most) as Nanos
+    }
 }
 
 fn nanos(time: Duration) -> Nanos {
@@ -294,6 +337,12 @@ fn nanos(time: Duration) -> Nanos {
 const LOOK_NS: Nanos = 20_000_000;
 /// How often it looks whether all frames have arrived.
 const DRAIN_LOOK_NS: Nanos = 1_000_000;
+/// Nothing came for so long: what was on its way has arrived.
+const SETTLED_NS: Nanos = 50_000_000;
+/// Times the wait for late frames at most, while they come.
+const SETTLING: u64 = 10;
+/// What the last frame without a time may be later than the first one in any run.
+const UNTIMED_NOISE_NS: Nanos = 5_000_000;
 /// How long repeated frames are waited for when all have arrived.
 const AFTER_LAST_NS: Nanos = 5_000_000;
 
@@ -354,9 +403,13 @@ pub fn run(
     let tagged = matches!(known, Known::Tag { .. });
     let limit = settings.frames.unwrap_or(u64::MAX);
     let burst = settings.burst.max(1);
-    let source = Source::new(frames, rate, limit, burst, accounts, mark, epoch);
+    let mut source = Source::new(frames, rate, limit, burst, accounts, mark, epoch);
+    if settings.gentle {
+        source = source.catching_up_gently();
+    }
+    let duration = settings.duration.map(nanos);
     let receives = ports.reflects || ports.receive.is_some();
-    let sink = receives.then(|| Sink::new(known, accounts, epoch));
+    let sink = receives.then(|| Sink::new(known, accounts, epoch).sent_for(duration));
     let usable = cpu::usable().unwrap_or_default();
     let threads = match settings.threads {
         _ if sink.is_none() => 1,
@@ -394,7 +447,6 @@ pub fn run(
             .collect(),
         None => vec![ports.send.receive.counters().clone()],
     };
-    let duration = settings.duration.map(nanos);
     let Ports { send, receive, .. } = ports;
     let sender = Sender::new(&mut send.transmit, source, &memory, BURST_FRAMES, duration);
     let queues: Vec<&mut AnyReceive> = match receive {
@@ -423,7 +475,8 @@ pub fn run(
         )
     };
     let mut readings = Vec::new();
-    let (started, interrupted, pinned) = std::thread::scope(|scope| {
+    let ticks = Ticks::now();
+    let (started, interrupted, spent) = std::thread::scope(|scope| {
         let threads: Vec<_> = workers
             .iter_mut()
             .map(|worker| scope.spawn(|| worker.run(&memory, &shared)))
@@ -431,7 +484,7 @@ pub fn run(
         shared.gate.wait();
         let started = Timestamp::now();
         let interval = settings.interval.map(nanos).filter(|&time| time > 0);
-        let drain = nanos(settings.drain);
+        let drain = (nanos(settings.drain), settings.settle);
         let mut series = Series::new(before, interval);
         let interrupted = watch(&shared, stop, receives, drain, &mut || {
             let missing = shared.progress.missing.load(Relaxed);
@@ -441,17 +494,16 @@ pub fn run(
             }
         });
         shared.stop.store(true, Relaxed);
-        let pinned = threads
+        let spent: Vec<Spent> = threads
             .into_iter()
-            .map(|thread| thread.join().unwrap_or(false));
-        // All are waited for.
-        let pinned = pinned.filter(|pinned| !pinned).count() == 0;
+            .map(|thread| thread.join().unwrap_or_default())
+            .collect();
         let missing = shared.progress.missing.load(Relaxed);
         if let Some(reading) = series.look(&totals, missing, true) {
             tell(Told::Interval(&reading));
             readings.push(reading);
         }
-        (started, interrupted, pinned)
+        (started, interrupted, spent)
     });
     let mut parts = (None, None);
     for worker in workers {
@@ -475,7 +527,23 @@ pub fn run(
     let (numbers, unsent, lateness) = sender.source.finish();
     let after = ports.counters();
     let moved = (after.0.since(before.0), after.1.since(before.1));
-    let (mut figures, delay) = figures(&ends, sent, frame_bytes, &moved, sink, &numbers);
+    let arrived = sink.map(|sink| sink.finish(&numbers));
+    let (filling, arrival_fps) = path_of(arrived.as_ref(), &ends);
+    let own = {
+        let bursts = rate.map_or(f64::INFINITY, |rate| rate / f64::from(burst));
+        let late_ns = Disturbance::late_ns(bursts);
+        let stolen = ticks.zip(Ticks::now());
+        let stolen = stolen.and_then(|(before, after)| after.stolen_ns_since(&before));
+        Disturbance {
+            late: lateness
+                .as_ref()
+                .map_or(0, |late| late.count_above(late_ns)),
+            late_by_ns: lateness.as_ref().and_then(Histogram::max).unwrap_or(0),
+            dropped: moved.1.all_dropped(),
+            ..disturbance(&spent, stolen.unwrap_or(0), &ends)
+        }
+    };
+    let (mut figures, delay) = figures(&ends, sent, frame_bytes, &moved, arrived);
     figures.unsent = unsent;
     figures.refused_polls = refused;
     figures.flows_each = flows.div_ceil(u32::from(accounts));
@@ -500,22 +568,58 @@ pub fn run(
         delay,
         readings,
         facts,
-        unpinned: !pinned,
+        unpinned: spent.iter().any(|spent| !spent.pinned),
         shared_cores: polite,
         interrupted,
         trouble,
+        filling,
+        arrival_fps,
+        own,
     })
 }
 
-/// Waits for the end: of the time, of the frames, or by `stop`; returns whether it was stopped.
+/// What arrivals tell of the way: whether a queue was filling, and how fast frames left it.
+fn path_of(arrived: Option<&Arrived>, ends: &Ends) -> (Option<Filling>, Option<f64>) {
+    let Some(arrived) = arrived else {
+        return (None, None);
+    };
+    let fps = (arrived.span_ns > 0 && arrived.received > 1)
+        .then(|| (arrived.received - 1) as f64 * 1e9 / arrived.span_ns as f64);
+    // Frames without a time: the last one was so much longer on its way than the first. A stall at the end
+    // looks the same, but one that long is seldom.
+    let later = arrived.span_ns.saturating_sub(ends.duration());
+    let untimed =
+        (arrived.delay.is_none() && ends.paced && later > UNTIMED_NOISE_NS).then(|| Filling {
+            growth: later as f64 / ends.duration() as f64,
+            wait_ns: later,
+        });
+    (arrived.filling.or(untimed), fps)
+}
+
+/// What the threads that poll were kept from, of all the time that they ran scaled to the time of sending.
+fn disturbance(spent: &[Spent], stolen_ns: Nanos, ends: &Ends) -> Disturbance {
+    let wall = spent.iter().map(|spent| spent.wall_ns).max().unwrap_or(0);
+    let waited: Nanos = spent.iter().map(|spent| spent.waited_ns).sum();
+    let part = (ends.duration() as f64 / wall.max(1) as f64).min(1.0);
+    let shares = spent.iter().map(Spent::core_share);
+    Disturbance {
+        core_share: shares.fold(1.0, f64::min),
+        stood_ns: ((waited + stolen_ns) as f64 * part) as Nanos,
+        ..Disturbance::default()
+    }
+}
+
+/// Waits for the end: of the time, of the frames, or by `stop`; returns whether it was stopped. Late frames
+/// are waited for as long as `drain` says, and with its second part while they come.
 fn watch(
     shared: &Shared,
     stop: &AtomicBool,
     receives: bool,
-    drain: Nanos,
+    (drain, settle): (Nanos, bool),
     look: &mut dyn FnMut(),
 ) -> bool {
     let mut all_at = None;
+    let (mut seen, mut came_at) = (0, 0);
     loop {
         look();
         if stop.load(Relaxed) {
@@ -530,10 +634,18 @@ fn watch(
             clock::sleep_until(now + LOOK_NS);
             continue;
         }
-        if !receives || now >= sent_at.saturating_add(drain) {
+        let arrived = shared.progress.unique.load(Relaxed);
+        if arrived != seen {
+            (seen, came_at) = (arrived, now);
+        }
+        let is_over = now >= sent_at.saturating_add(drain);
+        let still_comes = settle
+            && now < came_at.saturating_add(SETTLED_NS)
+            && now < sent_at.saturating_add(drain.saturating_mul(SETTLING));
+        if !receives || is_over && !still_comes {
             return false;
         }
-        if shared.progress.unique.load(Relaxed) >= shared.sent.load(Relaxed) {
+        if arrived >= shared.sent.load(Relaxed) {
             let since = *all_at.get_or_insert(now);
             if now >= since + AFTER_LAST_NS {
                 return false;
@@ -693,8 +805,7 @@ fn figures(
     sent: u64,
     frame_bytes: f64,
     moved: &(QueueTotals, QueueTotals),
-    sink: Option<Sink>,
-    numbers: &[u64],
+    arrived: Option<Arrived>,
 ) -> (GenerateFigures, Option<Histogram>) {
     let duration_ns = ends.duration();
     let seconds = duration_ns as f64 / 1e9;
@@ -713,12 +824,12 @@ fn figures(
         offered_l2_bps: bits(offered, 0),
         ..GenerateFigures::default()
     };
-    let Some(sink) = sink else {
+    let Some(arrived) = arrived else {
         return (figures, None);
     };
-    let arrived = sink.finish(numbers);
     let forwarded = arrived.received as f64 / seconds;
-    let lost = sent.saturating_sub(arrived.unique);
+    let uncounted = || sent.saturating_sub(arrived.received);
+    let lost = arrived.lost.unwrap_or_else(uncounted);
     figures.received = Some(arrived.received);
     figures.corrupted = arrived.corrupted;
     figures.foreign = arrived.foreign;

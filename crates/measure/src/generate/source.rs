@@ -88,6 +88,15 @@ impl Source {
         }
     }
 
+    /// The same, with what is late at no more than twice the rate.
+    pub(super) fn catching_up_gently(self) -> Self {
+        let hold = match self.hold {
+            Hold::Rate(pacer) => Hold::Rate(pacer.catching_up_gently()),
+            recorded @ Hold::Recorded(_) => recorded,
+        };
+        Self { hold, ..self }
+    }
+
     /// The first frame is due now.
     pub(super) fn begin(&mut self, now: Nanos) {
         self.began = now;
@@ -179,7 +188,7 @@ impl Source {
 
     fn is_due(&mut self, now: Nanos, until: Nanos) -> bool {
         match (&mut self.hold, &self.frames) {
-            (Hold::Rate(pacer), _) => pacer.wait_until(until).is_none(),
+            (Hold::Rate(pacer), _) => pacer.may_leave(now, until),
             (Hold::Recorded(lateness), Frames::Captured(capture)) => {
                 let due = self.began + capture.due_ns(self.next, self.rounds);
                 let is_due = until >= due;

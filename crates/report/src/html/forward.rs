@@ -51,6 +51,10 @@ pub(super) fn section(run: &Record) -> String {
         out.push_str("<h3>Ports</h3>\n");
         out.push_str(&figure::grid(&grid));
     }
+    if let Some(grid) = forward::link_table(figures) {
+        out.push_str("<h3>Emulated link</h3>\n");
+        out.push_str(&figure::grid(&grid));
+    }
     let cores = figures.cores.iter().map(|core| {
         vec![
             core.core.to_string(),

@@ -21,7 +21,7 @@ pub fn trial(trial: &CapacityTrial) -> String {
         Some(_) => offered,
         None => format!("{offered}, all it gave,"),
     };
-    format!(
+    let mut line = format!(
         "trial {}, {}, {}: {load} for {}, {} arrived, {} lost",
         trial.number,
         trial.test,
@@ -29,7 +29,27 @@ pub fn trial(trial: &CapacityTrial) -> String {
         format_nanos(trial.duration_ns as f64),
         rate(trial.forwarding_fps),
         format_share(trial.loss_fraction),
-    )
+    );
+    for note in trial_notes(trial) {
+        line.push_str(", ");
+        line.push_str(&note);
+    }
+    line
+}
+
+/// `a queue was filling (420 ms)`, `made again: this machine was late`.
+fn trial_notes(trial: &CapacityTrial) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let Some(wait) = trial.queue_wait_ns {
+        notes.push(format!(
+            "a queue was filling ({})",
+            format_nanos(wait as f64)
+        ));
+    }
+    if trial.again {
+        notes.push("made again: this machine was late".to_owned());
+    }
+    notes
 }
 
 /// All results, a table a test.
@@ -138,10 +158,10 @@ fn later_loss(found: &Throughput) -> Option<String> {
 
 fn ended(found: &Throughput) -> String {
     let word = clean_word(&found.stopped_by);
-    match found.contradicted_fps {
-        Some(_) => format!("{word}, contradicted"),
-        None => word.to_owned(),
-    }
+    let mut words = vec![word];
+    words.extend(found.contradicted_fps.map(|_| "contradicted"));
+    words.extend(found.disturbed.then_some("disturbed"));
+    words.join(", ")
 }
 
 /// Words of a record that may come from anywhere: known ones only.
@@ -275,6 +295,18 @@ pub(crate) fn endings(capacity: &Capacity) -> Vec<&'static str> {
              passed once is not what the device carries each time (contradicted).",
         ),
         (
+            (capacity.sizes.iter()).any(|size| size.throughput.iter().any(|found| found.disturbed)),
+            "Where it is disturbed, the lowest load that failed did so only in trials in which this machine was \
+             late itself: the device may carry more (trials-disturbed).",
+        ),
+        (
+            (capacity.sizes.iter())
+                .flat_map(|size| &size.trials)
+                .any(|trial| trial.test == "throughput" && trial.queued.is_some()),
+            "A queue on the way was still filling when some trials ended: these count as failed, though nothing \
+             was lost for as long as it had room.",
+        ),
+        (
             by("nothing-sent"),
             "Where nothing was sent, no frame left the port: that says nothing of the device.",
         ),
@@ -310,6 +342,7 @@ pub(crate) fn trials(capacity: &Capacity) -> Option<Grid> {
             rate(trial.forwarding_fps),
             format_share(trial.loss_fraction),
             if trial.kept { "yes" } else { "no" }.to_owned(),
+            trial_notes(trial).join(", "),
         ]
     });
     let headings = [
@@ -322,6 +355,7 @@ pub(crate) fn trials(capacity: &Capacity) -> Option<Grid> {
         "arrived",
         "lost",
         "load kept",
+        "note",
     ];
     Grid::new(&headings, rows.collect(), 3)
 }

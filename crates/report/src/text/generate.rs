@@ -138,28 +138,29 @@ pub(crate) fn flows(figures: &GenerateFigures, most: usize) -> Option<Grid> {
     if figures.flows.len() < 2 {
         return None;
     }
+    let corrupted = figures.flows.iter().any(|flow| flow.corrupted > 0);
     let rows = figures.flows.iter().take(most).map(|flow| {
         let at = |quantile: fn(&Quantiles) -> u64| {
             let times = flow.one_way_delay_ns.as_ref();
             or_unknown(times, |times| format_nanos(quantile(times) as f64))
         };
-        vec![
-            flow.flow.to_string(),
-            format_count(flow.sent),
-            format_count(flow.received),
-            format_count(flow.lost),
+        let mut row = vec![flow.flow.to_string()];
+        row.extend([flow.sent, flow.received, flow.lost].map(format_count));
+        row.extend(corrupted.then(|| format_count(flow.corrupted)));
+        row.extend([
             format_count(flow.out_of_order),
             at(|times| times.p50),
             at(|times| times.p99),
             at(|times| times.max),
-        ]
+        ]);
+        row
     });
     let first = match figures.flows_each {
         0 | 1 => "flow".to_owned(),
         each => format!("{each} flows"),
     };
-    let headings = [
-        &*first, "sent", "received", "lost", "late", "p50", "p99", "max",
-    ];
+    let mut headings = vec![&*first, "sent", "received", "lost"];
+    headings.extend(corrupted.then_some("corrupted"));
+    headings.extend(["late", "p50", "p99", "max"]);
     Grid::new(&headings, rows.collect(), 0)
 }

@@ -26,6 +26,9 @@ pub fn set(set: &RunSet, style: &Style) -> String {
         blocks.push(super::experiment::experiment(result, style));
     } else if let Some(capacity) = &set.result.capacity {
         blocks.push(super::capacity::capacity(capacity, style));
+        // All runs are between the same ports.
+        let ways = set.runs.first().map(|run| super::summary::ways(run, style));
+        blocks.extend(ways.map(|lines| lines.join("\n")));
     } else if let Some(search) = &set.result.search {
         blocks.push(super::search::search(set, search, style));
     } else if set.result.is_many_alike() {

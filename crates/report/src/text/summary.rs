@@ -97,6 +97,7 @@ fn forward_blocks(record: &Record, style: &Style) -> Vec<String> {
         style,
     )];
     if let Some(figures) = &record.forward {
+        blocks.extend(forward::link_table(figures).map(|grid| grid.text(style)));
         blocks.push(forward::core_statistics(figures));
         blocks.extend(forward::memory(figures).map(|words| {
             let prefix = "memory  ";
@@ -140,6 +141,7 @@ fn heading(record: &Record, client: Option<&str>, style: &Style) -> String {
             .iter()
             .map(|line| style.paint(Paint::Dim, line)),
     );
+    lines.extend(ways(record, style));
     if record.interrupted {
         let until = record.summary.duration_ns.map_or_else(
             || "the figures cover what was measured until then".to_owned(),
@@ -153,6 +155,41 @@ fn heading(record: &Record, client: Option<&str>, style: &Style) -> String {
         ));
     }
     lines.join("\n")
+}
+
+/// Which way of access ports have, a line each that had a choice.
+pub(super) fn ways(record: &Record, style: &Style) -> Vec<String> {
+    let line = |(port, words): &(String, String)| {
+        let prefix = format!("{}: ", clean(port));
+        let head = style.paint(Paint::Head, &prefix);
+        hang(&prefix, &head, &clean(words), style.width)
+    };
+    obtained(record).iter().map(line).collect()
+}
+
+/// What was obtained of ports where there was a choice: `xdp:eth0`, `XDP native; copy: …`.
+fn obtained(record: &Record) -> Vec<(String, String)> {
+    let forward = record.forward.iter().flat_map(|figures| &figures.ports);
+    let forward = forward.map(|port| (&port.name, &port.notes));
+    let generate = record.generate.iter();
+    let generate =
+        generate.flat_map(|figures| std::iter::once(&figures.send).chain(&figures.receive));
+    let all = forward.chain(generate.map(|port| (&port.name, &port.notes)));
+    let mut found: Vec<(String, String)> = all
+        .filter_map(|(name, notes)| Some((name.clone(), way_of(notes)?)))
+        .collect();
+    found.dedup();
+    found
+}
+
+/// The notes that say which way of access was obtained; the others are advice.
+fn way_of(notes: &[String]) -> Option<String> {
+    const BEGIN: [&str; 3] = ["XDP ", "copy: ", "zero-copy: "];
+    let is_way = |note: &&String| {
+        BEGIN.iter().any(|begin| note.starts_with(begin)) && !note.starts_with("XDP programs")
+    };
+    let ways: Vec<&str> = notes.iter().filter(is_way).map(String::as_str).collect();
+    (!ways.is_empty()).then(|| ways.join("; "))
 }
 
 fn by_direction(record: &Record, serving: bool, style: &Style) -> String {

@@ -70,7 +70,7 @@ fn go(args: &ForwardArgs, output: &mut Output) -> Result<u8, Failure> {
     // Before ports are opened: whatever signal comes, they are closed.
     let stop = stop_on_signals()?;
     let wish = MemoryWish {
-        frames: args.total_num_mbufs,
+        frames: Forwarder::frames_for(&urls, &settings.mode).max(args.total_num_mbufs),
         slot_bytes: args.mbuf_size,
         cached_frames: args.mbcache,
     };

@@ -77,6 +77,7 @@ fn run(options: Options, device: Device, generator: f64, seed: u64) -> (Vec<Foun
                 forwarded: forwarded / ask.duration_s,
                 loss: 1.0 - forwarded / offered,
                 kept: load >= ask.load * 0.99,
+                disturbed: false,
             },
         );
         made += 1;
@@ -144,6 +145,39 @@ fn a_buffer_does_not_pass_for_a_rate() {
     let (found, ..) = run(options(&[0.0], 0.01, 1e6), device, f64::INFINITY, 1);
     let lower = found[0].lower.unwrap();
     assert!((100_000.0..110_000.0).contains(&lower), "{found:?}");
+    // Eight percent above the rate, as 500,000 frames in 60 s are; the short trials tell it.
+    let share = found[0].beyond / 60.0 / lower;
+    assert!((0.06..0.09).contains(&share), "{found:?}");
+    let (found, ..) = run(
+        options(&[0.0], 0.01, 1e6),
+        Device::Hard(100_000.0),
+        f64::INFINITY,
+        1,
+    );
+    assert!(found[0].beyond < 1_000.0, "{found:?}");
+}
+
+/// A bound that stands on nothing but trials which this machine may have spoilt is marked.
+#[test]
+fn a_disturbed_bound_is_told() {
+    for (all, want) in [(true, true), (false, false)] {
+        let mut search = Search::new(options(&[0.0], 0.01, 1e6));
+        while let Next::Try(ask) = search.next() {
+            let fails = ask.load > 300_000.0;
+            let seen = Seen {
+                offered: ask.load,
+                forwarded: ask.load.min(300_000.0),
+                loss: if fails { 0.001 } else { 0.0 },
+                kept: true,
+                disturbed: fails && (all || ask.duration_s < 60.0),
+            };
+            search.take(ask, seen);
+        }
+        let Next::Over(found) = search.next() else {
+            unreachable!()
+        };
+        assert_eq!(found[0].disturbed, want, "{found:?}");
+    }
 }
 
 #[test]
@@ -161,6 +195,7 @@ fn a_stall_of_the_generator_is_no_limit() {
                 forwarded: offered,
                 loss: 0.0,
                 kept: !stalled,
+                disturbed: false,
             },
         );
     }
@@ -168,6 +203,39 @@ fn a_stall_of_the_generator_is_no_limit() {
         unreachable!()
     };
     assert_eq!((found[0].end, found[0].lower), (End::Most, Some(1000.0)));
+}
+
+/// A generator that gets slower in the middle of a search ends it; no load is asked for that it cannot offer.
+#[test]
+fn a_generator_that_gets_slower_ends_it() {
+    let mut search = Search::new(options(&[0.0], 0.005, 1e6));
+    let mut made = 0;
+    while let Next::Try(ask) = search.next() {
+        // The device carries 2,400 in a second; after some trials 700 are offered at most.
+        let reach = if made < 8 {
+            1e6
+        } else {
+            700.0 - f64::from(made % 7)
+        };
+        let offered = ask.load.min(reach);
+        let forwarded = offered.min(2_400.0);
+        search.take(
+            ask,
+            Seen {
+                offered,
+                forwarded,
+                loss: 1.0 - forwarded / offered,
+                kept: offered >= ask.load * 0.99,
+                disturbed: false,
+            },
+        );
+        made += 1;
+    }
+    let Next::Over(found) = search.next() else {
+        unreachable!()
+    };
+    assert!(made < 60, "{made} trials: {found:?}");
+    assert_eq!(found[0].end, End::Generator);
 }
 
 fn devices() -> impl Strategy<Value = Device> {

@@ -11,6 +11,7 @@ use super::rendezvous::{Heard, Place, Talk, Word, folder};
 use crate::error::PortError;
 use crate::port::Absence;
 use crate::sys::shm::{Region, Shape};
+use crate::url::ETHERNET_BYTES;
 
 /// Empty polls between two looks at the clock: a look then costs a tenth of a nanosecond a poll.
 const POLLS: u32 = 256;
@@ -62,6 +63,8 @@ pub(super) struct Link {
     role: Role,
     socket: PathBuf,
     shape: Shape,
+    /// Bytes of the longest frame: both sides have the same.
+    frame_bytes: u16,
     /// Set when the two have met for the first time, and kept through all later partners.
     region: OnceLock<Arc<Region>>,
     state: Mutex<State>,
@@ -107,6 +110,8 @@ enum Trouble {
     Unknown,
     Taken,
     Unfit,
+    /// The other's longest frame has so many bytes, and ours another number.
+    Frames(u16),
     Spoilt,
     System(&'static str),
 }
@@ -116,7 +121,7 @@ impl Link {
         name: &str,
         port: String,
         role: Role,
-        shape: Shape,
+        (capacity, frame_bytes): (u32, u16),
     ) -> Result<Self, PortError> {
         let socket = folder()?.join(format!("shm-{name}.sock"));
         let place = match role {
@@ -141,7 +146,8 @@ impl Link {
             port,
             role,
             socket,
-            shape,
+            shape: Shape::new(capacity, frame_bytes),
+            frame_bytes,
             region: OnceLock::new(),
             state: Mutex::new(State {
                 place,
@@ -190,6 +196,12 @@ impl Link {
             }),
             Some(Trouble::Unknown) => Err(mismatch("it is of another version")),
             Some(Trouble::Unfit) => Err(mismatch("both hold memory from earlier partners")),
+            Some(Trouble::Frames(other)) => Err(mismatch(&format!(
+                "its frames have up to {other} bytes (mtu={}) and this side's {} (mtu={})",
+                other.saturating_sub(ETHERNET_BYTES),
+                self.frame_bytes,
+                self.frame_bytes - ETHERNET_BYTES
+            ))),
             Some(Trouble::Spoilt) => Err(mismatch("the memory is spoilt")),
             Some(Trouble::System(action)) => Err(PortError::Kernel {
                 port: port(),
@@ -215,6 +227,11 @@ impl Link {
         }
     }
 
+    /// Whether the other side's frames are of another length; one that does not say so may be of any.
+    fn differs(&self, theirs: u16) -> bool {
+        theirs != 0 && theirs != self.frame_bytes
+    }
+
     fn locked(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -228,19 +245,23 @@ impl Link {
         match heard {
             Heard::Nothing => return,
             Heard::End => {}
-            Heard::Word(Word::Hello, _) if state.partner.is_some() => {
-                let _ = guest.say(Word::Taken, None);
+            Heard::Word(Word::Hello, ..) if state.partner.is_some() => {
+                let _ = guest.say(Word::Taken, None, self.frame_bytes);
             }
-            Heard::Word(Word::Hello, file) => {
+            // Whoever comes is told, and this side waits for another.
+            Heard::Word(Word::Hello, _, theirs) if self.differs(theirs) => {
+                let _ = guest.say(Word::Unfit, None, self.frame_bytes);
+            }
+            Heard::Word(Word::Hello, file, _) => {
                 if let Err(trouble) = self.join(guest, file) {
-                    let _ = guest.say(Word::Unfit, None);
+                    let _ = guest.say(Word::Unfit, None, self.frame_bytes);
                     state.trouble = Some(trouble);
                 } else {
                     state.joined();
                 }
             }
             Heard::Word(..) | Heard::Unknown => {
-                let _ = guest.say(Word::Unfit, None);
+                let _ = guest.say(Word::Unfit, None, self.frame_bytes);
                 state.trouble = Some(Trouble::Unknown);
             }
         }
@@ -250,11 +271,11 @@ impl Link {
     /// Agrees with a client on the memory: the survivor's, or a new one.
     fn join(&self, guest: &Talk, file: Option<std::os::fd::OwnedFd>) -> Result<(), Trouble> {
         let said = match (self.region.get(), file) {
-            (Some(region), None) => guest.say(Word::Joined, Some(region.as_fd())),
+            (Some(region), None) => guest.say(Word::Joined, Some(region.as_fd()), self.frame_bytes),
             (Some(_), Some(_)) => return Err(Trouble::Unfit),
             (None, Some(file)) => {
                 let region = adopted(file)?;
-                let said = guest.say(Word::Joined, None);
+                let said = guest.say(Word::Joined, None, self.frame_bytes);
                 if said.is_ok() {
                     let _ = self.region.set(region);
                 }
@@ -263,7 +284,7 @@ impl Link {
             (None, None) => {
                 let region = Region::create(self.shape)
                     .map_err(|_| Trouble::System("give memory to share"))?;
-                let said = guest.say(Word::Joined, Some(region.as_fd()));
+                let said = guest.say(Word::Joined, Some(region.as_fd()), self.frame_bytes);
                 if said.is_ok() {
                     let _ = self.region.set(Arc::new(region));
                 }
@@ -283,7 +304,7 @@ impl Link {
                 return;
             };
             let own = self.region.get().map(|region| region.as_fd());
-            if talk.say(Word::Hello, own).is_ok() {
+            if talk.say(Word::Hello, own, self.frame_bytes).is_ok() {
                 state.begun = Some(talk);
             }
             return;
@@ -291,7 +312,10 @@ impl Link {
         match host.hear() {
             Heard::Nothing => return,
             Heard::End => {}
-            Heard::Word(Word::Joined, file) => match (self.region.get(), file) {
+            Heard::Word(Word::Joined | Word::Unfit, _, theirs) if self.differs(theirs) => {
+                state.trouble = Some(Trouble::Frames(theirs));
+            }
+            Heard::Word(Word::Joined, file, _) => match (self.region.get(), file) {
                 (None, Some(file)) => match adopted(file) {
                     Ok(region) => {
                         let _ = self.region.set(region);
@@ -302,8 +326,8 @@ impl Link {
                 (Some(_), None) => state.joined(),
                 _ => state.trouble = Some(Trouble::Unfit),
             },
-            Heard::Word(Word::Taken, _) => state.trouble = Some(Trouble::Taken),
-            Heard::Word(Word::Unfit, _) => state.trouble = Some(Trouble::Unfit),
+            Heard::Word(Word::Taken, ..) => state.trouble = Some(Trouble::Taken),
+            Heard::Word(Word::Unfit, ..) => state.trouble = Some(Trouble::Unfit),
             Heard::Word(..) | Heard::Unknown => state.trouble = Some(Trouble::Unknown),
         }
         state.begun = None;

@@ -22,7 +22,7 @@ use crate::port::{Absence, AnyPort, Pair, Receive, Transmit};
 use crate::sys::burst::{BURST_FRAMES, Burst};
 use crate::sys::frame::Frame;
 use crate::sys::memory::Memory;
-use crate::sys::shm::{Shape, SlotReceiver, SlotSender, ahead};
+use crate::sys::shm::{SlotReceiver, SlotSender, ahead};
 use crate::url::{Key, PortUrl, Value};
 use link::{Idle, Link};
 
@@ -96,8 +96,8 @@ fn open(url: &PortUrl, _: &Memory) -> Result<Vec<AnyPort>, PortError> {
             0 => url.name().to_owned(),
             _ => format!("{}-q{queue}", url.name()),
         };
-        let shape = Shape::new(capacity, url.frame_bytes());
-        let link = Arc::new(Link::open(&name, url.short(), role, shape)?);
+        let rings = (capacity, url.frame_bytes());
+        let link = Arc::new(Link::open(&name, url.short(), role, rings)?);
         let mut capabilities = Capabilities {
             copies: Copies::EachWay,
             receive_descriptors: Some(capacity),

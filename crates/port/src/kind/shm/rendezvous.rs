@@ -15,8 +15,11 @@ use rustix::net::{
 
 use crate::error::PortError;
 
-/// What every message begins with; the last byte is the version of what is said.
+/// What every message begins with; the last byte is the version of what is said. The word follows, and at
+/// [`FRAME_AT`] how long the frames of whoever says it are.
 const MAGIC: [u8; 8] = *b"linrt-m\x01";
+/// Where the longest frame stands, in bytes, as the machine holds numbers; 0 where it is not said.
+const FRAME_AT: usize = 10;
 
 /// What is said. A file goes with it where there is memory to hand over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,8 +131,8 @@ pub(super) enum Heard {
     Nothing,
     /// The other has hung up.
     End,
-    /// A word, and the file that came with it.
-    Word(Word, Option<OwnedFd>),
+    /// A word, the file that came with it, and the bytes of the other's longest frame (0: not said).
+    Word(Word, Option<OwnedFd>, u16),
     /// Something that this version does not know.
     Unknown,
 }
@@ -143,10 +146,16 @@ impl Talk {
     }
 
     /// Says a word. One that cannot be sent ends the conversation on the next [`Talk::hear`].
-    pub(super) fn say(&self, word: Word, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    pub(super) fn say(
+        &self,
+        word: Word,
+        file: Option<BorrowedFd<'_>>,
+        frame_bytes: u16,
+    ) -> io::Result<()> {
         let mut message = [0; 16];
         message[..8].copy_from_slice(&MAGIC);
         message[8] = word as u8;
+        message[FRAME_AT..FRAME_AT + 2].copy_from_slice(&frame_bytes.to_ne_bytes());
         let files: Vec<BorrowedFd<'_>> = file.into_iter().collect();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -184,7 +193,10 @@ impl Talk {
         }
         let words = [Word::Hello, Word::Joined, Word::Taken, Word::Unfit];
         match words.into_iter().find(|&word| word as u8 == message[8]) {
-            Some(word) => Heard::Word(word, file),
+            Some(word) => {
+                let frame_bytes = [message[FRAME_AT], message[FRAME_AT + 1]];
+                Heard::Word(word, file, u16::from_ne_bytes(frame_bytes))
+            }
             None => Heard::Unknown,
         }
     }
@@ -235,10 +247,13 @@ mod tests {
         let server = place.accept().unwrap();
         assert!(matches!(server.hear(), Heard::Nothing));
         let file = File::open("/dev/null").unwrap();
-        client.say(Word::Hello, Some(file.as_fd())).unwrap();
-        client.say(Word::Taken, None).unwrap();
-        assert!(matches!(server.hear(), Heard::Word(Word::Hello, Some(_))));
-        assert!(matches!(server.hear(), Heard::Word(Word::Taken, None)));
+        client.say(Word::Hello, Some(file.as_fd()), 1518).unwrap();
+        client.say(Word::Taken, None, 0).unwrap();
+        assert!(matches!(
+            server.hear(),
+            Heard::Word(Word::Hello, Some(_), 1518)
+        ));
+        assert!(matches!(server.hear(), Heard::Word(Word::Taken, None, 0)));
         rustix::io::write(&client, b"something else").unwrap();
         assert!(matches!(server.hear(), Heard::Unknown));
         drop(client);
