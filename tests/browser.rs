@@ -251,6 +251,52 @@ fn pages_render_without_a_word_on_the_console() {
     }
 }
 
+/// On paper nothing is folded away, nothing lies over something else, and the ground is white.
+#[test]
+fn pages_are_readable_when_printed() {
+    let Some(browser) = browser() else {
+        skip!("no browser (chromium)");
+    };
+    let room = Room::new();
+    let server = room.server("-q");
+    room.run(&format!(
+        "throughput 127.0.0.1 -p {} -t 1 -i 0.1 --html page.html -q",
+        server.port
+    ))
+    .expect(0);
+    let mut chromium = Page::open(&room, browser);
+    // A4 has 718 px between margins of 1 cm.
+    chromium.load(&room.path().join("page.html"), 718);
+    let seen = "[...document.querySelectorAll('.hosts, .hosts dl, section.run > details table')]\
+        .map(table => table.checkVisibility())";
+    let folded = chromium.value(seen);
+    let folded = folded.as_array().expect("tables");
+    assert!(
+        folded.len() > 3 && folded.iter().all(|seen| seen == false),
+        "{folded:?}"
+    );
+    chromium.ask(
+        "Emulation.setEmulatedMedia",
+        &json!({"media": "print", "features": [{"name": "prefers-color-scheme", "value": "dark"}]}),
+    );
+    assert_eq!(
+        chromium.text("getComputedStyle(document.body).backgroundColor"),
+        "rgb(255, 255, 255)"
+    );
+    let unfolded = chromium.value(seen);
+    let mut unfolded = unfolded.as_array().expect("tables").iter();
+    assert!(unfolded.all(|seen| seen == true), "{unfolded:?}");
+    // Whatever comes after a table begins below it.
+    let over = chromium.value(
+        "(() => { const footer = document.querySelector('footer').getBoundingClientRect().top;\
+         return [...document.querySelectorAll('section table')]\
+         .filter(table => table.getBoundingClientRect().bottom > footer).length; })()",
+    );
+    assert_eq!(over, 0);
+    let wide = chromium.value("document.documentElement.scrollWidth");
+    assert!(wide.as_u64() <= Some(718), "{wide}");
+}
+
 #[test]
 fn a_chart_tells_the_figures_under_the_pointer() {
     let Some(browser) = browser() else {

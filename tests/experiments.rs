@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Room, skip};
+use common::{Room, Running, skip};
 use serde_json::Value;
 
 fn json(text: &str) -> Value {
@@ -361,4 +361,118 @@ fn a_knob_with_a_command_is_turned_and_set_back() {
         std::fs::write(room.path().join("wrong.toml"), wrong).unwrap();
         room.run("run wrong.toml").expect(2);
     }
+}
+
+/// Two points measured by a server of this host, without a network; `far` starts it, or nobody does.
+fn at_home(far: &str, measure: &str) -> String {
+    format!(
+        r#"
+name = "small"
+title = "Small"
+question = "What fails, and how often?"
+without_root = "All of it."
+
+[[knobs]]
+name = "size"
+values = ["64", "1K"]
+{far}
+[[measure]]
+host = "client"
+run = "{measure} -u -n 20 -l {{size}} -i 0"
+
+[[figures]]
+name = "trip"
+from = ["/summary/rtt_ns/p50"]
+unit = "nanos"
+says = "median round trip"
+
+[[tables]]
+title = "Median"
+figures = ["trip"]
+rows = ["size"]
+"#
+    )
+}
+
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// A mistake that every point would repeat ends the experiment at its first point, with what to do.
+#[test]
+fn a_mistake_that_stays_ends_an_experiment_at_its_first_point() {
+    let room = Room::new();
+    for (name, secret) in [
+        ("one", "a secret that is long enough to be one"),
+        ("other", "another secret that is long enough too"),
+    ] {
+        let file = room.path().join(name);
+        std::fs::write(&file, secret).unwrap();
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&file, private).unwrap();
+    }
+    let port = free_port();
+    let far =
+        |run: &str| format!("[[far]]\nhost = \"server\"\nrun = \"{run}\"\nready = \"READY\"\n");
+    let measure = format!("latency {{server}} -p {port}");
+    let other_key = at_home(
+        &far(&format!("server -q --no-store -p {port} --key one")),
+        &format!("{measure} --key other"),
+    );
+    let no_file = at_home(
+        &far(&format!("server -q --no-store -p {port} --key none-such")),
+        &measure,
+    );
+    let no_such_host = at_home("", "latency none-such.invalid");
+    for (text, code, says, next) in [
+        (&other_key, 5, "another key", "same secret"),
+        (&no_file, 1, "did not start", "run it by hand"),
+        (&no_such_host, 5, "no such host name", "check the spelling"),
+    ] {
+        std::fs::write(room.path().join("small.toml"), text).unwrap();
+        let ended = room
+            .run("run small.toml --repeat 9 --no-store")
+            .expect(code);
+        // Lines end where the terminal's would.
+        let said = ended
+            .stderr
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ");
+        for part in [says, next, "every point", "[1/18]"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        assert!(!said.contains("[2/18]"), "{said}");
+    }
+}
+
+/// Who is refused for now asks again, and measures once there is somebody.
+#[test]
+fn what_may_pass_is_tried_again() {
+    let room = Room::new();
+    let port = free_port();
+    let text = at_home("", &format!("latency {{server}} -p {port}"));
+    std::fs::write(room.path().join("small.toml"), text).unwrap();
+    let mut command = room.linerate("run small.toml --repeat 1 --json --no-store");
+    let running = Running::start(&mut command);
+    // The first try finds nobody.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let mut server = room.linerate(&format!("server -q --no-store -p {port}"));
+    let mut server = Running::start(&mut server);
+    server.line(|line| line.starts_with("READY"));
+    let ended = running.wait().expect(0);
+    assert!(ended.stderr.contains("tried again"), "{}", ended.stderr);
+    let points = &ended.json()["result"]["experiment"]["points"];
+    let points = points.as_array().unwrap();
+    assert!(
+        points.len() == 2 && points.iter().all(|point| point["skipped"].is_null()),
+        "{points:?}"
+    );
+    // Where nobody ever comes it is over after the second point, and not after all of them.
+    let nobody = at_home("", &format!("latency {{server}} -p {}", free_port()));
+    std::fs::write(room.path().join("small.toml"), nobody).unwrap();
+    let ended = room.run("run small.toml --repeat 9 --no-store").expect(5);
+    assert!(ended.stderr.contains("[2/18]"), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("[3/18]"), "{}", ended.stderr);
 }

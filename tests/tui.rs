@@ -5,7 +5,7 @@ mod common;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{LINERATE, Room, skip};
+use common::{LINERATE, Room, Running, skip};
 
 /// A session of tmux that ends with its test.
 struct Terminal {
@@ -55,6 +55,52 @@ impl Terminal {
     fn press(&self, key: &str) {
         self.tmux(&["send-keys", key]);
     }
+
+    /// Gives the terminal another size, and waits for the picture of that size.
+    fn resize(&self, width: usize, height: usize) -> String {
+        self.tmux(&["set-option", "-g", "window-size", "manual"]);
+        let (x, y) = (width.to_string(), height.to_string());
+        self.tmux(&["resize-window", "-x", &x, "-y", &y]);
+        let screen = self.wait("the other size", |screen| {
+            let lines: Vec<&str> = screen.lines().collect();
+            // The first row and the last one are where they belong, and nothing is left of another size.
+            lines
+                .first()
+                .is_some_and(|line| line.starts_with("linerate:"))
+                && lines
+                    .get(height - 1)
+                    .is_some_and(|line| line.contains("q quit"))
+                && screen.matches("q quit").count() == 1
+                && screen.matches("linerate:").count() == 1
+        });
+        assert!(
+            screen.lines().all(|line| line.chars().count() <= width),
+            "{screen}"
+        );
+        screen
+    }
+
+    /// What was saved in a room by `s`: how many lines of a stream.
+    fn saved(&self, room: &Room) -> usize {
+        self.press("s");
+        self.wait("saved", |screen| screen.contains("saved"));
+        let saved = std::fs::read_dir(room.path())
+            .unwrap()
+            .filter_map(|file| file.unwrap().file_name().into_string().ok())
+            .find(|name| name.starts_with("linerate-live-"))
+            .expect("a file of what was told");
+        let text = std::fs::read_to_string(room.path().join(saved)).unwrap();
+        for line in text.lines() {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            assert!(line["event"].is_string(), "{line}");
+        }
+        text.lines().count()
+    }
+}
+
+fn tmux_is_there() -> bool {
+    let version = Command::new("tmux").arg("-V").output();
+    version.is_ok_and(|out| out.status.success())
 }
 
 impl Drop for Terminal {
@@ -66,11 +112,7 @@ impl Drop for Terminal {
 #[test]
 fn the_screen_shows_the_run_and_obeys_its_keys() {
     let room = Room::new();
-    if !Command::new("tmux")
-        .arg("-V")
-        .output()
-        .is_ok_and(|out| out.status.success())
-    {
+    if !tmux_is_there() {
         skip!("no tmux");
     }
     let server = room.server("-q --no-store");
@@ -92,16 +134,18 @@ fn the_screen_shows_the_run_and_obeys_its_keys() {
     terminal.wait("standing still", |screen| screen.contains("PAUSED"));
     terminal.press("p");
     terminal.wait("going on", |screen| !screen.contains("PAUSED"));
-    terminal.press("s");
-    terminal.wait("saved", |screen| screen.contains("saved"));
-    let saved = std::fs::read_dir(room.path())
-        .unwrap()
-        .filter_map(|file| file.unwrap().file_name().into_string().ok())
-        .find(|name| name.starts_with("linerate-live-"))
-        .expect("a file of what was told");
-    let text = std::fs::read_to_string(room.path().join(saved)).unwrap();
-    let line: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
-    assert!(line["event"].is_string(), "{line}");
+    for (width, height) in [(40, 12), (200, 60), (80, 24)] {
+        let screen = terminal.resize(width, height);
+        assert!(
+            screen.contains("p50") && screen.contains("lost"),
+            "{screen}"
+        );
+    }
+    // Over loopback every place is this host's own.
+    terminal.wait("places", |screen| {
+        screen.contains("none at sender-socket, qdisc")
+    });
+    assert!(terminal.saved(&room) > 2);
     terminal.press("q");
     let screen = terminal.wait("the end", |screen| screen.contains("ended with"));
     assert!(screen.contains("ended with 130"), "{screen}");
@@ -110,11 +154,7 @@ fn the_screen_shows_the_run_and_obeys_its_keys() {
 /// Forwarding, generating and the search for what a device can carry have the same screen and the same keys.
 #[test]
 fn what_moves_frames_has_the_screen_too() {
-    if !Command::new("tmux")
-        .arg("-V")
-        .output()
-        .is_ok_and(|out| out.status.success())
-    {
+    if !tmux_is_there() {
         skip!("no tmux");
     }
     for (words, title) in [
@@ -153,15 +193,177 @@ fn what_moves_frames_has_the_screen_too() {
     }
 }
 
+/// An experiment of two points without a network of its own.
+fn experiment(port: u16) -> String {
+    format!(
+        r#"
+name = "small"
+title = "Small"
+question = "Is it shown?"
+without_root = "All of it."
+
+[[knobs]]
+name = "size"
+values = ["64", "1K"]
+
+[[measure]]
+host = "client"
+run = "latency {{server}} -p {port} -u -t 300ms -i 100ms -l {{size}}"
+
+[[figures]]
+name = "trip"
+from = ["/summary/rtt_ns/p50"]
+unit = "nanos"
+says = "median round trip"
+
+[[tables]]
+title = "Median"
+figures = ["trip"]
+rows = ["size"]
+"#
+    )
+}
+
+/// What makes several runs shows which of them goes on, and what those before came to.
+#[test]
+fn series_show_what_runs_and_what_is_over() {
+    if !tmux_is_there() {
+        skip!("no tmux");
+    }
+    let far = Room::new();
+    let server = far.server("-q --no-store");
+    let port = server.port;
+    for (words, title, now, over) in [
+        (
+            format!(
+                "sweep --over length=1K,16K --repeats 500 --tui --no-store throughput 127.0.0.1 -p {port} -t 200ms -i 0.1"
+            ),
+            "sweep of throughput 127.0.0.1",
+            "now: length=",
+            "length=",
+        ),
+        (
+            format!(
+                "compare --b '-l 1M' --pairs 500 --tui --no-store throughput 127.0.0.1 -p {port} -t 200ms -i 0.1"
+            ),
+            "compare by goodput",
+            "now: ",
+            ": A ",
+        ),
+        (
+            format!(
+                "tune 127.0.0.1 -p {port} --knobs write-size,wait -t 200ms --tui --no-store -- -i 0.1"
+            ),
+            "for goodput",
+            "now: ",
+            "start: ",
+        ),
+        (
+            "run small.toml --repeat 500 --tui --no-store".to_owned(),
+            "experiment small",
+            "now: size=",
+            "size=64: trip",
+        ),
+        (
+            format!("latency 127.0.0.1 -u -p {port} -l 64,128,256 -t 2 -i 0.1 --tui --no-store"),
+            "UDP latency with 127.0.0.1",
+            "now: ",
+            "64 B: ",
+        ),
+        (
+            format!("throughput 127.0.0.1 -u -b max -p {port} -t 4 --tui --no-store"),
+            "UDP throughput with 127.0.0.1",
+            "now: ",
+            " arrived, ",
+        ),
+    ] {
+        let room = Room::new();
+        std::fs::write(room.path().join("small.toml"), experiment(port)).unwrap();
+        let Some(terminal) = Terminal::start(&room, &words) else {
+            skip!("tmux gives no session");
+        };
+        let screen = terminal.wait(&words, |screen| {
+            screen.contains(title)
+                && screen.contains(now)
+                && screen.contains(over)
+                && screen.contains("rate: ")
+                && !screen.contains("rate: nothing yet")
+        });
+        assert!(screen.contains("findings"), "{screen}");
+        terminal.press("p");
+        terminal.wait("standing still", |screen| screen.contains("PAUSED"));
+        for (width, height) in [(40, 12), (200, 60), (80, 24)] {
+            terminal.resize(width, height);
+        }
+        terminal.press("p");
+        assert!(terminal.saved(&room) > 2, "{words}");
+        terminal.press("q");
+        let screen = terminal.wait("the end", |screen| screen.contains("ended with"));
+        assert!(screen.contains("ended with 130"), "{words}: {screen}");
+    }
+}
+
+/// What has no server of ours at the other end, too.
+#[test]
+fn ttcp_and_our_stack_have_the_screen_too() {
+    if !tmux_is_there() {
+        skip!("no tmux");
+    }
+    let room = Room::new();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let receiver = Running::start(&mut room.linerate(&format!("ttcp -r -p {port} --no-store")));
+    for (words, title, rate) in [
+        (
+            format!("ttcp -t 127.0.0.1 -p {port} -n 1000000000 --tui --no-store"),
+            "TCP throughput with 127.0.0.1",
+            "b/s",
+        ),
+        (
+            "stack --dev ring:0 --ip 10.0.0.2/24 -t 80 --tui --no-store".to_owned(),
+            "our own stack on ring:0",
+            "/s frames",
+        ),
+    ] {
+        let room = Room::new();
+        let Some(terminal) = Terminal::start(&room, &words) else {
+            skip!("tmux gives no session");
+        };
+        terminal.wait(&words, |screen| {
+            screen.contains(title) && screen.contains(rate)
+        });
+        for (width, height) in [(40, 12), (200, 60), (80, 24)] {
+            terminal.resize(width, height);
+        }
+        terminal.press("p");
+        terminal.wait("standing still", |screen| screen.contains("PAUSED"));
+        assert!(terminal.saved(&room) >= 1);
+        terminal.press("q");
+        let screen = terminal.wait("the end", |screen| screen.contains("ended with"));
+        assert!(screen.contains("ended with 130"), "{words}: {screen}");
+    }
+    drop(receiver);
+}
+
 #[test]
 fn without_a_terminal_it_is_refused() {
     let room = Room::new();
     let refused = room.run("latency 127.0.0.1 -u --tui").expect(2).stderr;
     assert!(refused.contains("needs a terminal"), "{refused}");
     room.run("latency 127.0.0.1 -u --tui --json").expect(2);
-    let series = room
-        .run("latency 127.0.0.1 -u --tui -l 64,128")
-        .expect(2)
-        .stderr;
-    assert!(series.contains("shows one measurement"), "{series}");
+    // Before anything is measured, and whichever command it is.
+    for words in [
+        "sweep --over length=1K --tui throughput 127.0.0.1",
+        "compare --tui throughput 127.0.0.1",
+        "tune 127.0.0.1 --tui",
+        "run udp-hops --quick --tui",
+        "ttcp -r --tui",
+        "stack --dev ring:0 --ip 10.0.0.2/24 --tui",
+        "latency 127.0.0.1 -u --tui -l 64,128",
+        "throughput 127.0.0.1 -u -b max --tui",
+    ] {
+        let refused = room.run(words).expect(2).stderr;
+        assert!(refused.contains("needs a terminal"), "{words}: {refused}");
+    }
 }

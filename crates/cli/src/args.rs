@@ -13,6 +13,7 @@ mod report;
 mod run;
 #[cfg(feature = "history")]
 mod runs;
+mod screen;
 mod server;
 mod stack;
 mod sweep;
@@ -34,6 +35,7 @@ pub use report::{ReportArgs, ReportForm};
 pub use run::RunArgs;
 #[cfg(feature = "history")]
 pub use runs::{ExportForm, RunsAction, RunsArgs, Selection};
+pub use screen::ScreenArgs;
 pub use server::ServerArgs;
 pub use stack::{NearStackArgs, StackArgs, StackHostArgs};
 pub use sweep::SweepArgs;

@@ -3,7 +3,7 @@
 //! A run of its own starts as the one that is typed would: with fresh memory, no threads, and no
 //! scheduling left over from the run before.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use linerate_host::stop::Stop;
-use linerate_metric::event::Problem;
+use linerate_metric::event::{Problem, read_line};
 use linerate_metric::exit;
 use linerate_metric::record::{RUN_SCHEMA, Record};
 use linerate_metric::set::RunSet;
@@ -19,6 +19,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::command::series::Ended;
 use crate::failure::Failure;
+use crate::printer::Teller;
 use crate::words;
 
 /// Refuses a page of the measuring command where the whole of `of` was meant: each run would write it over.
@@ -40,9 +41,10 @@ pub fn check_page(of: &str, command: &[String]) -> Result<(), Failure> {
 }
 
 /// Variables that say how results look or how many there are: those of the outer command hold.
-const OUTER: [&str; 12] = [
+const OUTER: [&str; 13] = [
     "LINERATE_JSON",
     "LINERATE_JSON_STREAM",
+    "LINERATE_TUI",
     "LINERATE_OUTPUT",
     "LINERATE_QUIET",
     "LINERATE_VERBOSE",
@@ -64,21 +66,26 @@ const STOPPING: Duration = Duration::from_secs(5);
 /// Text of an error that is told.
 const TOLD: usize = 400;
 
-/// Makes a run of this program; `words` begin with the command.
+/// Makes a run of this program; `words` begin with the command. Where there is a screen it sees what the run
+/// tells meanwhile.
 ///
 /// # Errors
 /// What it failed with, or that somebody stopped it.
-pub fn measure(words: &[String], stop: &Stop) -> Result<Record, Ended> {
+pub fn measure(words: &[String], stop: &Stop, screen: Option<&Teller>) -> Result<Record, Ended> {
+    let form = match screen {
+        Some(_) => "--json-stream",
+        None => "--json",
+    };
     let mut command = Command::new("/proc/self/exe");
     command
         .arg0("linerate")
         .args(words)
-        .args(["--json", "--no-store"]);
+        .args([form, "--no-store"]);
     for variable in OUTER {
         command.env_remove(variable);
     }
     let named = format!("linerate {}", words::join(words));
-    let done = run(command, &named, stop)?;
+    let done = run(command, &named, stop, screen)?;
     if let Ok(record) = serde_json::from_str::<Record>(&done.stdout)
         && record.schema == RUN_SCHEMA
         && matches!(done.code, Some(0 | 3))
@@ -106,7 +113,7 @@ pub fn point(words: &[String], stop: &Stop) -> Result<Record, Ended> {
         command.env_remove(variable);
     }
     let named = format!("linerate {}", words::join(words));
-    let done = run(command, &named, stop);
+    let done = run(command, &named, stop, None);
     // It may have ended before it made one.
     let _ = std::fs::remove_dir_all(&folder);
     let done = done?;
@@ -126,7 +133,7 @@ pub fn point(words: &[String], stop: &Stop) -> Result<Record, Ended> {
 pub fn shell(line: &str, stop: &Stop) -> Result<String, Ended> {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", line]);
-    let done = run(command, line, stop)?;
+    let done = run(command, line, stop, None)?;
     match done.code {
         Some(0) => Ok(done.stdout),
         _ => Err(Ended::Over(failed(line, &done))),
@@ -135,11 +142,17 @@ pub fn shell(line: &str, stop: &Stop) -> Result<String, Ended> {
 
 struct Done {
     code: Option<i32>,
+    /// Of a stream of events the document that it ended with.
     stdout: String,
     stderr: String,
 }
 
-fn run(mut command: Command, named: &str, stop: &Stop) -> Result<Done, Ended> {
+fn run(
+    mut command: Command,
+    named: &str,
+    stop: &Stop,
+    screen: Option<&Teller>,
+) -> Result<Done, Ended> {
     let started = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -155,7 +168,11 @@ fn run(mut command: Command, named: &str, stop: &Stop) -> Result<Done, Ended> {
         ))
     })?;
     let (sender, ended) = mpsc::channel();
-    let stdout = collect(child.stdout.take().expect("it is piped"), Some(sender));
+    let stdout = child.stdout.take().expect("it is piped");
+    let stdout = match screen {
+        Some(screen) => follow(stdout, screen.clone(), sender),
+        None => collect(stdout, Some(sender)),
+    };
     let stderr = collect(child.stderr.take().expect("it is piped"), None);
     let mut told: Option<Instant> = None;
     while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(LOOK) {
@@ -201,6 +218,25 @@ fn collect(
         let _ = from.read_to_end(&mut bytes);
         drop(ended);
         bytes
+    })
+}
+
+/// Shows what a stream of events tells; gives the document that it ends with.
+fn follow(
+    from: impl Read + Send + 'static,
+    screen: Teller,
+    ended: mpsc::Sender<()>,
+) -> JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut document = String::new();
+        for line in BufReader::new(from).lines().map_while(Result::ok) {
+            if let Some(text) = read_line(&line, &mut |event| screen.tell(event)) {
+                document.push_str(&text);
+                document.push('\n');
+            }
+        }
+        drop(ended);
+        document.into_bytes()
     })
 }
 

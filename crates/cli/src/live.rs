@@ -1,25 +1,33 @@
-//! `--tui`: a run on the whole terminal while it goes on; the text of the result follows when it is over.
+//! `--tui`: a run, or a series of them, on the whole terminal while it goes on; the text of the result
+//! follows when it is over.
 //!
 //! The screen is drawn a few times a second by the thread that otherwise prints lines, so nothing more
 //! runs beside the measuring threads than without it.
 
+mod run;
 mod screen;
+mod sight;
 mod state;
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use linerate_host::stop::Stop;
-use linerate_metric::event::{Event, Problem};
+use linerate_host::stop::{ABORTED, Stop};
+use linerate_metric::event::Problem;
 use linerate_report::stream;
+use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event as Input, KeyCode, KeyEventKind, KeyModifiers};
 
 use crate::failure::Failure;
-use crate::printer::Teller;
+use crate::output::Output;
+use crate::printer::{Teller, Told, while_printing};
+use crate::scene::{Scene, Screen};
+use sight::Sight;
 use state::{Key, State};
 
 /// Time between two looks at the keys; keys feel at once below a tenth of a second.
@@ -28,10 +36,13 @@ const LOOK: Duration = Duration::from_millis(80);
 /// Time between two drawings at least: more than eyes follow only takes processor time.
 const DRAW: Duration = Duration::from_millis(200);
 
+/// After so long a second `q` is another wish than the first: to end at once, whatever goes on.
+const REPEATED: Duration = Duration::from_millis(500);
+
 /// Refuses a screen where there is none, before anything is measured.
-pub fn check() -> Result<(), Failure> {
+pub fn check(asked: bool) -> Result<(), Failure> {
     let there = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
-    match there {
+    match there || !asked {
         true => Ok(()),
         false => Err(Failure::usage(Problem::new(
             "needs a terminal for its screen and its keys",
@@ -39,6 +50,45 @@ pub fn check() -> Result<(), Failure> {
             "leave it out where output goes to a file or a pipe",
         ))),
     }
+}
+
+/// Runs `body` beside the screen where that is asked for, and beside a printer otherwise.
+///
+/// # Errors
+/// That the terminal, or a thread, could not be had.
+pub fn while_told<T>(
+    asked: bool,
+    stop: &Stop,
+    output: &mut Output,
+    body: impl FnOnce(&Teller) -> T,
+) -> Result<T, Failure> {
+    match asked {
+        true => while_shown(stop, body),
+        false => while_printing(output, body),
+    }
+}
+
+/// Runs a series of that title, whose parts an output is told: shown where that is asked for.
+///
+/// # Errors
+/// As [`while_shown`].
+pub fn series<T>(
+    asked: bool,
+    title: &str,
+    stop: &Stop,
+    output: &mut Output,
+    body: impl FnOnce(&mut Output) -> T,
+) -> Result<T, Failure> {
+    if !asked {
+        return Ok(body(output));
+    }
+    let result = while_shown(stop, |teller| {
+        teller.show(Scene::Title(title.to_owned()));
+        output.put_on(Some(Screen::behind(teller.clone())));
+        body(output)
+    });
+    output.put_on(None);
+    result
 }
 
 /// Runs `body` under a screen of what it tells; `q` ends it as Ctrl-C does.
@@ -49,50 +99,20 @@ pub fn while_shown<T>(stop: &Stop, body: impl FnOnce(&Teller) -> T) -> Result<T,
     let (queue, waiting) = mpsc::channel();
     thread::scope(|scope| {
         let teller = Teller::of(queue);
-        let mut terminal = ratatui::try_init().map_err(|error| {
+        let terminal = ratatui::try_init().map_err(|error| {
             Failure::failed(Problem::new(
                 format!("cannot be taken over ({error})"),
                 "the terminal",
                 "leave out --tui",
             ))
         })?;
-        let flag = stop.as_flag();
-        let show = move || {
-            let mut state = State::default();
-            let mut told: Vec<(Timestamp, Event)> = Vec::new();
-            let mut drawn = Instant::now() - DRAW;
-            let mut over = false;
-            while !over {
-                match waiting.recv_timeout(LOOK) {
-                    Ok(Some((at, event))) => {
-                        state.take(&event);
-                        told.push((at, event));
-                    }
-                    Ok(None) | Err(RecvTimeoutError::Disconnected) => over = true,
-                    Err(RecvTimeoutError::Timeout) => {}
-                }
-                while event::poll(Duration::ZERO).unwrap_or(false) {
-                    match event::read().ok().and_then(key) {
-                        Some(Key::Quit) => {
-                            state.key(Key::Quit);
-                            flag.store(true, std::sync::atomic::Ordering::Relaxed);
-                        }
-                        Some(Key::Save) => state.say(saved(&told)),
-                        Some(key) => state.key(key),
-                        None => {}
-                    }
-                }
-                if drawn.elapsed() >= DRAW || over {
-                    // A terminal that went away ends the screen, not the run.
-                    let _ = terminal.draw(|frame| screen::draw(&state, frame));
-                    drawn = Instant::now();
-                }
-            }
-            ratatui::restore();
-        };
+        let stopping = stop.clone();
         let screen = thread::Builder::new()
             .name("screen".to_owned())
-            .spawn_scoped(scope, show)
+            .spawn_scoped(scope, move || {
+                show(terminal, &waiting, &stopping);
+                ratatui::restore();
+            })
             .map_err(|error| {
                 ratatui::restore();
                 Failure::failed(Problem::new(
@@ -101,12 +121,73 @@ pub fn while_shown<T>(stop: &Stop, body: impl FnOnce(&Teller) -> T) -> Result<T,
                     "raise the limit of processes: `ulimit -u`",
                 ))
             })?;
+        // However `body` ends: the screen goes then.
+        let over = Over(&teller);
         let result = body(&teller);
-        teller.end();
+        drop(over);
         // The result is printed on the terminal as it was before.
         let _ = screen.join();
         Ok(result)
     })
+}
+
+/// Tells the screen that nothing more comes when it is dropped.
+struct Over<'a>(&'a Teller);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+/// Draws what is told, and does what keys say, until nothing more is told.
+fn show(mut terminal: DefaultTerminal, waiting: &Receiver<Told>, stop: &Stop) {
+    let mut state = State::default();
+    let mut sight = Sight::default();
+    let mut told: Vec<String> = Vec::new();
+    let mut drawn = Instant::now() - DRAW;
+    let mut quit: Option<Instant> = None;
+    let mut over = false;
+    while !over {
+        match waiting.recv_timeout(LOOK) {
+            Ok(Told::Event(at, mut event)) => {
+                event.test = state.begun.max(event.test);
+                told.push(stream::line(&event, at));
+                sight.take(&event);
+                state.take(Told::Event(at, event));
+            }
+            Ok(Told::Scene(scene)) => {
+                sight.scene(&scene);
+                state.take(Told::Scene(scene));
+            }
+            Ok(Told::End) | Err(RecvTimeoutError::Disconnected) => over = true,
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        while event::poll(Duration::ZERO).unwrap_or(false) {
+            match event::read().ok().and_then(key) {
+                Some(Key::Quit) => {
+                    if quit.is_some_and(|since| since.elapsed() > REPEATED) {
+                        ratatui::restore();
+                        std::process::exit(ABORTED);
+                    }
+                    quit.get_or_insert_with(Instant::now);
+                    state.key(Key::Quit);
+                    stop.as_flag().store(true, Relaxed);
+                }
+                Some(Key::Save) => state.say(saved(&told)),
+                Some(key) => state.key(key),
+                None => {}
+            }
+        }
+        if drawn.elapsed() >= DRAW || over {
+            if let Some(places) = sight.look() {
+                state.see(places);
+            }
+            // A terminal that went away ends the screen, not the run.
+            let _ = terminal.draw(|frame| screen::draw(&state, frame));
+            drawn = Instant::now();
+        }
+    }
 }
 
 fn key(input: Input) -> Option<Key> {
@@ -122,18 +203,16 @@ fn key(input: Input) -> Option<Key> {
         KeyCode::Char('q') | KeyCode::Esc => Some(Key::Quit),
         KeyCode::Char('p' | ' ') => Some(Key::Pause),
         KeyCode::Char('s') => Some(Key::Save),
+        KeyCode::Enter => Some(Key::Done),
         _ => None,
     }
 }
 
 /// Writes what was told so far, a line of JSON each, as `--json-stream` does; says where.
-fn saved(told: &[(Timestamp, Event)]) -> String {
+fn saved(told: &[String]) -> String {
     let now = Timestamp::now().strftime("%Y%m%dT%H%M%SZ");
     let path = PathBuf::from(format!("linerate-live-{now}.jsonl"));
-    let lines: String = told
-        .iter()
-        .map(|(at, event)| stream::line(event, *at) + "\n")
-        .collect();
+    let lines: String = told.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
     let written =
         std::fs::File::create(&path).and_then(|mut file| file.write_all(lines.as_bytes()));
     match written {

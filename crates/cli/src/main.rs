@@ -10,7 +10,7 @@ mod failure;
 mod far;
 mod key;
 mod knobs;
-#[cfg(feature = "tui")]
+#[cfg_attr(not(feature = "tui"), path = "live/none.rs")]
 mod live;
 mod load;
 mod local;
@@ -20,6 +20,7 @@ mod output;
 mod plan;
 mod printer;
 mod privilege;
+mod scene;
 mod stored;
 mod turn;
 mod words;

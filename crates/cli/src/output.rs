@@ -20,6 +20,8 @@ use crate::args::OutputArgs;
 use crate::command_line;
 use crate::disk;
 use crate::failure::Failure;
+use crate::printer::Teller;
+use crate::scene::{Part, Scene, Screen};
 
 /// What standard output gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +55,8 @@ pub struct Output {
     found_cause: bool,
     /// The failure that a line of the stream has told already.
     told: Option<Problem>,
+    /// The screen that has the terminal meanwhile.
+    screen: Option<Screen>,
 }
 
 /// How a server serves.
@@ -205,6 +209,7 @@ impl Output {
             test: 0,
             found_cause: false,
             told: None,
+            screen: None,
         }
     }
 
@@ -550,8 +555,32 @@ impl Output {
         self.write_out(&json)
     }
 
+    /// Lets a screen have the terminal, or takes it back: what was remarked meanwhile is said then.
+    #[cfg(feature = "tui")]
+    pub fn put_on(&mut self, screen: Option<Screen>) {
+        let gone = std::mem::replace(&mut self.screen, screen);
+        for remark in gone.into_iter().flat_map(Screen::remarks) {
+            complain(&remark);
+        }
+    }
+
+    /// Who tells the screen, where there is one.
+    pub fn teller(&self) -> Option<&Teller> {
+        self.screen.as_ref().map(Screen::teller)
+    }
+
+    /// Shows what of a series begins now; without a screen it is told when it is over.
+    pub fn part(&self, part: Part) {
+        if let Some(teller) = self.teller() {
+            teller.show(Scene::Part(part));
+        }
+    }
+
     /// Tells how far a series is: a line of text, on standard error where standard output gets JSON.
     pub fn progress(&self, text: &str) {
+        if let Some(screen) = &self.screen {
+            return screen.line(text);
+        }
         match self.form {
             _ if self.quiet => {}
             Form::Text => print(text),
@@ -562,14 +591,19 @@ impl Output {
 
     /// Tells on standard error how far something is, unless only the result is asked for.
     pub fn told(&self, text: &str) {
-        if !self.quiet {
-            complain(text);
+        match &self.screen {
+            Some(screen) => screen.line(text),
+            None if self.quiet => {}
+            None => complain(text),
         }
     }
 
     /// Says something that is not the result.
     pub fn remark(&self, text: &str) {
-        complain(text);
+        match &self.screen {
+            Some(screen) => screen.remark(text),
+            None => complain(text),
+        }
     }
 
     /// Tells what ended a command whose result is out already: a document cannot be followed by another.

@@ -10,6 +10,7 @@ use linerate_metric::event::{Event, Problem, What};
 
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::scene::Scene;
 
 /// Interval lines that may wait: minutes of a test, and no more than a few hundred kilobytes.
 const WAITING_INTERVALS: usize = 1024;
@@ -18,11 +19,20 @@ const WAITING_INTERVALS: usize = 1024;
 /// strangers like, each with a record of some ten kilobytes.
 const WAITING_REST: usize = 1024;
 
+/// What waits to be printed or shown.
+pub enum Told {
+    /// Something happened, and when.
+    Event(Timestamp, Event),
+    /// Something for a screen alone.
+    Scene(Scene),
+    /// Nothing more comes: some teller may still be held by a thread that is about to end.
+    End,
+}
+
 /// Tells the printer what happens, from any thread and without waiting.
 #[derive(Clone)]
 pub struct Teller {
-    /// `None` is the end: some teller may still be held by a thread that is about to end.
-    queue: Sender<Option<(Timestamp, Event)>>,
+    queue: Sender<Told>,
     room: Arc<Room>,
 }
 
@@ -84,7 +94,7 @@ impl Share {
 impl Teller {
     /// A teller whose events somebody else takes from the queue.
     #[cfg(feature = "tui")]
-    pub fn of(queue: Sender<Option<(Timestamp, Event)>>) -> Self {
+    pub fn of(queue: Sender<Told>) -> Self {
         Self {
             queue,
             // A screen takes whatever comes, many times a second.
@@ -95,7 +105,12 @@ impl Teller {
     /// Says that nothing more comes.
     #[cfg(feature = "tui")]
     pub fn end(&self) {
-        let _ = self.queue.send(None);
+        let _ = self.queue.send(Told::End);
+    }
+
+    /// Shows something where there is a screen; a printer has no use for it.
+    pub fn show(&self, scene: Scene) {
+        let _ = self.queue.send(Told::Scene(scene));
     }
 
     /// Puts it in the queue. What finds too many of its sort before it is left out.
@@ -104,7 +119,7 @@ impl Teller {
             return;
         }
         // The printer goes only after the last word.
-        let _ = self.queue.send(Some((Timestamp::now(), event)));
+        let _ = self.queue.send(Told::Event(Timestamp::now(), event));
     }
 }
 
@@ -123,7 +138,12 @@ pub fn while_printing<T>(
         // Owned here: should `body` panic, the queue closes and the printer ends.
         let teller = Teller { queue, room };
         let print = move || {
-            while let Ok(Some((at, event))) = waiting.recv() {
+            while let Ok(told) = waiting.recv() {
+                let (at, event) = match told {
+                    Told::Event(at, event) => (at, event),
+                    Told::Scene(_) => continue,
+                    Told::End => break,
+                };
                 counted.of(&event).leave();
                 output.event(&event, at);
                 if let Some(count) = counted.intervals.left_out() {
@@ -151,7 +171,7 @@ pub fn while_printing<T>(
                 ))
             })?;
         let result = body(&teller);
-        let _ = teller.queue.send(None);
+        let _ = teller.queue.send(Told::End);
         Ok(result)
     })
 }

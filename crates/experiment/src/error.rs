@@ -59,6 +59,14 @@ pub enum ExperimentError {
         /// One setting as an example.
         example: String,
     },
+    /// A mistake that every point would repeat.
+    #[error("{problem}; it would be so at every point")]
+    Stays {
+        /// What happened at the first one, to what, and what to do.
+        problem: Box<Problem>,
+        /// The exit code of the command that told it.
+        code: u8,
+    },
     /// Not one point could be measured.
     #[error("no point could be measured: {why}")]
     Nothing {
@@ -126,6 +134,11 @@ impl ExperimentError {
                     "set it by hand and add each point to a table: --point {example} --label NAME"
                 ),
             ),
+            Self::Stays { problem, .. } => Problem::new(
+                format!("{} (it would be so at every point)", problem.situation),
+                problem.object.clone(),
+                problem.next_step.clone(),
+            ),
             Self::Nothing { why } => Problem::new(
                 "no point could be measured",
                 "the experiment",
@@ -153,6 +166,7 @@ impl ExperimentError {
             | Self::StaysHere
             | Self::NoSuchPoint { .. }
             | Self::NeedsHands { .. } => exit::USAGE,
+            Self::Stays { code, .. } => *code,
             Self::Lab(error) if error.is_missing_privilege() => exit::MISSING,
             Self::Lab(_) | Self::Far { .. } | Self::Nothing { .. } => exit::FAILED,
         }

@@ -5,6 +5,7 @@
 //! of a table can be repeated by hand. Nothing here measures by itself or prints.
 #![forbid(unsafe_code)]
 
+mod again;
 mod check;
 mod error;
 pub mod file;
@@ -22,4 +23,4 @@ pub use check::is_name;
 pub use error::ExperimentError;
 pub use file::Experiment;
 pub use process::{PARENT_VARIABLE, die_with_parent};
-pub use run::{Options, Place, Progress, run};
+pub use run::{Listener, Options, Place, Progress, run};

@@ -3,15 +3,18 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use linerate_lab::LabHost;
+use linerate_metric::event::read_line;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::ExperimentError;
+use crate::run::Listener;
 
 /// Tells a program that it is to die with the process that has this number.
 pub const PARENT_VARIABLE: &str = "LINERATE_DIES_WITH";
@@ -69,13 +72,15 @@ pub(crate) struct Ended {
     pub(crate) stderr: String,
 }
 
-/// Runs a program to its end; a stop and a time limit end it early.
+/// Runs a program to its end; a stop and a time limit end it early. A listener hears what it tells as a
+/// stream of events; its output is then the document that the stream ends with.
 pub(crate) fn finish(
     host: Option<&LabHost>,
     program: &Path,
     words: &[String],
     limit: Duration,
     stop: &AtomicBool,
+    listener: Option<&Listener>,
 ) -> Result<Ended, ExperimentError> {
     let mut command = command(program, words);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -83,7 +88,10 @@ pub(crate) fn finish(
     // The thread that starts a program must live as long as it: its death would be the parent's.
     on(host, move || {
         let mut child = command.spawn().map_err(|error| far(&name, error))?;
-        let stdout = gather(child.stdout.take());
+        let stdout = match listener {
+            Some(listener) => follow(child.stdout.take(), Arc::clone(listener)),
+            None => gather(child.stdout.take()),
+        };
         let stderr = gather(child.stderr.take());
         let deadline = Instant::now() + limit;
         let mut told = false;
@@ -123,6 +131,18 @@ fn gather(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
             let _ = pipe.read_to_end(&mut bytes);
         }
         String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// Lets somebody hear the events of a stream; gives the document that it ends with.
+fn follow(pipe: Option<impl Read + Send + 'static>, listener: Listener) -> JoinHandle<String> {
+    thread::spawn(move || {
+        let lines = pipe.map(|pipe| BufReader::new(pipe).lines());
+        let lines = lines.into_iter().flatten().map_while(Result::ok);
+        let mut hear = |event| listener(event);
+        lines
+            .filter_map(|line| Some(read_line(&line, &mut hear)? + "\n"))
+            .collect()
     })
 }
 

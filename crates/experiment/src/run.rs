@@ -2,16 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use linerate_metric::event::{Again, Event};
 use linerate_metric::experiment::{Point, Setting};
 use linerate_metric::record::Record;
 use linerate_metric::set::RunSet;
 use linerate_metric::statistics::estimate;
 
 use crate::ExperimentError;
+use crate::again::{Failures, PAUSE, Then};
 use crate::file::{Experiment, KnobOf};
 use crate::outcome::set;
 use crate::point::{settings, words_of};
@@ -39,7 +42,12 @@ pub struct Options<'a> {
     pub cores: usize,
     /// Ends it early.
     pub stop: &'a AtomicBool,
+    /// Who hears what commands tell while they measure.
+    pub listener: Option<Listener>,
 }
+
+/// Hears what a command tells while it measures, on a thread of its own.
+pub type Listener = Arc<dyn Fn(Event) + Send + Sync>;
 
 /// Where an experiment is run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +69,20 @@ pub enum Progress {
         of: usize,
         /// Its setting in words.
         words: String,
+    },
+    /// It failed in a way that may pass, and is tried again.
+    Again {
+        /// Its setting in words.
+        words: String,
+        /// Why.
+        because: String,
+    },
+    /// It was measured.
+    Measured {
+        /// Its setting in words.
+        words: String,
+        /// Its figures, each with its unit, in the order of the file.
+        figures: Vec<(String, String)>,
     },
     /// It could not be.
     Skipped {
@@ -125,8 +147,10 @@ pub fn run(
     let mut number = 0;
     let mut by_hand: Option<String> = None;
     let mut turned = BTreeMap::new();
+    let mut failures = Failures::default();
     for _ in 0..rounds {
-        for point in &mut kept {
+        for at in 0..kept.len() {
+            let point = &mut kept[at];
             if options.stop.load(Relaxed) {
                 break;
             }
@@ -146,9 +170,18 @@ pub fn run(
                 words: words.clone(),
             });
             let measured = match turn(experiment, &point.setting, &mut turned, progress) {
-                Ok(()) => runner.measure(point)?,
+                Ok(()) => tried(&mut runner, &mut kept, at, &mut failures, progress)?,
                 Err(because) => Err(because),
             };
+            let point = &mut kept[at];
+            if measured.is_ok() {
+                failures.measured = true;
+                let figures = runner.figures_of(point);
+                let _ = progress(&Progress::Measured {
+                    words: words.clone(),
+                    figures,
+                });
+            }
             if let Err(because) = measured {
                 // Whatever a command says that was ended with us is not why it did not go on.
                 if options.stop.load(Relaxed) {
@@ -178,6 +211,50 @@ pub fn run(
     }
     let ground = (rootless, runner.into_between());
     Ok(set(experiment, options, kept, ground, started, interrupted))
+}
+
+/// Measures a point, several times where its failure may pass; why it could not be otherwise.
+fn tried(
+    runner: &mut Runner<'_>,
+    kept: &mut [Kept],
+    at: usize,
+    failures: &mut Failures,
+    progress: &mut dyn FnMut(&Progress) -> Result<(), String>,
+) -> Result<Result<(), String>, ExperimentError> {
+    let mut tries = 0;
+    loop {
+        let Err(mut failed) = runner.measure(&mut kept[at])? else {
+            return Ok(Ok(()));
+        };
+        tries += 1;
+        if let Some(command) = &failed.far_command
+            && runner.is_at_every_point(command, kept)?
+        {
+            failed.failed.problem.again = Some(match tries {
+                // What another program left behind may be gone by then.
+                1 => Again::MayPass,
+                _ => Again::Stays,
+            });
+        }
+        let failed = failed.failed;
+        let because = failed.problem.to_string();
+        let stopped = runner.is_stopped();
+        match failures.after(&failed, tries) {
+            _ if stopped => return Ok(Err(because)),
+            Then::TryAgain => {
+                let words = runner.words_of(&kept[at].setting);
+                let _ = progress(&Progress::Again { words, because });
+                std::thread::sleep(PAUSE);
+            }
+            Then::LeaveIt => return Ok(Err(because)),
+            Then::End => {
+                return Err(ExperimentError::Stays {
+                    problem: Box::new(failed.problem),
+                    code: failed.code,
+                });
+            }
+        }
+    }
 }
 
 /// Turns the knobs that have a command of their own. `turned` is what they stand at; absent: never turned, or

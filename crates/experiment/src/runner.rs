@@ -2,16 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
 
 use linerate_lab::{Lab, Topology};
+use linerate_metric::event::Problem;
 use linerate_metric::exit;
 use linerate_metric::experiment::Setting;
 use linerate_metric::record::{RUN_SCHEMA, Record};
 use linerate_metric::set::SET_SCHEMA;
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::ExperimentError;
-use crate::file::{Experiment, FigureFrom};
+use crate::again::Failed;
+use crate::file::{CommandOf, Experiment, FigureFrom};
 use crate::point::{Names, applies, fits, settings, words_of};
 use crate::process::{Running, finish, first_line, start};
 use crate::run::{COMMAND_LIMIT, Kept, Options, Place};
@@ -33,6 +37,29 @@ impl Hands {
         let start = start.map(|command| format!("on {} start `{command}`", self.host));
         let all: Vec<String> = set.into_iter().chain(start).collect();
         all.join("; ")
+    }
+}
+
+/// A point that could not be measured.
+pub(crate) struct Missed {
+    pub(crate) failed: Failed,
+    /// The command of the far host that did not start.
+    pub(crate) far_command: Option<CommandOf>,
+}
+
+impl Missed {
+    /// By a measuring command that ended with this code.
+    fn by(problem: Problem, code: Option<i32>) -> Self {
+        let code = code.and_then(|code| u8::try_from(code).ok());
+        Self {
+            failed: Failed {
+                problem,
+                code: code
+                    .filter(|&code| code != exit::OK)
+                    .unwrap_or(exit::FAILED),
+            },
+            far_command: None,
+        }
     }
 }
 
@@ -290,11 +317,52 @@ impl<'a> Runner<'a> {
         Ok(around)
     }
 
+    /// Whether somebody ended it.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.options.stop.load(Relaxed)
+    }
+
+    /// A setting for people.
+    pub(crate) fn words_of(&self, setting: &Setting) -> String {
+        words_of(self.experiment, setting)
+    }
+
+    /// Whether the far host runs this very command at every point that is to be measured.
+    pub(crate) fn is_at_every_point(
+        &self,
+        command: &CommandOf,
+        points: &[Kept],
+    ) -> Result<bool, ExperimentError> {
+        let mut lines: Vec<Vec<String>> = Vec::new();
+        for point in points.iter().filter(|point| point.skipped.is_none()) {
+            if !applies(command, &point.setting) {
+                return Ok(false);
+            }
+            let words = self.names(&point.setting, None, "1").words(command, ".")?;
+            lines.push(words);
+        }
+        Ok(lines.windows(2).all(|pair| pair[0] == pair[1]))
+    }
+
+    /// The latest figures of a point, each with its unit.
+    pub(crate) fn figures_of(&self, point: &Kept) -> Vec<(String, String)> {
+        let mut figures: Vec<(String, String)> = Vec::new();
+        for figure in &self.experiment.figures {
+            let latest = point.values.get(&figure.name).and_then(|all| all.last());
+            if let Some(&value) = latest
+                && figures.iter().all(|(name, _)| *name != figure.name)
+            {
+                figures.push((figure.name.clone(), figure.unit.format(value)));
+            }
+        }
+        figures
+    }
+
     /// Measures a point once: `Ok(Err(why))` where it could not be.
     pub(crate) fn measure(
         &mut self,
         point: &mut Kept,
-    ) -> Result<Result<(), String>, ExperimentError> {
+    ) -> Result<Result<(), Missed>, ExperimentError> {
         self.serial += 1;
         let id = format!("{}-{}", std::process::id(), self.serial);
         let lab = match &self.options.place {
@@ -323,7 +391,15 @@ impl<'a> Runner<'a> {
                 command.ready.as_deref(),
             ) {
                 Ok(started) => running.push(started),
-                Err(error @ ExperimentError::Far { .. }) => return Ok(Err(error.to_string())),
+                Err(error @ ExperimentError::Far { .. }) => {
+                    return Ok(Err(Missed {
+                        failed: Failed {
+                            problem: error.problem(),
+                            code: error.exit_code(),
+                        },
+                        far_command: Some(command.clone()),
+                    }));
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -334,7 +410,11 @@ impl<'a> Runner<'a> {
         for command in measures.filter(|command| applies(command, &point.setting)) {
             let mut words = names.words(command, &self.dir())?;
             commands.push(format!("linerate {}", words.join(" ")));
-            words.extend(["--json".to_owned(), "--no-store".to_owned()]);
+            let form = match self.options.listener {
+                Some(_) => "--json-stream",
+                None => "--json",
+            };
+            words.extend([form.to_owned(), "--no-store".to_owned()]);
             let host = place(&command.host)?;
             let ended = finish(
                 host,
@@ -342,13 +422,18 @@ impl<'a> Runner<'a> {
                 &words,
                 COMMAND_LIMIT,
                 self.options.stop,
+                self.options.listener.as_ref(),
             )?;
             let document: Value = serde_json::from_str(ended.stdout.trim()).unwrap_or(Value::Null);
             if ended.code != Some(i32::from(exit::OK)) {
-                return Ok(Err(why(&document, &ended.stderr)));
+                let problem = why(&document, &ended.stderr, commands.last());
+                return Ok(Err(Missed::by(problem, ended.code)));
             }
             let Some((mut record, value)) = record(&document) else {
-                return Ok(Err("it gave no record".to_owned()));
+                let words = commands.last().cloned().unwrap_or_default();
+                let next = "run it alone to see what it says";
+                let problem = Problem::new("it gave no record", words, next);
+                return Ok(Err(Missed::by(problem, None)));
             };
             record.label = Some(words_of(self.experiment, &point.setting));
             for figure in &self.experiment.figures {
@@ -450,12 +535,14 @@ fn read(figure: &FigureFrom, record: &Value) -> Option<f64> {
 }
 
 /// What a command that failed said.
-fn why(document: &Value, stderr: &str) -> String {
-    let text = |part: &str| document["error"][part].as_str().map(str::to_owned);
-    match (text("object"), text("situation")) {
-        (Some(object), Some(situation)) => format!("{object}: {situation}"),
-        _ => first_line(stderr),
-    }
+fn why(document: &Value, stderr: &str, command: Option<&String>) -> Problem {
+    Problem::deserialize(&document["error"]).unwrap_or_else(|_| {
+        Problem::new(
+            first_line(stderr),
+            format!("`{}`", command.map_or("", String::as_str)),
+            "run it alone to see what it says",
+        )
+    })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use linerate_dialect::control::ControlError;
-use linerate_metric::event::Problem;
+use linerate_metric::event::{Again, Problem};
 use linerate_metric::exit;
 use linerate_metric::round_trip::Group;
 use linerate_port::PortError;
@@ -123,7 +123,7 @@ pub enum MeasureError {
         /// The other end.
         peer: SocketAddr,
         /// What it said.
-        problem: Problem,
+        problem: Box<Problem>,
         /// The exit code that it says fits.
         exit_code: u8,
     },
@@ -133,7 +133,7 @@ pub enum MeasureError {
         /// The other end.
         peer: SocketAddr,
         /// What it said.
-        problem: Problem,
+        problem: Box<Problem>,
     },
     /// Somebody asked to stop before the run began.
     #[error("stopped before the run began")]
@@ -306,9 +306,30 @@ impl MeasureError {
         )
     }
 
+    /// What asking again comes to, where that is known.
+    fn again(&self) -> Option<Again> {
+        let stays = matches!(
+            self,
+            Self::UnknownName { .. }
+                | Self::NoAddress { .. }
+                | Self::OtherFamily { .. }
+                | Self::NoInterface { .. }
+                | Self::Protocol { .. }
+        );
+        match (self.may_pass(), stays) {
+            (true, _) => Some(Again::MayPass),
+            (false, true) => Some(Again::Stays),
+            (false, false) => None,
+        }
+    }
+
     /// The situation, the object and the next step.
     #[must_use]
     pub fn problem(&self) -> Problem {
+        self.told().asking_again(self.again())
+    }
+
+    fn told(&self) -> Problem {
         match self {
             Self::Port(error) => error.problem(),
             Self::FarReport(error) => error.problem(),
@@ -584,6 +605,20 @@ mod tests {
     }
 
     #[test]
+    fn what_may_pass_is_told_from_what_stays() {
+        let address = SocketAddr::from(([192, 0, 2, 1], 7));
+        let refused = MeasureError::Refused { address }.problem();
+        assert_eq!(refused.again, Some(Again::MayPass));
+        let source = ControlError::KeyDiffers;
+        let key = MeasureError::Protocol {
+            peer: address,
+            source,
+        };
+        assert_eq!(key.problem().again, Some(Again::Stays));
+        assert_eq!(MeasureError::Interrupted.problem().again, None);
+    }
+
+    #[test]
     fn a_peer_cannot_choose_any_exit_code() {
         for (said, want) in [
             (0, 5),
@@ -597,7 +632,7 @@ mod tests {
         ] {
             let error = MeasureError::PeerRefused {
                 peer: SocketAddr::from(([127, 0, 0, 1], 1)),
-                problem: Problem::new("no", "it", "wait"),
+                problem: Box::new(Problem::new("no", "it", "wait")),
                 exit_code: said,
             };
             assert_eq!(error.exit_code(), want, "{said}");

@@ -47,7 +47,7 @@ pub mod peers;
 
 pub use error::MeasureError;
 pub use linerate_dialect::guard::Network as AddressRange;
-pub use loss::Network;
+pub use loss::{Lookout, Network, SeenPlace};
 pub use peers::serve::dialects;
 pub use session::{
     Also, Client, Emit, Family, FarSettings, GRANTS, Grant, Held, Key, KeyError, Maker,

@@ -190,14 +190,11 @@ impl PortError {
             situation.push_str(&format!(" ({error})"));
             cause = error.source();
         }
-        Problem {
-            object: match object.is_empty() {
-                true => "''".to_owned(),
-                false => object,
-            },
-            situation,
-            next_step: next_step.to_owned(),
-        }
+        let object = match object.is_empty() {
+            true => "''".to_owned(),
+            false => object,
+        };
+        Problem::new(situation, object, next_step)
     }
 
     fn object(&self) -> String {

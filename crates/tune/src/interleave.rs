@@ -24,6 +24,17 @@ pub enum Amount {
     },
 }
 
+impl Amount {
+    /// Pairs that are measured at most, dropped ones included.
+    #[must_use]
+    pub fn most(self) -> usize {
+        match self {
+            Self::Exactly(count) => count.saturating_mul(TRIES),
+            Self::UntilDecided { limit } => limit,
+        }
+    }
+}
+
 /// What to do after some pairs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Next {
@@ -68,7 +79,7 @@ impl Interleave {
         let logs = logs(pairs);
         match self.amount {
             Amount::Exactly(count) => {
-                let enough = logs.len() >= count || pairs.len() >= count.saturating_mul(TRIES);
+                let enough = logs.len() >= count || pairs.len() >= self.amount.most();
                 match enough {
                     true => Next::Judge {
                         significance: SIGNIFICANCE,

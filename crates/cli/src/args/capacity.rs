@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::OutputArgs;
 use super::frames::{FrameArgs, PortArgs, VALUES};
 use super::values::{duration, fraction};
+use super::{OutputArgs, ScreenArgs};
 
 /// A test of RFC 2544.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -121,11 +121,9 @@ pub struct CapacityArgs {
         env = "LINERATE_LABEL"
     )]
     pub label: Option<String>,
-    /// Show each trial, rates and losses on the whole terminal meanwhile: p pauses the picture, s saves what
-    /// was told so far, q ends the search
-    #[cfg(feature = "tui")]
-    #[arg(long, conflicts_with_all = ["json", "json_stream", "quiet"], env = "LINERATE_TUI")]
-    pub tui: bool,
+    /// A screen meanwhile
+    #[command(flatten)]
+    pub screen: ScreenArgs,
     #[command(flatten)]
     pub output: OutputArgs,
 }

@@ -3,7 +3,7 @@
 use clap::Args;
 use linerate_metric::comparison::Better;
 
-use super::{KnobArgs, ManyArgs, OutputArgs, PairArgs};
+use super::{KnobArgs, ManyArgs, OutputArgs, PairArgs, ScreenArgs};
 
 /// `linerate compare`.
 #[derive(Debug, Args)]
@@ -94,6 +94,9 @@ pub struct CompareArgs {
     /// What may be turned
     #[command(flatten)]
     pub knobs: KnobArgs,
+    /// A screen meanwhile
+    #[command(flatten)]
+    pub screen: ScreenArgs,
     /// Where results go
     #[command(flatten)]
     pub output: OutputArgs,

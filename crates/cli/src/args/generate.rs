@@ -8,9 +8,9 @@ use linerate_metric::expect::Expectation;
 use linerate_metric::generate::Load;
 use linerate_port::PortUrl;
 
-use super::OutputArgs;
 use super::frames::{FrameArgs, PortArgs, VALUES, port};
 use super::values::{count, duration};
+use super::{OutputArgs, ScreenArgs};
 
 /// A number of frames, at least one.
 fn some(text: &str) -> Result<u64, String> {
@@ -106,11 +106,9 @@ pub struct GenerateArgs {
         env = "LINERATE_LABEL"
     )]
     pub label: Option<String>,
-    /// Show rates and losses on the whole terminal meanwhile: p pauses the picture, s saves what was told so
-    /// far, q ends the run
-    #[cfg(feature = "tui")]
-    #[arg(long, help_heading = "Output", conflicts_with_all = ["json", "json_stream", "quiet"], env = "LINERATE_TUI")]
-    pub tui: bool,
+    /// A screen meanwhile
+    #[command(flatten)]
+    pub screen: ScreenArgs,
     #[command(flatten)]
     pub output: OutputArgs,
 }

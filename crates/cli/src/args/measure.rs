@@ -9,7 +9,7 @@ use linerate_metric::plan::{Cpus, Ends, Sched, Wait};
 use linerate_metric::units::ByteSize;
 
 use super::values::{duration, peer, tos};
-use super::{NearStackArgs, OutputArgs};
+use super::{NearStackArgs, OutputArgs, ScreenArgs};
 use crate::key;
 use crate::local::Local;
 
@@ -142,11 +142,9 @@ pub struct MeasureArgs {
         env = "LINERATE_HTML"
     )]
     pub html: Option<PathBuf>,
-    /// Show rate, percentiles, losses and findings on the whole terminal meanwhile: p pauses the picture,
-    /// s saves what was told so far, q ends the run
-    #[cfg(feature = "tui")]
-    #[arg(long, help_heading = "Output", conflicts_with_all = ["json", "json_stream", "quiet"], env = "LINERATE_TUI")]
-    pub tui: bool,
+    /// A screen meanwhile
+    #[command(flatten)]
+    pub screen: ScreenArgs,
     /// A name for the record, which `linerate runs` shows and finds
     #[arg(
         long,

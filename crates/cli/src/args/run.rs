@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::OutputArgs;
+use super::{OutputArgs, ScreenArgs};
 
 /// `linerate run`.
 #[derive(Debug, Args)]
@@ -54,6 +54,9 @@ pub struct RunArgs {
     /// List what ships
     #[arg(long, env = "LINERATE_LIST")]
     pub list: bool,
+    /// A screen meanwhile
+    #[command(flatten)]
+    pub screen: ScreenArgs,
     /// Where results go
     #[command(flatten)]
     pub output: OutputArgs,

@@ -12,8 +12,8 @@ use linerate_metric::stack::Control;
 use linerate_stack::config::KEYS;
 use linerate_stack::{Network, PROFILES};
 
-use super::OutputArgs;
 use super::values::duration;
+use super::{OutputArgs, ScreenArgs};
 
 /// Where our stack stands, and how it is configured.
 #[derive(Debug, Clone, Default, Args)]
@@ -113,6 +113,9 @@ pub struct StackHostArgs {
         env = "LINERATE_LABEL"
     )]
     pub label: Option<String>,
+    /// A screen meanwhile
+    #[command(flatten)]
+    pub screen: ScreenArgs,
     /// Where results go
     #[command(flatten)]
     pub output: OutputArgs,

@@ -3,7 +3,7 @@
 use clap::Args;
 use linerate_tune::over::Over;
 
-use super::{KnobArgs, ManyArgs, OutputArgs};
+use super::{KnobArgs, ManyArgs, OutputArgs, ScreenArgs};
 
 fn over(text: &str) -> Result<Over, String> {
     text.parse()
@@ -43,6 +43,9 @@ pub struct SweepArgs {
     /// What may be turned
     #[command(flatten)]
     pub knobs: KnobArgs,
+    /// A screen meanwhile
+    #[command(flatten)]
+    pub screen: ScreenArgs,
     /// Where results go
     #[command(flatten)]
     pub output: OutputArgs,

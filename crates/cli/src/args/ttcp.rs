@@ -8,7 +8,7 @@ use linerate_metric::plan::Wait;
 use linerate_metric::units::ByteSize;
 
 use super::values::{count, longer_call};
-use super::{NearStackArgs, OutputArgs};
+use super::{NearStackArgs, OutputArgs, ScreenArgs};
 
 /// The port of classic ttcp.
 const TTCP_PORT: u16 = 5001;
@@ -88,6 +88,9 @@ pub struct TtcpArgs {
         env = "LINERATE_LABEL"
     )]
     pub label: Option<String>,
+    /// A screen meanwhile
+    #[command(flatten)]
+    pub screen: ScreenArgs,
     /// Where results go
     #[command(flatten)]
     pub output: OutputArgs,

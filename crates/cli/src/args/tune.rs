@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use linerate_metric::units::ByteSize;
 
 use super::values::duration;
-use super::{KnobArgs, ManyArgs, OutputArgs, PairArgs};
+use super::{KnobArgs, ManyArgs, OutputArgs, PairArgs, ScreenArgs};
 
 /// What is to get better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -111,6 +111,9 @@ pub struct TuneArgs {
     /// Set back what a killed `tune` left, and do nothing else
     #[arg(long, conflicts_with_all = ["only", "knob_file", "under", "keep", "try_host", "try_far"], env = "LINERATE_RESTORE")]
     pub restore: bool,
+    /// A screen meanwhile
+    #[command(flatten)]
+    pub screen: ScreenArgs,
     /// Where results go
     #[command(flatten)]
     pub output: OutputArgs,

@@ -17,6 +17,7 @@ use super::frames::Named;
 use super::measure::stop_on_signals;
 use crate::args::{self, CapacityArgs};
 use crate::failure::Failure;
+use crate::live;
 use crate::output::Output;
 
 /// First trials are so much shorter than those that decide.
@@ -82,10 +83,8 @@ fn options(args: &CapacityArgs, line_bps: Option<u64>) -> Result<Options, Failur
 
 fn measure(args: &CapacityArgs, output: &mut Output) -> Result<u8, Failure> {
     output.check_file()?;
-    #[cfg(feature = "tui")]
-    if args.tui {
-        crate::live::check()?;
-    }
+    let shown = args.screen.is_asked();
+    live::check(shown)?;
     let named = Named::new(&args.ports, None, false)?;
     let line_bps = named.line_bps(&args.ports);
     let options = options(args, line_bps)?;
@@ -118,9 +117,8 @@ fn measure(args: &CapacityArgs, output: &mut Output) -> Result<u8, Failure> {
     };
     let names = (send.as_str(), receive.as_deref());
     let flag = stop.as_flag();
-    #[cfg(feature = "tui")]
-    let measured = match args.tui {
-        true => crate::live::while_shown(&stop, |teller| {
+    let measured = match shown {
+        true => live::while_told(true, &stop, output, |teller| {
             let told = |what| teller.tell(Event { test: 1, what });
             told(started_of(&send, receive.as_deref()));
             measure_capacity(&mut ports, names, options, &base, &flag, &mut |trial| {
@@ -130,8 +128,6 @@ fn measure(args: &CapacityArgs, output: &mut Output) -> Result<u8, Failure> {
         })?,
         false => measure_capacity(&mut ports, names, options, &base, &flag, &mut tell),
     }?;
-    #[cfg(not(feature = "tui"))]
-    let measured = measure_capacity(&mut ports, names, options, &base, &flag, &mut tell)?;
     let (interrupted, failed) = (measured.interrupted, measured.failure.is_some());
     let troubled = measured
         .doubts
@@ -159,7 +155,6 @@ fn measure(args: &CapacityArgs, output: &mut Output) -> Result<u8, Failure> {
 }
 
 /// What the screen is told first.
-#[cfg(feature = "tui")]
 fn started_of(send: &str, receive: Option<&str>) -> What {
     use linerate_metric::plan::{Ends, Kind, Plan, Protocol, Wait};
     let names = receive.map_or_else(|| send.to_owned(), |to| format!("{send} to {to}"));

@@ -12,13 +12,16 @@ use linerate_measure::generate::{
 use linerate_metric::event::{Event, Problem, What};
 use linerate_metric::exit;
 use linerate_metric::plan::{Cpus, Ends, Kind, Wait};
+use linerate_port::QueueTotals;
 
 use super::frames::Named;
 use super::measure::stop_on_signals;
 use crate::args::GenerateArgs;
 use crate::failure::Failure;
+use crate::live;
 use crate::output::Output;
-use crate::printer::{Teller, while_printing};
+use crate::printer::Teller;
+use crate::scene::Scene;
 
 /// Length of a run unless a time or a count is given.
 const TIME: Duration = Duration::from_secs(10);
@@ -80,10 +83,7 @@ fn measure(args: &GenerateArgs, output: &mut Output) -> Result<u8, Failure> {
         })?;
     }
     output.check_file()?;
-    #[cfg(feature = "tui")]
-    if args.tui {
-        crate::live::check()?;
-    }
+    live::check(args.screen.is_asked())?;
     let named = Named::new(&args.ports, args.receive.as_ref(), args.no_receive)?;
     let settings = settings(args, &named)?;
     let mut ports = named.open()?;
@@ -93,14 +93,9 @@ fn measure(args: &GenerateArgs, output: &mut Output) -> Result<u8, Failure> {
     let stop = stop_on_signals()?;
     let (send, receive) = named.names();
     let names = (send.as_str(), receive.as_deref());
-    let all = |teller: &Teller| go(&mut ports, names, &settings, &stop, teller);
-    #[cfg(feature = "tui")]
-    let ran = match args.tui {
-        true => crate::live::while_shown(&stop, all)?,
-        false => while_printing(output, all)?,
-    }?;
-    #[cfg(not(feature = "tui"))]
-    let ran = while_printing(output, all)??;
+    let ran = live::while_told(args.screen.is_asked(), &stop, output, |teller| {
+        go(&mut ports, names, &settings, &stop, teller)
+    })??;
     let interrupted = ran.interrupted;
     let stopped = ran.trouble.is_some();
     let record = record(names, &settings, ran);
@@ -130,6 +125,7 @@ fn go(
     teller: &Teller,
 ) -> Result<Ran, MeasureError> {
     let mut number = 0;
+    let (mut sent, mut received) = (QueueTotals::default(), QueueTotals::default());
     let tell = |what| teller.tell(Event { test: 1, what });
     run_generator(ports, settings, &stop.as_flag(), &mut |told| match told {
         Told::Started(facts) => tell(What::Started {
@@ -142,6 +138,11 @@ fn go(
             let interval = Box::new(reading.interval(number));
             number += 1;
             tell(What::Interval { interval });
+            (sent, received) = (sent.plus(reading.sent), received.plus(reading.received));
+            teller.show(Scene::drops([
+                ("sending".to_owned(), sent),
+                ("receiving".to_owned(), received),
+            ]));
         }
     })
 }

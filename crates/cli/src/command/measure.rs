@@ -12,10 +12,11 @@ use linerate_metric::units::format_count;
 use super::explained;
 use crate::args::MeasureArgs;
 use crate::failure::Failure;
-use crate::network;
 use crate::output::{self, Output};
 use crate::plan::Measurement;
-use crate::printer::{Teller, while_printing};
+use crate::printer::Teller;
+use crate::scene::{Part, Scene};
+use crate::{live, network};
 
 /// Runs what was planned; gives the exit code.
 pub fn run(measurement: Result<Measurement, Failure>, args: &MeasureArgs) -> u8 {
@@ -28,19 +29,6 @@ pub fn run(measurement: Result<Measurement, Failure>, args: &MeasureArgs) -> u8 
         failure.code
     });
     output.gated(code, args.fail_on_finding)
-}
-
-/// Refuses a screen for a command of many runs, whose lines tell what the screen could not.
-#[cfg(feature = "tui")]
-pub(super) fn no_screen(args: &MeasureArgs) -> Result<(), Failure> {
-    match args.tui {
-        false => Ok(()),
-        true => Err(Failure::usage(Problem::new(
-            "shows one measurement, and this is a series of them",
-            "--tui",
-            "leave it out, or measure one size, rate or way of waiting",
-        ))),
-    }
 }
 
 /// Ends the program in order when somebody presses Ctrl-C.
@@ -61,6 +49,14 @@ fn runs(measurement: &Measurement, stop: &Stop, teller: &Teller) -> (Vec<Record>
     let mut runs: Vec<Record> = Vec::new();
     for test in 1..=measurement.repeat {
         let tell = |what| teller.tell(Event { test, what });
+        if measurement.repeat > 1 {
+            teller.show(Scene::Part(Part {
+                name: "run",
+                number: test as usize,
+                of: Some(measurement.repeat as usize),
+                ..Part::default()
+            }));
+        }
         let ran = explained::run(&measurement.client, network.as_ref(), &flag, &mut |what| {
             tell(what)
         });
@@ -75,6 +71,7 @@ fn runs(measurement: &Measurement, stop: &Stop, teller: &Teller) -> (Vec<Record>
             tell(What::Finished {
                 record: Box::new(record.clone()),
             });
+            teller.show(Scene::came_to(&format!("run {test}"), &record));
         }
         runs.push(record);
         if stop.is_set() || failure.is_some() {
@@ -112,23 +109,16 @@ fn measure(
     output: &mut Output,
 ) -> Result<u8, Failure> {
     output.check_file()?;
-    #[cfg(feature = "tui")]
-    if args.tui {
-        crate::live::check()?;
-    }
+    live::check(args.screen.is_asked())?;
     if let Some(file) = &measurement.trace {
         output::write_files_without_reader();
         output::check_folder(file)?;
     }
     let stop = stop_on_signals()?;
-    let run_all = |teller: &Teller| runs(measurement, &stop, teller);
-    #[cfg(feature = "tui")]
-    let (mut runs, mut failure) = match args.tui {
-        true => crate::live::while_shown(&stop, run_all)?,
-        false => while_printing(output, run_all)?,
-    };
-    #[cfg(not(feature = "tui"))]
-    let (mut runs, mut failure) = while_printing(output, run_all)?;
+    let (mut runs, mut failure) =
+        live::while_told(args.screen.is_asked(), &stop, output, |teller| {
+            runs(measurement, &stop, teller)
+        })?;
     if let Some(failure) = failure.as_mut().filter(|_| stop.is_set()) {
         failure.code = exit::INTERRUPTED;
     }

@@ -1,6 +1,7 @@
 //! `linerate run`: a whole experiment, its tables, its page and its records.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
 
 use linerate_experiment::file::KnobOf;
 use linerate_experiment::shipped::{SHIPPED, shipped};
@@ -17,7 +18,9 @@ use super::measure::stop_on_signals;
 use crate::args::RunArgs;
 use crate::failure::Failure;
 use crate::knobs::Knobs;
+use crate::live;
 use crate::output::{Output, print};
+use crate::scene::{Part, Scene};
 use crate::turn::Turner;
 
 impl From<ExperimentError> for Failure {
@@ -58,6 +61,7 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
     }
     check_commands(&experiment, args.quick, name)?;
     output.check_file()?;
+    live::check(args.screen.is_asked())?;
     let dir = args
         .dir
         .clone()
@@ -94,6 +98,7 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
         program,
         cores: std::thread::available_parallelism().map_or(1, usize::from),
         stop: &flag,
+        listener: None,
     };
     let knobs: Vec<Knob> = (experiment.knobs.iter())
         .filter_map(turned_by_command)
@@ -102,13 +107,23 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
     let turner = known.as_ref();
     let turner = turner.map(|known| Turner::new(knobs, known, &[], &stop));
     let mut turner = turner.transpose()?;
-    let measured = measure(&experiment, &options, &mut |progress| {
-        if let (Progress::Turn { knob, value }, Some(turner)) = (progress, &mut turner) {
-            return turner.turn_one(&knob.name, value);
+    let title = format!("experiment {}", experiment.name);
+    let measured = live::series(args.screen.is_asked(), &title, &stop, output, |output| {
+        let mut options = options;
+        if let Some(screen) = output.teller().cloned() {
+            if experiment.lab.is_some() && args.on.is_none() {
+                screen.show(Scene::Elsewhere);
+            }
+            options.listener = Some(Arc::new(move |event| screen.tell(event)));
         }
-        tell(output, progress);
-        Ok(())
-    });
+        measure(&experiment, &options, &mut |progress| {
+            if let (Progress::Turn { knob, value }, Some(turner)) = (progress, &mut turner) {
+                return turner.turn_one(&knob.name, value);
+            }
+            tell(output, progress);
+            Ok(())
+        })
+    })?;
     for why in turner.iter_mut().flat_map(Turner::back) {
         output.remark(&format!("warning: could not be set back: {why}"));
     }
@@ -237,8 +252,28 @@ fn turned_by_command(knob: &KnobOf) -> Option<Knob> {
 
 fn tell(output: &Output, progress: &Progress) {
     match progress {
-        Progress::Point { number, of, words } => {
-            output.told(&format!("[{number}/{of}] {words}"));
+        Progress::Point { number, of, words } => match output.teller() {
+            Some(_) => output.part(Part {
+                name: "point",
+                number: *number,
+                of: Some(*of),
+                words: words.clone(),
+                ..Part::default()
+            }),
+            None => output.told(&format!("[{number}/{of}] {words}")),
+        },
+        Progress::Measured { words, figures } => {
+            if output.teller().is_some() {
+                let figures = figures.iter();
+                let figures = figures.map(|(name, value)| format!("{name} {value}"));
+                output.told(&format!(
+                    "{words}: {}",
+                    figures.collect::<Vec<_>>().join(", ")
+                ));
+            }
+        }
+        Progress::Again { words, because } => {
+            output.told(&format!("tried again: {words}: {because}"));
         }
         Progress::Skipped { words, because } => {
             output.remark(&format!("not measured: {words}: {because}"));
@@ -248,6 +283,13 @@ fn tell(output: &Output, progress: &Progress) {
         }
         Progress::Turn { .. } => {}
         Progress::Hands { words } => {
+            if let Some(screen) = output.teller() {
+                let (done, waiting) = mpsc::channel();
+                screen.show(Scene::Hands(words.clone(), done));
+                // Whoever quits instead is told by the stop.
+                let _ = waiting.recv();
+                return;
+            }
             use std::io::IsTerminal;
             if !std::io::stdin().is_terminal() {
                 output.remark(&format!("taken as done: {words}"));

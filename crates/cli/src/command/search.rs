@@ -14,10 +14,11 @@ use linerate_metric::units::{format_bit_rate, format_share};
 use super::measure::{ended_by_far_end, judge, stop_on_signals};
 use crate::args::ThroughputArgs;
 use crate::failure::Failure;
-use crate::network;
 use crate::output::Output;
 use crate::plan::{self, SearchPlan};
-use crate::printer::{Teller, while_printing};
+use crate::printer::Teller;
+use crate::scene::{Part, Scene};
+use crate::{live, network};
 
 /// Datagrams per second of a flow from which they leave in bursts: one by one a sender does some
 /// 200,000, and less while it looks at the clock in between.
@@ -54,11 +55,13 @@ struct Made {
 }
 
 fn find(asked: &SearchPlan, args: &ThroughputArgs, output: &mut Output) -> Result<u8, Failure> {
-    #[cfg(feature = "tui")]
-    super::measure::no_screen(&args.measure)?;
     output.check_file()?;
+    let screen = args.measure.screen.is_asked();
+    live::check(screen)?;
     let stop = stop_on_signals()?;
-    let mut made = while_printing(output, |teller| trials(asked, &stop, teller))?;
+    let mut made = live::while_told(screen, &stop, output, |teller| {
+        trials(asked, screen, &stop, teller)
+    })?;
     let interrupted = stop.is_set();
     if let Some(failure) = made.failure.as_mut().filter(|_| interrupted) {
         failure.code = exit::INTERRUPTED;
@@ -108,7 +111,7 @@ fn best(trials: &[Trial], rate_bps: f64) -> Option<&Trial> {
     confirmed.or_else(|| trials.iter().rev().find(same))
 }
 
-fn trials(asked: &SearchPlan, stop: &Stop, teller: &Teller) -> Made {
+fn trials(asked: &SearchPlan, screened: bool, stop: &Stop, teller: &Teller) -> Made {
     let flag = stop.as_flag();
     let network = network::around();
     let mut made = Made {
@@ -124,9 +127,16 @@ fn trials(asked: &SearchPlan, stop: &Stop, teller: &Teller) -> Made {
         let mut client = asked.measurement.client.clone();
         vary(&mut client.plan, asked, ask);
         let tell = |what| teller.tell(Event { test: number, what });
+        teller.show(Scene::Part(Part {
+            name: "trial",
+            number: number as usize,
+            words: said(ask.rate_bps),
+            ..Part::default()
+        }));
         let ran = client.run_within(network.as_ref(), &flag, &mut |what| {
             // Of a trial its own line tells what it came to.
-            if ask.confirms || !matches!(what, What::Started { .. } | What::Connected { .. }) {
+            let is_told = ask.confirms || screened;
+            if is_told || !matches!(what, What::Started { .. } | What::Connected { .. }) {
                 tell(what);
             }
         });
@@ -139,10 +149,7 @@ fn trials(asked: &SearchPlan, stop: &Stop, teller: &Teller) -> Made {
         };
         let left = record.interrupted && failure.is_none() && !stop.is_set();
         made.failure = failure.or_else(|| left.then(|| ended_by_far_end(&record)));
-        record.label = Some(match ask.rate_bps {
-            Some(rate) => format!("trial {number}, {}", format_bit_rate(rate)),
-            None => format!("trial {number}, as fast as it goes"),
-        });
+        record.label = Some(format!("trial {number}, {}", said(ask.rate_bps)));
         tell(What::Finished {
             record: Box::new(record.clone()),
         });
@@ -171,6 +178,11 @@ fn trials(asked: &SearchPlan, stop: &Stop, teller: &Teller) -> Made {
         }
     }
     made
+}
+
+/// The rate of a trial, for people.
+fn said(rate_bps: Option<f64>) -> String {
+    rate_bps.map_or_else(|| "as fast as it goes".to_owned(), format_bit_rate)
 }
 
 /// The plan of one trial.

@@ -14,8 +14,10 @@ use linerate_metric::set::{RunSet, SET_SCHEMA, SetResult};
 use super::measure::{ended_by_far_end, stop_on_signals};
 use crate::args::MeasureArgs;
 use crate::failure::Failure;
+use crate::live;
 use crate::output::Output;
-use crate::printer::{Teller, while_printing};
+use crate::printer::Teller;
+use crate::scene::{Part, Scene};
 
 /// Makes runs, keeps their records, and remembers what ended them.
 pub struct Runner<'a> {
@@ -64,6 +66,12 @@ impl Runner<'_> {
     ) -> Result<Result<(), MeasureError>, Ended> {
         self.test += 1;
         let (test, teller) = (self.test, self.teller);
+        teller.show(Scene::Part(Part {
+            name: "run",
+            number: test as usize,
+            words: label.to_owned(),
+            ..Part::default()
+        }));
         let mut tell = |what| teller.tell(Event { test, what });
         let (mut record, failure) = match client.run(&self.stop.as_flag(), &mut tell) {
             Ok(made) => made,
@@ -74,6 +82,7 @@ impl Runner<'_> {
         tell(What::Finished {
             record: Box::new(record.clone()),
         });
+        teller.show(Scene::came_to(label, &record));
         let left = record.interrupted && failure.is_none() && !self.stop.is_set();
         let ended = left.then(|| ended_by_far_end(&record));
         self.runs.push(record);
@@ -178,11 +187,7 @@ pub fn run(
     let mut output = Output::new(&args.output)
         .labelled(args.label.as_deref())
         .with_page(args.html.as_deref(), &format!("linerate to {}", args.host));
-    #[cfg(feature = "tui")]
-    let allowed = super::measure::no_screen(args);
-    #[cfg(not(feature = "tui"))]
-    let allowed = Ok(());
-    let result = allowed.and_then(|()| series(kind, &mut output, body, conclude));
+    let result = series(kind, args.screen.is_asked(), &mut output, body, conclude);
     let code = result.unwrap_or_else(|failure| {
         output.failure(&failure);
         failure.code
@@ -192,13 +197,15 @@ pub fn run(
 
 fn series(
     kind: &str,
+    screen: bool,
     output: &mut Output,
     body: impl FnOnce(&mut Runner<'_>) -> Result<(), Ended>,
     conclude: impl FnOnce(&[Record]) -> SetResult,
 ) -> Result<u8, Failure> {
     output.check_file()?;
+    live::check(screen)?;
     let stop = stop_on_signals()?;
-    let (ended, runs, notes) = while_printing(output, |teller| {
+    let (ended, runs, notes) = live::while_told(screen, &stop, output, |teller| {
         let mut runner = Runner {
             stop: &stop,
             teller,
@@ -246,6 +253,7 @@ fn series(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::printer::while_printing;
     use clap::Parser;
     use linerate_measure::{Family, Server, ServerOptions};
     use linerate_metric::plan::{Kind, Plan, Protocol};

@@ -1,8 +1,12 @@
 //! `linerate stack`: our own stack as a host on a port.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use linerate_measure::stack::host::{self, HostOptions, Told};
 use linerate_metric::event::{Event, What};
 use linerate_metric::exit;
+use linerate_metric::plan::{Ends, Kind, Plan, Protocol, Wait};
 use linerate_metric::stack::{StackFacts, StackInterval};
 use linerate_metric::units::format_count;
 use linerate_report::text::stack as words;
@@ -10,8 +14,35 @@ use linerate_report::text::stack as words;
 use super::measure::stop_on_signals;
 use crate::args::StackHostArgs;
 use crate::failure::Failure;
+use crate::live;
 use crate::output::{Output, print};
 use crate::plan::stack;
+use crate::printer::Teller;
+use crate::scene::Scene;
+
+/// Interval of the screen where nobody asked for another.
+const SHOWN: Duration = Duration::from_millis(500);
+
+/// Counters of packets that are lost: protocol, name, and the place for people.
+const LOSES: &[(&str, &str, &str)] = &[
+    ("link", "port_ring_full", "the port's receive ring"),
+    ("link", "port_no_buffer", "the port, no buffer"),
+    ("link", "port_too_long", "the port, too long"),
+    ("link", "port_bad", "the port, no frames"),
+    ("link", "out_no_buffer", "sending, no buffer"),
+    ("link", "out_ring_full", "the port's transmit ring"),
+    ("link", "out_unresolved", "waiting for a neighbour"),
+    ("ip", "reassembly_timeouts", "reassembly, time over"),
+    ("ip", "reassembly_no_buffer", "reassembly, no buffer"),
+    ("ip", "reassembly_too_long", "reassembly, too long"),
+    ("udp", "receive_queue_full", "a UDP socket's queue"),
+    ("udp", "no_buffer", "UDP, no buffer"),
+    ("tcp", "listen_overflows", "a listener's queue"),
+    ("tcp", "no_sockets", "TCP, no socket"),
+];
+
+/// Packets lost so far, by place.
+type Lost = BTreeMap<&'static str, u64>;
 
 /// Runs it; gives the exit code.
 pub fn run(args: &StackHostArgs) -> u8 {
@@ -24,18 +55,54 @@ pub fn run(args: &StackHostArgs) -> u8 {
 
 fn serve(args: &StackHostArgs, output: &mut Output) -> Result<u8, Failure> {
     output.check_file()?;
+    let shown = args.screen.is_asked();
+    live::check(shown)?;
     let mut plan = stack::host(&args.stack)?;
     plan.stamp_payload = args.stamp_payload;
     let options = HostOptions {
         plan,
         services: args.serve.clone(),
         duration: args.time,
-        interval: (!args.interval.is_zero()).then_some(args.interval),
+        interval: match args.interval.is_zero() {
+            true => shown.then_some(SHOWN),
+            false => Some(args.interval),
+        },
     };
     let stop = stop_on_signals()?;
+    let ran = live::series(shown, "", &stop, output, |output| {
+        let mut lost = Lost::new();
+        host::run(
+            &options,
+            &stop.as_flag(),
+            &mut |told| match output.teller().cloned() {
+                Some(screen) => show(told, &options, &mut lost, &screen, output),
+                None => say(told, args, output),
+            },
+        )
+    })?;
+    let (record, failure) = ran?;
+    output.record(&record, &[])?;
+    if let Some(error) = failure {
+        let failure = Failure::from(error);
+        match output.is_json() {
+            // The document is out already.
+            true => output.remark(&format!("error: {}", failure.problem)),
+            false => output.failure(&failure),
+        }
+        return Ok(failure.code);
+    }
+    Ok(if record.interrupted && args.time.is_some() {
+        exit::INTERRUPTED
+    } else {
+        exit::OK
+    })
+}
+
+/// Prints what happens.
+fn say(told: Told<'_>, args: &StackHostArgs, output: &mut Output) {
     let quiet = args.output.quiet;
     let plain = !output.is_json() && !output.is_stream();
-    let (record, failure) = host::run(&options, &stop.as_flag(), &mut |told| match told {
+    match told {
         Told::Ready(facts) => {
             let services: Vec<_> = args.serve.iter().map(ToString::to_string).collect();
             let ready = format!(
@@ -56,22 +123,63 @@ fn serve(args: &StackHostArgs, output: &mut Output) -> Result<u8, Failure> {
         Told::Interval(_) => {}
         Told::Test(event) => test(&event, output),
         Told::Doubt(doubt) => output.remark(&format!("warning: {}", doubt.why)),
-    })?;
-    output.record(&record, &[])?;
-    if let Some(error) = failure {
-        let failure = Failure::from(error);
-        match output.is_json() {
-            // The document is out already.
-            true => output.remark(&format!("error: {}", failure.problem)),
-            false => output.failure(&failure),
-        }
-        return Ok(failure.code);
     }
-    Ok(if record.interrupted && args.time.is_some() {
-        exit::INTERRUPTED
-    } else {
-        exit::OK
-    })
+}
+
+/// What a host is told while it runs, on a screen.
+fn show(told: Told<'_>, options: &HostOptions, lost: &mut Lost, screen: &Teller, output: &Output) {
+    match told {
+        Told::Ready(facts) => screen.tell(Event {
+            test: 1,
+            what: started(facts, options),
+        }),
+        Told::Interval(interval) => {
+            let count = |protocol: &str, name: &str| {
+                let of = interval.counters.get(protocol);
+                of.and_then(|of| of.get(name)).copied().unwrap_or(0)
+            };
+            screen.show(Scene::Frames {
+                start_ns: interval.start_ns,
+                end_ns: interval.end_ns,
+                count: count("link", "in_frames"),
+            });
+            for &(protocol, name, place) in LOSES {
+                *lost.entry(place).or_default() += count(protocol, name);
+            }
+            let places = lost.iter();
+            let places = places.map(|(place, count)| ((*place).to_owned(), *count));
+            screen.show(Scene::Places(places.collect()));
+        }
+        Told::Test(Event { test, what }) => match what {
+            What::Finished { record } => {
+                output.put_away(&record);
+                screen.show(Scene::came_to(&format!("test {test}"), &record));
+            }
+            What::Failed { problem } => output.progress(&format!("test {test}: {problem}")),
+            _ => {}
+        },
+        Told::Doubt(doubt) => output.remark(&format!("warning: {}", doubt.why)),
+    }
+}
+
+/// What the screen is told first.
+fn started(facts: &StackFacts, options: &HostOptions) -> What {
+    let services: Vec<_> = options.services.iter().map(ToString::to_string).collect();
+    let name = format!(
+        "{}, {}: {}",
+        facts.device,
+        facts.addresses.join(" "),
+        services.join(", ")
+    );
+    let mut plan = Plan::new(Kind::Stack, Protocol::Udp, name);
+    plan.duration_ns =
+        (options.duration).map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    What::Started {
+        wait: Ends::both(Wait::Spin),
+        cpu: plan.cpu.clone(),
+        plan: Box::new(plan),
+        because: None,
+    }
 }
 
 /// What happens to a test of our own server. The one document of `--json` is the host's.

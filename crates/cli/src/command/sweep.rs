@@ -27,8 +27,10 @@ use crate::args::SweepArgs;
 use crate::failure::Failure;
 use crate::knobs::Knobs;
 use crate::output::Output;
+use crate::printer::Teller;
+use crate::scene::Part;
 use crate::turn::{self, Turner};
-use crate::{child, words};
+use crate::{child, live, words};
 
 /// Runs it; gives the exit code.
 pub fn run(args: &SweepArgs) -> u8 {
@@ -70,6 +72,7 @@ struct Done {
 
 fn sweep(args: &SweepArgs, output: &mut Output) -> Result<u8, Failure> {
     output.check_file()?;
+    live::check(args.screen.is_asked())?;
     let (asked, mut done, mut journal) = match &args.resume {
         Some(name) => resumed(name)?,
         None => {
@@ -106,7 +109,10 @@ fn sweep(args: &SweepArgs, output: &mut Output) -> Result<u8, Failure> {
         order: &order,
         stop: &stop,
     };
-    let ended = measured.run(&mut turner, &mut done, journal.as_mut(), output);
+    let title = format!("sweep of {}", words::join(&asked.command));
+    let ended = live::series(args.screen.is_asked(), &title, &stop, output, |output| {
+        measured.run(&mut turner, &mut done, journal.as_mut(), output)
+    })?;
     let notes = turner
         .back()
         .into_iter()
@@ -360,7 +366,17 @@ impl Plan<'_> {
             if done.iter().any(|done| done.step == step) {
                 continue;
             }
-            let (record, failed) = self.measure(turner, point)?;
+            let varied = (self.asked.axes.iter().zip(&self.places[point]))
+                .map(|(axis, &number)| format!("{}={}", axis.name, axis.values[number]));
+            let varied = varied.collect::<Vec<_>>().join(" ");
+            output.part(Part {
+                name: "run",
+                number: step + 1,
+                of: Some(self.order.len()),
+                words: varied.clone(),
+                ..Part::default()
+            });
+            let (record, failed) = self.measure(turner, point, output.teller())?;
             let value = record.as_ref().and_then(|record| figure?.of(record));
             let said = match (&failed, value) {
                 (Some(why), _) => why.clone(),
@@ -378,13 +394,10 @@ impl Plan<'_> {
                     .append(&line)
                     .map_err(|error| Ended::Over(unusable(error)))?;
             }
-            let varied = (self.asked.axes.iter().zip(&self.places[point]))
-                .map(|(axis, &number)| format!("{}={}", axis.name, axis.values[number]));
             output.progress(&format!(
-                "run {} of {}: {}: {said}",
+                "run {} of {}: {varied}: {said}",
                 step + 1,
                 self.order.len(),
-                varied.collect::<Vec<_>>().join(" ")
             ));
             done.push(line);
         }
@@ -392,11 +405,16 @@ impl Plan<'_> {
     }
 
     /// A run at a point, or why there is none.
-    fn measure(&self, turner: &mut Turner<'_>, point: usize) -> Result<Measured, Ended> {
+    fn measure(
+        &self,
+        turner: &mut Turner<'_>,
+        point: usize,
+        screen: Option<&Teller>,
+    ) -> Result<Measured, Ended> {
         if let Err(why) = turner.apply(&self.places[point])? {
             return Ok((None, Some(why)));
         }
-        match child::measure(&self.commands[point], self.stop) {
+        match child::measure(&self.commands[point], self.stop, screen) {
             Ok(record) => Ok((Some(Box::new(record)), None)),
             // The far end is gone for all points.
             Err(Ended::Over(failure)) if failure.code != exit::PEER => {

@@ -14,9 +14,11 @@ use super::explained;
 use super::measure::stop_on_signals;
 use crate::args::TtcpArgs;
 use crate::failure::Failure;
-use crate::network;
 use crate::output::{self, Output, print};
-use crate::printer::while_printing;
+use crate::{live, network};
+
+/// Interval of the screen: a whole run of the classic's 16 MiB is over within seconds.
+const SHOWN_NS: u64 = 250_000_000;
 
 /// Runs it; gives the exit code.
 pub fn run(args: TtcpArgs) -> u8 {
@@ -66,7 +68,6 @@ fn plan(args: &TtcpArgs) -> Result<Plan, Failure> {
     plan.dialect = Some("ttcp".to_owned());
     plan.port = args.port;
     plan.duration_ns = None;
-    plan.interval_ns = None;
     plan.payload_bytes = args.length.0;
     plan.window_bytes = None;
     let buffer = args.buffer.map(|size| size.0);
@@ -96,6 +97,8 @@ fn plan(args: &TtcpArgs) -> Result<Plan, Failure> {
         .trace_on
         .map(|limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
     plan.calls = args.calls || args.trace.is_some();
+    // The classic tells nothing meanwhile; a screen is there for that.
+    plan.interval_ns = args.screen.is_asked().then_some(SHOWN_NS);
     crate::plan::stack::near(&mut plan, &args.stack)?;
     Ok(plan)
 }
@@ -108,13 +111,14 @@ fn measure(args: &TtcpArgs, output: &mut Output) -> Result<u8, Failure> {
         key: None,
     };
     output.check_file()?;
+    live::check(args.screen.is_asked())?;
     if let Some(file) = &args.trace {
         output::check_folder(file)?;
     }
     let stop = stop_on_signals()?;
     let flag = stop.as_flag();
     let network = network::around();
-    let ran = while_printing(output, |teller| {
+    let ran = live::while_told(args.screen.is_asked(), &stop, output, |teller| {
         client.run_within(network.as_ref(), &flag, &mut |what| {
             teller.tell(Event { test: 1, what });
         })

@@ -1,109 +1,189 @@
 //! The picture on a terminal.
 
-use linerate_metric::units::{
-    format_bit_rate, format_count, format_nanos, format_per_second, format_share,
-};
 use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout};
+use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
-use ratatui::widgets::{Block, Gauge, Paragraph, Sparkline, Wrap};
+use ratatui::widgets::{Block, Gauge, Paragraph, Sparkline};
 
-use super::state::{Rate, State};
+use super::state::State;
+
+/// Rows from which on parts have a frame around them, and the rate has a curve.
+const ROOMY: u16 = 18;
+
+/// Rows that a title has at most.
+const HEAD: usize = 2;
+
+/// Columns of an interval at most: the first one alone is not the whole width.
+const BROAD: usize = 8;
 
 /// Draws it. Colours are left to the terminal.
 pub(super) fn draw(state: &State, frame: &mut Frame<'_>) {
-    let bold = Style::new().add_modifier(Modifier::BOLD);
-    let [head, gauge, curve, figures, findings, foot] = Layout::vertical([
+    let area = frame.area();
+    let width = usize::from(area.width);
+    let foot = foot(state, width);
+    let head = head(state, width);
+    let [top, gauge, middle, bottom] = Layout::vertical([
+        Constraint::Length(rows(&head)),
         Constraint::Length(1),
-        Constraint::Length(1),
-        Constraint::Min(4),
-        Constraint::Length(4),
-        Constraint::Length(5),
-        Constraint::Length(1),
+        Constraint::Min(0),
+        Constraint::Length(rows(&foot)),
     ])
-    .areas(frame.area());
-    let title = match state.title.is_empty() {
-        true => "linerate: starting".to_owned(),
-        false => format!("linerate: {}", state.title),
+    .areas(area);
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    frame.render_widget(text(&head).style(bold), top);
+    let (share, label) = progress(state);
+    frame.render_widget(Gauge::default().ratio(share).label(label), gauge);
+    match area.height < ROOMY {
+        true => short(state, frame, middle),
+        false => roomy(state, frame, middle),
+    }
+    frame.render_widget(text(&foot).style(bold), bottom);
+}
+
+/// What is measured, and what of a series runs now.
+fn head(state: &State, width: usize) -> Vec<String> {
+    let title = match (state.title.as_str(), state.run.title.as_str()) {
+        ("", "") => "starting",
+        ("", title) | (title, _) => title,
     };
-    frame.render_widget(Line::styled(title, bold), head);
-    let now = state.now_ns as f64 / 1e9;
-    let (share, label) = match state.duration_ns {
+    let mut lines = wrap(&format!("linerate: {title}"), width);
+    lines.truncate(HEAD);
+    if let Some(part) = &state.part {
+        // A part is named by its setting; of a run whose options say nothing more its own title does.
+        let words = match part.words.is_empty() {
+            true => &state.run.title,
+            false => &part.words,
+        };
+        lines.push(cut(&format!("now: {words}"), width));
+    }
+    lines
+}
+
+/// How much is over, as a share and in words.
+fn progress(state: &State) -> (f64, String) {
+    let run = &state.run;
+    let now = run.now_ns as f64 / 1e9;
+    let (share, time) = match run.duration_ns {
         Some(all) if all > 0 => (
-            (state.now_ns as f64 / all as f64).clamp(0.0, 1.0),
+            (run.now_ns as f64 / all as f64).clamp(0.0, 1.0),
             format!("{now:.1} of {:.1} s", all as f64 / 1e9),
         ),
         _ => (0.0, format!("{now:.1} s")),
     };
-    frame.render_widget(Gauge::default().ratio(share).label(label), gauge);
-
-    let format = |rate: f64| match state.rate {
-        Rate::Trips => format!("{} round trips", format_per_second(rate)),
-        Rate::Frames => format!("{} frames", format_per_second(rate)),
-        Rate::Bits => format_bit_rate(rate),
+    let Some(part) = &state.part else {
+        return (share, time);
     };
-    let latest = state.rates.back().copied();
-    let heading = latest.map_or_else(
-        || "rate".to_owned(),
-        |rate| format!("rate: {}", format(rate)),
+    match part.of {
+        Some(of) => {
+            let most = if part.at_most { " at most" } else { "" };
+            let before = part.number.saturating_sub(1) as f64;
+            (
+                ((before + share) / of.max(1) as f64).clamp(0.0, 1.0),
+                format!("{} {} of {of}{most}: {time}", part.name, part.number),
+            )
+        }
+        None => (share, format!("{} {}: {time}", part.name, part.number)),
+    }
+}
+
+/// Parts with a frame around each.
+fn roomy(state: &State, frame: &mut Frame<'_>, area: Rect) {
+    let inner = usize::from(area.width.saturating_sub(2));
+    let figures = figures(state, inner);
+    let findings = findings(state, inner);
+    let framed = |lines: &[String]| {
+        u16::try_from(lines.len())
+            .unwrap_or(u16::MAX)
+            .saturating_add(2)
+    };
+    let is_series = state.part.is_some() || !state.done.is_empty();
+    let done = listed(state, inner, usize::from(area.height));
+    // The curve has what nobody else needs, and a third at least of what is there.
+    let figures_rows = framed(&figures).min(area.height / 3);
+    let rest = area.height.saturating_sub(figures_rows);
+    let findings_rows = framed(&findings).clamp(3, (rest / 3).max(3));
+    let done_rows = match is_series {
+        true => framed(&done).clamp(3, (rest / 3).max(3)),
+        false => 0,
+    };
+    let [above, below, list, last] = Layout::vertical([
+        Constraint::Min(0),
+        Constraint::Length(figures_rows),
+        Constraint::Length(done_rows),
+        Constraint::Length(findings_rows),
+    ])
+    .areas(area);
+    curve(state, frame, above);
+    frame.render_widget(
+        text(&figures).block(Block::bordered().title("figures")),
+        below,
     );
-    let block = Block::bordered().title(heading);
-    let width = usize::from(block.inner(curve).width);
-    let seen = state.rates.iter().copied().fold(0.0, f64::max);
-    let highest = seen.max(1.0);
+    if is_series {
+        let title = match state.done.len() {
+            0 => "over: nothing yet".to_owned(),
+            _ => "over, the latest first".to_owned(),
+        };
+        frame.render_widget(text(&done).block(Block::bordered().title(title)), list);
+    }
+    frame.render_widget(
+        text(&findings).block(Block::bordered().title("findings")),
+        last,
+    );
+}
+
+/// The same without frames, for few rows: the latest figures, what is over, what was found.
+fn short(state: &State, frame: &mut Frame<'_>, area: Rect) {
+    let width = usize::from(area.width);
+    let room = usize::from(area.height);
+    let mut lines = vec![cut(&heading(state), width)];
+    lines.extend(figures(state, width));
+    lines.truncate(room.div_ceil(2).max(1));
+    let left = room.saturating_sub(lines.len());
+    let found = findings(state, width);
+    let done = listed(state, width, left);
+    // Both have half of what is left, and what the other does not need.
+    let for_found = found
+        .len()
+        .min((left / 2).max(left.saturating_sub(done.len())));
+    lines.extend(done.into_iter().take(left - for_found));
+    lines.extend(found.into_iter().take(for_found));
+    frame.render_widget(text(&lines), area);
+}
+
+fn heading(state: &State) -> String {
+    match state.run.rates.back() {
+        Some(&rate) => format!("rate: {}", state.run.rate.format(rate)),
+        None => "rate: nothing yet".to_owned(),
+    }
+}
+
+fn curve(state: &State, frame: &mut Frame<'_>, area: Rect) {
+    let rates = &state.run.rates;
+    let block = Block::bordered().title(heading(state));
+    let width = usize::from(block.inner(area).width);
+    let seen = rates.iter().copied().fold(0.0, f64::max);
     // The heights are shares of the highest: it is the scale.
     let block = match seen > 0.0 {
         true => {
-            block.title_bottom(Line::from(format!("full height: {}", format(seen))).right_aligned())
+            let full = format!("full height: {}", state.run.rate.format(seen));
+            block.title_bottom(Line::from(full).right_aligned())
         }
         false => block,
     };
     // Sparklines take whole numbers: a thousandth of the highest is finer than a cell.
     let shown = columns(
-        state
-            .rates
+        rates
             .iter()
-            .skip(state.rates.len().saturating_sub(width))
-            .map(|rate| (rate / highest * 1000.0) as u64)
+            .skip(rates.len().saturating_sub(width))
+            .map(|rate| (rate / seen.max(1.0) * 1000.0) as u64)
             .collect(),
         width,
     );
     frame.render_widget(
         Sparkline::default().block(block).data(&shown).max(1000),
-        curve,
+        area,
     );
-
-    frame.render_widget(
-        Paragraph::new(lines(state)).block(Block::bordered().title("figures")),
-        figures,
-    );
-    let doubts = state.doubts();
-    let text = match doubts.is_empty() {
-        true if !state.trials.is_empty() => {
-            state.trials.iter().cloned().collect::<Vec<_>>().join("\n")
-        }
-        true => "no doubt so far; what slows the run is told when it is over".to_owned(),
-        false => doubts.join("\n"),
-    };
-    frame.render_widget(
-        Paragraph::new(text)
-            .wrap(Wrap { trim: true })
-            .block(
-                Block::bordered().title(match (&doubts[..], state.trials.is_empty()) {
-                    ([], false) => "trials",
-                    _ => "doubts",
-                }),
-            ),
-        findings,
-    );
-    let paused = if state.paused { "PAUSED  " } else { "" };
-    // What a key led to has the whole line for itself: the name of a file is there to be read.
-    let keys = match state.said.is_empty() {
-        true => format!("{paused}p pause  s save  q quit"),
-        false => format!("{paused}{}", state.said),
-    };
-    frame.render_widget(Line::styled(keys, bold), foot);
 }
 
 /// As many columns as there are: few intervals are drawn as broad ones, which a glance can compare.
@@ -114,44 +194,109 @@ fn columns(heights: Vec<u64>, width: usize) -> Vec<u64> {
         .collect()
 }
 
-/// Columns of an interval at most: the first one alone is not the whole width.
-const BROAD: usize = 8;
+fn figures(state: &State, width: usize) -> Vec<String> {
+    let lines = state.run.figures().into_iter();
+    lines.flat_map(|parts| flow(&parts, width)).collect()
+}
 
-/// The latest percentiles, and what was lost.
-fn lines(state: &State) -> Vec<Line<'static>> {
-    let trips = state.trips.map(|trips| {
-        let time = |ns: u64| format_nanos(ns as f64);
-        format!(
-            "p50 {}  p90 {}  p99 {}  p99.9 {}  max {}",
-            time(trips.p50),
-            time(trips.p90),
-            time(trips.p99),
-            time(trips.p99_9),
-            time(trips.max)
-        )
-    });
-    let mut losses: Vec<String> = state
-        .losses
-        .iter()
-        .map(|loss| format!("{} lost at {}", format_count(loss.packets), loss.place))
-        .collect();
-    if losses.is_empty() {
-        losses.extend(
-            state.loss().map(|(lost, share)| {
-                format!("{} lost ({})", format_count(lost), format_share(share))
-            }),
-        );
-        let again = state.retransmits;
-        losses.extend(again.map(|again| format!("{} sent again", format_count(again))));
+fn findings(state: &State, width: usize) -> Vec<String> {
+    let found = state.findings();
+    if found.is_empty() {
+        let none = "none so far: what slows a run is told when it is over";
+        return wrap(none, width);
     }
-    let mut lines: Vec<String> = trips.into_iter().collect();
-    lines.push(losses.join("  "));
-    lines.into_iter().map(Line::from).collect()
+    found.iter().flat_map(|text| wrap(text, width)).collect()
+}
+
+/// The first lines of what is over: more than `rows` are of no use.
+fn listed(state: &State, width: usize, rows: usize) -> Vec<String> {
+    let lines = state.done.iter().flat_map(|line| wrap(line, width));
+    lines.take(rows).collect()
+}
+
+fn foot(state: &State, width: usize) -> Vec<String> {
+    let paused = if state.paused { "PAUSED  " } else { "" };
+    // What a key led to has the foot for itself: the name of a file is there to be read.
+    let said = match (&state.hands, state.said.is_empty()) {
+        (Some((words, _)), _) => format!("{words}, then press Enter"),
+        (None, true) => "p pause  s save  q quit".to_owned(),
+        (None, false) => state.said.clone(),
+    };
+    wrap(&format!("{paused}{said}"), width)
+}
+
+fn rows(lines: &[String]) -> u16 {
+    u16::try_from(lines.len()).unwrap_or(u16::MAX)
+}
+
+fn text(lines: &[String]) -> Paragraph<'static> {
+    Paragraph::new(lines.iter().cloned().map(Line::from).collect::<Vec<_>>())
+}
+
+/// The beginning of a text, with a mark where there was more.
+fn cut(text: &str, width: usize) -> String {
+    match text.chars().count() > width && width > 0 {
+        true => text.chars().take(width - 1).chain(['…']).collect(),
+        false => text.to_owned(),
+    }
+}
+
+/// Parts one after the other, as many on a line as fit; longer ones are broken at their spaces.
+fn flow(parts: &[String], width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for part in parts {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 2 + part.chars().count() <= width => {
+                line.push_str("  ");
+                line.push_str(part);
+            }
+            _ => lines.extend(wrap(part, width)),
+        }
+    }
+    lines
+}
+
+/// A text broken at its spaces, and within words that are longer than a line.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let width = width.max(1);
+    let mut lines = vec![String::new()];
+    let mut room = width;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if room < width && length + 1 > room {
+            lines.push(String::new());
+            room = width;
+        }
+        let line = lines.last_mut().expect("there is a line from the start");
+        if room < width {
+            line.push(' ');
+            room -= 1;
+        }
+        if length <= room {
+            line.push_str(word);
+            room -= length;
+            continue;
+        }
+        for letter in word.chars() {
+            if room == 0 {
+                lines.push(String::new());
+                room = width;
+            }
+            lines.last_mut().expect("one was pushed").push(letter);
+            room -= 1;
+        }
+    }
+    lines
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::run::Run;
     use super::*;
+    use crate::printer::Told;
+    use crate::scene::{Part, Scene};
+    use linerate_measure::SeenPlace;
+    use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -161,29 +306,53 @@ mod tests {
         terminal.backend().to_string()
     }
 
+    fn running() -> State {
+        let mut plan = Plan::new(Kind::Latency, Protocol::Udp, "192.0.2.1");
+        (plan.port, plan.duration_ns) = (5_201, Some(10_000_000_000));
+        let mut run = Run::of(&plan);
+        run.now_ns = 2_500_000_000;
+        (run.lost, run.asked) = (Some(3), 100);
+        run.rates.extend([100.0, 200.0, 150.0]);
+        let seen = |place, packets| SeenPlace {
+            direction: Direction::Send,
+            place,
+            packets,
+        };
+        run.seen = vec![
+            seen("qdisc", Some(3)),
+            seen("interface-tx", Some(0)),
+            seen("udp-receive-queue", None),
+        ];
+        let mut state = State::default();
+        state.take(Told::Scene(Scene::Remark(
+            "the cores are shared".to_owned(),
+        )));
+        state.run = run;
+        state
+    }
+
     #[test]
     fn the_picture_has_rate_percentiles_losses_and_findings() {
-        let mut state = State {
-            title: "UDP latency with 192.0.2.1:5201".to_owned(),
-            rate: Rate::Trips,
-            duration_ns: Some(10_000_000_000),
-            now_ns: 2_500_000_000,
-            lost: Some(3),
-            asked: 100,
-            findings: vec!["the cores are shared".to_owned()],
-            ..State::default()
-        };
-        state.rates.extend([100.0, 200.0, 150.0]);
+        let mut state = running();
+        for (width, height) in [(80, 24), (200, 60), (40, 12)] {
+            let text = drawn(&state, width, height);
+            for part in [
+                "192.0.2.1:5201",
+                "2.5 of 10.0 s",
+                "150 /s",
+                "3 lost (3.00 %)",
+                "3 at qdisc",
+                "q quit",
+            ] {
+                assert!(text.contains(part), "{part}: {text}");
+            }
+        }
         let text = drawn(&state, 80, 24);
         for part in [
-            "192.0.2.1:5201",
-            "2.5 of 10.0 s",
-            "150 /s",
-            "3 lost (3.00 %)",
+            "not known meanwhile: udp-receive-queue",
             "3 questions have no answer (3.00 %)",
             "full height: 200 /s",
             "the cores are shared",
-            "q quit",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
@@ -191,18 +360,60 @@ mod tests {
         let said = "saved 1234 events to linerate-live-20261122T213605Z.jsonl";
         state.say(said.to_owned());
         assert!(drawn(&state, 80, 24).contains(said));
-        state.said.clear();
-        state.rate = Rate::Frames;
-        state.lost = None;
-        state.findings.clear();
-        state.trials.push_front("trial 7, throughput".to_owned());
-        let text = drawn(&state, 80, 24);
+        let narrow = drawn(&state, 40, 12);
         assert!(
-            text.contains("150 /s frames") && text.contains("trial 7"),
-            "{text}"
+            narrow.contains("linerate-live-20261122T213605Z.jsonl"),
+            "{narrow}"
         );
         // However small the terminal is.
-        drawn(&state, 10, 3);
-        drawn(&State::default(), 1, 1);
+        for (width, height) in [(10, 3), (1, 1), (200, 1), (1, 60), (40, 5), (3, 18)] {
+            drawn(&state, width, height);
+            drawn(&State::default(), width, height);
+        }
+    }
+
+    #[test]
+    fn of_a_series_it_shows_what_runs_and_what_is_over() {
+        let mut state = State::default();
+        state.take(Told::Scene(Scene::Title(
+            "sweep of throughput far".to_owned(),
+        )));
+        for number in 1..=7 {
+            state.take(Told::Scene(Scene::Part(Part {
+                name: "run",
+                number,
+                of: Some(12),
+                at_most: false,
+                words: format!("length={number}K"),
+            })));
+            state.take(Told::Scene(Scene::Line(format!(
+                "run {number} of 12: length={number}K: {number} Gbit/s"
+            ))));
+        }
+        state.run.duration_ns = Some(1_000_000_000);
+        state.run.now_ns = 500_000_000;
+        for (width, height) in [(80, 24), (200, 60), (40, 12)] {
+            let text = drawn(&state, width, height);
+            for part in [
+                "sweep of throughput far",
+                "now: length=7K",
+                "run 7 of 12: 0.5 of 1.0 s",
+                "length=7K: 7 Gbit/s",
+                "none so far",
+            ] {
+                assert!(text.contains(part), "{width}x{height} {part}: {text}");
+            }
+        }
+        assert!(drawn(&state, 200, 60).contains("run 1 of 12"));
+    }
+
+    #[test]
+    fn lines_are_broken_at_spaces_and_long_words_within() {
+        assert_eq!(wrap("a bc def", 4), ["a bc", "def"]);
+        assert_eq!(wrap("abcdefgh ij", 3), ["abc", "def", "gh", "ij"]);
+        assert_eq!(wrap("", 3), [""]);
+        let parts = ["p50 1 us", "p99 2 us", "max 30 us"].map(str::to_owned);
+        assert_eq!(flow(&parts, 18), ["p50 1 us  p99 2 us", "max 30 us"]);
+        assert_eq!(cut("abcdef", 4), "abc…");
     }
 }

@@ -1,14 +1,23 @@
 //! What the screen shows, as data: no terminal, no clock.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+use std::sync::mpsc::Sender;
 
+use linerate_measure::SeenPlace;
 use linerate_metric::event::{Event, What};
-use linerate_metric::plan::Kind;
-use linerate_metric::record::{Interval, Loss, Quantiles};
-use linerate_metric::units::{format_count, format_share};
+use linerate_metric::finding::FindingKind;
+use linerate_metric::record::Record;
+use linerate_report::{style::clean, text};
 
-/// Intervals that the curve shows at most: wider than any terminal.
-const KEPT: usize = 512;
+use super::run::Run;
+use crate::printer::Told;
+use crate::scene::{Part, Scene};
+
+/// Lines of what is over that are listed: more than any terminal has.
+const LISTED: usize = 256;
+
+/// Width for which lines of trials are made; the screen breaks them where it is narrower.
+const WIDE: usize = 200;
 
 /// What somebody wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,206 +28,206 @@ pub(super) enum Key {
     Quit,
     /// What was told so far goes to a file.
     Save,
+    /// What hands were asked to do is done.
+    Done,
 }
 
-/// What a rate counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Rate {
-    /// Payload bits.
-    #[default]
-    Bits,
-    /// Round trips.
-    Trips,
-    /// Frames.
-    Frames,
+/// How a note ranks: what slowed a run before what speaks against it, and then what holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Cause,
+    Doubt,
+    Limit,
 }
 
-/// Trials that are listed: more than any terminal has lines for.
-const TRIALS: usize = 64;
+/// Something that was found, or has to be known.
+#[derive(Clone, Debug)]
+struct Note {
+    rank: Rank,
+    /// The same again takes its place.
+    id: String,
+    text: String,
+    /// Runs that had it.
+    runs: u32,
+}
 
 /// The picture.
 #[derive(Clone, Debug, Default)]
 pub(super) struct State {
-    /// What is measured.
+    /// What a series is; empty: the run says it.
     pub(super) title: String,
-    /// In what its rates are.
-    pub(super) rate: Rate,
-    /// How long it takes; `None`: until something else ends it.
-    pub(super) duration_ns: Option<u64>,
-    /// How far it is.
-    pub(super) now_ns: u64,
-    /// The rate of each interval, or of each trial.
-    pub(super) rates: VecDeque<f64>,
-    /// Round-trip times of the latest interval.
-    pub(super) trips: Option<Quantiles>,
-    /// Lost so far, where that is told.
-    pub(super) lost: Option<u64>,
-    /// Datagrams, or questions, of which it is known whether they arrived.
-    pub(super) asked: u64,
-    /// What each end's threads had of the time so far, by end and state.
-    pub(super) threads: BTreeMap<&'static str, Shares>,
-    /// Sent again so far.
-    pub(super) retransmits: Option<u64>,
-    /// Places where packets were lost, once a run is over and its counters are read.
-    pub(super) losses: Vec<Loss>,
-    /// The trials of a search, the latest first.
-    pub(super) trials: VecDeque<String>,
-    /// What speaks against the figures.
-    pub(super) findings: Vec<String>,
+    /// What of a series runs now.
+    pub(super) part: Option<Part>,
+    /// Parts that have begun.
+    pub(super) begun: u32,
+    /// Runs that are over.
+    over: u32,
+    /// The run that goes on.
+    pub(super) run: Run,
+    /// What is over and what it came to, the latest first.
+    pub(super) done: VecDeque<String>,
+    notes: Vec<Note>,
+    /// What somebody has to do, and who waits for that.
+    pub(super) hands: Option<(String, Sender<()>)>,
     /// Whether it stands still.
     pub(super) paused: bool,
     /// What a key led to.
     pub(super) said: String,
     /// What was told while it stood still.
-    pub(super) held: Vec<Event>,
+    held: Vec<Scened>,
 }
 
-/// How the threads of one end spent the intervals so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Shares {
-    /// Nanoseconds that they are of.
-    of_ns: f64,
-    /// Of those ready to run and not running.
-    runnable_ns: f64,
+/// What may be held back.
+#[derive(Clone, Debug)]
+enum Scened {
+    Event(Event),
+    Scene(Scene),
 }
-
-/// Waiting for a core from which on it is told: below, every thread that sleeps has as much.
-const CROWDED: f64 = 0.1;
 
 impl State {
-    /// What speaks against the figures as far as intervals tell, then what was told as such.
-    ///
-    /// Causes are known when the run is over: they come from counters of both ends.
-    pub(super) fn doubts(&self) -> Vec<String> {
-        let mut doubts = Vec::new();
-        if let Some((lost, share)) = self.loss().filter(|(lost, _)| *lost > 0) {
-            let what = match self.rate {
-                Rate::Trips => "questions have no answer",
-                Rate::Bits | Rate::Frames => "datagrams are lost",
-            };
-            let place = match self.losses.is_empty() {
-                true => ": where is read from counters when the run is over",
-                false => "",
-            };
-            doubts.push(format!(
-                "{} {what} ({}){place}",
-                format_count(lost),
-                format_share(share)
-            ));
-        }
-        for (end, shares) in &self.threads {
-            let share = shares.runnable_ns / shares.of_ns.max(1.0);
-            if share >= CROWDED {
-                doubts.push(format!(
-                    "{} of the time the {end}'s threads waited for a core",
-                    format_share(share)
-                ));
+    /// What was found so far: causes first, then what speaks against the figures.
+    pub(super) fn findings(&self) -> Vec<String> {
+        let mut notes: Vec<&Note> = self.notes.iter().collect();
+        notes.sort_by_key(|note| (note.rank, std::cmp::Reverse(note.runs)));
+        let said = |note: &&Note| match note.runs {
+            0 | 1 => note.text.clone(),
+            runs => format!("{} ({runs} of {} runs)", note.text, self.over),
+        };
+        let (causes, others): (Vec<_>, Vec<_>) =
+            notes.iter().partition(|note| note.rank == Rank::Cause);
+        let mut found: Vec<String> = causes.iter().map(said).collect();
+        found.extend(self.run.doubts());
+        found.extend(others.iter().map(said));
+        found
+    }
+
+    pub(super) fn take(&mut self, told: Told) {
+        let told = match told {
+            Told::Event(_, event) => Scened::Event(event),
+            // Whoever asked waits: that is no matter of the picture.
+            Told::Scene(Scene::Hands(words, waiting)) => {
+                self.hands = Some((words, waiting));
+                return;
             }
+            Told::Scene(scene) => Scened::Scene(scene),
+            Told::End => return,
+        };
+        match self.paused {
+            true => self.held.push(told),
+            false => self.show(told),
         }
-        doubts.extend(self.findings.iter().cloned());
-        doubts
     }
 
-    /// What is lost so far, and which share that is; `None` where nobody counts.
-    pub(super) fn loss(&self) -> Option<(u64, f64)> {
-        let lost = self.lost?;
-        Some((lost, lost as f64 / self.asked.max(lost).max(1) as f64))
+    fn show(&mut self, told: Scened) {
+        match told {
+            Scened::Event(event) => self.event(&event.what),
+            Scened::Scene(scene) => self.scene(scene),
+        }
     }
 
-    pub(super) fn take(&mut self, event: &Event) {
-        if self.paused {
-            self.held.push(event.clone());
+    fn event(&mut self, what: &What) {
+        match what {
+            What::Started { plan, .. } => self.run = Run::of(plan),
+            What::Interval { interval } => self.run.interval(interval),
+            What::Doubted { doubt } => self.note(Rank::Doubt, &doubt.doubt, &doubt.why, 0),
+            What::Refused { problem } | What::Failed { problem } => {
+                let text = problem.to_string();
+                self.note(Rank::Doubt, &text, &text, 0);
+            }
+            What::Finished { record } => self.finished(record),
+            What::CapacityTrial { trial } => {
+                self.run.trial(trial);
+                self.list(text::capacity_trial(trial));
+            }
+            What::Trial { trial } => self.list(text::trial(trial, WIDE)),
+            What::Pass {
+                pass,
+                passes,
+                notes,
+            } => self.list(format!("pass {pass} of {passes}: {notes}")),
+            What::Awaited { what } => self.said = clean(&format!("waiting for {what}")).into(),
+            What::Ready { .. } | What::Connected { .. } => {}
+        }
+    }
+
+    fn scene(&mut self, scene: Scene) {
+        match scene {
+            Scene::Title(title) => self.title = clean(&title).into_owned(),
+            Scene::Part(part) => {
+                self.begun += 1;
+                // What it is of is not known before it has started; the last rate is none of its own.
+                self.run = Run::default();
+                self.part = Some(part);
+            }
+            Scene::Line(line) => line.lines().for_each(|line| self.list(line.to_owned())),
+            Scene::Remark(text) => self.note(Rank::Doubt, &text, &text, 0),
+            Scene::Frames {
+                start_ns,
+                end_ns,
+                count,
+            } => self.run.frames(start_ns, end_ns, count),
+            Scene::Places(places) => self.run.dropped = Some(places),
+            // Answered at once where it comes; counters are not ours to look at.
+            Scene::Hands(..) | Scene::Elsewhere => {}
+        }
+    }
+
+    /// A run is over: what it lost where, and what was found.
+    fn finished(&mut self, record: &Record) {
+        self.over += 1;
+        self.run.losses = Some(record.losses.clone());
+        let found;
+        let findings = match record.findings.is_empty() {
+            true => {
+                found = linerate_explain::explain(record);
+                &found
+            }
+            false => &record.findings,
+        };
+        for finding in findings {
+            let rank = match finding.kind {
+                FindingKind::Cause => Rank::Cause,
+                FindingKind::Limit => Rank::Limit,
+                FindingKind::Unknown => continue,
+            };
+            // The same cause may be at both ends.
+            let id = format!(
+                "{} {:?} {:?}",
+                finding.cause, finding.end, finding.direction
+            );
+            self.note(rank, &id, &finding.what, 1);
+        }
+        for doubt in &record.validity {
+            self.note(Rank::Doubt, &doubt.doubt, &doubt.why, 1);
+        }
+    }
+
+    fn note(&mut self, rank: Rank, id: &str, text: &str, runs: u32) {
+        let text = clean(text).into_owned();
+        match self.notes.iter_mut().find(|note| note.id == id) {
+            Some(note) => (note.text, note.runs) = (text, note.runs + runs),
+            None => self.notes.push(Note {
+                rank,
+                id: id.to_owned(),
+                text,
+                runs,
+            }),
+        }
+    }
+
+    fn list(&mut self, line: String) {
+        let line = clean(&line).into_owned();
+        if line.trim().is_empty() {
             return;
         }
-        match &event.what {
-            What::Started { plan, .. } => {
-                let host = linerate_report::style::clean(&plan.host);
-                (self.rate, self.title) = match plan.kind {
-                    Kind::Latency => (
-                        Rate::Trips,
-                        format!("{} latency with {host}:{}", plan.protocol, plan.port),
-                    ),
-                    Kind::Forward => (Rate::Frames, format!("forwarding between {host}")),
-                    Kind::Generate if plan.generate.is_some() => {
-                        (Rate::Frames, format!("frames over {host}"))
-                    }
-                    Kind::Generate => (Rate::Frames, format!("capacity of {host}")),
-                    Kind::Throughput | Kind::Stack => (
-                        Rate::Bits,
-                        format!("{} {} with {host}:{}", plan.protocol, plan.kind, plan.port),
-                    ),
-                };
-                self.duration_ns = plan.duration_ns;
-                self.rates.clear();
-                self.threads.clear();
-                (self.lost, self.asked, self.now_ns) = (None, 0, 0);
-                self.retransmits = None;
-            }
-            What::Interval { interval } => self.interval(interval),
-            What::Doubted { doubt } => self.find(&doubt.why),
-            What::Pass { .. } | What::Awaited { .. } => {}
-            What::Refused { problem } | What::Failed { problem } => {
-                self.find(&problem.to_string());
-            }
-            What::Finished { record } => {
-                self.losses.clone_from(&record.losses);
-                for doubt in &record.validity {
-                    self.find(&doubt.why);
-                }
-            }
-            What::CapacityTrial { trial } => {
-                self.asked += trial.sent;
-                self.now_ns += trial.duration_ns;
-                self.push(trial.forwarding_fps);
-                self.lost = Some(self.lost.unwrap_or(0) + trial.lost);
-                self.trials
-                    .push_front(linerate_report::text::capacity_trial(trial));
-                self.trials.truncate(TRIALS);
-            }
-            What::Ready { .. } | What::Connected { .. } | What::Trial { .. } => {}
-        }
+        self.done.push_front(line);
+        self.done.truncate(LISTED);
     }
 
-    fn interval(&mut self, interval: &Interval) {
-        self.now_ns = self.now_ns.max(interval.end_ns);
-        let length = interval.end_ns.saturating_sub(interval.start_ns).max(1) as f64;
-        self.push(match self.rate {
-            Rate::Trips | Rate::Frames => interval.packets.unwrap_or(0) as f64 * 1e9 / length,
-            Rate::Bits => interval.bytes as f64 * 8e9 / length,
-        });
-        self.trips = interval.rtt_ns.or(self.trips);
-        let add = |sum: &mut Option<u64>, more: Option<u64>| {
-            if let Some(more) = more {
-                *sum = Some(sum.unwrap_or(0) + more);
-            }
-        };
-        add(&mut self.lost, interval.lost);
-        let answered = interval.packets.unwrap_or(0) + interval.lost.unwrap_or(0);
-        self.asked += interval.packets_sent.unwrap_or(answered);
-        for (end, threads) in [
-            ("sender", &interval.sender_threads),
-            ("receiver", &interval.receiver_threads),
-        ] {
-            if let Some(shares) = threads {
-                let known = self.threads.entry(end).or_default();
-                known.of_ns += length;
-                known.runnable_ns += shares.runnable * length;
-            }
-        }
-        add(&mut self.retransmits, interval.retransmits);
-    }
-
-    fn push(&mut self, rate: f64) {
-        self.rates.push_back(rate);
-        if self.rates.len() > KEPT {
-            self.rates.pop_front();
-        }
-    }
-
-    fn find(&mut self, text: &str) {
-        let text = linerate_report::style::clean(text).into_owned();
-        if !self.findings.contains(&text) {
-            self.findings.push(text);
+    /// What counters of places say now.
+    pub(super) fn see(&mut self, places: Vec<SeenPlace>) {
+        if !self.paused {
+            self.run.seen = places;
         }
     }
 
@@ -228,11 +237,20 @@ impl State {
             Key::Pause => {
                 self.paused = !self.paused;
                 let held = std::mem::take(&mut self.held);
-                for event in held {
-                    self.take(&event);
+                for told in held {
+                    self.show(told);
                 }
             }
-            Key::Quit => "ending the run".clone_into(&mut self.said),
+            Key::Quit => {
+                "ending; q once more ends it at once".clone_into(&mut self.said);
+                // Nobody waits for hands any longer.
+                self.hands = None;
+            }
+            Key::Done => {
+                if let Some((_, waiting)) = self.hands.take() {
+                    let _ = waiting.send(());
+                }
+            }
             Key::Save => {}
         }
     }
@@ -245,15 +263,17 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_metric::record::Doubt;
+    use jiff::Timestamp;
+    use linerate_metric::record::{Doubt, Interval};
 
-    fn doubt(why: &str) -> Event {
-        Event {
-            test: 1,
-            what: What::Doubted {
-                doubt: Doubt::new("x", why),
-            },
-        }
+    fn event(what: What) -> Told {
+        Told::Event(Timestamp::UNIX_EPOCH, Event { test: 1, what })
+    }
+
+    fn doubt(why: &str) -> Told {
+        event(What::Doubted {
+            doubt: Doubt::new("x", why),
+        })
     }
 
     #[test]
@@ -264,36 +284,84 @@ mod tests {
             "receiver_threads": { "running": 0.5, "runnable": 0.437, "blocked": 0.063 },
         }))
         .unwrap();
-        let mut state = State::default();
-        let event = |interval: &Interval| Event {
-            test: 1,
-            what: What::Interval {
+        let told = |interval: &Interval| {
+            event(What::Interval {
                 interval: Box::new(interval.clone()),
-            },
+            })
         };
-        state.take(&event(&interval));
+        let mut state = State::default();
+        state.take(told(&interval));
         assert_eq!(
-            state.doubts(),
+            state.findings(),
             [
-                "25 datagrams are lost (25.0 %): where is read from counters when the run is over",
+                "25 datagrams are lost (25.0 %)",
                 "43.7 % of the time the receiver's threads waited for a core"
             ]
         );
         interval.lost = Some(0);
         interval.receiver_threads = None;
         let mut state = State::default();
-        state.take(&event(&interval));
-        assert!(state.doubts().is_empty() && state.loss() == Some((0, 0.0)));
+        state.take(told(&interval));
+        assert!(state.findings().is_empty() && state.run.loss() == Some((0, 0.0)));
     }
 
     #[test]
     fn nothing_told_while_it_stands_still_is_lost() {
         let mut state = State::default();
         state.key(Key::Pause);
-        state.take(&doubt("one"));
-        assert!(state.paused && state.findings.is_empty());
+        state.take(doubt("one"));
+        assert!(state.paused && state.findings().is_empty());
         state.key(Key::Pause);
-        state.take(&doubt("one"));
-        assert_eq!(state.findings, ["one"]);
+        state.take(doubt("one"));
+        assert_eq!(state.findings(), ["one"]);
+    }
+
+    #[test]
+    fn what_several_runs_of_a_series_had_is_told_once_with_their_number() {
+        let text = include_str!("../../../report/tests/fixtures/run-1.json");
+        let mut record: Record = serde_json::from_str(text).expect("a record");
+        record.findings = serde_json::from_value(serde_json::json!([
+            { "kind": "limit", "cause": "held", "end": "client", "cost": 0.1, "what": "it is held",
+              "evidence": [], "remedy": "" },
+            { "kind": "cause", "cause": "slow", "end": "server", "cost": 0.5, "what": "it is slow",
+              "evidence": [], "remedy": "" },
+        ]))
+        .expect("findings");
+        record.validity = vec![Doubt::new("few", "3 are few")];
+        let mut state = State::default();
+        for _ in 0..2 {
+            state.take(Told::Scene(Scene::Part(Part {
+                number: 1,
+                ..Part::default()
+            })));
+            state.take(event(What::Finished {
+                record: Box::new(record.clone()),
+            }));
+            record.validity = vec![Doubt::new("few", "2 are few")];
+        }
+        assert_eq!(
+            state.findings(),
+            [
+                "it is slow (2 of 2 runs)",
+                "2 are few (2 of 2 runs)",
+                "it is held (2 of 2 runs)"
+            ]
+        );
+    }
+
+    #[test]
+    fn who_waits_for_hands_hears_of_them_even_while_it_stands_still() {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let mut state = State::default();
+        state.key(Key::Pause);
+        state.take(Told::Scene(Scene::Hands("set hops=2".to_owned(), sender)));
+        assert!(state.hands.is_some());
+        state.key(Key::Done);
+        assert_eq!(receiver.try_recv(), Ok(()));
+        // Whoever ends it leaves nobody waiting.
+        let (sender, receiver) = std::sync::mpsc::channel();
+        state.take(Told::Scene(Scene::Hands("set hops=3".to_owned(), sender)));
+        state.key(Key::Quit);
+        assert!(receiver.recv().is_err());
     }
 }

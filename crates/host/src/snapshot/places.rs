@@ -148,6 +148,23 @@ fn host_on(files: &Files, ipv6: bool) -> Vec<Count> {
     counts
 }
 
+/// Datagrams that UDP sockets of the calling thread's namespace, all programs together, could not send and
+/// could not take because a buffer was full; `None` where the kernel does not tell.
+#[must_use]
+pub fn udp_buffers_full(ipv6: bool) -> Option<[u64; 2]> {
+    udp_buffers_full_on(&Files::machine(), ipv6)
+}
+
+fn udp_buffers_full_on(files: &Files, ipv6: bool) -> Option<[u64; 2]> {
+    let file = if ipv6 { "snmp6" } else { "snmp" };
+    let table = files.text(&format!("/proc/thread-self/net/{file}"))?;
+    let read = |counter: &str| match ipv6 {
+        true => flat(&table, &format!("Udp6{counter}")),
+        false => paired(&table, "Udp:", counter),
+    };
+    Some([read("SndbufErrors")?, read("RcvbufErrors")?])
+}
+
 /// What became of questions for neighbours' addresses. The kernel counts for the whole machine, and shows it
 /// in its first network namespace alone: in a lab process 1 is of that.
 fn neighbours(files: &Files, ipv6: bool) -> Vec<Count> {
@@ -265,6 +282,25 @@ mod tests {
                 (name::REASSEMBLED, 2),
             ]
         );
+    }
+
+    #[test]
+    fn full_buffers_of_sockets_are_counted_by_family() {
+        let (_directory, files) = tree(&[
+            (
+                "/proc/thread-self/net/snmp",
+                "Udp: InDatagrams RcvbufErrors SndbufErrors\nUdp: 9 7 2\n",
+            ),
+            (
+                "/proc/thread-self/net/snmp6",
+                "Udp6RcvbufErrors 4\nUdp6SndbufErrors 1\n",
+            ),
+        ]);
+        assert_eq!(udp_buffers_full_on(&files, false), Some([2, 7]));
+        assert_eq!(udp_buffers_full_on(&files, true), Some([1, 4]));
+        let (_directory, none) = tree(&[]);
+        assert_eq!(udp_buffers_full_on(&none, false), None);
+        assert!(udp_buffers_full(false).is_some());
     }
 
     #[test]

@@ -122,7 +122,7 @@ impl Run<'_> {
             Frame::Refuse(refuse) => {
                 return Err(MeasureError::PeerRefused {
                     peer: self.end.wire.peer(),
-                    problem: refuse.problem,
+                    problem: Box::new(refuse.problem),
                     exit_code: refuse.exit_code,
                 });
             }

@@ -93,7 +93,7 @@ fn counts(spot: &Spot, ipv6: bool) -> Vec<Count> {
 }
 
 /// Looks around in the namespace of a spot.
-fn within<T: Send>(spot: &Spot, look: impl FnOnce() -> T + Send) -> io::Result<T> {
+pub(super) fn within<T: Send>(spot: &Spot, look: impl FnOnce() -> T + Send) -> io::Result<T> {
     let Some(space) = &spot.namespace else {
         return Ok(look());
     };

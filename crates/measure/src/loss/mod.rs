@@ -3,6 +3,7 @@
 //!
 //! Reading is [`ledger`]'s; which places a direction passes is [`network`]'s; what their counters mean
 //! in datagrams is [`places`]'; and what must then be true is [`explain`]'s. All but the first are pure.
+//! While a run goes on [`live`] tells what of this is in view.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,10 +15,12 @@ use linerate_metric::stack::StackFacts;
 
 mod explain;
 mod ledger;
+mod live;
 mod network;
 mod places;
 
 pub use ledger::{Ledger, Spot};
+pub use live::{Lookout, SeenPlace};
 pub use network::Network;
 pub use places::{Ways, account, name_of};
 

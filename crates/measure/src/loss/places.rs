@@ -55,6 +55,41 @@ impl Ways {
         }
     }
 
+    /// Both ends behind one interface of this host, as over loopback.
+    #[must_use]
+    pub(super) fn on_this_host(interface: &str, ipv6: bool) -> Self {
+        let at = At {
+            host: name_of(Role::Client).to_owned(),
+            interface: Some(interface.to_owned()),
+        };
+        Self {
+            there: vec![[at.clone(), at]],
+            closed: false,
+            one_machine: true,
+            ipv6,
+        }
+    }
+
+    /// What each place between the ends' sockets has counted as lost, in the kernel's own units; `None`
+    /// where a counter is out of view.
+    pub(super) fn seen(
+        &self,
+        direction: Direction,
+        counters: &[PlaceCounter],
+    ) -> [(&'static str, Option<u64>); 4] {
+        let links = self.links(direction);
+        let knows = |at: &At, name| added(counters, at, name).is_some();
+        let sends = links.iter().all(|[from, _]| knows(from, name::TX));
+        let receives = links.iter().all(|[_, to]| knows(to, name::RX));
+        let counted = count(self, direction, counters);
+        [
+            ("qdisc", sends.then_some(counted.qdisc)),
+            ("interface-tx", sends.then_some(counted.tx)),
+            ("interface-rx", receives.then_some(counted.rx)),
+            ("softnet-backlog", receives.then_some(counted.backlog)),
+        ]
+    }
+
     /// Every link between two addresses of a network, and all that counts there; `None` when one of
     /// them is not in it.
     #[must_use]

@@ -449,6 +449,7 @@ fn refused_by(peer: SocketAddr, refuse: Refuse) -> MeasureError {
         exit_code,
         may_pass,
     } = refuse;
+    let problem = Box::new(problem);
     if may_pass {
         MeasureError::PeerBusy { peer, problem }
     } else {

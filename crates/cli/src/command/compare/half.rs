@@ -9,6 +9,7 @@ use regex_lite::Regex;
 use crate::child;
 use crate::command::series::Ended;
 use crate::failure::Failure;
+use crate::printer::Teller;
 use crate::words;
 
 /// How a half of a pair is measured.
@@ -34,10 +35,11 @@ impl Half {
         name: &str,
         expression: Option<&Regex>,
         stop: &Stop,
+        screen: Option<&Teller>,
     ) -> Result<(f64, Option<Record>), Ended> {
         let text = match self {
             Self::Measure(words) => {
-                let record = child::measure(words, stop)?;
+                let record = child::measure(words, stop, screen)?;
                 return of_record(record, name, &self.label());
             }
             Self::Command(line) => child::shell(line, stop)?,

@@ -30,8 +30,9 @@ use crate::args::CompareArgs;
 use crate::failure::Failure;
 use crate::knobs::{self, Knobs};
 use crate::output::Output;
+use crate::scene::Part;
 use crate::turn::{self, Turner};
-use crate::{child, words};
+use crate::{child, live, words};
 
 /// Pairs at most unless somebody says otherwise.
 const MOST_PAIRS: usize = 100;
@@ -53,6 +54,7 @@ fn refuse<T>(object: &str, situation: &str, next_step: &str) -> Result<T, Failur
 
 fn compare(args: &CompareArgs, output: &mut Output) -> Result<u8, Failure> {
     output.check_file()?;
+    live::check(args.screen.is_asked())?;
     let effect = args.until.effect;
     if !(effect > 0.0 && effect < 10.0) {
         return refuse("--effect", "no difference to look for", "give 0.1% to 900%");
@@ -223,7 +225,14 @@ fn in_turn(
     too_few(amount, output);
     let prepare = [&args.prepare_a, &args.prepare_b];
     let runs = RefCell::new(Vec::new());
-    let half = |side: usize| -> Result<f64, Ended> {
+    let half = |output: &Output, number: usize, side: usize| -> Result<f64, Ended> {
+        output.part(Part {
+            name: "pair",
+            number,
+            of: Some(amount.most()),
+            at_most: true,
+            words: format!("{}: {}", ["A", "B"][side], labels[side]),
+        });
         let mut turner = turner.borrow_mut();
         if let Err(why) = turner.apply(&points[side])? {
             return Err(Ended::Over(Failure::failed(Problem::new(
@@ -239,7 +248,7 @@ fn in_turn(
             Half::Measure(words) => Half::Measure(turner.command(words, &points[side])?),
             Half::Command(line) => Half::Command(line.clone()),
         };
-        let (value, record) = turned.run(name, expression, &stop)?;
+        let (value, record) = turned.run(name, expression, &stop, output.teller())?;
         if let Some(mut record) = record {
             record.label = Some(["A", "B"][side].to_owned());
             runs.borrow_mut().push(record);
@@ -253,9 +262,15 @@ fn in_turn(
         significance: SIGNIFICANCE,
     };
     let started = Timestamp::now();
-    let ended = turns.run(half, |number, pair| {
-        output.progress(&linerate_report::text::pair(number, name, pair, 100));
-    });
+    let title = format!("compare by {name}");
+    let ended = live::series(args.screen.is_asked(), &title, &stop, output, |output| {
+        turns.run(
+            |number, side| half(output, number, side),
+            |number, pair| {
+                output.progress(&linerate_report::text::pair(number, name, pair, 100));
+            },
+        )
+    })?;
     let mut notes: Vec<String> = (turner.into_inner().back().into_iter())
         .map(|why| format!("could not be set back: {why}"))
         .collect();

@@ -20,13 +20,13 @@ pub struct Turns {
 }
 
 impl Turns {
-    /// Measures until there are enough; `half` is asked for side 0 or 1.
+    /// Measures until there are enough; `half` is asked for side 0 or 1 of a pair, which is counted from 1.
     ///
     /// # Errors
     /// What ended it before; the pairs until then are there.
     pub fn run(
         &mut self,
-        half: impl Fn(usize) -> Result<f64, Ended>,
+        half: impl Fn(usize, usize) -> Result<f64, Ended>,
         mut tell: impl FnMut(usize, &Pair),
     ) -> Result<(), Ended> {
         let mut before = self.machine.line_rtt_ns();
@@ -38,8 +38,9 @@ impl Turns {
                 }
                 Next::Measure { b_first } => b_first,
             };
-            let first = half(usize::from(b_first))?;
-            let second = half(usize::from(!b_first))?;
+            let number = self.pairs.len() + 1;
+            let first = half(number, usize::from(b_first))?;
+            let second = half(number, usize::from(!b_first))?;
             let after = self.machine.line_rtt_ns();
             let line_rtt_ns = before.zip(after).map(|(before, after)| [before, after]);
             let moved = line_rtt_ns.is_some_and(|[before, after]| Machine::moved(before, after));
@@ -54,7 +55,7 @@ impl Turns {
                 line_rtt_ns,
                 dropped: moved.then(|| "machine-state".to_owned()),
             };
-            tell(self.pairs.len() + 1, &pair);
+            tell(number, &pair);
             self.pairs.push(pair);
             before = after;
         }

@@ -24,7 +24,6 @@ use linerate_measure::forward::{
 use linerate_metric::event::{Event, Problem, What};
 use linerate_metric::exit;
 use linerate_metric::forward::{ForwardPort, QueueFigures};
-#[cfg(feature = "tui")]
 use linerate_metric::plan::{Ends, Kind, Plan, Protocol, Wait};
 use linerate_metric::units::format_count;
 use linerate_report::forward::{
@@ -34,6 +33,7 @@ use linerate_report::forward::{
 use super::measure::stop_on_signals;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::scene::Scene;
 use args::ForwardArgs;
 
 /// Nothing has come for so long: receive queues of our own process are empty.
@@ -57,10 +57,7 @@ pub fn run(args: ForwardArgs) -> u8 {
 
 fn go(args: &ForwardArgs, output: &mut Output) -> Result<u8, Failure> {
     output.check_file()?;
-    #[cfg(feature = "tui")]
-    if args.tui {
-        crate::live::check()?;
-    }
+    crate::live::check(args.is_shown())?;
     let urls = urls(args)?;
     let settings = settings(args, urls.len())?;
     let urls: Vec<PortUrl> = match settings.mode.passes_on() {
@@ -178,14 +175,10 @@ fn at_once_until_stopped(
         }
     };
     let flag = stop.as_flag();
-    #[cfg(feature = "tui")]
-    let ran = match args.tui {
-        true => shown(urls, settings, forwarder, args.time, stop)?,
+    let mut ran = match args.is_shown() {
+        true => shown(urls, settings, forwarder, args.time, stop, output)?,
         false => forward(forwarder, settings, &times, &flag, &mut told)?,
     };
-    #[cfg(not(feature = "tui"))]
-    let ran = forward(forwarder, settings, &times, &flag, &mut told)?;
-    let mut ran = ran;
     let trouble = ran.trouble.take();
     say(output, &format!("\n{}\n", forward_statistics(&ran.figures)));
     // Without a time somebody has to end it: that is no interruption.
@@ -213,17 +206,16 @@ fn at_once_until_stopped(
 }
 
 /// Interval of the screen: often enough to see a change as it happens.
-#[cfg(feature = "tui")]
 const SHOWN: Duration = Duration::from_millis(250);
 
 /// Forwards under a screen of what ports move.
-#[cfg(feature = "tui")]
 fn shown(
     urls: &[PortUrl],
     settings: &Settings,
     forwarder: &mut Forwarder,
     duration: Option<Duration>,
     stop: &linerate_host::stop::Stop,
+    output: &mut Output,
 ) -> Result<linerate_measure::forward::Ran, Failure> {
     let times = Times {
         duration,
@@ -234,7 +226,7 @@ fn shown(
     let mut plan = Plan::new(Kind::Forward, Protocol::Udp, names.join(" "));
     plan.duration_ns = duration.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     let flag = stop.as_flag();
-    let ran = crate::live::while_shown(stop, |teller| {
+    let ran = crate::live::while_told(true, stop, output, |teller| {
         let tell = |what| teller.tell(Event { test: 1, what });
         tell(What::Started {
             wait: Ends::both(Wait::Spin),
@@ -243,11 +235,23 @@ fn shown(
             because: None,
         });
         let mut number = 0;
+        let mut sums: Vec<PortTotals> = Vec::new();
         forward(forwarder, settings, &times, &flag, &mut |told| {
             if let Told::Interval(reading) = told {
                 let interval = Box::new(reading.interval(number));
                 number += 1;
                 tell(What::Interval { interval });
+                sums.resize_with(reading.ports.len(), PortTotals::default);
+                for (sum, moved) in sums.iter_mut().zip(&reading.ports) {
+                    *sum = sum.plus(*moved);
+                }
+                let ways = names.iter().zip(&sums).flat_map(|(name, sum)| {
+                    [
+                        (format!("{name} receiving"), sum.receive),
+                        (format!("{name} sending"), sum.transmit),
+                    ]
+                });
+                teller.show(Scene::drops(ways));
             }
         })
     })?;

@@ -12,6 +12,8 @@ use linerate_tune::search::Point;
 use super::asked;
 use crate::child;
 use crate::command::series::Ended;
+use crate::printer::Teller;
+use crate::scene::{Part, Scene};
 use crate::turn::Turner;
 use crate::words;
 
@@ -27,6 +29,10 @@ pub struct Bench<'a> {
     pub memory_limit: Option<u64>,
     /// Runs so far.
     pub runs: u32,
+    /// What runs are for now.
+    pub purpose: &'static str,
+    /// The screen that shows them.
+    pub screen: Option<Teller>,
     stop: &'a Stop,
 }
 
@@ -57,6 +63,8 @@ impl<'a> Bench<'a> {
             figure,
             memory_limit,
             runs: 0,
+            purpose: "",
+            screen: None,
             stop,
         }
     }
@@ -83,9 +91,17 @@ impl<'a> Bench<'a> {
             return Ok(refused(why));
         }
         self.runs += 1;
+        if let Some(screen) = &self.screen {
+            screen.show(Scene::Part(Part {
+                name: "run",
+                number: self.runs as usize,
+                words: format!("{}: {}", self.purpose, self.said(point)),
+                ..Part::default()
+            }));
+        }
         let measured = match asked::is_experiment(&words) {
             true => child::point(&words, self.stop),
-            false => child::measure(&words, self.stop),
+            false => child::measure(&words, self.stop, self.screen.as_ref()),
         };
         let record = match measured {
             Ok(record) => record,

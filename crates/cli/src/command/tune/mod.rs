@@ -26,7 +26,7 @@ use crate::failure::Failure;
 use crate::knobs::Knobs;
 use crate::output::Output;
 use crate::turn::{self, Turner};
-use crate::{child, words};
+use crate::{child, live, words};
 
 /// Pairs of a question at most unless somebody says otherwise.
 const MOST_PAIRS: usize = 30;
@@ -132,6 +132,7 @@ impl Found {
 
 fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
     output.check_file()?;
+    live::check(args.screen.is_asked())?;
     let words = asked::words_of(args)?;
     child::check_page("tune", &words)?;
     asked::check(&words)?;
@@ -159,7 +160,13 @@ fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
     let mut bench = Bench::new(turner, words, figure, limit, &stop);
     let started = Timestamp::now();
     let mut found = Found::default();
-    let ended = all(args, seed, &mut bench, &mut found, output);
+    let title = format!("tune {} for {}", words::join(&bench.words), figure.name);
+    let ended = live::series(args.screen.is_asked(), &title, &stop, output, |output| {
+        bench.screen = output.teller().cloned();
+        let ended = all(args, seed, &mut bench, &mut found, output);
+        bench.screen = None;
+        ended
+    })?;
     let complete = ended.is_ok();
     let mut notes = Vec::new();
     let stands =
@@ -232,6 +239,7 @@ fn all(
     output: &Output,
 ) -> Result<(), Ended> {
     let start: Point = vec![0; bench.turner.knobs.len()];
+    bench.purpose = "first measurement";
     let first = search::first(bench, &start, found, output)?;
     search::check(bench, found, output)?;
     let Some(winner) = search::search(args, seed, bench, found, first, output)? else {

@@ -30,6 +30,7 @@ pub fn prove(
     output: &Output,
 ) -> Result<(), Ended> {
     found.stage = Stage::MinimalSet;
+    bench.purpose = "does each change matter";
     let start: Point = vec![0; searched.len()];
     let winner = minimal(args, seed, bench, found, &searched, output)?;
     found.winner.clone_from(&winner);
@@ -57,6 +58,7 @@ pub fn prove(
         return Ok(());
     }
     found.stage = Stage::Proof;
+    bench.purpose = "proof";
     output.progress(&format!(
         "proof: start (A) against all changes that matter (B: {}), in pairs:",
         bench.said(&winner)
@@ -156,7 +158,7 @@ fn pairs(
         pairs: Vec::new(),
         significance: SIGNIFICANCE,
     };
-    let half = |side: usize| -> Result<f64, Ended> {
+    let half = |_, side: usize| -> Result<f64, Ended> {
         let seen = bench.borrow_mut().measure(points[side], None)?;
         if let Some(mut record) = seen.record {
             record.label = Some(["A", "B"][side].to_owned());

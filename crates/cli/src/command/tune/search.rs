@@ -120,6 +120,7 @@ fn note(
 /// As [`Bench::measure`].
 pub fn check(bench: &mut Bench<'_>, found: &mut Found, output: &Output) -> Result<(), Ended> {
     found.stage = Stage::Check;
+    bench.purpose = "can it be had";
     let start: Point = vec![0; bench.turner.knobs.len()];
     let mut refused: Vec<(usize, usize, String)> = Vec::new();
     let uncertain: Vec<usize> = (0..start.len())
@@ -194,6 +195,7 @@ pub fn search(
     output: &Output,
 ) -> Result<Option<Point>, Ended> {
     found.stage = Stage::Search;
+    bench.purpose = "search";
     let dials = (bench.turner.knobs.iter())
         .map(|knob| Dial {
             values: knob.values.len(),

@@ -380,7 +380,7 @@ impl Test {
         let taken = self.claim.reserve(Some(bytes), threads);
         taken.map_err(|refuse| MeasureError::PeerBusy {
             peer: self.peer,
-            problem: refuse.problem,
+            problem: Box::new(refuse.problem),
         })
     }
 

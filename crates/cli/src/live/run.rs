@@ -1,0 +1,352 @@
+//! The run that goes on, as data.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use linerate_measure::SeenPlace;
+use linerate_metric::capacity::CapacityTrial;
+use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+use linerate_metric::record::{Interval, Loss, Quantiles};
+use linerate_metric::units::{
+    format_bit_rate, format_count, format_nanos, format_per_second, format_share,
+};
+
+/// Intervals that the curve shows at most: wider than any terminal.
+const KEPT: usize = 512;
+
+/// Waiting for a core from which on it is told: below, every thread that sleeps has as much.
+const CROWDED: f64 = 0.1;
+
+/// What a rate counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Rate {
+    /// Payload bits.
+    #[default]
+    Bits,
+    /// Round trips.
+    Trips,
+    /// Frames.
+    Frames,
+}
+
+impl Rate {
+    pub(super) fn format(self, rate: f64) -> String {
+        match self {
+            Self::Trips => format!("{} round trips", format_per_second(rate)),
+            Self::Frames => format!("{} frames", format_per_second(rate)),
+            Self::Bits => format_bit_rate(rate),
+        }
+    }
+}
+
+/// How the threads of one end spent the intervals so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Shares {
+    /// Nanoseconds that they are of.
+    of_ns: f64,
+    /// Of those ready to run and not running.
+    runnable_ns: f64,
+}
+
+/// What is known of the run.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Run {
+    /// What is measured.
+    pub(super) title: String,
+    /// In what its rates are.
+    pub(super) rate: Rate,
+    /// How long it takes; `None`: until something else ends it.
+    pub(super) duration_ns: Option<u64>,
+    /// How far it is.
+    pub(super) now_ns: u64,
+    /// The rate of each interval, or of each trial.
+    pub(super) rates: VecDeque<f64>,
+    /// Round-trip times of the latest interval.
+    pub(super) trips: Option<Quantiles>,
+    /// Lost so far, where that is told.
+    pub(super) lost: Option<u64>,
+    /// Datagrams, or questions, of which it is known whether they arrived.
+    pub(super) asked: u64,
+    /// Sent again so far.
+    pub(super) retransmits: Option<u64>,
+    /// What the places on the way lost so far, as far as counters are in view.
+    pub(super) seen: Vec<SeenPlace>,
+    /// The same for ports of frames, by what they call it.
+    pub(super) dropped: Option<Vec<(String, u64)>>,
+    /// Places where packets were lost, once a run is over and its counters are read.
+    pub(super) losses: Option<Vec<Loss>>,
+    /// Whether the kernel may count several datagrams as one packet.
+    pub(super) joined: bool,
+    /// What each end's threads had of the time so far, by end.
+    threads: BTreeMap<&'static str, Shares>,
+}
+
+impl Run {
+    pub(super) fn of(plan: &Plan) -> Self {
+        let host = linerate_report::style::clean(&plan.host);
+        let (rate, title) = match plan.kind {
+            Kind::Latency => (
+                Rate::Trips,
+                format!("{} latency with {host}:{}", plan.protocol, plan.port),
+            ),
+            Kind::Forward => (Rate::Frames, format!("forwarding between {host}")),
+            Kind::Generate if plan.generate.is_some() => {
+                (Rate::Frames, format!("frames over {host}"))
+            }
+            Kind::Generate => (Rate::Frames, format!("capacity of {host}")),
+            Kind::Stack => (Rate::Frames, format!("our own stack on {host}")),
+            Kind::Throughput => (
+                Rate::Bits,
+                format!("{} {} with {host}:{}", plan.protocol, plan.kind, plan.port),
+            ),
+        };
+        Self {
+            title,
+            rate,
+            duration_ns: plan.duration_ns,
+            joined: plan.protocol == Protocol::Udp
+                && (plan.udp_offload.gso == Some(true) || plan.udp_offload.gro == Some(true)),
+            ..Self::default()
+        }
+    }
+
+    /// Whether anything moved yet.
+    pub(super) fn has_begun(&self) -> bool {
+        !self.title.is_empty() || !self.rates.is_empty()
+    }
+
+    pub(super) fn interval(&mut self, interval: &Interval) {
+        self.now_ns = self.now_ns.max(interval.end_ns);
+        let length = interval.end_ns.saturating_sub(interval.start_ns).max(1) as f64;
+        self.push(match self.rate {
+            Rate::Trips | Rate::Frames => interval.packets.unwrap_or(0) as f64 * 1e9 / length,
+            Rate::Bits => interval.bytes as f64 * 8e9 / length,
+        });
+        self.trips = interval.rtt_ns.or(self.trips);
+        let add = |sum: &mut Option<u64>, more: Option<u64>| {
+            if let Some(more) = more {
+                *sum = Some(sum.unwrap_or(0) + more);
+            }
+        };
+        add(&mut self.lost, interval.lost);
+        let answered = interval.packets.unwrap_or(0) + interval.lost.unwrap_or(0);
+        self.asked += interval.packets_sent.unwrap_or(answered);
+        for (end, threads) in [
+            ("sender", &interval.sender_threads),
+            ("receiver", &interval.receiver_threads),
+        ] {
+            if let Some(shares) = threads {
+                let known = self.threads.entry(end).or_default();
+                known.of_ns += length;
+                known.runnable_ns += shares.runnable * length;
+            }
+        }
+        add(&mut self.retransmits, interval.retransmits);
+    }
+
+    pub(super) fn frames(&mut self, start_ns: u64, end_ns: u64, count: u64) {
+        self.rate = Rate::Frames;
+        self.now_ns = self.now_ns.max(end_ns);
+        let length = end_ns.saturating_sub(start_ns).max(1) as f64;
+        self.push(count as f64 * 1e9 / length);
+    }
+
+    pub(super) fn trial(&mut self, trial: &CapacityTrial) {
+        self.asked += trial.sent;
+        self.now_ns += trial.duration_ns;
+        self.push(trial.forwarding_fps);
+        self.lost = Some(self.lost.unwrap_or(0) + trial.lost);
+    }
+
+    fn push(&mut self, rate: f64) {
+        self.rates.push_back(rate);
+        if self.rates.len() > KEPT {
+            self.rates.pop_front();
+        }
+    }
+
+    /// What is lost so far, and which share that is; `None` where nobody counts.
+    pub(super) fn loss(&self) -> Option<(u64, f64)> {
+        let lost = self.lost?;
+        Some((lost, lost as f64 / self.asked.max(lost).max(1) as f64))
+    }
+
+    /// What speaks against the figures as far as intervals tell.
+    ///
+    /// Causes are known when the run is over: they come from counters of both ends.
+    pub(super) fn doubts(&self) -> Vec<String> {
+        let mut doubts = Vec::new();
+        if let Some((lost, share)) = self.loss().filter(|(lost, _)| *lost > 0) {
+            let what = match self.rate {
+                Rate::Trips => "questions have no answer",
+                Rate::Frames => "frames are lost",
+                Rate::Bits => "datagrams are lost",
+            };
+            doubts.push(format!(
+                "{} {what} ({})",
+                format_count(lost),
+                format_share(share)
+            ));
+        }
+        for (end, shares) in &self.threads {
+            let share = shares.runnable_ns / shares.of_ns.max(1.0);
+            if share >= CROWDED {
+                doubts.push(format!(
+                    "{} of the time the {end}'s threads waited for a core",
+                    format_share(share)
+                ));
+            }
+        }
+        doubts
+    }
+
+    /// The latest percentiles, what was lost, and where: lines of parts that stay together.
+    pub(super) fn figures(&self) -> Vec<Vec<String>> {
+        let mut lines = Vec::new();
+        lines.extend(self.trips.map(|trips| {
+            let part = |name: &str, ns: u64| format!("{name} {}", format_nanos(ns as f64));
+            vec![
+                part("p50", trips.p50),
+                part("p90", trips.p90),
+                part("p99", trips.p99),
+                part("p99.9", trips.p99_9),
+                part("max", trips.max),
+            ]
+        }));
+        let lost = self
+            .loss()
+            .map(|(lost, share)| format!("{} lost ({})", format_count(lost), format_share(share)));
+        let again = self.retransmits;
+        let again = again.map(|again| format!("{} sent again", format_count(again)));
+        let counted: Vec<String> = lost.into_iter().chain(again).collect();
+        let unknown = counted.is_empty() && self.dropped.is_none() && !self.rates.is_empty();
+        lines.push(match unknown {
+            true => vec!["losses are not counted meanwhile".to_owned()],
+            false => counted,
+        });
+        lines.extend(self.places());
+        lines
+    }
+
+    /// Where it was lost: what the record says once there is one, what counters in view say until then.
+    fn places(&self) -> Vec<Vec<String>> {
+        let at = |place: &str, count: u64| format!("{} at {place}", format_count(count));
+        if let Some(losses) = &self.losses {
+            let parts = losses.iter().map(|loss| at(&loss.place, loss.packets));
+            return vec![parts.collect()];
+        }
+        if let Some(dropped) = &self.dropped {
+            let lost = dropped.iter().filter(|(_, count)| *count > 0);
+            let parts: Vec<String> = lost.map(|(place, count)| at(place, *count)).collect();
+            return vec![match parts.is_empty() {
+                true => vec!["nothing dropped by a port".to_owned()],
+                false => parts,
+            }];
+        }
+        if self.seen.is_empty() {
+            let unknown = self
+                .has_begun()
+                .then(|| vec!["where packets are lost is told when the run is over".to_owned()]);
+            return unknown.into_iter().collect();
+        }
+        let mut lines = Vec::new();
+        let both = self
+            .seen
+            .iter()
+            .any(|seen| seen.direction != self.seen[0].direction);
+        for direction in [Direction::Send, Direction::Receive] {
+            let seen: Vec<_> = (self.seen.iter())
+                .filter(|seen| seen.direction == direction)
+                .collect();
+            if seen.is_empty() {
+                continue;
+            }
+            let named = |which: fn(Option<u64>) -> bool| -> Vec<&str> {
+                let fits = seen.iter().filter(|seen| which(seen.packets));
+                fits.map(|seen| seen.place).collect()
+            };
+            let mut parts: Vec<String> = (seen.iter())
+                .filter_map(|seen| Some((seen.place, seen.packets.filter(|&count| count > 0)?)))
+                .map(|(place, count)| at(place, count))
+                .collect();
+            if self.joined && !parts.is_empty() {
+                parts.push("each of them several datagrams where offloads join them".to_owned());
+            }
+            let none = named(|packets| packets == Some(0));
+            if !none.is_empty() {
+                parts.push(format!("none at {}", none.join(", ")));
+            }
+            let unknown = named(|packets| packets.is_none());
+            if !unknown.is_empty() {
+                parts.push(format!("not known meanwhile: {}", unknown.join(", ")));
+            }
+            if both {
+                parts[0] = format!("{direction}: {}", parts[0]);
+            }
+            lines.push(parts);
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(direction: Direction, place: &'static str, packets: Option<u64>) -> SeenPlace {
+        SeenPlace {
+            direction,
+            place,
+            packets,
+        }
+    }
+
+    #[test]
+    fn places_say_what_they_lost_and_which_are_out_of_view() {
+        let mut run = Run {
+            title: "UDP".to_owned(),
+            ..Run::default()
+        };
+        run.frames(0, 1_000_000_000, 7);
+        assert_eq!(
+            run.figures(),
+            [
+                vec!["losses are not counted meanwhile".to_owned()],
+                vec!["where packets are lost is told when the run is over".to_owned()]
+            ]
+        );
+        run.seen = vec![
+            seen(Direction::Send, "sender-socket", Some(0)),
+            seen(Direction::Send, "qdisc", Some(1_200)),
+            seen(Direction::Send, "udp-receive-queue", None),
+        ];
+        let parts = |run: &Run| run.places().concat();
+        assert_eq!(
+            parts(&run),
+            [
+                "1,200 at qdisc",
+                "none at sender-socket",
+                "not known meanwhile: udp-receive-queue"
+            ]
+        );
+        run.seen
+            .push(seen(Direction::Receive, "udp-receive-queue", Some(3)));
+        assert_eq!(
+            run.places()
+                .iter()
+                .map(|line| line[0].as_str())
+                .collect::<Vec<_>>(),
+            ["send: 1,200 at qdisc", "receive: 3 at udp-receive-queue"]
+        );
+        run.dropped = Some(vec![("tap:a receive, ring-full".to_owned(), 7)]);
+        assert_eq!(parts(&run), ["7 at tap:a receive, ring-full"]);
+        run.losses = Some(vec![Loss {
+            direction: Direction::Send,
+            place: "path".to_owned(),
+            packets: 9,
+            exact: true,
+            at_least: None,
+            at_most: None,
+        }]);
+        assert_eq!(parts(&run), ["9 at path"]);
+    }
+}
