@@ -5,7 +5,7 @@ mod common;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{LINERATE, Room, Running, skip};
+use common::{LINERATE, Room, Running, skip, soon};
 
 /// A session of tmux that ends with its test.
 struct Terminal {
@@ -314,6 +314,14 @@ fn ttcp_and_our_stack_have_the_screen_too() {
     let port = free.local_addr().unwrap().port();
     drop(free);
     let receiver = Running::start(&mut room.linerate(&format!("ttcp -r -p {port} --no-store")));
+    // The classic says no word when it listens.
+    soon("a receiver that listens", || {
+        let sockets =
+            ["tcp", "tcp6"].map(|file| std::fs::read_to_string(format!("/proc/net/{file}")));
+        let sockets = sockets.into_iter().flatten().collect::<String>();
+        let mut lines = sockets.lines();
+        lines.any(|line| line.contains(&format!(":{port:04X} ")) && line.contains(" 0A "))
+    });
     for (words, title, rate) in [
         (
             format!("ttcp -t 127.0.0.1 -p {port} -n 1000000000 --tui --no-store"),
