@@ -85,6 +85,16 @@ pub fn apply(
     }
 }
 
+/// Keeps a source of a test within `most_bps` also behind a client that stood still: what waits in the socket's
+/// buffer then leaves it at the kernel's pace.
+pub fn hold(options: &mut FlowOptions, plan: &Plan, part: Part, most_bps: u64) {
+    if part != Part::Source || plan.protocol != Protocol::Tcp {
+        return;
+    }
+    let most = (most_bps / 8 / u64::from(plan.streams.max(1))).max(1);
+    options.max_rate = Some(options.max_rate.map_or(most, |rate| rate.min(most)));
+}
+
 /// The clock in which the discipline there reads departures.
 fn clock(disciplines: &[String]) -> DepartureClock {
     let is_tai = |kind: &String| matches!(kind.as_str(), "etf" | "taprio");

@@ -364,7 +364,11 @@ impl Session<'_> {
         };
         files::check(&with_stamps(&plan), Role::Server)?;
         if let Some(refusal) = self.house.hall.limits().refusal(&plan) {
-            return Err(No::Failed(refusal));
+            return Err(No::Refused(Refuse {
+                problem: refusal.problem(),
+                exit_code: exit::PEER,
+                may_pass: false,
+            }));
         }
         self.check_group(&plan, own)?;
         let may_force = self.house.grants.contains(&Grant::Buffers);
@@ -572,6 +576,9 @@ impl Session<'_> {
                     options.correspondent = service::correspondent(&accept.plan, self.peer.ip());
                     let far = self.peer.ip();
                     pace::apply(&mut options, &accept.plan, part, disciplines, far);
+                    if let Some(most) = self.house.hall.limits().rate_bps {
+                        pace::hold(&mut options, &accept.plan, part, most);
+                    }
                     options.force_buffers = accept.plan.forced_buffers.far;
                     flows.push(AgreedFlow {
                         id,

@@ -16,7 +16,7 @@ use socket2::Socket;
 use crate::end::Correspondence;
 use crate::error::MeasureError;
 
-/// Silence after which a client counts as gone. A process that is stopped for ten seconds, in a debugger
+/// Silence after which an end counts as gone. A process that is stopped for ten seconds, in a debugger
 /// or with its virtual machine, goes on behind it; one that is killed is known of by its connection at
 /// once. A test that nobody comes back to costs its place for so long.
 pub const PEER_PATIENCE: Duration = Duration::from_secs(20);

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use linerate_host::sys::clock::{self, Nanos};
+use linerate_host::sys::pacing;
 use linerate_host::sys::socket::{self, Flags};
 use socket2::Socket;
 
@@ -83,6 +84,16 @@ pub fn send_stream(
         if let Err(error) = socket.set_write_timeout(Some(LOOK_UP)) {
             moved.broke = Some(Broke::Error(error));
             return moved;
+        }
+    }
+    if let (true, Some(rate)) = (sending.held, sending.rate_bps) {
+        // Behind a client that stood still a socket's buffer is full: what leaves it then is the kernel's to pace.
+        let each = rate / 8 / sockets.len().max(1) as u64;
+        for socket in sockets {
+            if let Err(error) = pacing::set_max_rate(socket, each.max(1)) {
+                moved.broke = Some(Broke::Error(error));
+                return moved;
+            }
         }
     }
     let piece = sending.piece_bytes();

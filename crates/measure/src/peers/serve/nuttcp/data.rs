@@ -25,7 +25,7 @@ use super::super::lane::{
 };
 use super::super::limits::Limits;
 use super::super::payload::Ring;
-use super::super::test::{IDLE, Test};
+use super::super::test::{FLOW_SILENCE, IDLE, Test};
 use super::super::{Caller, Hall, Wanted, at_port, set_tos};
 use crate::error::MeasureError;
 use crate::flow::Part;
@@ -309,7 +309,8 @@ pub fn spawn(
     let system = |error| MeasureError::system("a second handle on a socket", error);
     match (asked.way, asked.carrier) {
         (Way::ToServer, Carrier::Stream) => {
-            let idle = Duration::from_nanos(asked.idle_ns());
+            // A stock server gives up sooner in short tests, and so on a client that is stopped for ten seconds.
+            let idle = Duration::from_nanos(asked.idle_ns()).max(FLOW_SILENCE);
             for (id, arrived) in (1..).zip(data) {
                 test.spawn(id, Part::Sink, arrived.socket, move |context, socket| {
                     receive_stream(context, socket, idle, Moved::default())

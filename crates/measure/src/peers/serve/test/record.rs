@@ -37,8 +37,8 @@ fn before_doubt(before: u64) -> Doubt {
         "began-before",
         format!(
             "the first datagram that came has number {}: {before} before it are in no count here, and lost in the \
-             client's own report; they came to another server, before a pause of the client that ended its \
-             test, or nowhere",
+             client's own report; they came before this server had a place for it (then it said so), to another server, before a \
+             pause of the client that ended its test, or nowhere",
             before.saturating_add(1)
         ),
     )
