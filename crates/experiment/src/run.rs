@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use linerate_metric::event::{Again, Event};
@@ -112,6 +112,9 @@ pub enum Progress {
 
 /// Longest time of one command: none of an experiment takes a tenth of it.
 pub(crate) const COMMAND_LIMIT: Duration = Duration::from_secs(180);
+
+/// How soon a stop is noticed between two tries.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Why a point was not measured that was still to come when somebody ended it.
 const INTERRUPTED: &str = "interrupted before it was measured";
@@ -243,8 +246,18 @@ fn tried(
             _ if stopped => return Ok(Err(because)),
             Then::TryAgain => {
                 let words = runner.words_of(&kept[at].setting);
-                let _ = progress(&Progress::Again { words, because });
-                std::thread::sleep(PAUSE);
+                let told = because.clone();
+                let _ = progress(&Progress::Again {
+                    words,
+                    because: told,
+                });
+                let until = Instant::now() + PAUSE;
+                while Instant::now() < until && !runner.is_stopped() {
+                    std::thread::sleep(LOOK);
+                }
+                if runner.is_stopped() {
+                    return Ok(Err(because));
+                }
             }
             Then::LeaveIt => return Ok(Err(because)),
             Then::End => {

@@ -62,6 +62,9 @@ const STALL_NS: Nanos = 10_000_000_000;
 /// the path's buffers, 4 MB at 64 kb/s.
 const UNBOUNDED_NS: Nanos = 600_000_000_000;
 
+/// How long after its start a run is given up because nobody takes its datagrams.
+const REFUSED_NS: Nanos = 3_000_000_000;
+
 /// How long an interval waits for its asking thread, or for the other end's half.
 const GRACE_NS: Nanos = 150_000_000;
 
@@ -428,7 +431,7 @@ impl Run<'_> {
             self.exchange.drain_cut = true;
             self.end.gate.phase.abort();
         }
-        self.watch_for_refusals()?;
+        self.watch_for_refusals(now)?;
         self.watch_for_stalls(now)?;
         self.wake_sleepers(now);
         self.show();
@@ -476,8 +479,11 @@ impl Run<'_> {
     }
 
     /// Tells the other end's dialect what the far kernel refuses while the run goes on.
-    fn watch_for_refusals(&self) -> Result<(), MeasureError> {
-        if self.end.plan.protocol != Protocol::Udp || self.end.gate.phase.is_ending() {
+    fn watch_for_refusals(&self, now: Nanos) -> Result<(), MeasureError> {
+        // Who goes away later leaves the figures that there are.
+        let begins = now < self.timeline.start_ns.saturating_add(REFUSED_NS);
+        let is_udp = self.end.plan.protocol == Protocol::Udp;
+        if !is_udp || !begins || self.end.gate.phase.is_ending() {
             return Ok(());
         }
         let watched = (self.end.flows.iter()).filter_map(|flow| flow.watch.as_ref());

@@ -308,14 +308,24 @@ impl MeasureError {
 
     /// What asking again comes to, where that is known.
     fn again(&self) -> Option<Again> {
-        let stays = matches!(
-            self,
-            Self::UnknownName { .. }
-                | Self::NoAddress { .. }
-                | Self::OtherFamily { .. }
-                | Self::NoInterface { .. }
-                | Self::Protocol { .. }
-        );
+        use ControlError as E;
+        // What depends on an option (a family, an interface) may differ from run to run, and a name server may
+        // be out of reach for a while.
+        let stays = match self {
+            Self::UnknownName { source, .. } => !source.to_string().contains("Temporary failure"),
+            Self::Protocol { source, .. } => matches!(
+                source,
+                E::NotOurs
+                    | E::Security { .. }
+                    | E::KeyDemanded
+                    | E::KeyUnused
+                    | E::KeyMissing
+                    | E::KeyUnknown
+                    | E::KeyDiffers
+                    | E::Version { .. }
+            ),
+            _ => false,
+        };
         match (self.may_pass(), stays) {
             (true, _) => Some(Again::MayPass),
             (false, true) => Some(Again::Stays),
@@ -615,6 +625,19 @@ mod tests {
             source,
         };
         assert_eq!(key.problem().again, Some(Again::Stays));
+        let late = MeasureError::Protocol {
+            peer: address,
+            source: ControlError::Tampered,
+        };
+        assert_eq!(late.problem().again, None);
+        let name = |why: &str| MeasureError::UnknownName {
+            host: "there".to_owned(),
+            source: io::Error::other(why.to_owned()),
+        };
+        let resolver = "failed to lookup address information: ";
+        let there = |why| name(&format!("{resolver}{why}")).problem().again;
+        assert_eq!(there("Name or service not known"), Some(Again::Stays));
+        assert_eq!(there("Temporary failure in name resolution"), None);
         assert_eq!(MeasureError::Interrupted.problem().again, None);
     }
 

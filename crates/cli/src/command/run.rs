@@ -1,7 +1,10 @@
 //! `linerate run`: a whole experiment, its tables, its page and its records.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 use linerate_experiment::file::KnobOf;
 use linerate_experiment::shipped::{SHIPPED, shipped};
@@ -31,6 +34,9 @@ impl From<ExperimentError> for Failure {
         }
     }
 }
+
+/// How soon a stop is noticed while hands are waited for.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Runs it; gives the exit code.
 pub fn run(args: &RunArgs) -> u8 {
@@ -120,7 +126,7 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
             if let (Progress::Turn { knob, value }, Some(turner)) = (progress, &mut turner) {
                 return turner.turn_one(&knob.name, value);
             }
-            tell(output, progress);
+            tell(output, &flag, progress);
             Ok(())
         })
     })?;
@@ -250,7 +256,7 @@ fn turned_by_command(knob: &KnobOf) -> Option<Knob> {
     })
 }
 
-fn tell(output: &Output, progress: &Progress) {
+fn tell(output: &Output, stop: &AtomicBool, progress: &Progress) {
     match progress {
         Progress::Point { number, of, words } => match output.teller() {
             Some(_) => output.part(Part {
@@ -286,8 +292,12 @@ fn tell(output: &Output, progress: &Progress) {
             if let Some(screen) = output.teller() {
                 let (done, waiting) = mpsc::channel();
                 screen.show(Scene::Hands(words.clone(), done));
-                // Whoever quits instead is told by the stop.
-                let _ = waiting.recv();
+                // Whoever quits instead is told by the stop, and so is a signal.
+                while waiting.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+                    if stop.load(Relaxed) {
+                        return;
+                    }
+                }
                 return;
             }
             use std::io::IsTerminal;

@@ -75,6 +75,8 @@ pub(super) struct State {
     pub(super) said: String,
     /// What was told while it stood still.
     held: Vec<Scened>,
+    /// It was told to end.
+    ends: bool,
 }
 
 /// What may be held back.
@@ -106,7 +108,8 @@ impl State {
             Told::Event(_, event) => Scened::Event(event),
             // Whoever asked waits: that is no matter of the picture.
             Told::Scene(Scene::Hands(words, waiting)) => {
-                self.hands = Some((words, waiting));
+                // Whoever quit meanwhile does nothing by hand any more.
+                self.hands = (!self.ends).then_some((words, waiting));
                 return;
             }
             Told::Scene(scene) => Scened::Scene(scene),
@@ -244,7 +247,7 @@ impl State {
             Key::Quit => {
                 "ending; q once more ends it at once".clone_into(&mut self.said);
                 // Nobody waits for hands any longer.
-                self.hands = None;
+                (self.hands, self.ends) = (None, true);
             }
             Key::Done => {
                 if let Some((_, waiting)) = self.hands.take() {

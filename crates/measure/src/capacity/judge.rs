@@ -36,10 +36,9 @@ impl Seen {
     pub fn own_frames(&self) -> u64 {
         let own = &self.own;
         let stood = own.stood_ns as f64 / 1e9 * self.offered;
-        let late = own.late.saturating_add(stood as u64);
-        own.dropped
-            .saturating_add(late.saturating_mul(WITH_EACH))
-            .min(self.lost)
+        // Both tell of the same stall.
+        let late = own.late.saturating_mul(WITH_EACH).max(stood as u64);
+        own.dropped.saturating_add(late).min(self.lost)
     }
 
     /// Whether it misses a goal, and would not without what this machine may have lost.

@@ -24,6 +24,7 @@ use super::sink::{ACCOUNTS, Arrived, Known, Sink};
 use super::source::{Frames, Source};
 use super::template::{Layout, MAC_BYTES, Template, TemplateError};
 use crate::MeasureError;
+use crate::stamped::instruments::processors;
 
 /// What is sent.
 #[derive(Clone, Debug)]
@@ -599,7 +600,10 @@ fn path_of(arrived: Option<&Arrived>, ends: &Ends) -> (Option<Filling>, Option<f
 /// What the threads that poll were kept from, of all the time that they ran scaled to the time of sending.
 fn disturbance(spent: &[Spent], stolen_ns: Nanos, ends: &Ends) -> Disturbance {
     let wall = spent.iter().map(|spent| spent.wall_ns).max().unwrap_or(0);
-    let waited: Nanos = spent.iter().map(|spent| spent.waited_ns).sum();
+    // Threads that share a processor wait for each other: the one that waited longest says how long.
+    let waited: Nanos = spent.iter().map(|spent| spent.waited_ns).max().unwrap_or(0);
+    // What was stolen is told of all processors together.
+    let stolen_ns = stolen_ns / processors().max(1) as Nanos;
     let part = (ends.duration() as f64 / wall.max(1) as f64).min(1.0);
     let shares = spent.iter().map(Spent::core_share);
     Disturbance {

@@ -75,16 +75,10 @@ pub fn check(plan: &Plan, role: Role) -> Result<(), MeasureError> {
 
 /// How many files there would be with so many flows of another program, and how many there may be, where
 /// those are fewer.
-///
-/// `all`: these flows and those of other such tests. Silent guests have half of the files, and give way.
-pub fn too_few(flows: usize, all: usize) -> Option<(usize, usize)> {
-    lacking(flows, all, descriptors::open()?, descriptors::limit()?)
-}
-
-fn lacking(flows: usize, all: usize, open: usize, limit: usize) -> Option<(usize, usize)> {
-    let files = |flows: usize| flows.saturating_mul(FOREIGN_FLOW);
-    let wanted = open.saturating_add(files(flows));
-    (files(all) > limit / 2 && wanted > limit).then_some((wanted, limit))
+pub fn too_few(flows: usize) -> Option<(usize, usize)> {
+    let (limit, open) = (descriptors::limit()?, descriptors::open()?);
+    let wanted = open.saturating_add(flows.saturating_mul(FOREIGN_FLOW));
+    (wanted > limit).then_some((wanted, limit))
 }
 
 /// Files that a run opens at an end.
@@ -162,22 +156,6 @@ mod tests {
     use linerate_metric::plan::Ends;
 
     const FOUR: Processors = Processors { usable: 4, all: 8 };
-
-    #[test]
-    fn silent_guests_keep_no_test_out() {
-        // flows, of all such tests, open, limit: wanted where there are too few
-        for (flows, all, open, limit, want) in [
-            (4, 4, 20, 1_024, None),
-            // Half of the files are open for guests, who give way.
-            (100, 100, 800, 1_024, None),
-            (100, 180, 800, 1_024, Some(1_100)),
-            (200, 200, 20, 1_024, None),
-            (400, 400, 20, 1_024, Some(1_220)),
-        ] {
-            let want = want.map(|wanted| (wanted, limit));
-            assert_eq!(lacking(flows, all, open, limit), want, "{flows} of {all}");
-        }
-    }
 
     #[test]
     fn each_end_counts_what_it_opens() {

@@ -392,7 +392,7 @@ impl Claim {
             return Err(Denied::new(refuse, WAIT));
         }
         self.sockets += flows;
-        match files::too_few(flows, self.house.sockets.load(Relaxed)) {
+        match files::too_few(flows) {
             None => Ok(()),
             Some((wanted, limit)) => Err(self.without_files(flows, wanted, limit)),
         }

@@ -178,37 +178,43 @@ impl Drop for Region {
 /// Maps a file at a boundary of huge pages, so that the kernel may use some where it was asked to, and touches
 /// all of it.
 fn map(file: &OwnedFd, bytes: usize) -> io::Result<NonNull<u8>> {
+    let both = libc::PROT_READ | libc::PROT_WRITE;
+    let shared = |fixed| (libc::MAP_SHARED | fixed, file.as_raw_fd());
+    // Files in huge pages lie at such a boundary by themselves. That there are too few such pages is seen here, where
+    // a refusal takes nothing away: a mapping over another one that is refused leaves a gap, which another
+    // thread's may be in at once.
+    let anywhere = map_at(ptr::null_mut(), bytes, both, shared(0))?;
+    if anywhere.as_ptr().align_offset(HUGE_PAGE) == 0 {
+        return Ok(advised(anywhere, bytes));
+    }
+    // SAFETY: the mapping of above, which nobody knows.
+    unsafe { libc::munmap(anywhere.as_ptr().cast(), bytes) };
     let room = bytes + HUGE_PAGE;
     let none = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1);
     let start = map_at(ptr::null_mut(), room, libc::PROT_NONE, none)?;
     let skipped = start.as_ptr().align_offset(HUGE_PAGE);
     // SAFETY: less than a huge page into a mapping that is one longer than `bytes`.
     let base = unsafe { start.add(skipped) };
-    let fixed = (libc::MAP_SHARED | libc::MAP_FIXED, file.as_raw_fd());
-    let mapped = map_at(
-        base.as_ptr().cast(),
-        bytes,
-        libc::PROT_READ | libc::PROT_WRITE,
-        fixed,
-    );
+    let mapped = map_at(base.as_ptr().cast(), bytes, both, shared(libc::MAP_FIXED));
     let kept = bytes.next_multiple_of(rustix::param::page_size());
-    if mapped.is_err() {
-        // SAFETY: the reservation of above, which nobody knows.
-        unsafe { libc::munmap(start.as_ptr().cast(), room) };
-        return mapped;
-    }
+    // Where it was refused, what lies between is a gap that may be another's already, or room without memory.
     if skipped > 0 {
         // SAFETY: what lies before the file's mapping, which nobody knows.
         unsafe { libc::munmap(start.as_ptr().cast(), skipped) };
     }
     // SAFETY: what lies behind it, up to the end of the reservation; a file in huge pages ends at one.
     unsafe { libc::munmap(base.as_ptr().add(kept).cast(), room - skipped - kept) };
+    mapped.map(|base| advised(base, bytes))
+}
+
+/// Asks for huge pages, and touches all of a mapping of a file.
+fn advised(base: NonNull<u8>, bytes: usize) -> NonNull<u8> {
     // Refusals leave ordinary pages, which are touched when they are used: that is fine.
     for advice in [libc::MADV_HUGEPAGE, libc::MADV_POPULATE_WRITE] {
-        // SAFETY: the mapping of above.
+        // SAFETY: a mapping of a file, of so many bytes.
         unsafe { libc::madvise(base.as_ptr().cast(), bytes, advice) };
     }
-    Ok(base)
+    base
 }
 
 fn map_at(

@@ -287,7 +287,9 @@ pub struct Sending {
     pub rate_bps: Option<u64>,
     /// Bytes that its client wants to leave at once where there is a rate.
     pub burst_bytes: u64,
-    /// Whether the rate is the server's own limit, which nothing exceeds.
+    /// What the server gives such a flow at most, which nothing exceeds.
+    pub most_bps: Option<u64>,
+    /// Whether the rate is that, or near it: what was missed is not made up for.
     pub held: bool,
     /// When it ends; `None` when it is told.
     pub until_ns: Option<Nanos>,
@@ -305,6 +307,7 @@ impl Sending {
             block_bytes: block_bytes.max(1),
             rate_bps: None,
             burst_bytes: 0,
+            most_bps: None,
             held: false,
             until_ns: None,
             amount_bytes: None,
@@ -316,7 +319,11 @@ impl Sending {
     #[must_use]
     pub fn within(mut self, limits: &Limits, flows: u32) -> Self {
         self.rate_bps = limits.rate(self.rate_bps, flows);
-        if limits.rate_bps.is_some() {
+        self.most_bps = limits.rate(None, flows);
+        // Far below the limit what was missed may be made up for.
+        if let (Some(rate), Some(most)) = (self.rate_bps, self.most_bps)
+            && rate > most / 2
+        {
             (self.held, self.burst_bytes) = (true, 0);
         }
         match limits.time_ns {
@@ -485,7 +492,9 @@ mod tests {
         };
         assert_eq!(asked.piece_bytes(), 128 << 10);
         assert_eq!(leaves(&asked, 128 << 10, ms, None), 1 << 20);
-        let held = asked.within(&limits(50_000_000), 1);
+        let far_below = asked.within(&limits(50_000_000), 1);
+        assert_eq!(leaves(&far_below, 128 << 10, ms, None), 1 << 20);
+        let held = asked.within(&limits(5_000_000), 1);
         assert_eq!(held.piece_bytes(), 3_125);
         assert_eq!(leaves(&held, 3_125, ms, None), 0);
     }

@@ -227,14 +227,15 @@ impl Shell<'_> {
     pub fn set_rate(&mut self, port: &str, queue: &str, rate: &str) -> Result<Reply, String> {
         let port = self.one_port(port)?;
         let queue: u32 = number(queue)?;
+        let megabits: u64 = number(rate)?;
         let queues = self.forwarder.queues_shown(port).len();
-        if self.forwarder.is_started(port) && queue as usize >= queues {
+        // A rate of a queue that is no longer there can be taken back.
+        if megabits > 0 && self.forwarder.is_started(port) && queue as usize >= queues {
             return Err(match queues {
                 1 => format!("port {port} has queue 0 alone"),
                 _ => format!("port {port} has queues 0 to {}", queues.saturating_sub(1)),
             });
         }
-        let megabits: u64 = number(rate)?;
         let Some(l2_bps) = megabits.checked_mul(1_000_000) else {
             return Err(format!("`{rate}` Mbit/s is more than anything sends"));
         };

@@ -86,14 +86,11 @@ pub fn send_stream(
             return moved;
         }
     }
-    if let (true, Some(rate)) = (sending.held, sending.rate_bps) {
-        // Behind a client that stood still a socket's buffer is full: what leaves it then is the kernel's to pace.
-        let each = rate / 8 / sockets.len().max(1) as u64;
+    if let Some(most) = sending.most_bps {
         for socket in sockets {
-            if let Err(error) = pacing::set_max_rate(socket, each.max(1)) {
-                moved.broke = Some(Broke::Error(error));
-                return moved;
-            }
+            // Behind a client that stood still a socket's buffer is full: what leaves it then is the kernel's to
+            // pace. Where it cannot, our own pace is all there is.
+            let _ = pacing::set_max_rate(socket, (most / 8).max(1));
         }
     }
     let piece = sending.piece_bytes();
