@@ -428,6 +428,14 @@ fn who_comes_to_no_test_is_told_of() {
     }
     say(own, cookie);
     assert!(host.refused("closed the connection").is_none());
+    // A dialect that takes no datagrams by itself has its port all the same: a question of
+    // sockperf is told.
+    let question = [0, 0, 0, 0, 0, 0, 0, 1, 0, 3, 0, 0, 0, 14];
+    let from = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    from.send_to(&question, ("127.0.0.1", nuttcp)).unwrap();
+    let told = "speaks sockperf to port";
+    let refused = host.refused(told).unwrap_or_else(|| panic!("{told}"));
+    assert!(format!("{refused:?}").contains("127.0.0.1:"), "{refused:?}");
     assert_eq!((host.begun(), host.failures()), (0, 0));
 }
 

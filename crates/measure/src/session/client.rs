@@ -26,7 +26,7 @@ use super::pace;
 use super::random;
 use super::reach::{Family, Local, open};
 use super::setup::{self, Ready};
-use super::wire::{PEER_PATIENCE, Wire};
+use super::wire::{FAR_PATIENCE, Wire};
 use super::{boot_id, hello};
 use crate::assemble::{Report, assemble};
 use crate::end::End;
@@ -124,7 +124,7 @@ impl Client {
         };
         let connection =
             connection.map_err(|source| MeasureError::Protocol { peer: far, source })?;
-        let mut wire = Wire::on(line, connection)?.patient(PEER_PATIENCE);
+        let mut wire = Wire::on(line, connection)?.patient(FAR_PATIENCE);
         let Frame::Hello(greeting) = wire.expect(stop)? else {
             return Err(confused(far, "it did not greet"));
         };

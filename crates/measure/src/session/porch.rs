@@ -152,16 +152,14 @@ impl Porch {
             return;
         }
         let Some((speaker, wanted)) = whose(house, from, local.port(), forced, datagram) else {
+            // A dialect that takes no datagrams by itself has the port: others are told so all the same.
+            tell_misplaced(house, from, local.port(), forced, datagram);
             return;
         };
         if forced.is_some_and(|forced| foreign::only_asks(forced, datagram)) {
             return;
         }
-        if let (Some(owner), None) = (forced, &wanted)
-            && let Told::Known(other) = foreign::misplaced(owner, Carrier::Datagram, datagram)
-        {
-            let owner = (local.port(), owner.name);
-            house.hall.refuse_misplaced(other.name, from, owner);
+        if wanted.is_none() && tell_misplaced(house, from, local.port(), forced, datagram) {
             return;
         }
         if let Some(speaker) = speaker
@@ -278,6 +276,26 @@ fn has_room(waiting_bytes: &mut usize, datagram: &[u8]) -> bool {
         *waiting_bytes += bytes;
     }
     fits
+}
+
+/// Whether it is for certain of another dialect than the one that the port was given to, which is told.
+fn tell_misplaced(
+    house: &House,
+    from: SocketAddr,
+    port: u16,
+    forced: Option<&'static Speaker>,
+    datagram: &[u8],
+) -> bool {
+    let Some(owner) = forced else {
+        return false;
+    };
+    let Told::Known(other) = foreign::misplaced(owner, Carrier::Datagram, datagram) else {
+        return false;
+    };
+    house
+        .hall
+        .refuse_misplaced(other.name, from, (port, owner.name));
+    true
 }
 
 /// Whose datagram it is: a dialect's, or that of a test that waits for it.

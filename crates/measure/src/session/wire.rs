@@ -16,10 +16,14 @@ use socket2::Socket;
 use crate::end::Correspondence;
 use crate::error::MeasureError;
 
-/// Silence after which an end counts as gone. A process that is stopped for ten seconds, in a debugger
+/// Silence after which a client counts as gone. A process that is stopped for ten seconds, in a debugger
 /// or with its virtual machine, goes on behind it; one that is killed is known of by its connection at
 /// once. A test that nobody comes back to costs its place for so long.
 pub const PEER_PATIENCE: Duration = Duration::from_secs(20);
+
+/// The same of a server: somebody sits before the client and waits, so it is no longer than a stop of ten seconds
+/// needs.
+pub const FAR_PATIENCE: Duration = Duration::from_secs(14);
 
 /// How long one state of the handshake may take, whatever arrives meanwhile: who has no test yet is
 /// waited for no longer, and a client waits no longer for its server.

@@ -484,7 +484,7 @@ mod tests {
                 );
             }
         }
-        // Bursts that a client asks for are for servers without a limit.
+        // Bursts that a client asks for are for servers without a limit, or one far above.
         let asked = Sending {
             burst_bytes: 1 << 20,
             rate_bps: Some(5_000_000),
