@@ -37,9 +37,10 @@ pub fn guard(data: &[u8]) {
         };
         let bytes = u64::from(*size) << (what >> 4);
         let (came, left, proved_at) = &mut account[usize::from(who)];
-        // Proof wears off, and what was sent on its strength is no debt then.
+        // Proof wears off, and what was sent on its strength is no debt then. What came meanwhile may be credit:
+        // others may have pushed the proof out before its time.
         if proved_at.is_some_and(|at| now - at > PROOF_NS) {
-            (*came, *left, *proved_at) = (0, 0, None);
+            (*left, *proved_at) = (0, None);
         }
         let proved = proved_at.is_some();
         match what & 3 {
