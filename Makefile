@@ -18,6 +18,7 @@ test: ## install what tests need (as root, with apt), then run all of them
 lint: ## formatting, clippy and documentation, without warnings
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy --package linerate --no-default-features --locked -- -D warnings
 	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --package linerate-fuzz-targets --all-targets --target-dir target --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 

@@ -183,6 +183,96 @@ fn no_way_to_the_far_end_is_no_shaped_link() {
     assert!(!shaped(record));
 }
 
+/// Where both ends wait for each other, `compare` finds no processor of their own better: a stream between far
+/// cores loses 76 %, a blocking round trip takes three times as long.
+#[test]
+fn one_core_for_both_ends_is_a_cause_where_they_work_at_once() {
+    let recorded: BTreeMap<String, Value> = documents("recorded").into_iter().collect();
+    let cases: BTreeMap<String, Value> = documents("made").into_iter().collect();
+    let bare = (recorded.iter())
+        .map(|(name, document)| (name.clone(), document["record"].clone()))
+        .collect();
+    let blocking = made(
+        "shared-core-blocking",
+        &cases["shared-core-blocking"],
+        &bare,
+    );
+    let mut open = blocking.clone();
+    put(&mut open, "/plan/round_trip/outstanding", json!(32));
+    for (name, record, at_once) in [
+        ("shared-core-tcp", &bare["shared-core-tcp"], false),
+        ("shared-core-blocking", &blocking, false),
+        ("several questions open", &open, true),
+        ("shared-core-udp", &bare["shared-core-udp"], true),
+        ("shared-core-latency", &bare["shared-core-latency"], true),
+    ] {
+        let record: Record = serde_json::from_value(record.clone()).expect("a record");
+        let findings = linerate_explain::explain(&record);
+        let first = findings.first().expect("a finding");
+        assert_eq!(first.cause, "shared-core", "{name}");
+        assert_eq!(first.is_cause(), at_once, "{name}");
+        assert_eq!(first.gain.is_some(), at_once, "{name}");
+        let causes = findings.iter().any(Finding::is_cause);
+        assert_eq!(causes, at_once, "{name}: {findings:?}");
+    }
+}
+
+/// Ends that take turns on a processor do not wait for longer than the other one runs.
+#[test]
+fn who_else_had_the_processor_is_not_the_other_end() {
+    let recorded: BTreeMap<String, Value> = documents("recorded").into_iter().collect();
+    let mut record = recorded["shared-core-tcp"]["record"].clone();
+    for end in 0..2 {
+        let thread = format!("/summary/cpu/{end}/threads/0");
+        put(&mut record, &format!("{thread}/cpu_ns"), json!(200_000_000));
+        put(
+            &mut record,
+            &format!("{thread}/runnable_ns"),
+            json!(780_000_000),
+        );
+        put(
+            &mut record,
+            &format!("{thread}/blocked_ns"),
+            json!(20_000_000),
+        );
+    }
+    let record: Record = serde_json::from_value(record).expect("a record");
+    let findings = linerate_explain::explain(&record);
+    assert!(
+        findings.iter().all(|found| found.cause != "shared-core"),
+        "{findings:#?}"
+    );
+    let cause = findings.iter().find(|found| found.is_cause());
+    assert_eq!(
+        cause.map(|found| &*found.cause),
+        Some("scheduling-delay"),
+        "{findings:#?}"
+    );
+}
+
+/// Two ways of different length are told of where they are part of the round trip.
+#[test]
+fn a_longer_way_matters_by_its_share_of_the_round_trip() {
+    let recorded: BTreeMap<String, Value> = documents("recorded").into_iter().collect();
+    for (there_ns, back_ns, p50_ns, told) in [
+        (32_600, 4_200, 60_000, true),
+        (2_000_000, 400_000, 5_763_000, true),
+        // Most of it is spent somewhere else.
+        (32_600, 4_200, 5_763_000, false),
+    ] {
+        let mut record = recorded["healthy-latency-spin"]["record"].clone();
+        let stage = |name: &str, p50_ns: u64| json!({ "stage": name, "p50_ns": p50_ns, "p90_ns": p50_ns, "p99_ns": p50_ns, "mean_ns": p50_ns as f64, "stamps": "software" });
+        record["stages"] = json!([stage("path-there", there_ns), stage("path-back", back_ns)]);
+        record["summary"]["rtt_ns"]["p50"] = json!(p50_ns);
+        let record: Record = serde_json::from_value(record).expect("a record");
+        let findings = linerate_explain::explain(&record);
+        let found = findings
+            .iter()
+            .any(|found| found.cause == "asymmetric-path");
+        assert_eq!(found, told, "{there_ns} {back_ns} {p50_ns}");
+    }
+}
+
 /// What a remedy was measured to give: "up to" is no less.
 const MEASURED: &[(&str, f64)] = &[
     ("small-writes-1k", 31.0),

@@ -76,6 +76,8 @@ impl Page {
         let child = room
             .command("sh", ["-c", words.as_str(), browser])
             .args([&profile, &there, &back])
+            // Beside its profile it makes folders that outlive a kill.
+            .env("TMPDIR", room.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -210,6 +212,17 @@ fn drawing(figure: &str) -> String {
     )
 }
 
+/// Measures for a second with these options to `page.html`, and opens a browser for it.
+fn throughput(room: &Room, browser: &str, options: &str) -> Page {
+    let server = room.server("-q");
+    let port = server.port;
+    room.run(&format!(
+        "throughput 127.0.0.1 -p {port} -t 1 {options} --html page.html -q"
+    ))
+    .expect(0);
+    Page::open(room, browser)
+}
+
 #[test]
 fn pages_render_without_a_word_on_the_console() {
     let Some(browser) = browser() else {
@@ -258,13 +271,7 @@ fn pages_are_readable_when_printed() {
         skip!("no browser (chromium)");
     };
     let room = Room::new();
-    let server = room.server("-q");
-    room.run(&format!(
-        "throughput 127.0.0.1 -p {} -t 1 -i 0.1 --html page.html -q",
-        server.port
-    ))
-    .expect(0);
-    let mut chromium = Page::open(&room, browser);
+    let mut chromium = throughput(&room, browser, "-i 0.1");
     // A4 has 718 px between margins of 1 cm.
     chromium.load(&room.path().join("page.html"), 718);
     let seen = "[...document.querySelectorAll('.hosts, .hosts dl, section.run > details table')]\
@@ -303,13 +310,7 @@ fn a_chart_tells_the_figures_under_the_pointer() {
         skip!("no browser (chromium)");
     };
     let room = Room::new();
-    let server = room.server("-q");
-    room.run(&format!(
-        "throughput 127.0.0.1 -p {} -t 1 -i 0.1 --html page.html -q",
-        server.port
-    ))
-    .expect(0);
-    let mut chromium = Page::open(&room, browser);
+    let mut chromium = throughput(&room, browser, "-i 0.1");
     chromium.load(&room.path().join("page.html"), 1280);
     let tip = "document.querySelector('figure.chart .tip')";
     assert_eq!(chromium.value(&format!("{tip}.hidden")), true);
@@ -329,13 +330,7 @@ fn the_timeline_is_zoomed_and_tells_what_is_under_the_pointer() {
         skip!("no browser (chromium)");
     };
     let room = Room::new();
-    let server = room.server("-q");
-    room.run(&format!(
-        "throughput 127.0.0.1 -p {} -t 1 --calls --trace calls.json --html page.html -q",
-        server.port
-    ))
-    .expect(0);
-    let mut chromium = Page::open(&room, browser);
+    let mut chromium = throughput(&room, browser, "--calls --trace calls.json");
     for width in [1280, 390] {
         chromium.load(&room.path().join("page.html"), width);
         let figure = "document.querySelector('figure.timeline')";

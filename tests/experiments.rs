@@ -1,8 +1,11 @@
 //! Whole experiments: the shipped ones are listed, a small one runs to its report, tables grow by points.
 
 mod common;
+#[path = "common/experiment.rs"]
+mod experiment;
 
 use common::{Room, Running, skip};
+use experiment::{TRIP, by_size, head};
 use serde_json::Value;
 
 fn json(text: &str) -> Value {
@@ -11,13 +14,9 @@ fn json(text: &str) -> Value {
 
 /// Two sizes over loopback-like hosts of a lab; what is expected always holds, or never.
 fn file(rule: &str) -> String {
+    let head = head("small", "A small <experiment>");
     format!(
-        r#"
-name = "small"
-title = "A small <experiment>"
-question = "Does it run?"
-without_root = "All of it."
-repeats = 2
+        r#"{head}repeats = 2
 
 [[knobs]]
 name = "hops"
@@ -39,13 +38,7 @@ ready = "READY"
 [[measure]]
 host = "client"
 run = "latency {{server}} -u -n 50 -l {{size}} -i 0"
-
-[[figures]]
-name = "trip"
-from = ["/summary/rtt_ns/p50"]
-unit = "nanos"
-says = "median round trip"
-
+{TRIP}
 [[tables]]
 title = "Median"
 figures = ["trip"]
@@ -306,13 +299,9 @@ fn it_runs_against_a_host_that_serves() {
 
 /// Knobs that reach a measurement by a command of the user's, without a network.
 fn with_commands(port: u16) -> String {
+    let head = head("turned", "Turned");
     format!(
-        r#"
-name = "turned"
-title = "Turned"
-question = "Does it turn?"
-without_root = "All of it."
-repeats = 1
+        r#"{head}repeats = 1
 
 [[knobs]]
 name = "window"
@@ -365,33 +354,7 @@ fn a_knob_with_a_command_is_turned_and_set_back() {
 
 /// Two points measured by a server of this host, without a network; `far` starts it, or nobody does.
 fn at_home(far: &str, measure: &str) -> String {
-    format!(
-        r#"
-name = "small"
-title = "Small"
-question = "What fails, and how often?"
-without_root = "All of it."
-
-[[knobs]]
-name = "size"
-values = ["64", "1K"]
-{far}
-[[measure]]
-host = "client"
-run = "{measure} -u -n 20 -l {{size}} -i 0"
-
-[[figures]]
-name = "trip"
-from = ["/summary/rtt_ns/p50"]
-unit = "nanos"
-says = "median round trip"
-
-[[tables]]
-title = "Median"
-figures = ["trip"]
-rows = ["size"]
-"#
-    )
+    by_size(far, &format!("{measure} -u -n 20 -i 0"))
 }
 
 fn free_port() -> u16 {

@@ -521,7 +521,7 @@ fn ports_queues_and_frames_by_testpmds_words() {
          port config mtu 0 1400\nport start all\nshow rxq info 0 1\nshow txq info 1 0\n\
          set port 0 queue 1 rate 10\nset verbose 1\nset record-latency on\nset record-bitrates on\n\
          set flowgen-clones 2\ncsum set ip sw 0\ncsum show 0\nshow config rxtx\n\
-         start tx_first 1\nsleep 50ms\nshow port stats 0\nshow port xstats 1\nstop\nset verbose 0\n\
+         start tx_first 1\nsleep 50ms\nshow port stats 0\nshow port xstats 1\nshow fwd stats all\nstop\nset verbose 0\n\
          set promisc all on\nquit\n",
     )
     .expect(0);
@@ -558,6 +558,34 @@ fn ports_queues_and_frames_by_testpmds_words() {
     }
     assert!(!ran.stdout.contains("error:"), "{}", ran.stdout);
     // What cannot be says why, and what to do.
+    let ran = shell(
+        &room,
+        "forward --dev ring:0 --dev ring:1 --dev ring:2 --portlist 1 --eth-peer 1,02:00:00:00:00:09 --interactive \
+         --idle yield --no-store",
+        "port attach packet:none-such,mtu=4000\nport detach 1\nset portlist 0,1\nport detach 1\nstart tx_first\nstop\nset default\nport attach ring:9,mtu=9000\n\
+         start tx_first\nstop\nquit\n",
+    )
+    .expect(1);
+    assert!(
+        ran.stdout
+            .contains("port 1 is the only one that takes part"),
+        "{}",
+        ran.stdout
+    );
+    // Also where what it was for failed.
+    assert!(
+        ran.stdout.contains("(files begin anew): 0, 1, 2\n"),
+        "{}",
+        ran.stdout
+    );
+    assert!(
+        ran.stdout.contains("(files begin anew): 0, 2\n"),
+        "{}",
+        ran.stdout
+    );
+    // Port 0 alone, before and after the defaults came back, and nobody is behind port 1 any more.
+    assert_eq!(ran.stdout.matches("streams=1").count(), 2, "{}", ran.stdout);
+    assert!(!ran.stdout.contains("02:00:00:00:00:09"), "{}", ran.stdout);
     for (line, wanted) in [
         ("port config all rxq 2", "it is open"),
         ("port attach nonsense", "KIND:NAME"),
@@ -569,6 +597,11 @@ fn ports_queues_and_frames_by_testpmds_words() {
         ("csum set ip hw 0", "`csum set ip sw 0`"),
         ("set txsplit on", "a frame is one piece"),
         ("set verbose x", "no number"),
+        (
+            "set corelist 1000",
+            "processor 1000: this process may not run there; choose among",
+        ),
+        ("show nonsense", "there is:\n  show port stats PORT\n"),
         ("set nbport 9", "there is 1 port"),
         (
             "show port stats 9",
@@ -621,7 +654,20 @@ fn options_are_testpmds() {
     ] {
         assert!(printed.contains(wanted), "no `{wanted}` in {printed}");
     }
+    let found = record(
+        &room,
+        "forward --dev ring:0 --mode noisy --noisy-lkup-memory=1 --noisy-lkup-num-reads=2 \
+         --noisy-lkup-num-reads-writes=1 --tx-first 1 -t 0.1 --idle yield --no-store",
+    );
+    assert_eq!(
+        found["plan"]["forward"]["mode"],
+        "noisy:delay=0s,memory=1048576,reads=3,writes=1"
+    );
     for (words, wanted) in [
+        ("--noisy-lkup-num-reads 2", "in mode io"),
+        ("--numa", "numactl"),
+        ("--noisy-tx-sw-buffer-size=32", "noisy:delay=1ms"),
+        ("--nonsense", "unexpected argument"),
         ("--mbuf-size 1000", "1646 or more"),
         ("--mbcache 8", "32..=512"),
         ("--max-pkt-len 20", "no length of a frame"),

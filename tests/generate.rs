@@ -62,6 +62,22 @@ fn a_gate_and_a_stop() {
     assert_eq!(last["record"]["interrupted"], true);
 }
 
+/// Opening a port that writes a capture replaces the file: what is wrong is found before.
+#[test]
+fn a_refused_plan_leaves_an_older_capture_alone() {
+    let room = Room::new();
+    let file = room.path().join("old.pcapng");
+    for words in ["--source 1.2.3.4 --size 20", "--rate 50%"] {
+        std::fs::write(&file, "older").unwrap();
+        let words = format!(
+            "generate --dev pcap:tx={} --no-receive -n 8 {words}",
+            file.display()
+        );
+        assert_eq!(room.run(&words).code(), 2, "{words}");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "older", "{words}");
+    }
+}
+
 #[test]
 fn what_cannot_be_is_refused() {
     let room = Room::new();
@@ -123,6 +139,39 @@ fn what_cannot_be_is_refused() {
             .unwrap_or("")
             .is_empty()
     );
+}
+
+/// Where nobody is at the other end, that is said, and nothing else is blamed.
+#[test]
+fn a_missing_peer_is_told() {
+    let room = Room::new();
+    let words = |words: &str| format!("{words} --dev shm:alone --no-store --drain 10ms");
+    let here = room.path().join("run");
+    std::fs::create_dir(&here).unwrap();
+    let run = |text: &str| {
+        finish(
+            room.linerate(&words(text))
+                .env("XDG_RUNTIME_DIR", here.as_os_str()),
+        )
+    };
+    let text = run("generate --time 200ms").expect(0).stdout;
+    assert!(text.contains("nobody came to the other end of"), "{text}");
+    for other in ["tool-limit", "nothing-arrived", "left late by"] {
+        assert!(!text.contains(other), "{other}: {text}");
+    }
+    let text = run("capacity --sizes 64 --trial 100ms").expect(2).stderr;
+    assert!(text.contains("nobody came to its other end"), "{text}");
+    // Names that end with a colon have one.
+    let silent = "generate --dev null:silent --count 10 --drain 10ms --no-store";
+    let text = room.run(silent).expect(0).stdout;
+    assert!(
+        text.contains("no frame of 10 arrived at null: what"),
+        "{text}"
+    );
+    let silent =
+        "capacity --dev null:silent --sizes 64 --trial 20ms --drain 1ms --trials 4 --no-store";
+    let text = room.run(silent).expect(0).stdout;
+    assert!(text.contains(", nothing arrived"), "{text}");
 }
 
 #[test]

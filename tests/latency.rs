@@ -15,9 +15,10 @@ fn freeze(running: &Running, time: Duration) {
     running.signal(Signal::CONT);
 }
 
-/// The causes of the slow answers of a run, with their evidence, the slowest first.
+/// The causes of the slow answers of a run, with their evidence, the slowest first. A record without slow
+/// answers has no list of them.
 fn causes(record: &Value) -> Vec<(u64, String, String)> {
-    let slow = record["slow"].as_array().expect("a list");
+    let slow = record["slow"].as_array().map_or(&[][..], Vec::as_slice);
     let text = |answer: &Value, key: &str| answer[key].as_str().unwrap_or_default().to_owned();
     let mut causes: Vec<_> = (slow.iter())
         .map(|answer| {

@@ -247,8 +247,14 @@ fn a_link_that_goes_down_is_named() {
         told("carrier-lost") && !told("loss-not-explained"),
         "{doubts:#?}"
     );
+    // Other tests beside this one may cost more than a link that was down for a sixth of the time.
+    let others = ["scheduling-delay", "steal"];
     let found = record["findings"].as_array().expect("a list");
-    assert_eq!(found[0]["cause"], "link-down", "{found:#?}");
+    let first = (found
+        .iter()
+        .map(|found| found["cause"].as_str().expect("a name")))
+    .find(|cause| !others.contains(cause));
+    assert_eq!(first, Some("link-down"), "{found:#?}");
 }
 
 /// The limit of the cores' queues is the whole machine's: whoever wants it changed for a moment says so.

@@ -45,7 +45,14 @@ impl Pair {
     fn serve(&self, line: &str, protocol: &str, port: u16) -> Running {
         let words: Vec<_> = line.split_whitespace().collect();
         let server = Running::start(&mut self.on("server", &words));
-        let held = format!(r"grep -qi ':{port:04X} ' /proc/net/{protocol} /proc/net/{protocol}6");
+        // Sockets of the one before may still wait out their time at this port: what counts is who listens.
+        let far = if protocol == "tcp" {
+            "[0-9A-F]*:0000 0A"
+        } else {
+            ""
+        };
+        let held =
+            format!("grep -qi ':{port:04X} {far}' /proc/net/{protocol} /proc/net/{protocol}6");
         soon(line, || {
             let asked = self.on("server", &["sh", "-c", &held]).output();
             asked.is_ok_and(|asked| asked.status.success())

@@ -1,11 +1,14 @@
 //! The screen of a run, through a pseudo-terminal that tmux keeps.
 
 mod common;
+#[path = "common/experiment.rs"]
+mod experiment;
 
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{LINERATE, Room, Running, skip, soon};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// A session of tmux that ends with its test.
 struct Terminal {
@@ -15,13 +18,17 @@ struct Terminal {
 impl Terminal {
     fn start(room: &Room, words: &str) -> Option<Self> {
         let socket = room.path().join("tmux").display().to_string();
-        let command = format!("{LINERATE} {words}; echo ended with $?; sleep 100");
+        // Words may have quotes of their own.
+        let start = format!("echo $$ > pid; exec {LINERATE} {words}");
+        std::fs::write(room.path().join("start"), start).unwrap();
+        let command = "stty -g > before; sh start; code=$?; stty -g > after; \
+            echo ended with $code; sleep 100";
         let status = room
             .command(
                 "tmux",
                 ["-f", "/dev/null", "-S", &socket, "new-session", "-d"],
             )
-            .args(["-x", "100", "-y", "30", "sh", "-c", &command])
+            .args(["-x", "100", "-y", "30", "sh", "-c", command])
             .env("TERM", "xterm")
             .status();
         status
@@ -98,6 +105,25 @@ impl Terminal {
     }
 }
 
+/// Sends a signal to what runs in the terminal of a room.
+fn signal(room: &Room, signal: Signal) {
+    let _ = kill_process(pid(room), signal);
+}
+
+fn pid(room: &Room) -> Pid {
+    let text = std::fs::read_to_string(room.path().join("pid")).expect("the number of a process");
+    Pid::from_raw(text.trim().parse().expect("a number")).expect("not 0")
+}
+
+/// The terminal has its settings, its screen and its cursor again.
+#[track_caller]
+fn is_as_before(terminal: &Terminal, room: &Room, how: &str) {
+    let settings = |name: &str| std::fs::read_to_string(room.path().join(name)).unwrap();
+    assert_eq!(settings("after"), settings("before"), "{how}");
+    let state = terminal.tmux(&["display", "-p", "#{alternate_on} #{cursor_flag}"]);
+    assert_eq!(state.trim(), "0 1", "{how}");
+}
+
 fn tmux_is_there() -> bool {
     let version = Command::new("tmux").arg("-V").output();
     version.is_ok_and(|out| out.status.success())
@@ -149,6 +175,92 @@ fn the_screen_shows_the_run_and_obeys_its_keys() {
     terminal.press("q");
     let screen = terminal.wait("the end", |screen| screen.contains("ended with"));
     assert!(screen.contains("ended with 130"), "{screen}");
+    is_as_before(&terminal, &room, "q");
+}
+
+/// Whatever way it ends, and however little the far end helps with that.
+#[test]
+fn the_terminal_is_put_back_by_every_signal_that_ends_it() {
+    if !tmux_is_there() {
+        skip!("no tmux");
+    }
+    let far = Room::new();
+    for (signals, ends_at_once) in [
+        (&[Signal::TERM, Signal::TERM][..], true),
+        (&[Signal::INT, Signal::TERM], true),
+        (&[Signal::HUP, Signal::TERM, Signal::INT], true),
+        (&[Signal::TERM], false),
+        (&[Signal::HUP], false),
+    ] {
+        let how = format!("{signals:?}");
+        let server = far.server("-q --no-store");
+        let room = Room::new();
+        let words = format!("throughput 127.0.0.1 -p {} -t 80 -i 0.1 --tui", server.port);
+        let Some(terminal) = Terminal::start(&room, &words) else {
+            skip!("tmux gives no session");
+        };
+        terminal.wait("the picture", |screen| screen.contains("full height"));
+        if ends_at_once {
+            // The far end says nothing any more, so an end in order takes seconds.
+            server.running.signal(Signal::STOP);
+        }
+        for &each in signals {
+            signal(&room, each);
+            // Two that follow closer than people can press are one wish.
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        let screen = terminal.wait("the end", |screen| screen.contains("ended with"));
+        assert!(screen.contains("ended with 130"), "{how}: {screen}");
+        // Only an end in order has a record.
+        assert_eq!(room.stored().len(), usize::from(!ends_at_once), "{how}");
+        is_as_before(&terminal, &room, &how);
+    }
+}
+
+/// The editor of the shell has the terminal too.
+#[test]
+fn the_terminal_is_put_back_when_the_shell_is_aborted() {
+    if !tmux_is_there() {
+        skip!("no tmux");
+    }
+    let room = Room::new();
+    let words = "forward --dev ring:0 --interactive --no-store";
+    let Some(terminal) = Terminal::start(&room, words) else {
+        skip!("tmux gives no session");
+    };
+    terminal.wait("the prompt", |screen| screen.contains("forward>"));
+    for each in [Signal::TERM, Signal::TERM] {
+        signal(&room, each);
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let screen = terminal.wait("the end", |screen| screen.contains("ended with"));
+    assert!(screen.contains("ended with 130"), "{screen}");
+    is_as_before(&terminal, &room, "the shell");
+}
+
+/// Nobody reads its keys then, and nobody sees its pictures.
+#[test]
+fn a_run_ends_with_its_terminal() {
+    if !tmux_is_there() {
+        skip!("no tmux");
+    }
+    let far = Room::new();
+    let server = far.server("-q --no-store");
+    let room = Room::new();
+    let words = format!("latency 127.0.0.1 -u -p {} -t 80 --tui", server.port);
+    let Some(terminal) = Terminal::start(&room, &words) else {
+        skip!("tmux gives no session");
+    };
+    terminal.wait("the picture", |screen| screen.contains("p50"));
+    let pid = pid(&room);
+    drop(terminal);
+    soon("its end", || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+        // Whoever it belongs to now may not have waited for it yet.
+        stat.map_or(true, |stat| stat.contains(") Z "))
+    });
+    // In order: what it measured is there.
+    assert_eq!(room.stored().len(), 1);
 }
 
 /// Forwarding, generating and the search for what a device can carry have the same screen and the same keys.
@@ -161,6 +273,10 @@ fn what_moves_frames_has_the_screen_too() {
         (
             "forward --dev ring:0 --dev ring:1 --tx-first 1 -t 80 --tui --no-store",
             "forwarding between ring:0 ring:1",
+        ),
+        (
+            "forward --dev ring:0 --saturate --trial 4 --tui --no-store",
+            "1 core, tx_first 1",
         ),
         (
             "generate --dev ring:0 --rate 10kpps -t 80 -i 0.2 --tui --no-store",
@@ -191,37 +307,6 @@ fn what_moves_frames_has_the_screen_too() {
             || (words.starts_with("capacity") && screen.contains("ended with 0"));
         assert!(over, "{screen}");
     }
-}
-
-/// An experiment of two points without a network of its own.
-fn experiment(port: u16) -> String {
-    format!(
-        r#"
-name = "small"
-title = "Small"
-question = "Is it shown?"
-without_root = "All of it."
-
-[[knobs]]
-name = "size"
-values = ["64", "1K"]
-
-[[measure]]
-host = "client"
-run = "latency {{server}} -p {port} -u -t 300ms -i 100ms -l {{size}}"
-
-[[figures]]
-name = "trip"
-from = ["/summary/rtt_ns/p50"]
-unit = "nanos"
-says = "median round trip"
-
-[[tables]]
-title = "Median"
-figures = ["trip"]
-rows = ["size"]
-"#
-    )
 }
 
 /// What makes several runs shows which of them goes on, and what those before came to.
@@ -278,7 +363,9 @@ fn series_show_what_runs_and_what_is_over() {
         ),
     ] {
         let room = Room::new();
-        std::fs::write(room.path().join("small.toml"), experiment(port)).unwrap();
+        let measure = format!("latency {{server}} -p {port} -u -t 300ms -i 100ms");
+        let small = experiment::by_size("", &measure);
+        std::fs::write(room.path().join("small.toml"), small).unwrap();
         let Some(terminal) = Terminal::start(&room, &words) else {
             skip!("tmux gives no session");
         };

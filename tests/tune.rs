@@ -63,6 +63,8 @@ fn a_planted_change_is_found_proved_and_set_back() {
     let short = words.replace("--json", "--runs 2 --keep");
     let done = room.run(&short).expect(0).stdout;
     assert!(!done.contains("Tried in vain"), "{done}");
+    let before = "runs: 2 of the search at most, then 48 at most for each change that it finds";
+    assert!(done.contains(before), "{done}");
     assert!(
         done.contains("not tried: rate=1500k, 2M; nothing=2"),
         "{done}"
@@ -369,15 +371,22 @@ fn the_far_host_is_turned_only_when_its_server_grants_it() {
 
     // Its server is killed: nobody says that all is as before, and a restore at the far host sets it back.
     let pid = far("pgrep -f grant").expect(0).stdout;
+    let pid = pid.split_whitespace().collect::<Vec<_>>().join(" ");
     // Long enough at each value to be seen.
     let words = words.replace("-t 150ms", "-t 3s");
     let killed = std::thread::scope(|scope| {
         let mut command = lab.command(&words);
         let tuned = scope.spawn(move || finish(&mut command));
-        common::within(LONG, "a change at the far host", || {
-            far(file).stdout != before
+        // A server that stands still changes nothing between the look and the blow.
+        common::within(LONG, "a server that stands still beside its change", || {
+            far(&format!("kill -STOP {pid}")).expect(0);
+            let turned = far(file).stdout != before;
+            if !turned {
+                far(&format!("kill -CONT {pid}")).expect(0);
+            }
+            turned
         });
-        far(&format!("kill -9 {}", pid.trim())).expect(0);
+        far(&format!("kill -9 {pid}")).expect(0);
         tuned.join().expect("it ends")
     });
     assert_eq!(killed.code(), 5, "{killed:#?}");

@@ -174,17 +174,25 @@ pub const PLANTS: &[Plant] = &[
         BIG,
         "throughput HOST -t 1 -i 0.25 -C reno -R",
     ),
+    // The sender hands over pages, and the receiver alone copies, out of more than its cache holds.
     plant(
-        "receiver-cpu-no-gro",
+        "receiver-cpu-copies-alone",
+        "receiver-cpu",
+        BIG,
+        "throughput HOST -t 1 -i 0.25 -C cubic --offload sendfile -l 16M",
+    ),
+    // The sender makes a call for 64 datagrams, the receiver two for each.
+    plant(
+        "receiver-cpu-select",
         "receiver-cpu",
         PLAIN,
-        "throughput HOST -u -t 1 -i 0.25 --offload gso",
+        "throughput HOST -u -t 1 -i 0.25 --offload gso -l 200 --wait block/select",
     ),
     plant(
-        "receiver-cpu-no-gro-back",
+        "receiver-cpu-poll-back",
         "receiver-cpu",
         PLAIN,
-        "throughput HOST -u -t 1 -i 0.25 --offload gso -l 700 -R",
+        "throughput HOST -u -t 1 -i 0.25 --offload gso -l 700 --wait poll/block -R",
     ),
     plant(
         "gso-size-16k",
@@ -594,6 +602,16 @@ pub const PLANTS: &[Plant] = &[
         PLAIN,
         "throughput HOST -u -b 10G -l 512 -t 1 -i 0.25 --offload none -R",
     ),
+    // A generator asked for more than any processor makes.
+    Plant {
+        calm: false,
+        ..plant(
+            "tool-limit-generate",
+            "tool-limit",
+            PLAIN,
+            "generate --dev ring:0 --rate 2000Mpps -t 0.5",
+        )
+    },
     // Poll mode.
     plant(
         "too-few-in-flight-ring",

@@ -11,6 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use linerate_host::stop::Stop;
+use linerate_host::sys::process::end_with_thread;
 use linerate_metric::event::{Problem, read_line};
 use linerate_metric::exit;
 use linerate_metric::record::{RUN_SCHEMA, Record};
@@ -63,6 +64,9 @@ const LOOK: Duration = Duration::from_millis(100);
 /// How long a run that was told to stop may take to say what it has.
 const STOPPING: Duration = Duration::from_secs(5);
 
+/// The same of a run that may have to wait for programs of an experiment to end.
+const STOPPING_PROGRAMS: Duration = Duration::from_secs(30);
+
 /// Text of an error that is told.
 const TOLD: usize = 400;
 
@@ -85,7 +89,7 @@ pub fn measure(words: &[String], stop: &Stop, screen: Option<&Teller>) -> Result
         command.env_remove(variable);
     }
     let named = format!("linerate {}", words::join(words));
-    let done = run(command, &named, stop, screen)?;
+    let done = run(command, &named, (stop, STOPPING), screen)?;
     if let Ok(record) = serde_json::from_str::<Record>(&done.stdout)
         && record.schema == RUN_SCHEMA
         && matches!(done.code, Some(0 | 3))
@@ -113,7 +117,7 @@ pub fn point(words: &[String], stop: &Stop) -> Result<Record, Ended> {
         command.env_remove(variable);
     }
     let named = format!("linerate {}", words::join(words));
-    let done = run(command, &named, stop, None);
+    let done = run(command, &named, (stop, STOPPING_PROGRAMS), None);
     // It may have ended before it made one.
     let _ = std::fs::remove_dir_all(&folder);
     let done = done?;
@@ -133,7 +137,7 @@ pub fn point(words: &[String], stop: &Stop) -> Result<Record, Ended> {
 pub fn shell(line: &str, stop: &Stop) -> Result<String, Ended> {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", line]);
-    let done = run(command, line, stop, None)?;
+    let done = run(command, line, (stop, STOPPING), None)?;
     match done.code {
         Some(0) => Ok(done.stdout),
         _ => Err(Ended::Over(failed(line, &done))),
@@ -150,9 +154,11 @@ struct Done {
 fn run(
     mut command: Command,
     named: &str,
-    stop: &Stop,
+    (stop, patience): (&Stop, Duration),
     screen: Option<&Teller>,
 ) -> Result<Done, Ended> {
+    // A second Ctrl-C, or whatever else aborts this program, leaves no run behind.
+    end_with_thread(&mut command);
     let started = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -181,7 +187,7 @@ fn run(
                 signal(&child, Signal::INT);
                 told = Some(Instant::now());
             }
-            Some(since) if since.elapsed() > STOPPING => signal(&child, Signal::KILL),
+            Some(since) if since.elapsed() > patience => signal(&child, Signal::KILL),
             _ => {}
         }
     }

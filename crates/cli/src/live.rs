@@ -4,29 +4,31 @@
 //! The screen is drawn a few times a second by the thread that otherwise prints lines, so nothing more
 //! runs beside the measuring threads than without it.
 
+mod heard;
 mod run;
 mod screen;
 mod sight;
 mod state;
 
-use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::io::IsTerminal;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
 use linerate_host::stop::{ABORTED, Stop};
+use linerate_host::sys::terminal::{Taken, has_hung_up, put_back};
 use linerate_metric::event::Problem;
 use linerate_report::stream;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event as Input, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::terminal::disable_raw_mode;
 
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::printer::{Teller, Told, while_printing};
 use crate::scene::{Scene, Screen};
+use heard::Heard;
 use sight::Sight;
 use state::{Key, State};
 
@@ -97,38 +99,43 @@ pub fn series<T>(
 /// That the terminal, or a thread, could not be had.
 pub fn while_shown<T>(stop: &Stop, body: impl FnOnce(&Teller) -> T) -> Result<T, Failure> {
     let (queue, waiting) = mpsc::channel();
-    thread::scope(|scope| {
-        let teller = Teller::of(queue);
-        let terminal = ratatui::try_init().map_err(|error| {
-            Failure::failed(Problem::new(
-                format!("cannot be taken over ({error})"),
-                "the terminal",
-                "leave out --tui",
-            ))
-        })?;
-        let stopping = stop.clone();
-        let screen = thread::Builder::new()
-            .name("screen".to_owned())
-            .spawn_scoped(scope, move || {
-                show(terminal, &waiting, &stopping);
-                ratatui::restore();
-            })
-            .map_err(|error| {
-                ratatui::restore();
-                Failure::failed(Problem::new(
-                    format!("no thread to draw with ({error})"),
-                    "this process",
-                    "raise the limit of processes: `ulimit -u`",
-                ))
-            })?;
-        // However `body` ends: the screen goes then.
-        let over = Over(&teller);
-        let result = body(&teller);
-        drop(over);
-        // The result is printed on the terminal as it was before.
-        let _ = screen.join();
-        Ok(result)
-    })
+    let teller = Teller::of(queue);
+    let not_had = |error: std::io::Error| {
+        Failure::failed(Problem::new(
+            format!("cannot be taken over ({error})"),
+            "the terminal",
+            "leave out --tui",
+        ))
+    };
+    // From here on whatever ends this, and be it a signal, puts the terminal back.
+    let taken = Taken::screen().map_err(not_had)?;
+    let terminal = ratatui::try_init().map_err(not_had)?;
+    let stopping = stop.clone();
+    let (shows, shown) = mpsc::channel::<()>();
+    let screen = thread::Builder::new()
+        .name("screen".to_owned())
+        .spawn(move || {
+            show(terminal, &waiting, &stopping);
+            drop(shows);
+        });
+    if let Err(error) = screen {
+        return Err(Failure::failed(Problem::new(
+            format!("no thread to draw with ({error})"),
+            "this process",
+            "raise the limit of processes: `ulimit -u`",
+        )));
+    }
+    // However `body` ends: the screen goes then.
+    let over = Over(&teller);
+    let result = body(&teller);
+    drop(over);
+    // The result is printed on the terminal as it was before. Whoever reads keys from one that has gone
+    // away may never come back.
+    while shown.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) && !has_hung_up() {}
+    drop(taken);
+    // Theirs is to know that the terminal can be taken over once more.
+    let _ = disable_raw_mode();
+    Ok(result)
 }
 
 /// Tells the screen that nothing more comes when it is dropped.
@@ -144,15 +151,15 @@ impl Drop for Over<'_> {
 fn show(mut terminal: DefaultTerminal, waiting: &Receiver<Told>, stop: &Stop) {
     let mut state = State::default();
     let mut sight = Sight::default();
-    let mut told: Vec<String> = Vec::new();
+    let mut heard = Heard::default();
     let mut drawn = Instant::now() - DRAW;
     let mut quit: Option<Instant> = None;
     let mut over = false;
     while !over {
         match waiting.recv_timeout(LOOK) {
             Ok(Told::Event(at, mut event)) => {
-                event.test = state.begun.max(event.test);
-                told.push(stream::line(&event, at));
+                event.test = state.begun().max(event.test);
+                heard.push(stream::line(&event, at));
                 sight.take(&event);
                 state.take(Told::Event(at, event));
             }
@@ -163,18 +170,19 @@ fn show(mut terminal: DefaultTerminal, waiting: &Receiver<Told>, stop: &Stop) {
             Ok(Told::End) | Err(RecvTimeoutError::Disconnected) => over = true,
             Err(RecvTimeoutError::Timeout) => {}
         }
-        while event::poll(Duration::ZERO).unwrap_or(false) {
+        // At the end of what was typed on a terminal that is gone, its reader turns round without end.
+        while !has_hung_up() && event::poll(Duration::ZERO).unwrap_or(false) {
             match event::read().ok().and_then(key) {
                 Some(Key::Quit) => {
                     if quit.is_some_and(|since| since.elapsed() > REPEATED) {
-                        ratatui::restore();
+                        put_back();
                         std::process::exit(ABORTED);
                     }
                     quit.get_or_insert_with(Instant::now);
                     state.key(Key::Quit);
                     stop.as_flag().store(true, Relaxed);
                 }
-                Some(Key::Save) => state.say(saved(&told)),
+                Some(Key::Save) => state.say(heard.save()),
                 Some(key) => state.key(key),
                 None => {}
             }
@@ -188,6 +196,9 @@ fn show(mut terminal: DefaultTerminal, waiting: &Receiver<Told>, stop: &Stop) {
             drawn = Instant::now();
         }
     }
+    // Dropped, it would show the cursor, which whoever took the terminal does, and panic where neither that
+    // nor a word about it can be written any more.
+    std::mem::forget(terminal);
 }
 
 fn key(input: Input) -> Option<Key> {
@@ -205,18 +216,5 @@ fn key(input: Input) -> Option<Key> {
         KeyCode::Char('s') => Some(Key::Save),
         KeyCode::Enter => Some(Key::Done),
         _ => None,
-    }
-}
-
-/// Writes what was told so far, a line of JSON each, as `--json-stream` does; says where.
-fn saved(told: &[String]) -> String {
-    let now = Timestamp::now().strftime("%Y%m%dT%H%M%SZ");
-    let path = PathBuf::from(format!("linerate-live-{now}.jsonl"));
-    let lines: String = told.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
-    let written =
-        std::fs::File::create(&path).and_then(|mut file| file.write_all(lines.as_bytes()));
-    match written {
-        Ok(()) => format!("saved {} events to {}", told.len(), path.display()),
-        Err(error) => format!("cannot write {}: {error}", path.display()),
     }
 }

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use linerate_host::knob::queues::{Steering, set_steering, steering};
@@ -209,6 +210,8 @@ impl Machine for Hosts {
 fn shell(line: &str) -> Result<(), String> {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", line]).stdin(Stdio::null());
+    // What ends this program from its terminal, a second hang-up say, is not to end what sets things back.
+    command.process_group(0);
     let done = words(command.output())?;
     match done.status.success() {
         true => Ok(()),

@@ -29,14 +29,16 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::FromArgMatches;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use linerate_metric::event::Problem;
 use linerate_metric::exit;
+use linerate_report::text;
 
 use args::{Cli, Command};
 use failure::Failure;
 use output::{
-    Form, end_if_reader_is_gone, end_without_reader, print, print_failure, stdout_failed,
+    Form, complain, end_if_reader_is_gone, end_without_reader, print, print_failure, stderr_style,
+    stdout_failed,
 };
 
 /// What `linerate` alone prints.
@@ -128,6 +130,13 @@ fn usage(words: &[OsString], error: &clap::Error) -> u8 {
         _ => {}
     }
     let form = asked_form(words);
+    if let Some(problem) = foreign(words, error) {
+        match form {
+            Form::Text => complain(&text::problem(&problem, &stderr_style())),
+            form => print_failure(form, &Failure::usage(problem), 0),
+        }
+        return exit::USAGE;
+    }
     if form == Form::Text {
         if let Err(error) = error.print() {
             end_without_reader(&error);
@@ -147,6 +156,18 @@ fn usage(words: &[OsString], error: &clap::Error) -> u8 {
     );
     print_failure(form, &Failure::usage(problem), 0);
     exit::USAGE
+}
+
+/// That an option belongs to the program whose words this command takes, and what stands in its place here.
+fn foreign(words: &[OsString], error: &clap::Error) -> Option<Problem> {
+    if error.kind() != ErrorKind::UnknownArgument || words.get(1)? != "forward" {
+        return None;
+    }
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let instead = command::forward::testpmd::instead_of(option)?;
+    Some(Problem::new("means nothing on our ports", option, instead))
 }
 
 /// What standard output was to get, as far as a command line that makes no sense tells.

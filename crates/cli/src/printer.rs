@@ -24,6 +24,7 @@ pub enum Told {
     /// Something happened, and when.
     Event(Timestamp, Event),
     /// Something for a screen alone.
+    #[cfg_attr(not(feature = "tui"), allow(dead_code))]
     Scene(Scene),
     /// Nothing more comes: some teller may still be held by a thread that is about to end.
     End,

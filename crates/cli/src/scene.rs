@@ -1,6 +1,7 @@
 //! What a screen (`--tui`) is told besides events: what of a series runs now, and what it came to.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::sync::mpsc::Sender;
 
 use linerate_metric::figure;
@@ -76,10 +77,42 @@ pub struct Part {
     pub words: String,
 }
 
+/// Remarks that are said again at most: who reads on a terminal reads the last of them.
+const REMARKS: usize = 1_000;
+
 /// The screen that an output is shown on, and what is to be said again when it is gone.
 pub struct Screen {
     teller: Teller,
-    remarks: RefCell<Vec<String>>,
+    remarks: RefCell<Remarks>,
+}
+
+/// The latest remarks.
+#[derive(Default)]
+struct Remarks {
+    kept: VecDeque<String>,
+    /// Earlier ones that are kept no longer.
+    left_out: usize,
+}
+
+impl Remarks {
+    fn push(&mut self, text: &str) {
+        if self.kept.len() >= REMARKS {
+            self.kept.pop_front();
+            self.left_out += 1;
+        }
+        self.kept.push_back(text.to_owned());
+    }
+
+    #[cfg(feature = "tui")]
+    fn all(self) -> Vec<String> {
+        let earlier = (self.left_out > 0).then(|| {
+            format!(
+                "note: {} earlier remarks were on the screen only",
+                self.left_out
+            )
+        });
+        earlier.into_iter().chain(self.kept).collect()
+    }
 }
 
 impl Screen {
@@ -105,12 +138,29 @@ impl Screen {
     /// Shows something that is no result, and keeps it for later.
     pub fn remark(&self, text: &str) {
         self.teller.show(Scene::Remark(text.to_owned()));
-        self.remarks.borrow_mut().push(text.to_owned());
+        self.remarks.borrow_mut().push(text);
     }
 
     /// What was remarked: the screen is gone, and standard error has to have it.
     #[cfg(feature = "tui")]
     pub fn remarks(self) -> Vec<String> {
-        self.remarks.into_inner()
+        self.remarks.into_inner().all()
+    }
+}
+
+#[cfg(all(test, feature = "tui"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_remarks_are_said_again_and_the_others_counted() {
+        let mut remarks = Remarks::default();
+        for number in 0..REMARKS + 2 {
+            remarks.push(&format!("remark {number}"));
+        }
+        let all = remarks.all();
+        assert_eq!(all.len(), REMARKS + 1);
+        assert_eq!(all[0], "note: 2 earlier remarks were on the screen only");
+        assert_eq!(all[1], "remark 2");
     }
 }

@@ -7,6 +7,10 @@ use linerate_metric::event::{Again, Problem};
 /// Tries of a point whose failure may pass.
 const TRIES: u32 = 4;
 
+/// The same in rounds after one in which all of those failed: whoever was away for so long is asked once
+/// whether it is back.
+const TRIES_LATER: u32 = 1;
+
 /// Between two of them: a server that is being started, or a run that has to end, has that long.
 pub(crate) const PAUSE: Duration = Duration::from_secs(1);
 
@@ -38,10 +42,11 @@ pub(crate) struct Failures {
 }
 
 impl Failures {
-    /// What to do after `tries` tries of a point.
-    pub(crate) fn after(&mut self, failed: &Failed, tries: u32) -> Then {
+    /// What to do after `tries` tries of a point in this round; `before`: it was left in the round before.
+    pub(crate) fn after(&mut self, failed: &Failed, tries: u32, before: bool) -> Then {
         let problem = &failed.problem;
-        if problem.again == Some(Again::MayPass) && tries < TRIES {
+        let most = if before { TRIES_LATER } else { TRIES };
+        if problem.again == Some(Again::MayPass) && tries < most {
             return Then::TryAgain;
         }
         if self.measured {
@@ -75,25 +80,36 @@ mod tests {
         let stays = failed(Some(Again::Stays));
         let passes = failed(Some(Again::MayPass));
         let unknown = failed(None);
-        assert_eq!(Failures::default().after(&stays, 1), Then::End);
+        assert_eq!(Failures::default().after(&stays, 1, false), Then::End);
         // An option that one point has is none of the others.
         let mut failures = Failures::default();
-        assert_eq!(failures.after(&unknown, 1), Then::LeaveIt);
-        assert_eq!(failures.after(&unknown, 1), Then::LeaveIt);
+        assert_eq!(failures.after(&unknown, 1, false), Then::LeaveIt);
+        assert_eq!(failures.after(&unknown, 1, false), Then::LeaveIt);
         // All tries, and at a second point as many.
         let mut failures = Failures::default();
         use Then::{End, LeaveIt, TryAgain};
-        assert_eq!(failures.after(&passes, TRIES - 1), TryAgain);
-        assert_eq!(failures.after(&passes, TRIES), LeaveIt);
-        assert_eq!(failures.after(&passes, 1), TryAgain);
-        assert_eq!(failures.after(&passes, TRIES), End);
+        assert_eq!(failures.after(&passes, TRIES - 1, false), TryAgain);
+        assert_eq!(failures.after(&passes, TRIES, false), LeaveIt);
+        assert_eq!(failures.after(&passes, 1, false), TryAgain);
+        assert_eq!(failures.after(&passes, TRIES, false), End);
         // What was measured elsewhere is no mistake of all points.
         let mut failures = Failures {
             measured: true,
             ..Failures::default()
         };
-        assert_eq!(failures.after(&stays, 1), LeaveIt);
-        assert_eq!(failures.after(&passes, TRIES), LeaveIt);
-        assert_eq!(failures.after(&passes, TRIES), LeaveIt);
+        assert_eq!(failures.after(&stays, 1, false), LeaveIt);
+        assert_eq!(failures.after(&passes, TRIES, false), LeaveIt);
+        assert_eq!(failures.after(&passes, TRIES, false), LeaveIt);
+    }
+
+    #[test]
+    fn a_point_that_was_left_is_tried_once_in_the_next_round() {
+        let passes = failed(Some(Again::MayPass));
+        let mut failures = Failures {
+            measured: true,
+            ..Failures::default()
+        };
+        assert_eq!(failures.after(&passes, 1, false), Then::TryAgain);
+        assert_eq!(failures.after(&passes, 1, true), Then::LeaveIt);
     }
 }

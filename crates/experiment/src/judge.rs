@@ -128,12 +128,15 @@ fn verdict(shape: &ShapeOf, result: &ExperimentResult, cores: usize) -> Shape {
         return verdict;
     }
     let rule = Rule::parse(&shape.rule).expect("it was read when the file was checked");
+    // The first and the last of one point, or its largest and its smallest, are the same figure.
+    let along = rule.terms().filter(|term| term.over.is_some());
+    let least = if along.count() > 1 { 2 } else { 1 };
     let mut told = Vec::new();
     let mut missed = Vec::new();
     for setting in combinations(&open_knobs(&rule, &result.knobs)) {
         let (Some(left), Some(right)) = (
-            add_up(&rule.left, &setting, result),
-            add_up(&rule.right, &setting, result),
+            add_up(&rule.left, &setting, result, least),
+            add_up(&rule.right, &setting, result, least),
         ) else {
             continue;
         };
@@ -252,16 +255,17 @@ fn combinations(knobs: &[&Knob]) -> Vec<Setting> {
     settings
 }
 
-fn add_up(sum: &Sum, setting: &Setting, result: &ExperimentResult) -> Option<f64> {
+fn add_up(sum: &Sum, setting: &Setting, result: &ExperimentResult, least: usize) -> Option<f64> {
     let mut total = sum.constant;
     for term in &sum.terms {
-        total += term.factor * read(term, setting, result)?;
+        total += term.factor * read(term, setting, result, least)?;
     }
     Some(total)
 }
 
-/// The value of a term under a setting; `None` where its points were not measured.
-fn read(term: &Term, setting: &Setting, result: &ExperimentResult) -> Option<f64> {
+/// The value of a term under a setting; `None` where its points were not measured, or fewer than `least` of a
+/// term over a knob.
+fn read(term: &Term, setting: &Setting, result: &ExperimentResult, least: usize) -> Option<f64> {
     let mut asked = setting.clone();
     asked.extend(term.setting.clone());
     let at = |asked: &Setting| {
@@ -282,6 +286,9 @@ fn read(term: &Term, setting: &Setting, result: &ExperimentResult) -> Option<f64
             Some((number(value).unwrap_or(position as f64), at(&asked)?))
         })
         .collect();
+    if known.len() < least {
+        return None;
+    }
     let values = || known.iter().map(|(_, value)| *value);
     match along {
         Along::Max => values().reduce(f64::max),
@@ -399,6 +406,25 @@ mod tests {
                 "last(p50[socket=reused] over hops) - first(p50[socket=reused] over hops) <= 20us",
                 Holds,
             ),
+        ] {
+            assert_eq!(state(rule, &result), want, "{rule}");
+        }
+    }
+
+    /// A point that is added alone is not held against itself.
+    #[test]
+    fn one_point_is_no_line() {
+        use ShapeState::{Holds, Misses, Untested};
+        let result = result(&[("1", "reused", 110e3)]);
+        for (rule, want) in [
+            (
+                "last(p50[socket=reused] over hops) > first(p50[socket=reused] over hops)",
+                Untested,
+            ),
+            ("max(p50 over hops) > 1.5 * min(p50 over hops)", Untested),
+            ("slope(p50 over hops) > 0", Untested),
+            ("max(p50 over hops) < 120us", Holds),
+            ("max(p50 over hops) < 100us", Misses),
         ] {
             assert_eq!(state(rule, &result), want, "{rule}");
         }

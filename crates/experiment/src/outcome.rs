@@ -41,10 +41,7 @@ pub(crate) fn set(
     if let Some(before) = options.before {
         let earlier = before.result.experiment.as_ref();
         let earlier = earlier.map_or(&[][..], |result| &result.points);
-        let now: Vec<Setting> = points.iter().map(|point| point.setting.clone()).collect();
-        // A point that is measured again takes the place of the earlier one.
-        let stays = |point: &&Point| !now.contains(&point.setting);
-        let staying: Vec<Point> = earlier.iter().filter(stays).cloned().collect();
+        let staying = staying(earlier, &mut points, &mut runs, interrupted);
         let ids: Vec<&String> = staying.iter().flat_map(|point| &point.runs).collect();
         runs.extend(
             before
@@ -102,6 +99,34 @@ pub(crate) fn set(
     }
 }
 
+/// The earlier points that stay in the table; what came now in their place is left out.
+///
+/// A point that is measured again takes the place of the earlier one: not one that could not be measured this
+/// time, and not the few runs of it that there were when somebody stopped. Inserting a switch may have cost hands.
+fn staying(
+    earlier: &[Point],
+    points: &mut Vec<Point>,
+    runs: &mut Vec<Record>,
+    interrupted: bool,
+) -> Vec<Point> {
+    let replaces = |old: &Point, new: &Point| {
+        !new.runs.is_empty() && (!interrupted || new.runs.len() >= old.runs.len())
+    };
+    let mut staying = Vec::new();
+    for old in earlier {
+        match points.iter().position(|new| new.setting == old.setting) {
+            Some(at) if replaces(old, &points[at]) => continue,
+            Some(at) => {
+                let new = points.remove(at);
+                runs.retain(|run| !new.runs.contains(&run.id));
+            }
+            None => {}
+        }
+        staying.push(old.clone());
+    }
+    staying
+}
+
 /// Figures that no record had of the points that should have them: a pointer that leads nowhere, or
 /// something that no run could tell.
 fn unread(experiment: &Experiment, kept: &[Kept]) -> Vec<String> {
@@ -120,4 +145,66 @@ fn unread(experiment: &Experiment, kept: &[Kept]) -> Vec<String> {
         }
     }
     unread
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_metric::plan::{Kind, Plan, Protocol};
+
+    fn point(size: &str, runs: &[&str]) -> Point {
+        Point {
+            setting: [("size".to_owned(), size.to_owned())].into(),
+            runs: runs.iter().map(|&id| id.to_owned()).collect(),
+            ..Point::default()
+        }
+    }
+
+    #[test]
+    fn an_earlier_point_goes_once_its_replacement_is_measured() {
+        let earlier = [
+            point("64", &["a", "b"]),
+            point("1K", &["c"]),
+            point("8K", &["d"]),
+        ];
+        for (now, interrupted, table) in [
+            // Measured again, all of it.
+            (vec![point("64", &["e", "f"])], false, "64=e+f 1K=c 8K=d"),
+            // Fewer repeats were asked for.
+            (vec![point("64", &["e"])], false, "64=e 1K=c 8K=d"),
+            // Somebody stopped after the first of them; the second point was not reached.
+            (
+                vec![point("64", &["e"]), point("1K", &[])],
+                true,
+                "64=a+b 1K=c 8K=d",
+            ),
+            (
+                vec![point("1K", &["e"]), point("9K", &[])],
+                true,
+                "64=a+b 1K=e 8K=d 9K=",
+            ),
+            // It could not be measured this time.
+            (vec![point("8K", &[])], false, "64=a+b 1K=c 8K=d"),
+        ] {
+            let mut points = now.clone();
+            let mut runs: Vec<Record> = (now.iter().flat_map(|point| &point.runs))
+                .map(|id| {
+                    let plan = Plan::new(Kind::Latency, Protocol::Udp, "far.example");
+                    Record::new(id.clone(), Timestamp::UNIX_EPOCH, plan)
+                })
+                .collect();
+            let staying = staying(&earlier, &mut points, &mut runs, interrupted);
+            let left: usize = points.iter().map(|point| point.runs.len()).sum();
+            assert_eq!(runs.len(), left, "no run without its point: {table}");
+            points.extend(staying);
+            points.sort_by_key(|point| point.setting["size"].clone());
+            let mut told: Vec<String> = (points.iter())
+                .map(|point| format!("{}={}", point.setting["size"], point.runs.join("+")))
+                .collect();
+            let mut wanted: Vec<&str> = table.split(' ').collect();
+            told.sort();
+            wanted.sort_unstable();
+            assert_eq!(told, wanted, "{now:?}");
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! Programs of an experiment: on hosts of its lab, ended with it, whatever ends it.
 
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -9,9 +10,10 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use linerate_host::sys::process::end_with_thread;
 use linerate_lab::LabHost;
 use linerate_metric::event::read_line;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 use crate::ExperimentError;
 use crate::run::Listener;
@@ -28,7 +30,16 @@ const MOMENT: Duration = Duration::from_millis(400);
 /// How often a running program is looked at: rarely, since it measures.
 const GLANCE: Duration = Duration::from_millis(100);
 
+/// How soon a stop is noticed while a program starts.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What a program that is not ready yet is given to end: it has nothing to bring to an end.
+const SHORT: Duration = Duration::from_secs(1);
+
 /// Makes this process die with the experiment that started it, where one did; called first in `main`.
+///
+/// Whoever started it has asked for that already, but Linux forgets it where the file of the program gives
+/// capabilities.
 pub fn die_with_parent() {
     let Some(parent) = std::env::var(PARENT_VARIABLE).ok() else {
         return;
@@ -44,7 +55,10 @@ pub fn die_with_parent() {
 /// A command line without anything in its environment that would change what it does.
 fn command(program: &Path, words: &[String]) -> Command {
     let mut command = Command::new(program);
-    command.args(words).stdin(Stdio::null());
+    // In a group of its own it hears of Ctrl-C from us alone, once, and whatever it started with it.
+    command.args(words).stdin(Stdio::null()).process_group(0);
+    // Of an abort by a second Ctrl-C it would not hear at all.
+    end_with_thread(&mut command);
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("LINERATE_") {
             command.env_remove(name);
@@ -94,16 +108,17 @@ pub(crate) fn finish(
         };
         let stderr = gather(child.stderr.take());
         let deadline = Instant::now() + limit;
-        let mut told = false;
+        let mut told: Option<Instant> = None;
         let status = loop {
             match child.try_wait().map_err(|error| far(&name, error))? {
                 Some(status) => break status,
-                None if !told && (stop.load(Relaxed) || Instant::now() > deadline) => {
-                    told = true;
-                    terminate(&child);
+                None if told.is_none() && (stop.load(Relaxed) || Instant::now() > deadline) => {
+                    told = Some(Instant::now());
+                    signal(&child, Signal::TERM);
                 }
-                None if told && Instant::now() > deadline + PATIENCE => {
-                    let _ = child.kill();
+                None if told.is_some_and(|since| since.elapsed() > PATIENCE) => {
+                    signal(&child, Signal::KILL);
+                    thread::sleep(GLANCE / 10);
                 }
                 None => thread::sleep(GLANCE),
             }
@@ -146,17 +161,54 @@ fn follow(pipe: Option<impl Read + Send + 'static>, listener: Listener) -> JoinH
     })
 }
 
-/// Asks a program to end; it is our child and not yet waited for, so its number is its own.
-fn terminate(child: &Child) {
+/// Signals a program and what it started; it is our child and not yet waited for, so its number is its own.
+fn signal(child: &Child, signal: Signal) {
     if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-        let _ = kill_process(pid, Signal::TERM);
+        let _ = kill_process_group(pid, signal);
     }
+}
+
+/// Whether a program has ended. It stays to be waited for, so that its number is still nobody else's.
+fn has_ended(child: &Child) -> bool {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    pid.is_none_or(|pid| !matches!(waitid(WaitId::Pid(pid), options), Ok(None)))
+}
+
+/// Whether anything else still runs in the group of a program. Of a signal to the group nobody learns that,
+/// since the program that has ended, and is not waited for, is part of it.
+fn has_others(child: &Child) -> bool {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let mut others = numbers.filter(|&number| number != child.id());
+    others.any(|number| {
+        let stat = std::fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
+        is_alive_in(&stat, child.id())
+    })
+}
+
+/// Whether a line of `/proc/PID/stat` (proc_pid_stat(5)) is of a process of that group that has not ended.
+fn is_alive_in(stat: &str, group: u32) -> bool {
+    // The name before may hold spaces and brackets.
+    let mut fields = stat.rsplit(')').next().unwrap_or_default().split(' ');
+    let (state, of) = (fields.nth(1), fields.nth(1));
+    !matches!(state, Some("Z" | "X")) && of.and_then(|of| of.parse().ok()) == Some(group)
 }
 
 /// A program that runs until this is dropped.
 pub(crate) struct Running {
-    end: Option<Sender<()>>,
+    /// How long it may take to end; without a word, [`PATIENCE`].
+    end: Option<Sender<Duration>>,
     thread: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    /// Ends it at once: it need not come to an end of its own.
+    fn break_off(self) {
+        if let Some(end) = &self.end {
+            let _ = end.send(SHORT);
+        }
+    }
 }
 
 impl Drop for Running {
@@ -168,16 +220,17 @@ impl Drop for Running {
     }
 }
 
-/// Starts a program and returns when it says that it is ready.
+/// Starts a program and returns when it says that it is ready; a stop ends it, and the wait, at once.
 pub(crate) fn start(
     host: Option<&LabHost>,
     program: &Path,
     words: &[String],
     ready: Option<&str>,
+    stop: &AtomicBool,
 ) -> Result<Running, ExperimentError> {
     let mut command = command(program, words);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let (end, ended) = mpsc::channel::<()>();
+    let (end, ended) = mpsc::channel::<Duration>();
     let (said, hears) = mpsc::channel::<Result<(), String>>();
     let sign = ready.map(str::to_owned);
     let body = move || {
@@ -188,36 +241,43 @@ pub(crate) fn start(
                 return;
             }
         };
+        let begun = Instant::now();
+        let quiet = sign.is_none();
+        let is_ready = Arc::new(AtomicBool::new(false));
         let errors = gather(child.stderr.take());
         let lines = child.stdout.take().map(|pipe| {
-            let said = said.clone();
+            let (said, is_ready) = (said.clone(), Arc::clone(&is_ready));
             thread::spawn(move || {
                 // Read to the end: a full pipe would stop the program.
                 for line in BufReader::new(pipe).lines().map_while(Result::ok) {
                     if sign.as_ref().is_some_and(|sign| line.starts_with(sign)) {
+                        is_ready.store(true, Relaxed);
                         let _ = said.send(Ok(()));
                     }
                 }
             })
         });
-        let gone = loop {
-            match ended.recv_timeout(GLANCE * 5) {
-                Err(RecvTimeoutError::Disconnected) | Ok(()) => break false,
-                Err(RecvTimeoutError::Timeout) => {
-                    if !matches!(child.try_wait(), Ok(None)) {
-                        break true;
-                    }
+        let is_up = || is_ready.load(Relaxed) || (quiet && begun.elapsed() > MOMENT);
+        let patience = loop {
+            match ended.recv_timeout(if is_up() { GLANCE * 5 } else { GLANCE }) {
+                Ok(patience) => break patience,
+                Err(RecvTimeoutError::Disconnected) => break PATIENCE,
+                // What was up may have left others in its place.
+                Err(RecvTimeoutError::Timeout) if !is_up() && has_ended(&child) => {
+                    break Duration::ZERO;
                 }
+                Err(RecvTimeoutError::Timeout) => {}
             }
         };
-        if !gone {
-            terminate(&child);
-            let deadline = Instant::now() + PATIENCE;
-            while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
-                thread::sleep(GLANCE / 10);
-            }
-            let _ = child.kill();
+        signal(&child, Signal::TERM);
+        let deadline = Instant::now() + patience;
+        // What it started may have more to bring to an end than itself: a server below a shell sets back
+        // what it turned.
+        while (!has_ended(&child) || has_others(&child)) && Instant::now() < deadline {
+            thread::sleep(GLANCE / 10);
         }
+        // Also what it started and left behind, which would hold the pipes below.
+        signal(&child, Signal::KILL);
         let _ = child.wait();
         if let Some(lines) = lines {
             let _ = lines.join();
@@ -235,11 +295,22 @@ pub(crate) fn start(
     };
     let name = words.join(" ");
     let patience = if ready.is_some() { PATIENCE } else { MOMENT };
-    match hears.recv_timeout(patience) {
-        Ok(Ok(())) => Ok(running),
-        Ok(Err(why)) => Err(far(&name, why)),
-        Err(_) if ready.is_none() => Ok(running),
-        Err(_) => Err(far(&name, "it does not say that it is ready")),
+    let deadline = Instant::now() + patience;
+    loop {
+        match hears.recv_timeout(LOOK) {
+            Ok(Ok(())) => return Ok(running),
+            Ok(Err(why)) => return Err(far(&name, why)),
+            Err(_) if stop.load(Relaxed) => {
+                running.break_off();
+                return Err(far(&name, "somebody ended the experiment"));
+            }
+            Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
+            Err(_) if ready.is_none() => return Ok(running),
+            Err(_) => {
+                running.break_off();
+                return Err(far(&name, "it does not say that it is ready"));
+            }
+        }
     }
 }
 
@@ -247,4 +318,115 @@ pub(crate) fn start(
 pub(crate) fn first_line(text: &str) -> String {
     let line = text.lines().map(str::trim).find(|line| !line.is_empty());
     line.unwrap_or("it ended without a word").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    fn sh(script: &str, ready: Option<&str>, stop: &AtomicBool) -> Result<Running, String> {
+        let words = ["-c".to_owned(), script.to_owned()];
+        start(None, Path::new("/bin/sh"), &words, ready, stop).map_err(|error| error.to_string())
+    }
+
+    /// Whether a process runs, by the file that it wrote its number to.
+    fn runs(file: &Path) -> bool {
+        let number = std::fs::read_to_string(file).unwrap_or_default();
+        let number = number.trim();
+        // Without a number it would be `/proc/stat`, which is always there.
+        if number.is_empty() {
+            return false;
+        }
+        let status = std::fs::read_to_string(format!("/proc/{number}/stat"));
+        status.is_ok_and(|stat| !stat.contains(") Z "))
+    }
+
+    fn wait_for(mut holds: impl FnMut() -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !holds() {
+            assert!(Instant::now() < end);
+            thread::sleep(GLANCE / 10);
+        }
+    }
+
+    /// Ctrl-C while a program starts: nothing of it is left, though it does not obey.
+    #[test]
+    fn a_stop_ends_a_program_that_starts_and_what_it_started() {
+        let room = tempfile::tempdir().unwrap();
+        let (own, other) = (room.path().join("own"), room.path().join("other"));
+        let script = format!(
+            "trap '' TERM INT; echo $$ > {}; sleep 1000 & echo $! > {}; while :; do wait; done",
+            own.display(),
+            other.display()
+        );
+        let stop = AtomicBool::new(false);
+        let told = thread::scope(|scope| {
+            let starting = scope.spawn(|| sh(&script, Some("READY"), &stop).map(drop));
+            wait_for(|| runs(&own) && runs(&other));
+            stop.store(true, Relaxed);
+            starting.join().unwrap()
+        });
+        assert!(told.unwrap_err().contains("somebody ended"));
+        wait_for(|| !runs(&own) && !runs(&other));
+    }
+
+    /// A second Ctrl-C ends the experiment at once: no word to a program then, and none is needed.
+    #[test]
+    fn a_program_of_any_kind_ends_with_who_started_it() {
+        let words = ["1000".to_owned()];
+        let start = move || command(Path::new("sleep"), &words).spawn().unwrap();
+        let mut child = thread::spawn(start).join().unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(Signal::TERM.as_raw()));
+    }
+
+    /// A shell goes at once, and the server that it started for us has to set back what it turned.
+    #[test]
+    fn what_a_program_started_may_come_to_its_end_too() {
+        let room = tempfile::tempdir().unwrap();
+        let (own, done) = (room.path().join("own"), room.path().join("done"));
+        let script = format!(
+            "sh -c 'trap \"sleep 0.5; echo > {}; exit\" TERM; echo READY; while :; do sleep 0.05; done' &
+             echo $! > {}; wait",
+            done.display(),
+            own.display()
+        );
+        let running = sh(&script, Some("READY"), &AtomicBool::new(false)).unwrap();
+        drop(running);
+        assert!(done.exists() && !runs(&own));
+    }
+
+    #[test]
+    fn a_process_is_of_a_group_until_it_has_ended() {
+        assert!(is_alive_in("7 (a) S 1) S 1 42 42 0 -1", 42));
+        assert!(!is_alive_in("7 (a) S 1 42 42 0 -1", 1));
+        assert!(!is_alive_in("7 (a) Z 1 42 42 0 -1", 42));
+        assert!(!is_alive_in("", 42));
+    }
+
+    #[test]
+    fn a_program_that_ends_before_it_is_ready_did_not_start() {
+        let stop = AtomicBool::new(false);
+        for ready in [Some("READY"), None] {
+            let told = sh("echo it lacks a thing >&2; exit 3", ready, &stop).map(drop);
+            let told = told.unwrap_err();
+            assert!(told.contains("did not start: it lacks a thing"), "{told}");
+        }
+    }
+
+    /// What a program that was ready leaves in its place goes with the point.
+    #[test]
+    fn what_a_program_leaves_in_its_place_goes_with_it() {
+        let room = tempfile::tempdir().unwrap();
+        let other = room.path().join("other");
+        let script = format!("sleep 1000 & echo $! > {}; echo READY", other.display());
+        let stop = AtomicBool::new(false);
+        let running = sh(&script, Some("READY"), &stop).unwrap();
+        // It has been looked at since.
+        thread::sleep(GLANCE * 7);
+        assert!(runs(&other));
+        drop(running);
+        wait_for(|| !runs(&other));
+    }
 }

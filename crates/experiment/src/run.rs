@@ -157,7 +157,7 @@ pub fn run(
             if options.stop.load(Relaxed) {
                 break;
             }
-            if point.skipped.is_some() {
+            if point.is_out() {
                 continue;
             }
             number += 1;
@@ -174,28 +174,28 @@ pub fn run(
             });
             let measured = match turn(experiment, &point.setting, &mut turned, progress) {
                 Ok(()) => tried(&mut runner, &mut kept, at, &mut failures, progress)?,
-                Err(because) => Err(because),
+                Err(because) => Err(Left {
+                    because,
+                    may_pass: false,
+                }),
             };
             let point = &mut kept[at];
-            if measured.is_ok() {
-                failures.measured = true;
-                let figures = runner.figures_of(point);
-                let _ = progress(&Progress::Measured {
-                    words: words.clone(),
-                    figures,
-                });
-            }
-            if let Err(because) = measured {
-                // Whatever a command says that was ended with us is not why it did not go on.
-                if options.stop.load(Relaxed) {
-                    break;
+            match measured {
+                Ok(()) => {
+                    failures.measured = true;
+                    (point.skipped, point.left) = (None, None);
+                    let figures = runner.figures_of(point);
+                    let _ = progress(&Progress::Measured { words, figures });
                 }
-                let _ = progress(&Progress::Skipped {
-                    words,
-                    because: because.clone(),
-                });
-                if point.runs.is_empty() {
-                    point.skipped = Some(because);
+                // Whatever a command says that was ended with us is not why it did not go on.
+                Err(_) if options.stop.load(Relaxed) => break,
+                Err(left) => {
+                    let because = left.because.clone();
+                    if point.runs.is_empty() {
+                        point.skipped = Some(because.clone());
+                    }
+                    point.left = Some(left);
+                    let _ = progress(&Progress::Skipped { words, because });
                 }
             }
         }
@@ -223,8 +223,10 @@ fn tried(
     at: usize,
     failures: &mut Failures,
     progress: &mut dyn FnMut(&Progress) -> Result<(), String>,
-) -> Result<Result<(), String>, ExperimentError> {
+) -> Result<Result<(), Left>, ExperimentError> {
     let mut tries = 0;
+    // What was measured and then failed for good may be back: only who was waited for in vain is asked once.
+    let before = kept[at].left.as_ref().is_some_and(|left| left.may_pass);
     loop {
         let Err(mut failed) = runner.measure(&mut kept[at])? else {
             return Ok(Ok(()));
@@ -240,26 +242,28 @@ fn tried(
             });
         }
         let failed = failed.failed;
-        let because = failed.problem.to_string();
-        let stopped = runner.is_stopped();
-        match failures.after(&failed, tries) {
-            _ if stopped => return Ok(Err(because)),
+        let left = Left {
+            because: failed.problem.to_string(),
+            may_pass: failed.problem.again == Some(Again::MayPass),
+        };
+        if runner.is_stopped() {
+            return Ok(Err(left));
+        }
+        match failures.after(&failed, tries, before) {
             Then::TryAgain => {
-                let words = runner.words_of(&kept[at].setting);
-                let told = because.clone();
                 let _ = progress(&Progress::Again {
-                    words,
-                    because: told,
+                    words: runner.words_of(&kept[at].setting),
+                    because: left.because.clone(),
                 });
                 let until = Instant::now() + PAUSE;
                 while Instant::now() < until && !runner.is_stopped() {
                     std::thread::sleep(LOOK);
                 }
                 if runner.is_stopped() {
-                    return Ok(Err(because));
+                    return Ok(Err(left));
                 }
             }
-            Then::LeaveIt => return Ok(Err(because)),
+            Then::LeaveIt => return Ok(Err(left)),
             Then::End => {
                 return Err(ExperimentError::Stays {
                     problem: Box::new(failed.problem),
@@ -305,6 +309,13 @@ fn is_root() -> bool {
     outside && rustix::process::geteuid().is_root()
 }
 
+/// Why a point was left unmeasured in a round.
+struct Left {
+    because: String,
+    /// Whether that may be otherwise in the next one.
+    may_pass: bool,
+}
+
 /// A point while it is measured.
 pub(crate) struct Kept {
     pub(crate) setting: Setting,
@@ -312,7 +323,10 @@ pub(crate) struct Kept {
     pub(crate) around: Vec<String>,
     pub(crate) values: BTreeMap<String, Vec<f64>>,
     pub(crate) runs: Vec<Record>,
+    /// Why it has no run.
     pub(crate) skipped: Option<String>,
+    /// Why it was left in the latest round, if it was.
+    left: Option<Left>,
 }
 
 impl Kept {
@@ -324,7 +338,14 @@ impl Kept {
             values: BTreeMap::new(),
             runs: Vec::new(),
             skipped: None,
+            left: None,
         }
+    }
+
+    /// Whether it is measured no more: it is not for this machine, or failed in a way that stays and has
+    /// never been measured.
+    fn is_out(&self) -> bool {
+        self.skipped.is_some() && self.left.as_ref().is_none_or(|left| !left.may_pass)
     }
 
     pub(crate) fn point(&self) -> Point {

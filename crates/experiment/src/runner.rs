@@ -389,6 +389,7 @@ impl<'a> Runner<'a> {
                 &program,
                 &words,
                 command.ready.as_deref(),
+                self.options.stop,
             ) {
                 Ok(started) => running.push(started),
                 Err(error @ ExperimentError::Far { .. }) => {

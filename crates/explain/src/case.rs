@@ -59,6 +59,14 @@ impl<'a> Case<'a> {
         doubts.any(|doubt| doubt.doubt == "no-carrier")
     }
 
+    /// The same, or nobody ever came to the other end of a port: frames went nowhere, and whoever sent them is no
+    /// limit.
+    #[must_use]
+    pub fn leads_nowhere(&self) -> bool {
+        let mut doubts = self.record.validity.iter();
+        self.lacks_carrier() || doubts.any(|doubt| doubt.doubt == "no-peer")
+    }
+
     /// Whether there was no way between the ends for a while: a link was down, or a route was gone. Then what
     /// rises and falls over the run tells nothing of rates and queues.
     #[must_use]

@@ -4,10 +4,10 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use crate::sys::signal::exit_when_repeated;
+use crate::sys::signal::{exit_when_repeated, is_ignored};
 
 pub use crate::sys::signal::end_by_sigpipe;
 
@@ -34,6 +34,9 @@ impl Stop {
     /// A flag that the first SIGINT or SIGTERM sets; the second ends the process at once with
     /// [`ABORTED`], if it comes more than a moment later (`timeout` sends its signal twice).
     ///
+    /// SIGHUP sets it too, unless it is ignored (`nohup`), and never aborts: a terminal that goes away
+    /// sends it, and so may the shell in it, some time after one another.
+    ///
     /// The handlers stay for the life of the process. [`Stop::set`] does not count as the first
     /// signal: a run that ended by itself may still be stored when Ctrl-C comes.
     ///
@@ -45,6 +48,9 @@ impl Stop {
         exit_when_repeated(&signals, ABORTED, REPEAT_GRACE_NS)?;
         for signal in signals {
             flag::register(signal, Arc::clone(&stop.flag))?;
+        }
+        if !is_ignored(SIGHUP) {
+            flag::register(SIGHUP, Arc::clone(&stop.flag))?;
         }
         Ok(stop)
     }
@@ -90,7 +96,11 @@ mod tests {
 
     /// Starts this test binary again to play one part, since signals are for whole processes.
     fn start(part: &str) -> Child {
-        Command::new(std::env::current_exe().unwrap())
+        start_by(&mut Command::new(std::env::current_exe().unwrap()), part)
+    }
+
+    fn start_by(command: &mut Command, part: &str) -> Child {
+        command
             .args(["--exact", "stop::tests::play", "--ignored", "--nocapture"])
             .env(PART, part)
             .stdout(Stdio::piped())
@@ -112,6 +122,23 @@ mod tests {
                 println!("stopping");
                 std::thread::sleep(Duration::from_secs(20));
                 println!("late");
+            }
+            Ok("hang-up") => {
+                let stop = Stop::on_signals().unwrap();
+                println!("ready");
+                while !stop.is_set() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                println!("stopping");
+                // The second one comes in this time.
+                std::thread::sleep(Duration::from_secs(1));
+                println!("ended");
+            }
+            Ok("nohup") => {
+                let stop = Stop::on_signals().unwrap();
+                signal_hook::low_level::raise(SIGHUP).unwrap();
+                assert!(!stop.is_set());
+                println!("goes on");
             }
             Ok("set") => {
                 let stop = Stop::on_signals().unwrap();
@@ -171,6 +198,30 @@ mod tests {
             assert_eq!(child.wait().unwrap().code(), Some(ABORTED), "{pair:?}");
             assert!(asked.elapsed() < Duration::from_secs(10), "{pair:?}");
         }
+    }
+
+    #[test]
+    fn a_terminal_that_goes_away_asks_however_often_and_nohup_is_heeded() {
+        use rustix::process::Signal;
+        // Whoever runs these tests may have been started by nohup.
+        let mut heard = Command::new("env");
+        heard.arg("--default-signal=HUP");
+        let mut child = start_by(heard.arg(std::env::current_exe().unwrap()), "hang-up");
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        wait_for(&mut lines, "ready");
+        signal(&child, Signal::HUP);
+        wait_for(&mut lines, "stopping");
+        std::thread::sleep(Duration::from_millis(100));
+        signal(&child, Signal::HUP);
+        wait_for(&mut lines, "ended");
+        assert!(child.wait().unwrap().success());
+
+        let mut nohup = Command::new("sh");
+        nohup.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]);
+        let mut child = start_by(nohup.arg(std::env::current_exe().unwrap()), "nohup");
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        wait_for(&mut lines, "goes on");
+        assert!(child.wait().unwrap().success());
     }
 
     #[test]

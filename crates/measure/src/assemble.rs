@@ -10,8 +10,8 @@ use linerate_metric::facts::Role;
 use linerate_metric::histogram::Histogram;
 use linerate_metric::plan::{Direction, Kind, Plan, Protocol, Stamping};
 use linerate_metric::record::{
-    DeviceTimes, DirectionFigures, Doubt, HistogramData, PlaceCounter, RUN_SCHEMA, Record, Stream,
-    Summary, Tool, new_id,
+    DeviceTimes, DirectionFigures, Doubt, HistogramData, PlaceCounter, Record, Stream, Summary,
+    new_id,
 };
 
 use crate::end::Ended;
@@ -181,20 +181,7 @@ pub fn assemble(report: Report) -> (Record, Option<MeasureError>) {
         None => (Vec::new(), None, None),
     };
     let record = Record {
-        schema: RUN_SCHEMA.to_owned(),
-        id: new_id(started),
-        kind: plan.kind,
-        started,
         interrupted,
-        tool: Tool {
-            name: "linerate".to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-        },
-        label: None,
-        kept_by: None,
-        served: None,
-        command: None,
-        plan,
         hosts,
         summary,
         directions,
@@ -211,11 +198,8 @@ pub fn assemble(report: Report) -> (Record, Option<MeasureError>) {
         stage_pass,
         timeline,
         far_text,
-        forward: None,
-        generate: None,
-        findings: Vec::new(),
-        stack: None,
         validity: doubts,
+        ..Record::new(new_id(started), started, plan)
     };
     (record, failure)
 }

@@ -15,6 +15,7 @@ mod arrival;
 pub mod carrier;
 mod choose;
 mod meter;
+mod numa;
 mod pacing;
 mod pattern;
 mod sequence;

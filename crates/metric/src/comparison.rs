@@ -193,6 +193,14 @@ pub fn logs(pairs: &[Pair]) -> Vec<f64> {
         .collect()
 }
 
+impl Look {
+    /// Whether the middle is no further from no difference than is worth knowing.
+    #[must_use]
+    pub fn is_within(&self, effect: f64) -> bool {
+        (self.ratio - 1.0).abs() <= effect
+    }
+}
+
 /// Looks at logarithmic ratios of pairs; `None` below four of them.
 #[must_use]
 pub fn look(logs: &[f64], effect: f64) -> Option<Look> {

@@ -723,6 +723,48 @@ pub enum RecordError {
 }
 
 impl Record {
+    /// The record of a run by this program of which nothing is known but its plan; its kind is the plan's.
+    #[must_use]
+    pub fn new(id: String, started: Timestamp, plan: Plan) -> Self {
+        Self {
+            schema: RUN_SCHEMA.to_owned(),
+            id,
+            kind: plan.kind,
+            started,
+            interrupted: false,
+            tool: Tool {
+                name: "linerate".to_owned(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+            },
+            label: None,
+            kept_by: None,
+            served: None,
+            command: None,
+            plan,
+            hosts: Vec::new(),
+            summary: Summary::default(),
+            directions: Vec::new(),
+            intervals: Vec::new(),
+            histograms: BTreeMap::new(),
+            slow: Vec::new(),
+            losses: Vec::new(),
+            counters: Vec::new(),
+            calls: Calls::default(),
+            far_calls: Calls::default(),
+            verification: Vec::new(),
+            call_clocks: Vec::new(),
+            stages: Vec::new(),
+            stage_pass: None,
+            timeline: None,
+            far_text: None,
+            forward: None,
+            generate: None,
+            findings: Vec::new(),
+            stack: None,
+            validity: Vec::new(),
+        }
+    }
+
     /// Reads a record; fields that this version does not know are skipped.
     ///
     /// # Errors

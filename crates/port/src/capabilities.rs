@@ -24,6 +24,12 @@ impl Interface {
         })
     }
 
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Whether something is at the other end of its wire; none where the driver does not say, or the
     /// interface is gone.
     #[must_use]

@@ -50,7 +50,7 @@ mod counters;
 pub use counters::{Cause, QueueCounters, QueueTotals};
 
 mod url;
-pub use url::{COMMON_KEYS, Common, Key, PortUrl, Value};
+pub use url::{COMMON_KEYS, Common, Key, Onward, PortUrl, Value};
 
 pub mod kind;
 pub use kind::{AnyReceive, AnyTransmit, memory_plan, open};

@@ -109,8 +109,20 @@ pub struct Common {
     pub queues: Option<u32>,
     /// Takes an interface that is in use.
     pub force: bool,
-    /// What comes in mostly leaves by another port, which the same thread sends to.
-    pub passes_on: bool,
+    /// Where frames go that come in; a kind with several ways to receive takes the faster one for it.
+    pub onward: Onward,
+}
+
+/// Where the loop that polls a port takes what it receives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Onward {
+    /// To whoever asked: somebody waits for each of them.
+    #[default]
+    Reader,
+    /// Mostly out by another port, which the same thread sends to.
+    Port,
+    /// Nowhere: frames are counted, and nobody minds when.
+    Counter,
 }
 
 /// A port as its user names it; everything that can be checked without the machine has been.
@@ -155,14 +167,14 @@ impl PortUrl {
         self
     }
 
-    /// The same port for a loop that sends what it receives on ([`Common::passes_on`]); no key says so.
+    /// The same port for a loop that takes its frames there ([`Common::onward`]); no key says so.
     #[must_use]
-    pub fn passing_on(mut self) -> Self {
-        self.common.passes_on = true;
+    pub fn taken(mut self, onward: Onward) -> Self {
+        self.common.onward = onward;
         self
     }
 
-    /// The same port with another value of a key; what [`PortUrl::forced`] and [`PortUrl::passing_on`] said
+    /// The same port with another value of a key; what [`PortUrl::forced`] and [`PortUrl::taken`] said
     /// stays.
     ///
     /// # Errors
@@ -190,7 +202,7 @@ impl PortUrl {
         parts.push(&added);
         let mut url: Self = format!("{scheme}:{}", parts.join(",")).parse()?;
         url.common.force |= self.common.force;
-        url.common.passes_on = self.common.passes_on;
+        url.common.onward = self.common.onward;
         Ok(url)
     }
 

@@ -179,6 +179,12 @@ impl Link {
         Some(frame)
     }
 
+    /// Gives back a frame that [`Link::make`] made.
+    #[cold]
+    pub(crate) fn unmake(&mut self, frame: Frame) {
+        self.pool.free(frame);
+    }
+
     /// The IP packet in a frame that [`Link::make`] made.
     #[inline]
     pub(crate) fn packet<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {

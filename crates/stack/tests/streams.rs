@@ -465,7 +465,7 @@ fn a_lost_tail_is_probed() {
             let start = world.now;
             let mut near = Bulk::new(client, 400_000);
             near.ended = true;
-            // The far end does not finish: in LAST-ACK the engine counts no duplicates.
+            // The far end does not finish here: what is lost after that has a test of its own.
             let mut received = 0;
             world.until(60, |world| {
                 near.step(&mut world.near);
@@ -479,6 +479,104 @@ fn a_lost_tail_is_probed() {
             let waited = took_ms >= 1_000;
             assert!(took_ms < most_ms, "{probe}, {deaf}: {took_ms} ms");
             assert_eq!(waited, probe == "off", "{probe}, {deaf}: {took_ms} ms");
+        }
+    }
+}
+
+/// The last payload of a stream that was finished, whoever finished first, and whether before or after it left.
+#[test]
+fn losses_at_the_end_of_a_finished_stream_are_mended_before_the_time_out() {
+    const BYTES: usize = 400_000;
+    for lost in [
+        &[][..],
+        // The same as in the middle of a stream, and a tail of which nobody hears.
+        &[(262, 1)],
+        &[(262, 1), (265, 2), (268, 1)],
+        &[(272, 1), (273, 1), (274, 1)],
+    ] {
+        for (far_first, sent_first) in [(false, false), (true, false), (false, true), (true, true)]
+        {
+            let settings = [
+                "tcp.send_buffer=512K",
+                "tcp.receive_window=512K",
+                "tcp.min_rto=1s",
+                "tcp.congestion_control=none",
+                "tcp.delayed_ack=off",
+                if sent_first {
+                    "tcp.nagle=off"
+                } else {
+                    "tcp.nagle=on"
+                },
+            ];
+            let link = Link {
+                delay_ns: 5_000_000,
+                ..Link::CLEAN
+            };
+            let mut world = World::alike(&settings, link);
+            let (client, server) = world.connected(80);
+            // Once, so that the window is known as it is scaled.
+            ready(world.near.tcp_send(client, |_| 1));
+            world.until(5, |world| world.near.tcp_queued(client).unwrap().0 == 0);
+            ready(world.far.tcp_receive(server, |_| (1, ())));
+            if far_first {
+                world.far.tcp_finish(server).unwrap();
+                world.until(5, |world| {
+                    world.near.tcp_state(client).unwrap() == TcpState::FarFinished
+                });
+            }
+            lose(&mut world, lost, false);
+            let case = format!("lost {lost:?}, far first {far_first}, sent first {sent_first}");
+            let start = world.now;
+            let before = world.near.counters();
+            let mut written = 0;
+            while written < BYTES {
+                written += ready(
+                    world
+                        .near
+                        .tcp_send(client, |room| room.len().min(BYTES - written)),
+                );
+            }
+            if sent_first {
+                // All of it is on its way, and nothing of it acknowledged.
+                for _ in 0..20 {
+                    world.turn();
+                }
+            }
+            world.near.tcp_finish(client).unwrap();
+            let sent = world.near.tcp_send(client, |_| 1);
+            assert!(
+                matches!(sent, Poll::Ready(Err(StackError::Finished))),
+                "{case}"
+            );
+            let (mut received, mut ended) = (0, false);
+            world.until(60, |world| {
+                while let Poll::Ready(got) = world
+                    .far
+                    .tcp_receive(server, |bytes| (bytes.len(), bytes.len()))
+                {
+                    let count = got.unwrap();
+                    received += count;
+                    ended = count == 0;
+                    if ended {
+                        break;
+                    }
+                }
+                ended
+            });
+            let took_ms = (world.now - start) / 1_000_000;
+            assert_eq!(received, BYTES, "{case}");
+            assert!(took_ms < 500, "{case}: {took_ms} ms");
+            let spent = world.near.counters().since(&before).tcp;
+            let spent = (spent.out_segments, spent.retransmitted_segments);
+            if lost.is_empty() {
+                assert_eq!(spent, (274 + u64::from(sent_first), 0), "{case}");
+                assert!(took_ms <= 8, "{case}: {took_ms} ms, one way alone takes 5");
+            }
+            world.near.close(client).unwrap();
+            world.far.close(server).unwrap();
+            world.until(70, |world| {
+                world.near.connections() + world.far.connections() == 0
+            });
         }
     }
 }
@@ -622,9 +720,22 @@ fn idle_connections_cost_nothing() {
     assert!(steps[0].0 < 600, "{steps:?}");
 }
 
-/// Goodput in simulated time, by window and loss: what changes here changed on purpose.
+/// Goodput in simulated time, by window and loss: what changes here changed on purpose. A stream that goes on is
+/// measured, three times: the end of one, where a lost segment has no other behind it, is another matter.
+///
+/// The line below the table is a yardstick, no bound: Reno has MSS / RTT * 1.22 / sqrt(loss) where nothing but losses
+/// limits it and no time-out comes between (Mathis et al., 1997); these streams have cubic. It compares with three
+/// cells: 256 KiB at 0.1 % (0.75 of it) and at 1 % (0.71), 64 KiB at 1 % (0.74). Smaller windows, and 64 KiB at 0.1 %,
+/// are held by the window; at 5 % it is a window of 5.5 segments, too few for a stream without time-outs.
+///
+/// What the rest is lost by was not measured. Likely: one missing segment is sent a round trip; acknowledgements are
+/// lost here, too, of which there is one for all that came at once; what is lost twice waits for a probe or the
+/// time-out.
 #[test]
 fn goodput_by_window_and_loss() {
+    const BYTES: usize = 3_000_000;
+    const SEEDS: [u64; 3] = [7, 8, 9];
+    const MSS_BITS: f64 = 1460.0 * 8.0;
     let mut table = String::from("Mb/s at 1 ms of round trip, cubic, min_rto 200 ms\nwindow");
     let losses = [0, 1_000, 10_000, 50_000];
     for loss in losses {
@@ -633,32 +744,39 @@ fn goodput_by_window_and_loss() {
     for kib in [4, 16, 64, 256] {
         write!(table, "\n{kib:>3}KiB").unwrap();
         for loss in losses {
-            let link = Link {
-                loss,
-                delay_ns: 500_000,
-                seed: 7,
-                ..Link::CLEAN
-            };
-            let sizes = [
-                format!("tcp.send_buffer={kib}K"),
-                format!("tcp.receive_window={kib}K"),
-            ];
-            let mut world = World::alike(&[&sizes[0], &sizes[1]], link);
-            let (client, server) = world.connected(80);
-            let start = world.now;
-            let bytes = 2_000_000;
-            let mut near = Bulk::new(client, bytes);
-            near.ended = true;
-            let mut far = Bulk::new(server, 0);
-            world.until(600, |world| {
-                near.step(&mut world.near);
-                far.step(&mut world.far);
-                far.ended
-            });
-            assert_eq!(far.received, bytes);
-            let rate = bytes as f64 * 8e3 / (world.now - start) as f64;
+            let mut took_ns = 0;
+            for seed in SEEDS {
+                let link = Link {
+                    loss,
+                    delay_ns: 500_000,
+                    seed,
+                    ..Link::CLEAN
+                };
+                let sizes = [
+                    format!("tcp.send_buffer={kib}K"),
+                    format!("tcp.receive_window={kib}K"),
+                ];
+                let mut world = World::alike(&[&sizes[0], &sizes[1]], link);
+                let (client, server) = world.connected(80);
+                let start = world.now;
+                let mut near = Bulk::new(client, BYTES + (1 << 20));
+                near.ended = true;
+                let mut far = Bulk::new(server, 0);
+                world.until(600, |world| {
+                    near.step(&mut world.near);
+                    far.step(&mut world.far);
+                    far.received >= BYTES
+                });
+                took_ns += world.now - start;
+            }
+            let rate = (SEEDS.len() * BYTES) as f64 * 8e3 / took_ns as f64;
             write!(table, " {rate:>9.2}").unwrap();
         }
+    }
+    write!(table, "\nMathis {:>9}", "").unwrap();
+    for loss in &losses[1..] {
+        let mathis = MSS_BITS / 1e-3 * 1.22 / (f64::from(*loss) / 1e6).sqrt() / 1e6;
+        write!(table, " {mathis:>9.2}").unwrap();
     }
     insta::assert_snapshot!(table);
 }

@@ -96,7 +96,8 @@ pub struct TuneArgs {
     /// Time of each run
     #[arg(short, long, value_name = "TIME", default_value = "500ms", value_parser = duration, env = "LINERATE_TIME")]
     pub time: Duration,
-    /// Runs of the search at most; the proof comes on top
+    /// Runs of the search at most. What it finds is then asked of in pairs of two runs each: every change
+    /// whether it matters, and all together against the start, --max-pairs (30) of each at most
     #[arg(long, value_name = "N", default_value_t = 100, env = "LINERATE_RUNS")]
     pub runs: usize,
     /// When pairs are decided

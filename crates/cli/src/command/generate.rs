@@ -86,6 +86,7 @@ fn measure(args: &GenerateArgs, output: &mut Output) -> Result<u8, Failure> {
     live::check(args.screen.is_asked())?;
     let named = Named::new(&args.ports, args.receive.as_ref(), args.no_receive)?;
     let settings = settings(args, &named)?;
+    settings.check()?;
     let mut ports = named.open()?;
     if let Some(port) = ports.without_carrier() {
         output.remark(&format!("warning: {}", carrier::warning(port)));

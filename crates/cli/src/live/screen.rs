@@ -6,7 +6,7 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Gauge, Paragraph, Sparkline};
 
-use super::state::State;
+use super::state::{Picture, State};
 
 /// Rows from which on parts have a frame around them, and the rate has a curve.
 const ROOMY: u16 = 18;
@@ -21,8 +21,9 @@ const BROAD: usize = 8;
 pub(super) fn draw(state: &State, frame: &mut Frame<'_>) {
     let area = frame.area();
     let width = usize::from(area.width);
+    let picture = state.shown();
     let foot = foot(state, width);
-    let head = head(state, width);
+    let head = head(picture, width);
     let [top, gauge, middle, bottom] = Layout::vertical([
         Constraint::Length(rows(&head)),
         Constraint::Length(1),
@@ -32,27 +33,27 @@ pub(super) fn draw(state: &State, frame: &mut Frame<'_>) {
     .areas(area);
     let bold = Style::new().add_modifier(Modifier::BOLD);
     frame.render_widget(text(&head).style(bold), top);
-    let (share, label) = progress(state);
+    let (share, label) = progress(picture);
     frame.render_widget(Gauge::default().ratio(share).label(label), gauge);
     match area.height < ROOMY {
-        true => short(state, frame, middle),
-        false => roomy(state, frame, middle),
+        true => short(picture, frame, middle),
+        false => roomy(picture, frame, middle),
     }
     frame.render_widget(text(&foot).style(bold), bottom);
 }
 
 /// What is measured, and what of a series runs now.
-fn head(state: &State, width: usize) -> Vec<String> {
-    let title = match (state.title.as_str(), state.run.title.as_str()) {
+fn head(picture: &Picture, width: usize) -> Vec<String> {
+    let title = match (picture.title.as_str(), picture.run.title.as_str()) {
         ("", "") => "starting",
         ("", title) | (title, _) => title,
     };
     let mut lines = wrap(&format!("linerate: {title}"), width);
     lines.truncate(HEAD);
-    if let Some(part) = &state.part {
+    if let Some(part) = &picture.part {
         // A part is named by its setting; of a run whose options say nothing more its own title does.
         let words = match part.words.is_empty() {
-            true => &state.run.title,
+            true => &picture.run.title,
             false => &part.words,
         };
         lines.push(cut(&format!("now: {words}"), width));
@@ -61,8 +62,8 @@ fn head(state: &State, width: usize) -> Vec<String> {
 }
 
 /// How much is over, as a share and in words.
-fn progress(state: &State) -> (f64, String) {
-    let run = &state.run;
+fn progress(picture: &Picture) -> (f64, String) {
+    let run = &picture.run;
     let now = run.now_ns as f64 / 1e9;
     let (share, time) = match run.duration_ns {
         Some(all) if all > 0 => (
@@ -71,7 +72,7 @@ fn progress(state: &State) -> (f64, String) {
         ),
         _ => (0.0, format!("{now:.1} s")),
     };
-    let Some(part) = &state.part else {
+    let Some(part) = &picture.part else {
         return (share, time);
     };
     match part.of {
@@ -88,17 +89,17 @@ fn progress(state: &State) -> (f64, String) {
 }
 
 /// Parts with a frame around each.
-fn roomy(state: &State, frame: &mut Frame<'_>, area: Rect) {
+fn roomy(picture: &Picture, frame: &mut Frame<'_>, area: Rect) {
     let inner = usize::from(area.width.saturating_sub(2));
-    let figures = figures(state, inner);
-    let findings = findings(state, inner);
+    let figures = figures(picture, inner);
+    let findings = findings(picture, inner);
     let framed = |lines: &[String]| {
         u16::try_from(lines.len())
             .unwrap_or(u16::MAX)
             .saturating_add(2)
     };
-    let is_series = state.part.is_some() || !state.done.is_empty();
-    let done = listed(state, inner, usize::from(area.height));
+    let is_series = picture.part.is_some() || !picture.done.is_empty();
+    let done = listed(picture, inner, usize::from(area.height));
     // The curve has what nobody else needs, and a third at least of what is there.
     let figures_rows = framed(&figures).min(area.height / 3);
     let rest = area.height.saturating_sub(figures_rows);
@@ -114,13 +115,13 @@ fn roomy(state: &State, frame: &mut Frame<'_>, area: Rect) {
         Constraint::Length(findings_rows),
     ])
     .areas(area);
-    curve(state, frame, above);
+    curve(picture, frame, above);
     frame.render_widget(
         text(&figures).block(Block::bordered().title("figures")),
         below,
     );
     if is_series {
-        let title = match state.done.len() {
+        let title = match picture.done.len() {
             0 => "over: nothing yet".to_owned(),
             _ => "over, the latest first".to_owned(),
         };
@@ -133,15 +134,15 @@ fn roomy(state: &State, frame: &mut Frame<'_>, area: Rect) {
 }
 
 /// The same without frames, for few rows: the latest figures, what is over, what was found.
-fn short(state: &State, frame: &mut Frame<'_>, area: Rect) {
+fn short(picture: &Picture, frame: &mut Frame<'_>, area: Rect) {
     let width = usize::from(area.width);
     let room = usize::from(area.height);
-    let mut lines = vec![cut(&heading(state), width)];
-    lines.extend(figures(state, width));
+    let mut lines = vec![cut(&heading(picture), width)];
+    lines.extend(figures(picture, width));
     lines.truncate(room.div_ceil(2).max(1));
     let left = room.saturating_sub(lines.len());
-    let found = findings(state, width);
-    let done = listed(state, width, left);
+    let found = findings(picture, width);
+    let done = listed(picture, width, left);
     // Both have half of what is left, and what the other does not need.
     let for_found = found
         .len()
@@ -151,22 +152,22 @@ fn short(state: &State, frame: &mut Frame<'_>, area: Rect) {
     frame.render_widget(text(&lines), area);
 }
 
-fn heading(state: &State) -> String {
-    match state.run.rates.back() {
-        Some(&rate) => format!("rate: {}", state.run.rate.format(rate)),
+fn heading(picture: &Picture) -> String {
+    match picture.run.rates.back() {
+        Some(&rate) => format!("rate: {}", picture.run.rate.format(rate)),
         None => "rate: nothing yet".to_owned(),
     }
 }
 
-fn curve(state: &State, frame: &mut Frame<'_>, area: Rect) {
-    let rates = &state.run.rates;
-    let block = Block::bordered().title(heading(state));
+fn curve(picture: &Picture, frame: &mut Frame<'_>, area: Rect) {
+    let rates = &picture.run.rates;
+    let block = Block::bordered().title(heading(picture));
     let width = usize::from(block.inner(area).width);
     let seen = rates.iter().copied().fold(0.0, f64::max);
     // The heights are shares of the highest: it is the scale.
     let block = match seen > 0.0 {
         true => {
-            let full = format!("full height: {}", state.run.rate.format(seen));
+            let full = format!("full height: {}", picture.run.rate.format(seen));
             block.title_bottom(Line::from(full).right_aligned())
         }
         false => block,
@@ -194,13 +195,13 @@ fn columns(heights: Vec<u64>, width: usize) -> Vec<u64> {
         .collect()
 }
 
-fn figures(state: &State, width: usize) -> Vec<String> {
-    let lines = state.run.figures().into_iter();
+fn figures(picture: &Picture, width: usize) -> Vec<String> {
+    let lines = picture.run.figures().into_iter();
     lines.flat_map(|parts| flow(&parts, width)).collect()
 }
 
-fn findings(state: &State, width: usize) -> Vec<String> {
-    let found = state.findings();
+fn findings(picture: &Picture, width: usize) -> Vec<String> {
+    let found = picture.findings();
     if found.is_empty() {
         let none = "none so far: what slows a run is told when it is over";
         return wrap(none, width);
@@ -209,13 +210,13 @@ fn findings(state: &State, width: usize) -> Vec<String> {
 }
 
 /// The first lines of what is over: more than `rows` are of no use.
-fn listed(state: &State, width: usize, rows: usize) -> Vec<String> {
-    let lines = state.done.iter().flat_map(|line| wrap(line, width));
+fn listed(picture: &Picture, width: usize, rows: usize) -> Vec<String> {
+    let lines = picture.done.iter().flat_map(|line| wrap(line, width));
     lines.take(rows).collect()
 }
 
 fn foot(state: &State, width: usize) -> Vec<String> {
-    let paused = if state.paused { "PAUSED  " } else { "" };
+    let paused = if state.is_paused() { "PAUSED  " } else { "" };
     // What a key led to has the foot for itself: the name of a file is there to be read.
     let said = match (&state.hands, state.said.is_empty()) {
         (Some((words, _)), _) => format!("{words}, then press Enter"),
@@ -327,7 +328,7 @@ mod tests {
         state.take(Told::Scene(Scene::Remark(
             "the cores are shared".to_owned(),
         )));
-        state.run = run;
+        state.picture.run = run;
         state
     }
 
@@ -390,8 +391,8 @@ mod tests {
                 "run {number} of 12: length={number}K: {number} Gbit/s"
             ))));
         }
-        state.run.duration_ns = Some(1_000_000_000);
-        state.run.now_ns = 500_000_000;
+        state.picture.run.duration_ns = Some(1_000_000_000);
+        state.picture.run.now_ns = 500_000_000;
         for (width, height) in [(80, 24), (200, 60), (40, 12)] {
             let text = drawn(&state, width, height);
             for part in [

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::mpsc::Sender;
 
 use linerate_measure::SeenPlace;
-use linerate_metric::event::{Event, What};
+use linerate_metric::event::What;
 use linerate_metric::finding::FindingKind;
 use linerate_metric::record::Record;
 use linerate_report::{style::clean, text};
@@ -51,15 +51,15 @@ struct Note {
     runs: u32,
 }
 
-/// The picture.
+/// What is known of a series and of the run that goes on.
 #[derive(Clone, Debug, Default)]
-pub(super) struct State {
+pub(super) struct Picture {
     /// What a series is; empty: the run says it.
     pub(super) title: String,
     /// What of a series runs now.
     pub(super) part: Option<Part>,
     /// Parts that have begun.
-    pub(super) begun: u32,
+    begun: u32,
     /// Runs that are over.
     over: u32,
     /// The run that goes on.
@@ -67,26 +67,24 @@ pub(super) struct State {
     /// What is over and what it came to, the latest first.
     pub(super) done: VecDeque<String>,
     notes: Vec<Note>,
+}
+
+/// The screen.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// What is known by now.
+    pub(super) picture: Picture,
+    /// The one that stands still, while it does.
+    still: Option<Box<Picture>>,
     /// What somebody has to do, and who waits for that.
     pub(super) hands: Option<(String, Sender<()>)>,
-    /// Whether it stands still.
-    pub(super) paused: bool,
     /// What a key led to.
     pub(super) said: String,
-    /// What was told while it stood still.
-    held: Vec<Scened>,
     /// It was told to end.
     ends: bool,
 }
 
-/// What may be held back.
-#[derive(Clone, Debug)]
-enum Scened {
-    Event(Event),
-    Scene(Scene),
-}
-
-impl State {
+impl Picture {
     /// What was found so far: causes first, then what speaks against the figures.
     pub(super) fn findings(&self) -> Vec<String> {
         let mut notes: Vec<&Note> = self.notes.iter().collect();
@@ -101,31 +99,6 @@ impl State {
         found.extend(self.run.doubts());
         found.extend(others.iter().map(said));
         found
-    }
-
-    pub(super) fn take(&mut self, told: Told) {
-        let told = match told {
-            Told::Event(_, event) => Scened::Event(event),
-            // Whoever asked waits: that is no matter of the picture.
-            Told::Scene(Scene::Hands(words, waiting)) => {
-                // Whoever quit meanwhile does nothing by hand any more.
-                self.hands = (!self.ends).then_some((words, waiting));
-                return;
-            }
-            Told::Scene(scene) => Scened::Scene(scene),
-            Told::End => return,
-        };
-        match self.paused {
-            true => self.held.push(told),
-            false => self.show(told),
-        }
-    }
-
-    fn show(&mut self, told: Scened) {
-        match told {
-            Scened::Event(event) => self.event(&event.what),
-            Scened::Scene(scene) => self.scene(scene),
-        }
     }
 
     fn event(&mut self, what: &What) {
@@ -148,8 +121,7 @@ impl State {
                 passes,
                 notes,
             } => self.list(format!("pass {pass} of {passes}: {notes}")),
-            What::Awaited { what } => self.said = clean(&format!("waiting for {what}")).into(),
-            What::Ready { .. } | What::Connected { .. } => {}
+            What::Awaited { .. } | What::Ready { .. } | What::Connected { .. } => {}
         }
     }
 
@@ -170,7 +142,7 @@ impl State {
                 count,
             } => self.run.frames(start_ns, end_ns, count),
             Scene::Places(places) => self.run.dropped = Some(places),
-            // Answered at once where it comes; counters are not ours to look at.
+            // No matter of the picture; counters are not ours to look at.
             Scene::Hands(..) | Scene::Elsewhere => {}
         }
     }
@@ -209,12 +181,20 @@ impl State {
         let text = clean(text).into_owned();
         match self.notes.iter_mut().find(|note| note.id == id) {
             Some(note) => (note.text, note.runs) = (text, note.runs + runs),
-            None => self.notes.push(Note {
-                rank,
-                id: id.to_owned(),
-                text,
-                runs,
-            }),
+            None => {
+                if self.notes.len() >= LISTED {
+                    // Causes are few; what is said against figures may be new at each of many points.
+                    let doubt = |note: &Note| note.rank == Rank::Doubt;
+                    self.notes
+                        .remove(self.notes.iter().position(doubt).unwrap_or(0));
+                }
+                self.notes.push(Note {
+                    rank,
+                    id: id.to_owned(),
+                    text,
+                    runs,
+                });
+            }
         }
     }
 
@@ -226,23 +206,54 @@ impl State {
         self.done.push_front(line);
         self.done.truncate(LISTED);
     }
+}
+
+impl State {
+    /// What is drawn.
+    pub(super) fn shown(&self) -> &Picture {
+        self.still.as_deref().unwrap_or(&self.picture)
+    }
+
+    /// Whether the picture stands still.
+    pub(super) fn is_paused(&self) -> bool {
+        self.still.is_some()
+    }
+
+    /// Parts of a series that have begun.
+    pub(super) fn begun(&self) -> u32 {
+        self.picture.begun
+    }
+
+    pub(super) fn take(&mut self, told: Told) {
+        match told {
+            // Whoever asked waits, and whoever quit meanwhile does nothing by hand any more.
+            Told::Scene(Scene::Hands(words, waiting)) => {
+                self.hands = (!self.ends).then_some((words, waiting));
+            }
+            Told::Scene(scene) => self.picture.scene(scene),
+            Told::Event(_, event) => {
+                if let What::Awaited { what } = &event.what {
+                    self.said = clean(&format!("waiting for {what}")).into();
+                }
+                self.picture.event(&event.what);
+            }
+            Told::End => {}
+        }
+    }
 
     /// What counters of places say now.
     pub(super) fn see(&mut self, places: Vec<SeenPlace>) {
-        if !self.paused {
-            self.run.seen = places;
-        }
+        self.picture.run.seen = places;
     }
 
     pub(super) fn key(&mut self, key: Key) {
         self.said.clear();
         match key {
             Key::Pause => {
-                self.paused = !self.paused;
-                let held = std::mem::take(&mut self.held);
-                for told in held {
-                    self.show(told);
-                }
+                self.still = match self.still {
+                    Some(_) => None,
+                    None => Some(Box::new(self.picture.clone())),
+                };
             }
             Key::Quit => {
                 "ending; q once more ends it at once".clone_into(&mut self.said);
@@ -267,6 +278,7 @@ impl State {
 mod tests {
     use super::*;
     use jiff::Timestamp;
+    use linerate_metric::event::Event;
     use linerate_metric::record::{Doubt, Interval};
 
     fn event(what: What) -> Told {
@@ -295,7 +307,7 @@ mod tests {
         let mut state = State::default();
         state.take(told(&interval));
         assert_eq!(
-            state.findings(),
+            state.picture.findings(),
             [
                 "25 datagrams are lost (25.0 %)",
                 "43.7 % of the time the receiver's threads waited for a core"
@@ -305,18 +317,39 @@ mod tests {
         interval.receiver_threads = None;
         let mut state = State::default();
         state.take(told(&interval));
-        assert!(state.findings().is_empty() && state.run.loss() == Some((0, 0.0)));
+        assert!(state.picture.findings().is_empty() && state.picture.run.loss() == Some((0, 0.0)));
     }
 
     #[test]
-    fn nothing_told_while_it_stands_still_is_lost() {
+    fn what_is_told_while_it_stands_still_is_known_and_not_shown() {
         let mut state = State::default();
         state.key(Key::Pause);
         state.take(doubt("one"));
-        assert!(state.paused && state.findings().is_empty());
+        state.take(Told::Scene(Scene::Part(Part::default())));
+        assert!(state.is_paused() && state.shown().findings().is_empty());
+        // What is saved meanwhile has the number of its run.
+        assert_eq!(state.begun(), 1);
         state.key(Key::Pause);
-        state.take(doubt("one"));
-        assert_eq!(state.findings(), ["one"]);
+        assert!(!state.is_paused());
+        assert_eq!(state.shown().findings(), ["one"]);
+    }
+
+    /// However long it goes on, and whether or not somebody looks.
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let mut state = State::default();
+        state.key(Key::Pause);
+        state.take(Told::Scene(Scene::Remark("first".to_owned())));
+        for number in 0..3 * LISTED {
+            state.take(doubt(&format!("{number} is a doubt")));
+            state.take(Told::Scene(Scene::Remark(format!("point {number}"))));
+            state.take(Told::Scene(Scene::Line(format!("point {number}: 1 us"))));
+        }
+        assert_eq!(state.picture.notes.len(), LISTED);
+        assert_eq!(state.picture.done.len(), LISTED);
+        let found = state.picture.findings();
+        let last = format!("point {}", 3 * LISTED - 1);
+        assert!(found.contains(&last) && !found.contains(&"first".to_owned()));
     }
 
     #[test]
@@ -343,7 +376,7 @@ mod tests {
             record.validity = vec![Doubt::new("few", "2 are few")];
         }
         assert_eq!(
-            state.findings(),
+            state.picture.findings(),
             [
                 "it is slow (2 of 2 runs)",
                 "2 are few (2 of 2 runs)",

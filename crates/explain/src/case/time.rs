@@ -6,6 +6,9 @@ use linerate_metric::cost::{Delay, ThreadCost};
 /// VM): a thread that spins tells of its free time by them.
 const EMPTY_CALL_NS: f64 = 200.0;
 
+/// Share of a thread's time that has to be left to tell anything of it.
+const LEAST_REST: f64 = 0.1;
+
 /// Shares of the threads' time, 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Time {
@@ -85,6 +88,32 @@ impl Time {
         self
     }
 
+    /// The same without a time in which nothing could arrive: it is no free time, and how much of a run it is
+    /// depends on how long the run was asked to be.
+    #[must_use]
+    pub fn without_silence(mut self, silence_ns: u64) -> Self {
+        let share = silence_ns as f64 / self.wall_ns.max(1) as f64;
+        let asleep = share.min(self.blocked);
+        let turning = (share - asleep).min(self.turning);
+        let rest = 1.0 - asleep - turning;
+        if rest < LEAST_REST {
+            return self;
+        }
+        self.blocked -= asleep;
+        self.turning -= turning;
+        for part in [
+            &mut self.working,
+            &mut self.turning,
+            &mut self.runnable,
+            &mut self.waking,
+            &mut self.blocked,
+        ] {
+            *part /= rest;
+        }
+        self.wall_ns = (self.wall_ns as f64 * rest) as u64;
+        self
+    }
+
     /// Time that the threads had nothing to do.
     #[must_use]
     pub fn free(&self) -> f64 {
@@ -123,6 +152,23 @@ mod tests {
             cycles: None,
             instructions: None,
         }
+    }
+
+    #[test]
+    fn silence_after_the_end_is_no_free_time() {
+        for (cpu_ns, empty) in [(750_000, 0), (1_000_000, 1_250)] {
+            // A quarter of the time it slept, or turned, because nobody sent any more.
+            let whole = Time::of([thread(cpu_ns, 0, empty)].iter()).unwrap();
+            assert!((whole.free() - 0.25).abs() < 1e-9 && !whole.is_saturated());
+            let cut = whole.without_silence(250_000);
+            assert!(cut.free() < 1e-9 && cut.is_saturated(), "{cut:?}");
+            assert!((cut.working - 1.0).abs() < 1e-9 && cut.wall_ns == 750_000);
+        }
+        // It still took what waited meanwhile: no more than it really had free is left out.
+        let backlog = Time::of([thread(900_000, 50_000, 0)].iter()).unwrap();
+        let cut = backlog.without_silence(250_000);
+        assert!(cut.blocked.abs() < 1e-9 && (cut.working - 0.9 / 0.95).abs() < 1e-9);
+        assert_eq!(backlog.without_silence(0), backlog);
     }
 
     #[test]

@@ -181,6 +181,14 @@ impl<'a> Way<'a> {
         let own = cost.threads.iter();
         let own = own.filter(|thread| thread.direction == self.direction && thread.part == part);
         let time = Time::of(own)?;
+        // A receiver of datagrams listens on after the last one, for those that are late.
+        let silence = match (part, self.plan().protocol) {
+            (CountedAt::Receiver, Protocol::Udp) => self
+                .time(CountedAt::Sender)
+                .map_or(0, |sender| time.wall_ns.saturating_sub(sender.wall_ns)),
+            _ => 0,
+        };
+        let time = time.without_silence(silence);
         Some(match self.is_own_stack(role) {
             true => time.of_polling(),
             false => time,

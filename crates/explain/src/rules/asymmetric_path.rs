@@ -14,6 +14,9 @@ const RATIO: f64 = 1.5;
 /// Difference of the ways of a round trip from which it matters, ns.
 const APART_NS: u64 = 20_000;
 
+/// Share of a round trip from which the difference of its ways matters.
+const MATTERS: f64 = 0.05;
+
 /// See docs/CAUSES.md#asymmetric-path.
 pub struct AsymmetricPath;
 
@@ -76,6 +79,10 @@ impl AsymmetricPath {
             return None;
         }
         let rtt = case.record.summary.rtt_ns?;
+        // Beside a round trip that goes somewhere else it is nothing to look for.
+        if ((more - less) as f64) < MATTERS * rtt.p50 as f64 {
+            return None;
+        }
         Draft::limit(self.id(), End::Path)
             .cost((more - less) as f64 / rtt.p50.max(1) as f64)
             .says(format!(

@@ -12,6 +12,8 @@ use crate::draft::Draft;
 
 /// Share of the asked load that may be missing (docs/METHOD.md, pacing).
 const MISSING: f64 = 0.02;
+/// Shorter runs of the generator say nothing: one look away is a fifth of them.
+const LEAST_NS: u64 = 100_000_000;
 
 /// See docs/CAUSES.md#tool-limit.
 pub struct ToolLimit;
@@ -74,15 +76,20 @@ impl ToolLimit {
 
     fn of_generator(&self, case: &Case<'_>) -> Option<Finding> {
         let figures = case.record.generate.as_ref()?;
-        if case.lacks_carrier() {
+        if case.leads_nowhere() {
             return None;
         }
         let intended = case.plan.generate.as_ref()?.intended_fps?;
         let missing = 1.0 - figures.offered_fps / intended.max(1.0);
-        if missing < MISSING && figures.unsent == 0 {
+        if (missing < MISSING && figures.unsent == 0) || figures.duration_ns < LEAST_NS {
             return None;
         }
-        Draft::limit(self.id(), End::Client)
+        let doubts = &case.record.validity;
+        let disturbed = doubts.iter().any(|doubt| doubt.doubt == "core-disturbed");
+        // A second thread takes what arrives off the first: there must be something that arrives.
+        let threads = case.plan.generate.as_ref()?.threads;
+        let second = figures.receive.is_some() && threads < 2;
+        let draft = Draft::limit(self.id(), End::Client)
             .cost(missing.max(0.001))
             .says(format!(
                 "{:.0} frames a second were asked for and {:.0} left: the generator is the limit",
@@ -92,12 +99,19 @@ impl ToolLimit {
             .seen("offered_fps", figures.offered_fps, "1/s", "generator")
             .seen("unsent", figures.unsent, "frames", "generator")
             .seen("refused_polls", figures.refused_polls, "polls", "generator")
-            .remedy(match figures.refused_polls > figures.sent / 1000 {
-                true => "the port takes no more: use one that does, or send larger frames",
-                false => "give sending a thread and a core of its own",
-            })
-            .command(case.again("--threads 2 --cpu 0,1"))
-            .found()
+            .remedy(if figures.refused_polls > figures.sent / 1000 {
+                "the port takes no more: use one that does, or send larger frames"
+            } else if disturbed {
+                "something else ran on the sending thread's core: end it, or send from another core"
+            } else if second {
+                "give sending a thread and a core of its own"
+            } else {
+                "send larger frames, or fewer of them: a faster core is what is lacking"
+            });
+        match second {
+            true => draft.command(case.again("--threads 2 --cpu 0,1")).found(),
+            false => draft.found(),
+        }
     }
 
     /// Questions of a schedule that left late because the asking thread could not keep up.

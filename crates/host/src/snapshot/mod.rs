@@ -12,6 +12,7 @@ mod files;
 mod hypervisor;
 mod interface;
 mod networks;
+mod nodes;
 mod offloads;
 mod processor;
 mod sysctls;
@@ -24,6 +25,7 @@ use linerate_metric::facts;
 
 pub use files::Files;
 pub use interface::{interface, interface_towards, is_own_address};
+pub use nodes::NumaNodes;
 pub use offloads::{Offload, offloads};
 pub use processor::{cpu_list, text_of_cpu_list};
 pub use sysctls::SYSCTLS;
@@ -52,4 +54,10 @@ pub fn frequency(cpus: &[u32]) -> Option<(u64, u64)> {
 #[must_use]
 pub fn connected_networks() -> Vec<(std::net::IpAddr, u8)> {
     networks::connected_networks()
+}
+
+/// Which processor of this host belongs to which NUMA node.
+#[must_use]
+pub fn numa_nodes() -> NumaNodes {
+    NumaNodes::read(&Files::machine())
 }

@@ -121,7 +121,12 @@ pub fn run(
     }
     if campaign.sends_nothing() {
         let down = ports.without_carrier().map(str::to_owned);
-        measured.failure = Some(down.map_or_else(|| nothing_sent(names.0), no_carrier));
+        let alone = ports.without_peer().map(str::to_owned);
+        measured.failure = Some(match (down, alone) {
+            (Some(port), _) => no_carrier(port),
+            (None, Some(port)) => no_peer(port),
+            (None, None) => nothing_sent(names.0),
+        });
     }
     measured.records.extend(decided.map(|(_, record)| record));
     measured.sizes = campaign.results().to_vec();
@@ -140,6 +145,14 @@ fn no_carrier(port: String) -> MeasureError {
         object: port,
         situation: "it has no carrier".to_owned(),
         next_step: crate::carrier::NEXT.to_owned(),
+    }
+}
+
+fn no_peer(port: String) -> MeasureError {
+    MeasureError::Generator {
+        object: port,
+        situation: "nobody came to its other end".to_owned(),
+        next_step: crate::forward::NO_PEER_NEXT.to_owned(),
     }
 }
 

@@ -101,6 +101,12 @@ pub enum Next {
 /// How often a trial is made again in which the generator did not offer what it was asked for, before
 /// that counts as all it can.
 const SHORT_OFFERS: u32 = 3;
+/// A rate this much above the lowest load that failed, in a trial that decides, is no allowance: it was carried.
+const CARRIED: f64 = 1.1;
+/// Standard deviations by which chance alone is not told: once in some thousand times.
+const CHANCE: f64 = 3.0;
+/// How often a load that failed is tried again where a higher one passes and the goal allows loss.
+const MORE_TRIES: u32 = 4;
 /// Largest step downwards, as a share of the rate.
 const LARGEST_STEP: f64 = 0.5;
 /// Widths of a phase in those of the next.
@@ -111,6 +117,18 @@ struct Trial {
     load: f64,
     duration_s: f64,
     seen: Seen,
+}
+
+/// All trials of a load.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tried {
+    load: f64,
+    trials: u32,
+    failed: u32,
+    /// Whether the last one passed.
+    passed: bool,
+    sent: f64,
+    lost: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -258,15 +276,44 @@ impl Search {
         failed.all(|trial| trial.seen.disturbed)
     }
 
-    /// Most frames above a load that passed in a trial too short to decide.
+    /// Most frames above a load that passed in a trial too short to decide, where that tells of room or of an
+    /// allowance and not of chance: frames that are lost at random are seldom lost in few of them.
     fn beyond(&self, goal: usize, load: f64) -> f64 {
         let limit = self.options.goals[goal];
         let least = self.options.trial_s * (1.0 - 1e-9);
-        let short = self.trials.iter().filter(|trial| trial.duration_s < least);
-        let passed = short.filter(|trial| trial.load > load && trial.seen.loss <= limit);
+        let (long, short): (Vec<&Trial>, Vec<&Trial>) =
+            (self.trials.iter()).partition(|trial| trial.duration_s >= least);
+        // Room is used up by then: what goes on for as long is carried.
+        if (long.iter()).any(|trial| trial.seen.forwarded > load * CARRIED) {
+            return 0.0;
+        }
+        let passed = short
+            .iter()
+            .filter(|trial| trial.load > load && trial.seen.loss <= limit);
         passed
+            .filter(|trial| !self.is_chance(load, trial))
             .map(|trial| (trial.load - load) * trial.duration_s)
             .fold(0.0, f64::max)
+    }
+
+    /// Whether a trial may have lost so little by chance alone, if each frame were as likely to be lost as in the
+    /// longer trials from this load up to its own.
+    fn is_chance(&self, load: f64, passed: &Trial) -> bool {
+        let sent = |trial: &Trial| trial.seen.offered * trial.duration_s;
+        let lost = |trial: &Trial| trial.seen.loss * sent(trial);
+        let longer = self.trials.iter().filter(|trial| {
+            trial.duration_s > passed.duration_s && (load..=passed.load).contains(&trial.load)
+        });
+        let (all, gone) = longer.fold((0.0, 0.0), |(all, gone), trial| {
+            (all + sent(trial), gone + lost(trial))
+        });
+        let expected = if all > 0.0 {
+            gone / all * sent(passed)
+        } else {
+            0.0
+        };
+        // As events that do not know of each other are spread (Poisson).
+        expected - lost(passed) <= CHANCE * expected.sqrt()
     }
 
     /// A trial was made that says nothing.
@@ -316,29 +363,54 @@ impl Search {
     }
 
     /// Every load of a phase with its verdict, ascending: a load passes when no more of its trials fail
-    /// than may, and fails once so many did.
+    /// than may, and fails once so many did. Where a goal allows loss, one that was tried again passes as well
+    /// when all its trials together lost no more.
     fn verdicts(&self, goal: usize, phase: usize) -> Vec<(f64, Verdict)> {
         let limit = self.options.goals[goal];
         let least = self.durations()[phase] * (1.0 - 1e-9);
-        // Load, trials that failed, whether the last one passed.
-        let mut loads: Vec<(f64, u32, bool)> = Vec::new();
+        let mut loads: Vec<Tried> = Vec::new();
         for trial in self.trials.iter().filter(|trial| trial.duration_s >= least) {
-            let passed = trial.seen.loss <= limit;
-            match loads.iter_mut().find(|known| known.0 == trial.load) {
-                Some(known) => (known.1, known.2) = (known.1 + u32::from(!passed), passed),
-                None => loads.push((trial.load, u32::from(!passed), passed)),
-            }
+            let at = loads.iter().position(|known| known.load == trial.load);
+            let at = at.unwrap_or_else(|| {
+                loads.push(Tried {
+                    load: trial.load,
+                    ..Tried::default()
+                });
+                loads.len() - 1
+            });
+            let sent = trial.seen.offered * trial.duration_s;
+            let tried = &mut loads[at];
+            tried.passed = trial.seen.loss <= limit;
+            tried.failed += u32::from(!tried.passed);
+            tried.trials += 1;
+            tried.sent += sent;
+            tried.lost += trial.seen.loss * sent;
         }
-        loads.sort_by(|one, other| one.0.total_cmp(&other.0));
-        let verdict = |(load, failed, passed)| {
-            let verdict = match passed {
-                _ if failed >= self.options.tries => Verdict::Fails,
+        loads.sort_by(|one, other| one.load.total_cmp(&other.load));
+        let verdict = |tried: Tried| {
+            let together = limit > 0.0 && tried.trials > self.options.tries;
+            let verdict = match tried.passed {
+                _ if together && tried.lost <= limit * tried.sent => Verdict::Passes,
+                _ if tried.failed >= self.options.tries => Verdict::Fails,
                 true => Verdict::Passes,
                 false => Verdict::Open,
             };
-            (load, verdict)
+            (tried.load, verdict)
         };
         loads.into_iter().map(verdict).collect()
+    }
+
+    /// A load that failed below one that passes, which is to be tried again: few frames may lose more than
+    /// their share by chance, and would bound a goal that allows loss far below what the device carries.
+    fn contradicted(&self, goal: usize, phase: usize) -> Option<f64> {
+        if self.options.goals[goal] <= 0.0 {
+            return None;
+        }
+        let (passing, failing) = self.sorted(goal, phase);
+        let lowest = *failing.first()?;
+        let tried = self.at(lowest, phase).len();
+        let above = passing.last().is_some_and(|highest| *highest > lowest);
+        (above && tried < (self.options.tries + MORE_TRIES) as usize).then_some(lowest)
     }
 
     /// The lowest load that fails, and the highest below it that passes.
@@ -372,6 +444,9 @@ impl Search {
                 .contains(&(last.load, Verdict::Open))
         {
             return Step::Try(last.load);
+        }
+        if let Some(load) = self.contradicted(goal, phase) {
+            return Step::Try(load);
         }
         let (lower, upper) = self.bounds(goal, phase);
         let width = self.width(phase);

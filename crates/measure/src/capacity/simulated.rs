@@ -23,6 +23,8 @@ struct Device {
     allowance: f64,
     /// Seconds for which frames take the same way in any case.
     delay: f64,
+    /// How likely each frame is to be lost, at whatever rate.
+    loss: f64,
 }
 
 /// A machine on which this program does not always run.
@@ -108,6 +110,9 @@ fn trial(ask: &Ask, device: &Device, machine: &Machine, random: &mut fastrand::R
             false if queue.len() >= device.room => continue,
             false => now.max(free) + 1.0 / device.rate,
         };
+        if device.loss > 0.0 && random.f64() < device.loss {
+            continue;
+        }
         given += 1.0;
         if device.allowance == 0.0 {
             free = leaves;
@@ -208,6 +213,7 @@ const DEVICE: Device = Device {
     room: 1_000,
     allowance: 0.0,
     delay: 0.001,
+    loss: 0.0,
 };
 
 /// Whatever the queue swallows, in trials of whatever length: the rate of the line is found.
@@ -248,6 +254,40 @@ fn an_allowance_is_told() {
         assert_eq!(told, is_told, "{trial_s} s: {found:?} {doubts:?}");
         assert!(is_told || is_near(found, device.rate), "{found:?}");
     }
+}
+
+/// What is lost at random is no room of the device: short trials have too few frames to lose one. That it is lost
+/// at any rate is told instead, where a goal of none ends far below what the device carries.
+#[test]
+fn loss_at_any_rate_is_told_and_is_no_room() {
+    let mut told = 0;
+    for seed in 0..10 {
+        let device = Device {
+            rate: 9_000.0,
+            loss: 0.0005,
+            ..DEVICE
+        };
+        let mut wish = options(5.0);
+        wish.goals = vec![0.0, 0.002];
+        let (size, doubts) = measured(device, CALM, wish, seed);
+        let [none, some] = &size.throughput[..] else {
+            panic!("{size:?}")
+        };
+        for found in [none, some] {
+            let beyond = found.beyond_frames.unwrap_or(0.0) / 5.0;
+            assert!(
+                beyond <= found.fps.unwrap_or(0.0) * 0.005,
+                "{seed}: {found:?}"
+            );
+        }
+        let is_told = doubts.contains(&"loss-at-any-rate".to_owned());
+        // Loss that a goal allows hides nothing, although trials at low rates lost more of their few frames.
+        let fps = some.fps.unwrap();
+        assert!((8_900.0..9_100.0).contains(&fps), "{seed}: {some:?}");
+        assert!(none.fps.is_none_or(|fps| fps < 6_000.0), "{seed}: {none:?}");
+        told += u32::from(is_told);
+    }
+    assert!(told >= 8, "{told}");
 }
 
 /// A machine that stands still: the capacity is found, or it is told that this machine was late.

@@ -9,6 +9,8 @@ use linerate_host::sys::{clock, cpu};
 use linerate_metric::forward::{
     ForwardCore, ForwardFigures, ForwardStream, FrameMemory, Idle, StreamPlace,
 };
+use linerate_metric::plan::Cpus;
+use linerate_metric::record::Doubt;
 use linerate_metric::units::format_bytes;
 use linerate_port::kind::{AnyReceive, AnyTransmit};
 use linerate_port::{
@@ -20,10 +22,12 @@ use super::gate::{self, Told};
 use super::modes::ModeSpec;
 use super::port::{Port, PortTotals, figures};
 use super::processors::Chosen;
+use super::recorded::{Recorded, Sample};
 use super::settings::Settings;
 use super::stream::{Facts, Stream};
-use super::worker::{Control, Done, StreamDone, Work};
+use super::worker::{Assigned, Control, Done, StreamDone, Work};
 use crate::MeasureError;
+use crate::numa::Seats;
 
 mod ports;
 
@@ -57,6 +61,8 @@ pub struct Outcome {
     pub since_cleared: Option<ForwardFigures>,
     /// Descriptions of the last frames, where settings ask for them.
     pub described: Vec<String>,
+    /// That ports, memory and threads sit on several NUMA nodes.
+    pub numa: Option<Doubt>,
     /// Why a port stopped working, if one did.
     pub trouble: Option<PortError>,
 }
@@ -67,6 +73,8 @@ pub struct Forwarder {
     wish: MemoryWish,
     ports: Vec<Port>,
     running: Option<Running>,
+    /// Ports that were opened again for a larger memory, until somebody asks.
+    reopened: Vec<u32>,
     /// Processors that were chosen where nobody asked for some, until there are other threads.
     chosen: Mutex<Option<Chosen>>,
 }
@@ -92,7 +100,10 @@ struct Base {
     received: Arc<QueueCounters>,
     sent: Arc<QueueCounters>,
     before: [QueueTotals; 2],
-    cleared: [QueueTotals; 2],
+    /// The same when they were cleared last, where that was since, with what was recorded until then.
+    cleared: Option<([QueueTotals; 2], Option<Sample>)>,
+    /// What else is recorded of it.
+    recorded: Option<Arc<Recorded>>,
 }
 
 impl Base {
@@ -100,16 +111,35 @@ impl Base {
         [self.received.read(), self.sent.read()]
     }
 
-    /// Since the start.
-    fn moved(&self) -> [QueueTotals; 2] {
-        let [received, sent] = self.totals();
-        [received.since(self.before[0]), sent.since(self.before[1])]
+    /// What the stream moved since the start.
+    fn all(&self, place: &StreamPlace) -> ForwardStream {
+        let mut stream = figures_of(place, self.since(self.before));
+        if let Some(recorded) = &self.recorded {
+            recorded.all_into(&mut stream);
+        }
+        stream
     }
 
-    /// Since it was cleared.
-    fn shown(&self) -> [QueueTotals; 2] {
+    /// The same since it was cleared.
+    fn shown(&self, place: &StreamPlace) -> ForwardStream {
+        let Some((cleared, earlier)) = &self.cleared else {
+            return self.all(place);
+        };
+        let mut stream = figures_of(place, self.since(*cleared));
+        if let (Some(recorded), Some(earlier)) = (&self.recorded, earlier) {
+            recorded.later_into(earlier, &mut stream);
+        }
+        stream
+    }
+
+    fn since(&self, before: [QueueTotals; 2]) -> [QueueTotals; 2] {
         let [received, sent] = self.totals();
-        [received.since(self.cleared[0]), sent.since(self.cleared[1])]
+        [received.since(before[0]), sent.since(before[1])]
+    }
+
+    fn clear(&mut self) {
+        let sample = self.recorded.as_ref().map(|recorded| recorded.sample());
+        self.cleared = Some((self.totals(), sample));
     }
 }
 
@@ -146,6 +176,7 @@ impl Forwarder {
             memory,
             wish,
             running: None,
+            reopened: Vec::new(),
             chosen: Mutex::default(),
         })
     }
@@ -232,7 +263,7 @@ impl Forwarder {
             if queues[0] != queues[1] {
                 return Err(MeasureError::NotForwardable {
                     object: format!("ports {from} and {to}"),
-                    situation: format!("they have {} and {} queues", queues[0], queues[1]),
+                    situation: format!("they have {} and {}", queues[0], counted(queues[1])),
                     next_step: "give both ports the same `queues=`".to_owned(),
                 });
             }
@@ -283,7 +314,7 @@ impl Forwarder {
                 return Err(MeasureError::NotForwardable {
                     object: format!("processor {cpu}"),
                     situation: "this process may not run there".to_owned(),
-                    next_step: format!("choose among {usable:?}"),
+                    next_step: format!("choose among {}", Cpus(usable)),
                 });
             }
             if settings.cpus.len() < threads {
@@ -342,7 +373,8 @@ impl Forwarder {
         }
         self.ports.iter_mut().for_each(Port::begin);
         let ports = self.ports.iter().map(Port::totals).collect();
-        let streams: Vec<Base> = places.iter().map(|place| self.base(place)).collect();
+        let streams = places.iter().map(|place| self.base(place, settings));
+        let streams: Vec<Base> = streams.collect();
         let threads = places.iter().map(|place| place.core + 1).max().unwrap_or(1);
         let bit_rates = settings
             .record_bit_rates
@@ -358,7 +390,11 @@ impl Forwarder {
             works.push(Work {
                 cpu: own.clone().find_map(|(_, place)| place.cpu),
                 streams: own
-                    .map(|(number, place)| (number, self.stream(number, place, settings, &places)))
+                    .map(|(number, place)| Assigned {
+                        number,
+                        stream: self.stream(number, place, settings, &places),
+                        recorded: streams[number].recorded.clone(),
+                    })
                     .collect(),
                 control: Arc::default(),
                 settings: Arc::clone(&shared),
@@ -427,7 +463,7 @@ impl Forwarder {
             if rate.queue as usize >= queues && port.is_none_or(Port::is_started) {
                 return Err(MeasureError::NotForwardable {
                     object: format!("queue {} of port {}", rate.queue, rate.port),
-                    situation: format!("a rate is set, and the port has {queues} queues"),
+                    situation: format!("a rate is set, and the port has {}", counted(queues)),
                     next_step: format!("say `set port {} queue {} rate 0`", rate.port, rate.queue),
                 });
             }
@@ -479,13 +515,14 @@ impl Forwarder {
         Ok(())
     }
 
-    fn base(&self, place: &StreamPlace) -> Base {
+    fn base(&self, place: &StreamPlace, settings: &Settings) -> Base {
         let queue = |port: u32, queue: u32| &self.ports[port as usize].queues[queue as usize];
         let received = Arc::clone(&queue(place.rx_port, place.rx_queue).received);
         let sent = Arc::clone(&queue(place.tx_port, place.tx_queue).sent);
         Base {
             before: [received.read(), sent.read()],
-            cleared: [received.read(), sent.read()],
+            cleared: None,
+            recorded: Recorded::wanted(settings).map(Arc::new),
             received,
             sent,
         }
@@ -508,6 +545,7 @@ impl Forwarder {
             address: to.address(),
             peer: settings.peer(place.tx_port),
             frame_bytes: to.capabilities.frame_bytes,
+            descriptors: (to.capabilities.transmit_descriptors).unwrap_or_else(|| to.url.txd()),
             share,
         };
         let transmit = to.queues[place.tx_queue as usize].transmit.take();
@@ -542,22 +580,22 @@ impl Forwarder {
         }
         // Threads that ended by themselves ended then.
         let wall_ns = done.iter().map(|done| done.wall_ns).max();
-        let moved: Vec<_> = running.streams.iter().map(Base::moved).collect();
-        let shown = running.places.iter().zip(&running.streams);
-        let shown = shown.map(|(place, base)| figures_of(place, base.shown()));
-        let shown: Vec<ForwardStream> = shown.collect();
+        let bases = || running.places.iter().zip(&running.streams);
+        let moved: Vec<_> = bases().map(|(place, base)| base.all(place)).collect();
+        let shown: Vec<_> = bases().map(|(place, base)| base.shown(place)).collect();
         let (mut streams, mut cores) = (Vec::new(), Vec::new());
         let mut primed = 0;
         for (core, done) in (0..).zip(done) {
             cores.push(core_figures(core, &done, &running.places));
             for stream in done.streams {
                 primed += stream.primed;
-                let place = &running.places[stream.number];
-                streams.push((
-                    stream.number,
-                    stream_figures(&stream, place, moved[stream.number]),
-                ));
-                self.give_back(place, stream);
+                let figures = ForwardStream {
+                    taken: stream.taken,
+                    counts: stream.counts.clone(),
+                    ..moved[stream.number].clone()
+                };
+                streams.push((stream.number, figures));
+                self.give_back(&running.places[stream.number], stream);
             }
         }
         streams.sort_by_key(|(number, _)| *number);
@@ -579,7 +617,15 @@ impl Forwarder {
             streams: shown,
             ..figures.clone()
         });
+        let cpus: Vec<u32> = figures.cores.iter().filter_map(|core| core.cpu).collect();
+        // Others may lie where they like.
+        let takes_part = |port: &&Port| {
+            let of = |place: &StreamPlace| [place.rx_port, place.tx_port].contains(&port.number);
+            running.places.iter().any(of)
+        };
+        let ports = self.ports.iter().filter(takes_part);
         Some(Outcome {
+            numa: Seats::of(ports.map(|port| &port.capabilities), &self.memory).doubt(&cpus),
             figures,
             since_cleared,
             described: (running.told.as_ref()).map_or_else(Vec::new, Told::read),
@@ -672,6 +718,12 @@ fn planned(urls: &[PortUrl], wish: &MemoryWish) -> Result<MemoryPlan, MeasureErr
     }
 }
 
+/// `1 queue`, `2 queues`.
+fn counted(queues: usize) -> String {
+    let plural = if queues == 1 { "" } else { "s" };
+    format!("{queues} queue{plural}")
+}
+
 /// Refuses to time frames where none goes straight through.
 fn check_residence(settings: &Settings) -> Result<(), MeasureError> {
     let mode = &settings.mode;
@@ -737,20 +789,5 @@ fn figures_of(place: &StreamPlace, [received, sent]: [QueueTotals; 2]) -> Forwar
         receive: figures(received),
         transmit: figures(sent),
         ..ForwardStream::default()
-    }
-}
-
-fn stream_figures(
-    stream: &StreamDone,
-    place: &StreamPlace,
-    moved: [QueueTotals; 2],
-) -> ForwardStream {
-    ForwardStream {
-        taken: stream.taken,
-        counts: stream.counts.clone(),
-        bursts: stream.bursts.clone(),
-        cycles_per_packet: stream.cycles_per_packet,
-        residence: stream.residence,
-        ..figures_of(place, moved)
     }
 }

@@ -8,55 +8,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
-use linerate_host::sys::clock;
+use linerate_host::sys::clock::{self, Nanos};
+use linerate_port::kind::ring::RingTransmit;
 use linerate_port::kind::{AnyReceive, AnyTransmit};
 use linerate_port::{Absence, Burst, Memory, Pool, PortError, QueueCounters, Receive, Transmit};
 
 use super::settings::Settings;
 use super::stream::Facts;
 
+use held::Held;
+
 mod describe;
+mod held;
 
 /// Bursts that may wait to be shown; what comes meanwhile is left out and counted.
 const WAITING: usize = 32;
-
-/// Time that a queue which had nothing to send may make up for.
-const CATCH_UP_NS: u64 = 1_000_000;
-
-/// When a queue may send again, so that it keeps to a bit rate: bursts leave whole, and each is paid for
-/// before the next.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
-    l2_bps: u64,
-    free_ns: u64,
-    /// Bytes that leave unpaced: those that are put into circulation before anybody forwards.
-    first: u64,
-}
-
-impl Pace {
-    pub(super) fn new(l2_bps: u64, first: u64) -> Self {
-        Self {
-            l2_bps: l2_bps.max(1),
-            free_ns: 0,
-            first,
-        }
-    }
-
-    fn allows(&self, now_ns: u64) -> bool {
-        now_ns >= self.free_ns
-    }
-
-    fn sent(&mut self, now_ns: u64, bytes: u64) {
-        if self.first > 0 {
-            self.first = self.first.saturating_sub(bytes);
-            return;
-        }
-        let from = self.free_ns.max(now_ns.saturating_sub(CATCH_UP_NS));
-        let bits = u128::from(bytes) * 8;
-        let took = bits * 1_000_000_000 / u128::from(self.l2_bps);
-        self.free_ns = from.saturating_add(u64::try_from(took).unwrap_or(u64::MAX));
-    }
-}
 
 /// Where descriptions of frames go.
 #[derive(Clone)]
@@ -142,8 +108,38 @@ impl Shown {
 pub(super) struct Gated<Q> {
     queue: Q,
     shown: Option<Shown>,
-    pace: Option<Pace>,
+    held: Option<Held>,
 }
+
+/// A transmit queue as the loop has it: with somebody at its gate, or without.
+pub(super) trait Outlet: Transmit + Into<AnyTransmit> {
+    /// Whether frames may wait at its gate: a loop over queues where none does asks for none.
+    const HOLDS: bool = false;
+
+    /// Hands on those frames at the gate whose time has come.
+    fn leave(&mut self, pool: &mut Pool) {
+        let _ = pool;
+    }
+
+    /// When the next of the frames at the gate may leave; none where none waits.
+    fn due(&self) -> Option<Nanos> {
+        None
+    }
+
+    /// Whether frames at the gate find nobody who takes them.
+    fn is_stuck(&self) -> bool {
+        false
+    }
+
+    /// Gives up on the frames at the gate; returns how many they were.
+    fn end(&mut self, pool: &mut Pool) -> u64 {
+        let _ = pool;
+        0
+    }
+}
+
+impl Outlet for AnyTransmit {}
+impl Outlet for RingTransmit {}
 
 /// Both queues of a stream as settings have them watched.
 pub(super) fn gated(
@@ -166,13 +162,12 @@ pub(super) fn gated(
     let receive = Gated {
         queue: receive,
         shown: shown(settings.verbose.received(), rx_port, rx_queue),
-        pace: None,
+        held: None,
     };
     let transmit = Gated {
         queue: transmit,
         shown: shown(settings.verbose.sent(), tx_port, tx_queue),
-        pace: (settings.rate(tx_port, tx_queue))
-            .map(|rate| Pace::new(rate, settings.first_bytes())),
+        held: (settings.rate(tx_port, tx_queue)).map(|rate| Held::new(rate, facts.descriptors)),
     };
     (receive, transmit)
 }
@@ -214,33 +209,40 @@ impl Receive for Gated<AnyReceive> {
     }
 }
 
+impl Gated<AnyTransmit> {
+    /// Takes frames into the ring at the gate, or straight into the queue where there is none.
+    fn accept(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
+        let Some(held) = &mut self.held else {
+            return self.queue.transmit(pool, burst);
+        };
+        let now = clock::now();
+        held.leave(now, &mut self.queue, pool);
+        let taken = held.take(burst);
+        held.leave(now, &mut self.queue, pool);
+        taken
+    }
+}
+
 impl Transmit for Gated<AnyTransmit> {
     fn transmit(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
-        let now = clock::now();
-        if self.pace.is_some_and(|pace| !pace.allows(now)) {
-            return 0;
+        let Some(shown) = &self.shown else {
+            return self.accept(pool, burst);
+        };
+        // Once they are taken they are no longer ours to look at.
+        let frames = burst.frames().iter();
+        let mut lines: Vec<String> = frames
+            .map(|frame| describe::frame(shown.memory.bytes(frame), "Send", shown.queue))
+            .collect();
+        let taken = self.accept(pool, burst);
+        lines.truncate(taken);
+        if let Some(shown) = self.shown.as_ref().filter(|_| taken > 0) {
+            shown.tell("sent", lines);
         }
-        let lines: Vec<String> = self.shown.iter().fold(Vec::new(), |mut lines, shown| {
-            let frames = burst.frames().iter();
-            lines.extend(
-                frames.map(|frame| describe::frame(shown.memory.bytes(frame), "Send", shown.queue)),
-            );
-            lines
-        });
-        let before = self.queue.counters().read().bytes;
-        let sent = self.queue.transmit(pool, burst);
-        if sent > 0 {
-            if let Some(pace) = &mut self.pace {
-                pace.sent(now, self.queue.counters().read().bytes - before);
-            }
-            if let Some(shown) = &self.shown {
-                shown.tell("sent", lines.into_iter().take(sent).collect());
-            }
-        }
-        sent
+        taken
     }
 
     fn reclaim(&mut self, pool: &mut Pool) -> usize {
+        self.leave(pool);
         self.queue.reclaim(pool)
     }
 
@@ -250,6 +252,28 @@ impl Transmit for Gated<AnyTransmit> {
 
     fn refresh(&mut self) -> Result<(), PortError> {
         self.queue.refresh()
+    }
+}
+
+impl Outlet for Gated<AnyTransmit> {
+    const HOLDS: bool = true;
+
+    fn leave(&mut self, pool: &mut Pool) {
+        if let Some(held) = &mut self.held {
+            held.leave(clock::now(), &mut self.queue, pool);
+        }
+    }
+
+    fn due(&self) -> Option<Nanos> {
+        self.held.as_ref()?.due()
+    }
+
+    fn is_stuck(&self) -> bool {
+        self.held.as_ref().is_some_and(Held::is_stuck)
+    }
+
+    fn end(&mut self, pool: &mut Pool) -> u64 {
+        self.held.as_mut().map_or(0, |held| held.end(pool))
     }
 }
 
@@ -268,31 +292,6 @@ impl From<Gated<AnyTransmit>> for AnyTransmit {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Bursts of 2048 bytes at 1 Gbit/s, offered every microsecond: one in 16.384 us.
-    #[test]
-    fn a_queue_keeps_to_its_rate() {
-        for (rate, bytes) in [(1_000_000_000, 2048), (10_000_000, 64), (3, 1)] {
-            let mut pace = Pace::new(rate, 0);
-            let (mut sent, mut now) = (0u64, 10_000_000);
-            let end = now + 10_000_000_000;
-            while now < end {
-                if pace.allows(now) {
-                    pace.sent(now, bytes);
-                    sent += bytes;
-                    // Far from the next turn there is nothing to ask.
-                    now = now.max(pace.free_ns.min(end)).max(now + 1000);
-                } else {
-                    now += 1000;
-                }
-            }
-            let want = rate as f64 * 10.0 / 8.0;
-            let off = (sent as f64 - want).abs();
-            // What was made up for at the start, and the burst that the end cuts.
-            let room = want * 0.001 + 2.0 * bytes as f64;
-            assert!(off <= room, "{rate}: {sent} instead of {want}");
-        }
-    }
 
     #[test]
     fn what_cannot_be_shown_is_counted() {

@@ -21,7 +21,7 @@ mod idling;
 mod mode;
 mod port;
 mod processors;
-mod residence;
+mod recorded;
 
 mod run;
 mod worker;
@@ -31,11 +31,11 @@ mod tests;
 
 pub use engine::{Forwarder, MemoryWish, Outcome, Primed};
 pub use linerate_port::{
-    BURST_FRAMES, CACHED_FRAMES, Cause, PortError, PortUrl, QueueTotals, kind::KINDS,
+    BURST_FRAMES, CACHED_FRAMES, Cause, Onward, PortError, PortUrl, QueueTotals, kind::KINDS,
 };
 pub use modes::{MODES, ModeLine, ModeSpec};
 pub use port::PortTotals;
 
-pub(crate) use run::WHOLE_CORE;
+pub(crate) use run::{NO_PEER_NEXT, WHOLE_CORE, no_peer};
 pub use run::{Ran, Reading, Times, Told, record, run};
 pub use settings::{Peer, QueueRate, Retry, Settings, Verbose};

@@ -8,6 +8,7 @@ use super::mode::{
 };
 use super::stream::{FromOptions, Mode, NoPlan};
 use super::worker::Work;
+use linerate_port::Onward;
 
 /// A mode as help lists it.
 #[derive(Clone, Copy, Debug)]
@@ -87,13 +88,14 @@ modes! {
 }
 
 impl ModeSpec {
-    /// Whether what one port receives leaves by another.
+    /// Where a loop in this mode takes what a port receives.
     #[must_use]
-    pub fn passes_on(&self) -> bool {
-        !matches!(
-            self,
-            Self::RxOnly(_) | Self::TxOnly(_) | Self::FlowGen(_) | Self::IcmpEcho(_)
-        )
+    pub fn onward(&self) -> Onward {
+        match self {
+            Self::RxOnly(_) => Onward::Counter,
+            Self::TxOnly(_) | Self::FlowGen(_) | Self::IcmpEcho(_) => Onward::Reader,
+            _ => Onward::Port,
+        }
     }
 
     /// Whether what is received leaves at once: the time in between is what forwarding costs.
@@ -148,6 +150,20 @@ impl FromStr for ModeSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_waits_for_a_frame_decides_how_ports_receive() {
+        for (text, onward) in [
+            ("rxonly", Onward::Counter),
+            ("icmpecho", Onward::Reader),
+            ("txonly", Onward::Reader),
+            ("5tswap", Onward::Port),
+            ("link:delay=1ms", Onward::Port),
+        ] {
+            let mode: ModeSpec = text.parse().unwrap();
+            assert_eq!(mode.onward(), onward, "{text}");
+        }
+    }
 
     #[test]
     fn modes_read_as_they_print() {

@@ -9,9 +9,7 @@ use linerate_host::sys::{clock, cpu};
 use linerate_metric::facts::Role;
 use linerate_metric::forward::{ForwardFigures, ForwardPlan, ForwardPort, Idle, StreamPlace};
 use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
-use linerate_metric::record::{
-    CountedAt, Doubt, Interval, RUN_SCHEMA, Record, Summary, Tool, new_id,
-};
+use linerate_metric::record::{CountedAt, Doubt, Interval, Record, Summary, new_id};
 use linerate_metric::units::format_nanos;
 use linerate_port::{PortError, PortUrl, QueueTotals};
 
@@ -113,6 +111,8 @@ pub struct Ran {
     pub interrupted: bool,
     /// Why a port stopped working, if one did.
     pub trouble: Option<PortError>,
+    /// That ports, memory and threads sit on several NUMA nodes.
+    pub numa: Option<Doubt>,
 }
 
 impl Ran {
@@ -212,6 +212,7 @@ pub fn run(
             return Ok(Ran {
                 started,
                 figures: outcome.figures,
+                numa: outcome.numa,
                 readings,
                 interrupted: stop.load(Relaxed) && !is_over,
                 trouble: outcome.trouble,
@@ -239,44 +240,16 @@ pub fn record(urls: &[PortUrl], settings: &Settings, times: &Times, ran: Ran) ->
     let mut host = snapshot::host();
     host.role = Some(Role::Client);
     Record {
-        schema: RUN_SCHEMA.to_owned(),
-        id: new_id(ran.started),
-        kind: Kind::Forward,
-        started: ran.started,
         interrupted: ran.interrupted,
-        tool: Tool {
-            name: "linerate".to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-        },
-        label: None,
-        kept_by: None,
-        served: None,
-        command: None,
-        plan,
         hosts: vec![host],
         summary: summary(settings, &ran.figures),
-        directions: Vec::new(),
         intervals: (0..)
             .zip(&ran.readings)
             .map(|(number, reading)| reading.interval(number))
             .collect(),
-        histograms: Default::default(),
-        slow: Vec::new(),
-        losses: Vec::new(),
-        counters: Vec::new(),
-        calls: Default::default(),
-        far_calls: Default::default(),
-        verification: Vec::new(),
-        call_clocks: Vec::new(),
-        stages: Vec::new(),
-        stage_pass: None,
-        timeline: None,
-        far_text: None,
-        findings: Vec::new(),
         validity: doubts(settings, &ran),
         forward: Some(Box::new(ran.figures)),
-        generate: None,
-        stack: None,
+        ..Record::new(new_id(ran.started), ran.started, plan)
     }
 }
 
@@ -322,6 +295,18 @@ fn summary(settings: &Settings, figures: &ForwardFigures) -> Summary {
         ..Summary::default()
     }
 }
+
+/// That nobody ever came to the other end of a port.
+pub(crate) fn no_peer(port: &str) -> Doubt {
+    Doubt::new(
+        "no-peer",
+        format!("nobody came to the other end of {port}: {NO_PEER_NEXT}"),
+    )
+}
+
+/// What then helps.
+pub(crate) const NO_PEER_NEXT: &str =
+    "start the other process with the same name, one of the two with role=server";
 
 /// That the process at the other end of a port went away: the figures are of the whole time all the same.
 fn peer_left(port: &ForwardPort, duration_ns: u64) -> Option<Doubt> {
@@ -386,19 +371,13 @@ fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
         // Of a port that was refused its trouble is told.
         .filter(|port| port.joined == Some(false) && ran.trouble.is_none())
     {
-        doubts.push(Doubt::new(
-            "no-peer",
-            format!(
-                "nobody came to the other end of {}: start the other process with the same name, one of \
-                 the two with role=server",
-                port.name
-            ),
-        ));
+        doubts.push(no_peer(&port.name));
     }
     for port in &ran.figures.ports {
         doubts.extend(peer_left(port, ran.figures.duration_ns));
         doubts.extend((port.carrier == Some(false)).then(|| crate::carrier::doubt(&port.name)));
     }
+    doubts.extend(ran.numa.clone());
     if let Some(trouble) = &ran.trouble {
         doubts.push(Doubt::new("port-stopped", trouble.to_string()));
     }

@@ -103,11 +103,6 @@ impl Settings {
         self.tx_first.saturating_mul(self.burst as u64)
     }
 
-    /// Their bytes.
-    pub(super) fn first_bytes(&self) -> u64 {
-        self.first_frames().saturating_mul(self.frame.bytes.into())
-    }
-
     /// The bit rate that a transmit queue is held to: the one that was said last; none where it is not.
     #[must_use]
     pub fn rate(&self, port: u32, queue: u32) -> Option<u64> {

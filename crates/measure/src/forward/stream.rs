@@ -23,6 +23,8 @@ pub struct Facts {
     pub peer: Mac,
     /// Bytes of the largest frame that may be sent.
     pub frame_bytes: u16,
+    /// Descriptors of the ring that it sends into, as obtained or as it would have by default.
+    pub descriptors: u32,
     /// Frames of the memory for each stream: what a mode may hold back, with some to spare.
     pub share: u32,
 }

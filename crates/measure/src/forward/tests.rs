@@ -258,6 +258,7 @@ fn passes(capacity: usize, steps: &[(u8, usize)]) -> Result<(), TestCaseError> {
         address: Mac::default(),
         peer: Mac::default(),
         frame_bytes: 1518,
+        descriptors: 512,
         share: 100,
     };
     let mut pool = memory.pool();
@@ -353,9 +354,73 @@ fn a_queue_is_held_to_its_rate() {
     };
     let refused = forwarder.start(&unknown, Duration::ZERO).unwrap_err();
     assert!(
-        refused.problem().to_string().contains("1 queues"),
+        refused.problem().to_string().contains("has 1 queue"),
         "{refused}"
     );
+}
+
+/// As much as a queue may have sent since a moment at this rate, in bits: with what it may make up for and the
+/// frame that crosses the end.
+fn most_bits(since: std::time::Instant, l2_bps: u64, frame_bytes: u64) -> f64 {
+    (since.elapsed().as_secs_f64() + 0.001) * l2_bps as f64 + frame_bytes as f64 * 8.0
+}
+
+#[test]
+fn frames_wait_for_their_time_at_a_queue_that_is_held() {
+    let mut forwarder = forwarder(&["ring:0", "ring:1"]);
+    let l2_bps = 1_000_000;
+    let wish = Settings {
+        rates: vec![super::QueueRate {
+            port: 1,
+            queue: 0,
+            l2_bps,
+        }],
+        tx_first: 3,
+        ..settings("io")
+    };
+    let began = std::time::Instant::now();
+    let found = forward(&mut forwarder, &wish).figures;
+    let port = &found.ports[1];
+    // A frame of 64 bytes every half a millisecond, in bursts of 32: nearly all of them have to wait.
+    let sent = port.transmit.bytes as f64 * 8.0;
+    assert!(
+        sent > 0.0 && sent <= most_bits(began, l2_bps, 64),
+        "{port:?}"
+    );
+    let dropped = |port: &linerate_metric::forward::ForwardPort| port.transmit.dropped;
+    assert_eq!(found.ports.iter().map(dropped).sum::<u64>(), 0);
+    assert_eq!(found.primed, 2 * 96);
+    let stream = found.streams.iter().find(|stream| stream.tx_port == 1);
+    let stream = stream.unwrap();
+    let waiting = stream.counts["held-to-the-rate-at-the-stop"];
+    assert_eq!(
+        stream.transmit.packets + waiting,
+        stream.receive.packets + 96
+    );
+}
+
+/// First frames that find no room leave no allowance behind: what circulates then keeps to the rate.
+#[test]
+fn first_frames_that_find_no_room_leave_the_rate_as_it_is() {
+    let mut forwarder = forwarder(&["ring:0"]);
+    let l2_bps = 1_000_000;
+    let wish = Settings {
+        rates: vec![super::QueueRate {
+            port: 0,
+            queue: 0,
+            l2_bps,
+        }],
+        tx_first: 1000,
+        ..settings("io")
+    };
+    let began = std::time::Instant::now();
+    let found = forward(&mut forwarder, &wish).figures;
+    let sent = found.ports[0].transmit.bytes as f64 * 8.0;
+    assert!(sent <= most_bits(began, l2_bps, 64), "{sent}");
+    // As many as the ring at the gate has descriptors for, and those that left meanwhile.
+    assert!((1024..1100).contains(&found.primed), "{}", found.primed);
+    // Those of the burst that found it full, and of what came round to it since.
+    assert!(found.ports[0].transmit.dropped > 0);
 }
 
 #[test]
@@ -367,7 +432,12 @@ fn frames_are_described_as_they_pass() {
             tx_first: 1,
             ..settings("io")
         };
-        let found = forward(&mut forwarder, &wish);
+        forwarder.start(&wish, Duration::ZERO).unwrap();
+        // More bursts than may wait to be shown, however crowded the machine is.
+        while forwarder.totals()[0].receive.frames < 100 * 32 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let found = forwarder.stop().unwrap();
         let said = found.described.join("\n");
         assert_eq!(
             said.contains("port 0/queue 0: received 32 packets"),
@@ -474,6 +544,36 @@ fn who_clears_sees_zeros_and_the_record_all() {
     assert_eq!(forwarder.figures().ports[0].receive.packets, 0);
 }
 
+/// Sizes of bursts, cycles and times are there while frames are forwarded, and from zero after a clear.
+#[test]
+fn what_is_recorded_is_known_meanwhile() {
+    let mut forwarder = forwarder(&["ring:0"]);
+    let wish = Settings {
+        tx_first: 1,
+        record_bursts: true,
+        record_cycles: true,
+        record_residence: true,
+        ..settings("io")
+    };
+    forwarder.start(&wish, Duration::ZERO).unwrap();
+    let polls =
+        |stream: &linerate_metric::forward::ForwardStream| stream.bursts.iter().sum::<u64>();
+    while forwarder.streams().iter().all(|stream| polls(stream) < 100) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let before = forwarder.streams().remove(0);
+    assert!(before.cycles_per_packet > Some(0.0) && before.residence.is_some());
+    forwarder.clear_streams();
+    let outcome = forwarder.stop().unwrap();
+    let (all, shown) = (
+        &outcome.figures.streams[0],
+        &outcome.since_cleared.unwrap().streams[0],
+    );
+    assert!(polls(all) >= polls(&before) + polls(shown), "{all:?}");
+    assert!(polls(shown) < polls(all) && shown.residence.is_none());
+    assert!(all.residence.is_some());
+}
+
 #[test]
 fn ports_come_and_go_and_keep_their_numbers() {
     let mut forwarder = forwarder(&["ring:0", "ring:1"]);
@@ -484,6 +584,8 @@ fn ports_come_and_go_and_keep_their_numbers() {
     let url = |text: &str| text.parse::<PortUrl>().unwrap();
     // Larger than the memory has room for: the others are opened again over another.
     assert_eq!(forwarder.attach(&url("ring:2,mtu=9000")).unwrap(), 2);
+    assert_eq!(forwarder.take_reopened(), [0, 1]);
+    assert!(forwarder.take_reopened().is_empty());
     assert_eq!(forward(&mut forwarder, &wish).figures.ports.len(), 3);
     forwarder.detach(0).unwrap();
     assert_eq!(forwarder.numbers(), [1, 2]);
@@ -502,6 +604,53 @@ fn ports_come_and_go_and_keep_their_numbers() {
     // A port that cannot be opened leaves all as it was.
     assert!(forwarder.attach(&url("packet:none-such")).is_err());
     assert_eq!(forwarder.numbers(), [2]);
+    // But where it took a larger memory first: that is told all the same.
+    forwarder.take_reopened();
+    assert!(
+        forwarder
+            .attach(&url("packet:none-such,mtu=20000"))
+            .is_err()
+    );
+    assert_eq!(forwarder.take_reopened(), [2]);
+    assert_eq!(forwarder.numbers(), [2]);
+}
+
+/// Where the memory has to be larger, open ports are opened again, and one of them may not come back: it is
+/// named and can be started later, and the others are as they were.
+#[test]
+fn a_port_that_does_not_come_back_is_named_and_can_be_started() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("frames.pcap");
+    // A capture without a frame: its header.
+    let header = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1];
+    let header: Vec<u8> = header.iter().flat_map(|word| word.to_le_bytes()).collect();
+    std::fs::write(&file, &header).unwrap();
+    let capture = format!("pcap:rx={}", file.display());
+    let url = |text: &str| text.parse::<PortUrl>().unwrap();
+    let mut forwarder = forwarder(&["ring:0", &capture, "ring:1"]);
+    std::fs::remove_file(&file).unwrap();
+    let refused = forwarder.attach(&url("ring:2,mtu=9000")).unwrap_err();
+    let problem = refused.problem();
+    assert_eq!(problem.object, "port 1");
+    assert!(problem.situation.contains("stopped"), "{problem:?}");
+    assert!(problem.next_step.contains("`port start 1`"), "{problem:?}");
+    let open = |forwarder: &Forwarder| [0, 1, 2].map(|port| forwarder.is_started(port));
+    assert_eq!(open(&forwarder), [true, false, true]);
+    assert_eq!(forwarder.numbers(), [0, 1, 2]);
+    let wish = Settings {
+        tx_first: 1,
+        ..settings("io")
+    };
+    assert_eq!(forward(&mut forwarder, &wish).figures.primed, 64);
+    // It is tried again, and says why it cannot be; the others are started all the same.
+    forwarder.stop_port(Some(2)).unwrap();
+    let refused = forwarder.start_port(None).unwrap_err();
+    assert!(refused.problem().situation.contains("stopped"), "{refused}");
+    assert_eq!(open(&forwarder), [true, false, true]);
+    std::fs::write(&file, &header).unwrap();
+    forwarder.start_port(Some(1)).unwrap();
+    assert_eq!(open(&forwarder), [true, true, true]);
+    assert_eq!(forwarder.attach(&url("ring:2,mtu=9000")).unwrap(), 3);
 }
 
 #[test]

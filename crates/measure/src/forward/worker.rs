@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use linerate_host::sys::cpu::{self, ThreadUsage};
 use linerate_host::sys::{clock, ticks};
-use linerate_metric::forward::{Idle, Residence};
+use linerate_metric::forward::Idle;
 use linerate_port::kind::{AnyReceive, AnyTransmit};
-use linerate_port::{BURST_FRAMES, Memory, Pool, PortError, Receive, Transmit};
+use linerate_port::{Memory, Pool, PortError, Receive, Transmit};
 
-use super::gate::{self, Teller};
+use super::gate::{self, Outlet, Teller};
 use super::idling::{self, Cost, Idling, Way};
 use super::mode::tx_only::TxOnly;
-use super::residence::Times;
+use super::recorded::Recorded;
 use super::settings::Settings;
 use super::stream::{Facts, Mode, NoPlan, Stream};
 
@@ -58,12 +58,18 @@ impl Control {
     }
 }
 
-/// A stream with its number among all.
-pub(super) type Numbered<R, T> = (usize, Stream<R, T>);
+/// A stream that a thread gets.
+pub(super) struct Assigned {
+    /// Its number among all.
+    pub(super) number: usize,
+    pub(super) stream: Stream<AnyReceive, AnyTransmit>,
+    /// Where the thread records what was asked for.
+    pub(super) recorded: Option<Arc<Recorded>>,
+}
 
 /// What a thread gets.
 pub(super) struct Work {
-    pub(super) streams: Vec<Numbered<AnyReceive, AnyTransmit>>,
+    pub(super) streams: Vec<Assigned>,
     pub(super) control: Arc<Control>,
     pub(super) settings: Arc<Settings>,
     pub(super) memory: Memory,
@@ -82,9 +88,6 @@ pub(super) struct StreamDone {
     pub(super) taken: u64,
     pub(super) primed: u64,
     pub(super) counts: BTreeMap<String, u64>,
-    pub(super) bursts: Vec<u64>,
-    pub(super) cycles_per_packet: Option<f64>,
-    pub(super) residence: Option<Residence>,
 }
 
 /// What became of a thread.
@@ -103,22 +106,13 @@ struct Lane<R, T, M> {
     stream: Stream<R, T>,
     mode: M,
     primed: u64,
-    record: Option<Box<Record>>,
-}
-
-/// What is recorded of a stream on demand.
-struct Record {
-    bursts: [u64; BURST_FRAMES + 1],
-    cycles: u64,
-    handled: u64,
-    /// Where it was asked for: two more looks at the clock a poll.
-    residence: Option<Times>,
+    recorded: Option<Arc<Recorded>>,
 }
 
 impl Work {
     /// Runs until it is told to stop.
     pub(super) fn run<M: Mode>(self, plan: &M::Plan) -> Done {
-        let in_memory = |(_, stream): &Numbered<AnyReceive, AnyTransmit>| {
+        let in_memory = |Assigned { stream, .. }: &Assigned| {
             matches!(
                 (&stream.receive, &stream.transmit),
                 (AnyReceive::Ring(_), AnyTransmit::Ring(_))
@@ -156,24 +150,24 @@ impl Work {
     where
         M: Mode,
         R: Receive + Into<AnyReceive>,
-        T: Transmit + Into<AnyTransmit>,
+        T: Outlet,
     {
         if let Some(cpu) = self.cpu {
             // Looked at before: a processor that went away meanwhile leaves the thread where it is.
             let _ = cpu::pin(&[cpu]);
         }
         let settings = &*self.settings;
-        let records = settings.record_bursts || settings.record_cycles || settings.record_residence;
+        let records = self.streams.iter().any(|given| given.recorded.is_some());
         let mut pool = self.memory.pool();
         let mut lanes: Vec<Lane<R, T, M>> = self
             .streams
             .into_iter()
-            .map(|(number, stream)| Lane {
-                number,
-                mode: M::new(plan, &stream.facts, settings),
-                stream: stream.map(&queues),
+            .map(|given| Lane {
+                number: given.number,
+                mode: M::new(plan, &given.stream.facts, settings),
+                stream: given.stream.map(&queues),
                 primed: 0,
-                record: records.then(|| Box::new(Record::new(settings))),
+                recorded: given.recorded,
             })
             .collect();
         let mut idling = Idling::new(
@@ -211,7 +205,7 @@ impl Work {
         let usage = ThreadUsage::now().since(&before);
         let wall_ns = clock::now().saturating_sub(began);
         refresh(&mut lanes, &self.control);
-        let streams = lanes.into_iter().map(|lane| lane.end(&mut pool, settings));
+        let streams = lanes.into_iter().map(|lane| lane.end(&mut pool));
         Done {
             streams: streams.collect(),
             rounds,
@@ -243,7 +237,7 @@ struct Loop<'a, R, T, M> {
     idle_rounds: u64,
 }
 
-impl<R: Receive, T: Transmit, M: Mode> Loop<'_, R, T, M> {
+impl<R: Receive, T: Outlet, M: Mode> Loop<'_, R, T, M> {
     #[inline(always)]
     fn turn(&mut self, step: impl Fn(&mut Lane<R, T, M>, &mut Pool, &Memory) -> usize) {
         let mut rounds = 0;
@@ -251,6 +245,10 @@ impl<R: Receive, T: Transmit, M: Mode> Loop<'_, R, T, M> {
             let mut handled = 0;
             for lane in &mut *self.lanes {
                 handled += step(lane, self.pool, self.memory);
+                if T::HOLDS {
+                    // Whether it had anything to send or not: what waits has a time of its own.
+                    lane.stream.transmit.leave(self.pool);
+                }
             }
             rounds += 1;
             if handled == 0 && self.idle() {
@@ -272,16 +270,15 @@ impl<R: Receive, T: Transmit, M: Mode> Loop<'_, R, T, M> {
         if self.idling.spins() && !self.idle_rounds.is_multiple_of(QUIET_ROUNDS) {
             return false;
         }
-        let holds = self.lanes.iter().any(|lane| lane.mode.holds());
-        let ended = |lane: &Lane<R, T, M>| lane.stream.receive.ended();
-        if !holds && self.lanes.iter().all(ended) {
+        let holds = self.lanes.iter().any(Lane::holds);
+        if self.lanes.iter().all(Lane::is_done) {
             self.control.ended.store(true, Relaxed);
             return true;
         }
-        // Of several modes that hold frames, each must know when: else nobody sleeps.
-        let held = || self.lanes.iter().filter(|lane| lane.mode.holds());
-        let due = match held().all(|lane| lane.mode.due().is_some()) {
-            true => held().filter_map(|lane| lane.mode.due()).min(),
+        // Of several lanes that hold frames, each must know when: else nobody sleeps.
+        let held = || self.lanes.iter().filter(|lane| lane.holds());
+        let due = match held().all(|lane| lane.due().is_some()) {
+            true => held().filter_map(Lane::due).min(),
             false => None,
         };
         self.idling.idle(holds, due);
@@ -313,30 +310,20 @@ fn refresh<R: Receive, T: Transmit, M>(lanes: &mut [Lane<R, T, M>], control: &Co
     }
 }
 
-impl Record {
-    fn new(settings: &Settings) -> Self {
-        Self {
-            bursts: [0; BURST_FRAMES + 1],
-            cycles: 0,
-            handled: 0,
-            residence: settings.record_residence.then(Times::default),
-        }
-    }
-}
-
-impl<R: Receive, T: Transmit, M: Mode> Lane<R, T, M> {
+impl<R: Receive, T: Outlet, M: Mode> Lane<R, T, M> {
     /// Sends the first bursts.
     fn prime(&mut self, settings: &Settings, pool: &mut Pool, memory: &Memory, control: &Control) {
         if settings.tx_first == 0 {
             return;
         }
         let mut source = TxOnly::new(&NoPlan, &self.stream.facts, settings);
-        let before = self.stream.transmit.counters().read();
-        source.fill(&mut self.stream, pool, memory);
+        let dropped = |lane: &Self| lane.stream.transmit.counters().read().all_dropped();
+        let before = dropped(self);
+        let mut made = source.fill(&mut self.stream, pool, memory);
         self.await_room(pool, control);
         let is_told = || control.word.load(Relaxed) & STOP != 0;
         for _ in 1..settings.tx_first {
-            source.fill(&mut self.stream, pool, memory);
+            made += source.fill(&mut self.stream, pool, memory);
             if self.stream.transmit.transmit(pool, &mut self.stream.burst) == 0
                 && !self.has_room(pool)
             {
@@ -350,12 +337,37 @@ impl<R: Receive, T: Transmit, M: Mode> Lane<R, T, M> {
                 break;
             }
         }
-        let sent = self.stream.transmit.counters().read().since(before);
-        self.primed = sent.frames;
+        // Those that wait for their time at a gate are in flight as well.
+        self.primed = (made as u64).saturating_sub(dropped(self) - before);
+    }
+
+    /// Whether it holds frames whose time has yet to come.
+    fn holds(&self) -> bool {
+        self.mode.holds() || self.stream.transmit.due().is_some()
+    }
+
+    /// Whether nothing comes to it and nothing leaves it any more.
+    fn is_done(&self) -> bool {
+        let (receive, transmit) = (&self.stream.receive, &self.stream.transmit);
+        let awaits_gate = transmit.due().is_some() && !transmit.is_stuck();
+        receive.ended() && !self.mode.holds() && !awaits_gate
+    }
+
+    /// When the first of these frames is due; none where it is not known.
+    fn due(&self) -> Option<u64> {
+        let at_gate = self.stream.transmit.due();
+        match self.mode.holds() {
+            true => Some(self.mode.due()?.min(at_gate.unwrap_or(u64::MAX))),
+            false => at_gate,
+        }
     }
 
     /// Whether a full ring takes frames within a moment: the kernel or another process empties it.
     fn has_room(&mut self, pool: &mut Pool) -> bool {
+        if self.stream.transmit.due().is_some() {
+            // It is held to a rate, and full: room comes as slowly as that says.
+            return false;
+        }
         let until = clock::now() + ROOM_PATIENCE_NS;
         while clock::now() < until {
             self.stream.transmit.reclaim(pool);
@@ -382,48 +394,41 @@ impl<R: Receive, T: Transmit, M: Mode> Lane<R, T, M> {
 
     #[inline]
     fn recorded(&mut self, pool: &mut Pool, memory: &Memory) -> usize {
+        let Some(recorded) = &self.recorded else {
+            return self.mode.step(&mut self.stream, pool, memory);
+        };
         let source = ticks::source();
         let before = self.stream.receive.counters().read().frames;
-        let times = (self.record.as_deref()).is_some_and(|record| record.residence.is_some());
+        let times = recorded.times_frames();
         let from = if times { clock::now() } else { 0 };
         let began = ticks::read(source);
         let handled = self.mode.step(&mut self.stream, pool, memory);
         let took = ticks::read(source).wrapping_sub(began);
         let received = self.stream.receive.counters().read().frames - before;
-        if let Some(record) = &mut self.record {
-            record.bursts
-                [usize::try_from(received).map_or(BURST_FRAMES, |n| n.min(BURST_FRAMES))] += 1;
-            if let Some(residence) = record.residence.as_mut().filter(|_| received > 0) {
-                residence.take(clock::now().saturating_sub(from));
-            }
-            if handled > 0 {
-                record.cycles += took;
-                record.handled += handled as u64;
-            }
+        if times && received > 0 {
+            recorded.stayed(clock::now().saturating_sub(from));
         }
+        recorded.polled(received, handled, took);
         handled
     }
 
-    fn end(mut self, pool: &mut Pool, settings: &Settings) -> StreamDone
+    fn end(mut self, pool: &mut Pool) -> StreamDone
     where
         R: Into<AnyReceive>,
-        T: Into<AnyTransmit>,
     {
         self.mode.end(pool);
         pool.free_all(&mut self.stream.burst);
+        let mut counts = self.mode.counts();
+        let unsent = self.stream.transmit.end(pool);
+        if unsent > 0 {
+            counts.insert("held-to-the-rate-at-the-stop".to_owned(), unsent);
+        }
         self.stream.transmit.reclaim(pool);
-        let record = self.record.as_deref();
-        let cycles = record.filter(|record| settings.record_cycles && record.handled > 0);
         StreamDone {
             number: self.number,
-            counts: self.mode.counts(),
+            counts,
             taken: self.stream.taken,
             primed: self.primed,
-            bursts: record
-                .filter(|_| settings.record_bursts)
-                .map_or_else(Vec::new, |record| record.bursts[1..].to_vec()),
-            cycles_per_packet: cycles.map(|record| record.cycles as f64 / record.handled as f64),
-            residence: record.and_then(|record| record.residence?.found()),
             receive: self.stream.receive.into(),
             transmit: self.stream.transmit.into(),
         }

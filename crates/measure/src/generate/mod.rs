@@ -9,13 +9,16 @@ pub mod template;
 mod capture;
 mod course;
 mod engine;
+mod ports;
 mod record;
 mod run;
 mod sink;
 mod source;
+mod span;
 
 pub use capture::Capture;
 pub use course::{Course, Filling};
+pub use ports::{Arrival, Ports};
 pub use record::{doubts, plan, record};
-pub use run::{Arrival, Disturbance, Facts, Ports, Ran, Reading, Settings, Told, What, run};
+pub use run::{Disturbance, Facts, Ran, Reading, Settings, Told, What, run};
 pub use sink::ACCOUNTS;

@@ -5,10 +5,10 @@ use linerate_metric::facts::Role;
 use linerate_metric::generate::GeneratePlan;
 use linerate_metric::histogram::HistogramData;
 use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol};
-use linerate_metric::record::{
-    CountedAt, Doubt, Interval, RUN_SCHEMA, Record, Summary, Tool, new_id,
-};
+use linerate_metric::record::{CountedAt, Doubt, Interval, Record, Summary, new_id};
 use linerate_metric::units::{format_count, format_share};
+
+use crate::forward::no_peer;
 
 use super::run::{Facts, Ran, Reading, Settings, What};
 
@@ -109,24 +109,11 @@ pub fn record(ports: (&str, Option<&str>), settings: &Settings, ran: Ran) -> Rec
     let mut host = snapshot::host();
     host.role = Some(Role::Client);
     let histograms = ran.delay.as_ref().filter(|delay| delay.count() > 0);
+    let plan = plan(ports, settings, &ran.facts);
     Record {
-        schema: RUN_SCHEMA.to_owned(),
-        id: new_id(ran.started),
-        kind: Kind::Generate,
-        started: ran.started,
         interrupted: ran.interrupted,
-        tool: Tool {
-            name: "linerate".to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-        },
-        label: None,
-        kept_by: None,
-        served: None,
-        command: None,
-        plan: plan(ports, settings, &ran.facts),
         hosts: vec![host],
         summary: summary(&ran),
-        directions: Vec::new(),
         intervals: (0..)
             .zip(&ran.readings)
             .map(|(number, reading)| reading.interval(number))
@@ -135,22 +122,9 @@ pub fn record(ports: (&str, Option<&str>), settings: &Settings, ran: Ran) -> Rec
             .map(|delay| ("one_way_delay_ns".to_owned(), HistogramData::from(delay)))
             .into_iter()
             .collect(),
-        slow: Vec::new(),
-        losses: Vec::new(),
-        counters: Vec::new(),
-        calls: Default::default(),
-        far_calls: Default::default(),
-        verification: Vec::new(),
-        call_clocks: Vec::new(),
-        stages: Vec::new(),
-        stage_pass: None,
-        timeline: None,
-        far_text: None,
-        findings: Vec::new(),
         validity: doubts(settings, &ran),
-        forward: None,
         generate: Some(Box::new(ran.figures)),
-        stack: None,
+        ..Record::new(new_id(ran.started), ran.started, plan)
     }
 }
 
@@ -190,10 +164,13 @@ pub fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
     let down = (std::iter::once(&figures.send).chain(&figures.receive))
         .find(|port| port.carrier == Some(false));
     doubts.extend(down.map(|port| crate::carrier::doubt(&port.name)));
+    doubts.extend(ran.alone.as_deref().map(no_peer));
+    doubts.extend(ran.numa.clone());
     // A port that sends nowhere is no limit of the generator.
+    let leads_nowhere = down.is_some() || ran.alone.is_some();
     let short = ran
         .kept_share()
-        .filter(|_| !ran.kept() && !ran.interrupted && down.is_none());
+        .filter(|_| !ran.kept() && !ran.interrupted && !leads_nowhere);
     if let Some(share) = short {
         doubts.push(Doubt::new(
             "tool-limit",
@@ -224,9 +201,11 @@ pub fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
             ),
         ));
     }
-    if figures.sent > 0 && figures.received == Some(0) {
+    if figures.sent > 0 && figures.received == Some(0) && ran.alone.is_none() {
         let receive = figures.receive.as_ref();
-        let at = receive.map_or(String::new(), |port| format!(" at {}", port.name));
+        // `null:` has a colon already.
+        let name = receive.map(|port| port.name.trim_end_matches(':'));
+        let at = name.map_or(String::new(), |name| format!(" at {name}"));
         doubts.push(Doubt::new(
             "nothing-arrived",
             format!(

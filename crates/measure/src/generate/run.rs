@@ -12,17 +12,18 @@ use linerate_metric::generate::{
     FCS_BYTES, GAP_BYTES, GenerateFigures, Load, PortFigures, TemplatePlan,
 };
 use linerate_metric::histogram::Histogram;
+use linerate_metric::record::Doubt;
 use linerate_port::{
-    AnyPort, AnyReceive, BURST_FRAMES, Burst, Capabilities, Cause, Memory, PortError, PortUrl,
-    QueueCounters, QueueTotals, Receive, Transmit, memory_plan, open,
+    AnyReceive, BURST_FRAMES, Burst, Capabilities, Cause, PortError, QueueTotals, Receive, Transmit,
 };
 
 use super::capture::Capture;
 use super::course::Filling;
 use super::engine::{Receiver, Sender, Shared, Spent, Worker};
+use super::ports::{Carriers, Ports};
 use super::sink::{ACCOUNTS, Arrived, Known, Sink};
 use super::source::{Frames, Source};
-use super::template::{Layout, MAC_BYTES, Template, TemplateError};
+use super::template::{Layout, MAC_BYTES, Template};
 use crate::MeasureError;
 use crate::stamped::instruments::processors;
 
@@ -90,142 +91,28 @@ impl Default for Settings {
     }
 }
 
-/// Ports of a generator, open.
-pub struct Ports {
-    send: AnyPort,
-    /// Where frames come back; the sending port's own queue where none is named.
-    receive: Option<Vec<AnyPort>>,
-    reflects: bool,
-    memory: Memory,
-}
-
-/// Where frames are to arrive.
-#[derive(Clone, Debug)]
-pub enum Arrival {
-    /// At this port.
-    At(PortUrl),
-    /// At the sending port: the device sends them back.
-    Back,
-    /// Nowhere.
-    Nowhere,
-}
-
-/// Frames that rings and pools of a generator hold beside those that ports ask for.
-const IN_HAND: u32 = 2048;
-
-impl Ports {
-    /// Opens them.
+impl Settings {
+    /// Whether they make sense by themselves, before ports are opened: a capture file that a port writes is
+    /// replaced by opening it.
     ///
     /// # Errors
-    /// What a port says.
-    pub fn open(send: &PortUrl, arrival: &Arrival) -> Result<Self, MeasureError> {
-        let mut urls = vec![send.clone()];
-        if let Arrival::At(url) = arrival {
-            urls.push(url.clone());
+    /// [`MeasureError`]: what the template cannot say, and a share of a line whose rate is not known.
+    pub fn check(&self) -> Result<(), MeasureError> {
+        if let What::Template(plan) = &self.what {
+            Template::new(plan, Ports::address(None, 1), Ports::address(None, 2))?;
         }
-        let mut plan = memory_plan(&urls);
-        plan.frames = plan.frames.saturating_add(IN_HAND);
-        let memory = Memory::new(plan)?;
-        let mut sending = open(send, &memory)?;
-        let receive = match arrival {
-            Arrival::At(url) => Some(open(url, &memory)?),
-            Arrival::Back | Arrival::Nowhere => None,
-        };
-        Ok(Self {
-            send: sending.remove(0),
-            receive,
-            reflects: matches!(arrival, Arrival::Back),
-            memory,
-        })
+        self.check_load()
     }
 
-    /// Takes ports that are open over one memory.
-    #[must_use]
-    pub fn of(memory: Memory, send: AnyPort, receive: Option<Vec<AnyPort>>) -> Self {
-        Self {
-            send,
-            reflects: receive.is_none(),
-            receive,
-            memory,
-        }
-    }
-
-    /// The sending port, then the receiving one where that is another.
-    pub fn capabilities(&self) -> impl Iterator<Item = &Capabilities> {
-        let receive = self.receive.iter().flatten();
-        std::iter::once(&self.send.capabilities).chain(receive.map(|port| &port.capabilities))
-    }
-
-    fn address(capabilities: Option<&Capabilities>, number: u8) -> [u8; MAC_BYTES] {
-        // Locally administered (IEEE 802c), for ports that have none.
-        capabilities
-            .and_then(|port| port.address)
-            .unwrap_or([2, 0, 0, 0, 0, number])
-    }
-
-    /// Makes the frames of a plan between these ports.
-    ///
-    /// # Errors
-    /// [`TemplateError`] as a [`MeasureError`].
-    pub fn template(&self, plan: &TemplatePlan) -> Result<Template, MeasureError> {
-        let source = Self::address(Some(&self.send.capabilities), 1);
-        let receive = self.receive.as_ref().and_then(|ports| ports.first());
-        let destination = Self::address(receive.map(|port| &port.capabilities), 2);
-        let template = Template::new(plan, source, destination)?;
-        self.check_size(template.sizes().largest())?;
-        Ok(template)
-    }
-
-    fn check_size(&self, largest: u16) -> Result<(), MeasureError> {
-        for port in self.capabilities() {
-            if largest > port.frame_bytes {
-                return Err(TemplateError::TooLong {
-                    size: largest + FCS_BYTES,
-                    port: port.name.clone(),
-                    most: port.frame_bytes + FCS_BYTES,
-                }
-                .into());
-            }
-        }
-        Ok(())
-    }
-
-    /// The first port that has no carrier at this moment.
-    #[must_use]
-    pub fn without_carrier(&self) -> Option<&str> {
-        let mut ports = self.capabilities();
-        let port = ports.find(|port| port.has_carrier() == Some(false))?;
-        Some(&port.name)
-    }
-
-    fn carriers(&self) -> Carriers {
-        let receive = self.receive.as_ref().and_then(|ports| ports.first());
-        let send = self.send.capabilities.has_carrier();
-        let receive = receive.map_or(send, |port| port.capabilities.has_carrier());
-        (send, receive)
-    }
-
-    fn counters(&self) -> (QueueTotals, QueueTotals) {
-        let read = |counters: &QueueCounters| counters.read();
-        let receive = match &self.receive {
-            Some(ports) => ports
-                .iter()
-                .map(|port| read(port.receive.counters()))
-                .fold(QueueTotals::default(), QueueTotals::plus),
-            None => read(self.send.receive.counters()),
-        };
-        (read(self.send.transmit.counters()), receive)
-    }
-}
-
-impl From<TemplateError> for MeasureError {
-    fn from(error: TemplateError) -> Self {
-        let text = error.to_string();
-        let (situation, next_step) = text.split_once(": ").unwrap_or((text.as_str(), ""));
-        Self::Generator {
-            object: "template".to_owned(),
-            situation: situation.to_owned(),
-            next_step: next_step.to_owned(),
+    fn check_load(&self) -> Result<(), MeasureError> {
+        let recorded = matches!(&self.what, What::Capture(capture) if capture.recorded_times());
+        match (self.load, self.line_bps) {
+            (Load::Line(_), None) if !recorded => Err(MeasureError::Generator {
+                object: self.load.to_string(),
+                situation: "the rate of the line is not known".to_owned(),
+                next_step: "say it: --line-rate 10G".to_owned(),
+            }),
+            _ => Ok(()),
         }
     }
 }
@@ -294,6 +181,10 @@ pub struct Ran {
     pub interrupted: bool,
     /// Why a port stopped working, if one did.
     pub trouble: Option<PortError>,
+    /// A port at whose other end nobody ever was.
+    pub alone: Option<String>,
+    /// That ports, memory and threads sit on several NUMA nodes.
+    pub numa: Option<Doubt>,
     /// A queue on the way that was still filling when sending ended, where frames tell.
     pub filling: Option<Filling>,
     /// Frames that arrived over the time from the first to the last of them; none of fewer than two.
@@ -357,6 +248,7 @@ pub fn run(
     stop: &AtomicBool,
     tell: &mut dyn FnMut(Told<'_>),
 ) -> Result<Ran, MeasureError> {
+    settings.check_load()?;
     let (frames, template) = match &settings.what {
         What::Template(plan) => {
             let template = ports.template(plan)?;
@@ -374,13 +266,6 @@ pub fn run(
     let rate = (settings.load)
         .frames_per_second(frame_bytes, settings.line_bps)
         .filter(|_| !recorded);
-    if !recorded && matches!(settings.load, Load::Line(_)) && rate.is_none() {
-        return Err(MeasureError::Generator {
-            object: settings.load.to_string(),
-            situation: "the rate of the line is not known".to_owned(),
-            next_step: "say it: --line-rate 10G".to_owned(),
-        });
-    }
     if settings.learn
         && let Some(template) = &template
     {
@@ -437,6 +322,7 @@ pub fn run(
         threads,
         cpus,
     };
+    let numa = ports.seats.doubt(&facts.cpus);
     tell(Told::Started(&facts));
 
     let memory = ports.memory.clone();
@@ -573,6 +459,8 @@ pub fn run(
         shared_cores: polite,
         interrupted,
         trouble,
+        alone: ports.without_peer().map(str::to_owned),
+        numa,
         filling,
         arrival_fps,
         own,
@@ -849,9 +737,6 @@ fn figures(
     (figures, arrived.delay)
 }
 
-/// Carriers of the sending and the receiving port.
-type Carriers = (Option<bool>, Option<bool>);
-
 /// Whether there was a carrier both times, as far as that is known.
 fn both(before: Carriers, after: Carriers) -> Carriers {
     let both = |before: Option<bool>, after: Option<bool>| {
@@ -874,3 +759,6 @@ fn port(capabilities: &Capabilities, carrier: Option<bool>, totals: QueueTotals)
         drops: drops.filter(|&(_, count)| count > 0).collect(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,6 +8,7 @@ use linerate_metric::histogram::Histogram;
 use linerate_port::checksum;
 
 use super::course::{Course, Filling};
+use super::span::Span;
 use super::template::{self, Found, Layout, MAC_BYTES, Tag};
 use crate::sequence::Sequence;
 
@@ -132,8 +133,8 @@ pub(super) struct Sink {
     foreign: u64,
     /// How delays went on, where it is known for how long is sent.
     course: Option<Course>,
-    /// When the first frame of the run arrived, and the last one.
-    came: Option<(Nanos, Nanos)>,
+    /// From when to when frames of the run arrived.
+    span: Span,
 }
 
 /// What the receiving thread tells while it runs.
@@ -191,7 +192,7 @@ impl Sink {
             nameless: 0,
             foreign: 0,
             course: None,
-            came: None,
+            span: Span::default(),
         }
     }
 
@@ -200,14 +201,6 @@ impl Sink {
         Self {
             course: duration_ns.map(Course::new),
             ..self
-        }
-    }
-
-    #[inline]
-    fn came(&mut self, now: Nanos) {
-        match &mut self.came {
-            Some((_, last)) => *last = now,
-            None => self.came = Some((now, now)),
         }
     }
 
@@ -237,7 +230,7 @@ impl Sink {
                         {
                             account.damaged += 1;
                         }
-                        self.came(now);
+                        self.span.take(now);
                         return;
                     }
                     Found::Foreign => {
@@ -268,7 +261,7 @@ impl Sink {
                 {
                     account.corrupted += 1;
                     self.corrupted += 1;
-                    self.came(now);
+                    self.span.take(now);
                     return;
                 }
                 self.received += 1;
@@ -278,12 +271,12 @@ impl Sink {
                 if let Some(course) = &mut self.course {
                     course.take(tag.time_ns, delay);
                 }
-                self.came(now);
+                self.span.take(now);
             }
             Known::Length(lengths) => {
                 if lengths.get(frame.len()).copied().unwrap_or(false) {
                     self.received += 1;
-                    self.came(now);
+                    self.span.take_unsure(now);
                 } else {
                     self.foreign += 1;
                 }
@@ -311,7 +304,6 @@ impl Sink {
             let accounts = self.accounts.iter();
             accounts.map(|account| figure(&account.sequence)).sum()
         };
-        let (from, to) = self.came.unwrap_or_default();
         let mut arrived = Arrived {
             received: self.received,
             lost: None,
@@ -321,7 +313,10 @@ impl Sink {
             flows: Vec::new(),
             delay: None,
             filling: self.course.as_ref().and_then(Course::filling),
-            span_ns: to - from,
+            span_ns: match tagged {
+                true => self.span.sure_ns(),
+                false => self.span.unsure_ns(),
+            },
         };
         if !tagged {
             return arrived;

@@ -121,8 +121,9 @@ impl Ground {
         let Some(stack) = self.stack() else {
             return Ok(addresses[0]);
         };
-        let found = addresses.iter().find(|far| stack.reaches(far.ip()));
-        let far = found.copied().unwrap_or(addresses[0]);
+        let mut addresses = addresses.into_iter().map(plainly).peekable();
+        let first = *addresses.peek().expect("a name without one is an error");
+        let far = (addresses.find(|far| stack.reaches(far.ip()))).unwrap_or(first);
         may_go(stack, far).map(|()| far)
     }
 
@@ -135,6 +136,7 @@ impl Ground {
         let Some(stack) = self.stack() else {
             return Ok(());
         };
+        let far = plainly(far);
         let began = Instant::now();
         loop {
             let looked = stack.handle().look(move |stack, _| {
@@ -277,9 +279,18 @@ impl Ground {
     }
 }
 
+/// An address of IPv4 that is written as one of IPv6 (RFC 4291, section 2.5.5.2), as what it is: such packets
+/// are of IPv4 alone, and only the kernel's sockets take the long form for it.
+fn plainly(far: SocketAddr) -> SocketAddr {
+    match far.ip().to_canonical() {
+        ip @ IpAddr::V4(_) => SocketAddr::new(ip, far.port()),
+        IpAddr::V6(_) => far,
+    }
+}
+
 /// Whether our stack can send there.
 fn may_go(stack: &StackThread, far: SocketAddr) -> Result<(), MeasureError> {
-    let address = far.ip().to_canonical();
+    let address = far.ip();
     if stack.is_own(address) {
         return Err(MeasureError::OptionRefused {
             option: format!("--ip {address}"),
@@ -307,5 +318,22 @@ pub fn failed(far: SocketAddr, error: io::Error) -> MeasureError {
             source: error,
         },
         _ => MeasureError::system("a connection over our stack", error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapped_address_is_one_of_ipv4() {
+        for (written, meant) in [
+            ("[::ffff:10.9.0.1]:7", "10.9.0.1:7"),
+            ("10.9.0.1:7", "10.9.0.1:7"),
+            ("[fe80::1%3]:7", "[fe80::1%3]:7"),
+        ] {
+            let far: SocketAddr = written.parse().unwrap();
+            assert_eq!(plainly(far), meant.parse().unwrap(), "{written}");
+        }
     }
 }

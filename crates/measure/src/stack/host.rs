@@ -11,7 +11,7 @@ use linerate_host::sys::clock::{self, Nanos};
 use linerate_metric::event::Event;
 use linerate_metric::facts::Role;
 use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol, Wait};
-use linerate_metric::record::{Doubt, RUN_SCHEMA, Record, Summary, Tool, new_id};
+use linerate_metric::record::{Doubt, Record, Summary, new_id};
 use linerate_metric::stack::{
     STACK_NAME, ServiceFigures, StackFacts, StackFigures, StackInterval, StackPlan,
 };
@@ -238,20 +238,7 @@ fn record(
         (received + service.bytes_received, sent + service.bytes_sent)
     });
     Record {
-        schema: RUN_SCHEMA.to_owned(),
-        id: new_id(started),
-        kind: Kind::Stack,
-        started,
         interrupted,
-        tool: Tool {
-            name: "linerate".to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-        },
-        label: None,
-        kept_by: None,
-        served: None,
-        command: None,
-        plan,
         hosts: vec![host],
         summary: Summary {
             duration_ns: Some(figures.duration_ns),
@@ -259,24 +246,8 @@ fn record(
             bytes_sent: Some(sent),
             ..Summary::default()
         },
-        directions: Vec::new(),
-        intervals: Vec::new(),
-        histograms: BTreeMap::new(),
-        slow: Vec::new(),
-        losses: Vec::new(),
-        counters: Vec::new(),
-        calls: Default::default(),
-        far_calls: Default::default(),
-        verification: Vec::new(),
-        call_clocks: Vec::new(),
-        stages: Vec::new(),
-        stage_pass: None,
-        timeline: None,
-        far_text: None,
         validity,
-        forward: None,
-        generate: None,
         stack: Some(Box::new(figures)),
-        findings: Vec::new(),
+        ..Record::new(new_id(started), started, plan)
     }
 }

@@ -245,6 +245,26 @@ impl Memory {
         self.inner.pages
     }
 
+    /// The NUMA node that its first page lies on; none where the kernel does not tell.
+    #[must_use]
+    pub fn numa_node(&self) -> Option<u32> {
+        /// The node of a page instead of the policy, and of the page at an address (`numaif.h`).
+        const NODE_OF_ADDRESS: libc::c_ulong = 1 | 2;
+        let mut node: libc::c_int = -1;
+        // SAFETY: the kernel writes one int to `node`, takes no mask, and only looks the address up.
+        let done = unsafe {
+            libc::syscall(
+                libc::SYS_get_mempolicy,
+                &raw mut node,
+                ptr::null_mut::<libc::c_ulong>(),
+                0 as libc::c_ulong,
+                self.inner.base.as_ptr(),
+                NODE_OF_ADDRESS,
+            )
+        };
+        (done == 0).then(|| u32::try_from(node).ok()).flatten()
+    }
+
     /// Whether both are the same memory, so that handles of one are handles of the other.
     #[must_use]
     pub fn same(&self, other: &Self) -> bool {

@@ -100,10 +100,10 @@ fn a_key_gets_another_value() {
     let changed = parse("ring:0")
         .unwrap()
         .forced()
-        .passing_on()
+        .taken(Onward::Port)
         .with("rxd", "9");
     let common = changed.unwrap().common();
-    assert!(common.force && common.passes_on && common.rxd == Some(9));
+    assert!(common.force && common.onward == Onward::Port && common.rxd == Some(9));
     for (key, value) in [("rxd", "0"), ("rxd", "x"), ("nonsense", "1")] {
         assert!(
             parse("ring:0").unwrap().with(key, value).is_err(),

@@ -3,52 +3,21 @@
 use super::*;
 use linerate_metric::expect::Unit;
 use linerate_metric::plan::{Kind, Plan, Protocol};
-use linerate_metric::record::{RUN_SCHEMA, Record, Summary, Tool};
+use linerate_metric::record::{Record, Summary};
 use linerate_metric::set::{RunSet, SET_SCHEMA, SetResult};
 
 fn run(id: &str, day: i8, goodput: f64) -> Record {
+    let started = jiff::civil::date(2026, 11, day)
+        .to_zoned(jiff::tz::TimeZone::UTC)
+        .unwrap()
+        .timestamp();
+    let plan = Plan::new(Kind::Throughput, Protocol::Tcp, "far.example");
     Record {
-        schema: RUN_SCHEMA.to_owned(),
-        id: id.to_owned(),
-        kind: Kind::Throughput,
-        started: jiff::civil::date(2026, 11, day)
-            .to_zoned(jiff::tz::TimeZone::UTC)
-            .unwrap()
-            .timestamp(),
-        interrupted: false,
-        tool: Tool {
-            name: "linerate".to_owned(),
-            version: "0.1.0".to_owned(),
-        },
-        label: None,
-        kept_by: None,
-        served: None,
-        command: None,
-        plan: Plan::new(Kind::Throughput, Protocol::Tcp, "far.example"),
-        hosts: Vec::new(),
         summary: Summary {
             goodput_bps: Some(goodput),
             ..Summary::default()
         },
-        directions: Vec::new(),
-        intervals: Vec::new(),
-        histograms: Default::default(),
-        slow: Vec::new(),
-        losses: Vec::new(),
-        counters: Vec::new(),
-        calls: Default::default(),
-        far_calls: Default::default(),
-        verification: Vec::new(),
-        call_clocks: Vec::new(),
-        stages: Vec::new(),
-        stage_pass: None,
-        timeline: None,
-        far_text: None,
-        forward: None,
-        generate: None,
-        findings: Vec::new(),
-        stack: None,
-        validity: Vec::new(),
+        ..Record::new(id.to_owned(), started, plan)
     }
 }
 

@@ -21,14 +21,20 @@ pub fn trial(trial: &CapacityTrial) -> String {
         Some(_) => offered,
         None => format!("{offered}, all it gave,"),
     };
+    let arrived = match trial.forwarding_fps > 0.0 {
+        true => format!(
+            "{} arrived, {} lost",
+            format_per_second(trial.forwarding_fps),
+            format_share(trial.loss_fraction)
+        ),
+        false => "nothing arrived".to_owned(),
+    };
     let mut line = format!(
-        "trial {}, {}, {}: {load} for {}, {} arrived, {} lost",
+        "trial {}, {}, {}: {load} for {}, {arrived}",
         trial.number,
         trial.test,
         clean(&trial.size),
         format_nanos(trial.duration_ns as f64),
-        rate(trial.forwarding_fps),
-        format_share(trial.loss_fraction),
     );
     for note in trial_notes(trial) {
         line.push_str(", ");

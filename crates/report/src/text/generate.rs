@@ -124,9 +124,8 @@ pub(crate) fn times(record: &Record, figures: &GenerateFigures) -> Option<Grid> 
             .map(|times| row("one-way delay", &times)),
     );
     rows.extend(
-        record
-            .summary
-            .lateness_ns
+        (record.summary.lateness_ns)
+            .filter(|_| figures.sent > 0)
             .map(|times| row("left late by", &times)),
     );
     let headings = ["time", "min", "mean", "p50", "p90", "p99", "p99.9", "max"];

@@ -7,11 +7,12 @@ use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
 use smoltcp::socket::tcp::{self, SocketBuffer, State};
 
 use super::device::Sent;
-use super::edge::Bare;
+use super::edge::{self, Bare};
 use super::recovery::{Nudge, Recovery};
 use crate::Nanos;
 use crate::error::StackError;
 use crate::socket::{SocketId, SocketKind, TcpState};
+use crate::wire::ip::Header;
 
 /// Whose a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub(crate) struct Connection {
     pub(super) stood: bool,
     /// The application will send nothing more.
     pub(super) finished: bool,
+    /// How much it has given to be sent, in numbers of the stream.
+    pub(super) written: u32,
     /// When it began, or when nobody's it became: neither lasts for ever.
     pub(super) since: Nanos,
     /// The next in its listener's line.
@@ -74,6 +77,7 @@ impl Connection {
             state: State::Closed,
             stood: false,
             finished: false,
+            written: 0,
             since: 0,
             next: None,
             far_base: 0,
@@ -114,7 +118,7 @@ impl Connection {
         self.since = now;
         (self.local, self.remote, self.owner) = (local, remote, owner);
         (self.stood, self.finished, self.next) = (false, false, None);
-        (self.sent, self.came) = (Sent::default(), None);
+        (self.sent, self.came, self.written) = (Sent::default(), None, 0);
         self.recovery = Recovery::default();
     }
 
@@ -129,7 +133,7 @@ impl Connection {
     pub(super) fn left(&mut self, now: Nanos) -> Option<Nanos> {
         self.recovery.left(&self.sent, now);
         let at = self.recovery.probe_at(&self.sent)?;
-        self.expected().map(|_| at)
+        self.nudged_at().map(|_| at)
     }
 
     /// An acknowledgement that has the engine send its first segment again, if that is due.
@@ -137,7 +141,7 @@ impl Connection {
         self.recovery
             .probe_at(&self.sent)
             .filter(|due| *due <= now)?;
-        let expected = self.expected()?;
+        let expected = self.nudged_at()?;
         let (number, window) = self.recovery.probe(&mut self.sent)?;
         let ends = (self.remote, self.local);
         Some(Bare::made(ends, expected, number, window))
@@ -148,18 +152,95 @@ impl Connection {
         self.recovery.greeted(segment);
     }
 
+    /// The stream ends with what is in the buffer. Where the far end has finished already the engine is not told
+    /// while payload waits to be acknowledged: in LAST-ACK it would count no duplicates, and what is lost could only
+    /// wait for its time-out. The last segment says that it is the last one all the same.
+    pub(super) fn end(&mut self) {
+        let end = self.sent.first.wrapping_add(self.written);
+        let socket = self.socket();
+        if socket.state() == State::CloseWait && socket.send_queue() > 0 {
+            // An end that is known of has the last bytes leave without waiting for company.
+            socket.set_nagle_enabled(false);
+            self.sent.ends = Some(end);
+        } else {
+            socket.close();
+        }
+    }
+
+    /// There is an end that the engine does not know of.
+    #[inline]
+    pub(super) fn is_ending(&self) -> bool {
+        self.sent.ends.is_some()
+    }
+
+    /// Tells the engine of the end once no payload is left that could be lost. Where payload is left, and all of it
+    /// was sent before the end was known: a segment that has the engine answer, with one that can say so.
+    #[cold]
+    pub(super) fn tell_end(&mut self) -> Option<Bare> {
+        let end = self.sent.ends?;
+        let (state, left) = (self.socket().state(), self.socket().send_queue() as u32);
+        if state != State::CloseWait || left == 0 {
+            self.sent.ends = None;
+            let left_alone = !self.sent.end_rode;
+            self.sent.repeats_end = left_alone && self.sent.up_to == Some(end.wrapping_add(1));
+            self.socket().close();
+            return None;
+        }
+        if self.sent.up_to != Some(end) || std::mem::replace(&mut self.sent.asked_end, true) {
+            return None;
+        }
+        let before = self.expected()?.wrapping_sub(1);
+        let ends = (self.remote, self.local);
+        Some(Bare::stale(ends, before, end.wrapping_sub(left)))
+    }
+
+    /// The end has to be sent again, and the engine would wait for its time-out: true once.
+    #[inline]
+    pub(super) fn lost_end(&mut self) -> bool {
+        self.sent.end_rode
+            && self.socket().send_queue() == 0
+            && matches!(
+                self.socket().state(),
+                State::FinWait1 | State::Closing | State::LastAck
+            )
+            && std::mem::take(&mut self.sent.end_rode)
+    }
+
+    /// A segment that acknowledges an end that the engine does not know of: it is told, and what to show it instead.
+    #[cold]
+    pub(super) fn heard_end(&mut self, header: &Header, packet: &[u8]) -> Option<Bare> {
+        let behind = self.sent.ends?.wrapping_add(1);
+        let segment = &packet[header.body..header.end];
+        if self.sent.up_to != Some(behind) || edge::acknowledged(segment) != Some(behind) {
+            return None;
+        }
+        let bare = Bare::of(self.expected()?, header, packet)?;
+        self.sent.ends = None;
+        self.socket().close();
+        Some(bare)
+    }
+
     /// Whether more is to be sent than was, of what lies behind this number in the buffer.
     pub(super) fn has_unsent(&mut self, from: u32) -> bool {
         let sent = self.sent.up_to.map_or(0, |up_to| up_to.wrapping_sub(from));
         self.socket().send_queue() > sent as usize
     }
 
-    /// The number that the engine expects of the far end next, where it may be nudged: in other states it
-    /// counts no duplicates.
-    pub(super) fn expected(&mut self) -> Option<u32> {
+    /// The number that nudges have: the engine has payload to send again. Of an end alone it would stop its timer, and
+    /// send nothing.
+    #[inline]
+    pub(super) fn nudged_at(&mut self) -> Option<u32> {
+        match self.socket().send_queue() {
+            0 => None,
+            _ => self.expected(),
+        }
+    }
+
+    /// The number that the engine expects of the far end next, where it counts duplicates.
+    fn expected(&mut self) -> Option<u32> {
         let ended = match self.socket().state() {
             State::Established | State::FinWait1 => 0,
-            State::CloseWait => 1,
+            State::CloseWait | State::Closing => 1,
             _ => return None,
         };
         let queued = self.socket().recv_queue() as u32;
@@ -177,6 +258,7 @@ impl Connection {
         match self.socket().state() {
             State::Listen | State::SynSent | State::SynReceived => TcpState::Opening,
             State::Established => TcpState::Established,
+            State::CloseWait if self.finished => TcpState::Closing,
             State::CloseWait => TcpState::FarFinished,
             State::FinWait1 | State::FinWait2 => TcpState::Finished,
             State::Closing | State::LastAck => TcpState::Closing,

@@ -46,6 +46,15 @@ pub(crate) struct Sent {
     pub(super) asked: bool,
     /// The engine sent something again without having been asked.
     pub(super) timed_out: bool,
+    /// The number behind the stream's last byte, where the engine does not know that the stream ends there.
+    pub(super) ends: Option<u32>,
+    /// The engine was asked for a segment that can say so: once, as it may be about to send the last one again.
+    pub(super) asked_end: bool,
+    /// The engine has learnt of the end after that had left, and will send it: once more than is needed.
+    pub(super) repeats_end: bool,
+    /// The end left with payload, or payload was sent again since. Where all payload is acknowledged and the end is
+    /// not, it is lost: some far ends, this stack among them, keep what comes beyond a gap, and not the end.
+    pub(super) end_rode: bool,
 }
 
 impl Sent {
@@ -53,6 +62,12 @@ impl Sent {
     pub(super) fn ask(&mut self, nudge: Nudge) -> Nudge {
         self.asked = true;
         nudge
+    }
+
+    /// Whether a segment of payload up to this number, or an empty one there, is the stream's last one.
+    #[inline]
+    fn is_last(&self, behind: u32, payload: usize) -> bool {
+        self.ends == Some(behind) && (payload > 0 || self.up_to == self.ends)
     }
 
     /// A segment leaves that takes this much of the stream; whether all of it left before.
@@ -166,6 +181,10 @@ impl TxToken for Goes<'_> {
         let packet = self.link.packet(&mut frame);
         let result = write(packet);
         let (to, header) = finish(packet, self.wire, self.segment, self.sent);
+        if header.repeats {
+            self.link.unmake(frame);
+            return result;
+        }
         let flags = header.flags;
         let counters = &mut self.link.counters;
         counters.tcp.out_segments += 1;
@@ -198,6 +217,8 @@ impl TxToken for Goes<'_> {
 struct Finished {
     flags: u16,
     again: bool,
+    /// It does not leave: it has before, and the engine does not know.
+    repeats: bool,
     /// The number of the last byte of payload in the stream, from 0.
     last_byte: Option<u32>,
     vnet: VnetHeader,
@@ -229,7 +250,12 @@ fn finish(
     let tcp = &mut packet[head..];
     let before = word(tcp, 12);
     let payload = tcp.len() - usize::from(before >> 12) * 4;
+    let sequence = long(tcp, 4);
+    let behind = sequence.wrapping_add(payload as u32);
     let mut flags = before;
+    if sent.is_last(behind, payload) && flags & RST == 0 {
+        flags |= FIN;
+    }
     match wire.psh {
         Psh::Never => flags &= !PSH,
         Psh::Always if payload > 0 => flags |= PSH,
@@ -241,18 +267,18 @@ fn finish(
     if let (Some(most), true) = (wire.mss, flags & SYN != 0) {
         edge::limit_mss(tcp, most);
     }
-    let sequence = long(tcp, 4);
+    let repeats = flags & FIN != 0 && std::mem::take(&mut sent.repeats_end) && payload == 0;
     let length = payload as u32 + u32::from(flags & (SYN | FIN) != 0);
     let mut again = false;
-    if length > 0 && flags & RST == 0 {
+    if length > 0 && flags & RST == 0 && !repeats {
         again = sent.leaves(sequence, length);
+        sent.end_rode = payload > 0 && (again || flags & FIN != 0);
         let each = segment.map_or(payload as u32, u32::from);
         sent.largest = sent.largest.max(each);
         if flags & SYN != 0 {
             sent.first = sequence.wrapping_add(1);
         }
     }
-    let behind = sequence.wrapping_add(payload as u32);
     let last_byte = (payload > 0).then(|| behind.wrapping_sub(sent.first).wrapping_sub(1));
     let mut vnet = VnetHeader::default();
     if wire.sums {
@@ -276,6 +302,7 @@ fn finish(
     let finished = Finished {
         flags,
         again,
+        repeats,
         last_byte,
         vnet,
     };

@@ -14,8 +14,18 @@ use smoltcp::socket::tcp::{Socket, State};
 use crate::wire::ip::{self, Header};
 use crate::wire::{TCP, TCP_BYTES, long, put, word};
 
+/// The longest header of TCP, whose length is told in fifteen words at most.
+const MOST_TCP_HEADER: usize = 15 * 4;
+
 /// The longest headers: IPv4 with options or IPv6, and TCP with options; extensions of IPv6 are left out.
-const MOST_HEADERS: usize = 60 + 60;
+const MOST_HEADERS: usize = 60 + MOST_TCP_HEADER;
+
+/// The option that tells how long segments may be: how it begins, and all of it.
+const LONGEST_SEGMENT: [u8; 2] = [2, 4];
+const MSS_OPTION_BYTES: usize = 4;
+
+/// How long the engine takes them to be where nothing is told (RFC 9293, section 3.7.1).
+const UNTOLD_MSS: u16 = 536;
 
 const FIN: u16 = 0x01;
 const SYN_RST: u16 = 0x06;
@@ -44,17 +54,20 @@ impl Bare {
             length: end,
             body: header.body,
         };
-        let bytes = &mut bare.bytes[..end];
-        bytes.copy_from_slice(&packet[..end]);
-        if header.to.is_ipv4() {
-            put(bytes, 2, end as u16);
-        } else {
-            put(bytes, 4, (end - crate::wire::ip::V6_BYTES) as u16);
-        }
-        let tcp = &mut bytes[header.body..];
+        bare.bytes[..end].copy_from_slice(&packet[..end]);
+        bare.tell_length();
+        let tcp = &mut bare.bytes[header.body..end];
         tcp[4..8].copy_from_slice(&expected.to_be_bytes());
         put(tcp, 12, flags & !FIN);
         Some(bare)
+    }
+
+    /// Has IP's header tell how long the packet is.
+    fn tell_length(&mut self) {
+        match self.bytes[0] >> 4 {
+            4 => put(&mut self.bytes, 2, self.length as u16),
+            _ => put(&mut self.bytes, 4, (self.length - ip::V6_BYTES) as u16),
+        }
     }
 
     /// A greeting (SYN) that tells of segments of at most so many bytes.
@@ -63,8 +76,27 @@ impl Bare {
         let sequence = long(&packet[header.body..header.end], 4);
         let mut bare = Self::of(sequence, header, packet)?;
         let (from, to) = (bare.body, bare.length);
-        limit_mss(&mut bare.bytes[from..to], most);
+        if !limit_mss(&mut bare.bytes[from..to], most) && most < UNTOLD_MSS {
+            bare.tell_mss(most);
+        }
         Some(bare)
+    }
+
+    /// Adds to a greeting how long segments may be, in front of its other options. Where these fill the header
+    /// there is no room; nothing that greets does that without saying this, too.
+    fn tell_mss(&mut self, most: u16) {
+        let tcp = &mut self.bytes[self.body..];
+        let flags = word(tcp, 12);
+        let head = usize::from(flags >> 12) * 4;
+        if head + MSS_OPTION_BYTES > MOST_TCP_HEADER {
+            return;
+        }
+        tcp.copy_within(TCP_BYTES..head, TCP_BYTES + MSS_OPTION_BYTES);
+        tcp[TCP_BYTES..TCP_BYTES + 2].copy_from_slice(&LONGEST_SEGMENT);
+        put(tcp, TCP_BYTES + 2, most);
+        put(tcp, 12, flags + ((MSS_OPTION_BYTES as u16 / 4) << 12));
+        self.length += MSS_OPTION_BYTES;
+        self.tell_length();
     }
 
     /// An acknowledgement that never came, from the first of two ends to the other.
@@ -91,6 +123,14 @@ impl Bare {
         bare
     }
 
+    /// A byte that came before, from the first of two ends to the other: the engine answers it at once.
+    pub(super) fn stale(ends: (SocketAddr, SocketAddr), sequence: u32, number: u32) -> Self {
+        let mut bare = Self::made(ends, sequence, number, 1);
+        bare.length += 1;
+        bare.tell_length();
+        bare
+    }
+
     pub(super) fn packet(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
@@ -110,12 +150,17 @@ impl Bare {
     }
 }
 
+/// The number that a segment acknowledges, unless it asks for a connection or breaks one off.
+pub(super) fn acknowledged(segment: &[u8]) -> Option<u32> {
+    let flags = word(segment, 12);
+    (flags & SYN_RST == 0 && flags & ACK != 0).then(|| long(segment, 8))
+}
+
 /// Lowers the longest segment that a greeting tells of (RFC 9293, section 3.2): what the option says, where
-/// it is there. The checksum is the caller's.
-pub(super) fn limit_mss(tcp: &mut [u8], most: u16) {
+/// it is there; whether it is. None at all stands for none told. The checksum is the caller's.
+pub(super) fn limit_mss(tcp: &mut [u8], most: u16) -> bool {
     const END: u8 = 0;
     const NOTHING: u8 = 1;
-    const LONGEST_SEGMENT: [u8; 2] = [2, 4];
     let head = (usize::from(word(tcp, 12) >> 12) * 4).min(tcp.len());
     let mut at = TCP_BYTES;
     while at < head && tcp[at] != END {
@@ -125,15 +170,19 @@ pub(super) fn limit_mss(tcp: &mut [u8], most: u16) {
         }
         let option = &tcp[at..head];
         if option.len() >= 4 && option.starts_with(&LONGEST_SEGMENT) {
-            let told = word(option, 2);
+            let told = match word(option, 2) {
+                0 => UNTOLD_MSS,
+                told => told,
+            };
             put(tcp, at + 2, told.min(most));
-            return;
+            return true;
         }
         match option.get(1) {
             Some(&length) if length >= 2 => at += usize::from(length),
-            _ => return,
+            _ => return false,
         }
     }
+    false
 }
 
 /// The acknowledgement of a segment that the engine would overlook. `base` is the number that the far
@@ -207,8 +256,9 @@ mod tests {
         };
         for (options, lowered) in [
             (&[2, 4, 5, 180][..], &[2, 4, 2, 24][..]),
-            // Less than that is left as it is.
+            // Less than that is left as it is; nothing at all is what is sent to who tells nothing.
             (&[2, 4, 1, 0], &[2, 4, 1, 0]),
+            (&[2, 4, 0, 0], &[2, 4, 2, 24]),
             // Behind others, in any order.
             (&[1, 3, 3, 7, 2, 4, 5, 180], &[1, 3, 3, 7, 2, 4, 2, 24]),
             // Behind the end, cut short, or of no length there is none.
@@ -219,6 +269,49 @@ mod tests {
             let mut tcp = greeting(options);
             limit_mss(&mut tcp, 536);
             assert_eq!(&tcp[TCP_BYTES..], lowered, "{options:?}");
+        }
+    }
+
+    /// A greeting with these options, and its header as it was read.
+    fn packet(v6: bool, options: &[u8]) -> (Header, Vec<u8>) {
+        let ends = match v6 {
+            true => ["fd00::1", "fd00::2"],
+            false => ["10.0.0.1", "10.0.0.2"],
+        };
+        let [from, to]: [std::net::IpAddr; 2] = ends.map(|end| end.parse().unwrap());
+        let head = TCP_BYTES + options.len();
+        let body = ip::header_bytes(to);
+        let mut packet = vec![0; body + head];
+        ip::write(&mut packet, from, to, TCP, head, 0);
+        put(&mut packet, body + 12, (head as u16 / 4) << 12 | 0x02);
+        packet[body + TCP_BYTES..].copy_from_slice(options);
+        let header = ip::parse(&packet, !v6, false).unwrap();
+        (header, packet)
+    }
+
+    /// Who says nothing takes 536 B, and may still be sent less.
+    #[test]
+    fn a_greeting_that_tells_no_longest_segment_is_made_to() {
+        for v6 in [false, true] {
+            for (options, most, shown) in [
+                (&[][..], 200, &[2, 4, 0, 200][..]),
+                (&[1, 3, 3, 7], 200, &[2, 4, 0, 200, 1, 3, 3, 7]),
+                // The engine would send no more anyway.
+                (&[1, 3, 3, 7], 536, &[1, 3, 3, 7]),
+                // No room: sent as it came.
+                (&[1; 40], 200, &[1; 40]),
+            ] {
+                let (header, packet) = packet(v6, options);
+                let bare = Bare::greeting(&header, &packet, most).unwrap();
+                let read = ip::parse(bare.packet(), !v6, false).unwrap();
+                let tcp = &bare.packet()[read.body..read.end];
+                assert_eq!(
+                    usize::from(word(tcp, 12) >> 12) * 4,
+                    tcp.len(),
+                    "{options:?}"
+                );
+                assert_eq!(&tcp[TCP_BYTES..], shown, "{options:?}");
+            }
         }
     }
 

@@ -380,8 +380,9 @@ impl Tcp {
             Err(error) => return Poll::Ready(Err(error)),
         };
         let connection = &mut self.connections[index];
+        let finished = connection.finished;
         let socket = connection.socket();
-        if !socket.may_send() {
+        if finished || !socket.may_send() {
             return connection.why_no_sending();
         }
         if !socket.can_send() {
@@ -394,6 +395,7 @@ impl Tcp {
             })
             .expect("it may send");
         if sent > 0 {
+            connection.written = connection.written.wrapping_add(sent as u32);
             self.dirty.push(index as u32);
         }
         Poll::Ready(Ok(sent))
@@ -464,7 +466,7 @@ impl Tcp {
         let index = self.index(id, "tcp_finish")?;
         let connection = &mut self.connections[index];
         connection.finished = true;
-        connection.socket().close();
+        connection.end();
         self.dirty.push(index as u32);
         Ok(())
     }
@@ -479,7 +481,7 @@ impl Tcp {
         if abort || socket.can_recv() {
             socket.abort();
         } else {
-            socket.close();
+            connection.end();
         }
         self.dirty.push(index as u32);
         Ok(())

@@ -22,10 +22,11 @@ use crate::wire::{long, word};
 const SYN_RST: u16 = 0x06;
 const ACK: u16 = 0x10;
 
-/// What a probe waits beyond two round trips. Acknowledgements are delayed by 10 ms here and by 40 ms at most by
-/// Linux for a lone segment; and a far end in user space may wait for its processor, where a probe that was
-/// not needed would cost a third of the congestion window.
-const PROBE_SLACK: Nanos = 30_000_000;
+/// The least that a probe waits beyond two round trips. A far end in user space may wait for its processor,
+/// where a probe that was not needed would cost a third of the congestion window; where it does so often,
+/// round trips vary, and the probe waits longer. Delayed acknowledgements do not count: these are for lone
+/// segments, which are not probed for.
+const PROBE_SLACK: Nanos = 10_000_000;
 
 /// Duplicates after which a segment counts as lost (RFC 5681, section 3.2).
 const DUPLICATES: u32 = 3;
@@ -33,6 +34,7 @@ const DUPLICATES: u32 = 3;
 const OPTION_END: u8 = 0;
 const OPTION_NOTHING: u8 = 1;
 const OPTION_WINDOW_SCALE: u8 = 3;
+const OPTION_SACK_PERMITTED: u8 = 4;
 const OPTION_SACK: u8 = 5;
 /// RFC 7323, section 2.3.
 const MOST_SHIFT: u8 = 14;
@@ -65,6 +67,9 @@ pub(super) struct Recovery {
     /// Where the stream ended when a segment was found lost. Until that is acknowledged, an acknowledgement
     /// that moves on ends at the next one that is lost.
     until: Option<u32>,
+    /// What the engine was asked to send again last. Until `until` another one may be missing, of which nothing
+    /// was known when all before it was acknowledged: it has its own duplicates.
+    asked: Option<u32>,
     /// Where the stream ended when the engine's time-out ran out: up to there it sends everything again, and
     /// what had come before gives duplicates that mean nothing (RFC 6582, section 4).
     resent: Option<u32>,
@@ -74,6 +79,8 @@ pub(super) struct Recovery {
     /// What a round trip is measured by, and since when.
     timed: Option<(u32, Nanos)>,
     round_trip: Option<Nanos>,
+    /// By how much it varies.
+    varies: Nanos,
     /// Since then nothing was acknowledged but one segment sent again.
     probed: bool,
     /// Duplicates that tell of something sent after the missing segment was sent again.
@@ -84,7 +91,13 @@ impl Recovery {
     /// The far end asked for the connection, or agreed to it.
     pub(super) fn greeted(&mut self, segment: &[u8]) {
         let head = usize::from(word(segment, 12) >> 12) * 4;
-        self.shift = segment.get(..head).map_or(0, shift);
+        let header = segment.get(..head).unwrap_or_default();
+        self.shift = shift(header);
+        // Before it has said so for the first time, too: a probe that came too early is answered by
+        // acknowledgements without a gap, and each of them would be taken for one more loss.
+        each_option(header, |kind, _| {
+            self.selective |= kind == OPTION_SACK_PERMITTED
+        });
     }
 
     /// An acknowledgement came, in a segment that is whole: whether the engine needs a nudge.
@@ -122,10 +135,13 @@ impl Recovery {
         };
         self.timed = None;
         let took = now.saturating_sub(since);
-        self.round_trip = Some(match self.round_trip {
-            None => took,
-            Some(before) => before - before / 8 + took / 8,
-        });
+        (self.round_trip, self.varies) = match self.round_trip {
+            None => (Some(took), took / 2),
+            Some(before) => (
+                Some(before - before / 8 + took / 8),
+                self.varies - self.varies / 4 + before.abs_diff(took) / 4,
+            ),
+        };
     }
 
     /// When a segment is sent again if nothing is heard: a lone one is left to its time-out, as its
@@ -137,13 +153,13 @@ impl Recovery {
         if lone || self.probed || self.window == 0 || sent.largest == 0 {
             return None;
         }
-        Some(self.moved + 2 * self.round_trip? + PROBE_SLACK)
+        Some(self.moved + 2 * self.round_trip? + PROBE_SLACK.max(4 * self.varies))
     }
 
     /// It is sent again now: the acknowledgement that the engine is shown for it, as number and window.
     pub(super) fn probe(&mut self, sent: &mut Sent) -> Option<(u32, u16)> {
         let number = self.acknowledged?;
-        (self.probed, self.timed) = (true, None);
+        (self.probed, self.timed, self.asked) = (true, None, Some(number));
         if self.until.is_none() && self.resent.is_none() {
             self.until = sent.up_to;
         }
@@ -177,6 +193,9 @@ impl Recovery {
         }
         if moved > 0 {
             let last = self.acknowledged.replace(number);
+            // A round trip after the one that was sent again, that one alone came: nothing was there behind it.
+            let alone = moved as u32 <= sent.largest
+                && (self.round_trip).is_none_or(|took| now.saturating_sub(self.moved) >= took / 2);
             (self.moved, self.probed) = (now, false);
             self.time(number, now);
             let undisturbed = self.until.is_none() && self.resent.is_none() && came.is_none();
@@ -187,9 +206,10 @@ impl Recovery {
             self.resent = self.resent.filter(beyond);
             // Who says what came, and says nothing, misses nothing: the first one was only late.
             let next = self.until.is_some()
-                && (came.is_some() || !self.selective)
+                && (came.is_some() || !self.selective || alone)
                 && sent.again.is_none_or(|(first, _)| first != number);
             if next {
+                self.asked = Some(number);
                 return Some(sent.ask(Nudge::Again));
             }
             let (from, each) = (last?, sent.largest);
@@ -211,7 +231,7 @@ impl Recovery {
         if self.resent.is_some() {
             return (self.duplicates == DUPLICATES).then(|| sent.ask(Nudge::Again));
         }
-        if self.until.is_none() {
+        if self.until.is_none() || self.asked != Some(number) {
             let on_their_way = (ahead(up_to, number) as u32).div_ceil(sent.largest.max(1));
             // Fewer than four cannot give three duplicates (RFC 5827).
             let enough = match came {
@@ -223,7 +243,8 @@ impl Recovery {
             if self.duplicates.max(beyond) < enough {
                 return None;
             }
-            self.until = Some(up_to);
+            self.until.get_or_insert(up_to);
+            self.asked = Some(number);
             return Some(sent.ask(Nudge::Again));
         }
         // What left after the missing segment was sent again has come, and it has not: it was lost again.
@@ -398,6 +419,46 @@ mod tests {
         );
     }
 
+    /// A far end that stood still for a moment: all that was sent had come.
+    #[test]
+    fn a_probe_too_early_sends_nothing_else_again() {
+        let greeting = |options: &[u8]| {
+            let mut segment = acknowledgement(BASE, 50, &[]);
+            segment.extend(options);
+            segment[12] = (segment.len() as u8 / 4) << 4;
+            segment
+        };
+        for (options, nudged) in [(&[OPTION_SACK_PERMITTED, 2, 1, 1][..], 0), (&[], 4)] {
+            let (mut recovery, mut sent) = (Recovery::default(), sent(10));
+            recovery.greeted(&greeting(options));
+            recovery.heard(&acknowledgement(at(1), 50, &[]), &mut sent, 0);
+            assert!(recovery.probe(&mut sent).is_some());
+            recovery.round_trip = Some(1_000);
+            let answers = [3, 6, 7, 8].map(|number| {
+                let partial = acknowledgement(at(number), 50, &[]);
+                recovery.heard(&partial, &mut sent, 2_000 + 10 * Nanos::from(number))
+            });
+            let again = answers.iter().filter(|nudge| **nudge == Some(Nudge::Again));
+            // Who never says what came leaves no other way to learn of the next hole.
+            assert_eq!(again.count(), nudged, "{options:?}: {answers:?}");
+        }
+    }
+
+    /// The far end says what comes beyond a gap, and nothing has.
+    #[test]
+    fn a_tail_that_is_lost_comes_a_segment_a_round_trip() {
+        let (mut recovery, mut sent) = (Recovery::default(), sent(10));
+        recovery.selective = true;
+        recovery.heard(&acknowledgement(at(7), 50, &[]), &mut sent, 0);
+        recovery.round_trip = Some(1_000);
+        assert!(recovery.probe(&mut sent).is_some());
+        let answers = [8, 9].map(|number| {
+            let partial = acknowledgement(at(number), 50, &[]);
+            recovery.heard(&partial, &mut sent, 1_000 * Nanos::from(number))
+        });
+        assert_eq!(answers, [Some(Nudge::Again); 2]);
+    }
+
     /// The three duplicates that say so.
     fn first_is_missing(recovery: &mut Recovery, sent: &mut Sent) {
         recovery.heard(&acknowledgement(at(1), 50, &[]), sent, 0);
@@ -446,6 +507,29 @@ mod tests {
         sent.timed_out = true;
         let partial = acknowledgement(at(4), 50, &[]);
         assert_eq!(recovery.heard(&partial, &mut sent, 0), None);
+    }
+
+    /// All before it was acknowledged when nothing beyond it had come: its own duplicates tell of it.
+    #[test]
+    fn a_loss_that_is_told_late_in_a_recovery_is_sent_again() {
+        let (mut recovery, mut sent) = (Recovery::default(), sent(10));
+        first_is_missing(&mut recovery, &mut sent);
+        sent.again = Some((at(1), at(10)));
+        sent.up_to = Some(at(12));
+        assert_eq!(
+            recovery.heard(&acknowledgement(at(8), 50, &[]), &mut sent, 0),
+            None
+        );
+        let mut nudges = Vec::new();
+        for end in [10, 11, 12] {
+            let duplicate = acknowledgement(at(8), 50, &[(at(9), at(end))]);
+            nudges.push(recovery.heard(&duplicate, &mut sent, 0));
+        }
+        let once = nudges
+            .iter()
+            .flatten()
+            .filter(|nudge| **nudge == Nudge::Again);
+        assert_eq!(once.count(), 1, "{nudges:?}");
     }
 
     proptest! {

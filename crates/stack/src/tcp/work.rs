@@ -117,7 +117,16 @@ impl Tcp {
         if let Some(bare) = edge::overlooked(connection.socket(), base, header, packet) {
             self.show(link, now, index, bare.packet());
         }
-        let nudge = self.connections[index as usize].heard(segment, link.now);
+        let connection = &mut self.connections[index as usize];
+        if connection.is_ending()
+            && let Some(bare) = connection.heard_end(header, packet)
+        {
+            self.show(link, now, index, bare.packet());
+            self.look(link, index);
+            self.dirty.push(index);
+            return;
+        }
+        let nudge = connection.heard(segment, link.now);
         match nudge {
             None if self.wire.mss.is_some() => self.show_limited(link, now, index, header, packet),
             None => self.show(link, now, index, packet),
@@ -181,7 +190,7 @@ impl Tcp {
     ) {
         let controls = self.settings.control != CongestionControl::None;
         let bare = |own: &mut Self| {
-            let expected = own.connections[index as usize].expected()?;
+            let expected = own.connections[index as usize].nudged_at()?;
             Bare::of(expected, header, packet)
         };
         match nudge {
@@ -292,12 +301,22 @@ impl Tcp {
                 continue;
             }
             link.counters.tcp.connection_steps += 1;
+            if self.connections[index as usize].is_ending()
+                && let Some(bare) = self.connections[index as usize].tell_end()
+            {
+                self.show(link, now, index, bare.packet());
+            }
             if self.settings.tail_probe {
                 self.probe(link, now, index);
             }
             let connection = &mut self.connections[index as usize];
+            let lost_end = connection.lost_end();
             let socket = Some(connection.id(index));
             let (set, sent) = connection.parts();
+            // Nothing but the end is left to be sent, so that a time-out costs nothing: the engine is shown that it is
+            // due.
+            let due = lost_end.then(|| self.interface.poll_at(now, set)).flatten();
+            let due = due.map(|due| due.max(now));
             let mut glance = Glance {
                 packet: None,
                 link,
@@ -307,6 +326,9 @@ impl Tcp {
             };
             // Several at a time: what belongs to a connection is looked up once for all of them, and is in the cache.
             let mut state = PollResult::SocketStateChanged;
+            if let Some(due) = due {
+                self.interface.poll_egress(due, &mut glance, set);
+            }
             for _ in 0..SEGMENTS_AT_A_TIME {
                 state = self.interface.poll_egress(now, &mut glance, set);
                 if state == PollResult::None || !glance.link.has_room() {

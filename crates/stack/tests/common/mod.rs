@@ -53,6 +53,8 @@ pub struct Wire {
     random: fastrand::Rng,
     /// Sees every frame that is sent, with the end that sent it; may drop it.
     pub watch: Watch,
+    /// Frames came to an end, which has not looked since.
+    came: bool,
 }
 
 impl Wire {
@@ -86,6 +88,7 @@ impl Wire {
             {
                 let (_, bytes) = self.flights[end].frames.pop_front().unwrap();
                 self.put(other, &bytes);
+                self.came = true;
             }
         }
     }
@@ -180,6 +183,7 @@ impl World {
                 link,
                 random: fastrand::Rng::with_seed(link.seed),
                 watch: Box::new(|_, _| true),
+                came: false,
             },
             now: 1_000_000,
         }
@@ -198,8 +202,13 @@ impl World {
         self.wire.carry(self.now);
     }
 
-    /// Time goes on to whatever happens next, a millisecond at most.
+    /// Time goes on to whatever happens next, a millisecond at most. Whoever was sent something looks at once:
+    /// it would wait for the next thing to happen otherwise, and the round trip be longer than the link's.
     pub fn pass(&mut self) {
+        if std::mem::take(&mut self.wire.came) {
+            self.now += 1_000;
+            return;
+        }
         let next = [
             self.near.next_deadline(),
             self.far.next_deadline(),

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use linerate_measure::forward::{BURST_FRAMES, CACHED_FRAMES, ModeSpec, Peer};
+use linerate_measure::forward::{BURST_FRAMES, CACHED_FRAMES, Peer};
 use linerate_metric::forward::{Idle, PortTopology};
 use linerate_metric::plan::Cpus;
 
+use super::testpmd::{NamedMode, NoisyArgs};
 use crate::args::{OutputArgs, duration};
 
 /// Longest list of segments that makes a frame.
@@ -146,7 +147,7 @@ pub struct ForwardArgs {
         default_value = "io",
         env = "LINERATE_MODE"
     )]
-    pub mode: ModeSpec,
+    pub mode: NamedMode,
     /// Threads that forward, each pinned to a processor
     #[arg(
         long,
@@ -346,8 +347,11 @@ pub struct ForwardArgs {
     /// Show rates, losses and findings on the whole terminal meanwhile: p pauses the picture, s saves what
     /// was told so far, q ends the run
     #[cfg(feature = "tui")]
-    #[arg(long, help_heading = "Output", conflicts_with_all = ["json", "json_stream", "quiet", "interactive", "commands", "saturate", "stats_period", "auto_start"], env = "LINERATE_TUI")]
+    #[arg(long, help_heading = "Output", conflicts_with_all = ["json", "json_stream", "quiet", "interactive", "commands", "stats_period", "auto_start"], env = "LINERATE_TUI")]
     pub tui: bool,
+    /// Work of mode noisy
+    #[command(flatten)]
+    pub noisy: NoisyArgs,
     /// Where results go
     #[command(flatten)]
     pub output: OutputArgs,

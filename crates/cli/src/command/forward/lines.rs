@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
+use linerate_host::sys::terminal::Taken;
 use rustyline::completion::{Completer, Pair};
 use rustyline::error::ReadlineError;
 use rustyline::highlight::Highlighter;
@@ -38,8 +38,8 @@ pub enum Line {
 pub struct Lines {
     ask: Sender<()>,
     answers: Receiver<Line>,
-    /// The terminal as it was: a thread that still reads has changed it.
-    before: Option<Termios>,
+    /// Puts the terminal back as it was: a thread that still reads has changed it.
+    _taken: Option<Taken>,
     /// Whether lines are typed, so that they stand on the screen already.
     pub typed: bool,
     /// Prints above the line that is typed.
@@ -82,7 +82,7 @@ impl Lines {
         Self {
             ask,
             answers,
-            before: typed.then(|| tcgetattr(stdin()).ok()).flatten(),
+            _taken: typed.then(|| Taken::settings().ok()).flatten(),
             typed,
             above,
             ports,
@@ -115,15 +115,6 @@ impl Lines {
             Ok(line) => Some(line),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => Some(Line::End),
-        }
-    }
-}
-
-impl Drop for Lines {
-    fn drop(&mut self) {
-        if let Some(before) = &self.before {
-            // The terminal may be gone, and then nobody misses its settings.
-            let _ = tcsetattr(stdin(), OptionalActions::Now, before);
         }
     }
 }

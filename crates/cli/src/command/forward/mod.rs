@@ -7,7 +7,9 @@ mod foreign;
 mod grammar;
 mod lines;
 mod saturate;
+mod screen;
 mod shell;
+pub mod testpmd;
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -18,13 +20,12 @@ use linerate_measure::carrier;
 use linerate_measure::forward::frame::FrameSpec;
 use linerate_measure::forward::{Cause, PortError, PortTotals, QueueTotals, Verbose};
 use linerate_measure::forward::{
-    Forwarder, MemoryWish, PortUrl, Primed, Reading, Retry, Settings, Times, Told, record,
+    Forwarder, MemoryWish, Onward, PortUrl, Primed, Reading, Retry, Settings, Times, Told, record,
     run as forward,
 };
 use linerate_metric::event::{Event, Problem, What};
 use linerate_metric::exit;
 use linerate_metric::forward::{ForwardPort, QueueFigures};
-use linerate_metric::plan::{Ends, Kind, Plan, Protocol, Wait};
 use linerate_metric::units::format_count;
 use linerate_report::forward::{
     PortRates, displayed, extended_statistics, forward_statistics, port_statistics, stream_map,
@@ -33,7 +34,6 @@ use linerate_report::forward::{
 use super::measure::stop_on_signals;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::scene::Scene;
 use args::ForwardArgs;
 
 /// Nothing has come for so long: receive queues of our own process are empty.
@@ -60,10 +60,9 @@ fn go(args: &ForwardArgs, output: &mut Output) -> Result<u8, Failure> {
     crate::live::check(args.is_shown())?;
     let urls = urls(args)?;
     let settings = settings(args, urls.len())?;
-    let urls: Vec<PortUrl> = match settings.mode.passes_on() {
-        true => urls.into_iter().map(PortUrl::passing_on).collect(),
-        false => urls,
-    };
+    let shell = has_shell(args, output);
+    let onward = onward(&settings, shell);
+    let urls: Vec<PortUrl> = urls.into_iter().map(|url| url.taken(onward)).collect();
     // Before ports are opened: whatever signal comes, they are closed.
     let stop = stop_on_signals()?;
     let wish = MemoryWish {
@@ -87,16 +86,28 @@ fn go(args: &ForwardArgs, output: &mut Output) -> Result<u8, Failure> {
     if args.saturate {
         return saturate::run(args, &urls, &settings, &mut forwarder, &stop, output);
     }
+    if shell {
+        return shell::run(args, settings, forwarder, &stop, output);
+    }
+    at_once_until_stopped(args, &urls, &settings, &mut forwarder, &stop, output)
+}
+
+fn has_shell(args: &ForwardArgs, output: &Output) -> bool {
     let terminal = is_in_front() && std::io::stdout().is_terminal();
     let at_once = args.is_shown()
         || args.time.is_some()
         || period(args).is_some()
         || output.is_json()
         || output.is_stream();
-    if args.interactive || args.commands.is_some() || (terminal && !at_once) {
-        return shell::run(args, settings, forwarder, &stop, output);
+    args.interactive || args.commands.is_some() || (terminal && !at_once)
+}
+
+/// Where frames of the ports go: a shell may change the mode to one in which somebody waits for them.
+fn onward(settings: &Settings, shell: bool) -> Onward {
+    match settings.mode.onward() {
+        Onward::Counter if shell => Onward::Reader,
+        onward => onward,
     }
-    at_once_until_stopped(args, &urls, &settings, &mut forwarder, &stop, output)
 }
 
 /// Whether standard input is a terminal that listens to us: one that is read from the background stops
@@ -170,13 +181,16 @@ fn at_once_until_stopped(
                 for (sum, moved) in sums.iter_mut().zip(&reading.ports) {
                     *sum = sum.plus(*moved);
                 }
-                say(output, &readings(&facts, &sums, reading, names));
+                say(
+                    output,
+                    &format!("\n{}", readings(&facts, &sums, reading, names)),
+                );
             }
         }
     };
     let flag = stop.as_flag();
     let mut ran = match args.is_shown() {
-        true => shown(urls, settings, forwarder, args.time, stop, output)?,
+        true => screen::run(urls, settings, forwarder, args.time, stop, output)?,
         false => forward(forwarder, settings, &times, &flag, &mut told)?,
     };
     let trouble = ran.trouble.take();
@@ -203,59 +217,6 @@ fn at_once_until_stopped(
     } else {
         exit::OK
     })
-}
-
-/// Interval of the screen: often enough to see a change as it happens.
-const SHOWN: Duration = Duration::from_millis(250);
-
-/// Forwards under a screen of what ports move.
-fn shown(
-    urls: &[PortUrl],
-    settings: &Settings,
-    forwarder: &mut Forwarder,
-    duration: Option<Duration>,
-    stop: &linerate_host::stop::Stop,
-    output: &mut Output,
-) -> Result<linerate_measure::forward::Ran, Failure> {
-    let times = Times {
-        duration,
-        interval: SHOWN,
-        quiet: QUIET,
-    };
-    let names: Vec<String> = urls.iter().map(ToString::to_string).collect();
-    let mut plan = Plan::new(Kind::Forward, Protocol::Udp, names.join(" "));
-    plan.duration_ns = duration.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-    let flag = stop.as_flag();
-    let ran = crate::live::while_told(true, stop, output, |teller| {
-        let tell = |what| teller.tell(Event { test: 1, what });
-        tell(What::Started {
-            wait: Ends::both(Wait::Spin),
-            cpu: plan.cpu.clone(),
-            plan: Box::new(plan),
-            because: None,
-        });
-        let mut number = 0;
-        let mut sums: Vec<PortTotals> = Vec::new();
-        forward(forwarder, settings, &times, &flag, &mut |told| {
-            if let Told::Interval(reading) = told {
-                let interval = Box::new(reading.interval(number));
-                number += 1;
-                tell(What::Interval { interval });
-                sums.resize_with(reading.ports.len(), PortTotals::default);
-                for (sum, moved) in sums.iter_mut().zip(&reading.ports) {
-                    *sum = sum.plus(*moved);
-                }
-                let ways = names.iter().zip(&sums).flat_map(|(name, sum)| {
-                    [
-                        (format!("{name} receiving"), sum.receive),
-                        (format!("{name} sending"), sum.transmit),
-                    ]
-                });
-                teller.show(Scene::drops(ways));
-            }
-        })
-    })?;
-    Ok(ran?)
 }
 
 /// The same trouble for the record, which keeps its words only.
@@ -460,6 +421,7 @@ fn check_ports(args: &ForwardArgs, all: u32) -> Result<(), Failure> {
 }
 
 fn settings(args: &ForwardArgs, ports: usize) -> Result<Settings, Failure> {
+    let mode = args.noisy.applied(&args.mode)?;
     if args.cores == 0 {
         return Err(Failure::usage(Problem::new(
             "forwarding needs a thread",
@@ -482,7 +444,7 @@ fn settings(args: &ForwardArgs, ports: usize) -> Result<Settings, Failure> {
     let listed = |mask: &Option<args::Mask>| mask.as_ref().map(|mask| mask.0.clone());
     let cpus = args.corelist.as_ref().map(|cpus| cpus.0.clone());
     Ok(Settings {
-        mode: args.mode.clone(),
+        mode,
         cores: args.cores,
         cpus: cpus.or_else(|| listed(&args.coremask)).unwrap_or_default(),
         pinned: true,

@@ -16,8 +16,11 @@ use linerate_metric::units::{format_count, format_per_second};
 
 use super::args::ForwardArgs;
 use super::say;
+use super::screen::{self, Shown};
 use crate::failure::Failure;
+use crate::live;
 use crate::output::Output;
+use crate::scene::Part;
 
 /// Packets of the step before must be gone: those on their way through another process come late.
 const QUIET: Duration = Duration::from_millis(20);
@@ -40,70 +43,11 @@ pub fn run(
         )));
     }
     let started = Timestamp::now();
-    let times = Times {
-        duration: Some(args.trial),
-        interval: args.trial.max(Duration::from_millis(10)),
-        quiet: QUIET,
-    };
-    let mut runs: Vec<Record> = Vec::new();
-    let mut result = SetResult::default();
-    for cores in 1..=args.cores {
-        let places = forwarder.places(&Settings {
-            cores,
-            ..settings.clone()
-        })?;
-        let threads = places.iter().map(|place| place.core + 1).max();
-        if threads.is_some_and(|threads| threads < cores) {
-            let streams = places.len();
-            result.notes.push(match streams {
-                1 => "1 stream keeps no more than 1 core busy: more cores are left out".to_owned(),
-                _ => format!(
-                    "{streams} streams keep no more than {streams} cores busy: more cores are left out"
-                ),
-            });
-            break;
-        }
-        let mut walk = Walk::default();
-        while let Some(tx_first) = walk.next_step().filter(|_| !stop.is_set()) {
-            let step = Settings {
-                cores,
-                tx_first,
-                flush: true,
-                ..settings.clone()
-            };
-            let Some(ran) = undisturbed(forwarder, &step, &times, stop)? else {
-                break;
-            };
-            let disturbed = ran.is_disturbed(&step);
-            let in_flight = ran.figures.primed;
-            let mut record = record(urls, &step, &times, ran);
-            let plural = if cores == 1 { "" } else { "s" };
-            record.label = Some(format!("{cores} core{plural}, tx_first {tx_first}"));
-            let point = SaturationPoint {
-                tx_first,
-                in_flight,
-                packets_per_second: record.summary.packets_per_second.unwrap_or(0.0),
-                dropped: record.summary.lost.unwrap_or(0),
-                disturbed,
-                record: record.id.clone(),
-            };
-            say(
-                output,
-                &format!(
-                    "{cores} core{plural}, tx_first {tx_first}: {} in flight, {}{}",
-                    format_count(in_flight),
-                    format_per_second(point.packets_per_second),
-                    if disturbed { ", disturbed" } else { "" }
-                ),
-            );
-            walk.take(point);
-            runs.push(record);
-        }
-        result.saturation.push(walk.conclude(cores));
-        if stop.is_set() {
-            break;
-        }
-    }
+    let title = format!("packets in flight for the highest rate, mode {mode}");
+    let walked = live::series(args.is_shown(), &title, stop, output, |output| {
+        walked(args, urls, settings, forwarder, stop, output)
+    })?;
+    let (runs, result) = walked?;
     if runs.is_empty() {
         return Err(Failure::from(MeasureError::Interrupted));
     }
@@ -125,6 +69,94 @@ pub fn run(
     })
 }
 
+/// Makes the steps; gives their records and what they come to.
+fn walked(
+    args: &ForwardArgs,
+    urls: &[PortUrl],
+    settings: &Settings,
+    forwarder: &mut Forwarder,
+    stop: &Stop,
+    output: &Output,
+) -> Result<(Vec<Record>, SetResult), Failure> {
+    let interval = match output.teller() {
+        Some(_) => args.trial.min(screen::INTERVAL),
+        None => args.trial,
+    };
+    let times = Times {
+        duration: Some(args.trial),
+        interval: interval.max(Duration::from_millis(10)),
+        quiet: QUIET,
+    };
+    let mut runs: Vec<Record> = Vec::new();
+    let mut result = SetResult::default();
+    for cores in 1..=args.cores {
+        let places = forwarder.places(&Settings {
+            cores,
+            ..settings.clone()
+        })?;
+        let threads = places.iter().map(|place| place.core + 1).max();
+        if threads.is_some_and(|threads| threads < cores) {
+            let streams = places.len();
+            result.notes.push(match streams {
+                1 => "1 stream keeps no more than 1 core busy: more cores are left out".to_owned(),
+                _ => format!(
+                    "{streams} streams keep no more than {streams} cores busy: more cores are left out"
+                ),
+            });
+            break;
+        }
+        let plural = if cores == 1 { "" } else { "s" };
+        let mut walk = Walk::default();
+        while let Some(tx_first) = walk.next_step().filter(|_| !stop.is_set()) {
+            let step = Settings {
+                cores,
+                tx_first,
+                flush: true,
+                ..settings.clone()
+            };
+            let words = format!("{cores} core{plural}, tx_first {tx_first}");
+            output.part(Part {
+                name: "step",
+                number: runs.len() + 1,
+                words: words.clone(),
+                ..Part::default()
+            });
+            let Some(ran) = undisturbed(forwarder, urls, &step, &times, stop, output)? else {
+                break;
+            };
+            let disturbed = ran.is_disturbed(&step);
+            let in_flight = ran.figures.primed;
+            let mut record = record(urls, &step, &times, ran);
+            record.label = Some(words.clone());
+            let point = SaturationPoint {
+                tx_first,
+                in_flight,
+                packets_per_second: record.summary.packets_per_second.unwrap_or(0.0),
+                dropped: record.summary.lost.unwrap_or(0),
+                disturbed,
+                record: record.id.clone(),
+            };
+            let line = format!(
+                "{words}: {} in flight, {}{}",
+                format_count(in_flight),
+                format_per_second(point.packets_per_second),
+                if disturbed { ", disturbed" } else { "" }
+            );
+            match output.teller() {
+                Some(_) => output.progress(&line),
+                None => say(output, &line),
+            }
+            walk.take(point);
+            runs.push(record);
+        }
+        result.saturation.push(walk.conclude(cores));
+        if stop.is_set() {
+            break;
+        }
+    }
+    Ok((runs, result))
+}
+
 /// Tries of a step that something else disturbs.
 const TRIES: u32 = 3;
 
@@ -132,13 +164,20 @@ const TRIES: u32 = 3;
 /// None where somebody stopped it.
 fn undisturbed(
     forwarder: &mut Forwarder,
+    urls: &[PortUrl],
     step: &Settings,
     times: &Times,
     stop: &Stop,
+    output: &Output,
 ) -> Result<Option<Ran>, Failure> {
     let mut best: Option<Ran> = None;
     for _ in 0..TRIES {
-        let ran = forward(forwarder, step, times, &stop.as_flag(), &mut |_| {})?;
+        let mut shown = (output.teller()).map(|teller| Shown::new(urls, times.duration, teller));
+        let ran = forward(forwarder, step, times, &stop.as_flag(), &mut |told| {
+            if let Some(shown) = &mut shown {
+                shown.take(&told);
+            }
+        })?;
         if let Some(error) = ran.trouble {
             return Err(Failure::from(MeasureError::Port(error)));
         }

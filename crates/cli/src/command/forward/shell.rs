@@ -188,10 +188,11 @@ impl Shell<'_> {
                     "no such command: {}: `help` lists the commands",
                     words.join(" ")
                 ),
+                // A line each: there may be twenty.
                 (None, known) => format!(
-                    "no such command: {}: there is: {}",
+                    "no such command: {}: there is:\n  {}",
                     words.join(" "),
-                    known.join("; ")
+                    known.join("\n  ")
                 ),
             };
             self.failed = true;
@@ -270,6 +271,9 @@ impl Shell<'_> {
             self.failed = true;
             text.push_str(&format!("\nerror: {error}"));
         }
+        if let Some(doubt) = &outcome.numa {
+            text.push_str(&format!("\nwarning: {}", doubt.why));
+        }
         let (started, settings) =
             (self.started.take()).unwrap_or_else(|| (Timestamp::now(), self.settings.clone()));
         let ran = Ran {
@@ -278,6 +282,7 @@ impl Shell<'_> {
             readings: Vec::new(),
             interrupted: self.stop.is_set(),
             trouble: None,
+            numa: outcome.numa.take(),
         };
         let times = Times {
             duration: None,

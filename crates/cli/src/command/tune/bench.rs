@@ -7,6 +7,7 @@ use linerate_metric::expect::Figure;
 use linerate_metric::experiment::Setting;
 use linerate_metric::record::Record;
 use linerate_metric::sweep::buffer_bytes;
+use linerate_metric::units::format_bytes;
 use linerate_tune::search::Point;
 
 use super::asked;
@@ -34,6 +35,15 @@ pub struct Bench<'a> {
     /// The screen that shows them.
     pub screen: Option<Teller>,
     stop: &'a Stop,
+}
+
+/// That a setting takes more than it may, and how much.
+fn over_memory(bytes: f64, limit: u64) -> String {
+    format!(
+        "it takes {} of memory, more than the {} of --under",
+        format_bytes(bytes.ceil() as u64),
+        format_bytes(limit)
+    )
 }
 
 /// What a run came to.
@@ -117,8 +127,8 @@ impl<'a> Bench<'a> {
             value: self.figure.of(&record),
             memory_bytes,
             record: Some(record),
-            refused: over.map(|_| match memory_bytes {
-                Some(_) => "takes more memory than it may".to_owned(),
+            refused: over.map(|limit| match memory_bytes {
+                Some(bytes) => over_memory(bytes, limit),
                 None => "what it takes of memory is not known".to_owned(),
             }),
         })

@@ -13,6 +13,7 @@ use linerate_metric::exit;
 use linerate_metric::figure;
 use linerate_metric::record::Record;
 use linerate_metric::tuning::{Best, Change, Pointed, Spent, Trial, Vain};
+use linerate_metric::units::format_bytes;
 use linerate_tune::knob::Set;
 use linerate_tune::search::Point;
 use linerate_tune::snippet::Turned;
@@ -142,14 +143,17 @@ fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
     let seed = (args.many.seed).unwrap_or_else(|| u64::from(fresh_seed()));
     let stop = stop_on_signals()?;
     let names: Vec<_> = knobs.iter().map(|knob| knob.name.clone()).collect();
+    let most = 2 * proof::most_pairs(args);
     output.progress(&format!(
-        "linerate {}\ngoal: {}, {} better; seed {seed}\nknobs: {}",
+        "linerate {}\ngoal: {}, {} better; seed {seed}\nruns: {} of the search at most, then {most} at most for each \
+         change that it finds, and {most} for the proof of all\nknobs: {}",
         words::join(&words),
         figure.name,
         match figure.better() {
             Better::Higher => "higher is",
             Better::Lower => "lower is",
         },
+        args.runs,
         names.join(", ")
     ));
     turn::left_note()
@@ -215,6 +219,7 @@ fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
             )),
         }));
     }
+    notes.extend(limit.and_then(|limit| none_fits(&found.trials, limit)));
     let set = outcome::set_of(&bench, found, seed, started, (!complete, keeps), notes);
     if keeps {
         bench.turner.keep();
@@ -227,6 +232,24 @@ fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
     Ok(match complete {
         true => exit::OK,
         false => exit::INTERRUPTED,
+    })
+}
+
+/// That no setting was within the limit, and what the least of them takes: then nothing could be chosen, however
+/// fast it was.
+fn none_fits(trials: &[Trial], limit: u64) -> Option<String> {
+    let measured = || trials.iter().filter(|trial| trial.value.is_some());
+    let fits = |trial: &Trial| trial.refused.is_none();
+    let least = measured()
+        .filter_map(|trial| trial.memory_bytes)
+        .min_by(f64::total_cmp)?;
+    (!measured().any(fits) && least > limit as f64).then(|| {
+        format!(
+            "nothing that was measured fits --under memory: the least takes {} (the buffers of both ends, with all that our \
+             own stack has), and {} were allowed. Allow more, or make the start smaller",
+            format_bytes(least.ceil() as u64),
+            format_bytes(limit)
+        )
     })
 }
 
@@ -246,4 +269,29 @@ fn all(
         return Ok(());
     };
     proof::prove(args, seed, bench, found, winner, output)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trial(memory_bytes: f64, refused: bool) -> Trial {
+        Trial {
+            setting: Default::default(),
+            value: Some(1.0),
+            memory_bytes: Some(memory_bytes),
+            record: None,
+            refused: refused.then(|| "too much".to_owned()),
+        }
+    }
+
+    #[test]
+    fn where_nothing_fits_the_least_is_told() {
+        let none = none_fits(&[trial(9e4, true), trial(65_536.0, true)], 24 << 10);
+        let none = none.expect("a note");
+        assert!(none.contains("64 KiB") && none.contains("24 KiB"), "{none}");
+        let one = none_fits(&[trial(9e4, true), trial(2e4, false)], 24 << 10);
+        assert_eq!(one, None);
+        assert_eq!(none_fits(&[], 24 << 10), None);
+    }
 }

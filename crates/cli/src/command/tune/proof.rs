@@ -91,6 +91,18 @@ fn minimal(
     let changed: Vec<usize> = (0..winner.len())
         .filter(|&knob| winner[knob] != 0)
         .collect();
+    if !changed.is_empty() {
+        let most = 2 * most_pairs(args);
+        output.progress(&format!(
+            "the search is over; now {} in pairs: {most} runs at most for each, and {most} for the proof of all \
+             (--max-pairs {})",
+            match changed.len() {
+                1 => "1 change has to show that it matters,".to_owned(),
+                n => format!("each of {n} changes has to show that it matters,"),
+            },
+            most_pairs(args)
+        ));
+    }
     for (number, &place) in changed.iter().enumerate() {
         let mut without = winner.clone();
         without[place] = 0;
@@ -136,6 +148,11 @@ fn minimal(
     Ok(winner)
 }
 
+/// Pairs that a question takes at most.
+pub fn most_pairs(args: &TuneArgs) -> usize {
+    args.until.max_pairs.unwrap_or(MOST_PAIRS).max(1)
+}
+
 /// Two settings in turn; the inner `Err` when one of them fails or, where that counts, takes more than it may.
 fn pairs(
     args: &TuneArgs,
@@ -151,7 +168,7 @@ fn pairs(
     let bench = RefCell::new(bench);
     let runs = RefCell::new(Vec::new());
     let refused = RefCell::new(None);
-    let limit = args.until.max_pairs.unwrap_or(MOST_PAIRS).max(1);
+    let limit = most_pairs(args);
     let mut turns = Turns {
         order: Interleave::new(Amount::UntilDecided { limit }, args.until.effect, seed),
         machine: Machine::new(),

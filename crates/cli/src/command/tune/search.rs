@@ -11,6 +11,7 @@ use super::{Found, Stage};
 use crate::args::TuneArgs;
 use crate::command::series::Ended;
 use crate::output::Output;
+use crate::words;
 
 /// Time of a run that only tells whether a value can be had.
 const CHECK: &str = "100ms";
@@ -42,10 +43,7 @@ pub fn first(
         .collect();
     let pointers = pointers(&record.findings, &names);
     for pointer in pointers.iter().take(TOLD) {
-        let knobs = match pointer.knobs.is_empty() {
-            true => "no knob that can be turned here".to_owned(),
-            false => pointer.knobs.join(", "),
-        };
+        let knobs = pointed_at(pointer, &names, &bench.words);
         output.progress(&format!(
             "  {} (costs {:.0} %) points at: {knobs}",
             pointer.cause,
@@ -66,6 +64,22 @@ pub fn first(
         .collect();
     order(bench, found, output);
     Ok(seen)
+}
+
+/// The knobs that a finding points at, and those of the command line, which stand as they were given: `compare`
+/// tries them.
+fn pointed_at(pointer: &point::Pointer, turned: &[&str], words: &[String]) -> String {
+    let mut said = match pointer.knobs.is_empty() {
+        true => "no knob that can be turned here".to_owned(),
+        false => pointer.knobs.join(", "),
+    };
+    let given: Vec<&str> = (point::of_cause(&pointer.cause).iter().copied())
+        .filter(|knob| !turned.contains(knob) && words::names(words, knob))
+        .collect();
+    if !given.is_empty() {
+        said.push_str(&format!("; as it was given stays {}", given.join(", ")));
+    }
+    said
 }
 
 /// Puts the knobs that findings point at before the others.
@@ -247,4 +261,35 @@ pub fn search(
         });
     }
     ended.map(|()| best)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_given_is_told_beside_what_can_be_turned() {
+        for (knobs, command, said) in [
+            (
+                &["wait"][..],
+                "throughput h --cpu 0/0",
+                "wait; as it was given stays cpu",
+            ),
+            (
+                &[],
+                "throughput h --cpu=0/0 --wait spin",
+                "no knob that can be turned here; as it was given stays cpu, wait",
+            ),
+            (&["cpu", "wait"], "throughput h -u", "cpu, wait"),
+        ] {
+            let pointer = point::Pointer {
+                cause: "shared-core".to_owned(),
+                cost: 0.3,
+                what: String::new(),
+                knobs: knobs.iter().map(ToString::to_string).collect(),
+            };
+            let words: Vec<String> = command.split(' ').map(str::to_owned).collect();
+            assert_eq!(pointed_at(&pointer, knobs, &words), said, "{command}");
+        }
+    }
 }

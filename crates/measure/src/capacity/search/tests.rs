@@ -14,6 +14,8 @@ enum Device {
     Noisy { rate: f64, share: f64 },
     /// Loses a share at any load.
     Lossy(f64),
+    /// Loses each frame with this likelihood, and carries so many per second.
+    Random { rate: f64, loss: f64 },
     /// Takes everything.
     Infinite,
 }
@@ -33,6 +35,10 @@ impl Device {
                 (offered - noise).min((rate * duration_s).floor())
             }
             Self::Lossy(share) => offered - (offered * share).round(),
+            Self::Random { rate, loss } => {
+                let arrived = offered - poisson(offered * loss, draw).min(offered);
+                arrived.min((rate * duration_s).floor())
+            }
             Self::Infinite => offered,
         };
         (offered, forwarded.max(0.0))
@@ -43,6 +49,19 @@ impl Device {
             self.forwards(load, duration_s, &mut fastrand::Rng::with_seed(1));
         1.0 - forwarded / offered
     }
+}
+
+/// How many of many independent events happen, where so many do on average.
+fn poisson(mean: f64, draw: &mut fastrand::Rng) -> f64 {
+    if mean > 50.0 {
+        let normal: f64 = (0..12).map(|_| draw.f64()).sum::<f64>() - 6.0;
+        return (mean + normal * mean.sqrt()).round().max(0.0);
+    }
+    let (mut count, mut product) = (0.0, draw.f64());
+    while product > (-mean).exp() {
+        (count, product) = (count + 1.0, product * draw.f64());
+    }
+    count
 }
 
 fn options(goals: &[f64], resolution: f64, most: f64) -> Options {
@@ -155,6 +174,53 @@ fn a_buffer_does_not_pass_for_a_rate() {
         1,
     );
     assert!(found[0].beyond < 1_000.0, "{found:?}");
+}
+
+/// A device that loses frames at random at any rate has no room: short trials pass because they have few frames.
+#[test]
+fn random_loss_is_no_room() {
+    for loss in [0.0005, 0.00002, 0.01] {
+        for rate in [f64::INFINITY, 50_000.0] {
+            for (trial_s, first_s) in [(60.0, 1.0), (60.0, 3.0), (5.0, 0.25), (2.0, 0.1)] {
+                let mut told = 0;
+                for seed in 0..100 {
+                    let mut options = options(&[0.0, 0.0004], 0.005, 1e6);
+                    (options.trial_s, options.first_s) = (trial_s, first_s);
+                    let device = Device::Random { rate, loss };
+                    let (found, ..) = run(options, device, f64::INFINITY, seed);
+                    let is_room = |found: &Found| {
+                        let lower = found.lower.unwrap_or(0.0);
+                        found.beyond / trial_s > lower * 0.005
+                    };
+                    told += u32::from(found.iter().any(is_room));
+                }
+                // The goal that is nearly the loss is decided by chance, and tried again.
+                assert!(told <= 5, "{loss} of {rate} in {trial_s} s: {told} of 100");
+            }
+        }
+    }
+}
+
+/// Room is told whatever it is, beside random loss too.
+#[test]
+fn room_is_told() {
+    for depth in [2_000.0, 20_000.0, 200_000.0] {
+        for rate in [1_000.0, 20_000.0, 100_000.0] {
+            let device = Device::Bucket { rate, depth };
+            let mut options = options(&[0.0], 0.005, 1e6);
+            (options.trial_s, options.first_s) = (5.0, 0.25);
+            let (found, ..) = run(options, device, f64::INFINITY, 1);
+            let (found, wanted) = (found[0], depth / 5.0);
+            let lower = found.lower.unwrap();
+            // Where it is more than the resolution it is told, if not always all of it.
+            if wanted > lower * 0.02 {
+                assert!(
+                    found.beyond / 5.0 > lower * 0.005 && found.beyond <= depth,
+                    "{device:?}: {found:?}"
+                );
+            }
+        }
+    }
 }
 
 /// A bound that stands on nothing but trials which this machine may have spoilt is marked.

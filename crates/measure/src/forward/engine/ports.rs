@@ -4,9 +4,7 @@ use linerate_host::sys::clock;
 use linerate_metric::forward::{ForwardFigures, ForwardPort, ForwardStream};
 use linerate_port::{Memory, PortError, PortUrl};
 
-use super::{
-    Acquire, Base, Forwarder, Observed, Primed, Relaxed, check_memory, figures_of, planned,
-};
+use super::{Acquire, Base, Forwarder, Observed, Primed, Relaxed, check_memory, planned};
 use crate::MeasureError;
 use crate::forward::port::{Port, PortTotals, figures};
 
@@ -20,6 +18,30 @@ fn refused(
         situation: situation.to_owned(),
         next_step: next_step.into(),
     }
+}
+
+/// Refuses what left ports closed.
+fn stay_stopped(closed: &[(u32, PortError)]) -> Result<(), MeasureError> {
+    let Some((first, error)) = closed.first() else {
+        return Ok(());
+    };
+    let numbers: Vec<String> = closed.iter().map(|(port, _)| port.to_string()).collect();
+    let (ports, again) = match closed.len() {
+        1 => (format!("port {first}"), format!("port start {first}")),
+        _ => (
+            format!("ports {}", numbers.join(", ")),
+            "port start all".to_owned(),
+        ),
+    };
+    let problem = error.problem();
+    Err(refused(
+        ports,
+        &format!(
+            "stopped, because opening again failed: {}: {}",
+            problem.object, problem.situation
+        ),
+        format!("{}, then say `{again}`", problem.next_step),
+    ))
 }
 
 /// Whether a port is meant; none is all of them.
@@ -111,9 +133,7 @@ impl Forwarder {
             return Vec::new();
         };
         let streams = running.places.iter().zip(&running.streams);
-        streams
-            .map(|(place, base)| figures_of(place, base.shown()))
-            .collect()
+        streams.map(|(place, base)| base.shown(place)).collect()
     }
 
     /// What ports and streams have moved since the start or since they were cleared; zeros while nothing runs.
@@ -188,9 +208,7 @@ impl Forwarder {
         let totals = self.totals();
         if let Some(running) = &mut self.running {
             running.cleared = Some(totals);
-            for base in &mut running.streams {
-                base.cleared = Base::totals(base);
-            }
+            running.streams.iter_mut().for_each(Base::clear);
         }
     }
 
@@ -214,19 +232,30 @@ impl Forwarder {
         Ok(())
     }
 
-    /// Opens one port, or all, again.
+    /// Opens one port, or all, again. Where one cannot be opened the others are all the same, and it stays closed.
     ///
     /// # Errors
     /// That they are polled at the moment, or why a port cannot be opened.
     pub fn start_port(&mut self, port: Option<u32>) -> Result<(), MeasureError> {
         self.not_running()?;
         self.make_room(&self.urls())?;
-        for own in &mut self.ports {
-            if is_meant(port, own) && !own.is_started() {
-                own.start(&self.memory)?;
-            }
-        }
-        Ok(())
+        let closed = self.ports.iter().enumerate();
+        let closed: Vec<usize> = closed
+            .filter(|(_, own)| is_meant(port, own) && !own.is_started())
+            .map(|(at, _)| at)
+            .collect();
+        stay_stopped(&self.open_again(&closed))
+    }
+
+    /// Opens closed ports; gives those that stay closed, and why.
+    fn open_again(&mut self, which: &[usize]) -> Vec<(u32, PortError)> {
+        let Self { ports, memory, .. } = self;
+        let tried = which.iter().map(|&at| {
+            let own = &mut ports[at];
+            (own.number, own.start(memory))
+        });
+        let failed = tried.filter_map(|(number, tried)| Some((number, tried.err()?)));
+        failed.collect()
     }
 
     /// Gives closed ports another value of a key of their URL; none means all. Says how many ports that were.
@@ -277,6 +306,13 @@ impl Forwarder {
             None => self.ports.push(port),
         }
         Ok(number)
+    }
+
+    /// Ports that were opened again since it was asked last, because the memory had to be larger: files are begun
+    /// anew, and processes at other ends saw them go and come. To be asked after a failure as well, since the memory
+    /// comes first.
+    pub fn take_reopened(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.reopened)
     }
 
     /// Closes a port for good; other ports keep their numbers.
@@ -346,19 +382,41 @@ impl Forwarder {
             return Ok(());
         }
         check_memory(&plan)?;
-        let memory = Memory::new(plan)?;
-        let mut open: Vec<&mut Port> = Vec::new();
-        for port in &mut self.ports {
-            if port.is_started() {
-                port.stop();
-                open.push(port);
-            }
-        }
-        self.memory = memory;
-        for port in open {
-            port.start(&self.memory)?;
-        }
-        Ok(())
+        let before = std::mem::replace(&mut self.memory, Memory::new(plan)?);
+        let started = self.ports.iter().enumerate();
+        let open: Vec<usize> = started
+            .filter(|(_, port)| port.is_started())
+            .map(|(at, _)| at)
+            .collect();
+        let close = |ports: &mut [Port]| open.iter().for_each(|&at| ports[at].stop());
+        close(&mut self.ports);
+        let failed = self.open_again(&open);
+        let back = |ports: &[Port]| -> Vec<u32> {
+            let back = open.iter().map(|&at| &ports[at]);
+            let back = back.filter(|port| port.is_started());
+            back.map(|port| port.number).collect()
+        };
+        let Some((number, error)) = failed.first() else {
+            self.reopened = back(&self.ports);
+            return Ok(());
+        };
+        // As it was before, as far as that can be.
+        close(&mut self.ports);
+        self.memory = before;
+        let failed_again = self.open_again(&open);
+        self.reopened = back(&self.ports);
+        stay_stopped(&failed_again)?;
+        // The error says it of all.
+        self.reopened.clear();
+        let problem = error.problem();
+        Err(refused(
+            format!("port {number}"),
+            &format!(
+                "it cannot be opened in a memory that has room for all: {}: {}; all ports are open again (files begin anew)",
+                problem.object, problem.situation
+            ),
+            problem.next_step,
+        ))
     }
 
     fn not_running(&self) -> Result<(), MeasureError> {

@@ -36,6 +36,7 @@ impl<M: Mode> Ground<M> {
             address: OWN,
             peer: PEER,
             frame_bytes: 1518,
+            descriptors: 512,
             share: 1000,
         };
         Self {

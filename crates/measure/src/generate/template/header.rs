@@ -512,12 +512,26 @@ fn network(plan: &TemplatePlan, ethertype: Option<u16>) -> Result<Network, Templ
         .or(plan.ipv4.as_ref())
         .cloned()
         .unwrap_or_default();
-    let (usual, read): (_, fn(&str) -> Option<u128>) = match version_6 {
-        true => (["2001:2::1", "2001:2::2"], read_ipv6),
-        false => (["198.18.0.1", "198.18.0.2"], read_ipv4),
+    type Read = fn(&str) -> Option<u128>;
+    let (usual, read, other): (_, Read, Read) = match version_6 {
+        true => (["2001:2::1", "2001:2::2"], read_ipv6, read_ipv4),
+        false => (["198.18.0.1", "198.18.0.2"], read_ipv4, read_ipv6),
     };
     let values = |field, text: &Option<String>, usual: &str| {
-        Values::read(field, text.as_deref().unwrap_or(usual), usual, read)
+        let text = text.as_deref().unwrap_or(usual);
+        Values::read(field, text, usual, read).map_err(|error| match error {
+            TemplateError::BadValue { .. } if Values::read(field, text, "", other).is_ok() => {
+                TemplateError::BadValue {
+                    field,
+                    text: text.to_owned(),
+                    example: format!(
+                        "an IPv{} address, since a frame has both of one version ({usual})",
+                        if version_6 { 6 } else { 4 }
+                    ),
+                }
+            }
+            error => error,
+        })
     };
     Ok(Network::Ip {
         version_6,

@@ -55,7 +55,11 @@ impl Sizes {
             }
             interleave(&weights)
         } else {
-            let values = Values::read("size", text, "64", |size| size.parse().ok())?;
+            let values = Values::read("size", text, "", |size| size.parse().ok());
+            let values = values.map_err(|error| match error {
+                TemplateError::BadValue { .. } => refused(),
+                error => error,
+            })?;
             let count = match values {
                 Values::Draw { .. } => DRAWN,
                 _ => values.count(),

@@ -106,6 +106,15 @@ fn what_cannot_be_is_refused() {
         ),
         ("[ipv6]\n", "use 66 or more"),
         ("[ipv4]\nsource = '1.2.3'\n", "`1.2.3` is no ip.source"),
+        (
+            "[ipv6]\nsource = '1.2.3.4-1.2.3.9'\n",
+            "write an IPv6 address, since a frame has both of one version",
+        ),
+        (
+            "size = 'foo'\n",
+            "`foo` is no size: write 64 to 65535 bytes, as 64, 64,512,1518",
+        ),
+        ("size = '64-1518+0'\n", "draw:64-1518, imix"),
         ("[[vlan]]\nid = '4096'\n", "vlan.id"),
         ("[[vlan]]\nid = '1'\npriority = 8\n", "vlan.priority"),
         ("[tcp]\nflags = 'X'\n", "FSRPAU"),

@@ -76,34 +76,36 @@ impl FlowSocket {
             let own = local.unwrap_or_else(|| SocketAddr::new(anywhere(far), 0));
             let id = on(stack, move |stack| {
                 let id = stack.udp_bind(own)?;
-                stack.udp_connect(id, far).map(|()| id)
+                match stack.udp_connect(id, far) {
+                    Ok(()) => Ok(id),
+                    Err(error) => {
+                        let _ = stack.close(id);
+                        Err(error)
+                    }
+                }
             })?;
             return Ok(Self::Stack(stack.clone(), id));
         }
         let id = on(stack, move |stack| stack.tcp_connect(far, local))?;
         let give_up = clock::now() + PATIENCE_NS;
-        loop {
+        let failed = loop {
             let looked = stack.look(move |stack, _| match stack.tcp_state(id) {
                 Ok(TcpState::Opening) => Ok(false),
                 Ok(TcpState::Closed) => Err(why_closed(stack, id)),
                 Ok(_) => Ok(true),
                 Err(error) => Err(stack_error(error)),
             });
-            if looked.unwrap_or_else(|| Err(gone()))? {
-                return Ok(Self::Stack(stack.clone(), id));
+            match looked.unwrap_or_else(|| Err(gone())) {
+                Ok(true) => return Ok(Self::Stack(stack.clone(), id)),
+                Ok(false) if stop.load(Relaxed) => break io::ErrorKind::Interrupted.into(),
+                Ok(false) if clock::now() >= give_up => break io::ErrorKind::TimedOut.into(),
+                Ok(false) => std::thread::sleep(LOOK),
+                Err(error) => break error,
             }
-            let over = match stop.load(Relaxed) {
-                true => io::ErrorKind::Interrupted,
-                false if clock::now() >= give_up => io::ErrorKind::TimedOut,
-                false => {
-                    std::thread::sleep(LOOK);
-                    continue;
-                }
-            };
-            // It is opened for nobody.
-            let _ = on(stack, move |stack| stack.abort(id));
-            return Err(over.into());
-        }
+        };
+        // It is opened for nobody: also one that was refused holds its place until it is given back.
+        let _ = on(stack, move |stack| stack.abort(id));
+        Err(failed)
     }
 
     /// Opens one on which one far end is waited for.
@@ -470,5 +472,43 @@ fn has_something(stack: &mut Stack, id: SocketId) -> io::Result<bool> {
             Ok(came > 0 || !open)
         }
         SocketKind::Listener => Ok(true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate_metric::plan::{Kind, Plan};
+    use linerate_metric::stack::StackPlan;
+
+    use super::*;
+    use crate::flow::Part;
+    use crate::session::setup::flow_options;
+    use crate::stack::StackThread;
+
+    /// A stack may have one socket: one that was opened for a flow that has no way to go is given back.
+    #[test]
+    fn a_socket_that_could_not_be_connected_is_closed() {
+        let plan = StackPlan {
+            device: "null:".to_owned(),
+            addresses: vec!["10.9.0.2/24".to_owned()],
+            profile: "default".to_owned(),
+            configuration: [("sockets.udp", "1"), ("poll.interval", "1ms")]
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .into(),
+            ..StackPlan::default()
+        };
+        let stack = StackThread::start(&plan, Vec::new(), None).unwrap();
+        let flow = Plan::new(Kind::Throughput, Protocol::Udp, "10.9.0.1");
+        let options = flow_options(&flow, Part::Source);
+        let connect = |far: &str| {
+            let far = far.parse().unwrap();
+            let stop = AtomicBool::new(false);
+            FlowSocket::connect(Some(stack.handle()), far, &options, &stop)
+        };
+        assert!(connect("10.8.0.1:7").is_err(), "there is no way there");
+        assert!(
+            connect("10.9.0.1:7").is_ok(),
+            "its place was not given back"
+        );
     }
 }

@@ -27,14 +27,17 @@ impl<W: Waiting, R: Recorder> Kernel<W, R> {
         stamp::enable(&entry.socket, protocol == Protocol::Tcp)?;
         let device = Device::of(&entry.socket);
         let mut notes = Vec::new();
-        // Before the first question is taken. What cannot be seen is seen by the stamps.
-        if stamp::await_arrivals(STAMPS_PATIENCE).is_ok_and(|begun| !begun) {
-            notes.push(format!(
-                "the kernel had not begun to stamp arrivals {} ms after it was asked to",
-                STAMPS_PATIENCE.as_millis()
-            ));
+        // Before the first question is taken. What cannot be seen is seen by the stamps. The kernel stamps all
+        // arrivals of the machine or none: what was waited for once holds for every further flow.
+        if self.bridge.is_none() {
+            if stamp::await_arrivals(STAMPS_PATIENCE).is_ok_and(|begun| !begun) {
+                notes.push(format!(
+                    "the kernel had not begun to stamp arrivals {} ms after it was asked to",
+                    STAMPS_PATIENCE.as_millis()
+                ));
+            }
+            self.bridge = Some(Bridge::now());
         }
-        self.bridge = Some(Bridge::now());
         match device {
             Ok(device) => self.device = device,
             Err(why) => notes.push(why),

@@ -65,7 +65,10 @@ impl OnStack {
         let local = options.local.unwrap_or_else(|| anywhere(remote));
         let socket = self.stack.udp_bind(local).map_err(system)?;
         if options.correspondent == Correspondent::Connected {
-            self.stack.udp_connect(socket, remote).map_err(system)?;
+            if let Err(error) = self.stack.udp_connect(socket, remote) {
+                let _ = self.stack.close(socket);
+                return Err(system(error));
+            }
             return Ok(self.keep(socket, options));
         }
         let place = self.keep(socket, options);
@@ -86,15 +89,33 @@ impl OnStack {
         called_off: &dyn Fn() -> bool,
     ) -> io::Result<Vec<Place>> {
         let mut begun = Vec::with_capacity(wanted.len());
+        match self.stand(wanted, &mut begun, called_off) {
+            Ok(()) => Ok((begun.into_iter().zip(wanted))
+                .map(|(socket, (_, options))| self.keep(socket, options))
+                .collect()),
+            Err(error) => {
+                // They are opened for nobody, and whoever tries again needs their places.
+                for socket in begun {
+                    let _ = self.stack.abort(socket);
+                }
+                self.unsent = true;
+                Err(error)
+            }
+        }
+    }
+
+    fn stand(
+        &mut self,
+        wanted: &[(SocketAddr, &FlowOptions)],
+        begun: &mut Vec<SocketId>,
+        called_off: &dyn Fn() -> bool,
+    ) -> io::Result<()> {
         for (remote, options) in wanted {
-            begun.push(
-                self.stack
-                    .tcp_connect(*remote, options.local)
-                    .map_err(system)?,
-            );
+            let socket = self.stack.tcp_connect(*remote, options.local);
+            begun.push(socket.map_err(system)?);
         }
         let give_up = clock::now() + CONNECT_PATIENCE_NS;
-        for &socket in &begun {
+        for &socket in begun.iter() {
             loop {
                 match self.stack.tcp_state(socket).map_err(system)? {
                     TcpState::Opening => {}
@@ -110,10 +131,7 @@ impl OnStack {
                 self.tend();
             }
         }
-        let kept = begun.into_iter().zip(wanted);
-        Ok(kept
-            .map(|(socket, (_, options))| self.keep(socket, options))
-            .collect())
+        Ok(())
     }
 
     /// A socket of a protocol that is opened when it is bound or connected.

@@ -17,7 +17,7 @@ use crate::sys::memory::Memory;
 use crate::sys::packet::{
     Meta, MmsgReceive, PacketSocket, Promiscuous, ReceiveRing, ReceiveV2, ReceiveV3,
 };
-use crate::url::PortUrl;
+use crate::url::{Onward, PortUrl};
 
 /// A VLAN tag.
 const TAG_BYTES: u16 = 4;
@@ -71,8 +71,12 @@ impl PacketReceive {
         // Without it, what this port sends would come back to it.
         socket.set_packet(libc::PACKET_IGNORE_OUTGOING, 1)?;
         let largest = usize::from(frame_bytes);
-        let slots = url.common().passes_on.then_some("2");
-        let (way, descriptors) = match url.text("v").or(slots) {
+        let faster = match url.common().onward {
+            Onward::Reader => None,
+            Onward::Port => Some("2"),
+            Onward::Counter => Some("3"),
+        };
+        let (way, descriptors) = match url.text("v").or(faster) {
             Some("2") => {
                 let ring = ReceiveV2::new(&socket, largest, url.rxd())?;
                 let descriptors = ring.descriptors();

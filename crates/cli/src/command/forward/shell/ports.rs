@@ -1,5 +1,6 @@
 //! Words about ports: which one is meant, how it comes, changes and goes.
 
+use linerate_measure::MeasureError;
 use linerate_measure::forward::PortUrl;
 
 use super::{Reply, Shell, words};
@@ -39,6 +40,30 @@ impl Shell<'_> {
         })
     }
 
+    /// What came of a word that may need a larger memory, and which other ports were opened again for it, whether it
+    /// came to pass or not.
+    fn with_reopened(&mut self, done: Result<String, MeasureError>) -> Result<Reply, String> {
+        let reopened = self.reopened();
+        match done {
+            Ok(told) => Ok(Reply::Said(told + &reopened)),
+            Err(error) => Err(words(error) + &reopened),
+        }
+    }
+
+    /// Which other ports had to be opened again; empty where none had to.
+    fn reopened(&mut self) -> String {
+        let ports: Vec<_> = (self.forwarder.take_reopened().iter())
+            .map(u32::to_string)
+            .collect();
+        match ports.is_empty() {
+            true => String::new(),
+            false => format!(
+                "\nopened again, for a larger memory (files begin anew): {}",
+                ports.join(", ")
+            ),
+        }
+    }
+
     pub fn port_stop(&mut self, text: &str) -> Result<Reply, String> {
         let port = self.port(text)?;
         self.forwarder.stop_port(port).map_err(words)?;
@@ -50,8 +75,8 @@ impl Shell<'_> {
 
     pub fn port_start(&mut self, text: &str) -> Result<Reply, String> {
         let port = self.port(text)?;
-        self.forwarder.start_port(port).map_err(words)?;
-        Ok(Reply::Said(match port {
+        let started = self.forwarder.start_port(port);
+        self.with_reopened(started.map(|()| match port {
             None => "all ports are started".to_owned(),
             Some(port) => format!("port {port} is started"),
         }))
@@ -66,24 +91,34 @@ impl Shell<'_> {
         let url: PortUrl = text
             .parse()
             .map_err(|error: linerate_measure::forward::PortError| error.to_string())?;
-        let url = match self.settings.mode.passes_on() {
-            true => url.passing_on(),
-            false => url,
-        };
-        let port = self.forwarder.attach(&url).map_err(words)?;
+        let url = url.taken(super::super::onward(&self.settings, true));
+        let attached = self.forwarder.attach(&url);
         let total = self.forwarder.numbers().len();
-        Ok(Reply::Said(format!(
-            "Port {port} is attached, and started. Now total ports is {total}"
-        )))
+        self.with_reopened(attached.map(|port| {
+            format!("Port {port} is attached, and started. Now total ports is {total}")
+        }))
     }
 
     pub fn port_detach(&mut self, text: &str) -> Result<Reply, String> {
         let port = self.one_port(text)?;
+        if self.settings.ports == [port] && self.forwarder.numbers() != [port] {
+            // An empty list stands for all ports, which nobody asked for.
+            return Err(format!(
+                "port {port} is the only one that takes part: list others first (`set portlist`)"
+            ));
+        }
         self.forwarder.detach(port).map_err(words)?;
         // What was said of it is not meant for the next one of its number.
-        self.settings.ports.retain(|&other| other != port);
-        self.settings.rates.retain(|rate| rate.port != port);
-        self.settings.peers.retain(|peer| peer.port != port);
+        let others = self.settings.ports.clone();
+        for settings in [&mut self.settings, &mut self.defaults] {
+            if settings.ports == [port] {
+                settings.ports.clone_from(&others);
+            }
+            settings.ports.retain(|&other| other != port);
+            settings.rates.retain(|rate| rate.port != port);
+            settings.peers.retain(|peer| peer.port != port);
+        }
+        self.shown = None;
         let total = self.forwarder.numbers().len();
         Ok(Reply::Said(format!(
             "Port {port} is detached. Now total ports is {total}"

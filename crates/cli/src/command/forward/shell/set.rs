@@ -97,6 +97,14 @@ impl Shell<'_> {
     }
 
     fn set_cpus(&mut self, cpus: Vec<u32>) -> Result<Reply, String> {
+        // What the kernel does not tell shows at the start.
+        let usable = linerate_host::sys::cpu::usable().unwrap_or_else(|_| cpus.clone());
+        if let Some(cpu) = cpus.iter().find(|cpu| !usable.contains(cpu)) {
+            return Err(format!(
+                "processor {cpu}: this process may not run there; choose among {}",
+                Cpus(usable.clone())
+            ));
+        }
         self.set(
             |settings| {
                 settings.cores = u32::try_from(cpus.len()).unwrap_or(1);

@@ -1,0 +1,100 @@
+//! The terminal as it was before a screen or an editor took it over, and putting it back from wherever the
+//! process ends.
+
+use std::io;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::stdio::{stdin, stdout};
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
+
+/// Settings of the terminal when it was first taken over: a process has one terminal.
+static BEFORE: OnceLock<Termios> = OnceLock::new();
+
+/// What somebody has of the terminal: nothing, its settings, or its screen as well.
+static TAKEN: AtomicU8 = AtomicU8::new(NOTHING);
+
+const NOTHING: u8 = 0;
+const SETTINGS: u8 = 1;
+const SCREEN: u8 = 2;
+
+/// Leaves the alternate screen and shows the cursor (xterm, `rmcup` and `cnorm` of its terminfo).
+const LEAVE: &[u8] = b"\x1b[?1049l\x1b[?25h";
+
+/// Puts the terminal back when it is dropped, and so does a signal that ends the process before.
+#[derive(Debug)]
+pub struct Taken(());
+
+impl Taken {
+    /// For who changes the settings of the terminal on standard input.
+    ///
+    /// # Errors
+    /// What `tcgetattr(3)` says: it is none.
+    pub fn settings() -> io::Result<Self> {
+        Self::of(SETTINGS)
+    }
+
+    /// For who also draws on the alternate screen of standard output.
+    ///
+    /// # Errors
+    /// What `tcgetattr(3)` says: it is none.
+    pub fn screen() -> io::Result<Self> {
+        Self::of(SCREEN)
+    }
+
+    fn of(what: u8) -> io::Result<Self> {
+        let before = tcgetattr(stdin())?;
+        BEFORE.get_or_init(|| before);
+        TAKEN.store(what, Ordering::Release);
+        Ok(Self(()))
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        put_back();
+    }
+}
+
+/// Puts the terminal back as it was, once, if somebody has taken it.
+///
+/// Safe in a signal handler: system calls and atomic loads, no memory, no lock, and none of it waits for a
+/// terminal that takes no more.
+pub fn put_back() {
+    let taken = TAKEN.load(Ordering::Acquire);
+    let Some(before) = BEFORE.get().filter(|_| taken != NOTHING) else {
+        return;
+    };
+    // A terminal that is gone has nothing to be put back.
+    let _ = tcsetattr(stdin(), OptionalActions::Now, before);
+    if taken == SCREEN && takes_output() {
+        let _ = rustix::io::write(stdout(), LEAVE);
+    }
+    // Last: a handler that comes meanwhile does all of it again, which is better than half.
+    TAKEN.store(NOTHING, Ordering::Release);
+}
+
+/// Whether a write to standard output would go through now; one to a stopped terminal waits without end.
+fn takes_output() -> bool {
+    let out = stdout();
+    let mut asked = [PollFd::new(&out, PollFlags::OUT)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    poll(&mut asked, Some(&now)).is_ok() && asked[0].revents().contains(PollFlags::OUT)
+}
+
+/// Whether the terminal on standard input has gone away: whoever reads from it then waits for nobody.
+#[must_use]
+pub fn has_hung_up() -> bool {
+    let input = stdin();
+    let mut asked = [PollFd::new(&input, PollFlags::IN)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+    poll(&mut asked, Some(&now)).is_ok() && asked[0].revents().intersects(gone)
+}

@@ -1,0 +1,229 @@
+//! What is recorded of a stream on demand: sizes of bursts, cycles of polls that gave frames, and how long frames
+//! are in the forwarder.
+//!
+//! The thread that forwards writes, with plain stores, and anybody reads while it runs; one figure may be a poll
+//! ahead of another.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use linerate_metric::forward::{ForwardStream, Residence};
+use linerate_port::BURST_FRAMES;
+
+use super::settings::Settings;
+
+/// Adds to a counter that only the calling thread writes.
+#[inline]
+fn add(counter: &AtomicU64, more: u64) {
+    counter.store(counter.load(Relaxed) + more, Relaxed);
+}
+
+/// The record of a stream. Aligned as counters of queues are, so that no two share a line.
+#[repr(align(128))]
+#[derive(Debug)]
+pub(super) struct Recorded {
+    counts_bursts: bool,
+    counts_cycles: bool,
+    /// Two more looks at the clock a poll.
+    times_frames: bool,
+    /// Polls by what they gave, none included.
+    bursts: [AtomicU64; BURST_FRAMES + 1],
+    cycles: AtomicU64,
+    handled: AtomicU64,
+    times: Times,
+}
+
+/// What it showed at some moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sample {
+    bursts: [u64; BURST_FRAMES + 1],
+    cycles: u64,
+    handled: u64,
+}
+
+impl Recorded {
+    /// A record of what settings ask for; none where they ask for nothing.
+    pub(super) fn wanted(settings: &Settings) -> Option<Self> {
+        let recorded = Self {
+            counts_bursts: settings.record_bursts,
+            counts_cycles: settings.record_cycles,
+            times_frames: settings.record_residence,
+            bursts: [const { AtomicU64::new(0) }; BURST_FRAMES + 1],
+            cycles: AtomicU64::new(0),
+            handled: AtomicU64::new(0),
+            times: Times::default(),
+        };
+        let any = recorded.counts_bursts || recorded.counts_cycles || recorded.times_frames;
+        any.then_some(recorded)
+    }
+
+    /// Whether the time that frames spend in the forwarder is wanted.
+    #[inline]
+    pub(super) fn times_frames(&self) -> bool {
+        self.times_frames
+    }
+
+    /// Takes how long frames of a poll were inside.
+    #[inline]
+    pub(super) fn stayed(&self, ns: u64) {
+        self.times.take(ns);
+    }
+
+    /// Takes what a poll gave, how many frames were handled, and in how many cycles.
+    #[inline]
+    pub(super) fn polled(&self, received: u64, handled: usize, cycles: u64) {
+        let size = usize::try_from(received).map_or(BURST_FRAMES, |size| size.min(BURST_FRAMES));
+        add(&self.bursts[size], 1);
+        if handled > 0 {
+            add(&self.cycles, cycles);
+            add(&self.handled, handled as u64);
+        }
+    }
+
+    /// What it shows now.
+    pub(super) fn sample(&self) -> Sample {
+        Sample {
+            bursts: self.bursts.each_ref().map(|count| count.load(Relaxed)),
+            cycles: self.cycles.load(Relaxed),
+            handled: self.handled.load(Relaxed),
+        }
+    }
+
+    /// Writes what was recorded into a stream's figures.
+    pub(super) fn all_into(&self, stream: &mut ForwardStream) {
+        self.write(&self.sample(), stream);
+        if self.times_frames {
+            stream.residence = self.times.found();
+        }
+    }
+
+    /// The same for what was added since an earlier sample: extremes of times are not parted.
+    pub(super) fn later_into(&self, earlier: &Sample, stream: &mut ForwardStream) {
+        self.write(&self.sample().since(earlier), stream);
+    }
+
+    fn write(&self, sample: &Sample, stream: &mut ForwardStream) {
+        if self.counts_bursts {
+            stream.bursts = sample.bursts[1..].to_vec();
+        }
+        if self.counts_cycles && sample.handled > 0 {
+            stream.cycles_per_packet = Some(sample.cycles as f64 / sample.handled as f64);
+        }
+    }
+}
+
+impl Sample {
+    fn since(mut self, earlier: &Self) -> Self {
+        for (now, then) in self.bursts.iter_mut().zip(earlier.bursts) {
+            *now = now.saturating_sub(then);
+        }
+        Self {
+            cycles: self.cycles.saturating_sub(earlier.cycles),
+            handled: self.handled.saturating_sub(earlier.handled),
+            ..self
+        }
+    }
+}
+
+/// Times of polls that found frames: from before the poll until the transmit queue has them.
+#[derive(Debug, Default)]
+struct Times {
+    polls: AtomicU64,
+    sum_ns: AtomicU64,
+    min_ns: AtomicU64,
+    max_ns: AtomicU64,
+    last_ns: AtomicU64,
+    /// Sixteen times the jitter, as RFC 3550 (appendix A.8) keeps it.
+    jitter_16: AtomicU64,
+}
+
+impl Times {
+    /// Takes the time of a poll.
+    fn take(&self, ns: u64) {
+        let min = match self.polls.load(Relaxed) {
+            0 => ns,
+            _ => {
+                let jitter = self.jitter_16.load(Relaxed);
+                let smoothed = (jitter + 8) >> 4;
+                let apart = self.last_ns.load(Relaxed).abs_diff(ns);
+                (self.jitter_16).store(jitter.saturating_add(apart) - smoothed, Relaxed);
+                self.min_ns.load(Relaxed).min(ns)
+            }
+        };
+        self.min_ns.store(min, Relaxed);
+        add(&self.sum_ns, ns);
+        let max = self.max_ns.load(Relaxed).max(ns);
+        self.max_ns.store(max, Relaxed);
+        self.last_ns.store(ns, Relaxed);
+        add(&self.polls, 1);
+    }
+
+    /// As the record has it; none where no poll found a frame.
+    fn found(&self) -> Option<Residence> {
+        let polls = self.polls.load(Relaxed);
+        Some(Residence {
+            polls,
+            min_ns: self.min_ns.load(Relaxed),
+            mean_ns: self.sum_ns.load(Relaxed).checked_div(polls)?,
+            max_ns: self.max_ns.load(Relaxed),
+            jitter_ns: self.jitter_16.load(Relaxed) >> 4,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_summed_up() {
+        let times = Times::default();
+        assert_eq!(times.found(), None);
+        for ns in [100, 300, 200] {
+            times.take(ns);
+        }
+        let found = times.found().unwrap();
+        assert_eq!(
+            (found.polls, found.min_ns, found.mean_ns, found.max_ns),
+            (3, 100, 200, 300)
+        );
+        // 200 apart for ever: the jitter comes to that.
+        let times = Times::default();
+        (0..1000).for_each(|at| times.take(100 + at % 2 * 200));
+        assert!(times.found().unwrap().jitter_ns.abs_diff(200) <= 1);
+        // Never apart: none.
+        let times = Times::default();
+        (0..9).for_each(|_| times.take(7));
+        assert_eq!(times.found().unwrap().jitter_ns, 0);
+    }
+
+    #[test]
+    fn what_is_asked_for_is_recorded() {
+        assert!(Recorded::wanted(&Settings::default()).is_none());
+        let wanted = |bursts, cycles| {
+            Recorded::wanted(&Settings {
+                record_bursts: bursts,
+                record_cycles: cycles,
+                ..Settings::default()
+            })
+            .unwrap()
+        };
+        for (bursts, cycles) in [(true, false), (false, true), (true, true)] {
+            let recorded = wanted(bursts, cycles);
+            for received in [0, 32, 32, 1] {
+                recorded.polled(received, received as usize, 650);
+            }
+            let (mut all, mut later) = (ForwardStream::default(), ForwardStream::default());
+            recorded.all_into(&mut all);
+            let earlier = recorded.sample();
+            recorded.polled(32, 32, 320);
+            recorded.later_into(&earlier, &mut later);
+            let counted = |stream: &ForwardStream| stream.bursts.iter().sum::<u64>();
+            let want = if bursts { (3, 1) } else { (0, 0) };
+            assert_eq!((counted(&all), counted(&later)), want);
+            // Polls that gave nothing cost no frame anything.
+            let want = (cycles.then_some(30.0), cycles.then_some(10.0));
+            assert_eq!((all.cycles_per_packet, later.cycles_per_packet), want);
+            assert_eq!(all.residence, None);
+        }
+    }
+}

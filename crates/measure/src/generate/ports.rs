@@ -1,0 +1,169 @@
+//! The ports of a generator, over one memory.
+
+use linerate_metric::generate::{FCS_BYTES, TemplatePlan};
+use linerate_port::{
+    AnyPort, Capabilities, Memory, PortUrl, QueueCounters, QueueTotals, Receive, Transmit,
+    memory_plan, open,
+};
+
+use super::template::{MAC_BYTES, Template, TemplateError};
+use crate::MeasureError;
+use crate::numa::Seats;
+
+/// Carriers of the sending and the receiving port.
+pub(super) type Carriers = (Option<bool>, Option<bool>);
+
+/// Ports of a generator, open.
+pub struct Ports {
+    pub(super) send: AnyPort,
+    /// Where frames come back; the sending port's own queue where none is named.
+    pub(super) receive: Option<Vec<AnyPort>>,
+    pub(super) reflects: bool,
+    pub(super) memory: Memory,
+    /// Where they and their memory lie, asked once for all runs over them.
+    pub(super) seats: Seats,
+}
+
+/// Where frames are to arrive.
+#[derive(Clone, Debug)]
+pub enum Arrival {
+    /// At this port.
+    At(PortUrl),
+    /// At the sending port: the device sends them back.
+    Back,
+    /// Nowhere.
+    Nowhere,
+}
+
+/// Frames that rings and pools of a generator hold beside those that ports ask for.
+const IN_HAND: u32 = 2048;
+
+impl Ports {
+    /// Opens them.
+    ///
+    /// # Errors
+    /// What a port says.
+    pub fn open(send: &PortUrl, arrival: &Arrival) -> Result<Self, MeasureError> {
+        let mut urls = vec![send.clone()];
+        if let Arrival::At(url) = arrival {
+            urls.push(url.clone());
+        }
+        let mut plan = memory_plan(&urls);
+        plan.frames = plan.frames.saturating_add(IN_HAND);
+        let memory = Memory::new(plan)?;
+        let mut sending = open(send, &memory)?;
+        let receive = match arrival {
+            Arrival::At(url) => Some(open(url, &memory)?),
+            Arrival::Back | Arrival::Nowhere => None,
+        };
+        let reflects = matches!(arrival, Arrival::Back);
+        Ok(Self::over(memory, sending.remove(0), receive, reflects))
+    }
+
+    /// Takes ports that are open over one memory.
+    #[must_use]
+    pub fn of(memory: Memory, send: AnyPort, receive: Option<Vec<AnyPort>>) -> Self {
+        let reflects = receive.is_none();
+        Self::over(memory, send, receive, reflects)
+    }
+
+    fn over(memory: Memory, send: AnyPort, receive: Option<Vec<AnyPort>>, reflects: bool) -> Self {
+        let all = std::iter::once(&send).chain(receive.iter().flatten());
+        let seats = Seats::of(all.map(|port| &port.capabilities), &memory);
+        Self {
+            send,
+            receive,
+            reflects,
+            memory,
+            seats,
+        }
+    }
+
+    /// The sending port, then the receiving one where that is another.
+    pub fn capabilities(&self) -> impl Iterator<Item = &Capabilities> {
+        let receive = self.receive.iter().flatten();
+        std::iter::once(&self.send.capabilities).chain(receive.map(|port| &port.capabilities))
+    }
+
+    pub(super) fn address(capabilities: Option<&Capabilities>, number: u8) -> [u8; MAC_BYTES] {
+        // Locally administered (IEEE 802c), for ports that have none.
+        capabilities
+            .and_then(|port| port.address)
+            .unwrap_or([2, 0, 0, 0, 0, number])
+    }
+
+    /// Makes the frames of a plan between these ports.
+    ///
+    /// # Errors
+    /// [`TemplateError`] as a [`MeasureError`].
+    pub fn template(&self, plan: &TemplatePlan) -> Result<Template, MeasureError> {
+        let source = Self::address(Some(&self.send.capabilities), 1);
+        let receive = self.receive.as_ref().and_then(|ports| ports.first());
+        let destination = Self::address(receive.map(|port| &port.capabilities), 2);
+        let template = Template::new(plan, source, destination)?;
+        self.check_size(template.sizes().largest())?;
+        Ok(template)
+    }
+
+    pub(super) fn check_size(&self, largest: u16) -> Result<(), MeasureError> {
+        for port in self.capabilities() {
+            if largest > port.frame_bytes {
+                return Err(TemplateError::TooLong {
+                    size: largest + FCS_BYTES,
+                    port: port.name.clone(),
+                    most: port.frame_bytes + FCS_BYTES,
+                }
+                .into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The first port that has no carrier at this moment.
+    #[must_use]
+    pub fn without_carrier(&self) -> Option<&str> {
+        let mut ports = self.capabilities();
+        let port = ports.find(|port| port.has_carrier() == Some(false))?;
+        Some(&port.name)
+    }
+
+    /// The first port at whose other end nobody ever was.
+    #[must_use]
+    pub fn without_peer(&self) -> Option<&str> {
+        let receive = self.receive.iter().flatten();
+        let mut ports = std::iter::once(&self.send).chain(receive);
+        let port = ports.find(|port| port.receive.is_joined() == Some(false))?;
+        Some(&port.capabilities.name)
+    }
+
+    pub(super) fn carriers(&self) -> Carriers {
+        let receive = self.receive.as_ref().and_then(|ports| ports.first());
+        let send = self.send.capabilities.has_carrier();
+        let receive = receive.map_or(send, |port| port.capabilities.has_carrier());
+        (send, receive)
+    }
+
+    pub(super) fn counters(&self) -> (QueueTotals, QueueTotals) {
+        let read = |counters: &QueueCounters| counters.read();
+        let receive = match &self.receive {
+            Some(ports) => ports
+                .iter()
+                .map(|port| read(port.receive.counters()))
+                .fold(QueueTotals::default(), QueueTotals::plus),
+            None => read(self.send.receive.counters()),
+        };
+        (read(self.send.transmit.counters()), receive)
+    }
+}
+
+impl From<TemplateError> for MeasureError {
+    fn from(error: TemplateError) -> Self {
+        let text = error.to_string();
+        let (situation, next_step) = text.split_once(": ").unwrap_or((text.as_str(), ""));
+        Self::Generator {
+            object: "template".to_owned(),
+            situation: situation.to_owned(),
+            next_step: next_step.to_owned(),
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Round trips.
+
+use std::collections::BTreeMap;
+
+use linerate_metric::calls::{Call, CallClock, CallTimes};
+use linerate_metric::facts::Role;
+use linerate_metric::histogram::{Histogram, HistogramData};
+use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol, Wait};
+use linerate_metric::record::{
+    CountedAt, DirectionFigures, Interval, Record, SlowAnswer, Stream, Summary,
+};
+use linerate_metric::round_trip::Attachment;
+
+use super::{Noise, SECOND, cpu, empty, interval};
+
+/// UDP round trips that sleep while they wait: 48 us, with a tail.
+pub fn latency_blocking() -> Record {
+    latency("20261121T144118Z-c0ffee", Wait::Block, 48_000.0, 101)
+}
+
+/// The same with a limit, and with answers that were slow, wrong, late and repeated.
+pub fn latency_limited() -> Record {
+    let mut record = latency("20261121T144121Z-51011e", Wait::Block, 48_000.0, 101);
+    record.plan.round_trip.limit_ns = Some(200_000);
+    let slow = |number: u64, time_ns: u64, cause: &str, evidence: &str| SlowAnswer {
+        flow: 1,
+        number,
+        at_ns: number * 50_000,
+        time_ns,
+        cause: cause.to_owned(),
+        evidence: evidence.to_owned(),
+    };
+    record.slow = vec![
+        slow(
+            812,
+            1_204_000,
+            "preempted",
+            "pushed off its processor, ready to run for 1.14 ms",
+        ),
+        slow(
+            4_711,
+            310_400,
+            "scheduler-wake-up",
+            "ready to run for 241 us",
+        ),
+        slow(20_113, 260_100, "not-known", ""),
+        slow(31_870, 203_006_100, "retransmit", "1 segments sent again"),
+    ];
+    let summary = &mut record.summary;
+    summary.slow = Some(4);
+    summary.mismatched = Some(3);
+    summary.wrong_length = Some(1);
+    summary.wrong_content = Some(2);
+    summary.out_of_order = Some(5);
+    summary.duplicates = Some(6);
+    record
+}
+
+/// A socket for each round trip, on a schedule of its own. (No run has both; each has its table.)
+pub fn latency_reopened() -> Record {
+    let mut record = latency("20261121T144122Z-0be0ed", Wait::Block, 48_000.0, 101);
+    record.plan.round_trip.attachment = Attachment::Reopened;
+    for (name, share) in [
+        ("open_ns", 0.04),
+        ("bind_ns", 0.02),
+        ("connect_ns", 0.05),
+        ("send_ns", 0.1),
+        ("receive_ns", 0.9),
+        ("close_ns", 0.05),
+        ("whole_ns", 1.2),
+    ] {
+        let mut times = Histogram::new();
+        for step in 0..1_000u32 {
+            times.record((48_000.0 * share * (1.0 + f64::from(step) / 4_000.0)) as u64);
+        }
+        record
+            .histograms
+            .insert(name.to_owned(), HistogramData::from(&times));
+    }
+    record.summary.connections_per_second = Some(20_100.0);
+    record
+}
+
+/// The same without ever sleeping: 6 us.
+pub fn latency_spinning() -> Record {
+    latency("20261121T144124Z-facade", Wait::Spin, 6_050.0, 202)
+}
+
+pub(super) fn latency(id: &str, wait: Wait, typical: f64, seed: u64) -> Record {
+    let mut plan = Plan::new(Kind::Latency, Protocol::Udp, "10.77.0.2");
+    plan.duration_ns = Some(5 * SECOND);
+    plan.interval_ns = Some(SECOND / 2);
+    plan.wait = Some(Ends::both(wait));
+    plan.cpu = "0/1".parse().unwrap();
+    let mut record = empty(id, plan);
+    let mut noise = Noise::new(seed);
+    let mut all = Histogram::new();
+    for step in 0..10 {
+        let mut part = Histogram::new();
+        for _ in 0..5_000 {
+            let body = typical * (0.86 + 0.2 * noise.uniform() + 0.1 * noise.uniform());
+            // One in a hundred waits for a timer tick, few in ten thousand for another thread.
+            let rare = noise.uniform();
+            let tail = if rare < 0.000_4 {
+                1_500_000.0 * noise.uniform()
+            } else if rare < 0.01 {
+                typical * 2.0 * noise.uniform()
+            } else {
+                0.0
+            };
+            part.record((body + tail) as u64);
+        }
+        all.add(&part);
+        record.intervals.push(Interval {
+            number: step,
+            start_ns: step * SECOND / 2,
+            end_ns: (step + 1) * SECOND / 2,
+            direction: Direction::Send,
+            omitted: false,
+            counted_at: CountedAt::Sender,
+            bytes: 5_000 * 64,
+            packets: Some(5_000),
+            calls: Some(10_000),
+            bytes_sent: Some(5_000 * 64),
+            packets_sent: Some(5_000),
+            lost: Some(0),
+            retransmits: None,
+            cwnd_bytes: None,
+            tcp_rtt_ns: None,
+            rtt_ns: part.summary(),
+            ..interval(Direction::Send)
+        });
+    }
+    record
+        .histograms
+        .insert("rtt_ns".to_owned(), HistogramData::from(&all));
+    let busy = if wait == Wait::Spin { 1.0 } else { 0.31 };
+    record.summary = Summary {
+        duration_ns: Some(5 * SECOND),
+        bytes_sent: Some(50_000 * 64),
+        bytes_received: Some(50_000 * 64),
+        rtt_ns: all.summary(),
+        round_trips: Some(50_000),
+        round_trips_per_second: Some(10_000.0),
+        lost: Some(0),
+        mismatched: Some(0),
+        loss_fraction: Some(0.0),
+        cpu: cpu(busy, busy * 0.97),
+        ..Summary::default()
+    };
+    record.directions = vec![DirectionFigures {
+        direction: Direction::Send,
+        summary: record.summary.clone(),
+        streams: vec![Stream {
+            id: 1,
+            summary: record.summary.clone(),
+            ..Stream::default()
+        }],
+    }];
+    record
+}
+
+/// Round trips of which every call was timed.
+pub fn timed() -> Record {
+    let times = |around: u64, count: u64| {
+        let mut histogram = Histogram::new();
+        for n in 0..count {
+            histogram.record(around + n % 97 * (around / 50).max(1));
+        }
+        CallTimes::of(&histogram)
+    };
+    let mut record = latency_blocking();
+    record.plan.calls = true;
+    record.calls = BTreeMap::from([
+        (
+            "sendto".to_owned(),
+            Call {
+                room: times(3_600, 20_000),
+                ..Call::default()
+            },
+        ),
+        (
+            "recvfrom".to_owned(),
+            Call {
+                ready: times(560, 120),
+                waited: times(44_000, 19_880),
+                ..Call::default()
+            },
+        ),
+    ]);
+    record.far_calls.clone_from(&record.calls);
+    let clock = |role| CallClock {
+        role,
+        source: "tsc".to_owned(),
+        hz: 2.596e9,
+        read_ns: 9.9,
+        record_ns: 22.4,
+        threads: 1,
+    };
+    record.call_clocks = vec![clock(Role::Client), clock(Role::Server)];
+    record
+}
