@@ -37,11 +37,16 @@ pub(crate) enum Then {
 pub(crate) struct Failures {
     /// Whether a point was measured: what fails then is no matter of all of them.
     pub(crate) measured: bool,
-    /// What the last point was left for.
+    /// What the last point of this round was left for.
     left_for: Option<String>,
 }
 
 impl Failures {
+    /// Another round begins: who was asked in the one before may be back, or is asked once more.
+    pub(crate) fn another_round(&mut self) {
+        self.left_for = None;
+    }
+
     /// What to do after `tries` tries of a point in this round; `before`: it was left in the round before.
     pub(crate) fn after(&mut self, failed: &Failed, tries: u32, before: bool) -> Then {
         let problem = &failed.problem;
@@ -58,7 +63,7 @@ impl Failures {
         self.left_for = Some(said);
         match problem.again {
             Some(Again::Stays) => Then::End,
-            Some(Again::MayPass) if same => Then::End,
+            Some(Again::MayPass) if same && !before => Then::End,
             _ => Then::LeaveIt,
         }
     }
@@ -111,5 +116,19 @@ mod tests {
         };
         assert_eq!(failures.after(&passes, 1, false), Then::TryAgain);
         assert_eq!(failures.after(&passes, 1, true), Then::LeaveIt);
+    }
+
+    #[test]
+    fn one_point_is_not_two_that_nobody_answers() {
+        let passes = failed(Some(Again::MayPass));
+        let mut failures = Failures::default();
+        assert_eq!(failures.after(&passes, TRIES, false), Then::LeaveIt);
+        failures.another_round();
+        assert_eq!(failures.after(&passes, 1, true), Then::LeaveIt);
+        // Another one that is asked once is as little a reason to give up.
+        assert_eq!(failures.after(&passes, 1, true), Then::LeaveIt);
+        failures.another_round();
+        assert_eq!(failures.after(&passes, TRIES, false), Then::LeaveIt);
+        assert_eq!(failures.after(&passes, TRIES, false), Then::End);
     }
 }

@@ -128,15 +128,12 @@ fn verdict(shape: &ShapeOf, result: &ExperimentResult, cores: usize) -> Shape {
         return verdict;
     }
     let rule = Rule::parse(&shape.rule).expect("it was read when the file was checked");
-    // The first and the last of one point, or its largest and its smallest, are the same figure.
-    let along = rule.terms().filter(|term| term.over.is_some());
-    let least = if along.count() > 1 { 2 } else { 1 };
     let mut told = Vec::new();
     let mut missed = Vec::new();
     for setting in combinations(&open_knobs(&rule, &result.knobs)) {
         let (Some(left), Some(right)) = (
-            add_up(&rule.left, &setting, result, least),
-            add_up(&rule.right, &setting, result, least),
+            add_up(&rule.left, &setting, result, &rule),
+            add_up(&rule.right, &setting, result, &rule),
         ) else {
             continue;
         };
@@ -255,12 +252,32 @@ fn combinations(knobs: &[&Knob]) -> Vec<Setting> {
     settings
 }
 
-fn add_up(sum: &Sum, setting: &Setting, result: &ExperimentResult, least: usize) -> Option<f64> {
+fn add_up(sum: &Sum, setting: &Setting, result: &ExperimentResult, rule: &Rule) -> Option<f64> {
     let mut total = sum.constant;
     for term in &sum.terms {
+        // The first and the last of one point, or its largest and its smallest, are the same figure.
+        let twice = rule
+            .terms()
+            .filter(|other| is_of_same_points(term, other, setting));
+        let least = if twice.count() > 1 { 2 } else { 1 };
         total += term.factor * read(term, setting, result, least)?;
     }
     Some(total)
+}
+
+/// Whether two terms under a setting are about one figure along one knob at the same points.
+fn is_of_same_points(one: &Term, other: &Term, setting: &Setting) -> bool {
+    let Some((_, knob)) = &one.over else {
+        return false;
+    };
+    let at = |term: &Term| {
+        let mut at = setting.clone();
+        at.extend(term.setting.clone());
+        at.remove(knob);
+        at
+    };
+    let over = other.over.as_ref().is_some_and(|(_, over)| over == knob);
+    over && one.figure == other.figure && at(one) == at(other)
 }
 
 /// The value of a term under a setting; `None` where its points were not measured, or fewer than `least` of a
@@ -425,6 +442,29 @@ mod tests {
             ("slope(p50 over hops) > 0", Untested),
             ("max(p50 over hops) < 120us", Holds),
             ("max(p50 over hops) < 100us", Misses),
+            (
+                "last(p50[socket=reused] over hops) > first(p50 over hops)",
+                Untested,
+            ),
+        ] {
+            assert_eq!(state(rule, &result), want, "{rule}");
+        }
+    }
+
+    /// Two lines of one point each are held against one another.
+    #[test]
+    fn a_line_may_be_one_point_beside_another_line() {
+        use ShapeState::{Holds, Misses};
+        let result = result(&[("1", "reused", 110e3), ("1", "reopened", 150e3)]);
+        for (rule, want) in [
+            (
+                "max(p50[socket=reopened] over hops) >= 1.2 * max(p50[socket=reused] over hops)",
+                Holds,
+            ),
+            (
+                "max(p50[socket=reopened] over hops) >= 1.5 * max(p50[socket=reused] over hops)",
+                Misses,
+            ),
         ] {
             assert_eq!(state(rule, &result), want, "{rule}");
         }

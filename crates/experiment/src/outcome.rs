@@ -8,7 +8,7 @@ use linerate_metric::set::{RunSet, SET_SCHEMA, SetResult};
 use crate::file::Experiment;
 use crate::judge::{judge, knobs_of};
 use crate::point::fits;
-use crate::run::{Kept, Options, Place};
+use crate::run::{INTERRUPTED, Kept, Options, Place};
 
 /// The figures, each once.
 fn figures_of(experiment: &Experiment) -> Vec<FigureOf> {
@@ -109,8 +109,11 @@ fn staying(
     runs: &mut Vec<Record>,
     interrupted: bool,
 ) -> Vec<Point> {
-    let replaces = |old: &Point, new: &Point| {
-        !new.runs.is_empty() && (!interrupted || new.runs.len() >= old.runs.len())
+    let replaces = |old: &Point, new: &Point| match (old.runs.len(), new.runs.len()) {
+        // Why it has none is known better now, unless nobody came to it.
+        (0, 0) => new.skipped.as_deref() != Some(INTERRUPTED),
+        (_, 0) => false,
+        (had, has) => !interrupted || has >= had,
     };
     let mut staying = Vec::new();
     for old in earlier {
@@ -157,6 +160,29 @@ mod tests {
             setting: [("size".to_owned(), size.to_owned())].into(),
             runs: runs.iter().map(|&id| id.to_owned()).collect(),
             ..Point::default()
+        }
+    }
+
+    #[test]
+    fn why_a_point_has_no_run_is_told_as_it_is_now() {
+        let skipped = |why: &str| Point {
+            skipped: Some(why.to_owned()),
+            ..point("64", &[])
+        };
+        let earlier = [skipped("it refuses")];
+        for (now, told) in [
+            ("it has no address", "it has no address"),
+            // Nobody came to it.
+            (INTERRUPTED, "it refuses"),
+        ] {
+            let mut points = vec![skipped(now)];
+            let staying = staying(&earlier, &mut points, &mut Vec::new(), true);
+            points.extend(staying);
+            let whys: Vec<_> = points
+                .iter()
+                .map(|point| point.skipped.as_deref())
+                .collect();
+            assert_eq!(whys, [Some(told)], "{now}");
         }
     }
 

@@ -1,19 +1,19 @@
 //! Programs of an experiment: on hosts of its lab, ended with it, whatever ends it.
 
-use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use linerate_host::sys::process::end_with_thread;
+use linerate_host::reader::Reader;
+use linerate_host::sys::process::{Ended as End, end_with_thread, ended as end_of};
 use linerate_lab::LabHost;
 use linerate_metric::event::read_line;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::ExperimentError;
 use crate::run::Listener;
@@ -102,32 +102,34 @@ pub(crate) fn finish(
     // The thread that starts a program must live as long as it: its death would be the parent's.
     on(host, move || {
         let mut child = command.spawn().map_err(|error| far(&name, error))?;
+        let stdout = child.stdout.take().expect("it is piped");
         let stdout = match listener {
-            Some(listener) => follow(child.stdout.take(), Arc::clone(listener)),
-            None => gather(child.stdout.take()),
+            Some(listener) => follow(stdout, Arc::clone(listener)),
+            None => Reader::all(stdout),
         };
-        let stderr = gather(child.stderr.take());
+        let stderr = Reader::all(child.stderr.take().expect("it is piped"));
         let deadline = Instant::now() + limit;
         let mut told: Option<Instant> = None;
-        let status = loop {
-            match child.try_wait().map_err(|error| far(&name, error))? {
-                Some(status) => break status,
-                None if told.is_none() && (stop.load(Relaxed) || Instant::now() > deadline) => {
+        while end_of(&child).is_none() {
+            match told {
+                None if stop.load(Relaxed) || Instant::now() > deadline => {
                     told = Some(Instant::now());
                     signal(&child, Signal::TERM);
                 }
-                None if told.is_some_and(|since| since.elapsed() > PATIENCE) => {
+                Some(since) if since.elapsed() > PATIENCE => {
                     signal(&child, Signal::KILL);
                     thread::sleep(GLANCE / 10);
                 }
-                None => thread::sleep(GLANCE),
+                _ => thread::sleep(GLANCE),
             }
-        };
-        let text = |thread: JoinHandle<String>| thread.join().unwrap_or_default();
+        }
+        // What it left behind would hold the pipes, and run on beside the next point.
+        signal(&child, Signal::KILL);
+        let status = child.wait().map_err(|error| far(&name, error))?;
         Ok(Ended {
             code: status.code(),
-            stdout: text(stdout),
-            stderr: text(stderr),
+            stdout: text(&stdout),
+            stderr: text(&stderr),
         })
     })?
 }
@@ -139,25 +141,16 @@ fn far(command: &str, error: impl std::fmt::Display) -> ExperimentError {
     }
 }
 
-fn gather(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
-    thread::spawn(move || {
-        let mut bytes = Vec::new();
-        if let Some(mut pipe) = pipe {
-            let _ = pipe.read_to_end(&mut bytes);
-        }
-        String::from_utf8_lossy(&bytes).into_owned()
-    })
+/// All that a program said that has ended; of a pipe that somebody outside of its group still holds, what came.
+fn text(reader: &Reader) -> String {
+    let _ = reader.ends_within(PATIENCE);
+    reader.text()
 }
 
 /// Lets somebody hear the events of a stream; gives the document that it ends with.
-fn follow(pipe: Option<impl Read + Send + 'static>, listener: Listener) -> JoinHandle<String> {
-    thread::spawn(move || {
-        let lines = pipe.map(|pipe| BufReader::new(pipe).lines());
-        let lines = lines.into_iter().flatten().map_while(Result::ok);
-        let mut hear = |event| listener(event);
-        lines
-            .filter_map(|line| Some(read_line(&line, &mut hear)? + "\n"))
-            .collect()
+fn follow(pipe: ChildStdout, listener: Listener) -> Reader {
+    Reader::lines(pipe, move |line| {
+        Some(read_line(line, &mut |event| listener(event))? + "\n")
     })
 }
 
@@ -166,13 +159,6 @@ fn signal(child: &Child, signal: Signal) {
     if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
         let _ = kill_process_group(pid, signal);
     }
-}
-
-/// Whether a program has ended. It stays to be waited for, so that its number is still nobody else's.
-fn has_ended(child: &Child) -> bool {
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    pid.is_none_or(|pid| !matches!(waitid(WaitId::Pid(pid), options), Ok(None)))
 }
 
 /// Whether anything else still runs in the group of a program. Of a signal to the group nobody learns that,
@@ -220,12 +206,41 @@ impl Drop for Running {
     }
 }
 
-/// Starts a program and returns when it says that it is ready; a stop ends it, and the wait, at once.
+/// Programs that run until this is dropped: all are told to end before one is waited for.
+#[derive(Default)]
+pub(crate) struct Programs(Vec<Running>);
+
+impl Programs {
+    pub(crate) fn push(&mut self, running: Running) {
+        self.0.push(running);
+    }
+}
+
+impl Drop for Programs {
+    fn drop(&mut self) {
+        for running in &mut self.0 {
+            drop(running.end.take());
+        }
+    }
+}
+
+/// Starts a program and returns when it says that it is ready, or, where it is to say nothing, after a moment; a
+/// stop ends it, and the wait, at once.
 pub(crate) fn start(
     host: Option<&LabHost>,
     program: &Path,
     words: &[String],
     ready: Option<&str>,
+    stop: &AtomicBool,
+) -> Result<Running, ExperimentError> {
+    start_in(host, (program, words), ready, MOMENT, stop)
+}
+
+fn start_in(
+    host: Option<&LabHost>,
+    (program, words): (&Path, &[String]),
+    ready: Option<&str>,
+    moment: Duration,
     stop: &AtomicBool,
 ) -> Result<Running, ExperimentError> {
     let mut command = command(program, words);
@@ -244,46 +259,60 @@ pub(crate) fn start(
         let begun = Instant::now();
         let quiet = sign.is_none();
         let is_ready = Arc::new(AtomicBool::new(false));
-        let errors = gather(child.stderr.take());
-        let lines = child.stdout.take().map(|pipe| {
+        let errors = Reader::all(child.stderr.take().expect("it is piped"));
+        let lines = child.stdout.take().expect("it is piped");
+        let lines = {
             let (said, is_ready) = (said.clone(), Arc::clone(&is_ready));
-            thread::spawn(move || {
-                // Read to the end: a full pipe would stop the program.
-                for line in BufReader::new(pipe).lines().map_while(Result::ok) {
-                    if sign.as_ref().is_some_and(|sign| line.starts_with(sign)) {
-                        is_ready.store(true, Relaxed);
-                        let _ = said.send(Ok(()));
-                    }
+            Reader::lines(lines, move |line| {
+                if sign.as_ref().is_some_and(|sign| line.starts_with(sign)) {
+                    is_ready.store(true, Relaxed);
+                    let _ = said.send(Ok(()));
                 }
+                None
             })
-        });
-        let is_up = || is_ready.load(Relaxed) || (quiet && begun.elapsed() > MOMENT);
+        };
         let patience = loop {
-            match ended.recv_timeout(if is_up() { GLANCE * 5 } else { GLANCE }) {
+            let is_up = is_ready.load(Relaxed);
+            match ended.recv_timeout(if is_up { GLANCE * 5 } else { GLANCE }) {
                 Ok(patience) => break patience,
                 Err(RecvTimeoutError::Disconnected) => break PATIENCE,
                 // What was up may have left others in its place.
-                Err(RecvTimeoutError::Timeout) if !is_up() && has_ended(&child) => {
-                    break Duration::ZERO;
-                }
+                Err(RecvTimeoutError::Timeout) if is_up => continue,
                 Err(RecvTimeoutError::Timeout) => {}
+            }
+            let is_over = match end_of(&child) {
+                None => false,
+                // It did what it was to do, or left others in its place: where one of them is to say that it is
+                // ready, it holds the pipe.
+                Some(End::With(0)) => !quiet && lines.ends_within(Duration::ZERO),
+                Some(_) => {
+                    // What it said last may be on its way to us.
+                    let _ = lines.ends_within(SHORT);
+                    true
+                }
+            };
+            if is_over && !is_ready.load(Relaxed) {
+                break Duration::ZERO;
+            }
+            if quiet && begun.elapsed() > moment {
+                is_ready.store(true, Relaxed);
+                let _ = said.send(Ok(()));
             }
         };
         signal(&child, Signal::TERM);
         let deadline = Instant::now() + patience;
         // What it started may have more to bring to an end than itself: a server below a shell sets back
         // what it turned.
-        while (!has_ended(&child) || has_others(&child)) && Instant::now() < deadline {
+        while (end_of(&child).is_none() || has_others(&child)) && Instant::now() < deadline {
             thread::sleep(GLANCE / 10);
         }
         // Also what it started and left behind, which would hold the pipes below.
         signal(&child, Signal::KILL);
         let _ = child.wait();
-        if let Some(lines) = lines {
-            let _ = lines.join();
+        if patience.is_zero() {
+            let _ = errors.ends_within(PATIENCE);
         }
-        let errors = errors.join().unwrap_or_default();
-        let _ = said.send(Err(first_line(&errors)));
+        let _ = said.send(Err(first_line(&errors.text())));
     };
     let thread = match host {
         Some(host) => host.spawn(body)?,
@@ -294,8 +323,7 @@ pub(crate) fn start(
         thread: Some(thread),
     };
     let name = words.join(" ");
-    let patience = if ready.is_some() { PATIENCE } else { MOMENT };
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + moment + PATIENCE;
     loop {
         match hears.recv_timeout(LOOK) {
             Ok(Ok(())) => return Ok(running),
@@ -305,7 +333,6 @@ pub(crate) fn start(
                 return Err(far(&name, "somebody ended the experiment"));
             }
             Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
-            Err(_) if ready.is_none() => return Ok(running),
             Err(_) => {
                 running.break_off();
                 return Err(far(&name, "it does not say that it is ready"));
@@ -328,7 +355,9 @@ mod tests {
 
     fn sh(script: &str, ready: Option<&str>, stop: &AtomicBool) -> Result<Running, String> {
         let words = ["-c".to_owned(), script.to_owned()];
-        start(None, Path::new("/bin/sh"), &words, ready, stop).map_err(|error| error.to_string())
+        // Long enough for any machine, where it is waited out for nothing.
+        let what = (Path::new("/bin/sh"), &words[..]);
+        start_in(None, what, ready, PATIENCE, stop).map_err(|error| error.to_string())
     }
 
     /// Whether a process runs, by the file that it wrote its number to.
@@ -413,6 +442,75 @@ mod tests {
             let told = told.unwrap_err();
             assert!(told.contains("did not start: it lacks a thing"), "{told}");
         }
+        let told = sh("exit 0", Some("READY"), &stop).map(drop).unwrap_err();
+        assert!(told.contains("ended without a word"), "{told}");
+    }
+
+    /// A server that goes into the background, or a command that sets something up.
+    #[test]
+    fn who_is_to_say_nothing_and_has_done_its_work_is_up() {
+        let room = tempfile::tempdir().unwrap();
+        let other = room.path().join("other");
+        let script = format!("sleep 1000 & echo $! > {}", other.display());
+        let words = ["-c".to_owned(), script];
+        // It ends within this moment wherever a shell takes less; elsewhere this tests little.
+        let (program, moment) = (Path::new("/bin/sh"), Duration::from_secs(2));
+        let stop = AtomicBool::new(false);
+        let running = start_in(None, (program, &words), None, moment, &stop).unwrap();
+        wait_for(|| runs(&other));
+        drop(running);
+        wait_for(|| !runs(&other));
+    }
+
+    /// A shell may be gone before the server says so that it left behind.
+    #[test]
+    fn ready_is_heard_of_whom_a_program_left_behind_or_as_its_last_word() {
+        let stop = AtomicBool::new(false);
+        for script in [
+            "(sleep 0.5; echo READY; sleep 1000) &",
+            "echo READY; exit 3",
+        ] {
+            drop(sh(script, Some("READY"), &stop).unwrap());
+        }
+    }
+
+    /// Whatever a measuring program leaves behind would hold its output open.
+    #[test]
+    fn a_program_is_over_when_it_ends_and_what_it_left_goes_with_it() {
+        let room = tempfile::tempdir().unwrap();
+        let other = room.path().join("other");
+        let script = format!(
+            "sleep 1000 & echo $! > {}; echo all; exit 3",
+            other.display()
+        );
+        let words = ["-c".to_owned(), script];
+        let stop = AtomicBool::new(false);
+        let program = Path::new("/bin/sh");
+        let ended = finish(None, program, &words, PATIENCE, &stop, None).unwrap();
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(3), "all\n"));
+        wait_for(|| !runs(&other));
+    }
+
+    /// Each of them may take its whole time.
+    #[test]
+    fn programs_come_to_their_end_together() {
+        let room = tempfile::tempdir().unwrap();
+        let stop = AtomicBool::new(false);
+        let mut programs = Programs::default();
+        for (own, other) in [("a", "b"), ("b", "a")] {
+            let script = format!(
+                "cd {}; trap 'echo > {own}; while [ ! -e {other} ]; do sleep 0.05; done; echo > {own}-met; exit' TERM
+                 echo READY; while :; do sleep 0.05; done",
+                room.path().display()
+            );
+            programs.push(sh(&script, Some("READY"), &stop).unwrap());
+        }
+        drop(programs);
+        assert!(
+            ["a-met", "b-met"]
+                .iter()
+                .all(|name| room.path().join(name).exists())
+        );
     }
 
     /// What a program that was ready leaves in its place goes with the point.

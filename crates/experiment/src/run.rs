@@ -117,7 +117,7 @@ pub(crate) const COMMAND_LIMIT: Duration = Duration::from_secs(180);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Why a point was not measured that was still to come when somebody ended it.
-const INTERRUPTED: &str = "interrupted before it was measured";
+pub(crate) const INTERRUPTED: &str = "interrupted before it was measured";
 
 /// Runs an experiment: the records of all points, and what they say. Of what `progress` returns only the
 /// error of [`Progress::Turn`] counts.
@@ -152,6 +152,7 @@ pub fn run(
     let mut turned = BTreeMap::new();
     let mut failures = Failures::default();
     for _ in 0..rounds {
+        failures.another_round();
         for at in 0..kept.len() {
             let point = &mut kept[at];
             if options.stop.load(Relaxed) {
@@ -177,6 +178,7 @@ pub fn run(
                 Err(because) => Err(Left {
                     because,
                     may_pass: false,
+                    at: Instant::now(),
                 }),
             };
             let point = &mut kept[at];
@@ -226,7 +228,12 @@ fn tried(
 ) -> Result<Result<(), Left>, ExperimentError> {
     let mut tries = 0;
     // What was measured and then failed for good may be back: only who was waited for in vain is asked once.
-    let before = kept[at].left.as_ref().is_some_and(|left| left.may_pass);
+    let left = kept[at].left.as_ref().filter(|left| left.may_pass);
+    let before = left.is_some();
+    // With few points a round takes no time.
+    if let Some(left) = left {
+        wait(left.at + PAUSE, runner);
+    }
     loop {
         let Err(mut failed) = runner.measure(&mut kept[at])? else {
             return Ok(Ok(()));
@@ -245,6 +252,7 @@ fn tried(
         let left = Left {
             because: failed.problem.to_string(),
             may_pass: failed.problem.again == Some(Again::MayPass),
+            at: Instant::now(),
         };
         if runner.is_stopped() {
             return Ok(Err(left));
@@ -255,10 +263,7 @@ fn tried(
                     words: runner.words_of(&kept[at].setting),
                     because: left.because.clone(),
                 });
-                let until = Instant::now() + PAUSE;
-                while Instant::now() < until && !runner.is_stopped() {
-                    std::thread::sleep(LOOK);
-                }
+                wait(left.at + PAUSE, runner);
                 if runner.is_stopped() {
                     return Ok(Err(left));
                 }
@@ -271,6 +276,13 @@ fn tried(
                 });
             }
         }
+    }
+}
+
+/// Waits until then, or until somebody ends it.
+fn wait(until: Instant, runner: &Runner<'_>) {
+    while Instant::now() < until && !runner.is_stopped() {
+        std::thread::sleep(LOOK);
     }
 }
 
@@ -314,6 +326,8 @@ struct Left {
     because: String,
     /// Whether that may be otherwise in the next one.
     may_pass: bool,
+    /// When that was.
+    at: Instant,
 }
 
 /// A point while it is measured.

@@ -17,7 +17,7 @@ use crate::ExperimentError;
 use crate::again::Failed;
 use crate::file::{CommandOf, Experiment, FigureFrom};
 use crate::point::{Names, applies, fits, settings, words_of};
-use crate::process::{Running, finish, first_line, start};
+use crate::process::{Programs, finish, first_line, start};
 use crate::run::{COMMAND_LIMIT, Kept, Options, Place};
 
 /// What hands do for a point on real hosts.
@@ -372,7 +372,7 @@ impl<'a> Runner<'a> {
         let lab = lab.map(|key| &self.labs[&key]);
         let names = self.names(&point.setting, lab, &id);
         let place = |host: &str| lab.map(|lab| lab.host(host)).transpose();
-        let mut running: Vec<Running> = Vec::new();
+        let mut running = Programs::default();
         let far = self.experiment.far.iter();
         for command in far.filter(|command| applies(command, &point.setting)) {
             if matches!(self.options.place, Place::Host(_)) {

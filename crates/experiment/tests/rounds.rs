@@ -3,6 +3,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, PoisonError};
 
 use linerate_experiment::{Experiment, Options, Place, Progress, run};
 
@@ -39,8 +40,11 @@ else
 fi
 "#;
 
-#[test]
-fn a_point_that_does_not_answer_is_asked_once_a_round_and_measured_when_it_does() {
+/// Four rounds: what was told, and the runs of each point.
+fn rounds(only: &[(&str, &str)]) -> (String, Vec<usize>) {
+    // A script that is open for writing in a process that somebody else starts meanwhile cannot be run.
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let room = tempfile::tempdir().unwrap();
     let program = room.path().join("program");
     std::fs::write(&program, PROGRAM).unwrap();
@@ -52,7 +56,9 @@ fn a_point_that_does_not_answer_is_asked_once_a_round_and_measured_when_it_does(
     let options = Options {
         quick: false,
         place: Place::Lab,
-        only: std::collections::BTreeMap::new(),
+        only: (only.iter())
+            .map(|(knob, value)| ((*knob).to_owned(), (*value).to_owned()))
+            .collect(),
         repeats: Some(4),
         label: None,
         before: None,
@@ -77,15 +83,35 @@ fn a_point_that_does_not_answer_is_asked_once_a_round_and_measured_when_it_does(
         Ok(())
     })
     .unwrap();
-    let rounds = [
+    let points = set.result.experiment.unwrap().points;
+    assert!(points.iter().all(|point| point.skipped.is_none()));
+    let runs = points.iter().map(|point| point.runs.len()).collect();
+    (told.join(" "), runs)
+}
+
+#[test]
+fn a_point_that_does_not_answer_is_asked_once_a_round_and_measured_when_it_does() {
+    let (told, runs) = rounds(&[]);
+    let wanted = [
         "point measured point again again again left",
         "point measured point left",
         "point measured point measured",
         "point measured point measured",
     ];
-    assert_eq!(told.join(" "), rounds.join(" "));
-    let points = set.result.experiment.unwrap().points;
-    let runs: Vec<usize> = points.iter().map(|point| point.runs.len()).collect();
+    assert_eq!(told, wanted.join(" "));
     assert_eq!(runs, [4, 2]);
-    assert!(points.iter().all(|point| point.skipped.is_none()));
+}
+
+/// Alone it is no reason to take nobody to be there.
+#[test]
+fn the_only_point_may_come_late_too() {
+    let (told, runs) = rounds(&[("far", "late")]);
+    let wanted = [
+        "point again again again left",
+        "point left",
+        "point measured",
+        "point measured",
+    ];
+    assert_eq!(told, wanted.join(" "));
+    assert_eq!(runs, [2]);
 }

@@ -10,6 +10,7 @@ pub mod device_clock;
 pub mod doctor;
 pub mod evidence;
 pub mod processor_time;
+pub mod reader;
 pub mod snapshot;
 pub mod steal;
 pub mod stop;

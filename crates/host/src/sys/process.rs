@@ -1,10 +1,33 @@
-//! What a process that is started is given on its way, between fork and exec.
+//! What a process that is started is given on its way, between fork and exec, and how it ended.
 
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Child, Command};
 
-use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, set_parent_process_death_signal, waitid,
+};
+
+/// How a program has ended that is still to be waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// By itself, with this code.
+    With(i32),
+    /// By a signal, or nobody knows.
+    Otherwise,
+}
+
+/// Whether a program has ended, and how. It stays to be waited for, so that its number, and that of its group, is
+/// still nobody else's.
+#[must_use]
+pub fn ended(child: &Child) -> Option<Ended> {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    match waitid(WaitId::Pid(Pid::from_child(child)), options) {
+        Ok(None) => None,
+        Ok(Some(status)) => Some((status.exit_status()).map_or(Ended::Otherwise, Ended::With)),
+        Err(_) => Some(Ended::Otherwise),
+    }
+}
 
 /// Has a program hear SIGTERM when the thread that starts it is gone, whatever ended that: a process that is
 /// killed can tell its programs nothing. What the program starts in turn does not hear it.
@@ -25,12 +48,56 @@ pub fn end_with_thread(command: &mut Command) {
     unsafe { command.pre_exec(ask) };
 }
 
+/// Has a program not hear what the terminal sends to all in front of it: a hang-up, Ctrl-C, Ctrl-\\.
+///
+/// It stays in the group of this process, so that it may ask for something there: in the background the terminal would
+/// stop it.
+pub fn deaf_to_terminal(command: &mut Command) {
+    let ignore = || {
+        for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
+            // SAFETY: no handler is installed, and all of these may be ignored.
+            unsafe { libc::signal(signal, libc::SIG_IGN) };
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec the closure makes three system calls, which is allowed after a fork of a process
+    // with several threads (signal-safety(7)).
+    unsafe { command.pre_exec(ignore) };
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::thread;
 
     use super::*;
+
+    #[test]
+    fn how_a_program_ended_is_told_until_it_is_waited_for() {
+        for (script, told) in [
+            ("exit 0", Ended::With(0)),
+            ("exit 3", Ended::With(3)),
+            ("kill -9 $$", Ended::Otherwise),
+        ] {
+            let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();
+            let how = loop {
+                match ended(&child) {
+                    Some(how) => break how,
+                    None => thread::yield_now(),
+                }
+            };
+            assert_eq!((how, ended(&child)), (told, Some(told)), "{script}");
+            child.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn what_comes_from_the_terminal_is_not_heard() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "for s in HUP INT QUIT; do kill -$s $$; done; exit 7"]);
+        deaf_to_terminal(&mut command);
+        assert_eq!(command.status().unwrap().code(), Some(7));
+    }
 
     #[test]
     fn a_program_ends_with_the_thread_that_started_it() {
