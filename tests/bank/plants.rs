@@ -311,6 +311,30 @@ pub const PLANTS: &[Plant] = &[
     Plant {
         before: &[(
             "client",
+            "tc qdisc replace dev eth0 root tbf rate 2mbit burst 2k latency 50ms",
+        )],
+        ..plant(
+            "shaped-link-round-trips",
+            "shaped-link",
+            PLAIN,
+            "latency HOST -u -l 1000 -t 1",
+        )
+    },
+    Plant {
+        before: &[(
+            "server",
+            "tc qdisc replace dev eth0 root tbf rate 10mbit burst 3k latency 50ms",
+        )],
+        ..plant(
+            "shaped-link-answers",
+            "shaped-link",
+            PLAIN,
+            "latency HOST -l 600 -t 1 --outstanding 4",
+        )
+    },
+    Plant {
+        before: &[(
+            "client",
             "tc qdisc replace dev eth0 root tbf rate 3gbit burst 64k limit 30k",
         )],
         ..plant(

@@ -1,9 +1,10 @@
 //! A token bucket holds the path to a rate.
 
+use linerate_metric::facts::Role;
 use linerate_metric::finding::{End, Finding};
 use linerate_metric::plan::Protocol;
 use linerate_metric::record::CountedAt;
-use linerate_metric::units::{format_bit_rate, format_share};
+use linerate_metric::units::{format_bit_rate, format_nanos, format_share};
 
 use super::tcp_info;
 use crate::Rule;
@@ -15,6 +16,10 @@ const FULL: f64 = 0.9;
 
 /// First interval over the plateau from which a burst is seen.
 const BURST: f64 = 1.2;
+
+/// Packets held back, of all round trips, from which it takes their time; and how many at least.
+const HELD: f64 = 0.5;
+const HELD_MIN: u64 = 20;
 
 /// See docs/CAUSES.md#shaped-link.
 pub struct ShapedLink;
@@ -33,6 +38,7 @@ impl Rule for ShapedLink {
                 .or_else(|| self.in_view(case, way))
                 .or_else(|| self.seen(case, way))
         })
+        .chain(self.of_round_trips(case))
         .collect()
     }
 }
@@ -88,6 +94,47 @@ impl ShapedLink {
             .seen("with headers", moved, "bit/s", "goodput with Ethernet's headers")
             .remedy("ask for a higher rate where it is set")
             .command(case.at_host(&at.host, &format!("tc qdisc show dev {interface}")))
+            .found()
+    }
+
+    /// A discipline that counts holds questions or answers until it has tokens for them.
+    fn of_round_trips(&self, case: &Case<'_>) -> Option<Finding> {
+        if !case.is_latency() {
+            return None;
+        }
+        let (rtt, asked) = (case.record.summary.rtt_ns?, case.record.summary.round_trips?);
+        let over = (case.record.counters.iter())
+            .filter(|counter| counter.counter == "qdisc_over_limit")
+            .max_by_key(|counter| counter.added())?;
+        // One that held a few of them back is not what takes the time of the others.
+        if over.added() < HELD_MIN || (over.added() as f64) < HELD * asked as f64 {
+            return None;
+        }
+        let ends = [Role::Client, Role::Server];
+        let end = ends.into_iter().find(|role| over.host == name(*role));
+        let interface = over.interface.as_deref().unwrap_or("an interface");
+        let source = format!("{} {interface} rtnetlink TCA_STATS2", over.host);
+        let known = (end.and_then(|role| case.interface(role)))
+            .filter(|found| Some(found.name.as_str()) == over.interface.as_deref());
+        let command = format!("tc -s qdisc show dev {interface}");
+        Draft::limit(self.id(), end.map_or(End::Path, End::from))
+            .cost(1.0 - rtt.min as f64 / rtt.p50.max(1) as f64)
+            .says(format!(
+                "the discipline of {interface} ({}) holds them back: half took {} or more, and {} where it had let them through",
+                over.host,
+                format_nanos(rtt.p50 as f64),
+                format_nanos(rtt.min as f64)
+            ))
+            .seen("qdisc_over_limit", over.added(), "", source)
+            .seen("round_trips", asked, "", "client")
+            .seen("rtt_ns.p50", rtt.p50, "ns", "client")
+            .seen("rtt_ns.min", rtt.min, "ns", "client")
+            .seen_if("rate", known.and_then(|found| found.qdisc_rate_bps), "bit/s", format!("{} {interface} rtnetlink TCA_OPTIONS", over.host))
+            .remedy("ask more seldom or for less at a time (--rate, -l), or for a higher rate where it is set")
+            .command(match end {
+                Some(role) => case.at(role, &command),
+                None => case.at_host(&over.host, &command),
+            })
             .found()
     }
 
