@@ -346,6 +346,18 @@ pub const PLANTS: &[Plant] = &[
     },
     Plant {
         before: &[(
+            "client",
+            "tc qdisc replace dev eth0 root tbf rate 200mbit burst 32k limit 30k",
+        )],
+        ..plant(
+            "qdisc-drop-of-fragments",
+            "qdisc-drop",
+            PLAIN,
+            "throughput HOST -u -b 600M -l 16000 -t 1 -i 0.25 --offload none",
+        )
+    },
+    Plant {
+        before: &[(
             "server",
             "tc qdisc replace dev eth0 root tbf rate 2gbit burst 100k limit 20k",
         )],

@@ -48,6 +48,9 @@ pub const FOLLOWS: &[(&str, &str)] = &[
     ("udp-receive-queue", "receiver-cpu"),
     ("fragment-loss", "qdisc-drop"),
     ("reassembly", "path-loss"),
+    ("reassembly", "qdisc-drop"),
+    ("reassembly", "nic-drop"),
+    ("reassembly", "softnet-backlog"),
     ("nic-drop", "mtu-black-hole"),
     ("fragment-loss", "mtu-black-hole"),
     ("nic-drop", "too-few-descriptors"),
@@ -199,6 +202,19 @@ mod tests {
         );
         assert_eq!(found[1].follows_from.as_deref(), Some("qdisc-drop"));
         assert_eq!(found[2].follows_from, None);
+    }
+
+    /// Each datagram that lacks a fragment holds memory for half a minute.
+    #[test]
+    fn memory_full_of_what_others_dropped_is_theirs() {
+        for place in ["qdisc-drop", "nic-drop", "softnet-backlog", "path-loss"] {
+            let found = rank(vec![
+                finding(Draft::cause("reassembly", Role::Server), 0.65),
+                finding(Draft::cause(place, Role::Client), 0.08),
+            ]);
+            assert_eq!(names(&found), [place, "reassembly"]);
+            assert_eq!(found[1].follows_from.as_deref(), Some(place));
+        }
     }
 
     #[test]
