@@ -16,8 +16,8 @@ impl Stack {
     pub fn close(&mut self, socket: SocketId) -> Result<(), StackError> {
         match socket.kind() {
             SocketKind::Udp => self.udp.close(socket, &mut self.link),
-            SocketKind::Tcp => self.tcp.close(socket, false),
-            SocketKind::Listener => self.tcp.unlisten(socket),
+            SocketKind::Tcp => self.tcp.close(&mut self.link, socket, false),
+            SocketKind::Listener => self.tcp.unlisten(&mut self.link, socket),
         }
     }
 
@@ -27,7 +27,7 @@ impl Stack {
     /// [`StackError::Stale`].
     pub fn abort(&mut self, socket: SocketId) -> Result<(), StackError> {
         match socket.kind() {
-            SocketKind::Tcp => self.tcp.close(socket, true),
+            SocketKind::Tcp => self.tcp.close(&mut self.link, socket, true),
             _ => self.close(socket),
         }
     }

@@ -10,6 +10,7 @@ use super::device::Sent;
 use super::edge::{self, Bare};
 use super::recovery::{Nudge, Recovery};
 use crate::Nanos;
+use crate::counters::Counters;
 use crate::error::StackError;
 use crate::socket::{SocketId, SocketKind, TcpState};
 use crate::wire::ip::Header;
@@ -150,6 +151,7 @@ impl Connection {
     /// The far end asked for the connection, or agreed to it.
     pub(super) fn greeted(&mut self, segment: &[u8]) {
         self.recovery.greeted(segment);
+        self.sent.told = edge::told_mss(segment);
     }
 
     /// The stream ends with what is in the buffer. Where the far end has finished already the engine is not told
@@ -245,6 +247,26 @@ impl Connection {
         };
         let queued = self.socket().recv_queue() as u32;
         Some(self.far_base.wrapping_add(queued).wrapping_add(ended))
+    }
+
+    /// It is to end at once, with a reset where the far end knows of it.
+    pub(super) fn break_off(&mut self, counters: &mut Counters) {
+        let state = self.socket().state();
+        self.count_end(state, counters);
+        self.socket().abort();
+    }
+
+    /// Counts that it is closed from this state at once, as RFC 4022 has it and Linux in /proc/net/snmp: what came
+    /// to its end, or is on its way there, neither failed nor was reset.
+    pub(super) fn count_end(&self, from: State, counters: &mut Counters) {
+        match from {
+            State::SynSent | State::SynReceived => counters.tcp.attempt_fails += 1,
+            // The engine may learn of an end later than the application said it.
+            State::Established | State::CloseWait if !self.finished => {
+                counters.tcp.established_resets += 1;
+            }
+            _ => {}
+        }
     }
 
     /// Names of this connection are stale from here on.

@@ -40,6 +40,8 @@ pub(crate) struct Sent {
     pub(super) first: u32,
     /// Payload of the longest segment.
     pub(super) largest: u32,
+    /// How long the far end says that segments may be.
+    pub(super) told: u16,
     /// What was last sent again: where it begins, and how far the stream was sent by then.
     pub(super) again: Option<(u32, u32)>,
     /// The engine has been asked for that, by acknowledgements.
@@ -264,9 +266,15 @@ fn finish(
     if flags != before {
         put(tcp, 12, flags);
     }
-    if let (Some(most), true) = (wire.mss, flags & SYN != 0) {
+    let longest = wire.longest.of(v4);
+    if let (Some(most), true) = (longest, flags & SYN != 0) {
         edge::limit_mss(tcp, most);
     }
+    // The engine says where a packet of IPv4 is to be cut, and not of IPv6.
+    let segment = segment.or_else(|| {
+        let each = longest.filter(|_| !v4)?.min(sent.told);
+        (payload > usize::from(each)).then_some(each)
+    });
     let repeats = flags & FIN != 0 && std::mem::take(&mut sent.repeats_end) && payload == 0;
     let length = payload as u32 + u32::from(flags & (SYN | FIN) != 0);
     let mut again = false;
@@ -293,8 +301,10 @@ fn finish(
         vnet.checksum_start = (ETHERNET_BYTES + head) as u16;
         vnet.checksum_offset = 16;
         if let Some(segment) = segment {
-            // The engine has none of IPv6.
-            vnet.segmentation = Segmentation::TcpV4;
+            vnet.segmentation = match v4 {
+                true => Segmentation::TcpV4,
+                false => Segmentation::TcpV6,
+            };
             vnet.segment_bytes = segment;
             vnet.header_bytes = (ETHERNET_BYTES + head + usize::from(before >> 12) * 4) as u16;
         }
@@ -307,4 +317,128 @@ fn finish(
         vnet,
     };
     (to, finished)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::wire::TCP_BYTES;
+
+    fn wire(settings: &[&str]) -> Wire {
+        let mut config = Config::default();
+        for setting in settings {
+            config.apply(setting).unwrap();
+        }
+        let own = crate::addressing::Addressing::new(&["10.0.0.1/24", "fd00::1/64"]).unwrap();
+        super::super::Tcp::new(&config, &own, (true, false), (10, 65_000)).wire
+    }
+
+    /// A segment as the engine writes it, with so many bytes of options.
+    fn segment(v6: bool, options: usize, payload: usize) -> Vec<u8> {
+        let ends = match v6 {
+            true => ["fd00::1", "fd00::2"],
+            false => ["10.0.0.1", "10.0.0.2"],
+        };
+        let [from, to]: [IpAddr; 2] = ends.map(|end| end.parse().unwrap());
+        let head = ip::header_bytes(to);
+        let tcp = TCP_BYTES + options + payload;
+        let mut packet = vec![0; head + tcp];
+        ip::write(&mut packet, from, to, TCP, tcp, 0);
+        if !v6 {
+            put(&mut packet, 10, 0);
+        }
+        let words = (TCP_BYTES + options) as u16 / 4;
+        put(&mut packet, head + 12, words << 12 | 0x10);
+        packet
+    }
+
+    #[test]
+    fn what_is_to_be_cut_says_of_which_protocol_it_is() {
+        let wire = wire(&["checksum=offload"]);
+        for (v6, kind, head, told, each) in [
+            (false, Segmentation::TcpV4, 20, 1_460, 1_448),
+            (true, Segmentation::TcpV6, 40, 1_220, 1_220),
+            // The own packets hold less than the far end would take.
+            (true, Segmentation::TcpV6, 40, 8_960, 1_440),
+        ] {
+            let mut packet = segment(v6, 12, 5 * usize::from(each) + 7);
+            let mut sent = Sent {
+                told,
+                ..Sent::default()
+            };
+            // Of IPv4 the engine says it.
+            let says = (!v6).then_some(each);
+            let (to, header) = finish(&mut packet, &wire, says, &mut sent);
+            let from: IpAddr = if v6 { "fd00::1" } else { "10.0.0.1" }.parse().unwrap();
+            let want = VnetHeader {
+                needs_checksum: true,
+                checksum_valid: false,
+                segmentation: kind,
+                header_bytes: 14 + head + 32,
+                segment_bytes: each,
+                checksum_start: 14 + head,
+                checksum_offset: 16,
+            };
+            assert_eq!(header.vnet, want, "IPv6 {v6}");
+            assert_eq!(sent.largest, u32::from(each));
+            // The sum of the pseudo header stands there, for who completes it.
+            let tcp = &packet[usize::from(head)..];
+            assert_eq!(word(tcp, 16), ip::pseudo(from, to, TCP, tcp.len()));
+        }
+    }
+
+    /// Also where the engine believes that packets are longer.
+    #[test]
+    fn greetings_ask_for_what_a_packet_holds() {
+        for (settings, v4, v6) in [
+            (&["checksum=offload"][..], 1_460, 1_440),
+            (&["checksum=offload", "tcp.mss=600"], 600, 600),
+            (&["checksum=offload", "mtu=9000"], 8_960, 8_940),
+            // Nobody cuts: the engine knows the right MTU.
+            (&[], 64_000, 64_000),
+        ] {
+            let wire = wire(settings);
+            for (is_v6, want) in [(false, v4), (true, v6)] {
+                let mut packet = segment(is_v6, 4, 0);
+                let head = if is_v6 { ip::V6_BYTES } else { ip::V4_BYTES };
+                put(&mut packet, head + 12, 6 << 12 | SYN);
+                packet[head + 20..].copy_from_slice(&[2, 4, 250, 0]);
+                finish(&mut packet, &wire, None, &mut Sent::default());
+                let tcp = &packet[head..];
+                assert_eq!(edge::told_mss(tcp), want, "{settings:?} IPv6 {is_v6}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_packet_holds_is_not_to_be_cut() {
+        for (settings, sums) in [(&["checksum=offload"][..], false), (&[], true)] {
+            let wire = wire(settings);
+            for v6 in [false, true] {
+                let mut packet = segment(v6, 0, 1_000);
+                let mut sent = Sent {
+                    told: 1_000,
+                    ..Sent::default()
+                };
+                let (to, header) = finish(&mut packet, &wire, None, &mut sent);
+                assert_eq!(header.vnet.segmentation, Segmentation::None);
+                assert_eq!(header.vnet.needs_checksum, !sums);
+                let tcp = &packet[ip::header_bytes(to)..];
+                let from: IpAddr = if v6 { "fd00::1" } else { "10.0.0.1" }.parse().unwrap();
+                let right = (ip::pseudo_sum(from, to, TCP, tcp.len()) + Sum::of(tcp)).is_right();
+                assert_eq!(right, sums, "{settings:?} IPv6 {v6}");
+            }
+        }
+    }
+
+    /// Without a device behind the port that cuts, of neither protocol longer segments are made than packets hold.
+    #[test]
+    fn the_engine_is_told_of_both_protocols_alike() {
+        for (settings, some) in [(&["checksum=offload"][..], true), (&[], false)] {
+            let cuts = wire(settings).capabilities.segmentation;
+            assert_eq!((cuts.tcpv4.is_some(), cuts.tcpv6.is_some()), (some, some));
+            assert_eq!(cuts.tcpv4, cuts.tcpv6);
+        }
+    }
 }

@@ -159,6 +159,22 @@ pub(super) fn acknowledged(segment: &[u8]) -> Option<u32> {
 /// Lowers the longest segment that a greeting tells of (RFC 9293, section 3.2): what the option says, where
 /// it is there; whether it is. None at all stands for none told. The checksum is the caller's.
 pub(super) fn limit_mss(tcp: &mut [u8], most: u16) -> bool {
+    let Some((at, told)) = find_mss(tcp) else {
+        return false;
+    };
+    put(tcp, at, told.min(most));
+    true
+}
+
+/// How long segments may be for who greets so, as the engine takes it.
+pub(super) fn told_mss(tcp: &[u8]) -> u16 {
+    /// The engine's least, whatever is told.
+    const LEAST: u16 = 48;
+    find_mss(tcp).map_or(UNTOLD_MSS, |(_, told)| told.max(LEAST))
+}
+
+/// Where a greeting tells of the longest segment, and what.
+fn find_mss(tcp: &[u8]) -> Option<(usize, u16)> {
     const END: u8 = 0;
     const NOTHING: u8 = 1;
     let head = (usize::from(word(tcp, 12) >> 12) * 4).min(tcp.len());
@@ -174,15 +190,14 @@ pub(super) fn limit_mss(tcp: &mut [u8], most: u16) -> bool {
                 0 => UNTOLD_MSS,
                 told => told,
             };
-            put(tcp, at + 2, told.min(most));
-            return true;
+            return Some((at + 2, told));
         }
         match option.get(1) {
             Some(&length) if length >= 2 => at += usize::from(length),
-            _ => return false,
+            _ => return None,
         }
     }
-    false
+    None
 }
 
 /// The acknowledgement of a segment that the engine would overlook. `base` is the number that the far

@@ -115,7 +115,7 @@ impl Tcp {
     }
 
     /// Ends a listener; what was not accepted is reset.
-    pub(crate) fn unlisten(&mut self, id: SocketId) -> Result<(), StackError> {
+    pub(crate) fn unlisten(&mut self, link: &mut Link, id: SocketId) -> Result<(), StackError> {
         let at = self.listener(id, "close")?;
         let listener = &mut self.listeners[at];
         listener.open = false;
@@ -127,7 +127,7 @@ impl Tcp {
             let connection = &mut self.connections[index];
             if connection.owner == Owner::Listener(at as u32) {
                 connection.disown(self.now);
-                connection.socket().abort();
+                connection.break_off(&mut link.counters);
                 self.dirty.push(index as u32);
             }
         }

@@ -25,11 +25,13 @@ use crate::Nanos;
 use crate::addressing::Addressing;
 use crate::config::{Checksum, Config, CongestionControl, Psh};
 use crate::error::StackError;
+use crate::link::Link;
 use crate::queue::IndexQueue;
 use crate::socket::{SocketId, SocketKind};
 use crate::table::{Table, pair_hash};
 use crate::timers::Timers;
 use crate::udp::FIRST_FREE_PORT;
+use crate::wire::ip;
 pub(crate) use connection::Connection;
 use connection::Owner;
 pub(crate) use listen::Listener;
@@ -74,8 +76,38 @@ pub(crate) struct Wire {
     offload: bool,
     /// Type of service or traffic class.
     tos: u8,
-    /// Payload of the longest segment, where it is less than the MTU allows.
-    mss: Option<u16>,
+    /// Payload of the longest segments.
+    longest: Longest,
+}
+
+/// Payload of the longest segments of each protocol, where that is less than follows from the MTU that the engine
+/// is told of.
+#[derive(Clone, Copy)]
+struct Longest {
+    v4: Option<u16>,
+    v6: Option<u16>,
+}
+
+impl Longest {
+    /// With this MTU, where so much was asked for, and `cuts`: the port's other side cuts what is longer.
+    fn new(mtu: u16, asked: Option<u16>, cuts: bool) -> Self {
+        let of = |headers: usize| {
+            let fits = mtu.saturating_sub((headers + crate::wire::TCP_BYTES) as u16);
+            match asked {
+                Some(asked) => Some(asked.min(fits)),
+                None => cuts.then_some(fits),
+            }
+        };
+        Self {
+            v4: of(ip::V4_BYTES),
+            v6: of(ip::V6_BYTES),
+        }
+    }
+
+    #[inline]
+    fn of(&self, v4: bool) -> Option<u16> {
+        if v4 { self.v4 } else { self.v6 }
+    }
 }
 
 struct Settings {
@@ -136,22 +168,25 @@ impl Tcp {
         let offload = config.checksum == Checksum::Offload;
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = Medium::Ip;
-        capabilities.max_transmission_unit = config.mtu.into();
         // What comes has been checked and counted before the engine sees it; what leaves is summed once all of it
         // is as it leaves, and faster.
         capabilities.checksum.ipv4 = Sums::None;
         capabilities.checksum.tcp = Sums::None;
         let long = segmentation(config, vnet, frame_bytes);
         let long = long.and_then(std::num::NonZeroUsize::new);
-        // Of IPv6 the engine sends no packet above its MTU, also none that a port would cut.
         capabilities.segmentation.tcpv4 = long;
+        capabilities.segmentation.tcpv6 = long;
+        // Of IPv6 the engine sends no packet above its MTU, also none that a port would cut: it is told of a longer
+        // one, and what segments may hold is said in greetings, both ways.
+        let usual = usize::from(config.mtu);
+        capabilities.max_transmission_unit = long.map_or(usual, |long| long.get().max(usual));
         let wire = Wire {
             capabilities,
             psh: config.tcp.psh,
             sums: !offload,
             offload: offload && vnet > 0,
             tos: config.ip.tos,
-            mss: config.tcp.mss,
+            longest: Longest::new(config.mtu, config.tcp.mss, long.is_some()),
         };
         let mut clock = Clock {
             start: None,
@@ -472,14 +507,19 @@ impl Tcp {
     }
 
     /// Gives a connection up: gently, or with a reset when something is left unread or `abort` says so.
-    pub(crate) fn close(&mut self, id: SocketId, abort: bool) -> Result<(), StackError> {
+    pub(crate) fn close(
+        &mut self,
+        link: &mut Link,
+        id: SocketId,
+        abort: bool,
+    ) -> Result<(), StackError> {
         let index = self.index(id, "close")?;
         let connection = &mut self.connections[index];
         connection.disown(self.now);
-        let socket = connection.socket();
         // Payload that nobody will read was not delivered: RFC 2525, section 2.17 asks for a reset.
-        if abort || socket.can_recv() {
-            socket.abort();
+        let opens = connection.socket().state() == tcp::State::SynSent;
+        if abort || opens || connection.socket().can_recv() {
+            connection.break_off(&mut link.counters);
         } else {
             connection.end();
         }

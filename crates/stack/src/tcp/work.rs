@@ -128,7 +128,9 @@ impl Tcp {
         }
         let nudge = connection.heard(segment, link.now);
         match nudge {
-            None if self.wire.mss.is_some() => self.show_limited(link, now, index, header, packet),
+            None if word(segment, 12) & SYN != 0 => {
+                self.show_limited(link, now, index, header, packet);
+            }
             None => self.show(link, now, index, packet),
             Some(nudge) => self.nudge(link, now, index, nudge, header, packet),
         }
@@ -143,8 +145,8 @@ impl Tcp {
         self.dirty.push(index);
     }
 
-    /// Shows the engine a packet for a connection: the far end's greeting as if it took no longer segments
-    /// than are to be sent.
+    /// Shows the engine a greeting for a connection, as if the far end took no longer segments than are to be
+    /// sent.
     #[cold]
     fn show_limited(
         &mut self,
@@ -154,8 +156,7 @@ impl Tcp {
         header: &Header,
         packet: &[u8],
     ) {
-        let greets = word(&packet[header.body..header.end], 12) & SYN != 0;
-        let most = self.wire.mss.filter(|_| greets);
+        let most = self.wire.longest.of(header.to.is_ipv4());
         let greeting = most.and_then(|most| Bare::greeting(header, packet, most));
         let packet = greeting.as_ref().map_or(packet, Bare::packet);
         self.show(link, now, index, packet);
@@ -265,6 +266,7 @@ impl Tcp {
                     self.line_up(index, at);
                 }
             } else if opening(before) && (state == State::Closed || state == State::Listen) {
+                // One that was asked for and goes on listening counts, too.
                 link.counters.tcp.attempt_fails += 1;
                 if let Owner::Listener(at) = owner {
                     self.not_lined_up(at);
@@ -273,8 +275,8 @@ impl Tcp {
                     connection.socket().abort();
                     return;
                 }
-            } else if state == State::Closed && !opening(before) {
-                link.counters.tcp.established_resets += 1;
+            } else if state == State::Closed {
+                connection.count_end(before, &mut link.counters);
             }
         }
         if owner == Owner::Application {
@@ -345,7 +347,7 @@ impl Tcp {
             {
                 self.look(link, index);
             }
-            self.end_if_due(index);
+            self.end_if_due(link, index);
             if self.settings.tail_probe
                 && let Some(at) = self.connections[index as usize].left(link.now)
             {
@@ -387,7 +389,7 @@ impl Tcp {
     }
 
     /// Gives up what was begun and not finished, or left and not ended, for long.
-    fn end_if_due(&mut self, index: u32) {
+    fn end_if_due(&mut self, link: &mut Link, index: u32) {
         let connection = &mut self.connections[index as usize];
         let begun = matches!(connection.owner, Owner::Listener(_))
             && connection.socket().state() == State::SynReceived;
@@ -397,7 +399,7 @@ impl Tcp {
         if self.now < connection.since + PATIENCE {
             return;
         }
-        connection.socket().abort();
+        connection.break_off(&mut link.counters);
         if let Owner::Listener(at) = connection.owner {
             connection.disown(self.now);
             self.not_lined_up(at);
