@@ -61,8 +61,8 @@ pub trait Receive: Send {
         Vec::new()
     }
 
-    /// One poll of at most so many frames that leave by `to` unread, where the two have a way of their
-    /// own for that; returns how many came. What `to` does not take is dropped and counted.
+    /// A poll, or a few while they come full, of at most so many frames each that leave by `to` unread, where
+    /// the two have a way of their own for that; returns how many came. What `to` does not take is dropped and counted.
     #[inline(always)]
     fn pass<T: Transmit>(&mut self, to: &mut T, most: usize) -> Option<usize> {
         let _ = (to, most);

@@ -16,7 +16,7 @@ use crate::kind::{Kind, Name, unchecked, usual_memory};
 use crate::pool::Pool;
 use crate::port::{AnyPort, Pair, Receive, Transmit};
 use crate::sys::burst::{BURST_FRAMES, Burst};
-use crate::sys::dpdk::Device;
+use crate::sys::dpdk::{Device, Passed};
 use crate::sys::memory::Memory;
 use crate::url::PortUrl;
 
@@ -33,9 +33,30 @@ pub const KIND: Kind = Kind {
     open,
 };
 
+/// Polls in one visit at most where frames are handed on: what a visit costs beside them is spread thin, and
+/// another stream of the thread waits no longer than for so many bursts.
+const POLLS: u32 = 8;
+
+/// Visits after which it is asked whether the device counts bytes.
+const ASKED_AFTER: u32 = 1024;
+
+/// Visits of which one is weighed, by its first poll, where lengths are asked for seldom.
+const WEIGHED_OF: u32 = 8;
+
+/// How bytes of frames are counted that are handed on. A device that counts bytes has its lengths at hand; for
+/// one that does not, a length is a cache line that nobody else asks for, and costs more than the hand-over.
+#[derive(Clone, Copy, Debug)]
+enum Weighing {
+    /// Every frame; after so many visits more the device is asked.
+    Every(u32),
+    /// Some; the bytes of a frame, in 65,536ths, and visits until the next look.
+    Some { mean: u64, visits: u32 },
+}
+
 /// Receives from a device.
 pub struct DpdkReceive {
     device: Arc<Device>,
+    weighing: Weighing,
     counters: Arc<QueueCounters>,
     dropped: [u64; 3],
 }
@@ -59,10 +80,11 @@ fn open(url: &PortUrl, _: &Memory) -> Result<Vec<AnyPort>, PortError> {
     };
     capabilities
         .notes
-        .push("mode io between two DPDK ports hands DPDK's buffers on, without a copy".to_owned());
+        .push("mode io between two DPDK ports hands DPDK's buffers on, without a copy; of a device that counts no bytes itself one burst in 64 is weighed for all".to_owned());
     let port = Pair {
         receive: DpdkReceive {
             device: Arc::clone(&device),
+            weighing: Weighing::Every(ASKED_AFTER),
             counters: Arc::default(),
             dropped: [0; 3],
         },
@@ -76,19 +98,63 @@ fn open(url: &PortUrl, _: &Memory) -> Result<Vec<AnyPort>, PortError> {
 }
 
 impl DpdkReceive {
-    /// One poll whose frames leave by `to`, unread; returns how many came.
+    /// Polls whose frames leave by `to`, unread; returns how many came.
     fn hand_over(&mut self, to: &mut DpdkTransmit, most: usize) -> usize {
-        let (came, left) = self.device.pass(&to.device, most);
-        if came.0 > 0 {
-            self.counters.moved(came.0, came.1);
-            to.counters.moved(left.0, left.1);
-            if left.0 < came.0 {
-                to.counters
-                    .dropped(Cause::RingFull, (came.0 - left.0) as u64);
+        let weigh = match self.weighing {
+            Weighing::Every(_) => POLLS,
+            Weighing::Some { visits: 0, .. } => 1,
+            Weighing::Some { .. } => 0,
+        };
+        let passed = self.device.pass(&to.device, most, POLLS, weigh);
+        if passed.came == 0 {
+            return 0;
+        }
+        let (came, left) = (passed.came as usize, passed.left as usize);
+        let (came_bytes, left_bytes) = self.weighed(&passed);
+        self.counters.moved(came, came_bytes);
+        to.counters.moved(left, left_bytes);
+        if left < came {
+            to.counters.dropped(Cause::RingFull, (came - left) as u64);
+        }
+        came
+    }
+
+    /// Bytes that came and left.
+    #[inline]
+    fn weighed(&mut self, passed: &Passed) -> (u64, u64) {
+        match &mut self.weighing {
+            Weighing::Every(0) => {
+                self.weighing = match self.device.counts_bytes() {
+                    Some(false) => Weighing::Some {
+                        mean: mean(passed),
+                        visits: WEIGHED_OF,
+                    },
+                    _ => Weighing::Every(u32::MAX),
+                };
+                (passed.came_bytes, passed.left_bytes)
+            }
+            Weighing::Every(visits) => {
+                *visits -= 1;
+                (passed.came_bytes, passed.left_bytes)
+            }
+            Weighing::Some {
+                mean: bytes,
+                visits,
+            } => {
+                if passed.weighed > 0 {
+                    (*bytes, *visits) = (mean(passed), WEIGHED_OF);
+                }
+                *visits -= 1;
+                let of = |frames: u32| (u64::from(frames) * *bytes) >> 16;
+                (of(passed.came), of(passed.left))
             }
         }
-        came.0
     }
+}
+
+/// Bytes of a frame that was weighed, in 65,536ths.
+fn mean(passed: &Passed) -> u64 {
+    (passed.came_bytes << 16) / u64::from(passed.weighed.max(1))
 }
 
 impl Receive for DpdkReceive {

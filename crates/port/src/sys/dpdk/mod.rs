@@ -39,15 +39,26 @@ unsafe extern "C" {
         lengths: *const u16,
         count: u16,
     ) -> u16;
-    fn lr_dpdk_pass(
-        from: u16,
-        to: u16,
-        most: u16,
-        moved: *mut u16,
-        came: *mut u64,
-        bytes: *mut u64,
-    ) -> u16;
+    fn lr_dpdk_pass(from: u16, to: u16, most: u16, polls: u32, weigh: u32, passed: *mut Passed);
+    fn lr_dpdk_counts_bytes(port: u16) -> c_int;
     fn lr_dpdk_dropped(port: u16, dropped: *mut u64) -> c_int;
+}
+
+/// What one visit of a port moved to another one.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct Passed {
+    /// Frames that came.
+    pub(crate) came: u32,
+    /// Frames that left.
+    pub(crate) left: u32,
+    /// Frames whose lengths were added up.
+    pub(crate) weighed: u32,
+    unused: u32,
+    /// Bytes of those.
+    pub(crate) came_bytes: u64,
+    /// Bytes of those of them that left.
+    pub(crate) left_bytes: u64,
 }
 
 fn checked(result: c_int) -> io::Result<()> {
@@ -209,23 +220,23 @@ impl Device {
         sent.into()
     }
 
-    /// Moves what came here to another port, unread: frames and bytes that came, and that left. For the
-    /// receiving half of this one together with the sending half of the other.
-    pub(crate) fn pass(&self, to: &Self, most: usize) -> ((usize, u64), (usize, u64)) {
-        let (mut moved, mut came, mut bytes) = (0, 0, 0);
+    /// Moves what came here to another port, unread, by at most so many polls of which the first `weigh` add
+    /// lengths up. For the receiving half of this one together with the sending half of the other.
+    pub(crate) fn pass(&self, to: &Self, most: usize, polls: u32, weigh: u32) -> Passed {
+        let mut passed = Passed::default();
         let most = most.min(BURST_FRAMES) as u16;
-        // SAFETY: three numbers to write to; the halves that the caller has own these two queues.
-        let count = unsafe {
-            lr_dpdk_pass(
-                self.port,
-                to.port,
-                most,
-                &raw mut moved,
-                &raw mut came,
-                &raw mut bytes,
-            )
-        };
-        ((count.into(), came), (moved.into(), bytes))
+        // SAFETY: room to write to, laid out as the shim has it; the halves that the caller has own these
+        // two queues.
+        unsafe { lr_dpdk_pass(self.port, to.port, most, polls, weigh, &raw mut passed) };
+        passed
+    }
+
+    /// Whether the device counts the bytes that come; none where none came yet.
+    #[cold]
+    pub(crate) fn counts_bytes(&self) -> Option<bool> {
+        // SAFETY: it takes a number.
+        let answer = unsafe { lr_dpdk_counts_bytes(self.port) };
+        (answer >= 0).then_some(answer > 0)
     }
 
     /// Frames that the device dropped: for want of a descriptor, bad ones, for want of a buffer.

@@ -190,32 +190,65 @@ uint16_t lr_dpdk_transmit(uint16_t port, void *pool, const uint8_t **bytes, cons
 	return sent;
 }
 
-/* One poll of one port whose frames another one sends: no byte is touched. Gives how many came; `moved`
- * is what left, `bytes` theirs, `came` those of all. */
-uint16_t lr_dpdk_pass(uint16_t from, uint16_t to, uint16_t most, uint16_t *moved, uint64_t *came,
-	uint64_t *bytes)
+/* What one visit of a port moved to another one: frames that came and left, and lengths of those that were
+ * looked at. */
+struct lr_passed {
+	uint32_t came;
+	uint32_t left;
+	uint32_t weighed;
+	uint32_t unused;
+	uint64_t came_bytes;
+	uint64_t left_bytes;
+};
+
+/* Polls of a port whose frames another one sends, until one finds less than it asked for: no byte is touched.
+ * Lengths of the first `weigh` polls are added up. */
+void lr_dpdk_pass(uint16_t from, uint16_t to, uint16_t most, uint32_t polls, uint32_t weigh,
+	struct lr_passed *passed)
 {
 	struct rte_mbuf *mbufs[BURST];
-	uint64_t all = 0, kept;
-	uint16_t i, count, sent;
+	uint32_t poll;
 
 	know();
-	count = rte_eth_rx_burst(from, 0, mbufs, most < BURST ? most : BURST);
-	if (count == 0)
-		return 0;
-	for (i = 0; i < count; i++)
-		all += rte_pktmbuf_pkt_len(mbufs[i]);
-	sent = rte_eth_tx_burst(to, 0, mbufs, count);
-	kept = all;
-	if (sent < count) {
-		for (i = sent; i < count; i++)
-			kept -= rte_pktmbuf_pkt_len(mbufs[i]);
-		rte_pktmbuf_free_bulk(mbufs + sent, count - sent);
+	memset(passed, 0, sizeof(*passed));
+	if (most > BURST)
+		most = BURST;
+	for (poll = 0; poll < polls; poll++) {
+		uint16_t i, count = rte_eth_rx_burst(from, 0, mbufs, most), sent;
+		uint64_t bytes = 0;
+
+		if (count == 0)
+			break;
+		if (poll < weigh) {
+			for (i = 0; i < count; i++)
+				bytes += rte_pktmbuf_pkt_len(mbufs[i]);
+			passed->weighed += count;
+			passed->came_bytes += bytes;
+		}
+		sent = rte_eth_tx_burst(to, 0, mbufs, count);
+		passed->came += count;
+		passed->left += sent;
+		if (sent < count) {
+			if (poll < weigh)
+				for (i = sent; i < count; i++)
+					bytes -= rte_pktmbuf_pkt_len(mbufs[i]);
+			rte_pktmbuf_free_bulk(mbufs + sent, count - sent);
+		}
+		passed->left_bytes += bytes;
+		if (count < most)
+			break;
 	}
-	*moved = sent;
-	*came = all;
-	*bytes = kept;
-	return count;
+}
+
+/* Whether the device counts the bytes that come: 0 or 1, or that nothing came yet. */
+int lr_dpdk_counts_bytes(uint16_t port)
+{
+	struct rte_eth_stats stats;
+	int failed = rte_eth_stats_get(port, &stats);
+
+	if (failed != 0)
+		return 0;
+	return stats.ipackets == 0 ? -EAGAIN : stats.ibytes != 0;
 }
 
 /* Frames that the device dropped: no descriptor, bad, no mbuf. */
