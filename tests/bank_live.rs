@@ -10,9 +10,8 @@ mod confusion;
 mod plants;
 
 use std::fs;
-use std::process::Command;
 
-use common::{Room, Server, finish, is_root, skip};
+use common::{Lab, Room, finish, is_root, skip};
 use confusion::{Confusion, folder};
 use linerate_metric::finding::Finding;
 use plants::{PLANTS, Plant};
@@ -26,73 +25,31 @@ fn go_before_others() {
 
 /// Plants one and measures; why it cannot be planted here otherwise.
 fn run(plant: &Plant) -> Result<Value, String> {
-    let room = Room::new();
     if plant.links.is_empty() {
         let words = format!("{} --json", plant.run);
-        return Ok(finish(&mut room.linerate(&words)).expect(0).json());
+        return Ok(Room::new().run(&words).expect(0).json());
     }
-    let name = format!("bank-{}-{}", plant.name, std::process::id());
-    let file = format!("[hosts.client]\n[hosts.server]\n{}", plant.links);
-    fs::write(room.path().join("lab.toml"), file).expect("a file");
-    let up = finish(&mut room.linerate(&format!("lab up lab.toml --name {name} --json")));
-    if up.code() == 4 {
-        return Err(up.json()["error"].to_string());
-    }
-    up.expect(0);
-    let _down = Down {
-        room: &room,
-        name: &name,
-    };
-    let on = |host: &str, words: &[&str]| -> Command {
-        let mut command = room.linerate(&format!("lab exec {name}/{host} --"));
-        command.args(words);
-        command
-    };
+    let lab = Lab::pair(&format!("bank-{}", plant.name), plant.links)?;
     for (host, line) in plant.before {
-        let done = on(host, &["sh", "-ec", line]).output().expect("a shell");
-        if !done.status.success() {
-            return Err(format!(
-                "`{line}` on {host}: {}",
-                String::from_utf8_lossy(&done.stderr)
-            ));
-        }
+        lab.shell(host, line)?;
     }
-    let binary = room.binary();
-    let binary = binary.to_str().expect("a path in UTF-8");
     let calm = plant.calm && is_root();
-    let mut serve = vec![binary, "server", "-q"];
-    serve.extend(["--grant", "sched,idle,buffers"]);
-    let _server = Server::start(&mut on("server", &serve));
+    let _server = lab.server("-q --grant sched,idle,buffers");
     let mut beside = Vec::new();
     for (host, line) in plant.beside {
         beside.push(Beside(
-            on(host, &["sh", "-c", line]).spawn().expect("a shell"),
+            lab.on(host, ["sh", "-c", line]).spawn().expect("a shell"),
         ));
     }
-    let line = plant.run.replace("HOST", "10.77.0.2");
-    let mut words = vec![binary];
-    words.extend(line.split_whitespace());
-    words.push("--json");
+    let mut words = format!("{} --json", plant.run.replace("HOST", "10.77.0.2"));
     if calm {
-        words.extend(["--sched", "nice:-20"]);
+        words.push_str(" --sched nice:-20");
     }
-    let ran = finish(&mut on("client", &words));
+    let ran = finish(&mut lab.linerate("client", &words));
     match ran.code() {
         0 => Ok(ran.json()),
         4 => Err(ran.json()["error"].to_string()),
         _ => Ok(ran.expect(0).json()),
-    }
-}
-
-struct Down<'a> {
-    room: &'a Room,
-    name: &'a str,
-}
-
-impl Drop for Down<'_> {
-    fn drop(&mut self) {
-        let words = format!("lab down {}", self.name);
-        let _ = self.room.linerate(&words).output();
     }
 }
 
@@ -121,7 +78,7 @@ fn compact(record: &mut Value) {
 }
 
 /// Tries of a plant: a busy machine adds causes of its own.
-const TRIES: u32 = 3;
+const TRIES: u32 = 8;
 
 fn plant_live(plants: &mut dyn Iterator<Item = &Plant>, keep: bool) -> Option<Confusion> {
     go_before_others();

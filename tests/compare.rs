@@ -3,9 +3,21 @@
 mod common;
 
 use std::fs;
+use std::process::Command;
 
-use common::{Room, Running, finish, is_record, skip};
+use common::{Lab, Room, Running, finish, is_record, lab, one_of};
 use serde_json::Value;
+
+/// `linerate` on one processor: what depends on the state of the machine between two of them, as which pairs
+/// count, is the same on every machine then.
+fn steady<'a>(room: &Room, words: impl IntoIterator<Item = &'a str>) -> Command {
+    let usable = rustix::thread::sched_getaffinity(None).expect("it can be asked");
+    let first = (0..rustix::thread::CpuSet::MAX_CPU).find(|&cpu| usable.is_set(cpu));
+    let first = first.expect("one").to_string();
+    let mut command = room.command("taskset", ["-c", &first]);
+    command.arg(room.binary()).args(words);
+    command
+}
 
 fn comparison(set: &Value) -> &Value {
     assert_eq!(set["schema"], "linerate/set/1", "{set:#}");
@@ -33,7 +45,7 @@ fn numbers_of_two_commands() {
         let (a, b) = (noisy(a), noisy(b));
         let words = ["compare", "--json", "--seed", "7", "--better", better];
         let sides = ["--command-a", &a, "--command-b", &b];
-        let mut command = room.command(room.binary(), words.iter().chain(&sides));
+        let mut command = steady(&room, words.into_iter().chain(sides));
         let set = finish(&mut command).expect(code).json();
         let found = comparison(&set);
         assert_eq!(found["verdict"], verdict, "{found:#}");
@@ -61,7 +73,7 @@ fn a_figure_is_found_in_what_a_command_prints() {
         "--command-b",
         "echo it took 1.2 s",
     ];
-    let done = finish(&mut room.command(room.binary(), words)).expect(0);
+    let done = finish(&mut steady(&room, words)).expect(0);
     assert!(done.stdout.contains("B is better"), "{}", done.stdout);
     assert!(done.stdout.contains("20 % lower"), "{}", done.stdout);
 }
@@ -72,7 +84,7 @@ fn too_few_pairs_say_that_they_cannot_tell() {
     let sides = ["--command-a=echo 1", "--command-b=echo 26"];
     let run = |pairs: &str| {
         let words = ["compare", pairs].into_iter().chain(sides);
-        finish(&mut room.command(room.binary(), words)).expect(0)
+        finish(&mut steady(&room, words)).expect(0)
     };
     let few = run("--pairs=3");
     assert!(few.stderr.contains("7 at least"), "{few:#?}");
@@ -101,9 +113,7 @@ fn a_knob_of_the_users_own_is_turned_for_each_half() {
         "--command-a=cat window",
         "--command-b=cat window",
     ];
-    let set = finish(&mut room.command(room.binary(), words))
-        .expect(0)
-        .json();
+    let set = finish(&mut steady(&room, words)).expect(0).json();
     let found = comparison(&set);
     assert_eq!(found["verdict"], "faster", "{found:#}");
     // A stands at the knob's start.
@@ -148,7 +158,14 @@ fn options_of_two_sides_of_a_measurement() {
          throughput 127.0.0.1 -p {} -u -l 1000 -t 300ms",
         server.port
     );
-    let set = room.run(&words).expect(3).json();
+    // Runs that a busy machine starved may leave it undecided.
+    let set = one_of(4, || {
+        let done = room.run(&words);
+        match done.code() {
+            3 => Ok(done.json()),
+            _ => Err(done.expect(0).stderr),
+        }
+    });
     let found = comparison(&set);
     assert_eq!(found["figure"], "goodput");
     assert_eq!(found["verdict"], "slower", "{found:#}");
@@ -188,21 +205,26 @@ fn options_of_two_sides_of_a_measurement() {
 fn sets_that_were_measured_apart() {
     let room = Room::new();
     let server = room.server("-q");
-    for (rate, file) in [("1M", "old.json"), ("800k", "new.json")] {
-        let words = format!(
-            "throughput 127.0.0.1 -p {} -u -l 1000 -b {rate} -t 200ms --repeat 8 -q -o {file}",
-            server.port
-        );
-        room.run(&words).expect(0);
-    }
-    let done = room.run("compare old.json new.json").expect(3);
-    assert!(done.stdout.contains("B is slower"), "{}", done.stdout);
-    let done = room.run("compare old.json old.json").expect(0);
-    assert!(
-        done.stdout.contains("No difference larger than"),
-        "{}",
-        done.stdout
-    );
+    // One run that a busy machine starved is a spread in which nothing can be told: measured again.
+    one_of(6, || {
+        for (rate, file) in [("1M", "old.json"), ("800k", "new.json")] {
+            let words = format!(
+                "throughput 127.0.0.1 -p {} -u -l 1000 -b {rate} -t 200ms --repeat 8 -q -o {file}",
+                server.port
+            );
+            room.run(&words).expect(0);
+        }
+        for (words, code, said) in [
+            ("compare old.json new.json", 3, "B is slower"),
+            ("compare old.json old.json", 0, "No difference larger than"),
+        ] {
+            let done = room.run(words);
+            if done.code() != code || !done.stdout.contains(said) {
+                return Err(format!("{words}: {done:#?}"));
+            }
+        }
+        Ok(())
+    });
 }
 
 #[test]
@@ -244,38 +266,43 @@ fn nonsense_is_refused_before_anything_runs() {
     assert!(done.stderr.contains("code 1"), "{}", done.stderr);
 }
 
-/// Three times a thing against itself in a lab, and a planted change.
+/// A thing against itself in a lab, and a planted change.
 #[test]
 fn in_a_lab_a_thing_is_like_itself() {
-    let room = Room::new();
-    let name = format!("compare-{}", std::process::id());
-    let up = room.run(&format!("lab up --hops 0 --name {name} --json"));
-    if up.code() == 4 {
-        skip!("no lab: {}", up.json()["error"]);
-    }
-    up.expect(0);
-    let mut server = room.linerate(&format!("lab exec {name}/server -- linerate server -q"));
-    let path = std::env::join_paths(
-        std::iter::once(room.binary().parent().expect("a folder").to_owned()).chain(
-            std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()),
-        ),
-    )
-    .expect("a path");
-    let mut server = Running::start(server.env("PATH", &path));
-    server.line(|line| line.starts_with("READY"));
+    let lab = lab!(Lab::up(Room::new(), "compare", "--hops 0"));
+    let _server = lab.server("-q");
     // Two hundred datagrams a run: fewer would round five parts of a hundred to four or six.
     let compare = |b: &str| {
         let words = format!(
-            "lab exec {name}/client -- linerate compare --json --effect 4% --b={b} \
-             throughput 10.77.0.2 -u -l 250 -b 2M -t 200ms"
+            "compare --json --effect 4% --b={b} throughput 10.77.0.2 -u -l 250 -b 2M -t 200ms"
         );
-        finish(room.linerate(&words).env("PATH", &path))
+        let done = finish(&mut lab.linerate("client", &words));
+        let set = done.json();
+        let verdict = comparison(&set)["verdict"]
+            .as_str()
+            .expect("one")
+            .to_owned();
+        let code = if verdict == "slower" { 3 } else { 0 };
+        done.expect(code);
+        (verdict, set)
     };
-    for _ in 0..3 {
-        let set = compare("-b2M").expect(0).json();
-        assert_eq!(comparison(&set)["verdict"], "no-difference", "{set:#}");
-    }
-    let set = compare("-b1900k").expect(3).json();
-    assert_eq!(comparison(&set)["verdict"], "slower", "{set:#}");
-    room.run(&format!("lab down {name}")).expect(0);
+    // One of twenty is called different by chance, which is what the significance says, and a machine that is
+    // busy may leave one undecided: three of five at least must be what they are.
+    let mut alike = 0;
+    one_of(5, || {
+        let (verdict, set) = compare("-b2M");
+        alike += usize::from(verdict == "no-difference");
+        if alike == 3 {
+            return Ok(());
+        }
+        Err(format!("{verdict}: {}", comparison(&set)["ratio"]))
+    });
+    one_of(3, || {
+        let (verdict, set) = compare("-b1900k");
+        match verdict.as_str() {
+            "slower" => Ok(()),
+            "faster" => panic!("{set:#}"),
+            _ => Err(format!("{verdict}: {}", comparison(&set)["ratio"])),
+        }
+    });
 }

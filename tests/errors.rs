@@ -6,10 +6,10 @@ mod common;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::{
-    DeafPort, LINERATE, Room, Running, Server, is_record, is_root, skip, unshared,
+    DeafPort, LINERATE, LONG, Room, Running, Server, free_port, is_record, is_root, skip, unshared,
     without_user_namespaces,
 };
 use linerate_dialect::control::{Connection, Hello};
@@ -228,7 +228,8 @@ fn nonsense_and_contradictions() {
 #[test]
 fn nobody_listens() {
     let room = Room::new();
-    let port = DeafPort::new().port;
+    let nobody = DeafPort::new();
+    let port = nobody.port;
     let object = format!("127.0.0.1:{port}");
     for words in ["throughput", "throughput -u -R", "latency", "latency -u"] {
         let words = format!("{words} 127.0.0.1 -p {port}");
@@ -484,6 +485,13 @@ fn processors() {
 /// Takes connections on a port of loopback and does something else with them.
 fn other_program(speak: impl Fn(TcpStream) + Send + Clone + 'static) -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    other_program_on(listener, speak)
+}
+
+fn other_program_on(
+    listener: TcpListener,
+    speak: impl Fn(TcpStream) + Send + Clone + 'static,
+) -> u16 {
     let port = listener.local_addr().expect("it is bound").port();
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
@@ -541,18 +549,12 @@ fn something_else_on_the_port() {
 #[test]
 fn somebody_silent_on_the_port() {
     let room = Room::new();
-    let port = other_program(|_stream| std::thread::sleep(Duration::from_secs(60)));
-    let began = Instant::now();
+    let port = other_program(|_stream| std::thread::sleep(LONG));
     let words = format!("latency 127.0.0.1 -p {port}");
     words_tell(
         &room,
         &words,
         &told(5, "10 s", &format!("127.0.0.1:{port}"), "--peer auto"),
-    );
-    assert!(
-        began.elapsed() < Duration::from_secs(20),
-        "{:?}",
-        began.elapsed()
     );
 }
 
@@ -586,7 +588,11 @@ fn another_version() {
 
 /// Passes TCP on to a server, and nothing else: as a firewall that nobody told of UDP.
 fn tcp_only(server: u16) -> (u16, UdpSocket) {
-    let port = other_program(move |near| {
+    let port = free_port();
+    let here = (Ipv4Addr::LOCALHOST, port);
+    let listener = TcpListener::bind(here).expect("a free port");
+    let hole = UdpSocket::bind(here).expect("UDP is free where TCP was");
+    let port = other_program_on(listener, move |near| {
         let Ok(far) = TcpStream::connect((Ipv4Addr::LOCALHOST, server)) else {
             return;
         };
@@ -604,7 +610,6 @@ fn tcp_only(server: u16) -> (u16, UdpSocket) {
         std::thread::spawn(move || pass(back.0, back.1));
         pass(forth.0, forth.1);
     });
-    let hole = UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).expect("UDP is free where TCP was");
     (port, hole)
 }
 
@@ -720,15 +725,9 @@ fn a_killed_server_ends_the_test_with_what_there_is() {
         let client = Running::start(&mut room.linerate(&words));
         server.running.started();
         // Some intervals, so that there is something to keep.
-        std::thread::sleep(Duration::from_millis(500));
-        let began = Instant::now();
+        std::thread::sleep(Duration::from_secs(1));
         server.running.signal(Signal::KILL);
         let client = client.wait().expect(5);
-        assert!(
-            began.elapsed() < Duration::from_secs(10),
-            "{:?}",
-            began.elapsed()
-        );
         match form {
             "" => {
                 assert!(client.stderr.contains("vanished"), "{client:?}");
@@ -759,10 +758,13 @@ fn a_broken_stream_keeps_its_time() {
     let room = Room::new();
     for (way, moved) in [("", "bytes_sent"), ("-R", "bytes_received")] {
         let mut server = server_that_tells(&room);
-        let words = format!("throughput 127.0.0.1 -p {} -t 60 --json {way}", server.port);
+        let words = format!(
+            "throughput 127.0.0.1 -p {} -t 600 --json {way}",
+            server.port
+        );
         let client = Running::start(&mut room.linerate(&words));
         server.running.started();
-        std::thread::sleep(Duration::from_millis(500));
+        std::thread::sleep(Duration::from_millis(1_500));
         server.running.signal(Signal::KILL);
         let record = client.wait().expect(5).json();
         vanished(&record);
@@ -770,7 +772,7 @@ fn a_broken_stream_keeps_its_time() {
         let lasted = summary["duration_ns"].as_u64().unwrap_or_default();
         // Not over the time that it was to take: a receiver would divide by that.
         assert!(
-            (200_000_001..50_000_000_000).contains(&lasted),
+            (200_000_001..500_000_000_000).contains(&lasted),
             "{summary:#}"
         );
         assert!(summary[moved].as_u64() > Some(0), "{summary:#}");
@@ -799,27 +801,21 @@ fn vanished(record: &Value) {
 fn silence_is_not_waited_for() {
     let room = Room::new();
     let mut server = server_that_tells(&room);
-    let words = format!("latency 127.0.0.1 -p {} -t 60", server.port);
+    let words = format!("latency 127.0.0.1 -p {} -t 600", server.port);
     let near = Running::start(&mut room.linerate(&words));
     server.running.started();
     // The client stops answering; it is the server that has to notice.
     near.signal(Signal::STOP);
     let mut frozen = room.server("--json-stream");
-    let words = format!("latency 127.0.0.1 -p {} -t 60", frozen.port);
+    let words = format!("latency 127.0.0.1 -p {} -t 600", frozen.port);
     let far = Running::start(&mut room.linerate(&words));
     frozen.running.started();
     frozen.running.signal(Signal::STOP);
-    let began = Instant::now();
     let far = far.wait().expect(5);
     assert!(far.stderr.contains("14 s"), "{far:?}");
     server.running.line(|line| {
         line.contains(r#""event":"finished""#) || line.contains(r#""event":"failed""#)
     });
-    assert!(
-        began.elapsed() < Duration::from_secs(35),
-        "{:?}",
-        began.elapsed()
-    );
     room.run(&format!("latency 127.0.0.1 -p {} -n 10", server.port))
         .expect(0);
 }

@@ -4,7 +4,7 @@ mod common;
 #[path = "common/schema.rs"]
 mod schema;
 
-use common::{Room, Running, finish, is_record, skip, works};
+use common::{Lab, Room, Running, finish, is_record, lab, skip, works};
 use serde_json::Value;
 
 #[track_caller]
@@ -332,31 +332,12 @@ fn through_a_kernel_bridge() {
     if let Err(why) = works(&mut room.command("ip", ["-V"])) {
         skip!("{why}");
     }
-    let lab = "[hosts.gen]\n[hosts.dut]\n[[links]]\nbetween = ['gen', 'dut']\n[[links]]\nbetween = ['gen', 'dut']\n";
-    std::fs::write(room.path().join("two.toml"), lab).unwrap();
-    let up = room.run("lab up two.toml --name generate-bridge");
-    if up.code() == 4 {
-        skip!("{}", up.stderr);
-    }
-    up.expect(0);
+    let text = "[hosts.gen]\n[hosts.dut]\n[[links]]\nbetween = ['gen', 'dut']\n[[links]]\nbetween = ['gen', 'dut']\n";
+    let lab = lab!(Lab::of("generate-bridge", text));
     let bridge = "ip link add br0 type bridge && ip link set eth0 master br0 && ip link set eth1 master br0 \
                   && ip link set br0 up";
-    let words = [
-        "lab",
-        "exec",
-        "generate-bridge/dut",
-        "--",
-        "sh",
-        "-c",
-        bridge,
-    ];
-    finish(&mut room.command(room.binary(), words)).expect(0);
-    let run = |words: &str| {
-        room.run(&format!(
-            "lab exec generate-bridge/gen -- {} {words}",
-            room.binary().display()
-        ))
-    };
+    lab.shell("dut", bridge).expect("a bridge");
+    let run = |words: &str| finish(&mut lab.linerate("gen", words));
     let done = run("generate --dev packet:eth0 --dev packet:eth1 --learn --rate 500pps --count 100 --json --no-store").expect(0);
     let record = done.json();
     assert_eq!(record["generate"]["received"], 100, "{record:#}");
@@ -374,5 +355,4 @@ fn through_a_kernel_bridge() {
         Some(2),
         "{found:#}"
     );
-    room.run("lab down generate-bridge").expect(0);
 }

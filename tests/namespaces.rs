@@ -3,94 +3,33 @@
 mod common;
 
 use std::fs;
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use common::{Finished, Room, Running, Server, finish, is_record, skip, soon};
+use common::{Finished, Lab, Room, Running, finish, is_record, lab, one_of, skip, soon};
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// A lab that ends with its test.
-struct Lab {
-    room: Room,
-    name: String,
-    /// What `lab up --json` said of it.
-    info: Value,
+/// The record of a measurement from the client to an address of the server.
+#[track_caller]
+fn measure(lab: &Lab, words: &str) -> Value {
+    println!("{words}");
+    let ran = finish(&mut lab.linerate("client", &format!("{words} --json"))).expect(0);
+    let record = ran.json();
+    is_record(&record);
+    record
 }
 
-impl Lab {
-    /// Builds one from the words after `lab up`; `Err` says which privilege is missing.
-    #[track_caller]
-    fn up(room: Room, test: &str, words: &str) -> Result<Self, String> {
-        // Labs are found by user and name: other checkouts run the same tests.
-        let name = format!("{test}-{}", std::process::id());
-        let ran = room.run(&format!("lab up {words} --name {name} --json"));
-        if ran.code() == 4 {
-            return Err(ran.json()["error"].to_string());
-        }
-        let info = ran.expect(0).json()["labs"][0].clone();
-        Ok(Self { room, name, info })
-    }
-
-    /// Any command on one of its hosts.
-    fn on(&self, host: &str, words: &str) -> Command {
-        let mut command = self
-            .room
-            .linerate(&format!("lab exec {}/{host} --", self.name));
-        command.args(words.split_whitespace());
-        command
-    }
-
-    /// `linerate` on one of its hosts.
-    fn linerate(&self, host: &str, words: &str) -> Command {
-        let binary = self.room.binary();
-        self.on(host, &format!("{} {words}", binary.display()))
-    }
-
-    fn server(&self, words: &str) -> Server {
-        Server::start(&mut self.linerate("server", &format!("server {words}")))
-    }
-
-    /// The record of a measurement from the client to an address of the server.
-    #[track_caller]
-    fn measure(&self, words: &str) -> Value {
-        println!("{words}");
-        let ran = finish(&mut self.linerate("client", &format!("{words} --json"))).expect(0);
-        let record = ran.json();
-        is_record(&record);
-        record
-    }
-
-    fn list(&self) -> Vec<String> {
-        let document = self.room.run("lab list --json").expect(0).json();
-        let labs = document["labs"].as_array().expect("labs");
-        labs.iter()
-            .map(|lab| lab["name"].as_str().expect("a name").to_owned())
-            .collect()
-    }
-
-    fn down(&self) -> Finished {
-        self.room.run(&format!("lab down --name {}", self.name))
-    }
+/// The names of the labs of this user.
+fn list(room: &Room) -> Vec<String> {
+    let document = room.run("lab list --json").expect(0).json();
+    let labs = document["labs"].as_array().expect("labs");
+    labs.iter()
+        .map(|lab| lab["name"].as_str().expect("a name").to_owned())
+        .collect()
 }
 
-impl Drop for Lab {
-    fn drop(&mut self) {
-        let _ = self
-            .room
-            .linerate(&format!("lab down {}", self.name))
-            .output();
-    }
-}
-
-/// The lab of a test, or the end of the test.
-macro_rules! lab {
-    ($room:expr, $name:literal, $words:expr) => {
-        match Lab::up($room, $name, $words) {
-            Ok(lab) => lab,
-            Err(why) => skip!("no lab: {why}"),
-        }
-    };
+fn down(lab: &Lab) -> Finished {
+    lab.room.run(&format!("lab down --name {}", lab.name))
 }
 
 fn number(record: &Value, pointer: &str) -> f64 {
@@ -100,7 +39,7 @@ fn number(record: &Value, pointer: &str) -> f64 {
 
 #[test]
 fn every_measurement_through_a_switch() {
-    let lab = lab!(Room::new(), "measure", "--hops 1");
+    let lab = lab!(Lab::up(Room::new(), "measure", "--hops 1"));
     let server = lab.server("-q");
     assert_eq!(server.port, 5201, "the default port");
     for words in [
@@ -119,7 +58,7 @@ fn every_measurement_through_a_switch() {
         "latency 10.77.0.2 -u -n 200 -B 10.77.0.1%eth0",
         "latency 10.77.0.2 -n 200 -B %eth0 --source-port 4000",
     ] {
-        let record = lab.measure(words);
+        let record = measure(&lab, words);
         for host in 0..2 {
             let interface = &record["hosts"][host]["interface"];
             assert_eq!(interface["name"], "eth0", "{words}");
@@ -154,15 +93,22 @@ fn a_link_of_100_megabits() {
     let room = Room::new();
     let file = "[hosts.client]\n[hosts.server]\n[[links]]\nbetween = [\"client\", \"server\"]\nrate = \"100M\"\n";
     fs::write(room.path().join("lab.toml"), file).expect("a file");
-    let lab = lab!(room, "rate", "lab.toml");
+    let lab = lab!(Lab::up(room, "rate", "lab.toml"));
     assert_eq!(lab.info["links"][0]["rate_bps"], 100_000_000);
     let _server = lab.server("-q");
     for words in [
         "throughput 10.77.0.2 -t 2",
         "throughput 10.77.0.2 -t 2 -u -b 120M",
     ] {
-        let goodput = number(&lab.measure(words), "/summary/goodput_bps") / 1e6;
-        assert!((81.0..=110.0).contains(&goodput), "{words}: {goodput} Mb/s");
+        // A machine that is busy for a moment carries less, and never more.
+        one_of(8, || {
+            let goodput = number(&measure(&lab, words), "/summary/goodput_bps") / 1e6;
+            assert!(goodput <= 110.0, "{words}: {goodput} Mb/s");
+            match goodput >= 81.0 {
+                true => Ok(()),
+                false => Err(format!("{words}: {goodput} Mb/s")),
+            }
+        });
     }
 }
 
@@ -171,21 +117,21 @@ fn datagrams_fill_what_the_link_takes() {
     let room = Room::new();
     let file = "[hosts.client]\n[hosts.server]\n[[links]]\nbetween = [\"client\", \"server\"]\nmtu = 4000\n";
     fs::write(room.path().join("lab.toml"), file).expect("a file");
-    let lab = lab!(room, "mtu", "lab.toml");
+    let lab = lab!(Lab::up(room, "mtu", "lab.toml"));
     let _server = lab.server("-q");
-    let record = lab.measure("throughput 10.77.0.2 -u -t 0.2 -b 20M");
+    let record = measure(&lab, "throughput 10.77.0.2 -u -t 0.2 -b 20M");
     assert_eq!(number(&record, "/plan/payload_bytes"), 3972.0);
-    let record = lab.measure("throughput fd77::2 -u -t 0.2 -b 20M");
+    let record = measure(&lab, "throughput fd77::2 -u -t 0.2 -b 20M");
     assert_eq!(number(&record, "/plan/payload_bytes"), 3952.0);
     // Larger ones are cut into fragments and arrive all the same.
-    let record = lab.measure("throughput 10.77.0.2 -u -t 0.2 -b 20M -l 20000");
+    let record = measure(&lab, "throughput 10.77.0.2 -u -t 0.2 -b 20M -l 20000");
     assert!(number(&record, "/summary/bytes_received") > 0.0);
 }
 
 #[test]
 fn labs_come_and_go() {
-    let lab = lab!(Room::new(), "list", "--hops 2");
-    assert!(lab.list().contains(&lab.name));
+    let lab = lab!(Lab::up(Room::new(), "list", "--hops 2"));
+    assert!(list(&lab.room).contains(&lab.name));
     assert_eq!(lab.info["switches"].as_array().map(Vec::len), Some(2));
     let text = lab.room.run("lab list").expect(0).stdout;
     assert!(
@@ -196,20 +142,20 @@ fn labs_come_and_go() {
         .room
         .run(&format!("lab up --hops 0 --name {}", lab.name));
     assert!(again.expect(1).stderr.contains(&lab.name));
-    let unknown = finish(&mut lab.on("nobody", "true")).expect(1);
+    let unknown = finish(&mut lab.on("nobody", ["true"])).expect(1);
     assert!(unknown.stderr.contains("client, server"), "{unknown:?}");
-    lab.down().expect(0);
-    assert!(!lab.list().contains(&lab.name));
-    assert!(lab.down().expect(1).stderr.contains(&lab.name));
+    down(&lab).expect(0);
+    assert!(!list(&lab.room).contains(&lab.name));
+    assert!(down(&lab).expect(1).stderr.contains(&lab.name));
 }
 
 #[test]
 fn commands_in_a_lab_end_as_they_do_outside() {
-    let lab = lab!(Room::new(), "exec", "--hops 0");
-    finish(&mut lab.on("client", "true")).expect(0);
-    finish(lab.on("client", "sh -c").arg("exit 7")).expect(7);
-    finish(&mut lab.on("client", "no-such-command")).expect(127);
-    let said = finish(lab.on("client", "sh -c").arg("echo out; echo err >&2")).expect(0);
+    let lab = lab!(Lab::up(Room::new(), "exec", "--hops 0"));
+    finish(&mut lab.on("client", ["true"])).expect(0);
+    finish(lab.on("client", ["sh", "-c"]).arg("exit 7")).expect(7);
+    finish(&mut lab.on("client", ["no-such-command"])).expect(127);
+    let said = finish(lab.on("client", ["sh", "-c"]).arg("echo out; echo err >&2")).expect(0);
     assert_eq!(
         (said.stdout.as_str(), said.stderr.as_str()),
         ("out\n", "err\n")
@@ -235,8 +181,8 @@ fn is_inhabited(namespace: &str) -> bool {
 
 #[test]
 fn nothing_outlives_a_killed_holder() {
-    let lab = lab!(Room::new(), "kill", "--hops 1");
-    let namespace = finish(&mut lab.on("server", "readlink /proc/self/ns/net")).expect(0);
+    let lab = lab!(Lab::up(Room::new(), "kill", "--hops 1"));
+    let namespace = finish(&mut lab.on("server", ["readlink", "/proc/self/ns/net"])).expect(0);
     let namespace = namespace.stdout.trim().to_owned();
     let server = lab.server("-q");
     assert!(is_inhabited(&namespace));
@@ -248,26 +194,22 @@ fn nothing_outlives_a_killed_holder() {
     let ended = server.running.wait();
     assert!(!ended.status.success(), "{ended:?}");
     soon("the namespace is empty", || !is_inhabited(&namespace));
-    soon("the lab is not listed", || !lab.list().contains(&lab.name));
+    soon("the lab is not listed", || {
+        !list(&lab.room).contains(&lab.name)
+    });
 }
 
 /// Both ends notice within the time that they state, and the server serves on.
 #[test]
 fn a_cable_that_is_pulled() {
-    let lab = lab!(Room::new(), "cable", "--hops 0");
+    let lab = lab!(Lab::up(Room::new(), "cable", "--hops 0"));
     let mut server = lab.server("--json-stream");
-    let words = "latency 10.77.0.2 -u -t 60 -i 0.1";
+    let words = "latency 10.77.0.2 -u -t 900 -i 0.1";
     let client = Running::start(&mut lab.linerate("client", words));
     server.running.started();
     std::thread::sleep(Duration::from_millis(300));
-    let began = Instant::now();
-    finish(&mut lab.on("server", "ip link set eth0 down")).expect(0);
+    finish(&mut lab.on("server", ["ip", "link", "set", "eth0", "down"])).expect(0);
     let client = client.wait().expect(5);
-    assert!(
-        began.elapsed() < Duration::from_secs(20),
-        "{:?}",
-        began.elapsed()
-    );
     assert!(client.stderr.contains("14 s"), "{client:?}");
     assert!(
         client.stdout.contains("p99.9"),
@@ -276,13 +218,8 @@ fn a_cable_that_is_pulled() {
     server.running.line(|line| {
         line.contains(r#""event":"finished""#) || line.contains(r#""event":"failed""#)
     });
-    assert!(
-        began.elapsed() < Duration::from_secs(35),
-        "{:?}",
-        began.elapsed()
-    );
-    finish(&mut lab.on("server", "ip link set eth0 up")).expect(0);
-    let again = "latency 10.77.0.2 -u -n 10 --retry 20";
+    finish(&mut lab.on("server", ["ip", "link", "set", "eth0", "up"])).expect(0);
+    let again = "latency 10.77.0.2 -u -n 10 --retry 150";
     finish(&mut lab.linerate("client", again)).expect(0);
 }
 
@@ -291,15 +228,15 @@ fn an_ordinary_user_has_labs_too() {
     let Some(room) = Room::ordinary() else {
         skip!("cannot become an ordinary user here");
     };
-    let lab = lab!(room, "user", "--hops 1");
+    let lab = lab!(Lab::up(room, "user", "--hops 1"));
     assert_eq!(lab.info["rootless"], true);
-    assert!(lab.list().contains(&lab.name));
+    assert!(list(&lab.room).contains(&lab.name));
     let _server = lab.server("-q");
-    let record = lab.measure("throughput 10.77.0.2 -t 0.3 -b 50M");
+    let record = measure(&lab, "throughput 10.77.0.2 -t 0.3 -b 50M");
     assert!(number(&record, "/summary/goodput_bps") > 0.0);
     // Both ends write into the same home.
     soon("records are stored inside as outside", || {
         lab.room.stored().len() == 2
     });
-    lab.down().expect(0);
+    down(&lab).expect(0);
 }

@@ -6,7 +6,7 @@ mod common;
 use std::fs;
 use std::process::Command;
 
-use common::{Finished, Room, Running, finish, is_record, skip, soon, works};
+use common::{Finished, Lab, Room, Running, finish, is_record, one_of, skip, soon, works};
 use serde_json::Value;
 
 fn number(document: &Value, pointer: &str) -> f64 {
@@ -16,8 +16,7 @@ fn number(document: &Value, pointer: &str) -> f64 {
 
 /// A host of its own with a tap interface, whose other side a stack takes.
 struct House {
-    room: Room,
-    name: String,
+    lab: Lab,
 }
 
 /// The kernel's address and the stack's, behind the interface `t0`.
@@ -29,36 +28,22 @@ const PLACE: &str = "--dev tap:t0 --ip 10.9.0.2/24 --set poll.interval=200us";
 
 impl House {
     fn up(test: &str) -> Result<Self, String> {
-        let room = Room::new();
-        let name = format!("stack-{test}-{}", std::process::id());
-        let file = "[hosts.one]\n[hosts.other]\n[[links]]\nbetween = [\"one\", \"other\"]\n";
-        fs::write(room.path().join("lab.toml"), file).expect("a file");
-        let ran = room.run(&format!("lab up lab.toml --name {name} --json"));
-        if ran.code() == 4 {
-            return Err(ran.json()["error"].to_string());
-        }
-        ran.expect(0);
-        let house = Self { room, name };
+        let link = "[hosts.one]\n[hosts.other]\n[[links]]\nbetween = [\"one\", \"other\"]\n";
+        let lab = Lab::of(&format!("stack-{test}"), link)?;
         let up = format!(
             "ip tuntap add t0 mode tap && ip address add {KERNEL}/24 dev t0 && ip link set t0 up"
         );
-        works(&mut house.on(&["sh", "-c", &up]))
+        lab.shell("one", &up)
             .map_err(|why| format!("a tap interface: {why}"))?;
-        Ok(house)
+        Ok(Self { lab })
     }
 
     fn on(&self, words: &[&str]) -> Command {
-        let line = format!("lab exec {}/one --", self.name);
-        let mut command = self.room.linerate(&line);
-        command.args(words);
-        command
+        self.lab.on("one", words)
     }
 
     fn linerate(&self, words: &str) -> Command {
-        let binary = self.room.binary();
-        let mut all = vec![binary.to_str().expect("a path in UTF-8")];
-        all.extend(words.split_whitespace());
-        self.on(&all)
+        self.lab.linerate("one", words)
     }
 
     #[track_caller]
@@ -76,6 +61,19 @@ impl House {
         record
     }
 
+    /// The same; a pass of its own finds the stages, and on a busy machine it may be cut off, and says so.
+    #[track_caller]
+    fn record_with_stages(&self, words: &str) -> Value {
+        one_of(5, || {
+            let record = self.record(words);
+            let doubts = record["validity"].as_array().expect("doubts");
+            match doubts.iter().any(|doubt| doubt["doubt"] == "no-stages") {
+                true => Err(format!("{doubts:#?}")),
+                false => Ok(record),
+            }
+        })
+    }
+
     /// Starts a host on the stack and waits until it can be reached.
     fn serve(&self, words: &str) -> Running {
         let mut host = Running::start(&mut self.linerate(&format!("stack {PLACE} {words}")));
@@ -87,12 +85,6 @@ impl House {
     fn has_its_device(&self) {
         let words = format!("latency {KERNEL} -u -n 1 --no-store {PLACE}");
         soon("the device", || self.run(&words).code() == 0);
-    }
-}
-
-impl Drop for House {
-    fn drop(&mut self) {
-        self.room.run(&format!("lab down {}", self.name));
     }
 }
 
@@ -177,7 +169,7 @@ fn whole_tests_run_with_a_host_on_our_stack() {
     // Its stages are those of a stack that does not sleep.
     for options in ["-u", ""] {
         let words = format!("latency {STACK} -n 300 --stages {options}");
-        let record = house.record(&words);
+        let record = house.record_with_stages(&words);
         let stages = record["stages"].as_array().expect("stages");
         let names: Vec<_> = stages.iter().filter_map(|s| s["stage"].as_str()).collect();
         for stage in [
@@ -236,17 +228,21 @@ fn driver_and_application_have_a_thread_and_a_priority_each() {
         .flat_map(|word| word.bytes().chain([0]))
         .collect();
     // The host runs in a lab: its process is a child of the one that was started.
-    let found = fs::read_dir("/proc")
-        .expect("proc")
-        .flatten()
-        .find_map(|entry| {
+    let find = || {
+        let mut processes = fs::read_dir("/proc").expect("proc").flatten();
+        processes.find_map(|entry| {
             let process: u32 = entry.file_name().to_str()?.parse().ok()?;
             let own = fs::read(entry.path().join("cmdline")).ok()?;
             (own.ends_with(&command) && scheduled(process, "stack").is_some()).then_some(process)
-        });
-    let process = found.expect("the host runs");
-    assert_eq!(scheduled(process, "driver"), Some((FIFO, 3)));
-    assert_eq!(scheduled(process, "stack"), Some((FIFO, 2)));
+        })
+    };
+    // Who is ready may not have its threads yet.
+    soon("threads with a priority each", || {
+        find().is_some_and(|process| {
+            scheduled(process, "driver") == Some((FIFO, 3))
+                && scheduled(process, "stack") == Some((FIFO, 2))
+        })
+    });
     for words in [
         "latency -u -n 200 --peer echo",
         "latency -n 200",
@@ -296,12 +292,21 @@ fn a_thousand_connections_go_over_our_stack_both_ways() {
 #[test]
 fn what_a_host_did_is_a_record() {
     let house = house!("record");
-    let words = "--serve echo:4000 --json --no-store -t 4 -i 1";
-    let host = Running::start(&mut house.linerate(&format!("stack {PLACE} {words}")));
-    // Its ready line is on standard error, which is read at the end.
-    let ask = format!("latency {STACK} --peer echo -p 4000 -u -n 100 --retry 20s");
-    soon("the host", || house.run(&ask).code() == 0);
-    let ran = host.wait().expect(0);
+    let ask = format!("latency {STACK} --peer echo -p 4000 -u -n 100");
+    // On a busy machine its time may be over before somebody has asked: the next one has longer.
+    let mut seconds = 2;
+    let ran = one_of(5, || {
+        seconds *= 2;
+        let words = format!("--serve echo:4000 --json --no-store -t {seconds} -i 1");
+        let mut host = Running::start(&mut house.linerate(&format!("stack {PLACE} {words}")));
+        host.error_line(|line| line.starts_with("READY dev=tap:t0"));
+        let asked = house.run(&ask);
+        let ran = host.wait().expect(0);
+        match asked.code() {
+            0 => Ok(ran),
+            _ => Err(format!("{asked:#?}")),
+        }
+    });
     assert!(ran.stderr.contains("READY dev=tap:t0"), "{ran:#?}");
     let record = ran.json();
     is_record(&record);
@@ -383,18 +388,7 @@ fn a_run_goes_over_our_stack_to_the_kernel_s_server() {
     ] {
         let (command, rest) = words.split_once(' ').expect("two words");
         let words = format!("{command} {KERNEL} {rest} {PLACE}");
-        // A pass of its own finds the stages: on a busy machine it may be cut off, and says so.
-        let mut tries = 0;
-        let record = loop {
-            let record = house.record(&words);
-            tries += 1;
-            let doubts = record["validity"].as_array().expect("doubts");
-            let cut_off = doubts.iter().any(|doubt| doubt["doubt"] == "no-stages");
-            if !cut_off || tries == 5 {
-                break record;
-            }
-            println!("again: {doubts:#?}");
-        };
+        let record = house.record_with_stages(&words);
         assert!(number(&record, figure) > 0.0, "{words}: {record:#}");
         if words.contains("--verify") {
             assert_eq!(record["summary"]["mismatched"], 0, "{words}");
@@ -431,23 +425,23 @@ fn classic_tools_talk_over_our_stack() {
         // the receiver did is lost, and maybe all but the end of a sender that nobody took anything from.
         let waits = format!("ttcp -r {options} --no-store -p 5010");
         let sent = format!("ttcp -t {KERNEL} -p 5010 {options} -l 1000 -n 300 {PLACE} --no-store");
-        let received = (0..5).find_map(|_| {
+        let received = (0..10).find_map(|_| {
             let receiver = Running::start(&mut house.linerate(&waits));
             soon("the receiver", || house.run(&sent).code() == 0);
             let ran = receiver.wait();
             (ran.code() == 0).then_some(ran)
         });
-        let ran = received.expect("one of five");
+        let ran = received.expect("one of ten");
         assert!(ran.stdout.contains("ttcp-r: "), "{options}: {ran:#?}");
         let waits = format!("ttcp -r {options} -p 5010 --no-store --json {PLACE}");
         let sent = format!("ttcp -t {STACK} -p 5010 {options} -l 1000 -n 300 --no-store");
-        let received = (0..5).find_map(|_| {
+        let received = (0..10).find_map(|_| {
             let receiver = Running::start(&mut house.linerate(&waits));
             soon("the receiver", || house.run(&sent).code() == 0);
             let ran = receiver.wait();
             (ran.code() == 0).then_some(ran)
         });
-        let record = received.expect("one of five").json();
+        let record = received.expect("one of ten").json();
         let came = number(&record, "/directions/0/bytes_received");
         assert!(came > 0.0 && came <= 300_000.0, "{options}: {came}");
     }
@@ -478,7 +472,7 @@ fn classic_tools_talk_over_our_stack() {
         for way in ways {
             assert!(number(way, "/goodput_bps") > 0.0, "{words}: {way:#}");
             // It ends with its time, not with somebody's patience.
-            assert!(number(way, "/duration_ns") < 5e9, "{words}: {way:#}");
+            assert!(number(way, "/duration_ns") < 9e9, "{words}: {way:#}");
         }
         if options.contains("-u") {
             assert!(
@@ -583,9 +577,9 @@ fn a_host_that_is_ended_before_its_time_says_so() {
     let line = format!(
         "stack --dev {link},role=server --ip 10.9.1.2/24 --set poll.interval=100us --json --no-store"
     );
-    for (options, code) in [("", 0), ("-t 100", 130)] {
-        let host = Running::start(&mut room.linerate(&format!("{line} {options}")));
-        std::thread::sleep(std::time::Duration::from_secs(2));
+    for (options, code) in [("", 0), ("-t 900", 130)] {
+        let mut host = Running::start(&mut room.linerate(&format!("{line} {options}")));
+        host.error_line(|line| line.starts_with("READY "));
         host.interrupt();
         let record = host.wait().expect(code).json();
         assert_eq!(record["interrupted"], true, "{options}: {record:#}");

@@ -10,10 +10,11 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -21,11 +22,15 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
+mod lab;
+pub use lab::Lab;
+pub(crate) use lab::lab;
+
 /// The binary that is tested.
 pub const LINERATE: &str = env!("CARGO_BIN_EXE_linerate");
 
-/// No command of a test takes longer, however busy the machine is.
-const LIMIT: Duration = Duration::from_secs(90);
+/// Nothing that a test waits for takes longer, on a machine that is many times slower and busier than this.
+pub const LONG: Duration = Duration::from_secs(180);
 
 /// The user that owns nothing.
 const NOBODY: u32 = 65534;
@@ -68,7 +73,10 @@ impl Room {
         std::os::unix::fs::chown(room.path(), owner.0, owner.1).ok()?;
         // The checkout may lie where nobody else can read.
         let copy = room.path().join("linerate");
-        fs::copy(LINERATE, &copy).expect("room for a copy of the binary");
+        // By another process: one that another thread forks now would hold our descriptor of the copy until
+        // it becomes its program, and what is open for writing cannot be executed.
+        let copied = Command::new("cp").arg(LINERATE).arg(&copy).status();
+        assert!(copied.expect("cp").success(), "room for the binary");
         room.nobody = true;
         let runs = room
             .command("true", [""; 0])
@@ -190,8 +198,29 @@ pub struct Running {
     child: Child,
     stdout: Option<JoinHandle<String>>,
     stderr: Option<JoinHandle<String>>,
-    /// Its lines as they come.
+    /// Its lines as they come, of standard output and of standard error.
     lines: Receiver<String>,
+    errors: Receiver<String>,
+}
+
+/// Gathers what a stream says, and passes each line on as it comes.
+fn reader(from: impl Read + Send + 'static) -> (JoinHandle<String>, Receiver<String>) {
+    let (sink, lines) = channel();
+    let mut from = BufReader::new(from);
+    let gathered = std::thread::spawn(move || {
+        let (mut all, mut line) = (String::new(), Vec::new());
+        while from
+            .read_until(b'\n', &mut line)
+            .is_ok_and(|bytes| bytes > 0)
+        {
+            let text = String::from_utf8_lossy(&line);
+            all.push_str(&text);
+            let _ = sink.send(text.trim_end_matches('\n').to_owned());
+            line.clear();
+        }
+        all
+    });
+    (gathered, lines)
 }
 
 impl Running {
@@ -201,28 +230,14 @@ impl Running {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap_or_else(|error| panic!("{command:?}: {error}"));
-        let (sink, lines) = channel();
-        let out = BufReader::new(child.stdout.take().expect("it is piped"));
-        let stdout = std::thread::spawn(move || {
-            let mut all = String::new();
-            for line in out.lines().map_while(Result::ok) {
-                all.push_str(&line);
-                all.push('\n');
-                let _ = sink.send(line);
-            }
-            all
-        });
-        let mut err = child.stderr.take().expect("it is piped");
-        let stderr = std::thread::spawn(move || {
-            let mut all = Vec::new();
-            let _ = err.read_to_end(&mut all);
-            String::from_utf8_lossy(&all).into_owned()
-        });
+        let (stdout, lines) = reader(child.stdout.take().expect("it is piped"));
+        let (stderr, errors) = reader(child.stderr.take().expect("it is piped"));
         Self {
             child,
             stdout: Some(stdout),
             stderr: Some(stderr),
             lines,
+            errors,
         }
     }
 
@@ -243,21 +258,32 @@ impl Running {
     /// The next line on standard output that `wanted` likes; it is given back.
     #[track_caller]
     pub fn line(&mut self, wanted: impl Fn(&str) -> bool) -> String {
-        let end = Instant::now() + LIMIT;
-        loop {
-            match self
-                .lines
-                .recv_timeout(end.saturating_duration_since(Instant::now()))
-            {
-                Ok(line) if wanted(&line) => return line,
-                Ok(_) => {}
-                Err(_) => {
-                    let _ = self.child.kill();
-                    let finished = self.collect();
-                    panic!("the line did not come: {finished:#?}");
-                }
-            }
+        match next(&self.lines, wanted) {
+            Some(line) => line,
+            None => self.give_up(),
         }
+    }
+
+    /// The next line on standard error that `wanted` likes; it is given back.
+    #[track_caller]
+    pub fn error_line(&mut self, wanted: impl Fn(&str) -> bool) -> String {
+        match next(&self.errors, wanted) {
+            Some(line) => line,
+            None => self.give_up(),
+        }
+    }
+
+    #[track_caller]
+    fn give_up(&mut self) -> ! {
+        let _ = self.child.kill();
+        let finished = self.collect();
+        panic!("the line did not come: {finished:#?}");
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        let status = self.child.try_wait().expect("a child can be asked");
+        status.is_some()
     }
 
     /// Waits until the test that it runs has begun, as its own lines (`--json-stream`) tell.
@@ -268,17 +294,12 @@ impl Running {
     /// Waits for its end.
     #[track_caller]
     pub fn wait(mut self) -> Finished {
-        let end = Instant::now() + LIMIT;
-        while self
-            .child
-            .try_wait()
-            .expect("a child can be asked")
-            .is_none()
-        {
+        let end = Instant::now() + LONG;
+        while !self.has_ended() {
             if Instant::now() > end {
                 let _ = self.child.kill();
                 let finished = self.collect();
-                panic!("still running after {LIMIT:?}: {finished:#?}");
+                panic!("still running after {LONG:?}: {finished:#?}");
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -295,6 +316,18 @@ impl Running {
             status,
             stdout: text(&mut self.stdout),
             stderr: text(&mut self.stderr),
+        }
+    }
+}
+
+/// The next of these lines that is wanted; `None` once nothing more comes, or not in time.
+fn next(lines: &Receiver<String>, wanted: impl Fn(&str) -> bool) -> Option<String> {
+    let end = Instant::now() + LONG;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let line = lines.recv_timeout(left).ok()?;
+        if wanted(&line) {
+            return Some(line);
         }
     }
 }
@@ -386,7 +419,51 @@ impl Server {
     }
 }
 
-/// A port of loopback on which nobody listens; it stays taken, so that nobody else gets it.
+/// A port that is free over TCP and UDP, and that the kernel gives to nobody who asks for any: it stays
+/// free until whoever is meant takes it.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    /// As many are looked at.
+    const SPAN: u16 = 8_000;
+    let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
+    let range = range.unwrap_or_default();
+    let lowest = range
+        .split_whitespace()
+        .next()
+        .and_then(|low| low.parse().ok());
+    let begin = lowest
+        .unwrap_or(32_768_u16)
+        .saturating_sub(SPAN)
+        .max(10_000);
+    // Other checkouts run the same tests: each process begins elsewhere.
+    let own = u16::try_from(std::process::id() % u32::from(SPAN)).expect("less than the span");
+    for _ in 0..SPAN {
+        let step = NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = begin + (own.wrapping_mul(31).wrapping_add(step)) % SPAN;
+        let is_free = [true, false].into_iter().all(|v6| {
+            let any = if v6 { "::" } else { "0.0.0.0" };
+            // Without IPv6 nobody has it there.
+            let (tcp, udp) = (TcpListener::bind((any, port)), UdpSocket::bind((any, port)));
+            let taken = |error: &std::io::Error| error.kind() == std::io::ErrorKind::AddrInUse;
+            !tcp.as_ref().is_err_and(taken) && !udp.as_ref().is_err_and(taken)
+        });
+        if is_free {
+            return port;
+        }
+    }
+    panic!("no port is free");
+}
+
+/// Whether somebody listens on a TCP port of this network.
+pub fn is_listening(port: u16) -> bool {
+    let tables = ["tcp", "tcp6"].map(|file| fs::read_to_string(format!("/proc/net/{file}")));
+    let tables = tables.into_iter().flatten().collect::<String>();
+    let (own, state) = (format!(":{port:04X} "), " 0A ");
+    (tables.lines()).any(|line| line.contains(&own) && line.contains(state))
+}
+
+/// A port of loopback on which nobody listens; it stays taken, so that nobody else gets it, also not for a
+/// moment after it is given up.
 pub struct DeafPort {
     _socket: socket2::Socket,
     pub port: u16,
@@ -394,15 +471,18 @@ pub struct DeafPort {
 
 impl DeafPort {
     pub fn new() -> Self {
-        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)
-            .expect("a socket");
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        // Bound and not listening: connections are refused.
-        socket.bind(&address.into()).expect("a free port");
-        let address = socket.local_addr().expect("it is bound");
-        Self {
-            port: address.as_socket().expect("an IP address").port(),
-            _socket: socket,
+        loop {
+            let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)
+                .expect("a socket");
+            let port = free_port();
+            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+            // Bound and not listening: connections are refused.
+            if socket.bind(&address.into()).is_ok() {
+                return Self {
+                    port,
+                    _socket: socket,
+                };
+            }
         }
     }
 }
@@ -417,18 +497,28 @@ pub fn is_record(value: &Value) {
     assert_eq!(&again, value, "a record reads and writes itself exactly");
 }
 
-/// Waits for something to become true.
+/// Tries something in which chance has a part until it is as it should be, so many times at most.
 #[track_caller]
-pub fn soon(what: &str, holds: impl FnMut() -> bool) {
-    within(Duration::from_secs(20), what, holds);
+pub fn one_of<T>(tries: usize, mut attempt: impl FnMut() -> Result<T, String>) -> T {
+    let mut failures = Vec::new();
+    while failures.len() < tries {
+        match attempt() {
+            Ok(found) => return found,
+            Err(why) => {
+                println!("again: {why}");
+                failures.push(why);
+            }
+        }
+    }
+    panic!("none of {tries} tries: {failures:#?}");
 }
 
-/// Waits so long for something that takes many runs of other programs to become true.
+/// Waits for something to become true.
 #[track_caller]
-pub fn within(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + limit;
+pub fn soon(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + LONG;
     while !holds() {
-        assert!(Instant::now() < end, "{what}: not within {limit:?}");
+        assert!(Instant::now() < end, "{what}: not within {LONG:?}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
