@@ -9,6 +9,7 @@ use linerate_metric::finding::{Finding, FindingKind};
 pub const FOLLOWS: &[(&str, &str)] = &[
     ("shaped-link", "asymmetric-path"),
     ("qdisc-drop", "shaped-link"),
+    ("qdisc-drop", "line-rate"),
     ("qdisc-drop", "burst-size"),
     ("congestion-loss", "qdisc-drop"),
     ("congestion-loss", "nic-drop"),
@@ -99,8 +100,21 @@ pub(crate) fn rank(mut findings: Vec<Finding>) -> Vec<Finding> {
             });
         if let Some(from) = from {
             findings[at].follows_from = Some(findings[from].cause.clone());
-            if findings[from].kind == FindingKind::Limit && findings[at].kind == FindingKind::Cause
-            {
+        }
+    }
+    // A chain of them is as long as it likes, and in any order.
+    for _ in 0..findings.len() {
+        for at in 0..findings.len() {
+            let from = findings[at].follows_from.as_deref();
+            let limited = from.is_some_and(|from| {
+                let mut others = findings.iter();
+                others.any(|other| {
+                    other.cause == from
+                        && alike(other, &findings[at])
+                        && other.kind == FindingKind::Limit
+                })
+            });
+            if limited && findings[at].kind == FindingKind::Cause {
                 findings[at].kind = FindingKind::Limit;
             }
         }
@@ -225,6 +239,20 @@ mod tests {
         ]);
         assert_eq!(names(&found), ["shaped-link", "qdisc-drop"]);
         assert!(found.iter().all(|finding| !finding.is_cause()));
+    }
+
+    #[test]
+    fn a_chain_behind_a_limit_is_no_cause() {
+        let found = rank(vec![
+            finding(Draft::cause("congestion-loss", Role::Client), 0.6),
+            finding(Draft::cause("qdisc-drop", Role::Client), 0.7),
+            finding(Draft::limit("line-rate", Role::Client), 0.95),
+        ]);
+        assert_eq!(
+            names(&found),
+            ["line-rate", "qdisc-drop", "congestion-loss"]
+        );
+        assert!(found.iter().all(|finding| !finding.is_cause()), "{found:?}");
     }
 
     #[test]

@@ -82,7 +82,7 @@ pub struct Cpu {
     /// Frequency governor of processor 0; absent where the kernel does not scale.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub governor: Option<String>,
-    /// Frequency of the slowest processor that the process may run on, when the run was over, Hz.
+    /// Frequency of that processor the process may run on which was nearest to its highest when the run was over, Hz.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frequency_hz: Option<u64>,
     /// The highest frequency that it can have, Hz.

@@ -38,6 +38,11 @@ const COUNTERS: [(&str, bool); 3] = [
     ("tx_dropped", false),
 ];
 
+/// Segments that had to be sent again; without a count, any number.
+pub(super) fn needed_again(way: &Way<'_>) -> u64 {
+    way.tcp().map_or(u64::MAX, |tcp| tcp.retransmits.saturating_sub(tcp.spurious))
+}
+
 impl NicDrop {
     fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
         let (at_rx, at_tx) = (way.lost_at("interface-rx"), way.lost_at("interface-tx"));
@@ -70,7 +75,8 @@ impl NicDrop {
         });
         let lost = match is_udp {
             true => of_udp,
-            false => dropped,
+            // What nobody had to send again were other people's packets.
+            false => dropped.min(needed_again(way)),
         };
         let whole = match is_udp {
             true => way.packets_sent(),

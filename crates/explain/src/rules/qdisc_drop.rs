@@ -49,7 +49,7 @@ impl QdiscDrop {
         let held = way.tcp().map_or(0.0, |tcp| super::congestion_loss::held_by_congestion(&tcp));
         let cost = match way.plan().protocol {
             linerate_metric::plan::Protocol::Tcp => held.max(share),
-            linerate_metric::plan::Protocol::Udp => way.summary().loss_fraction.unwrap_or(share).min(1.0),
+            linerate_metric::plan::Protocol::Udp => share,
         };
         let interface = at.interface.as_deref().unwrap_or("IF");
         let sends = way.sends_by();
@@ -90,10 +90,16 @@ fn longer_queue(interface: &str, at: Option<&Interface>) -> String {
         ("tbf", Some((rate, burst))) => {
             format!("tc qdisc change dev {interface} root tbf rate {rate}bit burst {burst} limit {}", QUEUE * 1500)
         }
-        ("pfifo" | "fq" | "fq_codel" | "codel" | "sfq", _) => {
-            format!("tc qdisc change dev {interface} root {kind} limit {}", 10 * QUEUE)
+        // `replace`: one that the kernel put there by default cannot be changed.
+        ("pfifo" | "codel" | "sfq", _) => {
+            format!("tc qdisc replace dev {interface} root {kind} limit {}", 10 * QUEUE)
         }
-        ("bfifo", _) => format!("tc qdisc change dev {interface} root bfifo limit {}", 10 * QUEUE * 1500),
+        // Room for 10,000 packets is what it has by default, and for 100 of one flow.
+        ("fq", _) => {
+            format!("tc qdisc replace dev {interface} root fq limit {} flow_limit {}", 100 * QUEUE, 10 * QUEUE)
+        }
+        ("fq_codel", _) => format!("tc qdisc replace dev {interface} root fq_codel limit {}", 100 * QUEUE),
+        ("bfifo", _) => format!("tc qdisc replace dev {interface} root bfifo limit {}", 10 * QUEUE * 1500),
         ("pfifo_fast", _) => format!("ip link set dev {interface} txqueuelen {}", 10 * QUEUE),
         _ => format!("tc -s qdisc show dev {interface}"),
     }
@@ -118,7 +124,8 @@ mod tests {
             (Some(of("tbf", Some(2_000_000_000))), "tc qdisc change dev e0 root tbf rate 2000000000bit burst 65536 limit 1500000"),
             (Some(of("tbf", None)), "tc -s qdisc show dev e0"),
             (Some(of("pfifo_fast", None)), "ip link set dev e0 txqueuelen 10000"),
-            (Some(of("fq_codel", None)), "tc qdisc change dev e0 root fq_codel limit 10000"),
+            (Some(of("fq_codel", None)), "tc qdisc replace dev e0 root fq_codel limit 100000"),
+            (Some(of("fq", None)), "tc qdisc replace dev e0 root fq limit 100000 flow_limit 10000"),
             (Some(of("htb", None)), "tc -s qdisc show dev e0"),
             (None, "tc -s qdisc show dev e0"),
         ] {

@@ -81,8 +81,25 @@ impl SoftirqCore {
             .seen("idle", elsewhere.idle_ns as f64 / whole(elsewhere), "share", format!("/proc/stat cpu{}", elsewhere.cpu))
             .seen("ready to run and not running", time.runnable + time.waking, "share", schedstat(role))
             .remedy("put the application beside the core that takes the interface's interrupts, or steer the interrupts (or RPS) to another one")
-            .command(case.at(role, &format!("echo {:x} > /sys/class/net/{interface}/queues/rx-0/rps_cpus", 1_u64 << (elsewhere.cpu % 64))))
+            .command(case.at(role, &format!("echo {} > /sys/class/net/{interface}/queues/rx-0/rps_cpus", mask(elsewhere.cpu))))
             .gain(Some(1.0 / (1.0 - share).max(0.1)), "Amdahl: 1 / (1 - share of the core that interrupts take)")
             .found()
+    }
+}
+
+/// A mask of one processor as the kernel reads it: words of 32 bits, the highest first.
+fn mask(cpu: u32) -> String {
+    format!("{:x}{}", 1_u32 << (cpu % 32), ",00000000".repeat((cpu / 32) as usize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mask;
+
+    #[test]
+    fn masks_of_many_processors_are_words_of_32_bits() {
+        for (cpu, want) in [(0, "1"), (5, "20"), (31, "80000000"), (32, "1,00000000"), (70, "40,00000000,00000000")] {
+            assert_eq!(mask(cpu), want);
+        }
     }
 }

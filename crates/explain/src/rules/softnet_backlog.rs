@@ -4,7 +4,7 @@ use linerate_metric::finding::Finding;
 use linerate_metric::plan::{Kind, Protocol};
 use linerate_metric::units::{format_count, format_share};
 
-use super::nic_drop::{FEW, MATTERS};
+use super::nic_drop::{FEW, MATTERS, needed_again};
 use crate::Rule;
 use crate::case::{Case, Way, name};
 use crate::draft::Draft;
@@ -36,7 +36,7 @@ impl SoftnetBacklog {
         let is_udp = case.plan.protocol == Protocol::Udp;
         let lost = match is_udp {
             true => way.lost_at("softnet-backlog"),
-            false => drops,
+            false => drops.min(needed_again(way)),
         };
         let share = lost as f64 / (way.packets() + lost as f64).max(1.0);
         if lost < FEW || share < MATTERS {

@@ -42,8 +42,8 @@ pub fn host() -> facts::Host {
     system::host(&Files::machine())
 }
 
-/// The frequency of the slowest of these processors and the highest that it can have, Hz; `None` where
-/// the kernel does not scale frequencies.
+/// The frequency of that of these processors which is nearest to its highest, and that highest, Hz; `None`
+/// where the kernel does not scale frequencies.
 #[must_use]
 pub fn frequency(cpus: &[u32]) -> Option<(u64, u64)> {
     processor::frequency(&Files::machine(), cpus)

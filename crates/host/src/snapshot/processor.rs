@@ -53,8 +53,8 @@ pub(super) fn cpu(files: &Files) -> Cpu {
     }
 }
 
-/// The frequency of the slowest of these processors and the highest that it can have, Hz; `None` where
-/// the kernel does not scale.
+/// The frequency of that of these processors which is nearest to its highest, and that highest, Hz; `None`
+/// where the kernel does not scale. The others may have had nothing to do.
 pub(super) fn frequency(files: &Files, cpus: &[u32]) -> Option<(u64, u64)> {
     let hz = |cpu: u32, file: &str| {
         let khz: u64 = files.number(&format!("{CPUS}/cpu{cpu}/cpufreq/{file}"))?;
@@ -64,7 +64,7 @@ pub(super) fn frequency(files: &Files, cpus: &[u32]) -> Option<(u64, u64)> {
         let now = hz(cpu, "scaling_cur_freq")?;
         Some((now, hz(cpu, "cpuinfo_max_freq")?))
     });
-    each.min()
+    each.max_by_key(|&(now, most)| u128::from(now) * 1_000_000 / u128::from(most.max(1)))
 }
 
 fn some_count(count: usize) -> Option<u32> {
