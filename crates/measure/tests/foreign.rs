@@ -910,26 +910,32 @@ fn the_tools_that_say_nothing_of_themselves() {
 fn a_first_question_long_before_the_others_opens_no_time() {
     use std::net::UdpSocket;
     let (_alone, host) = (alone(), Host::with_ports(&["echo"]));
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.connect(("127.0.0.1", host.also[0])).unwrap();
-    let ask = || {
-        socket.send(&[0; 64]).unwrap();
-        socket.recv(&mut [0; 100]).unwrap();
-    };
-    ask();
-    std::thread::sleep(Duration::from_millis(400));
-    let began = Instant::now();
-    while began.elapsed() < Duration::from_millis(1_500) {
+    // A busy machine may take the time between two looks at a clock: the next program has another chance.
+    near_in_time("time", || {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(("127.0.0.1", host.also[0])).unwrap();
+        let ask = || {
+            socket.send(&[0; 64]).unwrap();
+            socket.recv(&mut [0; 100]).unwrap();
+        };
         ask();
-    }
-    let took = began.elapsed().as_nanos() as f64;
-    let record = host.record();
-    let covered = record.summary.duration_ns.unwrap();
-    near(covered as f64, took, "time");
-    let ends = record.intervals.iter().map(|it| it.end_ns).max().unwrap();
-    assert!(ends.abs_diff(covered) < 10_000_000, "{ends}, {covered}");
-    let trips: Option<u64> = record.intervals.iter().map(|it| it.packets).sum();
-    assert_eq!(trips, record.summary.round_trips);
+        std::thread::sleep(Duration::from_millis(400));
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(1_500) {
+            ask();
+        }
+        let took = began.elapsed().as_nanos() as f64;
+        let record = host.record();
+        let covered = record.summary.duration_ns.unwrap();
+        let trips: Option<u64> = record.intervals.iter().map(|it| it.packets).sum();
+        assert_eq!(trips, record.summary.round_trips);
+        let ends = record.intervals.iter().map(|it| it.end_ns).max().unwrap();
+        // Lines that end elsewhere than the whole are not right either.
+        match ends.abs_diff(covered) < 10_000_000 {
+            true => (covered as f64, took),
+            false => (ends as f64 + took, took),
+        }
+    });
 }
 
 /// Questions that are not answered are no round trips, in no line.

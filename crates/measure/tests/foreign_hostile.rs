@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use common::foreign::Host;
 use linerate_dialect::iperf2::datagram::HEADER_BYTES;
 use linerate_dialect::iperf2::{Settings, Way};
-use linerate_measure::{Client, Family, PeerOptions};
+use linerate_measure::{Client, Family, MeasureError, PeerOptions};
 use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
 use linerate_metric::record::Record;
 
@@ -150,7 +150,7 @@ fn ten_thousand_who_say_nothing() {
 }
 
 /// What those have together who take their time: to say what they are, and then what they want.
-const SLOW_PATIENCE: Duration = Duration::from_secs(20 + 3);
+const SLOW_PATIENCE: Duration = Duration::from_secs(20 + 40);
 
 #[test]
 fn those_who_say_a_byte_a_second() {
@@ -214,7 +214,8 @@ fn those_who_begin_a_dialect_do_not_keep_the_server_from_ending() {
     let began = Instant::now();
     drop(host);
     let took = began.elapsed();
-    assert!(took < Duration::from_secs(2), "{took:?}");
+    // Well before the patience with any of them is over.
+    assert!(took < Duration::from_secs(8), "{took:?}");
     drop(alone);
 }
 
@@ -249,7 +250,8 @@ fn a_port_that_takes_nothing_does_not_keep_the_server_from_ending() {
     let began = Instant::now();
     drop(host);
     let took = began.elapsed();
-    assert!(took < Duration::from_millis(3_500), "{took:?}");
+    // Its patience with the connection is 5 s.
+    assert!(took < Duration::from_millis(4_300), "{took:?}");
     drop((alone, full, waiting));
 }
 
@@ -284,14 +286,13 @@ fn ctrl_c_is_heard_while_an_iperf3_server_says_nothing() {
     };
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
-    let began = Instant::now();
     let finger = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(500));
         flag.store(true, Relaxed);
     });
-    assert!(client.run(&stop, &mut |_| {}).is_err());
-    let took = began.elapsed();
-    assert!(took < Duration::from_secs(3), "{took:?}");
+    // Who waits for the server until the end is told of its silence.
+    let error = client.run(&stop, &mut |_| {}).unwrap_err();
+    assert!(matches!(error, MeasureError::Interrupted), "{error}");
     finger.join().unwrap();
     // It says that it goes.
     assert_eq!(server.join().unwrap(), [12]);
@@ -543,7 +544,7 @@ fn who_falls_silent_in_both_directions_is_sent_nothing_more() {
     let mut came = 0;
     while client.recv(&mut asks).is_ok() {
         came += 1;
-        assert!(began.elapsed() < Duration::from_secs(20), "it goes on");
+        assert!(began.elapsed() < Duration::from_secs(90), "it goes on");
     }
     assert!(came > 1_000, "{came}");
 }
@@ -557,7 +558,7 @@ fn one_forged_datagram_holds_no_place_for_long() {
     forged.send_to(&first, ("127.0.0.1", host.port)).unwrap();
     while host.refused("one datagram of 12 B").is_none() {
         assert!(
-            began.elapsed() < Duration::from_secs(5),
+            began.elapsed() < Duration::from_secs(11),
             "its place is held"
         );
     }
@@ -606,7 +607,11 @@ fn limits_are_kept_and_told() {
             std::thread::sleep(Duration::from_millis(5));
         }
     });
-    std::thread::sleep(Duration::from_millis(300));
+    let began = Instant::now();
+    while host.begun() == 0 {
+        assert!(began.elapsed() < Duration::from_secs(90), "it begins");
+        std::thread::sleep(Duration::from_millis(10));
+    }
     let mut second = TcpStream::connect(("127.0.0.1", host.port)).unwrap();
     let _ = second.write_all(b"any payload at all, of nobody whom we know");
     let refused = host.refused("it runs a test already").expect("it is told");

@@ -23,6 +23,9 @@ use linerate_metric::plan::{
 };
 use linerate_metric::record::Record;
 
+/// Nothing that a test waits for takes longer, on a machine that is many times slower and busier than this.
+const LONG: Duration = Duration::from_secs(90);
+
 struct Far {
     port: u16,
     stop: Arc<AtomicBool>,
@@ -338,7 +341,8 @@ fn guests_who_say_little_do_not_keep_the_server_from_ending() {
     let began = Instant::now();
     far.end().unwrap();
     assert!(
-        began.elapsed() < Duration::from_secs(2),
+        // Well before the patience with any of them is over.
+        began.elapsed() < Duration::from_secs(8),
         "{:?}",
         began.elapsed()
     );
@@ -363,13 +367,13 @@ fn signs_of_life_do_not_prolong_a_handshake() {
     let beat = hand.codec.outgoing().to_vec();
     hand.codec.sent(beat.len());
     let beats = std::thread::spawn(move || {
-        while began.elapsed() < Duration::from_secs(20) && beating.write_all(&beat).is_ok() {
+        while began.elapsed() < Duration::from_secs(90) && beating.write_all(&beat).is_ok() {
             std::thread::sleep(Duration::from_millis(100));
         }
     });
     assert!(matches!(hand.hear(), Ok(Some(Frame::Refuse(_)))));
     let took = began.elapsed().as_secs();
-    assert!((9..13).contains(&took), "{took}");
+    assert!((9..60).contains(&took), "{took}");
     drop(hand);
     beats.join().unwrap();
     far.end().unwrap();
@@ -440,10 +444,15 @@ fn many_beginners_get_few_threads() {
             stream
         })
         .collect();
+    let began = Instant::now();
+    while sessions() < 64 {
+        assert!(began.elapsed() < LONG, "{}", sessions());
+        std::thread::sleep(Duration::from_millis(10));
+    }
     std::thread::sleep(Duration::from_millis(300));
     // Other tests of this process have a few of their own.
     let count = sessions();
-    assert!((64..110).contains(&count), "{count}");
+    assert!((64..200).contains(&count), "{count}");
     drop(beginners);
     let mut plan = far.plan(Kind::Latency, Protocol::Tcp);
     plan.duration_ns = None;
@@ -464,7 +473,7 @@ fn a_busy_server_is_tried_again() {
         std::thread::sleep(Duration::from_millis(500));
         drop(hand);
     });
-    let record = run_for(plan, Duration::from_secs(10)).unwrap();
+    let record = run_for(plan, LONG).unwrap();
     assert!(record.summary.round_trips.unwrap() > 0);
     later.join().unwrap();
     far.thread.join().unwrap().unwrap();
@@ -685,7 +694,7 @@ fn processors_are_kept_busy_from_the_start_on() {
     hand.say(Start::default());
     let began = Instant::now();
     while burning() == 0 {
-        assert!(began.elapsed() < Duration::from_secs(10));
+        assert!(began.elapsed() < LONG);
         std::thread::yield_now();
     }
     // Beside it there is less to be had, and never more than there are processors.
@@ -892,7 +901,8 @@ fn a_stop_is_heard_in_every_state() {
             "{name}: {error}"
         );
         assert_eq!(error.exit_code(), exit::INTERRUPTED);
-        assert!(took < Duration::from_secs(1), "{name}: {took:?}");
+        // Without an ear for it, each would end in 5 s or more.
+        assert!(took < Duration::from_secs(4), "{name}: {took:?}");
     }
     server.join().unwrap();
 }
@@ -999,7 +1009,7 @@ fn a_start_without_settings_is_one_of_an_older_client() {
         if let Some(wait) = started {
             break wait;
         }
-        assert!(began.elapsed() < Duration::from_secs(5));
+        assert!(began.elapsed() < LONG);
         std::thread::sleep(Duration::from_millis(10));
     };
     assert_eq!(wait, Ends::both(Wait::Poll));
@@ -1018,13 +1028,7 @@ fn a_bug_in_one_session_costs_that_one() {
     let error = run(far.plan(Kind::Latency, Protocol::Tcp)).unwrap_err();
     assert!(matches!(error, MeasureError::PeerRefused { .. }), "{error}");
     // The one test of `-1` is still to be had, and the server ends after it.
-    assert!(
-        run_for(
-            far.plan(Kind::Latency, Protocol::Tcp),
-            Duration::from_secs(5)
-        )
-        .is_ok()
-    );
+    assert!(run_for(far.plan(Kind::Latency, Protocol::Tcp), LONG).is_ok());
     far.thread.join().unwrap().unwrap();
 }
 
@@ -1124,6 +1128,7 @@ fn silent_guests_do_not_use_up_the_descriptors() {
     let took = began.elapsed();
     drop(silent);
     assert_eq!(record.unwrap().summary.round_trips, Some(50));
-    assert!(took < Duration::from_secs(5), "{took:?}");
+    // Well before the patience with the silent ones is over.
+    assert!(took < Duration::from_secs(9), "{took:?}");
     assert!(child.wait().unwrap().success());
 }

@@ -62,7 +62,10 @@ fn packets_per_second_make_a_rate() {
         assert_eq!(record.plan.rate_bps, Some(16_000_000), "{protocol}");
         assert!(record.summary.lateness_ns.is_some(), "{protocol}");
         let sent = record.summary.bytes_sent.unwrap();
-        assert!(sent <= 900_000, "{protocol}: {sent}");
+        // Two megabytes a second; on a busy machine it may end late.
+        let seconds = record.summary.duration_ns.unwrap() as f64 / 1e9;
+        let most = 2_000_000.0 * seconds + 100_000.0;
+        assert!(sent as f64 <= most, "{protocol}: {sent} in {seconds} s");
     }
 }
 
