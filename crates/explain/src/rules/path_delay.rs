@@ -86,13 +86,13 @@ impl PathDelay {
                 false => "raise the largest buffers of both ends above the bandwidth-delay product, or use several flows",
             })
             .command(match starting {
-                true => case.again("-t 30 -O 5"),
+                true => case.again(&format!("-t {} -O 5", longer_s(case))),
                 false if own.is_some() => case.again_with_key(
                     own.map_or(way.sender, |(role, _)| role),
                     own.map_or("", |(_, key)| key),
                     &format!("{}M", larger >> 20),
                 ),
-                false => larger_windows(case, way, larger).unwrap_or_else(|| case.again("-P 4")),
+                false => larger_windows(case, way, larger).unwrap_or_else(|| case.again(&format!("-P {}", (2 * case.plan.streams).max(4)))),
             })
             .tried(case.plan.window_bytes.map(|asked| format!("-w {}", format_bytes(asked))))
             .gain(
@@ -125,10 +125,16 @@ impl PathDelay {
             .seen("rtt_ns.min", rtt.min, "ns", "client")
             .seen("rtt_ns.p50", rtt.p50, "ns", "client")
             .remedy("ask for more at a time: several questions on their way hide its length")
-            .command(case.again("--outstanding 8"))
+            .command(case.again(&format!("--outstanding {}", (2 * case.plan.round_trip.outstanding).max(8))))
             .tried((case.plan.round_trip.outstanding > 1).then(|| format!("--outstanding {}", case.plan.round_trip.outstanding)))
             .found()
     }
+}
+
+/// Twice the time of the run, 30 s at least.
+fn longer_s(case: &Case<'_>) -> u64 {
+    let asked = case.plan.duration_ns.unwrap_or(0);
+    (2 * asked).div_ceil(1_000_000_000).max(30)
 }
 
 /// The largest buffers of both ends, raised where they are below this; none where neither is.

@@ -165,7 +165,7 @@ impl ShapedLink {
             && !super::is_paced(case)
             && !way.is_held_by_loss();
         // A discipline on the way that counts, and a sender that has time: it is that one.
-        let counted = over.is_some() && free(CountedAt::Sender) && way.sends_by()?.qdisc_rate_bps.is_none();
+        let counted = over.is_some() && !super::is_paced(case) && free(CountedAt::Sender) && way.sends_by()?.qdisc_rate_bps.is_none();
         if queue.is_none() && !burst && !counted {
             return None;
         }

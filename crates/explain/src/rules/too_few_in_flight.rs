@@ -1,6 +1,7 @@
 //! Packets go in circles, and too few of them are on their way.
 
 use linerate_metric::finding::{End, Finding};
+use linerate_metric::round_trip::OUTSTANDING_LIMIT;
 use linerate_metric::plan::Kind;
 use linerate_metric::units::format_share;
 
@@ -91,7 +92,7 @@ impl TooFewInFlight {
             .seen("unsent", unsent, "questions", "client")
             .seen("rtt_ns.mean", rtt.mean, "ns", "client")
             .remedy("let more questions be open at a time")
-            .command(case.again(&format!("--outstanding {}", plan.outstanding * 8)))
+            .command(case.again(&format!("--outstanding {}", (plan.outstanding * 8).min(OUTSTANDING_LIMIT))))
             .tried((plan.outstanding > 1).then(|| format!("--outstanding {}", plan.outstanding)))
             .gain(Some(rate / done.max(1.0)), "asked over answered; Little: open questions / mean round-trip time is the limit now")
             .found()

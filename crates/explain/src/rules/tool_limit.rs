@@ -66,8 +66,8 @@ impl ToolLimit {
             .seen("working time of the sending threads", time.working, "share", schedstat(role))
             .remedy("send in bursts, hand over many datagrams a call, or use several flows")
             .command(match case.plan.protocol == linerate_metric::plan::Protocol::Udp && !case.is_own_stack(role) {
-                true => case.again("--offload gso,gro -P 2"),
-                false => case.again("-P 2"),
+                true => case.again(&format!("--offload gso,gro -P {}", 2 * case.plan.streams)),
+                false => case.again(&format!("-P {}", 2 * case.plan.streams)),
             })
             .tried(case.plan.batch.map(|batch| format!("--batch {batch}")))
             .gain(Some(1.0 / (1.0 + error).max(0.01)), "asked over offered load")
@@ -135,7 +135,7 @@ impl ToolLimit {
             .seen("round_trips_per_second", done, "1/s", "client")
             .seen("working time of the asking threads", time.working, "share", schedstat(linerate_metric::facts::Role::Client))
             .remedy("spread the questions over several flows")
-            .command(case.again("-P 2"))
+            .command(case.again(&format!("-P {}", 2 * case.plan.streams)))
             .found()
     }
 }

@@ -76,8 +76,10 @@ impl UsbAdapter {
                 let used = (case.ways.iter())
                     .filter_map(|way| Some(way.l1_bps()? / interface.speed_bps? as f64))
                     .fold(0.0, f64::max);
+                // Whatever else the path ends at, it is not this.
+                let full = case.ways.iter().all(|way| way.fills_path());
                 let paced = super::is_paced(case);
-                if used <= 0.0 || used > 1.0 - MATTERS || paced {
+                if used <= 0.0 || used > 1.0 - MATTERS || paced || full {
                     return None;
                 }
                 draft
