@@ -58,7 +58,7 @@ pub struct Throughput {
     /// Share of the frames that may be lost.
     pub loss_goal: f64,
     /// The highest load that passed below all that failed (MLRsearch: relevant lower bound), frames
-    /// per second; absent when none did.
+    /// per second; absent when none did. As it was offered, where that was another than asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fps: Option<f64>,
     /// The same in bits of frames with check sequence.
@@ -73,9 +73,12 @@ pub struct Throughput {
     /// Frames per second that arrived then (MLRsearch: conditional throughput).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forwarding_fps: Option<f64>,
-    /// The lowest load that failed: the truth lies between the two.
+    /// The lowest load that failed, as it was offered: the truth lies between the two.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed_fps: Option<f64>,
+    /// The load that was asked for in the trials at `failed_fps`; absent where that is the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_asked_fps: Option<f64>,
     /// The lowest load at or below `fps` at which a later trial of this size lost more than the goal; absent
     /// where none did. `fps` is then what passed in the search, and not what the device carries each time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -105,6 +108,9 @@ pub struct DelayAt {
     pub share: f64,
     /// Offered frames per second.
     pub offered_fps: f64,
+    /// Frames per second that were asked for, where the generator could not offer them; absent where it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_offered_fps: Option<f64>,
     /// Share lost meanwhile.
     pub loss_fraction: f64,
     /// From when the generator handed a frame over to when the receiving side had it; absent where
@@ -117,10 +123,14 @@ pub struct DelayAt {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct LossAt {
-    /// Share of the highest load, 0 to 1.
+    /// Share of the highest load, 0 to 1: of what was asked for.
     pub share: f64,
     /// Offered frames per second.
     pub offered_fps: f64,
+    /// Frames per second that were asked for, where the generator could not offer them: what was lost is then
+    /// the loss at a lower load than `share` says. Absent where it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_offered_fps: Option<f64>,
     /// Frames per second that arrived.
     pub forwarding_fps: f64,
     /// Share lost.

@@ -22,32 +22,65 @@ pub(super) fn all_of(sizes: &[SizeCapacity], resolution: f64, trial_s: f64) -> V
     all.into_iter().flatten().collect()
 }
 
+/// What speaks against a goal: its size, how bad it is, and the sentence.
+struct Told<'a> {
+    size: &'a str,
+    badness: f64,
+    sentence: String,
+}
+
+/// The worst of what is told, and which other sizes it holds for: goals share their trials and sizes their
+/// device, so that the same would be said a dozen times.
+fn worst(mut found: Vec<Told<'_>>) -> Option<String> {
+    let bad = |told: &Told<'_>| told.badness;
+    found.sort_by(|one, other| bad(other).total_cmp(&bad(one)));
+    let mut told = found.into_iter();
+    let worst = told.next()?;
+    let mut others: Vec<&str> = Vec::new();
+    for other in told.map(|told| told.size) {
+        if other != worst.size && !others.contains(&other) {
+            others.push(other);
+        }
+    }
+    others.sort_by_key(|size| (size.parse::<u32>().unwrap_or(u32::MAX), *size));
+    Some(match &others[..] {
+        [] => worst.sentence,
+        [size] => format!("{} (and so with size {size})", worst.sentence),
+        sizes => format!(
+            "{} (and so with sizes {})",
+            worst.sentence,
+            sizes.join(", ")
+        ),
+    })
+}
+
 /// That a later trial lost at a load which had passed.
 fn contradicted(sizes: &[SizeCapacity]) -> Option<Doubt> {
-    let found = sizes.iter().flat_map(|size| {
-        let found = size.throughput.iter();
-        found.filter_map(|found| {
-            let (fps, later) = (found.fps?, found.contradicted_fps?);
-            Some(format!(
-                "{} of {} passed in the search, and later {} were lost at {}",
+    let found = goals(sizes).filter_map(|(size, found)| {
+        let (fps, later, loss) = (
+            found.fps?,
+            found.contradicted_fps?,
+            found.contradicted_loss?,
+        );
+        Some(Told {
+            size: &size.size,
+            badness: loss,
+            sentence: format!(
+                "{} of size {} passed in the search, and later {} were lost at {}",
                 format_per_second(fps),
                 size.size,
-                format_share(found.contradicted_loss?),
+                format_share(loss),
                 format_per_second(later)
-            ))
+            ),
         })
     });
-    let found: Vec<String> = found.collect();
-    (!found.is_empty()).then(|| {
-        Doubt::new(
-            "contradicted",
-            format!(
-                "{}: the device, or this machine, does not do the same each time; longer trials (--trial) \
-                 tell more",
-                found.join("; ")
-            ),
-        )
-    })
+    let told = worst(found.collect())?;
+    Some(Doubt::new(
+        "contradicted",
+        format!(
+            "{told}: the device, or this machine, does not do the same each time; longer trials (--trial) tell more"
+        ),
+    ))
 }
 
 /// Every goal that was found, with its size.
@@ -60,38 +93,43 @@ fn goals(sizes: &[SizeCapacity]) -> impl Iterator<Item = (&SizeCapacity, &Throug
 
 /// That a bound stands on trials in which this machine may have lost the frames itself.
 fn disturbed(sizes: &[SizeCapacity], trial_s: f64) -> Option<Doubt> {
-    let found: Vec<String> = goals(sizes)
+    let found = goals(sizes)
         .filter(|(_, found)| found.disturbed)
         .filter_map(|(size, found)| {
             let failed = found.failed_fps?;
             // A load is asked for again as the same number.
+            let asked = found.failed_asked_fps.unwrap_or(failed);
             let decides = |trial: &&CapacityTrial| {
                 let length = trial.duration_ns as f64 / 1e9;
-                trial.test == "throughput" && trial.asked_fps == Some(failed) && length > trial_s * 0.9
+                trial.test == "throughput" && trial.asked_fps == Some(asked) && length > trial_s * 0.9
             };
             let trials: Vec<&CapacityTrial> = size.trials.iter().filter(decides).collect();
             let lost: u64 = trials.iter().map(|trial| trial.lost).sum();
             let own: u64 = trials.iter().filter_map(|trial| trial.own).sum();
-            Some(format!(
-                "{} of size {} failed with {} frames lost in {} trials, {} of which this machine may have lost",
-                format_per_second(failed),
-                size.size,
-                format_count(lost),
-                trials.len(),
-                if own >= lost { "all".to_owned() } else { format_count(own) },
-            ))
-        })
-        .collect();
-    (!found.is_empty()).then(|| {
-        Doubt::new(
-            "trials-disturbed",
-            format!(
-                "{}, because this program was late or stood still: the device may carry more; use a quieter \
-                 machine, processors of its own (--cpu), or allow a little loss (--loss 0,0.1%)",
-                found.join("; ")
-            ),
-        )
-    })
+            Some(Told {
+                size: &size.size,
+                badness: lost as f64,
+                sentence: format!(
+                    "{} of size {} failed with {} frames lost in {}, {} of which this machine may have lost",
+                    format_per_second(failed),
+                    size.size,
+                    format_count(lost),
+                    match trials.len() {
+                        1 => "a trial".to_owned(),
+                        trials => format!("{trials} trials"),
+                    },
+                    if own >= lost { "all".to_owned() } else { format_count(own) },
+                ),
+            })
+        });
+    let told = worst(found.collect())?;
+    Some(Doubt::new(
+        "trials-disturbed",
+        format!(
+            "{told}, because this program was late or stood still: the device may carry more; use a quieter machine, \
+             processors of its own (--cpu), or allow a little loss (--loss 0,0.1%)"
+        ),
+    ))
 }
 
 /// A rate that is so much higher than the lowest one that failed, and of which little is lost, says that loss has
@@ -131,7 +169,7 @@ impl fmt::Display for Percent {
 
 /// That frames are lost at any rate, so that a goal below that loss finds how many frames pass by chance.
 fn lossy(sizes: &[SizeCapacity], trial_s: f64) -> Option<Doubt> {
-    let found: Vec<(Percent, String)> = goals(sizes)
+    let found: Vec<(Percent, Told<'_>)> = goals(sizes)
         .filter_map(|(size, goal)| {
             let failed = goal.failed_fps?;
             let carried = size.trials.iter().filter(|trial| {
@@ -149,7 +187,7 @@ fn lossy(sizes: &[SizeCapacity], trial_s: f64) -> Option<Doubt> {
             // What such loss does to a goal that allows for it is no matter of chance.
             let allowed = allowed(most.loss_fraction);
             (goal.loss_goal < allowed.share() - 1e-12).then(|| {
-                let told = format!(
+                let sentence = format!(
                     "{} of size {} failed the goal of {} lost, and at {} no more than {} were lost",
                     format_per_second(failed),
                     size.size,
@@ -157,6 +195,11 @@ fn lossy(sizes: &[SizeCapacity], trial_s: f64) -> Option<Doubt> {
                     format_per_second(most.offered_fps),
                     format_share(most.loss_fraction)
                 );
+                let told = Told {
+                    size: &size.size,
+                    badness: allowed.share(),
+                    sentence,
+                };
                 (allowed, told)
             })
         })
@@ -164,20 +207,19 @@ fn lossy(sizes: &[SizeCapacity], trial_s: f64) -> Option<Doubt> {
     // As much as the worst of them asks for.
     let shares = found.iter().map(|(allowed, _)| *allowed);
     let allowed = shares.max_by(|one, other| one.share().total_cmp(&other.share()))?;
-    let told: Vec<String> = found.into_iter().map(|(_, told)| told).collect();
+    let told = worst(found.into_iter().map(|(_, told)| told).collect())?;
     Some(Doubt::new(
         "loss-at-any-rate",
         format!(
-            "{}: frames are lost now and then at whatever rate, and how many pass without depends on chance; \
-             allow for that loss (--loss 0,{allowed})",
-            told.join("; ")
+            "{told}: frames are lost now and then at whatever rate, and how many pass without depends on chance; \
+             allow for that loss (--loss 0,{allowed})"
         ),
     ))
 }
 
 /// That trials are too short for what they have to show.
 fn short(sizes: &[SizeCapacity], resolution: f64, trial_s: f64) -> Option<Doubt> {
-    let mut found = Vec::new();
+    let (mut beyond_it, mut too_few) = (Vec::new(), Vec::new());
     // As long as the worst of them asks for.
     let mut wanted_s = RFC_TRIAL_S;
     for (size, goal) in goals(sizes) {
@@ -186,29 +228,40 @@ fn short(sizes: &[SizeCapacity], resolution: f64, trial_s: f64) -> Option<Doubt>
         };
         let beyond = goal.beyond_frames.unwrap_or(0.0);
         if beyond / trial_s > fps * resolution {
-            found.push(format!(
-                "shorter trials let {} frames of size {} pass beyond {}, which the device has room or an allowance \
-                 for: in trials of {} that is up to {} of the rate",
-                format_count(beyond as u64),
-                size.size,
-                or_failed(goal),
-                format_nanos(trial_s * 1e9),
-                format_share(beyond / trial_s / fps)
-            ));
-            wanted_s = wanted_s.max(beyond / (fps * resolution));
+            let needed_s = beyond / (fps * resolution);
+            beyond_it.push(Told {
+                size: &size.size,
+                badness: needed_s,
+                sentence: format!(
+                    "shorter trials let {} frames of size {} pass beyond {}, which the device has room or an \
+                     allowance for: in trials of {} that is up to {} of the rate",
+                    format_count(beyond as u64),
+                    size.size,
+                    or_failed(goal),
+                    format_nanos(trial_s * 1e9),
+                    format_share(beyond / trial_s / fps)
+                ),
+            });
+            wanted_s = wanted_s.max(needed_s);
         }
         let frames = fps * trial_s;
         if goal.stopped_by == "resolution" && frames * resolution < 1.0 {
-            found.push(format!(
-                "at {} of size {} a trial has {} frames, and one of them is more than {}",
-                format_per_second(fps),
-                size.size,
-                format_count(frames as u64),
-                format_share(resolution)
-            ));
-            wanted_s = wanted_s.max(1.0 / (fps * resolution));
+            let needed_s = 1.0 / (fps * resolution);
+            too_few.push(Told {
+                size: &size.size,
+                badness: needed_s,
+                sentence: format!(
+                    "at {} of size {} a trial has {} frames, and one of them is more than {}",
+                    format_per_second(fps),
+                    size.size,
+                    format_count(frames as u64),
+                    format_share(resolution)
+                ),
+            });
+            wanted_s = wanted_s.max(needed_s);
         }
     }
+    let mut found: Vec<String> = [beyond_it, too_few].into_iter().filter_map(worst).collect();
     let least = least_growth(resolution, trial_s);
     if least > resolution && goals(sizes).any(|(_, goal)| goal.fps.is_some()) {
         found.push(format!(
@@ -261,6 +314,48 @@ mod tests {
             ..SizeCapacity::default()
         };
         lossy(&[size], 5.0).map(|doubt| doubt.why)
+    }
+
+    /// What holds for several goals and sizes is said once, of the worst of them.
+    #[test]
+    fn a_doubt_is_told_once() {
+        let goal = |loss_goal, fps, loss| Throughput {
+            loss_goal,
+            fps: Some(fps),
+            failed_fps: Some(fps * 1.005),
+            contradicted_fps: Some(500.0),
+            contradicted_loss: Some(loss),
+            beyond_frames: Some(fps),
+            stopped_by: "resolution".to_owned(),
+            ..Throughput::default()
+        };
+        let size = |size: &str, fps, loss| SizeCapacity {
+            size: size.to_owned(),
+            throughput: vec![goal(0.0, fps, loss), goal(0.001, fps * 1.1, loss)],
+            ..SizeCapacity::default()
+        };
+        let sizes = [
+            size("1518", 1000.0, 0.1),
+            size("64", 1000.0, 0.25),
+            size("512", 1000.0, 0.2),
+        ];
+        let all = all_of(&sizes, 0.005, 2.0);
+        for name in ["contradicted", "short-trials"] {
+            let said: Vec<_> = all.iter().filter(|doubt| doubt.doubt == name).collect();
+            assert_eq!(said.len(), 1, "{all:?}");
+        }
+        let why = |name| &all.iter().find(|doubt| doubt.doubt == name).unwrap().why;
+        let contradicted = why("contradicted");
+        assert!(
+            contradicted.starts_with(
+                "1.00 k/s of size 64 passed in the search, and later 25.0 % were lost at 500 /s (and so with sizes \
+                 512, 1518): "
+            ),
+            "{contradicted}"
+        );
+        let short = why("short-trials");
+        assert_eq!(short.matches("shorter trials let").count(), 1, "{short}");
+        assert!(short.contains("(and so with sizes"), "{short}");
     }
 
     #[test]

@@ -130,6 +130,12 @@ pub fn run(
     }
     measured.records.extend(decided.map(|(_, record)| record));
     measured.sizes = campaign.results().to_vec();
+    // One trial of many in which nothing arrived (a link that came up meanwhile) says nothing of a size of which
+    // frames came later.
+    let arrives = |size: &SizeCapacity| size.trials.iter().any(|trial| trial.forwarding_fps > 0.0);
+    if measured.sizes.iter().all(arrives) {
+        (measured.doubts).retain(|doubt| doubt.doubt != "nothing-arrived");
+    }
     (measured.doubts).extend(all_of(&measured.sizes, resolution, trial_s));
     Ok(measured)
 }

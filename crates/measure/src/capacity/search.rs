@@ -80,6 +80,12 @@ pub struct Found {
     pub loss: Option<f64>,
     /// Frames per second that arrived then.
     pub forwarded: Option<f64>,
+    /// Frames per second that left in the trials at the lower one.
+    pub lower_offered: Option<f64>,
+    /// The same at the upper one, in those that failed.
+    pub upper_offered: Option<f64>,
+    /// What was asked for then.
+    pub upper_asked: Option<f64>,
     /// Whether all trials in which the upper one failed were disturbed.
     pub disturbed: bool,
     /// Frames beyond the upper one that a shorter trial let through: what the device has room or an allowance
@@ -115,6 +121,8 @@ const COARSER: f64 = 4.0;
 #[derive(Clone, Copy, Debug)]
 struct Trial {
     load: f64,
+    /// More than the load, where that was not to be had.
+    asked: f64,
     duration_s: f64,
     seen: Seen,
 }
@@ -153,8 +161,8 @@ pub struct Search {
     /// Whether the generator is what limits it.
     generator: bool,
     short: u32,
-    /// The most that left while the generator fell short.
-    best_offer: f64,
+    /// Of those in a row in which the generator fell short, the one in which the most left.
+    best: Option<Seen>,
 }
 
 /// What a goal needs in a phase.
@@ -175,7 +183,7 @@ impl Search {
             made: 0,
             generator: false,
             short: 0,
-            best_offer: 0.0,
+            best: None,
         }
     }
 
@@ -245,21 +253,19 @@ impl Search {
         let last = self.durations().len() - 1;
         let found = (0..self.options.goals.len()).map(|goal| {
             let (lower, upper) = self.bounds(goal, last);
-            let at = lower.map(|load| self.at(load, last));
-            let mean = |figure: fn(&Seen) -> f64| {
-                let seen: Vec<f64> = at
-                    .as_ref()?
-                    .iter()
-                    .map(|trial| figure(&trial.seen))
-                    .collect();
-                (!seen.is_empty()).then(|| seen.iter().sum::<f64>() / seen.len() as f64)
-            };
+            let at = |load: Option<f64>| load.map_or_else(Vec::new, |load| self.at(load, last));
+            let (passed, mut failed) = (at(lower), at(upper));
+            let limit = self.options.goals[goal];
+            failed.retain(|trial| trial.seen.loss > limit);
             Found {
-                goal: self.options.goals[goal],
+                goal: limit,
                 lower,
                 upper,
-                loss: mean(|seen| seen.loss),
-                forwarded: mean(|seen| seen.forwarded),
+                loss: mean(&passed, |seen| seen.loss),
+                forwarded: mean(&passed, |seen| seen.forwarded),
+                lower_offered: mean(&passed, |seen| seen.offered),
+                upper_offered: mean(&failed, |seen| seen.offered),
+                upper_asked: failed.first().map(|trial| trial.asked),
                 disturbed: upper.is_some_and(|load| self.is_disturbed(goal, load)),
                 beyond: upper.map_or(0.0, |load| self.beyond(goal, load)),
                 end: end(goal),
@@ -321,27 +327,40 @@ impl Search {
         self.made += 1;
     }
 
+    /// Whether less left than was asked for, by more than the resolution bears: what lies between would be
+    /// named by a load that never was.
+    fn is_short(&self, ask: &Ask, seen: &Seen) -> bool {
+        // A frame more or less is no share of a short trial.
+        let frame = 1.0 / ask.duration_s;
+        let bearable = ask.load * (1.0 - self.options.resolution / 2.0);
+        seen.offered < ask.load && (!seen.kept || seen.offered + frame < bearable)
+    }
+
     /// Takes what the trial of [`Self::next`] saw.
-    pub fn take(&mut self, ask: Ask, seen: Seen) {
+    pub fn take(&mut self, ask: Ask, mut seen: Seen) {
         self.made += 1;
-        if !seen.kept && seen.offered < ask.load {
+        let mut load = ask.load;
+        if self.is_short(&ask, &seen) {
             // A moment in which the generator stood still is no limit: only the best of several tries is.
             self.short += 1;
-            self.best_offer = self.best_offer.max(seen.offered);
+            // What the others lost says nothing of a load that they did not offer.
+            seen = match self.best {
+                Some(best) if best.offered >= seen.offered => best,
+                _ => seen,
+            };
+            self.best = Some(seen);
             if self.short < SHORT_OFFERS {
                 return;
             }
             self.generator = true;
-            self.most = self.most.min(self.best_offer.max(self.floor()));
+            self.most = self.most.min(seen.offered.max(self.floor()));
+            load = self.most;
         }
         self.short = 0;
-        self.best_offer = 0.0;
-        let load = match seen.kept {
-            true => ask.load,
-            false => self.most.min(ask.load),
-        };
+        self.best = None;
         self.trials.push(Trial {
             load,
+            asked: ask.load,
             duration_s: ask.duration_s,
             seen,
         });
@@ -532,6 +551,12 @@ impl Search {
         let next = upper * (1.0 - step.min(LARGEST_STEP));
         least.unwrap_or(next).min(next.max(floor)).max(floor)
     }
+}
+
+/// Of the trials' figures; none of no trial.
+fn mean(trials: &[Trial], figure: impl Fn(&Seen) -> f64) -> Option<f64> {
+    let sum: f64 = trials.iter().map(|trial| figure(&trial.seen)).sum();
+    (!trials.is_empty()).then(|| sum / trials.len() as f64)
 }
 
 #[cfg(test)]

@@ -188,6 +188,12 @@ fn clean_word(word: &str) -> &str {
         .unwrap_or("?")
 }
 
+/// An offered rate, with a star where more was asked for than the generator could offer.
+fn starred(offered_fps: f64, not_offered_fps: Option<f64>) -> String {
+    let star = if not_offered_fps.is_some() { " *" } else { "" };
+    format!("{}{star}", rate(offered_fps))
+}
+
 /// Delay at shares of the throughput.
 pub(crate) fn latency(capacity: &Capacity) -> Option<Grid> {
     let mut rows = Vec::new();
@@ -196,7 +202,7 @@ pub(crate) fn latency(capacity: &Capacity) -> Option<Grid> {
             let mut row = vec![
                 clean(&size.size).into_owned(),
                 format_share(at.share),
-                format_per_second(at.offered_fps),
+                starred(at.offered_fps, at.not_offered_fps),
                 format_share(at.loss_fraction),
             ];
             let times = at
@@ -229,7 +235,7 @@ pub(crate) fn frame_loss(capacity: &Capacity) -> Option<Grid> {
             rows.push(vec![
                 clean(&size.size).into_owned(),
                 format_share(at.share),
-                format_per_second(at.offered_fps),
+                starred(at.offered_fps, at.not_offered_fps),
                 format_per_second(at.forwarding_fps),
                 format_share(at.loss_fraction),
             ]);
@@ -321,6 +327,15 @@ pub(crate) fn endings(capacity: &Capacity) -> Vec<&'static str> {
             "Where it was interrupted, the bounds are those known until then.",
         ),
         (
+            (capacity.sizes.iter()).any(|size| {
+                let losses = size.frame_loss.iter().map(|at| at.not_offered_fps);
+                let mut all = losses.chain(size.latency.iter().map(|at| at.not_offered_fps));
+                all.any(|asked| asked.is_some())
+            }),
+            "Offered rates marked with a star are less than was asked for, which the generator could not offer: \
+             what was lost, or took so long, did so at the lower rate (tool-limit).",
+        ),
+        (
             capacity.line_bps.is_none() && bursts(|_| true),
             "No rate of a line is known: bursts left as fast as the generator could (--line-rate says it).",
         ),
@@ -364,4 +379,38 @@ pub(crate) fn trials(capacity: &Capacity) -> Option<Grid> {
         "note",
     ];
     Grid::new(&headings, rows.collect(), 3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_metric::capacity::{DelayAt, LossAt};
+
+    #[test]
+    fn a_load_that_was_not_offered_has_a_star() {
+        let found = |not_offered_fps| Capacity {
+            sizes: vec![SizeCapacity {
+                size: "64".to_owned(),
+                latency: vec![DelayAt {
+                    share: 0.9,
+                    offered_fps: 5000.0,
+                    ..DelayAt::default()
+                }],
+                frame_loss: vec![LossAt {
+                    share: 1.0,
+                    offered_fps: 5000.0,
+                    not_offered_fps,
+                    ..LossAt::default()
+                }],
+                ..SizeCapacity::default()
+            }],
+            line_bps: Some(1_000_000_000),
+            ..Capacity::default()
+        };
+        let plain = capacity(&found(None), &Style::PLAIN);
+        assert!(!plain.contains('*'), "{plain}");
+        let starred = capacity(&found(Some(10_000.0)), &Style::PLAIN);
+        assert!(starred.contains("5.00 k/s *"), "{starred}");
+        assert!(starred.contains("marked with a star"), "{starred}");
+    }
 }

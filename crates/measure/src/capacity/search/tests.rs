@@ -374,3 +374,79 @@ proptest! {
         prop_assert!((found[0].lower.unwrap() - most * reach).abs() <= most * reach * 1e-9);
     }
 }
+
+/// A generator that gives a little less than is asked for: what it gave is what passed or failed, and not what was
+/// asked for.
+#[test]
+fn bounds_are_named_by_what_was_offered() {
+    let run = |most: f64, given: &dyn Fn(f64) -> f64, rate: f64| {
+        let mut search = Search::new(options(&[0.0], 0.005, most));
+        loop {
+            let ask = match search.next() {
+                Next::Over(found) => return found[0],
+                Next::Try(ask) => ask,
+            };
+            let offered = given(ask.load);
+            let forwarded = offered.min(rate);
+            search.take(
+                ask,
+                Seen {
+                    offered,
+                    forwarded,
+                    loss: 1.0 - forwarded / offered,
+                    // As the generator counts it: a hundredth less is as good as asked for.
+                    kept: offered >= ask.load * 0.99,
+                    disturbed: false,
+                },
+            );
+        }
+    };
+    // Less than the resolution tells: the load is tried, and named by what left.
+    let found = run(1e6, &|load| load * 0.998, 4e5);
+    let (passed, failed) = (found.lower_offered.unwrap(), found.upper_offered.unwrap());
+    assert_eq!(passed, found.lower.unwrap() * 0.998);
+    assert_eq!(found.upper_asked, found.upper);
+    assert!(
+        passed <= 4e5 && failed > 4e5 && failed - passed < 4e5 * 0.006,
+        "{found:?}"
+    );
+    // More: it is the generator's limit, although it counts as kept.
+    let found = run(1e6, &|load| load.min(9.92e5), f64::INFINITY);
+    assert_eq!(
+        (found.end, found.lower_offered),
+        (End::Generator, Some(9.92e5))
+    );
+    // And what fails there fails at that.
+    let found = run(1e6, &|load| load.min(9.92e5), 9.9e5);
+    assert_eq!(
+        (found.upper_offered, found.upper_asked),
+        (Some(9.92e5), Some(9.92e5))
+    );
+}
+
+/// Of several tries that fell short the best counts, and not what the last of them lost.
+#[test]
+fn a_short_trial_is_judged_by_its_own_load() {
+    let mut search = Search::new(options(&[0.0], 0.005, 1e6));
+    for (offered, loss) in [(5e5, 0.0), (8e5, 0.0), (3e5, 0.5)] {
+        let Next::Try(ask) = search.next() else {
+            panic!("it goes on");
+        };
+        assert_eq!(ask.load, 1e6);
+        search.take(
+            ask,
+            Seen {
+                offered,
+                forwarded: offered * (1.0 - loss),
+                loss,
+                kept: false,
+                disturbed: false,
+            },
+        );
+    }
+    let Next::Try(ask) = search.next() else {
+        panic!("short trials decide nothing");
+    };
+    // Nothing was lost of 800,000 a second: longer trials are to show whether that holds.
+    assert_eq!((ask.load, ask.duration_s > 1.0), (8e5, true));
+}
