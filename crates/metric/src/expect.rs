@@ -178,10 +178,12 @@ pub enum ExpectError {
         text: String,
     },
     /// The figure has no such name.
-    #[error("`{name}` is no figure: {}", figure_names(None))]
+    #[error("`{name}` is no figure: {}", figure_names(*kind))]
     UnknownFigure {
         /// What was written.
         name: String,
+        /// The kind of run whose figures are to choose from, where that is known.
+        kind: Option<Kind>,
     },
     /// The value cannot be read.
     #[error(transparent)]
@@ -209,6 +211,22 @@ impl FromStr for Expectation {
     type Err = ExpectError;
 
     fn from_str(text: &str) -> Result<Self, ExpectError> {
+        Self::read(text, None)
+    }
+}
+
+impl Expectation {
+    /// Reads one on a figure that this kind of run has.
+    ///
+    /// # Errors
+    /// What is wrong, with the figures of that kind.
+    pub fn of_kind(text: &str, kind: Kind) -> Result<Self, ExpectError> {
+        let expectation = Self::read(text, Some(kind))?;
+        expectation.check_kind(kind)?;
+        Ok(expectation)
+    }
+
+    fn read(text: &str, kind: Option<Kind>) -> Result<Self, ExpectError> {
         let missing = || ExpectError::NoComparison {
             text: text.to_owned(),
         };
@@ -227,7 +245,7 @@ impl FromStr for Expectation {
         let figure = FIGURES
             .iter()
             .find(|figure| figure.name == name)
-            .ok_or(ExpectError::UnknownFigure { name })?;
+            .ok_or(ExpectError::UnknownFigure { name, kind })?;
         Ok(Self {
             figure,
             comparison,
@@ -355,6 +373,23 @@ mod tests {
         let p99 = "p99<100us".parse::<Expectation>().unwrap();
         assert!(p99.check_kind(Kind::Throughput).is_err());
         assert!(p99.check_kind(Kind::Latency).is_ok());
+        // A command offers the figures that it has, and no others.
+        for text in ["speed>9G", "p99<100us", "goodput>1G"] {
+            let refused = Expectation::of_kind(text, Kind::Generate).unwrap_err();
+            let (_, offered) = refused
+                .to_string()
+                .rsplit_once(": ")
+                .map_or_else(Default::default, |parts| {
+                    (parts.0.to_owned(), parts.1.to_owned())
+                });
+            let offered: Vec<&str> = offered.split(", ").collect();
+            assert!(offered.contains(&"loss"), "{refused}");
+            assert!(
+                !offered.contains(&"p99") && !offered.contains(&"goodput"),
+                "{refused}"
+            );
+        }
+        assert!(Expectation::of_kind("loss<0.1%", Kind::Generate).is_ok());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! The same plan stands in the record, crosses the control connection and drives the engine. Near
 //! is the end that was told what to do (the client), far is the other one.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -309,10 +310,21 @@ pub struct Cpus(pub Vec<u32>);
 /// Processor numbers beyond this are nonsense: the kernel's own largest configuration is 8192.
 const CPU_LIMIT: u32 = 8192;
 
-impl FromStr for Cpus {
-    type Err = String;
+impl Cpus {
+    /// Reads a list whose order says which one is for what: it stays as written, and none comes twice.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn in_order(text: &str) -> Result<Self, String> {
+        let cpus = Self::read(text)?;
+        let mut before = HashSet::new();
+        match cpus.iter().find(|cpu| !before.insert(**cpu)) {
+            Some(twice) => Err(format!("`{text}` names {twice} twice: name each once")),
+            None => Ok(Self(cpus)),
+        }
+    }
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn read(text: &str) -> Result<Vec<u32>, String> {
         let number = |part: &str| match part.parse::<u32>() {
             Ok(cpu) if cpu < CPU_LIMIT => Ok(cpu),
             _ => Err(format!(
@@ -332,6 +344,15 @@ impl FromStr for Cpus {
                 }
             }
         }
+        Ok(cpus)
+    }
+}
+
+impl FromStr for Cpus {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut cpus = Self::read(text)?;
         cpus.sort_unstable();
         cpus.dedup();
         Ok(Self(cpus))
@@ -822,6 +843,10 @@ mod tests {
         for text in ["", "a", "3-1", "0-", "9999", "0,,1", "-1"] {
             assert!(text.parse::<Cpus>().is_err(), "{text}");
         }
+        assert_eq!(Cpus::in_order("5,1-2").unwrap().0, [5, 1, 2]);
+        let twice = Cpus::in_order("0,1,0").unwrap_err();
+        assert!(twice.contains("names 0 twice"), "{twice}");
+        assert!(Cpus::in_order("0-").is_err());
     }
 
     #[test]

@@ -63,7 +63,7 @@ pub struct PortArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=2), env = "LINERATE_THREADS")]
     pub threads: Option<u32>,
     /// Processors for the threads, sending one first: 2,3
-    #[arg(long, value_name = "LIST", env = "LINERATE_CPU")]
+    #[arg(long, value_name = "LIST", value_parser = Cpus::in_order, env = "LINERATE_CPU")]
     pub cpu: Option<Cpus>,
     /// Let the receiving port send first, so that switches know where it is
     #[arg(long, env = "LINERATE_LEARN")]

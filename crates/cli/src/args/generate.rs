@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use linerate_metric::expect::Expectation;
+use linerate_metric::expect::{ExpectError, Expectation};
 use linerate_metric::generate::Load;
+use linerate_metric::plan::Kind;
 use linerate_port::PortUrl;
 
 use super::frames::{FrameArgs, PortArgs, VALUES, port};
@@ -18,6 +19,11 @@ fn some(text: &str) -> Result<u64, String> {
         0 => Err("sends nothing: leave it out to send until --time is over".to_owned()),
         frames => Ok(frames),
     }
+}
+
+/// A threshold on a figure that a generating run has.
+fn expectation(text: &str) -> Result<Expectation, ExpectError> {
+    Expectation::of_kind(text, Kind::Generate)
 }
 
 /// Generate frames.
@@ -88,6 +94,7 @@ pub struct GenerateArgs {
     #[arg(
         long,
         value_name = "FIGURE<VALUE",
+        value_parser = expectation,
         env = "LINERATE_EXPECT",
         value_delimiter = ';'
     )]

@@ -102,6 +102,7 @@ fn measure(args: &CapacityArgs, output: &mut Output) -> Result<u8, Failure> {
         learn: args.ports.learn && matches!(named.arrival, Arrival::At(_)),
         ..Settings::default()
     };
+    base.check_threads(true)?;
     let mut ports = named.open()?;
     let stop = stop_on_signals()?;
     let (send, receive) = named.names();

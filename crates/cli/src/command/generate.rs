@@ -7,11 +7,11 @@ use linerate_host::stop::Stop;
 use linerate_measure::MeasureError;
 use linerate_measure::carrier;
 use linerate_measure::generate::{
-    Capture, Ports, Ran, Settings, Told, What as Sent, plan, record, run as run_generator,
+    Arrival, Capture, Ports, Ran, Settings, Told, What as Sent, plan, record, run as run_generator,
 };
 use linerate_metric::event::{Event, Problem, What};
 use linerate_metric::exit;
-use linerate_metric::plan::{Cpus, Ends, Kind, Wait};
+use linerate_metric::plan::{Cpus, Ends, Wait};
 use linerate_port::QueueTotals;
 
 use super::frames::Named;
@@ -72,21 +72,12 @@ fn settings(args: &GenerateArgs, named: &Named) -> Result<Settings, Failure> {
 }
 
 fn measure(args: &GenerateArgs, output: &mut Output) -> Result<u8, Failure> {
-    for expectation in &args.expect {
-        expectation.check_kind(Kind::Generate).map_err(|error| {
-            let situation = error.to_string();
-            Failure::usage(Problem::new(
-                situation,
-                "--expect",
-                "choose a figure of this list",
-            ))
-        })?;
-    }
     output.check_file()?;
     live::check(args.screen.is_asked())?;
     let named = Named::new(&args.ports, args.receive.as_ref(), args.no_receive)?;
     let settings = settings(args, &named)?;
     settings.check()?;
+    settings.check_threads(!matches!(named.arrival, Arrival::Nowhere))?;
     let mut ports = named.open()?;
     if let Some(port) = ports.without_carrier() {
         output.remark(&format!("warning: {}", carrier::warning(port)));

@@ -5,6 +5,7 @@
 //! run. What frames are is [`template`]'s.
 
 pub mod template;
+mod threads;
 
 mod capture;
 mod course;

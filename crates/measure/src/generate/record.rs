@@ -270,7 +270,11 @@ pub fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
         ));
     }
     if let Some(trouble) = &ran.trouble {
-        doubts.push(Doubt::new("port-stopped", trouble.to_string()));
+        let problem = trouble.problem();
+        doubts.push(Doubt::new(
+            "port-stopped",
+            format!("{problem}; {}", problem.next_step),
+        ));
     }
     doubts
 }

@@ -24,6 +24,7 @@ use super::ports::{Carriers, Ports};
 use super::sink::{ACCOUNTS, Arrived, Known, Sink};
 use super::source::{Frames, Source};
 use super::template::{Layout, MAC_BYTES, Template};
+use super::threads;
 use crate::MeasureError;
 use crate::stamped::instruments::processors;
 
@@ -102,6 +103,14 @@ impl Settings {
             Template::new(plan, Ports::address(None, 1), Ports::address(None, 2))?;
         }
         self.check_load()
+    }
+
+    /// Whether threads can poll where they are to.
+    ///
+    /// # Errors
+    /// [`MeasureError`]: processors that are not there, or too many or too few for the threads.
+    pub fn check_threads(&self, receives: bool) -> Result<(), MeasureError> {
+        threads::of(self, receives, &cpu::usable().unwrap_or_default()).map(|_| ())
     }
 
     fn check_load(&self) -> Result<(), MeasureError> {
@@ -297,19 +306,8 @@ pub fn run(
     let receives = ports.reflects || ports.receive.is_some();
     let sink = receives.then(|| Sink::new(known, accounts, epoch).sent_for(duration));
     let usable = cpu::usable().unwrap_or_default();
-    let threads = match settings.threads {
-        _ if sink.is_none() => 1,
-        Some(threads) => threads.clamp(1, 2),
-        // One for each direction, and one that is left for the device and for us.
-        None if usable.len() > 2 => 2,
-        None => 1,
-    };
-    let cpus: Vec<u32> = settings
-        .cpus
-        .iter()
-        .copied()
-        .take(threads as usize)
-        .collect();
+    let threads = threads::of(settings, receives, &usable)?;
+    let cpus = settings.cpus.clone();
     let polite = usable.len() <= threads as usize;
     let shared = Shared::new(threads as usize, polite);
     let before = ports.counters();

@@ -78,9 +78,11 @@ pub enum TemplateError {
         flows: u64,
     },
     /// The template file is none.
-    #[error("it is no template ({why}): see `linerate generate --help` for its keys")]
+    #[error("it is no template, line {line}: {why}")]
     File {
-        /// What is wrong, and where.
+        /// Where, from 1.
+        line: usize,
+        /// What is wrong.
         why: String,
     },
 }
@@ -95,8 +97,12 @@ const SHORTEST: &str = "64";
 /// # Errors
 /// [`TemplateError::File`].
 pub fn read_file(text: &str) -> Result<TemplatePlan, TemplateError> {
-    toml::from_str(text).map_err(|error| TemplateError::File {
-        why: error.to_string().trim_end().replace('\n', " "),
+    toml::from_str(text).map_err(|error| {
+        let before = error.span().and_then(|span| text.get(..span.start));
+        TemplateError::File {
+            line: before.map_or(1, |before| before.matches('\n').count() + 1),
+            why: error.message().replace('\n', " "),
+        }
     })
 }
 

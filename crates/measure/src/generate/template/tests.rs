@@ -130,7 +130,18 @@ fn what_cannot_be_is_refused() {
             .to_string();
         assert!(error.contains(want), "{text}: {error}");
     }
-    assert!(read_file("colour = 'red'").is_err());
+    // Where and what; what to do about it is said by who asked.
+    let refused = read_file("size = '64'\ncolour = 'red'")
+        .unwrap_err()
+        .to_string();
+    assert!(
+        refused.starts_with("it is no template, line 2: unknown field `colour`, expected"),
+        "{refused}"
+    );
+    assert!(
+        !refused.contains('\n') && !refused.contains("--help"),
+        "{refused}"
+    );
     let short = Template::new(&parse("[tcp]\n"), FROM, TO).unwrap();
     assert_eq!(
         short.tag_place(),
