@@ -208,6 +208,18 @@ pub struct ForwardFigures {
     pub primed: u64,
 }
 
+impl ForwardFigures {
+    /// Frames that emulated links lost or had no room for.
+    #[must_use]
+    pub fn lost_by_links(&self) -> u64 {
+        let links = self.streams.iter().filter(|stream| stream.is_link());
+        let causes = ["lost", "queue-full"];
+        links
+            .flat_map(|stream| causes.map(|cause| stream.counts.get(cause).copied().unwrap_or(0)))
+            .sum()
+    }
+}
+
 /// What the queues of one direction of a port moved and lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -385,6 +397,14 @@ pub struct ForwardStream {
     /// How long frames were in the forwarder (`--latencystats`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub residence: Option<Residence>,
+}
+
+impl ForwardStream {
+    /// Whether it went over an emulated link, which counts by these names whether anything struck or not.
+    #[must_use]
+    pub fn is_link(&self) -> bool {
+        self.counts.contains_key("queue-full")
+    }
 }
 
 /// Where a stream goes, and who carries it; told at the start.

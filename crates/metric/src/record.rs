@@ -233,7 +233,8 @@ pub struct Summary {
     /// Latency: round trips completed per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub round_trips_per_second: Option<f64>,
-    /// Latency: questions without an answer in time. Throughput over UDP: datagrams lost.
+    /// Latency: questions without an answer in time. Throughput over UDP: datagrams lost. Forwarding: frames
+    /// that ports dropped or an emulated link lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost: Option<u64>,
     /// Latency: answers that differ from what was sent. Throughput with `--verify`: bytes that do, the
@@ -589,7 +590,7 @@ pub struct Loss {
     /// Which way they were going.
     pub direction: Direction,
     /// `sender-socket`, `qdisc`, `interface-tx`, `interface-rx`, `softnet-backlog`, `reassembly`,
-    /// `udp-receive-queue` or `path`.
+    /// `udp-receive-queue` or `path`; of a forwarder `emulated-link`, what mode `link` lost as it was told to.
     pub place: String,
     /// How many; of one place and all its counters, never more than were lost in all.
     pub packets: u64,

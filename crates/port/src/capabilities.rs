@@ -97,6 +97,8 @@ pub struct Capabilities {
     pub far_interface: Option<String>,
     /// What it gives comes from a file: nothing of an earlier run waits in it.
     pub replays: bool,
+    /// What is sent is thrown away, because there is no file for it: nobody waits for it.
+    pub discards: bool,
     /// What was obtained where there was a choice, and what a reader of the figures should know: a way
     /// of access, a fallback, a trap. For the record and the user.
     pub notes: Vec<String>,
@@ -120,6 +122,7 @@ impl Capabilities {
             leaves_checksums: false,
             far_interface: None,
             replays: false,
+            discards: false,
             notes: Vec::new(),
         }
     }

@@ -44,7 +44,7 @@ pub(crate) fn figures(plan: &Plan, summary: &Summary) -> Vec<Figure> {
             all.extend(round_trips(summary));
             all
         }
-        (Kind::Forward, _) => crate::forward::figures(summary),
+        (Kind::Forward, _) => crate::forward::figures(plan, summary),
         // What its services did stands in a table of its own.
         (Kind::Stack, _) => Vec::new(),
     }
@@ -445,6 +445,7 @@ pub(crate) fn place(id: &str) -> Option<&'static str> {
         "reassembly" => "some fragments arrived, but not all or not together",
         "udp-receive-queue" => "the receiver's socket buffer was full: it read too slowly",
         "path" => "between the ends, or where no counter looks",
+        "emulated-link" => "an emulated link lost them, or its queue was full, as it was told to",
         _ => return None,
     })
 }

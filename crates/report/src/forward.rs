@@ -58,7 +58,8 @@ fn counted(count: u64, what: &str) -> String {
 
 /// What the main figure of a run means.
 pub(crate) fn meaning(run: &Record) -> String {
-    let lost = run.summary.lost.unwrap_or(0);
+    let links = (run.forward.as_ref()).map_or(0, |figures| figures.lost_by_links());
+    let dropped = run.summary.lost.unwrap_or(0).saturating_sub(links);
     let rate = run.summary.packets_per_second.filter(|&rate| rate > 0.0);
     let Some(rate) = rate else {
         return "no frame was forwarded".to_owned();
@@ -75,14 +76,30 @@ pub(crate) fn meaning(run: &Record) -> String {
         ),
         false => String::new(),
     };
-    format!(
+    let mut words = format!(
         "frames forwarded per second{cost}; {} dropped",
-        format_count(lost)
-    )
+        format_count(dropped)
+    );
+    if links > 0 {
+        words.push_str(&format!(
+            ", and {} lost by the emulated link, as it was told to",
+            format_count(links)
+        ));
+    }
+    words
 }
 
 /// The figures of a run.
-pub(crate) fn figures(summary: &Summary) -> Vec<Figure> {
+pub(crate) fn figures(plan: &Plan, summary: &Summary) -> Vec<Figure> {
+    let mode = plan.forward.as_ref().map_or("", |plan| &plan.mode);
+    let (lost, about) = match mode.split(':').next() {
+        // What a link loses is no drop of the forwarder.
+        Some("link") => (
+            "lost",
+            "frames that ports dropped or the emulated link lost",
+        ),
+        _ => ("dropped", "frames dropped at receive and transmit rings"),
+    };
     vec![
         figure(
             "packets/s",
@@ -99,11 +116,7 @@ pub(crate) fn figures(summary: &Summary) -> Vec<Figure> {
             "frames sent, all ports; those sent before the start included",
             summary.packets_sent.map(format_count),
         ),
-        figure(
-            "dropped",
-            "frames dropped at receive and transmit rings",
-            summary.lost.map(format_count),
-        ),
+        figure(lost, about, summary.lost.map(format_count)),
     ]
 }
 
@@ -233,8 +246,8 @@ pub(crate) fn memory(figures: &ForwardFigures) -> Option<String> {
 pub(crate) fn link_table(figures: &ForwardFigures) -> Option<Grid> {
     /// By the names that the mode counts under.
     const CAUSES: [&str; 5] = ["lost", "queue-full", "corrupted", "duplicated", "reordered"];
-    let emulated = |stream: &&ForwardStream| stream.counts.contains_key("queue-full");
-    let rows = figures.streams.iter().filter(emulated).map(|stream| {
+    let emulated = figures.streams.iter().filter(|stream| stream.is_link());
+    let rows = emulated.map(|stream| {
         let mut row = vec![
             format!(
                 "{}/{} to {}/{}",
@@ -329,9 +342,11 @@ pub fn saturation_words(found: &Saturation) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use jiff::Timestamp;
     use linerate_metric::forward::{
         BitRates, ForwardPort, ForwardStream, PortBitRates, QueueFigures, Residence,
     };
+    use linerate_metric::plan::{Kind, Protocol};
 
     fn queue(packets: u64, dropped: u64) -> QueueFigures {
         QueueFigures {
@@ -419,6 +434,40 @@ mod tests {
             "1,000,000",
         ];
         assert_eq!(table.rows, [row.map(str::to_owned)]);
+    }
+
+    /// What a link loses on purpose is told, and is no drop of the forwarder.
+    #[test]
+    fn a_link_loses_and_a_forwarder_drops() {
+        let named = |mode: &str| {
+            let mut plan = Plan::new(Kind::Forward, Protocol::Udp, "ring:0");
+            plan.forward = Some(Box::new(ForwardPlan {
+                mode: mode.to_owned(),
+                ..ForwardPlan::default()
+            }));
+            let figures = super::figures(&plan, &Summary::default());
+            figures.last().unwrap().name
+        };
+        assert_eq!((named("io"), named("link:loss=1%")), ("dropped", "lost"));
+        let mut run = Record::new(
+            "a".to_owned(),
+            Timestamp::UNIX_EPOCH,
+            Plan::new(Kind::Forward, Protocol::Udp, "ring:0"),
+        );
+        run.summary.packets_per_second = Some(1000.0);
+        run.summary.lost = Some(10);
+        let mut figures = sample();
+        run.forward = Some(Box::new(figures.clone()));
+        assert!(meaning(&run).ends_with("; 10 dropped"), "{}", meaning(&run));
+        figures.streams[0].counts = [("lost", 7), ("queue-full", 1)]
+            .map(|(name, count)| (name.to_owned(), count))
+            .into();
+        run.forward = Some(Box::new(figures));
+        let told = meaning(&run);
+        assert!(
+            told.contains("; 2 dropped, and 8 lost by the emulated link"),
+            "{told}"
+        );
     }
 
     #[test]

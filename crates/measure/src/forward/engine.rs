@@ -14,7 +14,8 @@ use linerate_metric::record::Doubt;
 use linerate_metric::units::format_bytes;
 use linerate_port::kind::{AnyReceive, AnyTransmit};
 use linerate_port::{
-    Memory, MemoryPlan, Pages, PortError, PortUrl, QueueCounters, QueueTotals, Receive, memory_plan,
+    Memory, MemoryPlan, Onward, Pages, PortError, PortUrl, QueueCounters, QueueTotals, Receive,
+    memory_plan,
 };
 
 use super::bit_rates::Observed;
@@ -138,7 +139,10 @@ impl Base {
     }
 
     fn clear(&mut self) {
-        let sample = self.recorded.as_ref().map(|recorded| recorded.sample());
+        let sample = self.recorded.as_ref().map(|recorded| {
+            recorded.clear();
+            recorded.sample()
+        });
         self.cleared = Some((self.totals(), sample));
     }
 }
@@ -193,7 +197,8 @@ impl Forwarder {
         self.running.is_some()
     }
 
-    /// Whether every thread has ended by itself: their ports are read to the end.
+    /// Whether every thread has ended by itself, or has nothing left but streams that lead nowhere: their
+    /// ports are read to the end.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.running.as_ref().is_some_and(|running| {
@@ -537,6 +542,8 @@ impl Forwarder {
         places: &[StreamPlace],
     ) -> Stream<AnyReceive, AnyTransmit> {
         let share = self.share(places.len());
+        let from = &self.ports[place.rx_port as usize].capabilities;
+        let sends_on = settings.mode.onward() == Onward::Port && !from.replays;
         let to = &mut self.ports[place.tx_port as usize];
         let facts = Facts {
             number: u32::try_from(number).unwrap_or(u32::MAX),
@@ -547,6 +554,7 @@ impl Forwarder {
             frame_bytes: to.capabilities.frame_bytes,
             descriptors: (to.capabilities.transmit_descriptors).unwrap_or_else(|| to.url.txd()),
             share,
+            is_aimless: sends_on && to.capabilities.discards,
         };
         let transmit = to.queues[place.tx_queue as usize].transmit.take();
         let from = &mut self.ports[place.rx_port as usize];

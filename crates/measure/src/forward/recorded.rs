@@ -4,7 +4,7 @@
 //! The thread that forwards writes, with plain stores, and anybody reads while it runs; one figure may be a poll
 //! ahead of another.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use linerate_metric::forward::{ForwardStream, Residence};
 use linerate_port::BURST_FRAMES;
@@ -30,6 +30,9 @@ pub(super) struct Recorded {
     cycles: AtomicU64,
     handled: AtomicU64,
     times: Times,
+    /// The same since somebody had it counted from zero.
+    recent: Times,
+    is_cleared: AtomicBool,
 }
 
 /// What it showed at some moment.
@@ -51,6 +54,8 @@ impl Recorded {
             cycles: AtomicU64::new(0),
             handled: AtomicU64::new(0),
             times: Times::default(),
+            recent: Times::default(),
+            is_cleared: AtomicBool::new(false),
         };
         let any = recorded.counts_bursts || recorded.counts_cycles || recorded.times_frames;
         any.then_some(recorded)
@@ -66,6 +71,11 @@ impl Recorded {
     #[inline]
     pub(super) fn stayed(&self, ns: u64) {
         self.times.take(ns);
+        // Its owner begins anew, or one would clear what the other writes.
+        if self.is_cleared.load(Relaxed) && self.is_cleared.swap(false, Relaxed) {
+            self.recent.reset();
+        }
+        self.recent.take(ns);
     }
 
     /// Takes what a poll gave, how many frames were handled, and in how many cycles.
@@ -96,9 +106,19 @@ impl Recorded {
         }
     }
 
-    /// The same for what was added since an earlier sample: extremes of times are not parted.
+    /// The same for what was added since an earlier sample.
     pub(super) fn later_into(&self, earlier: &Sample, stream: &mut ForwardStream) {
         self.write(&self.sample().since(earlier), stream);
+        if self.times_frames {
+            // Until a frame comes nothing was begun anew.
+            let found = self.recent.found();
+            stream.residence = found.filter(|_| !self.is_cleared.load(Relaxed));
+        }
+    }
+
+    /// Times are kept from zero on as well, beside those of the whole run: extremes cannot be parted later.
+    pub(super) fn clear(&self) {
+        self.is_cleared.store(true, Relaxed);
     }
 
     fn write(&self, sample: &Sample, stream: &mut ForwardStream) {
@@ -157,6 +177,19 @@ impl Times {
         add(&self.polls, 1);
     }
 
+    /// Nothing was taken.
+    fn reset(&self) {
+        let all = [
+            &self.polls,
+            &self.sum_ns,
+            &self.min_ns,
+            &self.max_ns,
+            &self.last_ns,
+            &self.jitter_16,
+        ];
+        all.into_iter().for_each(|count| count.store(0, Relaxed));
+    }
+
     /// As the record has it; none where no poll found a frame.
     fn found(&self) -> Option<Residence> {
         let polls = self.polls.load(Relaxed);
@@ -194,6 +227,32 @@ mod tests {
         let times = Times::default();
         (0..9).for_each(|_| times.take(7));
         assert_eq!(times.found().unwrap().jitter_ns, 0);
+    }
+
+    /// Extremes of before a `clear` are those of the run alone.
+    #[test]
+    fn times_begin_anew_with_a_clear() {
+        let recorded = Recorded::wanted(&Settings {
+            record_residence: true,
+            ..Settings::default()
+        })
+        .unwrap();
+        let later = |recorded: &Recorded, earlier: &Sample| {
+            let mut stream = ForwardStream::default();
+            recorded.later_into(earlier, &mut stream);
+            stream.residence
+        };
+        [10, 9000].into_iter().for_each(|ns| recorded.stayed(ns));
+        recorded.clear();
+        let earlier = recorded.sample();
+        assert_eq!(later(&recorded, &earlier), None);
+        [200, 100].into_iter().for_each(|ns| recorded.stayed(ns));
+        let found = later(&recorded, &earlier).unwrap();
+        assert_eq!((found.polls, found.min_ns, found.max_ns), (2, 100, 200));
+        let mut all = ForwardStream::default();
+        recorded.all_into(&mut all);
+        let all = all.residence.unwrap();
+        assert_eq!((all.polls, all.min_ns, all.max_ns), (4, 10, 9000));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use linerate_host::sys::{clock, cpu};
 use linerate_metric::facts::Role;
 use linerate_metric::forward::{ForwardFigures, ForwardPlan, ForwardPort, Idle, StreamPlace};
 use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
-use linerate_metric::record::{CountedAt, Doubt, Interval, Record, Summary, new_id};
+use linerate_metric::record::{CountedAt, Doubt, Interval, Loss, Record, Summary, new_id};
 use linerate_metric::units::format_nanos;
 use linerate_port::{PortError, PortUrl, QueueTotals};
 
@@ -243,6 +243,7 @@ pub fn record(urls: &[PortUrl], settings: &Settings, times: &Times, ran: Ran) ->
         interrupted: ran.interrupted,
         hosts: vec![host],
         summary: summary(settings, &ran.figures),
+        losses: losses(&ran.figures),
         intervals: (0..)
             .zip(&ran.readings)
             .map(|(number, reading)| reading.interval(number))
@@ -290,10 +291,26 @@ fn summary(settings: &Settings, figures: &ForwardFigures) -> Summary {
         lost: Some(
             ports()
                 .map(|port| port.receive.dropped + port.transmit.dropped)
-                .sum(),
+                .sum::<u64>()
+                + figures.lost_by_links(),
         ),
         ..Summary::default()
     }
+}
+
+/// What an emulated link lost is what it was asked for: it has a place of its own. What ports dropped they tell
+/// by cause.
+fn losses(figures: &ForwardFigures) -> Vec<Loss> {
+    let packets = figures.lost_by_links();
+    let on_links = (packets > 0).then(|| Loss {
+        direction: Direction::Receive,
+        place: "emulated-link".to_owned(),
+        packets,
+        exact: true,
+        at_least: None,
+        at_most: None,
+    });
+    on_links.into_iter().collect()
 }
 
 /// That nobody ever came to the other end of a port.
@@ -387,7 +404,39 @@ fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_metric::forward::PeerAbsence;
+    use linerate_metric::forward::{ForwardStream, PeerAbsence};
+
+    #[test]
+    fn what_a_link_lost_is_lost_and_has_its_place() {
+        let stream = |counts: &[(&str, u64)]| ForwardStream {
+            counts: (counts.iter())
+                .map(|&(name, count)| (name.to_owned(), count))
+                .collect(),
+            ..ForwardStream::default()
+        };
+        let mut port = ForwardPort::default();
+        port.transmit.dropped = 3;
+        let mut figures = ForwardFigures {
+            ports: vec![port],
+            // Other modes count other things.
+            streams: vec![stream(&[("bad-ip-checksum", 9)])],
+            ..ForwardFigures::default()
+        };
+        let lost = |figures: &ForwardFigures| summary(&Settings::default(), figures).lost;
+        assert_eq!((lost(&figures), losses(&figures)), (Some(3), Vec::new()));
+        figures.streams = vec![
+            stream(&[("lost", 20), ("queue-full", 0), ("corrupted", 7)]),
+            stream(&[("lost", 1), ("queue-full", 4)]),
+        ];
+        assert_eq!(lost(&figures), Some(28));
+        let [link] = &losses(&figures)[..] else {
+            panic!("one place");
+        };
+        assert_eq!(
+            (&*link.place, link.packets, link.exact),
+            ("emulated-link", 25, true)
+        );
+    }
 
     #[test]
     fn a_peer_that_left_is_told_with_its_times() {

@@ -27,6 +27,8 @@ pub struct Facts {
     pub descriptors: u32,
     /// Frames of the memory for each stream: what a mode may hold back, with some to spare.
     pub share: u32,
+    /// Whether frames that go on go nowhere, and no file says how many there will be: nobody waits for its end.
+    pub is_aimless: bool,
 }
 
 /// One stream, owned by one thread.

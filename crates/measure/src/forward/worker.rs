@@ -24,7 +24,7 @@ use super::stream::{Facts, Mode, NoPlan, Stream};
 pub(super) struct Control {
     /// [`STOP`] and [`REFRESH`]; 0: go on.
     word: AtomicU32,
-    /// No frame will come any more.
+    /// No frame will come any more, or only such as nobody waits for.
     pub(super) ended: AtomicBool,
     /// Frames that its streams put into circulation, once `is_primed`.
     pub(super) primed: AtomicU64,
@@ -275,6 +275,7 @@ impl<R: Receive, T: Outlet, M: Mode> Loop<'_, R, T, M> {
             self.control.ended.store(true, Relaxed);
             return true;
         }
+        self.look_for_the_end();
         // Of several lanes that hold frames, each must know when: else nobody sleeps.
         let held = || self.lanes.iter().filter(|lane| lane.holds());
         let due = match held().all(|lane| lane.due().is_some()) {
@@ -285,11 +286,22 @@ impl<R: Receive, T: Outlet, M: Mode> Loop<'_, R, T, M> {
         false
     }
 
+    /// Tells when nothing is left but streams that lead nowhere: the others, of this thread and the rest, may
+    /// still have something to do, and until then these go on.
+    fn look_for_the_end(&self) {
+        let is_over = |lane: &Lane<R, T, M>| lane.stream.facts.is_aimless || lane.is_done();
+        if !self.lanes.is_empty() && self.lanes.iter().all(is_over) {
+            self.control.ended.store(true, Relaxed);
+        }
+    }
+
     #[cold]
     fn told(&mut self) -> bool {
         let word = self.control.word.load(Relaxed);
         if word & REFRESH != 0 {
             refresh(self.lanes, self.control);
+            // Frames may come without end that nobody waits for.
+            self.look_for_the_end();
             self.control.word.fetch_and(!REFRESH, Relaxed);
         }
         word & STOP != 0

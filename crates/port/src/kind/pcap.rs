@@ -156,6 +156,7 @@ fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
         let writer = CaptureWriter::new(file).map_err(failed)?;
         sink = Some((path, writer));
     } else {
+        capabilities.discards = true;
         capabilities
             .notes
             .push("there is no tx=: what is sent is thrown away".to_owned());
@@ -380,9 +381,15 @@ impl Transmit for PcapTransmit {
         result.map_err(|source| {
             // Nothing more is written: a gap would look like frames that were never sent.
             self.stopped = Some(source.kind().into());
+            let situation = match writer.unwritten() {
+                0 => "it cannot be written".to_owned(),
+                frames => format!(
+                    "it cannot be written, and up to {frames} of the frames that count as sent are not in it"
+                ),
+            };
             PortError::File {
                 path: path.clone(),
-                situation: "it cannot be written".to_owned(),
+                situation,
                 next_step: "make room on its disk, or give tx= another file",
                 source: Some(source),
             }

@@ -14,6 +14,10 @@ const BLOCK_BYTES: usize = 32;
 pub struct CaptureWriter<W: Write> {
     output: W,
     buffer: Vec<u8>,
+    /// Frames in the buffer.
+    gathered: u64,
+    /// Frames of buffers that could not be written as a whole.
+    unwritten: u64,
 }
 
 impl<W: Write> CaptureWriter<W> {
@@ -32,7 +36,12 @@ impl<W: Write> CaptureWriter<W> {
         for word in [INTERFACE, 32, LINK_ETHERNET.into(), 0, resolution, 9, 0, 32] {
             buffer.extend(word.to_le_bytes());
         }
-        Ok(Self { output, buffer })
+        Ok(Self {
+            output,
+            buffer,
+            gathered: 0,
+            unwritten: 0,
+        })
     }
 
     /// Adds a frame that left at this time (nanoseconds since 1970).
@@ -65,6 +74,7 @@ impl<W: Write> CaptureWriter<W> {
         self.buffer
             .extend_from_slice(&[0; 3][..padded - frame.len()]);
         self.buffer.extend_from_slice(&(total as u32).to_le_bytes());
+        self.gathered += 1;
         Ok(())
     }
 
@@ -75,7 +85,16 @@ impl<W: Write> CaptureWriter<W> {
     pub fn flush(&mut self) -> io::Result<()> {
         let result = self.output.write_all(&self.buffer);
         self.buffer.clear();
+        let gathered = std::mem::take(&mut self.gathered);
+        if result.is_err() {
+            self.unwritten += gathered;
+        }
         result
+    }
+
+    /// Frames that were taken and are not in the output, or some of them not.
+    pub fn unwritten(&self) -> u64 {
+        self.unwritten
     }
 }
 
@@ -130,8 +149,11 @@ mod tests {
         }
         let mut writer = CaptureWriter::new(Full).unwrap();
         writer.write(0, b"x").unwrap();
+        assert_eq!(writer.unwritten(), 0);
         assert!(writer.flush().is_err());
+        assert_eq!(writer.unwritten(), 1);
         assert!(writer.flush().is_ok(), "nothing is left to write");
+        assert_eq!(writer.unwritten(), 1);
     }
 
     proptest! {

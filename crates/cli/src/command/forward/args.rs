@@ -52,7 +52,7 @@ fn udp_ports(text: &str) -> Result<(u16, u16), String> {
 }
 
 fn processors(text: &str) -> Result<Cpus, String> {
-    text.parse()
+    Cpus::in_order(text)
 }
 
 /// `0x3`: a bit for each number.

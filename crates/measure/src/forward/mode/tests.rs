@@ -38,6 +38,7 @@ impl<M: Mode> Ground<M> {
             frame_bytes: 1518,
             descriptors: 512,
             share: 1000,
+            is_aimless: false,
         };
         Self {
             mode: M::new(plan, &facts, settings),

@@ -87,7 +87,7 @@ impl Shell<'_> {
     }
 
     pub fn set_corelist(&mut self, text: &str) -> Result<Reply, String> {
-        let Cpus(cpus) = text.parse()?;
+        let Cpus(cpus) = Cpus::in_order(text)?;
         self.set_cpus(cpus)
     }
 
@@ -128,9 +128,10 @@ impl Shell<'_> {
     }
 
     pub fn set_portlist(&mut self, text: &str) -> Result<Reply, String> {
-        let Cpus(ports) = text
-            .parse()
-            .map_err(|_| format!("`{text}` is no list of ports: write 0,1"))?;
+        let Cpus(ports) = Cpus::in_order(text).map_err(|error| match text.parse::<Cpus>() {
+            Ok(_) => error,
+            Err(_) => format!("`{text}` is no list of ports: write 0,1"),
+        })?;
         self.set_ports(ports)
     }
 
@@ -146,11 +147,6 @@ impl Shell<'_> {
         let there = self.forwarder.numbers();
         if let Some(port) = ports.iter().find(|port| !there.contains(port)) {
             return Err(self.no_port(&port.to_string()));
-        }
-        for (at, port) in ports.iter().enumerate() {
-            if ports[..at].contains(port) {
-                return Err(format!("port {port} is listed twice"));
-            }
         }
         self.set(
             |settings| settings.ports = ports,
