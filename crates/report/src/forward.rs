@@ -2,9 +2,7 @@
 
 use std::fmt::Write;
 
-use linerate_metric::forward::{
-    ForwardCore, ForwardFigures, ForwardPlan, ForwardStream, Saturation, StreamPlace,
-};
+use linerate_metric::forward::{ForwardCore, ForwardFigures, ForwardPlan, Saturation, StreamPlace};
 use linerate_metric::plan::Plan;
 use linerate_metric::record::{Record, Summary};
 use linerate_metric::units::{

@@ -277,7 +277,7 @@ impl Forwarder {
         Ok(pairs)
     }
 
-    /// The ports that settings name and that are open.
+    /// The ports that settings name, in their order, as far as they are open: neighbours in a list are a pair.
     fn taking_part(&self, settings: &Settings) -> Result<Vec<usize>, MeasureError> {
         let unknown = (settings.ports.iter()).find(|&&port| port as usize >= self.ports.len());
         if let Some(port) = unknown {
@@ -290,13 +290,11 @@ impl Forwarder {
                 },
             });
         }
-        let asked =
-            |port: &Port| settings.ports.is_empty() || settings.ports.contains(&port.number);
-        let ports = self.ports.iter().enumerate();
-        let ports: Vec<_> = ports
-            .filter(|(_, port)| asked(port) && port.is_started())
-            .map(|(index, _)| index)
-            .collect();
+        let mut ports: Vec<usize> = match settings.ports.is_empty() {
+            true => (0..self.ports.len()).collect(),
+            false => settings.ports.iter().map(|&port| port as usize).collect(),
+        };
+        ports.retain(|&port| self.ports[port].is_started());
         if ports.is_empty() {
             return Err(MeasureError::NotForwardable {
                 object: "ports".to_owned(),

@@ -622,6 +622,27 @@ fn ports_come_and_go_and_keep_their_numbers() {
     assert_eq!(forwarder.numbers(), [2]);
 }
 
+/// Neighbours in the list of ports are a pair, as in testpmd, whatever their numbers.
+#[test]
+fn a_list_of_ports_says_who_is_paired() {
+    let forwarder = forwarder(&["ring:0", "ring:1", "ring:2", "ring:3"]);
+    for (ports, want) in [
+        (&[][..], &[(0, 1), (1, 0), (2, 3), (3, 2)][..]),
+        (&[0, 2, 1, 3], &[(0, 2), (2, 0), (1, 3), (3, 1)]),
+        (&[3, 0], &[(3, 0), (0, 3)]),
+    ] {
+        let wish = Settings {
+            ports: ports.to_vec(),
+            ..settings("io")
+        };
+        let places = forwarder.places(&wish).unwrap();
+        let pairs: Vec<_> = (places.iter())
+            .map(|place| (place.rx_port, place.tx_port))
+            .collect();
+        assert_eq!(pairs, want, "{ports:?}");
+    }
+}
+
 /// A file that is sent to a port which never ends: what that one gives would go nowhere, and nobody waits for it.
 /// With a file for it, somebody does.
 #[test]
