@@ -15,8 +15,9 @@ pub use crate::sys::signal::end_by_sigpipe;
 /// gives it.
 pub const ABORTED: i32 = 130;
 
-/// Two signals closer than this are one wish: nobody presses Ctrl-C that fast.
-const REPEAT_GRACE_NS: u64 = 50_000_000;
+/// Two signals closer than this are one wish: hardly anybody presses Ctrl-C that fast. On a busy machine
+/// the two that `timeout` sends are heard some time after one another.
+const REPEAT_GRACE_NS: u64 = 250_000_000;
 
 /// Whether the run should end early; clones share one flag.
 #[derive(Clone, Debug, Default)]
