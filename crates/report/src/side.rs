@@ -31,6 +31,8 @@ pub struct SideBySide {
     /// Options and facts of the hosts that are not the same in all; of a document with several runs
     /// those of the first, of experiments those of the first point that all of them measured.
     pub differences: Vec<Difference>,
+    /// What they say of each other, in sentences: the main figure of each, and of two whether they differ.
+    pub verdict: Vec<String>,
     /// The figures that any of them has, in the order in which they are shown.
     #[serde(skip)]
     pub figures: Vec<Shown>,
@@ -86,10 +88,12 @@ impl SideBySide {
             }
         }
         let figures = shown(documents, &sides);
+        let names: Vec<String> = sides.iter().map(|side| side.name.clone()).collect();
         Self {
             schema: SIDE_SCHEMA,
             sides,
             differences: differences(documents),
+            verdict: words::against(documents, &names),
             figures,
         }
     }

@@ -98,17 +98,14 @@ pub fn side_by_side(title: &str, sides: &SideBySide, documents: &[Document]) -> 
         .filter(|document| document.experiment().is_none())
         .flat_map(|document| document.runs().iter().cloned())
         .collect();
-    let mut sentences = Vec::new();
     let mut notes = Vec::new();
     for (side, document) in sides.sides.iter().zip(documents) {
-        if let Some(experiment) = document.experiment() {
-            let verdict = crate::experiment::verdict(experiment);
-            sentences.push(format!("{}: {verdict}", side.name));
+        if document.experiment().is_some() {
             notes.extend((side.doubts.iter()).map(|why| format!("{}: {why}", side.name)));
         }
     }
-    sentences.extend(words::headline(&runs));
-    page(title, (&runs, runs.len()), &notes, &sentences, &own, false)
+    let sentences = &sides.verdict;
+    page(title, (&runs, runs.len()), &notes, sentences, &own, false)
 }
 
 /// A page about runs that belong together, with what follows from them.

@@ -5,7 +5,7 @@ use super::table::table;
 use crate::differences::{NONE, grid};
 use crate::markdown::{INTERVALS, figure};
 use crate::side::SideBySide;
-use crate::style::{Style, clean};
+use crate::style::{Style, clean, wrap};
 use crate::words;
 
 /// A row a figure, a column a document; with two of them the second over the first.
@@ -39,7 +39,12 @@ pub fn side_by_side(sides: &SideBySide, style: &Style) -> String {
         })
         .collect();
     let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
-    let mut text = differences(sides, style);
+    let mut text = String::new();
+    for sentence in &sides.verdict {
+        text.push_str(&wrap(&clean(sentence), style.width).join("\n"));
+        text.push_str("\n\n");
+    }
+    text.push_str(&differences(sides, style));
     text.push_str(&table(&headings, rows, 1, style));
     text.push_str("\n\n");
     text.push_str(&sentence_note(INTERVALS, style, style.width));

@@ -1,11 +1,13 @@
 //! Plans and records in words, the same on every surface. Texts here are not cleaned or escaped: the
 //! surface that shows them does that.
 
+mod against;
 mod findings;
 mod headline;
 mod measurements;
 mod plan;
 
+pub(crate) use against::against;
 pub(crate) use findings::{counted, doubts, evidence, finding_end};
 pub(crate) use headline::{capitalised, headline, set_headline};
 pub(crate) use measurements::measurements;
