@@ -82,6 +82,7 @@ fn has_labs(room: &Room) -> bool {
 fn what_ships_is_listed_and_printed() {
     let room = Room::new();
     let list = room.run("run --list").expect(0).stdout;
+    let alone = room.run("run").expect(2).stderr;
     for name in [
         "stack-tuning",
         "pmd-threads",
@@ -89,7 +90,7 @@ fn what_ships_is_listed_and_printed() {
         "udp-response",
         "udp-hops",
     ] {
-        assert!(list.contains(name), "{list}");
+        assert!(list.contains(name) && alone.contains(name), "{list}{alone}");
         let text = room.run(&format!("run {name} --print")).expect(0).stdout;
         assert!(text.contains(&format!("name = \"{name}\"")), "{text}");
     }
@@ -224,6 +225,17 @@ fn what_is_wrong_with_a_file_is_told_before_anything_is_measured() {
             "figures = [\"trap\"]",
             "line 37: table `Median`",
         ),
+        ("rtt_ns/p50", "rtt_ns/p51", "line 31: figure `trip`"),
+        (
+            "steps = true",
+            "step = true",
+            "line 40: no experiment (unknown field `step`",
+        ),
+        (
+            "values = [\"0\", \"1\"]",
+            "values = [\"0\", \"-1\"]",
+            "`-1` is no number of switches",
+        ),
         (
             "name = \"small\"",
             "name = \"../small\"",
@@ -254,7 +266,8 @@ fn a_figure_that_no_record_has_is_told() {
     if !has_labs(&room) {
         skip!("no lab can be built here");
     }
-    let text = file("trip > 0").replacen("rtt_ns/p50", "rtt_ns/p51", 1);
+    // Records may have it: those of sockets that are opened for each round trip.
+    let text = file("trip > 0").replacen("rtt_ns/p50", "whole_ns/p50", 1);
     std::fs::write(room.path().join("small.toml"), text).unwrap();
     let ran = room.run("run small.toml --quick --point hops=0").expect(0);
     assert!(
@@ -439,4 +452,38 @@ fn what_may_pass_is_tried_again() {
     let ended = room.run("run small.toml --repeat 9 --no-store").expect(5);
     assert!(ended.stderr.contains("[2/18]"), "{}", ended.stderr);
     assert!(!ended.stderr.contains("[3/18]"), "{}", ended.stderr);
+}
+
+/// Whatever kills an experiment: what it has measured is in the store, and need not be measured again.
+#[test]
+fn what_is_killed_half_way_is_gone_on_with() {
+    let room = Room::new();
+    let server = room.server("-q --no-store");
+    // The far end of the last point kills whoever starts it, the first time.
+    let script = "test -e killed || { touch killed; kill -9 $PPID; exec sleep 60; }\necho GO\nexec sleep 60\n";
+    std::fs::write(room.path().join("far.sh"), script).unwrap();
+    let far = "[[far]]\nhost = \"server\"\nexec = \"sh far.sh\"\nready = \"GO\"\nwhen = { size = \"1K\" }\n";
+    let text = at_home(far, &format!("latency 127.0.0.1 -p {}", server.port));
+    std::fs::write(room.path().join("small.toml"), &text).unwrap();
+    let killed = room.run("run small.toml --repeat 1");
+    assert_eq!(killed.status.code(), None, "{killed:#?}");
+    let said = killed.stderr.split("after a crash: linerate ").nth(1);
+    let resume = said
+        .and_then(|said| said.lines().next())
+        .expect("a command");
+    let kept = room.stored();
+    assert_eq!(kept.len(), 1, "the point that was measured");
+    assert_eq!(kept[0]["label"], "size=64");
+    // What is gone on with is what was begun.
+    std::fs::write(room.path().join("small.toml"), "nonsense").unwrap();
+    let unknown = room.run("run --resume 2026 --json").expect(1).json();
+    let next = unknown["error"]["next_step"].as_str().unwrap();
+    assert!(next.contains("(small.toml, 1 point measured)"), "{next}");
+    let set = room.run(&format!("{resume} --json")).expect(0).json();
+    let points = &set["result"]["experiment"]["points"];
+    assert_eq!(points[0]["runs"][0], kept[0]["id"], "{points:#}");
+    assert!(points[1]["skipped"].is_null(), "{points:#}");
+    assert!(room.path().join("linerate-small/report.html").exists());
+    // There is nothing left to go on with.
+    room.run(resume).expect(1);
 }

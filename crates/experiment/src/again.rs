@@ -47,6 +47,14 @@ impl Failures {
         self.left_for = None;
     }
 
+    /// With nothing failed yet; `measured`: a point was measured by an earlier process.
+    pub(crate) fn after_measuring(measured: bool) -> Self {
+        Self {
+            measured,
+            left_for: None,
+        }
+    }
+
     /// What to do after `tries` tries of a point in this round; `before`: it was left in the round before.
     pub(crate) fn after(&mut self, failed: &Failed, tries: u32, before: bool) -> Then {
         let problem = &failed.problem;

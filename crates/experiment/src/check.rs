@@ -2,12 +2,17 @@
 
 use std::collections::BTreeSet;
 
+use linerate_lab::Topology;
 use linerate_metric::experiment::{PlotOf, Setting, TableOf, number};
+use linerate_metric::pointer;
 
 use crate::ExperimentError;
-use crate::file::{Experiment, ShapeOf};
-use crate::point::names_in;
+use crate::file::{Experiment, FigureFrom, ShapeOf};
+use crate::point::{Names, names_in, settings};
 use crate::rule::Rule;
+
+/// Switches in a row at most, as `lab up` takes them: no IP packet gets further.
+const MOST_HOPS: usize = 255;
 
 fn wrong<T>(
     place: impl Into<String>,
@@ -40,9 +45,10 @@ impl Experiment {
         self.check_knobs()?;
         self.check_commands()?;
         self.check_names()?;
-        for figure in &self.figures {
-            self.check_setting(&format!("figure `{}`", figure.name), &figure.when)?;
-        }
+        self.check_hops()?;
+        self.figures
+            .iter()
+            .try_for_each(|one| self.check_from(one))?;
         self.tables
             .iter()
             .try_for_each(|one| self.check_table(one))?;
@@ -56,6 +62,46 @@ impl Experiment {
             self.check_setting("a point that is skipped", &skip.setting)?;
         }
         self.shapes.iter().try_for_each(|one| self.check_shape(one))
+    }
+
+    /// What a figure is read from may be in a record.
+    fn check_from(&self, figure: &FigureFrom) -> Result<(), ExperimentError> {
+        let place = format!("figure `{}`", figure.name);
+        if figure.from.is_empty() {
+            return wrong(
+                place,
+                "is read from nowhere",
+                "name a number of the record in `from`",
+            );
+        }
+        for from in &figure.from {
+            if let Err((why, next)) = pointer::check(from) {
+                return wrong(place, format!("`{from}` {why}"), next);
+            }
+        }
+        self.check_setting(&place, &figure.when)
+    }
+
+    /// The number of switches is one that can be built, at every point.
+    fn check_hops(&self) -> Result<(), ExperimentError> {
+        let Some(hops) = self.lab.as_ref().and_then(|lab| lab.hops.as_ref()) else {
+            return Ok(());
+        };
+        for setting in settings(self, false, &Setting::new())? {
+            let filled = Names::at(self, &setting, false, &[], "1").fill(hops)?;
+            let count: Option<usize> = filled.parse().ok();
+            let Some(count) = count.filter(|count| *count <= MOST_HOPS) else {
+                return wrong(
+                    "[lab] `hops`",
+                    format!("`{filled}` is no number of switches"),
+                    format!("give 0 to {MOST_HOPS}, or a knob with such numbers"),
+                );
+            };
+            if let Err(error) = Topology::hops(count).validate() {
+                return wrong("[lab] `hops`", error.to_string(), "give fewer switches");
+            }
+        }
+        Ok(())
     }
 
     fn check_figure(&self, place: &str, name: &str) -> Result<(), ExperimentError> {
@@ -90,6 +136,16 @@ impl Experiment {
             );
         }
         self.check_setting(&place, &table.at)?;
+        if let Some(against) = &table.against {
+            let [knob] = &table.rows[..] else {
+                return wrong(
+                    place,
+                    "`against` needs one knob along the side",
+                    "name one in `rows`",
+                );
+            };
+            self.check_setting(&place, &[(knob.clone(), against.clone())].into())?;
+        }
         if table.steps && table.rows.len() != 1 {
             return wrong(
                 place,
@@ -145,6 +201,16 @@ impl Experiment {
                     "give each knob its values once",
                 );
             }
+            for (key, values) in [("values", &knob.values), ("quick", &knob.quick)] {
+                let mut known = BTreeSet::new();
+                if let Some(value) = values.iter().find(|value| !known.insert(*value)) {
+                    return wrong(
+                        place,
+                        format!("{value} stands twice in its {key}"),
+                        "leave one out: each value is a point, measured `repeats` times",
+                    );
+                }
+            }
             if let Some(value) = knob.quick.iter().find(|value| !knob.values.contains(value)) {
                 return wrong(
                     place,
@@ -172,6 +238,13 @@ impl Experiment {
                     "add them to [words]",
                 );
             }
+            if let Some(value) = words.keys().find(|value| !knob.values.contains(value)) {
+                return wrong(
+                    format!("[words.{}]", knob.name),
+                    format!("`{value}` is no value of `{}`", knob.name),
+                    format!("use one of {}", knob.values.join(", ")),
+                );
+            }
         }
         match self.words.keys().find(|name| self.knob(name).is_none()) {
             Some(name) => wrong(
@@ -195,6 +268,10 @@ impl Experiment {
                 "neither `hops` nor `topology`, or both",
                 "give one of them",
             );
+        }
+        let topology = self.lab.as_ref().and_then(|lab| lab.topology.as_ref());
+        if let Some(Err(error)) = topology.map(Topology::validate) {
+            return wrong("[lab.topology]", error.to_string(), "mend the network");
         }
         let hosts = self.hosts();
         for command in self.measure.iter().chain(&self.far) {
@@ -308,6 +385,7 @@ pub(crate) fn line_of(text: &str, situation: &str, place: &str) -> Option<usize>
             format!("\"{word}\""),
             format!("={word}]"),
             format!("={word},"),
+            format!("{word} ="),
             word.clone(),
         ]
         .into_iter()
@@ -373,6 +451,27 @@ rule = "p50[size=1K] > p50[size=64]"
     }
 
     #[test]
+    fn keys_that_are_none_are_told_with_their_line() {
+        for (from, to, line, key) in [
+            ("rows = ", "row = [\"size\"]\nrows = ", 31, "row"),
+            (
+                "[[shapes]]",
+                "[[plots]]\ntitle = \"x\"\nfigure = \"p50\"\nx = \"size\"\nlog = true\n\n[[shapes]]",
+                37,
+                "log",
+            ),
+            ("[[shapes]]", "[[shape]]", 33, "shape"),
+        ] {
+            let error = with(from, to).unwrap_err();
+            let ExperimentError::Syntax { line: at, error } = &error else {
+                panic!("{error}");
+            };
+            assert!(error.message().contains(&format!("`{key}`")), "{error}");
+            assert_eq!(*at, line, "{to}: {error}");
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_told_with_its_line() {
         assert!(with("mine", "mine").is_ok());
         for (from, to, line, situation) in [
@@ -406,6 +505,37 @@ rule = "p50[size=1K] > p50[size=64]"
                 "nothing is called `slop(`",
             ),
             ("> p50[size=64]", ">", 35, "a figure is missing at the end"),
+            (
+                "\"64\", \"1K\"",
+                "\"64\", \"1K\", \"64\"",
+                8,
+                "64 stands twice",
+            ),
+            (
+                "hops = \"0\"",
+                "hops = \"-1\"",
+                12,
+                "`-1` is no number of switches",
+            ),
+            (
+                "hops = \"0\"",
+                "hops = \"{size}\"",
+                9,
+                "`1K` is no number of switches",
+            ),
+            ("rtt_ns/p50", "rtt_ns/p51", 24, "has no p51"),
+            (
+                "rows = [\"size\"]",
+                "rows = [\"size\"]\nagainst = \"65\"",
+                32,
+                "`65` is no value",
+            ),
+            (
+                "[lab]",
+                "[words.size]\n64 = \"64\"\n1K = \"1024\"\n2K = \"2048\"\n\n[lab]",
+                14,
+                "`2K` is no value of `size`",
+            ),
         ] {
             let error = with(from, to).unwrap_err();
             let ExperimentError::Content {

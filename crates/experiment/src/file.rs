@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use linerate_lab::Topology;
 use linerate_metric::expect::Unit;
 use linerate_metric::experiment::{PlotOf, Setting, TableOf};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use crate::ExperimentError;
 use crate::check::line_of;
@@ -47,10 +47,10 @@ pub struct Experiment {
     /// What is read from the records.
     pub figures: Vec<FigureFrom>,
     /// How it is tabulated.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "tables")]
     pub tables: Vec<TableOf>,
     /// How it is drawn.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "plots")]
     pub plots: Vec<PlotOf>,
     /// What others published.
     #[serde(default)]
@@ -61,6 +61,64 @@ pub struct Experiment {
     /// Points that cannot be tested on every machine.
     #[serde(default)]
     pub skip: Vec<SkipOf>,
+}
+
+/// A table as it stands in a file, where a key that is none is a mistake; a record that has one may come from
+/// a later version.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TableIn {
+    title: String,
+    figures: Vec<String>,
+    #[serde(default)]
+    rows: Vec<String>,
+    #[serde(default)]
+    columns: Vec<String>,
+    #[serde(default)]
+    at: Setting,
+    #[serde(default)]
+    steps: bool,
+    #[serde(default)]
+    against: Option<String>,
+}
+
+fn tables<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<TableOf>, D::Error> {
+    let tables = Vec::<TableIn>::deserialize(from)?.into_iter();
+    let table = |table: TableIn| TableOf {
+        title: table.title,
+        figures: table.figures,
+        rows: table.rows,
+        columns: table.columns,
+        at: table.at,
+        steps: table.steps,
+        against: table.against,
+    };
+    Ok(tables.map(table).collect())
+}
+
+/// A plot as it stands in a file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlotIn {
+    title: String,
+    figure: String,
+    x: String,
+    #[serde(default)]
+    series: Vec<String>,
+    #[serde(default)]
+    log_x: bool,
+}
+
+fn plots<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<PlotOf>, D::Error> {
+    let plots = Vec::<PlotIn>::deserialize(from)?.into_iter();
+    let plot = |plot: PlotIn| PlotOf {
+        title: plot.title,
+        figure: plot.figure,
+        x: plot.x,
+        series: plot.series,
+        log_x: plot.log_x,
+    };
+    Ok(plots.map(plot).collect())
 }
 
 fn three() -> u32 {

@@ -6,8 +6,10 @@ use linerate_metric::expect::Unit;
 use linerate_metric::experiment::{
     ExperimentResult, Knob, Published, Setting, Shape, ShapeState, Trend, number,
 };
+use linerate_metric::record::Record;
 use linerate_metric::statistics::median;
 
+use crate::doubt::Ground;
 use crate::file::{Experiment, ShapeOf};
 use crate::rule::{Along, Rule, Sum, Term};
 
@@ -15,11 +17,16 @@ use crate::rule::{Along, Rule, Sum, Term};
 const LISTED: usize = 4;
 
 /// Fills in the verdicts and what stands beside published figures.
-pub(crate) fn judge(experiment: &Experiment, result: &mut ExperimentResult, cores: usize) {
+pub(crate) fn judge(
+    experiment: &Experiment,
+    result: &mut ExperimentResult,
+    runs: &[Record],
+    cores: usize,
+) {
     result.shapes = experiment
         .shapes
         .iter()
-        .map(|shape| verdict(shape, result, cores))
+        .map(|shape| verdict(experiment, shape, result, runs, cores))
         .collect();
     result.published = experiment
         .published
@@ -38,7 +45,17 @@ pub(crate) fn judge(experiment: &Experiment, result: &mut ExperimentResult, core
             }
         })
         .collect();
-    result.trends = trends(experiment, &result.published);
+    let mut trends = trends(experiment, &result.published);
+    for trend in trends.iter_mut().filter(|trend| trend.agrees.is_some()) {
+        let mut ground = Ground::new(experiment, runs);
+        for value in [&trend.from, &trend.to] {
+            let mut setting = trend.at.clone();
+            setting.insert(trend.knob.clone(), value.clone());
+            ground.rests_on(result, &setting, &trend.figure);
+        }
+        trend.doubts = ground.doubts();
+    }
+    result.trends = trends;
 }
 
 /// A change of less than this is none.
@@ -98,6 +115,7 @@ fn trend(
         published: there,
         measured: here,
         agrees,
+        doubts: Vec::new(),
         why: match agrees {
             Some(false) => why.unwrap_or_default().to_owned(),
             _ => String::new(),
@@ -115,12 +133,19 @@ fn only_difference(one: &Setting, other: &Setting) -> Option<String> {
     differ.next().is_none().then(|| knob.clone())
 }
 
-fn verdict(shape: &ShapeOf, result: &ExperimentResult, cores: usize) -> Shape {
+fn verdict(
+    experiment: &Experiment,
+    shape: &ShapeOf,
+    result: &ExperimentResult,
+    runs: &[Record],
+    cores: usize,
+) -> Shape {
     let mut verdict = Shape {
         says: shape.says.clone(),
         rule: shape.rule.clone(),
         state: ShapeState::Untested,
         measured: String::new(),
+        doubts: Vec::new(),
         why: String::new(),
     };
     if cores < shape.cores {
@@ -130,6 +155,7 @@ fn verdict(shape: &ShapeOf, result: &ExperimentResult, cores: usize) -> Shape {
     let rule = Rule::parse(&shape.rule).expect("it was read when the file was checked");
     let mut told = Vec::new();
     let mut missed = Vec::new();
+    let mut ground = Ground::new(experiment, runs);
     for setting in combinations(&open_knobs(&rule, &result.knobs)) {
         let (Some(left), Some(right)) = (
             add_up(&rule.left, &setting, result, &rule),
@@ -137,6 +163,14 @@ fn verdict(shape: &ShapeOf, result: &ExperimentResult, cores: usize) -> Shape {
         ) else {
             continue;
         };
+        for term in rule.terms() {
+            let mut asked = setting.clone();
+            if let Some((_, over)) = &term.over {
+                asked.remove(over);
+            }
+            asked.extend(term.setting.clone());
+            ground.rests_on(result, &asked, &term.figure);
+        }
         let unit = rule.terms().next().map_or(Unit::Count, |term| {
             result.figure(&term.figure).map_or(Unit::Count, |f| f.unit)
         });
@@ -174,6 +208,7 @@ fn verdict(shape: &ShapeOf, result: &ExperimentResult, cores: usize) -> Shape {
         (true, false) => ShapeState::Holds,
         (true, true) => ShapeState::Untested,
     };
+    verdict.doubts = ground.doubts();
     verdict.measured = listed[..listed.len().min(LISTED)].join("; ");
     if listed.len() > LISTED {
         verdict
@@ -354,6 +389,7 @@ pub(crate) fn knobs_of(experiment: &Experiment, settings: &[Setting]) -> Vec<Kno
 mod tests {
     use super::*;
     use linerate_metric::experiment::{FigureOf, Point};
+    use linerate_metric::record::Doubt;
     use linerate_metric::statistics::estimate;
 
     fn result(points: &[(&str, &str, f64)]) -> ExperimentResult {
@@ -390,6 +426,10 @@ mod tests {
         }
     }
 
+    fn any() -> Experiment {
+        Experiment::from_toml(crate::shipped::SHIPPED[0].1).unwrap()
+    }
+
     fn state(rule: &str, result: &ExperimentResult) -> ShapeState {
         let shape = ShapeOf {
             says: String::new(),
@@ -397,7 +437,7 @@ mod tests {
             why: "because".into(),
             cores: 0,
         };
-        let verdict = verdict(&shape, result, 2);
+        let verdict = verdict(&any(), &shape, result, &[], 2);
         assert_eq!(verdict.why.is_empty(), verdict.state != ShapeState::Misses);
         verdict.state
     }
@@ -480,7 +520,7 @@ mod tests {
                 why: String::new(),
                 cores: 0,
             };
-            verdict(&shape, &result, 2).measured
+            verdict(&any(), &shape, &result, &[], 2).measured
         };
         assert_eq!(
             shape("p50[hops=0,socket=reopened] <= 1.2 * p50[hops=0,socket=reused]"),
@@ -514,7 +554,7 @@ mod tests {
             published("2", "reused", 990.0, Some(500.0)),
             published("3", "reused", 990.0, None),
         ];
-        let mut experiment = Experiment::from_toml(crate::shipped::SHIPPED[0].1).unwrap();
+        let mut experiment = any();
         let one = experiment.published[0].clone();
         experiment.published = vec![one; all.len()];
         experiment.published[2].why = "one processor".into();
@@ -534,6 +574,79 @@ mod tests {
         );
     }
 
+    /// Whichever published direction is another one here, the file says why that may be.
+    #[test]
+    fn shipped_experiments_say_why_each_direction_may_be_another() {
+        for (name, text) in crate::shipped::SHIPPED {
+            let experiment = Experiment::from_toml(text).unwrap();
+            let published: Vec<Published> = (experiment.published.iter())
+                .map(|published| {
+                    let value = experiment.value_of(published).unwrap();
+                    Published {
+                        setting: published.setting.clone(),
+                        figure: published.figure.clone(),
+                        value,
+                        on: published.on.clone(),
+                        measured: Some(value.powi(-5)),
+                    }
+                })
+                .collect();
+            for trend in trends(&experiment, &published) {
+                assert_eq!(trend.agrees, Some(false), "{name}: {trend:?}");
+                assert!(!trend.why.is_empty(), "{name}: {trend:?}");
+            }
+        }
+    }
+
+    /// Whatever a verdict is, it says what speaks against the runs that it rests on, and of no others.
+    #[test]
+    fn a_verdict_names_the_doubts_of_its_own_runs() {
+        let text = include_str!("../../report/tests/fixtures/run-1.json");
+        let run = |id: &str, doubts: &[&str]| {
+            let mut run: Record = serde_json::from_str(text).unwrap();
+            run.id = id.to_owned();
+            run.validity = (doubts.iter()).map(|kind| Doubt::new(kind, "")).collect();
+            run
+        };
+        let runs = [
+            run("a", &["steal", "no-stages"]),
+            run("b", &["steal", "steal", "thin-tail"]),
+            run("c", &["core-disturbed"]),
+        ];
+        let mut result = result(&[
+            ("0", "reused", 100e3),
+            ("1", "reused", 110e3),
+            ("2", "reused", 120e3),
+        ]);
+        for (point, id) in result.points.iter_mut().zip(["a", "b", "c"]) {
+            point.runs = vec![id.to_owned()];
+        }
+        let told = |experiment: &Experiment, rule: &str| {
+            let shape = ShapeOf {
+                says: String::new(),
+                rule: rule.into(),
+                why: String::new(),
+                cores: 0,
+            };
+            verdict(experiment, &shape, &result, &runs, 2).doubts
+        };
+        let mut experiment = any();
+        let two = "p50[hops=1,socket=reused] > p50[hops=0,socket=reused]";
+        assert_eq!(told(&experiment, two), ["steal in 2 of 2 runs"]);
+        let line = "slope(p50[socket=reused] over hops) > 0";
+        let all = ["steal in 2 of 3 runs", "core-disturbed in 1 of 3 runs"];
+        assert_eq!(told(&experiment, line), all);
+        let one = "p50[hops=1,socket=reused] > 1";
+        assert_eq!(told(&experiment, one), ["steal in its run"]);
+        // The same figure as one of the tail, and as one that is computed.
+        experiment.figures[0].name = "p50".to_owned();
+        experiment.figures[0].from = vec!["/summary/rtt_ns/p99".to_owned()];
+        let tail = ["steal in its run", "thin-tail in its run"];
+        assert_eq!(told(&experiment, one), tail);
+        experiment.figures[0].exact = true;
+        assert!(told(&experiment, one).is_empty());
+    }
+
     #[test]
     fn too_few_processors_are_no_failure() {
         let shape = ShapeOf {
@@ -542,7 +655,7 @@ mod tests {
             why: String::new(),
             cores: 64,
         };
-        let verdict = verdict(&shape, &result(&[("0", "reused", 1.0)]), 2);
+        let verdict = verdict(&any(), &shape, &result(&[("0", "reused", 1.0)]), &[], 2);
         assert_eq!(verdict.state, ShapeState::Untested);
         assert!(verdict.measured.contains("64 processors"));
     }

@@ -7,6 +7,7 @@
 
 mod again;
 mod check;
+mod doubt;
 mod error;
 pub mod file;
 pub mod rule;
@@ -23,4 +24,4 @@ pub use check::is_name;
 pub use error::ExperimentError;
 pub use file::Experiment;
 pub use process::{PARENT_VARIABLE, die_with_parent};
-pub use run::{Listener, Options, Place, Progress, run};
+pub use run::{Listener, Measured, Options, Place, Progress, run};

@@ -1,8 +1,7 @@
 //! All points together, with those that were in the table before.
 
-use jiff::Timestamp;
 use linerate_metric::experiment::{ExperimentResult, FigureOf, Point, Setting};
-use linerate_metric::record::{Record, new_id};
+use linerate_metric::record::Record;
 use linerate_metric::set::{RunSet, SET_SCHEMA, SetResult};
 
 use crate::file::Experiment;
@@ -32,7 +31,6 @@ pub(crate) fn set(
     options: &Options<'_>,
     kept: Vec<Kept>,
     (rootless, between): (bool, Vec<String>),
-    started: Timestamp,
     interrupted: bool,
 ) -> RunSet {
     let unread = unread(experiment, &kept);
@@ -84,12 +82,12 @@ pub(crate) fn set(
         shapes: Vec::new(),
         unread,
     };
-    judge(experiment, &mut result, options.cores);
+    judge(experiment, &mut result, &runs, options.cores);
     RunSet {
         schema: SET_SCHEMA.to_owned(),
-        id: new_id(started),
+        id: options.id.clone(),
         kind: "experiment".to_owned(),
-        started,
+        started: options.started,
         interrupted,
         runs,
         result: SetResult {
@@ -153,6 +151,7 @@ fn unread(experiment: &Experiment, kept: &[Kept]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use jiff::Timestamp;
     use linerate_metric::plan::{Kind, Plan, Protocol};
 
     fn point(size: &str, runs: &[&str]) -> Point {

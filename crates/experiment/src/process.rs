@@ -1,6 +1,6 @@
 //! Programs of an experiment: on hosts of its lab, ended with it, whatever ends it.
 
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
@@ -80,8 +80,13 @@ fn on<R: Send>(
 }
 
 /// How a program ended.
+#[derive(Debug, Default)]
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
+    /// What killed it, if something did.
+    pub(crate) signal: Option<i32>,
+    /// Whether it was ended because it took too long.
+    pub(crate) late: bool,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
@@ -128,6 +133,8 @@ pub(crate) fn finish(
         let status = child.wait().map_err(|error| far(&name, error))?;
         Ok(Ended {
             code: status.code(),
+            signal: status.signal(),
+            late: told.is_some() && !stop.load(Relaxed),
             stdout: text(&stdout),
             stderr: text(&stderr),
         })
@@ -308,11 +315,16 @@ fn start_in(
         }
         // Also what it started and left behind, which would hold the pipes below.
         signal(&child, Signal::KILL);
-        let _ = child.wait();
+        let status = child.wait();
         if patience.is_zero() {
             let _ = errors.ends_within(PATIENCE);
         }
-        let _ = said.send(Err(first_line(&errors.text())));
+        let errors = errors.text();
+        let killed = status.ok().and_then(|status| status.signal());
+        let _ = said.send(Err(match killed {
+            Some(signal) if errors.trim().is_empty() => signal_words(signal),
+            _ => first_line(&errors),
+        }));
     };
     let thread = match host {
         Some(host) => host.spawn(body)?,
@@ -341,6 +353,22 @@ fn start_in(
     }
 }
 
+/// `it was killed by SIGSEGV`.
+pub(crate) fn signal_words(signal: i32) -> String {
+    let name = match Signal::from_named_raw(signal) {
+        Some(Signal::KILL) => "SIGKILL",
+        Some(Signal::SEGV) => "SIGSEGV",
+        Some(Signal::ABORT) => "SIGABRT",
+        Some(Signal::BUS) => "SIGBUS",
+        Some(Signal::ILL) => "SIGILL",
+        Some(Signal::TERM) => "SIGTERM",
+        Some(Signal::INT) => "SIGINT",
+        Some(Signal::HUP) => "SIGHUP",
+        _ => return format!("it was killed by signal {signal}"),
+    };
+    format!("it was killed by {name}")
+}
+
 /// The first line of what a program said, for people.
 pub(crate) fn first_line(text: &str) -> String {
     let line = text.lines().map(str::trim).find(|line| !line.is_empty());
@@ -349,8 +377,6 @@ pub(crate) fn first_line(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::process::ExitStatusExt;
-
     use super::*;
 
     fn sh(script: &str, ready: Option<&str>, stop: &AtomicBool) -> Result<Running, String> {
@@ -444,6 +470,10 @@ mod tests {
         }
         let told = sh("exit 0", Some("READY"), &stop).map(drop).unwrap_err();
         assert!(told.contains("ended without a word"), "{told}");
+        let told = sh("kill -9 $$", Some("READY"), &stop)
+            .map(drop)
+            .unwrap_err();
+        assert!(told.contains("it was killed by SIGKILL"), "{told}");
     }
 
     /// A server that goes into the background, or a command that sets something up.

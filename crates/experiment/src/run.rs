@@ -12,6 +12,7 @@ use linerate_metric::experiment::{Point, Setting};
 use linerate_metric::record::Record;
 use linerate_metric::set::RunSet;
 use linerate_metric::statistics::estimate;
+use serde::{Deserialize, Serialize};
 
 use crate::ExperimentError;
 use crate::again::{Failures, PAUSE, Then};
@@ -22,6 +23,12 @@ use crate::runner::Runner;
 
 /// How an experiment is run.
 pub struct Options<'a> {
+    /// The id that its set gets.
+    pub id: String,
+    /// When it was begun.
+    pub started: Timestamp,
+    /// What an earlier process measured of it, before something ended that.
+    pub done: &'a [Measured],
     /// Fewer points, shorter.
     pub quick: bool,
     /// Where.
@@ -58,8 +65,25 @@ pub enum Place {
     Host(String),
 }
 
+/// A point that was measured once: all that is needed to go on without measuring it again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// The round, from 0.
+    pub round: u32,
+    /// The point.
+    pub setting: Setting,
+    /// The commands that measured it.
+    pub commands: Vec<String>,
+    /// What it takes around them.
+    pub around: Vec<String>,
+    /// Its figures.
+    pub values: BTreeMap<String, f64>,
+    /// Its records.
+    pub runs: Vec<Record>,
+}
+
 /// What happens meanwhile.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Progress {
     /// A point is about to be measured.
     Point {
@@ -83,6 +107,8 @@ pub enum Progress {
         words: String,
         /// Its figures, each with its unit, in the order of the file.
         figures: Vec<(String, String)>,
+        /// What came of it, to be kept.
+        measured: Box<Measured>,
     },
     /// It could not be.
     Skipped {
@@ -129,7 +155,6 @@ pub fn run(
     options: &Options<'_>,
     progress: &mut dyn FnMut(&Progress) -> Result<(), String>,
 ) -> Result<RunSet, ExperimentError> {
-    let started = Timestamp::now();
     let settings = settings(experiment, options.quick, &options.only)?;
     let rootless = !linerate_lab::privileged() || !is_root();
     let mut runner = Runner::new(experiment, options, rootless)?;
@@ -142,6 +167,12 @@ pub fn run(
         point.skipped = runner.left_out(&point.setting);
     }
     runner.leave_to_hands(&mut kept)?;
+    for done in options.done {
+        if let Some(point) = kept.iter_mut().find(|point| point.setting == done.setting) {
+            point.add(done);
+            runner.note_way(&done.setting)?;
+        }
+    }
     if let Some(command) = runner.server_of(&kept) {
         let _ = progress(&Progress::Serve { command });
     }
@@ -150,8 +181,8 @@ pub fn run(
     let mut number = 0;
     let mut by_hand: Option<String> = None;
     let mut turned = BTreeMap::new();
-    let mut failures = Failures::default();
-    for _ in 0..rounds {
+    let mut failures = Failures::after_measuring(!options.done.is_empty());
+    for round in 0..rounds {
         failures.another_round();
         for at in 0..kept.len() {
             let point = &mut kept[at];
@@ -162,6 +193,10 @@ pub fn run(
                 continue;
             }
             number += 1;
+            let is_done = |done: &Measured| done.round == round && done.setting == point.setting;
+            if options.done.iter().any(is_done) {
+                continue;
+            }
             let words = words_of(experiment, &point.setting);
             let now = runner.hands(&point.setting)?.words();
             if !now.is_empty() && by_hand.as_ref() != Some(&now) {
@@ -174,7 +209,7 @@ pub fn run(
                 words: words.clone(),
             });
             let measured = match turn(experiment, &point.setting, &mut turned, progress) {
-                Ok(()) => tried(&mut runner, &mut kept, at, &mut failures, progress)?,
+                Ok(()) => tried(&mut runner, &kept, (at, round), &mut failures, progress)?,
                 Err(because) => Err(Left {
                     because,
                     may_pass: false,
@@ -183,11 +218,14 @@ pub fn run(
             };
             let point = &mut kept[at];
             match measured {
-                Ok(()) => {
+                Ok(measured) => {
                     failures.measured = true;
-                    (point.skipped, point.left) = (None, None);
-                    let figures = runner.figures_of(point);
-                    let _ = progress(&Progress::Measured { words, figures });
+                    point.add(&measured);
+                    let _ = progress(&Progress::Measured {
+                        words,
+                        figures: runner.figures_of(&measured),
+                        measured: Box::new(measured),
+                    });
                 }
                 // Whatever a command says that was ended with us is not why it did not go on.
                 Err(_) if options.stop.load(Relaxed) => break,
@@ -215,17 +253,17 @@ pub fn run(
         });
     }
     let ground = (rootless, runner.into_between());
-    Ok(set(experiment, options, kept, ground, started, interrupted))
+    Ok(set(experiment, options, kept, ground, interrupted))
 }
 
 /// Measures a point, several times where its failure may pass; why it could not be otherwise.
 fn tried(
     runner: &mut Runner<'_>,
-    kept: &mut [Kept],
-    at: usize,
+    kept: &[Kept],
+    (at, round): (usize, u32),
     failures: &mut Failures,
     progress: &mut dyn FnMut(&Progress) -> Result<(), String>,
-) -> Result<Result<(), Left>, ExperimentError> {
+) -> Result<Result<Measured, Left>, ExperimentError> {
     let mut tries = 0;
     // What was measured and then failed for good may be back: only who was waited for in vain is asked once.
     let left = kept[at].left.as_ref().filter(|left| left.may_pass);
@@ -235,8 +273,9 @@ fn tried(
         wait(left.at + PAUSE, runner);
     }
     loop {
-        let Err(mut failed) = runner.measure(&mut kept[at])? else {
-            return Ok(Ok(()));
+        let mut failed = match runner.measure(&kept[at].setting, round)? {
+            Ok(measured) => return Ok(Ok(measured)),
+            Err(failed) => failed,
         };
         tries += 1;
         if let Some(command) = &failed.far_command
@@ -353,6 +392,17 @@ impl Kept {
             runs: Vec::new(),
             skipped: None,
             left: None,
+        }
+    }
+
+    /// Takes what was measured of it in one round.
+    fn add(&mut self, measured: &Measured) {
+        (self.skipped, self.left) = (None, None);
+        self.commands.clone_from(&measured.commands);
+        self.around.clone_from(&measured.around);
+        self.runs.extend(measured.runs.iter().cloned());
+        for (name, value) in &measured.values {
+            self.values.entry(name.clone()).or_default().push(*value);
         }
     }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 
 use linerate_lab::{Lab, Topology};
-use linerate_metric::event::Problem;
+use linerate_metric::event::{Problem, WAIT_FOR_IT};
 use linerate_metric::exit;
 use linerate_metric::experiment::Setting;
 use linerate_metric::record::{RUN_SCHEMA, Record};
@@ -17,8 +17,8 @@ use crate::ExperimentError;
 use crate::again::Failed;
 use crate::file::{CommandOf, Experiment, FigureFrom};
 use crate::point::{Names, applies, fits, settings, words_of};
-use crate::process::{Programs, finish, first_line, start};
-use crate::run::{COMMAND_LIMIT, Kept, Options, Place};
+use crate::process::{Ended, Programs, finish, first_line, signal_words, start};
+use crate::run::{COMMAND_LIMIT, Kept, Measured, Options, Place};
 
 /// What hands do for a point on real hosts.
 pub(crate) struct Hands {
@@ -344,12 +344,11 @@ impl<'a> Runner<'a> {
         Ok(lines.windows(2).all(|pair| pair[0] == pair[1]))
     }
 
-    /// The latest figures of a point, each with its unit.
-    pub(crate) fn figures_of(&self, point: &Kept) -> Vec<(String, String)> {
+    /// The figures of a point that was measured, each with its unit.
+    pub(crate) fn figures_of(&self, measured: &Measured) -> Vec<(String, String)> {
         let mut figures: Vec<(String, String)> = Vec::new();
         for figure in &self.experiment.figures {
-            let latest = point.values.get(&figure.name).and_then(|all| all.last());
-            if let Some(&value) = latest
+            if let Some(&value) = measured.values.get(&figure.name)
                 && figures.iter().all(|(name, _)| *name != figure.name)
             {
                 figures.push((figure.name.clone(), figure.unit.format(value)));
@@ -361,20 +360,21 @@ impl<'a> Runner<'a> {
     /// Measures a point once: `Ok(Err(why))` where it could not be.
     pub(crate) fn measure(
         &mut self,
-        point: &mut Kept,
-    ) -> Result<Result<(), Missed>, ExperimentError> {
+        setting: &Setting,
+        round: u32,
+    ) -> Result<Result<Measured, Missed>, ExperimentError> {
         self.serial += 1;
         let id = format!("{}-{}", std::process::id(), self.serial);
         let lab = match &self.options.place {
-            Place::Lab => self.lab(&point.setting, &id)?,
+            Place::Lab => self.lab(setting, &id)?,
             Place::Host(_) => None,
         };
         let lab = lab.map(|key| &self.labs[&key]);
-        let names = self.names(&point.setting, lab, &id);
+        let names = self.names(setting, lab, &id);
         let place = |host: &str| lab.map(|lab| lab.host(host)).transpose();
         let mut running = Programs::default();
         let far = self.experiment.far.iter();
-        for command in far.filter(|command| applies(command, &point.setting)) {
+        for command in far.filter(|command| applies(command, setting)) {
             if matches!(self.options.place, Place::Host(_)) {
                 continue;
             }
@@ -408,7 +408,7 @@ impl<'a> Runner<'a> {
         let mut found = BTreeMap::new();
         let mut runs = Vec::new();
         let measures = self.experiment.measure.iter();
-        for command in measures.filter(|command| applies(command, &point.setting)) {
+        for command in measures.filter(|command| applies(command, setting)) {
             let mut words = names.words(command, &self.dir())?;
             commands.push(format!("linerate {}", words.join(" ")));
             let form = match self.options.listener {
@@ -427,7 +427,8 @@ impl<'a> Runner<'a> {
             )?;
             let document: Value = serde_json::from_str(ended.stdout.trim()).unwrap_or(Value::Null);
             if ended.code != Some(i32::from(exit::OK)) {
-                let problem = why(&document, &ended.stderr, commands.last());
+                let words = commands.last().map_or("", String::as_str);
+                let problem = why(&document, &ended, words);
                 return Ok(Err(Missed::by(problem, ended.code)));
             }
             let Some((mut record, value)) = record(&document) else {
@@ -436,9 +437,9 @@ impl<'a> Runner<'a> {
                 let problem = Problem::new("it gave no record", words, next);
                 return Ok(Err(Missed::by(problem, None)));
             };
-            record.label = Some(words_of(self.experiment, &point.setting));
+            record.label = Some(words_of(self.experiment, setting));
             for figure in &self.experiment.figures {
-                if fits(&figure.when, &point.setting)
+                if fits(&figure.when, setting)
                     && let Some(number) = read(figure, &value)
                 {
                     found.entry(figure.name.clone()).or_insert(number);
@@ -447,21 +448,26 @@ impl<'a> Runner<'a> {
             runs.push(record);
         }
         drop(running);
-        point.commands = commands;
-        point.around = self.around(&point.setting, &names)?;
-        point.runs.extend(runs);
-        for (name, value) in found {
-            point.values.entry(name).or_default().push(value);
-        }
-        Ok(Ok(()))
+        Ok(Ok(Measured {
+            round,
+            setting: setting.clone(),
+            commands,
+            around: self.around(setting, &names)?,
+            values: found,
+            runs,
+        }))
     }
 
-    /// The key of the network of a point, which is up then; `None` where commands run as they are.
-    fn lab(&mut self, setting: &Setting, id: &str) -> Result<Option<String>, ExperimentError> {
+    /// The network of a point with its key; `None` where commands run as they are.
+    fn network(
+        &self,
+        setting: &Setting,
+        id: &str,
+    ) -> Result<Option<(String, Topology)>, ExperimentError> {
         let Some(lab) = &self.experiment.lab else {
             return Ok(None);
         };
-        let (key, topology) = match (&lab.hops, &lab.topology) {
+        Ok(match (&lab.hops, &lab.topology) {
             (Some(hops), _) => {
                 let names = Names::at(self.experiment, setting, self.options.quick, &[], id);
                 let hops = names.fill(hops)?;
@@ -472,19 +478,40 @@ impl<'a> Runner<'a> {
                         "give a number, or a knob with numbers",
                     )
                 })?;
-                (hops, Topology::hops(count))
+                Some((hops, Topology::hops(count)))
             }
-            (None, Some(topology)) => ("file".to_owned(), topology.clone()),
-            (None, None) => return Ok(None),
+            (None, Some(topology)) => Some(("file".to_owned(), topology.clone())),
+            (None, None) => None,
+        })
+    }
+
+    /// The key of the network of a point, which is up then; `None` where commands run as they are.
+    fn lab(&mut self, setting: &Setting, id: &str) -> Result<Option<String>, ExperimentError> {
+        let Some((key, topology)) = self.network(setting, id)? else {
+            return Ok(None);
         };
         if !self.labs.contains_key(&key) {
             self.labs.insert(key.clone(), Lab::up(&topology)?);
-            let way = switches_between(&topology, "client", "server");
-            if way.len() > self.between.len() {
-                self.between = way;
-            }
+            self.note(&topology);
         }
         Ok(Some(key))
+    }
+
+    /// Notes the switches of a point that was measured by an earlier process.
+    pub(crate) fn note_way(&mut self, setting: &Setting) -> Result<(), ExperimentError> {
+        if self.options.place == Place::Lab
+            && let Some((_, topology)) = self.network(setting, "1")?
+        {
+            self.note(&topology);
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, topology: &Topology) {
+        let way = switches_between(topology, "client", "server");
+        if way.len() > self.between.len() {
+            self.between = way;
+        }
     }
 }
 
@@ -535,20 +562,82 @@ fn read(figure: &FigureFrom, record: &Value) -> Option<f64> {
     numbers.next().filter(|number| number.is_finite())
 }
 
-/// What a command that failed said.
-fn why(document: &Value, stderr: &str, command: Option<&String>) -> Problem {
-    Problem::deserialize(&document["error"]).unwrap_or_else(|_| {
-        Problem::new(
-            first_line(stderr),
-            format!("`{}`", command.map_or("", String::as_str)),
+/// What a command that failed said, or what happened to it.
+fn why(document: &Value, ended: &Ended, command: &str) -> Problem {
+    if let Ok(mut problem) = Problem::deserialize(&document["error"]) {
+        // An experiment asks again by itself, and its commands stand in its file.
+        problem.next_step = problem.next_step.replace(WAIT_FOR_IT, "");
+        return problem;
+    }
+    let object = format!("`{command}`");
+    match ended.signal {
+        _ if ended.late => Problem::new(
+            format!("took more than {} s and was ended", COMMAND_LIMIT.as_secs()),
+            object,
+            "measure less at once: a shorter -t, a smaller -n",
+        ),
+        Some(signal) => Problem::new(
+            signal_words(signal),
+            object,
+            "run it alone; where the kernel killed it, `dmesg` says why",
+        ),
+        None => Problem::new(
+            first_line(&ended.stderr),
+            object,
             "run it alone to see what it says",
-        )
-    })
+        ),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_ended_a_command_is_told_with_what_to_do() {
+        let said = serde_json::json!({"error": {
+            "situation": "refused",
+            "object": "far",
+            "next_step": format!("start it{WAIT_FOR_IT}"),
+        }});
+        assert_eq!(why(&said, &Ended::default(), "x").next_step, "start it");
+        let told = |ended: Ended| why(&Value::Null, &ended, "linerate x").to_string();
+        for (ended, words) in [
+            (
+                Ended {
+                    signal: Some(9),
+                    ..Ended::default()
+                },
+                "`linerate x`: it was killed by SIGKILL",
+            ),
+            (
+                Ended {
+                    signal: Some(34),
+                    ..Ended::default()
+                },
+                "killed by signal 34",
+            ),
+            (
+                Ended {
+                    code: Some(130),
+                    late: true,
+                    ..Ended::default()
+                },
+                "took more than 180 s",
+            ),
+            (
+                Ended {
+                    code: Some(1),
+                    stderr: "\nno room\nat all".to_owned(),
+                    ..Ended::default()
+                },
+                "no room",
+            ),
+        ] {
+            let said = told(ended);
+            assert!(said.contains(words), "{said}");
+        }
+    }
 
     #[test]
     fn switches_stand_in_the_order_of_the_way() {

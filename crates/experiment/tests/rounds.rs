@@ -3,9 +3,10 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use linerate_experiment::{Experiment, Options, Place, Progress, run};
+use linerate_experiment::{Experiment, Measured, Options, Place, Progress, run};
+use linerate_metric::set::RunSet;
 
 const FILE: &str = r#"
 name = "small"
@@ -40,36 +41,75 @@ else
 fi
 "#;
 
+/// A script that is open for writing in a process that somebody else starts meanwhile cannot be run.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// A folder with the program and what it gives.
+struct Room {
+    folder: tempfile::TempDir,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Room {
+    fn new() -> Self {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = tempfile::tempdir().unwrap();
+        let program = room.path().join("program");
+        std::fs::write(&program, PROGRAM).unwrap();
+        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+        let record = include_str!("../../report/tests/fixtures/run-1.json");
+        std::fs::write(room.path().join("record"), record).unwrap();
+        Self {
+            folder: room,
+            _alone: alone,
+        }
+    }
+
+    /// How often the program was called so far.
+    fn calls(&self) -> usize {
+        let calls = std::fs::read_to_string(self.folder.path().join("calls")).unwrap();
+        calls.lines().count()
+    }
+
+    /// Four rounds, without those that are done.
+    fn run(
+        &self,
+        only: &[(&str, &str)],
+        done: &[Measured],
+        mut hear: impl FnMut(&Progress),
+    ) -> RunSet {
+        let experiment = Experiment::from_toml(FILE).unwrap();
+        let stop = AtomicBool::new(false);
+        let options = Options {
+            id: "20261121T144042Z-3f9a1c".to_owned(),
+            started: jiff::Timestamp::UNIX_EPOCH,
+            done,
+            quick: false,
+            place: Place::Lab,
+            only: (only.iter())
+                .map(|(knob, value)| ((*knob).to_owned(), (*value).to_owned()))
+                .collect(),
+            repeats: Some(4),
+            label: None,
+            before: None,
+            dir: self.folder.path().to_owned(),
+            program: self.folder.path().join("program"),
+            cores: 1,
+            stop: &stop,
+            listener: None,
+        };
+        let mut hear = |progress: &Progress| {
+            hear(progress);
+            Ok(())
+        };
+        run(&experiment, &options, &mut hear).unwrap()
+    }
+}
+
 /// Four rounds: what was told, and the runs of each point.
 fn rounds(only: &[(&str, &str)]) -> (String, Vec<usize>) {
-    // A script that is open for writing in a process that somebody else starts meanwhile cannot be run.
-    static ALONE: Mutex<()> = Mutex::new(());
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let room = tempfile::tempdir().unwrap();
-    let program = room.path().join("program");
-    std::fs::write(&program, PROGRAM).unwrap();
-    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
-    let record = include_str!("../../report/tests/fixtures/run-1.json");
-    std::fs::write(room.path().join("record"), record).unwrap();
-    let experiment = Experiment::from_toml(FILE).unwrap();
-    let stop = AtomicBool::new(false);
-    let options = Options {
-        quick: false,
-        place: Place::Lab,
-        only: (only.iter())
-            .map(|(knob, value)| ((*knob).to_owned(), (*value).to_owned()))
-            .collect(),
-        repeats: Some(4),
-        label: None,
-        before: None,
-        dir: room.path().to_owned(),
-        program,
-        cores: 1,
-        stop: &stop,
-        listener: None,
-    };
     let mut told: Vec<&str> = Vec::new();
-    let set = run(&experiment, &options, &mut |progress| {
+    let set = Room::new().run(only, &[], |progress| {
         told.push(match progress {
             Progress::Point { .. } => "point",
             Progress::Measured { .. } => "measured",
@@ -78,11 +118,9 @@ fn rounds(only: &[(&str, &str)]) -> (String, Vec<usize>) {
                 assert!(because.contains("refuses"), "{because}");
                 "left"
             }
-            _ => return Ok(()),
+            _ => return,
         });
-        Ok(())
-    })
-    .unwrap();
+    });
     let points = set.result.experiment.unwrap().points;
     assert!(points.iter().all(|point| point.skipped.is_none()));
     let runs = points.iter().map(|point| point.runs.len()).collect();
@@ -114,4 +152,33 @@ fn the_only_point_may_come_late_too() {
     ];
     assert_eq!(told, wanted.join(" "));
     assert_eq!(runs, [2]);
+}
+
+/// What a process measured before it was killed is not measured again, in whichever round it was.
+#[test]
+fn points_that_were_measured_before_are_not_measured_again() {
+    let room = Room::new();
+    let mut kept: Vec<Measured> = Vec::new();
+    let first = room.run(&[], &[], |progress| {
+        if let Progress::Measured { measured, .. } = progress {
+            kept.push((**measured).clone());
+        }
+    });
+    assert_eq!(first.runs.len(), 6, "four of the one, two of the other");
+    // Through the text that a journal holds.
+    let text = serde_json::to_string(&kept[..3]).unwrap();
+    let done: Vec<Measured> = serde_json::from_str(&text).unwrap();
+    let before = room.calls();
+    let mut numbers = Vec::new();
+    let again = room.run(&[], &done, |progress| {
+        if let Progress::Point { number, of, .. } = progress {
+            numbers.push((*number, *of));
+        }
+    });
+    assert_eq!(room.calls() - before, numbers.len());
+    assert_eq!(numbers, [(2, 8), (4, 8), (6, 8), (7, 8), (8, 8)]);
+    let points = again.result.experiment.unwrap().points;
+    let runs: Vec<usize> = points.iter().map(|point| point.runs.len()).collect();
+    assert_eq!(runs, [4, 4]);
+    assert_eq!(points[0].figures["goodput"].runs, 4);
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use linerate_dialect::control::ControlError;
-use linerate_metric::event::{Again, Problem};
+use linerate_metric::event::{Again, Problem, WAIT_FOR_IT};
 use linerate_metric::exit;
 use linerate_metric::round_trip::Group;
 use linerate_port::PortError;
@@ -392,7 +392,7 @@ impl MeasureError {
                 "connection refused: nobody listens there",
                 address.to_string(),
                 format!(
-                    "start `linerate server -p {}` on that host, or wait for it with --retry 5s",
+                    "start `linerate server -p {}` on that host{WAIT_FOR_IT}",
                     address.port()
                 ),
             ),

@@ -132,6 +132,9 @@ pub fn read_line(line: &str, tell: &mut dyn FnMut(Event)) -> Option<String> {
     }
 }
 
+/// What ends a next step where a command of its own may wait for whoever does not listen yet.
+pub const WAIT_FOR_IT: &str = ", or wait for it with --retry 5s";
+
 /// A failure as people and scripts need it: the situation, the object, the next step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Problem {

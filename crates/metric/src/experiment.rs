@@ -179,6 +179,9 @@ pub struct Trend {
     /// Whether both moved the same way: up, down, or by less than a tenth.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agrees: Option<bool>,
+    /// What speaks against the runs that this rests on: `steal in 2 of 4 runs`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub doubts: Vec<String>,
     /// Why it need not be so, where it is not.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub why: String,
@@ -195,6 +198,9 @@ pub struct Shape {
     pub state: ShapeState,
     /// What was measured, for people.
     pub measured: String,
+    /// What speaks against the runs that this rests on: `steal in 2 of 4 runs`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub doubts: Vec<String>,
     /// Why it need not be so, where it is not.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why: String,

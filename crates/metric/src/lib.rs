@@ -30,6 +30,7 @@ pub mod forward;
 pub mod generate;
 pub mod pace;
 pub mod plan;
+pub mod pointer;
 pub mod record;
 pub mod round_trip;
 pub mod set;

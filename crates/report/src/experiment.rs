@@ -1,7 +1,9 @@
 //! An experiment as grids of texts, the same for every surface that shows it.
 
 use linerate_metric::expect::Unit;
-use linerate_metric::experiment::{ExperimentResult, Point, Setting, ShapeState, TableOf, number};
+use linerate_metric::experiment::{
+    ExperimentResult, Point, Setting, Shape, ShapeState, TableOf, number,
+};
 use linerate_metric::statistics::{Estimate, median};
 
 use crate::markdown;
@@ -276,9 +278,18 @@ pub(crate) fn published(result: &ExperimentResult) -> Vec<Grid> {
     grids
 }
 
-/// How each published figure moved, and whether it did so here: a word, what is told, and why it need not
-/// be so. A published direction that is another one here is no failure.
-pub(crate) fn trends(result: &ExperimentResult) -> Vec<(ShapeState, String)> {
+/// A published direction, and whether it is the one here.
+pub(crate) struct TrendTold {
+    pub(crate) state: ShapeState,
+    /// The same in a word, with whether it is in doubt.
+    pub(crate) word: String,
+    /// What is told, and why it need not be so.
+    pub(crate) text: String,
+}
+
+/// How each published figure moved, and whether it did so here. A published direction that is another one here
+/// is no failure.
+pub(crate) fn trends(result: &ExperimentResult) -> Vec<TrendTold> {
     let told = result.trends.iter().map(|trend| {
         let stands: Vec<String> = (trend.at.iter())
             .map(|(knob, value)| format!("{knob}={value}"))
@@ -297,6 +308,7 @@ pub(crate) fn trends(result: &ExperimentResult) -> Vec<(ShapeState, String)> {
             (trend.measured)
                 .map_or_else(|| "not measured".to_owned(), |ratio| direction(1.0, ratio)),
         );
+        text.push_str(&doubted(&trend.doubts));
         if !trend.why.is_empty() {
             text.push_str(&format!(". {}", trend.why));
         }
@@ -305,13 +317,17 @@ pub(crate) fn trends(result: &ExperimentResult) -> Vec<(ShapeState, String)> {
             Some(false) => ShapeState::Misses,
             None => ShapeState::Untested,
         };
-        (state, text)
+        TrendTold {
+            state,
+            word: in_doubt(trend_state(state), &trend.doubts),
+            text,
+        }
     });
     told.collect()
 }
 
 /// `as published`, `NOT as published`, `not tested`.
-pub(crate) fn trend_state(state: ShapeState) -> &'static str {
+fn trend_state(state: ShapeState) -> &'static str {
     match state {
         ShapeState::Holds => "as published",
         ShapeState::Misses => "NOT as published",
@@ -319,12 +335,42 @@ pub(crate) fn trend_state(state: ShapeState) -> &'static str {
     }
 }
 
-/// `agrees`, `DOES NOT AGREE`, `not tested`.
-pub(crate) fn state(state: ShapeState) -> &'static str {
-    match state {
+/// `agrees`, `DOES NOT AGREE`, `not tested`; `agrees, in doubt` where something speaks against its runs.
+pub(crate) fn state(shape: &Shape) -> String {
+    let word = match shape.state {
         ShapeState::Holds => "agrees",
         ShapeState::Misses => "DOES NOT AGREE",
         ShapeState::Untested => "not tested",
+    };
+    in_doubt(word, &shape.doubts)
+}
+
+fn in_doubt(word: &str, doubts: &[String]) -> String {
+    match doubts.is_empty() {
+        true => word.to_owned(),
+        false => format!("{word}, in doubt"),
+    }
+}
+
+/// What was measured for a shape, what speaks against that, and why it need not be so.
+pub(crate) fn shape_words(shape: &Shape) -> String {
+    let mut text = format!(
+        "{} ({}){}",
+        shape.says,
+        shape.measured,
+        doubted(&shape.doubts)
+    );
+    if !shape.why.is_empty() {
+        text.push_str(&format!(". {}", shape.why));
+    }
+    text
+}
+
+/// `. Its runs are in doubt: steal in 2 of 4 runs`.
+fn doubted(doubts: &[String]) -> String {
+    match doubts.is_empty() {
+        true => String::new(),
+        false => format!(". What it rests on is in doubt: {}", doubts.join(", ")),
     }
 }
 
@@ -372,6 +418,15 @@ pub(crate) fn verdict(result: &ExperimentResult) -> String {
             holds + misses
         ),
     };
+    let doubted = result
+        .shapes
+        .iter()
+        .filter(|shape| !shape.doubts.is_empty());
+    match (doubted.count(), holds + misses) {
+        (0, _) => {}
+        (all, tested) if all == tested => text.push_str("; all of that is in doubt"),
+        (some, _) => text.push_str(&format!("; {some} of these verdicts are in doubt")),
+    }
     if untested > 0 {
         text.push_str(&format!("; {untested} could not be tested here"));
     }

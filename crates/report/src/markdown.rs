@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use linerate_metric::expect::Unit;
-use linerate_metric::experiment::ExperimentResult;
+use linerate_metric::experiment::{ExperimentResult, ShapeState};
 use linerate_metric::set::RunSet;
 use linerate_metric::statistics::Estimate;
 
@@ -82,7 +82,11 @@ pub fn side_by_side(sides: &SideBySide) -> String {
             row
         })
         .collect();
-    let mut out = differences(sides);
+    let mut out = String::new();
+    for sentence in &sides.verdict {
+        let _ = writeln!(out, "{}\n", cell(sentence));
+    }
+    out.push_str(&differences(sides));
     out.push_str(&table(&headings, &rows));
     out.push('\n');
     out.push_str(INTERVALS);
@@ -123,22 +127,19 @@ fn differences(sides: &SideBySide) -> String {
 #[must_use]
 pub fn experiment(result: &ExperimentResult, set: &RunSet) -> String {
     let mut out = format!(
-        "## {}\n\n{}\n\n",
+        "## {}\n\n{}\n\n{}\n\n",
         cell(&result.title),
-        cell(&result.question)
+        cell(&result.question),
+        cell(&crate::experiment::verdict(result))
     );
     for shape in &result.shapes {
-        let _ = write!(
-            out,
-            "- **{}**: {} ({})",
-            crate::experiment::state(shape.state),
-            cell(&shape.says),
-            cell(&shape.measured)
-        );
-        if !shape.why.is_empty() {
-            let _ = write!(out, ". {}", cell(&shape.why));
-        }
-        out.push('\n');
+        let word = crate::experiment::state(shape);
+        let said = cell(&crate::experiment::shape_words(shape));
+        let _ = writeln!(out, "- **{word}**: {said}");
+    }
+    let others = crate::experiment::trends(result).into_iter();
+    for trend in others.filter(|trend| trend.state == ShapeState::Misses) {
+        let _ = writeln!(out, "- **{}**: {}", trend.word, cell(&trend.text));
     }
     let tables = result.tables.iter();
     let grids = tables.map(|table| crate::experiment::grid(result, table));

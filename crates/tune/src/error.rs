@@ -30,6 +30,12 @@ pub enum TuneError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// A journal is being written.
+    #[error("the journal {} is in use: another process is at it, wait for it or end it", path.display())]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
     /// A file of knobs makes no sense.
     #[error("{} holds no knobs ({why}): each [[knob]] has name, values, and one of set, option, stack and sysctl", path.display())]
     Knobs {

@@ -1,6 +1,6 @@
 //! Files that outlive a crash: one line of JSON for each step, on the disk before the next one begins.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -53,6 +53,7 @@ impl Journal {
             .mode(0o600)
             .open(path)
             .map_err(failed)?;
+        hold(&file, path)?;
         let mut journal = Self {
             path: path.to_owned(),
             file,
@@ -73,8 +74,9 @@ impl Journal {
             path: path.to_owned(),
             source,
         };
-        let (head, lines, whole) = read(path)?;
         let file = OpenOptions::new().append(true).open(path).map_err(failed)?;
+        hold(&file, path)?;
+        let (head, lines, whole) = read(path)?;
         file.set_len(whole as u64).map_err(failed)?;
         let journal = Self {
             path: path.to_owned(),
@@ -114,6 +116,17 @@ impl Journal {
             path: self.path,
             source,
         })
+    }
+}
+
+/// Holds a journal until it is closed: two processes that went on with one would both measure what is missing.
+fn hold(file: &File, path: &Path) -> Result<(), TuneError> {
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(TuneError::InUse {
+            path: path.to_owned(),
+        }),
+        // A file system without locks is no reason not to measure.
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
     }
 }
 
@@ -159,6 +172,8 @@ mod tests {
             Journal::create(&path, &"head").is_err(),
             "it is there already"
         );
+        let told = Journal::resume::<String, u32>(&path).unwrap_err();
+        assert!(told.to_string().contains("another process"), "{told}");
         drop(journal);
         // Half of a line.
         let mut text = fs::read_to_string(&path).unwrap();
@@ -167,6 +182,7 @@ mod tests {
         let (head, lines, mut journal) = Journal::resume::<String, u32>(&path).unwrap();
         assert_eq!((head.as_str(), lines.as_slice()), ("head", &[1, 2][..]));
         journal.append(&4).unwrap();
+        drop(journal);
         let (_, lines, journal) = Journal::resume::<String, u32>(&path).unwrap();
         assert_eq!(lines, [1, 2, 4]);
         journal.remove().unwrap();

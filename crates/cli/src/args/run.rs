@@ -17,13 +17,14 @@ Examples:
   linerate run udp-hops --print > mine.toml         begin with one that works
   linerate run udp-hops --on 192.0.2.7 --point hops=1 --label bench
                                                     against a host; each point into the same table
+  linerate run --resume 20261121T144042Z-3f9a1c     goes on where a crash or Ctrl-C ended it
 
 An experiment is a file: knobs to vary, a network or none, far ends, commands of linerate that measure a
 point, figures to read from their records, tables, plots, and the shape that is expected. Ends with exit
 code 3 where that shape does not hold.")]
 pub struct RunArgs {
     /// A shipped experiment, or a file
-    #[arg(value_name = "FILE|NAME", required_unless_present = "list")]
+    #[arg(value_name = "FILE|NAME")]
     pub experiment: Option<String>,
     /// Fewer points, each shorter: under a minute
     #[arg(long, env = "LINERATE_QUICK")]
@@ -45,6 +46,9 @@ pub struct RunArgs {
     /// --label linerate-NAME-LABEL]
     #[arg(long, value_name = "DIR", env = "LINERATE_RUN_DIR")]
     pub dir: Option<PathBuf>,
+    /// Go on with an experiment that was ended half-way: its id, or the file of its journal
+    #[arg(long, value_name = "ID|FILE", conflicts_with_all = ["experiment", "quick", "point", "label", "on", "repeat", "dir", "print", "print_lab", "list"], env = "LINERATE_RESUME")]
+    pub resume: Option<String>,
     /// Print the experiment's file
     #[arg(long, conflicts_with = "quick", env = "LINERATE_PRINT")]
     pub print: bool,

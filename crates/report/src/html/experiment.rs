@@ -10,7 +10,7 @@ use linerate_metric::units::{format_count, format_nanos};
 
 use super::figure::{Data, Row, chart};
 use super::{hosts, points, pretty};
-use crate::experiment::{Grid, grid, published, skipped, state, trend_state, trends, verdict};
+use crate::experiment::{Grid, grid, published, shape_words, skipped, state, trends, verdict};
 use crate::markdown;
 use crate::svg::{self, Axis, Bar, BarChart, Chart, Mark, Series, escape};
 use crate::text;
@@ -80,32 +80,22 @@ pub(super) fn body(result: &ExperimentResult, set: &RunSet) -> String {
 fn shapes(result: &ExperimentResult) -> String {
     let mut out = String::from("<section>\n<h2>The expected shape</h2>\n<ul>\n");
     for shape in &result.shapes {
-        let mut text = format!(
-            "<b>{}</b>: {} <span class=\"muted\">({})</span>",
-            match shape.state {
-                ShapeState::Misses => "does not agree",
-                other => state(other),
-            },
-            escape(&shape.says),
-            escape(&pretty(&shape.measured))
+        let _ = writeln!(
+            out,
+            "<li><b>{}</b>: {}</li>",
+            escape(&state(shape).replace("DOES NOT AGREE", "does not agree")),
+            escape(&pretty(&shape_words(shape)))
         );
-        if !shape.why.is_empty() {
-            let _ = write!(text, ". {}", escape(&shape.why));
-        }
-        let _ = writeln!(out, "<li>{text}</li>");
     }
     out.push_str("</ul>\n");
     let trends = trends(result);
     let told = trends
         .iter()
-        .filter(|(state, _)| *state != ShapeState::Untested);
+        .filter(|trend| trend.state != ShapeState::Untested);
     let told: String = told
-        .map(|(state, text)| {
-            let word = match state {
-                ShapeState::Misses => "not as published",
-                state => trend_state(*state),
-            };
-            format!("<li><b>{word}</b>: {}</li>\n", escape(&pretty(text)))
+        .map(|trend| {
+            let word = trend.word.replace("NOT", "not");
+            format!("<li><b>{word}</b>: {}</li>\n", escape(&pretty(&trend.text)))
         })
         .collect();
     if !told.is_empty() {

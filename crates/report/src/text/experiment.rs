@@ -4,7 +4,7 @@ use linerate_metric::experiment::{ExperimentResult, ShapeState};
 
 use super::sentence_note;
 use super::table::table;
-use crate::experiment::{grid, published, skipped, state, trend_state, trends, verdict};
+use crate::experiment::{grid, published, shape_words, skipped, state, trends, verdict};
 use crate::style::{Paint, Style, clean, hang, wrap};
 
 /// All that an experiment says.
@@ -34,16 +34,14 @@ pub(super) fn experiment(result: &ExperimentResult, style: &Style) -> String {
     }
     let mut lines = Vec::new();
     for shape in &result.shapes {
-        let word = state(shape.state);
+        let word = state(shape);
         let paint = match shape.state {
+            ShapeState::Holds if !shape.doubts.is_empty() => Paint::Warn,
             ShapeState::Holds => Paint::Good,
             ShapeState::Misses => Paint::Bad,
             ShapeState::Untested => Paint::Warn,
         };
-        let mut text = format!("{} ({})", clean(&shape.says), clean(&shape.measured));
-        if !shape.why.is_empty() {
-            text.push_str(&format!(". {}", clean(&shape.why)));
-        }
+        let text = clean(&shape_words(shape)).into_owned();
         let prefix = format!("{word}: ");
         lines.push(hang(
             &prefix,
@@ -54,13 +52,13 @@ pub(super) fn experiment(result: &ExperimentResult, style: &Style) -> String {
     }
     // Those as published are counted in the verdict, and stand on the page.
     let others = trends(result).into_iter();
-    for (known, text) in others.filter(|(known, _)| *known == ShapeState::Misses) {
+    for trend in others.filter(|trend| trend.state == ShapeState::Misses) {
         let paint = Paint::Warn;
-        let prefix = format!("{}: ", trend_state(known));
+        let prefix = format!("{}: ", trend.word);
         lines.push(hang(
             &prefix,
             &style.paint(paint, &prefix),
-            &clean(&text),
+            &clean(&trend.text),
             style.width,
         ));
     }

@@ -1,5 +1,7 @@
 //! `linerate run`: a whole experiment, its tables, its page and its records.
 
+mod journal;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -17,6 +19,7 @@ use linerate_report::html;
 use linerate_report::store::{Store, write_file};
 use linerate_tune::knob::{Knob, Set};
 
+use self::journal::{Asked, Keeper, resumed};
 use super::measure::stop_on_signals;
 use crate::args::RunArgs;
 use crate::failure::Failure;
@@ -55,34 +58,38 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
         }
         return Ok(exit::OK);
     }
-    let name = args.experiment.as_deref().unwrap_or_default();
-    if args.print {
-        print(text_of(name)?.trim_end());
-        return Ok(exit::OK);
-    }
-    let experiment = experiment_of(name)?;
+    let (asked, done, journal) = match (&args.resume, &args.experiment) {
+        (Some(name), _) => {
+            let (asked, done, journal) = resumed(name)?;
+            (asked, done, Some(journal))
+        }
+        (None, Some(name)) if args.print => {
+            print(text_of(name)?.trim_end());
+            return Ok(exit::OK);
+        }
+        (None, Some(name)) => {
+            let asked = Asked::of(args, text_of(name)?, &experiment_of(name)?);
+            (asked, Vec::new(), None)
+        }
+        (None, None) => return Err(nothing_named()),
+    };
+    let experiment = experiment_in(&asked.text, &asked.file)?;
     if args.print_lab {
         print(lab_of(&experiment)?.trim_end());
         return Ok(exit::OK);
     }
-    check_commands(&experiment, args.quick, name)?;
+    check_commands(&experiment, asked.quick, &asked.file)?;
     output.check_file()?;
     live::check(args.screen.is_asked())?;
-    let dir = args
-        .dir
-        .clone()
-        .unwrap_or_else(|| folder(&experiment.name, args.label.as_deref()));
-    super::demo::prepare_folder(&dir)?;
+    let dir = &asked.dir;
+    super::demo::prepare_folder(dir)?;
     // Before the first thread: only a process with one can enter a user namespace.
-    if experiment.lab.is_some() && args.on.is_none() && !linerate_lab::privileged() {
+    if experiment.lab.is_some() && asked.on.is_none() && !linerate_lab::privileged() {
         linerate_lab::enter_user_namespace()?;
     }
-    let before = args
-        .label
-        .as_deref()
-        .and_then(|label| table(&dir, &experiment.name, label));
+    let before = (asked.label.as_deref()).and_then(|label| table(dir, &experiment.name, label));
     if let Some(before) = &before {
-        check_table(before, args)?;
+        check_table(before, &asked)?;
     }
     let stop = stop_on_signals()?;
     let flag = stop.as_flag();
@@ -94,11 +101,14 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
         ))
     })?;
     let options = Options {
-        quick: args.quick,
-        place: args.on.clone().map_or(Place::Lab, Place::Host),
-        only: args.point.iter().cloned().collect(),
-        repeats: args.repeat,
-        label: args.label.clone(),
+        id: asked.id.clone(),
+        started: asked.started,
+        done: &done,
+        quick: asked.quick,
+        place: asked.on.clone().map_or(Place::Lab, Place::Host),
+        only: asked.point.clone(),
+        repeats: asked.repeat,
+        label: asked.label.clone(),
         before: before.as_ref(),
         dir: dir.clone(),
         program,
@@ -113,11 +123,26 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
     let turner = known.as_ref();
     let turner = turner.map(|known| Turner::new(knobs, known, &[], &stop));
     let mut turner = turner.transpose()?;
+    let begun = journal.map_or_else(|| Keeper::begin(&asked), Ok);
+    if let Err(why) = &begun {
+        output.remark(&format!(
+            "warning: {why}; what is measured is lost if this is killed"
+        ));
+    }
+    let mut keeper = Keeper::new(begun.ok(), !args.output.no_store);
+    if keeper.is_kept() {
+        let resume = asked.resume();
+        output.told(&match done.len() {
+            0 => format!("each point is kept when it is measured; after a crash: {resume}"),
+            n => format!("{n} points were measured before"),
+        });
+    }
+    let mut any = !done.is_empty();
     let title = format!("experiment {}", experiment.name);
     let measured = live::series(args.screen.is_asked(), &title, &stop, output, |output| {
         let mut options = options;
         if let Some(screen) = output.teller().cloned() {
-            if experiment.lab.is_some() && args.on.is_none() {
+            if experiment.lab.is_some() && asked.on.is_none() {
                 screen.show(Scene::Elsewhere);
             }
             options.listener = Some(Arc::new(move |event| screen.tell(event)));
@@ -126,6 +151,13 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
             if let (Progress::Turn { knob, value }, Some(turner)) = (progress, &mut turner) {
                 return turner.turn_one(&knob.name, value);
             }
+            // It is on the disk before anybody is told.
+            if let Progress::Measured { measured, .. } = progress {
+                any = true;
+                for why in keeper.keep(measured) {
+                    output.remark(&format!("warning: {why}"));
+                }
+            }
             tell(output, &flag, progress);
             Ok(())
         })
@@ -133,9 +165,23 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
     for why in turner.iter_mut().flat_map(Turner::back) {
         output.remark(&format!("warning: could not be set back: {why}"));
     }
-    let set = measured?;
-    output.set(&set, &[])?;
-    write_folder(&dir, &set)?;
+    if !any {
+        // There is nothing to go on with.
+        keeper.done();
+        keeper = Keeper::new(None, false);
+    }
+    let put = measured.map_err(Failure::from).and_then(|set| {
+        output.set(&set, &[])?;
+        write_folder(dir, &set)?;
+        Ok(set)
+    });
+    let unfinished = !matches!(&put, Ok(set) if !set.interrupted);
+    match (unfinished, keeper.is_kept()) {
+        (true, true) => output.told(&format!("to go on with it: {}", asked.resume())),
+        (true, false) => {}
+        (false, _) => keeper.done(),
+    }
+    let set = put?;
     if !output.is_quiet() {
         output.remark(&format!("report: {}", dir.join("report.html").display()));
     }
@@ -151,12 +197,21 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
     })
 }
 
-/// Where it is written; points of a table of their own have a folder of their own.
-fn folder(name: &str, label: Option<&str>) -> PathBuf {
-    PathBuf::from(match label {
-        Some(label) => format!("linerate-{name}-{label}"),
-        None => format!("linerate-{name}"),
-    })
+/// That no experiment was named, with those that there are.
+fn nothing_named() -> Failure {
+    Failure::usage(Problem::new(
+        "no experiment is named",
+        "linerate run",
+        format!(
+            "give a file, or one that ships: {}; `linerate run --list` says what each answers",
+            names().join(", ")
+        ),
+    ))
+}
+
+/// Those that ship.
+fn names() -> Vec<&'static str> {
+    SHIPPED.iter().map(|(name, _)| *name).collect()
 }
 
 /// The network of an experiment as a lab file.
@@ -193,11 +248,11 @@ fn check_commands(experiment: &Experiment, quick: bool, file: &str) -> Result<()
 }
 
 /// Points that were measured elsewhere, or for another time, do not belong into one table.
-fn check_table(before: &RunSet, args: &RunArgs) -> Result<(), Failure> {
+fn check_table(before: &RunSet, asked: &Asked) -> Result<(), Failure> {
     let Some(result) = &before.result.experiment else {
         return Ok(());
     };
-    let label = args.label.as_deref().unwrap_or_default();
+    let label = asked.label.as_deref().unwrap_or_default();
     let told = |quick, in_lab| match (quick, in_lab) {
         (true, true) => "--quick, in labs of this machine",
         (true, false) => "--quick, on real hosts (--on)",
@@ -205,7 +260,7 @@ fn check_table(before: &RunSet, args: &RunArgs) -> Result<(), Failure> {
         (false, false) => "at full length, on real hosts (--on)",
     };
     let was = told(result.quick, result.place == "lab");
-    match was == told(args.quick, args.on.is_none()) {
+    match was == told(asked.quick, asked.on.is_none()) {
         true => Ok(()),
         false => Err(Failure::usage(Problem::new(
             format!("its points were measured {was}"),
@@ -220,8 +275,13 @@ fn check_table(before: &RunSet, args: &RunArgs) -> Result<(), Failure> {
 /// # Errors
 /// There is none, or it is none.
 pub fn experiment_of(name: &str) -> Result<Experiment, Failure> {
-    Experiment::from_toml(&text_of(name)?).map_err(|error| Failure {
-        problem: error.problem_in(name),
+    experiment_in(&text_of(name)?, name)
+}
+
+/// The experiment that a file's text is.
+fn experiment_in(text: &str, file: &str) -> Result<Experiment, Failure> {
+    Experiment::from_toml(text).map_err(|error| Failure {
+        problem: error.problem_in(file),
         code: error.exit_code(),
     })
 }
@@ -232,11 +292,10 @@ fn text_of(name: &str) -> Result<String, Failure> {
         return Ok(text.to_owned());
     }
     std::fs::read_to_string(name).map_err(|error| {
-        let names: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
         Failure::usage(Problem::new(
             format!("no experiment that ships, and no file ({error})"),
             name,
-            format!("give a file, or one of {}", names.join(", ")),
+            format!("give a file, or one of {}", names().join(", ")),
         ))
     })
 }
@@ -268,7 +327,7 @@ fn tell(output: &Output, stop: &AtomicBool, progress: &Progress) {
             }),
             None => output.told(&format!("[{number}/{of}] {words}")),
         },
-        Progress::Measured { words, figures } => {
+        Progress::Measured { words, figures, .. } => {
             if output.teller().is_some() {
                 let figures = figures.iter();
                 let figures = figures.map(|(name, value)| format!("{name} {value}"));

@@ -1,0 +1,92 @@
+//! What speaks against the runs that a verdict rests on.
+
+use std::collections::BTreeMap;
+
+use linerate_metric::experiment::{ExperimentResult, Point, Setting};
+use linerate_metric::record::Record;
+
+use crate::file::Experiment;
+
+/// Doubts that are about a part of a record which no figure of an experiment is read from: its stages, its
+/// timeline, its series.
+const OF_OTHER_PARTS: &[&str] = &[
+    "clock-unknown",
+    "device-stamps-unread",
+    "no-stages",
+    "no-timeline",
+    "series-cut",
+    "stages-apart",
+    "stages-thin",
+    "stages-unlike",
+];
+
+/// The doubt that is about the highest percentiles alone.
+const OF_THE_TAIL: &str = "thin-tail";
+
+/// Gathers the runs that a verdict rests on.
+pub(crate) struct Ground<'a> {
+    experiment: &'a Experiment,
+    runs: &'a [Record],
+    /// By the ids of runs, whether a figure of the tail was read from it.
+    of: BTreeMap<&'a str, bool>,
+}
+
+impl<'a> Ground<'a> {
+    pub(crate) fn new(experiment: &'a Experiment, runs: &'a [Record]) -> Self {
+        Self {
+            experiment,
+            runs,
+            of: BTreeMap::new(),
+        }
+    }
+
+    /// The verdict rests on this figure of the points of a setting.
+    pub(crate) fn rests_on(
+        &mut self,
+        result: &'a ExperimentResult,
+        setting: &Setting,
+        figure: &str,
+    ) {
+        let mut figures = self.experiment.figures.iter();
+        let known = figures.find(|known| known.name == figure);
+        // What is computed is the same whatever disturbed the run.
+        if known.is_some_and(|known| known.exact) {
+            return;
+        }
+        let tail = known.is_some_and(|known| known.from.iter().any(|from| from.contains("/p99")));
+        let has = |point: &&Point| {
+            let fits = |(knob, value)| point.setting.get(knob) == Some(value);
+            point.figures.contains_key(figure) && setting.iter().all(fits)
+        };
+        for run in result.points.iter().filter(has).flat_map(|p| &p.runs) {
+            *self.of.entry(run).or_default() |= tail;
+        }
+    }
+
+    /// Each kind of doubt with how many of the runs have it, the most frequent first: `steal in 2 of 4 runs`.
+    pub(crate) fn doubts(&self) -> Vec<String> {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for run in self.runs {
+            let Some(tail) = self.of.get(run.id.as_str()) else {
+                continue;
+            };
+            let speaks =
+                |doubt: &&str| !OF_OTHER_PARTS.contains(doubt) && (*tail || *doubt != OF_THE_TAIL);
+            let kinds = run.validity.iter().map(|doubt| doubt.doubt.as_str());
+            let mut kinds: Vec<&str> = kinds.filter(speaks).collect();
+            kinds.sort_unstable();
+            kinds.dedup();
+            for kind in kinds {
+                *counts.entry(kind).or_default() += 1;
+            }
+        }
+        let mut counts: Vec<(&str, usize)> = counts.into_iter().collect();
+        counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        let all = self.of.len();
+        let told = counts.iter().map(|(kind, count)| match all {
+            1 => format!("{kind} in its run"),
+            all => format!("{kind} in {count} of {all} runs"),
+        });
+        told.collect()
+    }
+}

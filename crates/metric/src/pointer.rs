@@ -1,0 +1,160 @@
+//! Whether a JSON pointer leads to a number of a record, told from the shape of records alone.
+
+use std::sync::OnceLock;
+
+use schemars::schema_for;
+use serde_json::Value;
+
+use crate::record::Record;
+
+/// Names that an answer lists at most.
+const LISTED: usize = 40;
+
+/// Whether a JSON pointer (RFC 6901) may lead to a number of a record; what a record has in which names are
+/// free (histograms, calls) takes any.
+///
+/// # Errors
+/// Where it leads instead, and what there is, as sentence fragments.
+pub fn check(pointer: &str) -> Result<(), (String, String)> {
+    static SHAPE: OnceLock<Value> = OnceLock::new();
+    let root = SHAPE.get_or_init(|| schema_for!(Record).to_value());
+    let Some(path) = pointer.strip_prefix('/') else {
+        return Err((
+            "is no JSON pointer".to_owned(),
+            "begin it with `/`, as in `/summary/rtt_ns/p50`".to_owned(),
+        ));
+    };
+    let mut here = resolved(root, root);
+    let mut walked = String::new();
+    for part in path.split('/') {
+        let name = part.replace("~1", "/").replace("~0", "~");
+        let below: Vec<&Value> = here.iter().filter_map(|at| child(at, &name)).collect();
+        let below: Vec<&Value> = below.iter().flat_map(|at| resolved(root, at)).collect();
+        if below.is_empty() {
+            let place = match walked.is_empty() {
+                true => "a record".to_owned(),
+                false => format!("{walked} of a record"),
+            };
+            return Err((
+                format!("leads nowhere: {place} has no {name}"),
+                match names(&here) {
+                    names if names.is_empty() => "end it before".to_owned(),
+                    names => format!("there are {names}"),
+                },
+            ));
+        }
+        walked.push('/');
+        walked.push_str(part);
+        here = below;
+    }
+    if here.iter().any(|at| is_number(at)) {
+        return Ok(());
+    }
+    Err((
+        "leads to something that is no number".to_owned(),
+        match names(&here) {
+            names if names.is_empty() => "name a number of the record".to_owned(),
+            names => format!("go on with one of {names}"),
+        },
+    ))
+}
+
+/// A schema with its references followed, and each of its alternatives.
+fn resolved<'a>(root: &'a Value, schema: &'a Value) -> Vec<&'a Value> {
+    if let Some(name) = schema["$ref"].as_str() {
+        let target = name.strip_prefix('#').and_then(|path| root.pointer(path));
+        return target.map_or_else(Vec::new, |target| resolved(root, target));
+    }
+    let alternatives: Vec<&Value> = (["anyOf", "oneOf", "allOf"].iter())
+        .filter_map(|key| schema[key].as_array())
+        .flatten()
+        .flat_map(|one| resolved(root, one))
+        .collect();
+    match alternatives.is_empty() {
+        true => vec![schema],
+        false => alternatives,
+    }
+}
+
+/// What stands below a name, or a number in a list.
+fn child<'a>(schema: &'a Value, name: &str) -> Option<&'a Value> {
+    if let Some(known) = schema["properties"].get(name) {
+        return Some(known);
+    }
+    if let Ok(position) = name.parse::<usize>() {
+        let of_tuple = schema["prefixItems"].get(position);
+        let of_list = Some(&schema["items"]).filter(|items| items.is_object());
+        if let Some(item) = of_tuple.or(of_list) {
+            return Some(item);
+        }
+    }
+    Some(&schema["additionalProperties"]).filter(|free| free.is_object())
+}
+
+fn is_number(schema: &Value) -> bool {
+    let number = |kind: &Value| matches!(kind.as_str(), Some("number" | "integer"));
+    match &schema["type"] {
+        Value::Array(kinds) => kinds.iter().any(number),
+        kind => number(kind),
+    }
+}
+
+/// The names that there are, where they are fixed.
+fn names(schemas: &[&Value]) -> String {
+    let properties = schemas.iter().filter_map(|at| at["properties"].as_object());
+    let mut names: Vec<&str> = properties
+        .flat_map(|p| p.keys().map(String::as_str))
+        .collect();
+    names.dedup();
+    let more = names.len().saturating_sub(LISTED);
+    names.truncate(LISTED);
+    match more {
+        0 => names.join(", "),
+        more => format!("{} and {more} more", names.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_records_are_known() {
+        for pointer in [
+            "/summary/goodput_bps",
+            "/summary/rtt_ns/p99_9",
+            "/hosts/0/stack/memory/bytes",
+            "/calls/select/ready/p50",
+            "/far_calls/recvfrom/ready/p50",
+            "/forward/ports/1/transmit/dropped",
+            "/directions/0/retransmits",
+        ] {
+            assert_eq!(check(pointer), Ok(()), "{pointer}");
+        }
+    }
+
+    #[test]
+    fn what_no_record_has_is_told_with_what_there_is() {
+        for (pointer, situation, next) in [
+            (
+                "/summary/rtt_ns/p51",
+                "/summary/rtt_ns of a record has no p51",
+                "p50",
+            ),
+            ("/sumary/goodput_bps", "a record has no sumary", "summary"),
+            (
+                "summary/goodput_bps",
+                "no JSON pointer",
+                "begin it with `/`",
+            ),
+            ("/summary/rtt_ns", "no number", "p50"),
+            ("/summary/rtt_ns/p50/low", "has no low", "end it before"),
+            ("/hosts/first/cpu", "/hosts of a record has no first", ""),
+            ("/started", "no number", "name a number"),
+        ] {
+            let (told, names) = check(pointer).expect_err(pointer);
+            assert!(told.contains(situation), "{pointer}: {told}");
+            assert!(names.contains(next), "{pointer}: {names}");
+        }
+    }
+}
