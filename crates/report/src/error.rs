@@ -45,6 +45,17 @@ pub enum ReportError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// A file holds a table that was exported.
+    #[error(
+        "{} is a table in {form}: it holds figures and no records; export those where it was made, `linerate runs export -o FILE`",
+        path.display()
+    )]
+    Table {
+        /// The file.
+        path: PathBuf,
+        /// The form of the table.
+        form: &'static str,
+    },
     /// A file holds no record.
     #[error("{} is {why}: name a file that --json, -o or the store wrote", path.display())]
     Foreign {
@@ -128,6 +139,11 @@ impl ReportError {
                     }
                     _ => "see who may read it".to_owned(),
                 },
+            ),
+            Self::Table { path, form } => Problem::new(
+                format!("a table in {form}: it holds figures and no records"),
+                path.display().to_string(),
+                "export the records where it was made: `linerate runs export -o FILE`",
             ),
             Self::Foreign { path, why } => Problem::new(
                 why.clone(),

@@ -142,15 +142,24 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    let mut file = tempfile::Builder::new()
+    let file = tempfile::Builder::new()
         .prefix(".linerate-")
         .suffix(".partial")
         // As any new file: the process's umask takes away what it does not want.
         .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(folder)?;
+        .tempfile_in(folder);
+    let mut file = file.map_err(plain)?;
     file.write_all(bytes)?;
     file.persist(path).map_err(|failed| failed.error)?;
     Ok(())
+}
+
+/// What the kernel said, without the name of the file beside, which nobody asked for and which is gone.
+fn plain(error: io::Error) -> io::Error {
+    match error.to_string().split_once(" at path ") {
+        Some((said, _)) => io::Error::new(error.kind(), said),
+        None => error,
+    }
 }
 
 #[cfg(test)]
@@ -221,6 +230,7 @@ mod tests {
             let error = write_file(&path, "text").unwrap_err().to_string();
             assert!(error.contains(step), "{error}");
             assert!(error.contains(path.to_str().unwrap()), "{error}");
+            assert!(!error.contains(".partial"), "{error}");
         }
         let error = Store::at(file.join("runs")).put("id", "{}").unwrap_err();
         assert!(error.to_string().contains("--no-store"), "{error}");

@@ -316,7 +316,11 @@ fn remove(
     dry_run: bool,
     json: bool,
 ) -> Result<u8, Failure> {
-    let entries = named(history, ids, selection)?;
+    let entries = named(history, ids, selection).map_err(|mut failure| {
+        // All are looked up before the first one goes.
+        failure.problem.situation.push_str("; nothing was removed");
+        failure
+    })?;
     let mut removed = Vec::new();
     for entry in entries {
         if !dry_run {

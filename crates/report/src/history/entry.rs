@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use linerate_metric::expect::FIGURES;
-use linerate_metric::experiment::ExperimentResult;
+use linerate_metric::experiment::{ExperimentResult, Shape, ShapeState};
 use linerate_metric::facts::Role;
 use linerate_metric::plan::Direction;
 use linerate_metric::record::Record;
@@ -21,6 +21,28 @@ pub struct Outcome {
     pub figure: String,
     /// In base units.
     pub value: f64,
+}
+
+/// How an experiment came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shapes {
+    /// Expectations that hold.
+    pub hold: usize,
+    /// Expectations that were tested.
+    pub tested: usize,
+    /// Of these, how many rest on runs that something speaks against.
+    pub in_doubt: usize,
+}
+
+impl Shapes {
+    fn of(experiment: &ExperimentResult) -> Self {
+        let count = |counts: fn(&&Shape) -> bool| experiment.shapes.iter().filter(counts).count();
+        Self {
+            hold: count(|shape| shape.state == ShapeState::Holds),
+            tested: count(|shape| shape.state != ShapeState::Untested),
+            in_doubt: count(|shape| !shape.doubts.is_empty()),
+        }
+    }
 }
 
 /// A stored document in short.
@@ -67,6 +89,13 @@ pub struct Entry {
     /// Ids of the runs that a set holds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<String>,
+    /// Of an experiment, the first run of each point that was measured, by `KNOB=VALUE…`: a table that grows
+    /// is stored anew with all of its points.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub points: BTreeMap<String, String>,
+    /// How many expectations of an experiment hold, of how many that were tested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shapes: Option<Shapes>,
     /// How many things speak against its figures.
     pub doubts: u64,
     /// Its figures by the names `--expect` knows; of repeats their medians.
@@ -134,6 +163,8 @@ impl Entry {
                 entry
                     .figures
                     .extend(experiment.map_or_else(BTreeMap::new, of_points));
+                entry.points = experiment.map_or_else(BTreeMap::new, measured_points);
+                entry.shapes = experiment.map(Shapes::of);
                 entry.outcome = outcome(&set.result);
             }
         }
@@ -165,6 +196,15 @@ fn of_points(experiment: &ExperimentResult) -> BTreeMap<String, f64> {
         figures.map(move |(name, value)| (format!("{at} {name}"), value.median))
     });
     figures.filter(|(_, value)| value.is_finite()).collect()
+}
+
+/// The first run of every point that was measured.
+fn measured_points(experiment: &ExperimentResult) -> BTreeMap<String, String> {
+    let points = experiment.points.iter().filter_map(|point| {
+        let at = setting_words(experiment, &point.setting);
+        Some((at, point.runs.first()?.clone()))
+    });
+    points.collect()
 }
 
 fn finite<'a>(figures: impl Iterator<Item = (&'a str, f64)>) -> BTreeMap<String, f64> {

@@ -10,7 +10,7 @@ use super::History;
 use super::entry::Entry;
 use super::marks::Marks;
 use crate::ReportError;
-use crate::document::{Document, read_document};
+use crate::document::{Document, read_document, read_text};
 
 /// Schema id of an export.
 pub const EXPORT_SCHEMA: &str = "linerate/export/1";
@@ -138,13 +138,14 @@ impl History {
 }
 
 fn value(path: &Path) -> Result<Value, ReportError> {
-    let text = fs::read_to_string(path).map_err(|source| ReportError::Read {
-        path: path.to_owned(),
-        source,
-    })?;
+    let text = read_text(path)?;
     serde_json::from_str(&text).map_err(|error| ReportError::Foreign {
         path: path.to_owned(),
-        why: format!("no JSON ({error})"),
+        // Of what is no JSON it says the same in the same words as everywhere.
+        why: match Document::from_json(&text) {
+            Err(why) => why.to_string(),
+            Ok(_) => format!("no JSON ({error})"),
+        },
     })
 }
 
@@ -191,6 +192,12 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, ReportError> {
         if found.extension().is_some_and(|end| end == "json") {
             files.push(found);
         }
+    }
+    if files.is_empty() {
+        return Err(ReportError::Foreign {
+            path: path.to_owned(),
+            why: "a folder without a file that ends in .json".to_owned(),
+        });
     }
     files.sort();
     Ok(files)

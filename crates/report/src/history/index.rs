@@ -72,6 +72,11 @@ DELETE FROM file;
 DELETE FROM document;
 DELETE FROM file;
 ",
+    // Entries of experiments know the runs of their points, and how many expectations hold: the same.
+    "
+DELETE FROM document;
+DELETE FROM file;
+",
 ];
 
 /// How long one process waits for another that is bringing the index up to date.
@@ -97,11 +102,27 @@ enum Trouble {
     Unusable(String),
 }
 
+/// What a failure of the database means, where its own words say little: `disk I/O error`.
+pub(super) fn words(error: &rusqlite::Error) -> String {
+    let meaning = match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => "there is no room on its disk",
+        // With a log that is mapped into memory a full disk is told so, too.
+        Some(ErrorCode::SystemIoFailure) => "its disk is full, or fails",
+        Some(ErrorCode::ReadOnly) => "it may not be written",
+        Some(ErrorCode::CannotOpen) => "it cannot be made or opened there",
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            "another process has held it for half a minute"
+        }
+        _ => return error.to_string(),
+    };
+    meaning.to_owned()
+}
+
 impl From<rusqlite::Error> for Trouble {
     fn from(error: rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Self::Damaged(error),
-            _ => Self::Unusable(error.to_string()),
+            _ => Self::Unusable(words(&error)),
         }
     }
 }

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 
 use jiff::Timestamp;
 
-pub use entry::{Entry, Note, Outcome};
+pub use entry::{Entry, Note, Outcome, Shapes};
 pub use exchange::{Arrived, EXPORT_SCHEMA};
 pub use filter::Filter;
 #[cfg(feature = "parquet")]
@@ -73,7 +73,7 @@ impl History {
         let index = Index::open(&path, store.folder(), marks.path()).map_err(|error| {
             ReportError::Index {
                 path,
-                why: error.to_string(),
+                why: index::words(&error),
             }
         })?;
         Ok(Self {
@@ -235,7 +235,7 @@ impl History {
     fn trouble(&self, error: &rusqlite::Error) -> ReportError {
         ReportError::Index {
             path: self.base.join("index.sqlite"),
-            why: error.to_string(),
+            why: index::words(error),
         }
     }
 }

@@ -35,12 +35,22 @@ pub struct Point {
     pub value: f64,
 }
 
-/// The trend of a figure over the entries that have it.
+/// The trend of a figure over the entries that have it. A point of an experiment counts where it was stored
+/// first: a table that grows holds it again each time.
 #[must_use]
 pub fn trend(figure: &str, unit: Unit, entries: &[Entry]) -> Trend {
+    let point = figure.rsplit_once(' ').map_or("", |(point, _)| point);
+    let mut seen: Vec<&str> = Vec::new();
     let having: Vec<(&Entry, f64)> = entries
         .iter()
         .filter_map(|entry| Some((entry, *entry.figures.get(figure)?)))
+        .filter(|(entry, _)| match entry.points.get(point) {
+            Some(run) if seen.contains(&run.as_str()) => false,
+            run => {
+                seen.extend(run.map(String::as_str));
+                true
+            }
+        })
         .collect();
     let mut plans: Vec<&str> = having.iter().map(|(entry, _)| &*entry.plan).collect();
     plans.sort_unstable();
@@ -60,5 +70,46 @@ pub fn trend(figure: &str, unit: Unit, entries: &[Entry]) -> Trend {
                 value: *value,
             })
             .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `--label` stores a whole table again with each point that is added to it.
+    #[test]
+    fn a_point_of_a_table_that_grows_counts_once() {
+        let table = |id: &str, points: &[(&str, &str, f64)]| Entry {
+            id: id.to_owned(),
+            points: (points.iter())
+                .map(|(at, run, _)| ((*at).to_owned(), (*run).to_owned()))
+                .collect(),
+            figures: (points.iter())
+                .map(|(at, _, value)| (format!("{at} trip"), *value))
+                .collect(),
+            ..Entry::default()
+        };
+        let entries = [
+            table("first", &[("hops=0 size=64", "a", 10.0)]),
+            table(
+                "second",
+                &[("hops=0 size=64", "a", 10.0), ("hops=1 size=64", "b", 20.0)],
+            ),
+            table(
+                "third",
+                &[("hops=0 size=64", "c", 10.0), ("hops=1 size=64", "b", 20.0)],
+            ),
+        ];
+        let found = |figure: &str| -> Vec<String> {
+            let trend = trend(figure, Unit::Nanos, &entries);
+            trend.points.into_iter().map(|point| point.id).collect()
+        };
+        assert_eq!(
+            found("hops=0 size=64 trip"),
+            ["first", "third"],
+            "measured anew, though alike"
+        );
+        assert_eq!(found("hops=1 size=64 trip"), ["second"]);
     }
 }

@@ -5,7 +5,7 @@ use linerate_metric::plan::Direction;
 
 use super::sentence_note;
 use super::table::table;
-use crate::history::{Entry, Trend};
+use crate::history::{Entry, Shapes, Trend};
 use crate::style::{Paint, Style, clean, hang};
 use crate::words;
 
@@ -24,8 +24,23 @@ fn unit(name: &str) -> Unit {
     found.map_or(Unit::Count, |figure| figure.unit)
 }
 
-/// `goodput 37.1 Gb/s`, `p50 56.1 us (p99 90.4 us)`.
+/// `5 of 6 shapes hold`, `4 of 6 shapes hold, 2 in doubt`.
+fn verdict(shapes: &Shapes) -> String {
+    let doubt = match shapes.in_doubt {
+        0 => String::new(),
+        n => format!(", {n} in doubt"),
+    };
+    match shapes.tested {
+        0 => "no shape tested".to_owned(),
+        tested => format!("{} of {tested} shapes hold{doubt}", shapes.hold),
+    }
+}
+
+/// `goodput 37.1 Gb/s`, `p50 56.1 us (p99 90.4 us)`, `5 of 6 shapes hold (24 runs)`.
 fn figure(entry: &Entry) -> String {
+    if let Some(shapes) = &entry.shapes {
+        return format!("{} ({} runs)", verdict(shapes), entry.runs);
+    }
     let shown = SHOWN
         .iter()
         .find_map(|name| Some((*name, *entry.figures.get(*name)?)));
@@ -227,4 +242,38 @@ fn picture(trend: &Trend, width: usize) -> String {
             BARS[((share * 7.0).round() as usize).min(7)]
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_experiment_is_listed_with_its_verdict() {
+        let entry = |shapes| Entry {
+            kind: "set:experiment".to_owned(),
+            experiment: Some("udp-hops".to_owned()),
+            runs: 24,
+            shapes: Some(shapes),
+            ..Entry::default()
+        };
+        for (hold, tested, in_doubt, told) in [
+            (5, 6, 0, "5 of 6 shapes hold (24 runs)"),
+            (6, 6, 2, "6 of 6 shapes hold, 2 in doubt (24 runs)"),
+            (0, 0, 0, "no shape tested (24 runs)"),
+        ] {
+            let shapes = Shapes {
+                hold,
+                tested,
+                in_doubt,
+            };
+            let style = Style {
+                color: false,
+                width: 120,
+                unicode: true,
+            };
+            let list = runs(&[entry(shapes)], &style);
+            assert!(list.contains(told), "{list}");
+        }
+    }
 }
