@@ -66,6 +66,11 @@ why = "Because."
     )
 }
 
+/// A text without what a busy machine makes of a verdict.
+fn sure(text: &str) -> String {
+    text.replace(", in doubt", "")
+}
+
 fn has_labs(room: &Room) -> bool {
     // Tests run side by side, and a name is taken once.
     let folder = room.path().file_name().expect("a folder").to_string_lossy();
@@ -139,7 +144,7 @@ fn an_experiment_gives_tables_a_page_and_records() {
     let id = set["id"].as_str().unwrap();
     let text = room.run(&format!("report {id}")).expect(0).stdout;
     assert!(
-        text.contains("each adds") && text.contains("agrees: it takes time"),
+        text.contains("each adds") && sure(&text).contains("agrees: it takes time"),
         "{text}"
     );
     let markdown = room
@@ -161,7 +166,8 @@ fn a_shape_that_does_not_hold_fails_and_says_why() {
     std::fs::write(room.path().join("small.toml"), file("trip < 0")).unwrap();
     let ran = room.run("run small.toml --quick").expect(3);
     assert!(
-        ran.stdout.contains("DOES NOT AGREE: it takes time") && ran.stdout.contains("Because."),
+        sure(&ran.stdout).contains("DOES NOT AGREE: it takes time")
+            && ran.stdout.contains("Because."),
         "{}",
         ran.stdout
     );
