@@ -125,8 +125,54 @@ fn the_kernel_talks_to_a_host_on_our_stack() {
     }
     let record = house.record(&format!("throughput {STACK} --peer iperf2 -n 2M"));
     assert_eq!(record["summary"]["bytes_received"], 2 << 20);
-    let record = house.record(&format!("throughput {STACK} --peer iperf2 -u -b 2M -t 1"));
-    assert!(number(&record, "/summary/packets_received") > 0.0);
+    // The connection before has shown where this client is.
+    for way in ["", "-R"] {
+        let words = format!("throughput {STACK} --peer iperf2 -u -b 2M -t 1 {way}");
+        let record = house.record(&words);
+        let came = number(&record, "/summary/packets_received");
+        assert!(came > 0.0, "{words}: {record:#}");
+    }
+    drop(host);
+}
+
+/// To who talks over it, it looks as if the far end had closed.
+#[test]
+fn a_port_that_breaks_is_named_and_not_the_far_end() {
+    let house = house!("breaks");
+    let mut server = Running::start(&mut house.linerate("server --no-store"));
+    server.line(|line| line.starts_with("READY port=5201"));
+    let words = format!("throughput {KERNEL} -t 100 --no-store --json-stream {PLACE}");
+    let mut run = Running::start(&mut house.linerate(&words));
+    run.started();
+    works(&mut house.on(&["ip", "link", "set", "t0", "down"])).unwrap();
+    let ran = run.wait();
+    assert_ne!(ran.code(), 0, "{ran:#?}");
+    let all = format!("{} {}", ran.stdout, ran.stderr);
+    let all = all.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(all.contains("its interface went down"), "{all}");
+}
+
+/// Both ways, on the flow of the client or on a second one towards it.
+#[test]
+fn stock_iperf2_is_sent_what_it_asks_for() {
+    let house = house!("iperf");
+    // It says its version and fails.
+    if let Err(why) = Command::new("iperf").arg("--version").output() {
+        skip!("stock iperf 2: {why}");
+    }
+    let host = house.serve("--serve iperf2 --allow 10.9.0.1 --no-store");
+    for options in ["-u -R", "-u -d", "-u -r", "-R", "-d", "-r"] {
+        let words = format!("iperf -c {STACK} -t 1 -b 2M -y C {options}");
+        println!("{words}");
+        let words: Vec<_> = words.split_whitespace().collect();
+        let ran = finish(&mut house.on(&words));
+        assert_eq!(ran.code(), 0, "{options}: {ran:#?}");
+        // A line for each flow that somebody here received: time, addresses, ports, number, interval, bytes.
+        let bytes = |line: &str| -> Option<u64> { line.split(',').nth(7)?.parse().ok() };
+        let back = ran.stdout.lines().filter(|line| bytes(line) > Some(0));
+        let least = if options.contains('R') { 1 } else { 2 };
+        assert!(back.count() >= least, "{options}: {ran:#?}");
+    }
     drop(host);
 }
 
@@ -552,6 +598,19 @@ fn both_ends_are_our_stack_over_shared_memory() {
             "throughput 10.9.1.2 --peer discard -n 1M",
             "/summary/bytes_received",
         ),
+        // Who is there is found over the stack, too.
+        (
+            "latency 10.9.1.2 --peer auto -p 7 -u -n 100",
+            "/summary/round_trips",
+        ),
+        (
+            "latency 10.9.1.2 --peer auto -p 7 -n 100 --profile embedded-default",
+            "/summary/round_trips",
+        ),
+        (
+            "throughput 10.9.1.2 --peer auto -n 1M",
+            "/summary/bytes_received",
+        ),
         (
             "throughput 10.9.1.2 --peer chargen -R -t 0.5",
             "/summary/goodput_bps",
@@ -613,7 +672,6 @@ fn what_our_stack_does_not_have_is_refused_before_any_traffic() {
             "kernel that paces",
         ),
         ("throughput 10.9.0.1 -u -w 1M", 4, "counted in packets"),
-        ("throughput 10.9.0.1 --peer auto", 4, "--peer"),
         ("latency 10.9.0.1 --set tcp.nonsense=1", 2, "no key"),
         (
             "latency 10.9.0.1 --set tcp.psh=sometimes",

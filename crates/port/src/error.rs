@@ -72,7 +72,7 @@ pub enum PortError {
     )]
     NoInterface { interface: String },
     #[error(
-        "`{interface}` carries {what}, and a port on it may cut that off: use another interface, or say `--force`"
+        "`{interface}` carries {what}, and a port on it may cut that off: use another interface, or say `--force` (`,force` behind the port's name where a command has no such option)"
     )]
     InterfaceInUse {
         interface: String,
@@ -239,7 +239,8 @@ mod tests {
                     what: "the default route",
                 },
                 "eth0",
-                "use another interface, or say `--force`",
+                "use another interface, or say `--force` (`,force` behind the port's name where a command has no such \
+                 option)",
             ),
             (
                 PortError::File {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use linerate_measure::AddressRange;
 use linerate_measure::stack::services::{SERVICES, ServiceSpec};
 use linerate_metric::device_stamps::DeviceStamps;
 use linerate_metric::stack::Control;
@@ -99,6 +100,15 @@ pub struct StackHostArgs {
         env = "LINERATE_STAMP_PAYLOAD"
     )]
     pub stamp_payload: Option<DeviceStamps>,
+    /// Send datagrams to these addresses though they prove nothing (iperf2 -u -R, -d); an address with a connection
+    /// within the last minute needs none of this
+    #[arg(
+        long,
+        value_name = "CIDR,...",
+        value_delimiter = ',',
+        env = "LINERATE_ALLOW"
+    )]
+    pub allow: Vec<AddressRange>,
     /// How long to serve [default: until Ctrl-C]
     #[arg(short, long, value_name = "TIME", value_parser = duration, env = "LINERATE_TIME")]
     pub time: Option<Duration>,

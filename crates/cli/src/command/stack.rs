@@ -62,6 +62,7 @@ fn serve(args: &StackHostArgs, output: &mut Output) -> Result<u8, Failure> {
     let options = HostOptions {
         plan,
         services: args.serve.clone(),
+        allow: args.allow.clone(),
         duration: args.time,
         interval: match args.interval.is_zero() {
             true => shown.then_some(SHOWN),
@@ -156,6 +157,7 @@ fn show(told: Told<'_>, options: &HostOptions, lost: &mut Lost, screen: &Teller,
                 screen.show(Scene::came_to(&format!("test {test}"), &record));
             }
             What::Failed { problem } => output.progress(&format!("test {test}: {problem}")),
+            What::Refused { problem } => output.progress(&problem.to_string()),
             _ => {}
         },
         Told::Doubt(doubt) => output.remark(&format!("warning: {}", doubt.why)),
@@ -190,6 +192,7 @@ fn test(event: &Event, output: &mut Output) {
     match &event.what {
         What::Finished { record } => output.put_away(record),
         What::Failed { problem } => output.remark(&format!("error: {problem}")),
+        What::Refused { problem } => output.remark(&format!("refused: {problem}")),
         _ => {}
     }
 }

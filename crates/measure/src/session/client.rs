@@ -101,7 +101,7 @@ impl Client {
                         return Err(MeasureError::Interrupted);
                     }
                 }
-                done => return done,
+                done => return done.map(|done| ground.explain_end(done)),
             }
         }
     }

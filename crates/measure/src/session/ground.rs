@@ -9,7 +9,7 @@ use linerate_metric::facts::{Host, Role};
 use linerate_metric::plan::{
     Direction, Kind, LARGEST_DATAGRAM_BYTES, Plan, Protocol, UdpOffload, Wait,
 };
-use linerate_metric::record::Doubt;
+use linerate_metric::record::{Doubt, Record};
 use linerate_metric::stack::{Control, StackPlan};
 
 use super::agreement::settle;
@@ -21,6 +21,7 @@ use super::setup;
 use super::wire::Line;
 use crate::error::MeasureError;
 use crate::flow::Part;
+use crate::stack::services::Front;
 use crate::stack::{StackThread, gone, refuse};
 
 /// What the near end stands on.
@@ -52,7 +53,7 @@ impl Ground {
         };
         refuse::check(plan, near)?;
         let bound = Local::parse(plan.bind.as_deref())?.address;
-        let thread = StackThread::start(near, Vec::new(), None)?;
+        let thread = StackThread::start(near, Vec::new(), Front::default())?;
         if let Some(address) = bound.filter(|address| !thread.is_own(*address)) {
             return Err(MeasureError::OptionRefused {
                 option: format!("-B {address} with --dev"),
@@ -77,6 +78,16 @@ impl Ground {
             Some(failure) => failure.into(),
             None => error,
         }
+    }
+
+    /// The same of what ended a run before its time: to who talks over the stack a port that broke looks as if the
+    /// far end had closed.
+    #[must_use]
+    pub fn explain_end(
+        &self,
+        (record, failure): (Record, Option<MeasureError>),
+    ) -> (Record, Option<MeasureError>) {
+        (record, failure.map(|error| self.explain(error)))
     }
 
     /// Opens the control connection.

@@ -9,6 +9,7 @@ use std::task::Poll;
 
 use linerate_host::sys::clock::Nanos;
 use linerate_stack::{SocketId, Stack, TcpState};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::transport::{stack_error, why_closed};
 
@@ -81,12 +82,20 @@ impl Bridge {
         }
         let moved = self.pump_out(stack)? | self.pump_in(stack)?;
         let unsent = self.from < self.to;
-        if self.near_over && self.far_over && !unsent {
+        if self.near_over && !unsent && (self.far_over || self.is_left()) {
             // A connection that is gone already is closed, too.
             let _ = stack.close(self.socket);
             return None;
         }
         Some(moved)
+    }
+
+    /// Nobody holds the other end of the pair any more: what the far end may still say nobody would read, and
+    /// one that says nothing and does not end would keep its place for ever.
+    fn is_left(&self) -> bool {
+        let mut pair = [PollFd::new(&self.pair, PollFlags::HUP)];
+        let now = Timespec::default();
+        poll(&mut pair, Some(&now)).is_ok() && pair[0].revents().contains(PollFlags::HUP)
     }
 
     fn open(&mut self, stack: &mut Stack, now: Nanos) -> Option<bool> {
@@ -193,5 +202,54 @@ impl Bridge {
         // The pair closes with this.
         let _ = stack.abort(self.socket);
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use linerate_host::sys::clock;
+
+    use super::*;
+    use crate::stack::pair::{pair, until};
+
+    const PORT: u16 = 7;
+
+    /// A far end that says nothing and does not end would keep the connection's place for ever.
+    #[test]
+    fn a_bridge_that_its_talker_left_ends() {
+        let mut stacks = pair("bridge-left");
+        let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT));
+        let listener = stacks[1].tcp_listen(any, 1).unwrap();
+        let far = SocketAddr::from(([10, 9, 0, 2], PORT));
+        let near = stacks[0].tcp_connect(far, None).unwrap();
+        let mut accepted = None;
+        until(&mut stacks, |[_, far]| {
+            if let Poll::Ready(socket) = far.tcp_accept(listener) {
+                accepted = Some(socket.unwrap());
+            }
+            accepted.is_some()
+        });
+        let (own, pair) = UnixStream::pair().unwrap();
+        let mut bridge = Bridge::over(near, pair).unwrap();
+        (&own).write_all(b"what was said last").unwrap();
+        // It may still want to hear what is said to that.
+        own.shutdown(Shutdown::Write).unwrap();
+        let server = accepted.unwrap();
+        until(&mut stacks, |[near, far]| {
+            assert!(
+                bridge.pump(near, clock::now()).is_some(),
+                "somebody listens"
+            );
+            far.tcp_state(server).unwrap() == TcpState::FarFinished
+        });
+        drop(own);
+        until(&mut stacks, |[near, _]| {
+            bridge.pump(near, clock::now()).is_none()
+        });
+        // All of it came, and the end.
+        let heard = stacks[1].tcp_receive(server, |bytes| (bytes.len(), bytes.to_vec()));
+        assert!(matches!(heard, Poll::Ready(Ok(heard)) if heard == b"what was said last"));
     }
 }

@@ -6,6 +6,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use linerate_dialect::guard::Network;
 use linerate_host::snapshot;
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_metric::event::Event;
@@ -37,6 +38,9 @@ pub struct HostOptions {
     pub plan: StackPlan,
     /// What it serves.
     pub services: Vec<ServiceSpec>,
+    /// Addresses that are sent flows of datagrams though they prove nothing, each by itself; and networks to whose
+    /// hosts connections are opened that they ask for.
+    pub allow: Vec<Network>,
     /// For how long; `None`: until it is ended.
     pub duration: Option<Duration>,
     /// Time between two reports; `None`: none.
@@ -74,9 +78,8 @@ pub fn run(
     let config = open::config(&options.plan)?;
     let started = Timestamp::now();
     let (events, told) = mpsc::channel();
-    let (reception, visitors) = sessions::open(&options.services, events);
-    let desk = reception.as_ref().map(|open| open.desk.clone());
-    let thread = StackThread::start(&options.plan, options.services.clone(), desk)?;
+    let (front, reception, visitors) = sessions::open(&options.services, &options.allow, events);
+    let thread = StackThread::start(&options.plan, options.services.clone(), front)?;
     std::thread::scope(|scope| {
         let _sessions =
             reception.map(|open| sessions::Sessions::start(scope, open, &thread, visitors));

@@ -12,6 +12,8 @@ pub mod driver;
 pub mod facts;
 pub mod host;
 pub mod open;
+#[cfg(test)]
+pub mod pair;
 pub mod refuse;
 pub mod services;
 mod sessions;

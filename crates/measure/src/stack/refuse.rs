@@ -113,13 +113,6 @@ const ROWS: &[Row] = &[
         next: "leave the interface out",
     },
     Row {
-        holds: |plan, _| plan.dialect.as_deref() == Some("auto"),
-        option: "--peer auto",
-        why: "it finds out by trying, over the kernel's sockets",
-        next: "name the dialect: `linerate throughput HOST --peer auto` without --dev finds it where the \
-               kernel reaches the host, too",
-    },
-    Row {
         holds: |plan, near| near.control == Control::Kernel && plan.protocol == Protocol::Udp,
         option: "--control kernel with -u",
         why: "a server sends datagrams only to the address of its control connection",
@@ -372,10 +365,6 @@ mod tests {
                 "--multicast",
             ),
             (with(udp(), &|p| p.bind = Some("%eth0".to_owned())), "-B"),
-            (
-                with(tcp(), &|p| p.dialect = Some("auto".to_owned())),
-                "--peer",
-            ),
         ];
         let kernel = StackPlan {
             control: Control::Kernel,

@@ -6,11 +6,12 @@ use std::sync::{Arc, mpsc};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
 
+use linerate_dialect::guard::Network;
 use linerate_metric::event::Event;
 
 use super::StackThread;
 use super::services::reception::{Desk, Visitor};
-use super::services::{ServiceKind, ServiceSpec};
+use super::services::{Front, ServiceKind, ServiceSpec};
 use crate::peers::serve::Hall;
 use crate::session::footing::Footing;
 use crate::session::house::House;
@@ -23,32 +24,43 @@ const LOOK_UP: Duration = Duration::from_millis(50);
 
 /// Our own server at a host, before its stack stands.
 pub struct Opened {
-    /// What its reception needs.
-    pub desk: Desk,
+    desk: Desk,
     stop: Arc<AtomicBool>,
 }
 
-/// Our own server, where it is among the services; what happens to its tests goes to `events`.
+/// What services need, and our own server where it is among them; what happens to its tests, and who is refused
+/// what, goes to `events`.
 pub fn open(
     services: &[ServiceSpec],
+    allow: &[Network],
     events: mpsc::Sender<Event>,
-) -> (Option<Opened>, mpsc::Receiver<Visitor>) {
+) -> (Front, Option<Opened>, mpsc::Receiver<Visitor>) {
     let (visitors, come) = mpsc::channel();
+    let emit: Emit = Arc::new(move |event| {
+        // Whoever listened has gone when the host ends.
+        let _ = events.send(event);
+    });
+    let guests = PeerOptions {
+        allow: allow.to_vec(),
+        ..PeerOptions::default()
+    };
+    let ports = services.iter().map(|spec| spec.port).collect();
+    let others = ServerOptions {
+        peers: guests.clone(),
+        ..ServerOptions::default()
+    };
+    let hall = Arc::new(Hall::new(&others, ports, Arc::clone(&emit)));
     let own = services
         .iter()
         .find(|spec| spec.kind == ServiceKind::Linerate);
     let opened = own.map(|spec| {
         let stop: Arc<AtomicBool> = Arc::default();
-        let emit: Emit = Arc::new(move |event| {
-            // Whoever listened has gone when the host ends.
-            let _ = events.send(event);
-        });
         let options = ServerOptions {
             port: spec.port,
             peers: PeerOptions {
                 // One thread moves the payload of all: two tests would measure each other.
                 max_tests: Some(1),
-                ..PeerOptions::default()
+                ..guests
             },
             ..ServerOptions::default()
         };
@@ -62,7 +74,8 @@ pub fn open(
             stop,
         }
     });
-    (opened, come)
+    let desk = opened.as_ref().map(|open| open.desk.clone());
+    (Front { hall, desk }, opened, come)
 }
 
 /// The threads that talk. They end when this goes.

@@ -15,8 +15,7 @@ use linerate_stack::{Addressing, Config, StackError};
 
 use super::background::{Ask, Background, Failure, Look};
 use super::bridge::Ends;
-use super::services::reception::Desk;
-use super::services::{ServiceSpec, Services};
+use super::services::{Front, ServiceSpec, Services};
 use super::{driver, open};
 use crate::error::MeasureError;
 use crate::transport::OnStack;
@@ -114,7 +113,7 @@ impl StackThread {
     pub fn start(
         plan: &StackPlan,
         services: Vec<ServiceSpec>,
-        desk: Option<Desk>,
+        front: Front,
     ) -> Result<Self, MeasureError> {
         let config = open::config(plan)?;
         let addressing = open::addressing(plan)?;
@@ -130,7 +129,7 @@ impl StackThread {
             .name("stack".to_owned())
             .spawn(move || {
                 // The port is opened here: its memory is to lie where the thread runs.
-                match begin(&own, (services, desk), asked, tell, cuts) {
+                match begin(&own, (services, front), asked, tell, cuts) {
                     Ok(mut stack) => {
                         // Whoever started it may have given up; then it ends at once.
                         let _ = say.send(Ok(stack.facts_now()));
@@ -245,7 +244,7 @@ impl Drop for StackThread {
 
 fn begin(
     plan: &StackPlan,
-    (services, desk): (Vec<ServiceSpec>, Option<Desk>),
+    (services, front): (Vec<ServiceSpec>, Front),
     asked: mpsc::Receiver<Ask>,
     failure: Failure,
     cut: Arc<AtomicBool>,
@@ -256,7 +255,7 @@ fn begin(
     driver::place("application", &config.application)?;
     let services = match services.is_empty() {
         true => None,
-        false => Some(Box::new(Services::open(&mut stack, services, desk)?)),
+        false => Some(Box::new(Services::open(&mut stack, services, front)?)),
     };
     if let Some(stamps) = plan.stamp_payload {
         stack.stamp_payload(stamps, clock::now);

@@ -1,8 +1,8 @@
 //! Finding out what a far end speaks: by asking at the ports that its programs have.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use linerate_dialect::iperf2::{Due, Settings, UdpClient, datagram};
@@ -11,13 +11,13 @@ use linerate_dialect::sockperf::Header;
 use linerate_dialect::{control, nuttcp};
 use linerate_host::sys::clock;
 use linerate_metric::plan::{DEFAULT_PORT, Direction, Kind, Plan, Protocol};
-use socket2::{Domain, SockAddr, Socket, Type};
+use socket2::Socket;
 
+use super::asker::Asker;
 use super::context::foreign;
 use super::{Caller, caller};
 use crate::error::MeasureError;
 use crate::peers::probes::{self, END_BYTES};
-use crate::session::reach::{Local, open};
 
 /// How long an answer to the first words may take.
 const ANSWER: Duration = Duration::from_millis(700);
@@ -162,8 +162,8 @@ fn owner(plan: &Plan, port: u16) -> Option<&'static Caller> {
 }
 
 /// Whether a far end sends without being asked.
-fn sends_unasked(stream: &TcpStream) -> bool {
-    let heard = || -> std::io::Result<usize> {
+fn sends_unasked(stream: &Socket) -> bool {
+    let heard = || -> io::Result<usize> {
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(UNASKED))?;
         (&*stream).read(&mut [0; 256])
@@ -171,21 +171,11 @@ fn sends_unasked(stream: &TcpStream) -> bool {
     heard().is_ok_and(|bytes| bytes > 0)
 }
 
-/// A UDP socket for asking at an address.
-fn datagrams(address: SocketAddr, local: &Local) -> Result<UdpSocket, MeasureError> {
-    let system = |error| MeasureError::system("a UDP socket", error);
-    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None).map_err(system)?;
-    local.bind(&socket)?;
-    socket.connect(&SockAddr::from(address)).map_err(system)?;
-    socket.set_read_timeout(Some(ANSWER)).map_err(system)?;
-    Ok(socket.into())
-}
-
 /// What answers over UDP alone.
 fn by_datagram(
     plan: &Plan,
     far: SocketAddr,
-    local: &Local,
+    asker: &Asker,
     tried: &mut Tried,
 ) -> Result<Option<Found>, MeasureError> {
     for (port, _) in ports(plan) {
@@ -196,11 +186,11 @@ fn by_datagram(
                 continue;
             };
             tried.udp(port);
-            let socket = datagrams(SocketAddr::new(far.ip(), port), local)?;
+            let line = asker.datagrams(SocketAddr::new(far.ip(), port))?;
             let ask = || -> io::Result<Vec<u8>> {
-                socket.send(&(probe.words)())?;
+                line.send(&(probe.words)())?;
                 let mut answer = vec![0; 256];
-                let bytes = socket.recv(&mut answer)?;
+                let bytes = line.receive(&mut answer, ANSWER)?;
                 answer.truncate(bytes);
                 Ok(answer)
             };
@@ -216,10 +206,9 @@ fn by_datagram(
 /// flow with its report. A flow has one datagram at least, since an end alone is one of a test gone by.
 fn iperf2_by_datagram(
     address: SocketAddr,
-    local: &Local,
-    stop: &AtomicBool,
+    asker: &Asker,
 ) -> Result<Option<&'static Caller>, MeasureError> {
-    let socket = datagrams(address, local)?;
+    let line = asker.datagrams(address)?;
     // What old servers read, and today's as well.
     let settings = Settings::legacy(address.port());
     let Ok(mut machine) = UdpClient::new(settings, END_BYTES) else {
@@ -230,7 +219,7 @@ fn iperf2_by_datagram(
         words[at..].copy_from_slice(probes::MARK);
     }
     datagram::write_number(&mut words, 1, clock::real());
-    if socket.send(&words).is_err() {
+    if line.send(&words).is_err() {
         return Ok(None);
     }
     machine.count(1);
@@ -238,7 +227,7 @@ fn iperf2_by_datagram(
     let until = Instant::now() + ANSWER;
     let mut room = [0; 2048];
     while Instant::now() < until {
-        if stop.load(Relaxed) {
+        if asker.stop.load(Relaxed) {
             return Err(MeasureError::Interrupted);
         }
         let now = clock::now();
@@ -246,7 +235,7 @@ fn iperf2_by_datagram(
             Due::End => {
                 machine.write_end(&mut words, clock::real(), now);
                 // Refused: nobody has that port.
-                if socket.send(&words).is_err() {
+                if line.send(&words).is_err() {
                     return Ok(None);
                 }
                 continue;
@@ -254,8 +243,7 @@ fn iperf2_by_datagram(
             Due::At(at) => Duration::from_nanos(at.saturating_sub(now).max(1_000_000)),
             Due::Request | Due::Nothing => break,
         };
-        let waited = socket.set_read_timeout(Some(wait.min(ANSWER)));
-        match waited.and_then(|()| socket.recv(&mut room)) {
+        match line.receive(&mut room, wait.min(ANSWER)) {
             Ok(bytes) if machine.receive(&room[..bytes]) => {
                 return Ok(caller(layout(&room[..bytes])));
             }
@@ -313,16 +301,15 @@ impl Tried {
 /// Connects; `None` when nobody listens. Whoever listened before is waited for.
 fn enter(
     address: SocketAddr,
-    local: &Local,
-    stop: &AtomicBool,
+    asker: &Asker,
     listened: bool,
-) -> Result<Option<TcpStream>, MeasureError> {
+) -> Result<Option<Socket>, MeasureError> {
     let begin = Instant::now();
     loop {
-        if stop.load(Relaxed) {
+        if asker.stop.load(Relaxed) {
             return Err(MeasureError::Interrupted);
         }
-        match open(address, local, stop) {
+        match asker.connect(address) {
             Ok(stream) => return Ok(Some(stream)),
             Err(MeasureError::Refused { .. }) if !listened || begin.elapsed() > RECOVERY => {
                 return Ok(None);
@@ -337,12 +324,7 @@ fn enter(
 ///
 /// # Errors
 /// When nobody listens on any of the ports, or nobody there says anything that is known.
-pub fn find(
-    plan: &Plan,
-    far: SocketAddr,
-    local: &Local,
-    stop: &AtomicBool,
-) -> Result<Found, MeasureError> {
+pub fn find(plan: &Plan, far: SocketAddr, asker: &Asker) -> Result<Found, MeasureError> {
     let mut taken = false;
     let mut unfit = None;
     let mut tried = Tried::default();
@@ -375,7 +357,7 @@ pub fn find(
                 owner(plan, port).or_else(|| super::caller("chargen").filter(|_| listens))
             {
                 let owned = owner(plan, port).is_some();
-                let entered = enter(address, local, stop, false);
+                let entered = enter(address, asker, false);
                 let Some(stream) = passable(entered, &mut mute)? else {
                     break 'tcp;
                 };
@@ -390,14 +372,14 @@ pub fn find(
                 drop(stream);
             }
             for probe in probes(port) {
-                let entered = enter(address, local, stop, here);
+                let entered = enter(address, asker, here);
                 let Some(mut stream) = passable(entered, &mut mute)? else {
                     // Nobody there; the next port.
                     break;
                 };
                 (taken, here) = (true, true);
                 let words = (probe.words)();
-                let mut ask = || -> std::io::Result<Vec<u8>> {
+                let mut ask = || -> io::Result<Vec<u8>> {
                     stream.set_nonblocking(false)?;
                     stream.set_read_timeout(Some(ANSWER))?;
                     stream.write_all(&words)?;
@@ -443,7 +425,7 @@ pub fn find(
             continue;
         }
         tried.udp(port);
-        match iperf2_by_datagram(address, local, stop)? {
+        match iperf2_by_datagram(address, asker)? {
             Some(caller) if fits(caller) => {
                 std::thread::sleep(UDP_RECOVERY);
                 return Ok(Found::Foreign(caller, port));
@@ -454,7 +436,7 @@ pub fn find(
             None => {}
         }
     }
-    if udp && let Some(found) = by_datagram(plan, far, local, &mut tried)? {
+    if udp && let Some(found) = by_datagram(plan, far, asker, &mut tried)? {
         return Ok(found);
     }
     if let Some((caller, address)) = unfit
@@ -494,6 +476,20 @@ mod tests {
     use super::*;
     use linerate_dialect::control::{Connection, Hello};
     use linerate_dialect::iperf2::{Layout, Report};
+    use std::net::UdpSocket;
+    use std::sync::atomic::AtomicBool;
+
+    use crate::session::reach::Local;
+
+    /// Asks over the kernel.
+    fn find_over_kernel(plan: &Plan, far: SocketAddr) -> Result<Found, MeasureError> {
+        let asker = Asker {
+            local: &Local::default(),
+            stack: None,
+            stop: &AtomicBool::new(false),
+        };
+        find(plan, far, &asker)
+    }
 
     #[test]
     fn the_owner_of_a_port_is_asked_first_and_everybody_once() {
@@ -526,7 +522,7 @@ mod tests {
         });
         let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "127.0.0.1");
         (plan.port, plan.directions) = (far.port(), vec![Direction::Receive]);
-        let found = find(&plan, far, &Local::default(), &AtomicBool::new(false)).unwrap();
+        let found = find_over_kernel(&plan, far).unwrap();
         assert!(matches!(found, Found::Foreign(caller, _) if caller.name == "chargen"));
         assert_eq!(sender.join().unwrap(), b"");
     }
@@ -561,7 +557,7 @@ mod tests {
             let (far, serving) = reporting(layout);
             let mut plan = Plan::new(Kind::Throughput, Protocol::Udp, "127.0.0.1");
             plan.port = far.port();
-            let found = find(&plan, far, &Local::default(), &AtomicBool::new(false)).unwrap();
+            let found = find_over_kernel(&plan, far).unwrap();
             assert!(
                 matches!(found, Found::Foreign(caller, port) if caller.name == name && port == far.port()),
                 "{name}"
@@ -579,7 +575,7 @@ mod tests {
             .unwrap();
         let mut plan = Plan::new(Kind::Throughput, Protocol::Udp, "127.0.0.1");
         plan.port = free.port();
-        let found = find(&plan, free, &Local::default(), &AtomicBool::new(false));
+        let found = find_over_kernel(&plan, free);
         let Err(error) = found else {
             panic!("somebody is there");
         };

@@ -4,6 +4,7 @@
 //! at the end what the far end told; payload moves on the same threads as in our own tests.
 
 mod acks;
+mod asker;
 mod auto;
 mod context;
 mod control;

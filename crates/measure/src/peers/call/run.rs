@@ -14,6 +14,7 @@ use linerate_metric::facts::Role;
 use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol};
 use linerate_metric::record::{Doubt, Record};
 
+use super::asker::Asker;
 use super::context::{Context, foreign};
 use super::talk::{self, Talk};
 use super::{AUTO, Caller, auto, caller, far_report, listen, refuse};
@@ -60,7 +61,7 @@ pub fn run(
                 }
             }
             Err(MeasureError::Refused { address }) => return Err(refused(client, address)),
-            done => return done,
+            done => return done.map(|done| done.map(|done| ground.explain_end(done))),
         }
     }
 }
@@ -95,7 +96,12 @@ fn whom(
     ground.find(far, stop)?;
     let name = client.plan.dialect.as_deref().unwrap_or(AUTO);
     let found = if name == AUTO {
-        match auto::find(&client.plan, far, local, stop)? {
+        let asker = Asker {
+            local,
+            stack: ground.stack().map(StackThread::handle),
+            stop,
+        };
+        match auto::find(&client.plan, far, &asker)? {
             auto::Found::Own => return Ok(None),
             auto::Found::Foreign(caller, port) => {
                 far.set_port(port);

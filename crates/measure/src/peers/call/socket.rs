@@ -74,17 +74,7 @@ impl FlowSocket {
         let local = options.local;
         if options.protocol == Protocol::Udp {
             let own = local.unwrap_or_else(|| SocketAddr::new(anywhere(far), 0));
-            let id = on(stack, move |stack| {
-                let id = stack.udp_bind(own)?;
-                match stack.udp_connect(id, far) {
-                    Ok(()) => Ok(id),
-                    Err(error) => {
-                        let _ = stack.close(id);
-                        Err(error)
-                    }
-                }
-            })?;
-            return Ok(Self::Stack(stack.clone(), id));
+            return Self::datagrams(stack, own, far);
         }
         let id = on(stack, move |stack| stack.tcp_connect(far, local))?;
         let give_up = clock::now() + PATIENCE_NS;
@@ -106,6 +96,33 @@ impl FlowSocket {
         // It is opened for nobody: also one that was refused holds its place until it is given back.
         let _ = on(stack, move |stack| stack.abort(id));
         Err(failed)
+    }
+
+    /// Opens one of a stack for datagrams between these two.
+    ///
+    /// # Errors
+    /// When the port is taken, the address is no own one, or there is no way.
+    pub fn datagrams(stack: &StackHandle, own: SocketAddr, far: SocketAddr) -> io::Result<Self> {
+        let id = on(stack, move |stack| {
+            let id = stack.udp_bind(own)?;
+            match stack.udp_connect(id, far) {
+                Ok(()) => Ok(id),
+                Err(error) => {
+                    let _ = stack.close(id);
+                    Err(error)
+                }
+            }
+        })?;
+        Ok(Self::Stack(stack.clone(), id))
+    }
+
+    /// Gives back one of a stack that no flow takes; the kernel's goes with this.
+    pub fn close(&self) {
+        if let Self::Stack(stack, id) = self {
+            let id = *id;
+            // It may be gone already.
+            let _ = on(stack, move |stack| stack.close(id));
+        }
     }
 
     /// Opens one on which one far end is waited for.
@@ -484,20 +501,48 @@ mod tests {
     use crate::flow::Part;
     use crate::session::setup::flow_options;
     use crate::stack::StackThread;
+    use crate::stack::services::Front;
 
-    /// A stack may have one socket: one that was opened for a flow that has no way to go is given back.
-    #[test]
-    fn a_socket_that_could_not_be_connected_is_closed() {
+    /// A stack that may have one socket of a kind, on a link on which nobody is.
+    fn alone(sockets: &str) -> StackThread {
         let plan = StackPlan {
             device: "null:".to_owned(),
             addresses: vec!["10.9.0.2/24".to_owned()],
             profile: "default".to_owned(),
-            configuration: [("sockets.udp", "1"), ("poll.interval", "1ms")]
+            configuration: [(sockets, "1"), ("poll.interval", "1ms")]
                 .map(|(key, value)| (key.to_owned(), value.to_owned()))
                 .into(),
             ..StackPlan::default()
         };
-        let stack = StackThread::start(&plan, Vec::new(), None).unwrap();
+        StackThread::start(&plan, Vec::new(), Front::default()).unwrap()
+    }
+
+    /// One that was opened for a connection that never stands is given back: it is the only one.
+    #[test]
+    fn a_connection_that_did_not_come_to_stand_leaves_its_place() {
+        let stack = alone("sockets.tcp");
+        let flow = Plan::new(Kind::Throughput, Protocol::Tcp, "10.9.0.1");
+        let options = flow_options(&flow, Part::Source);
+        let far = "10.9.0.1:7".parse().unwrap();
+        for _ in 0..3 {
+            let stop = AtomicBool::new(true);
+            let tried = FlowSocket::connect(Some(stack.handle()), far, &options, &stop);
+            let error = tried.err().expect("nobody is there");
+            assert_eq!(error.kind(), io::ErrorKind::Interrupted, "{error}");
+            // Its place is free once its last word has left, or found no way.
+            let begin = clock::now();
+            let used = || stack.handle().look(|stack, _| stack.connections());
+            while used() != Some(0) {
+                assert!(clock::now() < begin + 20_000_000_000, "it is never free");
+                std::thread::sleep(LOOK);
+            }
+        }
+    }
+
+    /// One that was opened for a flow that has no way to go is given back.
+    #[test]
+    fn a_socket_that_could_not_be_connected_is_closed() {
+        let stack = alone("sockets.udp");
         let flow = Plan::new(Kind::Throughput, Protocol::Udp, "10.9.0.1");
         let options = flow_options(&flow, Part::Source);
         let connect = |far: &str| {

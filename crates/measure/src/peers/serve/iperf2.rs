@@ -1,7 +1,9 @@
 //! iperf2 clients, of today and old ones: a header in front of the payload, or none.
 
+mod back;
 mod udp;
 
+pub use back::Back;
 pub use udp::Flow;
 
 use std::io::{Read, Write};

@@ -352,9 +352,13 @@ impl Sending {
     }
 
     fn is_over(&self, signals: &Signals, now: Nanos, sent: u64) -> bool {
-        signals.ended_ns().is_some()
-            || signals.closed.load(Relaxed)
-            || self.until_ns.is_some_and(|until| now >= until)
+        signals.ended_ns().is_some() || signals.closed.load(Relaxed) || self.is_spent(now, sent)
+    }
+
+    /// Whether all of it was sent, or its time is over.
+    #[must_use]
+    pub fn is_spent(&self, now: Nanos, sent: u64) -> bool {
+        self.until_ns.is_some_and(|until| now >= until)
             || self.amount_bytes.is_some_and(|amount| sent >= amount)
     }
 
@@ -378,7 +382,7 @@ impl Sending {
 
     /// When calls of so many bytes may be made. Unless its client wants bursts, none is made before its bytes
     /// are due: a first one at once would be above the rate for as long as nobody waits it out.
-    fn pacer(&self, now: Nanos, bytes: usize) -> Pacer {
+    pub fn pacer(&self, now: Nanos, bytes: usize) -> Pacer {
         let pacer = Pacer::new(self.rate_bps, now).in_bursts_of(self.burst_bytes);
         let pacer = match self.held {
             true => pacer.catching_up(HELD_CATCH_UP_NS),

@@ -34,7 +34,7 @@ use std::time::Duration;
 
 pub use answering::Answers;
 pub use hall::{FlowKey, Hall, Stranger, Wanted};
-pub use iperf2::{Bounce, Flow as Iperf2Flow};
+pub use iperf2::{Back as Iperf2Back, Bounce, Flow as Iperf2Flow};
 pub use lane::{Datagrams as TakesDatagrams, Take as Took};
 pub use refusals::Refused;
 

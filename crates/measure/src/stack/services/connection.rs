@@ -2,7 +2,7 @@
 
 use std::task::Poll;
 
-use linerate_dialect::iperf2::{Amount, Settings, TcpJob, TcpServer, Way, fill};
+use linerate_dialect::iperf2::{Amount, Dual, Settings, TcpJob, TcpServer, Way, fill};
 use linerate_dialect::{chargen, echo, sockperf};
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_metric::stack::ServiceFigures;
@@ -44,6 +44,8 @@ pub struct Connection {
     ended: bool,
     /// This end has.
     finished: bool,
+    /// A second connection that the client wants, towards it.
+    wish: Option<Box<Settings>>,
 }
 
 enum Machine {
@@ -140,7 +142,27 @@ impl Connection {
             last_ns: now,
             ended: false,
             finished: false,
+            wish: None,
         }
+    }
+
+    /// One towards a client of iperf2, which stands and on which it is sent what it wants.
+    pub fn back(settings: &Settings, service: usize, socket: SocketId, now: Nanos) -> Self {
+        let source = Source::of(settings, now);
+        Self {
+            machine: Machine::Both(Box::new(TcpServer::new()), Some(source)),
+            ..Self::new(ServiceKind::Iperf2, service, socket, now)
+        }
+    }
+
+    /// The second connection that the client wants from now on, once; `over`: this one is.
+    pub fn wish(&mut self, over: bool) -> Option<Box<Settings>> {
+        let wish = self.wish.take_if(|wish| match wish.dual {
+            Some(Dual::After) => over,
+            _ => true,
+        })?;
+        // One that broke is of a client that is gone.
+        (!over || self.ended).then_some(wish)
     }
 
     pub fn socket(&self) -> SocketId {
@@ -325,6 +347,7 @@ impl Connection {
             TcpJob::Plain => Machine::Sink,
             TcpJob::Bounceback(questions) => Machine::Bounce(Box::new(Bounce::new(*questions))),
             TcpJob::Test(settings) => {
+                self.wish = settings.dual.map(|_| settings.clone());
                 let source = (settings.way != Way::Forward).then(|| Source::of(&settings, now));
                 Machine::Both(server, source)
             }

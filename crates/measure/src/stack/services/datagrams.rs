@@ -1,27 +1,25 @@
 //! Services over UDP.
 
-use std::net::SocketAddr;
 use std::task::Poll;
 
-use linerate_dialect::iperf2::{REPORT_LEAST_BYTES, UdpServer};
 use linerate_dialect::sockperf::{self, Took};
 use linerate_dialect::{chargen, echo};
-use linerate_host::sys::clock::{self, Nanos};
+use linerate_host::sys::clock::Nanos;
 use linerate_metric::stack::ServiceFigures;
-use linerate_stack::{SocketId, Stack};
+use linerate_stack::{Meta, SocketId, Stack};
 
-use super::ServiceKind;
-use crate::peers::serve::{Iperf2Flow, TakesDatagrams, Took as Taken};
+use super::connection::Next;
+use super::flows::{Flows, Place};
+use super::{ServiceKind, ServiceSpec};
+use crate::peers::serve::Hall;
 
 /// Datagrams that one round takes at most: the stack is to turn in between.
 const BURST: usize = 32;
 
-/// Flows of iperf2 that a service keeps at a time.
-const FLOWS: usize = 64;
-
 /// A service's UDP socket.
 pub struct Datagrams {
     socket: SocketId,
+    port: u16,
     dialect: Dialect,
 }
 
@@ -30,20 +28,21 @@ enum Dialect {
     Discard,
     Chargen { line: u64 },
     Sockperf(Box<sockperf::Server>),
-    Iperf2(Vec<(SocketAddr, Iperf2Flow)>),
+    Iperf2(Flows),
 }
 
 impl Datagrams {
-    pub fn new(kind: ServiceKind, socket: SocketId) -> Self {
+    pub fn new(spec: ServiceSpec, socket: SocketId) -> Self {
         Self {
             socket,
-            dialect: match kind {
+            port: spec.port,
+            dialect: match spec.kind {
                 ServiceKind::Echo => Dialect::Echo,
                 // Our own server's are the reception's.
                 ServiceKind::Discard | ServiceKind::Linerate => Dialect::Discard,
                 ServiceKind::Chargen => Dialect::Chargen { line: 0 },
                 ServiceKind::Sockperf => Dialect::Sockperf(Box::default()),
-                ServiceKind::Iperf2 => Dialect::Iperf2(Vec::with_capacity(FLOWS)),
+                ServiceKind::Iperf2 => Dialect::Iperf2(Flows::new()),
             },
         }
     }
@@ -52,15 +51,45 @@ impl Datagrams {
         self.socket
     }
 
-    /// Takes what is there, up to a burst; whether there may be more.
+    /// Takes what is there, up to a burst, and sends what is due; when that is to be done again.
     pub fn step(
         &mut self,
         stack: &mut Stack,
         now: Nanos,
         room: &mut [u8],
-        own_ports: &[u16],
+        hall: &Hall,
+        figures: &mut ServiceFigures,
+    ) -> Next {
+        let more = self.take(stack, now, room, hall, figures);
+        let place = self.place(hall);
+        let due = match &mut self.dialect {
+            Dialect::Iperf2(flows) => flows.work(stack, &place, now, figures),
+            _ => Next::Wait,
+        };
+        match more {
+            true => Next::Again,
+            false => due,
+        }
+    }
+
+    fn place<'a>(&self, hall: &'a Hall) -> Place<'a> {
+        Place {
+            socket: self.socket,
+            port: self.port,
+            hall,
+        }
+    }
+
+    /// Takes what is there, up to a burst; whether there may be more.
+    fn take(
+        &mut self,
+        stack: &mut Stack,
+        now: Nanos,
+        room: &mut [u8],
+        hall: &Hall,
         figures: &mut ServiceFigures,
     ) -> bool {
+        let place = self.place(hall);
         for _ in 0..BURST {
             let received = stack.udp_receive(self.socket, |payload, meta| {
                 let bytes = payload.len().min(room.len());
@@ -75,9 +104,9 @@ impl Datagrams {
             };
             figures.datagrams += 1;
             figures.bytes_received += bytes as u64;
-            let answer = self.dialect.take(now, meta.from, &mut room[..bytes]);
+            let answer = (self.dialect).take(stack, &place, now, &meta, &mut room[..bytes]);
             // An answer to a service that answers would be answered for ever.
-            let Some(answer) = answer.filter(|_| echo::answers_to(meta.from.port(), own_ports))
+            let Some(answer) = answer.filter(|_| echo::answers_to(meta.from.port(), hall.ports()))
             else {
                 continue;
             };
@@ -92,10 +121,12 @@ impl Datagrams {
         true
     }
 
-    /// Forgets flows that are over.
-    pub fn look(&mut self, now: Nanos) {
-        if let Dialect::Iperf2(flows) = &mut self.dialect {
-            flows.retain_mut(|(_, flow)| !flow.is_over(now));
+    /// Forgets flows that are over; whether one began for it, which goes on by the time.
+    pub fn look(&mut self, stack: &mut Stack, hall: &Hall, now: Nanos) -> bool {
+        let place = self.place(hall);
+        match &mut self.dialect {
+            Dialect::Iperf2(flows) => flows.look(stack, &place, now),
+            _ => false,
         }
     }
 }
@@ -103,7 +134,14 @@ impl Datagrams {
 impl Dialect {
     /// Takes a datagram, and makes an answer of it: how long that is.
     #[inline]
-    fn take(&mut self, now: Nanos, from: SocketAddr, datagram: &mut [u8]) -> Option<usize> {
+    fn take(
+        &mut self,
+        stack: &mut Stack,
+        place: &Place,
+        now: Nanos,
+        meta: &Meta,
+        datagram: &mut [u8],
+    ) -> Option<usize> {
         match self {
             Self::Echo => Some(datagram.len()),
             Self::Discard => None,
@@ -116,33 +154,7 @@ impl Dialect {
                 Took::Answer(_) => Some(datagram.len()),
                 Took::Counted(_) | Took::Ignored => None,
             },
-            Self::Iperf2(flows) => {
-                let known = flows.iter().position(|(peer, _)| *peer == from);
-                let number = match known {
-                    Some(number) => number,
-                    None => {
-                        if flows.len() == FLOWS {
-                            return None;
-                        }
-                        let wall = clock::real().wrapping_sub(now);
-                        // The end of a flow that is over opens none.
-                        let server = UdpServer::open(datagram, now.wrapping_add(wall))?;
-                        flows.push((from, Iperf2Flow::new(server, wall, now)));
-                        return None;
-                    }
-                };
-                let flow = &mut flows[number].1;
-                match flow.take(now, datagram) {
-                    Taken::Answer { bytes, .. } => Some(bytes),
-                    // An answer is written over its question here, and stock clients read its beginning.
-                    Taken::Reply => {
-                        let bytes = flow.reply().len().min(datagram.len());
-                        datagram[..bytes].copy_from_slice(&flow.reply()[..bytes]);
-                        (bytes >= REPORT_LEAST_BYTES).then_some(bytes)
-                    }
-                    Taken::Payload | Taken::Opening | Taken::Other | Taken::Unread => None,
-                }
-            }
+            Self::Iperf2(flows) => flows.take(stack, place, now, meta, datagram),
         }
     }
 }

@@ -5,12 +5,15 @@
 
 mod connection;
 mod datagrams;
+mod dials;
+mod flows;
 pub mod reception;
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::task::Poll;
 
 use linerate_dialect::{chargen, discard, echo};
@@ -21,8 +24,10 @@ use linerate_stack::{SocketId, SocketKind, Stack};
 
 use self::connection::{Connection, Next};
 use self::datagrams::Datagrams;
+use self::dials::{Dialled, Dials};
 use self::reception::{Desk, Reception};
 use crate::error::MeasureError;
+use crate::peers::serve::Hall;
 
 /// Connections that wait to be accepted at a service.
 const BACKLOG: u32 = 32;
@@ -159,6 +164,21 @@ struct Service {
     figures: ServiceFigures,
 }
 
+/// What services need of the host that they are of.
+#[derive(Clone, Default)]
+pub struct Front {
+    /// Whom it knows, and who is told of what it refuses.
+    pub hall: Arc<Hall>,
+    /// Our own server, where that is among them.
+    pub desk: Option<Desk>,
+}
+
+/// Whether an address is one of a network that a stack is directly connected to.
+fn is_near(stack: &Stack, address: IpAddr) -> bool {
+    let networks = &stack.addressing().networks;
+    networks.iter().any(|network| network.contains(address))
+}
+
 /// All services of a stack.
 pub struct Services {
     services: Vec<Service>,
@@ -168,8 +188,10 @@ pub struct Services {
     again: VecDeque<SocketId>,
     /// Sockets that go on by the time and not by what changes.
     timed: Vec<SocketId>,
-    /// Ports of all services: answers to them would be answered again.
-    ports: Vec<u16>,
+    /// Connections towards clients that are not there yet.
+    dials: Dials,
+    /// Who is known; with the ports of all services, as answers to these would be answered again.
+    hall: Arc<Hall>,
     room: Box<[u8]>,
     /// Our own server, where it is among them.
     reception: Option<Box<Reception>>,
@@ -190,11 +212,11 @@ impl Services {
     pub fn open(
         stack: &mut Stack,
         specs: Vec<ServiceSpec>,
-        desk: Option<Desk>,
+        Front { hall, desk }: Front,
     ) -> Result<Self, MeasureError> {
+        refuse_twice(&specs)?;
         let mut reception = None;
         let connections = stack.config().tcp_sockets as usize;
-        let ports: Vec<u16> = specs.iter().map(|spec| spec.port).collect();
         let mut services = Vec::with_capacity(specs.len());
         for spec in specs {
             let any = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), spec.port);
@@ -214,7 +236,7 @@ impl Services {
             services.push(Service {
                 spec,
                 listener,
-                datagrams: Datagrams::new(spec.kind, socket),
+                datagrams: Datagrams::new(spec, socket),
                 figures: ServiceFigures {
                     service: spec.kind.name().to_owned(),
                     port: spec.port,
@@ -227,7 +249,8 @@ impl Services {
             connections: std::iter::repeat_with(|| None).take(connections).collect(),
             again: VecDeque::with_capacity(connections + 16),
             timed: Vec::with_capacity(16),
-            ports,
+            dials: Dials::default(),
+            hall,
             room: vec![0; ROOM_BYTES].into_boxed_slice(),
             reception,
             payload: Payload::default(),
@@ -290,8 +313,11 @@ impl Services {
     /// Ends what has been silent for too long.
     pub fn look(&mut self, stack: &mut Stack, now: Nanos) {
         for service in &mut self.services {
-            service.datagrams.look(now);
+            if service.datagrams.look(stack, &self.hall, now) {
+                go_on_at(&mut self.timed, service.datagrams.socket());
+            }
         }
+        self.dial(stack, now);
         if let Some(reception) = &mut self.reception {
             reception.look(stack, now);
         }
@@ -320,6 +346,10 @@ impl Services {
             return;
         };
         while let Poll::Ready(Ok(socket)) = stack.tcp_accept(listener) {
+            if let Ok(Some(peer)) = stack.remote(socket) {
+                // It returned a number that only who receives there can know.
+                self.hall.prove(peer.ip());
+            }
             let service = &mut self.services[number];
             service.figures.connections += 1;
             if service.spec.kind == ServiceKind::Linerate {
@@ -350,11 +380,26 @@ impl Services {
             }
             return;
         }
-        if service
-            .datagrams
-            .step(stack, now, &mut self.room, &self.ports, figures)
+        match (service.datagrams).step(stack, now, &mut self.room, &self.hall, figures) {
+            Next::Again => self.again.push_back(socket),
+            Next::Timed => go_on_at(&mut self.timed, socket),
+            Next::Wait | Next::Over => {}
+        }
+    }
+
+    /// Goes on with connections towards clients.
+    fn dial(&mut self, stack: &mut Stack, now: Nanos) {
+        while let Some(Dialled {
+            socket,
+            service,
+            settings,
+        }) = self.dials.look(stack, now)
         {
-            self.again.push_back(socket);
+            if let Some(place) = self.connections.get_mut(socket.index()) {
+                let back = Connection::back(&settings, service, socket, now);
+                *place = Some(Box::new(back));
+                self.talk(stack, socket, now);
+            }
         }
     }
 
@@ -368,11 +413,19 @@ impl Services {
             }
             return;
         };
-        let figures = &mut self.services[connection.service()].figures;
-        match connection.step(stack, now, &mut self.room, figures) {
+        let service = connection.service();
+        let figures = &mut self.services[service].figures;
+        let next = connection.step(stack, now, &mut self.room, figures);
+        if let Some(settings) = connection.wish(next == Next::Over)
+            && let Ok(Some(client)) = stack.remote(socket)
+        {
+            self.dials
+                .add(stack, &self.hall, client, service, settings, now);
+        }
+        match next {
             Next::Wait => {}
             Next::Again => self.again.push_back(socket),
-            Next::Timed => self.timed.push(socket),
+            Next::Timed => go_on_at(&mut self.timed, socket),
             Next::Over => {
                 // A connection that broke is closed already.
                 let _ = stack.close(socket);
@@ -382,9 +435,64 @@ impl Services {
     }
 }
 
+/// Refuses a port that two services would have.
+fn refuse_twice(specs: &[ServiceSpec]) -> Result<(), MeasureError> {
+    for (at, spec) in specs.iter().enumerate() {
+        if let Some(other) = specs[..at].iter().find(|other| other.port == spec.port) {
+            return Err(MeasureError::OptionRefused {
+                option: format!("--serve {other},{spec}"),
+                why: format!("both would have port {}", spec.port),
+                next_step: format!(
+                    "leave one out, or give it another port: {}:PORT",
+                    spec.kind.name()
+                ),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// A socket goes on by the time: it is looked at in each round, once however often that was said.
+fn go_on_at(timed: &mut Vec<SocketId>, socket: SocketId) {
+    if !timed.contains(&socket) {
+        timed.push(socket);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_port_is_one_services() {
+        let specs = |all: &[&str]| -> Vec<ServiceSpec> {
+            all.iter().map(|one| one.parse().unwrap()).collect()
+        };
+        assert!(refuse_twice(&specs(&["echo", "discard", "echo:8"])).is_ok());
+        let refused = refuse_twice(&specs(&["echo", "iperf2", "discard:7"])).unwrap_err();
+        let text = refused.to_string();
+        assert!(text.contains("echo:7,discard:7"), "{text}");
+    }
+
+    /// What changes at a socket and what its time asks for would each add it, in every round.
+    #[test]
+    fn who_goes_on_by_the_time_is_looked_at_once_a_round() {
+        let plan = linerate_metric::stack::StackPlan {
+            device: "null:".to_owned(),
+            addresses: vec!["10.9.0.2/24".to_owned()],
+            profile: "default".to_owned(),
+            ..Default::default()
+        };
+        let (mut stack, ..) = crate::stack::open::open(&plan, &Arc::default()).unwrap();
+        let sockets = [0, 0].map(|port| stack.udp_bind(SocketAddr::from(([0; 4], port))).unwrap());
+        let mut timed = Vec::new();
+        for _ in 0..1_000 {
+            for socket in sockets {
+                go_on_at(&mut timed, socket);
+            }
+        }
+        assert_eq!(timed, sockets);
+    }
 
     #[test]
     fn services_read_as_they_print() {

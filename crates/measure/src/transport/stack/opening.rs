@@ -288,3 +288,96 @@ impl Adapter for OnStack {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use linerate_metric::plan::{Kind, Plan};
+    use linerate_metric::stack::StackPlan;
+
+    use super::*;
+    use crate::flow::Part;
+    use crate::session::setup::flow_options;
+    use crate::stack::StackThread;
+    use crate::stack::services::Front;
+
+    /// Does something on a stack with two places for connections, on a link on which nobody is.
+    fn on_stack<R: Send + 'static>(work: impl FnOnce(&mut OnStack) -> R + Send + 'static) -> R {
+        let plan = StackPlan {
+            device: "null:".to_owned(),
+            addresses: vec!["10.9.0.2/24".to_owned()],
+            profile: "default".to_owned(),
+            configuration: [("sockets.tcp", "2"), ("poll.interval", "1ms")]
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .into(),
+            ..StackPlan::default()
+        };
+        let stack = StackThread::start(&plan, Vec::new(), Front::default()).unwrap();
+        let (say, said) = mpsc::channel();
+        let work = Box::new(move |stack: &mut OnStack| drop(say.send(work(stack))));
+        stack.lend(work).unwrap();
+        said.recv_timeout(Duration::from_secs(60))
+            .expect("an answer")
+    }
+
+    fn options() -> FlowOptions {
+        let plan = Plan::new(Kind::Throughput, Protocol::Tcp, "10.9.0.1");
+        flow_options(&plan, Part::Source)
+    }
+
+    /// Looks after the stack until all connections that were given up are gone.
+    fn all_given_back(stack: &mut OnStack) -> bool {
+        let give_up = clock::now() + 20_000_000_000;
+        while stack.stack.connections() > 0 && clock::now() < give_up {
+            stack.tend();
+        }
+        stack.stack.connections() == 0
+    }
+
+    #[test]
+    fn connections_that_did_not_come_to_stand_leave_their_places() {
+        let free = on_stack(|stack| {
+            let options = options();
+            let there: SocketAddr = "10.9.0.1:7".parse().unwrap();
+            let mut all = true;
+            for _ in 0..3 {
+                let wanted = [(there, &options), (there, &options)];
+                let tried = stack.connect_tcp(&wanted, &|| true);
+                assert_eq!(tried.unwrap_err().kind(), io::ErrorKind::Interrupted);
+                all &= all_given_back(stack);
+            }
+            all
+        });
+        assert!(free, "places are held by nobody");
+    }
+
+    /// The first of them was begun when the other had no way.
+    #[test]
+    fn one_that_cannot_be_begun_gives_up_those_that_were() {
+        let free = on_stack(|stack| {
+            let options = options();
+            let there = "10.9.0.1:7".parse().unwrap();
+            let nowhere = "10.8.0.1:7".parse().unwrap();
+            let wanted = [(there, &options), (nowhere, &options)];
+            let tried = stack.connect_tcp(&wanted, &|| false);
+            assert_eq!(tried.unwrap_err().kind(), io::ErrorKind::NetworkUnreachable);
+            all_given_back(stack)
+        });
+        assert!(free, "the first one is held by nobody");
+    }
+
+    /// A third one has no place; the two that were begun for the same run leave theirs.
+    #[test]
+    fn more_than_there_are_places_leave_them_free() {
+        let free = on_stack(|stack| {
+            let options = options();
+            let there = "10.9.0.1:7".parse().unwrap();
+            let wanted = [(there, &options); 3];
+            assert!(stack.connect_tcp(&wanted, &|| false).is_err());
+            all_given_back(stack)
+        });
+        assert!(free, "places are held by nobody");
+    }
+}

@@ -54,7 +54,7 @@ const DATAGRAM_BYTES: usize = 1470;
 const RATE_BPS: u64 = 1 << 20;
 
 /// Room at the beginning of a datagram in which a client's server looks for settings.
-const SETTINGS_BYTES: usize = 128;
+pub const SETTINGS_BYTES: usize = 128;
 
 /// Serves a flow.
 pub fn serve(dialect: &'static str, mut caller: Caller, claim: Claim, mut arrived: Arrived) {
@@ -246,14 +246,14 @@ fn datagrams(test: &mut Test, settings: &Settings) -> Sending {
 }
 
 /// The same for [`SENDING_NS`] at most, and whether it would go on for longer.
-fn bounded(asked: Sending, now: Nanos) -> (Sending, bool) {
+pub fn bounded(asked: Sending, now: Nanos) -> (Sending, bool) {
     let latest = now.saturating_add(SENDING_NS);
     let is_cut = asked.ends_ns(now).is_none_or(|end| end > latest);
     (asked.until(latest), is_cut)
 }
 
 /// What a client asks for over UDP, within what any is given: never as fast as it goes.
-fn asked(settings: &Settings, limits: &Limits) -> Sending {
+pub fn asked(settings: &Settings, limits: &Limits) -> Sending {
     let mut sending = sending(settings, DATAGRAM_BYTES, &Limits::default());
     sending.block_bytes = sending.block_bytes.clamp(16, 65_507);
     // Old clients say it elsewhere.
@@ -265,23 +265,22 @@ fn asked(settings: &Settings, limits: &Limits) -> Sending {
     sending.within(limits, settings.flows)
 }
 
-/// Sends datagrams whose first `zeros` bytes are zero where no number stands; a client that wants their times
-/// is told in each of them when they began.
-fn send(
-    context: &Context,
-    socket: &Socket,
+/// A datagram whose first `zeros` bytes are zero where no number stands; a client that wants their times is told
+/// in each of them when they began.
+pub fn payload(
     sending: &Sending,
     zeros: usize,
     asked: Option<&Settings>,
+    now: Nanos,
     wall: Nanos,
-) -> Moved {
+) -> Vec<u8> {
     let mut payload = vec![0; sending.block_bytes];
     if let Some(rest) = payload.get_mut(zeros..) {
         fill(rest);
     }
     if let Some(asked) = asked.filter(|asked| asked.trip_times) {
         let told = Settings {
-            start_ns: Some(clock::now().wrapping_add(wall)),
+            start_ns: Some(now.wrapping_add(wall)),
             // What goes towards it is all that a client that only receives is told of.
             way: match asked.way {
                 Way::Reverse => Way::Forward,
@@ -295,6 +294,19 @@ fn send(
             let _ = told.write(room, HEADER_BYTES);
         }
     }
+    payload
+}
+
+/// Sends such datagrams.
+fn send(
+    context: &Context,
+    socket: &Socket,
+    sending: &Sending,
+    zeros: usize,
+    asked: Option<&Settings>,
+    wall: Nanos,
+) -> Moved {
+    let mut payload = payload(sending, zeros, asked, clock::now(), wall);
     let mut ends = 0;
     send_datagrams(
         context,
@@ -342,6 +354,12 @@ impl Flow {
             report: Vec::new(),
             went_silent: false,
         }
+    }
+
+    /// Whether its client was silent for so long that it is gone, and said no end.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.went_silent
     }
 }
 

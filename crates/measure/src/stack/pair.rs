@@ -1,0 +1,34 @@
+//! Two stacks with a link between them, for tests of what stands on them.
+
+use std::sync::Arc;
+
+use linerate_host::sys::clock;
+use linerate_metric::stack::StackPlan;
+use linerate_stack::Stack;
+
+use super::open;
+
+/// The addresses are 10.9.0.1 and 10.9.0.2; `name` is the test's own.
+pub fn pair(name: &str) -> [Stack; 2] {
+    [("server", 1), ("client", 2)].map(|(role, host)| {
+        let plan = StackPlan {
+            device: format!("shm:{name}-{},role={role}", std::process::id()),
+            addresses: vec![format!("10.9.0.{host}/24")],
+            profile: "default".to_owned(),
+            ..StackPlan::default()
+        };
+        let opened = open::open(&plan, &Arc::default());
+        opened.unwrap_or_else(|error| panic!("{error}")).0
+    })
+}
+
+/// Turns both until something is so.
+pub fn until(stacks: &mut [Stack; 2], mut done: impl FnMut(&mut [Stack; 2]) -> bool) {
+    let give_up = clock::now() + 30_000_000_000;
+    while !done(stacks) {
+        assert!(clock::now() < give_up, "it never comes");
+        for stack in stacks.iter_mut() {
+            stack.turn(clock::now());
+        }
+    }
+}

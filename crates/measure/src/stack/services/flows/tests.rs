@@ -1,0 +1,266 @@
+//! A client of iperf2 on one stack, and the service on another one.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use linerate_dialect::iperf2::datagram::{HEADER_BYTES, read_header, write_number};
+use linerate_dialect::iperf2::{Amount, TcpServer};
+use linerate_metric::event::{Event, What};
+use linerate_stack::TcpState;
+
+use super::super::{Front, Services};
+use super::*;
+use crate::session::{PeerOptions, ServerOptions};
+use crate::stack::pair;
+
+const SERVICE: u16 = 5_001;
+/// Where the client listens.
+const BACK: u16 = 5_002;
+/// What it wants: ten datagrams.
+const WANTED: u64 = 10_000;
+
+fn server() -> SocketAddr {
+    SocketAddr::from(([10, 9, 0, 2], SERVICE))
+}
+
+fn any(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))
+}
+
+fn asks(way: Way, dual: Option<Dual>) -> Settings {
+    Settings {
+        way,
+        dual,
+        flows: 1,
+        port: BACK,
+        buffer_bytes: Some(1_000),
+        amount: Some(Amount::Bytes(WANTED)),
+        rate: Some(80_000_000),
+        version: Some((0x0002_0001, 0x0008_0003)),
+        ..Settings::default()
+    }
+}
+
+/// The service, its client, and what was refused.
+struct Scene {
+    stacks: [Stack; 2],
+    services: Services,
+    events: std::sync::mpsc::Receiver<Event>,
+}
+
+impl Scene {
+    fn new(name: &str, allow: &[&str]) -> Self {
+        let mut stacks = pair::pair(name);
+        let (say, events) = std::sync::mpsc::channel();
+        let options = ServerOptions {
+            peers: PeerOptions {
+                allow: allow.iter().map(|one| one.parse().unwrap()).collect(),
+                ..PeerOptions::default()
+            },
+            ..ServerOptions::default()
+        };
+        let emit: crate::session::Emit = Arc::new(move |event| drop(say.send(event)));
+        let front = Front {
+            hall: Arc::new(Hall::new(&options, vec![SERVICE], emit)),
+            desk: None,
+        };
+        let specs = vec!["iperf2".parse().unwrap()];
+        let services = Services::open(&mut stacks[1], specs, front).unwrap();
+        Self {
+            stacks,
+            services,
+            events,
+        }
+    }
+
+    /// Serves until the client has what it waits for.
+    fn until(&mut self, mut done: impl FnMut(&mut Stack) -> bool) {
+        let services = &mut self.services;
+        pair::until(&mut self.stacks, |[client, server]| {
+            let now = clock::now();
+            while let Some(socket) = server.ready() {
+                services.changed(server, socket, now);
+            }
+            services.go_on(server, now);
+            services.look(server, now);
+            done(client)
+        });
+    }
+
+    /// The client sends the first datagram of a flow.
+    fn opens(&mut self, socket: SocketId, settings: &Settings) {
+        let mut first = vec![0; 1_000];
+        write_number(&mut first, 1, clock::real());
+        settings
+            .write(&mut first[HEADER_BYTES..], HEADER_BYTES)
+            .unwrap();
+        let client = &mut self.stacks[0];
+        let sent = client.udp_send(socket, Some(server()), first.len(), |room| {
+            room.copy_from_slice(&first);
+        });
+        assert!(matches!(sent, Poll::Ready(Ok(_))), "{sent:?}");
+    }
+
+    /// Opens a connection to the service and closes it.
+    fn proves_itself(&mut self) {
+        let socket = self.stacks[0].tcp_connect(server(), None).unwrap();
+        self.until(|client| client.tcp_state(socket).unwrap() == TcpState::Established);
+        // It counts once the service has seen it.
+        let hall = Arc::clone(&self.services.hall);
+        self.until(|_| hall.is_known([10, 9, 0, 1].into()));
+        self.stacks[0].close(socket).unwrap();
+    }
+
+    /// Numbers of the datagrams that come to a socket, to the third end.
+    fn numbers(&mut self, socket: SocketId) -> Vec<i64> {
+        let mut numbers = Vec::new();
+        self.until(|client| {
+            let _ = client.udp_receive_burst(socket, 32, |datagram, _| {
+                assert_eq!(datagram.len(), 1_000);
+                numbers.push(read_header(datagram, true).unwrap().sequence);
+            });
+            numbers.iter().filter(|number| **number < 0).count() == 3
+        });
+        numbers
+    }
+
+    fn refusals(&self) -> Vec<String> {
+        let told = self.events.try_iter().filter_map(|event| match event.what {
+            What::Refused { problem } => Some(problem.to_string()),
+            _ => None,
+        });
+        told.collect()
+    }
+}
+
+/// All ten of them, and the end as often as nobody answers it.
+fn ten_and_the_end() -> Vec<i64> {
+    (1..=10).chain([-11; 3]).collect()
+}
+
+#[test]
+fn who_proved_where_he_is_is_sent_a_flow() {
+    let mut scene = Scene::new("flows-reverse", &[]);
+    scene.proves_itself();
+    let socket = scene.stacks[0].udp_bind(any(0)).unwrap();
+    scene.opens(socket, &asks(Way::Reverse, None));
+    assert_eq!(scene.numbers(socket), ten_and_the_end());
+    assert!(scene.refusals().is_empty());
+}
+
+#[test]
+fn who_did_not_is_told_of_at_the_host() {
+    for (name, allow, sent) in [
+        ("flows-unknown", &[][..], false),
+        ("flows-network", &["10.9.0.0/24"], false),
+        ("flows-allowed", &["10.9.0.1"], true),
+    ] {
+        let mut scene = Scene::new(name, allow);
+        let socket = scene.stacks[0].udp_bind(any(0)).unwrap();
+        scene.opens(socket, &asks(Way::Reverse, None));
+        if sent {
+            assert_eq!(scene.numbers(socket), ten_and_the_end(), "{name}");
+            continue;
+        }
+        let mut told = Vec::new();
+        let events = &scene.events;
+        let services = &mut scene.services;
+        pair::until(&mut scene.stacks, |[_, server]| {
+            while let Some(socket) = server.ready() {
+                services.changed(server, socket, clock::now());
+            }
+            told.extend(events.try_iter());
+            !told.is_empty()
+        });
+        let What::Refused { problem } = &told[0].what else {
+            panic!("{told:?}");
+        };
+        assert!(
+            problem.next_step.contains("--allow 10.9.0.1"),
+            "{problem:?}"
+        );
+        assert_eq!(scene.stacks[0].udp_waiting(socket).unwrap(), 0);
+    }
+}
+
+/// Both at once, and one after the other once the client has said its end.
+#[test]
+fn a_second_flow_goes_to_the_port_that_the_client_names() {
+    for (name, dual) in [("flows-now", Dual::Now), ("flows-after", Dual::After)] {
+        let mut scene = Scene::new(name, &[]);
+        scene.proves_itself();
+        let back = scene.stacks[0].udp_bind(any(BACK)).unwrap();
+        let socket = scene.stacks[0].udp_bind(any(0)).unwrap();
+        scene.opens(socket, &asks(Way::Forward, Some(dual)));
+        if dual == Dual::After {
+            let mut last = vec![0; 1_000];
+            linerate_dialect::iperf2::datagram::write_end(&mut last, 1, clock::real());
+            let client = &mut scene.stacks[0];
+            let sent = client.udp_send(socket, Some(server()), last.len(), |room| {
+                room.copy_from_slice(&last);
+            });
+            assert!(matches!(sent, Poll::Ready(Ok(_))));
+            // Its report comes first.
+            scene.until(|client| client.udp_waiting(socket).unwrap() > 0);
+            assert_eq!(scene.stacks[0].udp_waiting(back).unwrap(), 0);
+        }
+        assert_eq!(scene.numbers(back), ten_and_the_end(), "{name}");
+    }
+}
+
+/// What comes on a connection that the service opened towards the client, which listens late.
+fn comes_back(scene: &mut Scene, listener: SocketId) -> usize {
+    let mut accepted = None;
+    scene.until(|client| {
+        if let Poll::Ready(socket) = client.tcp_accept(listener) {
+            accepted = Some(socket.unwrap());
+        }
+        accepted.is_some()
+    });
+    let (socket, mut bytes) = (accepted.unwrap(), 0);
+    scene.until(|client| {
+        let came = client.tcp_receive(socket, |payload| (payload.len(), payload.len()));
+        match came {
+            Poll::Ready(Ok(0)) => true,
+            Poll::Ready(Ok(some)) => {
+                bytes += some;
+                false
+            }
+            _ => false,
+        }
+    });
+    bytes
+}
+
+#[test]
+fn a_second_connection_goes_to_the_port_that_the_client_names() {
+    for (name, dual) in [("dials-now", Dual::Now), ("dials-after", Dual::After)] {
+        let mut scene = Scene::new(name, &[]);
+        let socket = scene.stacks[0].tcp_connect(server(), None).unwrap();
+        scene.until(|client| client.tcp_state(socket).unwrap() == TcpState::Established);
+        let settings = Settings {
+            rate: None,
+            ..asks(Way::Forward, Some(dual))
+        };
+        let mut words = vec![0; settings.room_bytes(0)];
+        settings.write(&mut words, 0).unwrap();
+        assert!(
+            TcpServer::new()
+                .receive(&words, 0)
+                .is_ok_and(|(_, job)| job.is_some())
+        );
+        let said = scene.stacks[0].tcp_send(socket, |room| {
+            room[..words.len()].copy_from_slice(&words);
+            words.len()
+        });
+        assert!(matches!(said, Poll::Ready(Ok(_))));
+        if dual == Dual::After {
+            scene.stacks[0].tcp_finish(socket).unwrap();
+        }
+        // The first tries find nobody.
+        let begin = clock::now();
+        scene.until(|_| clock::now() > begin + 50_000_000);
+        let listener = scene.stacks[0].tcp_listen(any(BACK), 1).unwrap();
+        assert_eq!(comes_back(&mut scene, listener), WANTED as usize, "{name}");
+    }
+}
