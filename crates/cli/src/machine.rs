@@ -3,12 +3,15 @@
 use std::fs::{self, File};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use linerate_host::knob::queues::{Steering, set_steering, steering};
 use linerate_host::knob::{coalescing, interface, rings, set_coalescing, set_rings};
+use linerate_host::reader::Reader;
 use linerate_host::sys::namespace::{self, Space};
+use linerate_host::sys::process::{deaf_to_terminal, ended};
 use linerate_lab::{segment_sizes, set_segment_sizes};
 use linerate_tune::guard::{Key, Kind, Machine, Owner};
 
@@ -206,21 +209,49 @@ impl Machine for Hosts {
     }
 }
 
+/// How long a line that sets something back may take: to load a driver takes seconds, another kernel minutes.
+const BACK: Duration = Duration::from_secs(600);
+
+/// How soon its end is noticed.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How long what it said last may be on its way to us.
+const LAST: Duration = Duration::from_secs(1);
+
 /// Runs a line that sets something back; what it prints is nobody's result.
 fn shell(line: &str) -> Result<(), String> {
+    shell_within(line, BACK)
+}
+
+fn shell_within(line: &str, limit: Duration) -> Result<(), String> {
     let mut command = Command::new("/bin/sh");
-    command.args(["-c", line]).stdin(Stdio::null());
-    // What ends this program from its terminal, a second hang-up say, is not to end what sets things back.
-    command.process_group(0);
-    let done = words(command.output())?;
-    match done.status.success() {
-        true => Ok(()),
-        false => Err(format!(
-            "`{line}` failed ({}): {}",
-            done.status,
-            String::from_utf8_lossy(&done.stderr).trim()
-        )),
+    command.args(["-c", line]);
+    (command.stdin(Stdio::null()).stdout(Stdio::null())).stderr(Stdio::piped());
+    // What ends this program from its terminal, a second hang-up say, is not to end what sets things back; and it may
+    // ask for a password there.
+    deaf_to_terminal(&mut command);
+    let mut child = words(command.spawn())?;
+    let said = Reader::all(child.stderr.take().expect("it is piped"));
+    let deadline = Instant::now() + limit;
+    while ended(&child).is_none() {
+        if Instant::now() > deadline {
+            return Err(format!(
+                "`{line}` has not ended in {} s and goes on: if it waits for somebody, end it and run it by hand",
+                limit.as_secs()
+            ));
+        }
+        thread::sleep(LOOK);
     }
+    let status = words(child.wait())?;
+    if status.success() {
+        return Ok(());
+    }
+    // What it started may hold the pipe for good.
+    let _ = said.ends_within(LAST);
+    Err(format!(
+        "`{line}` failed ({status}): {}",
+        said.text().trim()
+    ))
 }
 
 /// This process, as a journal names it.
@@ -249,4 +280,29 @@ fn started_ticks(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, rest) = text.rsplit_once(')')?;
     rest.split_whitespace().nth(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In a group of its own a command that asks for a password would be stopped by the terminal.
+    #[test]
+    fn what_sets_back_is_in_our_group_and_hears_no_hang_up() {
+        let stat = fs::read_to_string("/proc/self/stat").unwrap();
+        let group = stat.rsplit(')').next().unwrap().split(' ').nth(3).unwrap();
+        let line = format!("kill -HUP $$; test \"$(cut -d' ' -f5 /proc/self/stat)\" = {group}");
+        assert_eq!(shell(&line), Ok(()));
+    }
+
+    #[test]
+    fn what_sets_back_is_waited_for_and_not_what_it_leaves_behind() {
+        let told = shell("echo it lacks a thing >&2; sleep 20 & exit 3").unwrap_err();
+        assert!(
+            told.contains("(exit status: 3): it lacks a thing"),
+            "{told}"
+        );
+        let told = shell_within("sleep 20", Duration::ZERO).unwrap_err();
+        assert!(told.contains("`sleep 20` has not ended in 0 s"), "{told}");
+    }
 }
