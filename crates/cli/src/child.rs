@@ -3,18 +3,21 @@
 //! A run of its own starts as the one that is typed would: with fresh memory, no threads, and no
 //! scheduling left over from the run before.
 
-use std::io::{BufRead, BufReader, Read};
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
+use linerate_host::reader::Reader;
 use linerate_host::stop::Stop;
-use linerate_host::sys::process::end_with_thread;
+use linerate_host::sys::process::{end_with_thread, ended};
 use linerate_metric::event::{Problem, read_line};
 use linerate_metric::exit;
-use linerate_metric::record::{RUN_SCHEMA, Record};
+use linerate_metric::record::{RUN_SCHEMA, Record, new_id};
 use linerate_metric::set::RunSet;
 use rustix::process::{Pid, Signal, kill_process_group};
 
@@ -64,8 +67,9 @@ const LOOK: Duration = Duration::from_millis(100);
 /// How long a run that was told to stop may take to say what it has.
 const STOPPING: Duration = Duration::from_secs(5);
 
-/// The same of a run that may have to wait for programs of an experiment to end.
-const STOPPING_PROGRAMS: Duration = Duration::from_secs(30);
+/// The same of a run of an experiment: its measuring program may take 20 s to end, then those of far hosts together as
+/// long, and then its network goes down.
+const STOPPING_PROGRAMS: Duration = Duration::from_secs(60);
 
 /// Text of an error that is told.
 const TOLD: usize = 400;
@@ -105,28 +109,50 @@ pub fn measure(words: &[String], stop: &Stop, screen: Option<&Teller>) -> Result
 /// What it failed with, or that somebody stopped it.
 pub fn point(words: &[String], stop: &Stop) -> Result<Record, Ended> {
     // Its page and its files are of no use to anybody.
-    let folder = std::env::temp_dir().join(format!("linerate-point-{}", std::process::id()));
+    let folder = Folder::new()?;
     let mut command = Command::new("/proc/self/exe");
     command
         .arg0("linerate")
         .args(words)
         .arg("--dir")
-        .arg(&folder)
+        .arg(&folder.0)
         .args(["--json", "--no-store"]);
     for variable in OUTER {
         command.env_remove(variable);
     }
     let named = format!("linerate {}", words::join(words));
-    let done = run(command, &named, (stop, STOPPING_PROGRAMS), None);
-    // It may have ended before it made one.
-    let _ = std::fs::remove_dir_all(&folder);
-    let done = done?;
+    let done = run(command, &named, (stop, STOPPING_PROGRAMS), None)?;
     // 3: a shape does not hold, which nobody asked for.
     let set = serde_json::from_str::<RunSet>(&done.stdout).ok();
     let set = set.filter(|_| matches!(done.code, Some(0 | 3)));
     match set.and_then(|mut set| set.runs.pop()) {
         Some(record) => Ok(record),
         None => Err(Ended::Over(failed(&named, &done))),
+    }
+}
+
+/// A folder that nobody else can have made, gone with this.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Result<Self, Failure> {
+        let name = format!("linerate-point-{}", new_id(Timestamp::now()));
+        let path = std::env::temp_dir().join(name);
+        // One that is there already is refused, a link too.
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Ok(()) => Ok(Self(path)),
+            Err(error) => Err(Failure::failed(Problem::new(
+                format!("cannot be made ({error})"),
+                path.display().to_string(),
+                "name a folder with room: TMPDIR=FOLDER",
+            ))),
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -157,7 +183,8 @@ fn run(
     (stop, patience): (&Stop, Duration),
     screen: Option<&Teller>,
 ) -> Result<Done, Ended> {
-    // A second Ctrl-C, or whatever else aborts this program, leaves no run behind.
+    // A second Ctrl-C, or whatever else aborts this program, leaves no run of ours behind. Of a command of the user's its
+    // shell alone hears that, not what it started.
     end_with_thread(&mut command);
     let started = command
         .stdin(Stdio::null())
@@ -173,33 +200,47 @@ fn run(
             "see what limits this process",
         ))
     })?;
-    let (sender, ended) = mpsc::channel();
     let stdout = child.stdout.take().expect("it is piped");
     let stdout = match screen {
-        Some(screen) => follow(stdout, screen.clone(), sender),
-        None => collect(stdout, Some(sender)),
+        Some(screen) => {
+            let screen = screen.clone();
+            // Of a stream of events the document that it ends with.
+            Reader::lines(stdout, move |line| {
+                Some(read_line(line, &mut |event| screen.tell(event))? + "\n")
+            })
+        }
+        None => Reader::all(stdout),
     };
-    let stderr = collect(child.stderr.take().expect("it is piped"), None);
+    let stderr = Reader::all(child.stderr.take().expect("it is piped"));
     let mut told: Option<Instant> = None;
-    while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(LOOK) {
+    loop {
+        let is_over = ended(&child).is_some();
+        let is_quiet = stdout.ends_within(LOOK) && stderr.ends_within(LOOK);
+        if is_over && is_quiet {
+            break;
+        }
         match told {
             None if stop.is_set() => {
                 signal(&child, Signal::INT);
                 told = Some(Instant::now());
             }
-            Some(since) if since.elapsed() > patience => signal(&child, Signal::KILL),
+            Some(since) if since.elapsed() > patience => {
+                signal(&child, Signal::KILL);
+                // Whoever holds the pipes now is none of its group.
+                if is_over {
+                    break;
+                }
+            }
             _ => {}
         }
+        if is_quiet {
+            thread::sleep(LOOK / 20);
+        }
     }
-    let status = child.wait();
-    let text = |thread: JoinHandle<Vec<u8>>| {
-        let bytes = thread.join().expect("a reader does not panic");
-        String::from_utf8_lossy(&bytes).into_owned()
-    };
     let done = Done {
-        code: status.ok().and_then(|status| status.code()),
-        stdout: text(stdout),
-        stderr: text(stderr),
+        code: child.wait().ok().and_then(|status| status.code()),
+        stdout: stdout.text(),
+        stderr: stderr.text(),
     };
     match stop.is_set() {
         true => Err(Ended::Stopped),
@@ -212,38 +253,6 @@ fn signal(child: &Child, signal: Signal) {
         // It may have ended meanwhile.
         let _ = kill_process_group(pid, signal);
     }
-}
-
-fn collect(
-    mut from: impl Read + Send + 'static,
-    ended: Option<mpsc::Sender<()>>,
-) -> JoinHandle<Vec<u8>> {
-    thread::spawn(move || {
-        let mut bytes = Vec::new();
-        // What came before an error is kept.
-        let _ = from.read_to_end(&mut bytes);
-        drop(ended);
-        bytes
-    })
-}
-
-/// Shows what a stream of events tells; gives the document that it ends with.
-fn follow(
-    from: impl Read + Send + 'static,
-    screen: Teller,
-    ended: mpsc::Sender<()>,
-) -> JoinHandle<Vec<u8>> {
-    thread::spawn(move || {
-        let mut document = String::new();
-        for line in BufReader::new(from).lines().map_while(Result::ok) {
-            if let Some(text) = read_line(&line, &mut |event| screen.tell(event)) {
-                document.push_str(&text);
-                document.push('\n');
-            }
-        }
-        drop(ended);
-        document.into_bytes()
-    })
 }
 
 /// What a run failed with: its own words, where it said them as JSON.
@@ -277,5 +286,41 @@ fn failed(named: &str, done: &Done) -> Failure {
             "run it alone to see what it says",
         ),
         code: code.filter(|&code| code != 0).unwrap_or(exit::FAILED),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_command_that_closed_its_output_is_stopped_all_the_same() {
+        let stop = Stop::new();
+        stop.set();
+        let ended = shell("exec >&- 2>&-; sleep 1000", &stop);
+        assert!(matches!(ended, Err(Ended::Stopped)));
+    }
+
+    #[test]
+    fn all_that_a_command_said_is_there() {
+        let line = "seq 20000; sleep 0.2; seq 20000 >&2; echo last";
+        let said = shell(line, &Stop::new()).unwrap_or_default();
+        assert!(said.starts_with("1\n2\n") && said.ends_with("\n20000\nlast\n"));
+    }
+
+    #[test]
+    fn the_folder_of_a_point_is_ours_alone_and_goes() {
+        let (one, other) = (Folder::new(), Folder::new());
+        let (Ok(one), Ok(other)) = (one, other) else {
+            panic!("there is room in the folder of temporary files");
+        };
+        assert_ne!(one.0, other.0);
+        let mode = std::fs::metadata(&one.0).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        let path = one.0.clone();
+        std::fs::write(path.join("page"), "").unwrap();
+        drop(one);
+        assert!(!path.exists() && other.0.exists());
     }
 }
