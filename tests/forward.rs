@@ -1040,6 +1040,8 @@ fn the_shell_on_a_terminal() {
     reader.join().expect("a reader");
     let out = out.lock().expect("a reader").clone();
     assert_eq!(status.code(), Some(0), "{out}");
+    // A mode that a signal would leave on: what is pasted into the shell after it then has marks around it.
+    assert!(!out.contains("\u{1b}[?2004"), "{out:?}");
     let history = room.path().join(".local/state/linerate/forward_history");
     let history = fs::read_to_string(history).expect("a history");
     assert!(history.contains("start tx_first 1"), "{history}");

@@ -22,6 +22,12 @@ const SCREEN: u8 = 2;
 /// Leaves the alternate screen and shows the cursor (xterm, `rmcup` and `cnorm` of its terminfo).
 const LEAVE: &[u8] = b"\x1b[?1049l\x1b[?25h";
 
+/// How long a terminal may take to show what it was given before: one that was stopped (Ctrl-S) takes for ever.
+const DRAIN: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 200_000_000,
+};
+
 /// Puts the terminal back when it is dropped, and so does a signal that ends the process before.
 #[derive(Debug)]
 pub struct Taken(());
@@ -59,7 +65,7 @@ impl Drop for Taken {
 
 /// Puts the terminal back as it was, once, if somebody has taken it.
 ///
-/// Safe in a signal handler: system calls and atomic loads, no memory, no lock, and none of it waits for a
+/// Safe in a signal handler: system calls and atomic loads, no memory, no lock, and none of it waits long for a
 /// terminal that takes no more.
 pub fn put_back() {
     let taken = TAKEN.load(Ordering::Acquire);
@@ -75,15 +81,11 @@ pub fn put_back() {
     TAKEN.store(NOTHING, Ordering::Release);
 }
 
-/// Whether a write to standard output would go through now; one to a stopped terminal waits without end.
+/// Whether a write to standard output would go through now or soon; one to a stopped terminal waits without end.
 fn takes_output() -> bool {
     let out = stdout();
     let mut asked = [PollFd::new(&out, PollFlags::OUT)];
-    let now = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    poll(&mut asked, Some(&now)).is_ok() && asked[0].revents().contains(PollFlags::OUT)
+    poll(&mut asked, Some(&DRAIN)).is_ok() && asked[0].revents().contains(PollFlags::OUT)
 }
 
 /// Whether the terminal on standard input has gone away: whoever reads from it then waits for nobody.

@@ -130,6 +130,9 @@ fn history_file() -> Option<PathBuf> {
 fn editor(ports: Arc<Mutex<Vec<u32>>>) -> rustyline::Result<Editor<Completions, FileHistory>> {
     // As in a shell: what all words that fit have in common, then a list of them.
     let list = Config::builder().completion_type(CompletionType::List);
+    // A paste is its lines, one command each, as if they were typed; and a signal that ends the process leaves the
+    // terminal nothing to be turned off.
+    let list = list.bracketed_paste(false);
     let mut editor = Editor::with_config(list.build())?;
     editor.set_helper(Some(Completions { ports }));
     if let Some(file) = history_file() {
