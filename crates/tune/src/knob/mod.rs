@@ -7,7 +7,7 @@ mod table;
 
 pub use limit::Limit;
 pub use own::from_toml;
-pub use table::{knobs, names};
+pub use table::{knobs, names, set_of};
 
 use serde::{Deserialize, Serialize};
 

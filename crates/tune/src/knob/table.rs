@@ -291,6 +291,13 @@ pub fn names() -> Vec<&'static str> {
     KNOBS.iter().map(|line| line.name).collect()
 }
 
+/// How a knob that comes along is turned, on whatever ground.
+#[must_use]
+pub fn set_of(name: &str) -> Option<Set> {
+    let line = KNOBS.iter().find(|line| line.name == name)?;
+    Some(line.set.set())
+}
+
 /// The knobs that make sense on this ground, each with the start as its first value.
 #[must_use]
 pub fn knobs(ground: &Ground) -> Vec<Knob> {

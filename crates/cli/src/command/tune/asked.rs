@@ -75,11 +75,7 @@ pub fn knobs_of(args: &TuneArgs, words: &[String], known: &Knobs) -> Result<Vec<
     }
     let mut all = known.all();
     // What is said on the command line is not for us to turn.
-    all.retain(|knob| match &knob.set {
-        Set::Option(option) => !words::names(words, option),
-        Set::StackKey(key) => !words.iter().any(|word| says_key(word, key)),
-        _ => true,
-    });
+    all.retain(|knob| !says(words, &knob.set));
     let names = known.names();
     only(args, all, &names)
 }
@@ -154,6 +150,15 @@ fn only(args: &TuneArgs, mut all: Vec<Knob>, names: &[String]) -> Result<Vec<Kno
             "settings of hosts need a lab or --try-host; options that are given stay as they are",
         ),
         false => Ok(all),
+    }
+}
+
+/// Whether a measuring command says what a knob would turn.
+pub fn says(words: &[String], set: &Set) -> bool {
+    match set {
+        Set::Option(option) => words::names(words, option),
+        Set::StackKey(key) => words.iter().any(|word| says_key(word, key)),
+        _ => false,
     }
 }
 

@@ -2,16 +2,16 @@
 
 use linerate_metric::figure;
 use linerate_metric::tuning::{Best, Pointed, Trial, Vain};
-use linerate_tune::knob::Set;
+use linerate_tune::knob::{Set, set_of};
 use linerate_tune::point::{self, pointers};
 use linerate_tune::search::{Dial, Point, Search};
 
+use super::asked::says;
 use super::bench::{Bench, Seen};
 use super::{Found, Stage};
 use crate::args::TuneArgs;
 use crate::command::series::Ended;
 use crate::output::Output;
-use crate::words;
 
 /// Time of a run that only tells whether a value can be had.
 const CHECK: &str = "100ms";
@@ -74,7 +74,8 @@ fn pointed_at(pointer: &point::Pointer, turned: &[&str], words: &[String]) -> St
         false => pointer.knobs.join(", "),
     };
     let given: Vec<&str> = (point::of_cause(&pointer.cause).iter().copied())
-        .filter(|knob| !turned.contains(knob) && words::names(words, knob))
+        .filter(|knob| !turned.contains(knob))
+        .filter(|knob| set_of(knob).is_some_and(|set| says(words, &set)))
         .collect();
     if !given.is_empty() {
         said.push_str(&format!("; as it was given stays {}", given.join(", ")));
@@ -269,21 +270,41 @@ mod tests {
 
     #[test]
     fn what_was_given_is_told_beside_what_can_be_turned() {
-        for (knobs, command, said) in [
+        for (cause, knobs, command, said) in [
             (
+                "shared-core",
                 &["wait"][..],
                 "throughput h --cpu 0/0",
                 "wait; as it was given stays cpu",
             ),
             (
+                "shared-core",
                 &[],
                 "throughput h --cpu=0/0 --wait spin",
                 "no knob that can be turned here; as it was given stays cpu, wait",
             ),
-            (&["cpu", "wait"], "throughput h -u", "cpu, wait"),
+            (
+                "shared-core",
+                &["cpu", "wait"],
+                "throughput h -u",
+                "cpu, wait",
+            ),
+            // Knobs that are called otherwise than their options.
+            (
+                "small-writes",
+                &["batch"],
+                "throughput h --length 64",
+                "batch; as it was given stays write-size",
+            ),
+            (
+                "delayed-ack",
+                &["stack-psh"],
+                "throughput h --set tcp.nagle=on;tcp.send_buffer=1K",
+                "stack-psh; as it was given stays stack-sndbuf",
+            ),
         ] {
             let pointer = point::Pointer {
-                cause: "shared-core".to_owned(),
+                cause: cause.to_owned(),
                 cost: 0.3,
                 what: String::new(),
                 knobs: knobs.iter().map(ToString::to_string).collect(),
