@@ -67,12 +67,13 @@ fn a_gate_and_a_stop() {
 fn a_refused_plan_leaves_an_older_capture_alone() {
     let room = Room::new();
     let file = room.path().join("old.pcapng");
-    for words in ["--source 1.2.3.4 --size 20", "--rate 50%"] {
+    for words in [
+        "generate --no-receive -n 8 --source 1.2.3.4 --size 20",
+        "generate --no-receive -n 8 --rate 50%",
+        "capacity --line-rate 10G --sizes 128,64 --source 2001:2::1",
+    ] {
         std::fs::write(&file, "older").unwrap();
-        let words = format!(
-            "generate --dev pcap:tx={} --no-receive -n 8 {words}",
-            file.display()
-        );
+        let words = format!("{words} --dev pcap:tx={}", file.display());
         assert_eq!(room.run(&words).code(), 2, "{words}");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "older", "{words}");
     }

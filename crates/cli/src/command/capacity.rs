@@ -9,6 +9,7 @@ use linerate_measure::generate::{Arrival, Settings, What as Sent};
 use linerate_metric::capacity::{Capacity, CapacityTrial};
 use linerate_metric::event::{Event, Problem, What};
 use linerate_metric::exit;
+use linerate_metric::generate::TemplatePlan;
 use linerate_metric::record::new_id;
 use linerate_metric::set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_report::text;
@@ -88,8 +89,9 @@ fn measure(args: &CapacityArgs, output: &mut Output) -> Result<u8, Failure> {
     let named = Named::new(&args.ports, None, false)?;
     let line_bps = named.line_bps(&args.ports);
     let options = options(args, line_bps)?;
+    let plan = args.frames.plan(None)?;
     let base = Settings {
-        what: Sent::Template(args.frames.plan(None)?),
+        what: Sent::Template(plan.clone()),
         line_bps,
         drain: args.drain,
         threads: args.ports.threads,
@@ -103,6 +105,19 @@ fn measure(args: &CapacityArgs, output: &mut Output) -> Result<u8, Failure> {
         ..Settings::default()
     };
     base.check_threads(true)?;
+    // Opening replaces the file of a port that writes one.
+    for (size, _) in &options.sizes {
+        let plan = TemplatePlan {
+            size: Some(size.clone()),
+            ..plan.clone()
+        };
+        let what = Sent::Template(plan);
+        let sized = Settings {
+            what,
+            ..base.clone()
+        };
+        sized.check_template()?;
+    }
     let mut ports = named.open()?;
     let stop = stop_on_signals()?;
     let (send, receive) = named.names();

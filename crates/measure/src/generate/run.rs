@@ -99,10 +99,19 @@ impl Settings {
     /// # Errors
     /// [`MeasureError`]: what the template cannot say, and a share of a line whose rate is not known.
     pub fn check(&self) -> Result<(), MeasureError> {
+        self.check_template()?;
+        self.check_load()
+    }
+
+    /// The same of the template alone.
+    ///
+    /// # Errors
+    /// [`MeasureError`]: what the template cannot say.
+    pub fn check_template(&self) -> Result<(), MeasureError> {
         if let What::Template(plan) = &self.what {
             Template::new(plan, Ports::address(None, 1), Ports::address(None, 2))?;
         }
-        self.check_load()
+        Ok(())
     }
 
     /// Whether threads can poll where they are to.
