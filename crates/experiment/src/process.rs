@@ -41,13 +41,17 @@ const SHORT: Duration = Duration::from_secs(1);
 /// Whoever started it has asked for that already, but Linux forgets it where the file of the program gives
 /// capabilities.
 pub fn die_with_parent() {
-    let Some(parent) = std::env::var(PARENT_VARIABLE).ok() else {
+    let parent = std::env::var(PARENT_VARIABLE).ok();
+    let Some(parent) = parent.and_then(|parent| Pid::from_raw(parent.parse().ok()?)) else {
         return;
     };
-    // Where it cannot be had, programs end with their own time limits.
-    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
-    let now = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get().to_string());
-    if now.is_none_or(|now| now != parent) {
+    if rustix::process::getppid() == Some(parent) {
+        // Where it cannot be had, programs end with their own time limits.
+        let _ = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
+    }
+    // One that a script of the experiment started has another parent, and ends with that.
+    let is_gone = rustix::process::test_kill_process(parent) == Err(rustix::io::Errno::SRCH);
+    if is_gone {
         std::process::exit(i32::from(linerate_metric::exit::FAILED));
     }
 }
