@@ -304,6 +304,37 @@ fn pages_are_readable_when_printed() {
     assert!(wide.as_u64() <= Some(718), "{wide}");
 }
 
+/// Steps of a search would fill a sheet for every trial and more; who opens them has them on paper, legible.
+#[test]
+fn steps_of_a_search_are_printed_for_who_opens_them() {
+    let Some(browser) = browser() else {
+        skip!("no browser (chromium)");
+    };
+    let room = Room::new();
+    room.run("capacity --dev ring:0 --sizes 64 --trial 100ms --drain 10ms --resolution 20% --html page.html -q --no-store")
+        .expect(0);
+    let mut chromium = Page::open(&room, browser);
+    for width in [1280, 390] {
+        chromium.load(&room.path().join("page.html"), width);
+        let wide = chromium.value("document.documentElement.scrollWidth");
+        assert!(wide.as_u64() <= Some(u64::from(width)), "{width}: {wide}");
+        assert_eq!(chromium.console, Vec::<String>::new(), "at {width}");
+    }
+    chromium.load(&room.path().join("page.html"), 718);
+    chromium.ask("Emulation.setEmulatedMedia", &json!({"media": "print"}));
+    let steps = "document.querySelector('details.steps')";
+    assert_eq!(chromium.value(&format!("{steps}.checkVisibility()")), false);
+    chromium.value(&format!("{steps}.open = true"));
+    assert_eq!(chromium.value(&format!("{steps}.checkVisibility()")), true);
+    // A name beside a long value stands on one line.
+    let names = chromium.value(
+        "[...document.querySelectorAll('.steps th code')].map(name => name.getClientRects().length)",
+    );
+    let names = names.as_array().expect("names of options");
+    assert!(names.len() > 20, "{}", names.len());
+    assert!(names.iter().all(|lines| lines == 1), "{names:?}");
+}
+
 #[test]
 fn a_chart_tells_the_figures_under_the_pointer() {
     let Some(browser) = browser() else {

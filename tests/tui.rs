@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{LINERATE, LONG, Room, Running, free_port, is_listening, skip, soon};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A session of tmux that ends with its test.
@@ -247,6 +248,67 @@ fn the_terminal_is_put_back_when_the_shell_is_aborted() {
     let screen = terminal.end_by(&room, &[Signal::TERM, Signal::TERM]);
     assert!(screen.contains("ended with 130"), "{screen}");
     is_as_before(&terminal, &room, "the shell");
+}
+
+/// Who reads the terminals of a session, held until this is dropped.
+struct Held(Pid);
+
+impl Held {
+    fn reader_of(terminal: &Terminal) -> Self {
+        let text = terminal.tmux(&["display", "-p", "#{pid}"]);
+        let pid = Pid::from_raw(text.trim().parse().expect("a number")).expect("not 0");
+        let _ = kill_process(pid, Signal::STOP);
+        Self(pid)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
+    }
+}
+
+/// The first signal ends it in order even where a picture waits for a terminal that nobody reads.
+#[test]
+fn a_terminal_that_nobody_reads_does_not_hold_up_the_end() {
+    if !tmux_is_there() {
+        skip!("no tmux");
+    }
+    let far = Room::new();
+    for how in [Signal::TERM, Signal::INT] {
+        let server = far.server("-q --no-store");
+        let room = Room::new();
+        let words = format!(
+            "throughput 127.0.0.1 -p {} -t 900 -i 0.02 --tui",
+            server.port
+        );
+        let Some(terminal) = Terminal::start(&room, &words) else {
+            skip!("tmux gives no session");
+        };
+        terminal.wait("the picture", |screen| screen.contains("full height"));
+        // A large picture fills sooner what a terminal holds for its reader.
+        terminal.resize(500, 150);
+        let path = terminal.tmux(&["display", "-p", "#{pane_tty}"]);
+        let tty = std::fs::File::open(path.trim()).expect("the terminal of the run");
+        let held = Held::reader_of(&terminal);
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        soon("a full terminal", || {
+            let mut asked = [PollFd::new(&tty, PollFlags::OUT)];
+            poll(&mut asked, Some(&now)).is_ok_and(|ready| ready == 0)
+        });
+        let pid = pid(&room);
+        signal(&room, how);
+        soon("its end", || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+            stat.map_or(true, |stat| stat.contains(") Z "))
+        });
+        assert_eq!(room.stored().len(), 1, "{how:?}");
+        drop(held);
+        terminal.wait("the code", |screen| screen.contains("ended with 130"));
+    }
 }
 
 /// Nobody reads its keys then, and nobody sees its pictures.

@@ -4,6 +4,7 @@
 //! The screen is drawn a few times a second by the thread that otherwise prints lines, so nothing more
 //! runs beside the measuring threads than without it.
 
+mod canvas;
 mod heard;
 mod run;
 mod screen;
@@ -11,16 +12,16 @@ mod sight;
 mod state;
 
 use std::io::IsTerminal;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use linerate_host::stop::{ABORTED, Stop};
-use linerate_host::sys::terminal::{Taken, has_hung_up, put_back};
+use linerate_host::sys::terminal::{Taken, has_hung_up, leave_unread, put_back, takes_output};
 use linerate_metric::event::Problem;
 use linerate_report::stream;
-use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event as Input, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::crossterm::terminal::disable_raw_mode;
 
@@ -28,6 +29,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::printer::{Teller, Told, while_printing};
 use crate::scene::{Scene, Screen};
+use canvas::Canvas;
 use heard::Heard;
 use sight::Sight;
 use state::{Key, State};
@@ -40,6 +42,10 @@ const DRAW: Duration = Duration::from_millis(200);
 
 /// After so long a second `q` is another wish than the first: to end at once, whatever goes on.
 const REPEATED: Duration = Duration::from_millis(500);
+
+/// A terminal that took nothing for so long stands still: nobody reads it, and who wants an end has waited
+/// enough.
+const STILL: Duration = Duration::from_secs(2);
 
 /// Refuses a screen where there is none, before anything is measured.
 pub fn check(asked: bool) -> Result<(), Failure> {
@@ -109,7 +115,7 @@ pub fn while_shown<T>(stop: &Stop, body: impl FnOnce(&Teller) -> T) -> Result<T,
     };
     // From here on whatever ends this, and be it a signal, puts the terminal back.
     let taken = Taken::screen().map_err(not_had)?;
-    let terminal = ratatui::try_init().map_err(not_had)?;
+    let (terminal, drawn) = Canvas::on_terminal().map_err(not_had)?;
     let stopping = stop.clone();
     let (shows, shown) = mpsc::channel::<()>();
     let screen = thread::Builder::new()
@@ -131,11 +137,45 @@ pub fn while_shown<T>(stop: &Stop, body: impl FnOnce(&Teller) -> T) -> Result<T,
     drop(over);
     // The result is printed on the terminal as it was before. Whoever reads keys from one that has gone
     // away may never come back.
-    while shown.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) && !has_hung_up() {}
+    let mut still = Still::since_now();
+    while shown.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout)
+        && !has_hung_up()
+        && !still.is_so(stop, &drawn)
+    {}
     drop(taken);
+    if still.is_so(stop, &drawn) {
+        leave_unread();
+    }
     // Theirs is to know that the terminal can be taken over once more.
     let _ = disable_raw_mode();
     Ok(result)
+}
+
+/// Whether the terminal stands still while somebody wants an end. Without such a wish its reader may come back
+/// whenever it likes.
+struct Still {
+    since: Instant,
+    drawn: u64,
+}
+
+impl Still {
+    fn since_now() -> Self {
+        Self {
+            since: Instant::now(),
+            drawn: 0,
+        }
+    }
+
+    fn is_so(&mut self, stop: &Stop, drawn: &AtomicU64) -> bool {
+        let drawn = drawn.load(Relaxed);
+        if drawn != self.drawn || !stop.is_set() || takes_output() {
+            *self = Self {
+                since: Instant::now(),
+                drawn,
+            };
+        }
+        self.since.elapsed() >= STILL
+    }
 }
 
 /// Tells the screen that nothing more comes when it is dropped.
@@ -148,14 +188,16 @@ impl Drop for Over<'_> {
 }
 
 /// Draws what is told, and does what keys say, until nothing more is told.
-fn show(mut terminal: DefaultTerminal, waiting: &Receiver<Told>, stop: &Stop) {
+fn show(mut terminal: canvas::Screen, waiting: &Receiver<Told>, stop: &Stop) {
     let mut state = State::default();
     let mut sight = Sight::default();
     let mut heard = Heard::default();
-    let mut drawn = Instant::now() - DRAW;
+    let began = Instant::now();
+    let mut drawn = began - DRAW;
     let mut quit: Option<Instant> = None;
     let mut over = false;
     while !over {
+        state.pass(began.elapsed());
         match waiting.recv_timeout(LOOK) {
             Ok(Told::Event(at, mut event)) => {
                 event.test = state.begun().max(event.test);

@@ -415,7 +415,8 @@ fn times(count: u64) -> String {
 }
 
 /// How many and how sure: `10,103`; `at most 10`; `at least 10`; `50 (10 to 90)`.
-pub(crate) fn loss_count(loss: &Loss) -> String {
+#[must_use]
+pub fn loss_count(loss: &Loss) -> String {
     let packets = format_count(loss.packets);
     if loss.exact {
         return packets;

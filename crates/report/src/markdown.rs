@@ -77,7 +77,7 @@ pub fn side_by_side(sides: &SideBySide) -> String {
             }));
             if two {
                 let ratio = sides.ratio(&name);
-                row.push(words::or_unknown(ratio, |ratio| format!("{ratio:.3}")));
+                row.push(words::or_unknown(ratio, words::ratio));
             }
             row
         })

@@ -9,6 +9,7 @@ use linerate_metric::record::{Interval, Loss, Quantiles};
 use linerate_metric::units::{
     format_bit_rate, format_count, format_nanos, format_per_second, format_share,
 };
+use linerate_report::text;
 
 /// Intervals that the curve shows at most: wider than any terminal.
 const KEPT: usize = 512;
@@ -38,6 +39,15 @@ impl Rate {
     }
 }
 
+/// The rates of one direction.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Curve {
+    /// Which; `None` where what is measured has none.
+    pub(super) direction: Option<Direction>,
+    /// Of each interval, or of each trial, the latest last.
+    pub(super) rates: VecDeque<f64>,
+}
+
 /// How the threads of one end spent the intervals so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Shares {
@@ -58,8 +68,10 @@ pub(super) struct Run {
     pub(super) duration_ns: Option<u64>,
     /// How far it is.
     pub(super) now_ns: u64,
-    /// The rate of each interval, or of each trial.
-    pub(super) rates: VecDeque<f64>,
+    /// The rates of each direction that has any.
+    pub(super) curves: Vec<Curve>,
+    /// It was told to tell nothing before its end.
+    pub(super) is_silent: bool,
     /// Round-trip times of the latest interval.
     pub(super) trips: Option<Quantiles>,
     /// Lost so far, where that is told.
@@ -70,6 +82,8 @@ pub(super) struct Run {
     pub(super) retransmits: Option<u64>,
     /// What the places on the way lost so far, as far as counters are in view.
     pub(super) seen: Vec<SeenPlace>,
+    /// Those counters are of whatever this host does, and not of the run alone.
+    pub(super) seen_is_shared: bool,
     /// The same for ports of frames, by what they call it.
     pub(super) dropped: Option<Vec<(String, u64)>>,
     /// Places where packets were lost, once a run is over and its counters are read.
@@ -103,6 +117,7 @@ impl Run {
             title,
             rate,
             duration_ns: plan.duration_ns,
+            is_silent: plan.interval_ns.is_none_or(|interval| interval == 0),
             joined: plan.protocol == Protocol::Udp
                 && (plan.udp_offload.gso == Some(true) || plan.udp_offload.gro == Some(true)),
             ..Self::default()
@@ -111,16 +126,17 @@ impl Run {
 
     /// Whether anything moved yet.
     pub(super) fn has_begun(&self) -> bool {
-        !self.title.is_empty() || !self.rates.is_empty()
+        !self.title.is_empty() || !self.curves.is_empty()
     }
 
     pub(super) fn interval(&mut self, interval: &Interval) {
         self.now_ns = self.now_ns.max(interval.end_ns);
         let length = interval.end_ns.saturating_sub(interval.start_ns).max(1) as f64;
-        self.push(match self.rate {
+        let rate = match self.rate {
             Rate::Trips | Rate::Frames => interval.packets.unwrap_or(0) as f64 * 1e9 / length,
             Rate::Bits => interval.bytes as f64 * 8e9 / length,
-        });
+        };
+        self.push(Some(interval.direction), rate);
         self.trips = interval.rtt_ns.or(self.trips);
         let add = |sum: &mut Option<u64>, more: Option<u64>| {
             if let Some(more) = more {
@@ -147,20 +163,29 @@ impl Run {
         self.rate = Rate::Frames;
         self.now_ns = self.now_ns.max(end_ns);
         let length = end_ns.saturating_sub(start_ns).max(1) as f64;
-        self.push(count as f64 * 1e9 / length);
+        self.push(None, count as f64 * 1e9 / length);
     }
 
     pub(super) fn trial(&mut self, trial: &CapacityTrial) {
         self.asked += trial.sent;
         self.now_ns += trial.duration_ns;
-        self.push(trial.forwarding_fps);
+        self.push(None, trial.forwarding_fps);
         self.lost = Some(self.lost.unwrap_or(0) + trial.lost);
     }
 
-    fn push(&mut self, rate: f64) {
-        self.rates.push_back(rate);
-        if self.rates.len() > KEPT {
-            self.rates.pop_front();
+    fn push(&mut self, direction: Option<Direction>, rate: f64) {
+        let known = |curve: &Curve| curve.direction == direction;
+        let place = self.curves.iter().position(known).unwrap_or_else(|| {
+            self.curves.push(Curve {
+                direction,
+                ..Curve::default()
+            });
+            self.curves.len() - 1
+        });
+        let rates = &mut self.curves[place].rates;
+        rates.push_back(rate);
+        if rates.len() > KEPT {
+            rates.pop_front();
         }
     }
 
@@ -218,7 +243,7 @@ impl Run {
         let again = self.retransmits;
         let again = again.map(|again| format!("{} sent again", format_count(again)));
         let counted: Vec<String> = lost.into_iter().chain(again).collect();
-        let unknown = counted.is_empty() && self.dropped.is_none() && !self.rates.is_empty();
+        let unknown = counted.is_empty() && self.dropped.is_none() && !self.curves.is_empty();
         lines.push(match unknown {
             true => vec!["losses are not counted meanwhile".to_owned()],
             false => counted,
@@ -231,7 +256,9 @@ impl Run {
     fn places(&self) -> Vec<Vec<String>> {
         let at = |place: &str, count: u64| format!("{} at {place}", format_count(count));
         if let Some(losses) = &self.losses {
-            let parts = losses.iter().map(|loss| at(&loss.place, loss.packets));
+            let parts = losses
+                .iter()
+                .map(|loss| format!("{} at {}", text::loss_count(loss), loss.place));
             return vec![parts.collect()];
         }
         if let Some(dropped) = &self.dropped {
@@ -281,6 +308,10 @@ impl Run {
             }
             if both {
                 parts[0] = format!("{direction}: {}", parts[0]);
+            }
+            // What other programs lose at the same places is counted with it.
+            if self.seen_is_shared {
+                parts[0] = format!("all programs of this host: {}", parts[0]);
             }
             lines.push(parts);
         }
@@ -337,6 +368,12 @@ mod tests {
                 .collect::<Vec<_>>(),
             ["send: 1,200 at qdisc", "receive: 3 at udp-receive-queue"]
         );
+        // Of other programs as well: nobody takes them for the run's own.
+        run.seen_is_shared = true;
+        assert_eq!(
+            run.places()[1][0],
+            "all programs of this host: receive: 3 at udp-receive-queue"
+        );
         run.dropped = Some(vec![("tap:a receive, ring-full".to_owned(), 7)]);
         assert_eq!(parts(&run), ["7 at tap:a receive, ring-full"]);
         run.losses = Some(vec![Loss {
@@ -348,5 +385,8 @@ mod tests {
             at_most: None,
         }]);
         assert_eq!(parts(&run), ["9 at path"]);
+        run.losses.as_mut().unwrap()[0].exact = false;
+        run.losses.as_mut().unwrap()[0].place = "qdisc".to_owned();
+        assert_eq!(parts(&run), ["at most 9 at qdisc"]);
     }
 }

@@ -1,11 +1,14 @@
 //! The picture on a terminal.
 
+use std::time::Duration;
+
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Gauge, Paragraph, Sparkline};
 
+use super::run::{Curve, Run};
 use super::state::{Picture, State};
 
 /// Rows from which on parts have a frame around them, and the rate has a curve.
@@ -13,6 +16,9 @@ const ROOMY: u16 = 18;
 
 /// Rows that a title has at most.
 const HEAD: usize = 2;
+
+/// Rows of a curve at least, its frame among them; directions that have no such room share a row.
+const CURVE: u16 = 4;
 
 /// Columns of an interval at most: the first one alone is not the whole width.
 const BROAD: usize = 8;
@@ -64,17 +70,25 @@ fn head(picture: &Picture, width: usize) -> Vec<String> {
 /// How much is over, as a share and in words.
 fn progress(picture: &Picture) -> (f64, String) {
     let run = &picture.run;
-    let now = run.now_ns as f64 / 1e9;
+    // Where no interval tells how far it is, the clock on the wall does.
+    let now = match run.now_ns {
+        0 => picture.going_on().as_secs_f64(),
+        told => told as f64 / 1e9,
+    };
     let (share, time) = match run.duration_ns {
-        Some(all) if all > 0 => (
-            (run.now_ns as f64 / all as f64).clamp(0.0, 1.0),
-            format!("{now:.1} of {:.1} s", all as f64 / 1e9),
-        ),
+        Some(all) if all > 0 => {
+            let all = all as f64 / 1e9;
+            (
+                (now / all).clamp(0.0, 1.0),
+                format!("{:.1} of {all:.1} s", now.min(all)),
+            )
+        }
         _ => (0.0, format!("{now:.1} s")),
     };
     let Some(part) = &picture.part else {
         return (share, time);
     };
+    let time = format!("{time} ({} in all)", clock(picture.elapsed));
     match part.of {
         Some(of) => {
             let most = if part.at_most { " at most" } else { "" };
@@ -85,6 +99,16 @@ fn progress(picture: &Picture) -> (f64, String) {
             )
         }
         None => (share, format!("{} {}: {time}", part.name, part.number)),
+    }
+}
+
+/// `42 s`, `3 min 07 s`, `2 h 05 min`.
+fn clock(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, seconds) => format!("{seconds} s"),
+        (0, minutes, seconds) => format!("{minutes} min {seconds:02} s"),
+        (hours, minutes, _) => format!("{hours} h {minutes:02} min"),
     }
 }
 
@@ -115,7 +139,7 @@ fn roomy(picture: &Picture, frame: &mut Frame<'_>, area: Rect) {
         Constraint::Length(findings_rows),
     ])
     .areas(area);
-    curve(picture, frame, above);
+    curves(picture, frame, above);
     frame.render_widget(
         text(&figures).block(Block::bordered().title("figures")),
         below,
@@ -137,7 +161,10 @@ fn roomy(picture: &Picture, frame: &mut Frame<'_>, area: Rect) {
 fn short(picture: &Picture, frame: &mut Frame<'_>, area: Rect) {
     let width = usize::from(area.width);
     let room = usize::from(area.height);
-    let mut lines = vec![cut(&heading(picture), width)];
+    let mut lines = match (picture.run.curves.is_empty(), waited_for(picture)) {
+        (true, Some(words)) => vec![cut(&words, width)],
+        _ => wrap(&heading(picture), width),
+    };
     lines.extend(figures(picture, width));
     lines.truncate(room.div_ceil(2).max(1));
     let left = room.saturating_sub(lines.len());
@@ -152,22 +179,84 @@ fn short(picture: &Picture, frame: &mut Frame<'_>, area: Rect) {
     frame.render_widget(text(&lines), area);
 }
 
+/// The latest rate, of each direction where there are two.
 fn heading(picture: &Picture) -> String {
-    match picture.run.rates.back() {
-        Some(&rate) => format!("rate: {}", picture.run.rate.format(rate)),
-        None => "rate: nothing yet".to_owned(),
+    let run = &picture.run;
+    match &run.curves[..] {
+        [] => "rate: nothing yet".to_owned(),
+        curves => {
+            let rates: Vec<String> = (curves.iter())
+                .map(|curve| rate_of(run, curve, curves.len() > 1))
+                .collect();
+            format!("rate: {}", rates.join(", "))
+        }
     }
 }
 
-fn curve(picture: &Picture, frame: &mut Frame<'_>, area: Rect) {
-    let rates = &picture.run.rates;
-    let block = Block::bordered().title(heading(picture));
+fn rate_of(run: &Run, curve: &Curve, is_named: bool) -> String {
+    let rate = run.rate.format(curve.rates.back().copied().unwrap_or(0.0));
+    match curve.direction.filter(|_| is_named) {
+        Some(direction) => format!("{direction} {rate}"),
+        None => rate,
+    }
+}
+
+/// A curve of each direction, one above the other.
+fn curves(picture: &Picture, frame: &mut Frame<'_>, area: Rect) {
+    let run = &picture.run;
+    let several = run.curves.len() > 1;
+    if run.curves.is_empty() {
+        let block = Block::bordered().title(heading(picture));
+        let width = usize::from(block.inner(area).width);
+        let lines = match waited_for(picture) {
+            Some(words) => wrap(&words, width),
+            None => Vec::new(),
+        };
+        return frame.render_widget(text(&lines).block(block), area);
+    }
+    let count = u16::try_from(run.curves.len()).unwrap_or(u16::MAX);
+    let each = Constraint::Fill(1);
+    let layout = match area.height / count >= CURVE {
+        true => Layout::vertical(vec![each; run.curves.len()]),
+        false => Layout::horizontal(vec![each; run.curves.len()]),
+    };
+    for (part, curve) in layout.split(area).iter().zip(&run.curves) {
+        let title = match several {
+            true => rate_of(run, curve, true),
+            false => heading(picture),
+        };
+        self::curve(run, curve, title, frame, *part);
+    }
+}
+
+/// What is known of something that has told no rate yet.
+fn waited_for(picture: &Picture) -> Option<String> {
+    let run = &picture.run;
+    let going_on = clock(picture.going_on());
+    match (&picture.part, run.has_begun()) {
+        (_, true) if run.losses.is_some() => Some("this run is over".to_owned()),
+        (_, true) if run.is_silent => Some(format!(
+            "{}, for {going_on}: told no intervals (-i 0), it says its figures when it is over",
+            run.title
+        )),
+        (_, true) => Some(format!("{}, for {going_on}", run.title)),
+        (Some(part), false) => Some(format!(
+            "{} {}, for {going_on}: what measures has told nothing yet",
+            part.name, part.number
+        )),
+        (None, false) => None,
+    }
+}
+
+fn curve(run: &Run, curve: &Curve, title: String, frame: &mut Frame<'_>, area: Rect) {
+    let rates = &curve.rates;
+    let block = Block::bordered().title(title);
     let width = usize::from(block.inner(area).width);
     let seen = rates.iter().copied().fold(0.0, f64::max);
     // The heights are shares of the highest: it is the scale.
     let block = match seen > 0.0 {
         true => {
-            let full = format!("full height: {}", picture.run.rate.format(seen));
+            let full = format!("full height: {}", run.rate.format(seen));
             block.title_bottom(Line::from(full).right_aligned())
         }
         false => block,
@@ -292,7 +381,6 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::run::Run;
     use super::*;
     use crate::printer::Told;
     use crate::scene::{Part, Scene};
@@ -313,7 +401,10 @@ mod tests {
         let mut run = Run::of(&plan);
         run.now_ns = 2_500_000_000;
         (run.lost, run.asked) = (Some(3), 100);
-        run.rates.extend([100.0, 200.0, 150.0]);
+        run.curves = vec![Curve {
+            direction: Some(Direction::Send),
+            rates: [100.0, 200.0, 150.0].into(),
+        }];
         let seen = |place, packets| SeenPlace {
             direction: Direction::Send,
             place,
@@ -406,6 +497,69 @@ mod tests {
             }
         }
         assert!(drawn(&state, 200, 60).contains("run 1 of 12"));
+    }
+
+    /// Two rates in turn on one curve would be none.
+    #[test]
+    fn both_directions_of_a_run_have_their_own_rate() {
+        let mut state = State::default();
+        let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "192.0.2.1");
+        plan.directions = vec![Direction::Send, Direction::Receive];
+        state.picture.run = Run::of(&plan);
+        for (direction, bytes) in [("send", 1_000), ("receive", 250), ("send", 500)] {
+            let interval = serde_json::json!({
+                "start_ns": 0, "end_ns": 1_000_000_000u64, "direction": direction,
+                "counted_at": "receiver", "bytes": bytes,
+            });
+            let interval = serde_json::from_value(interval).expect("an interval");
+            state.picture.run.interval(&interval);
+        }
+        for (width, height) in [(80, 24), (80, 40), (60, 12)] {
+            let text = drawn(&state, width, height);
+            for rate in ["send 4.00 kb/s", "receive 2.00 kb/s"] {
+                assert!(text.contains(rate), "{width}x{height} {rate}: {text}");
+            }
+        }
+        let text = drawn(&state, 80, 24);
+        for scale in ["full height: 8.00 kb/s", "full height: 2.00 kb/s"] {
+            assert!(text.contains(scale), "{scale}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_run_that_tells_nothing_before_its_end_is_seen_going_on() {
+        let mut state = State::default();
+        state.pass(Duration::from_secs(60));
+        state.take(Told::Scene(Scene::Part(Part {
+            name: "point",
+            number: 3,
+            of: Some(4),
+            words: "hops=2".to_owned(),
+            ..Part::default()
+        })));
+        state.pass(Duration::from_secs(65));
+        for (width, height) in [(100, 24), (100, 12)] {
+            let text = drawn(&state, width, height);
+            for part in [
+                "now: hops=2",
+                "point 3 of 4: 5.0 s (1 min 05 s in all)",
+                "point 3, for 5 s: what measures has told nothing yet",
+            ] {
+                assert!(text.contains(part), "{part}: {text}");
+            }
+        }
+        let mut plan = Plan::new(Kind::Latency, Protocol::Udp, "192.0.2.1");
+        (plan.interval_ns, plan.duration_ns) = (Some(0), Some(10_000_000_000));
+        state.picture.run = Run::of(&plan);
+        let text = drawn(&state, 100, 24);
+        for part in [
+            "UDP latency with 192.0.2.1",
+            "for 5 s",
+            "-i 0",
+            "5.0 of 10.0 s",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
     }
 
     #[test]

@@ -50,13 +50,14 @@ impl Sight {
         self.elsewhere |= matches!(scene, Scene::Elsewhere);
     }
 
-    /// What the places lost since the run began, where it is time to look and there is something to see.
-    pub(super) fn look(&mut self) -> Option<Vec<SeenPlace>> {
+    /// What the places lost since the run began, where it is time to look and there is something to see; and
+    /// whether whatever else this host does is counted with it.
+    pub(super) fn look(&mut self) -> Option<(Vec<SeenPlace>, bool)> {
         let lookout = self.lookout.as_ref()?;
         if self.looked.is_some_and(|last| last.elapsed() < EVERY) {
             return None;
         }
         self.looked = Some(Instant::now());
-        Some(lookout.look())
+        Some((lookout.look(), lookout.is_shared()))
     }
 }

@@ -1,7 +1,8 @@
 //! What the screen shows, as data: no terminal, no clock.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::Sender;
+use std::time::Duration;
 
 use linerate_measure::SeenPlace;
 use linerate_metric::event::What;
@@ -15,6 +16,9 @@ use crate::scene::{Part, Scene};
 
 /// Lines of what is over that are listed: more than any terminal has.
 const LISTED: usize = 256;
+
+/// Findings and doubts by name whose runs are counted: far more than there are.
+const COUNTED: usize = 4_096;
 
 /// Width for which lines of trials are made; the screen breaks them where it is narrower.
 const WIDE: usize = 200;
@@ -47,8 +51,6 @@ struct Note {
     /// The same again takes its place.
     id: String,
     text: String,
-    /// Runs that had it.
-    runs: u32,
 }
 
 /// What is known of a series and of the run that goes on.
@@ -64,9 +66,15 @@ pub(super) struct Picture {
     over: u32,
     /// The run that goes on.
     pub(super) run: Run,
+    /// Time since the screen is there, as it was told last.
+    pub(super) elapsed: Duration,
+    /// The same when the run, or what of a series runs now, began.
+    began: Duration,
     /// What is over and what it came to, the latest first.
     pub(super) done: VecDeque<String>,
     notes: Vec<Note>,
+    /// Runs that had a note, by its name; notes that found no room any more come back with their number.
+    runs: BTreeMap<String, u32>,
 }
 
 /// The screen.
@@ -88,8 +96,8 @@ impl Picture {
     /// What was found so far: causes first, then what speaks against the figures.
     pub(super) fn findings(&self) -> Vec<String> {
         let mut notes: Vec<&Note> = self.notes.iter().collect();
-        notes.sort_by_key(|note| (note.rank, std::cmp::Reverse(note.runs)));
-        let said = |note: &&Note| match note.runs {
+        notes.sort_by_key(|note| (note.rank, std::cmp::Reverse(self.runs_with(note))));
+        let said = |note: &&Note| match self.runs_with(note) {
             0 | 1 => note.text.clone(),
             runs => format!("{} ({runs} of {} runs)", note.text, self.over),
         };
@@ -101,9 +109,21 @@ impl Picture {
         found
     }
 
+    fn runs_with(&self, note: &Note) -> u32 {
+        self.runs.get(&note.id).copied().unwrap_or(0)
+    }
+
+    /// Time since the run, or what of a series runs now, began.
+    pub(super) fn going_on(&self) -> Duration {
+        self.elapsed.saturating_sub(self.began)
+    }
+
     fn event(&mut self, what: &What) {
         match what {
-            What::Started { plan, .. } => self.run = Run::of(plan),
+            What::Started { plan, .. } => {
+                self.run = Run::of(plan);
+                self.began = self.elapsed;
+            }
             What::Interval { interval } => self.run.interval(interval),
             What::Doubted { doubt } => self.note(Rank::Doubt, &doubt.doubt, &doubt.why, 0),
             What::Refused { problem } | What::Failed { problem } => {
@@ -133,6 +153,7 @@ impl Picture {
                 // What it is of is not known before it has started; the last rate is none of its own.
                 self.run = Run::default();
                 self.part = Some(part);
+                self.began = self.elapsed;
             }
             Scene::Line(line) => line.lines().for_each(|line| self.list(line.to_owned())),
             Scene::Remark(text) => self.note(Rank::Doubt, &text, &text, 0),
@@ -179,8 +200,11 @@ impl Picture {
 
     fn note(&mut self, rank: Rank, id: &str, text: &str, runs: u32) {
         let text = clean(text).into_owned();
+        if runs > 0 && (self.runs.len() < COUNTED || self.runs.contains_key(id)) {
+            *self.runs.entry(id.to_owned()).or_default() += runs;
+        }
         match self.notes.iter_mut().find(|note| note.id == id) {
-            Some(note) => (note.text, note.runs) = (text, note.runs + runs),
+            Some(note) => note.text = text,
             None => {
                 if self.notes.len() >= LISTED {
                     // Causes are few; what is said against figures may be new at each of many points.
@@ -192,7 +216,6 @@ impl Picture {
                     rank,
                     id: id.to_owned(),
                     text,
-                    runs,
                 });
             }
         }
@@ -242,8 +265,14 @@ impl State {
     }
 
     /// What counters of places say now.
-    pub(super) fn see(&mut self, places: Vec<SeenPlace>) {
+    pub(super) fn see(&mut self, (places, is_shared): (Vec<SeenPlace>, bool)) {
         self.picture.run.seen = places;
+        self.picture.run.seen_is_shared = is_shared;
+    }
+
+    /// How long the screen is there by now.
+    pub(super) fn pass(&mut self, elapsed: Duration) {
+        self.picture.elapsed = elapsed;
     }
 
     pub(super) fn key(&mut self, key: Key) {
@@ -350,6 +379,42 @@ mod tests {
         let found = state.picture.findings();
         let last = format!("point {}", 3 * LISTED - 1);
         assert!(found.contains(&last) && !found.contains(&"first".to_owned()));
+    }
+
+    /// As many other notes as find room lie between the two runs that had it.
+    #[test]
+    fn the_number_of_runs_outlives_a_note_that_found_no_room() {
+        let text = include_str!("../../../report/tests/fixtures/run-1.json");
+        let mut record: Record = serde_json::from_str(text).expect("a record");
+        record.validity = vec![Doubt::new("few", "3 are few")];
+        let finished = || {
+            event(What::Finished {
+                record: Box::new(record.clone()),
+            })
+        };
+        let mut state = State::default();
+        state.take(finished());
+        for number in 0..2 * LISTED {
+            state.take(Told::Scene(Scene::Remark(format!("point {number}"))));
+        }
+        let few = |state: &State| {
+            let found = state.picture.findings();
+            found.into_iter().find(|said| said.contains("few"))
+        };
+        assert_eq!(few(&state), None);
+        state.take(finished());
+        assert_eq!(few(&state).as_deref(), Some("3 are few (2 of 2 runs)"));
+    }
+
+    #[test]
+    fn what_goes_on_has_its_own_time() {
+        let mut state = State::default();
+        state.pass(Duration::from_secs(7));
+        state.take(Told::Scene(Scene::Part(Part::default())));
+        state.pass(Duration::from_secs(9));
+        let picture = state.shown();
+        assert_eq!(picture.going_on(), Duration::from_secs(2));
+        assert_eq!(picture.elapsed, Duration::from_secs(9));
     }
 
     #[test]

@@ -1,13 +1,15 @@
 //! The terminal as it was before a screen or an editor took it over, and putting it back from wherever the
 //! process ends.
 
+use std::fs::File;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::stdio::{stdin, stdout};
-use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
+use rustix::stdio::{dup2_stderr, dup2_stdout, stderr, stdin, stdout};
+use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcsetattr};
 
 /// Settings of the terminal when it was first taken over: a process has one terminal.
 static BEFORE: OnceLock<Termios> = OnceLock::new();
@@ -74,7 +76,7 @@ pub fn put_back() {
     };
     // A terminal that is gone has nothing to be put back.
     let _ = tcsetattr(stdin(), OptionalActions::Now, before);
-    if taken == SCREEN && takes_output() {
+    if taken == SCREEN && takes(stdout()) {
         let _ = rustix::io::write(stdout(), LEAVE);
     }
     // Last: a handler that comes meanwhile does all of it again, which is better than half.
@@ -82,10 +84,29 @@ pub fn put_back() {
 }
 
 /// Whether a write to standard output would go through now or soon; one to a stopped terminal waits without end.
-fn takes_output() -> bool {
-    let out = stdout();
+#[must_use]
+pub fn takes_output() -> bool {
+    takes(stdout())
+}
+
+fn takes(out: BorrowedFd<'_>) -> bool {
     let mut asked = [PollFd::new(&out, PollFlags::OUT)];
     poll(&mut asked, Some(&DRAIN)).is_ok() && asked[0].revents().contains(PollFlags::OUT)
+}
+
+/// Lets standard output and standard error go nowhere from here on, each where it is a terminal that takes no
+/// more: a program that is to end would wait for it without end.
+pub fn leave_unread() {
+    let Ok(nowhere) = File::options().write(true).open("/dev/null") else {
+        return;
+    };
+    // What cannot be put in its place stays what it was.
+    if isatty(stdout()) && !takes(stdout()) {
+        let _ = dup2_stdout(&nowhere);
+    }
+    if isatty(stderr()) && !takes(stderr()) {
+        let _ = dup2_stderr(&nowhere);
+    }
 }
 
 /// Whether the terminal on standard input has gone away: whoever reads from it then waits for nobody.

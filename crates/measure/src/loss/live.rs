@@ -38,6 +38,7 @@ pub struct Lookout {
     directions: Vec<Direction>,
     is_udp: bool,
     ipv6: bool,
+    is_shared: bool,
 }
 
 impl Lookout {
@@ -50,6 +51,7 @@ impl Lookout {
         let region = network
             .zip(near_address(far))
             .and_then(|(network, near)| Ways::within(network, near, far));
+        let is_shared = region.is_none();
         let here = |interface| Spot {
             host: name_of(Role::Client).to_owned(),
             namespace: None,
@@ -86,7 +88,14 @@ impl Lookout {
             directions: plan.directions.clone(),
             is_udp,
             ipv6,
+            is_shared,
         }
+    }
+
+    /// Whether the counters are of whatever the host does. In a lab they are of the lab alone.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.is_shared
     }
 
     /// What every place has lost since, in the order in which packets pass them.
@@ -167,6 +176,8 @@ mod tests {
             sender.send_to(&[0; 1_400], to).unwrap();
         }
         let seen = lookout.look();
+        // Counted although it is no run's: whoever shows it has to say so.
+        assert!(lookout.is_shared());
         assert!(seen.iter().all(|seen| seen.packets.is_some()), "{seen:?}");
         let queue = seen.iter().find(|seen| seen.place == "udp-receive-queue");
         assert!(queue.unwrap().packets > Some(100), "{seen:?}");

@@ -70,12 +70,13 @@ fn throughput(capacity: &Capacity) -> String {
         }
     }
     let highest = bars.iter().map(|bar| bar.value).fold(0.0, f64::max);
+    let lowest = bars.iter().map(|bar| bar.value).fold(highest, f64::min);
     if bars.is_empty() {
         return String::new();
     }
     figure::bars(&BarChart {
         title: "Frames per second that pass, by size".to_owned(),
-        axis: Axis::between("frames", 0.0, highest, Unit::of_frequency(highest)),
+        axis: Axis::of_bars("frames", lowest, highest, Unit::of_frequency(highest)),
         bars,
     })
 }
@@ -125,7 +126,8 @@ fn lines_chart(
             .into_iter()
             .map(|(name, points)| Series {
                 name,
-                mark: Mark::Line(points),
+                // Each trial has its mark: lines of what loses nothing lie on each other.
+                mark: Mark::Measured(points.into_iter().map(|(x, y)| (x, y, (y, y))).collect()),
             })
             .collect(),
         shades: Vec::new(),
@@ -157,7 +159,7 @@ fn forwarding(capacity: &Capacity) -> String {
     lines_chart(
         "What arrived against what was offered",
         (
-            Axis::from_zero("offered", most, Unit::of_frequency(most)),
+            Axis::between("offered", 0.0, most, Unit::of_frequency(most)),
             Axis::from_zero("arrived", arrived, Unit::of_frequency(arrived)),
         ),
         lines,
@@ -236,7 +238,7 @@ fn loss(capacity: &Capacity) -> String {
     lines_chart(
         "Frames lost by offered load",
         (
-            Axis::from_zero("offered", most, Unit::of_frequency(most)),
+            Axis::between("offered", 0.0, most, Unit::of_frequency(most)),
             Axis::from_zero("lost", lost, Unit::SHARE),
         ),
         lines,

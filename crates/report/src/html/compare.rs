@@ -73,9 +73,10 @@ fn goodput(runs: &[Record]) -> Option<BarChart> {
         return None;
     }
     let highest = rows.iter().map(|row| row.1).fold(0.0, f64::max);
+    let lowest = rows.iter().map(|row| row.1).fold(highest, f64::min);
     Some(BarChart {
         title: "Goodput".to_owned(),
-        axis: Axis::between("goodput", 0.0, highest, Unit::of_rate(highest)),
+        axis: Axis::of_bars("goodput", lowest, highest, Unit::of_rate(highest)),
         bars: rows
             .into_iter()
             .map(|(name, value)| Bar {
@@ -98,9 +99,10 @@ fn round_trips(runs: &[Record]) -> Option<BarChart> {
         return None;
     }
     let highest = rows.iter().map(|row| row.1.p50).max()? as f64;
+    let lowest = rows.iter().map(|row| row.1.p50).min()? as f64;
     Some(BarChart {
         title: "Median round trip (shorter is better)".to_owned(),
-        axis: Axis::between("median round trip", 0.0, highest, Unit::of_time(highest)),
+        axis: Axis::of_bars("median round trip", lowest, highest, Unit::of_time(highest)),
         bars: rows
             .into_iter()
             .map(|(run, rtt)| Bar {

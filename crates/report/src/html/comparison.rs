@@ -1,14 +1,16 @@
 //! The pairs of a comparison, as a chart.
 
+use linerate_metric::comparison::Comparison;
 use linerate_metric::figure;
 use linerate_metric::set::RunSet;
 
 use super::figure::{self as frame, Data, Row};
 use super::pretty;
-use crate::svg::{Axis, Chart, Mark, Reference, Series, Unit};
+use crate::svg::{Axis, Chart, Mark, Reference, Series, Unit, escape};
+use crate::text;
 use crate::words::short;
 
-/// B over A of each pair in their order; empty without pairs.
+/// Both sides, what follows from them, and B over A of each pair in their order.
 pub(super) fn section(set: &RunSet) -> String {
     let proof = set
         .result
@@ -18,12 +20,17 @@ pub(super) fn section(set: &RunSet) -> String {
     let Some(found) = set.result.comparison.as_deref().or(proof) else {
         return String::new();
     };
+    // Of a search the proof is in what it tells.
+    let said = match set.result.comparison.is_some() {
+        true => sides(found),
+        false => String::new(),
+    };
     let pairs: Vec<_> = (found.pairs.iter().enumerate())
         .filter(|(_, pair)| pair.dropped.is_none() && pair.a > 0.0 && pair.b > 0.0)
         .map(|(number, pair)| (number + 1, pair, (pair.b / pair.a - 1.0) * 100.0))
         .collect();
-    let (Some(ratio), Some(first), Some(last)) = (found.ratio, pairs.first(), pairs.last()) else {
-        return String::new();
+    let Some(ratio) = found.ratio.filter(|_| !pairs.is_empty()) else {
+        return said;
     };
     let changes = || pairs.iter().map(|(_, _, change)| *change);
     let low = changes().fold(0.0, f64::min);
@@ -31,15 +38,15 @@ pub(super) fn section(set: &RunSet) -> String {
     let centre = (ratio.median - 1.0) * 100.0;
     let points = pairs
         .iter()
-        .map(|(number, _, change)| (*number as f64, *change));
+        .map(|(number, _, change)| (*number as f64, *change, (*change, *change)));
     let chart = Chart {
         title: format!("B against A, pair by pair: {}", found.figure),
         low: false,
-        x: Axis::between("pair", first.0 as f64, last.0.max(2) as f64, Unit::COUNT),
-        y: Axis::between("difference", low, high, Unit::PERCENT),
+        x: Axis::between("pair", 1.0, found.pairs.len().max(2) as f64, Unit::COUNT),
+        y: Axis::around("difference", low, high, Unit::PERCENT),
         series: vec![Series {
             name: "B over A, less one".to_owned(),
-            mark: Mark::Line(points.collect()),
+            mark: Mark::Measured(points.collect()),
         }],
         shades: Vec::new(),
         references: vec![
@@ -66,5 +73,20 @@ pub(super) fn section(set: &RunSet) -> String {
         headings: vec!["pair".to_owned(), "difference".to_owned()],
         rows,
     };
-    format!("<section>\n{}</section>\n", frame::chart(&chart, &data))
+    format!(
+        "{said}<section>\n{}</section>\n",
+        frame::chart(&chart, &data)
+    )
+}
+
+/// What was compared, as a table, and what it is worth in sentences.
+fn sides(found: &Comparison) -> String {
+    let notes: String = (text::comparison_notes(found).iter())
+        .map(|note| format!("<p>{}</p>\n", escape(&pretty(note))))
+        .collect();
+    format!(
+        "<section>\n<h2>What follows</h2>\n<p class=\"muted\">{}</p>\n{}{notes}</section>\n",
+        escape(&pretty(&text::comparison_title(found))),
+        frame::grid(&text::comparison_sides(found))
+    )
 }

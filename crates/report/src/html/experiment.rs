@@ -264,6 +264,14 @@ fn coded(point: &Point) -> String {
     lines.join("<br>")
 }
 
+/// An interval that reaches beyond so many times the highest value presses all values down.
+const PRESSED: f64 = 3.0;
+
+/// `tcp_send_rate` as people write it.
+fn figure_words(name: &str) -> String {
+    name.replace('_', " ")
+}
+
 /// A figure at each word of a knob, a group of bars for each combination of the others.
 fn barred(result: &ExperimentResult, plot: &PlotOf, unit: Unit) -> String {
     let mut groups: Vec<(Setting, Vec<(String, Estimate)>)> = Vec::new();
@@ -283,8 +291,12 @@ fn barred(result: &ExperimentResult, plot: &PlotOf, unit: Unit) -> String {
     let mut out = String::new();
     for (position, (setting, bars)) in groups.into_iter().enumerate() {
         let named: Vec<&str> = setting.values().map(String::as_str).collect();
-        let highest = bars.iter().map(|bar| bar.1.median).fold(0.0, f64::max);
-        if highest <= 0.0 {
+        // The axis holds the intervals, and shows the shortest bar beside the longest.
+        let values = || bars.iter().map(|bar| bar.1);
+        let most = values().map(|value| value.median.max(value.high));
+        let most = most.fold(0.0, f64::max);
+        let least = values().map(|value| value.median).fold(most, f64::min);
+        if most <= 0.0 {
             continue;
         }
         let drawn = BarChart {
@@ -292,7 +304,12 @@ fn barred(result: &ExperimentResult, plot: &PlotOf, unit: Unit) -> String {
                 true => plot.title.clone(),
                 false => format!("{}: {}", plot.title, named.join(", ")),
             },
-            axis: Axis::between(&plot.figure, 0.0, highest, svg::Unit::COUNT),
+            axis: Axis::of_bars(
+                &figure_words(&plot.figure),
+                least,
+                most,
+                super::unit(unit, most),
+            ),
             bars: bars
                 .into_iter()
                 .map(|(name, value)| Bar {
@@ -341,14 +358,27 @@ fn plotted(result: &ExperimentResult, plot: &PlotOf) -> Option<String> {
         .flat_map(|name| xs.iter().filter_map(|(_, x)| value(name, x)))
         .collect();
     let highest = all.iter().map(|value| value.median).reduce(f64::max)?;
-    // A whisker that would press everything else down leaves the drawing: the table has all of it.
     let reach = all.iter().map(|value| value.high).fold(highest, f64::max);
-    let highest = reach.min(highest * 1.5);
+    let least = all.iter().map(|value| value.low.min(value.median));
+    let least = least.fold(highest, f64::min);
+    // Lines of which one lies on the ground beside another, and intervals that press everything else down,
+    // are seen on a logarithmic axis.
+    let lowest_line = names.iter().filter_map(|name| {
+        let values = xs.iter().filter_map(|(_, x)| value(name, x));
+        values.map(|value| value.median).reduce(f64::max)
+    });
+    let lowest_line = lowest_line.fold(highest, f64::min);
+    let is_pressed = Axis::are_apart(lowest_line, highest) || reach > highest * PRESSED;
     let (first, last) = (xs.first()?.0, xs.last()?.0);
     if xs.len() < 2 {
         return None;
     }
     let unit = super::unit(figure.unit, highest);
+    let y_name = figure_words(&figure.name);
+    let y = match is_pressed && least > 0.0 {
+        true => Axis::log(&y_name, least, reach, unit),
+        false => Axis::from_zero(&y_name, reach, unit),
+    };
     let x = match plot.log_x && first > 0.0 {
         true => Axis::log_count(&plot.x, first, last),
         false => Axis::between(&plot.x, first, last, svg::Unit::COUNT),
@@ -381,7 +411,7 @@ fn plotted(result: &ExperimentResult, plot: &PlotOf) -> Option<String> {
         title: plot.title.clone(),
         low: false,
         x,
-        y: Axis::from_zero(&figure.name, highest, unit),
+        y,
         series,
         shades: Vec::new(),
         references: Vec::new(),
@@ -402,4 +432,89 @@ fn plotted(result: &ExperimentResult, plot: &PlotOf) -> Option<String> {
         })
         .collect();
     Some(chart(&drawn, &Data { headings, rows }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_metric::experiment::{FigureOf, Knob};
+
+    /// A point for each value of a knob, with its figure and the interval of it.
+    fn drawn(knob: &str, points: &[(&str, f64, (f64, f64))]) -> String {
+        let named = |value: &str| Setting::from([(knob.to_owned(), value.to_owned())]);
+        let result = ExperimentResult {
+            knobs: vec![Knob {
+                name: knob.to_owned(),
+                values: points.iter().map(|point| point.0.to_owned()).collect(),
+            }],
+            figures: vec![FigureOf {
+                name: "trip".to_owned(),
+                unit: Unit::Nanos,
+                says: String::new(),
+                exact: false,
+            }],
+            points: (points.iter())
+                .map(|&(value, median, (low, high))| Point {
+                    setting: named(value),
+                    figures: [(
+                        "trip".to_owned(),
+                        Estimate {
+                            median,
+                            low,
+                            high,
+                            runs: 5,
+                        },
+                    )]
+                    .into(),
+                    ..Point::default()
+                })
+                .collect(),
+            ..ExperimentResult::default()
+        };
+        let plot = PlotOf {
+            title: "Trip".to_owned(),
+            figure: "trip".to_owned(),
+            x: knob.to_owned(),
+            ..PlotOf::default()
+        };
+        plotted(&result, &plot).expect("a drawing")
+    }
+
+    /// Both caps of every whisker, in the drawing for wide pages and in the one for phones.
+    fn caps(drawing: &str, step: char) -> usize {
+        let whiskers = drawing.split("class=\"whisker\" d=\"").skip(1);
+        let ends = |whisker: &str| {
+            let (path, _) = whisker.split_once('"').unwrap_or_default();
+            path.matches(step).count()
+        };
+        whiskers.map(ends).sum()
+    }
+
+    #[test]
+    fn intervals_lie_within_the_axis() {
+        let bars = drawn(
+            "answer",
+            &[
+                ("kernel", 40e3, (30e3, 70e3)),
+                ("stack", 20e3, (10e3, 25e3)),
+            ],
+        );
+        assert_eq!(caps(&bars, 'v'), 8);
+        for far in [70e3, 900e3] {
+            let line = drawn(
+                "hops",
+                &[("0", 20e3, (18e3, 22e3)), ("1", 40e3, (30e3, far))],
+            );
+            assert_eq!(caps(&line, 'h'), 8, "{far}");
+            // One that reaches far does not press the others down.
+            assert_eq!(line.contains("logarithmic"), far > 100e3);
+        }
+    }
+
+    #[test]
+    fn bars_far_apart_are_seen_beside_each_other() {
+        let none = (0.0, 0.0);
+        let bars = drawn("setup", &[("default", 55e3, none), ("kernel", 434e6, none)]);
+        assert!(bars.contains("trip, logarithmic"), "{bars}");
+    }
 }

@@ -20,6 +20,7 @@ mod stages;
 mod sweep;
 mod timeline;
 
+use linerate_metric::comparison::Comparison;
 use linerate_metric::expect::Unit;
 use linerate_metric::record::Record;
 use linerate_metric::set::RunSet;
@@ -82,7 +83,7 @@ pub fn side_by_side(title: &str, sides: &SideBySide, documents: &[Document]) -> 
             words::or_unknown(value, |value| markdown::figure(known.unit, value))
         }));
         let ratio = sides.ratio(&name);
-        row.extend(two.then(|| words::or_unknown(ratio, |ratio| format!("{ratio:.3}"))));
+        row.extend(two.then(|| words::or_unknown(ratio, words::ratio)));
         row
     });
     own.push_str(&figure::grid(&text::Grid {
@@ -122,8 +123,7 @@ pub fn of_set(title: &str, set: &RunSet) -> String {
         runs = sweep::shown(found, &set.runs);
         runs.truncate(SHOWN_ALIKE);
     } else if set.result.is_many_alike() {
-        let mut seen = std::collections::BTreeSet::new();
-        runs.retain(|run| seen.insert(run.label.clone()));
+        runs = typical(&set.runs, set.result.comparison.as_deref());
         runs.truncate(SHOWN_ALIKE);
     }
     let sentences = words::set_headline(&set.result, &runs);
@@ -150,6 +150,36 @@ pub fn of_set(title: &str, set: &RunSet) -> String {
         &own,
         are_steps,
     )
+}
+
+/// A run of each name, the one nearest to the middle of them: what its page says is what the set says.
+fn typical(runs: &[Record], compared: Option<&Comparison>) -> Vec<Record> {
+    let mut names: Vec<&Option<String>> = Vec::new();
+    for run in runs {
+        if !names.contains(&&run.label) {
+            names.push(&run.label);
+        }
+    }
+    if compared.is_some() {
+        // Which side began was drawn by lot.
+        names.sort();
+    }
+    let value = |run: &Record| {
+        let figure = compared.map_or_else(
+            || Some(linerate_metric::figure::of_kind(run.kind)),
+            |found| linerate_metric::figure::named(&found.figure),
+        );
+        figure.and_then(|figure| figure.of(run)).unwrap_or(0.0)
+    };
+    let of = |name: &Option<String>| {
+        let mut alike: Vec<&Record> = runs.iter().filter(|run| run.label == *name).collect();
+        alike.sort_by(|one, other| value(one).total_cmp(&value(other)));
+        alike
+            .get(alike.len().saturating_sub(1) / 2)
+            .copied()
+            .cloned()
+    };
+    names.into_iter().filter_map(of).collect()
 }
 
 /// Runs on the page of a set of many that are alike.
@@ -187,7 +217,7 @@ fn page(
     // Steps of a walk or a search say little one by one: what they came to stands above.
     if are_steps {
         body.push_str(&format!(
-            "<section>\n<details><summary>The {} runs one by one</summary>\n{each}</details>\n</section>\n",
+            "<section>\n<details class=\"steps\"><summary>The {} runs one by one</summary>\n{each}</details>\n</section>\n",
             runs.len()
         ));
     } else {
@@ -277,8 +307,8 @@ fn stressed(text: &str) -> String {
         "%",
     ];
     let words: Vec<&str> = text.split(' ').collect();
-    let bare = |word: &str| word.trim_end_matches([',', '.', ':', ';']).to_owned();
-    let is_number = |word: &str| word.trim_start_matches('<').parse::<f64>().is_ok();
+    let bare = |word: &str| word.trim_end_matches([',', '.', ':', ';', ')']).to_owned();
+    let is_number = |word: &str| word.trim_start_matches(['<', '(']).parse::<f64>().is_ok();
     let mut out = Vec::new();
     let mut position = 0;
     while position < words.len() {
@@ -286,8 +316,12 @@ fn stressed(text: &str) -> String {
         let next = words.get(position + 1).copied().unwrap_or("");
         let unit = bare(next);
         if is_number(word) && UNITS.contains(&unit.as_str()) {
+            let (before, word) = match word.strip_prefix('(') {
+                Some(word) => ("(", word),
+                None => ("", word),
+            };
             out.push(format!(
-                "<b>{}&nbsp;{}</b>{}",
+                "{before}<b>{}&nbsp;{}</b>{}",
                 escape(word),
                 escape(&unit),
                 escape(&next[unit.len()..])
@@ -326,7 +360,36 @@ mod tests {
     use super::*;
 
     #[test]
+    fn of_runs_that_are_alike_the_middle_one_is_shown() {
+        let text = include_str!("../../tests/fixtures/run-1.json");
+        let record: Record = serde_json::from_str(text).expect("a record");
+        let made = |label: &str, goodput: f64| {
+            let mut run = record.clone();
+            run.label = Some(label.to_owned());
+            run.summary.goodput_bps = Some(goodput);
+            run
+        };
+        let runs = [
+            made("B", 9.0),
+            made("A", 1.0),
+            made("B", 5.0),
+            made("A", 3.0),
+            made("B", 4.0),
+            made("A", 2.0),
+        ];
+        let shown = typical(&runs, None);
+        let values: Vec<_> = (shown.iter())
+            .map(|run| (run.label.as_deref(), run.summary.goodput_bps))
+            .collect();
+        assert_eq!(values, [(Some("B"), Some(5.0)), (Some("A"), Some(2.0))]);
+    }
+
+    #[test]
     fn figures_in_sentences_are_stressed_and_the_rest_escaped() {
+        assert_eq!(
+            stressed("higher (-32 % to +30 %)."),
+            "higher (<b>-32&nbsp;%</b> to <b>+30&nbsp;%</b>)."
+        );
         assert_eq!(
             stressed("TCP <b> carried 61.5 Gb/s, 7.9x more with 0.26 % lost."),
             "TCP &lt;b&gt; carried <b>61.5&nbsp;Gb/s</b>, <b>7.9x</b> more with <b>0.26&nbsp;%</b> lost."

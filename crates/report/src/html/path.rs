@@ -167,7 +167,7 @@ fn threads(run: &Record, role: Role) -> Vec<Place> {
         ),
     };
     let cost = run.summary.cpu.iter().find(|cost| cost.role == role);
-    let about = |seen: Option<&Cpus>| about_thread(wait, seen.unwrap_or(cpus), sched);
+    let about = |seen: Option<&Cpus>| about_thread(wait, cpus, seen, sched);
     let seen: &[_] = cost.map_or(&[], |cost: &CpuCost| &cost.threads);
     let asked =
         plan.threads.as_ref().map_or(
@@ -198,13 +198,14 @@ fn threads(run: &Record, role: Role) -> Vec<Place> {
     }
 }
 
-fn about_thread(wait: Option<Wait>, cpus: &Cpus, sched: Sched) -> String {
+/// Where a thread may run is what was asked for; where one was seen that may run anywhere is said beside it.
+fn about_thread(wait: Option<Wait>, cpus: &Cpus, seen: Option<&Cpus>, sched: Sched) -> String {
     let mut about: Vec<String> = wait.map(words::waiting).into_iter().collect();
-    about.push(match cpus.0.len() {
-        0 => "any core".to_owned(),
-        1 => format!("core {cpus}"),
-        _ => format!("cores {cpus}"),
-    });
+    let mut where_to = words::cores(cpus);
+    if let Some(seen) = seen.filter(|seen| cpus.0.is_empty() && !seen.0.is_empty()) {
+        where_to.push_str(&format!(" (seen on {})", words::cores(seen)));
+    }
+    about.push(where_to);
     if sched != Sched::Inherited {
         about.push(sched.to_string());
     }
@@ -249,7 +250,7 @@ fn through_a_device(plan: &GeneratePlan) -> Way {
             1 => "generator".to_owned(),
             n => format!("generator, {n} threads"),
         },
-        about_thread(None, &cpus, Sched::Inherited),
+        about_thread(None, &cpus, None, Sched::Inherited),
     );
     let far = match &plan.receive {
         Some(port) => vec![
@@ -317,7 +318,7 @@ fn crossing(figures: &ForwardFigures) -> Option<Crossing> {
         let cpus = Cpus(core.cpu.into_iter().collect());
         Place::new(
             format!("thread {}", core.core),
-            about_thread(None, &cpus, Sched::Inherited),
+            about_thread(None, &cpus, None, Sched::Inherited),
         )
     });
     let streams = figures.streams.iter().filter_map(|stream| {
@@ -335,4 +336,29 @@ fn crossing(figures: &ForwardFigures) -> Option<Crossing> {
         threads: threads.collect(),
         to: to.iter().map(|place| queue(place, false)).collect(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_a_thread_was_seen_is_not_where_it_has_to_run() {
+        let cpus = |list: &[u32]| Cpus(list.to_vec());
+        let about = |asked: &[u32], seen: Option<&[u32]>| {
+            let seen = seen.map(cpus);
+            about_thread(
+                Some(Wait::Block),
+                &cpus(asked),
+                seen.as_ref(),
+                Sched::Inherited,
+            )
+        };
+        assert_eq!(
+            about(&[], Some(&[1])),
+            "blocking, any core (seen on core 1)"
+        );
+        assert_eq!(about(&[1], Some(&[1])), "blocking, core 1");
+        assert_eq!(about(&[], None), "blocking, any core");
+    }
 }

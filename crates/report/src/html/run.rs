@@ -307,7 +307,8 @@ fn goodput_over_time(run: &Record) -> String {
             mark: Mark::Step(spans),
         });
     }
-    if highest == 0.0 {
+    // A single interval has no course.
+    if highest == 0.0 || columns.rows.len() < 2 {
         return String::new();
     }
     // With two directions the lines of the means would cross the other's marks.
@@ -365,7 +366,7 @@ fn lost_over_time(run: &Record) -> String {
             mark: Mark::Bars(spans),
         });
     }
-    if highest == 0.0 {
+    if highest == 0.0 || columns.rows.len() < 2 {
         return String::new();
     }
     let chart = Chart {

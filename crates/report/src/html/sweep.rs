@@ -36,9 +36,17 @@ pub(super) fn shown(found: &Sweep, runs: &[Record]) -> Vec<Record> {
         .filter_map(|(_, point)| Some((sweep_rank(found, point.value?.median), point)))
         .collect();
     points.sort_by(|a, b| b.0.total_cmp(&a.0));
+    // The one nearest to the figure of its point: what is said of it is said of the point.
+    let figure = figures::named(&found.figure);
     let run = |point: &SweepPoint| {
-        let id = point.records.first()?;
-        runs.iter().find(|run| run.id == *id).cloned()
+        let middle = point.value?.median;
+        let off = |run: &&Record| {
+            let value = figure.and_then(|figure| figure.of(run));
+            value.map_or(f64::INFINITY, |value| (value - middle).abs())
+        };
+        let made = runs.iter().filter(|run| point.records.contains(&run.id));
+        made.min_by(|one, other| off(one).total_cmp(&off(other)))
+            .cloned()
     };
     points.iter().filter_map(|(_, point)| run(point)).collect()
 }
@@ -73,7 +81,7 @@ fn front(found: &Sweep) -> String {
     };
     let highest = points
         .iter()
-        .map(|(_, value, _)| value.median)
+        .map(|(_, value, _)| value.high.max(value.median))
         .fold(0.0, f64::max);
     let unit = figures::named(&found.figure).map_or(Unit::COUNT, |known| unit(known.unit, highest));
     let of = |on_front: bool| {

@@ -4,6 +4,9 @@ use linerate_metric::units::format_count;
 
 use crate::words::short;
 
+/// Amounts further apart than this are not seen beside each other on an even axis: the shorter bar is a stroke.
+const APART: f64 = 20.0;
+
 /// How values are spaced.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Scale {
@@ -75,6 +78,16 @@ impl Unit {
         }
     }
 
+    /// The unit of its family in which `value` is read.
+    fn of(self, value: f64) -> Self {
+        match self.name {
+            "" | "%" => self,
+            name if name.ends_with("b/s") => Self::of_rate(value),
+            name if name.ends_with("/s") => Self::of_frequency(value),
+            _ => Self::of_time(value),
+        }
+    }
+
     /// A round number of this unit that is not below `least`. Things are not divided: a step is at
     /// least one of them.
     fn step(self, least: f64) -> f64 {
@@ -130,6 +143,20 @@ impl Axis {
         }
     }
 
+    /// From a round number below `low` to one above `high`, zero among them.
+    pub(crate) fn around(label: &str, low: f64, high: f64, unit: Unit) -> Self {
+        let (low, high) = (low.min(0.0), high.max(0.0));
+        let length = if high > low { high - low } else { unit.size };
+        let step = unit.step(length / 4.0);
+        Self {
+            label: with_unit(label, unit),
+            scale: Scale::Linear,
+            low: (low / step).floor() * step,
+            high: (high / step).ceil().max((low / step).floor() + 1.0) * step,
+            unit,
+        }
+    }
+
     /// Exactly from `low` to `high`: for time, whose ends are the run's.
     pub(crate) fn between(label: &str, low: f64, high: f64, unit: Unit) -> Self {
         Self {
@@ -168,6 +195,31 @@ impl Axis {
         }
     }
 
+    /// For lying bars: from zero to exactly `most`, or logarithmic where `least` would not be seen beside it.
+    pub(crate) fn of_bars(label: &str, least: f64, most: f64, unit: Unit) -> Self {
+        match Self::are_apart(least, most) {
+            true => Self::log(label, least, most, unit),
+            false => Self::between(label, 0.0, most, unit),
+        }
+    }
+
+    /// Amounts on a logarithmic axis, which says that it is one; every amount has a length on it.
+    pub(crate) fn log(label: &str, least: f64, most: f64, unit: Unit) -> Self {
+        let decade = |value: f64| 10f64.powf(value.log10().floor());
+        Self {
+            label: format!("{label}, logarithmic"),
+            scale: Scale::Log,
+            low: decade(least / 1.5),
+            high: round_up(most),
+            unit,
+        }
+    }
+
+    /// Whether both of two amounts are seen on a logarithmic axis only.
+    pub(crate) fn are_apart(least: f64, most: f64) -> bool {
+        least > 0.0 && most > least * APART
+    }
+
     /// Percentiles up to the one that a single sample of `samples` stands for.
     pub(crate) fn tail(label: &str, samples: u64) -> Self {
         let least_share = 1.0 / (samples.max(10) as f64);
@@ -197,6 +249,11 @@ impl Axis {
         (self.low..=self.high).contains(&value)
     }
 
+    /// Whether every factor of ten takes the same room.
+    pub(super) fn is_logarithmic(&self) -> bool {
+        self.scale == Scale::Log
+    }
+
     /// Whether lengths from its low end are amounts.
     pub(super) fn starts_at_zero(&self) -> bool {
         self.scale == Scale::Linear && self.low == 0.0
@@ -215,9 +272,10 @@ impl Axis {
             .map(|value| Tick {
                 at: self.position(value),
                 label: match self.scale {
+                    Scale::Log if self.unit == Unit::COUNT && value < 1.0 => short(value),
                     Scale::Log if self.unit == Unit::COUNT => format_count(value as u64),
                     Scale::Log => {
-                        let unit = Unit::of_time(value * 1.000_001);
+                        let unit = self.unit.of(value * 1.000_001);
                         format!("{} {}", short(value / unit.size), unit.name)
                     }
                     _ if self.unit == Unit::COUNT => format_count(value as u64),
@@ -333,6 +391,12 @@ mod tests {
         assert_eq!(labels(&axis, 220.0, 40.0), ["0", "20", "40", "60", "80"]);
         let minutes = Axis::between("", 0.0, 1e12, Unit::of_time(1e12));
         assert_eq!(labels(&minutes, 200.0, 40.0), ["0", "5", "10", "15"]);
+        let change = Axis::around("", -47.0, 35.0, Unit::PERCENT);
+        assert_eq!(
+            labels(&change, 220.0, 40.0),
+            ["-40", "-20", "0", "20", "40"]
+        );
+        assert!(change.shows(-47.0) && change.shows(35.0));
         let nothing = Axis::from_zero("lost", 0.0, Unit::COUNT);
         assert_eq!(labels(&nothing, 100.0, 40.0), ["0", "1"]);
     }
@@ -345,6 +409,27 @@ mod tests {
         ];
         assert_eq!(labels(&axis, 300.0, 30.0), all);
         assert_eq!(labels(&axis, 100.0, 30.0), ["100 µs", "1 ms"]);
+    }
+
+    #[test]
+    fn bars_of_amounts_far_apart_have_a_logarithmic_axis_that_says_so() {
+        let even = Axis::of_bars("goodput", 1e9, 19e9, Unit::of_rate(19e9));
+        assert_eq!(
+            (even.label.as_str(), even.position(0.0)),
+            ("goodput, Gb/s", 0.0)
+        );
+        let axis = Axis::of_bars("goodput", 55e3, 434e6, Unit::of_rate(434e6));
+        assert_eq!(axis.label, "goodput, logarithmic");
+        // Seen, and told from the others.
+        assert!(axis.position(55e3) > 0.05, "{}", axis.position(55e3));
+        assert!(axis.position(434e6) < 1.0);
+        assert_eq!(
+            labels(&axis, 500.0, 80.0),
+            ["10 kb/s", "100 kb/s", "1 Mb/s", "10 Mb/s", "100 Mb/s"]
+        );
+        // Nothing at all is no amount to be seen.
+        let zero = Axis::of_bars("goodput", 0.0, 434e6, Unit::of_rate(434e6));
+        assert!(!zero.is_logarithmic());
     }
 
     #[test]

@@ -26,13 +26,20 @@ pub(crate) struct Bar {
 
 const ROW: f64 = 42.0;
 const BAR: f64 = 14.0;
+/// Room below for the labels of an axis on which lengths are no amounts, and for the word that says so.
+const AXIS: f64 = 40.0;
 
 impl BarChart {
     /// Draws it.
     pub(crate) fn draw(&self, size: Size) -> String {
-        let height = self.bars.len() as f64 * ROW + 6.0;
+        let rows = self.bars.len() as f64 * ROW;
+        let is_logarithmic = self.axis.is_logarithmic();
+        let height = rows + if is_logarithmic { AXIS } else { 6.0 };
         let mut out = String::new();
         open(&mut out, size, height, &self.title, None);
+        if is_logarithmic {
+            self.scale(&mut out, size, rows);
+        }
         for (position, bar) in self.bars.iter().enumerate() {
             let top = position as f64 * ROW;
             let width = (self.axis.position(bar.value) * size.width).max(2.0);
@@ -76,6 +83,50 @@ impl BarChart {
         out.push_str("</svg>");
         out
     }
+
+    /// Lines of the axis with their values below the bars: without them lengths would be read as amounts.
+    fn scale(&self, out: &mut String, size: Size, rows: f64) {
+        let bottom = rows + 2.0;
+        let mut taken = f64::NEG_INFINITY;
+        for tick in self.axis.ticks(size.width, 70.0) {
+            let x = tick.at * size.width;
+            let long = tick.label.chars().count() as f64 * CHARACTER;
+            let (class, from) = match x {
+                x if x < long / 2.0 => ("start", x),
+                x if x > size.width - long / 2.0 => ("end", x - long),
+                x => ("mid", x - long / 2.0),
+            };
+            // A bar's name stands between the bars: the line is where bars are.
+            let mut d = String::new();
+            for row in 0..self.bars.len() {
+                let _ = write!(
+                    d,
+                    "M{} {}v{}",
+                    number(x),
+                    number(row as f64 * ROW + 19.0),
+                    number(BAR + 4.0)
+                );
+            }
+            let _ = write!(out, "<path class=\"axis\" d=\"{d}\"/>");
+            if from > taken + 6.0 {
+                taken = from + long;
+                let _ = write!(
+                    out,
+                    "<text class=\"tick {class}\" x=\"{}\" y=\"{}\">{}</text>",
+                    number(x),
+                    number(bottom + 12.0),
+                    escape(&tick.label)
+                );
+            }
+        }
+        let _ = write!(
+            out,
+            "<text class=\"label end\" x=\"{}\" y=\"{}\">{}</text>",
+            number(size.width),
+            number(bottom + 30.0),
+            escape(&self.axis.label)
+        );
+    }
 }
 
 fn cut(text: &str, most: usize) -> String {
@@ -85,4 +136,53 @@ fn cut(text: &str, most: usize) -> String {
     let mut short: String = text.chars().take(most.saturating_sub(1)).collect();
     short.push('…');
     short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::svg::{Unit, WIDE};
+
+    fn drawn(values: &[(f64, (f64, f64))]) -> String {
+        let bars = values.iter().map(|&(value, reach)| Bar {
+            name: "kernel".to_owned(),
+            value,
+            reach: Some(reach),
+            text: value.to_string(),
+            color: 0,
+        });
+        let most = values.iter().map(|value| value.1.1).fold(0.0, f64::max);
+        let least = values
+            .iter()
+            .map(|value| value.0)
+            .fold(f64::INFINITY, f64::min);
+        let chart = BarChart {
+            title: "trip".to_owned(),
+            axis: Axis::of_bars("trip", least, most, Unit::of_time(most)),
+            bars: bars.collect(),
+        };
+        chart.draw(WIDE)
+    }
+
+    fn lengths(drawing: &str) -> Vec<f64> {
+        let bars = drawing.split("<rect class=\"bar\"").skip(1);
+        let width = |bar: &str| {
+            let (_, rest) = bar.split_once("width=\"")?;
+            rest.split_once('"')?.0.parse().ok()
+        };
+        bars.filter_map(width).collect()
+    }
+
+    #[test]
+    fn a_bar_is_seen_beside_one_that_is_a_thousand_times_longer() {
+        let drawing = drawn(&[(1e3, (1e3, 1e3)), (1e6, (1e6, 1e6))]);
+        let lengths = lengths(&drawing);
+        assert!(lengths[0] > 50.0 && lengths[1] > 2.0 * lengths[0]);
+        for part in ["trip, logarithmic", ">1 µs<", ">1 ms<"] {
+            assert!(drawing.contains(part), "{part}: {drawing}");
+        }
+        // Of amounts that are near each other lengths are amounts, and no axis is needed.
+        let even = drawn(&[(1e3, (1e3, 1e3)), (2e3, (2e3, 2e3))]);
+        assert!(!even.contains("logarithmic") && !even.contains("tick"));
+    }
 }

@@ -4,7 +4,7 @@ use linerate_metric::comparison::{Better, Comparison, Pair, Side, Test, Verdict,
 use linerate_metric::expect::Unit;
 use linerate_metric::figure;
 
-use super::table::table;
+use super::table::{Grid, table};
 use crate::style::{Paint, Style, clean, hang, wrap};
 use crate::words;
 
@@ -28,21 +28,38 @@ pub fn pair(number: usize, name: &str, pair: &Pair, width: usize) -> String {
     hang(&prefix, &prefix, &said, width)
 }
 
-/// What a comparison found, in a sentence and a table.
-pub(super) fn comparison(found: &Comparison, style: &Style) -> String {
+/// `goodput of A and B: 8 pairs in turn`.
+pub(crate) fn title(found: &Comparison) -> String {
     let name = clean(&found.figure);
-    let pairs = found
-        .pairs
-        .iter()
-        .filter(|pair| pair.dropped.is_none())
-        .count();
-    let dropped = found.pairs.len() - pairs;
-    let title = match found.test {
-        Test::SignedRank => format!("{name} of A and B: {} in turn", many(pairs, "pair")),
+    match found.test {
+        Test::SignedRank => {
+            let pairs = found.pairs.iter().filter(|pair| pair.dropped.is_none());
+            format!("{name} of A and B: {} in turn", many(pairs.count(), "pair"))
+        }
         Test::MannWhitney => format!("{name} of A and B, measured apart"),
+    }
+}
+
+/// Both sides with what they are.
+pub(crate) fn sides(found: &Comparison) -> Grid {
+    let mut headings = vec!["side", "what it is"];
+    headings.extend(&FIGURES[1..]);
+    let what = |mut row: Vec<String>, side: &Side| {
+        row.insert(1, clean(&side.label).into_owned());
+        row
     };
-    let mut text = style.paint(Paint::Bold, &title);
-    text.push('\n');
+    let [a, b] = rows(found);
+    Grid {
+        headings: headings.into_iter().map(str::to_owned).collect(),
+        rows: vec![what(a, &found.a), what(b, &found.b)],
+        left: 2,
+    }
+}
+
+/// What a side is told by.
+const FIGURES: [&str; 5] = ["side", "median", "95 % from", "to", "runs"];
+
+fn rows(found: &Comparison) -> [Vec<String>; 2] {
     let value = |value: f64| figure::format(&found.figure, value);
     let row = |letter: &str, side: &Side| {
         vec![
@@ -53,13 +70,30 @@ pub(super) fn comparison(found: &Comparison, style: &Style) -> String {
             words::or_unknown(side.value, |v| v.runs.to_string()),
         ]
     };
-    let rows = vec![row("A", &found.a), row("B", &found.b)];
-    text.push_str(&table(
-        &["side", "median", "95 % from", "to", "runs"],
-        rows,
-        1,
-        style,
+    [row("A", &found.a), row("B", &found.b)]
+}
+
+/// Sentences beside the verdict: how many pairs it takes, and which did not count.
+pub(crate) fn notes(found: &Comparison) -> Vec<String> {
+    let mut notes = vec![needed_words(found)];
+    let dropped = found.pairs.iter().filter(|pair| pair.dropped.is_some());
+    let dropped = match dropped.count() {
+        0 => return notes,
+        1 => "1 pair does not count: it was".to_owned(),
+        n => format!("{n} pairs do not count: they were"),
+    };
+    notes.push(format!(
+        "{dropped} measured while the processors moved: the time of a cache line between them \
+         changed between the halves."
     ));
+    notes
+}
+
+/// What a comparison found, in a sentence and a table.
+pub(super) fn comparison(found: &Comparison, style: &Style) -> String {
+    let mut text = style.paint(Paint::Bold, &title(found));
+    text.push('\n');
+    text.push_str(&table(&FIGURES, rows(found).into(), 1, style));
     for (letter, side) in [("A: ", &found.a), ("B: ", &found.b)] {
         text.push('\n');
         text.push_str(&hang(letter, letter, &clean(&side.label), style.width));
@@ -77,23 +111,9 @@ pub(super) fn comparison(found: &Comparison, style: &Style) -> String {
         .map(|line| style.paint(color, line))
         .collect();
     text.push_str(&said.join("\n"));
-    for line in wrap(&needed_words(found), style.width) {
+    for line in notes(found).iter().flat_map(|note| wrap(note, style.width)) {
         text.push('\n');
         text.push_str(&line);
-    }
-    if dropped > 0 {
-        let said = format!(
-            "{} measured while the processors moved: the time of a cache line between them \
-             changed between the halves.",
-            match dropped {
-                1 => "1 pair does not count: it was".to_owned(),
-                n => format!("{n} pairs do not count: they were"),
-            }
-        );
-        for line in wrap(&said, style.width) {
-            text.push('\n');
-            text.push_str(&line);
-        }
     }
     text
 }

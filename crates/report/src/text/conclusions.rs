@@ -62,9 +62,10 @@ pub(crate) fn conclusions_of(result: &SetResult, width: usize) -> String {
         width,
         unicode: true,
     };
-    // A sweep has a page section of its own, with the same table.
+    // A sweep and a comparison have page sections of their own, with the same tables.
     let result = SetResult {
         sweep: None,
+        comparison: None,
         ..result.clone()
     };
     conclusions(&result, &plain).join("\n\n")

@@ -25,7 +25,9 @@ mod verdicts;
 
 pub use capacity::trial as capacity_trial;
 pub use comparison::pair;
-pub(crate) use comparison::verdict_words;
+pub(crate) use comparison::{
+    notes as comparison_notes, sides as comparison_sides, title as comparison_title, verdict_words,
+};
 pub(crate) use conclusions::conclusions_of;
 pub use examination::examination;
 pub use findings::{explained, findings};
@@ -41,6 +43,8 @@ pub(crate) use sweep::{
 };
 pub(crate) use table::Grid;
 pub use verdicts::verdicts;
+
+pub use crate::figures::loss_count;
 
 use linerate_metric::event::Problem;
 use linerate_metric::record::Doubt;

@@ -12,9 +12,11 @@ pub(crate) use findings::{counted, doubts, evidence, finding_end};
 pub(crate) use headline::{capitalised, headline, set_headline};
 pub(crate) use measurements::measurements;
 pub(crate) use plan::{
-    details, ends, granted_buffers, name, near_end, run_title, served_title, skipped, title,
+    cores, details, ends, granted_buffers, name, near_end, run_title, served_title, skipped, title,
     told_apart, waiting, way, way_of,
 };
+
+use linerate_metric::units::format_count;
 
 /// The sign for what is not known.
 pub(crate) const UNKNOWN: &str = "-";
@@ -55,6 +57,18 @@ pub(crate) fn short(value: f64) -> String {
     }
 }
 
+/// `0.736`, `2.57`, `1,544`: of a ratio three digits, and more only where it is larger.
+pub(crate) fn ratio(ratio: f64) -> String {
+    match ratio {
+        r if r < 0.0995 => format!("{r:.4}"),
+        r if r < 0.9995 => format!("{r:.3}"),
+        r if r < 1.1 => format!("{r:.3}"),
+        r if r < 9.995 => format!("{r:.2}"),
+        r if r < 99.95 => format!("{r:.1}"),
+        r => format_count(r.round() as u64),
+    }
+}
+
 /// `7.9x`, with the digits that such a ratio can carry.
 pub(crate) fn times(ratio: f64) -> String {
     if ratio >= 9.95 {
@@ -67,6 +81,20 @@ pub(crate) fn times(ratio: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ratios_have_the_digits_that_are_read() {
+        for (value, text) in [
+            (0.002, "0.0020"),
+            (0.7361, "0.736"),
+            (1.0043, "1.004"),
+            (2.567, "2.57"),
+            (34.351, "34.4"),
+            (1544.462, "1,544"),
+        ] {
+            assert_eq!(ratio(value), text);
+        }
+    }
 
     #[test]
     fn chosen_lengths_print_short() {

@@ -234,7 +234,7 @@ pub(crate) fn ends(near: &str, far: &str, wait: &Ends<Wait>, cpu: &Ends<Cpus>) -
 }
 
 /// `any core`, `core 1`, `cores 0-3`.
-fn cores(cpus: &Cpus) -> String {
+pub(crate) fn cores(cpus: &Cpus) -> String {
     match cpus.0.len() {
         0 => "any core".to_owned(),
         1 => format!("core {cpus}"),

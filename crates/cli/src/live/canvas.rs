@@ -1,0 +1,61 @@
+//! What the screen is drawn on: the terminal, and a count of what it takes.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use linerate_host::sys::terminal::put_back;
+use ratatui::Terminal;
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{EnterAlternateScreen, enable_raw_mode};
+
+/// Bytes of a write at most: whatever reads a terminal at all takes as many within a moment.
+const PIECE: usize = 4096;
+
+/// A terminal that is drawn on.
+pub(super) type Screen = Terminal<CrosstermBackend<BufWriter<Canvas>>>;
+
+/// Standard output under a number of its own: whoever waits for it there holds no lock that others print under.
+pub(super) struct Canvas {
+    out: File,
+    taken: Arc<AtomicU64>,
+}
+
+impl Canvas {
+    /// Takes the terminal over; the other half counts what it takes.
+    ///
+    /// # Errors
+    /// What a terminal says that cannot be had.
+    pub(super) fn on_terminal() -> io::Result<(Screen, Arc<AtomicU64>)> {
+        let taken = Arc::new(AtomicU64::new(0));
+        let canvas = Self {
+            out: File::from(io::stdout().as_fd().try_clone_to_owned()?),
+            taken: Arc::clone(&taken),
+        };
+        // What a panic says belongs on the terminal as it was.
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            put_back();
+            before(panic);
+        }));
+        enable_raw_mode()?;
+        let mut canvas = BufWriter::with_capacity(PIECE, canvas);
+        execute!(canvas, EnterAlternateScreen)?;
+        Ok((Terminal::new(CrosstermBackend::new(canvas))?, taken))
+    }
+}
+
+impl Write for Canvas {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.out.write(&bytes[..bytes.len().min(PIECE)])?;
+        self.taken.fetch_add(count as u64, Relaxed);
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
