@@ -151,7 +151,7 @@ fn saturation_chart(walks: &[Saturation]) -> String {
             .iter()
             .map(|(cores, points)| Series {
                 name: name(cores),
-                mark: Mark::Line(points.clone()),
+                mark: Mark::Measured(points.iter().map(|&(x, y)| (x, y, (y, y))).collect()),
             })
             .collect(),
         shades: Vec::new(),

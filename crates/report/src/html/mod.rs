@@ -24,6 +24,7 @@ use linerate_metric::comparison::Comparison;
 use linerate_metric::expect::Unit;
 use linerate_metric::record::Record;
 use linerate_metric::set::RunSet;
+use linerate_metric::statistics::median;
 
 use crate::document::Document;
 use crate::side::SideBySide;
@@ -171,12 +172,19 @@ fn typical(runs: &[Record], compared: Option<&Comparison>) -> Vec<Record> {
         );
         figure.and_then(|figure| figure.of(run)).unwrap_or(0.0)
     };
+    // What a comparison calls the middle of a side leaves out pairs that do not count.
+    let side = |name: &Option<String>| match (compared, name.as_deref()) {
+        (Some(found), Some("A")) => found.a.value,
+        (Some(found), Some("B")) => found.b.value,
+        _ => None,
+    };
     let of = |name: &Option<String>| {
-        let mut alike: Vec<&Record> = runs.iter().filter(|run| run.label == *name).collect();
-        alike.sort_by(|one, other| value(one).total_cmp(&value(other)));
-        alike
-            .get(alike.len().saturating_sub(1) / 2)
-            .copied()
+        let alike = || runs.iter().filter(|run| run.label == *name);
+        let values: Vec<f64> = alike().map(value).collect();
+        let middle = side(name).map_or_else(|| median(&values), |side| Some(side.median))?;
+        let off = |run: &&Record| (value(run) - middle).abs();
+        alike()
+            .min_by(|one, other| off(one).total_cmp(&off(other)))
             .cloned()
     };
     names.into_iter().filter_map(of).collect()

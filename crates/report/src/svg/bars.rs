@@ -37,9 +37,10 @@ impl BarChart {
         let height = rows + if is_logarithmic { AXIS } else { 6.0 };
         let mut out = String::new();
         open(&mut out, size, height, &self.title, None);
-        if is_logarithmic {
-            self.scale(&mut out, size, rows);
-        }
+        let lines = match is_logarithmic {
+            true => self.scale(&mut out, size, rows),
+            false => Vec::new(),
+        };
         for (position, bar) in self.bars.iter().enumerate() {
             let top = position as f64 * ROW;
             let width = (self.axis.position(bar.value) * size.width).max(2.0);
@@ -49,7 +50,7 @@ impl BarChart {
             write!(
                 out,
                 "<text class=\"name\" x=\"0\" y=\"{}\">{}</text><text class=\"value end\" x=\"{}\" y=\"{}\">{}</text>\
-                 <rect class=\"track\" x=\"0\" y=\"{y}\" width=\"{}\" height=\"{BAR}\" rx=\"3\"/>\
+                 <rect class=\"track\" x=\"0\" y=\"{y}\" width=\"{}\" height=\"{BAR}\" rx=\"3\"/>{}\
                  <g class=\"c{}\"><rect class=\"bar\" x=\"0\" y=\"{y}\" width=\"{}\" height=\"{BAR}\" rx=\"3\"/></g>",
                 number(top + 15.0),
                 escape(&cut(&bar.name, room as usize)),
@@ -57,6 +58,7 @@ impl BarChart {
                 number(top + 15.0),
                 escape(&bar.text),
                 number(size.width),
+                across(&lines, top + 21.0),
                 bar.color % COLORS,
                 number(width),
                 y = number(top + 21.0),
@@ -84,11 +86,12 @@ impl BarChart {
         out
     }
 
-    /// Lines of the axis with their values below the bars: without them lengths would be read as amounts.
-    fn scale(&self, out: &mut String, size: Size, rows: f64) {
+    /// Values of the axis below the bars: without them lengths would be read as amounts. Gives where they are.
+    fn scale(&self, out: &mut String, size: Size, rows: f64) -> Vec<f64> {
+        let mut lines = Vec::new();
         let bottom = rows + 2.0;
         let mut taken = f64::NEG_INFINITY;
-        for tick in self.axis.ticks(size.width, 70.0) {
+        for tick in self.axis.ticks(size.width, 110.0) {
             let x = tick.at * size.width;
             let long = tick.label.chars().count() as f64 * CHARACTER;
             let (class, from) = match x {
@@ -96,18 +99,7 @@ impl BarChart {
                 x if x > size.width - long / 2.0 => ("end", x - long),
                 x => ("mid", x - long / 2.0),
             };
-            // A bar's name stands between the bars: the line is where bars are.
-            let mut d = String::new();
-            for row in 0..self.bars.len() {
-                let _ = write!(
-                    d,
-                    "M{} {}v{}",
-                    number(x),
-                    number(row as f64 * ROW + 19.0),
-                    number(BAR + 4.0)
-                );
-            }
-            let _ = write!(out, "<path class=\"axis\" d=\"{d}\"/>");
+            lines.push(x);
             if from > taken + 6.0 {
                 taken = from + long;
                 let _ = write!(
@@ -126,7 +118,18 @@ impl BarChart {
             number(bottom + 30.0),
             escape(&self.axis.label)
         );
+        lines
     }
+}
+
+/// Lines of an axis within the track of a bar, which begins so far from above.
+fn across(lines: &[f64], top: f64) -> String {
+    if lines.is_empty() {
+        return String::new();
+    }
+    let line = |x: &f64| format!("M{} {}v{BAR}", number(*x), number(top));
+    let d: String = lines.iter().map(line).collect();
+    format!("<path class=\"grid decades\" d=\"{d}\"/>")
 }
 
 fn cut(text: &str, most: usize) -> String {

@@ -82,12 +82,14 @@ impl Chart {
         let mut out = String::new();
         open(&mut out, size, size.height, &self.title, Some(plot));
         self.frame(&mut out, plot, &y_ticks);
+        let has_bars = |series: &&Series| matches!(series.mark, Mark::Bars(_));
+        let beside = self.series.iter().filter(has_bars).count();
         for (position, series) in self.series.iter().enumerate() {
             write!(
                 out,
                 "<g class=\"s{position} c{}\">{}</g>",
                 position % COLORS,
-                self.mark(&series.mark, plot)
+                self.mark(&series.mark, plot, (position, beside))
             )
             .expect("a string takes all that is written");
         }
@@ -190,7 +192,8 @@ impl Chart {
         ));
     }
 
-    fn mark(&self, mark: &Mark, plot: Plot) -> String {
+    /// `lane`: which of how many series it is that have bars, which stand beside each other.
+    fn mark(&self, mark: &Mark, plot: Plot, lane: (usize, usize)) -> String {
         let at = |x: f64, y: f64| (plot.x(self.x.position(x)), plot.y(self.y.position(y)));
         let columns = plot.width as usize;
         match mark {
@@ -255,6 +258,9 @@ impl Chart {
                     if value <= 0.0 {
                         continue;
                     }
+                    let share = (right - left) / lane.1.max(1) as f64;
+                    let left = left + share * lane.0 as f64;
+                    let right = left + share;
                     let gap = ((right - left) * 0.15).min(3.0);
                     write!(
                         out,
@@ -392,6 +398,33 @@ fn band(points: impl Iterator<Item = (f64, f64, f64)>) -> String {
 mod tests {
     use super::*;
     use crate::svg::{Unit, WIDE};
+
+    /// One behind the other, only the last would be seen.
+    #[test]
+    fn bars_of_several_series_stand_beside_each_other() {
+        let series = |name: &str| Series {
+            name: name.to_owned(),
+            mark: Mark::Bars(vec![(0.0, 10.0, 5.0)]),
+        };
+        let chart = Chart {
+            title: "x".to_owned(),
+            low: true,
+            x: Axis::between("time", 0.0, 10.0, Unit::COUNT),
+            y: Axis::from_zero("lost", 10.0, Unit::COUNT),
+            series: vec![series("send"), series("receive")],
+            shades: Vec::new(),
+            references: Vec::new(),
+        };
+        let drawing = chart.draw(WIDE);
+        let number = |bar: &str, name: &str| -> f64 {
+            let (_, rest) = bar.split_once(&format!("{name}=\"")).unwrap();
+            rest.split_once('"').unwrap().0.parse().unwrap()
+        };
+        let bars: Vec<&str> = drawing.split("<rect class=\"bar\"").skip(1).collect();
+        assert_eq!(bars.len(), 2);
+        let end = number(bars[0], " x") + number(bars[0], "width");
+        assert!(end <= number(bars[1], " x"), "{drawing}");
+    }
 
     #[test]
     fn measured_points_are_marked_and_intervals_that_leave_the_drawing_have_no_cap() {
