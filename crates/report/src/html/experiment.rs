@@ -139,18 +139,21 @@ fn tabled(grid: &Grid) -> String {
     out
 }
 
-/// A figure with its interval below it, which makes a table half as wide.
+/// A figure with its interval and which way it moved below it, which makes a table half as wide.
 fn figure_cell(cell: &str) -> String {
-    let split = cell.split_once(" (").and_then(|(value, rest)| {
+    let with_interval = cell.split_once(" (").and_then(|(value, rest)| {
         let (interval, after) = rest.split_once(')')?;
-        Some((value, interval, after))
+        Some((value, format!("{interval}{after}")))
     });
-    match split {
-        Some((value, interval, after)) => format!(
-            "{}{}<span class=\"interval\">{}</span>",
+    let moved = || {
+        let (value, way) = cell.split_once(", ")?;
+        Some((value, way.to_owned()))
+    };
+    match with_interval.or_else(moved) {
+        Some((value, below)) => format!(
+            "{}<span class=\"interval\">{}</span>",
             escape(value),
-            escape(after),
-            escape(interval)
+            escape(&below)
         ),
         None => escape(cell),
     }
@@ -488,6 +491,23 @@ mod tests {
             path.matches(step).count()
         };
         whiskers.map(ends).sum()
+    }
+
+    #[test]
+    fn what_is_said_of_a_figure_stands_below_it() {
+        for (cell, value, below) in [
+            ("23.5 Mb/s, up 71x", "23.5 Mb/s", "up 71x"),
+            ("1,234 /s (1,200 to 1,300)", "1,234 /s", "1,200 to 1,300"),
+            (
+                "3 ms (2 ms to 4 ms), no clear change",
+                "3 ms",
+                "2 ms to 4 ms, no clear change",
+            ),
+        ] {
+            let want = format!("{value}<span class=\"interval\">{below}</span>");
+            assert_eq!(figure_cell(cell), want);
+        }
+        assert_eq!(figure_cell("1,234 /s"), "1,234 /s");
     }
 
     #[test]
