@@ -86,17 +86,17 @@ pub(crate) fn headline(capacity: &Capacity) -> Option<String> {
             true => format!("{size} B frames"),
             false => size.clone(),
         };
-        let more = if found.stopped_by == "generator" {
-            "at least "
-        } else {
-            ""
+        let is_bound = ["generator", "interrupted"].contains(&found.stopped_by.as_str());
+        let rate = match found.fps {
+            Some(fps) if is_bound => format!("at least {}", format_per_second(fps)),
+            Some(fps) => format_per_second(fps),
+            None if found.stopped_by == "floor" => "nothing".to_owned(),
+            // Where it ended before anything passed or failed, nothing is known of the device.
+            None => "an unknown rate".to_owned(),
         };
-        let rate = found
-            .fps
-            .map_or_else(|| "nothing".to_owned(), format_per_second);
         let but =
             later_loss(found).map_or_else(String::new, |later| format!(" (but later {later})"));
-        format!("{more}{rate} of {of}{but}")
+        format!("{rate} of {of}{but}")
     };
     Some(match &found[..] {
         [only] => format!("{goal} pass {}.", rate(only)),
@@ -412,5 +412,37 @@ mod tests {
         let starred = capacity(&found(Some(10_000.0)), &Style::PLAIN);
         assert!(starred.contains("5.00 k/s *"), "{starred}");
         assert!(starred.contains("marked with a star"), "{starred}");
+    }
+
+    #[test]
+    fn what_was_not_found_out_is_not_said_to_be_nothing() {
+        let headline = |ends: &[(Option<f64>, &str)]| {
+            let sizes = ends.iter().map(|&(fps, stopped_by)| SizeCapacity {
+                size: "64".to_owned(),
+                throughput: vec![Throughput {
+                    fps,
+                    stopped_by: stopped_by.to_owned(),
+                    ..Throughput::default()
+                }],
+                ..SizeCapacity::default()
+            });
+            let capacity = Capacity {
+                sizes: sizes.collect(),
+                ..Capacity::default()
+            };
+            super::headline(&capacity).expect("a sentence")
+        };
+        assert_eq!(
+            headline(&[(Some(72.5), "interrupted"), (None, "interrupted")]),
+            "Without loss pass at least 72.5 /s of 64 B frames, and an unknown rate of 64 B frames."
+        );
+        assert_eq!(
+            headline(&[(None, "nothing-sent")]),
+            "Without loss pass an unknown rate of 64 B frames."
+        );
+        assert_eq!(
+            headline(&[(None, "floor")]),
+            "Without loss pass nothing of 64 B frames."
+        );
     }
 }
