@@ -193,7 +193,7 @@ mod tests {
             // At once again, as `timeout` does: still one wish.
             signal(&child, pair[0]);
             wait_for(&mut lines, "stopping");
-            std::thread::sleep(Duration::from_millis(100));
+            std::thread::sleep(2 * Duration::from_nanos(REPEAT_GRACE_NS));
             let asked = Instant::now();
             signal(&child, pair[1]);
             assert_eq!(child.wait().unwrap().code(), Some(ABORTED), "{pair:?}");
