@@ -138,14 +138,14 @@ pub fn while_shown<T>(stop: &Stop, body: impl FnOnce(&Teller) -> T) -> Result<T,
     // The result is printed on the terminal as it was before. Whoever reads keys from one that has gone
     // away may never come back.
     let mut still = Still::since_now();
-    while shown.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout)
-        && !has_hung_up()
-        && !still.is_so(stop, &drawn)
-    {}
-    drop(taken);
-    if still.is_so(stop, &drawn) {
-        leave_unread();
+    while shown.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) && !has_hung_up() {
+        if still.is_so(stop, &drawn) {
+            // First: settings that are put back wake whoever waits there, and for a moment it seems to be read.
+            leave_unread();
+            break;
+        }
     }
+    drop(taken);
     // Theirs is to know that the terminal can be taken over once more.
     let _ = disable_raw_mode();
     Ok(result)

@@ -3,7 +3,6 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -76,7 +75,7 @@ pub fn put_back() {
     };
     // A terminal that is gone has nothing to be put back.
     let _ = tcsetattr(stdin(), OptionalActions::Now, before);
-    if taken == SCREEN && takes(stdout()) {
+    if taken == SCREEN && takes_output() {
         let _ = rustix::io::write(stdout(), LEAVE);
     }
     // Last: a handler that comes meanwhile does all of it again, which is better than half.
@@ -86,25 +85,22 @@ pub fn put_back() {
 /// Whether a write to standard output would go through now or soon; one to a stopped terminal waits without end.
 #[must_use]
 pub fn takes_output() -> bool {
-    takes(stdout())
-}
-
-fn takes(out: BorrowedFd<'_>) -> bool {
+    let out = stdout();
     let mut asked = [PollFd::new(&out, PollFlags::OUT)];
     poll(&mut asked, Some(&DRAIN)).is_ok() && asked[0].revents().contains(PollFlags::OUT)
 }
 
-/// Lets standard output and standard error go nowhere from here on, each where it is a terminal that takes no
-/// more: a program that is to end would wait for it without end.
+/// Lets standard output and standard error go nowhere from here on, each where it is a terminal: a program that
+/// is to end would wait without end for one that nobody reads.
 pub fn leave_unread() {
     let Ok(nowhere) = File::options().write(true).open("/dev/null") else {
         return;
     };
     // What cannot be put in its place stays what it was.
-    if isatty(stdout()) && !takes(stdout()) {
+    if isatty(stdout()) {
         let _ = dup2_stdout(&nowhere);
     }
-    if isatty(stderr()) && !takes(stderr()) {
+    if isatty(stderr()) {
         let _ = dup2_stderr(&nowhere);
     }
 }
