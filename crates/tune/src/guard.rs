@@ -416,6 +416,12 @@ mod tests {
         fs::remove_dir(&folder).unwrap();
     }
 
+    /// What a kill leaves of a guard: its journal, which nobody holds any more.
+    fn killed<M: Machine>(mut guard: Guard<M>) {
+        drop(guard.journal.take());
+        std::mem::forget(guard);
+    }
+
     #[test]
     fn what_a_killed_process_left_goes_back() {
         let (table, folder) = (table(), folder("kill"));
@@ -424,7 +430,7 @@ mod tests {
         guard.set(&key("a"), "10").unwrap();
         guard.set(&key("b"), "12").unwrap();
         // Killed: nothing drops.
-        std::mem::forget(guard);
+        killed(guard);
         let running = restore_left(&folder, &table, "x", |_| true).unwrap();
         assert_eq!((running.running, running.settings), (vec![4711], 0));
         assert_eq!(count_left(&folder, "x", |_| true), 0, "it sets back itself");
@@ -445,7 +451,7 @@ mod tests {
         guard.note_old(&knob, "flash 1").unwrap();
         guard.note_old(&knob, "flash 2").unwrap();
         guard.set(&key("a"), "10").unwrap();
-        std::mem::forget(guard);
+        killed(guard);
         assert_eq!(count_left(&folder, "new", |_| false), 1);
         let restored = restore_left(&folder, &table, "new", |_| false).unwrap();
         assert_eq!((restored.settings, restored.wrong.len()), (1, 0));
@@ -498,7 +504,7 @@ mod tests {
         let (table, folder) = (table(), folder("boot"));
         let mut guard = Guard::new(&table, &folder, owner("old"));
         guard.set(&key("a"), "10").unwrap();
-        std::mem::forget(guard);
+        killed(guard);
         let restored = restore_left(&folder, &table, "new", |_| false).unwrap();
         assert_eq!(restored, Restored::default());
         assert_eq!(table.0.borrow()["a"], "10", "it is not ours any more");
