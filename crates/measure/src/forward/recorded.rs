@@ -4,7 +4,7 @@
 //! The thread that forwards writes, with plain stores, and anybody reads while it runs; one figure may be a poll
 //! ahead of another.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 use linerate_metric::forward::{ForwardStream, Residence};
 use linerate_port::BURST_FRAMES;
@@ -30,10 +30,15 @@ pub(super) struct Recorded {
     cycles: AtomicU64,
     handled: AtomicU64,
     times: Times,
-    /// The same since somebody had it counted from zero.
+    /// The same since somebody had it counted from zero; nobody pays for it before.
     recent: Times,
-    is_cleared: AtomicBool,
+    /// Whether anybody had, and whether it is still to begin: one of [`NEVER`], [`ASKED`] and [`BEGUN`].
+    cleared: AtomicU8,
 }
+
+const NEVER: u8 = 0;
+const ASKED: u8 = 1;
+const BEGUN: u8 = 2;
 
 /// What it showed at some moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +60,7 @@ impl Recorded {
             handled: AtomicU64::new(0),
             times: Times::default(),
             recent: Times::default(),
-            is_cleared: AtomicBool::new(false),
+            cleared: AtomicU8::new(NEVER),
         };
         let any = recorded.counts_bursts || recorded.counts_cycles || recorded.times_frames;
         any.then_some(recorded)
@@ -71,8 +76,15 @@ impl Recorded {
     #[inline]
     pub(super) fn stayed(&self, ns: u64) {
         self.times.take(ns);
+        if self.cleared.load(Relaxed) != NEVER {
+            self.stayed_since(ns);
+        }
+    }
+
+    #[inline(never)]
+    fn stayed_since(&self, ns: u64) {
         // Its owner begins anew, or one would clear what the other writes.
-        if self.is_cleared.load(Relaxed) && self.is_cleared.swap(false, Relaxed) {
+        if self.cleared.swap(BEGUN, Relaxed) == ASKED {
             self.recent.reset();
         }
         self.recent.take(ns);
@@ -112,13 +124,13 @@ impl Recorded {
         if self.times_frames {
             // Until a frame comes nothing was begun anew.
             let found = self.recent.found();
-            stream.residence = found.filter(|_| !self.is_cleared.load(Relaxed));
+            stream.residence = found.filter(|_| self.cleared.load(Relaxed) == BEGUN);
         }
     }
 
     /// Times are kept from zero on as well, beside those of the whole run: extremes cannot be parted later.
     pub(super) fn clear(&self) {
-        self.is_cleared.store(true, Relaxed);
+        self.cleared.store(ASKED, Relaxed);
     }
 
     fn write(&self, sample: &Sample, stream: &mut ForwardStream) {
