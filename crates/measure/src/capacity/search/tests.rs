@@ -271,6 +271,19 @@ fn a_stall_of_the_generator_is_no_limit() {
     assert_eq!((found[0].end, found[0].lower), (End::Most, Some(1000.0)));
 }
 
+/// What is seen of a device without a buffer that is offered this in place of the load that was asked for.
+fn seen(asked: f64, offered: f64, rate: f64) -> Seen {
+    let forwarded = offered.min(rate);
+    Seen {
+        offered,
+        forwarded,
+        loss: 1.0 - forwarded / offered,
+        // As the generator counts it: a hundredth less is as good as asked for.
+        kept: offered >= asked * 0.99,
+        disturbed: false,
+    }
+}
+
 /// A generator that gets slower in the middle of a search ends it; no load is asked for that it cannot offer.
 #[test]
 fn a_generator_that_gets_slower_ends_it() {
@@ -283,18 +296,7 @@ fn a_generator_that_gets_slower_ends_it() {
         } else {
             700.0 - f64::from(made % 7)
         };
-        let offered = ask.load.min(reach);
-        let forwarded = offered.min(2_400.0);
-        search.take(
-            ask,
-            Seen {
-                offered,
-                forwarded,
-                loss: 1.0 - forwarded / offered,
-                kept: offered >= ask.load * 0.99,
-                disturbed: false,
-            },
-        );
+        search.take(ask, seen(ask.load, ask.load.min(reach), 2_400.0));
         made += 1;
     }
     let Next::Over(found) = search.next() else {
@@ -386,19 +388,7 @@ fn bounds_are_named_by_what_was_offered() {
                 Next::Over(found) => return found[0],
                 Next::Try(ask) => ask,
             };
-            let offered = given(ask.load);
-            let forwarded = offered.min(rate);
-            search.take(
-                ask,
-                Seen {
-                    offered,
-                    forwarded,
-                    loss: 1.0 - forwarded / offered,
-                    // As the generator counts it: a hundredth less is as good as asked for.
-                    kept: offered >= ask.load * 0.99,
-                    disturbed: false,
-                },
-            );
+            search.take(ask, seen(ask.load, given(ask.load), rate));
         }
     };
     // Less than the resolution tells: the load is tried, and named by what left.
