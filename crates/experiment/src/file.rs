@@ -66,7 +66,7 @@ pub struct Experiment {
 /// A table as it stands in a file, where a key that is none is a mistake; a record that has one may come from
 /// a later version.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "TableOf", deny_unknown_fields)]
 struct TableIn {
     title: String,
     figures: Vec<String>,
@@ -83,22 +83,15 @@ struct TableIn {
 }
 
 fn tables<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<TableOf>, D::Error> {
-    let tables = Vec::<TableIn>::deserialize(from)?.into_iter();
-    let table = |table: TableIn| TableOf {
-        title: table.title,
-        figures: table.figures,
-        rows: table.rows,
-        columns: table.columns,
-        at: table.at,
-        steps: table.steps,
-        against: table.against,
-    };
-    Ok(tables.map(table).collect())
+    #[derive(Deserialize)]
+    struct Read(#[serde(with = "TableIn")] TableOf);
+    let tables = Vec::<Read>::deserialize(from)?.into_iter();
+    Ok(tables.map(|Read(table)| table).collect())
 }
 
 /// A plot as it stands in a file.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "PlotOf", deny_unknown_fields)]
 struct PlotIn {
     title: String,
     figure: String,
@@ -110,15 +103,10 @@ struct PlotIn {
 }
 
 fn plots<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<PlotOf>, D::Error> {
-    let plots = Vec::<PlotIn>::deserialize(from)?.into_iter();
-    let plot = |plot: PlotIn| PlotOf {
-        title: plot.title,
-        figure: plot.figure,
-        x: plot.x,
-        series: plot.series,
-        log_x: plot.log_x,
-    };
-    Ok(plots.map(plot).collect())
+    #[derive(Deserialize)]
+    struct Read(#[serde(with = "PlotIn")] PlotOf);
+    let plots = Vec::<Read>::deserialize(from)?.into_iter();
+    Ok(plots.map(|Read(plot)| plot).collect())
 }
 
 fn three() -> u32 {

@@ -58,22 +58,24 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
         }
         return Ok(exit::OK);
     }
-    let (asked, done, journal) = match (&args.resume, &args.experiment) {
+    let (asked, experiment, done, journal) = match (&args.resume, &args.experiment) {
         (Some(name), _) => {
             let (asked, done, journal) = resumed(name)?;
-            (asked, done, Some(journal))
+            let experiment = experiment_in(&asked.text, &asked.file)?;
+            (asked, experiment, done, Some(journal))
         }
         (None, Some(name)) if args.print => {
             print(text_of(name)?.trim_end());
             return Ok(exit::OK);
         }
         (None, Some(name)) => {
-            let asked = Asked::of(args, text_of(name)?, &experiment_of(name)?);
-            (asked, Vec::new(), None)
+            let text = text_of(name)?;
+            let experiment = experiment_in(&text, name)?;
+            let asked = Asked::of(args, text, &experiment);
+            (asked, experiment, Vec::new(), None)
         }
         (None, None) => return Err(nothing_named()),
     };
-    let experiment = experiment_in(&asked.text, &asked.file)?;
     if args.print_lab {
         print(lab_of(&experiment)?.trim_end());
         return Ok(exit::OK);
