@@ -40,7 +40,7 @@ pub fn explain(record: &Record) -> Vec<Finding> {
     for finding in &mut found {
         name_far_end(&case, finding);
     }
-    rank::rank(found)
+    rank::rank(found, case.one_machine())
 }
 
 /// Says so where a command needs our own server in the place of the program that was there.

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use linerate_metric::finding::{Finding, FindingKind};
+use linerate_metric::finding::{End, Finding, FindingKind};
 
 /// What is a consequence of what: `(effect, what it follows from)`. An effect is linked to the first of its
 /// causes that was found, so the nearer one stands before the further.
@@ -81,11 +81,28 @@ pub const FOLLOWS: &[(&str, &str)] = &[
     ("line-rate", "link-speed"),
 ];
 
-/// Links consequences to what they follow from, and puts what costs most first.
+/// Causes that are an end's own: what its threads, its processors or its sockets lack explains nothing of the
+/// other end. The rest travel: a short queue at the sender leaves fragments at the receiver, and segmentation
+/// that is off at one end is work for both.
+const OF_ONE_END: &[&str] = &[
+    "steal",
+    "cpu-frequency",
+    "softirq-core",
+    "rt-throttle",
+    "scheduling-delay",
+    "socket-buffer-cap",
+    "tool-limit",
+];
+
+/// Of these, what both ends have in common where they are one machine.
+const OF_THE_MACHINE: &[&str] = &["steal", "cpu-frequency"];
+
+/// Links consequences to what they follow from, and puts what costs most first; `one_machine`: both ends were.
 ///
 /// Findings that nothing else leads to come in the order of their kind and cost, each with what follows from
 /// it directly behind it. What follows from a limit is part of that limit and no cause of its own.
-pub(crate) fn rank(mut findings: Vec<Finding>) -> Vec<Finding> {
+pub(crate) fn rank(mut findings: Vec<Finding>, one_machine: bool) -> Vec<Finding> {
+    let leads = |from: &Finding, to: &Finding| leads_to(from, to, one_machine);
     for at in 0..findings.len() {
         let effect = &findings[at];
         let from = FOLLOWS
@@ -94,7 +111,7 @@ pub(crate) fn rank(mut findings: Vec<Finding>) -> Vec<Finding> {
             .find_map(|(_, from)| {
                 findings.iter().position(|other| {
                     other.cause == *from
-                        && alike(other, effect)
+                        && leads(other, effect)
                         && other.kind != FindingKind::Unknown
                 })
             });
@@ -110,7 +127,7 @@ pub(crate) fn rank(mut findings: Vec<Finding>) -> Vec<Finding> {
                 let mut others = findings.iter();
                 others.any(|other| {
                     other.cause == from
-                        && alike(other, &findings[at])
+                        && leads(other, &findings[at])
                         && other.kind == FindingKind::Limit
                 })
             });
@@ -125,7 +142,7 @@ pub(crate) fn rank(mut findings: Vec<Finding>) -> Vec<Finding> {
     let weight = |at: usize| {
         let below = findings.iter().filter(|other| {
             other.follows_from.as_deref() == Some(findings[at].cause.as_str())
-                && alike(other, &findings[at])
+                && leads(&findings[at], other)
         });
         below
             .map(|other| other.cost)
@@ -144,12 +161,12 @@ pub(crate) fn rank(mut findings: Vec<Finding>) -> Vec<Finding> {
             placed[root] = true;
             continue;
         }
-        place(root, &findings, &mut placed, &mut order);
+        place(root, &findings, &leads, &mut placed, &mut order);
     }
     // A ring of consequences would have no root: nothing is lost.
     for at in 0..findings.len() {
         if !placed[at] {
-            place(at, &findings, &mut placed, &mut order);
+            place(at, &findings, &leads, &mut placed, &mut order);
         }
     }
     let mut slots: Vec<Option<Finding>> = findings.into_iter().map(Some).collect();
@@ -159,7 +176,13 @@ pub(crate) fn rank(mut findings: Vec<Finding>) -> Vec<Finding> {
 /// Cost from which a finding is an explanation.
 const EXPLAINED: f64 = 0.3;
 
-fn place(at: usize, findings: &[Finding], placed: &mut [bool], order: &mut Vec<usize>) {
+fn place(
+    at: usize,
+    findings: &[Finding],
+    leads: &dyn Fn(&Finding, &Finding) -> bool,
+    placed: &mut [bool],
+    order: &mut Vec<usize>,
+) {
     if placed[at] {
         return;
     }
@@ -169,18 +192,24 @@ fn place(at: usize, findings: &[Finding], placed: &mut [bool], order: &mut Vec<u
     let mut below: Vec<usize> = (0..findings.len())
         .filter(|&other| {
             findings[other].follows_from.as_deref() == Some(own.cause.as_str())
-                && alike(&findings[other], own)
+                && leads(own, &findings[other])
         })
         .collect();
     below.sort_by(|&a, &b| descending(findings[a].cost, findings[b].cost));
     for other in below {
-        place(other, findings, placed, order);
+        place(other, findings, leads, placed, order);
     }
 }
 
-/// Whether two findings concern the same payload.
-fn alike(a: &Finding, b: &Finding) -> bool {
-    a.direction.is_none() || b.direction.is_none() || a.direction == b.direction
+/// Whether one finding can be why there is another: both concern the same payload, and what is an end's own is at
+/// the end of what follows from it, where both name one.
+fn leads_to(from: &Finding, to: &Finding, one_machine: bool) -> bool {
+    let payload =
+        from.direction.is_none() || to.direction.is_none() || from.direction == to.direction;
+    let cause = from.cause.as_str();
+    let everywhere = !OF_ONE_END.contains(&cause) || one_machine && OF_THE_MACHINE.contains(&cause);
+    let names_one = |end| matches!(end, End::Client | End::Server);
+    payload && (everywhere || !names_one(from.end) || !names_one(to.end) || from.end == to.end)
 }
 
 fn descending(a: f64, b: f64) -> Ordering {
@@ -204,12 +233,15 @@ mod tests {
 
     #[test]
     fn what_costs_most_is_first_and_consequences_stand_behind() {
-        let found = rank(vec![
-            finding(Draft::limit("sender-cpu", Role::Client), 0.9),
-            finding(Draft::cause("congestion-loss", Role::Client), 0.6),
-            finding(Draft::cause("nagle", Role::Client), 0.3),
-            finding(Draft::cause("qdisc-drop", Role::Client), 0.1),
-        ]);
+        let found = rank(
+            vec![
+                finding(Draft::limit("sender-cpu", Role::Client), 0.9),
+                finding(Draft::cause("congestion-loss", Role::Client), 0.6),
+                finding(Draft::cause("nagle", Role::Client), 0.3),
+                finding(Draft::cause("qdisc-drop", Role::Client), 0.1),
+            ],
+            false,
+        );
         assert_eq!(
             names(&found),
             ["qdisc-drop", "congestion-loss", "nagle", "sender-cpu"]
@@ -222,10 +254,13 @@ mod tests {
     #[test]
     fn memory_full_of_what_others_dropped_is_theirs() {
         for place in ["qdisc-drop", "nic-drop", "softnet-backlog", "path-loss"] {
-            let found = rank(vec![
-                finding(Draft::cause("reassembly", Role::Server), 0.65),
-                finding(Draft::cause(place, Role::Client), 0.08),
-            ]);
+            let found = rank(
+                vec![
+                    finding(Draft::cause("reassembly", Role::Server), 0.65),
+                    finding(Draft::cause(place, Role::Client), 0.08),
+                ],
+                false,
+            );
             assert_eq!(names(&found), [place, "reassembly"]);
             assert_eq!(found[1].follows_from.as_deref(), Some(place));
         }
@@ -233,21 +268,27 @@ mod tests {
 
     #[test]
     fn what_follows_from_a_limit_is_no_cause() {
-        let found = rank(vec![
-            finding(Draft::cause("qdisc-drop", Role::Client), 0.1),
-            finding(Draft::limit("shaped-link", Role::Client), 0.9),
-        ]);
+        let found = rank(
+            vec![
+                finding(Draft::cause("qdisc-drop", Role::Client), 0.1),
+                finding(Draft::limit("shaped-link", Role::Client), 0.9),
+            ],
+            false,
+        );
         assert_eq!(names(&found), ["shaped-link", "qdisc-drop"]);
         assert!(found.iter().all(|finding| !finding.is_cause()));
     }
 
     #[test]
     fn a_chain_behind_a_limit_is_no_cause() {
-        let found = rank(vec![
-            finding(Draft::cause("congestion-loss", Role::Client), 0.6),
-            finding(Draft::cause("qdisc-drop", Role::Client), 0.7),
-            finding(Draft::limit("line-rate", Role::Client), 0.95),
-        ]);
+        let found = rank(
+            vec![
+                finding(Draft::cause("congestion-loss", Role::Client), 0.6),
+                finding(Draft::cause("qdisc-drop", Role::Client), 0.7),
+                finding(Draft::limit("line-rate", Role::Client), 0.95),
+            ],
+            false,
+        );
         assert_eq!(
             names(&found),
             ["line-rate", "qdisc-drop", "congestion-loss"]
@@ -258,18 +299,150 @@ mod tests {
     #[test]
     fn what_is_not_known_matters_where_nothing_explains() {
         let unknown = || finding(Draft::unknown("receiver-cpu", Role::Server), 0.0);
-        let found = rank(vec![
-            unknown(),
-            finding(Draft::limit("line-rate", Role::Client), 0.9),
-        ]);
+        let found = rank(
+            vec![
+                unknown(),
+                finding(Draft::limit("line-rate", Role::Client), 0.9),
+            ],
+            false,
+        );
         assert_eq!(names(&found), ["line-rate"]);
-        assert_eq!(names(&rank(vec![unknown()])), ["receiver-cpu"]);
+        assert_eq!(names(&rank(vec![unknown()], false)), ["receiver-cpu"]);
     }
 
     #[test]
     fn rings_lose_nothing() {
         let mut a = finding(Draft::cause("sender-cpu", Role::Client), 0.2);
         a.follows_from = Some("sender-cpu".to_owned());
-        assert_eq!(rank(vec![a]).len(), 1);
+        assert_eq!(rank(vec![a], false).len(), 1);
+    }
+
+    /// What a host lacks explains what is slow at that host, and nothing of the other one.
+    #[test]
+    fn what_is_an_ends_own_explains_that_end() {
+        let (client, server) = (Role::Client, Role::Server);
+        for (cause, at, effect, of, one_machine, follows) in [
+            ("steal", server, "sender-cpu", client, false, false),
+            ("steal", server, "receiver-cpu", server, false, true),
+            ("steal", server, "scheduling-delay", client, false, false),
+            // The processors are the same.
+            ("steal", server, "sender-cpu", client, true, true),
+            ("cpu-frequency", server, "sender-cpu", client, false, false),
+            ("cpu-frequency", server, "sender-cpu", client, true, true),
+            ("softirq-core", client, "receiver-cpu", server, true, false),
+            (
+                "softirq-core",
+                client,
+                "scheduling-delay",
+                server,
+                false,
+                false,
+            ),
+            (
+                "rt-throttle",
+                server,
+                "scheduling-delay",
+                client,
+                true,
+                false,
+            ),
+            (
+                "rt-throttle",
+                server,
+                "udp-receive-queue",
+                server,
+                true,
+                true,
+            ),
+            (
+                "scheduling-delay",
+                client,
+                "udp-receive-queue",
+                server,
+                false,
+                false,
+            ),
+            (
+                "scheduling-delay",
+                server,
+                "tool-limit",
+                client,
+                false,
+                false,
+            ),
+            (
+                "scheduling-delay",
+                client,
+                "tool-limit",
+                client,
+                false,
+                true,
+            ),
+            (
+                "socket-buffer-cap",
+                server,
+                "send-buffer",
+                client,
+                false,
+                false,
+            ),
+            (
+                "socket-buffer-cap",
+                server,
+                "receive-window",
+                server,
+                false,
+                true,
+            ),
+            // What leaves the other end too small, too often or not at all arrives here.
+            ("offload-off", client, "receiver-cpu", server, false, true),
+            ("small-writes", client, "receiver-cpu", server, false, true),
+        ] {
+            let findings = vec![
+                finding(Draft::limit(effect, of), 0.9),
+                finding(Draft::cause(cause, at), 0.2),
+            ];
+            let found = rank(findings, one_machine);
+            let told = found.iter().find(|found| found.cause == effect);
+            let from = told.and_then(|found| found.follows_from.as_deref());
+            assert_eq!(
+                from,
+                follows.then_some(cause),
+                "{cause} {at:?}, {effect} {of:?}"
+            );
+        }
+        // What has no end of its own has that of both.
+        let both = vec![
+            finding(Draft::limit("scheduling-delay", server), 0.9),
+            finding(Draft::cause("shared-core", End::Both), 0.2),
+        ];
+        assert_eq!(
+            names(&rank(both, false)),
+            ["shared-core", "scheduling-delay"]
+        );
+    }
+
+    /// Each stands behind its own.
+    #[test]
+    fn two_ends_that_wait_explain_one_each() {
+        let found = rank(
+            vec![
+                finding(Draft::limit("tool-limit", Role::Client), 0.1),
+                finding(Draft::cause("scheduling-delay", Role::Server), 0.5),
+                finding(Draft::cause("udp-receive-queue", Role::Server), 0.2),
+                finding(Draft::cause("scheduling-delay", Role::Client), 0.3),
+            ],
+            false,
+        );
+        let order: Vec<_> = found.iter().map(|f| (f.cause.as_str(), f.end)).collect();
+        assert_eq!(
+            order,
+            [
+                ("scheduling-delay", End::Server),
+                ("udp-receive-queue", End::Server),
+                ("scheduling-delay", End::Client),
+                ("tool-limit", End::Client),
+            ]
+        );
     }
 }

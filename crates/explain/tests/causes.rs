@@ -45,3 +45,23 @@ fn ids_are_unique_and_links_name_rules() {
         assert!(id.chars().all(plain), "{id}");
     }
 }
+
+/// What a page says a cause follows from is what the table links it to, in that order.
+#[test]
+fn follows_from_is_the_table() {
+    for section in CAUSES.split("\n## ").skip(1) {
+        let (id, text) = section.split_once('\n').expect("a heading has a text");
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("*Follows from:* "));
+        let said = line.map_or_else(Vec::new, |line| {
+            let line = line.strip_suffix('.').expect("a full stop");
+            line.split(", ").map(str::to_owned).collect()
+        });
+        let links = FOLLOWS.iter().filter(|(effect, _)| *effect == id);
+        let links: Vec<String> = links
+            .map(|(_, cause)| format!("[{cause}](#{cause})"))
+            .collect();
+        assert_eq!(said, links, "{id}");
+    }
+}
