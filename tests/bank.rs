@@ -6,6 +6,8 @@
 
 #[path = "bank/confusion.rs"]
 mod confusion;
+#[path = "bank/rules.rs"]
+mod rules;
 
 use std::collections::BTreeMap;
 use std::fs;

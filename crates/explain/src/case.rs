@@ -7,8 +7,8 @@ mod time;
 mod way;
 
 pub(crate) use again::rate_word;
-pub(crate) use loss::MATHIS;
 pub use loss::Unseen;
+pub(crate) use loss::{DROPS, MATHIS};
 pub use time::Time;
 pub(crate) use way::{PLATEAU, STANDING_NS};
 pub use way::{Tcp, Way};
@@ -103,6 +103,43 @@ impl<'a> Case<'a> {
                 let driver = interface.driver.as_deref();
                 driver.is_some_and(|driver| !VIRTUAL.contains(&driver))
             })
+    }
+
+    /// The address of an end, as the sockets of its flows had it; of the far one without any, what was asked for.
+    #[must_use]
+    pub fn address(&self, role: Role) -> String {
+        let of_way = |way: &Way<'a>| {
+            let (mut senders, mut receivers) = (way.senders(), way.receivers());
+            let (own, other) = match way.sender == role {
+                true => (senders.next(), receivers.next()),
+                false => (receivers.next(), senders.next()),
+            };
+            let local = own.and_then(|socket| socket.local.as_deref());
+            local.or_else(|| other?.remote.as_deref())
+        };
+        let told = self.ways.iter().find_map(of_way);
+        let asked = (role == Role::Server).then_some(self.plan.host.as_str());
+        let bound = self.plan.bind.as_deref().filter(|_| role == Role::Client);
+        let port = |address: &'a str| match address.strip_prefix('[') {
+            Some(rest) => rest.split(']').next().unwrap_or(rest),
+            None => address
+                .rsplit_once(':')
+                .map_or(address, |(address, _)| address),
+        };
+        let address = told.map(port).or(asked).or(bound).unwrap_or("ADDRESS");
+        address.trim_start_matches("::ffff:").to_owned()
+    }
+
+    /// Whether the ends speak IPv6 with each other.
+    #[must_use]
+    pub fn is_ipv6(&self) -> bool {
+        self.address(Role::Server).contains(':')
+    }
+
+    /// Headers of a datagram: IP's and UDP's, bytes.
+    #[must_use]
+    pub fn datagram_headers(&self) -> u32 {
+        if self.is_ipv6() { 48 } else { 28 }
     }
 
     /// What an end's threads cost.

@@ -18,11 +18,12 @@ const BOUND: f64 = 4.0;
 pub(crate) const MATHIS: f64 = 1.22;
 
 /// Counters of packets that were dropped on the way.
-const DROPS: &[&str] = &[
+pub(crate) const DROPS: &[&str] = &[
     "qdisc_drops",
     "tx_dropped",
     "rx_dropped",
     "rx_missed",
+    "rx_errors",
     "backlog_drops",
 ];
 

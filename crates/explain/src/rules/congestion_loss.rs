@@ -6,7 +6,7 @@ use linerate_metric::units::format_share;
 
 use super::{is_paced, sent_again};
 use crate::Rule;
-use crate::case::{Case, MATHIS, Tcp, Way, rate_word};
+use crate::case::{DROPS, Case, MATHIS, Tcp, Way, rate_word};
 use crate::draft::Draft;
 
 /// Share of the segments from which loss matters: with Mathis' formula it holds a stream of 1448 B segments on
@@ -35,7 +35,7 @@ impl Rule for CongestionLoss {
 
 /// Packets that counters on the way of a direction saw dropped.
 pub(super) fn dropped_in_view(case: &Case<'_>) -> u64 {
-    ["qdisc_drops", "tx_dropped", "rx_dropped", "rx_missed", "backlog_drops"]
+    DROPS
         .iter()
         .filter_map(|counter| case.added(counter, |_, _| true))
         .sum()

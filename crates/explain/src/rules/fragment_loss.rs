@@ -54,7 +54,7 @@ impl FragmentLoss {
             .seen("payload_bytes", case.plan.payload_bytes, "B", "plan")
             .seen("mtu", way.mtu(), "B", format!("{} interface", name(way.sender)))
             .remedy("send datagrams that fit a packet, or make the MTU of the path larger")
-            .command(case.again(&format!("-l {:.0}", way.mtu() - 28.0)))
+            .command(case.again(&format!("-l {:.0}", way.mtu() - f64::from(case.datagram_headers()))))
             .gain(Some((1.0 - each) / (1.0 - whole).max(0.01)), "(1 - loss of one fragment) / (1 - loss of a datagram), loss = 1 - (1 - p)^fragments")
             .found()
     }

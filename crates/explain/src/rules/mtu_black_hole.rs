@@ -200,6 +200,6 @@ fn packet_holds(case: &Case<'_>) -> u64 {
     let stack = host.and_then(|host| host.stack.as_ref());
     let own = stack.and_then(|stack| stack.configuration.get("mtu")?.parse().ok());
     let interface = host.and_then(|host| host.interface.as_ref()?.mtu.map(u64::from));
-    let headers = if case.plan.host.contains(':') { 48 } else { 28 };
-    own.or(interface).unwrap_or(1500u64).saturating_sub(headers)
+    let headers = case.datagram_headers();
+    own.or(interface).unwrap_or(1500u64).saturating_sub(headers.into())
 }

@@ -32,8 +32,9 @@ impl Rule for NicDrop {
 }
 
 /// Counters of interfaces, and in which direction of payload they count.
-const COUNTERS: [(&str, bool); 3] = [
+const COUNTERS: [(&str, bool); 4] = [
     ("rx_missed", true),
+    ("rx_errors", true),
     ("rx_dropped", true),
     ("tx_dropped", false),
 ];
@@ -94,6 +95,8 @@ impl NicDrop {
         };
         let rings = case.interface(way.receiver).filter(|_| end == End::from(way.receiver));
         let descriptors = rings.and_then(|found| found.rx_descriptors);
+        let longest = rings.and_then(|found| found.rx_descriptors_max);
+        let longer = longest.filter(|&most| descriptors.is_none_or(|now| now < most));
         let cost = match (is_udp, way.tcp()) {
             (false, Some(tcp)) => super::congestion_loss::held_by_congestion(&tcp).max(share),
             _ => share,
@@ -106,17 +109,21 @@ impl NicDrop {
         let (remedy, command) = match (short, is_virtual) {
             (Some(mtu), _) => (
                 format!("its MTU of {mtu} is below what arrives: give both ends of the link one MTU, or send packets that fit"),
-                case.again(&format!("-l {}", mtu.saturating_sub(28).max(1))),
+                case.again(&format!("-l {}", mtu.saturating_sub(case.datagram_headers()).max(1))),
             ),
             (None, true) => (
                 "it is a virtual link, which drops what its other end does not take: look at that end's MTU, its state and the filters on it".to_owned(),
                 case.at_host(&at.host, &format!("ip -s -d link show {interface}")),
             ),
+            (None, false) if at.counter == "rx_errors" => (
+                "its frames arrived broken: look at the cable, its plugs, the switch's port, and at what both ends negotiated".to_owned(),
+                case.at_host(&at.host, &format!("ethtool -S {interface} | grep -iE 'crc|align|symbol|err'")),
+            ),
             (None, false) => (
-                "give it more receive descriptors, more queues, or a receiver that polls it sooner; frames that are broken want a look at the cable".to_owned(),
-                match rings.and_then(|found| found.rx_descriptors_max) {
+                "give it more receive descriptors, more queues, or a receiver that polls it sooner".to_owned(),
+                match longer {
                     Some(most) => case.at_host(&at.host, &format!("ethtool -G {interface} rx {most}")),
-                    None => format!("ethtool -S {interface} | grep -iE 'drop|miss|err'"),
+                    None => case.at_host(&at.host, &format!("ethtool -S {interface} | grep -iE 'drop|miss|err'")),
                 },
             ),
         };

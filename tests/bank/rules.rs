@@ -1,0 +1,97 @@
+//! What single rules say of records of the bank in which a thing or two is another.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use linerate_metric::finding::Finding;
+use linerate_metric::record::Record;
+use serde_json::{Value, json};
+
+use super::{documents, made, put};
+
+/// Values at JSON pointers.
+type Changes<'a> = &'a [(&'a str, Value)];
+
+/// The recorded records and the cases made from them, by name: read once for all tests.
+static BANK: LazyLock<[BTreeMap<String, Value>; 2]> = LazyLock::new(|| {
+    let recorded = documents("recorded").into_iter();
+    let recorded = recorded.map(|(name, document)| (name, document["record"].clone()));
+    [recorded.collect(), documents("made").into_iter().collect()]
+});
+
+/// A record of the bank by its name, changed.
+fn changed(name: &str, changes: Changes<'_>) -> Record {
+    let [recorded, cases] = &*BANK;
+    let mut record = match recorded.get(name) {
+        Some(record) => record.clone(),
+        None => made(name, &cases[name], recorded),
+    };
+    for (pointer, value) in changes {
+        put(&mut record, pointer, value.clone());
+    }
+    serde_json::from_value(record).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+fn explained(name: &str, changes: Changes<'_>) -> Vec<Finding> {
+    linerate_explain::explain(&changed(name, changes))
+}
+
+/// The finding of a rule, if there is one.
+fn of(cause: &str, name: &str, changes: Changes<'_>) -> Option<Finding> {
+    let found = explained(name, changes).into_iter();
+    found.into_iter().find(|found| found.cause == cause)
+}
+
+/// The command of a finding that has to be there.
+fn command(cause: &str, name: &str, changes: Changes<'_>) -> String {
+    let found = of(cause, name, changes);
+    let found = found.unwrap_or_else(|| panic!("{name}: no {cause}"));
+    found.command.unwrap_or_default()
+}
+
+/// A cable that breaks frames is mended by no longer ring.
+#[test]
+fn frames_that_arrive_broken_are_no_short_ring() {
+    for (counter, first, command_has) in [
+        (
+            "rx_missed",
+            "too-few-descriptors",
+            "ethtool -G enp3s0 rx 4096",
+        ),
+        ("rx_errors", "nic-drop", "ethtool -S enp3s0"),
+    ] {
+        let changes = [("/counters/0/counter", json!(counter))];
+        let found = explained("too-few-descriptors-nic", &changes);
+        assert_eq!(found[0].cause, first, "{counter}");
+        let command = found[0].command.as_deref().unwrap_or_default();
+        assert!(command.contains(command_has), "{counter}: {command}");
+        let ring = found
+            .iter()
+            .any(|found| found.cause == "too-few-descriptors");
+        assert_eq!(ring, counter == "rx_missed", "{counter}");
+        let cable = found.iter().any(|found| found.remedy.contains("cable"));
+        assert_eq!(cable, counter == "rx_errors", "{counter}");
+    }
+    // What a cable breaks of a stream is in view.
+    let changes = [("/counters/0/counter", json!("rx_errors"))];
+    assert!(of("nic-drop", "nic-drop-tcp", &changes).is_some());
+    assert!(of("path-loss", "nic-drop-tcp", &changes).is_none());
+}
+
+/// A datagram that fits a packet is 20 bytes shorter with IPv6.
+#[test]
+fn datagrams_fit_packets_of_their_family() {
+    for (host, length) in [("10.77.0.2", "-l 1372"), ("fd77::2", "-l 1352")] {
+        let mut record = changed("nic-drop-mtu", &[("/plan/host", json!(host))]);
+        for direction in &mut record.directions {
+            direction.streams.clear();
+        }
+        let found = linerate_explain::explain(&record);
+        let found = found.iter().find(|found| found.cause == "nic-drop");
+        let told = found.and_then(|found| found.command.clone());
+        assert!(
+            told.as_ref().is_some_and(|told| told.ends_with(length)),
+            "{host}: {told:?}"
+        );
+    }
+}
