@@ -78,6 +78,37 @@ fn frames_that_arrive_broken_are_no_short_ring() {
     assert!(of("path-loss", "nic-drop-tcp", &changes).is_none());
 }
 
+/// A queue each has its own discipline below `mq`.
+#[test]
+fn mq_may_have_fq_below() {
+    for (root, default, told) in [
+        ("noqueue", "fq", true),
+        ("fq", "fq_codel", false),
+        ("mq", "fq", false),
+        ("mq", "fq_codel", true),
+        ("mq", "pfifo_fast", true),
+    ] {
+        let changes = [
+            ("/hosts/0/interface/qdisc", json!(root)),
+            ("/hosts/0/sysctls/net.core.default_qdisc", json!(default)),
+        ];
+        let found = of("congestion-control", "congestion-control-bbr", &changes);
+        assert_eq!(found.is_some(), told, "{root} over {default}");
+    }
+    // Nobody told what is below.
+    let mut record = changed(
+        "congestion-control-bbr",
+        &[("/hosts/0/interface/qdisc", json!("mq"))],
+    );
+    record.hosts[0].sysctls.clear();
+    let found = linerate_explain::explain(&record);
+    assert!(
+        found
+            .iter()
+            .all(|found| found.cause != "congestion-control")
+    );
+}
+
 /// A datagram that fits a packet is 20 bytes shorter with IPv6.
 #[test]
 fn datagrams_fit_packets_of_their_family() {

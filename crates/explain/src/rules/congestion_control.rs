@@ -42,7 +42,11 @@ impl CongestionControl {
         let control = way.congestion_control()?;
         let tcp = way.tcp()?;
         let qdisc = way.sends_by().and_then(|interface| interface.qdisc.as_deref());
-        if !control.starts_with("bbr") || qdisc == Some("fq") || way.fills_path() {
+        // A queue each has its own below `mq`: by default what this setting names, and that may be `fq`.
+        let below = case.host(way.sender).and_then(|host| host.sysctls.get("net.core.default_qdisc"));
+        let below = below.filter(|_| qdisc == Some("mq")).map(String::as_str);
+        let may_be_fq = qdisc == Some("fq") || qdisc == Some("mq") && below.is_none_or(|below| below == "fq");
+        if !control.starts_with("bbr") || may_be_fq || way.fills_path() {
             return None;
         }
         // What is lost on the way holds a control that heeds loss more than this one.
@@ -81,6 +85,7 @@ impl CongestionControl {
             ))
             .seen("TCP_CONGESTION", control, "", format!("{} socket", name(role)))
             .seen("qdisc", qdisc.unwrap_or("none"), "", format!("{} rtnetlink", name(role)))
+            .seen_if("net.core.default_qdisc", below, "", format!("{} sysctl", name(role)))
             .seen("tcpi_dsack_dups", tcp.spurious, "segments", tcp_info(role))
             .seen("tcpi_total_retrans", tcp.retransmits, "segments", tcp_info(role))
             .seen("tcpi_reord_seen", tcp.reordering, "", tcp_info(role))
