@@ -109,6 +109,36 @@ fn mq_may_have_fq_below() {
     );
 }
 
+/// Half duplex is told where no mode is, promises nothing that nobody knows, and does no harm to a rate that was kept.
+#[test]
+fn half_duplex_is_no_slow_device() {
+    let bare = [
+        ("/hosts/0/interface/speed_bps", Value::Null),
+        ("/hosts/0/interface/fastest_bps", Value::Null),
+        ("/hosts/1/interface/fastest_bps", Value::Null),
+    ];
+    let found = of("link-speed", "link-speed-half", &bare).expect("it is told");
+    assert!(
+        found.what.contains("one direction at a time"),
+        "{}",
+        found.what
+    );
+    assert!(!found.what.contains("supports"), "{}", found.what);
+    assert_eq!(found.gain, None);
+    let faster = of("link-speed", "link-speed-cable", &[]).expect("it is told");
+    assert!(
+        faster.what.contains("supports 1.00 Gb/s"),
+        "{}",
+        faster.what
+    );
+    assert_eq!(faster.gain, Some(10.0));
+    let kept = [
+        ("/plan/rate_bps", json!(40_000_000)),
+        ("/directions/0/rate_error", json!(0.0)),
+    ];
+    assert_eq!(of("link-speed", "link-speed-half", &kept), None);
+}
+
 /// A datagram that fits a packet is 20 bytes shorter with IPv6.
 #[test]
 fn datagrams_fit_packets_of_their_family() {

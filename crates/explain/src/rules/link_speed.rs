@@ -48,7 +48,9 @@ impl LinkSpeed {
             Role::Client => far,
             Role::Server => near,
         };
-        let could = fastest(slow).or(other)?.max(other.unwrap_or(0).min(fastest(slow).unwrap_or(u64::MAX)));
+        // Of one that goes one direction at a time nobody has to tell that it could be faster.
+        let told = fastest(slow).or(other).or(half.and(Some(own)))?;
+        let could = told.max(other.unwrap_or(0).min(fastest(slow).unwrap_or(u64::MAX)));
         let less = could as f64 / own.max(1) as f64;
         if less < 1.5 && half.is_none() {
             return None;
@@ -61,6 +63,10 @@ impl LinkSpeed {
         if used < USED && half.is_none() {
             return None;
         }
+        // What was asked for was moved all the same.
+        if super::kept_its_rate(case) {
+            return None;
+        }
         let interface = case.interface(slow)?;
         let cost = match half {
             Some(_) => (1.0 - used.min(0.5)).max(1.0 - 1.0 / less),
@@ -69,12 +75,15 @@ impl LinkSpeed {
         Draft::cause(self.id(), slow)
             .cost(cost)
             .says(format!(
-                "{} of the {} runs at {}{}, and the device supports {}",
+                "{} of the {} runs at {}{}{}",
                 interface.name,
                 name(slow),
                 format_bit_rate(own as f64),
                 if half.is_some() { ", one direction at a time" } else { "" },
-                format_bit_rate(could as f64)
+                match less >= 1.5 {
+                    true => format!(", and the device supports {}", format_bit_rate(could as f64)),
+                    false => String::new(),
+                }
             ))
             .seen("speed", own, "bit/s", format!("{} {} ethtool", name(slow), interface.name))
             .seen_if("fastest supported mode", fastest(slow), "bit/s", format!("{} {} ethtool", name(slow), interface.name))
@@ -82,8 +91,9 @@ impl LinkSpeed {
             .seen_if("speed of the other end", other, "bit/s", "ethtool")
             .seen("share of the link in use", used, "share", "goodput with headers, preambles and gaps")
             .remedy("look at the cable (two pairs carry 100 Mb/s only), at the switch's port, and at what both ends advertise")
-            .command(format!("ethtool -s {} autoneg on; ethtool {}", interface.name, interface.name))
-            .gain(Some(less.max(if half.is_some() { 1.5 } else { 1.0 })), "fastest supported over negotiated speed")
+            .command(case.at(slow, &format!("ethtool -s {} autoneg on; ethtool {}", interface.name, interface.name)))
+            // What collisions take nobody can say.
+            .gain((less >= 1.5).then_some(less), "fastest supported over negotiated speed")
             .found()
     }
 }
