@@ -109,6 +109,35 @@ fn mq_may_have_fq_below() {
     );
 }
 
+/// A real-time thread that spins may be taken off its processor; that it was has to show.
+#[test]
+fn a_throttle_that_never_struck_is_no_cause() {
+    let stream = |waited_ns: u64| {
+        [
+            (
+                "/hosts/0/sysctls/kernel.sched_rt_runtime_us",
+                json!("950000"),
+            ),
+            ("/plan/sched/near", json!("fifo:50")),
+            ("/plan/wait/near", json!("spin")),
+            ("/summary/cpu/0/threads/0/wall_ns", json!(1_000_000_000)),
+            ("/summary/cpu/0/threads/0/cpu_ns", json!(900_000_000)),
+            ("/summary/cpu/0/threads/0/blocked_ns", json!(1_000_000)),
+            ("/summary/cpu/0/threads/0/runnable_ns", json!(waited_ns)),
+            ("/summary/cpu/0/threads/0/voluntary_switches", json!(0)),
+        ]
+    };
+    for (waited_ns, told) in [(0, false), (20_000_000, false), (50_000_000, true)] {
+        let found = of("rt-throttle", "healthy-tcp-send", &stream(waited_ns));
+        assert_eq!(found.is_some(), told, "{waited_ns} ns");
+    }
+    for (max_ns, told) in [(400_000, false), (48_000_000, true)] {
+        let changes = [("/summary/rtt_ns/max", json!(max_ns))];
+        let found = of("rt-throttle", "rt-throttle-client", &changes);
+        assert_eq!(found.is_some(), told, "{max_ns} ns");
+    }
+}
+
 /// Half duplex is told where no mode is, promises nothing that nobody knows, and does no harm to a rate that was kept.
 #[test]
 fn half_duplex_is_no_slow_device() {

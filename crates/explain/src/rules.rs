@@ -196,6 +196,14 @@ pub(crate) fn tcp_info(role: Role) -> String {
     format!("{} TCP_INFO", name(role))
 }
 
+/// The end that this is not.
+pub(crate) fn other_end(role: Role) -> Role {
+    match role {
+        Role::Client => Role::Server,
+        Role::Server => Role::Client,
+    }
+}
+
 /// The option that asks for something at one end: `NEAR/FAR`.
 pub(crate) fn at_end(role: Role, value: &str, other: &str) -> String {
     match role {

@@ -5,7 +5,7 @@ use linerate_metric::finding::Finding;
 use linerate_metric::plan::Wait;
 use linerate_metric::units::format_nanos;
 
-use super::at_end;
+use super::{at_end, other_end, schedstat};
 use crate::Rule;
 use crate::case::{Case, name};
 use crate::draft::Draft;
@@ -41,11 +41,18 @@ impl RtThrottle {
         if !(0.0..PERIOD_US).contains(&runtime) {
             return None;
         }
+        let share = 1.0 - runtime / PERIOD_US;
+        // That it may be taken off is no sign that it was: a round trip that fell into the hole is, and, of a
+        // stream, a thread that was ready to run for a good part of it and did not.
         let worst = case.record.summary.rtt_ns.map(|rtt| rtt.max);
-        if worst.is_some_and(|worst| worst < HOLE_NS) {
+        let waited = case.time(role).map(|time| time.runnable);
+        let hit = match case.is_latency() {
+            true => worst.is_some_and(|worst| worst >= HOLE_NS),
+            false => waited.is_some_and(|waited| waited >= share / 2.0),
+        };
+        if !hit {
             return None;
         }
-        let share = 1.0 - runtime / PERIOD_US;
         let pushed = case.cpu(role).map(|cost| cost.involuntary_switches);
         Draft::cause(self.id(), role)
             .cost(share)
@@ -58,9 +65,10 @@ impl RtThrottle {
             .seen("scheduling", sched.to_string(), "", "plan")
             .seen("waiting", "spin", "", "plan")
             .seen_if("rtt_ns.max", worst, "ns", "client")
+            .seen_if("ready to run and not running", waited, "share", schedstat(role))
             .seen_if("involuntary switches", pushed, "", format!("{} getrusage", name(role)))
             .remedy("let real-time threads sleep (--wait block), give up a part of the time before it is taken (--rt-yield), or switch the throttle off where nothing else needs the core")
-            .command(case.again(&format!("--wait {}", at_end(role, "block", "spin"))))
+            .command(case.again(&format!("--wait {}", at_end(role, "block", &case.wait(other_end(role)).unwrap_or(Wait::Block).to_string()))))
             .tried(case.plan.round_trip.rt_yield.then(|| "--rt-yield".to_owned()))
             .gain(Some(1.0 / (1.0 - share)), "1 / (sched_rt_runtime_us / period)")
             .found()
