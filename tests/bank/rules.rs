@@ -168,6 +168,66 @@ fn half_duplex_is_no_slow_device() {
     assert_eq!(of("link-speed", "link-speed-half", &kept), None);
 }
 
+/// What changes a host of a lab is typed for that host, with its interface.
+#[test]
+fn commands_name_the_interface_and_the_host() {
+    let in_lab = json!({
+        "command": "throughput",
+        "through": ["linerate", "lab", "exec", "pair/client", "--"],
+        "program": "linerate",
+        "arguments": [{ "words": ["10.77.0.2"] }],
+    });
+    let several = |gso: u64| {
+        [
+            ("/command", in_lab.clone()),
+            ("/plan/streams", json!(4)),
+            ("/hosts/0/interface/gso_ipv4_max_bytes", json!(gso)),
+        ]
+    };
+    let told = command(
+        "receiver-cpu",
+        "receiver-cpu-copies-alone",
+        &several(65_536),
+    );
+    assert_eq!(
+        told,
+        "linerate lab exec pair/client -- ip link set dev eth0 gso_max_size 524280 gso_ipv4_max_size 524280"
+    );
+    // As large as they can be they are no advice.
+    let told = command(
+        "receiver-cpu",
+        "receiver-cpu-copies-alone",
+        &several(524_280),
+    );
+    assert_eq!(told, "");
+    let told = command(
+        "link-speed",
+        "link-speed-half",
+        &[("/command", in_lab.clone())],
+    );
+    assert!(
+        told.starts_with("linerate lab exec pair/server -- sh -c 'ethtool -s enp3s0"),
+        "{told}"
+    );
+    let told = command("nic-drop", "nic-drop-tcp", &[("/command", in_lab)]);
+    assert!(
+        told.starts_with("linerate lab exec pair/server -- sh -c 'ethtool -S enp3s0"),
+        "{told}"
+    );
+}
+
+/// An interface that nobody told of has no name to be typed.
+#[test]
+fn commands_have_no_place_to_fill_in() {
+    for (cause, name, want) in [
+        ("softirq-core", "softirq-core-client", ""),
+        ("line-rate", "line-rate-tcp", "ethtool enp3s0"),
+    ] {
+        let changes = [("/hosts/0/interface", Value::Null)];
+        assert_eq!(command(cause, name, &changes), want, "{cause}");
+    }
+}
+
 /// A datagram that fits a packet is 20 bytes shorter with IPv6.
 #[test]
 fn datagrams_fit_packets_of_their_family() {

@@ -1,5 +1,6 @@
 //! The kernel's packets are smaller than they could be.
 
+use linerate_metric::facts::Role;
 use linerate_metric::finding::Finding;
 use linerate_metric::plan::Protocol;
 use linerate_metric::units::format_bytes;
@@ -18,6 +19,11 @@ const LARGEST: u32 = 524_280;
 /// 512 KiB on veth (docs/METHOD.md); the unit cancels.
 const PER_BYTE: f64 = 0.00485;
 const PER_PACKET: f64 = 0.3635;
+
+/// What an end's interface can be set to: a device takes the kernel's own limit at most.
+pub(super) fn aim(case: &Case<'_>, role: Role) -> u32 {
+    if case.device(role).is_some() { DEFAULT } else { LARGEST }
+}
 
 /// See docs/CAUSES.md#gso-size.
 pub struct GsoSize;
@@ -59,7 +65,7 @@ impl GsoSize {
             return None;
         }
         let (role, link) = (way.sender, &interface.name);
-        let aim = if case.device(role).is_some() { DEFAULT } else { LARGEST };
+        let aim = aim(case, role);
         Draft::limit_if(!small, self.id(), role)
             .way(way.direction)
             .cost(share)

@@ -36,6 +36,10 @@ impl LineRate {
             Some(speed) if speed == line => way.sender,
             _ => way.receiver,
         };
+        let interface = match slower == way.sender {
+            true => way.sends_by(),
+            false => way.receives_by(),
+        };
         Draft::limit(self.id(), End::Path)
             .way(way.direction)
             .cost(share)
@@ -48,7 +52,7 @@ impl LineRate {
             .seen("on the line", way.l1_bps()?, "bit/s", "goodput with headers, preambles and gaps")
             .seen_if("goodput_bps", way.goodput(), "bit/s", "receiver")
             .remedy("a faster link, or larger packets: less of it goes to headers")
-            .command(case.at(way.sender, &format!("ethtool {}", way.sends_by().map_or("IF", |interface| &interface.name))))
+            .command(case.at(slower, &format!("ethtool {}", interface?.name)))
             .found()
     }
 

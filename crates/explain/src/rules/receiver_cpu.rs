@@ -66,15 +66,15 @@ fn of(case: &Case<'_>, way: &Way<'_>, id: &str, part: CountedAt) -> Option<Findi
     let (remedy, command) = match (case.plan.protocol, streams) {
         (Protocol::Tcp, 1) => (
             "spread the payload over several flows, one a core; larger GSO packets, larger calls and offloads make each byte cheaper",
-            case.again("-P 2"),
+            Some(case.again("-P 2")),
         ),
         (Protocol::Tcp, _) => (
             "make each byte cheaper: larger GSO packets, larger calls, offloads of the interface",
-            "ip link set dev IF gso_max_size 524280 gso_ipv4_max_size 524280".to_owned(),
+            larger_packets(case, way),
         ),
         (Protocol::Udp, _) => (
             "hand over many datagrams a call (GSO, GRO), or spread them over several flows",
-            case.again(if streams == 1 { "-P 2" } else { "--offload gso,gro" }),
+            Some(case.again(if streams == 1 { "-P 2" } else { "--offload gso,gro" })),
         ),
     };
     let mut draft = Draft::limit(id, role)
@@ -89,12 +89,24 @@ fn of(case: &Case<'_>, way: &Way<'_>, id: &str, part: CountedAt) -> Option<Findi
         .seen("working time", time.working, "share", schedstat(role))
         .seen("free time", time.free(), "share", schedstat(role))
         .remedy(remedy)
-        .command(command)
         .tried((streams > 1).then(|| format!("-P {streams}")));
+    if let Some(command) = command {
+        draft = draft.command(command);
+    }
     if let Some((figure, ns)) = figure {
         draft = draft.seen(figure, ns, "ns", format!("{} threads", name(role)));
     }
     draft.found()
+}
+
+/// What lets the sending kernel make packets as large as the interface takes; nothing where it does, and where no
+/// kernel sends.
+fn larger_packets(case: &Case<'_>, way: &Way<'_>) -> Option<String> {
+    let interface = way.sends_by()?;
+    let aim = super::gso_size::aim(case, way.sender);
+    let now = interface.gso_ipv4_max_bytes.unwrap_or(0);
+    let link = &interface.name;
+    (now < aim).then(|| case.at(way.sender, &format!("ip link set dev {link} gso_max_size {aim} gso_ipv4_max_size {aim}")))
 }
 
 fn lost_nothing(way: &Way<'_>) -> bool {

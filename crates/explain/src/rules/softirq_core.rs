@@ -73,8 +73,7 @@ impl SoftirqCore {
             return None;
         }
         let time = case.time(role)?;
-        let interface = case.interface(role).map_or("IF", |interface| &interface.name);
-        Draft::cause(self.id(), role)
+        let draft = Draft::cause(self.id(), role)
             .cost(share)
             .says(format!(
                 "receive interrupts took {} of processor {core}, on which the {}'s thread runs, while processor {} was idle",
@@ -87,9 +86,15 @@ impl SoftirqCore {
             .seen("idle", elsewhere.idle_ns as f64 / whole(elsewhere), "share", format!("/proc/stat cpu{}", elsewhere.cpu))
             .seen("ready to run and not running", time.runnable + time.waking, "share", schedstat(role))
             .remedy("put the application beside the core that takes the interface's interrupts, or steer the interrupts (or RPS) to another one")
-            .command(case.at(role, &format!("echo {} > /sys/class/net/{interface}/queues/rx-0/rps_cpus", mask(elsewhere.cpu))))
-            .gain(Some(1.0 / (1.0 - share).max(0.1)), "Amdahl: 1 / (1 - share of the core that interrupts take)")
-            .found()
+            .gain(Some(1.0 / (1.0 - share).max(0.1)), "Amdahl: 1 / (1 - share of the core that interrupts take)");
+        match case.interface(role) {
+            Some(interface) => draft.command(case.at(
+                role,
+                &format!("echo {} > /sys/class/net/{}/queues/rx-0/rps_cpus", mask(elsewhere.cpu), interface.name),
+            )),
+            None => draft,
+        }
+        .found()
     }
 }
 
