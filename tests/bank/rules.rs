@@ -228,6 +228,31 @@ fn commands_have_no_place_to_fill_in() {
     }
 }
 
+/// A kernel at the far end knows no `-C none`: our own stack's key does.
+#[test]
+fn what_ignores_loss_can_be_typed() {
+    let changes = |control: &'static str| {
+        [
+            (
+                "/directions/0/streams/0/sender/congestion_control",
+                json!(control),
+            ),
+            ("/plan/congestion_control", json!(control)),
+            (
+                "/hosts/0/stack/counters",
+                json!({ "tcp": { "out_segments": 40_000, "retransmitted_segments": 1_000 } }),
+            ),
+            ("/directions/0/goodput_bps", json!(90e6)),
+        ]
+    };
+    let told = command("path-loss", "delayed-ack-own-stack", &changes("reno"));
+    assert!(told.contains("--set tcp.congestion_control=none"), "{told}");
+    assert!(!told.contains("-C "), "{told}");
+    // Without one there is none to leave out.
+    let told = command("path-loss", "delayed-ack-own-stack", &changes("none"));
+    assert!(!told.contains("none"), "{told}");
+}
+
 /// A datagram that fits a packet is 20 bytes shorter with IPv6.
 #[test]
 fn datagrams_fit_packets_of_their_family() {

@@ -96,6 +96,10 @@ impl Case<'_> {
             }
             _ => self.line(""),
         };
+        if key == "tcp.congestion_control" {
+            // The option would set it again.
+            line.remove("congestion");
+        }
         line.set_key("set", key, value);
         self.with_far_end(line).to_string()
     }

@@ -91,7 +91,7 @@ impl PathLoss {
                 .seen("Mathis", allowed, "bit/s", "from MSS, RTT and loss")
                 .remedy("find who loses them: cables, a full device on the way, radio; until then a congestion control that does not take loss for congestion")
                 .command(match (own, case.is_own_stack(way.receiver)) {
-                    (true, _) => case.again("-C none"),
+                    (true, _) => ignoring_loss(case, way),
                     // The client asks for both ends with one word, which our stack must know too.
                     (false, true) => datagrams(case, way),
                     (false, false) => case.again("-C bbr"),
@@ -127,7 +127,10 @@ impl PathLoss {
             .seen("out_segments", sent, "segments", format!("{} stack", name(way.sender)))
             .seen("drops on the way", dropped_in_view(case), "packets", "counters of both ends")
             .remedy("find who loses them: cables, a full device on the way, radio; until then a congestion control that does not take loss for congestion")
-            .command(case.again("-C none"))
+            .command(match way.heeds_loss() {
+                true => ignoring_loss(case, way),
+                false => datagrams(case, way),
+            })
             .tried(way.congestion_control().map(|name| format!("congestion control {name}")))
             .found()
     }
@@ -265,6 +268,11 @@ impl PathLoss {
             .gain(Some(1.0 / (1.0 - cost).max(0.01)), "mean over p50: no round trip waits for a segment")
             .found()
     }
+}
+
+/// Our own stack without a congestion control. By its key: `-C` asks for that of both ends, and a kernel has none.
+fn ignoring_loss(case: &Case<'_>, way: &Way<'_>) -> String {
+    case.again_with_key(way.sender, "tcp.congestion_control", "none")
 }
 
 /// The same path with datagrams, at half of the rate: whether it loses as much of them.
