@@ -253,6 +253,39 @@ fn what_ignores_loss_can_be_typed() {
     assert!(!told.contains("none"), "{told}");
 }
 
+/// Who saw an address change asks for that address, and not for its own.
+#[test]
+fn the_neighbour_that_moved_is_asked_for() {
+    for (host, want) in [
+        ("client", "arping -c 3 -I eth0 10.77.0.2"),
+        ("server", "arping -c 3 -I eth0 10.77.0.1"),
+    ] {
+        let mut record = changed("neighbour-moved", &[]);
+        for counter in &mut record.counters {
+            if counter.counter == "neighbour_address_changes" {
+                counter.after = if counter.host == host { 6 } else { 0 };
+                counter.before = 0;
+            }
+        }
+        if host == "server" {
+            let counter = record
+                .counters
+                .iter()
+                .find(|found| found.counter == "neighbour_address_changes");
+            let mut counter = counter.expect("it was read").clone();
+            (counter.host, counter.after) = ("server".to_owned(), 6);
+            record
+                .counters
+                .retain(|found| found.counter != "neighbour_address_changes");
+            record.counters.push(counter);
+        }
+        let found = linerate_explain::explain(&record);
+        let found = found.iter().find(|found| found.cause == "neighbour");
+        let told = found.and_then(|found| found.command.as_deref());
+        assert_eq!(told, Some(want), "{host}");
+    }
+}
+
 /// A datagram that fits a packet is 20 bytes shorter with IPv6.
 #[test]
 fn datagrams_fit_packets_of_their_family() {

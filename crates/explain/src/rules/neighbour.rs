@@ -34,8 +34,16 @@ impl Neighbour {
         let counter = case.record.counters.iter().find(|counter| {
             counter.counter == "neighbour_address_changes" && counter.added() > 0
         })?;
-        let own = case.interface(Role::Client).map(|own| own.name.as_str());
+        // Who saw it asks for the address of the other one.
+        let saw = if counter.host == name(Role::Server) { Role::Server } else { Role::Client };
+        let own = case.interface(saw).map(|own| own.name.as_str());
         let interface = counter.interface.as_deref().or(own).unwrap_or("eth0");
+        let address = case.address(super::other_end(saw));
+        // All answers count: two hosts that have it answer with an address each.
+        let ask = match address.contains(':') {
+            true => format!("ndisc6 -m {address} {interface}"),
+            false => format!("arping -c 3 -I {interface} {address}"),
+        };
         Draft::cause(self.id(), End::Path)
             .cost(0.5)
             .says(format!(
@@ -45,7 +53,7 @@ impl Neighbour {
             ))
             .seen("neighbour_address_changes", counter.added(), "", format!("{} rtnetlink RTM_NEWNEIGH", counter.host))
             .remedy("give one of the two hosts another address")
-            .command(case.at_host(&counter.host, &format!("arping -D -I {interface} {}", case.plan.host)))
+            .command(case.at_host(&counter.host, &ask))
             .found()
     }
 
