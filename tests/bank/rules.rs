@@ -286,6 +286,26 @@ fn the_neighbour_that_moved_is_asked_for() {
     }
 }
 
+/// Where one processor is usable there is no second one to be asked for.
+#[test]
+fn one_usable_processor_is_not_split() {
+    for (usable, split) in [(1, false), (2, true)] {
+        let changes = [
+            ("/hosts/0/cpu/usable", json!(usable)),
+            ("/hosts/0/cpu/logical", json!(2)),
+        ];
+        let found = of("shared-core", "shared-core-udp", &changes).expect("it is told");
+        assert_eq!(found.command.is_some(), split, "{usable}");
+        assert_eq!(found.gain.is_some(), split, "{usable}");
+        assert_eq!(found.is_cause(), split, "{usable}");
+        assert_eq!(
+            found.remedy.contains("one processor only"),
+            !split,
+            "{usable}"
+        );
+    }
+}
+
 /// A datagram that fits a packet is 20 bytes shorter with IPv6.
 #[test]
 fn datagrams_fit_packets_of_their_family() {
