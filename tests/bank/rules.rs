@@ -306,6 +306,16 @@ fn one_usable_processor_is_not_split() {
     }
 }
 
+/// The limits of a kernel's sockets are none of our own stack's.
+#[test]
+fn our_own_stack_has_no_rmem_max() {
+    for (stack, told) in [("kernel", true), ("linerate", false)] {
+        let changes = [("/plan/stack/far", json!(stack))];
+        let found = of("socket-buffer-cap", "socket-buffer-cap-tcp", &changes);
+        assert_eq!(found.is_some(), told, "{stack}");
+    }
+}
+
 /// A datagram that fits a packet is 20 bytes shorter with IPv6.
 #[test]
 fn datagrams_fit_packets_of_their_family() {
