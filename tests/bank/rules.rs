@@ -316,6 +316,28 @@ fn our_own_stack_has_no_rmem_max() {
     }
 }
 
+/// A higher priority than it has, and the other end's as it was.
+#[test]
+fn a_priority_is_raised() {
+    for (near, far, want) in [
+        ("inherited", "fifo:20", Some("--sched fifo:50/fifo:20")),
+        ("fifo:50", "inherited", Some("--sched fifo:90/inherited")),
+        ("fifo:95", "rr:10", Some("--sched fifo:96/rr:10")),
+        ("fifo:99", "inherited", None),
+    ] {
+        let changes = [
+            ("/plan/sched/near", json!(near)),
+            ("/plan/sched/far", json!(far)),
+            ("/hosts/0/cpu/usable", json!(8)),
+        ];
+        let told = command("scheduling-delay", "scheduling-delay-hogs", &changes);
+        match want {
+            Some(want) => assert!(told.ends_with(want), "{near} {far}: {told}"),
+            None => assert!(!told.contains("--sched"), "{near} {far}: {told}"),
+        }
+    }
+}
+
 /// A datagram that fits a packet is 20 bytes shorter with IPv6.
 #[test]
 fn datagrams_fit_packets_of_their_family() {

@@ -14,6 +14,10 @@ use crate::draft::Draft;
 const MATTERS: f64 = 0.1;
 const MATTERS_TO_STREAMS: f64 = 0.2;
 
+/// A real-time priority that is above what programs commonly ask for, and the highest there is (sched(7)).
+const HIGH: u8 = 90;
+const HIGHEST: u8 = 99;
+
 /// What a switch from one thread to another takes, ns.
 const SWITCH_NS: f64 = 5_000.0;
 
@@ -76,6 +80,9 @@ impl SchedulingDelay {
         let real_time = case.sched(role).is_real_time();
         let machine = case.cpu(role).and_then(|cost| cost.machine);
         let idle = machine.and_then(|machine| machine.share(machine.idle_ns));
+        let priority = case.sched(role).real_time_priority().unwrap_or(0);
+        let other = case.sched(super::other_end(role)).to_string();
+        let as_fifo = |priority: u8| case.again(&format!("--sched {}", at_end(role, &format!("fifo:{priority}"), &other)));
         let (remedy, command) = match (crowded, real_time) {
             (true, _) => (
                 "use fewer flows or threads than the machine has processors, or two machines",
@@ -84,13 +91,17 @@ impl SchedulingDelay {
                     _ => "-P 1",
                 }),
             ),
+            (false, true) if priority >= HIGHEST => (
+                "other real-time threads, or the kernel's own, are before it, and no priority is above its own: give it a processor of its own (isolcpus, cpuset)",
+                case.at(role, "ps -eLo rtprio,psr,comm --sort=-rtprio"),
+            ),
             (false, true) => (
                 "other real-time threads are before it: give it a higher priority, or a processor of its own (isolcpus, cpuset)",
-                case.again(&format!("--sched {}", at_end(role, "fifo:90", "inherited"))),
+                as_fifo(HIGH.max(priority + 1)),
             ),
             (false, false) => (
                 "stop what else runs there, give the threads a processor of their own, or run them before everything else in a real-time class",
-                case.again(&format!("--sched {}", at_end(role, "fifo:50", "inherited"))),
+                as_fifo(50),
             ),
         };
         let mut draft = Draft::limit_if(crowded, self.id(), role)
