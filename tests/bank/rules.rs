@@ -355,3 +355,19 @@ fn datagrams_fit_packets_of_their_family() {
         );
     }
 }
+
+/// What was moved as asked for lacked neither time nor frequency.
+#[test]
+fn a_rate_that_was_kept_was_not_stolen() {
+    for (cause, name) in [
+        ("steal", "steal-throughput"),
+        ("cpu-frequency", "cpu-frequency-sender"),
+    ] {
+        let kept = [
+            ("/plan/rate_bps", json!(1_000_000_000_u64)),
+            ("/directions/0/rate_error", json!(0.0)),
+        ];
+        assert!(of(cause, name, &[]).is_some(), "{cause}");
+        assert_eq!(of(cause, name, &kept), None, "{cause}");
+    }
+}

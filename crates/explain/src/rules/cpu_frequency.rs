@@ -44,7 +44,7 @@ impl CpuFrequency {
             Kind::Forward | Kind::Generate => true,
             // Nothing is asked of a host that answers as fast as it is asked.
             Kind::Stack => false,
-            Kind::Throughput => time.is_saturated() && !case.ways.iter().all(|way| way.fills_path()),
+            Kind::Throughput => time.is_saturated() && !super::kept_its_rate(case) && !case.ways.iter().all(|way| way.fills_path()),
         };
         if !matters {
             return None;
