@@ -371,3 +371,20 @@ fn a_rate_that_was_kept_was_not_stolen() {
         assert_eq!(of(cause, name, &kept), None, "{cause}");
     }
 }
+
+/// One in a hundred is lost at random, and the payload leaves in bursts.
+#[test]
+fn random_loss_comes_before_the_bursts() {
+    let at = |place: &'static str| {
+        [
+            ("/losses/0/place", json!(place)),
+            ("/plan/pace/burst", json!({ "payloads": 64 })),
+        ]
+    };
+    for (place, first) in [("path", "path-loss"), ("qdisc", "burst-size")] {
+        let found = explained("path-loss-udp", &at(place));
+        assert_eq!(found[0].cause, first, "{place}: {found:#?}");
+        let bursts = found.iter().find(|found| found.cause == "burst-size");
+        assert!(bursts.is_some(), "{place}");
+    }
+}
