@@ -388,3 +388,29 @@ fn random_loss_comes_before_the_bursts() {
         assert!(bursts.is_some(), "{place}");
     }
 }
+
+/// A ring that is as long as that is not made longer by asking for it.
+#[test]
+fn rings_are_asked_for_longer_than_they_are() {
+    for (rx, tx, want) in [
+        (Some(512), Some(512), "--rxd 1024 --txd 1024"),
+        (Some(1024), Some(512), "--txd 1024"),
+        (Some(4096), Some(2048), ""),
+        (None, None, "--rxd 1024 --txd 1024"),
+    ] {
+        let changes = [
+            ("/forward/ports/0/rx_descriptors", json!(rx)),
+            ("/forward/ports/0/tx_descriptors", json!(tx)),
+        ];
+        let told = command("too-few-descriptors", "too-few-descriptors-ring", &changes);
+        match want {
+            "" => assert_eq!(told, "", "{rx:?} {tx:?}"),
+            _ => assert!(told.ends_with(want), "{rx:?} {tx:?}: {told}"),
+        }
+        assert_eq!(
+            told.contains("--rxd"),
+            want.contains("--rxd"),
+            "{rx:?} {tx:?}"
+        );
+    }
+}

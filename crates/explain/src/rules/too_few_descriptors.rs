@@ -33,6 +33,11 @@ impl Rule for TooFewDescriptors {
     }
 }
 
+/// A ring of a length that holds a time slice; nothing where it is as long already.
+fn longer_ring(option: &str, now: Option<u32>) -> Option<String> {
+    now.is_none_or(|now| now < LONG).then(|| format!("{option} {LONG}"))
+}
+
 fn no_room(figures: &QueueFigures) -> u64 {
     ["ring-full", "no-buffer"]
         .iter()
@@ -122,7 +127,11 @@ impl TooFewDescriptors {
         if lost < FEW || share < MATTERS {
             return None;
         }
-        Draft::cause(self.id(), End::Both)
+        let options: Vec<String> = [("--rxd", port.rx_descriptors), ("--txd", port.tx_descriptors)]
+            .into_iter()
+            .filter_map(|(option, now)| longer_ring(option, now))
+            .collect();
+        let mut draft = Draft::cause(self.id(), End::Both)
             .cost(share)
             .says(format!(
                 "port {} ({}) had no room in a ring for {} frames ({})",
@@ -134,8 +143,16 @@ impl TooFewDescriptors {
             .seen("drops[ring-full, no-buffer], receive", no_room(&port.receive), "frames", format!("port {}", port.port))
             .seen("drops[ring-full, no-buffer], transmit", no_room(&port.transmit), "frames", format!("port {}", port.port))
             .seen("moved", moved, "frames", format!("port {}", port.port))
-            .remedy("make the rings longer, or put fewer packets into circulation")
-            .command(case.again("--rxd 1024 --txd 1024"))
+            .seen_if("rx descriptors", port.rx_descriptors, "", format!("port {}", port.port))
+            .seen_if("tx descriptors", port.tx_descriptors, "", format!("port {}", port.port))
+            .remedy(match options.is_empty() {
+                true => "its rings are long: take frames out sooner (more threads and queues), or put fewer packets into circulation",
+                false => "make the rings longer, or put fewer packets into circulation",
+            });
+        if !options.is_empty() {
+            draft = draft.command(case.again(&options.join(" ")));
+        }
+        draft
             .gain(Some(1.0 / (1.0 - share).max(0.01)), "1 / (1 - share lost here)")
             .found()
     }
