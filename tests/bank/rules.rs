@@ -414,3 +414,20 @@ fn rings_are_asked_for_longer_than_they_are() {
         );
     }
 }
+
+/// A router's queue towards the server drops nothing of what comes back.
+#[test]
+fn drops_at_a_router_are_of_the_direction_that_leaves_there() {
+    let at = |interface: &str, drops: u64| json!({ "host": "s1", "interface": interface, "counter": "qdisc_drops", "before": 0, "after": drops });
+    for (name, near, far, told) in [
+        ("qdisc-drop-back", 200, 0, true),
+        ("qdisc-drop-back", 0, 200, false),
+        ("qdisc-drop-short-queue", 0, 200, true),
+        ("qdisc-drop-short-queue", 200, 0, false),
+    ] {
+        let counters = json!([at("port1", near), at("port2", far)]);
+        let changes = [("/counters", counters), ("/losses", json!([]))];
+        let found = of("qdisc-drop", name, &changes);
+        assert_eq!(found.is_some(), told, "{name} {near} {far}");
+    }
+}

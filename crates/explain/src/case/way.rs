@@ -409,6 +409,25 @@ impl<'a> Way<'a> {
         between.min_by_key(|at| at.after)
     }
 
+    /// Whether payload of this direction leaves a host on the way by that interface: of hosts between the ends both
+    /// interfaces are in view, that towards the client first.
+    #[must_use]
+    pub fn leaves_by(&self, host: &str, interface: Option<&str>) -> bool {
+        let of_host = self.record.counters.iter().filter(|at| at.host == host);
+        let mut there = of_host.filter_map(|at| at.interface.as_deref());
+        let Some(first) = there.next() else {
+            return true;
+        };
+        let Some(last) = there.rfind(|&other| other != first) else {
+            return true;
+        };
+        let leaves = match self.sender {
+            Role::Client => last,
+            Role::Server => first,
+        };
+        interface.is_none_or(|interface| interface == leaves)
+    }
+
     /// The slower of both ends' links, bit/s.
     #[must_use]
     pub fn line_bps(&self) -> Option<u64> {
@@ -443,6 +462,8 @@ impl<'a> Way<'a> {
         }
         let tcp = self.tcp()?;
         let free = |part| self.time(part).is_some_and(|time| time.free() > 0.3);
+        // A receiver without time makes a steady rate as well. Of another program nobody knows.
+        let reads = self.time(CountedAt::Receiver).is_none() || free(CountedAt::Receiver);
         let waiting = tcp.rtt_ns - tcp.min_rtt_ns;
         let queue = tcp.queueing() > 0.6 && waiting > STANDING_NS;
         // A single interval tells of no rate that stays.
@@ -452,7 +473,7 @@ impl<'a> Way<'a> {
         if one_machine && self.goodput()? > LARGEST_OUT_OF_VIEW || self.is_held_by_loss() {
             return None;
         }
-        (queue && tcp.pushes() && free(CountedAt::Sender) && steady)
+        (queue && tcp.pushes() && free(CountedAt::Sender) && reads && steady)
             .then(|| self.goodput())
             .flatten()
     }

@@ -34,17 +34,19 @@ impl Rule for QdiscDrop {
 
 impl QdiscDrop {
     fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
-        // Both ways at once: a drop is told to the direction whose sender's host had it.
+        // Both ways at once: a drop is told to the direction whose sender's host had it, or that leaves a host on
+        // the way by that interface.
         let own = name(way.sender);
         let other = name(way.receiver);
-        let drops = case.added("qdisc_drops", |host, _| host != other)?;
+        let of_way = |host: &str, on: Option<&str>| host == own || host != other && way.leaves_by(host, on);
+        let drops = case.added("qdisc_drops", of_way)?;
         let lost = way.lost_at("qdisc").max(drops);
         let share = lost as f64 / (way.packets() + lost as f64).max(1.0);
         if lost < FEW || share < MATTERS {
             return None;
         }
         let at = case.record.counters.iter().find(|counter| {
-            counter.counter == "qdisc_drops" && counter.added() > 0 && counter.host != other
+            counter.counter == "qdisc_drops" && counter.added() > 0 && of_way(&counter.host, counter.interface.as_deref())
         })?;
         let held = way.tcp().map_or(0.0, |tcp| super::congestion_loss::held_by_congestion(&tcp));
         let cost = match way.plan().protocol {
