@@ -136,6 +136,19 @@ fn a_throttle_that_never_struck_is_no_cause() {
         let found = of("rt-throttle", "rt-throttle-client", &changes);
         assert_eq!(found.is_some(), told, "{max_ns} ns");
     }
+    // The other end waits as it did, where there is a word for it.
+    for (far, want) in [
+        (json!("spin"), "--wait block/spin"),
+        (json!("epoll"), "--wait block/epoll"),
+        (json!("interval:100us"), "--wait block/block"),
+    ] {
+        let told = command(
+            "rt-throttle",
+            "rt-throttle-client",
+            &[("/plan/wait/far", far)],
+        );
+        assert!(told.contains(want), "{told}");
+    }
 }
 
 /// Half duplex is told where no mode is, promises nothing that nobody knows, and does no harm to a rate that was kept.

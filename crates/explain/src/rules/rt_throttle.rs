@@ -53,6 +53,9 @@ impl RtThrottle {
         if !hit {
             return None;
         }
+        // How often our own stack looks at its port is a key of its own, and no word of this option.
+        let other = case.wait(other_end(role)).filter(|wait| !matches!(wait, Wait::Interval { .. }));
+        let other = other.unwrap_or(Wait::Block);
         let pushed = case.cpu(role).map(|cost| cost.involuntary_switches);
         Draft::cause(self.id(), role)
             .cost(share)
@@ -68,7 +71,7 @@ impl RtThrottle {
             .seen_if("ready to run and not running", waited, "share", schedstat(role))
             .seen_if("involuntary switches", pushed, "", format!("{} getrusage", name(role)))
             .remedy("let real-time threads sleep (--wait block), give up a part of the time before it is taken (--rt-yield), or switch the throttle off where nothing else needs the core")
-            .command(case.again(&format!("--wait {}", at_end(role, "block", &case.wait(other_end(role)).unwrap_or(Wait::Block).to_string()))))
+            .command(case.again(&format!("--wait {}", at_end(role, "block", &other.to_string()))))
             .tried(case.plan.round_trip.rt_yield.then(|| "--rt-yield".to_owned()))
             .gain(Some(1.0 / (1.0 - share)), "1 / (sched_rt_runtime_us / period)")
             .found()
