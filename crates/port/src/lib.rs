@@ -59,6 +59,8 @@ mod error;
 pub use error::PortError;
 
 pub mod checksum;
+mod copy;
+pub use copy::copy;
 pub mod pcap;
 pub mod vnet;
 

@@ -9,6 +9,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::capabilities::{Capabilities, Copies};
+use crate::copy::copy;
 use crate::counters::{Cause, QueueCounters};
 use crate::error::PortError;
 use crate::interface::refused;
@@ -170,7 +171,7 @@ impl Receive for DpdkReceive {
                     None => Cause::NoBuffer,
                     Some(mut slot) => {
                         slot.set_len(length as u16);
-                        pool.memory().bytes_mut(&mut slot).copy_from_slice(frame);
+                        copy(pool.memory().bytes_mut(&mut slot), frame);
                         kept += usize::from(burst.push(slot).is_ok());
                         bytes += length as u64;
                         return;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_metric::plan::Protocol;
 use linerate_metric::record::Socket as SocketFacts;
+use linerate_port::copy;
 use linerate_stack::SocketKind;
 
 use super::entries::Place;
@@ -163,7 +164,7 @@ impl Transport for OnStack {
         let write = |number: usize, room: &mut [u8]| {
             let payload = own.front(room.len());
             fill(number, payload);
-            room[..payload.len()].copy_from_slice(payload);
+            copy(&mut room[..payload.len()], payload);
         };
         let sent = self.stack.udp_send_burst(socket, to, bytes, count, write);
         self.unsent = true;
@@ -190,9 +191,9 @@ impl Transport for OnStack {
             entry.queue_drops = meta.queue_drops;
             moved.datagrams += 1;
             moved.received += payload.len() as u64;
-            let copy = own.front(payload.len());
-            copy.copy_from_slice(&payload[..copy.len()]);
-            take(copy, meta_of(&meta));
+            let own = own.front(payload.len());
+            copy(own, &payload[..own.len()]);
+            take(own, meta_of(&meta));
         });
         let received = outcome(received);
         self.note_at(place, &received);
@@ -211,7 +212,7 @@ impl Transport for OnStack {
         let sent = self.stack.tcp_send(socket, |room| {
             let payload = own.front(room.len().min(bytes));
             fill(payload);
-            room[..payload.len()].copy_from_slice(payload);
+            copy(&mut room[..payload.len()], payload);
             payload.len()
         });
         self.unsent = true;
@@ -239,10 +240,10 @@ impl Transport for OnStack {
         let own = &mut self.incoming;
         let moved = &mut self.payload;
         let received = self.stack.tcp_receive(socket, |payload| {
-            let copy = own.front(payload.len().min(room));
-            moved.received += copy.len() as u64;
-            copy.copy_from_slice(&payload[..copy.len()]);
-            (copy.len(), take(copy))
+            let own = own.front(payload.len().min(room));
+            moved.received += own.len() as u64;
+            copy(own, &payload[..own.len()]);
+            (own.len(), take(own))
         });
         // The window that opened is to be told.
         self.unsent |= received.is_ready();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::{HEADER_BYTES, fault, flaw, set_buffer, stopped};
 use crate::checksum;
+use crate::copy::copy;
 use crate::counters::{Cause, QueueCounters};
 use crate::error::PortError;
 use crate::pool::Pool;
@@ -175,7 +176,7 @@ fn receive_ring(
             break;
         };
         frame.set_len(data.len() as u16);
-        pool.memory().bytes_mut(&mut frame).copy_from_slice(data);
+        copy(pool.memory().bytes_mut(&mut frame), data);
         ring.release();
         finish(pool.memory(), &mut frame, &meta);
         bytes += u64::from(frame.len());

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::socket::RingMap;
 use super::{Meta, PacketSocket, ReceiveRing};
+use crate::copy::copy;
 
 /// Bytes in front of a frame in a slot, at most: both headers, their alignment, and room for the kernel
 /// to align the network header (`TPACKET2_HDRLEN` and 16 in net/packet/af_packet.c).
@@ -178,7 +179,8 @@ impl SendV2 {
         }
         let at = self.ring.offset() + SEND_OFFSET;
         // SAFETY: the slot is ours until its status asks to send it.
-        unsafe { self.ring.map.bytes_mut(at, frame.len()) }.copy_from_slice(frame);
+        let slot = unsafe { self.ring.map.bytes_mut(at, frame.len()) };
+        copy(slot, frame);
         let header = self.ring.header();
         // SAFETY: as above.
         unsafe { (*header).tp_len = frame.len() as u32 };
