@@ -78,7 +78,9 @@ pub(super) fn is_one(case: &Case<'_>) -> bool {
         return false;
     };
     let usable = case.host(Role::Client).and_then(|host| host.cpu.usable);
-    case.one_machine() && (near.len() == 1 && near == far || usable == Some(1))
+    // Each end may have been given one of the machine's processors by whoever started it.
+    let apart = !near.is_empty() && !far.is_empty() && near.iter().all(|cpu| !far.contains(cpu));
+    case.one_machine() && !apart && (near.len() == 1 && near == far || usable == Some(1))
 }
 
 impl SharedCore {
@@ -158,4 +160,37 @@ impl SharedCore {
 
 fn near_cpus_text(cpus: &[u32]) -> String {
     linerate_metric::plan::Cpus(cpus.to_vec()).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate_metric::plan::{Cpus, Ends};
+    use linerate_metric::record::Record;
+
+    /// A run whose ends could each use one processor of two.
+    fn bound(client: u32, server: u32) -> Record {
+        let text = include_str!("../../../../tests/bank/recorded/shared-core-tcp.json");
+        let planted: serde_json::Value = serde_json::from_str(text).expect("JSON");
+        let mut record: Record =
+            serde_json::from_value(planted["record"].clone()).expect("a record");
+        record.plan.cpu = Ends::both(Cpus(Vec::new()));
+        for host in &mut record.hosts {
+            host.cpu.usable = Some(1);
+        }
+        for (cost, cpu) in record.summary.cpu.iter_mut().zip([client, server]) {
+            for thread in &mut cost.threads {
+                thread.cpus = Some(Cpus(vec![cpu]));
+            }
+        }
+        record
+    }
+
+    #[test]
+    fn ends_that_were_each_given_a_processor_share_none() {
+        for (client, server, shared) in [(0, 1, false), (1, 1, true)] {
+            let found = crate::explain(&bound(client, server));
+            let found = found.iter().any(|finding| finding.cause == "shared-core");
+            assert_eq!(found, shared, "on {client} and {server}");
+        }
+    }
 }

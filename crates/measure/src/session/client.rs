@@ -229,7 +229,7 @@ impl Client {
         let mut doubts = accept.doubts.clone();
         doubts.extend(refused);
         doubts.extend(unhonoured);
-        doubts.extend(doubts_before(&plan, shares_cores));
+        doubts.extend(doubts_before(&plan, shares_cores, host.cpu.logical));
         for doubt in &doubts {
             emit(What::Doubted {
                 doubt: doubt.clone(),

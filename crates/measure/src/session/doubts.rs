@@ -5,17 +5,19 @@ use linerate_metric::record::Doubt;
 
 use crate::workload::AWAKE_NS;
 
-/// What is known to speak against the figures before anything is measured.
-pub(super) fn doubts_before(plan: &Plan, shares_cores: bool) -> Vec<Doubt> {
+/// What is known to speak against the figures before anything is measured, on a machine with so many processors.
+pub(super) fn doubts_before(plan: &Plan, shares_cores: bool, logical: Option<u32>) -> Vec<Doubt> {
     let mut doubts = Vec::new();
     let usable = linerate_host::sys::cpu::usable().map_or(1, |cpus| cpus.len());
+    // The other end may have been put on the processors that this one was kept away from.
+    let cores = usable.max(logical.map_or(1, |logical| logical as usize));
     let threads = plan.threads.as_ref();
     let threads = threads.map_or(2 * plan.streams, |threads| threads.near + threads.far) as usize;
     let busy = threads * plan.directions.len();
-    if shares_cores && busy > usable && plan.kind == Kind::Throughput {
+    if shares_cores && busy > cores && plan.kind == Kind::Throughput {
         doubts.push(Doubt::new(
             "shared-cores",
-            format!("both ends run on this machine: {busy} busy threads on {usable} cores"),
+            format!("both ends run on this machine: {busy} busy threads on {cores} cores"),
         ));
     }
     doubts.extend(awake(plan, usable, shares_cores));
@@ -66,7 +68,7 @@ mod tests {
         plan.wait = Some(Ends::both(Wait::Spin));
         plan.sched = Ends::both("fifo:50".parse().expect("a scheduling class"));
         change(&mut plan);
-        let doubts = doubts_before(&plan, true);
+        let doubts = doubts_before(&plan, true, Some(2));
         doubts.into_iter().map(|doubt| doubt.doubt).collect()
     }
 
@@ -84,6 +86,19 @@ mod tests {
             plan.round_trip.rt_yield = true;
             plan.stamps = linerate_metric::plan::Stamping::Scheduler;
         })));
+    }
+
+    #[test]
+    fn ends_on_processors_of_their_own_share_none() {
+        let shared = |streams: u32, logical: u32| {
+            let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "far".to_owned());
+            plan.streams = streams;
+            let doubts = doubts_before(&plan, true, Some(logical));
+            doubts.iter().any(|doubt| doubt.doubt == "shared-cores")
+        };
+        // Two threads and as many processors as they need, however few of them this process may use.
+        assert!(!shared(1, 1_024) && !shared(512, 1_024));
+        assert!(shared(513, 1_024));
     }
 
     #[test]
