@@ -25,8 +25,10 @@ pub mod name {
     pub const TX: &str = "tx_dropped";
     /// Dropped at an interface on the way in, by the kernel.
     pub const RX: &str = "rx_dropped";
-    /// Broken or missed at an interface on the way in, by the device.
+    /// Missed at an interface on the way in: the device had no room for it.
     pub const RX_MISSED: &str = "rx_missed";
+    /// Broken at an interface on the way in: a check sequence or a length that does not fit.
+    pub const RX_ERRORS: &str = "rx_errors";
     /// Times that an interface lost its carrier. What is sent meanwhile is lost, and counted by none.
     pub const CARRIER: &str = "carrier_losses";
     /// Refused by the full packet queues of the processors, of the whole machine.
@@ -70,13 +72,7 @@ pub fn interface(name: &str) -> Vec<Count> {
     };
     let mut counts = Vec::new();
     if let Some(statistics) = link.statistics {
-        counts.extend([
-            (name::TX, statistics.tx_dropped + statistics.tx_errors),
-            (name::RX, statistics.rx_dropped),
-            (name::TX_PACKETS, statistics.tx_packets),
-            (name::RX_PACKETS, statistics.rx_packets),
-            (name::RX_MISSED, statistics.rx_missed + statistics.rx_errors),
-        ]);
+        counts.extend(of_link(statistics));
     }
     counts.extend(
         link.carrier_losses
@@ -88,6 +84,19 @@ pub fn interface(name: &str) -> Vec<Count> {
         counts.extend(qdisc.rate_bps.map(|rate| (name::QDISC_RATE, rate)));
     }
     counts
+}
+
+/// What an interface counts, by our names. What arrives broken is apart from what found no room: a longer ring
+/// mends no cable.
+fn of_link(statistics: netlink::Statistics) -> [Count; 6] {
+    [
+        (name::TX, statistics.tx_dropped + statistics.tx_errors),
+        (name::RX, statistics.rx_dropped),
+        (name::TX_PACKETS, statistics.tx_packets),
+        (name::RX_PACKETS, statistics.rx_packets),
+        (name::RX_MISSED, statistics.rx_missed),
+        (name::RX_ERRORS, statistics.rx_errors),
+    ]
 }
 
 /// What the host of the calling thread's namespace has counted, for IPv4 or IPv6.
@@ -282,6 +291,27 @@ mod tests {
                 (name::REASSEMBLED, 2),
             ]
         );
+    }
+
+    #[test]
+    fn frames_that_arrive_broken_are_apart_from_those_without_room() {
+        let counts = of_link(netlink::Statistics {
+            rx_errors: 7,
+            rx_missed: 30,
+            rx_dropped: 2,
+            tx_errors: 1,
+            tx_dropped: 4,
+            ..netlink::Statistics::default()
+        });
+        for (counter, want) in [
+            (name::RX_MISSED, 30),
+            (name::RX_ERRORS, 7),
+            (name::RX, 2),
+            (name::TX, 5),
+        ] {
+            let found = counts.iter().find(|(name, _)| *name == counter);
+            assert_eq!(found.map(|(_, count)| *count), Some(want), "{counter}");
+        }
     }
 
     #[test]

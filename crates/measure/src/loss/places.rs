@@ -187,7 +187,8 @@ fn count(ways: &Ways, direction: Direction, counters: &[PlaceCounter]) -> Counte
         let rx = added(counters, to, name::RX);
         counted.complete &= tx.is_some() && rx.is_some();
         let (tx, rx) = (tx.unwrap_or(0), rx.unwrap_or(0));
-        let missed = added(counters, to, name::RX_MISSED).unwrap_or(0);
+        let at_device = [name::RX_MISSED, name::RX_ERRORS];
+        let at_device = at_device.map(|name| added(counters, to, name).unwrap_or(0));
         counted.qdisc += added(counters, from, name::QDISC).unwrap_or(0);
         counted.tx += if ways.one_machine {
             tx.saturating_sub(rx)
@@ -197,7 +198,7 @@ fn count(ways: &Ways, direction: Direction, counters: &[PlaceCounter]) -> Counte
         let at_backlog = rx.min(backlog_left);
         backlog_left -= at_backlog;
         counted.backlog += at_backlog;
-        counted.rx += rx - at_backlog + missed;
+        counted.rx += rx - at_backlog + at_device.iter().sum::<u64>();
     }
     if !ways.closed {
         counted.backlog = backlog;
@@ -510,6 +511,24 @@ mod tests {
         let (losses, doubt) = split(&plan(1000), &lab(), &counters, &figures(70, 10, 1), None);
         assert_eq!(losses.last().map(|loss| loss.packets), Some(10));
         assert!(doubt.is_some_and(|doubt| doubt.doubt == "loss-not-explained"));
+    }
+
+    /// A device that had no room, and one that a bad cable leads to, lose at the same place.
+    #[test]
+    fn what_a_device_missed_and_what_came_broken_is_lost_at_the_interface() {
+        for (counter_name, lost) in [(name::RX_MISSED, 40), (name::RX_ERRORS, 40)] {
+            let counters = [
+                counter("server", Some("eth0"), name::RX, 0),
+                counter("server", Some("eth0"), counter_name, lost),
+            ];
+            let figures = figures(lost, 0, 0);
+            let (losses, _) = split(&plan(1000), &lab(), &counters, &figures, None);
+            assert_eq!(
+                places(&losses),
+                [("interface-rx", lost, true)],
+                "{counter_name}"
+            );
+        }
     }
 
     #[test]
