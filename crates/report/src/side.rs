@@ -76,17 +76,18 @@ pub struct Side {
 }
 
 impl SideBySide {
-    /// Puts documents side by side. Names that are alike get the ends of their ids.
+    /// Puts documents side by side. Names that are alike get the ends of their ids, and where these are
+    /// alike, too, numbers.
     #[must_use]
     pub fn of(documents: &[Document]) -> Self {
         let mut sides: Vec<Side> = documents.iter().map(side).collect();
-        let names: Vec<String> = sides.iter().map(|side| side.name.clone()).collect();
-        for side in &mut sides {
-            if names.iter().filter(|name| **name == side.name).count() > 1 {
-                let end = side.id.rsplit('-').next().unwrap_or(&side.id);
-                side.name = format!("{} {end}", side.name);
-            }
-        }
+        tell_apart(&mut sides, |side, _| {
+            let end = side.id.rsplit('-').next().unwrap_or(&side.id);
+            format!("{} {end}", side.name)
+        });
+        tell_apart(&mut sides, |side, number| {
+            format!("{} ({number})", side.name)
+        });
         let figures = shown(documents, &sides);
         let names: Vec<String> = sides.iter().map(|side| side.name.clone()).collect();
         Self {
@@ -117,6 +118,18 @@ impl SideBySide {
         let one = one.figures.get(figure)?.median;
         let other = other.figures.get(figure)?.median;
         (one != 0.0).then(|| other / one)
+    }
+}
+
+/// Gives those that are called alike other names; `name` is told the how many-th of them it is.
+fn tell_apart(sides: &mut [Side], name: impl Fn(&Side, usize) -> String) {
+    let names: Vec<String> = sides.iter().map(|side| side.name.clone()).collect();
+    let alike = |own: &str, names: &[String]| names.iter().filter(|name| *name == own).count();
+    for (position, side) in sides.iter_mut().enumerate() {
+        let own = &names[position];
+        if alike(own, &names) > 1 {
+            side.name = name(side, alike(own, &names[..=position]));
+        }
     }
 }
 

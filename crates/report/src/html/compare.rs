@@ -14,13 +14,14 @@ use crate::words;
 /// shows what differs.
 const DISTRIBUTIONS: usize = 6;
 
-/// Nothing for a single run. `series` is the chart of what differs between them.
-pub(super) fn section(runs: &[Record], series: &str) -> String {
+/// Nothing for a single run. `lengths` tells how many of them each document has, `series` is the chart of
+/// what differs between those of one.
+pub(super) fn section(runs: &[Record], lengths: &[usize], series: &str) -> String {
     if runs.len() < 2 {
         return String::new();
     }
     let mut out = String::from("<section>\n<h2>Side by side</h2>\n");
-    out.push_str(&table(runs));
+    out.push_str(&table(runs, lengths));
     out.push_str(&goodput(runs).map_or(String::new(), |bars| figure::bars(&bars)));
     if series.is_empty() {
         out.push_str(&round_trips(runs).map_or(String::new(), |bars| figure::bars(&bars)));
@@ -37,12 +38,19 @@ pub(super) fn section(runs: &[Record], series: &str) -> String {
     out
 }
 
-fn table(runs: &[Record]) -> String {
+fn table(runs: &[Record], lengths: &[usize]) -> String {
     let mut out = String::from("<table class=\"measurements\"><tbody>");
-    for row in words::measurements(runs) {
+    let mut from = 0;
+    let documents = lengths.iter().flat_map(|length| {
+        let own = from..from + length;
+        from = own.end;
+        words::measurements(&runs[own])
+    });
+    for row in documents {
+        let number = runs.iter().position(|run| std::ptr::eq(run, row.run));
         out.push_str(&format!(
             "<tr><th scope=\"row\"><a href=\"#{}\">{}</a></th><td class=\"figure\">{}</td><td>{}</td></tr>",
-            super::anchor(row.run),
+            super::anchor(runs, number.expect("a row is about one of the runs")),
             escape(&row.name),
             escape(&pretty(&row.figure)).replace(' ', "&nbsp;"),
             escape(&pretty(&row.meaning))

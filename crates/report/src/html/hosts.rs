@@ -46,10 +46,14 @@ pub(super) fn section(runs: &[Record]) -> String {
     }
     let mut told: Vec<Vec<String>> = Vec::new();
     for run in runs {
-        if run.hosts.is_empty() || run.hosts.len() != first.len() || run.hosts.len() > BESIDE {
+        if run.hosts.is_empty() || run.hosts.len() > BESIDE {
             continue;
         }
-        let rows = unlike(first, &run.hosts);
+        // Those of other numbers do not stand in the same places.
+        let rows = match run.hosts.len() == first.len() {
+            true => unlike(first, &run.hosts),
+            false => facts::rows(&run.hosts),
+        };
         if rows.is_empty() {
             continue;
         }
@@ -59,7 +63,13 @@ pub(super) fn section(runs: &[Record]) -> String {
             continue;
         }
         let what: Vec<&str> = rows.iter().map(|row| row.name).collect();
-        let summary = format!("Of {}: other {}", words::name(run), what.join(", "));
+        let summary = match run.hosts.len() == first.len() {
+            true => format!("Of {}: other {}", words::name(run), what.join(", ")),
+            false => {
+                let names: Vec<String> = run.hosts.iter().map(in_a_line).collect();
+                format!("Of {}: {}", words::name(run), names.join("; "))
+            }
+        };
         out.push_str(&folded(&summary, &rows, &run.hosts));
         told.push(texts);
     }

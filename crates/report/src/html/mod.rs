@@ -44,14 +44,8 @@ const SCRIPT: &str = concat!(include_str!("script.js"), include_str!("timeline.j
 /// `notes` are sentences that belong to all of it: what could not be measured, and why.
 #[must_use]
 pub fn report(title: &str, runs: &[Record], notes: &[String]) -> String {
-    page(
-        title,
-        (runs, runs.len()),
-        notes,
-        &words::headline(runs),
-        "",
-        false,
-    )
+    let shown = Shown::of(runs, runs.len());
+    page(title, &shown, notes, &words::headline(runs), "", false)
 }
 
 /// A page about documents side by side: what was told to each and where it ran, as far as that differs,
@@ -96,18 +90,66 @@ pub fn side_by_side(title: &str, sides: &SideBySide, documents: &[Document]) -> 
         "<p class=\"muted\">{}</p>\n</section>\n",
         escape(markdown::INTERVALS)
     ));
-    let runs: Vec<Record> = (documents.iter())
-        .filter(|document| document.experiment().is_none())
-        .flat_map(|document| document.runs().iter().cloned())
-        .collect();
     let mut notes = Vec::new();
     for (side, document) in sides.sides.iter().zip(documents) {
         if document.experiment().is_some() {
             notes.extend((side.doubts.iter()).map(|why| format!("{}: {why}", side.name)));
         }
     }
-    let sentences = &sides.verdict;
-    page(title, (&runs, runs.len()), &notes, sentences, &own, false)
+    let shown = Shown::beside(sides, documents);
+    page(title, &shown, &notes, &sides.verdict, &own, false)
+}
+
+/// The runs that a page shows one by one.
+struct Shown {
+    runs: Vec<Record>,
+    /// How many of them each document has: what is said of a run rests on no run of another one.
+    lengths: Vec<usize>,
+    /// How many were made.
+    made: usize,
+    /// What the runs of a document show as a series.
+    series: String,
+}
+
+impl Shown {
+    /// Runs of one document, of which so many were made.
+    fn of(runs: &[Record], made: usize) -> Self {
+        Self {
+            runs: runs.to_vec(),
+            lengths: vec![runs.len()],
+            made,
+            series: series::section("", runs),
+        }
+    }
+
+    /// Runs of several documents, by the names that these have above; those of experiments are too many.
+    fn beside(sides: &SideBySide, documents: &[Document]) -> Self {
+        let mut shown = Self {
+            runs: Vec::new(),
+            lengths: Vec::new(),
+            made: 0,
+            series: String::new(),
+        };
+        for (side, document) in sides.sides.iter().zip(documents) {
+            if document.experiment().is_some() {
+                continue;
+            }
+            let runs = document.runs();
+            let name = |run: &Record| match words::name(run) {
+                _ if runs.len() == 1 => side.name.clone(),
+                name if name == side.name => name,
+                name => format!("{}: {name}", side.name),
+            };
+            shown.lengths.push(runs.len());
+            shown.made += runs.len();
+            shown.series += &series::section(&side.name, runs);
+            shown.runs.extend(runs.iter().map(|run| Record {
+                label: Some(name(run)),
+                ..run.clone()
+            }));
+        }
+        shown
+    }
 }
 
 /// A page about runs that belong together, with what follows from them.
@@ -145,7 +187,7 @@ pub fn of_set(title: &str, set: &RunSet) -> String {
     let are_steps = set.result.capacity.is_some() || !set.result.saturation.is_empty();
     page(
         title,
-        (&runs, set.runs.len()),
+        &Shown::of(&runs, set.runs.len()),
         &set.result.notes,
         &sentences,
         &own,
@@ -196,19 +238,17 @@ const SHOWN_ALIKE: usize = 8;
 /// Columns of what follows, as in a terminal.
 const FOLLOWS_COLUMNS: usize = 96;
 
-/// `runs` are those that are shown, and how many there were.
 fn page(
     title: &str,
-    (runs, made): (&[Record], usize),
+    shown: &Shown,
     notes: &[String],
     sentences: &[String],
     follows: &str,
     are_steps: bool,
 ) -> String {
-    let series = series::section(runs);
-    let runs = &words::told_apart(runs)[..];
+    let runs = &words::told_apart(&shown.runs)[..];
     let mut body = String::new();
-    body.push_str(&header(title, (runs, made), notes, sentences));
+    body.push_str(&header(title, (runs, shown.made), notes, sentences));
     body.push_str(follows);
     let ways: Vec<String> = runs.iter().map(path::section).collect();
     let first = ways.iter().find(|way| !way.is_empty());
@@ -217,10 +257,10 @@ fn page(
     }
     body.push_str(&hosts::section(runs));
     let mut each = String::new();
-    for (run, way) in runs.iter().zip(&ways) {
+    for (number, (run, way)) in runs.iter().zip(&ways).enumerate() {
         // What is drawn above is not drawn again.
         let own = if Some(way) == first { "" } else { way };
-        each.push_str(&run::section(run, own));
+        each.push_str(&run::section(run, &anchor(runs, number), own));
     }
     // Steps of a walk or a search say little one by one: what they came to stands above.
     if are_steps {
@@ -229,7 +269,7 @@ fn page(
             runs.len()
         ));
     } else {
-        body.push_str(&compare::section(runs, &series));
+        body.push_str(&compare::section(runs, &shown.lengths, &shown.series));
         body.push_str(&each);
     }
     body.push_str(&footer(runs));
@@ -358,9 +398,14 @@ fn unit(of: Unit, highest: f64) -> svg::Unit {
     }
 }
 
-/// The place of a run in the page, for links.
-fn anchor(run: &Record) -> String {
-    format!("run-{}", escape(&run.id))
+/// The place of a run in the page, for links; a record may stand there twice.
+fn anchor(runs: &[Record], number: usize) -> String {
+    let id = &runs[number].id;
+    let before = runs[..number].iter().filter(|run| run.id == *id).count();
+    match before {
+        0 => format!("run-{}", escape(id)),
+        n => format!("run-{}-{}", escape(id), n + 1),
+    }
 }
 
 #[cfg(test)]

@@ -14,11 +14,11 @@ use crate::words::{self, or_unknown};
 /// Flows of a table before it is cut.
 const STREAMS: usize = 64;
 
-/// Everything about one run; `way` is the drawing of its packets' way, where that is its own.
-pub(super) fn section(run: &Record, way: &str) -> String {
+/// Everything about one run, at the place `anchor`; `way` is the drawing of its packets' way, where that
+/// is its own.
+pub(super) fn section(run: &Record, anchor: &str, way: &str) -> String {
     let mut out = format!(
-        "<section class=\"run\" id=\"{}\">\n<h2>{}</h2>\n",
-        super::anchor(run),
+        "<section class=\"run\" id=\"{anchor}\">\n<h2>{}</h2>\n",
         escape(&words::name(run))
     );
     let mut details = words::details(&run.plan);

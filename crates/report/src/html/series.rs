@@ -36,9 +36,14 @@ impl Line {
     }
 }
 
-/// The chart of what differs between the runs; empty where they are no series. `runs` are as they were
-/// named, before those of one name were told apart.
-pub(super) fn section(runs: &[Record]) -> String {
+/// The chart of what differs between the runs of a document; empty where they are no series. `name` is what
+/// the document is called, nothing where it is the only one. `runs` are as they were named, before those of
+/// one name were told apart.
+pub(super) fn section(name: &str, runs: &[Record]) -> String {
+    let of = |title: &str| match name {
+        "" => title.to_owned(),
+        name => format!("{title}: {name}"),
+    };
     let trips: Vec<&Record> = (runs.iter())
         .filter(|run| run.kind == Kind::Latency)
         .collect();
@@ -64,9 +69,12 @@ pub(super) fn section(runs: &[Record]) -> String {
             Line::of("p99 from when due", &trips, rate, due(|q| q.p99)),
             Line::of("p99 from when sent", &trips, rate, sent(|q| q.p99)),
         ];
-        return chart("Round-trip times by load", "questions/s", &lines, |count| {
-            format!("{}/s", format_count(count))
-        });
+        return chart(
+            &of("Round-trip times by load"),
+            "questions/s",
+            &lines,
+            |count| format!("{}/s", format_count(count)),
+        );
     }
     if count(&size) > 2 {
         let lines = [
@@ -75,13 +83,13 @@ pub(super) fn section(runs: &[Record]) -> String {
             Line::of("p99", &trips, size, sent(|q| q.p99)),
         ];
         return chart(
-            "Round-trip times by size",
+            &of("Round-trip times by size"),
             "message, B",
             &lines,
             format_bytes,
         );
     }
-    rounds(&trips)
+    rounds(&of("Median of each round"), &trips)
 }
 
 fn sent(of: fn(&Quantiles) -> u64) -> impl Fn(&Record) -> Option<u64> {
@@ -89,7 +97,7 @@ fn sent(of: fn(&Quantiles) -> u64) -> impl Fn(&Record) -> Option<u64> {
 }
 
 /// The medians of runs that were made again and again in turn, a line for each name.
-fn rounds(trips: &[&Record]) -> String {
+fn rounds(title: &str, trips: &[&Record]) -> String {
     let mut lines: Vec<Line> = Vec::new();
     for run in trips {
         let name = words::name(run);
@@ -113,9 +121,7 @@ fn rounds(trips: &[&Record]) -> String {
     if lines.is_empty() {
         return String::new();
     }
-    chart("Median of each round", "round", &lines, |round| {
-        format!("round {round}")
-    })
+    chart(title, "round", &lines, |round| format!("round {round}"))
 }
 
 fn chart(title: &str, along: &str, lines: &[Line], write: impl Fn(u64) -> String) -> String {

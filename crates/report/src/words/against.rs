@@ -36,8 +36,9 @@ pub(crate) fn against(documents: &[Document], names: &[String]) -> Vec<String> {
     let told = names
         .iter()
         .zip(&values)
-        .zip('A'..)
-        .map(|((name, own), letter)| {
+        .enumerate()
+        .map(|(number, (name, own))| {
+            let letter = letter(number);
             let value = median(own).map_or_else(String::new, |value| figure.unit.format(value));
             let of = match own.len() {
                 1 => String::new(),
@@ -63,6 +64,15 @@ pub(crate) fn against(documents: &[Document], names: &[String]) -> Vec<String> {
         sentences.push(crate::text::verdict_words(&found));
     }
     sentences
+}
+
+/// `A` to `Z`, then `A2` to `Z2`.
+fn letter(number: usize) -> String {
+    let letter = char::from(b'A' + (number % 26) as u8);
+    match number / 26 {
+        0 => letter.to_string(),
+        round => format!("{letter}{}", round + 1),
+    }
 }
 
 /// What all runs of a document are; sets whose runs are no repeats of one another have no figure of their own.
