@@ -19,6 +19,7 @@ mod series;
 mod stages;
 mod sweep;
 mod timeline;
+mod tuning;
 
 use linerate_metric::comparison::Comparison;
 use linerate_metric::expect::Unit;
@@ -182,7 +183,9 @@ pub fn of_set(title: &str, set: &RunSet) -> String {
             figure::lines(&follows)
         );
     }
+    own.push_str(&tuning::section(set));
     own.push_str(&comparison::section(set));
+    own.push_str(&tuning::in_vain(set));
     own.push_str(&sweep::section(set));
     let are_steps = set.result.capacity.is_some() || !set.result.saturation.is_empty();
     page(

@@ -62,10 +62,11 @@ pub(crate) fn conclusions_of(result: &SetResult, width: usize) -> String {
         width,
         unicode: true,
     };
-    // A sweep and a comparison have page sections of their own, with the same tables.
+    // These have page sections of their own, with the same tables.
     let result = SetResult {
         sweep: None,
         comparison: None,
+        tuning: None,
         ..result.clone()
     };
     conclusions(&result, &plain).join("\n\n")

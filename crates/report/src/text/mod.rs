@@ -20,7 +20,7 @@ mod stages;
 mod summary;
 mod sweep;
 mod table;
-mod tuning;
+pub(crate) mod tuning;
 mod verdicts;
 
 pub use capacity::trial as capacity_trial;

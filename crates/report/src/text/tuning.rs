@@ -1,11 +1,12 @@
 //! What a search over knobs found: the changes, their proof, and what was tried in vain.
 
+use linerate_metric::comparison::Side;
 use linerate_metric::figure;
-use linerate_metric::tuning::Tuning;
+use linerate_metric::tuning::{Pointed, Tuning};
 use linerate_metric::units::{format_bytes, format_nanos, format_share};
 
 use super::comparison::{signed, verdict_words};
-use super::table::table;
+use super::table::Grid;
 use crate::style::{Paint, Style, clean, hang, wrap};
 use crate::words;
 
@@ -17,56 +18,27 @@ pub(super) fn tuning(found: &Tuning, style: &Style) -> String {
     blocks.extend(pointed(found, style));
     match &found.proof {
         Some(proof) => {
-            let value = |value: f64| figure::format(&found.goal, value);
-            let side = |side: &linerate_metric::comparison::Side| {
-                words::or_unknown(side.value, |v| value(v.median))
-            };
-            let bytes = |value: Option<f64>| words::or_unknown(value, |v| format_bytes(v as u64));
-            let cost = |value: Option<f64>| words::or_unknown(value, format_nanos);
-            let row =
-                |what: &str, before: String, after: String| vec![what.to_owned(), before, after];
-            let rows = vec![
-                row(&name, side(&proof.a), side(&proof.b)),
-                row(
-                    "buffers",
-                    bytes(found.memory_bytes[0]),
-                    bytes(found.memory_bytes[1]),
-                ),
-                row("cpu", cost(found.cpu_ns[0]), cost(found.cpu_ns[1])),
-            ];
-            blocks.push(table(&["", "start (A)", "tuned (B)"], rows, 1, style));
+            blocks.extend(before_and_after(found).map(|grid| grid.text(style)));
             blocks.push(wrap(&verdict_words(proof), style.width).join("\n"));
         }
         None => blocks.push(wrap(&without_proof(found), style.width).join("\n")),
     }
-    if !found.changes.is_empty() {
-        let rows = found
-            .changes
-            .iter()
-            .map(|change| {
-                vec![
-                    clean(&change.knob).into_owned(),
-                    clean(&change.from).into_owned(),
-                    clean(&change.to).into_owned(),
-                    words::or_unknown(change.without, |ratio| signed(ratio.median - 1.0)),
-                ]
-            })
-            .collect();
-        let heading = format!("{name} without it");
-        let mut text = table(&["change", "from", "to", &heading], rows, 3, style);
+    if let Some(grid) = changes(found) {
+        let mut text = grid.text(style);
         text.push_str("\n\n");
         if found.proof.is_some() {
             let command = format!("linerate {}", clean(&found.tuned_command));
             text.push_str(&hang("run:  ", "run:  ", &command, style.width));
         } else {
-            text.push_str("These were shown to matter; the proof against the start is missing.");
+            text.push_str(UNPROVED);
         }
         for command in found.changes.iter().flat_map(|change| &change.commands) {
             text.push('\n');
             text.push_str(&hang("set:  ", "set:  ", &clean(command), style.width));
         }
         if found.kept {
-            text.push_str("\nThese settings were left in place.");
+            text.push('\n');
+            text.push_str(KEPT);
         }
         for snippet in &found.snippets {
             text.push_str(&format!("\n\n{}:", of_format(&snippet.format)));
@@ -87,8 +59,55 @@ pub(super) fn tuning(found: &Tuning, style: &Style) -> String {
     blocks.join("\n\n")
 }
 
+/// What is said of changes without a proof of all of them together.
+pub(crate) const UNPROVED: &str =
+    "These were shown to matter; the proof against the start is missing.";
+
+/// What is said of settings that did not go back.
+pub(crate) const KEPT: &str = "These settings were left in place.";
+
+/// The goal before and after, and what both cost; none without a proof.
+pub(crate) fn before_and_after(found: &Tuning) -> Option<Grid> {
+    let proof = found.proof.as_deref()?;
+    let name = clean(&found.goal);
+    let value = |value: f64| figure::format(&found.goal, value);
+    let side = |side: &Side| words::or_unknown(side.value, |v| value(v.median));
+    let bytes = |value: Option<f64>| words::or_unknown(value, |v| format_bytes(v as u64));
+    let cost = |value: Option<f64>| words::or_unknown(value, format_nanos);
+    let row = |what: &str, before: String, after: String| vec![what.to_owned(), before, after];
+    let rows = vec![
+        row(&name, side(&proof.a), side(&proof.b)),
+        row(
+            "buffers",
+            bytes(found.memory_bytes[0]),
+            bytes(found.memory_bytes[1]),
+        ),
+        row("cpu", cost(found.cpu_ns[0]), cost(found.cpu_ns[1])),
+    ];
+    Grid::new(&["", "start (A)", "tuned (B)"], rows, 1)
+}
+
+/// The changes that matter, each with what is lost without it; none where nothing does.
+pub(crate) fn changes(found: &Tuning) -> Option<Grid> {
+    let rows = found.changes.iter().map(|change| {
+        vec![
+            clean(&change.knob).into_owned(),
+            clean(&change.from).into_owned(),
+            clean(&change.to).into_owned(),
+            words::or_unknown(change.without, |ratio| signed(ratio.median - 1.0)),
+        ]
+    });
+    let heading = format!("{} without it", clean(&found.goal));
+    Grid::new(&["change", "from", "to", &heading], rows.collect(), 3)
+}
+
 /// What the runs were for.
 fn spent(found: &Tuning, style: &Style) -> String {
+    wrap(&spent_words(found), style.width).join("\n")
+}
+
+/// `53 runs: 14 search, 12 which changes matter, 24 proof`.
+pub(crate) fn spent_words(found: &Tuning) -> String {
     let spent = &found.spent;
     let parts = [
         (spent.search, "search"),
@@ -100,11 +119,10 @@ fn spent(found: &Tuning, style: &Style) -> String {
         .filter(|(runs, _)| *runs > 0)
         .map(|(runs, what)| format!("{runs} {what}"))
         .collect();
-    let text = match parts.is_empty() {
+    match parts.is_empty() {
         true => format!("{} runs", found.runs),
         false => format!("{} runs: {}", found.runs, parts.join(", ")),
-    };
-    wrap(&text, style.width).join("\n")
+    }
 }
 
 /// What the first measurement pointed at.
@@ -114,10 +132,7 @@ fn pointed(found: &Tuning, style: &Style) -> Option<String> {
     }
     let mut lines = vec!["The first measurement found:".to_owned()];
     for finding in &found.findings {
-        let knobs = match finding.knobs.is_empty() {
-            true => "no knob that can be turned here".to_owned(),
-            false => finding.knobs.join(", "),
-        };
+        let knobs = pointed_words(finding);
         let said = format!(
             "{} (costs {}): {knobs}",
             finding.cause,
@@ -128,8 +143,16 @@ fn pointed(found: &Tuning, style: &Style) -> Option<String> {
     Some(lines.join("\n"))
 }
 
+/// The knobs that a finding points at.
+pub(crate) fn pointed_words(finding: &Pointed) -> String {
+    match finding.knobs.is_empty() {
+        true => "no knob that can be turned here".to_owned(),
+        false => finding.knobs.join(", "),
+    }
+}
+
 /// Why there is no proof: nothing helps, or it was not finished.
-fn without_proof(found: &Tuning) -> String {
+pub(crate) fn without_proof(found: &Tuning) -> String {
     let best = found.best_seen.as_ref().map(|best| {
         let setting: Vec<_> = (best.setting.iter())
             .map(|(knob, value)| format!("{knob}={value}"))
@@ -166,7 +189,8 @@ fn without_proof(found: &Tuning) -> String {
     }
 }
 
-fn of_format(format: &str) -> &str {
+/// What a snippet is for.
+pub(crate) fn of_format(format: &str) -> &str {
     match format {
         "sysctl" => "for a file in /etc/sysctl.d",
         "ethtool" => "as a script",
