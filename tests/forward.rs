@@ -809,7 +809,11 @@ const WIRE: &str = "[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ['a', 'b']\n\
 
 /// One end swaps addresses, the other starts packets and sees them come back.
 fn round_a_wire(lab: &Lab, kind: &str) -> Result<(), String> {
-    let words = format!("forward --dev {kind}:eth0 --mode macswap --idle yield --stats-period 0.1");
+    let url = match kind.split_once(' ') {
+        Some((kind, _)) => format!("{kind}:eth0,busy=64"),
+        None => format!("{kind}:eth0"),
+    };
+    let words = format!("forward --dev {url} --mode macswap --idle yield --stats-period 0.1");
     let mut far = Running::start(&mut lab.linerate("b", &words));
     let near = || {
         let words =
@@ -828,6 +832,12 @@ fn round_a_wire(lab: &Lab, kind: &str) -> Result<(), String> {
         let found = ran.expect(0).json();
         // The far end may not have opened its port yet.
         if number(&found, "/forward/ports/0/receive/packets") > 64.0 {
+            let xdp = &found["forward"]["ports"][0]["xdp"];
+            let asked = kind.starts_with("xdp").then_some(true);
+            assert_eq!(xdp["need_wakeup"].as_bool(), asked, "{xdp}");
+            // The kernel grants it whether or not it knows what to poll.
+            let budget = kind.ends_with("busy").then_some(64);
+            assert_eq!(xdp["busy_poll"]["budget"].as_u64(), budget, "{xdp}");
             break;
         }
         assert!(Instant::now() < until, "nothing came back: {found:#}");
@@ -872,7 +882,7 @@ fn a_lab_has_links_with_delay() {
 #[test]
 fn packets_go_round_a_wire() {
     let lab = lab!(Lab::of("fwdpacket", WIRE));
-    for kind in ["packet", "xdp"] {
+    for kind in ["packet", "xdp", "xdp busy"] {
         if let Err(why) = round_a_wire(&lab, kind) {
             println!("skipped: {kind}: {why}");
         }

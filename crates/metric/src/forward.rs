@@ -304,6 +304,9 @@ pub struct ForwardPort {
     pub bit_rates: Option<PortBitRates>,
     /// How bytes travel: `none` (handles move), `each-way` (copied in and out), `in-kernel`.
     pub copies: String,
+    /// How its AF_XDP sockets are bound, as obtained; absent on other ports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub xdp: Option<XdpFacts>,
     /// What was obtained where there was a choice, in sentences.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
@@ -311,6 +314,33 @@ pub struct ForwardPort {
     pub receive: QueueFigures,
     /// Sent, all queues.
     pub transmit: QueueFigures,
+}
+
+/// How an AF_XDP socket is bound, as the kernel granted it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct XdpFacts {
+    /// Where the program meets frames: `native` (in the driver) or `generic` (behind it).
+    pub mode: String,
+    /// Whether the device itself reads and writes the frames' memory; else the kernel copies each.
+    pub zero_copy: bool,
+    /// Whether the kernel says when it wants to be woken; else it is woken for every burst.
+    pub need_wakeup: bool,
+    /// Busy polling, where it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub busy_poll: Option<BusyPollFacts>,
+}
+
+/// Busy polling of a socket (`SO_PREFER_BUSY_POLL`), which the kernel grants whether or not there is anything to
+/// poll.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct BusyPollFacts {
+    /// Frames that one call may take from the driver (`SO_BUSY_POLL_BUDGET`).
+    pub budget: u32,
+    /// The driver's poll context that feeds the socket (`SO_INCOMING_NAPI_ID`); 0: the kernel knows of none, and
+    /// busy polling has no effect.
+    pub napi_id: u32,
 }
 
 /// Bit rates of a port (`--bitrate-stats`).

@@ -10,6 +10,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::forward::XdpFacts;
 use crate::histogram::Quantiles;
 use crate::units::{BitRate, parse_count, parse_fraction};
 
@@ -471,6 +472,9 @@ fn is_none(count: &u64) -> bool {
 pub struct PortFigures {
     /// Its kind and name.
     pub name: String,
+    /// How its AF_XDP sockets are bound, as obtained; absent on other ports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub xdp: Option<XdpFacts>,
     /// What was obtained where there was a choice, in sentences.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,

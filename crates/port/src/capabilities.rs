@@ -3,6 +3,7 @@
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::sys::packet::Promiscuous;
 use crate::sys::{interface, xsk_offload};
@@ -63,6 +64,49 @@ pub enum Copies {
     InKernel,
 }
 
+/// How an AF_XDP socket is bound, as the kernel granted it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XdpBinding {
+    /// Whether the program meets frames in the driver; else behind it, in the generic hook.
+    pub native: bool,
+    /// Whether the device itself reads and writes the frames' memory.
+    pub zero_copy: bool,
+    /// Whether the kernel says when it wants to be woken.
+    pub need_wakeup: bool,
+    /// Busy polling, where it was asked for.
+    pub busy_poll: Option<BusyPoll>,
+}
+
+/// Busy polling of a socket, granted whether or not there is anything to poll.
+#[derive(Clone, Debug)]
+pub struct BusyPoll {
+    /// Frames that a call may take from the driver.
+    pub budget: u32,
+    napi: Arc<AtomicU32>,
+}
+
+impl BusyPoll {
+    /// With the driver's poll context as far as it is known.
+    pub(crate) fn new(budget: u32, napi: Arc<AtomicU32>) -> Self {
+        Self { budget, napi }
+    }
+
+    /// The driver's poll context that feeds the socket; 0 while the kernel knows of none. Some kernels tell when
+    /// the socket is bound, others with the first frame.
+    #[must_use]
+    pub fn napi_id(&self) -> u32 {
+        self.napi.load(Relaxed)
+    }
+}
+
+impl PartialEq for BusyPoll {
+    fn eq(&self, other: &Self) -> bool {
+        (self.budget, self.napi_id()) == (other.budget, other.napi_id())
+    }
+}
+
+impl Eq for BusyPoll {}
+
 /// What a port is and can do; read once before the loop, so that no loop asks which kind it has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
@@ -99,6 +143,8 @@ pub struct Capabilities {
     pub replays: bool,
     /// What is sent is thrown away, because there is no file for it: nobody waits for it.
     pub discards: bool,
+    /// How its AF_XDP socket is bound, as the kernel granted it; none on other ports.
+    pub xdp: Option<XdpBinding>,
     /// What was obtained where there was a choice, and what a reader of the figures should know: a way
     /// of access, a fallback, a trap. For the record and the user.
     pub notes: Vec<String>,
@@ -123,8 +169,20 @@ impl Capabilities {
             far_interface: None,
             replays: false,
             discards: false,
+            xdp: None,
             notes: Vec::new(),
         }
+    }
+
+    /// The notes, and what shows only while frames come.
+    #[must_use]
+    pub fn notes_so_far(&self) -> Vec<String> {
+        let polling = self.xdp.as_ref().and_then(|xdp| xdp.busy_poll.as_ref());
+        let idle = polling.filter(|polling| polling.napi_id() == 0).map(|_| {
+            "busy polling has no effect: the kernel does not know which driver queue feeds this socket (SO_INCOMING_NAPI_ID is 0)"
+                .to_owned()
+        });
+        self.notes.iter().cloned().chain(idle).collect()
     }
 
     /// Whether its interface has a carrier at this moment; none where it has no interface, or that is not

@@ -44,7 +44,7 @@ mod port;
 pub use port::{Absence, AnyPort, Pair, Port, Receive, Transmit};
 
 mod capabilities;
-pub use capabilities::{Capabilities, Copies, Interface};
+pub use capabilities::{BusyPoll, Capabilities, Copies, Interface, XdpBinding};
 
 mod counters;
 pub use counters::{Cause, QueueCounters, QueueTotals};

@@ -310,7 +310,18 @@ fn traps_of_veth_are_named() {
         assert!(!far.has_note("gro on"), "{notes:?}");
         assert!(far.has_note("do not pass the generic hook"), "{notes:?}");
         // Whether the kernel knows the driver's queue differs from version to version; if not, it is told.
-        println!("{:?}", notes.notes);
+        let binding = notes.xdp.as_ref().unwrap();
+        assert!(!binding.native && !binding.need_wakeup, "{binding:?}");
+        let polling = binding.busy_poll.as_ref().unwrap();
+        assert_eq!(polling.budget, 64);
+        let told = notes.notes_so_far();
+        let without = told
+            .iter()
+            .any(|note| note.contains("SO_INCOMING_NAPI_ID is 0"));
+        assert_eq!(without, polling.napi_id() == 0, "{told:?}");
+        let binding = near.port.capabilities().xdp.as_ref().unwrap();
+        assert!(binding.native && binding.need_wakeup, "{binding:?}");
+        assert_eq!(binding.busy_poll, None);
     });
 }
 

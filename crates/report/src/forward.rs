@@ -16,6 +16,7 @@ use crate::words::or_unknown;
 mod port;
 mod statistics;
 
+pub(crate) use port::waking;
 pub use port::{
     PortRates, displayed, extended_statistics, port_info, port_statistics, port_summary, queue_info,
 };

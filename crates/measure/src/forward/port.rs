@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use linerate_host::sys::clock;
-use linerate_metric::forward::{ForwardPort, PeerAbsence, QueueFigures};
+use linerate_metric::forward::{BusyPollFacts, ForwardPort, PeerAbsence, QueueFigures, XdpFacts};
 use linerate_port::kind::{AnyReceive, AnyTransmit};
 use linerate_port::{
     Burst, Capabilities, Cause, Copies, Memory, Pool, PortError, PortUrl, Promiscuous,
-    QueueCounters, QueueTotals, Receive, Transmit, open,
+    QueueCounters, QueueTotals, Receive, Transmit, XdpBinding, open,
 };
 
 use super::frame::Mac;
@@ -55,6 +55,19 @@ pub(super) fn figures(totals: QueueTotals) -> QueueFigures {
             .filter(|&(_, count)| count > 0)
             .map(|(cause, count)| (cause.name().to_owned(), count))
             .collect(),
+    }
+}
+
+/// How an AF_XDP socket is bound, as the record has it.
+pub(crate) fn xdp_facts(binding: &XdpBinding) -> XdpFacts {
+    XdpFacts {
+        mode: if binding.native { "native" } else { "generic" }.to_owned(),
+        zero_copy: binding.zero_copy,
+        need_wakeup: binding.need_wakeup,
+        busy_poll: binding.busy_poll.as_ref().map(|polling| BusyPollFacts {
+            budget: polling.budget,
+            napi_id: polling.napi_id(),
+        }),
     }
 }
 
@@ -309,7 +322,8 @@ impl Port {
                 Copies::InKernel => "in-kernel",
             }
             .to_owned(),
-            notes: self.capabilities.notes.clone(),
+            xdp: self.capabilities.xdp.as_ref().map(xdp_facts),
+            notes: self.capabilities.notes_so_far(),
             receive: figures(moved.receive),
             transmit: figures(moved.transmit),
         }

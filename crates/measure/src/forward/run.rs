@@ -1,5 +1,6 @@
 //! A run of the forwarder for some time, and its record.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -227,16 +228,8 @@ pub fn run(
 /// The record of a run.
 #[must_use]
 pub fn record(urls: &[PortUrl], settings: &Settings, times: &Times, ran: Ran) -> Record {
-    let names: Vec<String> = urls.iter().map(ToString::to_string).collect();
-    let mut plan = Plan::new(Kind::Forward, Protocol::Udp, names.join(" "));
-    plan.port = 0;
-    plan.directions = Vec::new();
-    plan.streams = u32::try_from(ran.figures.streams.len()).unwrap_or(u32::MAX);
-    plan.duration_ns = times.duration.map(nanos);
-    plan.interval_ns = Some(nanos(times.interval));
-    plan.payload_bytes = settings.frame.bytes.into();
-    plan.stack = linerate_metric::plan::Ends::both("port".to_owned());
-    plan.forward = Some(Box::new(forward_plan(&names, settings, &ran.figures)));
+    let cores = ran.figures.cores.iter().map(|core| core.cpu).collect();
+    let plan = plan_of(urls, settings, times, ran.figures.streams.len(), cores);
     let mut host = snapshot::host();
     host.role = Some(Role::Client);
     Record {
@@ -254,12 +247,42 @@ pub fn record(urls: &[PortUrl], settings: &Settings, times: &Times, ran: Ran) ->
     }
 }
 
-fn forward_plan(names: &[String], settings: &Settings, figures: &ForwardFigures) -> ForwardPlan {
+/// The plan of a run that begins, whose streams are dealt to threads like this.
+#[must_use]
+pub fn plan(urls: &[PortUrl], settings: &Settings, times: &Times, places: &[StreamPlace]) -> Plan {
+    let cores: BTreeMap<u32, Option<u32>> =
+        places.iter().map(|place| (place.core, place.cpu)).collect();
+    let cores = cores.into_values().collect();
+    plan_of(urls, settings, times, places.len(), cores)
+}
+
+/// The same with the processor of each thread.
+fn plan_of(
+    urls: &[PortUrl],
+    settings: &Settings,
+    times: &Times,
+    streams: usize,
+    cores: Vec<Option<u32>>,
+) -> Plan {
+    let names: Vec<String> = urls.iter().map(ToString::to_string).collect();
+    let mut plan = Plan::new(Kind::Forward, Protocol::Udp, names.join(" "));
+    plan.port = 0;
+    plan.directions = Vec::new();
+    plan.streams = u32::try_from(streams).unwrap_or(u32::MAX);
+    plan.duration_ns = times.duration.map(nanos);
+    plan.interval_ns = Some(nanos(times.interval));
+    plan.payload_bytes = settings.frame.bytes.into();
+    plan.stack = linerate_metric::plan::Ends::both("port".to_owned());
+    plan.forward = Some(Box::new(forward_plan(names, settings, &cores)));
+    plan
+}
+
+fn forward_plan(names: Vec<String>, settings: &Settings, cores: &[Option<u32>]) -> ForwardPlan {
     ForwardPlan {
-        ports: names.to_vec(),
+        ports: names,
         mode: settings.mode.to_string(),
-        cores: u32::try_from(figures.cores.len()).unwrap_or(u32::MAX),
-        cpus: figures.cores.iter().filter_map(|core| core.cpu).collect(),
+        cores: u32::try_from(cores.len()).unwrap_or(u32::MAX),
+        cpus: cores.iter().copied().flatten().collect(),
         topology: settings.topology,
         burst: u32::try_from(settings.burst).unwrap_or(u32::MAX),
         tx_first: settings.tx_first,

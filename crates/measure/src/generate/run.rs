@@ -758,7 +758,8 @@ fn port(capabilities: &Capabilities, carrier: Option<bool>, totals: QueueTotals)
         .map(|&cause| (cause.name().to_owned(), totals.dropped(cause)));
     PortFigures {
         name: capabilities.name.clone(),
-        notes: capabilities.notes.clone(),
+        xdp: capabilities.xdp.as_ref().map(crate::forward::xdp_facts),
+        notes: capabilities.notes_so_far(),
         carrier,
         frames: totals.frames,
         bytes: totals.bytes,

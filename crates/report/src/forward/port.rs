@@ -1,6 +1,6 @@
 //! A port in words: what it is, what it moved, and all of its counters, by the names of testpmd.
 
-use linerate_metric::forward::{ForwardPort, QueueFigures};
+use linerate_metric::forward::{BusyPollFacts, ForwardPort, QueueFigures, XdpFacts};
 
 use super::statistics::{line, rule, ruled};
 use crate::words::or_unknown;
@@ -216,11 +216,32 @@ pub fn port_info(port: &ForwardPort) -> String {
         );
     }
     line(&mut out, &format!("Copies of each frame: {}", port.copies));
+    if let Some(xdp) = &port.xdp {
+        line(&mut out, &format!("Waking: {}", waking(xdp)));
+    }
     for note in &port.notes {
         line(&mut out, &format!("Note: {note}"));
     }
     out.truncate(out.trim_end().len());
     out
+}
+
+/// `need-wakeup; busy polling 64 frames a call (NAPI 394)`: how an AF_XDP socket and the kernel wake each other.
+pub(crate) fn waking(xdp: &XdpFacts) -> String {
+    let waking = match xdp.need_wakeup {
+        true => "need-wakeup",
+        false => "the kernel is woken for every burst",
+    };
+    let polling = match xdp.busy_poll {
+        None => "no busy polling".to_owned(),
+        Some(BusyPollFacts { napi_id: 0, .. }) => {
+            "busy polling was granted and has no effect (NAPI id 0)".to_owned()
+        }
+        Some(BusyPollFacts { budget, napi_id }) => {
+            format!("busy polling, {budget} frames a call (NAPI id {napi_id})")
+        }
+    };
+    format!("{waking}; {polling}")
 }
 
 /// A line for each port (`show port summary`), with whether it is open.
@@ -295,6 +316,27 @@ mod tests {
             dropped: 3,
             drops: [(cause.to_owned(), 3)].into(),
         };
+        for (need_wakeup, busy_poll, words) in [
+            (true, None, "need-wakeup; no busy polling"),
+            (
+                false,
+                Some((64, 0)),
+                "the kernel is woken for every burst; busy polling was granted and has no effect (NAPI id 0)",
+            ),
+            (
+                true,
+                Some((64, 394)),
+                "need-wakeup; busy polling, 64 frames a call (NAPI id 394)",
+            ),
+        ] {
+            let busy_poll = busy_poll.map(|(budget, napi_id)| BusyPollFacts { budget, napi_id });
+            let xdp = XdpFacts {
+                need_wakeup,
+                busy_poll,
+                ..XdpFacts::default()
+            };
+            assert_eq!(waking(&xdp), words);
+        }
         let port = ForwardPort {
             receive: queue(10, "no-buffer"),
             transmit: queue(20, "ring-full"),

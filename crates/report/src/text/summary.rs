@@ -170,13 +170,17 @@ pub(super) fn ways(record: &Record, style: &Style) -> Vec<String> {
 /// What was obtained of ports where there was a choice: `xdp:eth0`, `XDP native; copy: …`.
 fn obtained(record: &Record) -> Vec<(String, String)> {
     let forward = record.forward.iter().flat_map(|figures| &figures.ports);
-    let forward = forward.map(|port| (&port.name, &port.notes));
+    let forward = forward.map(|port| (&port.name, &port.notes, &port.xdp));
     let generate = record.generate.iter();
     let generate =
         generate.flat_map(|figures| std::iter::once(&figures.send).chain(&figures.receive));
-    let all = forward.chain(generate.map(|port| (&port.name, &port.notes)));
+    let all = forward.chain(generate.map(|port| (&port.name, &port.notes, &port.xdp)));
     let mut found: Vec<(String, String)> = all
-        .filter_map(|(name, notes)| Some((name.clone(), way_of(notes)?)))
+        .filter_map(|(name, notes, xdp)| {
+            let ways = way_of(notes).into_iter();
+            let ways: Vec<_> = ways.chain(xdp.as_ref().map(forward::waking)).collect();
+            (!ways.is_empty()).then(|| (name.clone(), ways.join("; ")))
+        })
         .collect();
     found.dedup();
     found

@@ -13,11 +13,12 @@ mod trap;
 
 use std::num::NonZero;
 use std::ops::RangeInclusive;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use crate::capabilities::{Capabilities, Copies};
+use crate::capabilities::{BusyPoll, Capabilities, Copies, XdpBinding};
 use crate::error::PortError;
 use crate::interface;
 use crate::kind::{Kind, Name};
@@ -249,7 +250,8 @@ fn open_queue(
             transmit: url.txd(),
         })
         .map_err(failed("make the rings"))?;
-    if let Some(budget) = url.number("busy") {
+    let budget = url.number("busy");
+    if let Some(budget) = budget {
         socket
             .prefer_busy_poll(BUSY_POLL_MICROSECONDS, budget)
             .map_err(|source| refusal::busy_poll(&port, source))?;
@@ -258,9 +260,8 @@ fn open_queue(
     let zero_copy = socket
         .is_zero_copy()
         .map_err(failed("tell how the socket is bound"))?;
-    let busy_poll = url
-        .number("busy")
-        .map(|_| socket.napi().is_ok_and(|napi| napi != 0));
+    let napi = budget.map(|_| Arc::new(AtomicU32::new(socket.napi().unwrap_or(0))));
+    let busy_poll = budget.zip(napi.clone());
     let longest_received = memory.slot_bytes() - KERNEL_HEADROOM_BYTES as usize;
     let longest_sent = (link.mtu as usize + usize::from(ETHERNET_BYTES)).min(memory.slot_bytes());
     let longest_sent = u16::try_from(longest_sent).unwrap_or(u16::MAX);
@@ -276,7 +277,6 @@ fn open_queue(
         hook: attachment.hook(),
         zero_copy,
         longest_received,
-        busy_poll,
     }));
     let capabilities = Capabilities {
         address: place.address,
@@ -290,6 +290,13 @@ fn open_queue(
         leaves_checksums: link.kind.as_deref() == Some("veth"),
         far_interface: far.map(|far| far.name.clone()),
         promiscuous: Some(attachment.promiscuous().clone()),
+        xdp: Some(XdpBinding {
+            native: attachment.hook() == Hook::Native,
+            zero_copy,
+            // A kernel that does not know the flag refuses it.
+            need_wakeup: need_wakeup(url),
+            busy_poll: busy_poll.map(|(budget, napi)| BusyPoll::new(budget, napi)),
+        }),
         notes,
         ..Capabilities::plain(
             port.clone(),
@@ -308,7 +315,7 @@ fn open_queue(
     let mut receive = XdpReceive {
         shared: Arc::clone(&shared),
         rings: Some(Box::new(incoming)),
-        busy_poll: busy_poll.is_some(),
+        napi,
         counters: Arc::default(),
         seen: Statistics::default(),
     };
@@ -332,6 +339,11 @@ fn open_queue(
     .any())
 }
 
+/// Whether the kernel is to say when it wants to be woken.
+fn need_wakeup(url: &PortUrl) -> bool {
+    url.text("wakeup").is_none_or(|text| text != "no")
+}
+
 /// Binds, and waits for a queue that its last user has just left.
 fn bind(
     url: &PortUrl,
@@ -347,7 +359,7 @@ fn bind(
         (Some("no"), _) | (_, Hook::Generic) => Copying::Copy,
         _ => Copying::Either,
     };
-    let need_wakeup = url.text("wakeup").is_none_or(|text| text != "no");
+    let need_wakeup = need_wakeup(url);
     let mut attempt = NonZero::<u32>::MIN;
     let source = loop {
         match socket.bind(link.index, queue, copying, need_wakeup) {

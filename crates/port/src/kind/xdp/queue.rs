@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::counters::{Cause, QueueCounters};
@@ -97,7 +98,7 @@ pub struct XdpReceive {
     pub(super) shared: Arc<Shared>,
     /// None once dropped.
     pub(super) rings: Option<Box<ReceiveRings>>,
-    pub(super) busy_poll: bool,
+    pub(super) napi: Option<Arc<AtomicU32>>,
     pub(super) counters: Arc<QueueCounters>,
     /// The kernel's counters as last taken over.
     pub(super) seen: Statistics,
@@ -164,7 +165,7 @@ impl Receive for XdpReceive {
         }
         refill(rings, pool);
         // With busy polling nobody else drives the device; otherwise it asks when it has gone to sleep.
-        if rings.need_wakeup() || (self.busy_poll && taken == 0) {
+        if rings.need_wakeup() || (self.napi.is_some() && taken == 0) {
             // What it says is heard again, and judged, in `refresh`.
             let _ = self.shared.socket().wake_receive();
         }
@@ -183,6 +184,11 @@ impl Receive for XdpReceive {
             }
         }
         self.seen = now;
+        if let Some(napi) = self.napi.as_ref().filter(|napi| napi.load(Relaxed) == 0)
+            && let Ok(id) = self.shared.socket().napi()
+        {
+            napi.store(id, Relaxed);
+        }
         match self.shared.socket().wake_receive() {
             Ok(()) => Ok(()),
             Err(error) => self.shared.judge(error),

@@ -20,8 +20,6 @@ pub(super) struct Situation<'a> {
     pub zero_copy: bool,
     /// Bytes of the longest frame that fits a buffer behind what the kernel keeps in front of it.
     pub longest_received: usize,
-    /// Busy polling was asked for, and the kernel knows which driver queue to poll.
-    pub busy_poll: Option<bool>,
 }
 
 /// What a reader of the figures should know.
@@ -41,12 +39,6 @@ pub(super) fn notes(situation: &Situation<'_>) -> Vec<String> {
             situation.link.rx_queues,
             situation.link.rx_queues - 1
         ));
-    }
-    if situation.busy_poll == Some(false) {
-        notes.push(
-            "busy polling has no effect: the kernel does not know which driver queue feeds this socket (SO_INCOMING_NAPI_ID is 0)"
-                .to_owned(),
-        );
     }
     let needed = situation.link.mtu as usize + usize::from(crate::url::ETHERNET_BYTES);
     if needed > situation.longest_received {
@@ -126,7 +118,6 @@ mod tests {
             hook: Hook::Native,
             zero_copy: false,
             longest_received: 1792,
-            busy_poll: None,
         };
         let on_veth = Situation {
             link: &veth,
@@ -136,7 +127,6 @@ mod tests {
         let words = [
             "copy: the kernel",
             "zero-copy:",
-            "busy polling",
             "too long",
             "unfinished checksums",
             "generic XDP gets",
@@ -153,27 +143,25 @@ mod tests {
                     queues: 0..=0,
                     ..plain.clone()
                 },
-                vec![0, 9],
+                vec![0, 8],
             ),
             (
-                "zero-copy and useless busy polling",
+                "zero-copy",
                 Situation {
                     zero_copy: true,
-                    busy_poll: Some(false),
                     ..plain.clone()
                 },
-                vec![1, 2],
+                vec![1],
             ),
             (
-                "busy polling that works, jumbo frames",
+                "jumbo frames",
                 Situation {
                     link: &jumbo,
-                    busy_poll: Some(true),
                     ..plain.clone()
                 },
-                vec![0, 3],
+                vec![0, 2],
             ),
-            ("native veth", on_veth.clone(), vec![0, 4, 8, 7]),
+            ("native veth", on_veth.clone(), vec![0, 3, 7, 6]),
             (
                 "generic veth, far end out of sight",
                 Situation {
@@ -181,7 +169,7 @@ mod tests {
                     hook: Hook::Generic,
                     ..on_veth.clone()
                 },
-                vec![0, 4, 5, 6, 7],
+                vec![0, 3, 4, 5, 6],
             ),
             (
                 "both ends have programs, checksums are made",
@@ -190,7 +178,7 @@ mod tests {
                     far_leaves_checksums: Some(false),
                     ..on_veth.clone()
                 },
-                vec![0, 8],
+                vec![0, 7],
             ),
         ] {
             let notes = notes(&situation);
