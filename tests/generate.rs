@@ -197,6 +197,34 @@ fn a_template_file_and_options() {
     );
 }
 
+/// IPv6, a number and a time have no room in 64 bytes, which nobody asked for: frames are longer, and that is said.
+#[test]
+fn a_size_that_nobody_asked_for_fits_the_headers() {
+    let room = Room::new();
+    let words = "generate --dev ring:0 --source 2001:2::1 --pps 1k -n 40 --no-store";
+    let record = room.run(&format!("{words} --json")).expect(0).json();
+    let plan = &record["plan"]["generate"];
+    assert_eq!(plan["template"]["size"], "76");
+    assert_eq!(plan["size_fitted"], true);
+    assert_eq!(plan["load"], "1000pps");
+    assert_eq!(record["generate"]["received"], 40);
+    let text = room.run(words).expect(0).stdout;
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for told in [
+        "76 B frames from ring:0",
+        "none was asked for: 76 B is the least",
+    ] {
+        assert!(text.contains(told), "{told}: {text}");
+    }
+    // What was asked for is not changed.
+    let refused = room.run(&format!("{words} --size 64")).expect(2);
+    assert!(
+        refused.stderr.contains("use 66 or more"),
+        "{}",
+        refused.stderr
+    );
+}
+
 /// Short trials on a loop in memory: it ends, and what it gives is a set.
 #[test]
 fn a_capacity_is_a_set() {

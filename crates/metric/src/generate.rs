@@ -354,6 +354,10 @@ pub struct GeneratePlan {
     /// What frames are made of; absent: frames of a capture.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub template: Option<TemplatePlan>,
+    /// Nobody asked for a size, and Ethernet's shortest frame has no room for these headers, a number and a time:
+    /// the size is the least that has.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub size_fitted: bool,
     /// The capture whose frames are sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capture: Option<String>,

@@ -104,6 +104,12 @@ pub(crate) fn details(plan: &Plan) -> Vec<String> {
     words.extend(own.frames.map(|frames| many(frames, "frame")));
     words.extend(plan.duration_ns.map(|time| format_nanos(time as f64)));
     words.push(many(own.threads.into(), "polling thread"));
-    words.push("sizes with check sequence".to_owned());
+    words.push(match own.size_fitted {
+        true => format!(
+            "sizes with check sequence (none was asked for: {} B is the least for these headers, a number and a time)",
+            own.frame_bytes
+        ),
+        false => "sizes with check sequence".to_owned(),
+    });
     words
 }

@@ -21,6 +21,17 @@ fn some(text: &str) -> Result<u64, String> {
     }
 }
 
+/// `10k`: frames in a second, at least one.
+fn frames_per_second(text: &str) -> Result<Load, String> {
+    if let Some((rate, burst)) = text.split_once('/') {
+        return Err(format!("write --pps {rate} --burst {burst}"));
+    }
+    match count(text.strip_suffix("pps").unwrap_or(text))? {
+        0 => Err("nothing would be sent: give 1 or more".to_owned()),
+        frames => Ok(Load::Frames(frames as f64)),
+    }
+}
+
 /// A threshold on a figure that a generating run has.
 fn expectation(text: &str) -> Result<Expectation, ExpectError> {
     Expectation::of_kind(text, Kind::Generate)
@@ -52,6 +63,9 @@ pub struct GenerateArgs {
         env = "LINERATE_RATE"
     )]
     pub rate: Load,
+    /// The same in frames per second: 10k
+    #[arg(long, value_name = "N", value_parser = frames_per_second, conflicts_with = "rate", env = "LINERATE_PPS")]
+    pub pps: Option<Load>,
     /// Seconds to send (also 500ms, 2m) [default: 10, unless --count is given]
     #[arg(short, long, value_name = "TIME", value_parser = duration, env = "LINERATE_TIME")]
     pub time: Option<Duration>,
@@ -68,7 +82,7 @@ pub struct GenerateArgs {
     #[arg(short, long, value_name = "TIME", default_value = "1", value_parser = duration, env = "LINERATE_INTERVAL")]
     pub interval: Duration,
     /// Sizes with check sequence: 64, 64,512,1518, 64-1518+2, draw:64-1518, imix or 64:7,594:4,1518:1
-    /// [default: 64]
+    /// [default: 64, or the least for the headers]
     #[arg(
         short = 'l',
         long,
@@ -125,4 +139,26 @@ Examples:
   linerate generate --dev packet:eth0 --dev packet:eth1 --rate 10kpps
   linerate generate --dev xdp:eth0 --receive xdp:eth1 --size imix --rate 50% --line-rate 1G
   linerate generate --dev packet:eth0 --no-receive --destination 198.18.1.1-198.18.1.16 --rate max
+  linerate generate --dev packet:eth0 --dev packet:eth1 --pps 10k --source 2001:2::1 --count 1000
   linerate generate --dev ring:0 --rate max --time 1     no privilege: what the generator can do";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_per_second_are_counts() {
+        for (text, want) in [("1", 1.0), ("10k", 10_000.0), ("2Mpps", 2e6)] {
+            assert_eq!(frames_per_second(text), Ok(Load::Frames(want)), "{text}");
+        }
+        for (text, next) in [
+            ("0", "1 or more"),
+            ("", "start with a number"),
+            ("50%", "%"),
+            ("10k/16", "write --pps 10k --burst 16"),
+        ] {
+            let refused = frames_per_second(text).unwrap_err();
+            assert!(refused.contains(next), "{text}: {refused}");
+        }
+    }
+}

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use linerate_measure::capacity::{Measured, Options, Test, run as measure_capacity};
-use linerate_measure::generate::template::{Sizes, TemplateError};
+use linerate_measure::generate::template::{SHORTEST_BYTES, Sizes, TemplateError, fitted_size};
 use linerate_measure::generate::{Arrival, Settings, What as Sent};
 use linerate_metric::capacity::{Capacity, CapacityTrial};
 use linerate_metric::event::{Event, Problem, What};
@@ -36,9 +36,36 @@ pub fn run(args: &CapacityArgs) -> u8 {
     output.gated(code, args.fail_on_finding)
 }
 
-fn options(args: &CapacityArgs, line_bps: Option<u64>) -> Result<Options, Failure> {
-    let sizes: Result<Vec<(String, f64)>, TemplateError> = args
-        .sizes
+/// Sizes of RFC 2544 (section 9.1), and a mix of them, where nobody asks for others.
+const SIZES: [&str; 8] = ["64", "128", "256", "512", "1024", "1280", "1518", "imix"];
+
+/// Sizes that nobody asked for, as short as the headers fit; and what has another size for that.
+fn fitting_sizes(plan: &TemplatePlan) -> Result<(Vec<String>, Option<String>), TemplateError> {
+    let least = fitted_size(plan)?;
+    if least <= SHORTEST_BYTES {
+        return Ok((SIZES.map(str::to_owned).to_vec(), None));
+    }
+    let mut sizes: Vec<String> = SIZES
+        .iter()
+        .map(|size| match size.parse::<u16>() {
+            Ok(bytes) => bytes.max(least).to_string(),
+            Err(_) => Sizes::imix_from(least),
+        })
+        .collect();
+    sizes.dedup();
+    let note = format!(
+        "frames of {SHORTEST_BYTES} B have no room for these headers, a number and a time: {least} B, which is the \
+         least, stand in their place, in the mix too (--sizes asks for others)"
+    );
+    Ok((sizes, Some(note)))
+}
+
+fn options(
+    args: &CapacityArgs,
+    sizes: &[String],
+    line_bps: Option<u64>,
+) -> Result<Options, Failure> {
+    let sizes: Result<Vec<(String, f64)>, TemplateError> = sizes
         .iter()
         .map(|size| {
             Ok((
@@ -88,8 +115,12 @@ fn measure(args: &CapacityArgs, output: &mut Output) -> Result<u8, Failure> {
     live::check(shown)?;
     let named = Named::new(&args.ports, None, false)?;
     let line_bps = named.line_bps(&args.ports);
-    let options = options(args, line_bps)?;
     let plan = args.frames.plan(None)?;
+    let (sizes, note) = match &args.sizes[..] {
+        [] => fitting_sizes(&plan).map_err(linerate_measure::MeasureError::from)?,
+        asked => (asked.to_vec(), None),
+    };
+    let options = options(args, &sizes, line_bps)?;
     let base = Settings {
         what: Sent::Template(plan.clone()),
         line_bps,
@@ -119,6 +150,9 @@ fn measure(args: &CapacityArgs, output: &mut Output) -> Result<u8, Failure> {
         sized.check_template()?;
     }
     let mut ports = named.open()?;
+    if let Some(note) = &note {
+        output.told(&format!("note: {note}"));
+    }
     let stop = stop_on_signals()?;
     let (send, receive) = named.names();
     let started = Timestamp::now();
@@ -151,13 +185,14 @@ fn measure(args: &CapacityArgs, output: &mut Output) -> Result<u8, Failure> {
         .any(|doubt| doubt.doubt == "port-stopped");
     let mut measured = measured;
     let failure = measured.failure.take().map(Failure::from);
-    let set = set_of(
+    let mut set = set_of(
         args,
         measured,
         (&send, receive.as_deref()),
         line_bps,
         started,
     );
+    set.result.notes.splice(0..0, note);
     output.set(&set, &[])?;
     if let Some(failure) = failure {
         output.remark(&format!("error: {}", failure.problem));
@@ -213,5 +248,34 @@ fn set_of(
             ..SetResult::default()
         },
         runs: measured.records,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate_metric::generate::VlanPlan;
+
+    use super::*;
+
+    #[test]
+    fn sizes_that_nobody_asked_for_fit_the_headers() {
+        let (sizes, note) = fitting_sizes(&TemplatePlan::default()).unwrap();
+        assert_eq!(sizes, SIZES);
+        assert_eq!(note, None);
+        let tag = VlanPlan {
+            id: "1".to_owned(),
+            ..VlanPlan::default()
+        };
+        let plan = TemplatePlan {
+            ipv6: Some(Default::default()),
+            tcp: Some(Default::default()),
+            vlan: vec![tag; 11],
+            ..TemplatePlan::default()
+        };
+        // 14 + 44 + 40 + 20 of headers, 10 of the tag, 4 of the check sequence.
+        let (sizes, note) = fitting_sizes(&plan).unwrap();
+        let want = "132 256 512 1024 1280 1518 132:7,594:4,1518:1";
+        assert_eq!(sizes.join(" "), want);
+        assert!(note.unwrap().contains("132 B, which is the least"));
     }
 }

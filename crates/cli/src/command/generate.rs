@@ -52,7 +52,7 @@ fn settings(args: &GenerateArgs, named: &Named) -> Result<Settings, Failure> {
     };
     Ok(Settings {
         what,
-        load: args.rate,
+        load: args.pps.unwrap_or(args.rate),
         line_bps: named.line_bps(&args.ports),
         duration: args.time.or_else(|| args.count.is_none().then_some(TIME)),
         frames: args.count,

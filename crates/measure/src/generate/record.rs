@@ -2,7 +2,7 @@
 
 use linerate_host::snapshot;
 use linerate_metric::facts::Role;
-use linerate_metric::generate::GeneratePlan;
+use linerate_metric::generate::{GeneratePlan, TemplatePlan};
 use linerate_metric::histogram::HistogramData;
 use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol};
 use linerate_metric::record::{CountedAt, Doubt, Interval, Record, Summary, new_id};
@@ -11,6 +11,7 @@ use linerate_metric::units::{format_count, format_share};
 use crate::forward::no_peer;
 
 use super::run::{Facts, Ran, Reading, Settings, What};
+use super::template::SHORTEST_BYTES;
 
 /// Share of the load asked for below which the generator was the limit.
 pub const KEPT: f64 = 0.99;
@@ -70,6 +71,8 @@ pub fn plan(ports: (&str, Option<&str>), settings: &Settings, facts: &Facts) -> 
     let to = receive.map_or_else(|| send.to_owned(), |receive| format!("{send} {receive}"));
     let mut plan = Plan::new(Kind::Generate, Protocol::Udp, to);
     let nanos = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let is_unsized = matches!(&settings.what, What::Template(template) if template.size.is_none());
+    let fitted = is_unsized && facts.frame_bytes > f64::from(SHORTEST_BYTES);
     plan.port = 0;
     plan.directions = vec![Direction::Send];
     plan.streams = facts.flows;
@@ -87,9 +90,15 @@ pub fn plan(ports: (&str, Option<&str>), settings: &Settings, facts: &Facts) -> 
         burst: settings.burst.max(1),
         drain_ns: nanos(settings.drain),
         template: match &settings.what {
-            What::Template(template) => Some(template.clone()),
+            // What was chosen is said as if it had been asked for: the record alone tells what was sent.
+            What::Template(template) => Some(TemplatePlan {
+                size: (template.size.clone())
+                    .or_else(|| fitted.then(|| facts.frame_bytes.to_string())),
+                ..template.clone()
+            }),
             What::Capture(_) => None,
         },
+        size_fitted: fitted,
         capture: match &settings.what {
             What::Template(_) => None,
             What::Capture(capture) => Some(capture.path().display().to_string()),

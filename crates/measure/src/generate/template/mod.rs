@@ -89,8 +89,26 @@ pub enum TemplateError {
 
 /// Most flows: their headers take 50 MB then.
 pub const FLOWS_LIMIT: u64 = 1 << 20;
-/// Shortest frame of Ethernet, with check sequence (IEEE 802.3).
-const SHORTEST: &str = "64";
+
+/// The shortest frame with headers of so many bytes in which a number and a time have room, with check sequence.
+fn fitted(header_bytes: usize) -> u16 {
+    let bytes = header_bytes + Layout::LEAST_BYTES + usize::from(FCS_BYTES);
+    u16::try_from(bytes).map_or(u16::MAX, |bytes| bytes.max(SHORTEST_BYTES))
+}
+
+/// The size of frames of a plan for which nobody asked for one, with check sequence: Ethernet's shortest, or the
+/// least with room for headers, a number and a time.
+///
+/// # Errors
+/// [`TemplateError`].
+pub fn fitted_size(plan: &TemplatePlan) -> Result<u16, TemplateError> {
+    let unsized_plan = TemplatePlan {
+        size: None,
+        ..plan.clone()
+    };
+    let template = Template::new(&unsized_plan, [0; MAC_BYTES], [0; MAC_BYTES])?;
+    Ok(template.sizes().smallest() + FCS_BYTES)
+}
 
 /// Reads a template file.
 ///
@@ -131,7 +149,6 @@ impl Template {
         destination: [u8; MAC_BYTES],
     ) -> Result<Self, TemplateError> {
         let seed = plan.seed.unwrap_or(1);
-        let sizes = Sizes::read(plan.size.as_deref().unwrap_or(SHORTEST), seed)?;
         let fields = header::Fields::read(plan, source, destination)?;
         let flows = plan.flows.map_or_else(|| fields.flows(), u64::from);
         let flows = u32::try_from(flows)
@@ -139,6 +156,10 @@ impl Template {
             .filter(|&flows| (1..=FLOWS_LIMIT).contains(&u64::from(flows)))
             .ok_or(TemplateError::TooManyFlows { flows })?;
         let headers = fields.headers(flows, seed);
+        let sizes = match &plan.size {
+            Some(size) => Sizes::read(size, seed)?,
+            None => Sizes::one(fitted(headers.length())),
+        };
         let room = usize::from(sizes.smallest()).checked_sub(headers.length());
         let room = room.ok_or_else(|| TemplateError::TooShort {
             size: sizes.smallest() + FCS_BYTES,

@@ -24,6 +24,21 @@ pub struct Sizes {
 }
 
 impl Sizes {
+    /// One size with check sequence, Ethernet's shortest or more.
+    pub(super) fn one(size: u16) -> Self {
+        Self {
+            order: [size.max(SHORTEST_BYTES) - FCS_BYTES].into(),
+        }
+    }
+
+    /// `imix` with frames of `least` bytes in the place of shorter ones, as [`Sizes::read`] takes it.
+    #[must_use]
+    pub fn imix_from(least: u16) -> String {
+        let part = |&(size, weight): &(u16, u32)| format!("{}:{weight}", size.max(least));
+        let parts: Vec<String> = IMIX.iter().map(part).collect();
+        parts.join(",")
+    }
+
     /// Reads sizes with check sequence: `64`, `64,512`, `64-1518+2`, `draw:64-1518`, `imix`,
     /// `64:7,594:4`.
     ///

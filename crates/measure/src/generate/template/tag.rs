@@ -68,6 +68,9 @@ const _: () = {
 };
 
 impl Layout {
+    /// Bytes of the shortest.
+    pub const LEAST_BYTES: usize = LAYOUTS[LAYOUTS.len() - 1].bytes;
+
     /// Bits of number, account and time.
     #[inline]
     const fn body_bits(self) -> u32 {

@@ -29,6 +29,45 @@ fn frames(plan: &TemplatePlan, count: u32) -> Vec<Vec<u8>> {
         .collect()
 }
 
+/// Nobody asked for 64 bytes: frames are as short as headers, a number and a time fit, and no shorter than
+/// Ethernet has them.
+#[test]
+fn a_size_that_nobody_asked_for_fits() {
+    for (text, size) in [
+        ("", 64),
+        ("[tcp]\n", 68),
+        ("[[vlan]]\nid = 1\n", 64),
+        ("[[vlan]]\nid = 1\n[[vlan]]\nid = 2\n[[vlan]]\nid = 3\n", 68),
+        ("[ipv6]\n", 76),
+        ("[ipv6]\n[icmp]\n", 76),
+        ("[ipv6]\n[tcp]\n", 88),
+        ("[arp]\n", 64),
+    ] {
+        let plan = parse(text);
+        assert_eq!(fitted_size(&plan), Ok(size), "{text}");
+        let template = Template::new(&plan, FROM, TO).unwrap();
+        assert_eq!(template.sizes().order(), [size - FCS_BYTES], "{text}");
+        assert!(template.tag_place().is_some(), "{text}");
+    }
+    // What was asked for is not changed.
+    let asked = Template::new(&parse("size = 64\n[ipv6]\n"), FROM, TO);
+    let least = asked.map(drop);
+    assert_eq!(
+        least,
+        Err(TemplateError::TooShort {
+            size: 64,
+            least: 66
+        })
+    );
+}
+
+#[test]
+fn a_mix_is_lengthened() {
+    assert_eq!(Sizes::imix_from(64), "64:7,594:4,1518:1");
+    assert_eq!(Sizes::imix_from(76), "76:7,594:4,1518:1");
+    assert!(Sizes::read(&Sizes::imix_from(600), 1).is_ok());
+}
+
 fn hex(bytes: &[u8]) -> String {
     let lines = bytes.chunks(16).map(|line| {
         let words: Vec<String> = line.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -104,7 +143,7 @@ fn what_cannot_be_is_refused() {
             "[ethernet]\nethertype = 2048\n[ipv4]\n",
             "do not go together",
         ),
-        ("[ipv6]\n", "use 66 or more"),
+        ("size = 64\n[ipv6]\n", "use 66 or more"),
         ("[ipv4]\nsource = '1.2.3'\n", "`1.2.3` is no ip.source"),
         (
             "[ipv6]\nsource = '1.2.3.4-1.2.3.9'\n",
@@ -142,7 +181,7 @@ fn what_cannot_be_is_refused() {
         !refused.contains('\n') && !refused.contains("--help"),
         "{refused}"
     );
-    let short = Template::new(&parse("[tcp]\n"), FROM, TO).unwrap();
+    let short = Template::new(&parse("size = 64\n[tcp]\n"), FROM, TO).unwrap();
     assert_eq!(
         short.tag_place(),
         None,
