@@ -225,6 +225,64 @@ fn a_size_that_nobody_asked_for_fits_the_headers() {
     );
 }
 
+/// A variable that is set for other commands is named where its value is wrong here.
+#[test]
+fn a_variable_of_the_environment_is_named() {
+    let room = Room::new();
+    for (variable, value, words, told) in [
+        (
+            "LINERATE_CPU",
+            "0/1",
+            "generate --dev ring:0 -n 9",
+            "LINERATE_CPU in the environment sets --cpu: unset it, or say --cpu for this command",
+        ),
+        (
+            "LINERATE_CPU",
+            "0/1",
+            "capacity --dev ring:0",
+            "LINERATE_CPU in the environment sets --cpu",
+        ),
+        (
+            "LINERATE_CPU",
+            "0,1",
+            "generate --dev ring:0 -n 9 --threads 1",
+            "LINERATE_CPU=0-1: 2 processors are listed for 1 thread",
+        ),
+        (
+            "LINERATE_CPU",
+            "8000",
+            "capacity --dev ring:0",
+            "LINERATE_CPU in the environment sets --cpu: unset it, or say --cpu",
+        ),
+        (
+            "LINERATE_RATE",
+            "10kpps",
+            "generate --dev ring:0 -n 9 --pps 1k",
+            "LINERATE_RATE in the environment sets --rate: unset it",
+        ),
+        // Of every command.
+        (
+            "LINERATE_TIME",
+            "soon",
+            "forward --dev ring:0",
+            "LINERATE_TIME in the environment sets --time: unset it, or say --time",
+        ),
+    ] {
+        let mut command = room.linerate(words);
+        let done = finish(command.env(variable, value)).expect(2);
+        let said: Vec<_> = done.stderr.split_whitespace().collect();
+        let said = said.join(" ");
+        assert!(said.contains(told), "{words}: {said}");
+        let mut command = room.linerate(&format!("{words} --json"));
+        let document = finish(command.env(variable, value)).expect(2).json();
+        assert!(document.to_string().contains(variable), "{document}");
+    }
+    // What is typed wins, and is refused for what it is.
+    let mut command = room.linerate("generate --dev ring:0 -n 9 --cpu x");
+    let done = finish(command.env("LINERATE_CPU", "0/1")).expect(2);
+    assert!(!done.stderr.contains("LINERATE_CPU"), "{}", done.stderr);
+}
+
 /// Short trials on a loop in memory: it ends, and what it gives is a set.
 #[test]
 fn a_capacity_is_a_set() {

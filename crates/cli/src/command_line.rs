@@ -41,6 +41,9 @@ const LEFT_OUT: [&str; 14] = [
 
 static OWN: OnceLock<CommandLine> = OnceLock::new();
 
+/// Options of the command that the environment sets, with their variables.
+static SET: OnceLock<Vec<(String, String)>> = OnceLock::new();
+
 /// Keeps what the program was called with, where it is a command that measures.
 pub fn note(words: &[OsString], matches: &ArgMatches) {
     let Some((name, of_command)) = matches.subcommand() else {
@@ -59,6 +62,42 @@ pub fn note(words: &[OsString], matches: &ArgMatches) {
     };
     line.program = program;
     let _ = OWN.set(line);
+    let cli = Cli::command();
+    let arguments = cli.find_subcommand(name).into_iter();
+    let set = arguments.flat_map(Command::get_arguments).filter(|arg| {
+        of_command.value_source(arg.get_id().as_str()) == Some(ValueSource::EnvVariable)
+    });
+    let named = |arg: &Arg| {
+        let variable = arg.get_env()?.to_string_lossy().into_owned();
+        Some((arg.get_long()?.to_owned(), variable))
+    };
+    let _ = SET.set(set.filter_map(named).collect());
+}
+
+/// The variable of the environment that sets an option of the command, unless its own words do.
+pub fn variable_of(option: &str) -> Option<&'static str> {
+    let set = SET.get()?.iter();
+    let mut found = set.filter(|(long, _)| long == option);
+    Some(&found.next()?.1)
+}
+
+/// The option of a command that clap calls so (`--cpu <LIST>`), with the variable that sets it, where the words
+/// do not name it.
+pub fn variable_behind(words: &[OsString], called: &str) -> Option<(String, String)> {
+    let words: Vec<String> = (words.iter().skip(1))
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let long = called.strip_prefix("--")?;
+    let long = long.split([' ', '=', '[']).next()?;
+    let cli = Cli::command();
+    let command = cli.find_subcommand(words.first()?)?;
+    let mut known = command.get_arguments();
+    let arg = known.find(|arg| arg.get_long() == Some(long))?;
+    let variable = arg.get_env()?;
+    let is_set = std::env::var_os(variable).is_some_and(|value| !value.is_empty());
+    let said = arguments(command, &words[1..]);
+    let is_said = said.iter().any(|said| said.option.as_deref() == Some(long));
+    (is_set && !is_said).then(|| (long.to_owned(), variable.to_string_lossy().into_owned()))
 }
 
 /// The command that this program was called with; `None` where it measures nothing.

@@ -1,5 +1,6 @@
 //! How a command fails: what to say, and the exit code that tells scripts the kind of it.
 
+use crate::command_line;
 use linerate_lab::{LabError, TopologyError};
 use linerate_measure::MeasureError;
 use linerate_metric::event::Problem;
@@ -22,6 +23,22 @@ impl Failure {
             problem,
             code: exit::USAGE,
         }
+    }
+
+    /// Names the variable of the environment that set an option, where the words of the command did not: who
+    /// set it for other commands finds it then.
+    pub fn of_option(mut self, option: &str) -> Self {
+        if let Some(variable) = command_line::variable_of(option) {
+            let said = format!("--{option} ");
+            if let Some(value) = self.problem.object.strip_prefix(&said) {
+                self.problem.object = format!("{variable}={value}");
+            }
+            let next = &self.problem.next_step;
+            self.problem.next_step = format!(
+                "{next}; {variable} in the environment sets --{option}: unset it, or say --{option}"
+            );
+        }
+        self
     }
 
     /// Something that should work did not.

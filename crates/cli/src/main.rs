@@ -137,9 +137,13 @@ fn usage(words: &[OsString], error: &clap::Error) -> u8 {
         }
         return exit::USAGE;
     }
+    let from_environment = from_environment(words, error);
     if form == Form::Text {
         if let Err(error) = error.print() {
             end_without_reader(&error);
+        }
+        if let Some(next) = from_environment {
+            complain(&format!("\nhelp:  {next}"));
         }
         return exit::USAGE;
     }
@@ -152,10 +156,31 @@ fn usage(words: &[OsString], error: &clap::Error) -> u8 {
     let problem = Problem::new(
         situation,
         command.join(" "),
-        "`linerate --help` lists the commands and options",
+        from_environment
+            .unwrap_or_else(|| "`linerate --help` lists the commands and options".to_owned()),
     );
     print_failure(form, &Failure::usage(problem), 0);
     exit::USAGE
+}
+
+/// That an option which clap does not take was set by the environment, for other commands perhaps.
+fn from_environment(words: &[OsString], error: &clap::Error) -> Option<String> {
+    let named = [ContextKind::InvalidArg, ContextKind::PriorArg].map(|kind| error.get(kind));
+    let called = named.into_iter().flatten().flat_map(|value| match value {
+        ContextValue::String(one) => std::slice::from_ref(one),
+        ContextValue::Strings(all) => &all[..],
+        _ => &[],
+    });
+    let mut found = called.filter_map(|called| command_line::variable_behind(words, called));
+    let (option, variable) = found.next()?;
+    let or = match error.kind() {
+        // What contradicts another option is no better for being typed.
+        ErrorKind::ArgumentConflict => String::new(),
+        _ => format!(", or say --{option} for this command"),
+    };
+    Some(format!(
+        "{variable} in the environment sets --{option}: unset it{or}"
+    ))
 }
 
 /// That an option belongs to the program whose words this command takes, and what stands in its place here.

@@ -135,7 +135,8 @@ fn measure(args: &CapacityArgs, output: &mut Output) -> Result<u8, Failure> {
         learn: args.ports.learn && matches!(named.arrival, Arrival::At(_)),
         ..Settings::default()
     };
-    base.check_threads(true)?;
+    let threads = base.check_threads(true);
+    threads.map_err(|error| Failure::from(error).of_option("cpu"))?;
     // Opening replaces the file of a port that writes one.
     for (size, _) in &options.sizes {
         let plan = TemplatePlan {

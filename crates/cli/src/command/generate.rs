@@ -77,7 +77,9 @@ fn measure(args: &GenerateArgs, output: &mut Output) -> Result<u8, Failure> {
     let named = Named::new(&args.ports, args.receive.as_ref(), args.no_receive)?;
     let settings = settings(args, &named)?;
     settings.check()?;
-    settings.check_threads(!matches!(named.arrival, Arrival::Nowhere))?;
+    let receives = !matches!(named.arrival, Arrival::Nowhere);
+    let threads = settings.check_threads(receives);
+    threads.map_err(|error| Failure::from(error).of_option("cpu"))?;
     let mut ports = named.open()?;
     if let Some(port) = ports.without_carrier() {
         output.remark(&format!("warning: {}", carrier::warning(port)));
