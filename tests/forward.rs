@@ -302,6 +302,84 @@ fn the_shell_takes_known_words_from_a_pipe() {
     assert_eq!(number(first, "/forward/primed"), 128.0);
 }
 
+/// `--json` is one document whatever is typed: a record, or a set of as many as there were.
+#[test]
+fn a_shell_gives_one_document() {
+    let room = Room::new();
+    let words = "forward --dev ring:0 --interactive --idle yield --json";
+    let run = "start tx_first 1\nsleep 20ms\nstop\n";
+    for (commands, runs) in [("", 0), (run, 1), (&*run.repeat(2), 2)] {
+        let document = shell(&room, words, commands).expect(0).json();
+        if runs == 1 {
+            assert_eq!(document["kind"], "forward");
+            continue;
+        }
+        assert_eq!(document["schema"], "linerate/set/1");
+        assert_eq!(document["kind"], "shell");
+        assert_eq!(document["runs"].as_array().map(Vec::len), Some(runs));
+    }
+    // A stream gets each of them when it ends, and what it is when it begins.
+    let stream = words.replace("--json", "--json-stream");
+    let lines = shell(&room, &stream, &run.repeat(2)).expect(0).json_lines();
+    let events: Vec<_> = lines.iter().map(|line| line["event"].clone()).collect();
+    assert_eq!(events, ["started", "finished", "started", "finished"]);
+    assert_eq!(lines[0]["plan"], lines[1]["record"]["plan"]);
+}
+
+/// Also where the commands are typed: the prompt is no part of it.
+#[test]
+fn a_document_has_no_prompt_in_it() {
+    let room = Room::new();
+    let line = format!(
+        "{} forward --dev ring:0 --idle yield --interactive --json --no-store > document",
+        room.binary().display()
+    );
+    let script = room
+        .command("script", ["-q", "-e", "-c", &line, "/dev/null"])
+        .env("TERM", "xterm")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let Ok(mut script) = script else {
+        skip!("script (util-linux) is not installed");
+    };
+    let mut keys = script.stdin.take().expect("piped");
+    let mut script = Held(script);
+    soon("its end", || {
+        // The shell forgets what was typed before its prompt, and once it has ended nobody reads.
+        let _ = keys.write_all(b"quit\r").and_then(|()| keys.flush());
+        std::thread::sleep(Duration::from_millis(500));
+        script.0.try_wait().expect("it can be asked").is_some()
+    });
+    let document = fs::read_to_string(room.path().join("document")).expect("a document");
+    let document: Value = serde_json::from_str(&document).expect(&document);
+    assert_eq!(document["kind"], "shell");
+}
+
+#[test]
+fn a_stream_begins_with_what_is_measured() {
+    let room = Room::new();
+    let words = "forward --dev ring:0 --tx-first 1 --idle yield --json-stream";
+    let lines = room.run(&format!("{words} -t 0.3")).expect(0).json_lines();
+    assert_eq!(lines[0]["event"], "started");
+    let record = &lines[lines.len() - 1]["record"];
+    assert_eq!(lines[0]["plan"], record["plan"]);
+    let words = "forward --dev ring:0 --saturate --trial 50ms --json-stream";
+    let lines = room.run(words).expect(0).json_lines();
+    let (set, events) = lines.split_last().expect("a set");
+    assert_eq!(set["kind"], "saturation");
+    let steps = set["runs"].as_array().expect("steps").len();
+    assert_eq!(events.len(), 2 * steps);
+    for (at, event) in events.iter().enumerate() {
+        let want = ["started", "finished"][at % 2];
+        assert_eq!(
+            (&event["event"], &event["test"]),
+            (&want.into(), &(at / 2 + 1).into())
+        );
+    }
+}
+
 #[test]
 fn commands_come_from_a_file() {
     let room = Room::new();
@@ -817,7 +895,7 @@ fn round_a_wire(lab: &Lab, kind: &str) -> Result<(), String> {
     let mut far = Running::start(&mut lab.linerate("b", &words));
     let near = || {
         let words =
-            format!("forward --dev {kind}:eth0 --tx-first 1 -t 0.5 --json --idle yield --no-store");
+            format!("forward --dev {url} --tx-first 1 -t 0.5 --json --idle yield --no-store");
         finish(&mut lab.linerate("a", &words))
     };
     let until = Instant::now() + LONG;

@@ -283,6 +283,27 @@ fn a_variable_of_the_environment_is_named() {
     assert!(!done.stderr.contains("LINERATE_CPU"), "{}", done.stderr);
 }
 
+/// Whoever reads a stream learns first what is measured, as of every other command.
+#[test]
+fn streams_begin_with_what_is_measured() {
+    let room = Room::new();
+    for (words, kind) in [
+        ("generate --dev ring:0 -n 9", "generate"),
+        (
+            "capacity --dev ring:0 --sizes 64 --trial 50ms --drain 10ms --trials 2 --tests throughput",
+            "generate",
+        ),
+    ] {
+        let lines = room
+            .run(&format!("{words} --json-stream"))
+            .expect(0)
+            .json_lines();
+        assert_eq!(lines[0]["event"], "started", "{words}");
+        assert_eq!(lines[0]["plan"]["kind"], kind, "{words}");
+        assert!(lines[0]["wait"].is_object() && lines[0]["cpu"].is_object());
+    }
+}
+
 /// Short trials on a loop in memory: it ends, and what it gives is a set.
 #[test]
 fn a_capacity_is_a_set() {

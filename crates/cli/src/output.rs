@@ -241,6 +241,11 @@ impl Output {
         self.form == Form::JsonStream
     }
 
+    /// Whether standard output is text for people.
+    pub fn is_for_people(&self) -> bool {
+        self.form == Form::Text
+    }
+
     /// Whether only the result is asked for.
     pub fn is_quiet(&self) -> bool {
         self.quiet
@@ -445,10 +450,11 @@ impl Output {
         self.write_out(&record.to_json())
     }
 
-    /// Puts away one of several results of a shell; with JSON it is printed as well.
+    /// Puts away one of several results of a shell; a stream gets it as well, and the one document of `--json`
+    /// is printed when all are known.
     pub fn keep(&mut self, record: &Record) -> Result<(), Failure> {
         let record = &self.explained(record);
-        if self.form != Form::Text {
+        if self.form == Form::JsonStream {
             return self.explained_record(record, &[]);
         }
         if self.store {
@@ -456,6 +462,12 @@ impl Output {
         }
         self.write_page(record)?;
         self.write_out(&record.to_json())
+    }
+
+    /// Prints the one result of a shell that was put away.
+    pub fn document_of(&mut self, record: &Record) -> Result<(), Failure> {
+        let record = self.explained(record);
+        self.document(&record, |style| text::summary(&record, style))
     }
 
     /// Prints the result of several runs, and puts them away.

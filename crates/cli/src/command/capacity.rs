@@ -157,6 +157,10 @@ fn measure(args: &CapacityArgs, output: &mut Output) -> Result<u8, Failure> {
     let stop = stop_on_signals()?;
     let (send, receive) = named.names();
     let started = Timestamp::now();
+    if output.is_stream() {
+        let what = started_of(&send, receive.as_deref(), &base);
+        output.event(&Event { test: 1, what }, Timestamp::now());
+    }
     let mut tell = |trial: &CapacityTrial| {
         if output.is_stream() {
             let trial = Box::new(trial.clone());
@@ -171,7 +175,7 @@ fn measure(args: &CapacityArgs, output: &mut Output) -> Result<u8, Failure> {
     let measured = match shown {
         true => live::while_told(true, &stop, output, |teller| {
             let told = |what| teller.tell(Event { test: 1, what });
-            told(started_of(&send, receive.as_deref()));
+            told(started_of(&send, receive.as_deref(), &base));
             measure_capacity(&mut ports, names, options, &base, &flag, &mut |trial| {
                 let trial = Box::new(trial.clone());
                 told(What::CapacityTrial { trial });
@@ -206,16 +210,18 @@ fn measure(args: &CapacityArgs, output: &mut Output) -> Result<u8, Failure> {
     })
 }
 
-/// What the screen is told first.
-fn started_of(send: &str, receive: Option<&str>) -> What {
-    use linerate_metric::plan::{Ends, Kind, Plan, Protocol, Wait};
+/// What a stream and a screen are told first.
+fn started_of(send: &str, receive: Option<&str>, base: &Settings) -> What {
+    use linerate_metric::plan::{Cpus, Ends, Kind, Plan, Protocol, Wait};
     let names = receive.map_or_else(|| send.to_owned(), |to| format!("{send} to {to}"));
     let mut plan = Plan::new(Kind::Generate, Protocol::Udp, names);
     // How many trials it takes is not known before.
     plan.duration_ns = None;
+    plan.port = 0;
+    plan.stack = Ends::both("port".to_owned());
     What::Started {
         wait: Ends::both(Wait::Spin),
-        cpu: plan.cpu.clone(),
+        cpu: Ends::both(Cpus(base.cpus.clone())),
         plan: Box::new(plan),
         because: None,
     }

@@ -126,7 +126,7 @@ fn print_json<T: Serialize>(value: &T) {
 const KINDS: [&str; 5] = ["throughput", "latency", "forward", "generate", "stack"];
 
 /// What makes sets.
-const SETS: [&str; 13] = [
+const SETS: [&str; 14] = [
     "repeat",
     "demo",
     "sizes",
@@ -135,6 +135,7 @@ const SETS: [&str; 13] = [
     "load",
     "search",
     "saturation",
+    "shell",
     "capacity",
     "compare",
     "sweep",

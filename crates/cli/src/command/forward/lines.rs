@@ -3,7 +3,7 @@
 //! A thread reads, one line each time it is asked to: so whoever waits for a line can also be told to
 //! stop.
 
-use std::io::{BufRead, IsTerminal, stdin};
+use std::io::{BufRead, IsTerminal, stdin, stdout};
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use linerate_host::sys::terminal::Taken;
 use rustyline::completion::{Completer, Pair};
+use rustyline::config::Behavior;
 use rustyline::error::ReadlineError;
 use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
@@ -49,14 +50,18 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Lines of standard input.
-    pub fn of_stdin(ports: Vec<u32>) -> Self {
+    /// Lines of standard input. What is typed is shown on standard output, unless that is for programs or goes
+    /// elsewhere.
+    pub fn of_stdin(ports: Vec<u32>, for_people: bool) -> Self {
         let typed = stdin().is_terminal();
         let (ask, asked) = mpsc::channel();
         let (answer, answers) = mpsc::channel();
         let ports = Arc::new(Mutex::new(ports));
         let mut editor = match typed {
-            true => editor(Arc::clone(&ports)).ok(),
+            true => {
+                let beside = !for_people || !stdout().is_terminal();
+                editor(Arc::clone(&ports), beside).ok()
+            }
             false => None,
         };
         let above = editor.as_mut().and_then(|editor| {
@@ -127,12 +132,19 @@ fn history_file() -> Option<PathBuf> {
     Some(state.join("linerate/forward_history"))
 }
 
-fn editor(ports: Arc<Mutex<Vec<u32>>>) -> rustyline::Result<Editor<Completions, FileHistory>> {
+/// An editor on standard output, or beside it on the terminal itself: a prompt is no part of a document.
+fn editor(
+    ports: Arc<Mutex<Vec<u32>>>,
+    beside: bool,
+) -> rustyline::Result<Editor<Completions, FileHistory>> {
     // As in a shell: what all words that fit have in common, then a list of them.
     let list = Config::builder().completion_type(CompletionType::List);
     // A paste is its lines, one command each, as if they were typed; and a signal that ends the process leaves the
     // terminal nothing to be turned off.
-    let list = list.bracketed_paste(false);
+    let list = list.bracketed_paste(false).behavior(match beside {
+        true => Behavior::PreferTerm,
+        false => Behavior::Stdio,
+    });
     let mut editor = Editor::with_config(list.build())?;
     editor.set_helper(Some(Completions { ports }));
     if let Some(file) = history_file() {

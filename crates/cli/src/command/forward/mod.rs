@@ -20,12 +20,13 @@ use linerate_measure::carrier;
 use linerate_measure::forward::frame::FrameSpec;
 use linerate_measure::forward::{Cause, PortError, PortTotals, QueueTotals, Verbose};
 use linerate_measure::forward::{
-    Forwarder, MemoryWish, Onward, PortUrl, Primed, Reading, Retry, Settings, Times, Told, record,
-    run as forward,
+    Forwarder, MemoryWish, Onward, PortUrl, Primed, Reading, Retry, Settings, Times, Told, plan,
+    record, run as forward,
 };
 use linerate_metric::event::{Event, Problem, What};
 use linerate_metric::exit;
 use linerate_metric::forward::{ForwardPort, QueueFigures};
+use linerate_metric::plan::{Cpus, Ends, Plan, Wait};
 use linerate_metric::units::format_count;
 use linerate_report::forward::{
     PortRates, displayed, extended_statistics, forward_statistics, port_statistics, stream_map,
@@ -156,6 +157,10 @@ fn at_once_until_stopped(
     let mut number = 0;
     let mut told = |told: Told<'_>| match told {
         Told::Started(places) => {
+            if output.is_stream() {
+                let what = started(plan(urls, settings, &times, places));
+                output.event(&Event { test: 1, what }, Timestamp::now());
+            }
             say(output, &stream_map(&mode, ports, places));
             for port in facts.iter().filter(|port| port.joined == Some(false)) {
                 let text = format!("{}: nobody is at the other end yet", port.name);
@@ -217,6 +222,17 @@ fn at_once_until_stopped(
     } else {
         exit::OK
     })
+}
+
+/// That a run of this plan begins, for a stream of events and a screen.
+fn started(plan: Plan) -> What {
+    let cpus = plan.forward.as_ref().map(|forward| forward.cpus.clone());
+    What::Started {
+        wait: Ends::both(Wait::Spin),
+        cpu: Ends::both(Cpus(cpus.unwrap_or_default())),
+        plan: Box::new(plan),
+        because: None,
+    }
 }
 
 /// The same trouble for the record, which keeps its words only.

@@ -6,8 +6,10 @@ use jiff::Timestamp;
 use linerate_host::stop::Stop;
 use linerate_measure::MeasureError;
 use linerate_measure::forward::saturate::Walk;
-use linerate_measure::forward::{Forwarder, PortUrl, Ran, Settings, Times, record, run as forward};
-use linerate_metric::event::Problem;
+use linerate_measure::forward::{
+    Forwarder, PortUrl, Ran, Settings, Times, plan, record, run as forward,
+};
+use linerate_metric::event::{Event, Problem, What};
 use linerate_metric::exit;
 use linerate_metric::forward::{SaturationPoint, circulates};
 use linerate_metric::record::{Record, new_id};
@@ -15,8 +17,8 @@ use linerate_metric::set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_metric::units::{format_count, format_per_second};
 
 use super::args::ForwardArgs;
-use super::say;
 use super::screen::{self, Shown};
+use super::{say, started};
 use crate::failure::Failure;
 use crate::live;
 use crate::output::Output;
@@ -76,7 +78,7 @@ fn walked(
     settings: &Settings,
     forwarder: &mut Forwarder,
     stop: &Stop,
-    output: &Output,
+    output: &mut Output,
 ) -> Result<(Vec<Record>, SetResult), Failure> {
     let interval = match output.teller() {
         Some(_) => args.trial.min(screen::INTERVAL),
@@ -121,6 +123,11 @@ fn walked(
                 words: words.clone(),
                 ..Part::default()
             });
+            let test = u32::try_from(runs.len() + 1).unwrap_or(u32::MAX);
+            if output.is_stream() {
+                let what = started(plan(urls, &step, &times, &places));
+                output.event(&Event { test, what }, Timestamp::now());
+            }
             let Some(ran) = undisturbed(forwarder, urls, &step, &times, stop, output)? else {
                 break;
             };
@@ -145,6 +152,11 @@ fn walked(
             match output.teller() {
                 Some(_) => output.progress(&line),
                 None => say(output, &line),
+            }
+            if output.is_stream() {
+                let record = Box::new(record.clone());
+                let what = What::Finished { record };
+                output.event(&Event { test, what }, Timestamp::now());
             }
             walk.take(point);
             runs.push(record);

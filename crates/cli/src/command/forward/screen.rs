@@ -7,9 +7,9 @@ use linerate_measure::forward::{
     Forwarder, PortTotals, PortUrl, Ran, Reading, Settings, Times, Told, run as forward,
 };
 use linerate_metric::event::{Event, What};
-use linerate_metric::plan::{Ends, Kind, Plan, Protocol, Wait};
+use linerate_metric::plan::{Kind, Plan, Protocol};
 
-use super::QUIET;
+use super::{QUIET, started};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::printer::Teller;
@@ -57,13 +57,10 @@ impl<'a> Shown<'a> {
         let names: Vec<String> = urls.iter().map(ToString::to_string).collect();
         let mut plan = Plan::new(Kind::Forward, Protocol::Udp, names.join(" "));
         plan.duration_ns = duration.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-        let what = What::Started {
-            wait: Ends::both(Wait::Spin),
-            cpu: plan.cpu.clone(),
-            plan: Box::new(plan),
-            because: None,
-        };
-        teller.tell(Event { test: 1, what });
+        teller.tell(Event {
+            test: 1,
+            what: started(plan),
+        });
         Self {
             teller,
             names,

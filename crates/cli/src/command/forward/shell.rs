@@ -11,16 +11,19 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use linerate_host::stop::Stop;
 use linerate_measure::MeasureError;
-use linerate_measure::forward::{Forwarder, Ran, Settings, Times, record};
+use linerate_measure::forward::{Forwarder, Ran, Settings, Times, plan, record};
+use linerate_metric::event::Event;
 use linerate_metric::exit;
 use linerate_metric::forward::ForwardFigures;
+use linerate_metric::record::{Record, new_id};
+use linerate_metric::set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_metric::units::parse_duration;
 use linerate_report::forward::{core_statistics, forward_statistics, stream_map};
 
 use super::args::ForwardArgs;
 use super::commands::SECTIONS;
 use super::lines::{Line, Lines, PROMPT};
-use super::{INTERVAL, QUIET, few_in_flight, foreign, grammar, say};
+use super::{INTERVAL, QUIET, few_in_flight, foreign, grammar, say, started};
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -34,6 +37,13 @@ pub enum Reply {
 
 /// How often a shell that waits for a command looks whether it is to stop.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// Who types ends a run.
+const TIMES: Times = Times {
+    duration: None,
+    interval: INTERVAL,
+    quiet: QUIET,
+};
 
 /// Most commands that files may leave to be done: beyond it they load themselves.
 const LOADED_LINES: usize = 100_000;
@@ -57,6 +67,10 @@ pub struct Shell<'a> {
     loaded: VecDeque<String>,
     /// Whether a command failed: for the exit code of a script.
     failed: bool,
+    /// Whether somebody pressed Ctrl-C at the prompt.
+    interrupted: bool,
+    /// What standard output gets at the end, where that is one document.
+    runs: Vec<Record>,
 }
 
 /// Runs it; gives the exit code.
@@ -80,7 +94,10 @@ pub fn run(
         last: None,
         loaded: VecDeque::new(),
         failed: false,
+        interrupted: false,
+        runs: Vec::new(),
     };
+    let began = Timestamp::now();
     if let Some(file) = &args.commands
         && let Err(error) = shell.load(&file.display().to_string())
     {
@@ -102,6 +119,7 @@ pub fn run(
         let reply = shell.stop();
         shell.tell(reply);
     }
+    shell.document(began)?;
     // Who types has seen what failed; who reads an exit code has not.
     let is_typed = goes_on && std::io::stdin().is_terminal();
     Ok(match code {
@@ -124,7 +142,7 @@ impl Shell<'_> {
         if !goes_on {
             return exit::OK;
         }
-        let mut lines = Lines::of_stdin(self.forwarder.numbers());
+        let mut lines = Lines::of_stdin(self.forwarder.numbers(), self.output.is_for_people());
         loop {
             lines.know(self.forwarder.numbers());
             lines.ask();
@@ -163,9 +181,41 @@ impl Shell<'_> {
                     }
                 }
                 Line::End => return exit::OK,
-                Line::Interrupted => return exit::INTERRUPTED,
+                Line::Interrupted => {
+                    self.interrupted = true;
+                    return exit::INTERRUPTED;
+                }
             }
         }
+    }
+
+    /// What `--json` prints: the record of the only run, or a set of as many as there were.
+    fn document(&mut self, began: Timestamp) -> Result<(), Failure> {
+        if !self.output.is_json() {
+            return Ok(());
+        }
+        if let [record] = &self.runs[..] {
+            return self.output.document_of(record);
+        }
+        let started = self.runs.first().map_or(began, |run| run.started);
+        let set = RunSet {
+            schema: SET_SCHEMA.to_owned(),
+            id: new_id(started),
+            kind: "shell".to_owned(),
+            started,
+            interrupted: self.is_interrupted(),
+            runs: std::mem::take(&mut self.runs),
+            result: SetResult::default(),
+        };
+        match set.runs.is_empty() {
+            // There is a document, and nothing to be kept.
+            true => self.output.document(&set, |_| String::new()),
+            false => self.output.set(&set, &[]),
+        }
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.interrupted || self.stop.is_set()
     }
 
     /// A command that nobody typed is shown as if somebody had.
@@ -231,6 +281,11 @@ impl Shell<'_> {
         let places = self.forwarder.start(&settings, QUIET).map_err(words)?;
         let ports = self.forwarder.numbers().len();
         let mut map = stream_map(&settings.mode.to_string(), ports, &places);
+        if self.output.is_stream() {
+            let what = started(plan(&self.forwarder.urls(), &settings, &TIMES, &places));
+            self.output
+                .event(&Event { test: 1, what }, Timestamp::now());
+        }
         self.started = Some((Timestamp::now(), settings));
         // Until it is known how many packets circulate, which takes long only where nobody takes them.
         while tx_first > 0 && self.forwarder.is_running() && !self.stop.is_set() {
@@ -280,19 +335,16 @@ impl Shell<'_> {
             started,
             figures: outcome.figures,
             readings: Vec::new(),
-            interrupted: self.stop.is_set(),
+            interrupted: self.is_interrupted(),
             trouble: None,
             numa: outcome.numa.take(),
         };
-        let times = Times {
-            duration: None,
-            interval: INTERVAL,
-            quiet: QUIET,
-        };
-        let record = record(&self.forwarder.urls(), &settings, &times, ran);
-        self.output
-            .keep(&record)
-            .map_err(|failure| failure.problem.to_string())?;
+        let record = record(&self.forwarder.urls(), &settings, &TIMES, ran);
+        let kept = self.output.keep(&record);
+        if self.output.is_json() {
+            self.runs.push(record);
+        }
+        kept.map_err(|failure| failure.problem.to_string())?;
         Ok(Reply::Said(text))
     }
 
