@@ -36,6 +36,20 @@ pub enum TuneError {
         /// The file.
         path: PathBuf,
     },
+    /// A journal ends before its first line does: its process died before it changed anything.
+    #[error("the journal {} has no first line: nothing was changed by then, remove it", path.display())]
+    Headless {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Another process changes the same setting.
+    #[error("{setting} is being changed by process {pid} as well: wait until that has ended")]
+    Shared {
+        /// What is changed, and of which host.
+        setting: String,
+        /// The process.
+        pid: u32,
+    },
     /// A file of knobs makes no sense.
     #[error("{} holds no knobs ({why}): each [[knob]] has name, values, and one of set, option, stack and sysctl", path.display())]
     Knobs {

@@ -197,9 +197,28 @@ impl<M: Machine> Guard<M> {
             key: key.clone(),
             value: value.to_owned(),
         };
+        self.alone(key)?;
         self.note(&old)?;
+        // Once more: of two that begin at the same time each has noted it by now.
+        self.alone(key)?;
         self.olds.push(old);
         Ok(())
+    }
+
+    /// Refuses what another process changes as well. Commands of the user's are left out: they are told apart by
+    /// the names that they were given, which need not mean the same thing.
+    fn alone(&self, key: &Key) -> Result<(), TuneError> {
+        if key.kind == Kind::Command {
+            return Ok(());
+        }
+        let own = self.journal.as_ref().map(Journal::path);
+        match also_changes(&self.folder, own, key) {
+            None => Ok(()),
+            Some(pid) => Err(TuneError::Shared {
+                setting: format!("{} of {}", key.name, key.host),
+                pid,
+            }),
+        }
     }
 
     /// Forgets a setting that stands where it was already.
@@ -232,10 +251,11 @@ impl<M: Machine> Guard<M> {
         }
     }
 
-    /// Sets all back. Says what could not be; the journal stays for that.
+    /// Sets all back. Says what could not be; that is still to be set back, and the journal stays for it.
     pub fn restore(&mut self) -> Vec<String> {
-        let wrong = put_back(&self.machine, &std::mem::take(&mut self.olds));
-        if wrong.is_empty() {
+        let wrong;
+        (self.olds, wrong) = put_back(&self.machine, std::mem::take(&mut self.olds));
+        if self.olds.is_empty() {
             self.forget();
         }
         wrong
@@ -261,13 +281,17 @@ impl<M: Machine> Drop for Guard<M> {
     }
 }
 
-fn put_back<M: Machine>(machine: &M, olds: &[Old]) -> Vec<String> {
-    (olds.iter().rev())
-        .filter_map(|old| {
-            let why = machine.write(&old.key, &old.value).err()?;
-            Some(format!("{} of {}: {why}", old.key.name, old.key.host))
-        })
-        .collect()
+/// Sets back in the order opposite to that of the changes; gives what could not be, in its old order, and why.
+fn put_back<M: Machine>(machine: &M, olds: Vec<Old>) -> (Vec<Old>, Vec<String>) {
+    let mut left = Vec::new();
+    let mut wrong = Vec::new();
+    for old in olds.into_iter().rev() {
+        if let Err(why) = machine.write(&old.key, &old.value) {
+            wrong.push(format!("{} of {}: {why}", old.key.name, old.key.host));
+            left.insert(0, old);
+        }
+    }
+    (left, wrong)
 }
 
 /// What a restore came to.
@@ -283,10 +307,11 @@ pub struct Restored {
     pub journals: Vec<PathBuf>,
 }
 
-/// Sets back what processes left that were killed.
+/// Sets back what processes left that were killed. A journal that is no use stops nothing: what it is and why is
+/// in the outcome, and the others are gone through all the same.
 ///
 /// # Errors
-/// A journal cannot be read.
+/// A journal whose settings are all back cannot be removed.
 pub fn restore_left<M: Machine>(
     folder: &Path,
     machine: &M,
@@ -295,14 +320,32 @@ pub fn restore_left<M: Machine>(
 ) -> Result<Restored, TuneError> {
     let mut restored = Restored::default();
     for path in journals(folder) {
-        let (owner, mut olds, journal) = Journal::resume::<Owner, Old>(&path)?;
+        let (owner, mut olds, journal) = match Journal::resume::<Owner, Old>(&path) {
+            Ok(left) => left,
+            // Who holds it lives, and sets back what it changed.
+            Err(TuneError::InUse { .. }) => {
+                restored.running.extend(pid_of(&path));
+                continue;
+            }
+            Err(TuneError::Headless { .. }) => {
+                // The first line is on the disk before anything is changed.
+                journal::remove(&path)?;
+                continue;
+            }
+            Err(error) => {
+                restored.wrong.push(error.to_string());
+                restored.journals.push(path);
+                continue;
+            }
+        };
         if owner.boot == boot && runs(&owner) {
             restored.running.push(owner.pid);
             continue;
         }
         olds.retain(|old| outlives(old, &owner, boot));
-        let wrong = put_back(machine, &olds);
-        restored.settings += olds.len() - wrong.len();
+        let settings = olds.len();
+        let (_, wrong) = put_back(machine, olds);
+        restored.settings += settings - wrong.len();
         match wrong.is_empty() {
             true => journal.remove()?,
             false => restored.journals.push(path),
@@ -310,6 +353,24 @@ pub fn restore_left<M: Machine>(
         restored.wrong.extend(wrong);
     }
     Ok(restored)
+}
+
+/// Whose journal it is: told by its first line, or else by its name.
+fn pid_of(path: &Path) -> Option<u32> {
+    let read = journal::read::<Owner, Old>(path).ok();
+    let named = || path.file_stem()?.to_str()?.split('-').next()?.parse().ok();
+    read.map(|(owner, ..)| owner.pid).or_else(named)
+}
+
+/// Who else holds a journal with this setting in it: two that change one setting would leave it at what the first
+/// made of it, because the second notes that as what was there before.
+fn also_changes(folder: &Path, own: Option<&Path>, key: &Key) -> Option<u32> {
+    let others = journals(folder).filter(|path| Some(path.as_path()) != own);
+    let holds = |path: &PathBuf| {
+        let (_, olds, _) = journal::read::<Owner, Old>(path).ok()?;
+        (olds.iter().any(|old| old.key == *key) && journal::is_held(path)).then(|| pid_of(path))?
+    };
+    others.filter_map(|path| holds(&path)).next()
 }
 
 /// How many settings processes left that were killed. Changes nothing, and passes over what it cannot read.
@@ -412,6 +473,98 @@ mod tests {
             fs::read_dir(&folder).unwrap().count(),
             0,
             "no journal is left"
+        );
+        fs::remove_dir(&folder).unwrap();
+    }
+
+    /// A machine whose settings cannot be written any more.
+    struct Stuck<'a>(&'a Table, RefCell<bool>);
+
+    impl Machine for Stuck<'_> {
+        fn read(&self, key: &Key) -> Result<String, String> {
+            self.0.read(key)
+        }
+
+        fn write(&self, key: &Key, value: &str) -> Result<(), String> {
+            match *self.1.borrow() && key.name == "a" {
+                true => Err("no such device".to_owned()),
+                false => self.0.write(key, value),
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_go_back_stays_in_the_journal() {
+        let (table, folder) = (table(), folder("stuck"));
+        let stuck = Stuck(&table, RefCell::new(false));
+        let mut guard = Guard::new(&stuck, &folder, owner("x"));
+        guard.set(&key("a"), "10").unwrap();
+        guard.set(&key("b"), "20").unwrap();
+        *stuck.1.borrow_mut() = true;
+        assert_eq!(guard.restore(), ["a of client: no such device"]);
+        drop(guard);
+        assert_eq!(table.0.borrow()["b"], "2");
+        assert_eq!(journals(&folder).count(), 1, "it is the only word of it");
+        *stuck.1.borrow_mut() = false;
+        let restored = restore_left(&folder, &&stuck, "x", |_| false).unwrap();
+        assert_eq!((restored.settings, restored.wrong.len()), (2, 0));
+        assert_eq!(table.0.borrow()["a"], "1");
+        assert_eq!(journals(&folder).count(), 0);
+        fs::remove_dir(&folder).unwrap();
+    }
+
+    #[test]
+    fn one_journal_that_is_no_use_keeps_no_other_from_its_settings() {
+        let (table, folder) = (table(), folder("mixed"));
+        // The first by name: held by one that lives.
+        let mut living = Guard::new(&table, &folder, owner("x"));
+        living.set(&key("b"), "20").unwrap();
+        fs::write(folder.join("1-0.jsonl"), "").unwrap();
+        fs::write(folder.join("2-0.jsonl"), "no journal\n").unwrap();
+        let left = Old {
+            key: key("a"),
+            value: "1".to_owned(),
+        };
+        drop(
+            Journal::create(&folder.join("9999-0.jsonl"), &owner("x"))
+                .and_then(|mut journal| journal.append(&left)),
+        );
+        table.0.borrow_mut().insert("a".to_owned(), "10".to_owned());
+        let restored = restore_left(&folder, &&table, "x", |_| false).unwrap();
+        assert_eq!(table.0.borrow()["a"], "1");
+        assert_eq!(
+            (restored.settings, restored.running.as_slice()),
+            (1, &[4711][..])
+        );
+        assert_eq!(restored.wrong.len(), 1, "{restored:?}");
+        assert!(restored.journals[0].ends_with("2-0.jsonl"), "{restored:?}");
+        assert!(
+            !folder.join("1-0.jsonl").exists(),
+            "nothing was changed by then"
+        );
+        drop(living);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn what_one_changes_no_other_changes_at_the_same_time() {
+        let (table, folder) = (table(), folder("two"));
+        let mut first = Guard::new(&table, &folder, owner("x"));
+        first.set(&key("a"), "10").unwrap();
+        let mut second = Guard::new(&table, &folder, owner("x"));
+        let told = second.set(&key("a"), "20").unwrap_err();
+        assert!(told.contains("process 4711"), "{told}");
+        second.set(&key("b"), "20").unwrap();
+        assert_eq!(table.0.borrow()["a"], "10");
+        drop(first);
+        second.set(&key("a"), "20").unwrap();
+        drop(second);
+        assert_eq!(
+            (
+                table.0.borrow()["a"].as_str(),
+                table.0.borrow()["b"].as_str()
+            ),
+            ("1", "2")
         );
         fs::remove_dir(&folder).unwrap();
     }

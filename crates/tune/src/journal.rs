@@ -66,7 +66,7 @@ impl Journal {
     /// line that was cut off by a crash is taken away.
     ///
     /// # Errors
-    /// [`TuneError::Journal`], [`TuneError::Shape`].
+    /// [`TuneError::Journal`], [`TuneError::InUse`], [`TuneError::Headless`], [`TuneError::Shape`].
     pub fn resume<H: DeserializeOwned, L: DeserializeOwned>(
         path: &Path,
     ) -> Result<(H, Vec<L>, Self), TuneError> {
@@ -112,11 +112,29 @@ impl Journal {
     /// # Errors
     /// [`TuneError::Journal`].
     pub fn remove(self) -> Result<(), TuneError> {
-        fs::remove_file(&self.path).map_err(|source| TuneError::Journal {
-            path: self.path,
-            source,
-        })
+        remove(&self.path)
     }
+}
+
+/// Takes a journal away that nobody holds.
+///
+/// # Errors
+/// [`TuneError::Journal`].
+pub fn remove(path: &Path) -> Result<(), TuneError> {
+    fs::remove_file(path).map_err(|source| TuneError::Journal {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Whether a process holds it; false where files cannot be locked.
+#[must_use]
+pub fn is_held(path: &Path) -> bool {
+    let lock = OpenOptions::new()
+        .append(true)
+        .open(path)
+        .map(|file| file.try_lock());
+    matches!(lock, Ok(Err(TryLockError::WouldBlock)))
 }
 
 /// Holds a journal until it is closed: two processes that went on with one would both measure what is missing.
@@ -133,7 +151,7 @@ fn hold(file: &File, path: &Path) -> Result<(), TuneError> {
 /// The first line of a journal, the lines after it, and the bytes that they take; what a crash cut off is left out.
 ///
 /// # Errors
-/// [`TuneError::Journal`], [`TuneError::Shape`].
+/// [`TuneError::Journal`], [`TuneError::Headless`], [`TuneError::Shape`].
 pub fn read<H: DeserializeOwned, L: DeserializeOwned>(
     path: &Path,
 ) -> Result<(H, Vec<L>, usize), TuneError> {
@@ -147,9 +165,9 @@ pub fn read<H: DeserializeOwned, L: DeserializeOwned>(
         why,
     };
     let mut lines = text[..whole].lines();
-    let head = lines
-        .next()
-        .ok_or_else(|| shape("it is empty".to_owned()))?;
+    let head = lines.next().ok_or_else(|| TuneError::Headless {
+        path: path.to_owned(),
+    })?;
     let head = serde_json::from_str(head).map_err(|error| shape(error.to_string()))?;
     let lines = lines
         .map(|line| serde_json::from_str(line).map_err(|error| shape(error.to_string())))
