@@ -21,7 +21,8 @@ pub enum Amount {
     Exactly(usize),
     /// Until it is decided, and no more than these.
     UntilDecided {
-        /// The most that may be measured, dropped ones included.
+        /// The most that may be measured, dropped ones included; more, up to [`TRIES`] times as many, only
+        /// while those that count are fewer than could be told apart.
         limit: usize,
     },
 }
@@ -93,7 +94,15 @@ impl Interleave {
                 }
             }
             Amount::UntilDecided { limit } => {
-                let full = pairs.len() >= limit;
+                // Fewer than the first look takes decide nothing, however clear they are: a machine that changed
+                // its state meanwhile would have made all of them vain.
+                let few = logs.len() < FIRST_LOOK.min(limit);
+                let full = pairs.len()
+                    >= if few {
+                        limit.saturating_mul(TRIES)
+                    } else {
+                        limit
+                    };
                 if logs.len() < FIRST_LOOK && !full {
                     return self.measure();
                 }
@@ -321,6 +330,39 @@ mod tests {
             let least = measured - usize::from(every == 2);
             assert!((least..=measured).contains(&pairs.len()), "{every}");
             assert_eq!(logs(&pairs).len(), counting, "{every}");
+        }
+    }
+
+    #[test]
+    fn pairs_that_do_not_count_leave_a_clear_difference_decided() {
+        // Every `every`th pair does not count; the difference is thirty times.
+        for (limit, every, measured, verdict) in [
+            (10, 3, 11, Verdict::Slower),
+            (10, 2, 15, Verdict::Slower),
+            (10, 1, 30, Verdict::Undecided),
+            (10, usize::MAX, 8, Verdict::Slower),
+            (5, usize::MAX, 5, Verdict::Undecided),
+        ] {
+            let mut turns = Interleave::new(Amount::UntilDecided { limit }, 0.05, 3);
+            let mut pairs = Vec::new();
+            let significance = loop {
+                match turns.next(&pairs) {
+                    Next::Judge { significance } => break significance,
+                    Next::Measure { b_first } => {
+                        let mut next = pair(30.0, 1.0, b_first);
+                        if (pairs.len() + 1).is_multiple_of(every) {
+                            next.dropped = Some("machine-state".to_owned());
+                        }
+                        pairs.push(next);
+                    }
+                }
+            };
+            let seen = look(&logs(&pairs), 0.05);
+            let found = match seen {
+                Some(seen) if seen.p_value <= significance => Verdict::Slower,
+                _ => Verdict::Undecided,
+            };
+            assert_eq!((pairs.len(), found), (measured, verdict), "{limit} {every}");
         }
     }
 

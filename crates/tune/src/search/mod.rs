@@ -71,7 +71,8 @@ pub struct Search {
     left: usize,
     random: fastrand::Rng,
     scores: BTreeMap<Point, Vec<f64>>,
-    refused: BTreeSet<Point>,
+    /// How often a setting failed, or might not be chosen.
+    failures: BTreeMap<Point, u32>,
     queue: VecDeque<Point>,
     doing: Doing,
     /// Knobs that are moved before anything else.
@@ -95,7 +96,7 @@ impl Search {
             left: runs,
             random: fastrand::Rng::with_seed(seed),
             scores: BTreeMap::new(),
-            refused: BTreeSet::new(),
+            failures: BTreeMap::new(),
             queue: std::iter::repeat_n(start.clone(), START_RUNS).collect(),
             doing: Doing::Nothing,
             first: VecDeque::new(),
@@ -137,9 +138,7 @@ impl Search {
     pub fn tell(&mut self, point: &Point, score: Option<f64>) {
         match score.filter(|score| score.is_finite()) {
             Some(score) => self.scores.entry(point.clone()).or_default().push(score),
-            None => {
-                self.refused.insert(point.clone());
-            }
+            None => *self.failures.entry(point.clone()).or_default() += 1,
         }
     }
 
@@ -151,7 +150,7 @@ impl Search {
     pub fn best(&self) -> Option<Point> {
         let best = |least: usize| {
             let allowed = (self.scores.iter())
-                .filter(|(point, runs)| runs.len() >= least && !self.refused.contains(*point));
+                .filter(|(point, runs)| runs.len() >= least && !self.is_refused(point));
             allowed
                 .map(|(point, runs)| (point, middle(runs)))
                 .max_by(|a, b| a.1.total_cmp(&b.1))
@@ -168,7 +167,7 @@ impl Search {
     }
 
     fn score(&self, point: &Point) -> Option<f64> {
-        match self.refused.contains(point) {
+        match self.is_refused(point) {
             true => None,
             false => self.seen(point).map(|(score, _)| score),
         }
@@ -238,8 +237,15 @@ impl Search {
         self.doing = Doing::Moving(knob);
     }
 
+    /// A setting that never came to a score, or failed more than once: one run that failed beside others that
+    /// did not says nothing of a setting.
+    fn is_refused(&self, point: &Point) -> bool {
+        (self.failures.get(point))
+            .is_some_and(|&failures| failures > 1 || !self.scores.contains_key(point))
+    }
+
     fn is_fresh(&self, point: &Point) -> bool {
-        !self.scores.contains_key(point) && !self.refused.contains(point)
+        !self.scores.contains_key(point) && !self.is_refused(point)
     }
 
     fn order(&self, a: &Point, b: &Point) -> std::cmp::Ordering {

@@ -262,3 +262,21 @@ fn nothing_to_search_ends_at_once() {
     }
     assert_eq!(search.best(), Some(Vec::new()));
 }
+
+#[test]
+fn one_failed_run_bars_no_setting_that_has_scores() {
+    let dials = vec![Dial {
+        values: 3,
+        ordered: true,
+    }];
+    let mut search = Search::new(dials, 20, 1);
+    search.tell(&vec![0], Some(1.0));
+    search.tell(&vec![0], Some(1.0));
+    search.tell(&vec![2], Some(5.0));
+    search.tell(&vec![2], Some(5.0));
+    search.tell(&vec![2], None);
+    assert_eq!(search.best(), Some(vec![2]));
+    search.tell(&vec![1], None);
+    search.tell(&vec![2], None);
+    assert_eq!(search.best(), Some(vec![0]), "it failed twice");
+}
