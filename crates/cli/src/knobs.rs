@@ -112,6 +112,23 @@ impl Knobs {
     pub fn named(&self, over: &Over, words: &[String]) -> Result<Knob, Failure> {
         let object = format!("--over {}", over.name);
         let known = |all: &[Knob]| all.iter().find(|knob| knob.name == over.name).cloned();
+        let within = |knob: Knob| {
+            let mut limits = self
+                .args
+                .limit
+                .iter()
+                .filter(|limit| limit.name == knob.name);
+            let beyond =
+                limits.find_map(|limit| knob.values.iter().find(|value| !limit.holds(value)));
+            match beyond {
+                Some(value) => refuse(
+                    &object,
+                    &format!("{value} is beyond its --limit"),
+                    "leave it out",
+                ),
+                None => Ok(knob),
+            }
+        };
         let with = |mut knob: Knob| {
             if !over.values.is_empty() {
                 knob.values.clone_from(&over.values);
@@ -119,11 +136,11 @@ impl Knobs {
             knob
         };
         if let Some(knob) = known(&self.own) {
-            return Ok(with(knob));
+            return within(with(knob));
         }
         if words::has_option(words, &over.name) {
             if !over.values.is_empty() {
-                return Ok(Knob::option(&over.name, over.values.clone()));
+                return within(Knob::option(&over.name, over.values.clone()));
             }
             // What `tune` would try.
             return known(&knob::knobs(&self.ground)).map_or_else(
@@ -134,22 +151,11 @@ impl Knobs {
                         "write NAME=VALUE,VALUE or NAME=FROM..TO:x2",
                     )
                 },
-                Ok,
+                within,
             );
         }
         if let Some(knob) = known(&knob::knobs(&self.ground)) {
-            let knob = with(knob);
-            let beyond = (self.args.limit.iter())
-                .filter(|limit| limit.name == knob.name)
-                .find_map(|limit| knob.values.iter().find(|value| !limit.holds(value)));
-            return match beyond {
-                Some(value) => refuse(
-                    &object,
-                    &format!("{value} is beyond its --limit"),
-                    "leave it out",
-                ),
-                None => Ok(knob),
-            };
+            return within(with(knob));
         }
         if knob::names().contains(&over.name.as_str()) {
             return refuse(
@@ -182,7 +188,7 @@ impl Knobs {
         if words.first().is_some_and(|name| name == "run") {
             return None;
         }
-        let host = words.get(1)?;
+        let host = words::argument_of(words, "host")?;
         let port = words::value_of(words, "port").and_then(|port| port.parse().ok());
         let port = port.unwrap_or(DEFAULT_PORT);
         (host.as_str(), port).to_socket_addrs().ok()?.next()
@@ -205,8 +211,13 @@ pub fn pair(text: &str) -> Result<Over, Failure> {
     let over: Over = (text.parse()).map_err(|error: linerate_tune::TuneError| {
         Failure::usage(Problem::new(error.to_string(), text, "write KNOB=VALUE"))
     })?;
-    match over.values.len() {
-        1 => Ok(over),
+    match (over.values.len(), text.split_once('=')) {
+        (1, _) => Ok(over),
+        // One value that has commas in it, as `offload=gso,gro` has.
+        (2.., Some((_, value))) if !value.contains("..") => Ok(Over {
+            name: over.name,
+            values: vec![value.trim().to_owned()],
+        }),
         _ => refuse(text, "one value is needed", "write KNOB=VALUE"),
     }
 }
@@ -258,8 +269,16 @@ fn check_interfaces(args: &KnobArgs, words: &[String]) -> Result<(), Failure> {
             );
         }
     }
-    let carries = control_interface(words);
-    match carries.filter(|name| args.try_interface.contains(name) && !args.touch_control) {
+    if args.touch_control || args.try_interface.is_empty() {
+        return Ok(());
+    }
+    let carries = control_interface(words)
+        .map(|name| with_lower(&name))
+        .unwrap_or_default();
+    match carries
+        .into_iter()
+        .find(|name| args.try_interface.contains(name))
+    {
         None => Ok(()),
         Some(name) => refuse(
             &format!("--try-interface {name}"),
@@ -272,6 +291,24 @@ fn check_interfaces(args: &KnobArgs, words: &[String]) -> Result<(), Failure> {
 fn control_interface(words: &[String]) -> Option<String> {
     let far: IpAddr = Knobs::far(words)?.ip();
     route_interface(far).ok()
+}
+
+/// An interface and all that it stands on: ports of a bond or bridge, the device below a VLAN.
+fn with_lower(name: &str) -> Vec<String> {
+    let mut all = vec![name.to_owned()];
+    let mut next = 0;
+    while let Some(upper) = all.get(next) {
+        let entries = fs::read_dir(format!("/sys/class/net/{upper}"));
+        let names = entries.into_iter().flatten().flatten();
+        let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+        let lower: Vec<String> = names
+            .filter_map(|name| name.strip_prefix("lower_").map(str::to_owned))
+            .filter(|name| !all.contains(name))
+            .collect();
+        all.extend(lower);
+        next += 1;
+    }
+    all
 }
 
 /// Whether a value leaves things as they are.

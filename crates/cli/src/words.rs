@@ -142,6 +142,14 @@ pub fn value_of(words: &[String], option: &str) -> Option<String> {
     }
 }
 
+/// What a measuring command says in one of its places, wherever that stands among its options.
+pub fn argument_of(words: &[String], name: &str) -> Option<String> {
+    let all = std::iter::once("linerate").chain(words.iter().map(String::as_str));
+    let matches = Cli::command().try_get_matches_from(all).ok()?;
+    let (_, own) = matches.subcommand()?;
+    own.try_get_one::<String>(name).ok()?.cloned()
+}
+
 /// Adds words to a measuring command; options that they name take the place of those before.
 pub fn add(words: &mut Vec<String>, more: &[String]) {
     let arguments = words
@@ -288,6 +296,20 @@ mod tests {
         }
         assert!(has_option(&words("throughput h"), "length"));
         assert!(!has_option(&words("throughput h"), "speed"));
+    }
+
+    #[test]
+    fn a_host_is_found_wherever_it_stands() {
+        for (text, host) in [
+            ("throughput 10.0.0.2 -t 1", Some("10.0.0.2")),
+            ("throughput -R 10.0.0.2", Some("10.0.0.2")),
+            ("latency -u -l 64 --wait spin h", Some("h")),
+            ("ttcp -t h", Some("h")),
+            ("ttcp -r", None),
+            ("throughput --nosuch h", None),
+        ] {
+            assert_eq!(argument_of(&words(text), "host").as_deref(), host, "{text}");
+        }
     }
 
     #[test]

@@ -26,7 +26,8 @@ pub struct Tuning {
     pub findings: Vec<Pointed>,
     /// The knobs that were searched, the value at the start first; in the order in which they were tried.
     pub knobs: Vec<Knob>,
-    /// The changes that matter: without any of them the goal is missed by more than noise.
+    /// The changes that matter: without any of them the goal is missed by more than noise, or, where one is
+    /// `undecided`, by as much as is worth knowing in the middle of pairs that were too few to be sure.
     pub changes: Vec<Change>,
     /// The same changes as files of other tools.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -127,6 +128,10 @@ pub struct Change {
     /// The figure without this change over that with it, in pairs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without: Option<Estimate>,
+    /// It is kept because as much is lost without it as is worth knowing, though its own pairs are too few or
+    /// too wild to be sure of that, or because it could not be measured without it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub undecided: bool,
 }
 
 /// A value that was tried in vain.

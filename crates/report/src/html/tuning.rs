@@ -94,6 +94,9 @@ fn changes(found: &Tuning) -> String {
         figure::grid(&grid),
         escape(&found.goal)
     );
+    if found.changes.iter().any(|change| change.undecided) {
+        out.push_str(&paragraph(text::UNDECIDED));
+    }
     match found.proof.is_some() {
         true => {
             out.push_str("<h3>To measure with them</h3>\n");
@@ -254,6 +257,7 @@ mod tests {
                 to: "64K".to_owned(),
                 commands: vec!["sysctl -w net.ipv4.tcp_rmem='4096 65536 65536'".to_owned()],
                 without: estimate(&[0.33]),
+                undecided: false,
             }],
             snippets: vec![Snippet {
                 format: "sysctl".to_owned(),

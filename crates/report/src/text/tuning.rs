@@ -2,7 +2,7 @@
 
 use linerate_metric::comparison::Side;
 use linerate_metric::figure;
-use linerate_metric::tuning::{Pointed, Tuning};
+use linerate_metric::tuning::{Change, Pointed, Tuning};
 use linerate_metric::units::{format_bytes, format_nanos, format_share};
 
 use super::comparison::{signed, verdict_words};
@@ -26,6 +26,10 @@ pub(super) fn tuning(found: &Tuning, style: &Style) -> String {
     if let Some(grid) = changes(found) {
         let mut text = grid.text(style);
         text.push_str("\n\n");
+        if found.changes.iter().any(|change| change.undecided) {
+            text.push_str(&wrap(UNDECIDED, style.width).join("\n"));
+            text.push_str("\n\n");
+        }
         if found.proof.is_some() {
             let command = format!("linerate {}", clean(&found.tuned_command));
             text.push_str(&hang("run:  ", "run:  ", &command, style.width));
@@ -94,11 +98,24 @@ pub(crate) fn changes(found: &Tuning) -> Option<Grid> {
             clean(&change.knob).into_owned(),
             clean(&change.from).into_owned(),
             clean(&change.to).into_owned(),
-            words::or_unknown(change.without, |ratio| signed(ratio.median - 1.0)),
+            without(change),
         ]
     });
     let heading = format!("{} without it", clean(&found.goal));
     Grid::new(&["change", "from", "to", &heading], rows.collect(), 3)
+}
+
+/// What the mark behind a change means.
+pub(crate) const UNDECIDED: &str = "(?) It stays although its own pairs were too few or too wild to be sure, or it \
+    could not be measured without it: all changes together have their proof.";
+
+/// What is lost without a change; a question mark where its own pairs were too few or too wild to be sure.
+fn without(change: &Change) -> String {
+    let lost = words::or_unknown(change.without, |ratio| signed(ratio.median - 1.0));
+    match change.undecided {
+        true => format!("{lost} (?)"),
+        false => lost,
+    }
 }
 
 /// What the runs were for.

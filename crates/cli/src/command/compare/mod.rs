@@ -194,6 +194,7 @@ fn in_turn(
     output: &mut Output,
 ) -> Result<u8, Failure> {
     let known = Knobs::of(&args.knobs, &args.command)?;
+    known.check_limits()?;
     let (knobs, points) = turned(args, &known)?;
     let stop = stop_on_signals()?;
     turn::left_note()

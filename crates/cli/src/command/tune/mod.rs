@@ -173,14 +173,21 @@ fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
     })?;
     let complete = ended.is_ok();
     let mut notes = Vec::new();
-    let stands =
-        |turned: &Turned| !matches!(turned.set, Set::Option(_) | Set::StackKey(_) | Set::Point);
+    // What the far host set goes back when this conversation with it ends.
+    let stands = |turned: &Turned| matches!(turned.set, Set::Host { .. } | Set::Command { .. });
+    let is_far = |turned: &Turned| matches!(turned.set, Set::Far(_));
     let proven = complete && found.is_proven();
     let keeps = args.keep && proven && found.turned.iter().any(stands);
+    if args.keep && proven && found.turned.iter().any(is_far) {
+        notes.push(
+            "--keep leaves nothing in place at the far host: make its changes there".to_owned(),
+        );
+    }
     if args.keep && !keeps {
         notes.push(
             match proven {
-                true => "--keep left nothing in place: what was proved are options of the command",
+                true => "--keep left nothing in place here: what was proved are options of the command or settings of the \
+                         far host",
                 false => "--keep left nothing in place: no change was proved",
             }
             .to_owned(),

@@ -2,9 +2,12 @@
 
 use std::cell::RefCell;
 
-use linerate_metric::comparison::{Comparison, Question, SIGNIFICANCE, Side, Verdict, of_pairs};
+use linerate_metric::comparison::{
+    Better, Comparison, Question, SIGNIFICANCE, Side, Verdict, of_pairs,
+};
 use linerate_metric::event::Problem;
 use linerate_metric::record::Record;
+use linerate_metric::statistics::Estimate;
 use linerate_metric::tuning::{Change, Vain};
 use linerate_tune::interleave::{Amount, Interleave};
 use linerate_tune::search::Point;
@@ -66,11 +69,90 @@ pub fn prove(
     let before = bench.runs;
     let proved = pairs(args, seed + 1, bench, [&start, &winner], false, output);
     found.spent.proof += bench.runs - before;
-    if let Ok((compared, runs)) = proved? {
-        found.runs = runs;
-        found.proof = Some(compared);
+    match proved? {
+        Ok((compared, runs)) => {
+            found.runs = runs;
+            found.proof = Some(compared);
+        }
+        Err(unfit) => output.remark(&format!("note: there is no proof: {unfit}")),
     }
     Ok(())
+}
+
+/// Why a setting cannot be compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Unfit {
+    /// It takes more memory than it may.
+    Memory(String),
+    /// It failed, and once more when it was tried again.
+    Failed(String),
+}
+
+impl std::fmt::Display for Unfit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (Self::Memory(why) | Self::Failed(why)) = self;
+        f.write_str(why)
+    }
+}
+
+/// What becomes of a change.
+#[derive(Clone, Debug, PartialEq)]
+enum Fate {
+    /// It stays: the figure without it over that with it.
+    Stays {
+        without: Option<Estimate>,
+        undecided: bool,
+    },
+    /// It goes, for this reason.
+    Goes(String),
+}
+
+/// Whether a change matters, by all changes (A) against all but this one (B).
+///
+/// Noise alone takes no change away: one that loses as much as is worth knowing stays, decided or not,
+/// because what stays is proved together at the end, and what went is not looked at again.
+fn fate(compared: Result<&Comparison, &Unfit>) -> Fate {
+    let compared = match compared {
+        Ok(compared) => compared,
+        // The start of this knob takes too much: the change is needed for that.
+        Err(Unfit::Memory(_)) => {
+            return Fate::Stays {
+                without: None,
+                undecided: false,
+            };
+        }
+        Err(Unfit::Failed(_)) => {
+            return Fate::Stays {
+                without: None,
+                undecided: true,
+            };
+        }
+    };
+    let loss = compared.ratio.map(|ratio| match compared.better {
+        Better::Higher => 1.0 - ratio.median,
+        Better::Lower => ratio.median - 1.0,
+    });
+    let large = loss.is_some_and(|loss| loss >= compared.effect);
+    match compared.verdict {
+        Verdict::Slower if compared.regression => Fate::Stays {
+            without: compared.ratio,
+            undecided: false,
+        },
+        Verdict::Undecided if large => Fate::Stays {
+            without: compared.ratio,
+            undecided: true,
+        },
+        Verdict::Slower => Fate::Goes(format!(
+            "makes less difference than is worth knowing (--effect {:.0}%)",
+            compared.effect * 100.0
+        )),
+        Verdict::Undecided => {
+            Fate::Goes("no difference beside the others could be shown".to_owned())
+        }
+        Verdict::NoDifference | Verdict::Faster => {
+            Fate::Goes("makes no difference beside the others".to_owned())
+        }
+    }
 }
 
 fn join(values: &[&String]) -> String {
@@ -117,30 +199,29 @@ fn minimal(
         let before = bench.runs;
         let compared = pairs(args, seed, bench, [&winner, &without], true, output);
         found.spent.minimal_set += bench.runs - before;
-        let matters = match compared? {
-            Ok((compared, _)) if compared.verdict == Verdict::Slower => Some(compared.ratio),
-            Ok(_) => None,
-            // The start of this knob takes too much: the change is needed for that.
-            Err(_) => Some(None),
-        };
-        match matters {
-            Some(ratio) => {
+        let compared = compared?.map(|(compared, _)| compared);
+        match fate(compared.as_ref()) {
+            Fate::Stays { without, undecided } => {
+                if let Err(unfit) = &compared {
+                    output.progress(&format!("kept: {}={value}: without it: {unfit}", knob.name));
+                }
                 found.turned.push(bench.turner.turned(&knob, &value));
                 found.changes.push(Change {
                     commands: bench.turner.commands(&knob, &value),
                     from: knob.values[0].clone(),
                     knob: knob.name,
                     to: value,
-                    without: ratio,
+                    without,
+                    undecided,
                 });
             }
-            None => {
+            Fate::Goes(why) => {
                 output.progress(&format!("dropped: {}={value}", knob.name));
                 winner = without;
                 found.vain.push(Vain {
                     knob: knob.name,
                     value,
-                    why: "makes no difference beside the others".to_owned(),
+                    why,
                 });
             }
         }
@@ -161,7 +242,7 @@ fn pairs(
     points: [&Point; 2],
     limited: bool,
     output: &Output,
-) -> Result<Result<(Comparison, Vec<Record>), String>, Ended> {
+) -> Result<Result<(Comparison, Vec<Record>), Unfit>, Ended> {
     let labels = points.map(|point| bench.said(point));
     let name = bench.figure.name;
     let better = bench.figure.better();
@@ -176,7 +257,11 @@ fn pairs(
         significance: SIGNIFICANCE,
     };
     let half = |_, side: usize| -> Result<f64, Ended> {
-        let seen = bench.borrow_mut().measure(points[side], None)?;
+        let mut seen = bench.borrow_mut().measure(points[side], None)?;
+        if seen.value.is_none() {
+            // One run that failed among many says nothing of a setting.
+            seen = bench.borrow_mut().measure(points[side], None)?;
+        }
         if let Some(mut record) = seen.record {
             record.label = Some(["A", "B"][side].to_owned());
             runs.borrow_mut().push(record);
@@ -186,7 +271,10 @@ fn pairs(
             return Ok(value);
         }
         let why = seen.refused.unwrap_or_else(|| format!("no {name}"));
-        *refused.borrow_mut() = Some(why.clone());
+        *refused.borrow_mut() = Some(match seen.value {
+            Some(_) => Unfit::Memory(why.clone()),
+            None => Unfit::Failed(format!("{}: {why}", labels[side])),
+        });
         Err(Ended::Over(Failure::failed(Problem::new(
             why,
             labels[side].clone(),
@@ -199,8 +287,8 @@ fn pairs(
             linerate_report::text::pair(number, name, pair, 100)
         ));
     });
-    if let (Err(Ended::Over(_)), Some(why)) = (&ended, refused.into_inner()) {
-        return Ok(Err(why));
+    if let (Err(Ended::Over(_)), Some(unfit)) = (&ended, refused.into_inner()) {
+        return Ok(Err(unfit));
     }
     ended?;
     let runs = runs.into_inner();
@@ -221,4 +309,80 @@ fn pairs(
     let mut compared = of_pairs(&question, [side(0, "A"), side(1, "B")], turns.pairs);
     compared.seed = Some(seed);
     Ok(Ok((compared, runs)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_metric::comparison::{LAST_SIGNIFICANCE, Pair};
+
+    fn compared(better: Better, ratios: &[f64]) -> Comparison {
+        let side = |label: &str| Side {
+            label: label.to_owned(),
+            value: None,
+            records: Vec::new(),
+        };
+        let pairs = ratios.iter().map(|ratio| Pair {
+            a: 100.0,
+            b: 100.0 * ratio,
+            b_first: false,
+            line_rtt_ns: None,
+            dropped: None,
+        });
+        let question = Question {
+            figure: "goodput".to_owned(),
+            better,
+            effect: 0.05,
+            significance: LAST_SIGNIFICANCE,
+        };
+        of_pairs(&question, [side("all"), side("without")], pairs.collect())
+    }
+
+    #[test]
+    fn a_change_goes_only_where_it_does_not_matter() {
+        // Without the change over with it: each pair.
+        for (better, ratios, stays, undecided) in [
+            // Thirty times slower in seven pairs, which no rank test can be sure of.
+            (Better::Higher, &[0.03; 7][..], true, true),
+            (Better::Lower, &[1.8; 7][..], true, true),
+            (Better::Higher, &[0.9; 12][..], true, false),
+            // Sure, and of no size.
+            (Better::Higher, &[0.997; 12][..], false, false),
+            (Better::Higher, &[1.0; 12][..], false, false),
+            (Better::Higher, &[1.3; 12][..], false, false),
+            (Better::Lower, &[0.7; 12][..], false, false),
+            // Wild, its middle within what is worth knowing; and beyond.
+            (
+                Better::Higher,
+                &[0.6, 1.5, 0.98, 1.02, 0.7, 1.4, 0.99, 1.0][..],
+                false,
+                false,
+            ),
+            (
+                Better::Higher,
+                &[0.5, 1.1, 0.7, 0.8, 0.6, 1.05, 0.9, 0.85][..],
+                true,
+                true,
+            ),
+        ] {
+            let compared = compared(better, ratios);
+            match fate(Ok(&compared)) {
+                Fate::Stays {
+                    without,
+                    undecided: seen,
+                } => {
+                    assert!(stays, "{ratios:?}: {compared:?}");
+                    assert_eq!(seen, undecided, "{ratios:?}: {compared:?}");
+                    assert_eq!(without, compared.ratio);
+                }
+                Fate::Goes(why) => assert!(!stays, "{ratios:?}: {why}: {compared:?}"),
+            }
+        }
+        let stays = |undecided| Fate::Stays {
+            without: None,
+            undecided,
+        };
+        assert_eq!(fate(Err(&Unfit::Memory("much".to_owned()))), stays(false));
+        assert_eq!(fate(Err(&Unfit::Failed("gone".to_owned()))), stays(true));
+    }
 }
