@@ -1,6 +1,7 @@
 //! Interleaved pairs, and which of them can be compared.
 
 use std::io::{IsTerminal, Write};
+use std::time::Duration;
 
 use linerate_host::doctor::cache_line::{NEAR_BELOW, cache_line_round_trip};
 use linerate_host::knob::idle::{IdleHold, idle_hold};
@@ -106,7 +107,10 @@ pub fn run(row: &Row, ground: &Ground, wanted: usize) -> Result<Measured, Troubl
         (peer.run)(ground)?;
     }
     let mut before = line(row, ground);
-    while pairs.len() < wanted * PATIENCE && largest(&pairs, row.speed).1 < wanted {
+    while pairs.len() < wanted * PATIENCE && largest(&pairs, row).1 < wanted {
+        if row.near {
+            before = near_line(row, ground, before);
+        }
         show(row, &format!("pair {}", pairs.len() + 1));
         match pair(row, peer, ground, pairs.len(), before) {
             Ok(pair) => {
@@ -124,7 +128,15 @@ pub fn run(row: &Row, ground: &Ground, wanted: usize) -> Result<Measured, Troubl
     }
     show(row, "");
     let tried = pairs.len();
-    let (state, _) = largest(&pairs, row.speed);
+    let (mut state, counted) = largest(&pairs, row);
+    let mut fit = hold.is_some() || !row.held;
+    if row.near && counted == 0 {
+        (state, fit) = (Some(State::Far), false);
+        ground.note(format!(
+            "{} is not judged: its mark is of the near state, in which none of {tried} pairs fell",
+            row.name
+        ));
+    }
     if row.speed {
         pairs.retain(|pair| pair.state().is_some() && pair.state() == state);
     }
@@ -142,7 +154,7 @@ pub fn run(row: &Row, ground: &Ground, wanted: usize) -> Result<Measured, Troubl
         state,
         tried,
         steal,
-        fit: hold.is_some() || !row.held,
+        fit,
         peer: peer.name,
     })
 }
@@ -262,9 +274,26 @@ fn hold(ground: &Ground) -> Option<IdleHold> {
     }
 }
 
-/// The state with the most pairs, and how many.
-fn largest(pairs: &[Pair], speed: bool) -> (Option<State>, usize) {
-    if !speed {
+/// How long a row whose mark is of the near state waits for it before each pair.
+const NEAR_WAITS: u32 = 10;
+
+/// The round trip of a cache line, once it is short or that was waited for in vain.
+fn near_line(row: &Row, ground: &Ground, mut now: Option<u64>) -> Option<u64> {
+    let is_near = |line: u64| u128::from(line) < NEAR_BELOW.as_nanos();
+    for _ in 0..NEAR_WAITS {
+        if now.is_none_or(is_near) {
+            break;
+        }
+        show(row, "waiting for the near state");
+        std::thread::sleep(Duration::from_secs(1));
+        now = line(row, ground);
+    }
+    now
+}
+
+/// The state with the most pairs, or the one that the mark is of, and how many pairs it has.
+fn largest(pairs: &[Pair], row: &Row) -> (Option<State>, usize) {
+    if !row.speed {
         return (None, pairs.len());
     }
     let count = |state| {
@@ -272,7 +301,7 @@ fn largest(pairs: &[Pair], speed: bool) -> (Option<State>, usize) {
         of_it.count()
     };
     let (near, far) = (count(State::Near), count(State::Far));
-    if near >= far {
+    if row.near || near >= far {
         (Some(State::Near), near)
     } else {
         (Some(State::Far), far)
@@ -296,6 +325,7 @@ fn show(row: &Row, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rows::forward;
 
     fn pair(line_ns: [u64; 3]) -> Pair {
         Pair {
@@ -325,11 +355,24 @@ mod tests {
     #[test]
     fn the_state_with_most_pairs_is_told() {
         let (near, far, both) = (pair([110; 3]), pair([500; 3]), pair([110, 500, 500]));
+        let row = |speed, near| Row {
+            speed,
+            near,
+            ..forward::BASE
+        };
         assert_eq!(
-            largest(&[near, far, far, both], true),
+            largest(&[near, far, far, both], &row(true, false)),
             (Some(State::Far), 2)
         );
-        assert_eq!(largest(&[near, far, both], true), (Some(State::Near), 1));
-        assert_eq!(largest(&[near, far, both], false), (None, 3));
+        assert_eq!(
+            largest(&[near, far, both], &row(true, false)),
+            (Some(State::Near), 1)
+        );
+        assert_eq!(
+            largest(&[near, far, far], &row(true, true)),
+            (Some(State::Near), 1)
+        );
+        assert_eq!(largest(&[far], &row(true, true)), (Some(State::Near), 0));
+        assert_eq!(largest(&[near, far, both], &row(false, false)), (None, 3));
     }
 }

@@ -21,6 +21,8 @@ pub struct Row {
     pub mark: Mark,
     /// Whether it is about speed: a pair counts only when the machine stayed in one state.
     pub speed: bool,
+    /// Whether its mark is of the near state alone: elsewhere it is measured and not judged.
+    pub near: bool,
     /// Whether idle states are held off for both sides; otherwise cores halt as the machine has it.
     pub held: bool,
     /// The congestion control of programs that ask for none.

@@ -22,12 +22,13 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Far above the seconds that a run takes.
 const LIMIT: Duration = Duration::from_secs(30);
 
-pub(super) const BASE: Row = Row {
+pub const BASE: Row = Row {
     name: "",
     against: "",
     unit: "Mpps",
     mark: Mark::AtLeast(1.0),
     speed: true,
+    near: false,
     held: true,
     control: Control::Found,
     long: false,
@@ -79,6 +80,7 @@ pub const RING_IO_2_CORES: Row = Row {
     name: "forward/ring/io/2_cores",
     against: "testpmd net_ring, 512 in flight",
     mark: Mark::AtLeast(1.5),
+    near: true,
     ours: |ground| ours_ring(ground, "--dev ring:0 --dev ring:1 --tx-first 16 --cores 2"),
     theirs: &[Peer::only(|ground| {
         theirs_ring(ground, 2, "set fwd io\nstart tx_first 16")
@@ -114,6 +116,7 @@ pub const SHM_64B: Row = Row {
     name: "forward/shm/64B",
     against: "testpmd net_memif",
     mark: Mark::AtLeast(2.5),
+    near: true,
     ours: |ground| ours_shm(ground, 64),
     theirs: &[Peer::only(|ground| theirs_memif(ground, 64))],
     ..BASE
@@ -123,6 +126,7 @@ pub const SHM_64B: Row = Row {
 pub const SHM_1500B: Row = Row {
     name: "forward/shm/1500B",
     mark: Mark::AtLeast(1.2),
+    near: true,
     ours: |ground| ours_shm(ground, 1500),
     theirs: &[Peer::only(|ground| theirs_memif(ground, 1500))],
     ..SHM_64B

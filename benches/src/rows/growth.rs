@@ -17,6 +17,7 @@ pub const STREAMS_10: Row = Row {
     unit: "Gb/s",
     mark: Mark::Shown,
     speed: true,
+    near: false,
     held: true,
     control: Control::Cubic,
     long: false,

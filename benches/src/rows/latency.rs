@@ -24,6 +24,7 @@ pub const UDP_BLOCKING: Row = Row {
     unit: "us",
     mark: Mark::AtMost(1.02),
     speed: true,
+    near: false,
     held: true,
     control: Control::Cubic,
     long: false,

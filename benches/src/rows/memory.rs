@@ -30,6 +30,7 @@ pub const HISTOGRAM: Row = Row {
     unit: "KiB",
     mark: Mark::AtMost(1.02),
     speed: false,
+    near: false,
     held: false,
     control: Control::Cubic,
     long: false,

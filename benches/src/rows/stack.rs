@@ -29,6 +29,7 @@ pub const UDP_BURST: Row = Row {
     unit: "ns",
     mark: Mark::AtMost(0.35),
     speed: false,
+    near: false,
     held: true,
     control: Control::Cubic,
     long: false,

@@ -19,6 +19,7 @@ const BASE: Row = Row {
     unit: "Gb/s",
     mark: Mark::AtLeast(1.0),
     speed: true,
+    near: false,
     held: true,
     control: Control::Cubic,
     long: false,
