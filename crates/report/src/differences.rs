@@ -171,7 +171,10 @@ fn point(run: &Record) -> Option<BTreeMap<String, String>> {
 
 fn of_runs(runs: &[&Record]) -> Vec<Difference> {
     let plans = runs.iter().map(|run| {
-        let value = serde_json::to_value(&run.plan).expect("a plan is JSON");
+        let mut value = serde_json::to_value(&run.plan).expect("a plan is JSON");
+        // Left out where nothing of it was asked for, and then no unknown.
+        let round_trip = serde_json::to_value(&run.plan.round_trip).expect("a plan is JSON");
+        value["round_trip"] = round_trip;
         flattened(&value, DERIVED)
     });
     let mut found = unlike("option", &plans.collect::<Vec<_>>());
@@ -185,7 +188,10 @@ fn of_runs(runs: &[&Record]) -> Vec<Difference> {
             let value = serde_json::to_value(host).expect("a host is JSON");
             flattened(&value, MOMENTARY)
         });
-        found.extend(unlike(of, &facts.collect::<Vec<_>>()));
+        let mut unlike = unlike(of, &facts.collect::<Vec<_>>());
+        // A network namespace shows some of them alone.
+        unlike.retain(|d| !d.name.starts_with("sysctls.") || d.values.iter().all(Option::is_some));
+        found.extend(unlike);
     }
     found
 }
@@ -270,8 +276,19 @@ fn text(name: &str, value: &Value) -> String {
 pub(crate) fn grid(found: &[Difference], names: &[String]) -> (Vec<String>, Vec<Vec<String>>) {
     let mut headings = vec!["differs".to_owned()];
     headings.extend(names.iter().cloned());
-    let rows = found.iter().map(|difference| {
+    // What differs alike at both ends is told once.
+    let alike = |one: &Difference, of: &str| {
+        let mut others = found.iter();
+        others.any(|other| (other.of, &other.name, &other.values) == (of, &one.name, &one.values))
+    };
+    let shown = found
+        .iter()
+        .filter(|one| one.of != "server" || !alike(one, "client"));
+    let rows = shown.map(|difference| {
         let what = match (difference.of, difference.option) {
+            ("client", _) if alike(difference, "server") => {
+                format!("both ends {}", difference.name)
+            }
             ("option", Some(option)) => format!("{option} ({})", difference.name),
             ("option" | "knob", None) => difference.name.clone(),
             (host, _) => format!("{host} {}", difference.name),
@@ -292,6 +309,50 @@ lies between them is known only of labs.";
 mod tests {
     use super::*;
     use serde_json::json;
+
+    fn documents(change: impl Fn(&mut Record)) -> [Document; 2] {
+        let text = include_str!("../tests/fixtures/run-1.json");
+        let mut one: Record = serde_json::from_str(text).unwrap();
+        let far = one.hosts[0].clone();
+        one.hosts.push(far);
+        let mut other = one.clone();
+        change(&mut other);
+        [one, other].map(|run| Document::Run(Box::new(run)))
+    }
+
+    #[test]
+    fn what_differs_alike_at_both_ends_is_told_once() {
+        let documents = documents(|run| {
+            run.hosts[0].kernel = Some("9.9".to_owned());
+            run.hosts[1].kernel = Some("9.9".to_owned());
+            run.hosts[1].hostname = Some("elsewhere".to_owned());
+        });
+        let found = differences(&documents);
+        let ends: Vec<_> = found.iter().map(|found| (found.of, &*found.name)).collect();
+        assert_eq!(
+            ends,
+            [
+                ("client", "kernel"),
+                ("server", "hostname"),
+                ("server", "kernel")
+            ]
+        );
+        let (_, rows) = grid(&found, &["a".to_owned(), "b".to_owned()]);
+        let what: Vec<_> = rows.iter().map(|row| &*row[0]).collect();
+        assert_eq!(what, ["both ends kernel", "server hostname"]);
+    }
+
+    #[test]
+    fn what_nobody_could_read_and_what_nobody_asked_for_is_no_difference() {
+        let documents = documents(|run| {
+            let busy = "net.core.busy_poll".to_owned();
+            run.hosts[0].sysctls.insert(busy, "0".to_owned());
+            run.plan.round_trip.limit_ns = Some(200_000);
+        });
+        let found = differences(&documents);
+        let names: Vec<_> = found.iter().map(|found| &*found.name).collect();
+        assert_eq!(names, ["round_trip.limit_ns"], "{found:#?}");
+    }
 
     #[test]
     fn only_what_differs_is_named_and_in_words() {

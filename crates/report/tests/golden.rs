@@ -417,7 +417,8 @@ fn a_page_of_a_set_says_what_follows() {
     let page = html::of_set("set", &samples::conclusions());
     assert!(tags(&page).is_ok());
     assert!(page.contains("<h2>What follows</h2>") && page.contains("per fragment"));
-    assert!(page.contains("\nper byte "), "lines stay lines");
+    assert!(page.contains("<td class=\"text short\">per byte</td>"));
+    assert!(!page.contains("<pre>"), "no copy of the terminal");
     let page = html::of_set("set", &samples::repeats());
     assert!(!page.contains("What follows"));
 }
@@ -519,4 +520,32 @@ fn a_long_run_makes_a_small_page() {
         .collect();
     let page = html::report("long", &[record], &[]);
     assert!(page.len() < 300_000, "{} bytes", page.len());
+}
+
+/// Rounds and points of a curve say little one by one.
+#[test]
+fn of_many_runs_a_page_shows_what_they_come_to() {
+    let mut set = samples::waiting();
+    set.runs = (0..3)
+        .flat_map(|round| {
+            ["blocking", "spinning"].map(|way| {
+                let mut run = match way {
+                    "blocking" => samples::latency_blocking(),
+                    _ => samples::latency_spinning(),
+                };
+                run.id = format!("20261121T15200{round}Z-{way}");
+                run.label = Some(way.to_owned());
+                run
+            })
+        })
+        .collect();
+    let page = html::of_set("waiting", &set);
+    assert_eq!(page.matches("class=\"run\"").count(), 2, "one of each way");
+    assert!(page.contains("median of 3 runs") && page.contains("6 runs (2 of them shown)"));
+    assert!(page.contains("Median of each round"), "of all of them");
+    let mut set = samples::conclusions();
+    let page = html::of_set("curve", &set);
+    assert!(page.contains("runs one by one</summary>") && page.contains("Side by side"));
+    set.result.load_curve = None;
+    assert!(!html::of_set("sizes", &set).contains("runs one by one"));
 }

@@ -2,7 +2,7 @@
 
 use linerate_metric::comparison::Comparison;
 use linerate_metric::figure;
-use linerate_metric::set::RunSet;
+use linerate_metric::set::{RunSet, SetResult};
 
 use super::figure::{self as frame, Data, Row};
 use super::pretty;
@@ -10,14 +10,16 @@ use crate::svg::{Axis, Chart, Mark, Reference, Series, Unit, escape};
 use crate::text;
 use crate::words::short;
 
+/// The comparison that a set is, or that proves what it found.
+pub(super) fn of(result: &SetResult) -> Option<&Comparison> {
+    let proof = result.tuning.as_deref().map(|found| &found.proof);
+    let proof = proof.and_then(Option::as_deref);
+    result.comparison.as_deref().or(proof)
+}
+
 /// Both sides, what follows from them, and B over A of each pair in their order.
 pub(super) fn section(set: &RunSet) -> String {
-    let proof = set
-        .result
-        .tuning
-        .as_ref()
-        .and_then(|found| found.proof.as_deref());
-    let Some(found) = set.result.comparison.as_deref().or(proof) else {
+    let Some(found) = of(&set.result) else {
         return String::new();
     };
     // Of a search the proof is in what it tells.

@@ -24,9 +24,18 @@ pub(super) struct Row {
     pub(super) cells: Vec<Option<(f64, String)>>,
 }
 
+/// Characters of a text that stays on one line.
+const SHORT: usize = 16;
+
 /// A table that is laid out for terminals as well.
 pub(super) fn grid(grid: &Grid) -> String {
+    let longest = |column: usize| {
+        let cells = grid.rows.iter().filter_map(|row| row.get(column));
+        let lengths = cells.map(|cell| cell.chars().count());
+        lengths.max().unwrap_or(0)
+    };
     let class = |column: usize| match column < grid.left {
+        true if longest(column) <= SHORT => " class=\"text short\"",
         true => " class=\"text\"",
         false => "",
     };
@@ -45,13 +54,49 @@ pub(super) fn grid(grid: &Grid) -> String {
             out.push_str(&format!(
                 "<td{}>{}</td>",
                 class(column),
-                escape(&pretty(cell))
+                match column < grid.left {
+                    true => breakable(&pretty(cell)),
+                    false => above_interval(&pretty(cell)),
+                }
             ));
         }
         out.push_str("</tr>");
     }
     out.push_str("</tbody></table></div>\n");
     out
+}
+
+/// A text whose long names may break behind their dots and dashes, escaped.
+fn breakable(text: &str) -> String {
+    let word = |word: &str| match word.chars().count() > SHORT {
+        true => escape(word).replace('.', ".<wbr>").replace('_', "_<wbr>"),
+        false => escape(word),
+    };
+    let words: Vec<String> = text.split(' ').map(word).collect();
+    words.join(" ")
+}
+
+/// A figure with its interval below it, which makes a table half as wide; escaped.
+fn above_interval(text: &str) -> String {
+    let parts = text.split_once(" (").and_then(|(value, rest)| {
+        let interval = rest.strip_suffix(')')?;
+        interval.contains(" to ").then_some((value, interval))
+    });
+    match parts {
+        Some((value, interval)) => format!(
+            "{}<span class=\"interval\">{}</span>",
+            escape(value),
+            escape(interval)
+        ),
+        None => escape(text),
+    }
+}
+
+/// Commands, or a file of settings: to be copied, and whole on a phone.
+pub(super) fn commands(text: &str) -> String {
+    // What is escaped keeps no ends of lines.
+    let lines: Vec<String> = text.lines().map(escape).collect();
+    format!("<pre class=\"command\">{}</pre>\n", lines.join("\n"))
 }
 
 /// Text whose layout is part of it, line by line: what controls a terminal is no part of a page.
@@ -163,4 +208,42 @@ fn table(chart: &Chart, data: &Data) -> String {
     }
     out.push_str("</tbody></table></div></details>");
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_break_where_people_would_break_them() {
+        let rows = vec![
+            vec![
+                "sysctls.net.core.busy_poll <x>".to_owned(),
+                "1.5".to_owned(),
+                "53.5 us (53.4 us to 53.6 us)".to_owned(),
+            ],
+            vec!["mtu".to_owned(), "on".to_owned(), "12 (star)".to_owned()],
+        ];
+        let page = grid(&Grid::new(&["what", "value", "figure"], rows, 2).unwrap());
+        for cell in [
+            "<td class=\"text\">sysctls.<wbr>net.<wbr>core.<wbr>busy_<wbr>poll &lt;x&gt;</td>",
+            "<td class=\"text\">mtu</td>",
+            "<th scope=\"col\" class=\"text short\">value</th>",
+            "<td class=\"text short\">1.5</td>",
+            "<td>53.5 µs<span class=\"interval\">53.4 µs to 53.6 µs</span></td>",
+            "<td>12 (star)</td>",
+        ] {
+            assert!(page.contains(cell), "no {cell} in {page}");
+        }
+    }
+
+    #[test]
+    fn commands_are_copied_as_they_are() {
+        let text = "[tuned]\nmtu = 9000 # 5 us & more\n";
+        let page = commands(text);
+        assert!(
+            page.contains(">[tuned]\nmtu = 9000 # 5 us &amp; more</pre>"),
+            "{page}"
+        );
+    }
 }

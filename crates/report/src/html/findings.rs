@@ -4,7 +4,7 @@ use linerate_metric::finding::{Finding, FindingKind};
 use linerate_metric::record::Record;
 use linerate_metric::units::format_share;
 
-use super::pretty;
+use super::{pretty, ticked};
 use crate::svg::escape;
 use crate::words;
 
@@ -25,7 +25,7 @@ pub(super) fn verdict(run: &Record) -> String {
     };
     format!(
         "<p class=\"lead\">Why no faster: {}.</p>\n",
-        escape(&pretty(&found.what))
+        ticked(&pretty(&found.what))
     )
 }
 
@@ -49,7 +49,7 @@ fn item(found: &Finding) -> String {
     let mut out = format!(
         "<div class=\"callout\"><p><b>{kind}: {}.</b> {} <span class=\"muted\">({})</span></p>\n",
         escape(&found.cause),
-        escape(&found.what),
+        ticked(&pretty(&found.what)),
         escape(&about.join(", "))
     );
     let readings: String = found
@@ -58,7 +58,7 @@ fn item(found: &Finding) -> String {
         .map(|reading| format!("<li>{}</li>", escape(&pretty(&words::evidence(reading)))))
         .collect();
     out.push_str(&format!("<ul class=\"muted\">{readings}</ul>\n"));
-    out.push_str(&format!("<p>Try: {}", escape(&found.remedy)));
+    out.push_str(&format!("<p>Try: {}", ticked(&pretty(&found.remedy))));
     if let Some(command) = &found.command {
         out.push_str(&format!(" <code>{}</code>", escape(command)));
     }
@@ -66,7 +66,7 @@ fn item(found: &Finding) -> String {
         let formula = found.gain_formula.as_deref().unwrap_or("");
         out.push_str(&format!(
             " Gain: up to {gain:.2} times <span class=\"muted\">({})</span>",
-            escape(formula)
+            ticked(&pretty(formula))
         ));
     }
     out.push_str("</p></div>\n");

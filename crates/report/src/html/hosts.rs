@@ -13,6 +13,9 @@ const BESIDE: usize = 2;
 
 /// The hosts of the runs, folded away: those of the first run whole, of others what differs from those.
 pub(super) fn section(runs: &[Record]) -> String {
+    if runs.is_empty() {
+        return String::new();
+    }
     let first: &[Host] = runs
         .iter()
         .map(|run| &run.hosts[..])

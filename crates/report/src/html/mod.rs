@@ -46,27 +46,15 @@ const SCRIPT: &str = concat!(include_str!("script.js"), include_str!("timeline.j
 #[must_use]
 pub fn report(title: &str, runs: &[Record], notes: &[String]) -> String {
     let shown = Shown::of(runs, runs.len());
-    page(title, &shown, notes, &words::headline(runs), "", false)
+    page(title, &shown, notes, &words::headline(runs), "", Each::Run)
 }
 
-/// A page about documents side by side: what was told to each and where it ran, as far as that differs,
-/// their figures with intervals, then each of their runs; of experiments, whose runs are many, what speaks
+/// A page about documents side by side: their figures with intervals, what was told to each and where it
+/// ran, as far as that differs, then each of their runs; of experiments, whose runs are many, what speaks
 /// against them.
 #[must_use]
 pub fn side_by_side(title: &str, sides: &SideBySide, documents: &[Document]) -> String {
-    let mut own = String::from("<section>\n<h2>What differs</h2>\n");
-    match sides.differences.is_empty() {
-        true => own.push_str(&format!("<p>{}</p>\n", differences::NONE)),
-        false => {
-            let (headings, rows) = differences::grid(&sides.differences, &sides.names());
-            own.push_str(&figure::grid(&text::Grid {
-                headings,
-                rows,
-                left: usize::MAX,
-            }));
-        }
-    }
-    own.push_str("<h3>Figures</h3>\n");
+    let mut own = String::from("<section>\n<h2>Figures</h2>\n");
     let two = sides.sides.len() == 2;
     let mut headings = vec!["figure".to_owned()];
     headings.extend(sides.names());
@@ -89,8 +77,21 @@ pub fn side_by_side(title: &str, sides: &SideBySide, documents: &[Document]) -> 
     }));
     own.push_str(&format!(
         "<p class=\"muted\">{}</p>\n</section>\n",
-        escape(markdown::INTERVALS)
+        escape(&markdown::INTERVALS.replace("In brackets", "Below a figure"))
     ));
+    own.push_str("<section>\n<h2>What differs</h2>\n");
+    match sides.differences.is_empty() {
+        true => own.push_str(&format!("<p>{}</p>\n", differences::NONE)),
+        false => {
+            let (headings, rows) = differences::grid(&sides.differences, &sides.names());
+            own.push_str(&figure::grid(&text::Grid {
+                headings,
+                rows,
+                left: usize::MAX,
+            }));
+        }
+    }
+    own.push_str("</section>\n");
     let mut notes = Vec::new();
     for (side, document) in sides.sides.iter().zip(documents) {
         if document.experiment().is_some() {
@@ -98,7 +99,7 @@ pub fn side_by_side(title: &str, sides: &SideBySide, documents: &[Document]) -> 
         }
     }
     let shown = Shown::beside(sides, documents);
-    page(title, &shown, &notes, &sides.verdict, &own, false)
+    page(title, &shown, &notes, &sides.verdict, &own, Each::Run)
 }
 
 /// The runs that a page shows one by one.
@@ -160,17 +161,24 @@ pub fn of_set(title: &str, set: &RunSet) -> String {
         let body = experiment::body(result, set) + &footer(&set.runs);
         return framed(title, &body);
     }
-    let follows = text::conclusions_of(&set.result, FOLLOWS_COLUMNS);
+    let follows = text::conclusions_of(&set.result);
     // Of many runs that are alike, one of each name is shown, and of a sweep those that somebody would choose.
     let mut runs = set.runs.clone();
     if let Some(found) = &set.result.sweep {
         runs = sweep::shown(found, &set.runs);
         runs.truncate(SHOWN_ALIKE);
     } else if set.result.is_many_alike() {
-        runs = typical(&set.runs, set.result.comparison.as_deref());
+        runs = typical(&set.runs, comparison::of(&set.result));
         runs.truncate(SHOWN_ALIKE);
     }
-    let sentences = words::set_headline(&set.result, &runs);
+    let mut sentences = words::set_headline(&set.result, &runs);
+    let mut shown = Shown::of(&runs, set.runs.len());
+    if set.result.waiting_costs.is_some() {
+        // Of rounds one of each way is shown; the sentences and the chart are of all.
+        shown.runs = typical(&set.runs, None);
+        shown.lengths = vec![shown.runs.len()];
+        sentences = words::set_headline(&set.result, &set.runs);
+    }
     let mut own = set
         .result
         .capacity
@@ -178,24 +186,43 @@ pub fn of_set(title: &str, set: &RunSet) -> String {
         .map_or_else(String::new, capacity::section);
     own.push_str(&forward::saturation(&set.result.saturation));
     if !follows.is_empty() && own.is_empty() {
+        let follows = follows.iter().map(|found| {
+            let grid = found.grid.as_ref().map_or_else(String::new, figure::grid);
+            match found.said.is_empty() {
+                true => grid,
+                false => format!("{grid}<p>{}</p>\n", ticked(&pretty(&found.said))),
+            }
+        });
         own = format!(
             "<section>\n<h2>What follows</h2>\n{}</section>\n",
-            figure::lines(&follows)
+            follows.collect::<String>()
         );
     }
     own.push_str(&tuning::section(set));
     own.push_str(&comparison::section(set));
     own.push_str(&tuning::in_vain(set));
     own.push_str(&sweep::section(set));
-    let are_steps = set.result.capacity.is_some() || !set.result.saturation.is_empty();
-    page(
-        title,
-        &Shown::of(&runs, set.runs.len()),
-        &set.result.notes,
-        &sentences,
-        &own,
-        are_steps,
-    )
+    let result = &set.result;
+    let each = match (
+        result.capacity.is_some() || !result.saturation.is_empty(),
+        result.load_curve.is_some(),
+    ) {
+        (true, _) => Each::Step,
+        (_, true) => Each::Point,
+        _ => Each::Run,
+    };
+    page(title, &shown, &result.notes, &sentences, &own, each)
+}
+
+/// What the runs of a page are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Each {
+    /// Measurements, each worth a look.
+    Run,
+    /// Points of a curve: what they are side by side is drawn, one by one they are folded away.
+    Point,
+    /// Steps of a walk or a search, which say little one by one: what they came to stands above.
+    Step,
 }
 
 /// A run of each name, the one nearest to the middle of them: what its page says is what the set says.
@@ -238,16 +265,13 @@ fn typical(runs: &[Record], compared: Option<&Comparison>) -> Vec<Record> {
 /// Runs on the page of a set of many that are alike.
 const SHOWN_ALIKE: usize = 8;
 
-/// Columns of what follows, as in a terminal.
-const FOLLOWS_COLUMNS: usize = 96;
-
 fn page(
     title: &str,
     shown: &Shown,
     notes: &[String],
     sentences: &[String],
     follows: &str,
-    are_steps: bool,
+    kind: Each,
 ) -> String {
     let runs = &words::told_apart(&shown.runs)[..];
     let mut body = String::new();
@@ -265,15 +289,16 @@ fn page(
         let own = if Some(way) == first { "" } else { way };
         each.push_str(&run::section(run, &anchor(runs, number), own));
     }
-    // Steps of a walk or a search say little one by one: what they came to stands above.
-    if are_steps {
+    if kind != Each::Step {
+        body.push_str(&compare::section(runs, &shown.lengths, &shown.series));
+    }
+    if kind == Each::Run {
+        body.push_str(&each);
+    } else {
         body.push_str(&format!(
             "<section>\n<details class=\"steps\"><summary>The {} runs one by one</summary>\n{each}</details>\n</section>\n",
             runs.len()
         ));
-    } else {
-        body.push_str(&compare::section(runs, &shown.lengths, &shown.series));
-        body.push_str(&each);
     }
     body.push_str(&footer(runs));
     framed(title, &body)
@@ -348,7 +373,31 @@ fn footer(runs: &[Record]) -> String {
 
 /// Texts of the terminal keep to ASCII; the page need not.
 fn pretty(text: &str) -> String {
-    text.replace(" us", " µs")
+    let mut out = String::with_capacity(text.len());
+    let mut parts = text.split(" us");
+    out.push_str(parts.next().unwrap_or_default());
+    for part in parts {
+        // "5 us" is a time; what goes on is a word, and "let us" is none either.
+        let is_unit = out.ends_with(|last: char| last.is_ascii_digit())
+            && !part.starts_with(char::is_alphanumeric);
+        out.push_str(if is_unit { " µs" } else { " us" });
+        out.push_str(part);
+    }
+    out
+}
+
+/// What stands between two backticks is code. The text gets escaped.
+fn ticked(text: &str) -> String {
+    let parts: Vec<String> = text.split('`').map(escape).collect();
+    // Without its other half a backtick is none.
+    if parts.len().is_multiple_of(2) {
+        return escape(text);
+    }
+    let part = |(number, part): (usize, &String)| match number % 2 {
+        0 => part.clone(),
+        _ => format!("<code>{part}</code>"),
+    };
+    parts.iter().enumerate().map(part).collect()
 }
 
 /// Puts figures with their units in bold: a reader's eye goes there first. The text gets escaped.
@@ -438,6 +487,33 @@ mod tests {
             .map(|run| (run.label.as_deref(), run.summary.goodput_bps))
             .collect();
         assert_eq!(values, [(Some("B"), Some(5.0)), (Some("A"), Some(2.0))]);
+    }
+
+    #[test]
+    fn times_are_pretty_and_words_are_left_alone() {
+        for (text, page) in [
+            ("12.3 us", "12.3 µs"),
+            ("1 us, 20 us to 30 us)", "1 µs, 20 µs to 30 µs)"),
+            (
+                "where it is used by 5 users of us",
+                "where it is used by 5 users of us",
+            ),
+            ("5 us used", "5 µs used"),
+        ] {
+            assert_eq!(pretty(text), page);
+        }
+    }
+
+    #[test]
+    fn what_stands_in_backticks_is_code() {
+        for (text, page) in [
+            ("give it `fq` & more", "give it <code>fq</code> &amp; more"),
+            ("`a<b`", "<code>a&lt;b</code>"),
+            ("one ` alone", "one ` alone"),
+            ("none", "none"),
+        ] {
+            assert_eq!(ticked(text), page);
+        }
     }
 
     #[test]

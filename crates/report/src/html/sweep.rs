@@ -73,6 +73,11 @@ fn front(found: &Sweep) -> String {
         return String::new();
     }
     let (x, cost_name) = match has_memory {
+        // Within a doubling a logarithmic axis would leave most of itself empty.
+        true if last.0 < first.0 * 2.0 => (
+            Axis::between("memory (KiB)", first.0, last.0, Unit::COUNT),
+            "memory",
+        ),
         true => (Axis::log_count("memory (KiB)", first.0, last.0), "memory"),
         false => (
             Axis::log_time("processor time", first.0, last.0),

@@ -1,6 +1,7 @@
 //! What a search over knobs found: before and after, the changes and how they are made, what was tried in
 //! vain.
 
+use linerate_metric::expect::Unit::Nanos;
 use linerate_metric::experiment::Setting;
 use linerate_metric::figure as figures;
 use linerate_metric::plan::Kind;
@@ -100,7 +101,10 @@ fn changes(found: &Tuning) -> String {
     match found.proof.is_some() {
         true => {
             out.push_str("<h3>To measure with them</h3>\n");
-            out.push_str(&figure::lines(&format!("linerate {}", found.tuned_command)));
+            out.push_str(&figure::commands(&format!(
+                "linerate {}",
+                found.tuned_command
+            )));
         }
         false => out.push_str(&paragraph(text::UNPROVED)),
     }
@@ -109,12 +113,12 @@ fn changes(found: &Tuning) -> String {
         .collect();
     if !commands.is_empty() {
         out.push_str("<h3>To make them by hand</h3>\n");
-        out.push_str(&figure::lines(&commands.join("\n")));
+        out.push_str(&figure::commands(&commands.join("\n")));
     }
     for snippet in &found.snippets {
         let what = words::capitalised(text::of_format(&snippet.format));
         out.push_str(&format!("<h3>{}</h3>\n", escape(&what)));
-        out.push_str(&figure::lines(&snippet.text));
+        out.push_str(&figure::commands(&snippet.text));
     }
     if found.kept {
         out.push_str(&paragraph(text::KEPT));
@@ -160,7 +164,11 @@ fn trials(found: &Tuning) -> String {
     if known.len() < 2 {
         return String::new();
     }
-    let highest = known.iter().map(|(_, value, _)| *value).fold(0.0, f64::max);
+    let values = || known.iter().map(|(_, value, _)| *value);
+    let (lowest, highest) = (
+        values().fold(f64::INFINITY, f64::min),
+        values().fold(0.0, f64::max),
+    );
     let unit = figures::named(&found.goal).map_or(Unit::COUNT, |goal| unit(goal.unit, highest));
     let written = |value: f64| pretty(&figures::format(&found.goal, value));
     let start = (known.iter()).find(|(_, _, trial)| trial.setting.is_empty());
@@ -168,7 +176,11 @@ fn trials(found: &Tuning) -> String {
         title: format!("The search, trial by trial: {}", found.goal),
         low: false,
         x: Axis::between("trial", 1.0, found.trials.len() as f64, Unit::COUNT),
-        y: Axis::from_zero(&found.goal, highest, unit),
+        // One slow trial among fast ones would press these to the ground.
+        y: match figures::named(&found.goal).map(|goal| goal.unit) {
+            Some(Nanos) => Axis::log_time(&found.goal, lowest, highest),
+            _ => Axis::from_zero(&found.goal, highest, unit),
+        },
         series: vec![Series {
             name: found.goal.clone(),
             mark: Mark::Points(
@@ -321,7 +333,7 @@ mod tests {
             ),
             (
                 "the change",
-                "<td class=\"text\">4K</td><td class=\"text\">64K</td><td>-67 %</td>",
+                "<td class=\"text short\">4K</td><td class=\"text short\">64K</td><td>-67 %</td>",
             ),
             (
                 "the command, escaped",
@@ -332,7 +344,7 @@ mod tests {
             ("as it is there", "# a &amp; b</pre>"),
             (
                 "in vain",
-                "<td class=\"text\">spin</td><td class=\"text\">no gain over the start</td>",
+                "<td class=\"text short\">spin</td><td class=\"text\">no gain over the start</td>",
             ),
             ("the pairs", "B against A, pair by pair: goodput"),
             ("the search", "The search, trial by trial: goodput"),

@@ -57,6 +57,8 @@ const GAP: f64 = 18.0;
 const BESIDE: f64 = 6.0;
 /// Room for the way across below the columns, with the names of what lies between above it.
 const ACROSS: f64 = 64.0;
+/// Width of a character of what is known of a place, whose letters are smaller than others.
+const ABOUT: f64 = 0.95;
 /// Lines of what is known of a place.
 const LINES: usize = 3;
 
@@ -185,7 +187,7 @@ fn boxes(out: &mut String, row: &[Place], left: f64, top: f64, width: f64, heigh
         text(out, "value", x + 8.0, y, &place.name, each - 14.0);
         for line in folded(&place.about, each) {
             y += LINE;
-            text(out, "about", x + 8.0, y, &line, each - 12.0);
+            text(out, "about", x + 8.0, y, &line, (each - 12.0) / ABOUT);
         }
     }
 }
@@ -245,7 +247,7 @@ pub(super) fn cut(text: &str, room: f64) -> String {
 
 /// A text in lines that fit into a box; what does not fit into the last is cut there.
 fn folded(text: &str, width: f64) -> Vec<String> {
-    let most = ((width - 12.0) / (CHARACTER * 0.95)).max(4.0) as usize;
+    let most = ((width - 12.0) / (CHARACTER * ABOUT)).max(4.0) as usize;
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
         let is_last = lines.len() == LINES;
@@ -385,6 +387,26 @@ mod tests {
             streams: vec![(0, 0, 1), (1, 0, 0)],
         };
         assert_eq!(crossing.draw(WIDE).matches("class=\"way\"").count(), 4);
+    }
+
+    #[test]
+    fn lines_that_were_folded_to_fit_are_not_cut() {
+        let mut way = Way {
+            title: "way".to_owned(),
+            near: column("sent", 0),
+            far: column("received", 1),
+            between: Vec::new(),
+            there: true,
+            back: false,
+        };
+        for about in [
+            "send queue, bursts of 32",
+            "1 send, 1 receive, noqueue",
+            "blocking, any core (seen on cores 0-1)",
+        ] {
+            way.near.rows = vec![vec![Place::new("ring:0", about)]];
+            assert!(!way.draw(NARROW).contains('…'), "{about}");
+        }
     }
 
     #[test]

@@ -10,33 +10,43 @@ use linerate_metric::units::{
 };
 use linerate_metric::waiting::WaitingCosts;
 
-use super::table::table;
+use super::table::{Grid, table};
 use crate::forward;
 use crate::style::{Style, clean, wrap};
 use crate::words;
 
+/// What follows from several runs: a table, and what is to be known of it.
+pub(crate) struct Conclusion {
+    /// Its figures.
+    pub(crate) grid: Option<Grid>,
+    /// Sentences below them; may be empty.
+    pub(crate) said: String,
+}
+
+impl Conclusion {
+    fn text(self, style: &Style) -> String {
+        let grid = self.grid.map(|grid| grid.text(style));
+        let said = (!self.said.is_empty()).then(|| wrap(&self.said, style.width).join("\n"));
+        let blocks: Vec<String> = grid.into_iter().chain(said).collect();
+        blocks.join("\n\n")
+    }
+}
+
+/// What follows by size, by way of waiting and by load. All else that a set may say has a page of its own.
+pub(crate) fn conclusions_of(result: &SetResult) -> Vec<Conclusion> {
+    let mut all = Vec::new();
+    all.extend(result.size_costs.as_ref().map(by_size));
+    all.extend(result.waiting_costs.as_ref().map(waiting));
+    all.extend(result.load_curve.as_ref().map(curve));
+    all.extend(result.under_load.as_ref().map(under_load));
+    all
+}
+
 /// Every conclusion that a set has, each a block.
 pub(super) fn conclusions(result: &SetResult, style: &Style) -> Vec<String> {
-    let mut blocks = Vec::new();
-    blocks.extend(
-        result
-            .size_costs
-            .as_ref()
-            .map(|costs| by_size(costs, style)),
-    );
-    blocks.extend(
-        result
-            .waiting_costs
-            .as_ref()
-            .map(|costs| waiting(costs, style)),
-    );
-    blocks.extend(result.load_curve.as_ref().map(|found| curve(found, style)));
-    blocks.extend(
-        result
-            .under_load
-            .as_ref()
-            .map(|found| under_load(found, style)),
-    );
+    let mut blocks: Vec<String> = (conclusions_of(result).into_iter())
+        .map(|found| found.text(style))
+        .collect();
     blocks.extend(saturation(result, style));
     let compared = result.comparison.as_ref();
     blocks.extend(compared.map(|found| super::comparison::comparison(found, style)));
@@ -53,23 +63,6 @@ pub(super) fn conclusions(result: &SetResult, style: &Style) -> Vec<String> {
             .map(|found| super::tuning::tuning(found, style)),
     );
     blocks
-}
-
-/// The same as plain text of so many columns; empty when there is none.
-pub(crate) fn conclusions_of(result: &SetResult, width: usize) -> String {
-    let plain = Style {
-        color: false,
-        width,
-        unicode: true,
-    };
-    // These have page sections of their own, with the same tables.
-    let result = SetResult {
-        sweep: None,
-        comparison: None,
-        tuning: None,
-        ..result.clone()
-    };
-    conclusions(&result, &plain).join("\n\n")
 }
 
 /// Packets per second against packets in flight, with the plateau of each walk.
@@ -97,7 +90,7 @@ fn fine(ns: f64) -> String {
     }
 }
 
-fn by_size(costs: &SizeCosts, style: &Style) -> String {
+fn by_size(costs: &SizeCosts) -> Conclusion {
     let row = |name: &str, cost: &Cost, meaning: &str| {
         vec![
             name.to_owned(),
@@ -132,7 +125,6 @@ fn by_size(costs: &SizeCosts, style: &Style) -> String {
             "what each IP fragment beyond the first adds, both ways together",
         )
     }));
-    let mut text = rows_with_meaning(&["cost", "median", "95 % from", "to"], rows, style);
     let misses = match costs.residual_ns {
         Some(residual) => format!(
             "The line misses the medians by {} (root mean square).",
@@ -146,17 +138,18 @@ fn by_size(costs: &SizeCosts, style: &Style) -> String {
         Some(_) => " The bounds come from how the medians of the runs' intervals vary.",
         None => " The error is not known: a run has fewer than three intervals.",
     };
-    text.push_str("\n\n");
-    text.push_str(&wrap(&format!("{misses}{error}"), style.width).join("\n"));
-    text
+    Conclusion {
+        grid: rows_with_meaning(&["cost", "median", "95 % from", "to"], rows),
+        said: format!("{misses}{error}"),
+    }
 }
 
 /// A table of figures whose last cells are sentences, on lines of their own where they do not fit.
-fn rows_with_meaning(headings: &[&str], rows: Vec<Vec<String>>, style: &Style) -> String {
+fn rows_with_meaning(headings: &[&str], rows: Vec<Vec<String>>) -> Option<Grid> {
     let mut headings = headings.to_vec();
     headings.push("what it is");
     let left = headings.len();
-    table(&headings, rows, left, style)
+    Grid::new(&headings, rows, left)
 }
 
 /// What a difference means: a cost, no difference where the rounds do not even agree on its sign, or
@@ -171,7 +164,7 @@ fn difference(cost: &Estimate, meaning: &str, below_zero: &str) -> String {
     format!("{meaning}. No difference within the spread of the rounds")
 }
 
-fn waiting(costs: &WaitingCosts, style: &Style) -> String {
+fn waiting(costs: &WaitingCosts) -> Conclusion {
     let row = |name: &str, cost: &Estimate, meaning: &str| {
         vec![
             name.to_owned(),
@@ -230,10 +223,13 @@ fn waiting(costs: &WaitingCosts, style: &Style) -> String {
     } else {
         ("95 % from", "to")
     };
-    rows_with_meaning(&["p50", "median", low, high], rows, style)
+    Conclusion {
+        grid: rows_with_meaning(&["p50", "median", low, high], rows),
+        said: String::new(),
+    }
 }
 
-fn curve(found: &LoadCurve, style: &Style) -> String {
+fn curve(found: &LoadCurve) -> Conclusion {
     let time = |read: fn(&Quantiles) -> u64, from: &Quantiles| format_nanos(read(from) as f64);
     let row = |point: &LoadPoint| {
         vec![
@@ -264,7 +260,6 @@ fn curve(found: &LoadCurve, style: &Style) -> String {
         }
         missing = " \"missing\" were lost, or due and never left.";
     }
-    let mut text = table(&headings, rows, 0, style);
     let knee = match &found.knee {
         Some(knee) => format!(
             "The knee is at {} of the capacity ({} questions): up to there p90, counted from when a question was due, stays within twice that of the lowest load, and {} of what is asked is answered.",
@@ -278,12 +273,13 @@ fn curve(found: &LoadCurve, style: &Style) -> String {
         "Capacity {} questions, each asked as soon as there was room for it. \"due\" counts from the time at which a question was to leave, \"sent\" from the time at which it did.{missing} {knee}",
         format_per_second(found.capacity_per_second)
     );
-    text.push_str("\n\n");
-    text.push_str(&wrap(&all, style.width).join("\n"));
-    text
+    Conclusion {
+        grid: Grid::new(&headings, rows, 0),
+        said: all,
+    }
 }
 
-fn under_load(found: &UnderLoad, style: &Style) -> String {
+fn under_load(found: &UnderLoad) -> Conclusion {
     let rows = [
         ("p50", found.idle_ns.p50, found.loaded_ns.p50),
         ("p90", found.idle_ns.p90, found.loaded_ns.p90),
@@ -300,7 +296,6 @@ fn under_load(found: &UnderLoad, style: &Style) -> String {
             fine(loaded - idle),
         ]
     });
-    let mut text = table(&["rtt", "idle", "loaded", "added"], rows.into(), 1, style);
     let load = clean(&found.load);
     let mut what = match found.load_goodput_bps {
         Some(rate) => format!(
@@ -324,9 +319,10 @@ fn under_load(found: &UnderLoad, style: &Style) -> String {
             format_count(rate)
         ));
     }
-    text.push_str("\n\n");
-    text.push_str(&wrap(&what, style.width).join("\n"));
-    text
+    Conclusion {
+        grid: Grid::new(&["rtt", "idle", "loaded", "added"], rows.into(), 1),
+        said: what,
+    }
 }
 
 #[cfg(test)]
