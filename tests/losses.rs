@@ -58,6 +58,24 @@ const PLAIN: &str = "[[links]]\nbetween = [\"client\", \"server\"]\n";
 const SLOW_SWITCH: &str = "[switches.s1]\n[[links]]\nbetween = [\"client\", \"s1\"]\n\
     [[links]]\nbetween = [\"s1\", \"server\"]\nrate = \"20M\"\nqueue = \"16K\"\n";
 
+/// Runs of a series, and the load beside one, look at the whole way as a run alone does.
+#[test]
+fn runs_of_a_series_see_the_switches() {
+    let lab = lab!(Lab::pair("loss-series", SLOW_SWITCH));
+    let _server = lab.server("-q");
+    for words in ["-l 64,1K -t 0.1", "--load tcp -t 0.2"] {
+        let words = format!("latency 10.77.0.2 -u {words} -i 0 --json");
+        let set = finish(&mut lab.linerate("client", &words)).expect(0).json();
+        let runs = set["runs"].as_array().expect("a list");
+        assert!(runs.len() > 1, "{words}: {set:#}");
+        for run in runs {
+            let counters = run["counters"].as_array().expect("a list");
+            let seen = counters.iter().any(|counter| counter["host"] == "s1");
+            assert!(seen, "{words}: {counters:#?}");
+        }
+    }
+}
+
 #[test]
 fn a_queue_behind_a_switch_drops() {
     let lab = lab!(Lab::pair("loss-qdisc", SLOW_SWITCH));

@@ -1,11 +1,12 @@
 //! Several runs that belong together and what follows from them: made in turn, told as a set.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use linerate_host::stop::Stop;
-use linerate_measure::{Client, MeasureError};
+use linerate_measure::{Client, MeasureError, Network};
 use linerate_metric::event::{Event, What};
 use linerate_metric::exit;
 use linerate_metric::record::{Record, new_id};
@@ -14,15 +15,17 @@ use linerate_metric::set::{RunSet, SET_SCHEMA, SetResult};
 use super::measure::{ended_by_far_end, stop_on_signals};
 use crate::args::MeasureArgs;
 use crate::failure::Failure;
-use crate::live;
 use crate::output::Output;
 use crate::printer::Teller;
 use crate::scene::{Part, Scene};
+use crate::{live, network};
 
 /// Makes runs, keeps their records, and remembers what ended them.
 pub struct Runner<'a> {
     stop: &'a Stop,
     teller: &'a Teller,
+    /// The lab around this program: the way of the packets is the same for each run.
+    network: Option<Arc<Network>>,
     test: u32,
     /// What was measured so far.
     pub runs: Vec<Record>,
@@ -73,7 +76,8 @@ impl Runner<'_> {
             ..Part::default()
         }));
         let mut tell = |what| teller.tell(Event { test, what });
-        let (mut record, failure) = match client.run(&self.stop.as_flag(), &mut tell) {
+        let made = client.run_within(self.network.as_ref(), &self.stop.as_flag(), &mut tell);
+        let (mut record, failure) = match made {
             Ok(made) => made,
             Err(_) if self.stop.is_set() => return Err(Ended::Stopped),
             Err(error) => return Ok(Err(error)),
@@ -122,9 +126,10 @@ impl Runner<'_> {
         let started = AtomicBool::new(false);
         let mut left_alone = false;
         let flag = self.stop.as_flag();
+        let network = self.network.clone();
         let (result, loaded) = std::thread::scope(|scope| {
             let body = || {
-                load.run(&load_stop, &mut |what| {
+                load.run_within(network.as_ref(), &load_stop, &mut |what| {
                     if matches!(what, What::Started { .. }) {
                         started.store(true, Relaxed);
                     }
@@ -209,6 +214,7 @@ fn series(
         let mut runner = Runner {
             stop: &stop,
             teller,
+            network: network::around(),
             test: 0,
             runs: Vec::new(),
             notes: Vec::new(),
@@ -258,7 +264,6 @@ mod tests {
     use linerate_measure::{Family, Server, ServerOptions};
     use linerate_metric::plan::{Kind, Plan, Protocol};
     use std::net::Ipv4Addr;
-    use std::sync::Arc;
 
     #[derive(Parser)]
     struct Quiet {
@@ -305,6 +310,7 @@ mod tests {
                 let mut runner = Runner {
                     stop: &stop,
                     teller,
+                    network: None,
                     test: 0,
                     runs: Vec::new(),
                     notes: Vec::new(),
