@@ -167,8 +167,8 @@ impl Case {
     }
 
     pub fn tune(&self, knobs: &Knobs, time: &str, seed: u64, exhaustive: u64) -> Vec<String> {
-        // The search gets half of what it may take in all: the rest is for proof.
-        let runs = (exhaustive / 10).max(12);
+        // The search gets less than half of what it may take in all: the rest is for proof.
+        let runs = (exhaustive / 12).max(12);
         let mut all = words(&format!(
             "tune 10.77.0.2 --json --goal {} --seed {seed} --time {time} --runs {runs} --max-pairs 10 --knob-file {}",
             self.goal,

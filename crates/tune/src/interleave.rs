@@ -14,6 +14,22 @@ use linerate_metric::comparison::{
 /// time would never give as many that count.
 pub const TRIES: usize = 3;
 
+/// Pairs that can be clear; two heaps of a machine do not look like this four times in a row.
+const CLEAR_PAIRS: usize = 4;
+
+/// How many times the effect each of them differs.
+const CLEAR_EFFECTS: f64 = 4.0;
+
+/// Whether each of at least four pairs differs by four times the effect, all of them one way: enough to keep a
+/// change that is proved together with others later, long before ranks could tell.
+#[must_use]
+pub fn is_clear(pairs: &[Pair], effect: f64) -> bool {
+    let logs = logs(pairs);
+    let least = (CLEAR_EFFECTS * effect).ln_1p();
+    logs.len() >= CLEAR_PAIRS
+        && (logs.iter().all(|log| *log >= least) || logs.iter().all(|log| *log <= -least))
+}
+
 /// How many pairs to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
@@ -64,6 +80,8 @@ pub struct Interleave {
     looked: bool,
     /// Pairs that count before the next look after the first.
     next_look: usize,
+    /// Whether pairs that are clear end it.
+    until_clear: bool,
 }
 
 impl Interleave {
@@ -77,11 +95,24 @@ impl Interleave {
             owed: None,
             looked: false,
             next_look: 0,
+            until_clear: false,
         }
+    }
+
+    /// Ends as soon as the pairs are clear ([`is_clear`]), for who needs no p-value.
+    #[must_use]
+    pub fn until_clear(mut self) -> Self {
+        self.until_clear = true;
+        self
     }
 
     /// What to do now that there are these pairs.
     pub fn next(&mut self, pairs: &[Pair]) -> Next {
+        if self.until_clear && is_clear(pairs, self.effect) {
+            return Next::Judge {
+                significance: LAST_SIGNIFICANCE,
+            };
+        }
         let logs = logs(pairs);
         match self.amount {
             Amount::Exactly(count) => {
@@ -331,6 +362,23 @@ mod tests {
             assert!((least..=measured).contains(&pairs.len()), "{every}");
             assert_eq!(logs(&pairs).len(), counting, "{every}");
         }
+    }
+
+    #[test]
+    fn clear_pairs_end_a_question_that_needs_no_p_value() {
+        for (ratio, measured) in [(0.5, 4), (1.3, 4), (0.9, 8), (1.0, 8)] {
+            let amount = Amount::UntilDecided { limit: 20 };
+            let mut turns = Interleave::new(amount, 0.05, 3).until_clear();
+            let mut pairs = Vec::new();
+            while let Next::Measure { b_first } = turns.next(&pairs) {
+                let noise = 1.0 + 0.001 * pairs.len() as f64;
+                pairs.push(pair(1.0, ratio * noise, b_first));
+            }
+            assert_eq!(pairs.len(), measured, "{ratio}");
+        }
+        // One of them the other way.
+        let wild = [0.5, 0.5, 1.6, 0.5].map(|ratio| pair(1.0, ratio, false));
+        assert!(!is_clear(&wild, 0.05));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use linerate_metric::event::Problem;
 use linerate_metric::record::Record;
 use linerate_metric::statistics::Estimate;
 use linerate_metric::tuning::{Change, Vain};
-use linerate_tune::interleave::{Amount, Interleave};
+use linerate_tune::interleave::{Amount, Interleave, is_clear};
 use linerate_tune::search::Point;
 
 use super::bench::Bench;
@@ -140,7 +140,7 @@ fn fate(compared: Result<&Comparison, &Unfit>) -> Fate {
         },
         Verdict::Undecided if large => Fate::Stays {
             without: compared.ratio,
-            undecided: true,
+            undecided: !is_clear(&compared.pairs, compared.effect),
         },
         Verdict::Slower => Fate::Goes(format!(
             "makes less difference than is worth knowing (--effect {:.0}%)",
@@ -250,8 +250,13 @@ fn pairs(
     let runs = RefCell::new(Vec::new());
     let refused = RefCell::new(None);
     let limit = most_pairs(args);
+    let order = Interleave::new(Amount::UntilDecided { limit }, args.until.effect, seed);
     let mut turns = Turns {
-        order: Interleave::new(Amount::UntilDecided { limit }, args.until.effect, seed),
+        // Which change matters is told by the first pairs where it is clear; the proof of all has its p-value.
+        order: match limited {
+            true => order.until_clear(),
+            false => order,
+        },
         machine: Machine::new(),
         pairs: Vec::new(),
         significance: SIGNIFICANCE,
@@ -342,9 +347,10 @@ mod tests {
     fn a_change_goes_only_where_it_does_not_matter() {
         // Without the change over with it: each pair.
         for (better, ratios, stays, undecided) in [
-            // Thirty times slower in seven pairs, which no rank test can be sure of.
-            (Better::Higher, &[0.03; 7][..], true, true),
-            (Better::Lower, &[1.8; 7][..], true, true),
+            // Thirty times slower in seven pairs: no rank test can be sure of it, and nobody needs one.
+            (Better::Higher, &[0.03; 7][..], true, false),
+            (Better::Lower, &[1.8; 4][..], true, false),
+            (Better::Lower, &[1.8; 3][..], true, true),
             (Better::Higher, &[0.9; 12][..], true, false),
             // Sure, and of no size.
             (Better::Higher, &[0.997; 12][..], false, false),
