@@ -36,6 +36,7 @@ pub use answering::Answers;
 pub use hall::{FlowKey, Hall, Stranger, Wanted};
 pub use iperf2::{Back as Iperf2Back, Bounce, Flow as Iperf2Flow};
 pub use lane::{Datagrams as TakesDatagrams, Take as Took};
+pub use payload::Ring;
 pub use refusals::Refused;
 
 use linerate_dialect::sniff::{Carrier, Speaker as Told, speaker};

@@ -2,14 +2,14 @@
 
 use std::task::Poll;
 
-use linerate_dialect::iperf2::{Amount, Dual, Settings, TcpJob, TcpServer, Way, fill};
+use linerate_dialect::iperf2::{Amount, Dual, Settings, TcpJob, TcpServer, Way, WriteStamps, fill};
 use linerate_dialect::{chargen, echo, sockperf};
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_metric::stack::ServiceFigures;
 use linerate_stack::{SocketId, Stack, StackError};
 
 use super::ServiceKind;
-use crate::peers::serve::{Answers, Bounce};
+use crate::peers::serve::{Answers, Bounce, Ring};
 
 /// Steps of one round: the stack is to turn in between.
 const STEPS: usize = 64;
@@ -20,6 +20,10 @@ const SILENCE_NS: Nanos = 300_000_000_000;
 /// Payload that is sent again and again: whole periods of chargen's pattern, and a multiple of the ten
 /// digits that iperf2 sends.
 const PATTERN_BYTES: usize = 10 * chargen::PERIOD_BYTES;
+
+/// A write of iperf2 whose client asks for no other size, and the longest for which there is memory.
+const WRITE_BYTES: u32 = 128 << 10;
+const MOST_WRITE_BYTES: u32 = 1 << 20;
 
 /// What becomes of a connection after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,39 +66,57 @@ enum Machine {
 
 /// What is sent without being asked.
 struct Source {
-    pattern: Vec<u8>,
-    at: usize,
+    /// What goes before it, and is none of it.
+    first: Vec<u8>,
+    payload: Ring,
     left: u64,
     until_ns: Option<Nanos>,
     /// Bits a second, from when.
     rate: Option<(u64, Nanos)>,
+    /// Writes that begin with their time leave whole: it is that of all of a write.
+    write_bytes: Option<u64>,
     sent: u64,
 }
 
 impl Source {
-    fn new(pattern: Vec<u8>) -> Self {
+    fn new(payload: Ring) -> Self {
         Self {
-            pattern,
-            at: 0,
+            first: Vec::new(),
+            payload,
             left: u64::MAX,
             until_ns: None,
             rate: None,
+            write_bytes: None,
             sent: 0,
         }
     }
 
     fn of(settings: &Settings, now: Nanos) -> Self {
-        let mut digits = vec![0; PATTERN_BYTES];
+        let block = settings.buffer_bytes.unwrap_or(WRITE_BYTES);
+        let write = block.min(MOST_WRITE_BYTES) as usize;
+        let stamps = WriteStamps::new(settings, write, clock::real());
+        // On a second connection nothing is told but payload.
+        let stamps = stamps.filter(|_| settings.dual.is_none());
+        let bytes = if stamps.is_some() {
+            write
+        } else {
+            PATTERN_BYTES
+        };
+        let mut digits = vec![0; bytes];
         fill(&mut digits);
-        let mut source = Self::new(digits);
+        let first = stamps.as_ref().map(|stamps| stamps.reply().to_vec());
+        let mut source = Self {
+            first: first.unwrap_or_default(),
+            write_bytes: stamps.as_ref().map(|_| write as u64),
+            ..Self::new(Ring::new(digits).stamped(stamps))
+        };
         match settings.amount {
             Some(Amount::Bytes(bytes)) => source.left = bytes,
             Some(Amount::Time(ns)) => source.until_ns = Some(now.saturating_add(ns)),
             None => {}
         }
-        let block = u64::from(settings.buffer_bytes.unwrap_or(1 << 17));
         let bits = |rate: u64| match settings.rate_is_packets {
-            true => rate.saturating_mul(block * 8),
+            true => rate.saturating_mul(u64::from(block) * 8),
             false => rate,
         };
         source.rate = settings.rate.map(|rate| (bits(rate), now));
@@ -109,9 +131,16 @@ impl Source {
         let by_rate = self.rate.map_or(u64::MAX, |(bits, from)| {
             let time = u128::from(now.saturating_sub(from));
             let all = u128::from(bits) * time / 8_000_000_000;
-            u64::try_from(all)
-                .unwrap_or(u64::MAX)
-                .saturating_sub(self.sent)
+            let all = u64::try_from(all).unwrap_or(u64::MAX);
+            match self.write_bytes {
+                None => all.saturating_sub(self.sent),
+                // One that has begun is due as a whole.
+                Some(write) => {
+                    let begun = self.sent.next_multiple_of(write);
+                    let whole = all.max(begun) / write * write;
+                    whole.saturating_sub(self.sent)
+                }
+            }
         });
         usize::try_from(by_rate.min(self.left)).unwrap_or(usize::MAX)
     }
@@ -130,7 +159,7 @@ impl Connection {
             ServiceKind::Chargen => {
                 let mut pattern = vec![0; PATTERN_BYTES];
                 chargen::fill(0, &mut pattern);
-                Machine::Source(Source::new(pattern))
+                Machine::Source(Source::new(Ring::new(pattern)))
             }
             ServiceKind::Sockperf => Machine::Sockperf(Box::default()),
             ServiceKind::Iperf2 => Machine::Header(Box::new(TcpServer::new())),
@@ -397,9 +426,17 @@ impl Source {
         now: Nanos,
         put: &impl Fn(&mut Stack, &[u8]) -> Result<usize, StackError>,
     ) -> Result<usize, StackError> {
-        let rest = &self.pattern[self.at..];
-        let sent = put(stack, &rest[..rest.len().min(self.due(now))])?;
-        self.at = (self.at + sent) % self.pattern.len();
+        if !self.first.is_empty() {
+            let said = put(stack, &self.first)?;
+            self.first.drain(..said);
+            return Ok(said);
+        }
+        let due = self.due(now);
+        if due == 0 {
+            return Ok(0);
+        }
+        let sent = put(stack, self.payload.next(due))?;
+        self.payload.sent(sent);
         self.left -= sent as u64;
         self.sent += sent as u64;
         Ok(sent)

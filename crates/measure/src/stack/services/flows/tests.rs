@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use linerate_dialect::iperf2::datagram::{HEADER_BYTES, read_header, write_number};
-use linerate_dialect::iperf2::{Amount, TcpServer};
+use linerate_dialect::iperf2::{Amount, TcpServer, WriteTimes};
 use linerate_metric::event::{Event, What};
 use linerate_stack::TcpState;
 
@@ -262,5 +262,65 @@ fn a_second_connection_goes_to_the_port_that_the_client_names() {
         scene.until(|_| clock::now() > begin + 50_000_000);
         let listener = scene.stacks[0].tcp_listen(any(BACK), 1).unwrap();
         assert_eq!(comes_back(&mut scene, listener), WANTED as usize, "{name}");
+    }
+}
+
+/// `iperf -R --trip-times` over TCP: the reply, and writes that say when they left, at a rate and without one.
+#[test]
+fn writes_say_when_they_left_to_who_asks() {
+    for (name, rate) in [("times-free", None), ("times-paced", Some(80_000_000))] {
+        let mut scene = Scene::new(name, &[]);
+        let socket = scene.stacks[0].tcp_connect(server(), None).unwrap();
+        scene.until(|client| client.tcp_state(socket).unwrap() == TcpState::Established);
+        let settings = Settings {
+            rate,
+            ..asks(Way::Reverse, None)
+        };
+        let mut words = vec![0; settings.room_bytes(0)];
+        settings.write(&mut words, 0).unwrap();
+        // As the stock client says so: a longer header, with when it begins, and the flag.
+        words.resize(80, 0);
+        words[3] = 80 << 1;
+        words[33] |= 0x10;
+        words[64..68].copy_from_slice(&1_u32.to_be_bytes());
+        let told = Settings::read(&words, 0).unwrap();
+        assert!(told.trip_times && told.start_ns.is_some());
+        let begin = clock::real();
+        let said = scene.stacks[0].tcp_send(socket, |room| {
+            room[..words.len()].copy_from_slice(&words);
+            words.len()
+        });
+        assert!(matches!(said, Poll::Ready(Ok(_))));
+        let mut heard = Vec::new();
+        scene.until(|client| {
+            let came = client.tcp_receive(socket, |payload| {
+                heard.extend_from_slice(payload);
+                (payload.len(), payload.len())
+            });
+            matches!(came, Poll::Ready(Ok(0)))
+        });
+        let reply = heard.len() - WANTED as usize;
+        assert!(
+            Settings::read(&heard[..reply], 0).is_some_and(|told| told.trip_times),
+            "{name}"
+        );
+        let (mut times, mut delays) = (WriteTimes::new(), Vec::new());
+        let end = clock::real();
+        times.receive(&heard[reply..], end, |delay| delays.push(delay));
+        assert!(!times.is_lost(), "{name}");
+        let most = (end - begin) as i64;
+        // Stamps are of microseconds.
+        assert!(
+            delays
+                .iter()
+                .all(|delay| (0..=most + 1_000).contains(delay)),
+            "{delays:?}"
+        );
+        assert_eq!(delays.len(), 10, "{name}: ten writes of 1000 B");
+        // At that rate one leaves in 0.1 ms, and each has a time of its own.
+        assert!(
+            rate.is_none() || delays.windows(2).all(|two| two[0] > two[1]),
+            "{delays:?}"
+        );
     }
 }
