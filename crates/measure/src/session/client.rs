@@ -20,7 +20,7 @@ use super::agreement::{agreed, take_over};
 use super::burn::Burn;
 use super::doubts::doubts_before;
 use super::files;
-use super::ground::Ground;
+use super::ground::{Ground, first_of};
 use super::manner::Manner;
 use super::pace;
 use super::random;
@@ -394,17 +394,7 @@ impl Client {
         local: &Local,
         stop: &AtomicBool,
     ) -> Result<TcpStream, MeasureError> {
-        let mut first_error = None;
-        for address in self.addresses(local)? {
-            match open(address, local, stop) {
-                Ok(stream) => return Ok(stream),
-                Err(MeasureError::Interrupted) => return Err(MeasureError::Interrupted),
-                Err(error) => {
-                    first_error.get_or_insert(error);
-                }
-            }
-        }
-        Err(first_error.expect("there is an address, and it failed"))
+        first_of(self.addresses(local)?, |address| open(address, local, stop))
     }
 }
 

@@ -112,30 +112,48 @@ impl Ground {
                 return Ok(line);
             }
         };
-        let far = self.far(client, local)?;
-        self.find(far, stop)?;
         debug_assert!(
             !near.addresses.is_empty(),
             "an address is asked for with the port"
         );
-        let (pair, (own, peer)) = (stack.handle().connect(far, &|| stop.load(Relaxed)))
-            .map_err(|error| failed(far, error))?;
-        Ok(Line::bridged(pair, own, peer))
+        self.over_stack(stack, ways(stack, client.addresses(local)?), stop)
     }
 
-    /// The far end's address, among those that the stack has a way to.
+    /// A connection over our stack to the first of these that takes one.
+    fn over_stack(
+        &self,
+        stack: &StackThread,
+        addresses: Vec<SocketAddr>,
+        stop: &AtomicBool,
+    ) -> Result<Line, MeasureError> {
+        first_of(addresses, |far| {
+            may_go(stack, far)?;
+            self.find(far, stop)?;
+            let (pair, (own, peer)) = (stack.handle().connect(far, &|| stop.load(Relaxed)))
+                .map_err(|error| failed(far, error))?;
+            Ok(Line::bridged(pair, own, peer))
+        })
+    }
+
+    /// The far end's address: with our stack the first of those that it has a way to whose neighbour on the
+    /// link answers.
     ///
     /// # Errors
-    /// When the name has none, or there is no way.
-    pub fn far(&self, client: &Client, local: &Local) -> Result<SocketAddr, MeasureError> {
+    /// When the name has none, there is no way, or nobody answers; `Interrupted` once `stop` is set.
+    pub fn far(
+        &self,
+        client: &Client,
+        local: &Local,
+        stop: &AtomicBool,
+    ) -> Result<SocketAddr, MeasureError> {
         let addresses = client.addresses(local)?;
         let Some(stack) = self.stack() else {
             return Ok(addresses[0]);
         };
-        let mut addresses = addresses.into_iter().map(plainly).peekable();
-        let first = *addresses.peek().expect("a name without one is an error");
-        let far = (addresses.find(|far| stack.reaches(far.ip()))).unwrap_or(first);
-        may_go(stack, far).map(|()| far)
+        first_of(ways(stack, addresses), |far| {
+            may_go(stack, far)?;
+            self.find(far, stop).map(|()| far)
+        })
     }
 
     /// Waits until our stack knows who on its link takes what is for the far end: before anything is
@@ -299,6 +317,35 @@ fn plainly(far: SocketAddr) -> SocketAddr {
     }
 }
 
+/// Those of a name's addresses that our stack can send to, in their order; all of them where there is none, so
+/// that one can be told of.
+fn ways(stack: &StackThread, addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let mut all: Vec<_> = addresses.into_iter().map(plainly).collect();
+    if all.iter().any(|far| may_go(stack, *far).is_ok()) {
+        all.retain(|far| may_go(stack, *far).is_ok());
+    }
+    all
+}
+
+/// Tries one address after the other until one does; what is wrong with the first is what is told.
+///
+/// # Errors
+/// Why the first one did not do; what is no address's fault, at once.
+pub(super) fn first_of<R>(
+    addresses: Vec<SocketAddr>,
+    mut one: impl FnMut(SocketAddr) -> Result<R, MeasureError>,
+) -> Result<R, MeasureError> {
+    let mut first_error = None;
+    for address in addresses {
+        match one(address) {
+            Err(error @ (MeasureError::Interrupted | MeasureError::Stack(_))) => return Err(error),
+            Err(error) => drop(first_error.get_or_insert(error)),
+            done => return done,
+        }
+    }
+    Err(first_error.expect("a name without an address is an error before"))
+}
+
 /// Whether our stack can send there.
 fn may_go(stack: &StackThread, far: SocketAddr) -> Result<(), MeasureError> {
     let address = far.ip();
@@ -346,5 +393,78 @@ mod tests {
             let far: SocketAddr = written.parse().unwrap();
             assert_eq!(plainly(far), meant.parse().unwrap(), "{written}");
         }
+    }
+
+    /// These ports of the far end.
+    fn addresses(ports: std::ops::Range<u16>) -> Vec<SocketAddr> {
+        let at = |port| SocketAddr::from(([10, 9, 0, 1], port));
+        ports.map(at).collect()
+    }
+
+    #[test]
+    fn the_next_address_is_tried_and_the_first_one_told() {
+        let refused = |address| MeasureError::Refused { address };
+        for (takes, tried, told) in [(1, 1, Ok(1)), (3, 3, Ok(3)), (9, 4, Err(1))] {
+            let mut asked = 0;
+            let found = first_of(addresses(1..5), |far| {
+                asked += 1;
+                match far.port() == takes {
+                    true => Ok(far.port()),
+                    false => Err(refused(far)),
+                }
+            });
+            assert_eq!(asked, tried, "{takes}");
+            let found = found.map_err(|error| match error {
+                MeasureError::Refused { address } => address.port(),
+                other => panic!("{other}"),
+            });
+            assert_eq!(found, told);
+        }
+        // Neither a Ctrl-C nor a port that broke is an address's fault.
+        for stops in [
+            || MeasureError::Interrupted,
+            || linerate_stack::StackError::Stale.into(),
+        ] {
+            let mut asked = 0;
+            let found: Result<(), _> = first_of(addresses(1..5), |_| {
+                asked += 1;
+                Err(stops())
+            });
+            assert!(found.is_err());
+            assert_eq!(asked, 1);
+        }
+    }
+
+    /// As where a name has several, and nobody listens at the first.
+    #[test]
+    fn the_control_connection_goes_to_the_address_that_takes_it() {
+        let name = format!("ground-ways-{}", std::process::id());
+        let start = |role: &str, host: u8, services| {
+            let plan = StackPlan {
+                device: format!("shm:{name},role={role}"),
+                addresses: vec![format!("10.9.0.{host}/24")],
+                profile: "default".to_owned(),
+                ..StackPlan::default()
+            };
+            let thread = StackThread::start(&plan, services, Front::default());
+            (thread.unwrap_or_else(|error| panic!("{error}")), plan)
+        };
+        let _far = start("server", 1, vec!["echo".parse().unwrap()]);
+        let near = Ground::Stack(Box::new(start("client", 2, Vec::new())));
+        let stack = near.stack().unwrap();
+        let mut written = addresses(6..9);
+        // No network of the stack's: left out, where another one is.
+        written.insert(0, "10.8.0.1:7".parse().unwrap());
+        // Its own.
+        written.insert(0, "10.9.0.2:7".parse().unwrap());
+        let line = near.over_stack(stack, ways(stack, written), &AtomicBool::new(false));
+        let line = line.unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(line.peer, "10.9.0.1:7".parse().unwrap());
+
+        let refused = near.over_stack(stack, addresses(5..7), &AtomicBool::new(false));
+        let Err(MeasureError::Refused { address }) = refused else {
+            panic!("nobody listens there");
+        };
+        assert_eq!(address.port(), 5);
     }
 }

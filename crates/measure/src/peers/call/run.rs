@@ -92,8 +92,7 @@ fn whom(
             listen::anybody(&client.plan, ipv6),
         )));
     }
-    let mut far = ground.far(client, local)?;
-    ground.find(far, stop)?;
+    let mut far = ground.far(client, local, stop)?;
     let name = client.plan.dialect.as_deref().unwrap_or(AUTO);
     let found = if name == AUTO {
         let asker = Asker {
