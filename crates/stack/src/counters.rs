@@ -71,6 +71,10 @@ counters! {
         out_neighbor_requests,
         /// ARP and neighbour discovery: answers given.
         out_neighbor_replies,
+        /// ARP and neighbour discovery: own addresses told to everybody without having been asked.
+        out_announcements,
+        /// ARP and neighbour discovery: messages in which another Ethernet address has an address of ours.
+        in_address_conflicts,
     }
     /// IPv4 and IPv6 together (ipSystemStatsTable of RFC 4293).
     ip Ip {

@@ -47,12 +47,13 @@ fn pseudo(header: &Header, bytes: usize) -> u16 {
     }
 }
 
-/// A message came. Returns the local and far ends of a datagram that found no port there.
+/// A message came, in a packet that may cross so many networks more. Returns the local and far ends of a datagram that found no port there.
 pub(crate) fn input(
     link: &mut Link,
     fragmenter: &mut Fragmenter,
     header: &Header,
     message: &[u8],
+    hops: u8,
     mtu: usize,
 ) -> Option<(u16, SocketAddr)> {
     link.counters.icmp.in_messages += 1;
@@ -73,7 +74,7 @@ pub(crate) fn input(
         link.counters.icmp.in_port_unreachables += 1;
         return quoted(&message[HEADER_BYTES..], header.to.is_ipv4());
     } else if let IpAddr::V6(from) = header.from {
-        link.input_discovery(from, message);
+        link.input_discovery(from, message, hops);
     }
     None
 }

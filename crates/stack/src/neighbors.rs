@@ -7,7 +7,7 @@ use linerate_port::Frame;
 use linerate_port::vnet::VnetHeader;
 
 use crate::Nanos;
-use crate::addressing::solicited_node;
+use crate::addressing::{ALL_NODES_V6, solicited_node};
 use crate::link::Link;
 use crate::table::{Table, hash};
 use crate::wire::ip::{self, V6_BYTES};
@@ -23,6 +23,10 @@ const FRESH: Nanos = 60_000_000_000;
 const CHECK_EVERY: Nanos = 250_000_000;
 /// Frames that wait for neighbours' answers, in all.
 pub(crate) const WAITING: usize = 64;
+/// How often the own addresses are announced (RFC 5227, ANNOUNCE_NUM), and the time from one to the next
+/// (ANNOUNCE_INTERVAL); within what RFC 4861 allows, MAX_NEIGHBOR_ADVERTISEMENT and RetransTimer.
+const ANNOUNCEMENTS: u8 = 2;
+const ANNOUNCE_EVERY: Nanos = 2_000_000_000;
 
 /// A neighbour, known or asked for.
 struct Neighbor {
@@ -59,6 +63,16 @@ pub(crate) struct Neighbors {
     /// Changes with every change of an address, so that whoever copied one knows.
     epoch: u32,
     next_check: Nanos,
+    announcing: Announcing,
+}
+
+/// How far a stack that was just started has told its neighbours who it is.
+#[derive(Clone, Copy, Default)]
+struct Announcing {
+    /// Announcements of all addresses that were made, and addresses of the next one that were.
+    rounds: u8,
+    addresses: usize,
+    due: Nanos,
 }
 
 fn hash_of(seed: u64, address: IpAddr) -> u32 {
@@ -82,6 +96,7 @@ impl Neighbors {
             over: 0,
             epoch: 1,
             next_check: 0,
+            announcing: Announcing::default(),
         }
     }
 
@@ -249,7 +264,31 @@ impl Neighbors {
         let owing = |neighbor: &Neighbor| (1..=TRIES).contains(&neighbor.tries);
         let asked = self.list.iter().filter(|neighbor| owing(neighbor));
         let first = asked.map(|neighbor| neighbor.asked + ASK_EVERY).min();
-        first.map(|first| first.max(self.next_check))
+        let asks = first.map(|first| first.max(self.next_check));
+        let announcing = &self.announcing;
+        let tells = (announcing.rounds < ANNOUNCEMENTS).then_some(announcing.due);
+        asks.into_iter().chain(tells).min()
+    }
+
+    /// Whether an own address is to be announced now.
+    #[inline]
+    fn is_announcing(&self, now: Nanos) -> bool {
+        self.announcing.rounds < ANNOUNCEMENTS && now >= self.announcing.due
+    }
+
+    /// One of `count` own addresses is announced: its place among them.
+    fn announced(&mut self, count: usize, now: Nanos) -> usize {
+        let announcing = &mut self.announcing;
+        let at = announcing.addresses;
+        announcing.addresses += 1;
+        if announcing.addresses == count {
+            *announcing = Announcing {
+                rounds: announcing.rounds + 1,
+                addresses: 0,
+                due: now + ANNOUNCE_EVERY,
+            };
+        }
+        at
     }
 
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Frame> + '_ {
@@ -265,14 +304,23 @@ const ARP_REPLY: u16 = 2;
 
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
+/// What an advertisement says of itself: that it answers a solicitation, and that it replaces what was known.
+const SOLICITED: u8 = 0x40;
+const OVERRIDE: u8 = 0x20;
+/// What no packet has that was passed on.
+const MOST_HOPS: u8 = 255;
 const SOURCE_OPTION: u8 = 1;
 const TARGET_OPTION: u8 = 2;
 /// The message, the address in question, and one option with an Ethernet address.
 const DISCOVERY_BYTES: usize = 32;
 
 impl Link {
-    /// Work of a turn: neighbours that owe an answer are asked again.
+    /// Work of a turn: the own addresses are announced, and neighbours that owe an answer are asked again.
     pub(crate) fn check_neighbors(&mut self) {
+        while self.neighbors.is_announcing(self.now) && self.has_room() {
+            let at = (self.neighbors).announced(self.own.networks.len(), self.now);
+            self.announce(self.own.networks[at].address);
+        }
         while let Some(address) = self.neighbors.overdue(self.now) {
             self.ask(address);
         }
@@ -290,9 +338,23 @@ impl Link {
                 self.send_arp(ARP_REQUEST, [0xff; 6], own, ([0; 6], target));
             }
             (IpAddr::V6(own), IpAddr::V6(target)) => {
-                self.send_discovery(SOLICITATION, own, solicited_node(target), target);
+                self.send_discovery((SOLICITATION, 0), own, solicited_node(target), target);
             }
             _ => {}
+        }
+    }
+
+    /// Tells everybody on the link that an address is this stack's: whoever knows it with another Ethernet
+    /// address, of what had it before, renews that.
+    #[cold]
+    fn announce(&mut self, own: IpAddr) {
+        self.counters.link.out_announcements += 1;
+        match own {
+            // A question that nobody has to answer (RFC 5227, section 2.3).
+            IpAddr::V4(own) => self.send_arp(ARP_REQUEST, [0xff; 6], own, ([0; 6], own)),
+            IpAddr::V6(own) => {
+                self.send_discovery((ADVERTISEMENT, OVERRIDE), own, ALL_NODES_V6, own)
+            }
         }
     }
 
@@ -335,7 +397,9 @@ impl Link {
             _ => return,
         }
         let near = self.own.next_hop(from.into()) == Some(from.into());
-        let sane = ethernet[0] & 1 == 0 && near && !self.own.is_own(from.into());
+        let is_ours = self.own.is_own(from.into());
+        self.count_conflict(is_ours, ethernet);
+        let sane = ethernet[0] & 1 == 0 && near && !is_ours;
         let for_us = self.own.is_own(target.into());
         if sane {
             // Whoever asks for us will talk to us (RFC 826); others only renew what is known.
@@ -350,24 +414,34 @@ impl Link {
         }
     }
 
-    fn send_discovery(&mut self, kind: u8, from: Ipv6Addr, to: Ipv6Addr, target: Ipv6Addr) {
+    /// Somebody said which Ethernet address he has; `is_ours`: of an address of this stack's (RFC 5227, section 2.4).
+    fn count_conflict(&mut self, is_ours: bool, ethernet: [u8; 6]) {
+        // What comes back from where it was sent is no conflict.
+        let other = is_ours && ethernet != self.ethernet;
+        self.counters.link.in_address_conflicts += u64::from(other);
+    }
+
+    /// Sends a message of neighbour discovery: its kind, and of an advertisement what it says of itself.
+    fn send_discovery(
+        &mut self,
+        (kind, says): (u8, u8),
+        from: Ipv6Addr,
+        to: Ipv6Addr,
+        target: Ipv6Addr,
+    ) {
         let Some(mut frame) = self.make(V6_BYTES + DISCOVERY_BYTES) else {
             return;
         };
         let own = self.ethernet;
         let packet = self.packet(&mut frame);
         ip::write(packet, from.into(), to.into(), ICMPV6, DISCOVERY_BYTES, 0);
-        // RFC 4861: a packet that was forwarded is no neighbour's.
-        packet[7] = 255;
+        packet[7] = MOST_HOPS;
         let message = &mut packet[V6_BYTES..];
         message[..8].fill(0);
-        message[0] = kind;
-        let option = if kind == SOLICITATION {
-            SOURCE_OPTION
-        } else {
-            // Solicited, and to replace what was known.
-            message[4] = 0x60;
-            TARGET_OPTION
+        (message[0], message[4]) = (kind, says);
+        let option = match kind {
+            SOLICITATION => SOURCE_OPTION,
+            _ => TARGET_OPTION,
         };
         message[8..24].copy_from_slice(&target.octets());
         message[24..26].copy_from_slice(&[option, 1]);
@@ -379,12 +453,13 @@ impl Link {
     }
 
     /// A message of neighbour discovery came, its checksum checked. False when it is none.
-    pub(crate) fn input_discovery(&mut self, from: Ipv6Addr, message: &[u8]) -> bool {
+    pub(crate) fn input_discovery(&mut self, from: Ipv6Addr, message: &[u8], hops: u8) -> bool {
         let kind = message[0];
         if kind != SOLICITATION && kind != ADVERTISEMENT {
             return false;
         }
-        if message.len() < 24 {
+        // One that a router passed on is no neighbour's (RFC 4861, section 7.1).
+        if message.len() < 24 || hops != MOST_HOPS {
             self.counters.icmp.in_errors += 1;
             return true;
         }
@@ -410,6 +485,7 @@ impl Link {
         if kind == ADVERTISEMENT {
             self.counters.link.in_neighbor_replies += 1;
             if let Some(ethernet) = ethernet {
+                self.count_conflict(self.own.is_own(target.into()), ethernet);
                 self.neighbors
                     .learn(target.into(), ethernet, false, self.now);
                 self.release();
@@ -417,7 +493,13 @@ impl Link {
             return true;
         }
         self.counters.link.in_neighbor_requests += 1;
-        if !self.own.is_own(target.into()) || from.is_unspecified() {
+        if !self.own.is_own(target.into()) {
+            return true;
+        }
+        if from.is_unspecified() {
+            // Whoever is about to take the address learns that it is taken (RFC 4861, section 7.2.4).
+            self.counters.link.out_neighbor_replies += 1;
+            self.send_discovery((ADVERTISEMENT, OVERRIDE), target, ALL_NODES_V6, target);
             return true;
         }
         if let Some(ethernet) = ethernet
@@ -427,7 +509,7 @@ impl Link {
             self.release();
         }
         self.counters.link.out_neighbor_replies += 1;
-        self.send_discovery(ADVERTISEMENT, target, from, target);
+        self.send_discovery((ADVERTISEMENT, SOLICITED | OVERRIDE), target, from, target);
         true
     }
 }

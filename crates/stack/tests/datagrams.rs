@@ -319,7 +319,7 @@ fn a_silent_neighbour_is_asked_again_and_given_up() {
 
 #[test]
 fn a_lost_question_for_an_address_is_asked_again() {
-    let mut world = World::alike(&[], Link::CLEAN);
+    let mut world = World::alike(&[], Link::CLEAN).announced();
     let server = world.far.udp_bind(any(7)).unwrap();
     let client = world.near.udp_bind(any(0)).unwrap();
     let mut lost = false;
@@ -444,7 +444,7 @@ fn datagrams_to_a_group_go_as_far_as_they_may() {
         ("ff12::1:77", [0x33, 0x33, 0, 1, 0, 0x77], 14 + 7),
     ] {
         for (limit, hops) in [(None, 1), (Some(7), 7)] {
-            let mut world = World::alike(&[], Link::CLEAN);
+            let mut world = World::alike(&[], Link::CLEAN).announced();
             if let Some(limit) = limit {
                 world.near.limit_group_hops(limit);
             }

@@ -725,7 +725,7 @@ fn idle_connections_cost_nothing() {
 ///
 /// The line below the table is a yardstick, no bound: Reno has MSS / RTT * 1.22 / sqrt(loss) where nothing but losses
 /// limits it and no time-out comes between (Mathis et al., 1997); these streams have cubic. It compares with three
-/// cells: 256 KiB at 0.1 % (0.75 of it) and at 1 % (0.71), 64 KiB at 1 % (0.74). Smaller windows, and 64 KiB at 0.1 %,
+/// cells: 256 KiB at 0.1 % (0.73 of it) and at 1 % (0.73), 64 KiB at 1 % (0.72). Smaller windows, and 64 KiB at 0.1 %,
 /// are held by the window; at 5 % it is a window of 5.5 segments, too few for a stream without time-outs.
 ///
 /// What the rest is lost by was not measured. Likely: one missing segment is sent a round trip; acknowledgements are

@@ -92,6 +92,18 @@ const ROWS: &[Row] = &[
             )
         },
     },
+    Row {
+        doubt: "duplicate-address",
+        counted: &[("link", "in_address_conflicts")],
+        holds: |_| true,
+        says: |stack, count| {
+            format!(
+                "another host on the link has an address of this stack's, {}, and said so {count} times: what is \
+                 for one of them may go to the other. Give one of them another with --ip",
+                stack.addresses.join(" or ")
+            )
+        },
+    },
 ];
 
 /// What a stack's counters say of losses that its sender can prevent.
@@ -153,7 +165,13 @@ mod tests {
                 let names: Vec<_> = doubts.iter().map(|doubt| doubt.doubt.as_str()).collect();
                 assert_eq!(names, [row.doubt]);
                 assert!(doubts[0].why.contains("1,234"), "{doubts:?}");
-                let remedies = ["--set", "set ip.", "Send 1452 B", "ethtool -K veth1 "];
+                let remedies = [
+                    "--set",
+                    "set ip.",
+                    "Send 1452 B",
+                    "ethtool -K veth1 ",
+                    "with --ip",
+                ];
                 let told = remedies.iter().any(|words| doubts[0].why.contains(words));
                 assert!(told, "{doubts:?}");
             }

@@ -119,11 +119,13 @@ impl Stack {
             ICMP | ICMPV6 if (header.protocol == ICMP) == v4 => {
                 self.link.counters.ip.in_delivers += 1;
                 let message = &packet[header.body..header.end];
+                let hops = packet[if v4 { 8 } else { 7 }];
                 let refused = icmp::input(
                     &mut self.link,
                     &mut self.udp.fragmenter,
                     &header,
                     message,
+                    hops,
                     self.mtu,
                 );
                 if let Some((port, remote)) = refused {
@@ -159,6 +161,8 @@ impl Stack {
                     &mut self.udp.fragmenter,
                     header,
                     message,
+                    // Neighbours' messages are never cut.
+                    0,
                     self.mtu,
                 );
             }

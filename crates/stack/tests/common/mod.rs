@@ -240,6 +240,16 @@ impl World {
         }
     }
 
+    /// Both stacks have told each other who they are, and have nothing more to do.
+    pub fn announced(mut self) -> Self {
+        self.until(5, |world| {
+            world.near.next_deadline().is_none() && world.far.next_deadline().is_none()
+        });
+        // The last ones arrive.
+        self.run(20);
+        self
+    }
+
     /// A connection from near to far that stands at both ends.
     pub fn connected(&mut self, port: u16) -> (SocketId, SocketId) {
         let listener = self.far.tcp_listen(any(port), 8).unwrap();

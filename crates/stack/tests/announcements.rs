@@ -1,0 +1,217 @@
+//! Neighbours are told who a stack is when it starts (RFC 5227, RFC 4861), and who else says that he is.
+
+mod common;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use common::{FAR, FAR_V6, Link, NEAR, NEAR_V6, World, addressing, at, config};
+use linerate_port::{Memory, PortUrl, open};
+use linerate_stack::{Addressing, Config, Stack, memory_plan};
+
+const ETHERNET: usize = 14;
+
+/// Frames that a stack with this configuration sends, with the milliseconds in which each left, while nobody asks
+/// it for anything.
+fn of_its_own(config: &Config, own: &Addressing, seconds: u64) -> (Vec<(u64, Vec<u8>)>, Stack) {
+    let urls: [PortUrl; 2] = ["ring:x,end=a", "ring:x,end=b"].map(|url| url.parse().unwrap());
+    let plan = memory_plan(config, &urls[0]).joined(memory_plan(config, &urls[1]));
+    let memory = Memory::new(plan).unwrap();
+    let [port, mut far] = urls.map(|url| open(&url, &memory).unwrap().remove(0));
+    let mut stack = Stack::new(port, &memory, config, own).unwrap();
+    let (mut pool, mut frames) = (memory.pool(), Vec::new());
+    for ms in 1..seconds * 1_000 {
+        stack.turn(ms * 1_000_000);
+        let mut burst = linerate_port::Burst::new();
+        while linerate_port::Receive::receive(&mut far.receive, &mut pool, &mut burst) > 0 {
+            let came = burst.frames().iter();
+            frames.extend(came.map(|frame| (ms, memory.bytes(frame).to_vec())));
+            pool.free_all(&mut burst);
+        }
+    }
+    (frames, stack)
+}
+
+fn of(address: &str, address_v6: &str, ethernet: u8) -> Addressing {
+    let mut own = addressing(address, address_v6);
+    own.ethernet = Some([2, 0, 0, 0, 0, ethernet]);
+    own
+}
+
+#[test]
+fn a_stack_that_starts_says_who_it_is_twice() {
+    let (frames, stack) = of_its_own(&config(&[]), &of(NEAR, NEAR_V6, 9), 8);
+    let shown = frames.iter().map(|(ms, frame)| {
+        let bytes = frame.iter().map(|byte| format!("{byte:02x}"));
+        let words: Vec<String> = bytes.collect();
+        let lines = words.chunks(16).map(|line| line.join(" "));
+        format!("{ms} ms\n{}\n", lines.collect::<Vec<_>>().join("\n"))
+    });
+    insta::assert_snapshot!(shown.collect::<String>());
+    let link = stack.counters().link;
+    assert_eq!((link.out_announcements, link.out_frames), (4, 4));
+    assert_eq!(
+        (link.out_neighbor_requests, link.out_neighbor_replies),
+        (0, 0)
+    );
+    // After that it has nothing to do.
+    assert_eq!(stack.next_deadline(), None);
+}
+
+/// As many as there are descriptors, the rest in the turns behind.
+#[test]
+fn a_short_ring_takes_them_one_by_one() {
+    let config = config(&["tx_descriptors=1"]);
+    let (frames, stack) = of_its_own(&config, &of(NEAR, NEAR_V6, 9), 8);
+    assert_eq!(frames.len(), 4);
+    assert_eq!(stack.counters().link.out_ring_full, 0);
+}
+
+/// The announcements of `own`.
+fn announcements(own: &Addressing) -> Vec<Vec<u8>> {
+    let (frames, _) = of_its_own(&config(&[]), own, 2);
+    frames.into_iter().map(|(_, frame)| frame).collect()
+}
+
+/// Frames that the near end sends are kept.
+fn listen(world: &mut World) -> Rc<RefCell<Vec<Vec<u8>>>> {
+    let heard = Rc::new(RefCell::new(Vec::new()));
+    let keep = Rc::clone(&heard);
+    world.wire.watch = Box::new(move |end, frame| {
+        if end == 0 {
+            keep.borrow_mut().push(frame.clone());
+        }
+        true
+    });
+    heard
+}
+
+#[test]
+fn who_knew_the_last_stack_of_an_address_sends_to_the_new_one() {
+    let mut world = World::alike(&[], Link::CLEAN);
+    world.run(20);
+    for far in [FAR, FAR_V6] {
+        let family = if far == FAR { "0.0.0.0" } else { "::" };
+        let socket = world.near.udp_bind(at(family, 0)).unwrap();
+        let heard = listen(&mut world);
+        let to = |world: &mut World| {
+            heard.borrow_mut().clear();
+            let sent = world
+                .near
+                .udp_send(socket, Some(at(far, 9)), 4, |room| room.fill(1));
+            assert!(sent.is_ready());
+            world.run(20);
+            // Behind a question for the address, where it is not known.
+            heard.borrow().last().unwrap()[..6].to_vec()
+        };
+        let before = to(&mut world);
+        assert_ne!(before, [2, 0, 0, 0, 0, 9], "{far}");
+        for frame in announcements(&of(FAR, FAR_V6, 9)) {
+            world.wire.put(0, &frame);
+        }
+        world.run(2);
+        assert_eq!(to(&mut world), [2, 0, 0, 0, 0, 9], "{far}");
+        // Of whom it never heard it remembers nothing.
+        let asked = world.near.counters().link.out_neighbor_requests;
+        for frame in announcements(&of("10.0.0.9", "fd00::9", 9)) {
+            world.wire.put(0, &frame);
+        }
+        world.run(2);
+        let stranger = if far == FAR { "10.0.0.9" } else { "fd00::9" };
+        let (_, known) = world
+            .near
+            .neighbor_towards(stranger.parse().unwrap())
+            .unwrap();
+        assert!(!known);
+        assert_eq!(world.near.counters().link.out_neighbor_requests, asked + 1);
+    }
+}
+
+#[test]
+fn another_one_with_the_same_address_is_counted_and_not_answered() {
+    let mut world = World::alike(&[], Link::CLEAN).announced();
+    for (ethernet, conflicts) in [(9, 2), (0, 0)] {
+        let mut own = of(NEAR, NEAR_V6, ethernet);
+        if ethernet == 0 {
+            // What comes back from where it was sent.
+            own.ethernet = Some(world.near.ethernet());
+        }
+        let before = world.near.counters().link;
+        for frame in announcements(&own) {
+            world.wire.put(0, &frame);
+        }
+        world.run(20);
+        let link = world.near.counters().link;
+        let counted = link.in_address_conflicts - before.in_address_conflicts;
+        assert_eq!(counted, conflicts, "{ethernet}");
+        assert_eq!(link.out_frames, before.out_frames, "{ethernet}");
+    }
+}
+
+/// Whoever is about to take an address asks for it, and comes from none (RFC 5227 and RFC 4862).
+#[test]
+fn who_wants_an_address_that_is_taken_is_told() {
+    let mut world = World::alike(&[], Link::CLEAN).announced();
+    // What is asked for finds somebody, once the question is answered.
+    world.near.udp_bind(at("0.0.0.0", 9)).unwrap();
+    // Questions of the far end for the near one's addresses, made to come from nobody.
+    let mut questions = Vec::new();
+    for (near, family) in [(NEAR, "0.0.0.0"), (NEAR_V6, "::")] {
+        let asked = Rc::new(RefCell::new(None));
+        let keep = Rc::clone(&asked);
+        world.wire.watch = Box::new(move |end, frame| {
+            if end == 1 {
+                keep.borrow_mut().get_or_insert(frame.clone());
+            }
+            end != 1
+        });
+        let socket = world.far.udp_bind(at(family, 0)).unwrap();
+        let sent = world
+            .far
+            .udp_send(socket, Some(at(near, 9)), 4, |room| room.fill(1));
+        assert!(sent.is_ready());
+        world.run(3);
+        questions.push(asked.take().unwrap());
+    }
+    let [arp, solicitation] = &mut questions[..] else {
+        panic!("one of each");
+    };
+    arp[ETHERNET + 14..ETHERNET + 18].fill(0);
+    solicitation[ETHERNET + 8..ETHERNET + 24].fill(0);
+    // Nobody has no Ethernet address to tell either: the option goes, and the sum is made anew.
+    let message = ETHERNET + 40;
+    solicitation.truncate(message + 24);
+    solicitation[ETHERNET + 4..ETHERNET + 6].copy_from_slice(&24u16.to_be_bytes());
+    solicitation[message + 2..message + 4].fill(0);
+    let words = solicitation[ETHERNET + 8..].chunks_exact(2);
+    let sum: u32 = words
+        .map(|two| u32::from(u16::from_be_bytes([two[0], two[1]])))
+        .sum();
+    let sum = sum + 24 + 58;
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    solicitation[message + 2..message + 4].copy_from_slice(&sum.to_be_bytes());
+
+    let heard = listen(&mut world);
+    for frame in &questions {
+        world.wire.put(0, frame);
+    }
+    // One that came over a router is nobody's on this link.
+    let mut forwarded = questions[1].clone();
+    forwarded[ETHERNET + 7] = 254;
+    world.wire.put(0, &forwarded);
+    world.run(5);
+    let heard = heard.borrow();
+    let own = world.near.ethernet();
+    let [reply, advertisement] = &heard[..] else {
+        panic!("{heard:?}: {:?}", world.near.counters());
+    };
+    // RFC 826: an answer, from the one who has it.
+    assert_eq!(reply[ETHERNET + 6..ETHERNET + 8], [0, 2]);
+    assert_eq!(reply[ETHERNET + 8..ETHERNET + 14], own);
+    // RFC 4861, section 7.2.4: to all nodes, not as an answer that was asked for.
+    assert_eq!(advertisement[..6], [0x33, 0x33, 0, 0, 0, 1]);
+    assert_eq!(advertisement[message], 136);
+    assert_eq!(advertisement[message + 4], 0x20);
+    assert_eq!(world.near.counters().link.in_address_conflicts, 0);
+    assert_eq!(world.near.counters().icmp.in_errors, 1);
+}
