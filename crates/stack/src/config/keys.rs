@@ -49,6 +49,9 @@ const CONTROLS: &[(&str, CongestionControl)] = &[
     ("cubic", CongestionControl::Cubic),
 ];
 
+/// See the table of `tests/probes.rs`.
+const PROBE_SLACK: Duration = Duration::from_millis(10);
+
 const MICROSECOND: Duration = Duration::from_micros(1);
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -247,11 +250,24 @@ pub const KEYS: &[Key] = &[
         SECOND,
         tcp.min_rto
     ),
-    switch!(
-        "tcp.tail_probe",
-        "whether a segment is sent again after two silent round trips",
-        tcp.tail_probe
-    ),
+    Key {
+        name: "tcp.tail_probe",
+        about: "how long after two silent round trips a segment is sent again",
+        takes: "off, on (10ms), or 1us to 1s",
+        read: |config| match config.tcp.tail_probe {
+            None => "off".to_owned(),
+            Some(PROBE_SLACK) => "on".to_owned(),
+            Some(slack) => span_text(slack),
+        },
+        write: |config, text| {
+            config.tcp.tail_probe = match text {
+                "off" => None,
+                "on" => Some(PROBE_SLACK),
+                _ => Some(span(text, MICROSECOND, SECOND)?),
+            };
+            Some(())
+        },
+    },
     // The least that Linux's TCP_MAXSEG takes; the upper end is a packet of 64 KiB.
     Key {
         name: "tcp.mss",

@@ -81,9 +81,9 @@ pub struct Tcp {
     pub congestion_control: CongestionControl,
     /// The shortest time after which what was not acknowledged is sent again; also the first one.
     pub min_rto: Duration,
-    /// Whether one segment is sent again after two round trips without an acknowledgement (RFC 8985), where
-    /// more than one is on its way.
-    pub tail_probe: bool,
+    /// How much longer than two round trips nothing may be heard until one segment is sent again (RFC 8985), where
+    /// more than one is on its way; `None`: it waits for its time-out.
+    pub tail_probe: Option<Duration>,
     /// Payload of the longest segment, in bytes, both of those sent and of those asked for; `None`: as much
     /// as the MTU allows.
     pub mss: Option<u16>,
@@ -274,7 +274,7 @@ impl Config {
                 psh: Psh::BufferEmpty,
                 congestion_control: CongestionControl::None,
                 min_rto: Duration::from_secs(1),
-                tail_probe: false,
+                tail_probe: None,
                 mss: None,
             },
             udp: Udp {

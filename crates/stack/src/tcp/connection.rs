@@ -131,16 +131,16 @@ impl Connection {
 
     /// Segments may have left: when one of them is sent again if nothing is heard.
     #[inline]
-    pub(super) fn left(&mut self, now: Nanos) -> Option<Nanos> {
+    pub(super) fn left(&mut self, now: Nanos, slack: Nanos) -> Option<Nanos> {
         self.recovery.left(&self.sent, now);
-        let at = self.recovery.probe_at(&self.sent)?;
+        let at = self.recovery.probe_at(&self.sent, slack)?;
         self.nudged_at().map(|_| at)
     }
 
     /// An acknowledgement that has the engine send its first segment again, if that is due.
-    pub(super) fn probe(&mut self, now: Nanos) -> Option<Bare> {
+    pub(super) fn probe(&mut self, now: Nanos, slack: Nanos) -> Option<Bare> {
         self.recovery
-            .probe_at(&self.sent)
+            .probe_at(&self.sent, slack)
             .filter(|due| *due <= now)?;
         let expected = self.nudged_at()?;
         let (number, window) = self.recovery.probe(&mut self.sent)?;

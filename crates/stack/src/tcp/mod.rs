@@ -117,7 +117,8 @@ struct Settings {
     verify: bool,
     /// Whether a checksum that was left to a device does for one.
     takes_open: bool,
-    tail_probe: bool,
+    /// How long a probe waits beyond two round trips.
+    tail_probe: Option<Nanos>,
     sockets: u32,
 }
 
@@ -234,7 +235,7 @@ impl Tcp {
                 control: config.tcp.congestion_control,
                 verify,
                 takes_open,
-                tail_probe: config.tcp.tail_probe,
+                tail_probe: (config.tcp.tail_probe).map(|slack| slack.as_nanos() as Nanos),
                 sockets: config.tcp_sockets,
             },
         }

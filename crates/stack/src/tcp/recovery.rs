@@ -22,12 +22,6 @@ use crate::wire::{long, word};
 const SYN_RST: u16 = 0x06;
 const ACK: u16 = 0x10;
 
-/// The least that a probe waits beyond two round trips. A far end in user space may wait for its processor,
-/// where a probe that was not needed would cost a third of the congestion window; where it does so often,
-/// round trips vary, and the probe waits longer. Delayed acknowledgements do not count: these are for lone
-/// segments, which are not probed for.
-const PROBE_SLACK: Nanos = 10_000_000;
-
 /// Duplicates after which a segment counts as lost (RFC 5681, section 3.2).
 const DUPLICATES: u32 = 3;
 
@@ -147,13 +141,13 @@ impl Recovery {
     /// When a segment is sent again if nothing is heard: a lone one is left to its time-out, as its
     /// acknowledgement may wait for company.
     #[inline]
-    pub(super) fn probe_at(&self, sent: &Sent) -> Option<Nanos> {
+    pub(super) fn probe_at(&self, sent: &Sent, slack: Nanos) -> Option<Nanos> {
         let (up_to, number) = (sent.up_to?, self.acknowledged?);
         let lone = ahead(up_to, number) <= sent.largest as i32;
         if lone || self.probed || self.window == 0 || sent.largest == 0 {
             return None;
         }
-        Some(self.moved + 2 * self.round_trip? + PROBE_SLACK.max(4 * self.varies))
+        Some(self.moved + 2 * self.round_trip? + slack.max(4 * self.varies))
     }
 
     /// It is sent again now: the acknowledgement that the engine is shown for it, as number and window.

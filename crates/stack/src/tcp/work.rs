@@ -308,8 +308,8 @@ impl Tcp {
             {
                 self.show(link, now, index, bare.packet());
             }
-            if self.settings.tail_probe {
-                self.probe(link, now, index);
+            if let Some(slack) = self.settings.tail_probe {
+                self.probe(link, now, index, slack);
             }
             let connection = &mut self.connections[index as usize];
             let lost_end = connection.lost_end();
@@ -348,8 +348,8 @@ impl Tcp {
                 self.look(link, index);
             }
             self.end_if_due(link, index);
-            if self.settings.tail_probe
-                && let Some(at) = self.connections[index as usize].left(link.now)
+            if let Some(slack) = self.settings.tail_probe
+                && let Some(at) = self.connections[index as usize].left(link.now, slack)
             {
                 self.timers.no_later_than(index, at);
             }
@@ -368,8 +368,8 @@ impl Tcp {
 
     /// Has the engine send a segment again where nothing was heard for too long.
     #[inline]
-    fn probe(&mut self, link: &mut Link, now: Instant, index: u32) {
-        if let Some(bare) = self.connections[index as usize].probe(link.now) {
+    fn probe(&mut self, link: &mut Link, now: Instant, index: u32, slack: Nanos) {
+        if let Some(bare) = self.connections[index as usize].probe(link.now, slack) {
             self.repeat(link, now, index, bare, Nudge::Anew);
         }
     }
