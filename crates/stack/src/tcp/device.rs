@@ -267,13 +267,13 @@ fn finish(
         put(tcp, 12, flags);
     }
     let longest = wire.longest.of(v4);
-    if let (Some(most), true) = (longest, flags & SYN != 0) {
-        edge::limit_mss(tcp, most);
+    if flags & SYN != 0 {
+        edge::limit_mss(tcp, longest);
     }
     // The engine says where a packet of IPv4 is to be cut, and not of IPv6.
     let segment = segment.or_else(|| {
-        let each = longest.filter(|_| !v4)?.min(sent.told);
-        (payload > usize::from(each)).then_some(each)
+        let each = longest.min(sent.told);
+        (!v4 && payload > usize::from(each)).then_some(each)
     });
     let repeats = flags & FIN != 0 && std::mem::take(&mut sent.repeats_end) && payload == 0;
     let length = payload as u32 + u32::from(flags & (SYN | FIN) != 0);
@@ -395,8 +395,7 @@ mod tests {
             (&["checksum=offload"][..], 1_460, 1_440),
             (&["checksum=offload", "tcp.mss=600"], 600, 600),
             (&["checksum=offload", "mtu=9000"], 8_960, 8_940),
-            // Nobody cuts: the engine knows the right MTU.
-            (&[], 64_000, 64_000),
+            (&[], 1_460, 1_440),
         ] {
             let wire = wire(settings);
             for (is_v6, want) in [(false, v4), (true, v6)] {

@@ -80,23 +80,20 @@ pub(crate) struct Wire {
     longest: Longest,
 }
 
-/// Payload of the longest segments of each protocol, where that is less than follows from the MTU that the engine
-/// is told of.
+/// Payload of the longest segments of each protocol, which may be less than follows from the MTU that the engine is
+/// told of.
 #[derive(Clone, Copy)]
 struct Longest {
-    v4: Option<u16>,
-    v6: Option<u16>,
+    v4: u16,
+    v6: u16,
 }
 
 impl Longest {
-    /// With this MTU, where so much was asked for, and `cuts`: the port's other side cuts what is longer.
-    fn new(mtu: u16, asked: Option<u16>, cuts: bool) -> Self {
+    /// With this MTU, where so much was asked for.
+    fn new(mtu: u16, asked: Option<u16>) -> Self {
         let of = |headers: usize| {
             let fits = mtu.saturating_sub((headers + crate::wire::TCP_BYTES) as u16);
-            match asked {
-                Some(asked) => Some(asked.min(fits)),
-                None => cuts.then_some(fits),
-            }
+            asked.map_or(fits, |asked| asked.min(fits))
         };
         Self {
             v4: of(ip::V4_BYTES),
@@ -105,7 +102,7 @@ impl Longest {
     }
 
     #[inline]
-    fn of(&self, v4: bool) -> Option<u16> {
+    fn of(&self, v4: bool) -> u16 {
         if v4 { self.v4 } else { self.v6 }
     }
 }
@@ -187,7 +184,7 @@ impl Tcp {
             sums: !offload,
             offload: offload && vnet > 0,
             tos: config.ip.tos,
-            longest: Longest::new(config.mtu, config.tcp.mss, long.is_some()),
+            longest: Longest::new(config.mtu, config.tcp.mss),
         };
         let mut clock = Clock {
             start: None,

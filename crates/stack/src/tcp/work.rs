@@ -145,8 +145,8 @@ impl Tcp {
         self.dirty.push(index);
     }
 
-    /// Shows the engine a greeting for a connection, as if the far end took no longer segments than are to be
-    /// sent.
+    /// Shows the engine a greeting for a connection, as if the far end took no longer segments than are sent and
+    /// come: it acknowledges at once what is more than one of those.
     #[cold]
     fn show_limited(
         &mut self,
@@ -157,7 +157,7 @@ impl Tcp {
         packet: &[u8],
     ) {
         let most = self.wire.longest.of(header.to.is_ipv4());
-        let greeting = most.and_then(|most| Bare::greeting(header, packet, most));
+        let greeting = Bare::greeting(header, packet, most);
         let packet = greeting.as_ref().map_or(packet, Bare::packet);
         self.show(link, now, index, packet);
     }
