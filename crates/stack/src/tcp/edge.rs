@@ -1,4 +1,4 @@
-//! Acknowledgements that the engine would overlook.
+//! Acknowledgements that the engine would overlook, and payload that it has no room for.
 //!
 //! The engine drops a segment that lies outside its receive window together with the acknowledgement in
 //! it. Where the window is full, the far end's next sequence number can lie a few bytes beyond it: a scaled
@@ -6,6 +6,11 @@
 //! more; and if the reader waits until it can send, nothing ever moves again. RFC 9293, section 3.10.7.4
 //! asks that acknowledgements be taken from such segments: the engine is shown them without their payload,
 //! at the number that it expects.
+//!
+//! Until it has sent its first scaled window the engine takes that of its greeting, which no scale is for, as
+//! if it were scaled: eight times 64 KiB of a buffer of 256 KiB. What lies beyond the buffer would be counted
+//! and not stored, and the engine ends the program when it comes to it. So it is shown the acknowledgement alone
+//! there, too; who keeps to the windows that it was told never sends such a segment.
 
 use std::net::SocketAddr;
 
@@ -131,6 +136,12 @@ impl Bare {
         bare
     }
 
+    /// One number earlier: the engine takes it for a question whether its end is there, and answers.
+    pub(super) fn step_back(&mut self) {
+        let sequence = long(&self.bytes[self.body..], 4).wrapping_sub(1);
+        self.bytes[self.body + 4..self.body + 8].copy_from_slice(&sequence.to_be_bytes());
+    }
+
     pub(super) fn packet(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
@@ -198,6 +209,40 @@ fn find_mss(tcp: &[u8]) -> Option<(usize, u16)> {
         }
     }
     None
+}
+
+/// The acknowledgement of a segment whose payload the engine has no room for, to be shown in its place. `base` is the
+/// number that the far end's stream begins with, and what the application has fetched since.
+#[inline]
+pub(super) fn beyond(
+    socket: &Socket<'_>,
+    base: u32,
+    header: &Header,
+    packet: &[u8],
+) -> Option<Bare> {
+    let (capacity, queued) = (socket.recv_capacity(), socket.recv_queue());
+    let expected = base.wrapping_add(queued as u32);
+    let segment = &packet[header.body..header.end];
+    let head = usize::from(word(segment, 12) >> 12) * 4;
+    let ahead = i64::from(long(segment, 4).wrapping_sub(expected) as i32);
+    let end = ahead + segment.len() as i64 - head as i64;
+    match segment.len() > head && end > (capacity - queued) as i64 {
+        true => without_payload(socket.state(), expected, header, packet),
+        false => None,
+    }
+}
+
+/// Before a connection stands the engine takes no payload anyway.
+#[cold]
+fn without_payload(state: State, expected: u32, header: &Header, packet: &[u8]) -> Option<Bare> {
+    let flags = word(&packet[header.body..header.end], 12);
+    if matches!(state, State::Closed | State::Listen | State::SynSent)
+        || flags & SYN_RST != 0
+        || flags & ACK == 0
+    {
+        return None;
+    }
+    Bare::of(expected, header, packet)
 }
 
 /// The acknowledgement of a segment that the engine would overlook. `base` is the number that the far

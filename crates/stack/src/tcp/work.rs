@@ -114,6 +114,15 @@ impl Tcp {
             }
         }
         let base = connection.far_base;
+        if let Some(mut bare) = edge::beyond(connection.socket(), base, header, packet) {
+            self.show(link, now, index, bare.packet());
+            // What cannot be taken is answered (RFC 9293, section 3.10.7.4), as the engine answers what lies behind.
+            bare.step_back();
+            self.show(link, now, index, bare.packet());
+            self.look(link, index);
+            self.dirty.push(index);
+            return;
+        }
         if let Some(bare) = edge::overlooked(connection.socket(), base, header, packet) {
             self.show(link, now, index, bare.packet());
         }
