@@ -220,13 +220,20 @@ impl Addressing {
 
     /// The neighbour that a packet goes to; `None` without a route.
     pub(crate) fn next_hop(&self, to: IpAddr) -> Option<IpAddr> {
-        if self.networks.iter().any(|own| own.contains(to)) {
+        if self.networks.iter().any(|own| own.contains(to)) || self.is_on_the_link(to) {
             return Some(to);
         }
         self.gateways
             .iter()
             .copied()
             .find(|gateway| gateway.is_ipv4() == to.is_ipv4())
+    }
+
+    /// Whether an address is one that only holds on the link, of which every interface of IPv6 has one. Linux asks
+    /// from it whether a neighbour is still there (RFC 4861, section 7.3.3).
+    fn is_on_the_link(&self, to: IpAddr) -> bool {
+        let v6 = |own: &Network| own.address.is_ipv6();
+        matches!(to, IpAddr::V6(to) if to.is_unicast_link_local()) && self.networks.iter().any(v6)
     }
 
     /// The address that packets to `to` come from.
@@ -289,6 +296,7 @@ mod tests {
             ("8.8.8.8", Some("10.0.0.1"), "10.0.0.2"),
             ("fd00::9", Some("fd00::9"), "fd00::2"),
             ("fd01::9", None, "fd00::2"),
+            ("fe80::9", Some("fe80::9"), "fd00::2"),
         ] {
             let to: IpAddr = to.parse().unwrap();
             assert_eq!(
@@ -327,6 +335,8 @@ mod tests {
             assert!(text.parse::<Network>().is_err(), "{text}");
         }
         assert!(Addressing::new(&[]).is_err());
+        let v4 = Addressing::new(&["10.0.0.2/24"]).unwrap();
+        assert_eq!(v4.next_hop("fe80::9".parse().unwrap()), None);
         let point: Network = "10.0.0.2/32".parse().unwrap();
         assert!(!point.contains("10.0.0.3".parse().unwrap()));
         let all: Network = "10.0.0.2/0".parse().unwrap();

@@ -148,15 +148,11 @@ fn another_one_with_the_same_address_is_counted_and_not_answered() {
     }
 }
 
-/// Whoever is about to take an address asks for it, and comes from none (RFC 5227 and RFC 4862).
-#[test]
-fn who_wants_an_address_that_is_taken_is_told() {
-    let mut world = World::alike(&[], Link::CLEAN).announced();
-    // What is asked for finds somebody, once the question is answered.
+/// Questions of the far end for the near one's addresses, ARP and neighbour discovery, which did not arrive.
+fn questions(world: &mut World) -> [Vec<u8>; 2] {
+    // What is asked for finds somebody, once a question is answered.
     world.near.udp_bind(at("0.0.0.0", 9)).unwrap();
-    // Questions of the far end for the near one's addresses, made to come from nobody.
-    let mut questions = Vec::new();
-    for (near, family) in [(NEAR, "0.0.0.0"), (NEAR_V6, "::")] {
+    [(NEAR, "0.0.0.0"), (NEAR_V6, "::")].map(|(near, family)| {
         let asked = Rc::new(RefCell::new(None));
         let keep = Rc::clone(&asked);
         world.wire.watch = Box::new(move |end, frame| {
@@ -171,25 +167,61 @@ fn who_wants_an_address_that_is_taken_is_told() {
             .udp_send(socket, Some(at(near, 9)), 4, |room| room.fill(1));
         assert!(sent.is_ready());
         world.run(3);
-        questions.push(asked.take().unwrap());
-    }
-    let [arp, solicitation] = &mut questions[..] else {
-        panic!("one of each");
+        asked.take().unwrap()
+    })
+}
+
+/// Where a message of ICMPv6 begins.
+const MESSAGE: usize = ETHERNET + 40;
+
+/// Tells the length and the sum of a message of ICMPv6 anew.
+fn complete(frame: &mut [u8]) {
+    let length = frame.len() - MESSAGE;
+    frame[ETHERNET + 4..ETHERNET + 6].copy_from_slice(&(length as u16).to_be_bytes());
+    frame[MESSAGE + 2..MESSAGE + 4].fill(0);
+    // Of both addresses, the message, its length and its protocol.
+    let words = frame[ETHERNET + 8..].chunks_exact(2);
+    let words = words.map(|two| u32::from(u16::from_be_bytes([two[0], two[1]])));
+    let sum = words.sum::<u32>() + length as u32 + 58;
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    frame[MESSAGE + 2..MESSAGE + 4].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// As Linux does that knows a neighbour and asks whether he is still there.
+#[test]
+fn who_asks_from_an_address_of_the_link_is_answered() {
+    let mut world = World::alike(&[], Link::CLEAN).announced();
+    let [_, mut solicitation] = questions(&mut world);
+    let mut from = [0; 16];
+    (from[0], from[1], from[15]) = (0xfe, 0x80, 5);
+    solicitation[ETHERNET + 8..ETHERNET + 24].copy_from_slice(&from);
+    complete(&mut solicitation);
+    let heard = listen(&mut world);
+    world.wire.put(0, &solicitation);
+    world.run(5);
+    let heard = heard.borrow();
+    let [advertisement] = &heard[..] else {
+        panic!("{heard:?}: {:?}", world.near.counters());
     };
+    assert_eq!(advertisement[..6], world.far.ethernet());
+    assert_eq!(advertisement[ETHERNET + 24..MESSAGE], from);
+    assert_eq!(
+        (advertisement[MESSAGE], advertisement[MESSAGE + 4]),
+        (136, 0x60)
+    );
+}
+
+/// Whoever is about to take an address asks for it, and comes from none (RFC 5227 and RFC 4862).
+#[test]
+fn who_wants_an_address_that_is_taken_is_told() {
+    let mut world = World::alike(&[], Link::CLEAN).announced();
+    let mut questions = questions(&mut world);
+    let [arp, solicitation] = &mut questions;
     arp[ETHERNET + 14..ETHERNET + 18].fill(0);
     solicitation[ETHERNET + 8..ETHERNET + 24].fill(0);
-    // Nobody has no Ethernet address to tell either: the option goes, and the sum is made anew.
-    let message = ETHERNET + 40;
-    solicitation.truncate(message + 24);
-    solicitation[ETHERNET + 4..ETHERNET + 6].copy_from_slice(&24u16.to_be_bytes());
-    solicitation[message + 2..message + 4].fill(0);
-    let words = solicitation[ETHERNET + 8..].chunks_exact(2);
-    let sum: u32 = words
-        .map(|two| u32::from(u16::from_be_bytes([two[0], two[1]])))
-        .sum();
-    let sum = sum + 24 + 58;
-    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
-    solicitation[message + 2..message + 4].copy_from_slice(&sum.to_be_bytes());
+    // Nobody has no Ethernet address to tell either.
+    solicitation.truncate(MESSAGE + 24);
+    complete(solicitation);
 
     let heard = listen(&mut world);
     for frame in &questions {
@@ -210,8 +242,8 @@ fn who_wants_an_address_that_is_taken_is_told() {
     assert_eq!(reply[ETHERNET + 8..ETHERNET + 14], own);
     // RFC 4861, section 7.2.4: to all nodes, not as an answer that was asked for.
     assert_eq!(advertisement[..6], [0x33, 0x33, 0, 0, 0, 1]);
-    assert_eq!(advertisement[message], 136);
-    assert_eq!(advertisement[message + 4], 0x20);
+    assert_eq!(advertisement[MESSAGE], 136);
+    assert_eq!(advertisement[MESSAGE + 4], 0x20);
     assert_eq!(world.near.counters().link.in_address_conflicts, 0);
     assert_eq!(world.near.counters().icmp.in_errors, 1);
 }
