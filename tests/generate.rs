@@ -367,8 +367,9 @@ fn bursts_say_how_fast_they_left() {
         .expect(0);
     let lines = done.json_lines();
     assert!(lines.len() > 3, "a line a trial");
-    assert_eq!(lines[0]["event"], "capacity-trial");
-    assert_eq!(lines[0]["trial"]["number"], 1);
+    assert_eq!(lines[0]["event"], "started");
+    assert_eq!(lines[1]["event"], "capacity-trial");
+    assert_eq!(lines[1]["trial"]["number"], 1);
     let set = lines.last().expect("a line");
     assert_eq!(burst(set)["at_line_rate"], false, "{set:#}");
 }
