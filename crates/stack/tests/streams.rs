@@ -662,6 +662,7 @@ fn a_thousand_connections_one_after_the_other() {
         world.far.close(server).unwrap();
     }
     assert_eq!(world.far.counters().tcp.passive_opens, 1_000);
+    assert_eq!(world.near.counters().tcp.active_opens, 1_000);
     assert_eq!(world.near.counters().tcp.established_resets, 0);
 }
 

@@ -43,7 +43,9 @@ impl Stack {
         remote: SocketAddr,
         local: Option<SocketAddr>,
     ) -> Result<SocketId, StackError> {
-        self.tcp.connect(remote, &self.link.own, local)
+        let socket = self.tcp.connect(remote, &self.link.own, local)?;
+        self.link.counters.tcp.active_opens += 1;
+        Ok(socket)
     }
 
     /// Where a connection stands.
