@@ -42,6 +42,12 @@ fn of(cause: &str, name: &str, changes: Changes<'_>) -> Option<Finding> {
     found.into_iter().find(|found| found.cause == cause)
 }
 
+/// What a finding's evidence has under a name.
+fn reading(found: &Finding, name: &str) -> Option<Value> {
+    let seen = found.evidence.iter().find(|seen| seen.counter == name)?;
+    Some(serde_json::to_value(&seen.value).expect("JSON"))
+}
+
 /// The command of a finding that has to be there.
 fn command(cause: &str, name: &str, changes: Changes<'_>) -> String {
     let found = of(cause, name, changes);
@@ -107,6 +113,163 @@ fn mq_may_have_fq_below() {
             .iter()
             .all(|found| found.cause != "congestion-control")
     );
+}
+
+/// What a record tells of the queues' own disciplines goes before what they are by default.
+#[test]
+fn what_is_below_a_discipline_is_known() {
+    let below = |kinds: &[&str]| {
+        let children = kinds.iter().map(|kind| json!({ "kind": kind, "count": 2 }));
+        Value::from_iter(children)
+    };
+    for (root, children, default, told) in [
+        ("mq", &["fq"][..], "fq_codel", false),
+        ("mq", &["fq", "pfifo_fast"], "pfifo_fast", false),
+        ("mq", &["fq_codel"], "fq", true),
+        ("mq", &["pfifo_fast"], "pfifo_fast", true),
+        ("htb", &["fq"], "pfifo_fast", false),
+        ("htb", &["pfifo"], "fq", true),
+    ] {
+        let changes = [
+            ("/hosts/0/interface/qdisc", json!(root)),
+            ("/hosts/0/interface/qdisc_children", below(children)),
+            ("/hosts/0/sysctls/net.core.default_qdisc", json!(default)),
+        ];
+        let found = of("congestion-control", "congestion-control-bbr", &changes);
+        assert_eq!(found.is_some(), told, "{root} over {children:?}");
+        let evidence = found.map(|found| found.evidence).unwrap_or_default();
+        let seen = evidence
+            .iter()
+            .any(|seen| seen.counter == "qdisc, below it");
+        assert_eq!(seen, told, "{root} over {children:?}: {evidence:?}");
+    }
+}
+
+/// Below `mq` each queue has a rate of its own: one flow takes one of them.
+#[test]
+fn queues_below_mq_hold_to_their_rates() {
+    let bucket = |count: u32, rate: u64| json!({ "kind": "tbf", "count": count, "rate_bps": rate, "burst_bytes": 32_768 });
+    let record = changed("shaped-link-tcp", &[]);
+    let rate = record.hosts[0]
+        .interface
+        .as_ref()
+        .and_then(|own| own.qdisc_rate_bps);
+    let rate = rate.expect("it is shaped");
+    for (children, flows, told) in [
+        (json!([bucket(4, rate)]), 1, Some(rate)),
+        (json!([bucket(2, rate / 2)]), 2, Some(rate)),
+        // One of the two, and nobody knows which.
+        (json!([bucket(1, rate), bucket(3, rate * 9)]), 1, None),
+        (
+            json!([bucket(1, rate), { "kind": "pfifo_fast", "count": 1 }]),
+            1,
+            None,
+        ),
+    ] {
+        let mut record = changed(
+            "shaped-link-tcp",
+            &[
+                ("/hosts/0/interface/qdisc", json!("mq")),
+                ("/hosts/0/interface/qdisc_rate_bps", Value::Null),
+                ("/hosts/0/interface/qdisc_burst_bytes", Value::Null),
+                ("/hosts/0/interface/qdisc_children", children.clone()),
+            ],
+        );
+        record
+            .counters
+            .retain(|found| !found.counter.starts_with("qdisc_"));
+        let stream = record.directions[0].streams[0].clone();
+        record.directions[0].streams.resize(flows, stream);
+        let found = linerate_explain::explain(&record);
+        let found = found.iter().find(|found| found.cause == "shaped-link");
+        let seen = found.and_then(|found| reading(found, "rate"));
+        assert_eq!(seen, told.map(|rate| json!(rate)), "{children}: {found:#?}");
+    }
+}
+
+/// A token bucket towards the client holds nothing that goes to the server.
+#[test]
+fn a_rate_on_the_way_is_of_the_direction_that_leaves_there() {
+    let at = |interface: &str, rate: u64| json!({ "host": "s1", "interface": interface, "counter": "qdisc_rate_bps", "before": rate, "after": rate });
+    for (name, near, far, told) in [
+        ("shaped-link-switch", 0, 1, true),
+        ("shaped-link-switch", 1, 0, false),
+        ("shaped-link-back", 1, 0, true),
+        ("shaped-link-back", 0, 1, false),
+    ] {
+        let mut record = changed(name, &[]);
+        let moved = record.directions[0].summary.goodput_bps.expect("it moved");
+        let rate = (moved * 1.06) as u64;
+        let counters = json!([at("port1", near * rate), at("port2", far * rate)]);
+        record.counters = serde_json::from_value(counters).expect("counters");
+        for host in &mut record.hosts {
+            let interface = host.interface.as_mut().expect("an interface");
+            interface.qdisc_rate_bps = None;
+        }
+        let found = linerate_explain::explain(&record);
+        let found = found.iter().find(|found| found.cause == "shaped-link");
+        let told_rate = found.and_then(|found| reading(found, "rate")) == Some(json!(rate));
+        assert_eq!(told_rate, told, "{name} {near} {far}: {found:#?}");
+    }
+}
+
+/// IPv6 takes 20 bytes more of each packet, and 8 of each fragment.
+#[test]
+fn headers_are_those_of_the_family() {
+    for (host, payload, fragments, l2) in [
+        ("10.77.0.2", 1472, 1.0, 1514.0 / 1472.0),
+        ("10.77.0.2", 1473, 2.0, (1473.0 + 8.0 + 2.0 * 34.0) / 1473.0),
+        ("fd77::2", 1452, 1.0, 1514.0 / 1452.0),
+        ("fd77::2", 1453, 2.0, (1453.0 + 8.0 + 2.0 * 62.0) / 1453.0),
+        ("::ffff:10.77.0.2", 1472, 1.0, 1514.0 / 1472.0),
+        ("fe80::1%eth0", 1452, 1.0, 1514.0 / 1452.0),
+        // Fragments but the last hold 1480 bytes, of IPv6 1448; that may have 1452.
+        ("10.77.0.2", 14_792, 10.0, (14_800.0 + 340.0) / 14_792.0),
+        ("10.77.0.2", 14_793, 11.0, (14_801.0 + 374.0) / 14_793.0),
+        ("fd77::2", 14_476, 10.0, (14_484.0 + 620.0) / 14_476.0),
+        ("fd77::2", 14_477, 11.0, (14_485.0 + 682.0) / 14_477.0),
+    ] {
+        let mut record = changed(
+            "healthy-udp-paced",
+            &[
+                ("/plan/host", json!(host)),
+                ("/plan/payload_bytes", json!(payload)),
+            ],
+        );
+        let direction = &mut record.directions[0];
+        direction.streams.clear();
+        direction.summary.goodput_bps = Some(1e6);
+        let case = linerate_explain::case::Case::new(&record);
+        let way = &case.ways[0];
+        assert_eq!(way.fragments(), fragments, "{payload} B to {host}");
+        let found = way.l2_bps().expect("a rate") / 1e6;
+        assert!(
+            (found - l2).abs() < 1e-9,
+            "{payload} B to {host}: {found} for {l2}"
+        );
+    }
+    // The sockets of the flows go before what was asked for.
+    let mut record = changed("healthy-tcp-ipv6", &[("/plan/host", json!("server"))]);
+    assert!(linerate_explain::case::Case::new(&record).ways[0].is_ipv6());
+    record.directions[0].streams.clear();
+    assert!(!linerate_explain::case::Case::new(&record).ways[0].is_ipv6());
+}
+
+/// Packets of 512 KiB are worth twice those of 64 KiB, as measured.
+#[test]
+fn larger_packets_give_what_they_were_measured_to() {
+    for (bytes, cost, gain) in [
+        (65_536_u64, 0.47, 1.9),
+        (16_384, 0.8, 5.0),
+        (8_192, 0.89, 9.0),
+    ] {
+        let changes = [("/hosts/0/interface/gso_ipv4_max_bytes", json!(bytes))];
+        let found = of("gso-size", "gso-size-16k", &changes).expect("it is told");
+        assert!((found.cost - cost).abs() < 0.02, "{bytes}: {}", found.cost);
+        let told = found.gain.expect("a gain");
+        assert!((told / gain - 1.0).abs() < 0.05, "{bytes}: {told}");
+        assert_eq!(found.is_cause(), bytes < 65_536, "{bytes}");
+    }
 }
 
 /// A real-time thread that spins may be taken off its processor; that it was has to show.

@@ -3,12 +3,14 @@
 mod again;
 mod loss;
 mod place;
+mod shape;
 mod time;
 mod way;
 
 pub(crate) use again::rate_word;
 pub use loss::Unseen;
 pub(crate) use loss::{DROPS, MATHIS};
+pub use shape::Shape;
 pub use time::Time;
 pub(crate) use way::{PLATEAU, STANDING_NS};
 pub use way::{Tcp, Way};
@@ -120,13 +122,7 @@ impl<'a> Case<'a> {
         let told = self.ways.iter().find_map(of_way);
         let asked = (role == Role::Server).then_some(self.plan.host.as_str());
         let bound = self.plan.bind.as_deref().filter(|_| role == Role::Client);
-        let port = |address: &'a str| match address.strip_prefix('[') {
-            Some(rest) => rest.split(']').next().unwrap_or(rest),
-            None => address
-                .rsplit_once(':')
-                .map_or(address, |(address, _)| address),
-        };
-        let address = told.map(port).or(asked).or(bound).unwrap_or("ADDRESS");
+        let address = told.map(bare).or(asked).or(bound).unwrap_or("ADDRESS");
         address.trim_start_matches("::ffff:").to_owned()
     }
 
@@ -227,6 +223,18 @@ impl<'a> Case<'a> {
             true => time.of_polling(),
             false => time,
         })
+    }
+}
+
+/// An address without the port behind it.
+fn bare(address: &str) -> &str {
+    match address.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or(rest),
+        // One of IPv6 without brackets has no port.
+        None => match address.split_once(':') {
+            Some((host, port)) if !port.contains(':') => host,
+            _ => address,
+        },
     }
 }
 

@@ -58,7 +58,7 @@ rules! {
     tool_limit ToolLimit,
 }
 
-use linerate_metric::facts::Role;
+use linerate_metric::facts::{ChildQdisc, Role};
 use linerate_metric::finding::Finding;
 use linerate_metric::plan::{Kind, Protocol};
 use linerate_metric::record::CountedAt;
@@ -105,6 +105,16 @@ pub(crate) const HEADROOM: &str =
 /// What a factor comes to within the [`headroom`].
 pub(crate) fn within_headroom(way: &Way<'_>, factor: f64) -> Option<f64> {
     headroom(way).map(|most| most.min(factor))
+}
+
+/// What disciplines below another one are, for evidence; none where there are none.
+pub(crate) fn kinds_below(children: &[ChildQdisc]) -> Option<String> {
+    let one = |child: &ChildQdisc| match child.count {
+        ..=1 => child.kind.clone(),
+        count => format!("{count} {}", child.kind),
+    };
+    let all: Vec<String> = children.iter().map(one).collect();
+    (!all.is_empty()).then(|| all.join(", "))
 }
 
 /// Room for more than some packets of many segments.

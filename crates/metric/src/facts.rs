@@ -143,6 +143,9 @@ pub struct Interface {
     /// Bytes that may leave at once after a pause, where it has a rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub qdisc_burst_bytes: Option<u64>,
+    /// Disciplines right below the root one, those that are alike as one: `mq` has one for each transmit queue.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub qdisc_children: Vec<ChildQdisc>,
     /// Offloads by ethtool's names (`tx-tcp-segmentation`, `generic-receive-offload`, ...).
     pub offloads: BTreeMap<String, bool>,
     /// Largest segmentation-offload packet in bytes for IPv4.
@@ -167,6 +170,22 @@ pub struct Interface {
     /// Energy-Efficient Ethernet (IEEE 802.3az).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub energy_efficient: Option<EnergyEfficient>,
+}
+
+/// Queueing disciplines below another one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct ChildQdisc {
+    /// `fq`, `fq_codel`, `tbf`, ...
+    pub kind: String,
+    /// How many there are of it.
+    pub count: u32,
+    /// Rate that each of them holds what passes it to, bit/s with Ethernet's header.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate_bps: Option<u64>,
+    /// Bytes that may leave each of them at once after a pause, where it has a rate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst_bytes: Option<u64>,
 }
 
 /// How long a device holds interrupts back (`ethtool -c`).

@@ -128,7 +128,7 @@ const FACTS: &[(&str, bool, Read)] = &[
     }),
     ("queues", true, |host| on_interface(host, queues)),
     ("queueing", false, |host| {
-        on_interface(host, |i| Fact::of(i.qdisc.clone()))
+        on_interface(host, |i| Fact::of(queueing(i)))
     }),
     ("GSO limit", false, |host| {
         on_interface(host, |i| {
@@ -207,6 +207,22 @@ fn queues(interface: &Interface) -> Fact {
         queue("receive", interface.rx_queues, interface.rx_descriptors),
         queue("transmit", interface.tx_queues, interface.tx_descriptors),
     ])
+}
+
+/// The root discipline, and what is below it.
+fn queueing(interface: &Interface) -> Option<String> {
+    let root = interface.qdisc.clone()?;
+    let below = interface.qdisc_children.iter();
+    let below: Vec<String> = below
+        .map(|child| match child.count {
+            ..=1 => child.kind.clone(),
+            count => format!("{count} {}", child.kind),
+        })
+        .collect();
+    Some(match below.is_empty() {
+        true => root,
+        false => format!("{root} over {}", below.join(", ")),
+    })
 }
 
 fn offloads(interface: &Interface) -> Fact {

@@ -1,23 +1,31 @@
 //! One direction of a run.
 
+use std::net::IpAddr;
+
 use linerate_metric::facts::{Host, Interface, Role};
 use linerate_metric::plan::{Direction, Plan, Protocol, Wait};
 use linerate_metric::record::{
-    CountedAt, DirectionFigures, Interval, PlaceCounter, Record, Socket, Stream, Summary, TcpState,
+    CountedAt, DirectionFigures, Interval, Record, Socket, Stream, Summary, TcpState,
 };
 
 use linerate_metric::stack::STACK_NAME;
 
 use super::Time;
 
-/// Ethernet, IPv4 and TCP headers with time stamps, bytes a segment.
-const TCP_HEADERS: f64 = 14.0 + 20.0 + 32.0;
+/// Ethernet's header, bytes a frame.
+const ETHERNET: f64 = 14.0;
 
-/// Ethernet and IPv4 headers, bytes a packet.
-const IP_HEADERS: f64 = 14.0 + 20.0;
+/// TCP's header with time stamps.
+const TCP_HEADER: f64 = 32.0;
 
 /// UDP's header.
 const UDP_HEADER: f64 = 8.0;
+
+/// What IPv6 puts before each fragment beside its header (RFC 8200, section 4.5).
+const FRAGMENT_HEADER: f64 = 8.0;
+
+/// Fragments but the last hold a multiple of so many bytes (RFC 791, RFC 8200).
+const FRAGMENT_UNIT: f64 = 8.0;
 
 /// What a frame takes on a wire beyond its headers: preamble, check sequence and gap (IEEE 802.3).
 const WIRE: f64 = 8.0 + 4.0 + 12.0;
@@ -330,11 +338,28 @@ impl<'a> Way<'a> {
         f64::from(mtu.unwrap_or(1500))
     }
 
-    /// IPv4 packets of UDP at their largest, bytes; none for TCP, which asks its far end.
+    /// Whether its packets are IPv6's.
+    #[must_use]
+    pub fn is_ipv6(&self) -> bool {
+        let mut sockets = self.senders().chain(self.receivers());
+        let told = sockets.find_map(|socket| socket.remote.as_deref().or(socket.local.as_deref()));
+        let address = super::bare(told.unwrap_or(&self.plan().host));
+        // With a zone it is no address to the library, and IPv6's all the same.
+        let address = address.split('%').next().unwrap_or(address);
+        let parsed = address.parse::<IpAddr>();
+        parsed.is_ok_and(|address| address.to_canonical().is_ipv6())
+    }
+
+    /// IP's header, bytes.
+    fn ip_header(&self) -> f64 {
+        if self.is_ipv6() { 40.0 } else { 20.0 }
+    }
+
+    /// Packets of UDP at their largest, bytes; none for TCP, which asks its far end.
     #[must_use]
     pub fn packet_bytes(&self) -> Option<f64> {
         let plan = self.plan();
-        let whole = plan.payload_bytes as f64 + UDP_HEADER + 20.0;
+        let whole = plan.payload_bytes as f64 + UDP_HEADER + self.ip_header();
         (plan.protocol == Protocol::Udp).then(|| whole.min(self.mtu()))
     }
 
@@ -342,28 +367,40 @@ impl<'a> Way<'a> {
     #[must_use]
     pub fn fragments(&self) -> f64 {
         let plan = self.plan();
-        if plan.protocol == Protocol::Tcp {
+        let whole = plan.payload_bytes as f64 + UDP_HEADER;
+        let room = self.mtu() - self.ip_header();
+        if plan.protocol == Protocol::Tcp || whole <= room {
             return 1.0;
         }
-        let room = (self.mtu() - 20.0).max(8.0);
-        ((plan.payload_bytes as f64 + UDP_HEADER) / room)
-            .ceil()
-            .max(1.0)
+        let room = if self.is_ipv6() {
+            room - FRAGMENT_HEADER
+        } else {
+            room
+        };
+        let each = (room / FRAGMENT_UNIT).floor().max(1.0) * FRAGMENT_UNIT;
+        // The last one may be as long as there is room.
+        1.0 + ((whole - room) / each).ceil().max(1.0)
     }
 
     /// Bits of frames for each bit of payload: headers counted, with what a wire adds or without.
     fn overhead(&self, wire: f64) -> f64 {
         let plan = self.plan();
+        let headers = ETHERNET + self.ip_header();
         match plan.protocol {
             Protocol::Tcp => {
                 let mss = self.tcp().map_or(1448.0, |tcp| tcp.mss);
                 // A write smaller than a segment may travel alone; most are joined.
-                (mss + TCP_HEADERS + wire) / mss
+                (mss + headers + TCP_HEADER + wire) / mss
             }
             Protocol::Udp => {
                 let payload = (plan.payload_bytes as f64).max(1.0);
                 let packets = self.fragments();
-                let frame = payload + UDP_HEADER + packets * (IP_HEADERS + wire);
+                let fragment = if packets > 1.0 && self.is_ipv6() {
+                    FRAGMENT_HEADER
+                } else {
+                    0.0
+                };
+                let frame = payload + UDP_HEADER + packets * (headers + fragment + wire);
                 // Frames have 60 bytes at least (IEEE 802.3), 64 with check sequence.
                 frame.max(60.0 + wire) / payload
             }
@@ -380,52 +417,6 @@ impl<'a> Way<'a> {
     #[must_use]
     pub fn l1_bps(&self) -> Option<f64> {
         Some(self.goodput()? * self.overhead(WIRE))
-    }
-
-    /// What arrived over the rate that a queueing discipline in view holds to.
-    #[must_use]
-    pub fn share_of_shape(&self) -> Option<f64> {
-        let moved = self.l2_bps()?;
-        let own = self
-            .sends_by()
-            .and_then(|interface| interface.qdisc_rate_bps);
-        let rate = own
-            .into_iter()
-            .chain(self.shape_on_the_way().map(|at| at.after))
-            .min()?;
-        Some(moved / rate as f64)
-    }
-
-    /// The slowest discipline with a rate between the ends, of those that what arrived can have passed.
-    #[must_use]
-    pub fn shape_on_the_way(&self) -> Option<&'a PlaceCounter> {
-        let moved = self.l2_bps()?;
-        let ends = [Role::Client, Role::Server].map(super::name);
-        let between = self.record.counters.iter().filter(|at| {
-            let of_way = at.counter == "qdisc_rate_bps" && !ends.contains(&at.host.as_str());
-            // That of the other direction may be slower.
-            of_way && at.after > 0 && moved <= at.after as f64 * 1.05
-        });
-        between.min_by_key(|at| at.after)
-    }
-
-    /// Whether payload of this direction leaves a host on the way by that interface: of hosts between the ends both
-    /// interfaces are in view, that towards the client first.
-    #[must_use]
-    pub fn leaves_by(&self, host: &str, interface: Option<&str>) -> bool {
-        let of_host = self.record.counters.iter().filter(|at| at.host == host);
-        let mut there = of_host.filter_map(|at| at.interface.as_deref());
-        let Some(first) = there.next() else {
-            return true;
-        };
-        let Some(last) = there.rfind(|&other| other != first) else {
-            return true;
-        };
-        let leaves = match self.sender {
-            Role::Client => last,
-            Role::Server => first,
-        };
-        interface.is_none_or(|interface| interface == leaves)
     }
 
     /// The slower of both ends' links, bit/s.

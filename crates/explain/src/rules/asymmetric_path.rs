@@ -46,7 +46,7 @@ impl AsymmetricPath {
         if ratio < RATIO || !slow.fills_path() {
             return None;
         }
-        let shape = |way: &crate::case::Way<'_>| way.sends_by().and_then(|interface| interface.qdisc_rate_bps);
+        let shape = |way: &crate::case::Way<'_>| way.own_shape().map(|shape| shape.rate_bps);
         Draft::limit(self.id(), End::Path)
             .cost(1.0 - 1.0 / ratio)
             .says(format!(

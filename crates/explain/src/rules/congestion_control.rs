@@ -41,11 +41,16 @@ impl CongestionControl {
     fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
         let control = way.congestion_control()?;
         let tcp = way.tcp()?;
-        let qdisc = way.sends_by().and_then(|interface| interface.qdisc.as_deref());
-        // A queue each has its own below `mq`: by default what this setting names, and that may be `fq`.
+        let interface = way.sends_by();
+        let qdisc = interface.and_then(|interface| interface.qdisc.as_deref());
+        let children = interface.map_or(&[][..], |interface| &interface.qdisc_children);
+        // A queue each has its own below `mq`: in records that do not tell of them by default what this setting names,
+        // and that may be `fq`.
         let below = case.host(way.sender).and_then(|host| host.sysctls.get("net.core.default_qdisc"));
-        let below = below.filter(|_| qdisc == Some("mq")).map(String::as_str);
-        let may_be_fq = qdisc == Some("fq") || qdisc == Some("mq") && below.is_none_or(|below| below == "fq");
+        let below = below.filter(|_| qdisc == Some("mq") && children.is_empty()).map(String::as_str);
+        let told_below = children.iter().any(|child| child.kind == "fq");
+        let default_below = qdisc == Some("mq") && children.is_empty() && below.is_none_or(|below| below == "fq");
+        let may_be_fq = qdisc == Some("fq") || told_below || default_below;
         if !control.starts_with("bbr") || may_be_fq || way.fills_path() {
             return None;
         }
@@ -85,6 +90,7 @@ impl CongestionControl {
             ))
             .seen("TCP_CONGESTION", control, "", format!("{} socket", name(role)))
             .seen("qdisc", qdisc.unwrap_or("none"), "", format!("{} rtnetlink", name(role)))
+            .seen_if("qdisc, below it", super::kinds_below(children), "", format!("{} rtnetlink", name(role)))
             .seen_if("net.core.default_qdisc", below, "", format!("{} sysctl", name(role)))
             .seen("tcpi_dsack_dups", tcp.spurious, "segments", tcp_info(role))
             .seen("tcpi_total_retrans", tcp.retransmits, "segments", tcp_info(role))

@@ -55,7 +55,9 @@ impl QdiscDrop {
         };
         let interface = at.interface.as_deref().unwrap_or("IF");
         let sends = way.sends_by();
-        let kind = way.sends_by().filter(|_| at.host == own).and_then(|found| found.qdisc.as_deref());
+        let own_interface = sends.filter(|_| at.host == own);
+        let kind = own_interface.and_then(|found| found.qdisc.as_deref());
+        let below = own_interface.and_then(|found| super::kinds_below(&found.qdisc_children));
         let end = match at.host == own {
             true => End::from(way.sender),
             false => End::Path,
@@ -72,9 +74,10 @@ impl QdiscDrop {
             ))
             .seen("qdisc_drops", at.added(), "packets", format!("{} {interface} rtnetlink TCA_STATS2", at.host))
             .seen_if("qdisc", kind, "", format!("{own} rtnetlink"))
+            .seen_if("qdisc, below it", below, "", format!("{own} rtnetlink"))
             .seen("losses[qdisc]", way.lost_at("qdisc"), "datagrams", "losses")
             .remedy("give the discipline a longer queue, or send at a rate that it lets through")
-            .command(case.at_host(&at.host, &longer_queue(interface, sends.filter(|_| at.host == own))))
+            .command(case.at_host(&at.host, &longer_queue(interface, own_interface)))
             .gain(
                 (way.plan().protocol == linerate_metric::plan::Protocol::Udp).then(|| 1.0 / (1.0 - share).max(0.01)),
                 "1 / (1 - share lost here)",
@@ -86,24 +89,39 @@ impl QdiscDrop {
 /// The discipline as it is, with a queue of 1000 packets more or less; where its other settings are not known, how
 /// to see them: another kind in its place would take a rate away that is wanted, and the kernel may not have it.
 fn longer_queue(interface: &str, at: Option<&Interface>) -> String {
-    let kind = at.and_then(|at| at.qdisc.as_deref()).unwrap_or_default();
-    let rate = at.and_then(|at| Some((at.qdisc_rate_bps?, at.qdisc_burst_bytes?)));
-    match (kind, rate) {
-        ("tbf", Some((rate, burst))) => {
-            format!("tc qdisc change dev {interface} root tbf rate {rate}bit burst {burst} limit {}", QUEUE * 1500)
-        }
-        // `replace`: one that the kernel put there by default cannot be changed.
-        ("pfifo" | "codel" | "sfq", _) => {
-            format!("tc qdisc replace dev {interface} root {kind} limit {}", 10 * QUEUE)
-        }
+    let as_it_is = || format!("tc -s qdisc show dev {interface}");
+    let Some((at, kind)) = at.and_then(|at| Some((at, at.qdisc.as_deref()?))) else {
+        return as_it_is();
+    };
+    // Below `mq` each queue has its own; alike they can be set alike.
+    let (kind, rate, queues) = match (kind, &at.qdisc_children[..]) {
+        ("mq", [queue]) => (queue.kind.as_str(), queue.rate_bps.zip(queue.burst_bytes), Some(queue.count)),
+        _ => (kind, at.qdisc_rate_bps.zip(at.qdisc_burst_bytes), None),
+    };
+    if kind == "pfifo_fast" {
+        return format!("ip link set dev {interface} txqueuelen {}", 10 * QUEUE);
+    }
+    let longer = match (kind, rate) {
+        ("tbf", Some((rate, burst))) => format!("tbf rate {rate}bit burst {burst} limit {}", QUEUE * 1500),
+        ("pfifo" | "codel" | "sfq", _) => format!("{kind} limit {}", 10 * QUEUE),
         // Room for 10,000 packets is what it has by default, and for 100 of one flow.
-        ("fq", _) => {
-            format!("tc qdisc replace dev {interface} root fq limit {} flow_limit {}", 100 * QUEUE, 10 * QUEUE)
+        ("fq", _) => format!("fq limit {} flow_limit {}", 100 * QUEUE, 10 * QUEUE),
+        ("fq_codel", _) => format!("fq_codel limit {}", 100 * QUEUE),
+        ("bfifo", _) => format!("bfifo limit {}", 10 * QUEUE * 1500),
+        _ => return as_it_is(),
+    };
+    match (queues, kind) {
+        // One that the kernel put there by default has no name to hang others below, so `mq` gets one first.
+        (Some(queues), _) => {
+            let numbers: Vec<String> = (1..=queues).map(|queue| format!("{queue:x}")).collect();
+            format!(
+                "tc qdisc replace dev {interface} root handle 1: mq && for queue in {}; do tc qdisc replace dev {interface} parent 1:$queue {longer}; done",
+                numbers.join(" ")
+            )
         }
-        ("fq_codel", _) => format!("tc qdisc replace dev {interface} root fq_codel limit {}", 100 * QUEUE),
-        ("bfifo", _) => format!("tc qdisc replace dev {interface} root bfifo limit {}", 10 * QUEUE * 1500),
-        ("pfifo_fast", _) => format!("ip link set dev {interface} txqueuelen {}", 10 * QUEUE),
-        _ => format!("tc -s qdisc show dev {interface}"),
+        (None, "tbf") => format!("tc qdisc change dev {interface} root {longer}"),
+        // `replace`: one that the kernel put there by default cannot be changed.
+        (None, _) => format!("tc qdisc replace dev {interface} root {longer}"),
     }
 }
 
@@ -113,6 +131,7 @@ const QUEUE: u64 = 1000;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use linerate_metric::facts::ChildQdisc;
 
     #[test]
     fn a_longer_queue_keeps_the_discipline() {
@@ -133,5 +152,31 @@ mod tests {
         ] {
             assert_eq!(longer_queue("e0", at.as_ref()), want);
         }
+    }
+
+    #[test]
+    fn queues_below_mq_are_made_longer_each() {
+        let of = |children: &[(&str, u32)]| Interface {
+            qdisc: Some("mq".to_owned()),
+            qdisc_children: (children.iter())
+                .map(|&(kind, count)| ChildQdisc {
+                    kind: kind.to_owned(),
+                    count,
+                    ..ChildQdisc::default()
+                })
+                .collect(),
+            ..Interface::default()
+        };
+        for (children, want) in [
+            (&[("pfifo", 2)][..], "tc qdisc replace dev e0 root handle 1: mq && for queue in 1 2; do tc qdisc replace dev e0 parent 1:$queue pfifo limit 10000; done"),
+            (&[("pfifo_fast", 8)], "ip link set dev e0 txqueuelen 10000"),
+            (&[("fq", 7), ("fq_codel", 1)], "tc -s qdisc show dev e0"),
+            (&[("htb", 2)], "tc -s qdisc show dev e0"),
+            (&[], "tc -s qdisc show dev e0"),
+        ] {
+            assert_eq!(longer_queue("e0", Some(&of(children))), want, "{children:?}");
+        }
+        let many = longer_queue("e0", Some(&of(&[("fq", 17)])));
+        assert!(many.contains(" f 10 11; do"), "hexadecimal: {many}");
     }
 }

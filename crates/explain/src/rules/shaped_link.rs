@@ -47,7 +47,8 @@ impl ShapedLink {
     /// The sender's own discipline has a rate, and it is used up.
     fn known(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
         let interface = way.sends_by()?;
-        let rate = interface.qdisc_rate_bps?;
+        let shape = way.own_shape()?;
+        let rate = shape.rate_bps;
         let share = way.l2_bps()? / rate as f64;
         if share < FULL {
             return None;
@@ -62,10 +63,13 @@ impl ShapedLink {
                 interface.name,
                 name(role),
                 format_bit_rate(rate as f64),
-                interface.qdisc.as_deref().unwrap_or("its discipline")
+                match shape.below {
+                    true => format!("{} below mq", shape.kind),
+                    false => shape.kind.to_owned(),
+                }
             ))
             .seen("rate", rate, "bit/s", format!("{} {} rtnetlink TCA_OPTIONS", name(role), interface.name))
-            .seen_if("burst", interface.qdisc_burst_bytes, "B", format!("{} {} rtnetlink TCA_OPTIONS", name(role), interface.name))
+            .seen_if("burst", shape.burst_bytes, "B", format!("{} {} rtnetlink TCA_OPTIONS", name(role), interface.name))
             .seen("with headers", way.l2_bps()?, "bit/s", "goodput with Ethernet's headers")
             .seen_if("qdisc_over_limit", held, "", format!("{} rtnetlink TCA_STATS2", name(role)))
             .remedy("ask for a higher rate where it is set")
@@ -146,7 +150,9 @@ impl ShapedLink {
         let rates = way.rates();
         let plateau = way.goodput()?;
         let over = case.record.counters.iter().find(|counter| {
-            counter.counter == "qdisc_over_limit" && counter.added() > 100 && counter.host != name(way.receiver)
+            let of_way = counter.host == name(way.sender)
+                || counter.host != name(way.receiver) && way.leaves_by(&counter.host, counter.interface.as_deref());
+            counter.counter == "qdisc_over_limit" && counter.added() > 100 && of_way
         });
         let queue = way.shaped_elsewhere();
         let free = |part| way.time(part).is_some_and(|time| time.free() > 0.3);
@@ -165,7 +171,7 @@ impl ShapedLink {
             && !super::is_paced(case)
             && !way.is_held_by_loss();
         // A discipline on the way that counts, and a sender that has time: it is that one.
-        let counted = over.is_some() && !super::is_paced(case) && free(CountedAt::Sender) && way.sends_by()?.qdisc_rate_bps.is_none();
+        let counted = over.is_some() && !super::is_paced(case) && free(CountedAt::Sender) && way.sends_by().is_some() && way.own_shape().is_none();
         if queue.is_none() && !burst && !counted {
             return None;
         }

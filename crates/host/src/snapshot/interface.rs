@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use linerate_metric::facts::Interface;
+use linerate_metric::facts::{ChildQdisc, Interface};
 
 use super::netlink::{self, Link};
 use super::{Files, offloads};
@@ -67,8 +67,8 @@ fn facts(files: &Files, link: &Link) -> Interface {
     let speed = speed.filter(|_| wire).unwrap_or_default();
     let device = device(files, link, driver.as_ref());
     let bus = bus(link, driver.as_ref());
-    let discipline = netlink::root_qdisc(link.index).ok().flatten();
-    let discipline = discipline.unwrap_or_default();
+    let disciplines = netlink::qdiscs(link.index).ok().flatten();
+    let (discipline, below) = disciplines.unwrap_or_default();
     let nonzero = |number: u32| (number > 0).then_some(number);
 
     Interface {
@@ -90,6 +90,7 @@ fn facts(files: &Files, link: &Link) -> Interface {
         qdisc: link.qdisc.clone(),
         qdisc_rate_bps: discipline.rate_bps,
         qdisc_burst_bytes: discipline.burst_bytes,
+        qdisc_children: alike(&below),
         offloads: offloads(&link.name)
             .into_iter()
             .map(|offload| (offload.name.to_owned(), offload.on))
@@ -110,6 +111,28 @@ fn facts(files: &Files, link: &Link) -> Interface {
         coalescing: coalescing.filter(|_| wire),
         energy_efficient,
     }
+}
+
+/// Disciplines, those that are alike as one.
+fn alike(below: &[netlink::Qdisc]) -> Vec<ChildQdisc> {
+    let mut children: Vec<ChildQdisc> = Vec::new();
+    for qdisc in below {
+        let known = children.iter_mut().find(|child| {
+            child.kind == qdisc.kind
+                && (child.rate_bps, child.burst_bytes) == (qdisc.rate_bps, qdisc.burst_bytes)
+        });
+        match known {
+            Some(child) => child.count += 1,
+            None => children.push(ChildQdisc {
+                kind: qdisc.kind.clone(),
+                count: 1,
+                rate_bps: qdisc.rate_bps,
+                burst_bytes: qdisc.burst_bytes,
+            }),
+        }
+    }
+    children.sort_by(|a, b| (&a.kind, a.rate_bps).cmp(&(&b.kind, b.rate_bps)));
+    children
 }
 
 /// What the device behind an interface sits on; the drivers of USB adapters state their place as
@@ -183,6 +206,29 @@ mod tests {
     use super::super::files::tree;
     use super::*;
     use std::net::{Ipv4Addr, Ipv6Addr};
+
+    #[test]
+    fn disciplines_that_are_alike_are_one() {
+        let of = |kind: &str, rate_bps| netlink::Qdisc {
+            kind: kind.to_owned(),
+            rate_bps,
+            ..netlink::Qdisc::default()
+        };
+        let below = [
+            of("tbf", Some(9)),
+            of("fq", None),
+            of("tbf", Some(7)),
+            of("fq", None),
+        ];
+        let told: Vec<_> = (alike(&below).into_iter())
+            .map(|child| (child.kind, child.count, child.rate_bps))
+            .collect();
+        let want = [("fq", 2, None), ("tbf", 1, Some(7)), ("tbf", 1, Some(9))];
+        assert_eq!(
+            told,
+            want.map(|(kind, count, rate)| (kind.to_owned(), count, rate))
+        );
+    }
 
     #[test]
     fn own_addresses_are_those_that_stay_here() {

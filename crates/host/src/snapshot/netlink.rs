@@ -5,6 +5,9 @@
 //! attributes' numbers are those of linux/if_link.h and linux/rtnetlink.h.
 
 pub mod neighbours;
+mod qdiscs;
+
+pub use qdiscs::{Qdisc, qdisc_kinds, qdiscs};
 
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
@@ -81,23 +84,6 @@ pub struct Statistics {
     pub rx_missed: u64,
 }
 
-/// A queueing discipline at the root of an interface, and what it has counted.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Qdisc {
-    /// `fq`, `tbf`, `noqueue`, ...
-    pub kind: String,
-    /// Packets that left it, counted one by one where several are still one for the kernel.
-    pub packets: u64,
-    /// What it dropped, those below it included; several that are one for the kernel count once.
-    pub drops: u32,
-    /// Times that it held packets back because of its rate.
-    pub over_limit: u32,
-    /// Rate that it holds to, bit/s; absent where it has none, or none that is known here.
-    pub rate_bps: Option<u64>,
-    /// Bytes that may leave at once after a pause.
-    pub burst_bytes: Option<u64>,
-}
-
 /// Every interface of the calling thread's network namespace.
 ///
 /// # Errors
@@ -135,42 +121,6 @@ pub fn link(name: &str) -> io::Result<Link> {
     value.push(0);
     push_attribute(&mut request, IFLA_IFNAME, &value);
     one_link(&request)
-}
-
-/// The discipline at the root of an interface; `None` where the kernel shows none.
-///
-/// # Errors
-/// What the kernel says.
-pub fn root_qdisc(index: u32) -> io::Result<Option<Qdisc>> {
-    // struct tcmsg: family and padding, interface, handle, parent, info.
-    let mut request = vec![0_u8; TCMSG_BYTES];
-    request[4..8].copy_from_slice(&index.to_ne_bytes());
-    let answer = ask(GET_QDISC, DUMP, &request)?;
-    // The kernel tells of every interface.
-    Ok(answer
-        .iter()
-        .find_map(|(kind, body)| qdisc_of(*kind, body, index)))
-}
-
-/// The kinds of all disciplines of an interface, the root first where it is told first.
-///
-/// # Errors
-/// What the kernel says.
-pub fn qdisc_kinds(index: u32) -> io::Result<Vec<String>> {
-    let answer = ask(GET_QDISC, DUMP, &[0; TCMSG_BYTES])?;
-    let kinds = answer.iter().filter_map(|(kind, body)| {
-        let header = body
-            .first_chunk::<TCMSG_BYTES>()
-            .filter(|_| *kind == NEW_QDISC)?;
-        if number(&header[4..])? != index {
-            return None;
-        }
-        let mut attributes = attributes(&body[TCMSG_BYTES..]).into_iter();
-        attributes
-            .find(|(kind, _)| *kind == TCA_KIND)
-            .and_then(|(_, value)| text(value))
-    });
-    Ok(kinds.collect())
 }
 
 /// The name of the interface that the kernel would send packets to `destination` through.
@@ -223,8 +173,6 @@ const NEW_ADDRESS: u16 = 20;
 const GET_ADDRESS: u16 = 22;
 const NEW_ROUTE: u16 = 24;
 const GET_ROUTE: u16 = 26;
-const NEW_QDISC: u16 = 36;
-const GET_QDISC: u16 = 38;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 const REQUEST: u16 = 0x1;
@@ -237,7 +185,6 @@ const IFINFOMSG_BYTES: usize = 16;
 /// struct ifaddrmsg: family, bits of the network, flags, scope, interface.
 const IFADDRMSG_BYTES: usize = 8;
 const RTMSG_BYTES: usize = 12;
-const TCMSG_BYTES: usize = 20;
 
 const IFA_ADDRESS: u16 = 1;
 const IFLA_ADDRESS: u16 = 1;
@@ -254,16 +201,6 @@ const IFLA_CARRIER_DOWN_COUNT: u16 = 48;
 const IFLA_PARENT_DEV_NAME: u16 = 56;
 const IFLA_PARENT_DEV_BUS_NAME: u16 = 57;
 const IFLA_GSO_IPV4_MAX_SIZE: u16 = 63;
-/// `TC_H_ROOT` of linux/pkt_sched.h.
-const ROOT: u32 = u32::MAX;
-const TCA_KIND: u16 = 1;
-const TCA_OPTIONS: u16 = 2;
-const TCA_TBF_PARMS: u16 = 1;
-const TCA_TBF_RATE64: u16 = 4;
-const TCA_TBF_BURST: u16 = 6;
-const TCA_STATS2: u16 = 7;
-const TCA_STATS_BASIC: u16 = 1;
-const TCA_STATS_QUEUE: u16 = 3;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 /// `RTN_LOCAL` of linux/rtnetlink.h: to this host itself.
@@ -462,65 +399,6 @@ fn statistics_of(value: &[u8]) -> Option<Statistics> {
     })
 }
 
-/// The root discipline of one interface; its statistics stand in nested attributes.
-fn qdisc_of(kind: u16, body: &[u8], index: u32) -> Option<Qdisc> {
-    if kind != NEW_QDISC {
-        return None;
-    }
-    let header = body.first_chunk::<TCMSG_BYTES>()?;
-    let word = |at: usize| number(&header[at..]);
-    if word(4)? != index || word(12)? != ROOT {
-        return None;
-    }
-    let mut qdisc = Qdisc::default();
-    let mut options = &[][..];
-    for (kind, value) in attributes(&body[TCMSG_BYTES..]) {
-        match kind {
-            TCA_KIND => qdisc.kind = text(value).unwrap_or_default(),
-            TCA_OPTIONS => options = value,
-            TCA_STATS2 => {
-                for (kind, value) in attributes(value) {
-                    match kind {
-                        // struct gnet_stats_basic: bytes (64 bits), packets.
-                        TCA_STATS_BASIC => {
-                            qdisc.packets = value.get(8..).and_then(number).map_or(0, u64::from);
-                        }
-                        // struct gnet_stats_queue: length, backlog, drops, requeues, overlimits.
-                        TCA_STATS_QUEUE => {
-                            qdisc.drops = value.get(8..).and_then(number).unwrap_or(0);
-                            qdisc.over_limit = value.get(16..).and_then(number).unwrap_or(0);
-                        }
-                        _ => {}
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-    if qdisc.kind == "tbf" {
-        (qdisc.rate_bps, qdisc.burst_bytes) = token_bucket(options);
-    }
-    Some(qdisc)
-}
-
-/// Rate in bit/s and burst in bytes of a token bucket (linux/pkt_sched.h, struct tc_tbf_qopt: it begins
-/// with the rate's struct tc_ratespec, whose third word is bytes a second).
-fn token_bucket(options: &[u8]) -> (Option<u64>, Option<u64>) {
-    let (mut rate, mut wide, mut burst) = (None, None, None);
-    for (kind, value) in attributes(options) {
-        match kind {
-            TCA_TBF_PARMS => rate = value.get(8..).and_then(number).map(u64::from),
-            TCA_TBF_RATE64 => {
-                wide = value.first_chunk().map(|value| u64::from_ne_bytes(*value));
-            }
-            TCA_TBF_BURST => burst = number(value).map(u64::from),
-            _ => {}
-        }
-    }
-    let rate = wide.or(rate).filter(|&rate| rate > 0);
-    (rate.map(|rate| rate.saturating_mul(8)), burst)
-}
-
 /// The interface number of a route.
 fn route_of(kind: u16, body: &[u8]) -> Option<u32> {
     if kind != NEW_ROUTE {
@@ -607,46 +485,14 @@ mod tests {
             }
             let _ = link_of(NEW_LINK, &bytes);
             let _ = route_of(NEW_ROUTE, &bytes);
-            let _ = qdisc_of(NEW_QDISC, &bytes, 0);
             let _ = statistics_of(&bytes);
         }
-    }
-
-    #[test]
-    fn a_discipline_is_read_with_its_counters() {
-        let mut body = vec![0; TCMSG_BYTES];
-        body[4..8].copy_from_slice(&7_u32.to_ne_bytes());
-        body[12..16].copy_from_slice(&ROOT.to_ne_bytes());
-        push_attribute(&mut body, TCA_KIND, b"tbf\0");
-        let mut statistics = Vec::new();
-        let mut basic = 64_000_u64.to_ne_bytes().to_vec();
-        basic.extend(64_u32.to_ne_bytes());
-        push_attribute(&mut statistics, TCA_STATS_BASIC, &basic);
-        let queue: Vec<u8> = [1_u32, 1000, 12, 0, 5]
-            .iter()
-            .flat_map(|word| word.to_ne_bytes())
-            .collect();
-        push_attribute(&mut statistics, TCA_STATS_QUEUE, &queue);
-        push_attribute(&mut body, TCA_STATS2, &statistics);
-        let expected = Qdisc {
-            kind: "tbf".to_owned(),
-            packets: 64,
-            drops: 12,
-            over_limit: 5,
-            ..Qdisc::default()
-        };
-        assert_eq!(qdisc_of(NEW_QDISC, &body, 7), Some(expected));
-        assert_eq!(qdisc_of(NEW_QDISC, &body, 8), None, "another interface");
-        body[12..16].copy_from_slice(&1_u32.to_ne_bytes());
-        assert_eq!(qdisc_of(NEW_QDISC, &body, 7), None, "below another one");
     }
 
     #[test]
     fn loopback_counts() {
         let lo = link("lo").unwrap();
         assert!(lo.statistics.is_some());
-        root_qdisc(lo.index).unwrap();
-        qdisc_kinds(lo.index).unwrap();
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub mod name {
     /// The rate in bit/s that the queueing discipline of an interface holds to: no count, and the same before
     /// and after.
     pub const QDISC_RATE: &str = "qdisc_rate_bps";
+    /// The same of each queue's own below `mq`, where all of them have the same: what one flow is held to.
+    pub const QUEUE_RATE: &str = "qdisc_queue_rate_bps";
     /// Packets that an interface sent; several that are one for the kernel count once.
     pub const TX_PACKETS: &str = "tx_packets";
     /// Packets that an interface received, counted likewise.
@@ -78,11 +80,26 @@ pub fn interface(name: &str) -> Vec<Count> {
         link.carrier_losses
             .map(|losses| (name::CARRIER, losses.into())),
     );
-    if let Ok(Some(qdisc)) = netlink::root_qdisc(link.index) {
-        counts.push((name::QDISC, u64::from(qdisc.drops)));
-        counts.push((name::OVER_LIMIT, u64::from(qdisc.over_limit)));
-        counts.extend(qdisc.rate_bps.map(|rate| (name::QDISC_RATE, rate)));
+    if let Ok(Some((root, below))) = netlink::qdiscs(link.index) {
+        counts.extend(of_qdiscs(&root, &below));
     }
+    counts
+}
+
+/// What the disciplines of an interface count, and hold to.
+fn of_qdiscs(root: &netlink::Qdisc, below: &[netlink::Qdisc]) -> Vec<Count> {
+    let mut counts = vec![
+        (name::QDISC, u64::from(root.drops)),
+        (name::OVER_LIMIT, u64::from(root.over_limit)),
+    ];
+    counts.extend(root.rate_bps.map(|rate| (name::QDISC_RATE, rate)));
+    let same = |(first, rest): (&netlink::Qdisc, &[netlink::Qdisc])| {
+        let rate = first.rate_bps?;
+        (rest.iter().all(|other| other.rate_bps == Some(rate))).then_some(rate)
+    };
+    // Of classes each flow passes one or another, and nobody tells which.
+    let each = (below.split_first().filter(|_| root.kind == "mq")).and_then(same);
+    counts.extend(each.map(|rate| (name::QUEUE_RATE, rate)));
     counts
 }
 
@@ -291,6 +308,35 @@ mod tests {
                 (name::REASSEMBLED, 2),
             ]
         );
+    }
+
+    #[test]
+    fn a_rate_of_all_queues_below_mq_is_told() {
+        let of = |kind: &str, rate_bps| netlink::Qdisc {
+            kind: kind.to_owned(),
+            rate_bps,
+            ..netlink::Qdisc::default()
+        };
+        let (slow, fast, none) = (of("tbf", Some(7)), of("tbf", Some(9)), of("fq", None));
+        for (root, below, rates) in [
+            (
+                of("tbf", Some(5)),
+                vec![none.clone()],
+                vec![(name::QDISC_RATE, 5)],
+            ),
+            (
+                of("mq", None),
+                vec![slow.clone(), slow.clone()],
+                vec![(name::QUEUE_RATE, 7)],
+            ),
+            (of("mq", None), vec![slow.clone(), fast], vec![]),
+            (of("mq", None), vec![slow.clone(), none], vec![]),
+            (of("mq", None), vec![], vec![]),
+            (of("htb", None), vec![slow], vec![]),
+        ] {
+            let counts = of_qdiscs(&root, &below);
+            assert_eq!(counts[2..], rates, "{} over {below:?}", root.kind);
+        }
     }
 
     #[test]

@@ -1,0 +1,106 @@
+//! Rates that queueing disciplines in view hold a direction to.
+
+use linerate_metric::facts::Role;
+use linerate_metric::record::PlaceCounter;
+
+use super::Way;
+
+/// What a queueing discipline holds to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape<'a> {
+    /// Its kind.
+    pub kind: &'a str,
+    /// Its rate, with Ethernet's headers.
+    pub rate_bps: u64,
+    /// Bytes that may leave at once after a pause.
+    pub burst_bytes: Option<u64>,
+    /// Whether it is one of those below `mq`.
+    pub below: bool,
+}
+
+impl<'a> Way<'a> {
+    /// What the sending interface's discipline holds this direction to: its own rate, or below `mq`, where every
+    /// queue has one, that of a queue for one flow and that of all of them for several.
+    #[must_use]
+    pub fn own_shape(&self) -> Option<Shape<'a>> {
+        let interface = self.sends_by()?;
+        if let Some(rate_bps) = interface.qdisc_rate_bps {
+            return Some(Shape {
+                kind: interface.qdisc.as_deref().unwrap_or("its discipline"),
+                rate_bps,
+                burst_bytes: interface.qdisc_burst_bytes,
+                below: false,
+            });
+        }
+        // Of other disciplines' classes each flow passes one or another, and nobody tells which.
+        let queues = &interface.qdisc_children;
+        let first = queues
+            .first()
+            .filter(|_| interface.qdisc.as_deref() == Some("mq"))?;
+        let rates = queues
+            .iter()
+            .map(|queue| Some(queue.rate_bps? * u64::from(queue.count)));
+        let all: u64 = rates.sum::<Option<u64>>()?;
+        let rate_bps = match (self.streams().len(), queues.len()) {
+            (..=1, 1) => first.rate_bps?,
+            // Which of the queues it takes is not known.
+            (..=1, _) => return None,
+            _ => all,
+        };
+        Some(Shape {
+            kind: &first.kind,
+            rate_bps,
+            burst_bytes: first.burst_bytes,
+            below: true,
+        })
+    }
+
+    /// What arrived over the rate that a queueing discipline in view holds to.
+    #[must_use]
+    pub fn share_of_shape(&self) -> Option<f64> {
+        let moved = self.l2_bps()?;
+        let rate = (self.own_shape().map(|shape| shape.rate_bps))
+            .into_iter()
+            .chain(self.shape_on_the_way().map(|at| at.after))
+            .min()?;
+        Some(moved / rate as f64)
+    }
+
+    /// The slowest discipline with a rate that this direction passes between the ends, of those that what arrived
+    /// can have passed.
+    #[must_use]
+    pub fn shape_on_the_way(&self) -> Option<&'a PlaceCounter> {
+        let moved = self.l2_bps()?;
+        let ends = [Role::Client, Role::Server].map(super::name);
+        let one_flow = self.streams().len() <= 1;
+        let between = self.record.counters.iter().filter(|at| {
+            let is_rate =
+                at.counter == "qdisc_rate_bps" || one_flow && at.counter == "qdisc_queue_rate_bps";
+            let of_way = is_rate && !ends.contains(&at.host.as_str());
+            of_way
+                && at.after > 0
+                && self.leaves_by(&at.host, at.interface.as_deref())
+                && moved <= at.after as f64 * 1.05
+        });
+        between.min_by_key(|at| at.after)
+    }
+
+    /// Whether payload of this direction leaves a host on the way by that interface: of hosts between the ends both
+    /// interfaces are in view, that towards the client first.
+    #[must_use]
+    pub fn leaves_by(&self, host: &str, interface: Option<&str>) -> bool {
+        let of_host = self.record.counters.iter().filter(|at| at.host == host);
+        let mut there = of_host.filter_map(|at| at.interface.as_deref());
+        let Some(first) = there.next() else {
+            return true;
+        };
+        let Some(last) = there.rfind(|&other| other != first) else {
+            return true;
+        };
+        let leaves = match self.sender {
+            Role::Client => last,
+            Role::Server => first,
+        };
+        interface.is_none_or(|interface| interface == leaves)
+    }
+}

@@ -1,0 +1,261 @@
+//! Queueing disciplines of an interface. The attributes' numbers are those of linux/pkt_sched.h.
+
+use std::io;
+
+use super::{DUMP, ask, attributes, number, text};
+
+/// A queueing discipline of an interface, and what it has counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Qdisc {
+    /// `fq`, `tbf`, `noqueue`, ...
+    pub kind: String,
+    /// What it is called by those below it; the upper half of the word counts.
+    pub handle: u32,
+    /// What it is below of.
+    pub parent: u32,
+    /// Packets that left it, counted one by one where several are still one for the kernel.
+    pub packets: u64,
+    /// What it dropped, those below it included; several that are one for the kernel count once.
+    pub drops: u32,
+    /// Times that it held packets back because of its rate.
+    pub over_limit: u32,
+    /// Rate that it holds to, bit/s; absent where it has none, or none that is known here.
+    pub rate_bps: Option<u64>,
+    /// Bytes that may leave at once after a pause.
+    pub burst_bytes: Option<u64>,
+}
+
+impl Qdisc {
+    fn is_right_below(&self, other: &Self) -> bool {
+        self.parent != ROOT && self.parent & MAJOR == other.handle & MAJOR
+    }
+}
+
+/// The discipline at the root of an interface, and those right below it; `None` where the kernel shows none.
+///
+/// # Errors
+/// What the kernel says.
+pub fn qdiscs(index: u32) -> io::Result<Option<(Qdisc, Vec<Qdisc>)>> {
+    Ok(tree(of_interface(index)?))
+}
+
+/// The kinds of all disciplines of an interface, the root first where it is told first.
+///
+/// # Errors
+/// What the kernel says.
+pub fn qdisc_kinds(index: u32) -> io::Result<Vec<String>> {
+    let all = of_interface(index)?.into_iter();
+    Ok(all.map(|qdisc| qdisc.kind).collect())
+}
+
+/// All that the kernel shows of an interface.
+fn of_interface(index: u32) -> io::Result<Vec<Qdisc>> {
+    // struct tcmsg: family and padding, interface, handle, parent, info.
+    let mut request = vec![0_u8; TCMSG_BYTES];
+    request[4..8].copy_from_slice(&index.to_ne_bytes());
+    let answer = ask(GET_QDISC, DUMP, &request)?;
+    // The kernel tells of every interface.
+    Ok(answer
+        .iter()
+        .filter_map(|(kind, body)| qdisc_of(*kind, body, index))
+        .collect())
+}
+
+fn tree(mut all: Vec<Qdisc>) -> Option<(Qdisc, Vec<Qdisc>)> {
+    let root = all.iter().position(|qdisc| qdisc.parent == ROOT)?;
+    let root = all.swap_remove(root);
+    all.retain(|qdisc| qdisc.is_right_below(&root));
+    Some((root, all))
+}
+
+const NEW_QDISC: u16 = 36;
+const GET_QDISC: u16 = 38;
+const TCMSG_BYTES: usize = 20;
+/// `TC_H_ROOT` of linux/pkt_sched.h.
+const ROOT: u32 = u32::MAX;
+/// `TC_H_MAJ_MASK`.
+const MAJOR: u32 = 0xffff_0000;
+const TCA_KIND: u16 = 1;
+const TCA_OPTIONS: u16 = 2;
+const TCA_TBF_PARMS: u16 = 1;
+const TCA_TBF_RATE64: u16 = 4;
+/// Nanoseconds of a tick of the packet scheduler's clock (`PSCHED_SHIFT` of net/pkt_sched.h: 6; /proc/net/psched).
+const TICK_NS: u64 = 64;
+const TCA_STATS2: u16 = 7;
+const TCA_STATS_BASIC: u16 = 1;
+const TCA_STATS_QUEUE: u16 = 3;
+
+/// A discipline of one interface; its statistics stand in nested attributes.
+fn qdisc_of(kind: u16, body: &[u8], index: u32) -> Option<Qdisc> {
+    if kind != NEW_QDISC {
+        return None;
+    }
+    let header = body.first_chunk::<TCMSG_BYTES>()?;
+    let word = |at: usize| number(&header[at..]);
+    if word(4)? != index {
+        return None;
+    }
+    let mut qdisc = Qdisc {
+        handle: word(8)?,
+        parent: word(12)?,
+        ..Qdisc::default()
+    };
+    let mut options = &[][..];
+    for (kind, value) in attributes(&body[TCMSG_BYTES..]) {
+        match kind {
+            TCA_KIND => qdisc.kind = text(value).unwrap_or_default(),
+            TCA_OPTIONS => options = value,
+            TCA_STATS2 => {
+                for (kind, value) in attributes(value) {
+                    match kind {
+                        // struct gnet_stats_basic: bytes (64 bits), packets.
+                        TCA_STATS_BASIC => {
+                            qdisc.packets = value.get(8..).and_then(number).map_or(0, u64::from);
+                        }
+                        // struct gnet_stats_queue: length, backlog, drops, requeues, overlimits.
+                        TCA_STATS_QUEUE => {
+                            qdisc.drops = value.get(8..).and_then(number).unwrap_or(0);
+                            qdisc.over_limit = value.get(16..).and_then(number).unwrap_or(0);
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    if qdisc.kind == "tbf" {
+        (qdisc.rate_bps, qdisc.burst_bytes) = token_bucket(options);
+    }
+    Some(qdisc)
+}
+
+/// Rate in bit/s and burst in bytes of a token bucket (linux/pkt_sched.h, struct tc_tbf_qopt: it begins with the
+/// rate's struct tc_ratespec, whose third word is bytes a second; the eighth word is the time that the burst takes
+/// at that rate). The kernel is told the burst in bytes and answers with the time.
+fn token_bucket(options: &[u8]) -> (Option<u64>, Option<u64>) {
+    let (mut narrow, mut wide, mut ticks) = (None, None, None);
+    for (kind, value) in attributes(options) {
+        match kind {
+            TCA_TBF_PARMS => {
+                narrow = value.get(8..).and_then(number).map(u64::from);
+                ticks = value.get(28..).and_then(number).map(u64::from);
+            }
+            TCA_TBF_RATE64 => {
+                wide = value.first_chunk().map(|value| u64::from_ne_bytes(*value));
+            }
+            _ => {}
+        }
+    }
+    let rate = wide.or(narrow).filter(|&rate| rate > 0);
+    // Both are cut to whole ones on their way through the kernel.
+    let burst = rate.zip(ticks).map(|(rate, ticks)| {
+        let bytes = u128::from(rate) * u128::from(ticks * TICK_NS) / 1_000_000_000;
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    });
+    (rate.map(|rate| rate.saturating_mul(8)), burst)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{link, push_attribute};
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A message of the kernel's about interface 7.
+    fn message(kind: &[u8], handle: u32, parent: u32) -> Vec<u8> {
+        let mut body = vec![0; TCMSG_BYTES];
+        body[4..8].copy_from_slice(&7_u32.to_ne_bytes());
+        body[8..12].copy_from_slice(&handle.to_ne_bytes());
+        body[12..16].copy_from_slice(&parent.to_ne_bytes());
+        push_attribute(&mut body, TCA_KIND, kind);
+        body
+    }
+
+    #[test]
+    fn a_discipline_is_read_with_its_counters() {
+        let mut body = message(b"tbf\0", 0x8001_0000, ROOT);
+        let mut statistics = Vec::new();
+        let mut basic = 64_000_u64.to_ne_bytes().to_vec();
+        basic.extend(64_u32.to_ne_bytes());
+        push_attribute(&mut statistics, TCA_STATS_BASIC, &basic);
+        let queue: Vec<u8> = [1_u32, 1000, 12, 0, 5]
+            .iter()
+            .flat_map(|word| word.to_ne_bytes())
+            .collect();
+        push_attribute(&mut statistics, TCA_STATS_QUEUE, &queue);
+        push_attribute(&mut body, TCA_STATS2, &statistics);
+        let expected = Qdisc {
+            kind: "tbf".to_owned(),
+            handle: 0x8001_0000,
+            parent: ROOT,
+            packets: 64,
+            drops: 12,
+            over_limit: 5,
+            ..Qdisc::default()
+        };
+        assert_eq!(qdisc_of(NEW_QDISC, &body, 7), Some(expected));
+        assert_eq!(qdisc_of(NEW_QDISC, &body, 8), None, "another interface");
+    }
+
+    #[test]
+    fn what_is_right_below_the_root_is_told_with_it() {
+        const MQ: u32 = 0x8001_0000;
+        let mut bucket = message(b"tbf\0", 0x8002_0000, MQ | 1);
+        // 32,768 bytes take 2,621,440 ns at 12,500,000 bytes a second: 40,960 ticks.
+        let words = [0, 0, 12_500_000, 0, 0, 0, 75_000, 40_960, 0];
+        let parameters: Vec<u8> = words
+            .iter()
+            .flat_map(|word: &u32| word.to_ne_bytes())
+            .collect();
+        let mut options = Vec::new();
+        push_attribute(&mut options, TCA_TBF_PARMS, &parameters);
+        push_attribute(&mut bucket, TCA_OPTIONS, &options);
+        // In no order, with one of what arrives, and one below a queue's own.
+        let messages = [
+            message(b"ingress\0", 0xffff_0000, 0xffff_fff1),
+            message(b"pfifo_fast\0", 0, MQ | 2),
+            message(b"mq\0", MQ, ROOT),
+            message(b"bfifo\0", 0x8003_0000, 0x8002_0001),
+            bucket,
+        ];
+        let told = |messages: &[Vec<u8>]| {
+            let all = messages.iter();
+            tree(
+                all.filter_map(|body| qdisc_of(NEW_QDISC, body, 7))
+                    .collect(),
+            )
+        };
+        let (root, below) = told(&messages).expect("a root");
+        assert_eq!(root.kind, "mq");
+        let below: Vec<_> = (below.iter())
+            .map(|qdisc| (qdisc.kind.as_str(), qdisc.rate_bps, qdisc.burst_bytes))
+            .collect();
+        assert_eq!(below.len(), 2, "{below:?}");
+        assert!(below.contains(&("tbf", Some(100_000_000), Some(32_768))));
+        assert!(below.contains(&("pfifo_fast", None, None)));
+        // What the kernel sets up by itself has no handle.
+        let made = [
+            message(b"mq\0", 0, ROOT),
+            message(b"fq\0", 0, 1),
+            message(b"fq\0", 0, 2),
+        ];
+        let (_, below) = told(&made).expect("a root");
+        assert_eq!(below.len(), 2);
+        assert_eq!(told(&made[1..]), None);
+    }
+
+    #[test]
+    fn loopback_tells() {
+        let lo = link("lo").unwrap();
+        qdiscs(lo.index).unwrap();
+        qdisc_kinds(lo.index).unwrap();
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_can_hurt(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = qdisc_of(NEW_QDISC, &bytes, 0);
+        }
+    }
+}
