@@ -3,6 +3,7 @@
 use crate::command_line;
 use linerate_lab::{LabError, TopologyError};
 use linerate_measure::MeasureError;
+use linerate_measure::forward::PortError;
 use linerate_metric::event::Problem;
 use linerate_metric::exit;
 use linerate_report::ReportError;
@@ -52,6 +53,15 @@ impl Failure {
 
 impl From<MeasureError> for Failure {
     fn from(error: MeasureError) -> Self {
+        Self {
+            problem: error.problem(),
+            code: error.exit_code(),
+        }
+    }
+}
+
+impl From<&PortError> for Failure {
+    fn from(error: &PortError) -> Self {
         Self {
             problem: error.problem(),
             code: error.exit_code(),

@@ -3,7 +3,7 @@
 use linerate_metric::record::Doubt;
 
 /// What to do about it.
-pub(crate) const NEXT: &str = "plug its cable in, or set its far end up (`ip link set PEER up`)";
+pub(crate) const NEXT: &str = "set it up where it is down (`ip link set IF up`), plug its cable in, or set its far end up (`ip link set PEER up`)";
 
 /// That a port had no carrier at the start of a run or at its end.
 pub(crate) fn doubt(port: &str) -> Doubt {

@@ -252,9 +252,7 @@ impl MeasureError {
             },
             Self::Interrupted => exit::INTERRUPTED,
             Self::OptionRefused { .. } => exit::MISSING,
-            Self::Port(error) if error.is_missing_privilege() => exit::MISSING,
-            Self::Port(error) if error.is_usage() => exit::USAGE,
-            Self::Port(_) => exit::FAILED,
+            Self::Port(error) => error.exit_code(),
             Self::FarReport(_) => exit::FAILED,
             Self::NotForwardable { .. } | Self::Generator { .. } | Self::Unsupported { .. } => {
                 exit::USAGE

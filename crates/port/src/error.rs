@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use linerate_metric::event::Problem;
+use linerate_metric::exit;
 
 /// What went wrong, with which port, and what to do next.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +81,14 @@ pub enum PortError {
     },
     #[error("`{interface}` is down: set it up with `ip link set {interface} up`")]
     InterfaceDown { interface: String },
+    #[error(
+        "`{port}` needs CAP_BPF and CAP_NET_ADMIN of the machine itself for its XDP program, which no user namespace gives and so no lab of an ordinary user: run as root, or use the port `packet:` there"
+    )]
+    NoBpf {
+        port: String,
+        #[source]
+        source: io::Error,
+    },
     #[error("`{port}` needs {privilege}: run as root, or inside a lab (`linerate lab exec`)")]
     NotPrivileged {
         port: String,
@@ -139,6 +148,7 @@ impl PortError {
         matches!(
             self,
             Self::NotPrivileged { .. }
+                | Self::NoBpf { .. }
                 | Self::LockedMemory { .. }
                 | Self::MissingFeature { .. }
                 | Self::NotBuilt { .. }
@@ -158,6 +168,18 @@ impl PortError {
                 | Self::KeyTwice { .. }
                 | Self::BadValue { .. }
         )
+    }
+
+    /// The exit code of a command that it ends.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        if self.is_missing_privilege() {
+            exit::MISSING
+        } else if self.is_usage() {
+            exit::USAGE
+        } else {
+            exit::FAILED
+        }
     }
 
     /// Object, situation and next step, for people and for `--json`.
@@ -215,6 +237,7 @@ impl PortError {
             Self::File { path, .. } => path.display().to_string(),
             Self::MemoryTooSmall { port, .. }
             | Self::NotPrivileged { port, .. }
+            | Self::NoBpf { port, .. }
             | Self::LockedMemory { port, .. }
             | Self::MissingFeature { port, .. }
             | Self::Taken { port, .. }
@@ -260,6 +283,15 @@ mod tests {
                 },
                 "packet:eth0",
                 "run as root, or inside a lab (`linerate lab exec`)",
+            ),
+            (
+                // Whoever reads this may be inside a lab already.
+                PortError::NoBpf {
+                    port: "xdp:eth0".to_owned(),
+                    source: io(),
+                },
+                "xdp:eth0",
+                "run as root, or use the port `packet:` there",
             ),
             (
                 PortError::BadValue {

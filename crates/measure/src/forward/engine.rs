@@ -94,6 +94,8 @@ struct Running {
     wanted: u64,
     started_ns: u64,
     flushed: u64,
+    /// When threads are asked next for what only the kernel knows.
+    ask_at_ns: u64,
 }
 
 /// A stream's counters, and what they showed at the start.
@@ -418,6 +420,7 @@ impl Forwarder {
             told,
             started_ns,
             flushed,
+            ask_at_ns: 0,
         };
         for (core, work) in works.into_iter().enumerate() {
             let (control, mode) = (Arc::clone(&work.control), settings.mode.clone());

@@ -41,6 +41,39 @@ fn forward(forwarder: &mut Forwarder, settings: &Settings) -> super::Outcome {
     forwarder.stop().unwrap()
 }
 
+/// A port that stops working ends a run at once, however long its intervals are.
+#[test]
+fn trouble_waits_for_no_interval() {
+    let file = std::env::temp_dir().join(format!("linerate-damaged-{}", std::process::id()));
+    let mut bytes = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    // Frames of 65,535 bytes at most, Ethernet; one of 60 bytes of which none is there.
+    bytes.extend([0xff, 0xff, 0, 0, 1, 0, 0, 0]);
+    bytes.extend([0, 0, 0, 0, 0, 0, 0, 0, 60, 0, 0, 0, 60, 0, 0, 0]);
+    std::fs::write(&file, bytes).unwrap();
+    // Beside it frames come without end.
+    let names = [&format!("pcap:rx={}", file.display()), "null:"];
+    let mut forwarder = forwarder(&names);
+    let times = Times {
+        duration: Some(Duration::from_secs(60)),
+        interval: Duration::from_secs(60),
+        quiet: Duration::ZERO,
+    };
+    let (stop, settings) = (AtomicBool::new(false), settings("io"));
+    let ran = run(&mut forwarder, &settings, &times, &stop, &mut |_| {}).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let lasted = ran.figures.duration_ns;
+    assert!(lasted < 30_000_000_000, "{lasted} ns");
+    // The record has it with the remedy of its own.
+    let record = record(&urls(&names), &settings, &times, ran);
+    let doubts = record.validity.iter();
+    let mut doubts = doubts.filter(|doubt| doubt.doubt == "port-stopped");
+    let why = &doubts.next().expect("it stopped").why;
+    assert!(
+        why.contains("damaged") && why.contains("give rx= a whole"),
+        "{why}"
+    );
+}
+
 #[test]
 fn frames_circulate_and_none_is_lost() {
     for (ports, cores, topology) in [

@@ -1,6 +1,7 @@
 //! What follows from several runs: costs by size, by waiting, by load.
 
 use linerate_metric::fit::{Cost, SizeCosts};
+use linerate_metric::forward::Saturation;
 use linerate_metric::histogram::Quantiles;
 use linerate_metric::load::{KNEE_ANSWERED, LoadCurve, LoadPoint, UnderLoad};
 use linerate_metric::set::SetResult;
@@ -71,12 +72,36 @@ fn saturation(result: &SetResult, style: &Style) -> Vec<String> {
     if walks.is_empty() {
         return Vec::new();
     }
-    let rows = walks.iter().flat_map(forward::saturation_rows).collect();
+    let rows = walks.iter().flat_map(|walk| {
+        let bars = bars(walk, style);
+        let rows = forward::saturation_rows(walk).into_iter().zip(bars);
+        rows.map(|(mut row, bar)| {
+            row.insert(BARS_AT, bar);
+            row
+        })
+    });
+    let mut headings = forward::SATURATION.to_vec();
+    headings.insert(BARS_AT, "");
     let words: Vec<_> = walks.iter().map(forward::saturation_words).collect();
-    vec![
-        table(&forward::SATURATION, rows, 0, style),
-        words.join("\n"),
-    ]
+    vec![table(&headings, rows.collect(), 0, style), words.join("\n")]
+}
+
+/// Where bars stand: behind the rates that they show.
+const BARS_AT: usize = 4;
+/// Signs of the longest bar.
+const BAR: usize = 14;
+
+/// The rates of a walk as bars against the highest of it: how the curve rises, and where it turns flat.
+fn bars(walk: &Saturation, style: &Style) -> Vec<String> {
+    let rates = walk.points.iter().map(|point| point.packets_per_second);
+    let highest = rates.clone().fold(0.0, f64::max).max(f64::MIN_POSITIVE);
+    rates
+        .map(|rate| {
+            let signs = (rate / highest * BAR as f64).round() as usize;
+            let bar = style.glyph("█", "#").repeat(signs);
+            format!("{bar:<BAR$}")
+        })
+        .collect()
 }
 
 /// A time that may be below a nanosecond, or below zero.
@@ -327,6 +352,8 @@ fn under_load(found: &UnderLoad) -> Conclusion {
 
 #[cfg(test)]
 mod tests {
+    use linerate_metric::forward::SaturationPoint;
+
     use super::*;
 
     #[test]
@@ -345,5 +372,43 @@ mod tests {
         for (low, median, high) in [(-1.0, 2.0, 3.0), (-3.0, -2.0, 1.0), (0.0, 0.0, 0.0)] {
             assert!(told(low, median, high).contains("No difference within the spread"));
         }
+    }
+
+    #[test]
+    fn a_walk_is_drawn_beside_its_rates() {
+        let point = |tx_first: u64, rate: f64| SaturationPoint {
+            tx_first,
+            in_flight: 32 * tx_first,
+            packets_per_second: rate,
+            ..SaturationPoint::default()
+        };
+        let walk = |cores, rates: [f64; 3]| Saturation {
+            cores,
+            points: [1, 2, 4]
+                .into_iter()
+                .zip(rates)
+                .map(|(at, rate)| point(at, rate))
+                .collect(),
+            ..Saturation::default()
+        };
+        // Each number of cores has the highest rate of its own.
+        let result = SetResult {
+            saturation: vec![walk(1, [1e9, 2e9, 2e9]), walk(2, [0.0, 1e6, 4e6])],
+            ..SetResult::default()
+        };
+        let plain = Style {
+            color: false,
+            width: 80,
+            unicode: false,
+        };
+        let text = saturation(&result, &plain).remove(0);
+        let bars: Vec<usize> = (text.lines().skip(1))
+            .map(|line| line.matches('#').count())
+            .collect();
+        assert_eq!(bars, [7, 14, 14, 0, 4, 14], "{text}");
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 80),
+            "{text}"
+        );
     }
 }

@@ -198,18 +198,14 @@ fn at_once_until_stopped(
         true => screen::run(urls, settings, forwarder, args.time, stop, output)?,
         false => forward(forwarder, settings, &times, &flag, &mut told)?,
     };
-    let trouble = ran.trouble.take();
+    let trouble = ran.trouble.as_ref().map(Failure::from);
     say(output, &format!("\n{}\n", forward_statistics(&ran.figures)));
     // Without a time somebody has to end it: that is no interruption.
     ran.interrupted &= args.time.is_some();
     let interrupted = ran.interrupted;
-    if let Some(error) = &trouble {
-        ran.trouble = Some(again(error));
-    }
     let record = record(urls, settings, &times, ran);
     output.record(&record, &[])?;
-    if let Some(error) = trouble {
-        let failure = Failure::from(MeasureError::Port(error));
+    if let Some(failure) = trouble {
         if output.is_json() {
             output.remark(&format!("error: {}", failure.problem));
         } else {
@@ -232,16 +228,6 @@ fn started(plan: Plan) -> What {
         cpu: Ends::both(Cpus(cpus.unwrap_or_default())),
         plan: Box::new(plan),
         because: None,
-    }
-}
-
-/// The same trouble for the record, which keeps its words only.
-fn again(error: &PortError) -> PortError {
-    let problem = error.problem();
-    let why = problem.situation;
-    PortError::Stopped {
-        port: problem.object,
-        why: why.strip_prefix("stopped: ").unwrap_or(&why).to_owned(),
     }
 }
 

@@ -322,7 +322,7 @@ impl Shell<'_> {
             core_statistics(&outcome.figures)
         );
         self.last = Some(shown);
-        if let Some(error) = outcome.trouble.take() {
+        if let Some(error) = &outcome.trouble {
             self.failed = true;
             text.push_str(&format!("\nerror: {error}"));
         }
@@ -336,7 +336,7 @@ impl Shell<'_> {
             figures: outcome.figures,
             readings: Vec::new(),
             interrupted: self.is_interrupted(),
-            trouble: None,
+            trouble: outcome.trouble.take(),
             numa: outcome.numa.take(),
         };
         let record = record(&self.forwarder.urls(), &settings, &TIMES, ran);

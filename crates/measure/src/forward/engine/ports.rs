@@ -44,6 +44,10 @@ fn stay_stopped(closed: &[(u32, PortError)]) -> Result<(), MeasureError> {
     ))
 }
 
+/// How often threads are asked which port stopped working, however long intervals are: as often as a
+/// generator's.
+const ASK_NS: u64 = 250_000_000;
+
 /// Whether a port is meant; none is all of them.
 fn is_meant(wanted: Option<u32>, port: &Port) -> bool {
     !port.is_detached && wanted.is_none_or(|wanted| wanted == port.number)
@@ -175,10 +179,16 @@ impl Forwarder {
         told.map_or_else(Vec::new, |told| told.read())
     }
 
-    /// Looks at bit rates where settings ask for them; for whoever waits while threads run, more than once a
-    /// second.
+    /// Has threads tell by and by which port stopped working, and looks at bit rates where settings ask for
+    /// them; for whoever waits while threads run, more than once a second.
     pub fn look(&mut self) {
         let now = clock::now();
+        if let Some(running) = self.running.as_mut().filter(|it| now >= it.ask_at_ns) {
+            running.ask_at_ns = now + ASK_NS;
+            for (control, _) in &running.threads {
+                control.ask_refresh();
+            }
+        }
         let is_due = |observed: &Observed| observed.is_due(now);
         let observed = self
             .running

@@ -139,9 +139,8 @@ fn why_not_native(link: &Link, error: &io::Error) -> String {
 
 fn unprivileged(port: &str, source: io::Error) -> PortError {
     match source.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => PortError::NotPrivileged {
+        Some(libc::EPERM | libc::EACCES) => PortError::NoBpf {
             port: port.to_owned(),
-            privilege: "CAP_BPF and CAP_NET_ADMIN for an XDP program, which a user namespace cannot give",
             source,
         },
         Some(libc::ENOSYS) => PortError::MissingFeature {
