@@ -3,10 +3,11 @@
 //! A run of its own starts as the one that is typed would: with fresh memory, no threads, and no
 //! scheduling left over from the run before.
 
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -115,7 +116,7 @@ pub fn point(words: &[String], stop: &Stop) -> Result<Record, Ended> {
         .arg0("linerate")
         .args(words)
         .arg("--dir")
-        .arg(&folder.0)
+        .arg(&folder.path)
         .args(["--json", "--no-store"]);
     for variable in OUTER {
         command.env_remove(variable);
@@ -131,28 +132,68 @@ pub fn point(words: &[String], stop: &Stop) -> Result<Record, Ended> {
     }
 }
 
-/// A folder that nobody else can have made, gone with this.
-struct Folder(PathBuf);
+/// A folder that nobody else can have made, gone with this; or, where this process ends before it can see to
+/// that, with the next one that is made.
+struct Folder {
+    path: PathBuf,
+    /// Whoever finds the folder without its lock knows that it was left behind.
+    _lock: File,
+}
+
+/// What such folders are called.
+const FOLDER: &str = "linerate-point-";
 
 impl Folder {
     fn new() -> Result<Self, Failure> {
-        let name = format!("linerate-point-{}", new_id(Timestamp::now()));
-        let path = std::env::temp_dir().join(name);
-        // One that is there already is refused, a link too.
-        match DirBuilder::new().mode(0o700).create(&path) {
-            Ok(()) => Ok(Self(path)),
-            Err(error) => Err(Failure::failed(Problem::new(
+        let place = std::env::temp_dir();
+        Self::new_in(&place).map_err(|error| {
+            Failure::failed(Problem::new(
                 format!("cannot be made ({error})"),
-                path.display().to_string(),
+                place.join(FOLDER).display().to_string(),
                 "name a folder with room: TMPDIR=FOLDER",
-            ))),
+            ))
+        })
+    }
+
+    fn new_in(place: &Path) -> io::Result<Self> {
+        sweep(place);
+        loop {
+            let path = place.join(format!("{FOLDER}{}", new_id(Timestamp::now())));
+            // One that is there already is refused, a link too.
+            DirBuilder::new().mode(0o700).create(&path)?;
+            // Until it has its lock somebody else may take it for one that was left behind.
+            let lock = match File::open(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                opened => opened?,
+            };
+            if lock.try_lock().is_ok() && path.is_dir() {
+                return Ok(Self { path, _lock: lock });
+            }
         }
     }
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Removes folders that processes of this user left behind when they were killed, or aborted by a second Ctrl-C.
+fn sweep(place: &Path) {
+    let own = rustix::process::geteuid().as_raw();
+    for entry in std::fs::read_dir(place).into_iter().flatten().flatten() {
+        let is_named = (entry.file_name().to_str()).is_some_and(|name| name.starts_with(FOLDER));
+        // Of a link this tells that it is one.
+        let is_ours =
+            is_named && (entry.metadata()).is_ok_and(|found| found.is_dir() && found.uid() == own);
+        let lock = is_ours.then(|| File::open(entry.path()).ok()).flatten();
+        // The lock is held until the folder is gone.
+        if let Some(lock) = lock
+            && lock.try_lock().is_ok()
+        {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
     }
 }
 
@@ -309,18 +350,44 @@ mod tests {
         assert!(said.starts_with("1\n2\n") && said.ends_with("\n20000\nlast\n"));
     }
 
+    fn made(place: &Path) -> Folder {
+        Folder::new_in(place).expect("there is room in the folder of temporary files")
+    }
+
     #[test]
     fn the_folder_of_a_point_is_ours_alone_and_goes() {
-        let (one, other) = (Folder::new(), Folder::new());
-        let (Ok(one), Ok(other)) = (one, other) else {
-            panic!("there is room in the folder of temporary files");
-        };
-        assert_ne!(one.0, other.0);
-        let mode = std::fs::metadata(&one.0).unwrap().permissions().mode();
+        let room = tempfile::tempdir().unwrap();
+        let (one, other) = (made(room.path()), made(room.path()));
+        assert_ne!(one.path, other.path);
+        let mode = std::fs::metadata(&one.path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
-        let path = one.0.clone();
+        let path = one.path.clone();
         std::fs::write(path.join("page"), "").unwrap();
         drop(one);
-        assert!(!path.exists() && other.0.exists());
+        assert!(!path.exists() && other.path.exists());
+    }
+
+    /// A second Ctrl-C, or `kill -9`, drops nothing; the kernel lets go of the lock.
+    #[test]
+    fn what_a_killed_process_left_behind_goes_with_the_next_folder() {
+        let room = tempfile::tempdir().unwrap();
+        let at = |name: &str| room.path().join(name);
+        for left in ["linerate-point-1", "linerate-other-1"] {
+            std::fs::create_dir(at(left)).unwrap();
+            std::fs::write(at(left).join("report.html"), "").unwrap();
+        }
+        std::os::unix::fs::symlink(at("linerate-other-1"), at("linerate-point-link")).unwrap();
+        std::fs::write(at("linerate-point-file"), "").unwrap();
+        let in_use = made(room.path());
+        assert!(!at("linerate-point-1").exists(), "it was left behind");
+        let next = made(room.path());
+        assert!(in_use.path.exists() && next.path.exists());
+        for kept in [
+            "linerate-other-1/report.html",
+            "linerate-point-link",
+            "linerate-point-file",
+        ] {
+            assert!(at(kept).exists(), "{kept} is none of ours");
+        }
     }
 }
