@@ -4,7 +4,9 @@ use std::io;
 use std::time::Duration;
 
 use linerate_metric::facts::Role;
-use linerate_metric::plan::{BUSY_POLL_NS, Kind, Plan, Protocol, SendCopy, UdpOffload, Wait};
+use linerate_metric::plan::{
+    BUSY_POLL_NS, Direction, Kind, Plan, Protocol, SendCopy, UdpOffload, Wait,
+};
 use linerate_metric::record::Doubt;
 use linerate_metric::units::format_bytes;
 use rustix::io::Errno;
@@ -13,6 +15,10 @@ use socket2::{Domain, Socket, Type};
 use super::setup::part;
 use crate::error::MeasureError;
 use crate::flow::Part;
+
+/// The congestion control that our own stack has and no kernel: it is a sender's, and no kernel that only receives is
+/// asked for it.
+pub const OWN_STACK_ONLY: &str = "none";
 
 /// Refuses a congestion control that this process cannot use, before any traffic.
 ///
@@ -29,18 +35,30 @@ pub fn check_congestion_control(plan: &Plan, role: Role) -> Result<(), MeasureEr
     else {
         return Ok(());
     };
-    let refused = |why: String| {
-        MeasureError::OptionRefused {
+    let sends = plan.kind != Kind::Throughput
+        || plan.flows(match role {
+            Role::Client => Direction::Send,
+            Role::Server => Direction::Receive,
+        });
+    if name == OWN_STACK_ONLY && !sends {
+        return Ok(());
+    }
+    let refused = |why: String| MeasureError::OptionRefused {
         option: format!("-C {name}"),
         why,
-        next_step: "see `sysctl net.ipv4.tcp_available_congestion_control \
-                    net.ipv4.tcp_allowed_congestion_control`; `modprobe tcp_NAME` and root add to them"
-            .to_owned()
-            + match role {
-                Role::Client => "",
-                Role::Server => ", or root starts the server with --grant socket",
-            },
-    }
+        next_step: if name == OWN_STACK_ONLY {
+            "that is our own stack's: where it runs here, `--set tcp.congestion_control=none` asks it of \
+             this end alone"
+                .to_owned()
+        } else {
+            "see `sysctl net.ipv4.tcp_available_congestion_control \
+             net.ipv4.tcp_allowed_congestion_control`; `modprobe tcp_NAME` and root add to them"
+                .to_owned()
+                + match role {
+                    Role::Client => "",
+                    Role::Server => ", or root starts the server with --grant socket",
+                }
+        },
     };
     if role == Role::Server && !is_listed(name, &loaded_congestion_controls()) {
         return Err(refused("not loaded in the kernel there".to_owned()));
@@ -359,6 +377,46 @@ mod tests {
         assert!(check_congestion_control(&plan, Role::Server).is_err());
         plan.congestion_control = default_congestion_control();
         check_congestion_control(&plan, Role::Server).unwrap();
+    }
+
+    /// What only our own stack has is a sender's: a kernel that receives from it need not know it.
+    #[test]
+    fn a_kernel_that_only_receives_is_not_asked_for_none() {
+        use Direction::{Receive, Send};
+        for (kind, directions, client, server) in [
+            (Kind::Throughput, &[Send][..], false, true),
+            (Kind::Throughput, &[Receive], true, false),
+            (Kind::Throughput, &[Send, Receive], false, false),
+            (Kind::Latency, &[Send], false, false),
+        ] {
+            let mut plan = Plan::new(kind, Protocol::Tcp, "host");
+            plan.directions = directions.to_vec();
+            plan.congestion_control_asked = true;
+            plan.congestion_control = Some("none".to_owned());
+            for (role, may) in [(Role::Client, client), (Role::Server, server)] {
+                let found = check_congestion_control(&plan, role);
+                assert_eq!(found.is_ok(), may, "{kind:?} {directions:?} {role:?}");
+                let part = if (role == Role::Server) == (directions == [Send]) {
+                    Part::Sink
+                } else {
+                    Part::Source
+                };
+                let options = crate::session::setup::flow_options(&plan, part);
+                let asked = options.congestion_control.is_some();
+                assert_eq!(asked, part == Part::Source, "{part:?}");
+            }
+            let MeasureError::OptionRefused { next_step, .. } =
+                check_congestion_control(&plan, Role::Client)
+                    .err()
+                    .unwrap_or_else(|| check_congestion_control(&plan, Role::Server).unwrap_err())
+            else {
+                panic!("another error");
+            };
+            assert!(
+                next_step.contains("--set tcp.congestion_control=none"),
+                "{next_step}"
+            );
+        }
     }
 
     #[test]

@@ -15,6 +15,7 @@ use linerate_metric::facts::{Host, Role};
 use linerate_metric::plan::{Direction, Kind, Plan, Protocol, SendCopy};
 use rustix::io::Errno;
 
+use super::checks;
 use super::manner::Manner;
 use crate::end::FlowHandle;
 use crate::error::MeasureError;
@@ -70,7 +71,8 @@ pub fn flow_options(plan: &Plan, part: Part) -> FlowOptions {
         congestion_control: plan
             .congestion_control
             .clone()
-            .filter(|_| plan.congestion_control_asked),
+            .filter(|_| plan.congestion_control_asked)
+            .filter(|name| part == Part::Source || name != checks::OWN_STACK_ONLY),
         segment_bytes: (part == Part::Source && plan.udp_offload.gso == Some(true))
             .then(|| u16::try_from(plan.payload_bytes).ok())
             .flatten(),
