@@ -65,9 +65,21 @@ fn exit_code(status: ExitStatus) -> u8 {
 
 /// Enters the lab's user and process-number namespaces and the host's network namespace.
 fn join(lab: &Found, host: &str) -> Result<(), LabError> {
-    let name = &lab.info().name;
-    let number = lab.registration.namespaces.get(host).ok_or_else(|| {
-        let known: Vec<&str> = lab.info().hosts.iter().map(|h| h.name.as_str()).collect();
+    let info = lab.info();
+    let name = &info.name;
+    // Switches share one network namespace, in which each of their ports has a name of its own.
+    let is_switch = info.switches.iter().any(|switch| switch == host);
+    let of_switches = lab.registration.switches.filter(|_| is_switch);
+    let number = lab
+        .registration
+        .namespaces
+        .get(host)
+        .copied()
+        .or(of_switches);
+    let number = number.ok_or_else(|| {
+        let hosts = info.hosts.iter().map(|host| host.name.as_str());
+        let switches = info.switches.iter().map(String::as_str);
+        let known: Vec<&str> = hosts.chain(switches).collect();
         LabError::UnknownHost {
             host: host.to_owned(),
             known: known.join(", "),

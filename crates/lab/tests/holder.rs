@@ -160,6 +160,26 @@ fn exit_codes_and_streams_pass_through() {
 }
 
 #[test]
+fn switches_can_be_looked_at_and_shaped() {
+    with_place("switches_can_be_looked_at_and_shaped", |place| {
+        let lab = place.up(&["--hops", "2"]);
+        assert_eq!(lab.switches.len(), 2);
+        for switch in &lab.switches {
+            let (code, text) = place.exec(&[switch, "ls", "/sys/class/net"]);
+            assert_eq!(code, Some(0), "{text}");
+            for port in ["port1", "port2", "port3", "port4"] {
+                assert!(text.split_whitespace().any(|name| name == port), "{text}");
+            }
+            assert!(!text.contains("eth0"), "{text}");
+        }
+        let (code, text) = place.exec(&["nobody", "true"]);
+        assert_eq!(code, Some(1));
+        let known = format!("choose one of client, server, {}", lab.switches.join(", "));
+        assert!(text.contains(&known), "{text}");
+    });
+}
+
+#[test]
 fn signals_are_passed_on() {
     with_place("signals_are_passed_on", |place| {
         place.up(&["--hops", "0"]);

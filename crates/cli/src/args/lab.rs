@@ -48,7 +48,7 @@ Examples:
         #[arg(long, env = "LINERATE_JSON")]
         json: bool,
     },
-    /// Run a command on a host of a lab
+    /// Run a command on a host or a switch of a lab
     #[command(after_help = "\
 Examples:
   linerate lab exec client -- ip address
