@@ -72,13 +72,24 @@ impl Key {
                 let sizes: Vec<&str> = value.split(' ').collect();
                 // One size is that of all four.
                 let size = |at: usize| sizes.get(at).or(sizes.first()).copied().unwrap_or_default();
-                format!(
-                    "ip link set dev {name} gso_max_size {} gro_max_size {} gso_ipv4_max_size {} gro_ipv4_max_size {}",
+                let common = format!(
+                    "ip link set dev {name} gso_max_size {} gro_max_size {}",
                     size(0),
-                    size(1),
-                    size(2),
-                    size(3)
-                )
+                    size(1)
+                );
+                // Up to 64 KiB those of IPv4 follow; `ip` knows them since 6.3.
+                let follows = |common: usize, own: usize| {
+                    let small = size(common).parse().is_ok_and(|bytes: u32| bytes <= 65_536);
+                    small && size(common) == size(own)
+                };
+                match follows(0, 2) && follows(1, 3) {
+                    true => common,
+                    false => format!(
+                        "{common} gso_ipv4_max_size {} gro_ipv4_max_size {}",
+                        size(2),
+                        size(3)
+                    ),
+                }
             }
             Kind::Mtu => format!("ip link set dev {name} mtu {value}"),
             Kind::Rings => format!("ethtool -G {name} {}", pairs()),
@@ -637,6 +648,16 @@ mod tests {
                 Kind::Rps,
                 "3",
                 "for f in /sys/class/net/eth0/queues/rx-*/rps_cpus; do echo 3 > $f; done",
+            ),
+            (
+                Kind::SegmentSizes,
+                "65536 65536 65536 65536",
+                "ip link set dev eth0 gso_max_size 65536 gro_max_size 65536",
+            ),
+            (
+                Kind::SegmentSizes,
+                "16384",
+                "ip link set dev eth0 gso_max_size 16384 gro_max_size 16384",
             ),
             (
                 Kind::SegmentSizes,

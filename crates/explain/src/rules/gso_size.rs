@@ -20,9 +20,16 @@ const LARGEST: u32 = 524_280;
 const PER_BYTE: f64 = 0.00485;
 const PER_PACKET: f64 = 0.3635;
 
-/// What an end's interface can be set to: a device takes the kernel's own limit at most.
-pub(super) fn aim(case: &Case<'_>, role: Role) -> u32 {
-    if case.device(role).is_some() { DEFAULT } else { LARGEST }
+/// What an end's interface is to be set to, and how; none where it takes as much already. A device takes the kernel's
+/// own limit at most. Up to that the size of IPv4's packets follows the common one; above it has an attribute of its
+/// own, which `ip` knows since 6.3.
+pub(super) fn larger(case: &Case<'_>, role: Role, link: &str, now: u32) -> Option<(u32, String)> {
+    let most = if case.device(role).is_some() { DEFAULT } else { LARGEST };
+    let (aim, words) = match now < DEFAULT - 1024 {
+        true => (DEFAULT, format!("gso_max_size {DEFAULT}")),
+        false => (most, format!("gso_max_size {most} gso_ipv4_max_size {most} gro_ipv4_max_size {most}")),
+    };
+    (now < aim).then(|| (aim, case.at(role, &format!("ip link set dev {link} {words}"))))
 }
 
 /// See docs/CAUSES.md#gso-size.
@@ -65,7 +72,7 @@ impl GsoSize {
             return None;
         }
         let (role, link) = (way.sender, &interface.name);
-        let aim = aim(case, role);
+        let (aim, command) = larger(case, role, link, largest)?;
         Draft::limit_if(!small, self.id(), role)
             .way(way.direction)
             .cost(share)
@@ -80,8 +87,11 @@ impl GsoSize {
             ))
             .seen("gso_ipv4_max_size", largest, "B", format!("{} {link} IFLA_GSO_IPV4_MAX_SIZE", name(role)))
             .seen("goodput_bps", way.goodput()?, "bit/s", "receiver")
-            .remedy("let both ends of the link take larger packets")
-            .command(case.at(role, &format!("ip link set dev {link} gso_max_size {aim} gso_ipv4_max_size {aim} gro_ipv4_max_size {aim}")))
+            .remedy(match small {
+                true => "let both ends of the link take packets as large as the kernel's own limit",
+                false => "let both ends of the link take larger packets; an `ip` before 6.3 cannot set that of IPv4, `linerate tune --try-host --knobs gso-size` can",
+            })
+            .command(command)
             .gain(Some(time(largest) / time(aim)), "time of a byte = a + b / packet size, with a and b from runs of 64 KiB and 512 KiB on veth")
             .found()
     }

@@ -103,10 +103,8 @@ fn of(case: &Case<'_>, way: &Way<'_>, id: &str, part: CountedAt) -> Option<Findi
 /// kernel sends.
 fn larger_packets(case: &Case<'_>, way: &Way<'_>) -> Option<String> {
     let interface = way.sends_by()?;
-    let aim = super::gso_size::aim(case, way.sender);
     let now = interface.gso_ipv4_max_bytes.unwrap_or(0);
-    let link = &interface.name;
-    (now < aim).then(|| case.at(way.sender, &format!("ip link set dev {link} gso_max_size {aim} gso_ipv4_max_size {aim}")))
+    Some(super::gso_size::larger(case, way.sender, &interface.name, now)?.1)
 }
 
 fn lost_nothing(way: &Way<'_>) -> bool {
