@@ -281,6 +281,16 @@ fn larger_packets_give_what_they_were_measured_to() {
     }
 }
 
+/// A rate that was kept needed no other processor for the kernel's work.
+#[test]
+fn interrupts_beside_a_kept_rate_take_nothing() {
+    for (error, told) in [(-0.25, true), (-0.05, true), (-0.01, false), (0.0, false)] {
+        let changes = [("/directions/0/rate_error", json!(error))];
+        let found = of("softirq-core", "softirq-core-client", &changes);
+        assert_eq!(found.is_some(), told, "{error}");
+    }
+}
+
 /// A real-time thread that spins may be taken off its processor; that it was has to show.
 #[test]
 fn a_throttle_that_never_struck_is_no_cause() {

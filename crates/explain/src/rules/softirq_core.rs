@@ -36,7 +36,8 @@ impl SoftirqCore {
     fn of(&self, case: &Case<'_>, role: Role) -> Option<Finding> {
         // A path that is full asks for no more than there was.
         let full = case.plan.kind == Kind::Throughput && case.ways.iter().all(|way| way.fills_path());
-        if full {
+        // Nor does a rate that was kept.
+        if full || super::kept_its_rate(case) {
             return None;
         }
         let own = case.cpu(role)?;
