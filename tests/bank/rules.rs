@@ -291,6 +291,68 @@ fn interrupts_beside_a_kept_rate_take_nothing() {
     }
 }
 
+/// A window of our own stack that is used up is the limit, although its least round trip is a fraction of those at work.
+#[test]
+fn windows_of_our_own_stack_are_small_by_their_use() {
+    // Window, goodput and share of the time waited for it, as measured over veth.
+    for (window, goodput, limited, told) in [
+        (1 << 10, 328e6, 0.28, true),
+        (2 << 10, 801e6, 0.197, true),
+        (4 << 10, 928e6, 0.28, true),
+        (8 << 10, 1.8e9, 0.34, true),
+        (16 << 10, 2.5e9, 0.44, true),
+        (64 << 10, 3.8e9, 0.53, false),
+        (256 << 10, 3.2e9, 0.02, false),
+    ] {
+        let mut record = changed("receive-window-own-stack", &[]);
+        let direction = &mut record.directions[0];
+        direction.summary.goodput_bps = Some(goodput);
+        for stream in &mut direction.streams {
+            let receiver = stream.receiver.as_mut().expect("a receiver");
+            receiver.receive_buffer_bytes = Some(window);
+        }
+        for interval in &mut record.intervals {
+            let tcp = interval.tcp.as_mut().expect("TCP_INFO");
+            (tcp.min_rtt_ns, tcp.rtt_ns) = (Some(7_000), 20_000);
+            tcp.receive_window_limited = Some(limited);
+        }
+        let found = linerate_explain::explain(&record);
+        let found = found.iter().find(|found| found.cause == "receive-window");
+        assert_eq!(found.is_some(), told, "{window}: {found:#?}");
+    }
+}
+
+/// Our own stack tells no round-trip time: a buffer of few segments that goes round quickly is the limit.
+#[test]
+fn send_buffers_of_our_own_stack_are_small_by_their_rounds() {
+    for (buffer, goodput, again, told) in [
+        (1_u64 << 10, 864e6, 0, true),
+        (3 << 10, 1.3e9, 0, true),
+        (8 << 10, 2.2e9, 0, true),
+        // A slow path, losses, and room for more than the receiver takes.
+        (8 << 10, 90e6, 0, false),
+        (8 << 10, 2.2e9, 2_000, false),
+        (64 << 10, 3.2e9, 0, false),
+    ] {
+        let changes = [
+            ("/directions/0/goodput_bps", json!(goodput)),
+            (
+                "/directions/0/streams/0/sender/send_buffer_bytes",
+                json!(buffer),
+            ),
+            (
+                "/hosts/0/stack/counters",
+                json!({ "tcp": { "out_segments": 100_000, "retransmitted_segments": again } }),
+            ),
+        ];
+        let found = of("send-buffer", "delayed-ack-own-stack", &changes);
+        assert_eq!(found.is_some(), told, "{buffer} {goodput}: {found:#?}");
+        if let Some(command) = found.and_then(|found| found.command) {
+            assert!(command.contains("--set tcp.send_buffer=64K"), "{command}");
+        }
+    }
+}
+
 /// A real-time thread that spins may be taken off its processor; that it was has to show.
 #[test]
 fn a_throttle_that_never_struck_is_no_cause() {
