@@ -353,6 +353,43 @@ fn send_buffers_of_our_own_stack_are_small_by_their_rounds() {
     }
 }
 
+/// A second of 40 ms each, with bufferfuls between them that nobody waited for.
+#[test]
+fn timers_of_acknowledgements_take_their_time_whatever_comes_between() {
+    for (delayed, goodput, told) in [(16, 14e6, true), (2, 14e6, false), (16, 3e9, false)] {
+        let mut record = changed(
+            "delayed-ack-own-stack",
+            &[
+                ("/directions/0/goodput_bps", json!(goodput)),
+                ("/directions/0/duration_ns", json!(1_000_000_000)),
+                (
+                    "/directions/0/streams/0/sender/send_buffer_bytes",
+                    json!(2_048),
+                ),
+            ],
+        );
+        record
+            .counters
+            .retain(|found| found.counter != "delayed_acks");
+        let counter = json!({ "host": "server", "counter": "delayed_acks", "before": 3, "after": 3 + delayed });
+        record
+            .counters
+            .push(serde_json::from_value(counter).expect("a counter"));
+        let found = linerate_explain::explain(&record);
+        let found = found.iter().find(|found| found.cause == "delayed-ack");
+        assert_eq!(found.is_some(), told, "{delayed} {goodput}: {found:#?}");
+        if let Some(found) = found {
+            assert!((found.cost - 0.64).abs() < 0.01, "{}", found.cost);
+            // With Nagle's algorithm off it came to 1.44 Gb/s.
+            assert!(
+                found.gain.is_some_and(|gain| gain > 100.0),
+                "{:?}",
+                found.gain
+            );
+        }
+    }
+}
+
 /// A real-time thread that spins may be taken off its processor; that it was has to show.
 #[test]
 fn a_throttle_that_never_struck_is_no_cause() {

@@ -15,6 +15,13 @@ use crate::draft::Draft;
 /// section 4.2.3.2, most of them 200 ms. Less than the timer where payload comes in between.
 const HELD_NS: std::ops::Range<f64> = 18e6..550e6;
 
+/// What Linux waits at least before it acknowledges by its timer.
+const TIMER_NS: f64 = 40e6;
+
+/// Share of the time that a receiver's counted timers take from which they are what takes it, however many
+/// acknowledgements come at once between them.
+const TAKES: f64 = 0.3;
+
 /// Windows above this hold many segments, and every second one is acknowledged at once.
 const SMALL: f64 = 65_536.0;
 
@@ -103,15 +110,19 @@ impl DelayedAck {
         let lossy = tcp.is_some_and(|tcp| tcp.repeated() > 0.002)
             || by_own.is_some_and(|(sent, again)| again > 3 && again * 50 > sent)
             || super::congestion_loss::dropped_in_view(case) > 0;
-        let held = HELD_NS.contains(&took) && bytes <= SMALL && rtt < took / 4.0;
+        let delayed = case.added("delayed_acks", |host, _| host == name(way.receiver));
+        // Some bufferfuls wait for the timer, and others go on at once.
+        let timers = delayed.unwrap_or(0) as f64 * TIMER_NS / (way.seconds() * 1e9).max(1.0);
+        let some = timers >= TAKES && rtt < TIMER_NS / 4.0 && took > LEAST_RTT_NS;
+        let each = HELD_NS.contains(&took) && rtt < took / 4.0;
+        let held = bytes <= SMALL && (each || some);
         if !held || super::is_paced(case) || timeouts > 0 || lossy || way.fills_path() {
             return None;
         }
         // Acknowledgements that were held back: as many as there were such waits, where the receiver's kernel counts
         // them. Without that a path that is known to be shorter has to do.
-        let delayed = case.added("delayed_acks", |host, _| host == name(way.receiver));
         let waits = way.goodput()? / 8.0 * way.seconds() / bytes.max(1.0);
-        let proven = delayed.map_or(rtt > 0.0, |delayed| delayed as f64 >= waits / 2.0);
+        let proven = some || delayed.map_or(rtt > 0.0, |delayed| delayed as f64 >= waits / 2.0);
         // An end that waits for its processor lets the other one wait as long.
         let in_line = [CountedAt::Sender, CountedAt::Receiver]
             .into_iter()
@@ -129,6 +140,10 @@ impl DelayedAck {
                 format!("time for each over the round-trip time, and room for {} in place of {}; at most {HEADROOM}", format_bytes(ENOUGH), format_bytes(bytes as u64)),
             ),
             // Our own stack does not tell its round-trip time.
+            false if !each => (
+                within_headroom(way, took / LEAST_RTT_NS * wider),
+                format!("time for each over 20 us, what round trips take at least, and room for {} in place of {}; at most {HEADROOM}", format_bytes(ENOUGH), format_bytes(bytes as u64)),
+            ),
             false => (
                 within_headroom(way, took / LEAST_RTT_NS),
                 format!("time for each over 20 us, what round trips take at least; at most {HEADROOM}"),
@@ -136,13 +151,22 @@ impl DelayedAck {
         };
         Draft::cause(self.id(), way.receiver)
             .way(way.direction)
-            .cost(1.0 - rtt / took)
-            .says(format!(
-                "each {what} of {} took {}: the {} holds its acknowledgement back, and the sender has no room to go on",
-                format_bytes(bytes as u64),
-                format_nanos(took),
-                name(way.receiver)
-            ))
+            .cost(if each { 1.0 - rtt / took } else { timers.min(0.99) })
+            .says(match each {
+                true => format!(
+                    "each {what} of {} took {}: the {} holds its acknowledgement back, and the sender has no room to go on",
+                    format_bytes(bytes as u64),
+                    format_nanos(took),
+                    name(way.receiver)
+                ),
+                false => format!(
+                    "a {what} of {} took {} on average: the {} held {} acknowledgements back for 40 ms or more, and the sender had no room to go on",
+                    format_bytes(bytes as u64),
+                    format_nanos(took),
+                    name(way.receiver),
+                    delayed.unwrap_or(0)
+                ),
+            })
             .seen("time for each", took.round(), "ns", format!("{what} / goodput"))
             .seen("goodput_bps", way.goodput()?, "bit/s", "receiver")
             .seen_if("tcpi_min_rtt", (rtt > 0.0).then_some(rtt), "ns", tcp_info(way.sender))
