@@ -275,11 +275,15 @@ pub fn boot() -> String {
     text.trim().to_owned()
 }
 
-/// Field 22 of `/proc/PID/stat` (proc_pid_stat(5)); the name before it may hold spaces.
+/// Field 22 of `/proc/PID/stat` (proc_pid_stat(5)); the name before it may hold spaces. None of a process that has
+/// ended and whose parent has not asked for it yet: some never do, and it sets nothing back.
 fn started_ticks(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, rest) = text.rsplit_once(')')?;
-    rest.split_whitespace().nth(19)?.parse().ok()
+    let mut fields = rest.split_whitespace();
+    let state = fields.next()?;
+    let ticks = fields.nth(18)?.parse().ok();
+    ticks.filter(|_| !["Z", "X"].contains(&state))
 }
 
 #[cfg(test)]
@@ -293,6 +297,27 @@ mod tests {
         let group = stat.rsplit(')').next().unwrap().split(' ').nth(3).unwrap();
         let line = format!("kill -HUP $$; test \"$(cut -d' ' -f5 /proc/self/stat)\" = {group}");
         assert_eq!(shell(&line), Ok(()));
+    }
+
+    #[test]
+    fn who_has_ended_does_not_run_although_nobody_asked_for_it() {
+        assert!(runs(&owner()));
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let its = Owner {
+            pid: child.id(),
+            started_ticks: started_ticks(child.id()).unwrap(),
+            ..owner()
+        };
+        assert!(runs(&its));
+        child.kill().unwrap();
+        // It stays a zombie until it is waited for.
+        while ended(&child).is_none() {
+            thread::sleep(LOOK);
+        }
+        assert!(fs::exists(format!("/proc/{}", its.pid)).unwrap());
+        assert!(!runs(&its));
+        child.wait().unwrap();
+        assert!(!runs(&its));
     }
 
     #[test]
