@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::Path;
 
 use linerate_host::snapshot::netlink::route_interface;
 use linerate_host::sys::cpu;
@@ -273,7 +274,7 @@ fn check_interfaces(args: &KnobArgs, words: &[String]) -> Result<(), Failure> {
         return Ok(());
     }
     let carries = control_interface(words)
-        .map(|name| with_lower(&name))
+        .map(|name| with_lower(Path::new("/sys/class/net"), &name))
         .unwrap_or_default();
     match carries
         .into_iter()
@@ -293,12 +294,13 @@ fn control_interface(words: &[String]) -> Option<String> {
     route_interface(far).ok()
 }
 
-/// An interface and all that it stands on: ports of a bond or bridge, the device below a VLAN.
-fn with_lower(name: &str) -> Vec<String> {
+/// An interface and all that it stands on: ports of a bond or bridge, the device below a VLAN. `all_known` is where
+/// the kernel has a folder for each.
+fn with_lower(all_known: &Path, name: &str) -> Vec<String> {
     let mut all = vec![name.to_owned()];
     let mut next = 0;
     while let Some(upper) = all.get(next) {
-        let entries = fs::read_dir(format!("/sys/class/net/{upper}"));
+        let entries = fs::read_dir(all_known.join(upper));
         let names = entries.into_iter().flatten().flatten();
         let names = names.filter_map(|entry| entry.file_name().into_string().ok());
         let lower: Vec<String> = names
@@ -314,4 +316,54 @@ fn with_lower(name: &str) -> Vec<String> {
 /// Whether a value leaves things as they are.
 pub fn is_default(value: &str) -> bool {
     value == DEFAULT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_interface_stands_on_is_found_down_to_the_wire() {
+        let place = tempfile::tempdir().unwrap();
+        let all_known = place.path();
+        // A VLAN on a bridge of a bond's and another port; the bond's own ports.
+        for (name, lower) in [
+            ("br0.5", &["br0"][..]),
+            ("br0", &["bond0", "eth2"]),
+            ("bond0", &["eth0", "eth1"]),
+            ("eth0", &[]),
+            ("eth3", &[]),
+        ] {
+            fs::create_dir(all_known.join(name)).unwrap();
+            fs::write(all_known.join(name).join("mtu"), "1500").unwrap();
+            for below in lower {
+                let link = all_known.join(name).join(format!("lower_{below}"));
+                std::os::unix::fs::symlink(all_known.join(below), link).unwrap();
+            }
+        }
+        let of = |name: &str| {
+            let mut found = with_lower(all_known, name);
+            found.sort();
+            found
+        };
+        assert_eq!(
+            of("br0.5"),
+            ["bond0", "br0", "br0.5", "eth0", "eth1", "eth2"]
+        );
+        assert_eq!(of("eth0"), ["eth0"]);
+        assert_eq!(of("nosuch"), ["nosuch"]);
+    }
+
+    #[test]
+    fn a_value_may_have_commas_and_is_no_list() {
+        for (text, value) in [
+            ("rcvbuf=64K", Some("64K")),
+            ("offload=gso,gro", Some("gso,gro")),
+            ("rcvbuf=1k..64k:x2", None),
+            ("rcvbuf", None),
+        ] {
+            let found = pair(text).ok().map(|over| over.values);
+            assert_eq!(found, value.map(|value| vec![value.to_owned()]), "{text}");
+        }
+    }
 }

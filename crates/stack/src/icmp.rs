@@ -47,7 +47,8 @@ fn pseudo(header: &Header, bytes: usize) -> u16 {
     }
 }
 
-/// A message came, in a packet that may cross so many networks more. Returns the local and far ends of a datagram that found no port there.
+/// A message came, in a packet that may cross so many networks more (`hops`). Returns the local and far ends of a
+/// datagram that found no port there.
 pub(crate) fn input(
     link: &mut Link,
     fragmenter: &mut Fragmenter,

@@ -9,6 +9,7 @@ use linerate_metric::event::Problem;
 use linerate_metric::record::Record;
 use linerate_metric::statistics::Estimate;
 use linerate_metric::tuning::{Change, Vain};
+use linerate_metric::units::format_share;
 use linerate_tune::interleave::{Amount, Interleave, is_clear};
 use linerate_tune::search::Point;
 
@@ -143,8 +144,8 @@ fn fate(compared: Result<&Comparison, &Unfit>) -> Fate {
             undecided: !is_clear(&compared.pairs, compared.effect),
         },
         Verdict::Slower => Fate::Goes(format!(
-            "makes less difference than is worth knowing (--effect {:.0}%)",
-            compared.effect * 100.0
+            "makes less difference than is worth knowing, {}",
+            format_share(compared.effect)
         )),
         Verdict::Undecided => {
             Fate::Goes("no difference beside the others could be shown".to_owned())
