@@ -146,6 +146,8 @@ pub struct ServiceFigures {
     pub bytes_received: u64,
     /// Payload bytes that were sent.
     pub bytes_sent: u64,
+    /// Answers to datagrams that could not be sent.
+    pub answers_lost: u64,
 }
 
 /// Counters of a stack over an interval.

@@ -10,11 +10,20 @@ use super::open;
 
 /// The addresses are 10.9.0.1 and 10.9.0.2; `name` is the test's own.
 pub fn pair(name: &str) -> [Stack; 2] {
-    [("server", 1), ("client", 2)].map(|(role, host)| {
+    set_pair(name, &[])
+}
+
+/// The same, the second one with these settings.
+pub fn set_pair(name: &str, settings: &[(&str, &str)]) -> [Stack; 2] {
+    [("server", 1, &[][..]), ("client", 2, settings)].map(|(role, host, settings)| {
         let plan = StackPlan {
             device: format!("shm:{name}-{},role={role}", std::process::id()),
             addresses: vec![format!("10.9.0.{host}/24")],
             profile: "default".to_owned(),
+            configuration: settings
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect(),
             ..StackPlan::default()
         };
         let opened = open::open(&plan, &Arc::default());

@@ -68,20 +68,24 @@ pub fn memory(memory: &StackMemory, style: &Style) -> String {
 
 /// What services did.
 fn services(services: &[ServiceFigures], style: &Style) -> Option<String> {
+    // The rare case has its column where there is one.
+    let lost = services.iter().any(|service| service.answers_lost > 0);
     let rows: Vec<_> = services
         .iter()
         .map(|service| {
-            vec![
+            let mut row = vec![
                 clean(&service.service).into_owned(),
                 service.port.to_string(),
                 format_count(service.connections),
                 format_count(service.datagrams),
                 format_bytes(service.bytes_received),
                 format_bytes(service.bytes_sent),
-            ]
+            ];
+            row.extend(lost.then(|| format_count(service.answers_lost)));
+            row
         })
         .collect();
-    let headings = [
+    let mut headings = vec![
         "service",
         "port",
         "connections",
@@ -89,6 +93,7 @@ fn services(services: &[ServiceFigures], style: &Style) -> Option<String> {
         "received",
         "sent",
     ];
+    headings.extend(lost.then_some("answers lost"));
     (!rows.is_empty()).then(|| table(&headings, rows, 1, style))
 }
 

@@ -56,6 +56,12 @@ impl Stack {
         self.udp.connect(socket, peer)
     }
 
+    /// Whether a datagram may be sent now: the ring has room, and no longer one still leaves in fragments.
+    #[inline]
+    pub fn udp_has_room(&mut self) -> bool {
+        self.udp.has_room(&mut self.link)
+    }
+
     /// Sends a datagram of `bytes`, written by `fill`, to `to` or to whom the socket is connected to.
     ///
     /// It leaves with the next [`Stack::turn`] or [`Stack::flush`]. Pending when the ring is full, or while

@@ -146,6 +146,21 @@ impl Udp {
         Poll::Ready(Ok(count))
     }
 
+    /// Whether a datagram may be sent now.
+    #[inline]
+    pub(crate) fn has_room(&mut self, link: &mut Link) -> bool {
+        self.may_begin(link) && link.has_room()
+    }
+
+    /// Behind a datagram in fragments everybody waits, so that none overtakes it.
+    #[inline]
+    fn may_begin(&mut self, link: &mut Link) -> bool {
+        if !self.fragmenter.is_idle() {
+            self.fragmenter.work(link);
+        }
+        self.fragmenter.is_idle()
+    }
+
     /// Whom a datagram goes to, once its socket's headers are made.
     #[inline]
     fn begin(
@@ -161,12 +176,8 @@ impl Udp {
             },
             Err(error) => return Poll::Ready(Err(error)),
         };
-        // Behind a datagram in fragments everybody waits, so that none overtakes it.
-        if !self.fragmenter.is_idle() {
-            self.fragmenter.work(link);
-            if !self.fragmenter.is_idle() {
-                return Poll::Pending;
-            }
+        if !self.may_begin(link) {
+            return Poll::Pending;
         }
         let epoch = link.neighbors.epoch();
         let template = &mut self.sockets[id.index as usize].template;

@@ -91,6 +91,12 @@ impl Datagrams {
     ) -> bool {
         let place = self.place(hall);
         for _ in 0..BURST {
+            // A question waits in the socket's queue while its answer could not leave.
+            if self.dialect.answers() && !stack.udp_has_room() {
+                return stack
+                    .udp_waiting(self.socket)
+                    .is_ok_and(|waiting| waiting > 0);
+            }
             let received = stack.udp_receive(self.socket, |payload, meta| {
                 let bytes = payload.len().min(room.len());
                 room[..bytes].copy_from_slice(&payload[..bytes]);
@@ -114,8 +120,10 @@ impl Datagrams {
             let sent = stack.udp_send(self.socket, Some(meta.from), answer, |out| {
                 out.copy_from_slice(own);
             });
-            if let Poll::Ready(Ok(_)) = sent {
-                figures.bytes_sent += answer as u64;
+            match sent {
+                Poll::Ready(Ok(_)) => figures.bytes_sent += answer as u64,
+                // Too long for the stack, or nobody to be reached, or no buffer.
+                Poll::Ready(Err(_)) | Poll::Pending => figures.answers_lost += 1,
             }
         }
         true
@@ -132,6 +140,10 @@ impl Datagrams {
 }
 
 impl Dialect {
+    fn answers(&self) -> bool {
+        !matches!(self, Self::Discard)
+    }
+
     /// Takes a datagram, and makes an answer of it: how long that is.
     #[inline]
     fn take(
@@ -156,5 +168,83 @@ impl Dialect {
             },
             Self::Iperf2(flows) => flows.take(stack, place, now, meta, datagram),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use linerate_host::sys::clock;
+    use linerate_metric::stack::ServiceFigures;
+    use linerate_stack::Stack;
+
+    use super::super::{Front, Services};
+    use super::*;
+    use crate::stack::pair;
+
+    const QUESTIONS: usize = 24;
+
+    /// Asks the echo service of a stack with this setting so many times at once; what the service has done when all are
+    /// settled, and how many answers there were.
+    fn asked_at_once(name: &str, bytes: usize, setting: (&str, &str)) -> (ServiceFigures, usize) {
+        let mut stacks = pair::set_pair(name, &[setting]);
+        let specs = vec!["echo".parse().unwrap()];
+        let mut services = Services::open(&mut stacks[1], specs, Front::default()).unwrap();
+        let to = SocketAddr::from(([10, 9, 0, 2], echo::PORT));
+        let socket = stacks[0].udp_bind(SocketAddr::from(([0; 4], 0))).unwrap();
+        let (mut asked, mut answered) = (0, 0);
+        let mut serve = |server: &mut Stack| {
+            let now = clock::now();
+            while let Some(socket) = server.ready() {
+                services.changed(server, socket, now);
+            }
+            services.go_on(server, now);
+            services.figures().remove(0)
+        };
+        // Few frames wait for an address.
+        pair::until(&mut stacks, |[client, _]| {
+            client.neighbor_towards(to.ip()).unwrap().1
+        });
+        // They all wait at the service before it looks at the first.
+        pair::until(&mut stacks, |[client, server]| {
+            while asked < QUESTIONS
+                && client
+                    .udp_send(socket, Some(to), bytes, |room| room.fill(7))
+                    .is_ready()
+            {
+                asked += 1;
+            }
+            server.counters().udp.in_datagrams == QUESTIONS as u64
+        });
+        let mut done = ServiceFigures::default();
+        pair::until(&mut stacks, |[client, server]| {
+            done = serve(server);
+            let mut take =
+                || client.udp_receive(socket, |answer, _| assert_eq!(answer.len(), bytes));
+            while let Poll::Ready(Ok(())) = take() {
+                answered += 1;
+            }
+            answered + done.answers_lost as usize == QUESTIONS
+        });
+        (done, answered)
+    }
+
+    /// What found no room was thrown away: four of them were answered.
+    #[test]
+    fn a_question_waits_until_its_answer_has_room() {
+        // In a frame, and in three.
+        for (name, bytes) in [("answers", 64), ("long-answers", 4_000)] {
+            let (done, answered) = asked_at_once(name, bytes, ("tx_descriptors", "4"));
+            assert_eq!((answered, done.answers_lost), (QUESTIONS, 0), "{bytes} B");
+            assert_eq!(done.bytes_sent, (QUESTIONS * bytes) as u64);
+        }
+    }
+
+    #[test]
+    fn an_answer_that_cannot_be_sent_is_counted() {
+        let (done, answered) = asked_at_once("no-answers", 4_000, ("ip.fragmentation", "off"));
+        assert_eq!((answered, done.answers_lost), (0, QUESTIONS as u64));
+        assert_eq!((done.datagrams, done.bytes_sent), (QUESTIONS as u64, 0));
     }
 }
