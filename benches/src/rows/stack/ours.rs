@@ -3,7 +3,7 @@
 use std::task::Poll;
 use std::time::Instant;
 
-use linerate_port::{Memory, PortUrl, open};
+use linerate_port::{Memory, PortUrl, copy, open};
 use linerate_stack::{Addressing, Config, SocketId, Stack, TcpState, memory_plan};
 
 use super::{BURST, TIME};
@@ -101,6 +101,7 @@ pub fn datagrams() -> Result<f64, Trouble> {
     Ok(begin.elapsed().as_nanos() as f64 / count as f64)
 }
 
+/// A stream whose application copies as those of `linerate` do over the stack.
 pub fn stream() -> Result<f64, Trouble> {
     let settings = [
         "tcp.send_buffer=64K",
@@ -116,14 +117,14 @@ pub fn stream() -> Result<f64, Trouble> {
     while begin.elapsed() < TIME {
         for _ in 0..100 {
             while now(ends.near.tcp_send(client, |room| {
-                room.copy_from_slice(&source[..room.len()]);
+                copy(room, &source[..room.len()]);
                 room.len()
             }))?
             .is_some()
             {}
             ends.turn();
             while let Some(count) = now(ends.far.tcp_receive(server, |got| {
-                sink[..got.len()].copy_from_slice(got);
+                copy(&mut sink[..got.len()], got);
                 (got.len(), got.len())
             }))? {
                 bytes += count;
