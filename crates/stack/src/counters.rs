@@ -100,8 +100,13 @@ counters! {
         reassembly_ok,
         /// Datagrams given up because a fragment did not come in time.
         reassembly_timeouts,
-        /// Fragments dropped because no buffer was free.
+        /// Datagrams given up because newer ones needed their buffer.
+        reassembly_evicted,
+        /// Fragments dropped because all buffers hold whole datagrams that were not fetched yet.
         reassembly_no_buffer,
+        /// Fragments of datagrams that were whole or given up a short while before: duplicates, and what is left of a
+        /// datagram that is lost.
+        reassembly_late,
         /// Fragments of datagrams that no buffer is long enough for.
         reassembly_too_long,
         /// Fragments that contradict others, or come while reassembly is off.

@@ -33,6 +33,7 @@ const LOSES: &[(&str, &str, &str)] = &[
     ("link", "out_ring_full", "the port's transmit ring"),
     ("link", "out_unresolved", "waiting for a neighbour"),
     ("ip", "reassembly_timeouts", "reassembly, time over"),
+    ("ip", "reassembly_evicted", "reassembly, for newer ones"),
     ("ip", "reassembly_no_buffer", "reassembly, no buffer"),
     ("ip", "reassembly_too_long", "reassembly, too long"),
     ("udp", "receive_queue_full", "a UDP socket's queue"),

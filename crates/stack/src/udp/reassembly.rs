@@ -10,22 +10,42 @@ use crate::wire::ip::{Header, Piece};
 /// datagram of 64 KiB in fragments for an MTU of 576 has 119, and order is rarely lost by more than a few.
 const RUNS: usize = 32;
 
+/// Datagrams of which it is remembered that they are over. Far fewer than a sender has numbers (65,536), so that
+/// none of them comes again while it is remembered.
+const REMEMBERED: usize = 16;
+
 /// Datagrams in pieces.
 pub(crate) struct Reassembly {
     buffers: Vec<Buffer>,
+    /// Those that were whole or given up last, and until when pieces of them are of no use.
+    over: [Option<(Key, Nanos)>; REMEMBERED],
+    next_over: usize,
     /// Bytes of the longest datagram that a buffer holds.
     longest: usize,
     timeout: Nanos,
     next_deadline: Option<Nanos>,
 }
 
-struct Buffer {
-    state: State,
-    bytes: Vec<u8>,
+/// What all pieces of a datagram have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Key {
     from: Ipv4Addr,
     to: Ipv4Addr,
     protocol: u8,
     id: u16,
+}
+
+const NOBODY: Key = Key {
+    from: Ipv4Addr::UNSPECIFIED,
+    to: Ipv4Addr::UNSPECIFIED,
+    protocol: 0,
+    id: 0,
+};
+
+struct Buffer {
+    state: State,
+    bytes: Vec<u8>,
+    key: Key,
     deadline: Nanos,
     /// What has come, as ranges that neither overlap nor touch, in order.
     runs: [(u32, u32); RUNS],
@@ -55,10 +75,7 @@ impl Reassembly {
         let buffer = || Buffer {
             state: State::Free,
             bytes: vec![0; bytes as usize],
-            from: Ipv4Addr::UNSPECIFIED,
-            to: Ipv4Addr::UNSPECIFIED,
-            protocol: 0,
-            id: 0,
+            key: NOBODY,
             deadline: 0,
             runs: [(0, 0); RUNS],
             count: 0,
@@ -69,6 +86,8 @@ impl Reassembly {
         buffers.extend((0..count).map(|_| buffer()));
         Self {
             buffers,
+            over: [None; REMEMBERED],
+            next_over: 0,
             longest: bytes as usize,
             timeout,
             next_deadline: None,
@@ -102,55 +121,96 @@ impl Reassembly {
             return Outcome::Waiting;
         }
         self.expire(now, counters);
-        let same = |buffer: &Buffer| {
-            buffer.state == State::Gathering
-                && (buffer.id, buffer.from, buffer.to, buffer.protocol)
-                    == (piece.id, from, to, header.protocol)
+        let key = Key {
+            from,
+            to,
+            protocol: header.protocol,
+            id: piece.id,
         };
+        let same = |buffer: &Buffer| buffer.state == State::Gathering && buffer.key == key;
         let found = self.buffers.iter().position(same);
         if piece.offset + payload.len() > self.longest {
             counters.ip.reassembly_too_long += 1;
             // What came of it before keeps no buffer from others.
             if let Some(at) = found {
-                self.buffers[at].state = State::Free;
+                self.give_up(at, now);
             }
             return Outcome::Waiting;
         }
         let at = match found {
             Some(at) => at,
-            None => {
-                let free = |buffer: &Buffer| buffer.state == State::Free;
-                let Some(at) = self.buffers.iter().position(free) else {
+            None if self.is_over(key, now) => {
+                counters.ip.reassembly_late += 1;
+                return Outcome::Waiting;
+            }
+            None => match self.begin(key, now, counters) {
+                Some(at) => at,
+                None => {
                     counters.ip.reassembly_no_buffer += 1;
                     return Outcome::Waiting;
-                };
-                let deadline = now + self.timeout;
-                let first = self.next_deadline.unwrap_or(deadline);
-                self.next_deadline = Some(first.min(deadline));
-                let buffer = &mut self.buffers[at];
-                buffer.state = State::Gathering;
-                (buffer.from, buffer.to) = (from, to);
-                (buffer.protocol, buffer.id) = (header.protocol, piece.id);
-                (buffer.deadline, buffer.count, buffer.total) = (deadline, 0, None);
-                at
-            }
+                }
+            },
         };
         let buffer = &mut self.buffers[at];
         if !buffer.add(piece, payload) {
             // Contradicting or overlapping pieces are an attack or a fault: all is given up (RFC 5722
             // asks that of IPv6, and Linux does it for IPv4 as well).
             counters.ip.reassembly_errors += 1;
-            buffer.state = State::Free;
+            self.give_up(at, now);
             return Outcome::Waiting;
         }
         match buffer.total {
             Some(total) if buffer.count == 1 && buffer.runs[0] == (0, total) => {
                 counters.ip.reassembly_ok += 1;
                 buffer.state = State::Lent;
+                self.remember(key, now);
                 Outcome::Whole(at as u32, total as usize)
             }
             _ => Outcome::Waiting,
         }
+    }
+
+    /// A buffer for a datagram of which nothing came yet. Where none is free the one that has waited longest is given up:
+    /// a piece that was lost would keep its buffer from all that come until the time is over.
+    fn begin(&mut self, key: Key, now: Nanos, counters: &mut Counters) -> Option<usize> {
+        let free = |buffer: &Buffer| buffer.state == State::Free;
+        let at = match self.buffers.iter().position(free) {
+            Some(at) => at,
+            None => {
+                let gathering = |&at: &usize| self.buffers[at].state == State::Gathering;
+                let oldest = (0..self.buffers.len())
+                    .filter(gathering)
+                    .min_by_key(|&at| self.buffers[at].deadline)?;
+                counters.ip.reassembly_evicted += 1;
+                self.give_up(oldest, now);
+                oldest
+            }
+        };
+        let deadline = now + self.timeout;
+        let first = self.next_deadline.unwrap_or(deadline);
+        self.next_deadline = Some(first.min(deadline));
+        let buffer = &mut self.buffers[at];
+        buffer.state = State::Gathering;
+        (buffer.key, buffer.deadline) = (key, deadline);
+        (buffer.count, buffer.total) = (0, None);
+        Some(at)
+    }
+
+    /// A datagram will not become whole: its buffer is free, and pieces that still come find none.
+    fn give_up(&mut self, at: usize, now: Nanos) {
+        self.buffers[at].state = State::Free;
+        self.remember(self.buffers[at].key, now);
+    }
+
+    fn remember(&mut self, key: Key, now: Nanos) {
+        self.over[self.next_over] = Some((key, now + self.timeout));
+        self.next_over = (self.next_over + 1) % REMEMBERED;
+    }
+
+    /// Whether a datagram was whole or given up a short while ago.
+    fn is_over(&self, key: Key, now: Nanos) -> bool {
+        let mut over = self.over.iter().flatten();
+        over.any(|&(other, until)| other == key && now < until)
     }
 
     /// The bytes of a whole datagram.
@@ -169,12 +229,13 @@ impl Reassembly {
             return;
         }
         self.next_deadline = None;
-        for buffer in &mut self.buffers {
+        for at in 0..self.buffers.len() {
+            let buffer = &self.buffers[at];
             if buffer.state != State::Gathering {
                 continue;
             }
             if now >= buffer.deadline {
-                buffer.state = State::Free;
+                self.give_up(at, now);
                 counters.ip.reassembly_timeouts += 1;
             } else {
                 let first = self.next_deadline.unwrap_or(buffer.deadline);
@@ -338,12 +399,7 @@ mod tests {
     #[test]
     fn what_overlaps_is_given_up() {
         let mut fixture = Fixture::new(1);
-        let piece = |offset, more| Piece {
-            id: 1,
-            offset,
-            more,
-        };
-        for (first, second) in [
+        for ((first, second), id) in [
             ((0, 16, true), (8, 16, true)),
             ((8, 16, true), (0, 16, true)),
             // The last one ends before what came.
@@ -354,7 +410,11 @@ mod tests {
             ((8, 8, false), (16, 8, false)),
             // A piece within with other bytes.
             ((0, 32, true), (8, 8, true)),
-        ] {
+        ]
+        .into_iter()
+        .zip(100..)
+        {
+            let piece = |offset, more| Piece { id, offset, more };
             let make = |(offset, length, more): (usize, usize, bool), fill: u8| {
                 (piece(offset, more), vec![fill; length])
             };
@@ -373,34 +433,103 @@ mod tests {
     }
 
     #[test]
-    fn what_misses_a_piece_makes_room_in_time() {
+    fn what_misses_a_piece_is_given_up_in_time() {
         let mut fixture = Fixture::new(2);
-        for id in 0..3 {
-            fixture.give(&pieces(id, 3000, 1480)[0], 0);
+        for (id, now) in [(0, 0), (1, 400)] {
+            fixture.give(&pieces(id, 3000, 1480)[0], now);
         }
-        assert_eq!(fixture.counters.ip.reassembly_no_buffer, 1);
         assert_eq!(fixture.reassembly.next_deadline(), Some(1_000));
-        let late = pieces(9, 3000, 1480);
-        for part in &late {
-            fixture.give(part, 999);
+        let rest = |id: u16| pieces(id, 3000, 1480).split_off(1);
+        assert!(
+            rest(0)
+                .iter()
+                .all(|part| fixture.give(part, 1_000).is_none())
+        );
+        assert_eq!(fixture.counters.ip.reassembly_timeouts, 1);
+        // What is left of it takes no buffer from others.
+        assert_eq!(fixture.counters.ip.reassembly_late, 2);
+        assert!(
+            rest(1)
+                .iter()
+                .any(|part| fixture.give(part, 1_000).is_some())
+        );
+        assert_eq!(fixture.counters.ip.reassembly_ok, 1);
+    }
+
+    /// One fragment in eight is lost: each datagram that misses one would keep its buffer for a second.
+    #[test]
+    fn losses_do_not_stop_what_comes_after() {
+        let mut fixture = Fixture::new(2);
+        let mut whole = 0;
+        for id in 0..100 {
+            for (number, part) in pieces(id, 3000, 1480).iter().enumerate() {
+                if (usize::from(id) * 3 + number) % 8 != 7 {
+                    whole += u32::from(fixture.give(part, 0).is_some());
+                }
+            }
         }
-        assert_eq!(fixture.counters.ip.reassembly_ok, 0);
-        assert!(late.iter().any(|part| fixture.give(part, 1_000).is_some()));
-        assert_eq!(fixture.counters.ip.reassembly_timeouts, 2);
+        assert_eq!(whole, 63);
+        let ip = fixture.counters.ip;
+        assert_eq!((ip.reassembly_ok, ip.reassembly_evicted), (63, 36));
+        assert_eq!((ip.reassembly_no_buffer, ip.reassembly_timeouts), (0, 0));
+    }
+
+    #[test]
+    fn the_oldest_makes_room() {
+        let mut fixture = Fixture::new(2);
+        for (id, now) in [(1, 0), (2, 10), (3, 20)] {
+            fixture.give(&pieces(id, 3000, 1480)[0], now);
+        }
+        let mut finish = |id: u16| {
+            let rest = pieces(id, 3000, 1480).split_off(1);
+            rest.iter().any(|part| fixture.give(part, 30).is_some())
+        };
+        assert_eq!([1, 2, 3].map(&mut finish), [false, true, true]);
+        assert_eq!(fixture.counters.ip.reassembly_evicted, 1);
+    }
+
+    /// Whole ones that nobody fetched yet are not given up.
+    #[test]
+    fn a_buffer_that_is_lent_stays_so() {
+        let mut fixture = Fixture::new(1);
+        let Fixture {
+            reassembly,
+            counters,
+        } = &mut fixture;
+        for (piece, payload) in pieces(1, 3000, 1480) {
+            reassembly.input(&header(), piece, &payload, 0, counters);
+        }
+        for (piece, payload) in pieces(2, 3000, 1480) {
+            let outcome = reassembly.input(&header(), piece, &payload, 0, counters);
+            assert_eq!(outcome, Outcome::Waiting);
+        }
+        assert_eq!(counters.ip.reassembly_no_buffer, 3);
+        assert_eq!(reassembly.bytes(0)[..3000], content(3000));
+    }
+
+    #[test]
+    fn a_late_duplicate_takes_no_buffer() {
+        let mut fixture = Fixture::new(1);
+        let first = pieces(1, 3000, 1480);
+        assert!(first.iter().any(|part| fixture.give(part, 0).is_some()));
+        assert!(fixture.give(&first[1], 10).is_none());
+        assert_eq!(fixture.counters.ip.reassembly_late, 1);
+        fixture.give(&pieces(2, 3000, 1480)[0], 20);
+        assert_eq!(fixture.counters.ip.reassembly_evicted, 0);
+        // The same number later is another datagram's.
+        let again = pieces(1, 3000, 1480);
+        assert!(again.iter().any(|part| fixture.give(part, 1_000).is_some()));
     }
 
     #[test]
     fn what_is_too_long_or_odd_is_refused() {
         let mut fixture = Fixture::new(1);
-        let place = |offset, more| Piece {
-            id: 1,
-            offset,
-            more,
-        };
+        let of = |id, offset, more| Piece { id, offset, more };
+        let place = |offset, more| of(1, offset, more);
         for part in [
-            (place(65_512, true), vec![0; 8]),
-            (place(0, true), vec![0; 9]),
-            (place(8, false), vec![]),
+            (of(3, 65_512, true), vec![0; 8]),
+            (of(4, 0, true), vec![0; 9]),
+            (of(5, 8, false), vec![]),
         ] {
             assert!(fixture.give(&part, 0).is_none());
         }
