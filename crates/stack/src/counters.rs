@@ -184,6 +184,9 @@ counters! {
         open_checksum_drops,
         /// Resets sent.
         out_resets,
+        /// Acknowledgements sent in answer to a request for a connection that stands, or to a reset that may be
+        /// another one's (RFC 5961).
+        out_challenges,
         /// Requests for a connection that found the listener's queue full.
         listen_overflows,
         /// Requests for a connection that found all sockets in use.

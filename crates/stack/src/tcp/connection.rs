@@ -240,13 +240,41 @@ impl Connection {
 
     /// The number that the engine expects of the far end next, where it counts duplicates.
     fn expected(&mut self) -> Option<u32> {
+        use State::{CloseWait, Closing, Established, FinWait1};
+        let counts = matches!(
+            self.socket().state(),
+            Established | FinWait1 | CloseWait | Closing
+        );
+        counts.then(|| self.next_number())?
+    }
+
+    /// The number of what the far end sends next, where that is known.
+    pub(super) fn next_number(&mut self) -> Option<u32> {
         let ended = match self.socket().state() {
-            State::Established | State::FinWait1 => 0,
-            State::CloseWait | State::Closing => 1,
-            _ => return None,
+            State::SynReceived | State::Established | State::FinWait1 | State::FinWait2 => 0,
+            State::CloseWait | State::Closing | State::LastAck | State::TimeWait => 1,
+            State::Closed | State::Listen | State::SynSent => return None,
         };
         let queued = self.socket().recv_queue() as u32;
         Some(self.far_base.wrapping_add(queued).wrapping_add(ended))
+    }
+
+    /// The number that the far end has acknowledged, as the engine knows it.
+    pub(super) fn acknowledged(&mut self) -> Option<u32> {
+        self.sent.up_to?;
+        let end = self.sent.first.wrapping_add(self.written);
+        Some(match self.socket().state() {
+            State::FinWait2 | State::TimeWait => end.wrapping_add(1),
+            _ => end.wrapping_sub(self.socket().send_queue() as u32),
+        })
+    }
+
+    /// A question whether this end is there, as the far end would ask it: the engine answers with where both
+    /// streams are, once a second of its own at most.
+    pub(super) fn question(&mut self) -> Option<Bare> {
+        let before = self.next_number()?.wrapping_sub(1);
+        let number = self.acknowledged()?;
+        Some(Bare::made((self.remote, self.local), before, number, 1))
     }
 
     /// It is to end at once, with a reset where the far end knows of it.

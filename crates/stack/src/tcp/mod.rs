@@ -4,6 +4,7 @@
 //! it holds one socket, so that a thousand idle connections cost nothing; which one it is, when it has to
 //! be looked at again and who waits to be accepted is decided here.
 
+mod challenge;
 mod connection;
 mod device;
 mod edge;

@@ -8,6 +8,7 @@ use smoltcp::socket::tcp::State;
 use smoltcp::time::Instant;
 
 use super::Tcp;
+use super::challenge::Unasked;
 use super::connection::Owner;
 use super::device::{Glance, Sent};
 use super::edge::{self, Bare};
@@ -31,6 +32,7 @@ const SEGMENTS_AT_A_TIME: u32 = 8;
 
 const ACK_RST: u16 = 0x14;
 const SYN: u16 = 0x02;
+const SYN_RST: u16 = 0x06;
 
 impl Tcp {
     /// A segment came, in a whole packet.
@@ -68,14 +70,17 @@ impl Tcp {
         let ports = (word(segment, 0), word(segment, 2));
         let local = SocketAddr::new(header.to, ports.1);
         let remote = SocketAddr::new(header.from, ports.0);
-        let asks = word(segment, 12) & (SYN | ACK_RST) == SYN;
+        let flags = word(segment, 12);
+        let asks = flags & (SYN | ACK_RST) == SYN;
+        let now = self.clock.instant(link.now);
         let mut found = self.find_again(local, remote);
-        if asks && let Some(index) = found {
-            // A new connection between the ends of one that only waits (RFC 6191).
-            let connection = &mut self.connections[index as usize];
-            if connection.owner == Owner::Nobody && connection.socket().state() == State::TimeWait {
-                self.drop_connection(index);
-                found = None;
+        if flags & SYN_RST != 0
+            && let Some(index) = found
+        {
+            match self.challenged(link, now, index, header, packet) {
+                Unasked::Usual => {}
+                Unasked::Answered => return,
+                Unasked::Over => found = None,
             }
         }
         let index = match found {
@@ -87,7 +92,6 @@ impl Tcp {
             },
             None => None,
         };
-        let now = self.clock.instant(link.now);
         let Some(index) = index else {
             link.counters.tcp.no_ports += 1;
             if !link.own.is_own(header.to) {
@@ -106,7 +110,7 @@ impl Tcp {
         };
         link.counters.tcp.connection_steps += 1;
         let connection = &mut self.connections[index as usize];
-        if word(segment, 12) & SYN != 0 {
+        if flags & SYN != 0 {
             let first = long(segment, 4);
             if matches!(connection.socket().state(), State::Listen | State::SynSent) {
                 connection.far_base = first.wrapping_add(1);
@@ -137,7 +141,7 @@ impl Tcp {
         }
         let nudge = connection.heard(segment, link.now);
         match nudge {
-            None if word(segment, 12) & SYN != 0 => {
+            None if flags & SYN != 0 => {
                 self.show_limited(link, now, index, header, packet);
             }
             None => self.show(link, now, index, packet),
@@ -173,7 +177,7 @@ impl Tcp {
 
     /// Shows the engine a packet for a connection.
     #[inline(always)]
-    fn show(&mut self, link: &mut Link, now: Instant, index: u32, packet: &[u8]) {
+    pub(super) fn show(&mut self, link: &mut Link, now: Instant, index: u32, packet: &[u8]) {
         let connection = &mut self.connections[index as usize];
         let socket = Some(connection.id(index));
         let (set, sent) = connection.parts();
@@ -253,7 +257,7 @@ impl Tcp {
     }
 
     /// What has changed at a connection after a segment or a deadline.
-    fn look(&mut self, link: &mut Link, index: u32) {
+    pub(super) fn look(&mut self, link: &mut Link, index: u32) {
         let connection = &mut self.connections[index as usize];
         let state = connection.socket().state();
         let before = std::mem::replace(&mut connection.state, state);
@@ -418,18 +422,24 @@ impl Tcp {
     /// Makes a connection free.
     pub(super) fn drop_connection(&mut self, index: u32) {
         let connection = &mut self.connections[index as usize];
-        let (local, remote) = (connection.local, connection.remote);
         connection.owner = Owner::Free;
         connection.socket().abort();
         self.timers.remove(index);
+        self.unname(index);
+        self.free.push(index);
+    }
+
+    /// A connection is found by its ends no longer, so that another one can have them.
+    pub(super) fn unname(&mut self, index: u32) {
+        let connection = &self.connections[index as usize];
+        let hash = self.hash(connection.local, connection.remote);
         let connections = &self.connections;
         let seed = self.seed;
-        self.table
-            .remove(super::pair_hash(seed, local, remote), index, |other| {
-                let other = &connections[other as usize];
-                super::pair_hash(seed, other.local, other.remote)
-            });
-        self.free.push(index);
+        self.table.remove(hash, index, |other| {
+            let other = &connections[other as usize];
+            super::pair_hash(seed, other.local, other.remote)
+        });
+        self.latest = u32::MAX;
     }
 
     /// When a connection has something to do; now, when one has already.

@@ -1,6 +1,8 @@
 //! Two stacks in simulated time, and a link between them that may lose, double and shuffle frames.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod segments;
+
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::task::Poll;

@@ -1,0 +1,154 @@
+//! Requests and resets that are not what a connection waits for (RFC 9293, section 3.10.7.4; RFC 5961).
+
+mod common;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::task::Poll;
+
+use common::segments::{self, ACK, RST, SYN};
+use common::{FAR, Link, NEAR, World, any, at, ready};
+use linerate_stack::{StackError, TcpState};
+
+/// The segments that each end has sent.
+type Seen = Rc<RefCell<[Vec<Vec<u8>>; 2]>>;
+
+fn watched(world: &mut World) -> Seen {
+    let seen = Seen::default();
+    let list = Rc::clone(&seen);
+    world.wire.watch = Box::new(move |end, frame| {
+        if segments::is_tcp(frame) {
+            list.borrow_mut()[end].push(frame.clone());
+        }
+        true
+    });
+    seen
+}
+
+/// Switched off and on again, it asks from the port that it had, and knows nothing of the connection that stands.
+#[test]
+fn who_lost_its_memory_connects_again_from_the_same_port() {
+    for fetched in [false, true] {
+        let mut world = World::alike(&[], Link::CLEAN);
+        let listener = world.far.tcp_listen(any(80), 4).unwrap();
+        let from = at(NEAR, 50_000);
+        let accept = |world: &mut World| {
+            let client = world.near.tcp_connect(at(FAR, 80), Some(from)).unwrap();
+            let start = world.now;
+            let mut server = None;
+            world.until(3, |world| {
+                if let Poll::Ready(accepted) = world.far.tcp_accept(listener) {
+                    server = Some(accepted.unwrap());
+                }
+                server.is_some()
+            });
+            (client, server.unwrap(), world.now - start)
+        };
+        let (client, server, _) = accept(&mut world);
+        // The streams have come some way, in both directions.
+        ready(world.near.tcp_send(client, |room| room.len().min(700)));
+        ready(world.far.tcp_send(server, |room| room.len().min(900)));
+        world.run(100);
+        if fetched {
+            ready(world.far.tcp_receive(server, |_| (300, ())));
+        }
+        // It goes without a word.
+        world.wire.watch = Box::new(|end, _| end == 1);
+        world.near.abort(client).unwrap();
+        world.run(20);
+        assert_eq!(world.near.connections(), 0);
+        assert_eq!(world.far.tcp_state(server).unwrap(), TcpState::Established);
+        let seen = watched(&mut world);
+        let (again, second, took_ns) = accept(&mut world);
+        assert!(took_ns < 1_200_000_000, "{took_ns} ns: one more request");
+        assert_eq!(world.far.counters().tcp.out_challenges, 1);
+        let resets = seen.borrow()[0]
+            .iter()
+            .filter(|frame| segments::flags(frame) & RST != 0)
+            .count();
+        assert_eq!(resets, 1);
+        // Whoever had the old one is told, and can read what had come.
+        assert_eq!(world.far.tcp_state(server).unwrap(), TcpState::Closed);
+        let left = if fetched { 400 } else { 700 };
+        assert_eq!(world.far.tcp_queued(server).unwrap().1, left);
+        let sent = world.far.tcp_send(server, |_| 1);
+        assert!(matches!(sent, Poll::Ready(Err(StackError::Reset))));
+        // The new one carries payload both ways, beside the old one that nobody has closed.
+        ready(world.near.tcp_send(again, |room| room.len().min(50)));
+        ready(world.far.tcp_send(second, |room| room.len().min(60)));
+        world.until(2, |world| {
+            world.far.tcp_queued(second).unwrap().1 == 50
+                && world.near.tcp_queued(again).unwrap().1 == 60
+        });
+        world.far.close(server).unwrap();
+        world.run(20);
+        assert_eq!(world.far.tcp_state(second).unwrap(), TcpState::Established);
+        ready(world.near.tcp_send(again, |room| room.len().min(50)));
+        world.until(2, |world| world.far.tcp_queued(second).unwrap().1 == 100);
+    }
+}
+
+/// Whoever floods a connection with requests or resets is not answered each time.
+#[test]
+fn answers_are_few() {
+    let mut world = World::alike(&[], Link::CLEAN);
+    let seen = watched(&mut world);
+    let (_, server) = world.connected(80);
+    let last = seen.borrow()[0].last().cloned().unwrap();
+    let next = segments::sequence(&last);
+    let before = world.far.counters().tcp;
+    for number in 0..50u32 {
+        let asks = segments::like(&last, next.wrapping_add(7_777 * number), SYN, &[]);
+        let agrees = segments::like(&last, next.wrapping_add(number), SYN | ACK, &[]);
+        let resets = segments::like(&last, next.wrapping_add(1 + number), RST, &[]);
+        for frame in [asks, agrees, resets] {
+            world.wire.put(1, &frame);
+        }
+        world.run(1);
+    }
+    let spent = world.far.counters().tcp;
+    assert_eq!(spent.out_challenges, 1);
+    assert_eq!(spent.out_segments - before.out_segments, 1);
+    assert_eq!(spent.passive_opens, before.passive_opens);
+    assert_eq!(world.far.tcp_state(server).unwrap(), TcpState::Established);
+}
+
+#[test]
+fn a_reset_needs_the_number_that_is_expected_next() {
+    const WINDOW: u32 = 64 << 10;
+    for queued in [0u32, 500] {
+        for (ahead, answers, ends) in [
+            (0, 0, true),
+            (1, 1, false),
+            (WINDOW - queued - 1, 1, false),
+            (WINDOW - queued, 0, false),
+            (u32::MAX, 0, false),
+        ] {
+            for payload in [&b""[..], b"because"] {
+                let case = format!("{queued} B wait, {ahead} ahead, {} B", payload.len());
+                let mut world = World::alike(&["tcp.receive_window=64K"], Link::CLEAN);
+                let seen = watched(&mut world);
+                let (client, server) = world.connected(80);
+                if queued > 0 {
+                    ready(world.near.tcp_send(client, |room| room.len().min(500)));
+                    world.until(5, |world| world.near.tcp_queued(client).unwrap().0 == 0);
+                }
+                let last = seen.borrow()[0].last().cloned().unwrap();
+                let behind = last.len() - segments::ETHERNET - segments::IP - segments::TCP;
+                let next = segments::sequence(&last).wrapping_add(behind as u32);
+                let sent = segments::like(&last, next.wrapping_add(ahead), RST, payload);
+                let before = seen.borrow()[1].len();
+                world.wire.put(1, &sent);
+                world.run(20);
+                assert_eq!(seen.borrow()[1].len() - before, answers, "{case}");
+                let state = world.far.tcp_state(server).unwrap();
+                assert_eq!(state == TcpState::Closed, ends, "{case}");
+                if answers > 0 {
+                    let answer = seen.borrow()[1].last().cloned().unwrap();
+                    assert_eq!(segments::flags(&answer), ACK, "{case}");
+                    assert_eq!(segments::acknowledged(&answer), next, "{case}");
+                }
+            }
+        }
+    }
+}
