@@ -43,7 +43,7 @@ impl Stack {
         remote: SocketAddr,
         local: Option<SocketAddr>,
     ) -> Result<SocketId, StackError> {
-        let socket = self.tcp.connect(remote, &self.link.own, local)?;
+        let socket = self.tcp.connect(remote, &mut self.link, local)?;
         self.link.counters.tcp.active_opens += 1;
         Ok(socket)
     }

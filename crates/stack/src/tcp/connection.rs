@@ -43,8 +43,10 @@ pub(crate) struct Connection {
     pub(super) finished: bool,
     /// How much it has given to be sent, in numbers of the stream.
     pub(super) written: u32,
-    /// When it began, or when nobody's it became: neither lasts for ever.
+    /// When it began, or when nobody's it became or something of it moved since: neither lasts for ever.
     pub(super) since: Nanos,
+    /// What of a connection that is nobody's was not acknowledged when last looked at.
+    pub(super) left: usize,
     /// The next in its listener's line.
     pub(super) next: Option<u32>,
     /// The sequence number of the next byte that the application fetches.
@@ -80,6 +82,7 @@ impl Connection {
             finished: false,
             written: 0,
             since: 0,
+            left: 0,
             next: None,
             far_base: 0,
             sent: Sent::default(),

@@ -7,6 +7,7 @@ use smoltcp::socket::tcp::State;
 
 use super::connection::Owner;
 use super::{LISTENERS, Tcp};
+use crate::Nanos;
 use crate::error::StackError;
 use crate::link::Link;
 use crate::socket::{SocketId, SocketKind};
@@ -22,6 +23,8 @@ pub(crate) struct Listener {
     backlog: u32,
     /// Connections begun and not accepted.
     pending: u32,
+    /// Those of them that do not stand yet.
+    half_open: u32,
     /// Those that stand: a line through [`super::Connection::next`].
     first: Option<u32>,
     last: Option<u32>,
@@ -147,14 +150,17 @@ impl Tcp {
         if listener.address.is_some_and(|own| own != header.to) || !link.own.is_own(header.to) {
             return Err(());
         }
-        if listener.pending >= listener.backlog {
+        let full = listener.pending >= listener.backlog
+            || listener.half_open >= most_half_open(self.settings.sockets);
+        if full && !self.give_up_half_open(link, Some(at as u32)) {
             link.counters.tcp.listen_overflows += 1;
             return Ok(None);
         }
-        let Ok(index) = self.take() else {
+        let Ok(index) = self.take(link) else {
             link.counters.tcp.no_sockets += 1;
             return Ok(None);
         };
+        self.forget_what_stands();
         let connection = &mut self.connections[index as usize];
         let listens = connection.socket().listen((header.to, port));
         debug_assert!(listens.is_ok(), "a free connection is closed");
@@ -164,6 +170,8 @@ impl Tcp {
         // What the engine makes of a good request; with a bad one it goes on listening.
         connection.state = State::SynReceived;
         self.listeners[at].pending += 1;
+        self.listeners[at].half_open += 1;
+        self.half_open.push(index);
         self.table.insert(self.hash(local, remote), index);
         link.counters.tcp.passive_opens += 1;
         Ok(Some(index))
@@ -172,6 +180,7 @@ impl Tcp {
     /// A connection stands: it waits to be accepted.
     pub(super) fn line_up(&mut self, index: u32, at: u32) {
         let listener = &mut self.listeners[at as usize];
+        listener.half_open -= 1;
         match listener.last.replace(index) {
             Some(last) => self.connections[last as usize].next = Some(index),
             None => listener.first = Some(index),
@@ -181,6 +190,66 @@ impl Tcp {
 
     /// A connection that was begun for a listener did not come to stand.
     pub(super) fn not_lined_up(&mut self, at: u32) {
-        self.listeners[at as usize].pending -= 1;
+        let listener = &mut self.listeners[at as usize];
+        listener.pending -= 1;
+        listener.half_open -= 1;
     }
+
+    /// Gives up the oldest connection that a listener has agreed to and heard nothing of for a time-out, of this
+    /// listener or of any, so that a newer one has its place; whether there was one.
+    #[cold]
+    pub(super) fn give_up_half_open(&mut self, link: &mut Link, of: Option<u32>) -> bool {
+        self.forget_what_stands();
+        let patience = Nanos::from(self.clock.second_us) * 1_000;
+        for place in 0..self.half_open.len() {
+            let Some(index) = self.half_open.get(place) else {
+                return false;
+            };
+            let Some(at) = self.half_open_of(index) else {
+                continue;
+            };
+            // Those behind are younger.
+            if link.now < self.connections[index as usize].since + patience {
+                return false;
+            }
+            if of.is_none_or(|of| of == at) {
+                self.half_open.remove(place);
+                self.drop_half_open(link, index, at);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// What stands by now, or is over, leaves the queue of those that do not stand as soon as it is the oldest.
+    fn forget_what_stands(&mut self) {
+        while let Some(first) = self.half_open.get(0)
+            && self.half_open_of(first).is_none()
+        {
+            self.half_open.pop();
+        }
+    }
+
+    /// The listener that waits for a connection to stand.
+    pub(super) fn half_open_of(&self, index: u32) -> Option<u32> {
+        let connection = &self.connections[index as usize];
+        match connection.owner {
+            Owner::Listener(at) if connection.state == State::SynReceived => Some(at),
+            _ => None,
+        }
+    }
+
+    /// Gives up a connection that does not stand. Its far end is told nothing: it may be none, and is told when it
+    /// says something.
+    pub(super) fn drop_half_open(&mut self, link: &mut Link, index: u32, at: u32) {
+        link.counters.tcp.attempt_fails += 1;
+        self.not_lined_up(at);
+        self.drop_connection(index);
+    }
+}
+
+/// How many connections a listener may have begun that do not stand: some sockets are left for whoever else asks, and
+/// for what is asked for here.
+const fn most_half_open(sockets: u32) -> u32 {
+    sockets - sockets / 8
 }

@@ -56,6 +56,8 @@ pub(crate) struct Tcp {
     timers: Timers,
     /// Connections that may have something to send.
     dirty: IndexQueue,
+    /// Connections that were begun for listeners, in this order; some of them stand by now, or are over.
+    half_open: IndexQueue,
     /// Connections and, behind them, listeners that changed.
     pub(crate) ready: IndexQueue,
     /// A set without sockets: what is given to it is answered by a reset.
@@ -222,6 +224,7 @@ impl Tcp {
             seed: own.seed,
             timers: Timers::new(count),
             dirty: IndexQueue::new(count),
+            half_open: IndexQueue::new(count),
             ready: IndexQueue::new(count + LISTENERS),
             nobody: SocketSet::new(Vec::new()),
             clock,
@@ -242,7 +245,7 @@ impl Tcp {
     /// Bytes from the heap: connections without buffers, and tables; then buffers.
     pub(crate) const fn heap_bytes(config: &Config) -> (usize, usize) {
         let count = config.tcp_sockets as usize;
-        let queues = (count + count + LISTENERS) * (size_of::<u32>() + size_of::<bool>());
+        let queues = (3 * count + LISTENERS) * (size_of::<u32>() + size_of::<bool>());
         let timers = count * (2 * size_of::<u32>() + size_of::<Nanos>());
         let each = size_of::<Connection>() + Connection::SET_BYTES + size_of::<u32>();
         let table = Table::slots_for(count) * size_of::<u32>();
@@ -301,10 +304,11 @@ impl Tcp {
     pub(crate) fn connect(
         &mut self,
         remote: SocketAddr,
-        own: &Addressing,
+        link: &mut Link,
         local: Option<SocketAddr>,
     ) -> Result<SocketId, StackError> {
         let address = remote.ip();
+        let own = &link.own;
         own.next_hop(address)
             .ok_or(StackError::NoRoute { address })?;
         let named = local
@@ -325,7 +329,7 @@ impl Tcp {
             port => port,
         };
         let local = SocketAddr::new(from, port);
-        let index = self.take()?;
+        let index = self.take(link)?;
         let connection = &mut self.connections[index as usize];
         let socket = connection.socket();
         let opened = socket.connect(
@@ -361,9 +365,9 @@ impl Tcp {
     }
 
     /// A connection that nobody uses, set up as configured.
-    fn take(&mut self) -> Result<u32, StackError> {
-        if self.free.is_empty() {
-            self.give_one_up();
+    fn take(&mut self, link: &mut Link) -> Result<u32, StackError> {
+        if self.free.is_empty() && !self.give_one_up() {
+            self.give_up_half_open(link, None);
         }
         let index = self.free.pop().ok_or(StackError::TooManySockets {
             kind: "TCP",
@@ -386,8 +390,9 @@ impl Tcp {
         Ok(index)
     }
 
-    /// Gives up a connection that only waits for stray segments (RFC 6191 allows it for new ones).
-    fn give_one_up(&mut self) {
+    /// Gives up a connection that only waits for stray segments (RFC 6191 allows it for new ones); whether there was
+    /// one.
+    fn give_one_up(&mut self) -> bool {
         let count = self.connections.len() as u32;
         for step in 0..count {
             let index = (self.sweep + step) % count;
@@ -397,9 +402,10 @@ impl Tcp {
             {
                 self.sweep = index + 1;
                 self.drop_connection(index);
-                return;
+                return true;
             }
         }
+        false
     }
 
     /// Offers room in the send buffer to `fill`, which says how much it wrote.

@@ -20,9 +20,12 @@ use crate::socket::{SocketId, SocketKind};
 use crate::wire::ip::{self, Header};
 use crate::wire::{TCP, TCP_BYTES, Verdict, long, word};
 
-/// How long a request for a connection may stay unanswered, and a closed one open at its far end, as in
-/// Linux (tcp_synack_retries and tcp_fin_timeout: about a minute).
+/// How long nothing of a closed connection may move, as in Linux (tcp_fin_timeout).
 const PATIENCE: Nanos = 60_000_000_000;
+
+/// How long one that a listener agreed to may stay unanswered: what it says is sent four times in this time where the
+/// shortest time-out is a second (RFC 6298), and more often where it is shorter.
+const HALF_OPEN: Nanos = 15_000_000_000;
 
 /// Steps of one acknowledgement: segments of 1460 B in 64 KiB, the most that comes as one, and some more.
 const MOST_STEPS: u32 = 64;
@@ -268,6 +271,10 @@ impl Tcp {
             if socket.can_recv() {
                 socket.abort();
             }
+            let left = socket.send_queue();
+            if std::mem::replace(&mut connection.left, left) != left || state != before {
+                connection.since = link.now;
+            }
             return;
         }
         if state != before {
@@ -316,6 +323,10 @@ impl Tcp {
                 continue;
             }
             link.counters.tcp.connection_steps += 1;
+            // Before anything is sent that would be answered when nobody is there any more.
+            if self.end_if_due(link, index) {
+                continue;
+            }
             if self.connections[index as usize].is_ending()
                 && let Some(bare) = self.connections[index as usize].tell_end()
             {
@@ -360,7 +371,6 @@ impl Tcp {
             {
                 self.look(link, index);
             }
-            self.end_if_due(link, index);
             if let Some(slack) = self.settings.tail_probe
                 && let Some(at) = self.connections[index as usize].left(link.now, slack)
             {
@@ -401,22 +411,22 @@ impl Tcp {
         }
     }
 
-    /// Gives up what was begun and not finished, or left and not ended, for long.
-    fn end_if_due(&mut self, link: &mut Link, index: u32) {
+    /// Gives up what was begun and not finished, or left and not ended, for long; whether it is free now.
+    fn end_if_due(&mut self, link: &mut Link, index: u32) -> bool {
+        if let Some(at) = self.half_open_of(index) {
+            let due = self.connections[index as usize].since + HALF_OPEN;
+            if self.now >= due {
+                self.drop_half_open(link, index, at);
+                return true;
+            }
+            self.timers.no_later_than(index, due);
+            return false;
+        }
         let connection = &mut self.connections[index as usize];
-        let begun = matches!(connection.owner, Owner::Listener(_))
-            && connection.socket().state() == State::SynReceived;
-        if !begun && connection.owner != Owner::Nobody {
-            return;
+        if connection.owner == Owner::Nobody && self.now >= connection.since + PATIENCE {
+            connection.break_off(&mut link.counters);
         }
-        if self.now < connection.since + PATIENCE {
-            return;
-        }
-        connection.break_off(&mut link.counters);
-        if let Owner::Listener(at) = connection.owner {
-            connection.disown(self.now);
-            self.not_lined_up(at);
-        }
+        false
     }
 
     /// Makes a connection free.

@@ -1,0 +1,170 @@
+//! Connections that were asked for and do not come to stand, and those that were closed and have much to send.
+
+mod common;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::task::Poll;
+
+use common::segments::{self, ETHERNET, IP, SYN};
+use common::{FAR, Link, NEAR, World, any, at, ready};
+use linerate_stack::{SocketId, TcpState};
+
+const MILLISECOND: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MILLISECOND;
+
+/// Requests of a host that never says anything else.
+struct Ghost(Vec<u8>);
+
+impl Ghost {
+    fn new(world: &mut World) -> Self {
+        let seen = Rc::new(RefCell::new(Vec::new()));
+        let list = Rc::clone(&seen);
+        world.wire.watch = Box::new(move |end, frame| {
+            if end == 0 && segments::is_tcp(frame) {
+                list.borrow_mut().push(frame.clone());
+            }
+            true
+        });
+        // A request that is refused, for its headers.
+        let asks = world.near.tcp_connect(at(FAR, 9), None).unwrap();
+        world.until(5, |world| {
+            world.near.tcp_state(asks).unwrap() == TcpState::Closed
+        });
+        world.near.close(asks).unwrap();
+        world.wire.watch = Box::new(|_, _| true);
+        let frame = seen.borrow()[0].clone();
+        Self(frame)
+    }
+
+    fn ask(&mut self, world: &mut World, ports: std::ops::Range<u16>, port: u16) {
+        for from in ports {
+            let mut frame = segments::like(&self.0, u32::from(from), SYN, &[]);
+            frame[ETHERNET + 12..ETHERNET + 16].copy_from_slice(&[10, 0, 0, 77]);
+            frame[ETHERNET + IP..ETHERNET + IP + 2].copy_from_slice(&from.to_be_bytes());
+            frame[ETHERNET + IP + 2..ETHERNET + IP + 4].copy_from_slice(&port.to_be_bytes());
+            segments::sum_again(&mut frame);
+            world.wire.put(1, &frame);
+        }
+    }
+}
+
+fn wait(world: &mut World, ns: u64) {
+    let end = world.now + ns;
+    while world.now < end {
+        world.turn();
+        world.pass();
+    }
+}
+
+fn stands(world: &mut World, client: SocketId) -> bool {
+    world.near.tcp_state(client).unwrap() == TcpState::Established
+}
+
+/// All sockets are waiting for a host that is not there; whoever is there gets one with the next request.
+#[test]
+fn requests_that_nobody_follows_up_make_room_for_others() {
+    let settings = ["sockets.tcp=32", "tcp.min_rto=200ms"];
+    let mut world = World::alike(&settings, Link::CLEAN);
+    let mut ghost = Ghost::new(&mut world);
+    let listeners = [80, 81].map(|port| world.far.tcp_listen(any(port), 64).unwrap());
+    ghost.ask(&mut world, 1_000..1_040, 80);
+    wait(&mut world, 10 * MILLISECOND);
+    // One listener is not given all of them.
+    assert_eq!(world.far.connections(), 28);
+    assert_eq!(world.far.counters().tcp.listen_overflows, 12);
+    ghost.ask(&mut world, 2_000..2_010, 81);
+    wait(&mut world, 10 * MILLISECOND);
+    assert_eq!(world.far.connections(), 32);
+    assert_eq!(world.far.counters().tcp.no_sockets, 6);
+    // As long as they may be on their way nobody is put in their place.
+    let fails = world.far.counters().tcp.attempt_fails;
+    assert!(world.far.tcp_connect(at(NEAR, 9), None).is_err());
+    assert_eq!(world.far.counters().tcp.attempt_fails, fails);
+    wait(&mut world, 250 * MILLISECOND);
+    let start = world.now;
+    let clients = [80, 81].map(|port| world.near.tcp_connect(at(FAR, port), None).unwrap());
+    world.until(1, |world| {
+        clients.iter().all(|client| stands(world, *client))
+    });
+    assert!(
+        world.now - start < 10 * MILLISECOND,
+        "with their first request"
+    );
+    world.run(10);
+    for listener in listeners {
+        assert!(matches!(world.far.tcp_accept(listener), Poll::Ready(Ok(_))));
+    }
+    assert_eq!(world.far.counters().tcp.attempt_fails, fails + 2);
+    // What is asked for here has one, too.
+    assert!(world.far.tcp_connect(at(NEAR, 9), None).is_ok());
+    assert_eq!(world.far.counters().tcp.attempt_fails, fails + 3);
+}
+
+/// The line of a listener is full of them, though sockets are free.
+#[test]
+fn a_backlog_of_requests_that_nobody_follows_up_has_room_again() {
+    let mut world = World::alike(&["sockets.tcp=32", "tcp.min_rto=200ms"], Link::CLEAN);
+    let mut ghost = Ghost::new(&mut world);
+    let listener = world.far.tcp_listen(any(80), 4).unwrap();
+    let other = world.far.tcp_listen(any(81), 4).unwrap();
+    ghost.ask(&mut world, 3_000..3_004, 81);
+    wait(&mut world, 250 * MILLISECOND);
+    ghost.ask(&mut world, 1_000..1_004, 80);
+    wait(&mut world, 250 * MILLISECOND);
+    let client = world.near.tcp_connect(at(FAR, 80), None).unwrap();
+    world.until(1, |world| stands(world, client));
+    world.run(10);
+    assert!(matches!(world.far.tcp_accept(listener), Poll::Ready(Ok(_))));
+    assert_eq!(world.far.counters().tcp.attempt_fails, 1);
+    world.far.close(other).unwrap();
+}
+
+#[test]
+fn requests_that_nobody_follows_up_are_given_up_in_a_quarter_of_a_minute() {
+    for rto in ["tcp.min_rto=1s", "tcp.min_rto=200ms"] {
+        let mut world = World::alike(&[rto], Link::CLEAN);
+        let mut ghost = Ghost::new(&mut world);
+        world.far.tcp_listen(any(80), 8).unwrap();
+        let fails = world.far.counters().tcp.attempt_fails;
+        ghost.ask(&mut world, 1_000..1_004, 80);
+        wait(&mut world, 14 * SECOND);
+        assert_eq!(world.far.connections(), 4, "{rto}");
+        wait(&mut world, 2 * SECOND);
+        assert_eq!(world.far.connections(), 0, "{rto}");
+        assert_eq!(world.far.counters().tcp.attempt_fails, fails + 4);
+        assert_eq!(world.far.counters().tcp.out_resets, 1, "the refusal's");
+    }
+}
+
+/// Closed with much left to be sent, to a far end that reads slowly; then to one that does not read at all.
+#[test]
+fn a_closed_connection_lasts_as_long_as_it_moves() {
+    let settings = ["tcp.receive_window=4096", "tcp.send_buffer=32K"];
+    let mut world = World::alike(&settings, Link::CLEAN);
+    let (client, server) = world.connected(80);
+    let mut written = 0;
+    while let Poll::Ready(sent) = world.near.tcp_send(client, |room| room.len()) {
+        written += sent.unwrap();
+    }
+    world.near.close(client).unwrap();
+    let (mut read, start) = (0, world.now);
+    while read < written {
+        wait(&mut world, 10 * SECOND);
+        let take = |bytes: &[u8]| (bytes.len().min(2_048), bytes.len().min(2_048));
+        read += ready(world.far.tcp_receive(server, take));
+    }
+    assert!(world.now - start > 120 * SECOND);
+    wait(&mut world, SECOND);
+    assert_eq!(world.far.tcp_state(server).unwrap(), TcpState::FarFinished);
+    assert_eq!(world.near.counters().tcp.out_resets, 0);
+    world.far.close(server).unwrap();
+    world.until(30, |world| world.near.connections() == 0);
+
+    let (client, server) = world.connected(81);
+    while world.near.tcp_send(client, |room| room.len()).is_ready() {}
+    world.near.close(client).unwrap();
+    wait(&mut world, 70 * SECOND);
+    assert_eq!(world.far.tcp_state(server).unwrap(), TcpState::Closed);
+    assert_eq!(world.near.counters().tcp.out_resets, 1);
+}
