@@ -19,6 +19,7 @@ use super::device::Sent;
 use crate::Nanos;
 use crate::wire::{long, word};
 
+const FIN: u16 = 0x01;
 const SYN_RST: u16 = 0x06;
 const ACK: u16 = 0x10;
 
@@ -44,6 +45,9 @@ pub(super) enum Nudge {
     Window(u16),
     /// The acknowledgement in steps of so many bytes from this number on, before it is shown whole.
     InSteps { from: u32, each: u32 },
+    /// The segment with the number that was acknowledged last, and with this window: it left before others that have
+    /// come.
+    Late(u16),
 }
 
 /// What is known of the segments of a connection that were sent and not acknowledged.
@@ -52,6 +56,8 @@ pub(super) struct Recovery {
     /// The number acknowledged last.
     acknowledged: Option<u32>,
     window: u16,
+    /// The number of the segment that this window came with (SND.WL1 of RFC 9293).
+    window_from: u32,
     /// Places that windows are shifted by.
     shift: u8,
     /// How often it came again.
@@ -172,13 +178,20 @@ impl Recovery {
         if ahead(number, up_to) > 0 {
             return None;
         }
-        let window = word(segment, 14);
-        let before = std::mem::replace(&mut self.window, window);
+        let head = usize::from(word(segment, 12) >> 12) * 4;
+        let (sequence, window) = (long(segment, 4), word(segment, 14));
         let moved = self.acknowledged.map_or(1, |last| ahead(number, last));
         if moved < 0 {
-            return None;
+            // The engine would drop its payload, or its end, too. Older than a window no segment is (RFC 5961, section 5).
+            let carries = segment.len() > head || word(segment, 12) & FIN != 0;
+            let recent = i64::from(moved) >= -(1 << 16 << self.shift);
+            return (carries && recent).then_some(Nudge::Late(self.window));
         }
-        let head = usize::from(word(segment, 12) >> 12) * 4;
+        if moved == 0 && window < self.window && ahead(sequence, self.window_from) < 0 {
+            return Some(Nudge::Late(self.window));
+        }
+        let before = std::mem::replace(&mut self.window, window);
+        self.window_from = sequence;
         let came = furthest(segment.get(..head)?, number);
         self.selective |= came.is_some();
         if std::mem::take(&mut sent.timed_out) {
@@ -360,6 +373,38 @@ mod tests {
             largest: 1_000,
             ..Sent::default()
         }
+    }
+
+    #[test]
+    fn what_left_earlier_tells_no_window_and_loses_no_payload() {
+        let (mut recovery, mut sent) = (Recovery::default(), sent(10));
+        let segment = |number, sequence: u32, window, payload: usize, flags| {
+            let mut segment = acknowledgement(number, window, &[]);
+            segment[4..8].copy_from_slice(&sequence.to_be_bytes());
+            segment[13] |= flags;
+            segment.resize(20 + payload, 0);
+            segment
+        };
+        let mut heard = |segment: Vec<u8>| recovery.heard(&segment, &mut sent, 0);
+        let late = Some(Nudge::Late(50));
+        assert_eq!(heard(segment(at(2), 700, 50, 100, 0)), None);
+        // Its number lies behind what was acknowledged.
+        assert_eq!(heard(segment(at(1), 600, 9, 100, 0)), late);
+        assert_eq!(heard(segment(at(1), 600, 9, 0, FIN as u8)), late);
+        assert_eq!(heard(segment(at(1), 700, 9, 0, 0)), None);
+        let ancient = BASE.wrapping_sub(70_000);
+        assert_eq!(heard(segment(ancient, 600, 9, 100, 0)), None);
+        // It acknowledges the same, and left before.
+        assert_eq!(heard(segment(at(2), 600, 0, 100, 0)), late);
+        assert_eq!(heard(segment(at(2), 600, 0, 0, 0)), late);
+        // What leaves later tells what there is now, and so does what moves.
+        assert_eq!(heard(segment(at(2), 800, 40, 100, 0)), None);
+        assert_eq!(
+            heard(segment(at(2), 700, 30, 100, 0)),
+            Some(Nudge::Late(40))
+        );
+        assert_eq!(heard(segment(at(3), 700, 30, 0, 0)), None);
+        assert_eq!(recovery.window, 30);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::config::CongestionControl;
 use crate::link::Link;
 use crate::socket::{SocketId, SocketKind};
 use crate::wire::ip::{self, Header};
-use crate::wire::{TCP, TCP_BYTES, Verdict, long, word};
+use crate::wire::{TCP, TCP_BYTES, Verdict, long, put, word};
 
 /// How long nothing of a closed connection may move, as in Linux (tcp_fin_timeout).
 const PATIENCE: Nanos = 60_000_000_000;
@@ -233,6 +233,16 @@ impl Tcp {
                 }
                 self.show(link, now, index, packet);
             }
+            Nudge::Late(window) => {
+                let Some(number) = self.connections[index as usize].acknowledged() else {
+                    return;
+                };
+                self.show_changed(link, now, index, packet, |changed| {
+                    let tcp = &mut changed[header.body..];
+                    tcp[8..12].copy_from_slice(&number.to_be_bytes());
+                    put(tcp, 14, window);
+                });
+            }
             Nudge::Again | Nudge::Anew => {
                 self.show(link, now, index, packet);
                 if let Some(bare) = bare(self) {
@@ -240,6 +250,28 @@ impl Tcp {
                 }
             }
         }
+    }
+
+    /// Shows the engine a packet that is changed before; where no buffer is free it is lost.
+    #[cold]
+    fn show_changed(
+        &mut self,
+        link: &mut Link,
+        now: Instant,
+        index: u32,
+        packet: &[u8],
+        change: impl FnOnce(&mut [u8]),
+    ) {
+        let Some(mut frame) = link.pool.allocate() else {
+            return;
+        };
+        let memory = link.memory.clone();
+        frame.set_len(packet.len() as u16);
+        let changed = memory.bytes_mut(&mut frame);
+        changed.copy_from_slice(packet);
+        change(changed);
+        self.show(link, now, index, changed);
+        link.pool.free(frame);
     }
 
     /// Shows the engine an acknowledgement until it has counted three duplicates.
