@@ -1,11 +1,11 @@
-//! Segments that others have overtaken.
+//! Segments that others have overtaken, and those behind headers that the engine does not know.
 
 mod common;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use common::{Link, World, ready};
+use common::{Bulk, FAR_V6, Link, World, any, at, ready};
 
 /// What it acknowledges is known already, and what it carries is not.
 #[test]
@@ -39,4 +39,54 @@ fn payload_that_left_before_an_acknowledgement_is_taken() {
     assert_eq!(content, [7; 600]);
     world.until(1, |world| world.near.tcp_queued(client).unwrap().0 == 0);
     assert_eq!(world.near.counters().tcp.retransmitted_segments, 0);
+}
+
+/// Destination options in front of each segment, or headers of hops and of the destination.
+#[test]
+fn segments_behind_headers_of_ipv6_are_taken() {
+    for kinds in [&[60u8][..], &[0, 60]] {
+        let mut world = World::alike(&["tcp.mss=1000"], Link::CLEAN);
+        let answers = Rc::new(RefCell::new(0));
+        let count = Rc::clone(&answers);
+        world.wire.watch = Box::new(move |end, frame| {
+            if frame[12..14] != [0x86, 0xdd] {
+                return true;
+            }
+            if end == 1 {
+                // Of TCP, or of what neighbours say.
+                assert!([6, 58].contains(&frame[20]), "{}", frame[20]);
+                *count.borrow_mut() += u32::from(frame[20] == 6);
+                return true;
+            }
+            if frame[20] != 6 {
+                return true;
+            }
+            let length = u16::from_be_bytes([frame[18], frame[19]]) + 8 * kinds.len() as u16;
+            frame[18..20].copy_from_slice(&length.to_be_bytes());
+            frame[20] = kinds[0];
+            let headers = kinds.iter().enumerate().flat_map(|(place, _)| {
+                let next = kinds.get(place + 1).copied().unwrap_or(6);
+                // Four bytes of padding.
+                [next, 0, 1, 4, 0, 0, 0, 0]
+            });
+            let headers: Vec<u8> = headers.collect();
+            frame.splice(54..54, headers);
+            true
+        });
+        let listener = world.far.tcp_listen(any(80), 1).unwrap();
+        let (client, server) = world.connect_to(listener, at(FAR_V6, 80));
+        let (mut near, mut far) = (Bulk::new(client, 60_000), Bulk::new(server, 50_000));
+        world.until(5, |world| {
+            near.step(&mut world.near);
+            far.step(&mut world.far);
+            near.ended && far.ended
+        });
+        assert_eq!((near.received, far.received), (50_000, 60_000));
+        assert!(*answers.borrow() > 50);
+        // A port where nobody listens refuses as it does without them.
+        let refused = world.near.tcp_connect(at(FAR_V6, 9), None).unwrap();
+        world.until(5, |world| {
+            world.near.tcp_state(refused).unwrap() == linerate_stack::TcpState::Closed
+        });
+    }
 }

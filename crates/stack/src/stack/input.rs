@@ -12,7 +12,7 @@ use crate::udp::reassembly::Outcome;
 use crate::wire::ip::{self, Header};
 use crate::wire::{
     ETHERNET_BYTES, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, FRAGMENT_V6, ICMP, ICMPV6, TCP,
-    UDP, word,
+    UDP, put, word,
 };
 
 impl Stack {
@@ -112,6 +112,9 @@ impl Stack {
             };
         }
         match header.protocol {
+            TCP if !v4 && header.body != ip::V6_BYTES => {
+                self.input_extended(&header, &frame, at, vnet)
+            }
             TCP => {
                 self.link.counters.ip.in_delivers += 1;
                 self.tcp.input(&mut self.link, &header, packet, vnet);
@@ -137,6 +140,31 @@ impl Stack {
             _ => self.link.counters.ip.in_unknown_protocols += 1,
         }
         Some(frame)
+    }
+
+    /// A segment behind headers of options or of a way: the engine is shown it without them, as it knows neither.
+    #[cold]
+    fn input_extended(&mut self, header: &Header, frame: &Frame, at: usize, vnet: VnetHeader) {
+        let packet = &self.memory.bytes(frame)[at..];
+        let Some(mut plain) = self.link.pool.allocate() else {
+            return;
+        };
+        self.link.counters.ip.in_delivers += 1;
+        let segment = &packet[header.body..header.end];
+        let end = ip::V6_BYTES + segment.len();
+        plain.set_len(end as u16);
+        let bytes = self.memory.bytes_mut(&mut plain);
+        bytes[..ip::V6_BYTES].copy_from_slice(&packet[..ip::V6_BYTES]);
+        put(bytes, 4, segment.len() as u16);
+        bytes[6] = TCP;
+        bytes[ip::V6_BYTES..].copy_from_slice(segment);
+        let header = Header {
+            body: ip::V6_BYTES,
+            end,
+            ..*header
+        };
+        self.tcp.input(&mut self.link, &header, bytes, vnet);
+        self.link.pool.free(plain);
     }
 
     #[cold]
