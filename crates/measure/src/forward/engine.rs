@@ -376,6 +376,7 @@ impl Forwarder {
                 flushed += port.flush(&mut pool, quiet);
             }
         }
+        let trouble = self.settle(&places);
         self.ports.iter_mut().for_each(Port::begin);
         let ports = self.ports.iter().map(Port::totals).collect();
         let streams = places.iter().map(|place| self.base(place, settings));
@@ -407,6 +408,9 @@ impl Forwarder {
                 teller: teller.clone(),
                 start: Arc::clone(&barrier),
             });
+        }
+        if let (Some(error), Some(work)) = (trouble, works.first()) {
+            work.control.report(error);
         }
         let started_ns = clock::now();
         let mut running = Running {

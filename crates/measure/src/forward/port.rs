@@ -246,13 +246,15 @@ impl Port {
 
     /// Takes over what only the kernel counts, while nobody polls.
     pub(super) fn refresh(&mut self) -> Result<(), PortError> {
+        let mut first = Ok(());
         for queue in &mut self.queues {
             if let (Some(receive), Some(transmit)) = (&mut queue.receive, &mut queue.transmit) {
-                receive.refresh()?;
-                transmit.refresh()?;
+                // Whatever one says, the others are asked too.
+                first = first.and(receive.refresh());
+                first = first.and(transmit.refresh());
             }
         }
-        Ok(())
+        first
     }
 
     /// Throws away what waits in its receive queues until nothing has come for `quiet`; returns how many

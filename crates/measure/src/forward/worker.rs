@@ -52,7 +52,8 @@ impl Control {
         self.word.load(Relaxed) & REFRESH == 0
     }
 
-    fn report(&self, error: PortError) {
+    /// Says that a port stopped working, unless that was said already.
+    pub(super) fn report(&self, error: PortError) {
         let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         trouble.get_or_insert(error);
     }

@@ -49,7 +49,8 @@ impl Shared {
         }
     }
 
-    fn failed(&self, error: PortError) {
+    /// A port stopped working: everybody ends.
+    pub(super) fn failed(&self, error: PortError) {
         let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         trouble.get_or_insert(error);
         self.stop.store(true, Relaxed);

@@ -2,8 +2,8 @@
 
 use linerate_metric::generate::{FCS_BYTES, TemplatePlan};
 use linerate_port::{
-    AnyPort, Capabilities, Memory, PortUrl, QueueCounters, QueueTotals, Receive, Transmit,
-    memory_plan, open,
+    AnyPort, Capabilities, Memory, PortError, PortUrl, QueueCounters, QueueTotals, Receive,
+    Transmit, memory_plan, open,
 };
 
 use super::template::{MAC_BYTES, Template, TemplateError};
@@ -141,6 +141,20 @@ impl Ports {
         let send = self.send.capabilities.has_carrier();
         let receive = receive.map_or(send, |port| port.capabilities.has_carrier());
         (send, receive)
+    }
+
+    /// Takes over what only the kernel counts, while nobody polls: of the queues that a run reads.
+    pub(super) fn refresh(&mut self) -> Result<(), PortError> {
+        let mut first = self.send.transmit.refresh();
+        let receiving: Vec<_> = match &mut self.receive {
+            Some(ports) => ports.iter_mut().map(|port| &mut port.receive).collect(),
+            None => vec![&mut self.send.receive],
+        };
+        for queue in receiving {
+            // Whatever one says, the others are asked too.
+            first = first.and(queue.refresh());
+        }
+        first
     }
 
     pub(super) fn counters(&self) -> (QueueTotals, QueueTotals) {

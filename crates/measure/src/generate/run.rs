@@ -319,6 +319,10 @@ pub fn run(
     let cpus = settings.cpus.clone();
     let polite = usable.len() <= threads as usize;
     let shared = Shared::new(threads as usize, polite);
+    // What the kernel dropped between runs is of none of them.
+    if let Err(error) = ports.refresh() {
+        shared.failed(error);
+    }
     let before = ports.counters();
     let carriers = ports.carriers();
     let facts = Facts {

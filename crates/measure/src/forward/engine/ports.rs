@@ -1,7 +1,7 @@
 //! The forwarder's ports between runs: what they moved, and how they come and go.
 
 use linerate_host::sys::clock;
-use linerate_metric::forward::{ForwardFigures, ForwardPort, ForwardStream};
+use linerate_metric::forward::{ForwardFigures, ForwardPort, ForwardStream, StreamPlace};
 use linerate_port::{Memory, PortError, PortUrl};
 
 use super::{Acquire, Base, Forwarder, Observed, Primed, Relaxed, check_memory, planned};
@@ -204,8 +204,22 @@ impl Forwarder {
         }
     }
 
-    /// Hides what one port, or all of them, moved so far.
+    /// Takes over what the kernel counted before a run: else its first reading would book that to the run. Gives
+    /// the first trouble of ports that carry streams.
+    pub(super) fn settle(&mut self, places: &[StreamPlace]) -> Option<PortError> {
+        let mut trouble = None;
+        for port in &mut self.ports {
+            let carries =
+                |place: &StreamPlace| [place.rx_port, place.tx_port].contains(&port.number);
+            let takes_part = places.iter().any(carries);
+            trouble = trouble.or(port.refresh().err().filter(|_| takes_part));
+        }
+        trouble
+    }
+
+    /// Hides what one port, or all of them, moved so far, with what only the kernel counted of it.
     pub fn clear(&mut self, port: Option<u32>) {
+        self.refresh();
         for own in &mut self.ports {
             if is_meant(port, own) {
                 own.clear();
@@ -215,6 +229,7 @@ impl Forwarder {
 
     /// Counts what ports and streams move from now on, while they run; the record keeps all of it.
     pub fn clear_streams(&mut self) {
+        self.refresh();
         let totals = self.totals();
         if let Some(running) = &mut self.running {
             running.cleared = Some(totals);
