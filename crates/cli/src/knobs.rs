@@ -8,6 +8,7 @@ use linerate_host::snapshot::netlink::route_interface;
 use linerate_host::sys::cpu;
 use linerate_metric::event::Problem;
 use linerate_metric::plan::DEFAULT_PORT;
+use linerate_port::with_lower;
 use linerate_tune::knob::{self, DEFAULT, Ground, Knob, Set};
 use linerate_tune::over::Over;
 
@@ -294,25 +295,6 @@ fn control_interface(words: &[String]) -> Option<String> {
     route_interface(far).ok()
 }
 
-/// An interface and all that it stands on: ports of a bond or bridge, the device below a VLAN. `all_known` is where
-/// the kernel has a folder for each.
-fn with_lower(all_known: &Path, name: &str) -> Vec<String> {
-    let mut all = vec![name.to_owned()];
-    let mut next = 0;
-    while let Some(upper) = all.get(next) {
-        let entries = fs::read_dir(all_known.join(upper));
-        let names = entries.into_iter().flatten().flatten();
-        let names = names.filter_map(|entry| entry.file_name().into_string().ok());
-        let lower: Vec<String> = names
-            .filter_map(|name| name.strip_prefix("lower_").map(str::to_owned))
-            .filter(|name| !all.contains(name))
-            .collect();
-        all.extend(lower);
-        next += 1;
-    }
-    all
-}
-
 /// Whether a value leaves things as they are.
 pub fn is_default(value: &str) -> bool {
     value == DEFAULT
@@ -321,38 +303,6 @@ pub fn is_default(value: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_an_interface_stands_on_is_found_down_to_the_wire() {
-        let place = tempfile::tempdir().unwrap();
-        let all_known = place.path();
-        // A VLAN on a bridge of a bond's and another port; the bond's own ports.
-        for (name, lower) in [
-            ("br0.5", &["br0"][..]),
-            ("br0", &["bond0", "eth2"]),
-            ("bond0", &["eth0", "eth1"]),
-            ("eth0", &[]),
-            ("eth3", &[]),
-        ] {
-            fs::create_dir(all_known.join(name)).unwrap();
-            fs::write(all_known.join(name).join("mtu"), "1500").unwrap();
-            for below in lower {
-                let link = all_known.join(name).join(format!("lower_{below}"));
-                std::os::unix::fs::symlink(all_known.join(below), link).unwrap();
-            }
-        }
-        let of = |name: &str| {
-            let mut found = with_lower(all_known, name);
-            found.sort();
-            found
-        };
-        assert_eq!(
-            of("br0.5"),
-            ["bond0", "br0", "br0.5", "eth0", "eth1", "eth2"]
-        );
-        assert_eq!(of("eth0"), ["eth0"]);
-        assert_eq!(of("nosuch"), ["nosuch"]);
-    }
 
     #[test]
     fn a_value_may_have_commas_and_is_no_list() {

@@ -1,9 +1,10 @@
 //! Which interface a port may take.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::io;
+use std::iter;
 use std::net::IpAddr;
+use std::path::Path;
 
 use crate::error::PortError;
 use crate::sys::interface::{self, Facts};
@@ -44,29 +45,110 @@ pub(crate) fn take(url: &PortUrl, takes_away: bool) -> Result<Facts, PortError> 
     Ok(facts)
 }
 
-/// What an interface carries that a port on it may cut off: the default route, or this login.
+/// What an interface carries, by itself or for one that stands on it, that a port on it may cut off: the default
+/// route, or this login.
 #[must_use]
 pub fn in_use(interface: &str) -> Option<&'static str> {
     // One's own namespace: /proc/net is that of the thread's process, which may be another's.
     let read = |file: &str| fs::read_to_string(format!("/proc/thread-self/net/{file}"));
     let (v4, v6) = (read("route").ok()?, read("ipv6_route").unwrap_or_default());
-    if default_routes(&v4, &v6).any(|name| name == interface) {
-        return Some("the default route");
+    let own = std::env::var("SSH_CONNECTION");
+    let mut logins: Vec<Login> = own.iter().filter_map(|own| login(own)).collect();
+    // As /proc itself numbers processes: it may be that of an outer namespace.
+    let process = fs::read_link("/proc/self").ok();
+    if let Some(process) = process.and_then(|process| process.to_str()?.parse().ok()) {
+        logins.extend(logins_around(Path::new("/proc"), process));
     }
-    let login = login_address(std::env::var_os("SSH_CONNECTION").as_deref())?;
-    let route = match login {
-        IpAddr::V4(address) => route_v4(&v4, u32::from(address)),
-        IpAddr::V6(address) => route_v6(&v6, u128::from(address)),
-    };
-    (route? == interface).then_some("the login in use")
+    carried(interface, (&v4, &v6), &logins, Path::new("/sys/class/net"))
 }
 
-/// The client's end of the login (sshd sets `SSH_CONNECTION`: client, its port, server, its port).
-fn login_address(connection: Option<&OsStr>) -> Option<IpAddr> {
-    let text = connection?.to_str()?;
-    let address = text.split(' ').next()?;
+fn carried(
+    interface: &str,
+    (v4, v6): (&str, &str),
+    logins: &[Login],
+    all_known: &Path,
+) -> Option<&'static str> {
+    let stands_on = |name: &str| {
+        let parts = with_lower(all_known, name);
+        parts.iter().any(|part| part == interface)
+    };
+    if default_routes(v4, v6).any(stands_on) {
+        return Some("the default route");
+    }
+    let way = |login: &Login| match (&login.zone, login.client) {
+        (Some(zone), _) => stands_on(zone),
+        (None, IpAddr::V4(address)) => route_v4(v4, u32::from(address)).is_some_and(stands_on),
+        (None, IpAddr::V6(address)) => route_v6(v6, u128::from(address)).is_some_and(stands_on),
+    };
+    logins.iter().any(way).then_some("the login in use")
+}
+
+/// An interface and all that it stands on: ports of a bond or bridge, the device below a VLAN. `all_known` is where
+/// the kernel has a folder for each (`/sys/class/net`).
+#[must_use]
+pub fn with_lower(all_known: &Path, name: &str) -> Vec<String> {
+    let mut all = vec![name.to_owned()];
+    let mut next = 0;
+    while let Some(upper) = all.get(next) {
+        let entries = fs::read_dir(all_known.join(upper));
+        let names = entries.into_iter().flatten().flatten();
+        let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+        let lower: Vec<String> = names
+            .filter_map(|name| name.strip_prefix("lower_").map(str::to_owned))
+            .filter(|name| !all.contains(name))
+            .collect();
+        all.extend(lower);
+        next += 1;
+    }
+    all
+}
+
+/// A login from elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Login {
+    client: IpAddr,
+    /// The interface of an address that means nothing without one.
+    zone: Option<String>,
+}
+
+/// Ancestors of a process that are looked at: more have none but loops.
+const MOST_ANCESTORS: usize = 64;
+
+/// Logins that a process and its ancestors were started in, as far as `proc` lets their variables be read. `sudo`
+/// keeps the variable from what it starts, and has it itself.
+fn logins_around(proc: &Path, process: u32) -> Vec<Login> {
+    let parent = |id: &u32| {
+        let status = fs::read_to_string(proc.join(id.to_string()).join("status")).ok()?;
+        let parent = (status.lines()).find_map(|line| line.strip_prefix("PPid:"))?;
+        parent
+            .trim()
+            .parse()
+            .ok()
+            .filter(|&parent: &u32| parent > 0)
+    };
+    let mut logins = Vec::new();
+    for id in iter::successors(Some(process), parent).take(MOST_ANCESTORS) {
+        let variables = fs::read(proc.join(id.to_string()).join("environ")).unwrap_or_default();
+        let mut variables = variables.split(|&byte| byte == 0);
+        let said = variables.find_map(|variable| variable.strip_prefix(b"SSH_CONNECTION="));
+        let login = said.and_then(|said| login(std::str::from_utf8(said).ok()?));
+        logins.extend(login.filter(|login| !logins.contains(login)));
+    }
+    logins
+}
+
+/// The client's end of a login (sshd sets `SSH_CONNECTION`: client, its port, server, its port).
+fn login(connection: &str) -> Option<Login> {
+    let address = connection.split(' ').next()?;
     // A zone (`fe80::1%eth0`) is no part of an IpAddr.
-    address.split('%').next()?.parse().ok()
+    let (client, zone) = match address.split_once('%') {
+        Some((client, zone)) => (client, Some(zone.to_owned())),
+        None => (address, None),
+    };
+    Some(Login {
+        client: client.parse().ok()?,
+        zone,
+    })
 }
 
 /// Interfaces of default routes in both files (proc(5): `/proc/net/route`, `/proc/net/ipv6_route`).
@@ -212,18 +294,126 @@ mod tests {
         assert_eq!(route_v6(V6, 1), Some("eth2"));
     }
 
+    fn login_of(client: &str, zone: Option<&str>) -> Login {
+        Login {
+            client: client.parse().unwrap(),
+            zone: zone.map(str::to_owned),
+        }
+    }
+
     #[test]
     fn a_login_is_read_from_its_variable() {
-        let address = |text: &str| login_address(Some(OsStr::new(text)));
-        assert_eq!(
-            address("10.1.2.3 50022 10.1.0.1 22"),
-            Some("10.1.2.3".parse().unwrap())
+        let v4 = login_of("10.1.2.3", None);
+        assert_eq!(login("10.1.2.3 50022 10.1.0.1 22"), Some(v4));
+        let v6 = login_of("fe80::1", Some("eth0"));
+        assert_eq!(login("fe80::1%eth0 50022 fe80::2 22"), Some(v6));
+        assert_eq!(login(""), None);
+    }
+
+    /// Under `sudo` a process has no such variable, and what started `sudo` has.
+    #[test]
+    fn a_login_is_that_of_any_ancestor() {
+        let place = tempfile::tempdir().unwrap();
+        let process = |id: u32, parent: u32, variables: Option<&str>| {
+            let folder = place.path().join(id.to_string());
+            fs::create_dir(&folder).unwrap();
+            let status = format!("Name:\tx\nTgid:\t{id}\nPPid:\t{parent}\nUid:\t0\n");
+            fs::write(folder.join("status"), status).unwrap();
+            // Another user's cannot be read.
+            if let Some(variables) = variables {
+                fs::write(folder.join("environ"), variables).unwrap();
+            }
+        };
+        process(1, 0, None);
+        process(
+            7,
+            1,
+            Some("A=1\0SSH_CONNECTION=10.1.2.3 50022 10.1.0.1 22\0"),
         );
-        assert_eq!(
-            address("fe80::1%eth0 50022 fe80::2 22"),
-            Some("fe80::1".parse().unwrap())
+        process(8, 7, None);
+        process(
+            9,
+            8,
+            Some("SUDO_USER=me\0NOT_SSH_CONNECTION=10.9.9.9 1 2 3\0"),
         );
-        assert_eq!(address(""), None);
-        assert_eq!(login_address(None), None);
+        process(
+            10,
+            8,
+            Some("SSH_CONNECTION=fe80::1%eth1 50022 fe80::2 22\0"),
+        );
+        let of = |id| logins_around(place.path(), id);
+        let (outer, inner) = (
+            login_of("10.1.2.3", None),
+            login_of("fe80::1", Some("eth1")),
+        );
+        assert_eq!(of(9), std::slice::from_ref(&outer));
+        assert_eq!(of(10), [inner, outer]);
+        assert_eq!(of(1), []);
+        assert_eq!(of(99), []);
+    }
+
+    /// Interfaces of a machine, each with those that it stands on.
+    fn interfaces(all: &[(&str, &[&str])]) -> tempfile::TempDir {
+        let place = tempfile::tempdir().unwrap();
+        for (name, lower) in all {
+            let folder = place.path().join(name);
+            fs::create_dir(&folder).unwrap();
+            fs::write(folder.join("mtu"), "1500").unwrap();
+            for below in *lower {
+                let link = folder.join(format!("lower_{below}"));
+                std::os::unix::fs::symlink(place.path().join(below), link).unwrap();
+            }
+        }
+        place
+    }
+
+    #[test]
+    fn what_an_interface_stands_on_is_found_down_to_the_wire() {
+        // A VLAN on a bridge of a bond's and another port; the bond's own ports.
+        let place = interfaces(&[
+            ("br0.5", &["br0"]),
+            ("br0", &["bond0", "eth2"]),
+            ("bond0", &["eth0", "eth1"]),
+            ("eth0", &[]),
+            ("eth3", &[]),
+        ]);
+        let of = |name: &str| {
+            let mut found = with_lower(place.path(), name);
+            found.sort();
+            found
+        };
+        assert_eq!(
+            of("br0.5"),
+            ["bond0", "br0", "br0.5", "eth0", "eth1", "eth2"]
+        );
+        assert_eq!(of("eth0"), ["eth0"]);
+        assert_eq!(of("nosuch"), ["nosuch"]);
+    }
+
+    /// A port takes frames away from whatever stands on its interface.
+    #[test]
+    fn what_carries_a_route_carries_it_for_what_stands_on_it() {
+        // `eth0` is a bridge here, and `eth1` a VLAN.
+        let place = interfaces(&[
+            ("eth0", &["wire0"]),
+            ("eth1", &["wire1"]),
+            ("eth2", &["wire2"]),
+        ]);
+        let (v4, login) = (v4(), login_of("10.1.2.3", None));
+        let (route, by_login) = (Some("the default route"), Some("the login in use"));
+        let near = login_of("fe80::1", Some("eth1"));
+        for (interface, logins, want) in [
+            ("wire0", &[][..], route),
+            ("eth0", &[], route),
+            ("wire2", &[], route),
+            ("wire1", &[], None),
+            ("wire1", std::slice::from_ref(&login), by_login),
+            ("eth1", std::slice::from_ref(&near), by_login),
+            ("wire1", std::slice::from_ref(&near), by_login),
+            ("wire3", &[], None),
+        ] {
+            let found = carried(interface, (&v4, V6), logins, place.path());
+            assert_eq!(found, want, "{interface} {logins:?}");
+        }
     }
 }

@@ -65,6 +65,6 @@ pub mod pcap;
 pub mod vnet;
 
 mod interface;
-pub use interface::in_use;
+pub use interface::{in_use, with_lower};
 
 mod cursor;
