@@ -2,17 +2,157 @@
 
 mod common;
 
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{memory, numbered, receive, send};
-use linerate_port::{AnyPort, Burst, Pool, Port, PortError, PortUrl, Receive};
+use linerate_port::{
+    AnyPort, Burst, Cause, Memory, MemoryPlan, Pool, Port, PortError, PortUrl, Receive,
+};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::net::{
+    self, AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
 
 /// Where both processes meet; a folder of the test's own.
 const FOLDER: &str = "XDG_RUNTIME_DIR";
 /// The port that a child opens, to send back what comes.
 const CHILD: &str = "LINERATE_TEST_ECHO";
+
+/// A client of bad will, which speaks as ours does and hands over memory that it made.
+struct Forger {
+    talk: OwnedFd,
+    memory: OwnedFd,
+    slots: usize,
+    slot_bytes: usize,
+}
+
+impl Forger {
+    /// Comes to the server `shm:x` whose frames have 1518 bytes, with memory for frames of so many bytes.
+    fn come(folder: &Path, slots: u32, slot_bytes: u32) -> Self {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let memory = rustix::fs::memfd_create("forged", flags).unwrap();
+        rustix::fs::ftruncate(&memory, 4 << 20).unwrap();
+        rustix::fs::fcntl_add_seals(&memory, SealFlags::SHRINK).unwrap();
+        let header = [
+            &b"linrt-s\x01"[..],
+            &slots.to_ne_bytes(),
+            &slot_bytes.to_ne_bytes(),
+        ];
+        rustix::io::pwrite(&memory, &header.concat(), 0).unwrap();
+        let socket = folder.join("linerate/shm-x.sock");
+        let talk = net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            None,
+        );
+        let talk = talk.unwrap();
+        net::connect(&talk, &SocketAddrUnix::new(&socket).unwrap()).unwrap();
+        // Hello, and frames of 1518 bytes.
+        let mut hello = *b"linrt-m\x01\x01\0\0\0\0\0\0\0";
+        hello[10..12].copy_from_slice(&1518u16.to_ne_bytes());
+        let files = [memory.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&files)));
+        let pieces = [IoSlice::new(&hello)];
+        net::sendmsg(&talk, &pieces, &mut ancillary, SendFlags::empty()).unwrap();
+        Self {
+            talk,
+            memory,
+            slots: slots as usize,
+            slot_bytes: slot_bytes as usize,
+        }
+    }
+
+    /// What the server answered, once it has: 2 is joined, 4 unfit.
+    fn answer(&self) -> Option<u8> {
+        let mut word = [0; 16];
+        rustix::io::read(&self.talk, &mut word).ok()?;
+        Some(word[8])
+    }
+
+    /// Publishes frames of these lengths, whatever a slot has.
+    fn publish(&self, lengths: &[u32]) {
+        // A header, and in front of this ring the server's; positions on lines of their own come first.
+        let lengths_bytes = (self.slots * 4).next_multiple_of(128);
+        let ring = 256 + lengths_bytes + (self.slots * self.slot_bytes).next_multiple_of(128);
+        let at = 128 + ring as u64;
+        let written: Vec<u8> = lengths.iter().flat_map(|n| n.to_ne_bytes()).collect();
+        rustix::io::pwrite(&self.memory, &written, at + 256).unwrap();
+        let tail = (lengths.len() as u32).to_ne_bytes();
+        rustix::io::pwrite(&self.memory, &tail, at).unwrap();
+    }
+}
+
+/// A length that no slot has is the other side's fault, and costs that frame alone.
+#[test]
+fn lengths_beyond_a_slot_are_dropped() {
+    in_own_folder("lengths_beyond_a_slot_are_dropped", |folder| {
+        // The memory's own frames are longer than those of this port: another port needs them so.
+        let memory = Memory::new(MemoryPlan {
+            frames: 512,
+            frame_bytes: 9018,
+            ..MemoryPlan::default()
+        });
+        let memory = memory.unwrap();
+        let mut pool = memory.pool();
+        let mut server = common::open("shm:x,role=server,mtu=1500", &memory);
+        let forger = Forger::come(folder, 64, 1600);
+        let lengths = [60, 1600, 1601, 9018, 9019, u32::MAX, 0, 61];
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let (mut answer, mut came) = (None, Vec::new());
+        let mut burst = Burst::new();
+        while came.len() < 3 {
+            if answer.is_none() {
+                server.refresh().unwrap();
+                answer = forger.answer();
+                if answer.is_some() {
+                    forger.publish(&lengths);
+                }
+            }
+            server.receive(&mut pool, &mut burst);
+            came.extend(burst.frames().iter().map(|frame| frame.len()));
+            pool.free_all(&mut burst);
+            assert!(Instant::now() < deadline, "{answer:?}, {came:?} came");
+        }
+        assert_eq!((answer, &came[..]), (Some(2), &[60, 1600, 61][..]));
+        let counted = server.receive.counters().read();
+        let drops = (counted.dropped(Cause::TooLong), counted.dropped(Cause::Bad));
+        assert_eq!(drops, (4, 1));
+    });
+}
+
+/// Memory for other frames than those that both sides said is not taken.
+#[test]
+fn memory_for_other_frames_is_refused() {
+    in_own_folder("memory_for_other_frames_is_refused", |folder| {
+        let memory = memory(256);
+        let mut server = common::open("shm:x,role=server,mtu=1500", &memory);
+        for slot_bytes in [64, 1472, 1728, 9024] {
+            let forger = Forger::come(folder, 64, slot_bytes);
+            let deadline = Instant::now() + Duration::from_secs(10);
+            let told = loop {
+                if let Err(error) = server.refresh() {
+                    break error;
+                }
+                assert!(Instant::now() < deadline, "{slot_bytes}: nobody minds");
+            };
+            let text = told.to_string();
+            assert!(matches!(told, PortError::PeerMismatch { .. }), "{text}");
+            let says = |bytes: u32| text.contains(&bytes.to_string());
+            assert!(says(slot_bytes) && says(1600), "{text}");
+            assert_eq!(forger.answer(), Some(4), "{slot_bytes}");
+            assert_eq!(server.receive.is_joined(), Some(false));
+        }
+    });
+}
 
 /// Not a test: what a child process does.
 #[test]

@@ -162,6 +162,13 @@ impl Region {
     }
 }
 
+impl Region {
+    /// Where things are in it.
+    pub(crate) fn shape(&self) -> Shape {
+        self.shape
+    }
+}
+
 impl AsFd for Region {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()

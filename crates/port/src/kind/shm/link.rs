@@ -1,7 +1,7 @@
 //! The bond between two processes: who is there, and which memory they share.
 
 use std::collections::VecDeque;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -112,6 +112,8 @@ enum Trouble {
     Unfit,
     /// The other's longest frame has so many bytes, and ours another number.
     Frames(u16),
+    /// The other's memory has so many bytes for a frame, and ours another number.
+    Slots(u32),
     Spoilt,
     System(&'static str),
 }
@@ -202,6 +204,10 @@ impl Link {
                 self.frame_bytes,
                 self.frame_bytes - ETHERNET_BYTES
             ))),
+            Some(Trouble::Slots(other)) => Err(mismatch(&format!(
+                "its memory has {other} bytes for each frame and this side's {}",
+                self.shape.slot_bytes
+            ))),
             Some(Trouble::Spoilt) => Err(mismatch("the memory is spoilt")),
             Some(Trouble::System(action)) => Err(PortError::Kernel {
                 port: port(),
@@ -269,12 +275,12 @@ impl Link {
     }
 
     /// Agrees with a client on the memory: the survivor's, or a new one.
-    fn join(&self, guest: &Talk, file: Option<std::os::fd::OwnedFd>) -> Result<(), Trouble> {
+    fn join(&self, guest: &Talk, file: Option<OwnedFd>) -> Result<(), Trouble> {
         let said = match (self.region.get(), file) {
             (Some(region), None) => guest.say(Word::Joined, Some(region.as_fd()), self.frame_bytes),
             (Some(_), Some(_)) => return Err(Trouble::Unfit),
             (None, Some(file)) => {
-                let region = adopted(file)?;
+                let region = self.adopted(file)?;
                 let said = guest.say(Word::Joined, None, self.frame_bytes);
                 if said.is_ok() {
                     let _ = self.region.set(region);
@@ -316,7 +322,7 @@ impl Link {
                 state.trouble = Some(Trouble::Frames(theirs));
             }
             Heard::Word(Word::Joined, file, _) => match (self.region.get(), file) {
-                (None, Some(file)) => match adopted(file) {
+                (None, Some(file)) => match self.adopted(file) {
                     Ok(region) => {
                         let _ = self.region.set(region);
                         state.joined();
@@ -332,12 +338,16 @@ impl Link {
         }
         state.begun = None;
     }
-}
 
-fn adopted(file: std::os::fd::OwnedFd) -> Result<Arc<Region>, Trouble> {
-    match Region::adopt(file) {
-        Ok(Some(region)) => Ok(Arc::new(region)),
-        Ok(None) => Err(Trouble::Unknown),
-        Err(_) => Err(Trouble::System("map the memory that the other side gave")),
+    /// Memory that the other side gave, where its slots are for frames as they were agreed on.
+    fn adopted(&self, file: OwnedFd) -> Result<Arc<Region>, Trouble> {
+        match Region::adopt(file) {
+            Ok(Some(region)) if region.shape().slot_bytes == self.shape.slot_bytes => {
+                Ok(Arc::new(region))
+            }
+            Ok(Some(region)) => Err(Trouble::Slots(region.shape().slot_bytes)),
+            Ok(None) => Err(Trouble::Unknown),
+            Err(_) => Err(Trouble::System("map the memory that the other side gave")),
+        }
     }
 }

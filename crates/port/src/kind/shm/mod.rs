@@ -166,7 +166,8 @@ impl Receive for ShmReceive {
         for (length, at) in lengths.iter_mut().zip(0..) {
             *length = ring.length(at);
         }
-        let most = usize::from(pool.memory().frame_bytes());
+        // What the other side wrote there may be anything.
+        let most = usize::from(pool.memory().frame_bytes()).min(ring.slot_bytes());
         let is_sound = |length: &usize| (1..=most).contains(length);
         let sound = lengths.iter().take_while(|length| is_sound(length)).count();
         if sound == 0 {

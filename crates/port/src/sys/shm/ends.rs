@@ -124,6 +124,12 @@ impl<R: Slotted> SlotReceiver<R> {
         Some(Self { ring, cursor, mask })
     }
 
+    /// Bytes that a frame may have.
+    #[inline]
+    pub(crate) fn slot_bytes(&self) -> usize {
+        self.ring.shape().slot_bytes as usize
+    }
+
     /// How many of `wanted` frames are there.
     #[inline]
     pub(crate) fn filled(&mut self, wanted: u32) -> u32 {
@@ -137,7 +143,7 @@ impl<R: Slotted> SlotReceiver<R> {
         self.ring.length(self.slot(ahead))
     }
 
-    /// Copies the first bytes of the slot `ahead` of the position out.
+    /// Copies the first bytes of the slot `ahead` of the position out: no more than [`SlotReceiver::slot_bytes`].
     #[inline]
     pub(crate) fn read(&self, ahead: u32, frame: &mut [u8]) {
         // SAFETY: `filled` said that the other side has published the slot; it writes it only after
