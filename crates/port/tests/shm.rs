@@ -4,7 +4,7 @@ mod common;
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -45,6 +45,16 @@ impl Forger {
             &slot_bytes.to_ne_bytes(),
         ];
         rustix::io::pwrite(&memory, &header.concat(), 0).unwrap();
+        Self {
+            talk: Self::hand(folder, memory.as_fd()),
+            memory,
+            slots: slots as usize,
+            slot_bytes: slot_bytes as usize,
+        }
+    }
+
+    /// Says hello, with a file and frames of 1518 bytes.
+    fn hand(folder: &Path, file: BorrowedFd<'_>) -> OwnedFd {
         let socket = folder.join("linerate/shm-x.sock");
         let talk = net::socket_with(
             AddressFamily::UNIX,
@@ -54,21 +64,15 @@ impl Forger {
         );
         let talk = talk.unwrap();
         net::connect(&talk, &SocketAddrUnix::new(&socket).unwrap()).unwrap();
-        // Hello, and frames of 1518 bytes.
         let mut hello = *b"linrt-m\x01\x01\0\0\0\0\0\0\0";
         hello[10..12].copy_from_slice(&1518u16.to_ne_bytes());
-        let files = [memory.as_fd()];
+        let files = [file];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         assert!(ancillary.push(SendAncillaryMessage::ScmRights(&files)));
         let pieces = [IoSlice::new(&hello)];
         net::sendmsg(&talk, &pieces, &mut ancillary, SendFlags::empty()).unwrap();
-        Self {
-            talk,
-            memory,
-            slots: slots as usize,
-            slot_bytes: slot_bytes as usize,
-        }
+        talk
     }
 
     /// What the server answered, once it has: 2 is joined, 4 unfit.
@@ -151,6 +155,28 @@ fn memory_for_other_frames_is_refused() {
             assert_eq!(forger.answer(), Some(4), "{slot_bytes}");
             assert_eq!(server.receive.is_joined(), Some(false));
         }
+    });
+}
+
+/// What the kernel said when it refused something is told, and not what it said last of anything.
+#[test]
+fn refusals_of_the_kernel_keep_their_cause() {
+    in_own_folder("refusals_of_the_kernel_keep_their_cause", |folder| {
+        let mut server = common::open("shm:x,role=server", &memory(256));
+        // No memory, and so without seals: EINVAL (fcntl(2), F_GET_SEALS).
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let _talk = Forger::hand(folder, file.as_fd());
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let told = loop {
+            if let Err(error) = server.refresh() {
+                break error;
+            }
+            assert!(Instant::now() < deadline, "nobody minds");
+        };
+        let PortError::Kernel { source, .. } = &told else {
+            panic!("{told}");
+        };
+        assert_eq!(source.kind(), std::io::ErrorKind::InvalidInput, "{source}");
     });
 }
 

@@ -1,6 +1,7 @@
 //! The bond between two processes: who is there, and which memory they share.
 
 use std::collections::VecDeque;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -20,6 +21,9 @@ const PERIOD: Duration = Duration::from_millis(5);
 
 /// Absences of a partner that are remembered: one that dies again and again is told of all the same.
 const ABSENCES: usize = 64;
+
+/// What is done with memory of the other side.
+const MAP: &str = "map the memory that the other side gave";
 
 /// Counts the polls that found nothing, to look around once in a while.
 pub(super) struct Idle {
@@ -105,7 +109,7 @@ impl State {
     }
 }
 
-#[derive(Clone, Copy)]
+#[derive(Debug)]
 enum Trouble {
     Unknown,
     Taken,
@@ -115,7 +119,8 @@ enum Trouble {
     /// The other's memory has so many bytes for a frame, and ours another number.
     Slots(u32),
     Spoilt,
-    System(&'static str),
+    /// What the kernel did not do, and why.
+    System(&'static str, io::Error),
 }
 
 impl Link {
@@ -209,10 +214,10 @@ impl Link {
                 self.shape.slot_bytes
             ))),
             Some(Trouble::Spoilt) => Err(mismatch("the memory is spoilt")),
-            Some(Trouble::System(action)) => Err(PortError::Kernel {
+            Some(Trouble::System(action, source)) => Err(PortError::Kernel {
                 port: port(),
                 action,
-                source: std::io::Error::last_os_error(),
+                source,
             }),
         }
     }
@@ -289,7 +294,7 @@ impl Link {
             }
             (None, None) => {
                 let region = Region::create(self.shape)
-                    .map_err(|_| Trouble::System("give memory to share"))?;
+                    .map_err(|error| Trouble::System("give memory to share", error))?;
                 let said = guest.say(Word::Joined, Some(region.as_fd()), self.frame_bytes);
                 if said.is_ok() {
                     let _ = self.region.set(Arc::new(region));
@@ -297,7 +302,7 @@ impl Link {
                 said
             }
         };
-        said.map_err(|_| Trouble::System("hand memory over"))
+        said.map_err(|error| Trouble::System("hand memory over", error))
     }
 
     fn seek(&self, state: &mut State) {
@@ -347,7 +352,7 @@ impl Link {
             }
             Ok(Some(region)) => Err(Trouble::Slots(region.shape().slot_bytes)),
             Ok(None) => Err(Trouble::Unknown),
-            Err(_) => Err(Trouble::System("map the memory that the other side gave")),
+            Err(error) => Err(Trouble::System(MAP, error)),
         }
     }
 }
