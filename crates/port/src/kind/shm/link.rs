@@ -14,7 +14,7 @@ use crate::port::Absence;
 use crate::sys::shm::{Region, Shape};
 use crate::url::ETHERNET_BYTES;
 
-/// Empty polls between two looks at the clock: a look then costs a tenth of a nanosecond a poll.
+/// Empty polls between two looks at the clock, at most: a look then costs a tenth of a nanosecond a poll.
 const POLLS: u32 = 256;
 /// How often an idle queue looks for the other process.
 const PERIOD: Duration = Duration::from_millis(5);
@@ -25,9 +25,14 @@ const ABSENCES: usize = 64;
 /// What is done with memory of the other side.
 const MAP: &str = "map the memory that the other side gave";
 
-/// Counts the polls that found nothing, to look around once in a while.
+/// Counts the polls that found nothing, to look around once in a while: after [`PERIOD`], however seldom a loop
+/// that sleeps polls.
 pub(super) struct Idle {
     polls: u32,
+    /// Empty polls between two looks at the clock: as many as fit well into a period.
+    every: u32,
+    /// The latest look at the clock, and the one that the period began with.
+    looked: Option<Instant>,
     last: Option<Instant>,
 }
 
@@ -35,6 +40,8 @@ impl Idle {
     pub(super) fn new() -> Self {
         Self {
             polls: 0,
+            every: 1,
+            looked: None,
             last: None,
         }
     }
@@ -44,16 +51,31 @@ impl Idle {
         self.polls = 0;
     }
 
-    /// Whether it is time to look around. True at the first call.
+    /// Whether it is time to look around. True at the first call. One that has nobody at its other end yet is
+    /// asked each time: nothing else can come of its polls.
     #[inline]
-    pub(super) fn is_over(&mut self) -> bool {
+    pub(super) fn is_over(&mut self, is_alone: bool) -> bool {
         self.polls += 1;
-        if self.polls < POLLS && self.last.is_some() {
+        if self.polls < self.every && !is_alone {
             return false;
         }
-        self.polls = 0;
-        let now = Instant::now();
-        let over = self.last.is_none_or(|last| now - last >= PERIOD);
+        self.is_over_at(Instant::now())
+    }
+
+    fn is_over_at(&mut self, now: Instant) -> bool {
+        let polls = std::mem::take(&mut self.polls);
+        let since = |time: Instant| now.saturating_duration_since(time);
+        self.every = match self.looked.map(since) {
+            None => 1,
+            Some(took) if took > PERIOD => {
+                let fit = f64::from(polls) * PERIOD.as_secs_f64() / took.as_secs_f64();
+                (fit as u32).clamp(1, POLLS)
+            }
+            Some(took) if took * 2 <= PERIOD => (self.every * 2).min(POLLS),
+            Some(_) => self.every,
+        };
+        self.looked = Some(now);
+        let over = self.last.is_none_or(|last| since(last) >= PERIOD);
         if over {
             self.last = Some(now);
         }
@@ -354,5 +376,68 @@ impl Link {
             Ok(None) => Err(Trouble::Unknown),
             Err(error) => Err(Trouble::System(MAP, error)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Polls so far apart until a queue looks around, and the time until then; in simulated time.
+    fn until_over(
+        idle: &mut Idle,
+        now: &mut Instant,
+        apart: Duration,
+        most: u32,
+    ) -> (u32, Duration) {
+        let from = *now;
+        for polls in 1..=most {
+            *now += apart;
+            idle.polls += 1;
+            if idle.polls >= idle.every && idle.is_over_at(*now) {
+                return (polls, *now - from);
+            }
+        }
+        panic!("not within {most} polls");
+    }
+
+    #[test]
+    fn a_loop_that_sleeps_looks_around_as_soon_as_one_that_spins() {
+        let mut now = Instant::now();
+        for apart in [50, 50_000, 1_000_000, 3_000_000, 20_000_000] {
+            let apart = Duration::from_nanos(apart);
+            let mut idle = Idle::new();
+            assert!(idle.is_over_at(now));
+            for _ in 0..10 {
+                let (_, took) = until_over(&mut idle, &mut now, apart, 1_000_000);
+                assert!(took <= PERIOD * 2 || took == apart, "{apart:?}: {took:?}");
+            }
+        }
+    }
+
+    /// Polls at the pace of a spinning loop leave the clock alone; what they grew used to is unlearnt.
+    #[test]
+    fn a_pace_that_changes_is_followed() {
+        let (mut idle, mut now) = (Idle::new(), Instant::now());
+        for _ in 0..20 {
+            until_over(&mut idle, &mut now, Duration::from_nanos(50), 1_000_000);
+        }
+        assert_eq!(idle.every, POLLS);
+        let apart = Duration::from_millis(1);
+        until_over(&mut idle, &mut now, apart, POLLS);
+        let (polls, _) = until_over(&mut idle, &mut now, apart, POLLS);
+        assert!(polls <= 10, "{polls}");
+    }
+
+    /// Whoever has nobody yet asks the clock at each poll.
+    #[test]
+    fn one_that_waits_for_its_other_end_asks_each_time() {
+        let mut idle = Idle::new();
+        assert!(idle.is_over(true));
+        idle.every = POLLS;
+        let long_ago = Instant::now().checked_sub(PERIOD * 2).unwrap();
+        idle.last = Some(long_ago);
+        assert!(!idle.is_over(false));
+        assert!(idle.is_over(true));
     }
 }

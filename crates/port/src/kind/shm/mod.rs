@@ -135,7 +135,7 @@ fn open(url: &PortUrl, _: &Memory) -> Result<Vec<AnyPort>, PortError> {
 impl ShmReceive {
     #[cold]
     fn look_around(&mut self) {
-        if self.idle.is_over() {
+        if self.idle.is_over(self.ring.is_none()) {
             self.link.tend();
         }
         if self.ring.is_none()
@@ -225,7 +225,7 @@ impl Receive for ShmReceive {
 impl ShmTransmit {
     #[cold]
     fn look_around(&mut self) {
-        if self.idle.is_over() {
+        if self.idle.is_over(self.ring.is_none()) {
             self.link.tend();
         }
         if self.ring.is_none()
