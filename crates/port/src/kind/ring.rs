@@ -4,7 +4,7 @@
 //! that each receive from one ring and send to another pass frames round. `ring:0,end=a` and
 //! `ring:0,end=b` are the two ends of a cable. Frames travel as handles, so both ends share one memory.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::capabilities::Capabilities;
 use crate::counters::QueueCounters;
@@ -38,72 +38,130 @@ pub const KIND: Kind = Kind {
 /// The end of a ring that frames come out of.
 pub struct RingReceive {
     ring: FrameReceiver,
-    /// Where frames go that are inside when the port ends; none while this end waits to be opened.
-    memory: Option<Memory>,
+    /// Where frames go that are inside when the port ends.
+    memory: Memory,
+    plug: Option<Arc<Plug>>,
     counters: Arc<QueueCounters>,
 }
 
 /// The end of a ring that frames go into.
 pub struct RingTransmit {
     ring: FrameSender,
+    plug: Option<Arc<Plug>>,
     counters: Arc<QueueCounters>,
 }
 
-type Ends = (RingReceive, RingTransmit);
-
-fn queues(capacity: u32) -> (RingTransmit, RingReceive) {
-    let (sender, receiver) = frame_ring(capacity);
-    (
-        RingTransmit {
-            ring: sender,
-            counters: Arc::default(),
-        },
-        RingReceive {
-            ring: receiver,
-            memory: None,
-            counters: Arc::default(),
-        },
-    )
+/// One end of a cable: where frames come out, where they go in, and of how many descriptors both are.
+struct End {
+    receiver: FrameReceiver,
+    sender: FrameSender,
+    capacity: u32,
 }
 
 /// Both ends of a cable: what one sends, the other receives.
-fn cable(capacity: u32) -> (Ends, Ends) {
-    let (to_b, from_a) = queues(capacity);
-    let (to_a, from_b) = queues(capacity);
-    ((from_b, to_b), (from_a, to_a))
+fn cable(capacity: u32) -> [End; 2] {
+    let (to_b, from_a) = frame_ring(capacity);
+    let (to_a, from_b) = frame_ring(capacity);
+    let end = |(sender, receiver)| End {
+        receiver,
+        sender,
+        capacity,
+    };
+    [(to_b, from_b), (to_a, from_a)].map(end)
+}
+
+/// An end of a cable that a port has: with the second of its queues it goes back, and whoever opens it next finds
+/// the other end where it was.
+struct Plug {
+    memory: Memory,
+    name: String,
+    end: usize,
+    capacity: u32,
+    parts: Mutex<(Option<FrameReceiver>, Option<FrameSender>)>,
+}
+
+impl Plug {
+    fn parts(&self) -> MutexGuard<'_, (Option<FrameReceiver>, Option<FrameSender>)> {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Plug {
+    fn drop(&mut self) {
+        let parts = std::mem::take(&mut *self.parts());
+        let (Some(receiver), Some(sender)) = parts else {
+            return;
+        };
+        let end = End {
+            receiver,
+            sender,
+            capacity: self.capacity,
+        };
+        // A cable that nobody has any more gives its frames back.
+        let ended = self.memory.leave_half(&self.name, self.end, end);
+        for mut end in ended.into_iter().flatten() {
+            empty(&mut end.receiver, &self.memory);
+        }
+    }
+}
+
+fn empty(ring: &mut FrameReceiver, memory: &Memory) {
+    let mut burst = Burst::new();
+    while ring.pop(&mut burst).0 > 0 {
+        memory.take_back(std::iter::from_fn(|| burst.pop()));
+    }
 }
 
 fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
     let count = url.common().queues.unwrap_or(1);
     // What is put in is what comes out: one number holds for both sides of a loop.
-    let capacity = url.common().rxd.or(url.common().txd).unwrap_or(url.rxd());
+    let wanted = url.common().rxd.or(url.common().txd).unwrap_or(url.rxd());
     let mut ports = Vec::new();
     for queue in 0..count {
-        let (mut receive, transmit) = match url.text("end") {
+        let (receiver, sender, plug) = match url.text("end") {
             None => {
-                let (transmit, receive) = queues(capacity);
-                (receive, transmit)
+                let (sender, receiver) = frame_ring(wanted);
+                (receiver, sender, None)
             }
-            Some(end) => {
-                let other = if end == "a" { "b" } else { "a" };
-                let place = |end| format!("ring:{}:{queue}:{end}", url.name());
-                memory
-                    .meet(&place(end), &place(other), || cable(capacity))
-                    .ok_or_else(|| PortError::Taken {
-                        port: format!("{},end={end}", url.short()),
-                        remedy: "open the other end, or give this cable another name".to_owned(),
-                    })?
+            Some(letter) => {
+                let (name, which) = (
+                    format!("ring:{}:{queue}", url.name()),
+                    usize::from(letter == "b"),
+                );
+                let end = memory.take_half(&name, which, || cable(wanted));
+                let end = end.ok_or_else(|| PortError::Taken {
+                    port: format!("{},end={letter}", url.short()),
+                    remedy: "open the other end, or give this cable another name".to_owned(),
+                })?;
+                let plug = Plug {
+                    memory: memory.clone(),
+                    name,
+                    end: which,
+                    capacity: end.capacity,
+                    parts: Mutex::default(),
+                };
+                (end.receiver, end.sender, Some(Arc::new(plug)))
             }
         };
-        receive.memory = Some(memory.clone());
+        // A cable has as many as whoever opened its first end asked for.
+        let capacity = plug.as_ref().map_or(wanted, |plug| plug.capacity);
         let mut capabilities =
             Capabilities::plain(queue_name(url, queue, count), url.frame_bytes());
         capabilities.receive_descriptors = Some(capacity);
         capabilities.transmit_descriptors = Some(capacity);
         ports.push(
             Pair {
-                receive,
-                transmit,
+                receive: RingReceive {
+                    ring: receiver,
+                    memory: memory.clone(),
+                    plug: plug.clone(),
+                    counters: Arc::default(),
+                },
+                transmit: RingTransmit {
+                    ring: sender,
+                    plug,
+                    counters: Arc::default(),
+                },
                 capabilities,
             }
             .any(),
@@ -112,14 +170,25 @@ fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
     Ok(ports)
 }
 
+/// What stands in for a ring that went elsewhere.
+fn no_ring() -> (FrameSender, FrameReceiver) {
+    frame_ring(1)
+}
+
 impl Drop for RingReceive {
     fn drop(&mut self) {
-        let Some(memory) = self.memory.take() else {
-            return;
-        };
-        let mut burst = Burst::new();
-        while self.ring.pop(&mut burst).0 > 0 {
-            memory.take_back(std::iter::from_fn(|| burst.pop()));
+        match &self.plug {
+            // They stay inside, for whoever opens this end again.
+            Some(plug) => plug.parts().0 = Some(std::mem::replace(&mut self.ring, no_ring().1)),
+            None => empty(&mut self.ring, &self.memory),
+        }
+    }
+}
+
+impl Drop for RingTransmit {
+    fn drop(&mut self) {
+        if let Some(plug) = &self.plug {
+            plug.parts().1 = Some(std::mem::replace(&mut self.ring, no_ring().0));
         }
     }
 }
@@ -213,14 +282,46 @@ mod tests {
         send(&mut b, &mut pool, b"to a");
         assert_eq!(receive(&mut a, &mut pool), [b"to a"]);
         assert_eq!(receive(&mut b, &mut pool), [b"to b"]);
-        // Both ends taken: the name is free for another cable.
-        let mut again = port("ring:x,end=a", &memory);
         let url: PortUrl = "ring:x,end=a".parse().unwrap();
         assert!(matches!(
             kind::open(&url, &memory).map(|_| ()),
             Err(PortError::Taken { .. })
         ));
-        assert!(receive(&mut again, &mut pool).is_empty());
+    }
+
+    /// An end that is closed and opened again is that of the same cable, whichever it is and whoever has the other.
+    #[test]
+    fn an_end_may_be_opened_again() {
+        let memory = memory();
+        let mut pool = memory.pool();
+        // Nobody has come to the other end yet.
+        drop(port("ring:x,end=b,rxd=64", &memory));
+        let mut ends = ["a", "b"].map(|end| port(&format!("ring:x,end={end}"), &memory));
+        for again in [0, 1, 1, 0] {
+            let (own, other) = ([b'a' + again as u8], [b'b' - again as u8]);
+            send(&mut ends[1 - again], &mut pool, &other);
+            // What is inside stays inside; counters begin anew, and descriptors are those of the cable.
+            let closed = std::mem::replace(&mut ends[again], port("null:", &memory));
+            drop(closed.transmit);
+            drop(closed.receive);
+            send(&mut ends[1 - again], &mut pool, &other);
+            let end = own.map(char::from)[0];
+            ends[again] = port(&format!("ring:x,end={end},rxd=16"), &memory);
+            assert_eq!(ends[again].capabilities.receive_descriptors, Some(1024));
+            send(&mut ends[again], &mut pool, &own);
+            assert_eq!(receive(&mut ends[again], &mut pool), [other, other]);
+            assert_eq!(receive(&mut ends[1 - again], &mut pool), [own]);
+            assert_eq!(ends[again].receive.counters().read().frames, 2);
+        }
+        // With both ends the cable is gone, and its frames are free.
+        for end in &mut ends {
+            send(end, &mut pool, b"stays inside");
+        }
+        drop(ends);
+        let all = std::iter::from_fn(|| pool.allocate()).count();
+        assert_eq!(all, memory.frames() as usize);
+        let again = port("ring:x,end=a,rxd=32", &memory);
+        assert_eq!(again.capabilities.receive_descriptors, Some(32));
     }
 
     /// Frames are filled and sent by one thread, checked and freed by another, and find their way back.

@@ -8,7 +8,7 @@ use std::ops::{Range, RangeInclusive};
 use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crossbeam_queue::ArrayQueue;
 
@@ -115,6 +115,9 @@ pub struct Memory {
     inner: Arc<Inner>,
 }
 
+/// One end of something with two, while nobody has it.
+type Half = Option<Box<dyn Any + Send>>;
+
 struct Inner {
     base: NonNull<u8>,
     mapped: usize,
@@ -127,8 +130,8 @@ struct Inner {
     depot: ArrayQueue<Batch>,
     /// What was left there last, and is taken first.
     warm: ArrayQueue<Batch>,
-    /// Rings that wait for the port at their other end, by name (see [`Memory::meet`]).
-    meetings: Mutex<HashMap<String, Box<dyn Any + Send>>>,
+    /// Things of two ends, by name: those ends that no port has (see [`Memory::take_half`]).
+    halves: Mutex<HashMap<String, [Half; 2]>>,
 }
 
 // SAFETY: `base` is a mapping that no thread owns; its bytes are reached through handles alone, each of
@@ -180,7 +183,7 @@ impl Memory {
                     .clamp(*CACHED_FRAMES.start(), *CACHED_FRAMES.end()),
                 depot,
                 warm: ArrayQueue::new(WARM_BATCHES),
-                meetings: Mutex::new(HashMap::new()),
+                halves: Mutex::new(HashMap::new()),
             }),
         };
         let mut batch = Batch::default();
@@ -367,30 +370,45 @@ impl Memory {
         }
     }
 
-    /// Gives what was left at `place`; else makes both halves, gives the first and leaves the second at
-    /// `other`. None when `other` waits already, so that `place` was given before.
+    fn halves(&self) -> MutexGuard<'_, HashMap<String, [Half; 2]>> {
+        let halves = self.inner.halves.lock();
+        halves.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives half `which` (0 or 1) of what has this name; whoever comes first makes both. None while somebody has
+    /// it.
     ///
     /// So two ports find each other through the memory that they have to share. Not for the path.
-    pub(crate) fn meet<T: Send + 'static>(
+    pub(crate) fn take_half<T: Send + 'static>(
         &self,
-        place: &str,
-        other: &str,
-        make: impl FnOnce() -> (T, T),
+        name: &str,
+        which: usize,
+        make: impl FnOnce() -> [T; 2],
     ) -> Option<T> {
-        let mut meetings = self
-            .inner
-            .meetings
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(left) = meetings.remove(place) {
-            return left.downcast::<T>().ok().map(|half| *half);
-        }
-        if meetings.contains_key(other) {
+        let mut halves = self.halves();
+        let both = halves
+            .entry(name.to_owned())
+            .or_insert_with(|| make().map(|half| Some(Box::new(half) as Box<dyn Any + Send>)));
+        let half = both[which & 1].take()?;
+        half.downcast::<T>().ok().map(|half| *half)
+    }
+
+    /// Leaves a half for whoever comes next in its place. Once nobody has either, both come back for good.
+    pub(crate) fn leave_half<T: Send + 'static>(
+        &self,
+        name: &str,
+        which: usize,
+        half: T,
+    ) -> Option<[T; 2]> {
+        let mut halves = self.halves();
+        let both = halves.get_mut(name)?;
+        both[which & 1] = Some(Box::new(half));
+        if both.iter().any(Option::is_none) {
             return None;
         }
-        let (first, second) = make();
-        meetings.insert(other.to_owned(), Box::new(second));
-        Some(first)
+        let whole = |half: Half| half?.downcast::<T>().ok().map(|half| *half);
+        let [first, second] = halves.remove(name)?.map(whole);
+        Some([first?, second?])
     }
 }
 
