@@ -10,7 +10,9 @@ use linerate_lab::{Lab, Topology, privileged};
 use linerate_measure::generate::{Arrival, Capture, Ports, Ran, Settings, What, record, run};
 use linerate_metric::generate::{Load, TemplatePlan};
 use linerate_metric::plan::Kind;
-use linerate_port::{Memory, PortUrl, memory_plan, open, pcap::CaptureWriter};
+use linerate_port::{
+    Burst, Memory, PortError, PortUrl, Transmit, memory_plan, open, pcap::CaptureWriter,
+};
 
 fn plan(text: &str) -> What {
     What::Template(linerate_measure::generate::template::read_file(text).unwrap())
@@ -53,6 +55,39 @@ fn a_loop_gives_every_frame_back() {
             "{mean} for {}",
             ran.facts.frame_bytes
         );
+    }
+}
+
+/// A thread that a fault of ours ends ends the run at once, and the record says so.
+#[test]
+fn a_thread_that_dies_ends_the_run() {
+    for threads in [1, 2] {
+        let url: PortUrl = "ring:0".parse().unwrap();
+        let memory = Memory::new(memory_plan(std::slice::from_ref(&url))).unwrap();
+        let mut port = open(&url, &memory).unwrap().remove(0);
+        // A frame that nobody may look at: it reaches beyond its slot.
+        let (mut pool, mut burst) = (memory.pool(), Burst::new());
+        let mut frame = pool.allocate().unwrap();
+        frame.set_len(u16::MAX);
+        burst.push(frame).unwrap();
+        assert_eq!(port.transmit.transmit(&mut pool, &mut burst), 1);
+        let mut ports = Ports::of(memory, port, None);
+        let settings = Settings {
+            load: Load::Frames(1000.0),
+            duration: Some(Duration::from_secs(600)),
+            threads: Some(threads),
+            ..Settings::default()
+        };
+        let began = std::time::Instant::now();
+        let ran = run(&mut ports, &settings, &AtomicBool::new(false), &mut |_| {}).unwrap();
+        assert!(began.elapsed() < Duration::from_secs(300));
+        assert!(
+            matches!(&ran.trouble, Some(PortError::Fault { port }) if port == "ring:0"),
+            "{:?}",
+            ran.trouble
+        );
+        let record = record(("ring:0", None), &settings, ran);
+        assert!(common::doubts(&record).contains(&"port-stopped"));
     }
 }
 

@@ -131,6 +131,10 @@ pub enum PortError {
     #[error("`{port}` stopped: {why}; open it again once that is over")]
     Stopped { port: String, why: String },
     #[error(
+        "`{port}` stopped: a fault of this program ended the thread that polled it; report what it said on standard error"
+    )]
+    Fault { port: String },
+    #[error(
         "the kernel did not {action} for `{port}`: look at its cause, and at `linerate doctor`"
     )]
     Kernel {
@@ -243,6 +247,7 @@ impl PortError {
             | Self::Taken { port, .. }
             | Self::PeerMismatch { port, .. }
             | Self::Stopped { port, .. }
+            | Self::Fault { port }
             | Self::Kernel { port, .. } => port.clone(),
         }
     }

@@ -26,11 +26,13 @@ use super::processors::Chosen;
 use super::recorded::{Recorded, Sample};
 use super::settings::Settings;
 use super::stream::{Facts, Stream};
-use super::worker::{Assigned, Control, Done, StreamDone, Work};
+use super::worker::{Assigned, Control, Done, Presence, StreamDone, Work};
 use crate::MeasureError;
 use crate::numa::Seats;
 
 mod ports;
+#[cfg(test)]
+mod tests;
 
 /// The memory that frames live in, beyond what ports need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -393,7 +395,9 @@ impl Forwarder {
         for core in 0..threads {
             let own = places.iter().enumerate();
             let own = own.filter(|(_, place)| place.core == core);
+            let control = Arc::default();
             works.push(Work {
+                presence: Presence::new(&control, &barrier, self.polled_by(core, &places)),
                 cpu: own.clone().find_map(|(_, place)| place.cpu),
                 streams: own
                     .map(|(number, place)| Assigned {
@@ -402,11 +406,10 @@ impl Forwarder {
                         recorded: streams[number].recorded.clone(),
                     })
                     .collect(),
-                control: Arc::default(),
+                control,
                 settings: Arc::clone(&shared),
                 memory: self.memory.clone(),
                 teller: teller.clone(),
-                start: Arc::clone(&barrier),
             });
         }
         if let (Some(error), Some(work)) = (trouble, works.first()) {
@@ -581,10 +584,8 @@ impl Forwarder {
         let mut trouble = None;
         let mut done = Vec::new();
         for (control, thread) in running.threads {
-            match thread.join() {
-                Ok(ended) => done.push(ended),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
+            // One that a fault ended has told so, and its queues are gone.
+            done.push(thread.join().ok());
             let mut told = control
                 .trouble
                 .lock()
@@ -592,13 +593,23 @@ impl Forwarder {
             trouble = trouble.or(told.take());
         }
         // Threads that ended by themselves ended then.
-        let wall_ns = done.iter().map(|done| done.wall_ns).max();
+        let wall_ns = done.iter().flatten().map(|done| done.wall_ns).max();
         let bases = || running.places.iter().zip(&running.streams);
         let moved: Vec<_> = bases().map(|(place, base)| base.all(place)).collect();
         let shown: Vec<_> = bases().map(|(place, base)| base.shown(place)).collect();
         let (mut streams, mut cores) = (Vec::new(), Vec::new());
         let mut primed = 0;
+        let mut gone = Vec::new();
         for (core, done) in (0..).zip(done) {
+            let Some(done) = done else {
+                let own = running.places.iter().zip(&moved).enumerate();
+                let own = own.filter(|(_, (place, _))| place.core == core);
+                for (number, (place, moved)) in own {
+                    streams.push((number, moved.clone()));
+                    gone.extend([place.rx_port, place.tx_port]);
+                }
+                continue;
+            };
             cores.push(core_figures(core, &done, &running.places));
             for stream in done.streams {
                 primed += stream.primed;
@@ -637,13 +648,32 @@ impl Forwarder {
             running.places.iter().any(of)
         };
         let ports = self.ports.iter().filter(takes_part);
+        let numa = Seats::of(ports.map(|port| &port.capabilities), &self.memory).doubt(&cpus);
+        // A port that lost a queue has to be opened again.
+        for port in &mut self.ports {
+            if gone.contains(&port.number) && port.is_started() {
+                port.stop();
+            }
+        }
         Some(Outcome {
-            numa: Seats::of(ports.map(|port| &port.capabilities), &self.memory).doubt(&cpus),
+            numa,
             figures,
             since_cleared,
             described: (running.told.as_ref()).map_or_else(Vec::new, Told::read),
             trouble,
         })
+    }
+
+    /// Names of the ports that a thread polls.
+    fn polled_by(&self, core: u32, places: &[StreamPlace]) -> String {
+        let own = places.iter().filter(|place| place.core == core);
+        let mut ports: Vec<u32> = own.flat_map(|p| [p.rx_port, p.tx_port]).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        let names = ports
+            .iter()
+            .map(|&port| self.ports[port as usize].url.short());
+        names.collect::<Vec<_>>().join(", ")
     }
 
     fn give_back(&mut self, place: &StreamPlace, stream: StreamDone) {

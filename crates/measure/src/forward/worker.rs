@@ -59,6 +59,48 @@ impl Control {
     }
 }
 
+/// A thread's place among the others: it meets them before first frames are sent and before forwarding, and where
+/// a fault of ours ends it, it tells so and lets nobody wait for it.
+pub(super) struct Presence {
+    control: Arc<Control>,
+    start: Arc<Barrier>,
+    meetings: u32,
+    /// What it polls.
+    ports: String,
+}
+
+impl Presence {
+    pub(super) fn new(control: &Arc<Control>, start: &Arc<Barrier>, ports: String) -> Self {
+        Self {
+            control: Arc::clone(control),
+            start: Arc::clone(start),
+            meetings: 2,
+            ports,
+        }
+    }
+
+    fn meet(&mut self) {
+        self.start.wait();
+        self.meetings -= 1;
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        self.control.report(PortError::Fault {
+            port: std::mem::take(&mut self.ports),
+        });
+        self.control.ended.store(true, Relaxed);
+        self.control.is_primed.store(true, Release);
+        for _ in 0..self.meetings {
+            self.start.wait();
+        }
+    }
+}
+
 /// A stream that a thread gets.
 pub(super) struct Assigned {
     /// Its number among all.
@@ -77,8 +119,8 @@ pub(super) struct Work {
     pub(super) cpu: Option<u32>,
     /// Who hears of frames one by one.
     pub(super) teller: Option<Teller>,
-    /// Where threads meet before they send first frames, and again before they forward.
-    pub(super) start: Arc<Barrier>,
+    /// Where threads meet.
+    pub(super) presence: Presence,
 }
 
 /// What became of a stream.
@@ -153,6 +195,8 @@ impl Work {
         R: Receive + Into<AnyReceive>,
         T: Outlet,
     {
+        // Made first, it ends last: whatever else of this thread a fault leaves is gone by then.
+        let mut presence = self.presence;
         if let Some(cpu) = self.cpu {
             // Looked at before: a processor that went away meanwhile leaves the thread where it is.
             let _ = cpu::pin(&[cpu]);
@@ -179,14 +223,14 @@ impl Work {
         let wake_ns = matches!(settings.idle, Idle::Interrupt)
             .then(idling::wake_ns)
             .flatten();
-        self.start.wait();
+        presence.meet();
         for lane in &mut lanes {
             lane.prime(settings, &mut pool, &self.memory, &self.control);
         }
         let primed = lanes.iter().map(|lane| lane.primed).sum();
         self.control.primed.store(primed, Relaxed);
         self.control.is_primed.store(true, Release);
-        self.start.wait();
+        presence.meet();
         let (began, before) = (clock::now(), ThreadUsage::now());
         let mut looped = Loop {
             lanes: &mut lanes,

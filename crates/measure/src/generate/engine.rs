@@ -184,11 +184,29 @@ impl<'a> Receiver<'a> {
     }
 }
 
+/// Tells of a thread that a fault of ours ends: nobody else would, and the rest would be waited for.
+struct Alarm<'a> {
+    shared: &'a Shared,
+    ports: String,
+}
+
+impl Drop for Alarm<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.shared.failed(PortError::Fault {
+                port: std::mem::take(&mut self.ports),
+            });
+        }
+    }
+}
+
 /// A thread's work: either side, or both in turn.
 pub(super) struct Worker<'a> {
     pub sender: Option<Sender<'a>>,
     pub receiver: Option<Receiver<'a>>,
     pub cpu: Option<u32>,
+    /// Names of what it polls.
+    pub ports: String,
 }
 
 /// What became of a thread.
@@ -212,6 +230,10 @@ impl Spent {
 impl Worker<'_> {
     /// Works until its part is over.
     pub(super) fn run(&mut self, memory: &Memory, shared: &Shared) -> Spent {
+        let _alarm = Alarm {
+            shared,
+            ports: self.ports.clone(),
+        };
         let pinned = self.cpu.is_none_or(|cpu| cpu::pin(&[cpu]).is_ok());
         shared.gate.wait();
         let thread = ThreadId::current();

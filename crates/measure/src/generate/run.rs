@@ -345,6 +345,7 @@ pub fn run(
             .collect(),
         None => vec![ports.send.receive.counters().clone()],
     };
+    let names: Vec<String> = ports.capabilities().map(|port| port.name.clone()).collect();
     let Ports { send, receive, .. } = ports;
     let sender = Sender::new(&mut send.transmit, source, &memory, BURST_FRAMES, duration);
     let queues: Vec<&mut AnyReceive> = match receive {
@@ -356,12 +357,14 @@ pub fn run(
         sender: Some(sender),
         receiver: None,
         cpu: facts.cpus.first().copied(),
+        ports: names.join(", "),
     }];
     match (threads, receiver) {
         (2, receiver @ Some(_)) => workers.push(Worker {
             sender: None,
             receiver,
             cpu: facts.cpus.get(1).copied(),
+            ports: names.join(", "),
         }),
         (_, receiver) => workers[0].receiver = receiver,
     }
@@ -392,9 +395,10 @@ pub fn run(
             }
         });
         shared.stop.store(true, Relaxed);
+        // One that a fault ended has told so.
         let spent: Vec<Spent> = threads
             .into_iter()
-            .map(|thread| thread.join().unwrap_or_default())
+            .filter_map(|thread| thread.join().ok())
             .collect();
         let missing = shared.progress.missing.load(Relaxed);
         if let Some(reading) = series.look(&totals, missing, true) {
