@@ -24,7 +24,7 @@ pub struct LinkPlan {
     pub rate_bps: Option<u64>,
     /// Time on the line.
     pub delay_ns: u64,
-    /// How far that time varies, either way, evenly spread; the order of frames stays.
+    /// How far that time varies, either way, evenly spread over time; the order of frames stays ([`Wander`]).
     pub jitter_ns: u64,
     /// Share of frames lost.
     pub loss: f64,
@@ -62,7 +62,7 @@ impl FromOptions for LinkPlan {
         ("delay=TIME", "time on the line (0)"),
         (
             "jitter=TIME",
-            "how far that varies, either way; frames stay in order (0)",
+            "how far that varies, either way, evenly over time; frames stay in order (0)",
         ),
         ("loss=SHARE", "share of frames lost: 0.1%, 0.001 (0)"),
         (
@@ -173,6 +173,84 @@ pub struct Counts {
     pub reordered: u64,
 }
 
+/// A time that wanders between 0 and twice the jitter, evenly spread: what jitter makes of a delay.
+///
+/// Frames keep their order, so no frame's time may fall below that of the one before by more than what passed
+/// between them. Drawn for each frame by itself and held back where it would overtake, the time of a busy link would
+/// stay at its longest: the longest of many draws is waited for again and again. So it goes up and down half as fast
+/// as the clock does, and turns at both ends and at random in between, whether frames come or not: whatever the
+/// load, it spends as much time at each value. Frames so far apart that none can overtake have draws of their own.
+#[derive(Clone, Debug)]
+struct Wander {
+    /// Twice the jitter.
+    most_ns: u64,
+    at_ns: u64,
+    /// Its value in halves of a nanosecond: one of them a nanosecond is its speed.
+    halves: u64,
+    falls: bool,
+    /// How long it goes on until it turns.
+    left_ns: u64,
+}
+
+impl Wander {
+    fn new(jitter_ns: u64, random: &mut fastrand::Rng) -> Self {
+        let mut new = Self {
+            most_ns: jitter_ns.saturating_mul(2).min(u64::MAX / 8),
+            at_ns: 0,
+            halves: 0,
+            falls: false,
+            left_ns: 0,
+        };
+        new.draw(random);
+        new
+    }
+
+    fn draw(&mut self, random: &mut fastrand::Rng) {
+        self.halves = random.u64(..=self.most_ns * 2);
+        self.turn(random);
+        self.falls = random.bool();
+    }
+
+    /// From one end to the other it takes twice `most_ns`, and it turns about as often on the way as at the ends.
+    fn turn(&mut self, random: &mut fastrand::Rng) {
+        self.falls = !self.falls;
+        self.left_ns = random.u64(..=self.most_ns * 4).max(1);
+    }
+
+    /// The time of a frame that was sent at `now_ns`, which never goes back.
+    fn at(&mut self, now_ns: u64, random: &mut fastrand::Rng) -> u64 {
+        if self.most_ns == 0 {
+            return 0;
+        }
+        let mut passes = now_ns.saturating_sub(self.at_ns);
+        self.at_ns = now_ns;
+        if passes >= self.most_ns {
+            self.draw(random);
+            return self.halves / 2;
+        }
+        while passes > 0 {
+            let to_end = match self.falls {
+                true => self.halves,
+                false => self.most_ns * 2 - self.halves,
+            };
+            let step = passes.min(self.left_ns).min(to_end);
+            match self.falls {
+                true => self.halves -= step,
+                false => self.halves += step,
+            }
+            passes -= step;
+            self.left_ns -= step;
+            if step == to_end {
+                self.falls = !self.falls;
+            }
+            if self.left_ns == 0 {
+                self.turn(random);
+            }
+        }
+        self.halves / 2
+    }
+}
+
 /// One direction of a link.
 #[derive(Clone, Debug)]
 pub struct Emulation {
@@ -180,6 +258,7 @@ pub struct Emulation {
     random: fastrand::Rng,
     /// When the line has sent all that it was given, in ns and the fraction of one.
     line_free: (u64, u64),
+    jitter: Wander,
     /// When the latest frame leaves that kept its place.
     last_ns: u64,
     counts: Counts,
@@ -189,9 +268,11 @@ impl Emulation {
     /// A link that has carried nothing; the same seed and frames meet the same fates.
     #[must_use]
     pub fn new(plan: LinkPlan, seed: u64) -> Self {
+        let mut random = fastrand::Rng::with_seed(seed);
         Self {
+            jitter: Wander::new(plan.jitter_ns, &mut random),
             plan,
-            random: fastrand::Rng::with_seed(seed),
+            random,
             line_free: (0, 0),
             last_ns: 0,
             counts: Counts::default(),
@@ -261,10 +342,7 @@ impl Emulation {
         if reordered {
             return sent_ns;
         }
-        let jitter = match self.plan.jitter_ns {
-            0 => 0,
-            jitter => self.random.u64(..=jitter.saturating_mul(2)),
-        };
+        let jitter = self.jitter.at(sent_ns, &mut self.random);
         // Earliest at sending: no frame travels back in time.
         let leaves = sent_ns
             .saturating_add(self.plan.delay_ns)
@@ -329,6 +407,43 @@ mod tests {
         assert!((54_900..=55_000).contains(&high), "{high}");
         let mean = sum / 100_000.0;
         assert!((mean - 50_000.0).abs() < 50.0, "{mean}");
+    }
+
+    /// However close frames follow each other, the delay is evenly spread about what was asked for, and they stay in
+    /// order.
+    #[test]
+    fn jitter_stays_jitter_under_load() {
+        for (gap, jitter) in [
+            (2, 100),
+            (100, 5_000),
+            (700, 5_000),
+            (3_000, 5_000),
+            (9_000, 5_000),
+        ] {
+            let mut link = link(&format!("delay=50us,jitter={jitter}ns"));
+            let (mut last, mut sum, mut changed, mut before) = (0, 0.0, 0u64, 0);
+            let mut tenths = [0u64; 10];
+            // Five thousand times from one end to the other, or more.
+            let frames = 1_000_000;
+            for number in 0..frames {
+                let now = number * gap;
+                let leaves = link.decide(now, 60, 0, false).leaves_ns.unwrap();
+                assert!(leaves >= last, "{gap}: {leaves} after {last}");
+                last = leaves;
+                let jittered = (leaves - now + jitter).checked_sub(50_000).unwrap();
+                assert!(jittered <= jitter * 2, "{gap}: {jittered}");
+                sum += jittered as f64 / jitter as f64;
+                tenths[(jittered * 5 / jitter).min(9) as usize] += 1;
+                changed += u64::from(jittered != before);
+                before = jittered;
+            }
+            let mean = sum / frames as f64;
+            assert!((0.95..1.05).contains(&mean), "{gap}: {mean}");
+            for share in tenths.map(|count| count as f64 / frames as f64) {
+                assert!((0.08..0.12).contains(&share), "{gap}: {tenths:?}");
+            }
+            assert!(changed > frames / 3, "{gap}: {changed}");
+        }
     }
 
     /// A minute of a bad link, in no time, the same on every run.
