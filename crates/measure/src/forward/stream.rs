@@ -138,6 +138,9 @@ impl<R: Receive, T: Transmit> Stream<R, T> {
     }
 }
 
+/// The count of frames that a mode held when the run ended: they came, and never left.
+pub const HELD_AT_THE_STOP: &str = "held-at-the-stop";
+
 /// What a mode does with a stream.
 pub trait Mode: Send + Sized {
     /// Its options, read from what stands behind its name.

@@ -1,7 +1,7 @@
 //! `noisy`: forwards like a network function that has work to do: frames wait, and each costs accesses
 //! to a table in memory.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use linerate_host::sys::clock;
@@ -9,7 +9,7 @@ use linerate_metric::units::{ByteSize, parse_duration, written_duration};
 use linerate_port::{Frame, Memory, Pool, Receive, Transmit};
 
 use crate::forward::settings::Settings;
-use crate::forward::stream::{Facts, FromOptions, Mode, Stream, each_option};
+use crate::forward::stream::{Facts, FromOptions, HELD_AT_THE_STOP, Mode, Stream, each_option};
 
 /// What each frame costs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,6 +102,8 @@ pub struct Noisy {
     random: fastrand::Rng,
     waiting: VecDeque<(u64, Frame)>,
     room: usize,
+    /// Frames that waited when the run ended.
+    unsent: u64,
     /// What was read, so that reading cannot be left out.
     seen: u64,
 }
@@ -135,6 +137,7 @@ impl Mode for Noisy {
             random,
             waiting: VecDeque::with_capacity(facts.share as usize),
             room: facts.share as usize,
+            unsent: 0,
             seen: 0,
         }
     }
@@ -183,6 +186,7 @@ impl Mode for Noisy {
 
     fn end(&mut self, pool: &mut Pool) {
         std::hint::black_box(self.seen);
+        self.unsent = self.waiting.len() as u64;
         for (_, frame) in self.waiting.drain(..) {
             pool.free(frame);
         }
@@ -190,5 +194,10 @@ impl Mode for Noisy {
 
     fn holds(&self) -> bool {
         !self.waiting.is_empty()
+    }
+
+    fn counts(&self) -> BTreeMap<String, u64> {
+        let unsent = (self.unsent > 0).then(|| (HELD_AT_THE_STOP.to_owned(), self.unsent));
+        unsent.into_iter().collect()
     }
 }

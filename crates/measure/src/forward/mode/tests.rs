@@ -5,7 +5,7 @@ use linerate_port::{AnyPort, Burst, Memory, MemoryPlan, Pool, PortUrl, Receive, 
 use super::*;
 use crate::forward::frame::{Flows, FrameSpec, Mac, Which, ipv4_checksum_holds};
 use crate::forward::settings::Settings;
-use crate::forward::stream::{Facts, Mode, NoPlan, Stream};
+use crate::forward::stream::{Facts, HELD_AT_THE_STOP, Mode, NoPlan, Stream};
 
 const OWN: Mac = Mac([2, 0, 0, 0, 0, 9]);
 const PEER: Mac = Mac([2, 0, 0, 0, 0, 7]);
@@ -356,10 +356,42 @@ fn a_link_that_loses_all_frees_all() {
         (ground.stream.taken, ground.mode.counts()["lost"]),
         (32, 32)
     );
-    // What is still on the way when the run ends is freed as well.
-    let plan = crate::forward::stream::FromOptions::from_options("delay=1h").unwrap();
-    let mut held = Ground::<link::Link>::new(&plan, &Settings::default());
-    assert!(held.pass(&vec![udp(); 32]).is_empty());
-    held.none_lost();
+    ground.none_lost();
+}
+
+/// What is still on the way when the run ends is freed, and in the account.
+#[test]
+fn what_is_held_at_the_stop_is_counted() {
+    fn held<M: Mode>(options: &str) -> u64 {
+        let plan = crate::forward::stream::FromOptions::from_options(options).unwrap();
+        let mut ground = Ground::<M>::new(&plan, &Settings::default());
+        assert!(ground.pass(&vec![udp(); 32]).is_empty());
+        assert!(!ground.mode.counts().contains_key(HELD_AT_THE_STOP));
+        ground.mode.end(&mut ground.pool);
+        let count = ground.mode.counts()[HELD_AT_THE_STOP];
+        assert!(!ground.mode.holds());
+        ground.none_lost();
+        count
+    }
+    assert_eq!(held::<link::Link>("delay=1h"), 32);
+    assert_eq!(held::<link::Link>("delay=1h,duplicate=100%"), 64);
+    assert_eq!(held::<noisy::Noisy>("delay=1h"), 32);
+}
+
+/// A copy that there was no memory for did not come twice.
+#[test]
+fn copies_that_were_not_made_are_not_counted() {
+    let plan =
+        crate::forward::stream::FromOptions::from_options("delay=1h,duplicate=100%").unwrap();
+    let mut ground = Ground::<link::Link>::new(&plan, &Settings::default());
+    let mut rest: Vec<_> = std::iter::from_fn(|| ground.pool.allocate()).collect();
+    for _ in 0..10 {
+        ground.pool.free(rest.pop().unwrap());
+    }
+    // Eight come, and two copies of them fit.
+    assert!(ground.pass(&vec![udp(); 8]).is_empty());
+    let counts = ground.mode.counts();
+    assert_eq!((counts["duplicated"], counts["not-duplicated"]), (2, 6));
+    rest.into_iter().for_each(|frame| ground.pool.free(frame));
     ground.none_lost();
 }

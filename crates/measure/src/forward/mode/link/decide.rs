@@ -167,6 +167,8 @@ pub struct Counts {
     pub overflowed: u64,
     /// Came twice.
     pub duplicated: u64,
+    /// Were to come twice, and there was no memory for the copy.
+    pub not_duplicated: u64,
     /// Had a wrong bit.
     pub corrupted: u64,
     /// Took no delay.
@@ -283,6 +285,12 @@ impl Emulation {
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counts
+    }
+
+    /// A copy that was decided on could not be made: there was no memory for it.
+    pub fn not_copied(&mut self) {
+        self.counts.duplicated -= 1;
+        self.counts.not_duplicated += 1;
     }
 
     fn strikes(&mut self, share: f64) -> bool {

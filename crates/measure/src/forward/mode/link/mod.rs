@@ -11,7 +11,7 @@ use linerate_host::sys::clock;
 use linerate_port::{Frame, Memory, Pool, Receive, Transmit};
 
 use crate::forward::settings::Settings;
-use crate::forward::stream::{Facts, Mode, Stream};
+use crate::forward::stream::{Facts, HELD_AT_THE_STOP, Mode, Stream};
 
 pub use decide::{Counts, Emulation, LinkPlan};
 
@@ -49,6 +49,8 @@ pub struct Link {
     arrivals: u64,
     /// Frames that may be on their way at most: what the memory has room for.
     room: usize,
+    /// Those that were on their way when the run ended.
+    unsent: u64,
 }
 
 impl Link {
@@ -70,14 +72,17 @@ impl Link {
             pool.free(frame);
             return false;
         };
-        if let Some(again) = fate.again_ns
-            && let Some(mut copy) = pool.allocate()
-        {
-            copy.set_len(frame.len());
-            memory
-                .bytes_mut(&mut copy)
-                .copy_from_slice(memory.bytes(&frame));
-            self.hold(again, copy);
+        if let Some(again) = fate.again_ns {
+            match pool.allocate() {
+                None => self.emulation.not_copied(),
+                Some(mut copy) => {
+                    copy.set_len(frame.len());
+                    memory
+                        .bytes_mut(&mut copy)
+                        .copy_from_slice(memory.bytes(&frame));
+                    self.hold(again, copy);
+                }
+            }
         }
         if let Some(bit) = fate.flipped {
             let bytes = memory.bytes_mut(&mut frame);
@@ -106,6 +111,7 @@ impl Mode for Link {
             held: BinaryHeap::with_capacity(room + 2),
             arrivals: 0,
             room,
+            unsent: 0,
         }
     }
 
@@ -147,6 +153,7 @@ impl Mode for Link {
     }
 
     fn end(&mut self, pool: &mut Pool) {
+        self.unsent = self.held.len() as u64;
         for held in self.held.drain() {
             pool.free(held.frame);
         }
@@ -165,17 +172,23 @@ impl Mode for Link {
             lost,
             overflowed,
             duplicated,
+            not_duplicated,
             corrupted,
             reordered,
         } = self.emulation.counts();
-        [
+        let seldom = [
+            ("not-duplicated", not_duplicated),
+            (HELD_AT_THE_STOP, self.unsent),
+        ];
+        let always = [
             ("lost", lost),
             ("queue-full", overflowed),
             ("duplicated", duplicated),
             ("corrupted", corrupted),
             ("reordered", reordered),
-        ]
-        .map(|(name, count)| (name.to_owned(), count))
-        .into()
+        ];
+        let seldom = seldom.into_iter().filter(|&(_, count)| count > 0);
+        let all = always.into_iter().chain(seldom);
+        all.map(|(name, count)| (name.to_owned(), count)).collect()
     }
 }
