@@ -196,6 +196,10 @@ impl Mode for Noisy {
         !self.waiting.is_empty()
     }
 
+    fn due(&self) -> Option<u64> {
+        self.waiting.front().map(|(due, _)| *due)
+    }
+
     fn counts(&self) -> BTreeMap<String, u64> {
         let unsent = (self.unsent > 0).then(|| (HELD_AT_THE_STOP.to_owned(), self.unsent));
         unsent.into_iter().collect()

@@ -316,8 +316,13 @@ fn noisy_frames_wait_and_come_in_order() {
         crate::forward::stream::FromOptions::from_options("delay=2ms,memory=4K,writes=1").unwrap();
     let mut ground = Ground::<noisy::Noisy>::new(&plan, &Settings::default());
     let frames: Vec<_> = (0..20u8).map(|number| vec![number; 60]).collect();
+    let before = linerate_host::sys::clock::now();
     assert!(ground.pass(&frames).is_empty());
     assert!(ground.mode.holds());
+    // A thread that sleeps meanwhile knows until when.
+    let due = ground.mode.due().unwrap();
+    let after = linerate_host::sys::clock::now();
+    assert!((before + 2_000_000..=after + 2_000_000).contains(&due));
     std::thread::sleep(std::time::Duration::from_millis(3));
     ground.step();
     assert_eq!(ground.arrived(), frames);
