@@ -266,6 +266,10 @@ impl Work {
 /// link that comes up.
 const FIRST_PATIENCE_NS: u64 = 3_000_000_000;
 
+/// How soon a ring that was full is tried again by a thread that sleeps or waits for what comes in: less than a ring
+/// of a few hundred descriptors takes to run dry.
+const RETRY_NS: u64 = 200_000;
+
 /// How long a ring that is full before forwarding began is tried again.
 const ROOM_PATIENCE_NS: u64 = 2_000_000;
 
@@ -322,9 +326,10 @@ impl<R: Receive, T: Outlet, M: Mode> Loop<'_, R, T, M> {
         }
         self.look_for_the_end();
         // Of several lanes that hold frames, each must know when: else nobody sleeps.
+        let now = if holds { clock::now() } else { 0 };
         let held = || self.lanes.iter().filter(|lane| lane.holds());
-        let due = match held().all(|lane| lane.due().is_some()) {
-            true => held().filter_map(Lane::due).min(),
+        let due = match held().all(|lane| lane.due(now).is_some()) {
+            true => held().filter_map(|lane| lane.due(now)).min(),
             false => None,
         };
         self.idling.idle(holds, due);
@@ -398,9 +403,10 @@ impl<R: Receive, T: Outlet, M: Mode> Lane<R, T, M> {
         self.primed = (made as u64).saturating_sub(dropped(self) - before);
     }
 
-    /// Whether it holds frames whose time has yet to come.
+    /// Whether it holds frames whose time has yet to come, or that a full ring did not take: nothing that comes in
+    /// tells when that has room.
     fn holds(&self) -> bool {
-        self.mode.holds() || self.stream.transmit.due().is_some()
+        self.mode.holds() || self.stream.transmit.due().is_some() || !self.stream.burst.is_empty()
     }
 
     /// Whether nothing comes to it and nothing leaves it any more.
@@ -411,11 +417,13 @@ impl<R: Receive, T: Outlet, M: Mode> Lane<R, T, M> {
     }
 
     /// When the first of these frames is due; none where it is not known.
-    fn due(&self) -> Option<u64> {
-        let at_gate = self.stream.transmit.due();
+    fn due(&self, now: u64) -> Option<u64> {
+        let refused = (!self.stream.burst.is_empty()).then(|| now + RETRY_NS);
+        let dues = [self.stream.transmit.due(), refused];
+        let due = dues.into_iter().flatten().min();
         match self.mode.holds() {
-            true => Some(self.mode.due()?.min(at_gate.unwrap_or(u64::MAX))),
-            false => at_gate,
+            true => Some(self.mode.due()?.min(due.unwrap_or(u64::MAX))),
+            false => due,
         }
     }
 
@@ -489,5 +497,48 @@ impl<R: Receive, T: Outlet, M: Mode> Lane<R, T, M> {
             receive: self.stream.receive.into(),
             transmit: self.stream.transmit.into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate_port::{MemoryPlan, PortUrl, open};
+
+    use super::*;
+    use crate::forward::frame::Mac;
+
+    /// A source has something to send, and nothing comes in that would say when its ring has room: a thread that
+    /// waits for what comes in looks again by itself.
+    #[test]
+    fn what_a_full_ring_refused_is_tried_again_soon() {
+        let memory = Memory::new(MemoryPlan::default()).unwrap();
+        let url: PortUrl = "ring:0,rxd=64".parse().unwrap();
+        let port = open(&url, &memory).unwrap().remove(0);
+        let facts = Facts {
+            number: 0,
+            from: [0, 0],
+            to: [0, 0],
+            address: Mac::of_port(0),
+            peer: Mac::of_port(1),
+            frame_bytes: 1518,
+            descriptors: 64,
+            share: 100,
+            is_aimless: false,
+        };
+        let settings = Settings::default();
+        let mut pool = memory.pool();
+        let mut lane = Lane {
+            number: 0,
+            mode: TxOnly::new(&NoPlan, &facts, &settings),
+            stream: Stream::new(port.receive, port.transmit, settings.burst, None, facts),
+            primed: 0,
+            recorded: None,
+        };
+        assert!(!lane.holds());
+        assert_eq!(lane.due(1000), None);
+        while lane.mode.step(&mut lane.stream, &mut pool, &memory) > 0 {}
+        assert!(lane.holds());
+        assert_eq!(lane.due(1000), Some(1000 + RETRY_NS));
+        lane.end(&mut pool);
     }
 }
