@@ -165,8 +165,20 @@ pub struct Verified {
     pub version_6: bool,
     /// The transport's number.
     pub protocol: u8,
-    /// Whether the checksums of IPv4's header and of TCP, UDP or ICMP hold. What has none holds.
-    pub holds: bool,
+    /// Whether the checksum of IPv4's header holds. What has none holds.
+    pub header_holds: bool,
+    /// Whether the checksum of TCP, UDP or ICMP holds. What has none holds.
+    pub segment_holds: bool,
+    /// A datagram that its sender gave no checksum, as UDP over IPv4 may.
+    pub is_unsummed: bool,
+}
+
+impl Verified {
+    /// Whether all checksums hold.
+    #[must_use]
+    pub const fn holds(&self) -> bool {
+        self.header_holds && self.segment_holds
+    }
 }
 
 /// Checks the checksums of an Ethernet frame. None where it carries no IP packet, or a cut one.
@@ -177,6 +189,7 @@ pub fn verify(frame: &[u8]) -> Option<Verified> {
     let packet = &frame[layers.packet..];
     let header_holds = layers.version_6 || sum(&packet[..layers.header]) == u16::MAX;
     let segment = &packet[layers.segment.clone()];
+    let mut is_unsummed = false;
     let segment_holds = match layers.checksum().filter(|_| !layers.fragment) {
         None => true,
         Some((field, with_pseudo)) => {
@@ -186,13 +199,16 @@ pub fn verify(frame: &[u8]) -> Option<Verified> {
                 false => 0,
             };
             let stands = word(segment, field)?;
-            may_lack && stands == NONE || join(sum(segment), pseudo) == u16::MAX
+            is_unsummed = may_lack && stands == NONE;
+            is_unsummed || join(sum(segment), pseudo) == u16::MAX
         }
     };
     Some(Verified {
         version_6: layers.version_6,
         protocol: layers.protocol,
-        holds: header_holds && segment_holds,
+        header_holds,
+        segment_holds,
+        is_unsummed,
     })
 }
 
@@ -302,17 +318,31 @@ mod tests {
         let udp = Verified {
             version_6: false,
             protocol: 17,
-            holds: true,
+            header_holds: true,
+            segment_holds: true,
+            is_unsummed: false,
         };
         assert_eq!(verify(&frame), Some(udp));
         for bit in 8 * 18..8 * frame.len() {
             let mut changed = frame.clone();
             changed[bit / 8] ^= 1 << (bit % 8);
-            assert_ne!(verify(&changed), Some(udp), "bit {bit}");
+            let found = verify(&changed);
+            assert_ne!(found, Some(udp), "bit {bit}");
+            // Addresses are in both sums; what else a header has is not in the segment's.
+            let says_where = |found: &Verified| found.protocol == 17 && bit >= 8 * 22;
+            if let Some(found) = found.filter(says_where) {
+                let (in_header, in_segment) = (bit < 8 * 38, bit >= 8 * 30);
+                assert_eq!(found.header_holds, !in_header, "bit {bit}");
+                assert_eq!(found.segment_holds, !in_segment, "bit {bit}");
+            }
         }
         // A datagram without a checksum, and frames without a packet.
         frame[44..46].fill(0);
-        assert_eq!(verify(&frame), Some(udp));
+        let unsummed = Verified {
+            is_unsummed: true,
+            ..udp
+        };
+        assert_eq!(verify(&frame), Some(unsummed));
         assert_eq!(
             verify(&[[2; 12].as_slice(), &[8, 6], &[1; 28]].concat()),
             None
@@ -335,7 +365,7 @@ mod tests {
             let _ = verify(&bytes);
             if complete(&mut bytes) {
                 let verified = verify(&bytes).unwrap();
-                prop_assert!(verified.holds || !verified.version_6);
+                prop_assert!(verified.segment_holds);
             }
         }
     }

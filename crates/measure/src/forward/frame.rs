@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::Ipv4Addr;
+use std::ops::Range;
 use std::str::FromStr;
 
 use linerate_metric::generate::{FCS_BYTES, IpPlan, PortsPlan, TemplatePlan};
@@ -22,8 +23,8 @@ const SHORT: usize = 64 - HEADERS;
 /// Ethernet's shortest frame without its check sequence (IEEE 802.3).
 pub const SHORTEST: usize = 60;
 
-/// Where the IPv4 checksum is.
-const IP_SUM: usize = ETHERNET + 10;
+/// Where the checksum is in the IPv4 header.
+const IP_SUM: usize = 10;
 
 /// An Ethernet address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -202,33 +203,53 @@ fn range(first: Ipv4Addr, count: u32) -> String {
     format!("{}-{last}", Ipv4Addr::from_bits(first))
 }
 
-/// The IPv4 header of an untagged frame with all of its bytes; none when it has no whole one.
+/// Types of Ethernet frames that begin with a VLAN tag: 802.1Q and 802.1ad.
+const VLAN: [u16; 2] = [0x8100, 0x88a8];
+const IPV4_TYPE: u16 = 0x0800;
+
+/// Where what a frame carries begins, behind all of its VLAN tags, and of which type that is.
 #[inline]
 #[must_use]
-pub fn ipv4_header(frame: &[u8]) -> Option<usize> {
-    if frame.len() < ETHERNET + IPV4 || frame[12..14] != [8, 0] || frame[ETHERNET] >> 4 != 4 {
-        return None;
+pub fn carried(frame: &[u8]) -> Option<(usize, u16)> {
+    let mut at = ETHERNET;
+    loop {
+        let kind = frame.get(at - 2..at)?;
+        let kind = u16::from_be_bytes([kind[0], kind[1]]);
+        if !VLAN.contains(&kind) {
+            return Some((at, kind));
+        }
+        at += 4;
     }
-    let length = usize::from(frame[ETHERNET] & 0xf) * 4;
-    (length >= IPV4 && frame.len() >= ETHERNET + length).then_some(length)
 }
 
-/// Writes the checksum of the IPv4 header of an untagged frame; false when it has none.
+/// Where the IPv4 header of a frame is, with all of its bytes; none when it has no whole one.
+#[inline]
+#[must_use]
+pub fn ipv4_header(frame: &[u8]) -> Option<Range<usize>> {
+    let (at, kind) = carried(frame)?;
+    if kind != IPV4_TYPE || frame.len() < at + IPV4 || frame[at] >> 4 != 4 {
+        return None;
+    }
+    let end = at + usize::from(frame[at] & 0xf) * 4;
+    (end >= at + IPV4 && frame.len() >= end).then_some(at..end)
+}
+
+/// Writes the checksum of the IPv4 header of a frame; false when it has none.
 pub fn write_ipv4_checksum(frame: &mut [u8]) -> bool {
-    let Some(length) = ipv4_header(frame) else {
+    let Some(header) = ipv4_header(frame) else {
         return false;
     };
-    frame[IP_SUM..IP_SUM + 2].fill(0);
-    let sum = !checksum::sum(&frame[ETHERNET..ETHERNET + length]);
-    frame[IP_SUM..IP_SUM + 2].copy_from_slice(&sum.to_ne_bytes());
+    let header = &mut frame[header];
+    header[IP_SUM..IP_SUM + 2].fill(0);
+    let sum = !checksum::sum(header);
+    header[IP_SUM..IP_SUM + 2].copy_from_slice(&sum.to_ne_bytes());
     true
 }
 
 /// Whether the header's checksum is right: all its words sum to ones (RFC 1071).
 #[must_use]
 pub fn ipv4_checksum_holds(frame: &[u8]) -> Option<bool> {
-    let length = ipv4_header(frame)?;
-    Some(checksum::sum(&frame[ETHERNET..ETHERNET + length]) == u16::MAX)
+    Some(checksum::sum(&frame[ipv4_header(frame)?]) == u16::MAX)
 }
 
 #[cfg(test)]

@@ -55,7 +55,7 @@ impl Expected {
         match checksum::verify(frame) {
             Some(found) => {
                 let same = (found.version_6, found.protocol) == packet;
-                found.holds && (same || moved)
+                found.holds() && (same || moved)
             }
             // Behind headers that a device put in front.
             None => moved,

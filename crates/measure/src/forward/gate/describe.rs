@@ -53,6 +53,7 @@ pub(super) fn frame(bytes: &[u8], way: &str, queue: u32) -> String {
     let network = match inner {
         // Behind a tag it is looked at as if it had none.
         0x0800 => ipv4_header(bytes)
+            .map(|header| header.len())
             .or_else(|| bytes.get(l2).map(|first| usize::from(first & 0xf) * 4))
             .filter(|&length| length >= 20 && bytes.len() >= l2 + length)
             .map(|length| ("L3_IPV4", length, bytes[l2 + 9])),

@@ -1,4 +1,4 @@
-//! `csum`: as `mac`, and IP, TCP and UDP checksums are summed anew; wrong ones are counted.
+//! `csum`: as `mac`, and IP, TCP and UDP checksums are right; wrong ones are counted.
 
 use std::collections::BTreeMap;
 
@@ -23,39 +23,25 @@ pub(super) struct Found {
     pub(super) bad_transport: bool,
 }
 
-/// The checksum of TCP or UDP in an untagged IPv4 frame; where it is, and whether 0 stands for none.
-fn transport_sum(frame: &[u8]) -> Option<(usize, bool)> {
-    let header = crate::forward::frame::ipv4_header(frame)?;
-    let start = crate::forward::frame::ETHERNET + header;
-    let place = match frame.get(23)? {
-        6 => (start + 16, false),
-        17 => (start + 6, true),
-        _ => return None,
-    };
-    (frame.len() >= place.0 + 2).then_some(place)
-}
+const TCP: u8 = 6;
+const UDP: u8 = 17;
 
-/// Writes the checksums of a frame, and says which were wrong.
+/// Writes the checksums of a frame, behind VLAN tags and of both versions of IP, and says which were wrong.
 pub(super) fn complete(frame: &mut [u8]) -> Found {
-    let mut found = Found {
-        bad_ip: ipv4_checksum_holds(frame) == Some(false),
-        ..Found::default()
-    };
-    if found.bad_ip {
+    let bad_ip = ipv4_checksum_holds(frame) == Some(false);
+    if bad_ip {
         write_ipv4_checksum(frame);
     }
-    let read = |frame: &[u8], at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
-    let place = transport_sum(frame);
-    let before = place.map(|(at, _)| read(frame, at));
-    if checksum::complete(frame)
-        && let (Some((at, zero_is_none)), Some(before)) = (place, before)
-    {
-        let none = zero_is_none && before == 0;
-        // 0 and 0xffff are one number in ones' complement.
-        let same = before % u16::MAX == read(frame, at) % u16::MAX;
-        found.bad_transport = !none && !same;
+    let segment = checksum::verify(frame).filter(|found| [TCP, UDP].contains(&found.protocol));
+    let bad_transport = segment.is_some_and(|found| !found.segment_holds);
+    // One that holds is what another sum would be.
+    if bad_transport || segment.is_some_and(|found| found.is_unsummed) {
+        checksum::complete(frame);
     }
-    found
+    Found {
+        bad_ip,
+        bad_transport,
+    }
 }
 
 impl Mode for Csum {

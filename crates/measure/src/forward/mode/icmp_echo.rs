@@ -1,9 +1,11 @@
 //! `icmpecho`: ARP requests and pings are answered, whoever they are for.
 
+use std::ops::Range;
+
 use linerate_port::{Memory, Pool, Receive, Transmit, checksum};
 
 use super::mac_swap;
-use crate::forward::frame::{ETHERNET, Mac, ipv4_header};
+use crate::forward::frame::{Mac, carried, ipv4_header};
 use crate::forward::settings::Settings;
 use crate::forward::stream::{Facts, Mode, NoPlan, Stream};
 
@@ -15,23 +17,24 @@ pub struct IcmpEcho {
 /// RFC 826: hardware type Ethernet, protocol IPv4, lengths 6 and 4, operation 1.
 const ARP_REQUEST: [u8; 8] = [0, 1, 8, 0, 6, 4, 0, 1];
 const ARP_BYTES: usize = 28;
+const ARP: u16 = 0x0806;
 const ICMP: u8 = 1;
 /// RFC 792.
 const ECHO_REQUEST: u8 = 8;
 
-/// Turns a question into its answer; false when the frame is none.
+/// Turns a question into its answer; false when the frame is none. VLAN tags stay as they are.
 pub(super) fn answer(frame: &mut [u8], own: Mac) -> bool {
     answer_arp(frame, own) || answer_ping(frame)
 }
 
 fn answer_arp(frame: &mut [u8], own: Mac) -> bool {
-    if frame.len() < ETHERNET + ARP_BYTES
-        || frame[12..14] != [8, 6]
-        || frame[ETHERNET..ETHERNET + 8] != ARP_REQUEST
-    {
+    let Some((at, ARP)) = carried(frame) else {
+        return false;
+    };
+    if frame.len() < at + ARP_BYTES || frame[at..at + 8] != ARP_REQUEST {
         return false;
     }
-    let (head, arp) = frame.split_at_mut(ETHERNET);
+    let (head, arp) = frame.split_at_mut(at);
     let mut asker = [0; 10];
     asker.copy_from_slice(&arp[8..18]);
     let mut wanted = [0; 4];
@@ -46,24 +49,28 @@ fn answer_arp(frame: &mut [u8], own: Mac) -> bool {
 }
 
 fn answer_ping(frame: &mut [u8]) -> bool {
-    let Some(header) = ipv4_header(frame) else {
+    let Some(Range { start: at, end }) = ipv4_header(frame) else {
         return false;
     };
-    let total = usize::from(u16::from_be_bytes([frame[16], frame[17]]));
-    let (start, end) = (ETHERNET + header, ETHERNET + total);
-    let fragment = [frame[20] & 0x3f, frame[21]] != [0, 0];
-    if frame[23] != ICMP || fragment || total < header + 8 || frame.len() < end {
+    let packet = &frame[at..];
+    let (header, total) = (
+        end - at,
+        usize::from(u16::from_be_bytes([packet[2], packet[3]])),
+    );
+    let fragment = [packet[6] & 0x3f, packet[7]] != [0, 0];
+    if packet[9] != ICMP || fragment || total < header + 8 || packet.len() < total {
         return false;
     }
-    if frame[start..start + 2] != [ECHO_REQUEST, 0] {
+    if packet[header..header + 2] != [ECHO_REQUEST, 0] {
         return false;
     }
     mac_swap::swap(frame);
+    let packet = &mut frame[at..];
     // A question to a group is answered from the group's address, as no host may: but nothing here has
     // an address of its own.
-    let (source, destination) = frame[26..34].split_at_mut(4);
+    let (source, destination) = packet[12..20].split_at_mut(4);
     source.swap_with_slice(destination);
-    let icmp = &mut frame[start..end];
+    let icmp = &mut packet[header..total];
     icmp[0] = 0;
     icmp[2..4].fill(0);
     let sum = !checksum::sum(icmp);

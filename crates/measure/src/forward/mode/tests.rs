@@ -118,6 +118,12 @@ const ARP: &str = "ffffffffffff 020000000002 0806
 const ARP_ANSWER: &str = "020000000002 020000000009 0806
     0001 0800 06 04 0002 020000000009 0a4d0002 020000000002 0a4d0001";
 
+/// The frame with VLAN tags behind its addresses.
+fn tagged(frame: &[u8], tags: &[[u8; 4]]) -> Vec<u8> {
+    let (addresses, rest) = frame.split_at(12);
+    [addresses, &tags.concat(), rest].concat()
+}
+
 fn udp() -> Vec<u8> {
     let spec = FrameSpec {
         source_port: 1234,
@@ -280,8 +286,23 @@ fn questions_are_answered_and_the_rest_is_freed() {
     let out = ground.pass(&[bytes(PING), udp(), bytes(ARP), bytes(PONG), fragment]);
     assert_eq!(out, [bytes(PONG), bytes(ARP_ANSWER)]);
     assert_eq!(ground.stream.taken, 3);
-    for end in 0..bytes(PING).len() {
-        assert!(!icmp_echo::answer(&mut bytes(PING)[..end], OWN), "{end}");
+    // Behind tags as without, and the answer has the same.
+    for tags in [
+        &[[0x81, 0, 0, 5]][..],
+        &[[0x88, 0xa8, 0, 5], [0x81, 0, 0, 6]],
+    ] {
+        let out = ground.pass(&[bytes(PING), bytes(ARP)].map(|frame| tagged(&frame, tags)));
+        let want = [bytes(PONG), bytes(ARP_ANSWER)].map(|frame| tagged(&frame, tags));
+        assert_eq!(out, want);
+    }
+    for frame in [
+        bytes(PING),
+        tagged(&bytes(PING), &[[0x81, 0, 0, 5]]),
+        bytes(ARP),
+    ] {
+        for end in 0..frame.len() {
+            assert!(!icmp_echo::answer(&mut frame.clone()[..end], OWN), "{end}");
+        }
     }
     ground.none_lost();
 }
@@ -308,6 +329,45 @@ fn checksums_are_summed_anew_and_wrong_ones_counted() {
         (1, 1)
     );
     ground.none_lost();
+}
+
+/// The same behind VLAN tags, and of both versions of IP.
+#[test]
+fn checksums_behind_tags_and_of_version_6_are_summed_anew() {
+    // Summed by hand: addresses, 17, 12 twice, ports and content.
+    let mut v6 = bytes(UDP_V6);
+    let sum: u32 = [
+        0x2001, 0x0db8, 1, 0x2001, 0x0db8, 2, 17, 12, 0x1111, 0x2222, 12, 0x0102, 0x0304,
+    ]
+    .iter()
+    .sum();
+    v6[64..66].copy_from_slice(&(!((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes());
+    for (right, ip, l4) in [
+        (tagged(&udp(), &[[0x81, 0, 0, 5]]), Some(28), 44),
+        (
+            tagged(&udp(), &[[0x88, 0xa8, 0, 5], [0x81, 0, 0, 6]]),
+            Some(32),
+            48,
+        ),
+        (v6, None, 64),
+    ] {
+        let mut ground = Ground::<csum::Csum>::new(&NoPlan, &Settings::default());
+        let mut frames = vec![right.clone(); 4];
+        if let Some(ip) = ip {
+            frames[1][ip] ^= 1;
+        }
+        frames[2][l4] ^= 0x40;
+        // No checksum, as UDP has only over version 4.
+        frames[3][l4..l4 + 2].fill(0);
+        for frame in ground.pass(&frames) {
+            assert_eq!(frame[12..], right[12..]);
+        }
+        let counts = ground.mode.counts();
+        let found = (counts["bad-ip-checksum"], counts["bad-l4-checksum"]);
+        let want = if ip.is_some() { (1, 1) } else { (0, 2) };
+        assert_eq!(found, want, "{ip:?}");
+        ground.none_lost();
+    }
 }
 
 #[test]
