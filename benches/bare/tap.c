@@ -1,7 +1,8 @@
 /* The least that a host behind a tap costs: without a stack.
  *     tap echo NAME ADDRESS CPU                            prints READY, then turns each datagram round where it lies
  *     tap stream NAME ADDRESS FAR CPU CPU MILLISECONDS     writes segments of 64 KB as they lie in memory, for the kernel
- *         to cut and sum, as far as the window of its socket goes, which reads on the other core: bps */
+ *         to cut and sum, as far as the window of its socket goes, which reads on the other core: bps
+ *     tap send NAME ADDRESS CPU MILLISECONDS               writes the same UDP datagram of 64 B again and again: pps */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -79,13 +80,14 @@ static void stay(const char *cpu) {
     sched_setaffinity(0, sizeof set, &set);
 }
 
-static void up(const char *device, const char *own_address) {
-    struct ifreq name = {.ifr_flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR}, address = {0};
+static void up(const char *device, const char *own_address, int more) {
+    struct ifreq name = {.ifr_flags = IFF_TAP | IFF_NO_PI | more}, address = {0};
     strncpy(name.ifr_name, device, IFNAMSIZ - 1);
     strncpy(address.ifr_name, device, IFNAMSIZ - 1);
     int sock = socket(AF_INET, SOCK_DGRAM, 0);
     tap = open("/dev/net/tun", O_RDWR | O_NONBLOCK);
-    if (tap < 0 || ioctl(tap, TUNSETIFF, &name) || ioctl(tap, TUNSETOFFLOAD, TUN_F_CSUM | TUN_F_TSO4)) perror("tap"), exit(1);
+    if (tap < 0 || ioctl(tap, TUNSETIFF, &name)) perror("tap"), exit(1);
+    if (more && ioctl(tap, TUNSETOFFLOAD, TUN_F_CSUM | TUN_F_TSO4)) perror("offloads"), exit(1);
     struct sockaddr_in *at = (void *)&address.ifr_addr;
     at->sin_family = AF_INET;
     inet_pton(AF_INET, own_address, &at->sin_addr);
@@ -131,6 +133,21 @@ static void echo(void) {
     }
 }
 
+/* To an address that is nobody's, as a generator's frames are: what the kernel does with them is the least it can. */
+static void send_on(double time) {
+    unsigned char frame[60] = {2, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 9, 8, 0, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, UDP};
+    put(frame + 26, 0xc6120001), put(frame + 30, 0xc6120002);
+    frame[35] = frame[37] = 9, frame[39] = 26;
+    uint16_t check = ~sum(frame + 14, 20, 0);
+    frame[24] = check >> 8, frame[25] = check;
+    double begin = now(), end = begin;
+    long count = 0;
+    for (; end < begin + time; end = now())
+        for (int i = 0; i < 1000; i++, count++)
+            if (write(tap, frame, sizeof frame) < 0) perror("write"), exit(1);
+    printf("pps=%.0f\n", count / (end - begin));
+}
+
 static void stream(void) {
     uint32_t next = 1, acknowledged = 1, edge = 0, theirs = 0;
     double moved = now();
@@ -161,10 +178,10 @@ static void stream(void) {
 
 int main(int argc, char **argv) {
     if (argc < 5) return 2;
-    up(argv[2], argv[3]);
-    int streams = !strcmp(argv[1], "stream");
-    if (streams && argc < 8) return 2;
+    int streams = !strcmp(argv[1], "stream"), sends = !strcmp(argv[1], "send");
+    if ((streams && argc < 8) || (sends && argc < 6)) return 2;
+    up(argv[2], argv[3], sends ? 0 : IFF_VNET_HDR);
     if (streams && !fork()) prctl(PR_SET_PDEATHSIG, SIGKILL), stay(argv[6]), sink(argv[4], atoi(argv[7]) / 1e3);
     stay(argv[streams ? 5 : 4]);
-    streams ? stream() : echo();
+    streams ? stream() : sends ? send_on(atoi(argv[5]) / 1e3) : echo();
 }

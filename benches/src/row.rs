@@ -110,6 +110,8 @@ pub const ROWS: &[Row] = &[
     forward::PACKET_RX,
     forward::PACKET_IO,
     forward::TAP_TX,
+    forward::TAP_TX_BARE,
+    forward::TAP_TX_LIMIT,
     stack::UDP_BURST,
     stack::TCP_STREAM,
     stack::IDLE_UDP,

@@ -103,6 +103,17 @@ impl Bare {
         Ok(host)
     }
 
+    /// Frames of 64 B that a loop of nothing but writes gives to a tap, in M/s.
+    pub fn tap_send(&self, ground: &Ground, name: &str, time: Duration) -> Result<f64, Trouble> {
+        let [_, far] = ground.cpus;
+        let mut command = Command::new(self.folder.join("tap"));
+        // The address belongs to nobody else in the namespace: the interface only has to be up.
+        command.args(["send", name, "198.18.255.1", &far.to_string()]);
+        command.arg(time.as_millis().to_string());
+        let text = Program::start(ground.client()?, None, &mut command)?.finish(time + MOMENT)?;
+        Ok(told("tap", "pps", &text)? / 1e6)
+    }
+
     /// What a kernel's socket reads of a stream that a host behind a tap writes in segments of 64 KB, in Gb/s.
     /// `ends`: the kernel's address and the host's.
     pub fn tap_stream(

@@ -258,6 +258,28 @@ pub const TAP_TX: Row = Row {
     ..BASE
 };
 
+/// Ours against a loop that does nothing but write.
+pub const TAP_TX_BARE: Row = Row {
+    name: "forward/tap/tx/bare",
+    against: "bare loop of writes",
+    mark: Mark::Shown,
+    needs: bare::installed,
+    theirs: &[Peer::only(|ground| {
+        ground.bare()?.tap_send(ground, "lrbench1", SECOND)
+    })],
+    ..TAP_TX
+};
+
+/// What the bare loop leaves room for: nothing that writes frame by frame is faster.
+pub const TAP_TX_LIMIT: Row = Row {
+    name: "forward/tap/tx/limit",
+    against: "testpmd net_tap; ours is the bare loop of writes",
+    mark: Mark::Shown,
+    needs: |ground| installed(ground).and_then(|()| bare::installed(ground)),
+    ours: |ground| ground.bare()?.tap_send(ground, "lrbench0", SECOND),
+    ..TAP_TX
+};
+
 /// Frames forwarded per second in a record.
 pub(super) const RATE: &str = "/summary/packets_per_second";
 
