@@ -86,8 +86,6 @@ counters! {
         in_address_errors,
         /// Packets of protocols that the stack does not speak.
         in_unknown_protocols,
-        /// Fragments of IPv6, which the stack does not put together.
-        in_fragments_v6,
         /// Packets handed to a protocol.
         in_delivers,
         /// Packets that protocols sent.

@@ -7,7 +7,7 @@ use linerate_port::vnet::VnetHeader;
 use crate::link::Link;
 use crate::udp::fragment::Fragmenter;
 use crate::wire::ip::{self, Header};
-use crate::wire::{ICMP, ICMPV6, UDP, changed, combine, put, sum, word};
+use crate::wire::{FRAGMENT_V6, ICMP, ICMPV6, UDP, changed, combine, put, sum, word};
 
 const HEADER_BYTES: usize = 8;
 /// Bytes of an unreachable packet that are shown to its sender (RFC 1812, section 4.3.2.3; RFC 4443).
@@ -83,19 +83,20 @@ pub(crate) fn input(
 /// The ends of the datagram that a message quotes.
 fn quoted(quote: &[u8], v4: bool) -> Option<(u16, SocketAddr)> {
     // The quote is cut short, so its own length says nothing: header and ports alone are read.
-    let body = if v4 {
-        usize::from(quote.first()? & 0xf) * 4
-    } else {
-        ip::V6_BYTES
-    };
-    let ports = quote.get(body..body + 4)?;
-    let (protocol, to): (u8, IpAddr) = if v4 {
+    let (protocol, body, to): (u8, usize, IpAddr) = if v4 {
         let to: [u8; 4] = quote.get(16..20)?.try_into().ok()?;
-        (quote[9], to.into())
+        (quote[9], usize::from(quote[0] & 0xf) * 4, to.into())
     } else {
         let to: [u8; 16] = quote.get(24..40)?.try_into().ok()?;
-        (quote[6], to.into())
+        match quote[6] {
+            // Ports are in the first fragment.
+            FRAGMENT_V6 if word(quote.get(42..44)?, 0) & 0xfff8 == 0 => {
+                (quote[40], ip::V6_BYTES + ip::FRAGMENT_BYTES, to.into())
+            }
+            protocol => (protocol, ip::V6_BYTES, to.into()),
+        }
     };
+    let ports = quote.get(body..body + 4)?;
     (protocol == UDP).then(|| (word(ports, 0), SocketAddr::new(to, word(ports, 2))))
 }
 
@@ -124,17 +125,16 @@ fn echo(link: &mut Link, fragmenter: &mut Fragmenter, header: &Header, message: 
         }
         put(to, 2, checksum);
     };
-    let id = link.next_id();
     if head + message.len() > mtu {
-        if let (IpAddr::V4(own), IpAddr::V4(to)) = (own, header.from)
-            && let Some(room) = fragmenter.begin(message.len())
-        {
+        if let Some(room) = fragmenter.begin(message.len()) {
             answer(room);
-            fragmenter.send(own, to, ICMP, id);
+            let id = link.next_id_to(header.from);
+            fragmenter.send(own, header.from, protocol, id);
             link.counters.icmp.out_echo_replies += 1;
         }
         return;
     }
+    let id = link.next_id();
     let Some(mut frame) = link.make(head + message.len()) else {
         return;
     };

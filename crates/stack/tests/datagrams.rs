@@ -11,9 +11,13 @@ use linerate_port::checksum::Sum;
 use linerate_stack::{SocketId, StackError};
 
 fn pair(world: &mut World) -> (SocketId, SocketId) {
+    pair_at(world, FAR)
+}
+
+fn pair_at(world: &mut World, far: &str) -> (SocketId, SocketId) {
     let server = world.far.udp_bind(any(7)).unwrap();
     let client = world.near.udp_bind(any(0)).unwrap();
-    world.near.udp_connect(client, at(FAR, 7)).unwrap();
+    world.near.udp_connect(client, at(far, 7)).unwrap();
     // Both know each other from here on.
     ready(world.near.udp_send(client, None, 1, |_| ()));
     world.until(3, |world| world.far.udp_waiting(server).unwrap() == 1);
@@ -47,22 +51,28 @@ fn take(world: &mut World, server: SocketId) -> Option<Vec<u8>> {
 
 #[test]
 fn long_datagrams_arrive_whole_at_any_mtu() {
-    for mtu in [576, 1500, 4000, 9000] {
+    let cases = [576, 1500, 4000, 9000].map(|mtu| [(mtu, FAR, 65_507), (mtu, FAR_V6, 65_527)]);
+    for (mtu, far, most) in cases.into_iter().flatten() {
         let mut world = World::alike(&[&format!("mtu={mtu}")], Link::CLEAN);
-        let (client, server) = pair(&mut world);
-        for bytes in [0, 1, 547, 548, 549, 1472, 1473, 5888, 32_768, 65_507] {
+        let (client, server) = pair_at(&mut world, far);
+        for bytes in [
+            0, 1, 528, 529, 547, 548, 549, 1452, 1453, 1472, 1473, 5888, 32_768, most,
+        ] {
             send(&mut world, client, bytes);
             let mut got = None;
             world.until(3, |world| {
                 got = take(world, server);
                 got.is_some()
             });
-            assert!(got.unwrap() == content(bytes), "{bytes} B at {mtu}");
+            assert!(
+                got.unwrap() == content(bytes),
+                "{bytes} B to {far} at {mtu}"
+            );
         }
         assert_eq!(world.far.counters().ip.reassembly_errors, 0);
         assert!(matches!(
-            world.near.udp_send(client, None, 65_508, |_| ()),
-            Poll::Ready(Err(StackError::TooLong { limit: 65_507, .. }))
+            world.near.udp_send(client, None, most + 1, |_| ()),
+            Poll::Ready(Err(StackError::TooLong { limit, .. })) if limit == most
         ));
     }
 }
@@ -158,11 +168,13 @@ fn fragments_arrive_in_any_order_or_not_at_all() {
 fn fragments_are_refused_where_they_are_off() {
     let mut world = World::alike(&["ip.fragmentation=off", "ip.reassembly=off"], Link::CLEAN);
     let (client, _) = pair(&mut world);
-    let refused = world.near.udp_send(client, None, 1_473, |_| ());
-    assert!(matches!(
-        refused,
-        Poll::Ready(Err(StackError::TooLong { limit: 1_472, .. }))
-    ));
+    for (to, most) in [(FAR, 1_472), (FAR_V6, 1_452)] {
+        let refused = (world.near).udp_send(client, Some(at(to, 7)), most + 1, |_| ());
+        assert!(matches!(
+            refused,
+            Poll::Ready(Err(StackError::TooLong { limit, .. })) if limit == most
+        ));
+    }
     let (near, far) = (common::config(&[]), common::config(&["ip.reassembly=off"]));
     let mut world = World::new(&near, &far, Link::CLEAN);
     let (client, server) = pair(&mut world);
@@ -170,15 +182,6 @@ fn fragments_are_refused_where_they_are_off() {
     world.run(100);
     assert_eq!(world.far.udp_waiting(server).unwrap(), 0);
     assert_eq!(world.far.counters().ip.reassembly_errors, 3);
-    // IPv6 is never cut here.
-    let client = world.near.udp_bind(any(0)).unwrap();
-    let refused = world
-        .near
-        .udp_send(client, Some(at(FAR_V6, 7)), 1_453, |_| ());
-    assert!(matches!(
-        refused,
-        Poll::Ready(Err(StackError::TooLong { limit: 1_452, .. }))
-    ));
 }
 
 /// Bursts of 64 at a queue of so many packets, with an application that looks once all have come, and
@@ -432,7 +435,7 @@ fn an_open_checksum_is_a_cause_of_its_own() {
 
 #[test]
 fn datagrams_carry_the_class_of_service_of_their_stack() {
-    for (far, bytes) in [(FAR, 64), (FAR, 5_000), (FAR_V6, 64)] {
+    for (far, bytes) in [(FAR, 64), (FAR, 5_000), (FAR_V6, 64), (FAR_V6, 5_000)] {
         let mut world = World::alike(&["ip.tos=184"], Link::CLEAN);
         let server = world.far.udp_bind(any(7)).unwrap();
         let client = world.near.udp_bind(any(0)).unwrap();
@@ -476,5 +479,102 @@ fn datagrams_to_a_group_go_as_far_as_they_may() {
             assert_eq!(frames[0][hops_at], hops, "{group}");
             assert_eq!(world.far.counters().ip.in_header_errors, 0);
         }
+    }
+}
+
+/// A frame with a fragment of IPv6 from near to far: what kind of payload, its place in eight bytes, whether more come.
+fn fragment_v6(next: u8, (place, more): (u16, bool), payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0; 14 + 40 + 8];
+    frame[..6].copy_from_slice(&[0xff; 6]);
+    frame[12..14].copy_from_slice(&[0x86, 0xdd]);
+    frame[14] = 0x60;
+    let behind = (8 + payload.len()) as u16;
+    frame[18..20].copy_from_slice(&behind.to_be_bytes());
+    (frame[20], frame[21]) = (44, 64);
+    for (at, address) in [(22, common::NEAR_V6), (38, FAR_V6)] {
+        let address: std::net::Ipv6Addr = address.parse().unwrap();
+        frame[at..at + 16].copy_from_slice(&address.octets());
+    }
+    frame[54] = next;
+    let place = place << 3 | u16::from(more);
+    frame[56..58].copy_from_slice(&place.to_be_bytes());
+    frame[58..62].copy_from_slice(&[1, 2, 3, 4]);
+    frame.extend_from_slice(payload);
+    frame
+}
+
+/// A datagram to port 7 with its checksum.
+fn datagram_v6(payload: &[u8]) -> Vec<u8> {
+    let length = (8 + payload.len()) as u16;
+    let mut datagram = vec![0xc0, 1, 0, 7];
+    datagram.extend(length.to_be_bytes());
+    datagram.extend([0, 0]);
+    datagram.extend_from_slice(payload);
+    let address = |text: &str| text.parse::<std::net::Ipv6Addr>().unwrap().octets();
+    let ends = [address(common::NEAR_V6), address(FAR_V6)].concat();
+    let sum = Sum::of(&ends) + Sum::word(17) + Sum::word(length) + Sum::of(&datagram);
+    datagram[6..8].copy_from_slice(&(!sum.folded()).to_be_bytes());
+    datagram
+}
+
+#[test]
+fn fragments_of_ipv6_are_taken_as_the_rfcs_say() {
+    let payload = content(30);
+    let datagram = datagram_v6(&payload);
+    // Options lie in front of the datagram, and were cut with it.
+    let options = [&[17, 0, 1, 4, 0, 0, 0, 0][..], &datagram].concat();
+    let cut = |next, whole: &[u8]| {
+        [
+            fragment_v6(next, (0, true), &whole[..16]),
+            // What fragments but the first name counts for nothing (RFC 8200, section 4.5).
+            fragment_v6(99, (2, false), &whole[16..]),
+        ]
+    };
+    let whole = fragment_v6(17, (0, false), &datagram);
+    let [first, second] = cut(17, &datagram);
+    let [options_first, options_second] = cut(60, &options);
+    for (name, frames, taken, errors) in [
+        ("in order", vec![&first, &second], 1, 0),
+        ("reversed", vec![&second, &first], 1, 0),
+        ("twice", vec![&first, &first, &second], 1, 0),
+        ("with options", vec![&options_first, &options_second], 1, 0),
+        // All of its datagram, beside one of the same number (RFC 6946).
+        ("atomic", vec![&first, &whole, &second], 2, 0),
+        // Dropped whole, with what is still to come (RFC 5722).
+        (
+            "overlapping",
+            vec![
+                &first,
+                &fragment_v6(17, (1, true), &datagram[..16]),
+                &second,
+                &first,
+            ],
+            0,
+            1,
+        ),
+        (
+            "no eights",
+            vec![&fragment_v6(17, (0, true), &datagram[..15])],
+            0,
+            1,
+        ),
+    ] {
+        let mut world = World::alike(&[], Link::CLEAN);
+        let server = world.far.udp_bind(any(7)).unwrap();
+        for frame in frames {
+            world.wire.put(1, frame);
+        }
+        world.run(5);
+        let mut got = 0;
+        while let Some(bytes) = take(&mut world, server) {
+            assert!(bytes == payload, "{name}");
+            got += 1;
+        }
+        let ip = world.far.counters().ip;
+        assert_eq!(
+            (got, ip.reassembly_errors),
+            (taken, errors),
+            "{name}: {ip:#?}"
+        );
     }
 }

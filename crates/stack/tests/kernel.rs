@@ -48,6 +48,12 @@ const TAP_VNET: Case = Case {
     ..TAP
 };
 
+const TAP_V6: Case = Case {
+    stack: "fd09::2",
+    kernel: "fd09::1",
+    ..TAP
+};
+
 const TAP_VNET_V6: Case = Case {
     stack: "fd09::2",
     kernel: "fd09::1",
@@ -262,7 +268,8 @@ fn echo_datagrams(case: &Case, sizes: &'static [usize]) {
     in_lab(case, |server| {
         let to = address(case.stack, 7);
         let stack = server.during(|host| {
-            let socket = host.run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+            let any = address(if to.is_ipv4() { "0.0.0.0" } else { "::" }, 0);
+            let socket = host.run(|| UdpSocket::bind(any).unwrap()).unwrap();
             socket.connect(to).unwrap();
             socket
                 .set_read_timeout(Some(Duration::from_secs(2)))
@@ -299,6 +306,14 @@ fn datagrams_over_a_tap() {
 #[test]
 fn datagrams_over_a_tap_with_offloads() {
     echo_datagrams(&TAP_VNET, &[0, 1, 64, 1472, 1473, 8_000, 65_507]);
+}
+
+/// Fragments both ways: the kernel puts together what the stack cut, and the other way round.
+#[test]
+fn datagrams_of_ipv6_over_a_tap() {
+    for case in [&TAP_V6, &TAP_VNET_V6] {
+        echo_datagrams(case, &[0, 1, 64, 1452, 1453, 4_000, 65_527]);
+    }
 }
 
 #[test]
@@ -492,7 +507,7 @@ fn connections_to_the_kernel_over_a_tap_with_offloads() {
 
 #[test]
 fn it_answers_to_ping() {
-    for case in [&TAP, &TAP_VNET] {
+    for case in [&TAP, &TAP_VNET, &TAP_V6, &TAP_VNET_V6] {
         in_lab(case, |server| {
             let stack = server.during(|host| {
                 for size in ["0", "56", "1472", "4000", "60000"] {

@@ -103,9 +103,9 @@ pub struct Udp {
 pub struct Ip {
     /// Type of service or traffic class of the TCP segments and UDP datagrams that are sent.
     pub tos: u8,
-    /// Whether datagrams that are longer than the MTU leave in fragments (IPv4).
+    /// Whether datagrams that are longer than the MTU leave in fragments.
     pub fragmentation: bool,
-    /// Whether fragments are put together (IPv4).
+    /// Whether fragments are put together.
     pub reassembly: bool,
     /// Datagrams that may be in pieces, or whole and not yet fetched, at a time.
     pub reassembly_count: u32,

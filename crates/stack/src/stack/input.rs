@@ -11,8 +11,8 @@ use crate::udp::Fate;
 use crate::udp::reassembly::Outcome;
 use crate::wire::ip::{self, Header};
 use crate::wire::{
-    ETHERNET_BYTES, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, FRAGMENT_V6, ICMP, ICMPV6, TCP,
-    UDP, put, word,
+    ETHERNET_BYTES, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ICMP, ICMPV6, TCP, UDP, put,
+    word,
 };
 
 impl Stack {
@@ -95,8 +95,8 @@ impl Stack {
                 .udp
                 .reassembly
                 .input(&header, piece, payload, now, counters);
-            if let Outcome::Whole(buffer, length) = outcome {
-                self.input_whole(&header, buffer, length);
+            if let Outcome::Whole(buffer, length, protocol) = outcome {
+                self.input_whole(&Header { protocol, ..header }, buffer, length);
             }
             return Some(frame);
         }
@@ -136,7 +136,6 @@ impl Stack {
                     self.udp.unreachable(local, remote);
                 }
             }
-            FRAGMENT_V6 if !v4 => self.link.counters.ip.in_fragments_v6 += 1,
             _ => self.link.counters.ip.in_unknown_protocols += 1,
         }
         Some(frame)
@@ -175,21 +174,35 @@ impl Stack {
 
     /// A datagram was put together.
     fn input_whole(&mut self, header: &Header, buffer: u32, length: usize) {
-        self.link.counters.ip.in_delivers += 1;
-        match header.protocol {
+        let v4 = header.to.is_ipv4();
+        let whole = &self.udp.reassembly.bytes(buffer)[..length];
+        // Of IPv6 there may be more headers in front of the transport's, which were cut with it.
+        let behind = match v4 {
+            true => Some((header.protocol, 0)),
+            false => ip::past_extensions(whole, header.protocol, 0),
+        };
+        let Some((protocol, start)) = behind else {
+            self.link.counters.ip.in_header_errors += 1;
+            self.udp.reassembly.free(buffer);
+            return;
+        };
+        match protocol {
             UDP => {
-                let known = self.udp.input_whole(&mut self.link, header, buffer, length);
+                self.link.counters.ip.in_delivers += 1;
+                let within = start..length;
+                let known = (self.udp).input_whole(&mut self.link, header, buffer, within);
                 self.link.counters.udp.no_ports += u64::from(!known);
                 return;
             }
-            ICMP => {
-                let message = &self.udp.reassembly.bytes(buffer)[..length];
+            ICMP | ICMPV6 if (protocol == ICMP) == v4 => {
+                self.link.counters.ip.in_delivers += 1;
+                let message = &whole[start..];
                 icmp::input(
                     &mut self.link,
                     &mut self.udp.fragmenter,
                     header,
                     message,
-                    // Neighbours' messages are never cut.
+                    // Neighbours' messages are never cut (RFC 6980).
                     0,
                     self.mtu,
                 );

@@ -1,15 +1,24 @@
-//! Datagrams that are longer than a frame leave in fragments (RFC 791).
+//! Datagrams that are longer than a frame leave in fragments (RFC 791; RFC 8200, section 4.5).
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use linerate_port::vnet::VnetHeader;
 
 use crate::link::Link;
-use crate::wire::ip::{self, V4_BYTES};
-use crate::wire::put;
+use crate::wire::ip::{self, FRAGMENT_BYTES, Piece, V4_BYTES, V6_BYTES};
+use crate::wire::{FRAGMENT_V6, put};
 
-/// The longest payload of an IPv4 packet.
-pub(crate) const LONGEST: usize = 65_535 - V4_BYTES;
+/// The longest payload of a packet: the length of IPv4 counts its header.
+const LONGEST_V4: usize = 65_535 - V4_BYTES;
+const LONGEST_V6: usize = 65_535;
+
+/// The longest payload of a datagram to such an address.
+pub(crate) const fn longest(to: IpAddr) -> usize {
+    match to {
+        IpAddr::V4(_) => LONGEST_V4,
+        IpAddr::V6(_) => LONGEST_V6,
+    }
+}
 
 /// One datagram on its way out. The next begins when the last fragment has left: none is overwritten,
 /// however small the ring is.
@@ -18,12 +27,11 @@ pub(crate) struct Fragmenter {
     datagram: Vec<u8>,
     length: usize,
     sent: usize,
-    from: Ipv4Addr,
-    to: Ipv4Addr,
+    from: IpAddr,
+    to: IpAddr,
     protocol: u8,
-    id: u16,
-    /// Payload of all fragments but the last.
-    step: usize,
+    id: u32,
+    mtu: usize,
 }
 
 impl Fragmenter {
@@ -32,16 +40,16 @@ impl Fragmenter {
             datagram: vec![0; Self::heap_bytes(on)],
             length: 0,
             sent: 0,
-            from: Ipv4Addr::UNSPECIFIED,
-            to: Ipv4Addr::UNSPECIFIED,
+            from: Ipv4Addr::UNSPECIFIED.into(),
+            to: Ipv4Addr::UNSPECIFIED.into(),
             protocol: 0,
             id: 0,
-            step: (mtu - V4_BYTES) & !7,
+            mtu,
         }
     }
 
     pub(crate) const fn heap_bytes(on: bool) -> usize {
-        if on { LONGEST } else { 0 }
+        if on { LONGEST_V6 } else { 0 }
     }
 
     pub(crate) fn is_on(&self) -> bool {
@@ -63,39 +71,58 @@ impl Fragmenter {
     }
 
     /// What [`Fragmenter::begin`] made room for is written and may leave.
-    pub(crate) fn send(&mut self, from: Ipv4Addr, to: Ipv4Addr, protocol: u8, id: u16) {
+    pub(crate) fn send(&mut self, from: IpAddr, to: IpAddr, protocol: u8, id: u32) {
         (self.from, self.to, self.protocol, self.id) = (from, to, protocol, id);
         self.sent = 0;
     }
 
     /// Makes fragments while there is room for frames.
     pub(crate) fn work(&mut self, link: &mut Link) {
+        let head = match self.to {
+            IpAddr::V4(_) => V4_BYTES,
+            IpAddr::V6(_) => V6_BYTES + FRAGMENT_BYTES,
+        };
+        // All fragments but the last end on eight bytes.
+        let step = (self.mtu - head) & !7;
         while !self.is_idle() && link.has_room() {
-            let length = self.step.min(self.length - self.sent);
-            let Some(mut frame) = link.make(V4_BYTES + length) else {
+            let length = step.min(self.length - self.sent);
+            let Some(mut frame) = link.make(head + length) else {
                 return;
             };
-            let more = self.sent + length < self.length;
+            let piece = Piece {
+                id: self.id,
+                offset: self.sent,
+                more: self.sent + length < self.length,
+            };
             let packet = link.packet(&mut frame);
-            ip::write(
-                packet,
-                self.from.into(),
-                self.to.into(),
-                self.protocol,
-                length,
-                self.id,
-            );
-            let place = (self.sent / 8) as u16 | if more { 0x2000 } else { 0 };
-            put(packet, 6, place);
-            link.label(packet, self.to.into());
-            ip::seal(&mut packet[..V4_BYTES]);
-            packet[V4_BYTES..].copy_from_slice(&self.datagram[self.sent..self.sent + length]);
+            self.write_head(packet, length, piece);
+            link.label(packet, self.to);
+            if self.to.is_ipv4() {
+                ip::seal(&mut packet[..V4_BYTES]);
+            }
+            packet[head..].copy_from_slice(&self.datagram[self.sent..self.sent + length]);
             self.sent += length;
             link.counters.ip.fragments_created += 1;
-            if !more {
+            if !piece.more {
                 link.counters.ip.fragmented_ok += 1;
             }
-            link.send(frame, self.to.into(), VnetHeader::default());
+            link.send(frame, self.to, VnetHeader::default());
+        }
+    }
+
+    fn write_head(&self, packet: &mut [u8], length: usize, piece: Piece) {
+        match self.to {
+            IpAddr::V4(_) => {
+                let id = piece.id as u16;
+                ip::write(packet, self.from, self.to, self.protocol, length, id);
+                let more = if piece.more { 0x2000 } else { 0 };
+                put(packet, 6, (piece.offset / 8) as u16 | more);
+            }
+            IpAddr::V6(_) => {
+                let behind = FRAGMENT_BYTES + length;
+                ip::write(packet, self.from, self.to, FRAGMENT_V6, behind, 0);
+                ip::write_fragment(&mut packet[V6_BYTES..], self.protocol, piece);
+            }
         }
     }
 }

@@ -7,6 +7,7 @@ mod send;
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::task::Poll;
 
 use linerate_port::Frame;
@@ -385,17 +386,18 @@ impl Udp {
         Fate::Queued
     }
 
-    /// A datagram was put together in a buffer, which the queue holds from here on. False when nobody has
+    /// A datagram was put together in a part of a buffer, which the queue holds from here on. False when nobody has
     /// the port.
     pub(crate) fn input_whole(
         &mut self,
         link: &mut Link,
         header: &Header,
         buffer: u32,
-        length: usize,
+        within: Range<usize>,
     ) -> bool {
         let checks = (!self.verify, self.takes_open);
-        let datagram = &self.reassembly.bytes(buffer)[..length];
+        let start = within.start;
+        let datagram = &self.reassembly.bytes(buffer)[within];
         let Some(length) = check(&mut link.counters.udp, header, datagram, checks) else {
             self.reassembly.free(buffer);
             return true;
@@ -414,7 +416,7 @@ impl Udp {
         }
         link.counters.udp.in_datagrams += 1;
         socket.queue.push_back(Packet {
-            body: Body::Buffer(buffer, UDP_BYTES as u32, length as u32),
+            body: Body::Buffer(buffer, (start + UDP_BYTES) as u32, (start + length) as u32),
             from: SocketAddr::new(header.from, ports.0),
             to: header.to,
             tos: header.tos,

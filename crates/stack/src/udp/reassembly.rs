@@ -1,6 +1,6 @@
-//! Fragments are put together (RFC 791, RFC 815), in as many buffers and as long as was configured.
+//! Fragments are put together (RFC 791, RFC 815; RFC 8200, section 4.5), in as many buffers and as long as was configured.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use crate::Nanos;
 use crate::counters::Counters;
@@ -29,15 +29,16 @@ pub(crate) struct Reassembly {
 /// What all pieces of a datagram have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
-    from: Ipv4Addr,
-    to: Ipv4Addr,
+    from: IpAddr,
+    to: IpAddr,
+    /// Zero of IPv6, where numbers are for all protocols, and pieces but the first may name any.
     protocol: u8,
-    id: u16,
+    id: u32,
 }
 
 const NOBODY: Key = Key {
-    from: Ipv4Addr::UNSPECIFIED,
-    to: Ipv4Addr::UNSPECIFIED,
+    from: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+    to: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
     protocol: 0,
     id: 0,
 };
@@ -46,6 +47,8 @@ struct Buffer {
     state: State,
     bytes: Vec<u8>,
     key: Key,
+    /// What the first piece says.
+    protocol: u8,
     deadline: Nanos,
     /// What has come, as ranges that neither overlap nor touch, in order.
     runs: [(u32, u32); RUNS],
@@ -66,8 +69,8 @@ enum State {
 pub(crate) enum Outcome {
     /// More are needed, or it was dropped.
     Waiting,
-    /// With it the datagram in this buffer is whole; it has so many bytes.
-    Whole(u32, usize),
+    /// With it the datagram in this buffer is whole; it has so many bytes, of this protocol.
+    Whole(u32, usize, u8),
 }
 
 impl Reassembly {
@@ -76,6 +79,7 @@ impl Reassembly {
             state: State::Free,
             bytes: vec![0; bytes as usize],
             key: NOBODY,
+            protocol: 0,
             deadline: 0,
             runs: [(0, 0); RUNS],
             count: 0,
@@ -112,19 +116,18 @@ impl Reassembly {
         counters: &mut Counters,
     ) -> Outcome {
         counters.ip.reassembly_required += 1;
-        let (std::net::IpAddr::V4(from), std::net::IpAddr::V4(to)) = (header.from, header.to)
-        else {
-            return Outcome::Waiting;
-        };
         if self.buffers.is_empty() {
             counters.ip.reassembly_errors += 1;
             return Outcome::Waiting;
         }
         self.expire(now, counters);
         let key = Key {
-            from,
-            to,
-            protocol: header.protocol,
+            from: header.from,
+            to: header.to,
+            protocol: match header.to {
+                IpAddr::V4(_) => header.protocol,
+                IpAddr::V6(_) => 0,
+            },
             id: piece.id,
         };
         let same = |buffer: &Buffer| buffer.state == State::Gathering && buffer.key == key;
@@ -159,12 +162,16 @@ impl Reassembly {
             self.give_up(at, now);
             return Outcome::Waiting;
         }
+        if piece.offset == 0 {
+            buffer.protocol = header.protocol;
+        }
         match buffer.total {
             Some(total) if buffer.count == 1 && buffer.runs[0] == (0, total) => {
                 counters.ip.reassembly_ok += 1;
                 buffer.state = State::Lent;
+                let protocol = buffer.protocol;
                 self.remember(key, now);
-                Outcome::Whole(at as u32, total as usize)
+                Outcome::Whole(at as u32, total as usize, protocol)
             }
             _ => Outcome::Waiting,
         }
@@ -329,7 +336,7 @@ mod tests {
         (0..length).map(|at| (at * 7 / 3) as u8).collect()
     }
 
-    fn pieces(id: u16, length: usize, step: usize) -> Vec<(Piece, Vec<u8>)> {
+    fn pieces(id: u32, length: usize, step: usize) -> Vec<(Piece, Vec<u8>)> {
         let all = content(length);
         let cut = |(number, part): (usize, &[u8])| {
             let offset = number * step;
@@ -359,7 +366,8 @@ mod tests {
             } = self;
             match reassembly.input(&header(), *piece, payload, now, counters) {
                 Outcome::Waiting => None,
-                Outcome::Whole(buffer, length) => {
+                Outcome::Whole(buffer, length, protocol) => {
+                    assert_eq!(protocol, 17);
                     let bytes = reassembly.bytes(buffer)[..length].to_vec();
                     reassembly.free(buffer);
                     Some(bytes)
@@ -439,7 +447,7 @@ mod tests {
             fixture.give(&pieces(id, 3000, 1480)[0], now);
         }
         assert_eq!(fixture.reassembly.next_deadline(), Some(1_000));
-        let rest = |id: u16| pieces(id, 3000, 1480).split_off(1);
+        let rest = |id: u32| pieces(id, 3000, 1480).split_off(1);
         assert!(
             rest(0)
                 .iter()
@@ -463,7 +471,7 @@ mod tests {
         let mut whole = 0;
         for id in 0..100 {
             for (number, part) in pieces(id, 3000, 1480).iter().enumerate() {
-                if (usize::from(id) * 3 + number) % 8 != 7 {
+                if (id as usize * 3 + number) % 8 != 7 {
                     whole += u32::from(fixture.give(part, 0).is_some());
                 }
             }
@@ -480,7 +488,7 @@ mod tests {
         for (id, now) in [(1, 0), (2, 10), (3, 20)] {
             fixture.give(&pieces(id, 3000, 1480)[0], now);
         }
-        let mut finish = |id: u16| {
+        let mut finish = |id: u32| {
             let rest = pieces(id, 3000, 1480).split_off(1);
             rest.iter().any(|part| fixture.give(part, 30).is_some())
         };

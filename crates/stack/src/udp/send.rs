@@ -6,7 +6,7 @@ use std::task::Poll;
 use linerate_port::vnet::VnetHeader;
 
 use super::Udp;
-use super::fragment::LONGEST;
+use super::fragment::longest;
 use crate::config::Checksum;
 use crate::error::StackError;
 use crate::link::Link;
@@ -310,16 +310,12 @@ impl Udp {
     ) -> Poll<Result<usize, StackError>> {
         let head = ip::header_bytes(to.ip());
         let length = UDP_BYTES + bytes;
-        let (limit, remedy) = match to {
-            SocketAddr::V6(_) => (
-                self.mtu - head - UDP_BYTES,
-                "this stack makes fragments of IPv4 alone: send less, or raise mtu",
-            ),
-            SocketAddr::V4(_) if !self.fragmenter.is_on() => (
+        let (limit, remedy) = match self.fragmenter.is_on() {
+            false => (
                 self.mtu - head - UDP_BYTES,
                 "it would leave in fragments: set ip.fragmentation=on, send less, or raise mtu",
             ),
-            SocketAddr::V4(_) => (LONGEST - UDP_BYTES, "send less"),
+            true => (longest(to.ip()) - UDP_BYTES, "send less"),
         };
         if bytes > limit {
             link.counters.ip.fragmented_fails += 1;
@@ -329,12 +325,9 @@ impl Udp {
                 remedy,
             }));
         }
-        let number = link.next_id();
+        let number = link.next_id_to(to.ip());
         let socket = &self.sockets[id.index as usize];
         let (from, port) = (socket.template.from, socket.port);
-        let (IpAddr::V4(own), IpAddr::V4(far)) = (from, to.ip()) else {
-            return Poll::Ready(Err(StackError::NoRoute { address: to.ip() }));
-        };
         let Some(datagram) = self.fragmenter.begin(length) else {
             return Poll::Pending;
         };
@@ -352,7 +345,7 @@ impl Udp {
         }
         let socket = &mut self.sockets[id.index as usize];
         socket.sent = socket.sent.wrapping_add(1);
-        self.fragmenter.send(own, far, UDP, number);
+        self.fragmenter.send(from, to.ip(), UDP, number);
         link.counters.udp.out_datagrams += 1;
         link.counters.ip.out_requests += 1;
         self.fragmenter.work(link);

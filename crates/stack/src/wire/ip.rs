@@ -2,10 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, HOPS, Sum, put, sum, word};
+use super::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, FRAGMENT_V6, HOPS, Sum, long, put, sum, word};
 
 pub(crate) const V4_BYTES: usize = 20;
 pub(crate) const V6_BYTES: usize = 40;
+/// Bytes of IPv6's header of fragments (RFC 8200, section 4.5).
+pub(crate) const FRAGMENT_BYTES: usize = 8;
 
 /// Headers of IPv6 that lie in front of the transport's: hop-by-hop, routing, destination options.
 const EXTENSIONS: [u8; 3] = [0, 43, 60];
@@ -25,10 +27,10 @@ pub(crate) struct Header {
     pub(crate) piece: Option<Piece>,
 }
 
-/// A fragment's place (RFC 791).
+/// A fragment's place (RFC 791; RFC 8200, section 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
-    pub(crate) id: u16,
+    pub(crate) id: u32,
     pub(crate) offset: usize,
     pub(crate) more: bool,
 }
@@ -71,7 +73,7 @@ pub(crate) fn parse_v4(packet: &[u8], verify: bool) -> Option<Header> {
     const OFFSET: u16 = 0x1fff;
     let place = word(packet, 6);
     let piece = (place & (MORE | OFFSET) != 0).then(|| Piece {
-        id: word(packet, 4),
+        id: word(packet, 4).into(),
         offset: usize::from(place & OFFSET) * 8,
         more: place & MORE != 0,
     });
@@ -100,16 +102,10 @@ pub(crate) fn parse_v6(packet: &[u8]) -> Option<Header> {
         let octets: [u8; 16] = packet[at..at + 16].try_into().expect("sixteen bytes");
         Ipv6Addr::from(octets)
     };
-    let (mut protocol, mut body) = (packet[6], V6_BYTES);
-    while EXTENSIONS.contains(&protocol) {
-        if body + 8 > end {
-            return None;
-        }
-        protocol = packet[body];
-        body += 8 + usize::from(packet[body + 1]) * 8;
-    }
-    if body > end {
-        return None;
+    let (mut protocol, mut body) = past_extensions(&packet[..end], packet[6], V6_BYTES)?;
+    let mut piece = None;
+    if protocol == FRAGMENT_V6 {
+        (protocol, body, piece) = parse_fragment(&packet[..end], body)?;
     }
     Some(Header {
         from: address(8).into(),
@@ -118,8 +114,52 @@ pub(crate) fn parse_v6(packet: &[u8]) -> Option<Header> {
         tos: (packet[0] << 4) | (packet[1] >> 4),
         body,
         end,
-        piece: None,
+        piece,
     })
+}
+
+/// What lies behind the extensions of which the first is of this kind and begins `at` there: the protocol, and where it
+/// begins.
+#[inline]
+pub(crate) fn past_extensions(
+    packet: &[u8],
+    mut protocol: u8,
+    mut at: usize,
+) -> Option<(u8, usize)> {
+    while EXTENSIONS.contains(&protocol) {
+        let header = packet.get(at..at + 8)?;
+        protocol = header[0];
+        at += 8 + usize::from(header[1]) * 8;
+    }
+    (at <= packet.len()).then_some((protocol, at))
+}
+
+/// Reads a header of fragments: the protocol behind it, where that begins, and the fragment's place. One that is all of
+/// its datagram is none, whatever other fragments say (RFC 6946).
+#[cold]
+fn parse_fragment(packet: &[u8], at: usize) -> Option<(u8, usize, Option<Piece>)> {
+    const MORE: u16 = 1;
+    const OFFSET: u16 = 0xfff8;
+    let header = packet.get(at..at + FRAGMENT_BYTES)?;
+    let place = word(header, 2);
+    let (protocol, body) = (header[0], at + FRAGMENT_BYTES);
+    if place & (MORE | OFFSET) == 0 {
+        let (protocol, body) = past_extensions(packet, protocol, body)?;
+        return Some((protocol, body, None));
+    }
+    let piece = Piece {
+        id: long(header, 4),
+        offset: (place & OFFSET).into(),
+        more: place & MORE != 0,
+    };
+    Some((protocol, body, Some(piece)))
+}
+
+/// Writes a header of fragments.
+pub(crate) fn write_fragment(header: &mut [u8], protocol: u8, piece: Piece) {
+    header[..2].copy_from_slice(&[protocol, 0]);
+    put(header, 2, piece.offset as u16 | u16::from(piece.more));
+    header[4..FRAGMENT_BYTES].copy_from_slice(&piece.id.to_be_bytes());
 }
 
 /// Bytes of the header that [`write`] makes.
@@ -250,7 +290,36 @@ mod tests {
         }
 
         #[test]
+        fn a_fragment_of_ipv6_reads_back(
+            id: u32,
+            offset in (0usize..8_192).prop_map(|number| number * 8),
+            more: bool,
+            options: bool,
+        ) {
+            let (from, to) = (Ipv6Addr::from(1).into(), Ipv6Addr::from(2).into());
+            let piece = Piece { id, offset, more };
+            // Options in front of it are no part of what was cut.
+            let at = V6_BYTES + if options { 16 } else { 0 };
+            let mut packet = vec![0; at + FRAGMENT_BYTES + 24];
+            let behind = packet.len() - V6_BYTES;
+            write(&mut packet, from, to, FRAGMENT_V6, behind, 0);
+            if options {
+                packet[6] = 60;
+                packet[V6_BYTES..V6_BYTES + 2].copy_from_slice(&[FRAGMENT_V6, 1]);
+            }
+            write_fragment(&mut packet[at..], 17, piece);
+            let header = parse(&packet, false, true).unwrap();
+            prop_assert_eq!((header.protocol, header.body), (17, at + FRAGMENT_BYTES));
+            prop_assert_eq!(header.piece, (offset > 0 || more).then_some(piece));
+        }
+
+        #[test]
         fn no_packet_panics(bytes in prop::collection::vec(any::<u8>(), 0..120), v4: bool) {
+            let mut bytes = bytes;
+            if let (false, Some(next)) = (v4, bytes.get_mut(6)) {
+                // One in three has a header of fragments.
+                *next = [*next, FRAGMENT_V6, 60][usize::from(*next) % 3];
+            }
             if let Some(header) = parse(&bytes, v4, false) {
                 prop_assert!(header.body <= header.end && header.end <= bytes.len());
             }
