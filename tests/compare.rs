@@ -59,6 +59,29 @@ fn numbers_of_two_commands() {
     }
 }
 
+/// A figure that is zero where all is well has a difference, and no ratio.
+#[test]
+fn figures_at_zero_have_a_difference() {
+    for (a, b, verdict, code) in [
+        (0, 12, "slower", 3),
+        (12, 0, "faster", 0),
+        (0, 0, "no-difference", 0),
+    ] {
+        let room = Room::new();
+        let (of_a, of_b) = (format!("echo {a}"), format!("echo {b}"));
+        let words = ["compare", "--json", "--better", "lower"];
+        let sides = ["--command-a", &of_a, "--command-b", &of_b];
+        let mut command = steady(&room, words.into_iter().chain(sides));
+        let set = finish(&mut command).expect(code).json();
+        let found = comparison(&set);
+        assert_eq!(found["verdict"], verdict, "{found:#}");
+        let difference = &found["difference"]["median"];
+        assert_eq!(*difference, f64::from(b - a), "{found:#}");
+        assert!(found["p_value"].is_number(), "{found:#}");
+        assert!(found.get("ratio").is_none(), "{found:#}");
+    }
+}
+
 #[test]
 fn a_figure_is_found_in_what_a_command_prints() {
     let room = Room::new();
@@ -84,15 +107,15 @@ fn too_few_pairs_say_that_they_cannot_tell() {
     let sides = ["--command-a=echo 1", "--command-b=echo 26"];
     let run = |pairs: &str| {
         let words = ["compare", pairs].into_iter().chain(sides);
-        finish(&mut steady(&room, words)).expect(0)
+        finish(&mut steady(&room, words))
     };
-    let few = run("--pairs=3");
+    let few = run("--pairs=3").expect(6);
     assert!(few.stderr.contains("7 at least"), "{few:#?}");
     assert!(few.stdout.contains("cannot tell"), "{few:#?}");
     assert!(!few.stdout.contains("difference larger than"), "{few:#?}");
-    let enough = run("--pairs=7");
+    let enough = run("--pairs=7").expect(0);
     assert!(enough.stdout.contains("B is better"), "{enough:#?}");
-    let free = run("--max-pairs=20");
+    let free = run("--max-pairs=20").expect(0);
     assert!(free.stdout.contains("B is better"), "{free:#?}");
 }
 
@@ -137,7 +160,7 @@ fn what_prepares_runs_before_each_half() {
         "--command-a=echo 1 >> log; echo 1",
         "--command-b=echo 2 >> log; echo 2",
     ];
-    finish(&mut room.command(room.binary(), words)).expect(0);
+    finish(&mut room.command(room.binary(), words)).expect(6);
     let log = fs::read_to_string(room.path().join("log")).expect("a log");
     let lines: Vec<_> = log.lines().collect();
     // A pair in which the machine changed its state is measured again, up to three times as many in all.
@@ -163,7 +186,8 @@ fn options_of_two_sides_of_a_measurement() {
         let done = room.run(&words);
         match done.code() {
             3 => Ok(done.json()),
-            _ => Err(done.expect(0).stderr),
+            0 | 6 => Err(done.stderr),
+            _ => Err(done.expect(3).stderr),
         }
     });
     let found = comparison(&set);
@@ -191,7 +215,7 @@ fn options_of_two_sides_of_a_measurement() {
     };
     let again = room
         .run(&format!("compare {} {} --json", id("a"), id("b")))
-        .expect(0)
+        .expect(6)
         .json();
     let again = comparison(&again);
     assert_eq!(
@@ -282,7 +306,11 @@ fn in_a_lab_a_thing_is_like_itself() {
             .as_str()
             .expect("one")
             .to_owned();
-        let code = if verdict == "slower" { 3 } else { 0 };
+        let code = match verdict.as_str() {
+            "slower" => 3,
+            "undecided" => 6,
+            _ => 0,
+        };
         done.expect(code);
         (verdict, set)
     };

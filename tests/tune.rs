@@ -312,7 +312,7 @@ fn a_knob_of_the_users_own_is_restored_after_a_kill() {
     assert_ne!(window(), "before\n", "nobody was there to set it back");
     let mut compare = room.linerate("compare --pairs 1 --figure ([0-9]+)");
     compare.args(["--command-a=echo 1", "--command-b=echo 2"]);
-    let told = finish(&mut compare).expect(0);
+    let told = finish(&mut compare).expect(6);
     let note = "1 setting stands as a killed command left";
     assert!(told.stderr.contains(note), "{told:#?}");
     // From another folder: the command means the one where it was typed.

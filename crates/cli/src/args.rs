@@ -70,7 +70,7 @@ Examples:
 Every option can also be set in the environment: --time as LINERATE_TIME, and so on.
 Exit codes: 0 ok, 1 failed, 2 usage, 3 an --expect missed, a comparison lost or a cause found,
 4 privilege or kernel feature missing, 5 the far end refused, vanished or cannot be reached,
-130 interrupted."
+6 a comparison stayed undecided, 130 interrupted."
 )]
 pub struct Cli {
     /// What to do

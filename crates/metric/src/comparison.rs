@@ -1,7 +1,8 @@
 //! Two sides of one figure, and whether they differ: what `compare` finds.
 //!
 //! Pairs are judged by the signed ranks of their logarithmic ratios, samples without pairs by the ranks of
-//! all values. Everything here is arithmetic on numbers that were measured elsewhere.
+//! all values. A figure that was zero (losses, retransmits) has no ratio: then differences are judged, as shares of
+//! the larger side. Everything here is arithmetic on numbers that were measured elsewhere.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -128,6 +129,9 @@ pub struct Comparison {
     /// B over A, with the interval of [`CONFIDENCE`]; absent where a side has no figure above zero.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<Estimate>,
+    /// B less A in the figure's own unit, with the same interval: where a figure was zero, so that there is no ratio.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub difference: Option<Estimate>,
     /// Share of repeats whose interval would hold the true ratio.
     pub confidence: f64,
     /// Chance of ranks as uneven as these if the sides did not differ.
@@ -141,7 +145,8 @@ pub struct Comparison {
     /// [`POWER`] of all cases, with the noise that was seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pairs_needed: Option<u64>,
-    /// No difference is larger than this, as a share, as far as the interval tells.
+    /// No difference is larger than this, as far as the interval tells: a share of A, of figures at zero one of the
+    /// larger side.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub largest_difference: Option<f64>,
     /// How it came out for B.
@@ -175,7 +180,7 @@ pub fn fewest(test: Test, significance: f64) -> usize {
 /// What can be said of the pairs so far.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Look {
-    /// B over A.
+    /// B over A; of figures at zero one more than their difference as a share of the larger side.
     pub ratio: f64,
     /// Of Wilcoxon's test.
     pub p_value: f64,
@@ -193,6 +198,92 @@ pub fn logs(pairs: &[Pair]) -> Vec<f64> {
         .collect()
 }
 
+/// Differences within pairs, by what they are judged by.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Differences {
+    /// Logarithms of B over A, or B less A over `scale`; of each pair that counts.
+    pub values: Vec<f64>,
+    /// The larger side's mean, where a figure was zero or below; absent where all have a ratio.
+    pub scale: Option<f64>,
+}
+
+/// What the differences of these pairs are; pairs that do not count are left out.
+#[must_use]
+pub fn differences(pairs: &[Pair]) -> Differences {
+    let counted = || pairs.iter().filter(|pair| pair.dropped.is_none());
+    if counted().all(|pair| pair.a > 0.0 && pair.b > 0.0) {
+        return Differences {
+            values: logs(pairs),
+            scale: None,
+        };
+    }
+    let values: [Vec<f64>; 2] = [
+        counted().map(|pair| pair.a).collect(),
+        counted().map(|pair| pair.b).collect(),
+    ];
+    let scale = larger(&values);
+    Differences {
+        values: (counted().map(|pair| over(pair.b - pair.a, scale))).collect(),
+        scale: Some(scale),
+    }
+}
+
+/// The larger of the sides' means, whatever its sign; zero where all values are.
+fn larger(values: &[Vec<f64>; 2]) -> f64 {
+    let size = |values: &Vec<f64>| mean(values).map_or(0.0, f64::abs);
+    size(&values[0]).max(size(&values[1]))
+}
+
+/// A difference as a share of what it is held against.
+fn over(difference: f64, scale: f64) -> f64 {
+    if scale > 0.0 { difference / scale } else { 0.0 }
+}
+
+fn mean(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+/// The standard deviation of a sample.
+fn deviation(values: &[f64]) -> Option<f64> {
+    let mean = mean(values).filter(|_| values.len() > 1)?;
+    let squares = values.iter().map(|value| (value - mean) * (value - mean));
+    Some((squares.sum::<f64>() / (values.len() - 1) as f64).sqrt())
+}
+
+impl Differences {
+    /// The middle: Hodges and Lehmann's, and of figures at zero the mean, because one that is seldom above zero has
+    /// its middle there.
+    fn centre(&self, values: &[f64]) -> Option<f64> {
+        match self.scale {
+            None => centre(values),
+            Some(_) => mean(values),
+        }
+    }
+
+    fn spread(&self) -> Option<f64> {
+        match self.scale {
+            None => spread(&self.values),
+            Some(_) => deviation(&self.values).filter(|_| self.values.len() >= 4),
+        }
+    }
+
+    /// A difference as a share of A, or of the larger side.
+    fn share(scale: Option<f64>, value: f64) -> f64 {
+        match scale {
+            None => value.exp_m1(),
+            Some(_) => value,
+        }
+    }
+
+    /// The effect in the measure of the values.
+    fn effect(scale: Option<f64>, effect: f64) -> f64 {
+        match scale {
+            None => effect.ln_1p(),
+            Some(_) => effect,
+        }
+    }
+}
+
 impl Look {
     /// Whether the middle is no further from no difference than is worth knowing.
     #[must_use]
@@ -201,14 +292,15 @@ impl Look {
     }
 }
 
-/// Looks at logarithmic ratios of pairs; `None` below four of them.
+/// Looks at differences of pairs; `None` below four of them.
 #[must_use]
-pub fn look(logs: &[f64], effect: f64) -> Option<Look> {
-    let spread = spread(logs)?;
+pub fn look(found: &Differences, effect: f64) -> Option<Look> {
+    let spread = found.spread()?;
+    let effect = Differences::effect(found.scale, effect);
     Some(Look {
-        ratio: centre(logs)?.exp(),
-        p_value: signed_rank(logs)?,
-        needed: pairs_needed(spread, effect.ln_1p(), LAST_SIGNIFICANCE, POWER),
+        ratio: 1.0 + Differences::share(found.scale, found.centre(&found.values)?),
+        p_value: signed_rank(&found.values)?,
+        needed: pairs_needed(spread, effect, LAST_SIGNIFICANCE, POWER),
     })
 }
 
@@ -228,7 +320,7 @@ pub struct Question {
 /// Judges pairs that were measured in turn.
 #[must_use]
 pub fn of_pairs(question: &Question, sides: [Side; 2], pairs: Vec<Pair>) -> Comparison {
-    let logs = logs(&pairs);
+    let found = differences(&pairs);
     let counted = || pairs.iter().filter(|pair| pair.dropped.is_none());
     let values = [
         counted().map(|pair| pair.a).collect::<Vec<_>>(),
@@ -236,10 +328,13 @@ pub fn of_pairs(question: &Question, sides: [Side; 2], pairs: Vec<Pair>) -> Comp
     ];
     let seen = Seen {
         test: Test::SignedRank,
-        ratio: interval_of(&[&logs], CONFIDENCE, |samples| centre(&samples[0])),
-        p_value: signed_rank(&logs),
-        needed: look(&logs, question.effect).and_then(|look| look.needed),
-        runs: logs.len(),
+        centre: interval_of(&[&found.values], CONFIDENCE, |samples| {
+            found.centre(&samples[0])
+        }),
+        scale: found.scale,
+        p_value: signed_rank(&found.values),
+        needed: look(&found, question.effect).and_then(|look| look.needed),
+        runs: found.values.len(),
     };
     judged(question, sides, &values, pairs, seen)
 }
@@ -247,36 +342,42 @@ pub fn of_pairs(question: &Question, sides: [Side; 2], pairs: Vec<Pair>) -> Comp
 /// Judges two samples that were measured apart.
 #[must_use]
 pub fn of_samples(question: &Question, sides: [Side; 2], a: &[f64], b: &[f64]) -> Comparison {
-    let log = |values: &[f64]| -> Vec<f64> {
-        (values
-            .iter()
-            .filter(|value| **value > 0.0)
-            .map(|value| value.ln()))
-        .collect()
+    let values = [a.to_vec(), b.to_vec()];
+    let above = values.iter().flatten().all(|&value| value > 0.0);
+    let scale = (!above).then(|| larger(&values));
+    let measure = |values: &[f64]| -> Vec<f64> {
+        let of = |&value: &f64| scale.map_or_else(|| value.ln(), |scale| over(value, scale));
+        values.iter().map(of).collect()
     };
-    let (log_a, log_b) = (log(a), log(b));
-    let fewer = log_a.len().min(log_b.len());
-    let ratio = interval_of(&[&log_a, &log_b], CONFIDENCE, |samples| {
-        shift(&samples[0], &samples[1])
+    let (of_a, of_b) = (measure(a), measure(b));
+    let centre = interval_of(&[&of_a, &of_b], CONFIDENCE, |samples| match scale {
+        None => shift(&samples[0], &samples[1]),
+        Some(_) => Some(mean(&samples[1])? - mean(&samples[0])?),
     });
-    let spreads = spread(&log_a).zip(spread(&log_b));
+    let spread = |values: &[f64]| match scale {
+        None => spread(values),
+        Some(_) => deviation(values).filter(|_| values.len() >= 4),
+    };
+    let spreads = spread(&of_a).zip(spread(&of_b));
     let seen = Seen {
         test: Test::MannWhitney,
-        ratio,
+        centre,
+        scale,
         p_value: mann_whitney(a, b),
         needed: spreads.and_then(|(a, b)| {
-            let effect = question.effect.ln_1p();
+            let effect = Differences::effect(scale, question.effect);
             pairs_needed(a.hypot(b), effect, question.significance, POWER)
         }),
-        runs: fewer,
+        runs: a.len().min(b.len()),
     };
-    judged(question, sides, &[a.to_vec(), b.to_vec()], Vec::new(), seen)
+    judged(question, sides, &values, Vec::new(), seen)
 }
 
 struct Seen {
     test: Test,
-    /// Of logarithms.
-    ratio: Option<Estimate>,
+    /// Of logarithms, or of differences over `scale`.
+    centre: Option<Estimate>,
+    scale: Option<f64>,
     p_value: Option<f64>,
     needed: Option<u64>,
     runs: usize,
@@ -290,20 +391,27 @@ fn judged(
     seen: Seen,
 ) -> Comparison {
     let [a, b] = sides;
-    let ratio = seen.ratio.map(|logs| Estimate {
-        median: logs.median.exp(),
-        low: logs.low.exp(),
-        high: logs.high.exp(),
-        runs: logs.runs,
-    });
-    let largest = ratio.map(|ratio| (ratio.high - 1.0).max(1.0 - ratio.low).max(0.0));
+    let each = |of: &dyn Fn(f64) -> f64| {
+        seen.centre.map(|found| Estimate {
+            median: of(found.median),
+            low: of(found.low),
+            high: of(found.high),
+            runs: found.runs,
+        })
+    };
+    let (ratio, difference) = match seen.scale {
+        None => (each(&f64::exp), None),
+        Some(scale) => (None, each(&|share| share * scale)),
+    };
+    let shares = each(&|value| Differences::share(seen.scale, value));
+    let largest = shares.map(|share| share.high.max(-share.low).max(0.0));
     let differs = seen.p_value.is_some_and(|p| p <= question.significance);
     let enough = seen.runs >= FIRST_LOOK
         && (seen.needed.is_some_and(|needed| seen.runs as u64 >= needed)
             || largest.is_some_and(|largest| largest <= question.effect));
-    let gain = ratio.map(|ratio| match question.better {
-        Better::Higher => ratio.median - 1.0,
-        Better::Lower => 1.0 - ratio.median,
+    let gain = shares.map(|share| match question.better {
+        Better::Higher => share.median,
+        Better::Lower => -share.median,
     });
     let verdict = match gain {
         Some(gain) if differs && gain > 0.0 => Verdict::Faster,
@@ -312,9 +420,9 @@ fn judged(
         Some(gain) if enough && gain.abs() <= question.effect => Verdict::NoDifference,
         _ => Verdict::Undecided,
     };
-    let worst = ratio.map(|ratio| match question.better {
-        Better::Higher => 1.0 - ratio.low,
-        Better::Lower => ratio.high - 1.0,
+    let worst = shares.map(|share| match question.better {
+        Better::Higher => -share.low,
+        Better::Lower => share.high,
     });
     Comparison {
         figure: question.figure.clone(),
@@ -330,6 +438,7 @@ fn judged(
         pairs,
         test: seen.test,
         ratio,
+        difference,
         confidence: CONFIDENCE,
         p_value: seen.p_value,
         significance: question.significance,
@@ -464,5 +573,48 @@ mod tests {
         assert!(slower.regression);
         assert_eq!(apart(1.0, 12).verdict, Verdict::NoDifference);
         assert_eq!(apart(3.0, 1).verdict, Verdict::Undecided);
+    }
+
+    /// Losses and retransmits are zero where all is well: there is no ratio, and there is a difference.
+    #[test]
+    fn figures_at_zero_are_told_by_their_difference() {
+        let lost = [0.011, 0.009, 0.012, 0.008, 0.010, 0.013, 0.011, 0.009];
+        let some = [0.0, 0.002, 0.0, 0.0, 0.001, 0.0, 0.0, 0.0];
+        let none = [0.0; 8];
+        for (a, b, better, verdict, regression) in [
+            (none, lost, Better::Lower, Verdict::Slower, true),
+            (lost, none, Better::Lower, Verdict::Faster, false),
+            (none, lost, Better::Higher, Verdict::Faster, false),
+            (some, lost, Better::Lower, Verdict::Slower, true),
+            (none, none, Better::Lower, Verdict::NoDifference, false),
+            // Two of eight are no proof of anything.
+            (none, some, Better::Lower, Verdict::Undecided, false),
+        ] {
+            let pair = |(&a, &b): (&f64, &f64)| Pair {
+                a,
+                b,
+                b_first: false,
+                line_rtt_ns: None,
+                dropped: None,
+            };
+            let paired = judge(better, 0.05, a.iter().zip(&b).map(pair).collect());
+            let sides = [side("a"), side("b")];
+            let apart = of_samples(&question(better, 0.05), sides, &a, &b);
+            for found in [paired, apart] {
+                let what = format!("{a:?} {b:?} {better:?}: {found:#?}");
+                assert_eq!(found.verdict, verdict, "{what}");
+                assert_eq!(found.regression, regression, "{what}");
+                assert_eq!(found.ratio, None, "{what}");
+                let difference = found.difference.expect("it is known");
+                let mean = |values: [f64; 8]| values.iter().sum::<f64>() / 8.0;
+                let want = mean(b) - mean(a);
+                assert!((difference.median - want).abs() < 1e-12, "{what}");
+                assert!(difference.low <= want && want <= difference.high, "{what}");
+                assert!(found.p_value.is_some(), "{what}");
+            }
+        }
+        // Nothing at zero: as ever.
+        let found = judge(Better::Higher, 0.05, pairs(1.1, 0.02, 12, 5));
+        assert!(found.ratio.is_some() && found.difference.is_none());
     }
 }

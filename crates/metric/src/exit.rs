@@ -12,5 +12,7 @@ pub const GATE: u8 = 3;
 pub const MISSING: u8 = 4;
 /// The peer refused, vanished or could not be reached.
 pub const PEER: u8 = 5;
+/// A comparison stayed undecided: too few pairs, or too much noise.
+pub const UNDECIDED: u8 = 6;
 /// Ended by SIGINT or SIGTERM; the partial result was printed and stored.
 pub const INTERRUPTED: u8 = 130;

@@ -7,7 +7,7 @@
 //! there are twice as many, which noise around no difference comes to so seldom that the p-values stay true.
 
 use linerate_metric::comparison::{
-    FIRST_LOOK, FIRST_SIGNIFICANCE, LAST_SIGNIFICANCE, Pair, SIGNIFICANCE, logs, look,
+    FIRST_LOOK, FIRST_SIGNIFICANCE, LAST_SIGNIFICANCE, Pair, SIGNIFICANCE, differences, logs, look,
 };
 
 /// Pairs that are measured at most for each that was asked for: a machine that changes its state all the
@@ -113,10 +113,11 @@ impl Interleave {
                 significance: LAST_SIGNIFICANCE,
             };
         }
-        let logs = logs(pairs);
+        let found = differences(pairs);
+        let counting = found.values.len();
         match self.amount {
             Amount::Exactly(count) => {
-                let enough = logs.len() >= count || pairs.len() >= self.amount.most();
+                let enough = counting >= count || pairs.len() >= self.amount.most();
                 match enough {
                     true => Next::Judge {
                         significance: SIGNIFICANCE,
@@ -127,17 +128,17 @@ impl Interleave {
             Amount::UntilDecided { limit } => {
                 // Fewer than the first look takes decide nothing, however clear they are: a machine that changed
                 // its state meanwhile would have made all of them vain.
-                let few = logs.len() < FIRST_LOOK.min(limit);
+                let few = counting < FIRST_LOOK.min(limit);
                 let full = pairs.len()
                     >= if few {
                         limit.saturating_mul(TRIES)
                     } else {
                         limit
                     };
-                if logs.len() < FIRST_LOOK && !full {
+                if counting < FIRST_LOOK && !full {
                     return self.measure();
                 }
-                let Some(look) = look(&logs, self.effect) else {
+                let Some(look) = look(&found, self.effect) else {
                     return match full {
                         true => Next::Judge {
                             significance: LAST_SIGNIFICANCE,
@@ -153,11 +154,11 @@ impl Interleave {
                         };
                     }
                 }
-                let enough = (look.needed).is_some_and(|needed| logs.len() as u64 >= needed)
-                    && logs.len() >= self.next_look;
+                let enough = (look.needed).is_some_and(|needed| counting as u64 >= needed)
+                    && counting >= self.next_look;
                 let decided = look.p_value <= LAST_SIGNIFICANCE || look.is_within(self.effect);
                 if enough {
-                    self.next_look = 2 * logs.len();
+                    self.next_look = 2 * counting;
                 }
                 match enough && decided || full {
                     true => Next::Judge {
@@ -235,7 +236,7 @@ mod tests {
                     pairs.push(pair(a, b, b_first));
                 }
                 Next::Judge { significance } => {
-                    let seen = look(&logs(&pairs), effect).expect("there are pairs");
+                    let seen = look(&differences(&pairs), effect).expect("there are pairs");
                     let verdict = match seen.p_value <= significance {
                         true if seen.ratio > 1.0 => Verdict::Faster,
                         true => Verdict::Slower,
@@ -321,7 +322,7 @@ mod tests {
                     }
                 }
             };
-            let seen = look(&logs(&pairs), 0.05).expect("there are pairs");
+            let seen = look(&differences(&pairs), 0.05).expect("there are pairs");
             let differs = seen.p_value <= significance;
             different += usize::from(differs);
             if !differs && !seen.is_within(0.05) && pairs.len() < 100 {
@@ -361,6 +362,25 @@ mod tests {
             let least = measured - usize::from(every == 2);
             assert!((least..=measured).contains(&pairs.len()), "{every}");
             assert_eq!(logs(&pairs).len(), counting, "{every}");
+        }
+    }
+
+    /// Two sides that lose nothing are alike, and pairs of which one side lost nothing count.
+    #[test]
+    fn figures_at_zero_come_to_an_end() {
+        for (a, b, measured, p_value) in [
+            (0.0, 0.0, FIRST_LOOK, 1.0),
+            (0.0, 0.01, FIRST_LOOK, 2.0 / 256.0),
+        ] {
+            let mut turns = Interleave::new(Amount::UntilDecided { limit: 100 }, 0.05, 3);
+            let mut pairs = Vec::new();
+            while let Next::Measure { b_first } = turns.next(&pairs) {
+                pairs.push(pair(a, b, b_first));
+                assert!(pairs.len() <= 100);
+            }
+            assert_eq!(pairs.len(), measured, "{a} {b}");
+            let seen = look(&differences(&pairs), 0.05).expect("there are pairs");
+            assert!((seen.p_value - p_value).abs() < 1e-9, "{a} {b}: {seen:?}");
         }
     }
 
@@ -405,7 +425,7 @@ mod tests {
                     }
                 }
             };
-            let seen = look(&logs(&pairs), 0.05);
+            let seen = look(&differences(&pairs), 0.05);
             let found = match seen {
                 Some(seen) if seen.p_value <= significance => Verdict::Slower,
                 _ => Verdict::Undecided,

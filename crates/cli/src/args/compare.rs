@@ -19,7 +19,8 @@ Examples:
 
 Both sides run in turn, in random order, until it is decided. What follows the measuring command is that
 command's. Runs are 1 s long where it names no time.
-Exit codes: 0 B is not worse; 3 B is slower, by --effect as far as the interval tells; others as ever.")]
+Exit codes: 0 B is not worse; 3 B is slower, by --effect as far as the interval tells; 6 undecided:
+too few pairs, or too much noise; others as ever.")]
 pub struct CompareArgs {
     /// Two results: files, or ids of stored records and sets
     #[arg(value_name = "A B", num_args = 0..=2)]

@@ -3,6 +3,7 @@
 use linerate_metric::comparison::{Better, Comparison, Pair, Side, Test, Verdict, fewest};
 use linerate_metric::expect::Unit;
 use linerate_metric::figure;
+use linerate_metric::statistics::Estimate;
 
 use super::table::{Grid, table};
 use crate::style::{Paint, Style, clean, hang, wrap};
@@ -14,7 +15,7 @@ pub fn pair(number: usize, name: &str, pair: &Pair, width: usize) -> String {
     let prefix = format!("pair {number}: ");
     let change = match pair.a > 0.0 && pair.b > 0.0 {
         true => signed(pair.b / pair.a - 1.0),
-        false => "no ratio".to_owned(),
+        false => signed_value(name, pair.b - pair.a),
     };
     let dropped = match &pair.dropped {
         Some(why) => format!(" (does not count: {})", clean(why)),
@@ -120,23 +121,17 @@ pub(super) fn comparison(found: &Comparison, style: &Style) -> String {
 
 /// The verdict as a sentence.
 pub(crate) fn verdict_words(found: &Comparison) -> String {
-    let Some(ratio) = found.ratio else {
-        return "Undecided: not both sides have a figure above zero.".to_owned();
+    let Some(told) = found.ratio.or(found.difference) else {
+        return "Undecided: no pair counts.".to_owned();
     };
     let name = clean(&found.figure);
     let p = words::or_unknown(found.p_value, probability);
-    let largest = words::or_unknown(found.largest_difference, share);
-    let change = ratio.median - 1.0;
-    let way = if change > 0.0 { "higher" } else { "lower" };
-    let (one, other) = (ratio.low - 1.0, ratio.high - 1.0);
-    let size = match change.abs() >= 1.0 {
-        true => format!("{} as high", words::times(ratio.median)),
-        false => format!("{} {way}", share(change.abs())),
+    let (size, low, high, largest) = match found.ratio {
+        Some(ratio) => sizes(ratio, found.largest_difference),
+        None => differences(&found.figure, told),
     };
     let bounds = format!(
-        "{} to {} with {} % confidence, p = {p}",
-        signed(one),
-        signed(other),
+        "{low} to {high} with {} % confidence, p = {p}",
         (found.confidence * 100.0).round()
     );
     match found.verdict {
@@ -154,10 +149,13 @@ pub(crate) fn verdict_words(found: &Comparison) -> String {
             "B is {}, by less than matters: its {name} is {size} ({bounds}).",
             worse_word(found)
         ),
+        Verdict::NoDifference if largest.is_empty() => {
+            format!("No difference: {name} was the same on both sides each time ({bounds}).")
+        }
         Verdict::NoDifference => {
             format!("No difference larger than {largest} ({bounds}).")
         }
-        Verdict::Undecided if ratio.runs < 2 => format!(
+        Verdict::Undecided if told.runs < 2 => format!(
             "Undecided: B's {name} is {size}, and one run of a side does not tell a difference from \
              noise."
         ),
@@ -185,6 +183,35 @@ pub(crate) fn verdict_words(found: &Comparison) -> String {
             }
         }
     }
+}
+
+/// A ratio in words, the ends of its interval, and what no difference is larger than.
+fn sizes(ratio: Estimate, largest: Option<f64>) -> (String, String, String, String) {
+    let change = ratio.median - 1.0;
+    let way = if change > 0.0 { "higher" } else { "lower" };
+    let size = match change.abs() >= 1.0 {
+        true => format!("{} as high", words::times(ratio.median)),
+        false => format!("{} {way}", share(change.abs())),
+    };
+    let [low, high] = [ratio.low, ratio.high].map(|end| signed(end - 1.0));
+    (size, low, high, words::or_unknown(largest, share))
+}
+
+/// The same of a difference, where a figure was zero; the last of a figure that never differed is empty.
+fn differences(figure: &str, found: Estimate) -> (String, String, String, String) {
+    let way = if found.median > 0.0 {
+        "higher"
+    } else {
+        "lower"
+    };
+    let size = format!("{} {way}", figure::format(figure, found.median.abs()));
+    let [low, high] = [found.low, found.high].map(|end| signed_value(figure, end));
+    let largest = found.low.abs().max(found.high.abs());
+    let largest = match largest > 0.0 {
+        true => figure::format(figure, largest),
+        false => String::new(),
+    };
+    (size, low, high, largest)
 }
 
 /// Pairs that count, or runs of the side that has fewer.
@@ -263,10 +290,85 @@ pub(crate) fn signed(change: f64) -> String {
     )
 }
 
+/// `+12`, in the unit of the figure.
+fn signed_value(figure: &str, value: f64) -> String {
+    format!(
+        "{}{}",
+        if value < 0.0 { "-" } else { "+" },
+        figure::format(figure, value.abs())
+    )
+}
+
 fn probability(p: f64) -> String {
     match p {
         p if p < 1e-4 => "<0.0001".to_owned(),
         p if p < 0.01 => format!("{p:.4}"),
         p => format!("{p:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_metric::comparison::{Question, SIGNIFICANCE, of_pairs};
+
+    fn compared(figure: &str, a: f64, b: f64) -> String {
+        let side = |label: &str| Side {
+            label: label.to_owned(),
+            value: None,
+            records: Vec::new(),
+        };
+        let pair = Pair {
+            a,
+            b,
+            b_first: false,
+            line_rtt_ns: None,
+            dropped: None,
+        };
+        let question = Question {
+            figure: figure.to_owned(),
+            better: Better::Lower,
+            effect: 0.05,
+            significance: SIGNIFICANCE,
+        };
+        verdict_words(&of_pairs(&question, [side("A"), side("B")], vec![pair; 8]))
+    }
+
+    #[test]
+    fn figures_at_zero_are_told_in_their_unit() {
+        for (figure, a, b, want) in [
+            (
+                "loss",
+                0.0,
+                0.02,
+                "B is worse: its loss is 2.00 % higher (+2.00 % to +2.00 % with 98 % confidence, p = 0.0078).",
+            ),
+            (
+                "loss",
+                0.02,
+                0.0,
+                "B is better: its loss is 2.00 % lower (-2.00 % to -2.00 % with 98 % confidence, p = 0.0078).",
+            ),
+            (
+                "loss",
+                0.0,
+                0.0,
+                "No difference: loss was the same on both sides each time (+0.00 % to +0.00 % with 98 % confidence, p = 1.00).",
+            ),
+            (
+                "retransmits",
+                0.0,
+                12.0,
+                "B is worse: its retransmits is 12.00 higher (+12.00 to +12.00 with 98 % confidence, p = 0.0078).",
+            ),
+            (
+                "loss",
+                0.02,
+                0.04,
+                "B is worse: its loss is 2.0x as high (+100 % to +100 % with 98 % confidence, p = 0.0078).",
+            ),
+        ] {
+            assert_eq!(compared(figure, a, b), want);
+        }
     }
 }

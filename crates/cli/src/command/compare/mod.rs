@@ -10,7 +10,7 @@ use std::cell::RefCell;
 
 use jiff::Timestamp;
 use linerate_metric::comparison::{
-    Better, Comparison, Question, SIGNIFICANCE, Side, Test, fewest, of_pairs,
+    Better, Comparison, Question, SIGNIFICANCE, Side, Test, Verdict, fewest, of_pairs,
 };
 use linerate_metric::event::Problem;
 use linerate_metric::exit;
@@ -367,7 +367,7 @@ fn finish(
     notes: Vec<String>,
     output: &mut Output,
 ) -> Result<u8, Failure> {
-    let regression = found.regression;
+    let (verdict, regression) = (found.verdict, found.regression);
     let set = RunSet {
         schema: SET_SCHEMA.to_owned(),
         id: new_id(started),
@@ -386,9 +386,10 @@ fn finish(
         output.after_result(&failure);
         return Ok(failure.code);
     }
-    Ok(match (interrupted, regression) {
-        (true, _) => exit::INTERRUPTED,
-        (false, true) => exit::GATE,
-        (false, false) => exit::OK,
+    Ok(match verdict {
+        _ if interrupted => exit::INTERRUPTED,
+        _ if regression => exit::GATE,
+        Verdict::Undecided => exit::UNDECIDED,
+        Verdict::Faster | Verdict::Slower | Verdict::NoDifference => exit::OK,
     })
 }
