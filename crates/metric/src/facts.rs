@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::plan::Sched;
 use crate::stack::StackFacts;
 
 /// Which end of a run a host was.
@@ -53,6 +54,10 @@ pub struct Host {
     /// The interface that carried the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<Interface>,
+    /// Real-time class that the program was started in (`chrt`); absent where it was none. Threads of which no
+    /// other was asked for have it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started_as: Option<Sched>,
     /// Our own stack, where it moved the payload in place of the kernel's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stack: Option<Box<StackFacts>>,
@@ -91,8 +96,25 @@ pub struct Cpu {
     /// Current idle driver, and `idle states` it offers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle: Option<String>,
+    /// How processor 0 may rest, lightest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub idle_states: Vec<IdleState>,
     /// Mitigations by vulnerability; those not affected are left out.
     pub mitigations: BTreeMap<String, String>,
+}
+
+/// One way for a processor to rest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct IdleState {
+    /// `POLL`, `C1`, `C6`, ...
+    pub name: String,
+    /// Time to wake up that the driver states, us.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency_us: Option<u64>,
+    /// Whether it was switched off.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub disabled: bool,
 }
 
 /// A network interface.
@@ -148,9 +170,15 @@ pub struct Interface {
     pub qdisc_children: Vec<ChildQdisc>,
     /// Offloads by ethtool's names (`tx-tcp-segmentation`, `generic-receive-offload`, ...).
     pub offloads: BTreeMap<String, bool>,
+    /// Those of them that the driver lets nobody switch (`[fixed]` in `ethtool -k`).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub fixed_offloads: Vec<String>,
     /// Largest segmentation-offload packet in bytes for IPv4.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gso_ipv4_max_bytes: Option<u32>,
+    /// The most segments that such a packet is cut into.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gso_max_segments: Option<u32>,
     /// Receive queues.
     pub rx_queues: Option<u32>,
     /// Transmit queues.
@@ -167,6 +195,9 @@ pub struct Interface {
     /// How long interrupts are held back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coalescing: Option<Coalescing>,
+    /// What of it the driver knows, by the names of `ethtool -C`; empty where the kernel does not tell.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub coalescing_settings: Vec<String>,
     /// Energy-Efficient Ethernet (IEEE 802.3az).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub energy_efficient: Option<EnergyEfficient>,

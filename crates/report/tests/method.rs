@@ -17,6 +17,7 @@ const ASKED: &[&str] = &["Pace", "Burst", "Argument"];
 const FACTS: &[&str] = &[
     "Host",
     "Cpu",
+    "IdleState",
     "Interface",
     "ChildQdisc",
     "Coalescing",

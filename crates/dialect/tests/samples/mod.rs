@@ -12,7 +12,7 @@ use linerate_metric::cost::{
     MachineTime, MemoryCost, StreamInterval, TcpInterval, ThreadCost, ThreadShares,
 };
 use linerate_metric::event::Problem;
-use linerate_metric::facts::{Cpu, Host, Interface, Role};
+use linerate_metric::facts::{Cpu, Host, IdleState, Interface, Role};
 use linerate_metric::pace::{Burst, Pace, Pacing};
 use linerate_metric::plan::{
     Copies, Cpus, Direction, Ends, Kind, Plan, Protocol, Sched, SocketPlan, Stamping, UdpOffload,
@@ -278,11 +278,17 @@ impl Source {
                 frequency_hz: None,
                 frequency_max_hz: None,
                 idle: self.maybe(Self::text),
+                idle_states: self.many(|s| IdleState {
+                    name: s.text(),
+                    latency_us: s.maybe(Self::number),
+                    disabled: s.yes(),
+                }),
                 mitigations: self.texts(),
             },
             memory_bytes: self.maybe(Self::number),
             clock_source: self.maybe(Self::text),
             wake_up_ns: None,
+            started_as: None,
             interface: self.maybe(Self::interface),
             stack: None,
             sysctls: self.texts(),

@@ -6,6 +6,7 @@ use linerate_metric::facts::{ChildQdisc, Interface};
 
 use super::netlink::{self, Link};
 use super::{Files, offloads};
+use crate::knob;
 use crate::sys::ethtool::{Driver, Ethtool};
 
 /// Drivers that state a speed which is none of a wire's: the kernel limits nothing to it.
@@ -54,6 +55,8 @@ fn facts(files: &Files, link: &Link) -> Interface {
     let energy_efficient = ethtool
         .as_ref()
         .and_then(|ethtool| ethtool.energy_efficient().ok());
+    // Of what its driver does not know, the kernel says nothing.
+    let settings = knob::coalescing(&link.name).unwrap_or_default();
     let channels = ethtool.as_ref().and_then(|ethtool| ethtool.channels().ok());
 
     let driver_name = driver
@@ -69,6 +72,7 @@ fn facts(files: &Files, link: &Link) -> Interface {
     let bus = bus(link, driver.as_ref());
     let disciplines = netlink::qdiscs(link.index).ok().flatten();
     let (discipline, below) = disciplines.unwrap_or_default();
+    let offloads = offloads(&link.name);
     let nonzero = |number: u32| (number > 0).then_some(number);
 
     Interface {
@@ -91,14 +95,18 @@ fn facts(files: &Files, link: &Link) -> Interface {
         qdisc_rate_bps: discipline.rate_bps,
         qdisc_burst_bytes: discipline.burst_bytes,
         qdisc_children: alike(&below),
-        offloads: offloads(&link.name)
-            .into_iter()
+        fixed_offloads: (offloads.iter())
+            .filter(|offload| !offload.changeable)
+            .map(|offload| offload.name.to_owned())
+            .collect(),
+        offloads: (offloads.iter())
             .map(|offload| (offload.name.to_owned(), offload.on))
             .collect(),
         gso_ipv4_max_bytes: link.gso_ipv4_max_bytes.or_else(|| {
             link.gso_max_bytes
                 .map(|bytes| bytes.min(OLD_GSO_IPV4_MAX_BYTES))
         }),
+        gso_max_segments: link.gso_max_segments,
         rx_queues: channels
             .and_then(|channels| nonzero(channels.rx))
             .or(link.rx_queues),
@@ -108,6 +116,10 @@ fn facts(files: &Files, link: &Link) -> Interface {
         rx_descriptors: rings.and_then(|rings| nonzero(rings.rx)),
         tx_descriptors: rings.and_then(|rings| nonzero(rings.tx)),
         rx_descriptors_max: rings.and_then(|rings| nonzero(rings.rx_max)),
+        coalescing_settings: (settings.split_whitespace())
+            .filter(|_| wire && coalescing.is_some())
+            .filter_map(|setting| Some(setting.split_once('=')?.0.to_owned()))
+            .collect(),
         coalescing: coalescing.filter(|_| wire),
         energy_efficient,
     }

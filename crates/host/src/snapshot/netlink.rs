@@ -44,6 +44,8 @@ pub struct Link {
     pub gso_max_bytes: Option<u32>,
     /// The same for IPv4 alone (Linux 6.3 and later).
     pub gso_ipv4_max_bytes: Option<u32>,
+    /// The most segments that such a packet is cut into.
+    pub gso_max_segments: Option<u32>,
     /// Kind of a virtual interface (`veth`, `bridge`, `vlan`).
     pub kind: Option<String>,
     /// Bus and name of the device behind it (`pci`, `0000:03:00.0`; Linux 5.14 and later).
@@ -196,6 +198,7 @@ const IFLA_INFO_KIND: u16 = 1;
 const IFLA_STATS64: u16 = 23;
 const IFLA_NUM_TX_QUEUES: u16 = 31;
 const IFLA_NUM_RX_QUEUES: u16 = 32;
+const IFLA_GSO_MAX_SEGS: u16 = 40;
 const IFLA_GSO_MAX_SIZE: u16 = 41;
 const IFLA_CARRIER_DOWN_COUNT: u16 = 48;
 const IFLA_PARENT_DEV_NAME: u16 = 56;
@@ -348,6 +351,7 @@ fn link_of(kind: u16, body: &[u8]) -> Option<Link> {
             IFLA_CARRIER_DOWN_COUNT => link.carrier_losses = number(value),
             IFLA_NUM_TX_QUEUES => link.tx_queues = number(value),
             IFLA_NUM_RX_QUEUES => link.rx_queues = number(value),
+            IFLA_GSO_MAX_SEGS => link.gso_max_segments = number(value),
             IFLA_GSO_MAX_SIZE => link.gso_max_bytes = number(value),
             IFLA_GSO_IPV4_MAX_SIZE => link.gso_ipv4_max_bytes = number(value),
             IFLA_PARENT_DEV_NAME => device = text(value),
@@ -451,6 +455,7 @@ mod tests {
         push_attribute(&mut body, IFLA_MTU, &1500_u32.to_ne_bytes());
         push_attribute(&mut body, IFLA_QDISC, b"noqueue\0");
         push_attribute(&mut body, 0x7ff, b"unknown");
+        push_attribute(&mut body, IFLA_GSO_MAX_SEGS, &65_535_u32.to_ne_bytes());
         push_attribute(&mut body, IFLA_CARRIER_DOWN_COUNT, &3_u32.to_ne_bytes());
         push_attribute(
             &mut body,
@@ -469,6 +474,7 @@ mod tests {
             mtu: Some(1500),
             qdisc: Some("noqueue".to_owned()),
             gso_ipv4_max_bytes: Some(524_280),
+            gso_max_segments: Some(65_535),
             carrier_losses: Some(3),
             kind: Some("veth".to_owned()),
             ..Link::default()

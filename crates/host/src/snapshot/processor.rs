@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use linerate_metric::facts::Cpu;
+use linerate_metric::facts::{Cpu, IdleState};
 
 use super::{Files, hypervisor};
 use crate::sys;
@@ -49,6 +49,7 @@ pub(super) fn cpu(files: &Files) -> Cpu {
         frequency_hz: None,
         frequency_max_hz: None,
         idle: idle(files),
+        idle_states: idle_states(files),
         mitigations: mitigations(files),
     }
 }
@@ -202,15 +203,6 @@ fn idle(files: &Files) -> Option<String> {
         true => driver,
         false => format!("{driver}: {}", states.join(", ")),
     })
-}
-
-/// One way for processor 0 to rest.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct IdleState {
-    pub(crate) name: String,
-    /// Time to wake up that the driver states.
-    pub(crate) latency_us: Option<u64>,
-    pub(crate) disabled: bool,
 }
 
 /// Idle states of processor 0, lightest first.

@@ -6,6 +6,7 @@ use super::Files;
 
 /// Settings kept in a record, by their sysctl names.
 pub const SYSCTLS: &[&str] = &[
+    "kernel.sched_rt_period_us",
     "kernel.sched_rt_runtime_us",
     "net.core.busy_poll",
     "net.core.busy_read",
@@ -27,6 +28,7 @@ pub const SYSCTLS: &[&str] = &[
     "net.ipv4.tcp_congestion_control",
     "net.ipv4.tcp_limit_output_bytes",
     "net.ipv4.tcp_mem",
+    "net.ipv4.tcp_moderate_rcvbuf",
     "net.ipv4.tcp_mtu_probing",
     "net.ipv4.tcp_no_metrics_save",
     "net.ipv4.tcp_notsent_lowat",

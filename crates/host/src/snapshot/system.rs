@@ -3,6 +3,7 @@
 use linerate_metric::facts::Host;
 
 use super::{Files, processor, sysctls};
+use crate::sys::sched;
 
 pub(crate) fn host(files: &Files) -> Host {
     let uname = rustix::system::uname();
@@ -25,6 +26,7 @@ pub(crate) fn host(files: &Files) -> Host {
         clock_source: files
             .text("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
         wake_up_ns: None,
+        started_as: sched::real_time(),
         interface: None,
         stack: None,
         sysctls: sysctls::read(files),

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use linerate_metric::plan::Sched;
+
 fn policy(policy: libc::c_int, priority: u8) -> io::Result<()> {
     let parameter = libc::sched_param {
         sched_priority: libc::c_int::from(priority),
@@ -49,15 +51,25 @@ pub fn nice(value: i8) -> io::Result<()> {
 /// The priority of the calling thread where it is real-time: whoever started this program may have made it so.
 #[must_use]
 pub fn real_time_priority() -> Option<u8> {
+    real_time()?.real_time_priority()
+}
+
+/// The class of the calling thread where it is real-time.
+#[must_use]
+pub fn real_time() -> Option<Sched> {
     // SAFETY: the call takes no pointers; thread 0 is the calling one.
     let policy = unsafe { libc::sched_getscheduler(0) };
-    if ![libc::SCHED_FIFO, libc::SCHED_RR].contains(&policy) {
-        return None;
-    }
+    // Where its children are to be ordinary again (SCHED_RESET_ON_FORK) it is no class that threads have from it.
+    let class: fn(u8) -> Sched = match policy {
+        libc::SCHED_FIFO => Sched::Fifo,
+        libc::SCHED_RR => Sched::RoundRobin,
+        _ => return None,
+    };
     let mut parameter = libc::sched_param { sched_priority: 0 };
     // SAFETY: the parameter is writable through the call; thread 0 is the calling one.
     let known = unsafe { libc::sched_getparam(0, &raw mut parameter) };
-    (known == 0).then(|| u8::try_from(parameter.sched_priority).ok())?
+    let priority = u8::try_from(parameter.sched_priority).ok();
+    priority.filter(|_| known == 0).map(class)
 }
 
 /// The calling thread is real-time, until this goes: threads of that class that never sleep would
@@ -110,6 +122,7 @@ mod tests {
         match Above::priority(10) {
             Some(above) => {
                 assert_eq!(policy(), libc::SCHED_FIFO);
+                assert_eq!(real_time(), Some(Sched::Fifo(11)));
                 assert_eq!(real_time_priority(), Some(11));
                 drop(above);
             }

@@ -31,6 +31,7 @@ pub fn client() -> Host {
             frequency_hz: None,
             frequency_max_hz: None,
             idle: text("haltpoll: POLL, haltpoll"),
+            idle_states: Vec::new(),
             mitigations: pairs(&[
                 (
                     "mds",
@@ -48,6 +49,7 @@ pub fn client() -> Host {
         memory_bytes: Some(8_320_000_000),
         clock_source: text("tsc"),
         wake_up_ns: None,
+        started_as: None,
         interface: Some(Interface {
             name: "client-eth0".to_owned(),
             driver: text("veth"),
