@@ -8,6 +8,8 @@
 mod confusion;
 #[path = "bank/rules.rs"]
 mod rules;
+#[path = "bank/settings.rs"]
+mod settings;
 
 use std::collections::BTreeMap;
 use std::fs;

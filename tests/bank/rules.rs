@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{documents, made, put};
 
 /// Values at JSON pointers.
-type Changes<'a> = &'a [(&'a str, Value)];
+pub(super) type Changes<'a> = &'a [(&'a str, Value)];
 
 /// The recorded records and the cases made from them, by name: read once for all tests.
 static BANK: LazyLock<[BTreeMap<String, Value>; 2]> = LazyLock::new(|| {
@@ -20,7 +20,7 @@ static BANK: LazyLock<[BTreeMap<String, Value>; 2]> = LazyLock::new(|| {
 });
 
 /// A record of the bank by its name, changed.
-fn changed(name: &str, changes: Changes<'_>) -> Record {
+pub(super) fn changed(name: &str, changes: Changes<'_>) -> Record {
     let [recorded, cases] = &*BANK;
     let mut record = match recorded.get(name) {
         Some(record) => record.clone(),
@@ -32,24 +32,24 @@ fn changed(name: &str, changes: Changes<'_>) -> Record {
     serde_json::from_value(record).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-fn explained(name: &str, changes: Changes<'_>) -> Vec<Finding> {
+pub(super) fn explained(name: &str, changes: Changes<'_>) -> Vec<Finding> {
     linerate_explain::explain(&changed(name, changes))
 }
 
 /// The finding of a rule, if there is one.
-fn of(cause: &str, name: &str, changes: Changes<'_>) -> Option<Finding> {
+pub(super) fn of(cause: &str, name: &str, changes: Changes<'_>) -> Option<Finding> {
     let found = explained(name, changes).into_iter();
     found.into_iter().find(|found| found.cause == cause)
 }
 
 /// What a finding's evidence has under a name.
-fn reading(found: &Finding, name: &str) -> Option<Value> {
+pub(super) fn reading(found: &Finding, name: &str) -> Option<Value> {
     let seen = found.evidence.iter().find(|seen| seen.counter == name)?;
     Some(serde_json::to_value(&seen.value).expect("JSON"))
 }
 
 /// The command of a finding that has to be there.
-fn command(cause: &str, name: &str, changes: Changes<'_>) -> String {
+pub(super) fn command(cause: &str, name: &str, changes: Changes<'_>) -> String {
     let found = of(cause, name, changes);
     let found = found.unwrap_or_else(|| panic!("{name}: no {cause}"));
     found.command.unwrap_or_default()

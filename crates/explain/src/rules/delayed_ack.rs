@@ -194,7 +194,7 @@ impl DelayedAck {
         if !timer || path > p50 / 4.0 {
             return None;
         }
-        Draft::cause(self.id(), Role::Server)
+        let draft = Draft::cause(self.id(), Role::Server)
             .cost(1.0 - path / p50)
             .says(format!(
                 "half of the answers took {}, the time that acknowledgements are held back, on a path of {}",
@@ -203,8 +203,13 @@ impl DelayedAck {
             ))
             .seen("rtt_ns.p50", rtt.p50, "ns", "client")
             .seen("tcpi_min_rtt", path, "ns", tcp_info(Role::Client))
-            .remedy("the answering program writes in parts: one write for each answer, or TCP_NODELAY at the far end")
-            .command("setsockopt(TCP_NODELAY) at the server")
+            .remedy("the answering program writes in parts: let it write each answer at once, or set TCP_NODELAY on its socket; where it cannot be changed, `quickack 1` on this host's route to it acknowledges each part at once");
+        // Another program's source is nothing that can be typed.
+        let draft = match case.is_own_stack(Role::Server) {
+            true => draft.command(case.again_with_key(Role::Server, "tcp.nagle", "off")),
+            false => draft,
+        };
+        draft
             .gain(Some((p50 / path.max(1.0)).min(100.0)), "p50 over the path's round-trip time")
             .found()
     }
