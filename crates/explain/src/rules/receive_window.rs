@@ -42,6 +42,13 @@ const MATTERS_OWN: f64 = 0.12;
 /// again.
 const FILLED: f64 = 0.4;
 
+/// What the window's field of a header holds without a scale (RFC 9293, section 3.1; RFC 7323).
+const UNSCALED: u64 = 65_535;
+
+/// Whether windows are scaled, and whether a kernel makes receive buffers larger by itself.
+const SCALING: &str = "net.ipv4.tcp_window_scaling";
+const TUNING: &str = "net.ipv4.tcp_moderate_rcvbuf";
+
 /// See docs/CAUSES.md#receive-window.
 pub struct ReceiveWindow;
 
@@ -71,12 +78,24 @@ pub(super) fn use_of_window(way: &Way<'_>) -> Option<f64> {
     Some(way.goodput()? / through)
 }
 
-/// What is on its way, goodput * round-trip time, over what a kernel's window takes: half of the granted buffer, the
-/// other half is its own overhead.
-fn filled(way: &Way<'_>, tcp: &Tcp) -> Option<f64> {
-    let flows = way.streams().len().max(1) as f64;
-    let takes = way.receive_buffer()? as f64 / 2.0 * flows;
-    (way.stack(way.receiver) == "kernel").then_some(on_its_way(way, tcp) / takes.max(1.0))
+/// What a kernel's window takes: half of the granted buffer, the other half is its own overhead; unscaled no more than
+/// its field holds.
+fn takes(granted: u64, is_scaled: bool) -> u64 {
+    match is_scaled {
+        true => granted / 2,
+        false => UNSCALED.min(granted / 2),
+    }
+}
+
+/// Whether an end's kernel has a setting switched off.
+fn is_off(case: &Case<'_>, role: Role, name: &str) -> bool {
+    !case.is_own_stack(role) && case.sysctl(role, name) == Some(0)
+}
+
+/// The ends whose kernels scale no window: of one that does not, none is scaled.
+pub(super) fn unscaled(case: &Case<'_>) -> Vec<Role> {
+    let ends = [Role::Client, Role::Server].into_iter();
+    ends.filter(|&role| is_off(case, role, SCALING)).collect()
 }
 
 /// Bytes under way, or not yet taken in by the receiver: goodput * round-trip time.
@@ -131,11 +150,22 @@ impl ReceiveWindow {
             .min();
         // It may have been closed when it was read last: what was on its way fitted.
         let offered = offered.map(|offered| offered.max(on_its_way(way, &tcp) as u64));
-        let window = granted.or(offered)?;
+        let unscaled = unscaled(case);
+        // Nobody asked for a size, and the kernel leaves it as it was.
+        let stays = asked.is_none() && is_off(case, way.receiver, TUNING);
+        let window = match unscaled.is_empty() {
+            true => granted.or(offered)?,
+            false => granted.or(offered)?.min(UNSCALED),
+        };
+        let is_known = asked.is_some() || stays || !unscaled.is_empty();
         let free = way.time(CountedAt::Receiver).map(|time| time.free());
         // A sender that works on each little piece that the window lets go is hardly ever told as waiting: what is on
         // its way shows that the window is full.
-        let filled = filled(way, &tcp).filter(|_| asked.is_some() && window <= SMALL && free.is_some_and(|free| free > MATTERS));
+        let flows = way.streams().len().max(1) as f64;
+        let takes = granted.map_or(0, |granted| takes(granted, unscaled.is_empty()));
+        let filled = on_its_way(way, &tcp) / (takes.max(1) as f64 * flows);
+        let tells = way.stack(way.receiver) == "kernel" && takes > 0 && is_known && window <= SMALL;
+        let filled = Some(filled).filter(|_| tells && free.is_some_and(|free| free > MATTERS));
         let held = match filled {
             Some(filled) if filled >= FILLED => tcp.receive_window.max(free.unwrap_or(0.0)),
             _ => tcp.receive_window,
@@ -148,7 +178,7 @@ impl ReceiveWindow {
             // A receiver that has no time closes its window; a long path needs a large one.
             let idle = free.is_some_and(|free| free > 0.2);
             let by_reader = use_of_window(way).is_none_or(|share| share < CLOSED_BY_READER);
-            let long = tcp.min_rtt_ns > SHORT_NS && asked.is_none();
+            let long = tcp.min_rtt_ns > SHORT_NS && !is_known;
             if !idle || by_reader || long {
                 return None;
             }
@@ -165,10 +195,21 @@ impl ReceiveWindow {
         let larger = (window * 4).max(4 << 20);
         // The kernel may make it as large already: then its limit is not what keeps it small.
         let raised = case.raise(role, "net.ipv4.tcp_rmem", larger);
-        if asked.is_none() && !way.is_own_stack(role) && raised.is_none() {
+        if !is_known && !own && raised.is_none() {
             return None;
         }
-        let (remedy, command) = match (way.is_own_stack(role), asked) {
+        let (remedy, command) = match (own, asked) {
+            _ if !unscaled.is_empty() => (
+                "let both ends scale their windows: without it none holds more than 64 KiB, however large the buffer is".to_owned(),
+                scaled(case, &unscaled),
+            ),
+            (false, None) if stays => (
+                format!("let the {end}'s kernel make receive buffers larger by itself, or ask for a size (-w)"),
+                case.at(role, &match case.raised(role, "net.ipv4.tcp_rmem", larger) {
+                    Some(raised) => format!("sysctl -w {TUNING}=1 {raised}"),
+                    None => format!("sysctl -w {TUNING}=1"),
+                }),
+            ),
             (true, _) => (
                 format!("let our stack take in more than {} before it is fetched", format_bytes(window)),
                 case.again_with_key(role, "tcp.receive_window", &format!("{}K", larger >> 10)),
@@ -189,14 +230,14 @@ impl ReceiveWindow {
                 },
             ),
         };
-        Draft::cause(self.id(), role)
+        let mut draft = Draft::cause(self.id(), role)
             .way(way.direction)
             .cost(held)
             .says(match filled.filter(|_| held > tcp.receive_window) {
                 Some(filled) => format!(
                     "the {end}'s receive window was full: {} were on their way of {} that it takes, and it had time for more during {} of the run",
-                    format_bytes((filled * window as f64 / 2.0) as u64),
-                    format_bytes(window / 2),
+                    format_bytes((filled.min(1.0) * takes as f64) as u64),
+                    format_bytes(takes),
                     format_share(held)
                 ),
                 None => format!(
@@ -208,7 +249,14 @@ impl ReceiveWindow {
             .seen_if("SO_RCVBUF", granted, "B", format!("{end} socket"))
             .seen_if("tcpi_snd_wnd", offered, "B", tcp_info(way.sender))
             .seen("tcpi_rtt", tcp.rtt_ns.round(), "ns", tcp_info(way.sender))
-            .seen_if("free time of the receiving threads", free, "share", super::schedstat(role))
+            .seen_if("free time of the receiving threads", free, "share", super::schedstat(role));
+        for &role in &unscaled {
+            draft = draft.seen(SCALING, 0_u64, "", format!("{} sysctl", name(role)));
+        }
+        if stays {
+            draft = draft.seen(TUNING, 0_u64, "", format!("{end} sysctl"));
+        }
+        draft
             .remedy(remedy)
             .command(command)
             .tried(asked.map(|asked| format!("a receive buffer of {}", format_bytes(asked))))
@@ -218,4 +266,11 @@ impl ReceiveWindow {
             )
             .found()
     }
+}
+
+/// The command that lets these ends scale their windows; two on one host are told once.
+fn scaled(case: &Case<'_>, ends: &[Role]) -> String {
+    let mut each: Vec<String> = ends.iter().map(|&role| case.at(role, &format!("sysctl -w {SCALING}=1"))).collect();
+    each.dedup();
+    each.join("; ")
 }

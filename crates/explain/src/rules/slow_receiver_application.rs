@@ -87,6 +87,10 @@ impl SlowReceiverApplication {
         if tcp.receive_window < MATTERS || window <= SMALL || way.fills_path() || is_paced(case) {
             return None;
         }
+        // No window is large that is not scaled, however large the buffer behind it.
+        if !super::receive_window::unscaled(case).is_empty() {
+            return None;
+        }
         // A window that is large and closed: nobody takes what is in it, and not for want of a processor.
         let idle = time.is_none_or(|time| time.free() > 0.3 && time.runnable < 0.2);
         if used >= CLOSED_BY_READER || !idle {
