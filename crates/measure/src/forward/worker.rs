@@ -403,10 +403,14 @@ impl<R: Receive, T: Outlet, M: Mode> Lane<R, T, M> {
         self.primed = (made as u64).saturating_sub(dropped(self) - before);
     }
 
-    /// Whether it holds frames whose time has yet to come, or that a full ring did not take: nothing that comes in
-    /// tells when that has room.
+    /// Whether it holds frames whose time has yet to come, or has some to send that found no room or no memory:
+    /// nothing that comes in tells when there is some.
     fn holds(&self) -> bool {
-        self.mode.holds() || self.stream.transmit.due().is_some() || !self.stream.burst.is_empty()
+        self.mode.holds() || self.stream.transmit.due().is_some() || self.is_eager()
+    }
+
+    fn is_eager(&self) -> bool {
+        M::MAKES_FRAMES || !self.stream.burst.is_empty()
     }
 
     /// Whether nothing comes to it and nothing leaves it any more.
@@ -418,8 +422,8 @@ impl<R: Receive, T: Outlet, M: Mode> Lane<R, T, M> {
 
     /// When the first of these frames is due; none where it is not known.
     fn due(&self, now: u64) -> Option<u64> {
-        let refused = (!self.stream.burst.is_empty()).then(|| now + RETRY_NS);
-        let dues = [self.stream.transmit.due(), refused];
+        let again = self.is_eager().then(|| now + RETRY_NS);
+        let dues = [self.stream.transmit.due(), again];
         let due = dues.into_iter().flatten().min();
         match self.mode.holds() {
             true => Some(self.mode.due()?.min(due.unwrap_or(u64::MAX))),
@@ -507,13 +511,9 @@ mod tests {
     use super::*;
     use crate::forward::frame::Mac;
 
-    /// A source has something to send, and nothing comes in that would say when its ring has room: a thread that
-    /// waits for what comes in looks again by itself.
-    #[test]
-    fn what_a_full_ring_refused_is_tried_again_soon() {
-        let memory = Memory::new(MemoryPlan::default()).unwrap();
+    fn lane<M: Mode<Plan = NoPlan>>(memory: &Memory) -> Lane<AnyReceive, AnyTransmit, M> {
         let url: PortUrl = "ring:0,rxd=64".parse().unwrap();
-        let port = open(&url, &memory).unwrap().remove(0);
+        let port = open(&url, memory).unwrap().remove(0);
         let facts = Facts {
             number: 0,
             from: [0, 0],
@@ -526,19 +526,38 @@ mod tests {
             is_aimless: false,
         };
         let settings = Settings::default();
-        let mut pool = memory.pool();
-        let mut lane = Lane {
+        Lane {
             number: 0,
-            mode: TxOnly::new(&NoPlan, &facts, &settings),
+            mode: M::new(&NoPlan, &facts, &settings),
             stream: Stream::new(port.receive, port.transmit, settings.burst, None, facts),
             primed: 0,
             recorded: None,
-        };
-        assert!(!lane.holds());
-        assert_eq!(lane.due(1000), None);
-        while lane.mode.step(&mut lane.stream, &mut pool, &memory) > 0 {}
-        assert!(lane.holds());
-        assert_eq!(lane.due(1000), Some(1000 + RETRY_NS));
-        lane.end(&mut pool);
+        }
+    }
+
+    /// A source has something to send, and nothing comes in that would say when its ring has room, or when the memory
+    /// has frames again: a thread that waits for what comes in looks again by itself.
+    #[test]
+    fn what_a_full_ring_refused_is_tried_again_soon() {
+        let again = Some(1000 + RETRY_NS);
+        let memory = Memory::new(MemoryPlan::default()).unwrap();
+        let mut pool = memory.pool();
+        let mut full = lane::<TxOnly>(&memory);
+        while full.mode.step(&mut full.stream, &mut pool, &memory) > 0 {}
+        assert!(full.holds() && !full.stream.burst.is_empty());
+        assert_eq!(full.due(1000), again);
+
+        let mut dry = lane::<TxOnly>(&memory);
+        let taken: Vec<_> = std::iter::from_fn(|| pool.allocate()).collect();
+        assert_eq!(dry.mode.step(&mut dry.stream, &mut pool, &memory), 0);
+        assert!(dry.holds() && dry.stream.burst.is_empty());
+        assert_eq!(dry.due(1000), again);
+        taken.into_iter().for_each(|frame| pool.free(frame));
+
+        // Whoever hands on what comes has nothing to do until something does.
+        let mut idle = lane::<super::super::mode::io::Io>(&memory);
+        assert_eq!(idle.mode.step(&mut idle.stream, &mut pool, &memory), 0);
+        assert!(!idle.holds());
+        assert_eq!(idle.due(1000), None);
     }
 }
