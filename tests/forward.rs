@@ -1012,6 +1012,77 @@ fn a_killed_forwarder_leaves_no_program() {
     }
 }
 
+/// Settings of a device outlive a process: they go back at every end, and by the journal where nobody was left.
+#[test]
+fn a_device_has_as_many_queues_as_its_port_takes() {
+    let lab = lab!(Lab::of("fwdqueues", WIRE));
+    let queues = "numrxqueues 4 numtxqueues 4";
+    let make = format!(
+        "ip link add va {queues} type veth peer name vb {queues}; ip link set va up; ip link set vb up"
+    );
+    if let Err(why) = lab.shell("a", &make) {
+        skip!("no veth pair with queues: {why}");
+    }
+    let in_use = || {
+        let shown = finish(&mut lab.on("a", ["ethtool", "-l", "va"])).stdout;
+        let now = shown.split("Current").nth(1).unwrap_or_default().to_owned();
+        let count = |name: &str| {
+            let line = now.lines().find(|line| line.starts_with(name))?;
+            line.split_whitespace().nth(1)?.parse::<u32>().ok()
+        };
+        Some((count("RX:")?, count("TX:")?))
+    };
+    if in_use().is_none() {
+        skip!("there is no `ethtool`, or this veth tells it nothing");
+    }
+    // Both of the far end have room among ours.
+    (lab.shell("a", "ethtool -L vb rx 2 tx 2")).expect("its far end has two");
+    let words = |key: &str| {
+        format!("forward --dev xdp:va,q=0-1,{key} --mode rxonly --idle yield --stats-period 0.1")
+    };
+    let end = |key: &str| {
+        let words = format!("{} --json --no-store -t 0.3", words(key));
+        finish(&mut lab.linerate("a", &words))
+    };
+    let ran = end("channels=set");
+    if ran.code() == 4 {
+        skip!("xdp: {}", ran.json()["error"]);
+    }
+    let found = ran.expect(0);
+    let note = "as `ethtool -L va rx 2 tx 2` does, until the port is closed; then `ethtool -L va rx 4 tx 4`";
+    assert!(found.stderr.contains(note), "{}", found.stderr);
+    let text = found.json()["forward"]["ports"][0].to_string();
+    assert!(!text.contains("goes to the kernel's stack"), "{text}");
+    assert_eq!(in_use(), Some((4, 4)), "after an end");
+    // A veth has no table: what was set before goes back as well.
+    let refused = end("channels=set,rss=set").expect(4).json();
+    let error = &refused["error"];
+    assert_eq!(error["object"], "xdp:va", "{error}");
+    assert!(
+        error["situation"].to_string().contains("rss=set"),
+        "{error}"
+    );
+    assert!(
+        error["next_step"].to_string().contains("ethtool -x va"),
+        "{error}"
+    );
+    assert_eq!(in_use(), Some((4, 4)), "after an error");
+    for signal in [Signal::INT, Signal::KILL] {
+        let mut running = Running::start(&mut lab.linerate("a", &words("channels=set")));
+        soon("its queues are set", || in_use() == Some((2, 2)));
+        running.line(|line| line.contains("RX-packets"));
+        running.signal(signal);
+        running.wait();
+        if signal == Signal::KILL {
+            assert_eq!(in_use(), Some((2, 2)), "nobody was there to set it back");
+            let restore = || finish(&mut lab.linerate("a", "tune --restore"));
+            // The kernel has the queues' sockets for a moment longer.
+            soon("it is restored", || restore().code() == 0);
+        }
+        assert_eq!(in_use(), Some((4, 4)), "after {signal:?}");
+    }
+}
+
 #[test]
 fn the_interface_in_use_needs_force() {
     if !is_root() {

@@ -8,7 +8,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use linerate_host::knob::queues::{Steering, set_steering, steering};
-use linerate_host::knob::{coalescing, interface, rings, set_coalescing, set_rings};
+use linerate_host::knob::rss::{rss, set_rss};
+use linerate_host::knob::{
+    channels, coalescing, interface, rings, set_channels, set_coalescing, set_rings,
+};
 use linerate_host::reader::Reader;
 use linerate_host::sys::namespace::{self, Space};
 use linerate_host::sys::process::{deaf_to_terminal, ended};
@@ -109,12 +112,16 @@ impl Hosts {
             Kind::SegmentSizes | Kind::Mtu => (self.links.iter())
                 .map(|(place, interface)| key(&self.hosts[*place], interface))
                 .collect(),
-            Kind::Rings | Kind::Coalescing | Kind::Offloads | Kind::Rps | Kind::Xps => {
-                (self.links.iter())
-                    .filter(|(place, _)| !self.hosts[*place].is_switch)
-                    .map(|(place, interface)| key(&self.hosts[*place], interface))
-                    .collect()
-            }
+            Kind::Rings
+            | Kind::Channels
+            | Kind::Rss
+            | Kind::Coalescing
+            | Kind::Offloads
+            | Kind::Rps
+            | Kind::Xps => (self.links.iter())
+                .filter(|(place, _)| !self.hosts[*place].is_switch)
+                .map(|(place, interface)| key(&self.hosts[*place], interface))
+                .collect(),
             Kind::Command => vec![Key::of_command(name)],
         }
     }
@@ -167,6 +174,8 @@ impl Machine for Hosts {
             }
             Kind::Mtu => words(interface::mtu(name)).map(|bytes| bytes.to_string()),
             Kind::Rings => words(rings(name)),
+            Kind::Channels => words(channels(name)),
+            Kind::Rss => words(rss(name)),
             Kind::Coalescing => words(coalescing(name)),
             Kind::Offloads => words(interface::offloads(name)),
             Kind::Rps => words(steering(name, Steering::Rps)),
@@ -200,6 +209,8 @@ impl Machine for Hosts {
                 Err(_) => Err(format!("`{value}` is no size")),
             },
             Kind::Rings => words(set_rings(name, value)),
+            Kind::Channels => words(set_channels(name, value)),
+            Kind::Rss => words(set_rss(name, value)),
             Kind::Coalescing => words(set_coalescing(name, value)),
             Kind::Offloads => words(interface::set_offloads(name, value)),
             Kind::Rps => words(set_steering(name, Steering::Rps, value)),

@@ -16,6 +16,7 @@ mod load;
 mod local;
 mod machine;
 mod network;
+mod nic;
 mod output;
 mod plan;
 mod printer;

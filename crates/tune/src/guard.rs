@@ -9,98 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::TuneError;
 use crate::journal::{self, Journal};
 
-/// What kind of setting it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    /// A file under `/proc/sys`, by its name with dots.
-    Sysctl,
-    /// The largest segments that GSO builds and GRO merges at an interface, by its name: four numbers.
-    SegmentSizes,
-    /// The largest packet of an interface, by its name.
-    Mtu,
-    /// Descriptors of an interface: `rx=512 tx=512`.
-    Rings,
-    /// When an interface interrupts: `rx-usecs=50 adaptive-rx=off`.
-    Coalescing,
-    /// The switches of `ethtool -K`: `tso=on gso=off`.
-    Offloads,
-    /// Processors that take over what arrives at each queue: a mask, or one a queue.
-    Rps,
-    /// Processors whose packets leave by each queue: a mask, or one a queue.
-    Xps,
-    /// A command of the user's. Its value is the whole shell line that sets it back.
-    Command,
-}
-
-/// One setting at one place.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Key {
-    /// The host, for people.
-    pub host: String,
-    /// The network namespace, by its inode number.
-    pub namespace: u64,
-    /// What kind it is.
-    pub kind: Kind,
-    /// Which one.
-    pub name: String,
-}
-
-impl Key {
-    /// The key of a knob that a command turns: of no network.
-    #[must_use]
-    pub fn of_command(knob: &str) -> Self {
-        Self {
-            host: "this host".to_owned(),
-            namespace: 0,
-            kind: Kind::Command,
-            name: knob.to_owned(),
-        }
-    }
-
-    /// The command that sets it, for people.
-    #[must_use]
-    pub fn command(&self, value: &str) -> String {
-        let name = &self.name;
-        let pairs = || value.replace('=', " ");
-        let queues = |file: &str| {
-            format!("for f in /sys/class/net/{name}/queues/{file}; do echo {value} > $f; done")
-        };
-        match self.kind {
-            Kind::Sysctl => format!("sysctl -w {name}='{value}'"),
-            Kind::SegmentSizes => {
-                let sizes: Vec<&str> = value.split(' ').collect();
-                // One size is that of all four.
-                let size = |at: usize| sizes.get(at).or(sizes.first()).copied().unwrap_or_default();
-                let common = format!(
-                    "ip link set dev {name} gso_max_size {} gro_max_size {}",
-                    size(0),
-                    size(1)
-                );
-                // Up to 64 KiB those of IPv4 follow; `ip` knows them since 6.3.
-                let follows = |common: usize, own: usize| {
-                    let small = size(common).parse().is_ok_and(|bytes: u32| bytes <= 65_536);
-                    small && size(common) == size(own)
-                };
-                match follows(0, 2) && follows(1, 3) {
-                    true => common,
-                    false => format!(
-                        "{common} gso_ipv4_max_size {} gro_ipv4_max_size {}",
-                        size(2),
-                        size(3)
-                    ),
-                }
-            }
-            Kind::Mtu => format!("ip link set dev {name} mtu {value}"),
-            Kind::Rings => format!("ethtool -G {name} {}", pairs()),
-            Kind::Coalescing => format!("ethtool -C {name} {}", pairs()),
-            Kind::Offloads => format!("ethtool -K {name} {}", pairs()),
-            Kind::Rps => queues("rx-*/rps_cpus"),
-            Kind::Xps => queues("tx-*/xps_cpus"),
-            Kind::Command => value.to_owned(),
-        }
-    }
-}
+mod key;
+pub use key::{Key, Kind};
 
 /// Who reads and writes settings.
 pub trait Machine {
@@ -626,51 +536,6 @@ mod tests {
             "a setting of the kernel's is not ours any more"
         );
         fs::remove_dir(&folder).unwrap();
-    }
-
-    #[test]
-    fn commands_are_those_that_people_type() {
-        for (kind, value, command) in [
-            (Kind::Sysctl, "1 2", "sysctl -w eth0='1 2'"),
-            (Kind::Mtu, "9000", "ip link set dev eth0 mtu 9000"),
-            (
-                Kind::Rings,
-                "rx=512 tx=512",
-                "ethtool -G eth0 rx 512 tx 512",
-            ),
-            (
-                Kind::Coalescing,
-                "rx-usecs=0 adaptive-rx=off",
-                "ethtool -C eth0 rx-usecs 0 adaptive-rx off",
-            ),
-            (Kind::Offloads, "tso=off", "ethtool -K eth0 tso off"),
-            (
-                Kind::Rps,
-                "3",
-                "for f in /sys/class/net/eth0/queues/rx-*/rps_cpus; do echo 3 > $f; done",
-            ),
-            (
-                Kind::SegmentSizes,
-                "65536 65536 65536 65536",
-                "ip link set dev eth0 gso_max_size 65536 gro_max_size 65536",
-            ),
-            (
-                Kind::SegmentSizes,
-                "16384",
-                "ip link set dev eth0 gso_max_size 16384 gro_max_size 16384",
-            ),
-            (
-                Kind::SegmentSizes,
-                "131072",
-                "ip link set dev eth0 gso_max_size 131072 gro_max_size 131072 gso_ipv4_max_size 131072 gro_ipv4_max_size 131072",
-            ),
-        ] {
-            let key = Key {
-                kind,
-                ..key("eth0")
-            };
-            assert_eq!(key.command(value), command);
-        }
     }
 
     #[test]

@@ -150,6 +150,7 @@ fn measure(args: &CapacityArgs, output: &mut Output) -> Result<u8, Failure> {
         };
         sized.check_template()?;
     }
+    let _nic = named.nic(output)?;
     let mut ports = named.open()?;
     if let Some(note) = &note {
         output.told(&format!("note: {note}"));

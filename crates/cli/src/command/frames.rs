@@ -6,6 +6,8 @@ use linerate_port::PortUrl;
 
 use crate::args::PortArgs;
 use crate::failure::Failure;
+use crate::nic::Nic;
+use crate::output::Output;
 
 /// Ports as they were named.
 pub struct Named {
@@ -49,6 +51,15 @@ impl Named {
             send: forced(send),
             arrival,
         })
+    }
+
+    /// What they ask of their devices, set until it drops: before they are opened, so that they are closed by then.
+    pub fn nic(&self, output: &Output) -> Result<Nic, Failure> {
+        let receive = match &self.arrival {
+            Arrival::At(url) => Some(url),
+            Arrival::Back | Arrival::Nowhere => None,
+        };
+        Nic::for_ports(std::iter::once(&self.send).chain(receive), output)
     }
 
     /// Opens them.

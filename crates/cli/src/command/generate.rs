@@ -80,6 +80,7 @@ fn measure(args: &GenerateArgs, output: &mut Output) -> Result<u8, Failure> {
     let receives = !matches!(named.arrival, Arrival::Nowhere);
     let threads = settings.check_threads(receives);
     threads.map_err(|error| Failure::from(error).of_option("cpu"))?;
+    let _nic = named.nic(output)?;
     let mut ports = named.open()?;
     if let Some(port) = ports.without_carrier() {
         output.remark(&format!("warning: {}", carrier::warning(port)));

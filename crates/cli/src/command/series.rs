@@ -15,6 +15,7 @@ use linerate_metric::set::{RunSet, SET_SCHEMA, SetResult};
 use super::measure::{ended_by_far_end, stop_on_signals};
 use crate::args::MeasureArgs;
 use crate::failure::Failure;
+use crate::nic::Nic;
 use crate::output::Output;
 use crate::printer::Teller;
 use crate::scene::{Part, Scene};
@@ -192,7 +193,7 @@ pub fn run(
     let mut output = Output::new(&args.output)
         .labelled(args.label.as_deref())
         .with_page(args.html.as_deref(), &format!("linerate to {}", args.host));
-    let result = series(kind, args.screen.is_asked(), &mut output, body, conclude);
+    let result = series(kind, args, &mut output, body, conclude);
     let code = result.unwrap_or_else(|failure| {
         output.failure(&failure);
         failure.code
@@ -202,14 +203,16 @@ pub fn run(
 
 fn series(
     kind: &str,
-    screen: bool,
+    args: &MeasureArgs,
     output: &mut Output,
     body: impl FnOnce(&mut Runner<'_>) -> Result<(), Ended>,
     conclude: impl FnOnce(&[Record]) -> SetResult,
 ) -> Result<u8, Failure> {
     output.check_file()?;
+    let screen = args.screen.is_asked();
     live::check(screen)?;
     let stop = stop_on_signals()?;
+    let _nic = Nic::for_stack(args.near.stack.dev.as_ref(), output)?;
     let (ended, runs, notes) = live::while_told(screen, &stop, output, |teller| {
         let mut runner = Runner {
             stop: &stop,

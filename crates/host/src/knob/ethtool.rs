@@ -1,7 +1,7 @@
-//! Ring sizes and interrupt coalescing of an interface, through the `ethtool` family of generic netlink.
+//! Ring sizes, channels and interrupt coalescing of an interface, through the `ethtool` family of generic netlink.
 //!
-//! Settings are text, `rx=512 tx=512`, with the names of `ethtool -G` and `ethtool -C`. Numbers of messages
-//! and attributes are those of linux/ethtool_netlink.h.
+//! Settings are text, `rx=512 tx=512`, with the names of `ethtool -G`, `ethtool -L` and `ethtool -C`. Numbers of
+//! messages and attributes are those of linux/ethtool_netlink.h.
 
 use std::io;
 
@@ -45,6 +45,17 @@ const RINGS: Table = Table {
     fields: &[("rx", 6, Shape::Number), ("tx", 9, Shape::Number)],
 };
 
+/// Kinds that a driver does not have at all are not in its answer.
+const CHANNELS: Table = Table {
+    get: 17,
+    set: 18,
+    fields: &[
+        ("rx", 6, Shape::Number),
+        ("tx", 7, Shape::Number),
+        ("combined", 9, Shape::Number),
+    ],
+};
+
 const COALESCING: Table = Table {
     get: 19,
     set: 20,
@@ -72,6 +83,22 @@ pub fn rings(interface: &str) -> io::Result<String> {
 /// As [`rings`]; `EINVAL` above what the driver takes, or for a text that says something else.
 pub fn set_rings(interface: &str, text: &str) -> io::Result<()> {
     RINGS.write(interface, text)
+}
+
+/// Queues in use, of the kinds that the driver has: `rx=2 tx=2`, `combined=4`.
+///
+/// # Errors
+/// As [`rings`].
+pub fn channels(interface: &str) -> io::Result<String> {
+    CHANNELS.read(interface)
+}
+
+/// Sets those that are named.
+///
+/// # Errors
+/// As [`set_rings`]; `EINVAL` also where a queue that would go has an AF_XDP socket.
+pub fn set_channels(interface: &str, text: &str) -> io::Result<()> {
+    CHANNELS.write(interface, text)
 }
 
 /// When an interface interrupts: `rx-usecs=50 adaptive-rx=off`, as far as its driver tells.
@@ -206,6 +233,18 @@ mod tests {
             [&["10010000"][..], &header, &sizes].concat(),
             "ETHTOOL_MSG_RINGS_SET"
         );
+        let mut channels = message(CHANNELS.set, "eth0").unwrap();
+        CHANNELS
+            .push(&mut channels, "rx=2 tx=1 combined=4")
+            .unwrap();
+        let counts = [
+            "08000600", "02000000", "08000700", "01000000", "08000900", "04000000",
+        ];
+        assert_eq!(
+            words(&channels),
+            [&["12010000"][..], &header, &counts].concat(),
+            "ETHTOOL_MSG_CHANNELS_SET"
+        );
         let mut moments = message(COALESCING.set, "eth0").unwrap();
         (COALESCING.push(&mut moments, "rx-usecs=50 adaptive-rx=off")).unwrap();
         let times = ["08000200", "32000000", "05000b00", "00000000"];
@@ -215,6 +254,7 @@ mod tests {
             "ETHTOOL_MSG_COALESCE_SET"
         );
         assert_eq!(message(RINGS.get, "eth0").unwrap()[0], 15);
+        assert_eq!(message(CHANNELS.get, "eth0").unwrap()[0], 17);
         assert_eq!(message(COALESCING.get, "eth0").unwrap()[0], 19);
     }
 
@@ -223,6 +263,7 @@ mod tests {
         for (table, text) in [
             (&RINGS, "rx=512 tx=1024"),
             (&RINGS, "tx=64"),
+            (&CHANNELS, "rx=0 tx=0 combined=8"),
             (
                 &COALESCING,
                 "rx-usecs=50 rx-frames=8 tx-usecs=0 tx-frames=0 adaptive-rx=on adaptive-tx=off",

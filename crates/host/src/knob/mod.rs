@@ -3,7 +3,8 @@
 pub mod idle;
 pub mod interface;
 pub mod queues;
+pub mod rss;
 
 mod ethtool;
 
-pub use ethtool::{coalescing, rings, set_coalescing, set_rings};
+pub use ethtool::{channels, coalescing, rings, set_channels, set_coalescing, set_rings};

@@ -55,9 +55,13 @@ impl Switch {
 
 /// Hands `words` to the kernel as the structure that its first word (the command) stands for.
 ///
-/// Private, as it is sound only for a buffer at least as long as the kernel takes it to be from
-/// the command and the counts inside: each caller below says why that holds.
-fn request(socket: BorrowedFd<'_>, interface: &str, words: &mut [u32]) -> io::Result<()> {
+/// Of this folder alone, as it is sound only for a buffer at least as long as the kernel takes it to be from
+/// the command and the counts inside: each caller says why that holds.
+pub(super) fn request(
+    socket: BorrowedFd<'_>,
+    interface: &str,
+    words: &mut [u32],
+) -> io::Result<()> {
     /// `struct ifreq` as far as this call reads it, padded to more than its size anywhere.
     #[repr(C)]
     struct InterfaceRequest {

@@ -1,4 +1,5 @@
-//! Questions to an interface's driver: whether checksums are left to it, and whether it has a carrier.
+//! Questions to an interface's driver: whether checksums are left to it, whether it has a carrier, and how many
+//! of its queues are in use.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -13,12 +14,10 @@ const TX_CHECKSUMS: u32 = 0x16;
 /// `ETHTOOL_GLINK` of linux/ethtool.h.
 const LINK: u32 = 0x0a;
 
-/// `struct ethtool_value`.
-#[repr(C)]
-struct Answer {
-    command: u32,
-    value: u32,
-}
+/// `ETHTOOL_GCHANNELS` of linux/ethtool.h.
+const CHANNELS: u32 = 0x3c;
+/// Words of `struct ethtool_channels`, the longest answer: command, four limits, four counts.
+const ANSWER_WORDS: usize = 9;
 
 /// Whether sockets leave the checksums of what they send to `interface`, of the calling thread's
 /// network namespace (`ethtool -k`: `tx-checksumming`).
@@ -38,17 +37,33 @@ pub(crate) fn has_carrier(socket: &OwnedFd, interface: &str) -> io::Result<bool>
     Ok(ask(socket, interface, LINK)? != 0)
 }
 
+/// Queues of `interface`, of the calling thread's network namespace, that receive (`ethtool -l`).
+///
+/// # Errors
+/// `EOPNOTSUPP` where the driver does not tell.
+pub(crate) fn receive_channels(interface: &str) -> io::Result<u32> {
+    let answer = ask_words(&asking_socket()?, interface, CHANNELS)?;
+    // Counts: to receive, to send, of other kinds, for both ways.
+    Ok(answer[5].saturating_add(answer[8]))
+}
+
+/// Asks for a `struct ethtool_value`: command and value.
 fn ask(socket: &OwnedFd, interface: &str, command: u32) -> io::Result<u32> {
-    let mut answer = Answer { command, value: 0 };
+    Ok(ask_words(socket, interface, command)?[1])
+}
+
+fn ask_words(socket: &OwnedFd, interface: &str, command: u32) -> io::Result<[u32; ANSWER_WORDS]> {
+    let mut answer = [0; ANSWER_WORDS];
+    answer[0] = command;
     let mut request = request(interface)?;
-    request.ifr_ifru.ifru_data = (&raw mut answer).cast();
-    // SAFETY: the request is an ifreq, and the answer it points to is as long as the command writes;
-    // both live past the call.
+    request.ifr_ifru.ifru_data = answer.as_mut_ptr().cast();
+    // SAFETY: the request is an ifreq, and no command of this file writes more than the answer it points to
+    // is long; both live past the call.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
     if result < 0 {
         Err(io::Error::last_os_error())
     } else {
-        Ok(answer.value)
+        Ok(answer)
     }
 }
 

@@ -34,6 +34,7 @@ use linerate_report::forward::{
 
 use super::measure::stop_on_signals;
 use crate::failure::Failure;
+use crate::nic::Nic;
 use crate::output::Output;
 use args::ForwardArgs;
 
@@ -71,6 +72,8 @@ fn go(args: &ForwardArgs, output: &mut Output) -> Result<u8, Failure> {
         slot_bytes: args.mbuf_size,
         cached_frames: args.mbcache,
     };
+    // Dropped after the ports, whatever happens.
+    let _nic = Nic::for_ports(&urls, output)?;
     let mut forwarder = Forwarder::open(&urls, wish)?;
     check_displayed(args, &forwarder)?;
     let streams = forwarder.streams_of(&settings)?;

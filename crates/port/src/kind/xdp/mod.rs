@@ -10,6 +10,7 @@ mod attachment;
 mod queue;
 mod refusal;
 mod trap;
+mod wish;
 
 use std::num::NonZero;
 use std::ops::RangeInclusive;
@@ -34,6 +35,7 @@ use crate::url::{ETHERNET_BYTES, Key, PortUrl, Value};
 use attachment::{Attachment, Mode};
 use queue::Shared;
 pub use queue::{XdpReceive, XdpTransmit};
+pub use wish::DeviceWish;
 
 /// Frames that one call may poll from the driver unless `busy=` says otherwise, and how long it may take.
 const BUSY_POLL_MICROSECONDS: u32 = 20;
@@ -71,6 +73,16 @@ pub const KIND: Kind = Kind {
                 max: 65_535,
             },
             about: "busy polling: drive the device from here, at most so many frames a call",
+        },
+        Key {
+            name: "channels",
+            value: Value::OneOf(&["keep", "set"]),
+            about: "whether the device's number of queues is made that of the queues up to the last one taken, and set back afterwards (keep)",
+        },
+        Key {
+            name: "rss",
+            value: Value::OneOf(&["keep", "set"]),
+            about: "whether the device spreads all that it receives over the queues that are taken, and as before afterwards (keep)",
         },
         Key {
             name: "wakeup",
@@ -158,6 +170,8 @@ fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
             last.to_string(),
         ));
     }
+    let in_use = xsk_offload::receive_channels(&link.name).ok();
+    wish::check(url, in_use)?;
     fits_a_page(url, memory)?;
     let mode = match url.text("mode") {
         Some("native") => Mode::Native,
@@ -169,6 +183,7 @@ fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
         address: facts.address,
         far: link.far_end(),
         link,
+        in_use,
         attachment,
     };
     range
@@ -205,6 +220,8 @@ fn fits_a_page(url: &PortUrl, memory: &Memory) -> Result<(), PortError> {
 struct Place {
     address: Option<[u8; 6]>,
     link: Link,
+    /// Receive queues in use, where the driver tells.
+    in_use: Option<u32>,
     far: Option<Link>,
     attachment: Arc<Attachment>,
 }
@@ -270,6 +287,7 @@ fn open_queue(
     notes.extend(trap::notes(&trap::Situation {
         link,
         queues: range.clone(),
+        in_use: place.in_use,
         far,
         far_leaves_checksums: far
             .filter(|_| link.peer_namespace.is_none())

@@ -12,6 +12,8 @@ pub(super) struct Situation<'a> {
     pub link: &'a Link,
     /// The receive queues that the port takes.
     pub queues: RangeInclusive<u32>,
+    /// Receive queues in use, where the driver tells.
+    pub in_use: Option<u32>,
     /// A veth's other end, where it can be seen.
     pub far: Option<&'a Link>,
     /// Whether the other end's sockets leave checksums to the device; none where that cannot be seen.
@@ -33,11 +35,16 @@ pub(super) fn notes(situation: &Situation<'_>) -> Vec<String> {
         .to_owned(),
     ];
     let (first, last) = (situation.queues.start(), situation.queues.end());
-    if situation.link.rx_queues > last - first + 1 {
+    let all = situation.in_use.unwrap_or(situation.link.rx_queues);
+    if all > last - first + 1 {
+        let there = match situation.in_use {
+            Some(_) => "has {} in use",
+            None => "was made with {}",
+        }
+        .replace("{}", &all.to_string());
         notes.push(format!(
-            "only what arrives on the receive queues {first}-{last} comes here, the rest goes to the kernel's stack: the interface was made with {} (`q=0-{}`), and `ethtool -l` shows how many are in use",
-            situation.link.rx_queues,
-            situation.link.rx_queues - 1
+            "only what arrives on the receive queues {first}-{last} comes here, the rest goes to the kernel's stack: the interface {there} (`q=0-{}` takes all of them, `channels=set` leaves no others for as long as the port is open, and `rss=set` sends nothing to others)",
+            all - 1
         ));
     }
     let needed = situation.link.mtu as usize + usize::from(crate::url::ETHERNET_BYTES);
@@ -113,6 +120,7 @@ mod tests {
         let plain = Situation {
             link: &device,
             queues: 0..=1,
+            in_use: None,
             far: None,
             far_leaves_checksums: None,
             hook: Hook::Native,
@@ -144,6 +152,15 @@ mod tests {
                     ..plain.clone()
                 },
                 vec![0, 8],
+            ),
+            (
+                "the one queue that is in use",
+                Situation {
+                    queues: 0..=0,
+                    in_use: Some(1),
+                    ..plain.clone()
+                },
+                vec![0],
             ),
             (
                 "zero-copy",

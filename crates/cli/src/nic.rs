@@ -1,0 +1,263 @@
+//! Settings of a device that its port asks for by its URL (`channels=set`, `rss=set`): made before the port is opened,
+//! and set back when it is closed.
+
+use std::ops::RangeInclusive;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use linerate_host::knob::rss::DEFAULT;
+use linerate_metric::event::Problem;
+use linerate_metric::exit;
+use linerate_port::{DeviceWish, PortUrl, in_use};
+use linerate_tune::guard::{Guard, Key, Kind};
+use linerate_tune::journal::folder;
+
+use crate::failure::Failure;
+use crate::machine::{self, Hosts};
+use crate::output::{Output, complain};
+
+/// The kernel keeps a queue for some time after the last AF_XDP socket on it was closed, and takes it away from
+/// nobody: as long as the port itself waits for one.
+const PATIENCE: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Settings of devices that go back when it drops: make it before the ports, so that they are closed by then.
+pub struct Nic {
+    guard: Option<Guard<Hosts>>,
+}
+
+impl Nic {
+    /// Sets what these ports ask for, and tells it.
+    ///
+    /// # Errors
+    /// That it cannot be set, or written down before; all is as it was then.
+    pub fn for_ports<'a>(
+        urls: impl IntoIterator<Item = &'a PortUrl>,
+        output: &Output,
+    ) -> Result<Self, Failure> {
+        let mut nic = Self { guard: None };
+        for url in urls {
+            if let Some(wish) = url.device_wish() {
+                nic.grant(url, &wish, output)?;
+            }
+        }
+        Ok(nic)
+    }
+
+    /// The same for the port of our own stack, where a run has one.
+    ///
+    /// # Errors
+    /// As [`Nic::for_ports`].
+    pub fn for_stack(device: Option<&String>, output: &Output) -> Result<Self, Failure> {
+        // What is wrong with a URL is told where the port is opened.
+        let url = device.and_then(|device| device.parse::<PortUrl>().ok());
+        Self::for_ports(&url, output)
+    }
+
+    fn grant(&mut self, url: &PortUrl, wish: &DeviceWish, output: &Output) -> Result<(), Failure> {
+        let name = &wish.interface;
+        if in_use(name).is_some() && !url.common().force {
+            // The port will not be opened: a device that sets its queues up anew loses its link for a while.
+            return Ok(());
+        }
+        let hosts = Hosts::own(std::slice::from_ref(name));
+        let hosts =
+            hosts.ok_or_else(|| failed(url, "its network cannot be seen", "mount /proc"))?;
+        let key = |kind| {
+            let mut keys = hosts.keys(kind, name);
+            keys.pop().expect("the interface was named")
+        };
+        let (channels, rss) = (key(Kind::Channels), key(Kind::Rss));
+        let guard = match &mut self.guard {
+            Some(guard) => guard,
+            none => {
+                let journals = folder("tune").ok_or_else(|| {
+                    let next = "set HOME or XDG_STATE_HOME to an absolute path";
+                    failed(url, "there is no folder for the journal of changes", next)
+                })?;
+                none.insert(Guard::new(hosts, &journals, machine::owner()))
+            }
+        };
+        // Queues that a table names cannot go, and a table cannot name queues that have not come.
+        let fewer = guard.read(&channels).ok().zip(wish.channels);
+        let mut kinds = [channels, rss];
+        if fewer.is_some_and(|(now, count)| is_more(&now, count)) {
+            kinds.reverse();
+        }
+        for key in &kinds {
+            match (key.kind, wish.channels, &wish.rss) {
+                (Kind::Channels, Some(count), _) => {
+                    let want = |now: &str| channels_of(now, count);
+                    set(guard, key, "channels", url, want, output)?;
+                }
+                (Kind::Rss, _, Some(taken)) => {
+                    let want = |now: &str| rss_of(now, wish.channels, taken.clone());
+                    set(guard, key, "rss", url, want, output)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sets one thing, unless it stands so already.
+fn set(
+    guard: &mut Guard<Hosts>,
+    key: &Key,
+    word: &str,
+    url: &PortUrl,
+    want: impl Fn(&str) -> Option<String>,
+    output: &Output,
+) -> Result<(), Failure> {
+    let name = &key.name;
+    let refused = |why: String| Failure {
+        problem: Problem::new(
+            format!("{word}=set: {why}"),
+            url.short(),
+            format!(
+                "run as root (CAP_NET_ADMIN); where the driver cannot do it leave `{word}=set` away, and see what it has \
+                 with `{}`",
+                match key.kind {
+                    Kind::Rss => format!("ethtool -x {name}"),
+                    _ => format!("ethtool -l {name}"),
+                }
+            ),
+        ),
+        code: exit::MISSING,
+    };
+    let now = guard
+        .read(key)
+        .map_err(|why| refused(format!("its driver does not tell what it has ({why})")))?;
+    let Some(value) = want(&now) else {
+        return Ok(());
+    };
+    let command = key.command(&value);
+    (guard.set(key, &value))
+        .map_err(|why| refused(format!("`{command}` cannot be done ({why})")))?;
+    output.told(&format!(
+        "note: as `{command}` does, until the port is closed; then `{}`",
+        key.command(&now)
+    ));
+    Ok(())
+}
+
+fn failed(url: &PortUrl, situation: &str, next: &str) -> Failure {
+    Failure::failed(Problem::new(situation, url.short(), next))
+}
+
+/// What to set for so many queues where these are in use; none where they are so many already. Queues for both ways
+/// stand beside those for one, where a driver has both.
+fn channels_of(now: &str, count: u32) -> Option<String> {
+    let words: Vec<(&str, &str)> = now
+        .split_whitespace()
+        .filter_map(|word| word.split_once('='))
+        .collect();
+    let both = words
+        .iter()
+        .any(|(name, value)| *name == "combined" && *value != "0");
+    let only = words.iter().all(|(name, _)| *name == "combined");
+    let is_meant = |name: &str| (name == "combined") == (both || only);
+    let wanted = |(name, value): &(&str, &str)| {
+        let wanted = match is_meant(name) {
+            true => count,
+            false => 0,
+        };
+        // One that only receives or sends has none of the other kind to begin with.
+        (*value != wanted.to_string()).then(|| format!("{name}={wanted}"))
+    };
+    let changes: Vec<String> = words.iter().filter_map(wanted).collect();
+    (!changes.is_empty() || words.is_empty()).then(|| match words.is_empty() {
+        true => format!("combined={count}"),
+        false => changes.join(" "),
+    })
+}
+
+/// Whether more queues of a kind than so many are in use.
+fn is_more(now: &str, count: u32) -> bool {
+    let counts = now
+        .split_whitespace()
+        .filter_map(|word| word.split_once('='));
+    let mut counts = counts.filter_map(|(_, value)| value.parse::<u32>().ok());
+    counts.any(|now| now > count)
+}
+
+/// The table over the queues that are taken; none where it is that already.
+fn rss_of(now: &str, channels: Option<u32>, taken: RangeInclusive<u32>) -> Option<String> {
+    let queues: Vec<String> = taken.map(|queue| queue.to_string()).collect();
+    // The driver's own spreads over all queues, and these are all where their number is set.
+    let all = now == DEFAULT && channels.is_some_and(|count| count as usize == queues.len());
+    let want = queues.join(" ");
+    (!all && now != want).then_some(want)
+}
+
+impl Drop for Nic {
+    fn drop(&mut self) {
+        let Some(guard) = &mut self.guard else {
+            return;
+        };
+        let until = Instant::now() + PATIENCE;
+        let mut wrong = guard.restore();
+        while !wrong.is_empty() && Instant::now() < until {
+            thread::sleep(LOOK);
+            wrong = guard.restore();
+        }
+        if let Some(first) = wrong.first() {
+            complain(&format!(
+                "warning: could not be set back: {first}; `linerate tune --restore` does it once that is over"
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_changed_where_it_names_others() {
+        for (now, channels, taken, want) in [
+            ("default", Some(2), 0..=1, None),
+            ("default", None, 0..=1, Some("0 1")),
+            ("default", Some(4), 2..=3, Some("2 3")),
+            ("0 1", Some(2), 0..=1, None),
+            ("0 3", Some(2), 0..=1, Some("0 1")),
+        ] {
+            let found = rss_of(now, channels, taken.clone());
+            assert_eq!(found, want.map(str::to_owned), "{now} {taken:?}");
+        }
+        for (now, count, want) in [
+            ("rx=4 tx=1", 2, true),
+            ("combined=2", 2, false),
+            ("combined=2", 4, false),
+            ("", 1, false),
+        ] {
+            assert_eq!(is_more(now, count), want, "{now} {count}");
+        }
+    }
+
+    #[test]
+    fn channels_are_changed_where_they_are_others() {
+        for (now, count, want) in [
+            ("rx=4 tx=4", 2, Some("rx=2 tx=2")),
+            ("rx=2 tx=4", 2, Some("tx=2")),
+            ("rx=2 tx=2", 2, None),
+            ("combined=8", 2, Some("combined=2")),
+            ("combined=2", 2, None),
+            // Drivers that have both kinds use one of them.
+            ("rx=0 tx=0 combined=8", 4, Some("combined=4")),
+            ("rx=0 tx=0 combined=4", 4, None),
+            ("rx=8 tx=8 combined=0", 4, Some("rx=4 tx=4")),
+            // Queues for one way beside those for both would be numbered after them.
+            ("rx=2 tx=0 combined=4", 4, Some("rx=0")),
+            // A driver that tells nothing is asked all the same, and says why not.
+            ("", 2, Some("combined=2")),
+        ] {
+            assert_eq!(
+                channels_of(now, count),
+                want.map(str::to_owned),
+                "{now} {count}"
+            );
+        }
+    }
+}
