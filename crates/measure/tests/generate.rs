@@ -3,7 +3,7 @@
 mod common;
 
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use linerate_lab::{Lab, Topology, privileged};
@@ -11,7 +11,8 @@ use linerate_measure::generate::{Arrival, Capture, Ports, Ran, Settings, What, r
 use linerate_metric::generate::{Load, TemplatePlan};
 use linerate_metric::plan::Kind;
 use linerate_port::{
-    Burst, Memory, PortError, PortUrl, Transmit, memory_plan, open, pcap::CaptureWriter,
+    AnyPort, Burst, Memory, PortError, PortUrl, Receive, Transmit, memory_plan, open,
+    pcap::CaptureWriter,
 };
 
 fn plan(text: &str) -> What {
@@ -71,7 +72,7 @@ fn a_thread_that_dies_ends_the_run() {
         frame.set_len(u16::MAX);
         burst.push(frame).unwrap();
         assert_eq!(port.transmit.transmit(&mut pool, &mut burst), 1);
-        let mut ports = Ports::of(memory, port, None);
+        let mut ports = Ports::of(memory, vec![port], None);
         let settings = Settings {
             load: Load::Frames(1000.0),
             duration: Some(Duration::from_secs(600)),
@@ -288,8 +289,8 @@ fn through_a_bridge() {
         let host = lab.host(host).unwrap();
         host.run(|| open(&url, &memory)).unwrap().unwrap()
     };
-    let (mut send, receive) = (inside("a"), inside("b"));
-    let mut ports = Ports::of(memory.clone(), send.remove(0), Some(receive));
+    let (send, receive) = (inside("a"), inside("b"));
+    let mut ports = Ports::of(memory.clone(), send, Some(receive));
     let settings = Settings {
         what: What::Template(TemplatePlan {
             flows: Some(3),
@@ -312,4 +313,68 @@ fn through_a_bridge() {
         (Some(0), Some(0))
     );
     assert!(figures.one_way_delay_ns.unwrap().min > 0);
+}
+
+/// Ends of cables in memory, opened by a device's side and by the generator's.
+struct Cables {
+    memory: Memory,
+    near: Vec<Vec<AnyPort>>,
+    far: Vec<Vec<AnyPort>>,
+}
+
+fn cables(names: &[&str]) -> Cables {
+    let url = |name: &str, end: &str| format!("ring:{name},end={end}").parse::<PortUrl>().unwrap();
+    let urls: Vec<_> = ["a", "b"]
+        .iter()
+        .flat_map(|end| names.iter().map(|name| url(name, end)))
+        .collect();
+    let mut plan = memory_plan(&urls);
+    plan.frames += 4096;
+    let memory = Memory::new(plan).unwrap();
+    let mut near: Vec<_> = urls.iter().map(|url| open(url, &memory).unwrap()).collect();
+    let far = near.split_off(names.len());
+    Cables { memory, near, far }
+}
+
+/// Frames that leave by one queue of a port and come back on another.
+#[test]
+fn a_port_of_two_queues_receives_on_both() {
+    let Cables {
+        memory,
+        mut near,
+        mut far,
+    } = cables(&["two-queues,queues=2"]);
+    let over = AtomicBool::new(false);
+    let ran = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut pool, mut burst) = (memory.pool(), Burst::new());
+            let mut queue = 0;
+            while !over.load(Relaxed) {
+                if far[0][0].receive.receive(&mut pool, &mut burst) == 0 {
+                    std::thread::yield_now();
+                    continue;
+                }
+                // Each burst by another queue.
+                queue = 1 - queue;
+                far[0][queue].transmit.transmit(&mut pool, &mut burst);
+                pool.free_all(&mut burst);
+            }
+        });
+        let mut ports = Ports::of(memory.clone(), near.remove(0), None);
+        let settings = Settings {
+            frames: Some(1000),
+            load: Load::Frames(20_000.0),
+            ..Settings::default()
+        };
+        let ran = run(&mut ports, &settings, &AtomicBool::new(false), &mut |_| {});
+        over.store(true, Relaxed);
+        ran.unwrap()
+    });
+    let figures = &ran.figures;
+    assert_eq!(
+        (figures.sent, figures.received, figures.lost),
+        (1000, Some(1000), Some(0)),
+        "{figures:?}"
+    );
+    assert_eq!(figures.receive.as_ref().unwrap().frames, 1000);
 }

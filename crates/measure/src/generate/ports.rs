@@ -1,5 +1,7 @@
 //! The ports of a generator, over one memory.
 
+use std::sync::Arc;
+
 use linerate_metric::generate::{FCS_BYTES, TemplatePlan};
 use linerate_port::{
     AnyPort, Capabilities, Memory, PortError, PortUrl, QueueCounters, QueueTotals, Receive,
@@ -15,8 +17,12 @@ pub(super) type Carriers = (Option<bool>, Option<bool>);
 
 /// Ports of a generator, open.
 pub struct Ports {
+    /// The queue that frames leave by: one thread sends, and on several queues those of a flow would overtake each
+    /// other.
     pub(super) send: AnyPort,
-    /// Where frames come back; the sending port's own queue where none is named.
+    /// The sending port's other queues, where frames come back as well.
+    pub(super) others: Vec<AnyPort>,
+    /// Where frames come back; the sending port's own queues where none is named.
     pub(super) receive: Option<Vec<AnyPort>>,
     pub(super) reflects: bool,
     pub(super) memory: Memory,
@@ -51,27 +57,37 @@ impl Ports {
         let mut plan = memory_plan(&urls);
         plan.frames = plan.frames.saturating_add(IN_HAND);
         let memory = Memory::new(plan)?;
-        let mut sending = open(send, &memory)?;
+        let sending = open(send, &memory)?;
         let receive = match arrival {
             Arrival::At(url) => Some(open(url, &memory)?),
             Arrival::Back | Arrival::Nowhere => None,
         };
         let reflects = matches!(arrival, Arrival::Back);
-        Ok(Self::over(memory, sending.remove(0), receive, reflects))
+        Ok(Self::over(memory, sending, receive, reflects))
     }
 
-    /// Takes ports that are open over one memory.
+    /// Takes ports that are open over one memory, with all of their queues: the sending one has one at least.
     #[must_use]
-    pub fn of(memory: Memory, send: AnyPort, receive: Option<Vec<AnyPort>>) -> Self {
+    pub fn of(memory: Memory, send: Vec<AnyPort>, receive: Option<Vec<AnyPort>>) -> Self {
         let reflects = receive.is_none();
         Self::over(memory, send, receive, reflects)
     }
 
-    fn over(memory: Memory, send: AnyPort, receive: Option<Vec<AnyPort>>, reflects: bool) -> Self {
-        let all = std::iter::once(&send).chain(receive.iter().flatten());
+    fn over(
+        memory: Memory,
+        mut sending: Vec<AnyPort>,
+        receive: Option<Vec<AnyPort>>,
+        reflects: bool,
+    ) -> Self {
+        let others = sending.split_off(1);
+        let send = sending.remove(0);
+        let all = std::iter::once(&send)
+            .chain(&others)
+            .chain(receive.iter().flatten());
         let seats = Seats::of(all.map(|port| &port.capabilities), &memory);
         Self {
             send,
+            others,
             receive,
             reflects,
             memory,
@@ -148,7 +164,9 @@ impl Ports {
         let mut first = self.send.transmit.refresh();
         let receiving: Vec<_> = match &mut self.receive {
             Some(ports) => ports.iter_mut().map(|port| &mut port.receive).collect(),
-            None => vec![&mut self.send.receive],
+            None => std::iter::once(&mut self.send.receive)
+                .chain(self.others.iter_mut().map(|port| &mut port.receive))
+                .collect(),
         };
         for queue in receiving {
             // Whatever one says, the others are asked too.
@@ -157,17 +175,35 @@ impl Ports {
         first
     }
 
-    pub(super) fn counters(&self) -> (QueueTotals, QueueTotals) {
-        let read = |counters: &QueueCounters| counters.read();
+    /// Counters of the queue that sends, and of those at which frames arrive.
+    pub(super) fn queue_counters(&self) -> (Arc<QueueCounters>, Vec<Arc<QueueCounters>>) {
+        let of = |port: &AnyPort| Arc::clone(port.receive.counters());
         let receive = match &self.receive {
-            Some(ports) => ports
-                .iter()
-                .map(|port| read(port.receive.counters()))
-                .fold(QueueTotals::default(), QueueTotals::plus),
-            None => read(self.send.receive.counters()),
+            Some(ports) => ports.iter().map(of).collect(),
+            None => std::iter::once(&self.send)
+                .chain(&self.others)
+                .map(of)
+                .collect(),
         };
-        (read(self.send.transmit.counters()), receive)
+        (Arc::clone(self.send.transmit.counters()), receive)
     }
+
+    pub(super) fn counters(&self) -> (QueueTotals, QueueTotals) {
+        let (sent, received) = self.queue_counters();
+        totals(&sent, &received)
+    }
+}
+
+/// What they stand at: sent, received.
+pub(super) fn totals(
+    sent: &QueueCounters,
+    received: &[Arc<QueueCounters>],
+) -> (QueueTotals, QueueTotals) {
+    let received = received.iter().map(|counters| counters.read());
+    (
+        sent.read(),
+        received.fold(QueueTotals::default(), QueueTotals::plus),
+    )
 }
 
 impl From<TemplateError> for MeasureError {

@@ -14,13 +14,13 @@ use linerate_metric::generate::{
 use linerate_metric::histogram::Histogram;
 use linerate_metric::record::Doubt;
 use linerate_port::{
-    AnyReceive, BURST_FRAMES, Burst, Capabilities, Cause, PortError, QueueTotals, Receive, Transmit,
+    AnyReceive, BURST_FRAMES, Burst, Capabilities, Cause, PortError, QueueTotals, Transmit,
 };
 
 use super::capture::Capture;
 use super::course::Filling;
 use super::engine::{Receiver, Sender, Shared, Spent, Worker};
-use super::ports::{Carriers, Ports};
+use super::ports::{Carriers, Ports, totals};
 use super::sink::{ACCOUNTS, Arrived, Known, Sink};
 use super::source::{Frames, Source};
 use super::template::{Layout, MAC_BYTES, Template};
@@ -337,20 +337,20 @@ pub fn run(
     tell(Told::Started(&facts));
 
     let memory = ports.memory.clone();
-    let sent_counters = ports.send.transmit.counters().clone();
-    let received_counters: Vec<_> = match &ports.receive {
-        Some(ports) => ports
-            .iter()
-            .map(|port| port.receive.counters().clone())
-            .collect(),
-        None => vec![ports.send.receive.counters().clone()],
-    };
+    let (sent_counters, received_counters) = ports.queue_counters();
     let names: Vec<String> = ports.capabilities().map(|port| port.name.clone()).collect();
-    let Ports { send, receive, .. } = ports;
+    let Ports {
+        send,
+        others,
+        receive,
+        ..
+    } = ports;
     let sender = Sender::new(&mut send.transmit, source, &memory, BURST_FRAMES, duration);
     let queues: Vec<&mut AnyReceive> = match receive {
         Some(ports) => ports.iter_mut().map(|port| &mut port.receive).collect(),
-        None => vec![&mut send.receive],
+        None => std::iter::once(&mut send.receive)
+            .chain(others.iter_mut().map(|port| &mut port.receive))
+            .collect(),
     };
     let receiver = sink.map(|sink| Receiver::new(queues, sink, &memory, BURST_FRAMES));
     let mut workers = vec![Worker {
@@ -368,13 +368,7 @@ pub fn run(
         }),
         (_, receiver) => workers[0].receiver = receiver,
     }
-    let totals = || {
-        let received = received_counters.iter().map(|counters| counters.read());
-        (
-            sent_counters.read(),
-            received.fold(QueueTotals::default(), QueueTotals::plus),
-        )
-    };
+    let totals = || totals(&sent_counters, &received_counters);
     let mut readings = Vec::new();
     let ticks = Ticks::now();
     let (started, interrupted, spent) = std::thread::scope(|scope| {
