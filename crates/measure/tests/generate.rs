@@ -315,6 +315,44 @@ fn through_a_bridge() {
     assert!(figures.one_way_delay_ns.unwrap().min > 0);
 }
 
+/// Records of a classic capture: how many bytes of a frame were captured, and how many it had.
+fn cut_capture(file: &Path, records: &[(u32, u32)]) {
+    let mut bytes = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0];
+    bytes.extend([0; 8]);
+    bytes.extend([65_535_u32, 1].map(u32::to_le_bytes).concat());
+    for (captured, length) in records {
+        bytes.extend([1, 0, *captured, *length].map(u32::to_le_bytes).concat());
+        bytes.extend(vec![7; *captured as usize]);
+    }
+    std::fs::write(file, bytes).unwrap();
+}
+
+/// What others send that is no whole frame says nothing of how fast this program is.
+#[test]
+fn frames_that_do_not_fit_are_no_limit_of_the_generator() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("cut.pcap");
+    cut_capture(&file, &[(60, 60), (60, 61), (60, 900)]);
+    let settings = Settings {
+        frames: Some(100),
+        drain: Duration::from_millis(10),
+        ..Settings::default()
+    };
+    let url: PortUrl = format!("pcap:rx={}", file.display()).parse().unwrap();
+    let ran = ran("null:", Arrival::At(url), &settings);
+    let drops = ran.figures.receive.as_ref().unwrap().drops.clone();
+    assert_eq!(
+        drops.into_iter().collect::<Vec<_>>(),
+        [("bad".to_owned(), 2)]
+    );
+    assert_eq!(ran.own.dropped, 0);
+    let doubts = record(("null:", Some("pcap:")), &settings, ran).validity;
+    let of = |name: &str| doubts.iter().find(|doubt| doubt.doubt == name);
+    assert!(of("tool-limit").is_none(), "{doubts:?}");
+    let told = &of("unfit-frames").expect("they are told").why;
+    assert!(told.starts_with("2 frames that came to pcap"), "{told}");
+}
+
 /// Ends of cables in memory, opened by a device's side and by the generator's.
 struct Cables {
     memory: Memory,

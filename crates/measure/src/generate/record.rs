@@ -199,16 +199,30 @@ pub fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
             ),
         ));
     }
-    if let Some(port) = figures.receive.as_ref().filter(|port| port.dropped > 0) {
-        doubts.push(Doubt::new(
-            "tool-limit",
-            format!(
-                "{} dropped {} frames, of this run or others, because this program was too slow: they may \
-                 be among the lost ones",
-                port.name,
-                format_count(port.dropped)
-            ),
-        ));
+    if let Some(port) = &figures.receive {
+        let name = port.name.trim_end_matches(':');
+        let own = ran.own.dropped;
+        if own > 0 {
+            doubts.push(Doubt::new(
+                "tool-limit",
+                format!(
+                    "{name} dropped {} frames, of this run or others, because this program was too slow: they may \
+                     be among the lost ones",
+                    format_count(own)
+                ),
+            ));
+        }
+        let unfit = port.dropped.saturating_sub(own);
+        if unfit > 0 {
+            doubts.push(Doubt::new(
+                "unfit-frames",
+                format!(
+                    "{} frames that came to {name}, of this run or others, were longer than it takes (`mtu=`) or no \
+                     whole frames: whoever sent them made them so, and they count as not received",
+                    format_count(unfit)
+                ),
+            ));
+        }
     }
     if figures.sent > 0 && figures.received == Some(0) && ran.alone.is_none() {
         let receive = figures.receive.as_ref();

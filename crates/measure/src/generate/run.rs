@@ -435,7 +435,7 @@ pub fn run(
                 .as_ref()
                 .map_or(0, |late| late.count_above(late_ns)),
             late_by_ns: lateness.as_ref().and_then(Histogram::max).unwrap_or(0),
-            dropped: moved.1.all_dropped(),
+            dropped: moved.1.dropped(Cause::RingFull) + moved.1.dropped(Cause::NoBuffer),
             ..disturbance(&spent, stolen.unwrap_or(0), &ends)
         }
     };
