@@ -327,6 +327,25 @@ fn cut_capture(file: &Path, records: &[(u32, u32)]) {
     std::fs::write(file, bytes).unwrap();
 }
 
+/// Headers that claim bytes which are not there would be sent as if they were whole.
+#[test]
+fn a_capture_of_cut_frames_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("cut.pcap");
+    cut_capture(&file, &[(60, 60), (96, 1514), (60, 61)]);
+    let problem = Capture::read(&file, false).unwrap_err().problem();
+    assert_eq!(problem.object, file.display().to_string());
+    assert!(
+        problem
+            .situation
+            .contains("of its 3 frames 2 were captured in part"),
+        "{problem:?}"
+    );
+    assert!(problem.next_step.contains("-s 0"), "{problem:?}");
+    cut_capture(&file, &[(60, 60), (96, 96)]);
+    assert_eq!(Capture::read(&file, false).unwrap().len(), 2);
+}
+
 /// What others send that is no whole frame says nothing of how fast this program is.
 #[test]
 fn frames_that_do_not_fit_are_no_limit_of_the_generator() {

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use linerate_metric::generate::FCS_BYTES;
+use linerate_metric::units::format_count;
 use linerate_port::kind::pcap::hold_to_read;
 use linerate_port::pcap::{self, CaptureError, CaptureReader};
 
@@ -30,7 +31,7 @@ impl Capture {
     /// Reads a file; `recorded` keeps the times between its frames.
     ///
     /// # Errors
-    /// [`MeasureError::Generator`] when it cannot be read, is none, or has no frame; [`MeasureError::Port`] when
+    /// [`MeasureError::Generator`] when it cannot be read, is none, has no frame, or frames that were captured in part; [`MeasureError::Port`] when
     /// a port writes it.
     pub fn read(path: &Path, recorded: bool) -> Result<Self, MeasureError> {
         let refused = |situation: String| MeasureError::Generator {
@@ -49,7 +50,13 @@ impl Capture {
         let mut reader = CaptureReader::new(file).map_err(|error| refused(error.to_string()))?;
         let (mut bytes, mut frames) = (Vec::new(), Vec::new());
         let mut first = None;
+        let (mut cut, mut all) = (0_u64, 0_u64);
         while let Some(record) = reader.read().map_err(|error| refused(error.to_string()))? {
+            all += 1;
+            if (record.length as usize) > record.bytes.len() {
+                cut += 1;
+                continue;
+            }
             if u16::try_from(record.bytes.len()).is_err() || record.bytes.len() < 14 {
                 return Err(refused("it has a frame that no port can send".to_owned()));
             }
@@ -65,6 +72,17 @@ impl Capture {
             let before = frames.last().map_or(0, |&(_, before)| before);
             let since = time.saturating_sub(*first.get_or_insert(time)).max(before);
             frames.push((bytes.len(), since));
+        }
+        if cut > 0 {
+            return Err(MeasureError::Generator {
+                object: path.display().to_string(),
+                situation: format!(
+                    "of its {} frames {} were captured in part, and what is missing cannot be sent",
+                    format_count(all),
+                    format_count(cut)
+                ),
+                next_step: "capture whole frames (`tcpdump -s 0`)".to_owned(),
+            });
         }
         let Some(&(_, last)) = frames.last() else {
             return Err(refused("it has no frames".to_owned()));
