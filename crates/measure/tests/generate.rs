@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use linerate_lab::{Lab, Topology, privileged};
+use linerate_measure::capacity;
 use linerate_measure::generate::{Arrival, Capture, Ports, Ran, Settings, What, record, run};
 use linerate_metric::generate::{Load, TemplatePlan};
 use linerate_metric::plan::Kind;
@@ -434,4 +435,73 @@ fn a_port_of_two_queues_receives_on_both() {
         "{figures:?}"
     );
     assert_eq!(figures.receive.as_ref().unwrap().frames, 1000);
+}
+
+/// A switch forgets where a port is while trials last (RFC 2544 section 23 has it told before each).
+#[test]
+fn switches_learn_before_each_trial() {
+    let Cables {
+        memory,
+        mut near,
+        mut far,
+    } = cables(&["learn-send", "learn-receive"]);
+    let over = AtomicBool::new(false);
+    let (learned, told) = std::thread::scope(|scope| {
+        let device = scope.spawn(|| {
+            let (mut pool, mut burst) = (memory.pool(), Burst::new());
+            let mut learned = 0;
+            while !over.load(Relaxed) {
+                if far[0][0].receive.receive(&mut pool, &mut burst) > 0 {
+                    far[1][0].transmit.transmit(&mut pool, &mut burst);
+                    pool.free_all(&mut burst);
+                    continue;
+                }
+                if far[1][0].receive.receive(&mut pool, &mut burst) > 0 {
+                    let is_learning = |frame: &&_| memory.bytes(frame)[12..14] == [0x88, 0xb5];
+                    learned += burst.frames().iter().filter(is_learning).count();
+                    pool.free_all(&mut burst);
+                    continue;
+                }
+                std::thread::yield_now();
+            }
+            learned
+        });
+        let receive = near.remove(1);
+        let mut ports = Ports::of(memory.clone(), near.remove(0), Some(receive));
+        let options = capacity::Options {
+            sizes: ["64", "128"].map(|size| (size.to_owned(), 64.0)).to_vec(),
+            tests: vec![capacity::Test::Throughput],
+            goals: vec![0.0],
+            resolution: 0.5,
+            trial_s: 0.01,
+            first_s: 0.01,
+            shares: Vec::new(),
+            trials: 4,
+            tries: 1,
+            searches: 1,
+            line_bps: Some(1_000_000),
+        };
+        let base = Settings {
+            learn: true,
+            threads: Some(1),
+            drain: Duration::from_millis(10),
+            ..Settings::default()
+        };
+        let mut told = 0;
+        let measured = capacity::run(
+            &mut ports,
+            ("near", Some("far")),
+            options,
+            &base,
+            &AtomicBool::new(false),
+            &mut |_| told += 1,
+        );
+        // What is under way is looked at.
+        std::thread::sleep(Duration::from_millis(20));
+        over.store(true, Relaxed);
+        assert!(measured.unwrap().failure.is_none());
+        (device.join().unwrap(), told)
+    });
+    assert!(told > 1, "{told} trials");
+    assert_eq!(learned, told);
 }

@@ -75,7 +75,7 @@ pub fn run(
     let mut first = true;
     let mut decided: Option<(usize, Record)> = None;
     while let Some(ask) = campaign.propose() {
-        let settings = settings(base, &sizes[ask.size].0, &ask, first);
+        let settings = settings(base, &sizes[ask.size].0, &ask);
         let ran = match generate(ports, &settings, stop, &mut |_| {}) {
             Ok(ran) => ran,
             Err(error) if first => return Err(error),
@@ -170,7 +170,7 @@ fn nothing_sent(port: &str) -> MeasureError {
     }
 }
 
-fn settings(base: &Settings, size: &str, ask: &Ask, first: bool) -> Settings {
+fn settings(base: &Settings, size: &str, ask: &Ask) -> Settings {
     let template = match &base.what {
         What::Template(plan) => plan.clone(),
         What::Capture(_) => TemplatePlan::default(),
@@ -187,7 +187,6 @@ fn settings(base: &Settings, size: &str, ask: &Ask, first: bool) -> Settings {
         load: ask.load.map_or(Load::Max, Load::Frames),
         duration,
         frames,
-        learn: base.learn && first,
         interval: None,
         gentle: true,
         settle: true,

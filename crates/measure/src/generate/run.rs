@@ -62,7 +62,7 @@ pub struct Settings {
     pub threads: Option<u32>,
     /// Processors for the threads, in their order: sending, receiving.
     pub cpus: Vec<u32>,
-    /// Frames that the receiving port sends first, so that switches learn where it is (RFC 2544
+    /// Frames that the receiving port sends before each run, so that switches learn where it is (RFC 2544
     /// section 23).
     pub learn: bool,
     /// What is late leaves at no more than twice the rate.
