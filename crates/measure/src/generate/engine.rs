@@ -1,6 +1,9 @@
 //! The threads of a run: one that sends, one that receives, or one for both.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use std::sync::{Barrier, Mutex, PoisonError};
 
 use linerate_host::processor_time::Scheduled;
@@ -21,10 +24,10 @@ const REFRESH_NS: Nanos = 250_000_000;
 pub(super) struct Shared {
     /// Everybody ends now.
     pub stop: AtomicBool,
-    /// When sending was over; 0 before.
-    pub sent_at: AtomicU64,
+    /// When sending was over; 0 before. Who has seen it also sees `sent`.
+    sent_at: AtomicU64,
     /// Frames that left for good, once sending is over.
-    pub sent: AtomicU64,
+    sent: AtomicU64,
     /// What arrived.
     pub progress: Progress,
     /// Why a port stopped working.
@@ -46,6 +49,20 @@ impl Shared {
             // The coordinator waits there too.
             gate: Barrier::new(threads + 1),
             polite,
+        }
+    }
+
+    /// Sending is over, after so many frames.
+    pub(super) fn sending_ended(&self, frames: u64, at: Nanos) {
+        self.sent.store(frames, Relaxed);
+        self.sent_at.store(at.max(1), Release);
+    }
+
+    /// When sending was over and how many frames had left, once it is.
+    pub(super) fn sent(&self) -> Option<(Nanos, u64)> {
+        match self.sent_at.load(Acquire) {
+            0 => None,
+            at => Some((at, self.sent.load(Relaxed))),
         }
     }
 
@@ -306,8 +323,7 @@ impl Worker<'_> {
             return;
         };
         sender.finish(memory);
-        shared.sent.store(sender.source.made(), Relaxed);
-        shared.sent_at.store(clock::now().max(1), Relaxed);
+        shared.sending_ended(sender.source.made(), clock::now());
     }
 
     fn refresh(&mut self, shared: &Shared) {

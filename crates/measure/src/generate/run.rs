@@ -409,7 +409,7 @@ pub fn run(
     let (Some(sender), sink) = parts else {
         unreachable!("the first worker sends");
     };
-    let sent_at = shared.sent_at.load(Relaxed);
+    let sent_at = shared.sent().map_or(0, |(at, _)| at);
     let ends = Ends {
         began: sender.began.unwrap_or(sent_at),
         due: sender.source.due(),
@@ -530,11 +530,10 @@ fn watch(
             return false;
         }
         let now = clock::now();
-        let sent_at = shared.sent_at.load(Relaxed);
-        if sent_at == 0 {
+        let Some((sent_at, sent)) = shared.sent() else {
             clock::sleep_until(now + LOOK_NS);
             continue;
-        }
+        };
         let arrived = shared.progress.unique.load(Relaxed);
         if arrived != seen {
             (seen, came_at) = (arrived, now);
@@ -546,7 +545,7 @@ fn watch(
         if !receives || is_over && !still_comes {
             return false;
         }
-        if arrived >= shared.sent.load(Relaxed) {
+        if arrived >= sent {
             let since = *all_at.get_or_insert(now);
             if now >= since + AFTER_LAST_NS {
                 return false;
