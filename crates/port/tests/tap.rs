@@ -213,6 +213,58 @@ fn queues_are_of_one_interface() {
     });
 }
 
+/// A tap that somebody made for good is used with settings of our own, and left with theirs.
+#[test]
+fn a_tap_that_was_there_is_left_as_it_was() {
+    with_privilege("a_tap_that_was_there_is_left_as_it_was", || {
+        let lab = pair("");
+        let host = lab.host("a").unwrap();
+        let ip = |words: &str| {
+            let run = || Command::new("ip").args(words.split(' ')).output();
+            let output = host.run(run).unwrap().expect("ip runs");
+            assert!(output.status.success(), "ip {words}: {output:?}");
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        };
+        let offloads = || {
+            let run = || linerate_host::knob::interface::offloads("t0");
+            host.run(run).unwrap().expect("it tells its switches")
+        };
+        for (address, up) in [(None, false), (Some("10.9.9.9/16"), true)] {
+            ip("tuntap add dev t0 mode tap");
+            ip("link set t0 mtu 1400");
+            if let Some(address) = address {
+                ip(&format!("addr add {address} dev t0"));
+            }
+            if up {
+                ip("link set t0 up");
+            }
+            let state = || {
+                let shown = ip("-o addr show dev t0");
+                let addresses: Vec<String> = shown
+                    .split(' ')
+                    .filter(|word| word.starts_with("10.") && word.contains('/'))
+                    .map(str::to_owned)
+                    .collect();
+                let link = ip("-o link show dev t0");
+                let flags = link.split(['<', '>']).nth(1).unwrap_or_default().to_owned();
+                let is_up = flags.split(',').any(|flag| flag == "UP");
+                (addresses, is_up, link.contains("mtu 1400"), offloads())
+            };
+            let before = state();
+            assert_eq!((before.1, before.2), (up, true), "{before:?}");
+            let peer = Peer::new(host, "tap:t0,address=10.9.0.1/24,mtu=600,vnet");
+            let (addresses, is_up, is_same, during) = state();
+            assert_eq!(addresses, ["10.9.0.1/24"]);
+            assert_eq!((is_up, is_same), (true, false));
+            assert_ne!(during, before.3, "checksums are left to us");
+            // From another network: the thread that drops it is anybody's.
+            drop(peer);
+            assert_eq!(state(), before);
+            ip("tuntap del dev t0 mode tap");
+        }
+    });
+}
+
 /// Not a test: what a child process does.
 #[test]
 fn child() {

@@ -2,7 +2,7 @@
 //!
 //! What the kernel sends on it is received here, and what is sent here arrives there: the kernel's own
 //! stack is the host at the other end. It is made in the network namespace of the thread that opens it
-//! and is gone with the process. With `vnet`, every frame has a [`VnetHeader`](crate::vnet::VnetHeader)
+//! and is gone with the process; one that was there before (`ip tuntap add`) stays, as it was. With `vnet`, every frame has a [`VnetHeader`](crate::vnet::VnetHeader)
 //! in front, and TCP segments travel up to 64 KiB long, both ways.
 //!
 //! One call moves one frame; there is no call for more.
@@ -24,7 +24,7 @@ use crate::sys::burst::Burst;
 use crate::sys::frame::Frame;
 use crate::sys::interface;
 use crate::sys::memory::{Memory, MemoryPlan};
-use crate::sys::tap::{self, TapOptions};
+use crate::sys::tap::{self, Found, TapOptions};
 use crate::url::{Key, PortUrl, Value};
 use crate::vnet::VNET_HEADER_BYTES;
 
@@ -91,6 +91,8 @@ pub struct TapReceive {
     counters: Arc<QueueCounters>,
     stopped: Option<io::Error>,
     port: String,
+    /// Behind the file: what was there before is set back when nobody has it open.
+    _found: Option<Arc<Found>>,
 }
 
 /// Sends to the kernel as if it came in on the interface.
@@ -100,6 +102,7 @@ pub struct TapTransmit {
     counters: Arc<QueueCounters>,
     stopped: Option<io::Error>,
     port: String,
+    _found: Option<Arc<Found>>,
 }
 
 /// Which lengths are right.
@@ -150,10 +153,18 @@ fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
         ),
         _ => refused(url, "CAP_NET_ADMIN", "make a tap", source),
     };
+    let mut found = Found::look(url.name());
+    let offloads = found.as_ref().map(Found::offloads);
     let mut taps = Vec::new();
     for _ in 0..queues {
         taps.push(tap::open(url.name(), options).map_err(failed)?);
     }
+    if let (Some(found), Some(offloads), Some(tap), true) =
+        (&mut found, offloads, taps.first(), options.vnet)
+    {
+        found.with_offloads(offloads, tap.file.try_clone().map_err(failed)?);
+    }
+    let found = found.map(Arc::new);
     let facts = interface::facts(url.name()).map_err(failed)?;
     if !facts.up || facts.mtu != u32::from(url.mtu()) {
         interface::set_up(url.name(), url.mtu())
@@ -199,6 +210,7 @@ fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
                     counters: Arc::default(),
                     stopped: None,
                     port: name.clone(),
+                    _found: found.clone(),
                 },
                 transmit: TapTransmit {
                     file: second,
@@ -206,6 +218,7 @@ fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
                     counters: Arc::default(),
                     stopped: None,
                     port: name,
+                    _found: found.clone(),
                 },
                 capabilities,
             }

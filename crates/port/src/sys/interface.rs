@@ -3,6 +3,7 @@
 //! All of it is answered for the network namespace of the calling thread.
 
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// The kernel's name, padded with zeros (linux/if.h: `IFNAMSIZ` 16).
@@ -85,6 +86,91 @@ pub(crate) fn facts(name: &str) -> io::Result<Facts> {
         up: flags & libc::IFF_UP != 0,
         loopback: flags & libc::IFF_LOOPBACK != 0,
     })
+}
+
+/// What a port may change of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Settings {
+    pub mtu: u32,
+    pub up: bool,
+    /// Its first IPv4 address, and the mask of it.
+    pub address: Option<(Ipv4Addr, Ipv4Addr)>,
+}
+
+impl Settings {
+    /// Reads them, of an interface of the namespace that the socket is of.
+    pub(crate) fn read(socket: &OwnedFd, name: &str) -> io::Result<Self> {
+        let mut answer = request(name)?;
+        ask(socket, libc::SIOCGIFMTU as libc::Ioctl, &mut answer)?;
+        // SAFETY: the call above filled this member of the union.
+        let mtu = unsafe { answer.ifr_ifru.ifru_mtu };
+        ask(socket, libc::SIOCGIFFLAGS as libc::Ioctl, &mut answer)?;
+        // SAFETY: as above.
+        let flags = libc::c_int::from(unsafe { answer.ifr_ifru.ifru_flags });
+        let mut internet = |what: libc::Ioctl| {
+            ask(socket, what, &mut answer)?;
+            // SAFETY: as above.
+            let address = unsafe { answer.ifr_ifru.ifru_addr };
+            // An Internet address as a plain `sockaddr`: port (none), then the address in network order.
+            let byte = |at: usize| address.sa_data[at + 2] as u8;
+            io::Result::Ok(Ipv4Addr::new(byte(0), byte(1), byte(2), byte(3)))
+        };
+        let address = internet(libc::SIOCGIFADDR as libc::Ioctl);
+        let mask = internet(libc::SIOCGIFNETMASK as libc::Ioctl);
+        Ok(Self {
+            mtu: u32::try_from(mtu).unwrap_or(0),
+            up: flags & libc::IFF_UP != 0,
+            // One that has none answers EADDRNOTAVAIL.
+            address: address.ok().zip(mask.ok()),
+        })
+    }
+
+    /// Sets those that are others now.
+    pub(crate) fn write(self, socket: &OwnedFd, name: &str) -> io::Result<()> {
+        let now = Self::read(socket, name)?;
+        if now.address != self.address {
+            // Without an address there is no mask to set.
+            let none = (Ipv4Addr::UNSPECIFIED, None);
+            let (address, mask) = self.address.map_or(none, |(own, mask)| (own, Some(mask)));
+            set_internet(socket, name, libc::SIOCSIFADDR as libc::Ioctl, address)?;
+            if let Some(mask) = mask {
+                set_internet(socket, name, libc::SIOCSIFNETMASK as libc::Ioctl, mask)?;
+            }
+        }
+        let mut change = request(name)?;
+        if now.mtu != self.mtu {
+            change.ifr_ifru.ifru_mtu = libc::c_int::try_from(self.mtu).unwrap_or(libc::c_int::MAX);
+            ask(socket, libc::SIOCSIFMTU as libc::Ioctl, &mut change)?;
+        }
+        if now.up != self.up {
+            ask(socket, libc::SIOCGIFFLAGS as libc::Ioctl, &mut change)?;
+            // SAFETY: the call above filled this member of the union.
+            let flags = unsafe { change.ifr_ifru.ifru_flags };
+            let up = libc::IFF_UP as libc::c_short;
+            change.ifr_ifru.ifru_flags = if self.up { flags | up } else { flags & !up };
+            ask(socket, libc::SIOCSIFFLAGS as libc::Ioctl, &mut change)?;
+        }
+        Ok(())
+    }
+}
+
+/// Gives an interface an Internet address, or a mask.
+pub(crate) fn set_internet(
+    socket: &OwnedFd,
+    name: &str,
+    what: libc::Ioctl,
+    address: Ipv4Addr,
+) -> io::Result<()> {
+    let mut data = [0; 14];
+    for (to, from) in data[2..6].iter_mut().zip(address.octets()) {
+        *to = from as libc::c_char;
+    }
+    let mut change = request(name)?;
+    change.ifr_ifru.ifru_addr = libc::sockaddr {
+        sa_family: libc::AF_INET as libc::sa_family_t,
+        sa_data: data,
+    };
+    ask(socket, what, &mut change)
 }
 
 /// Sets an interface up, with this MTU.

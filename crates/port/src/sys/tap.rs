@@ -3,10 +3,11 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::net::Ipv4Addr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-use crate::sys::interface::{ask, asking_socket, request};
+use crate::sys::interface::{Settings, asking_socket, request, set_internet};
+use crate::sys::xsk_offload::{TCP_SEGMENTATION, TX_CHECKSUMS, switch_of};
 
 /// How a tap is made.
 #[derive(Clone, Copy, Debug)]
@@ -86,21 +87,60 @@ pub(crate) fn set_address(name: &str, address: Ipv4Addr, prefix: u8) -> io::Resu
         (libc::SIOCSIFNETMASK, Ipv4Addr::from(mask)),
     ];
     for (what, address) in steps {
-        let mut change = request(name)?;
-        change.ifr_ifru.ifru_addr = internet(address);
-        ask(&socket, what as libc::Ioctl, &mut change)?;
+        set_internet(&socket, name, what as libc::Ioctl, address)?;
     }
     Ok(())
 }
 
-/// An Internet address as a plain `sockaddr`: port (none), then the address in network order.
-fn internet(address: Ipv4Addr) -> libc::sockaddr {
-    let mut data = [0; 14];
-    for (to, from) in data[2..6].iter_mut().zip(address.octets()) {
-        *to = from as libc::c_char;
+/// What was there under a tap's name before it was opened: a tap that outlives its files (`ip tuntap add`). When
+/// this is dropped it is as it was.
+#[derive(Debug)]
+pub(crate) struct Found {
+    name: String,
+    /// Of the namespace in which the tap is, wherever this is dropped.
+    socket: OwnedFd,
+    settings: Settings,
+    /// What the kernel left to whoever had it last, and a file to say so through; where it was changed.
+    offloads: Option<(libc::c_uint, File)>,
+}
+
+impl Found {
+    /// Looks before the tap of this name is opened; none where there is none.
+    pub(crate) fn look(name: &str) -> Option<Self> {
+        let socket = asking_socket().ok()?;
+        Some(Self {
+            name: name.to_owned(),
+            settings: Settings::read(&socket, name).ok()?,
+            socket,
+            offloads: None,
+        })
     }
-    libc::sockaddr {
-        sa_family: libc::AF_INET as libc::sa_family_t,
-        sa_data: data,
+
+    /// Notes what offloads it has, to be set back through a file of it that is opened next.
+    pub(crate) fn offloads(&self) -> libc::c_uint {
+        let has = |switch| switch_of(&self.socket, &self.name, switch).unwrap_or(false);
+        let mut offloads = 0;
+        if has(TX_CHECKSUMS) {
+            offloads |= libc::TUN_F_CSUM;
+        }
+        if has(TCP_SEGMENTATION) {
+            offloads |= libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
+        }
+        offloads
+    }
+
+    /// Sets these back as well.
+    pub(crate) fn with_offloads(&mut self, offloads: libc::c_uint, file: File) {
+        self.offloads = Some((offloads, file));
+    }
+}
+
+impl Drop for Found {
+    fn drop(&mut self) {
+        if let Some((offloads, file)) = self.offloads.take() {
+            let _ = set_offloads(&file, offloads);
+        }
+        // It may have been taken away meanwhile: then there is nothing to set back.
+        let _ = self.settings.write(&self.socket, &self.name);
     }
 }

@@ -9,7 +9,9 @@ use crate::sys::interface::{asking_socket, request};
 /// `SIOCETHTOOL` of linux/sockios.h.
 const SIOCETHTOOL: libc::Ioctl = 0x8946;
 /// `ETHTOOL_GTXCSUM` of linux/ethtool.h.
-const TX_CHECKSUMS: u32 = 0x16;
+pub(crate) const TX_CHECKSUMS: u32 = 0x16;
+/// `ETHTOOL_GTSO` of linux/ethtool.h.
+pub(crate) const TCP_SEGMENTATION: u32 = 0x1e;
 
 /// `ETHTOOL_GLINK` of linux/ethtool.h.
 const LINK: u32 = 0x0a;
@@ -35,6 +37,15 @@ pub(crate) fn leaves_checksums(interface: &str) -> io::Result<bool> {
 /// As [`leaves_checksums`].
 pub(crate) fn has_carrier(socket: &OwnedFd, interface: &str) -> io::Result<bool> {
     Ok(ask(socket, interface, LINK)? != 0)
+}
+
+/// Whether a switch of `interface`, by the number of the question, is on, in the network namespace that the socket
+/// is of.
+///
+/// # Errors
+/// As [`leaves_checksums`].
+pub(crate) fn switch_of(socket: &OwnedFd, interface: &str, command: u32) -> io::Result<bool> {
+    Ok(ask(socket, interface, command)? != 0)
 }
 
 /// Queues of `interface`, of the calling thread's network namespace, that receive (`ethtool -l`).
