@@ -65,6 +65,8 @@ pub struct DpdkReceive {
 /// Sends to a device.
 pub struct DpdkTransmit {
     device: Arc<Device>,
+    /// Bytes of the longest frame that a buffer of the device has room for.
+    longest: usize,
     counters: Arc<QueueCounters>,
 }
 
@@ -91,6 +93,7 @@ fn open(url: &PortUrl, _: &Memory) -> Result<Vec<AnyPort>, PortError> {
         },
         transmit: DpdkTransmit {
             device,
+            longest: url.frame_bytes().into(),
             counters: Arc::default(),
         },
         capabilities,
@@ -211,13 +214,35 @@ impl Receive for DpdkReceive {
     }
 }
 
+impl DpdkTransmit {
+    /// Drops what is longer than a buffer of the device; returns how many.
+    #[cold]
+    fn refuse_long(&self, pool: &mut Pool, burst: &mut Burst) -> usize {
+        let longest = self.longest;
+        let mut refused = 0;
+        burst.retain(
+            |frame| usize::from(frame.len()) <= longest,
+            |frame| {
+                pool.free(frame);
+                refused += 1;
+            },
+        );
+        self.counters.dropped(Cause::TooLong, refused as u64);
+        refused
+    }
+}
+
 impl Transmit for DpdkTransmit {
     fn transmit(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
         let mut frames: [&[u8]; BURST_FRAMES] = [&[]; BURST_FRAMES];
-        let mut count = 0;
+        let (mut count, mut is_long) = (0, false);
         for (frame, bytes) in burst.frames().iter().zip(&mut frames) {
             *bytes = pool.memory().bytes(frame);
+            is_long |= bytes.len() > self.longest;
             count += 1;
+        }
+        if is_long {
+            return self.refuse_long(pool, burst) + self.transmit(pool, burst);
         }
         let sent = match count {
             0 => 0,

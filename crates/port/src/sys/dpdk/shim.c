@@ -13,6 +13,8 @@
 #include <rte_mbuf_pool_ops.h>
 
 #define BURST 32
+/* Room in a buffer for what is in front of a packet: Ethernet and tags. */
+#define BEYOND_MTU 64
 
 /* A thread that the EAL does not know has no cache of mbufs, and pays for that with every burst. */
 static __thread int known;
@@ -98,6 +100,9 @@ int lr_dpdk_start(uint16_t port, const char *name, uint16_t *rxd, uint16_t *txd,
 		return failed;
 	if (info.max_mtu != 0 && mtu > info.max_mtu)
 		return -EMSGSIZE;
+	/* A buffer's size has 16 bits. */
+	if (RTE_PKTMBUF_HEADROOM + mtu + BEYOND_MTU > UINT16_MAX)
+		return -EMSGSIZE;
 	conf.rxmode.mtu = mtu;
 	failed = rte_eth_dev_configure(port, 1, 1, &conf);
 	if (failed != 0)
@@ -105,7 +110,7 @@ int lr_dpdk_start(uint16_t port, const char *name, uint16_t *rxd, uint16_t *txd,
 	failed = rte_eth_dev_adjust_nb_rx_tx_desc(port, rxd, txd);
 	if (failed != 0)
 		return failed;
-	frames = pool_of(name, *rxd + *txd + 1024, RTE_PKTMBUF_HEADROOM + mtu + 64,
+	frames = pool_of(name, *rxd + *txd + 1024, RTE_PKTMBUF_HEADROOM + mtu + BEYOND_MTU,
 		socket < 0 ? 0 : socket);
 	if (frames == NULL)
 		return -rte_errno;
@@ -181,8 +186,14 @@ uint16_t lr_dpdk_transmit(uint16_t port, void *pool, const uint8_t **bytes, cons
 	for (i = 0; i < count; i++) {
 		char *room = rte_pktmbuf_append(mbufs[i], lengths[i]);
 
-		if (room != NULL)
-			memcpy(room, bytes[i], lengths[i]);
+		/* It would leave empty: the caller keeps it, and what is behind it. */
+		if (room == NULL)
+			break;
+		memcpy(room, bytes[i], lengths[i]);
+	}
+	if (i < count) {
+		rte_pktmbuf_free_bulk(mbufs + i, count - i);
+		count = i;
 	}
 	sent = rte_eth_tx_burst(port, 0, mbufs, count);
 	if (sent < count)
