@@ -86,6 +86,42 @@ fn frames_go_round_a_ring_of_dpdk() {
     assert_eq!(passed, Some(5_000 * 3 * 8));
     assert_eq!(received.read().frames, 306 + 120_000);
     assert_eq!(received.read().bytes, (102 + 40_000) * (60 + 61 + 1514));
+    // Frames of a device that is gone outlive it in another one.
+    let another = |name: &str| {
+        let url: PortUrl = name.parse().unwrap();
+        open(&url, &memory).unwrap().remove(0)
+    };
+    let (mut first, mut second) = (another("dpdk:net_ring1"), another("dpdk:net_ring2"));
+    let fill = |burst: &mut Burst, pool: &mut linerate_port::Pool, byte: u8| {
+        for length in [60u16, 61, 1514] {
+            let mut frame = pool.allocate().unwrap();
+            frame.set_len(length);
+            memory.bytes_mut(&mut frame).fill(byte);
+            burst.push(frame).unwrap();
+        }
+    };
+    pool.free_all(&mut burst);
+    fill(&mut burst, &mut pool, 7);
+    assert_eq!(first.transmit(&mut pool, &mut burst), 3);
+    assert_eq!(first.receive.pass(&mut second.transmit, 32), Some(3));
+    drop(first);
+    // Who comes next may get its memory.
+    let mut third = another("dpdk:net_ring3");
+    for _ in 0..100 {
+        fill(&mut burst, &mut pool, 9);
+        third.transmit(&mut pool, &mut burst);
+        pool.free_all(&mut burst);
+    }
+    assert_eq!(second.receive(&mut pool, &mut burst), 3);
+    for (frame, length) in burst.frames().iter().zip([60u16, 61, 1514]) {
+        assert_eq!(frame.len(), length);
+        assert!(
+            memory.bytes(frame).iter().all(|&byte| byte == 7),
+            "{length}"
+        );
+    }
+    pool.free_all(&mut burst);
+    drop((second, third));
     // Another thread may poll it: it is made known to the EAL.
     let mut port = ports.remove(0);
     let moved = std::thread::spawn(move || {

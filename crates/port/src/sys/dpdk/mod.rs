@@ -8,6 +8,7 @@ use std::fs;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::sys::burst::BURST_FRAMES;
 
@@ -146,7 +147,10 @@ impl Device {
         let mut port = 0;
         // SAFETY: a text that ends with a zero, and a number to write to.
         checked(unsafe { lr_dpdk_attach(text.as_ptr(), &raw mut port) })?;
-        let name = CString::new(format!("linerate-{port}")).map_err(io::Error::other)?;
+        // The pool of a port that had this number may still be there.
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Relaxed);
+        let name = CString::new(format!("linerate-{number}")).map_err(io::Error::other)?;
         let wanted = u16::try_from(descriptors).unwrap_or(u16::MAX);
         let (mut rxd, mut txd) = (wanted, wanted);
         let mut pool = std::ptr::null_mut();
@@ -257,7 +261,8 @@ impl Drop for Device {
         let _started = STARTED
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
-        // SAFETY: both halves are gone, so nobody uses its queues or holds its frames.
+        // SAFETY: both halves are gone, so nobody uses its queues; frames of it that another device has keep
+        // the pool until they are back.
         unsafe { lr_dpdk_stop(self.port, self.pool.as_ptr()) };
     }
 }

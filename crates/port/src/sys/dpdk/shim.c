@@ -129,12 +129,44 @@ int lr_dpdk_start(uint16_t port, const char *name, uint16_t *rxd, uint16_t *txd,
 	return 0;
 }
 
+/* Pools of ports that are closed, until all of their buffers are back: another device may have some that were
+ * handed to it. One that finds no place here stays for good. */
+#define WAITING 64
+static struct rte_mempool *waiting[WAITING];
+
+static void retire(struct rte_mempool *pool)
+{
+	unsigned int i;
+
+	for (i = 0; i < WAITING; i++) {
+		if (waiting[i] == NULL && pool != NULL) {
+			waiting[i] = pool;
+			pool = NULL;
+		}
+		if (waiting[i] != NULL && rte_mempool_full(waiting[i])) {
+			rte_mempool_free(waiting[i]);
+			waiting[i] = NULL;
+		}
+	}
+}
+
 void lr_dpdk_stop(uint16_t port, void *pool)
 {
+	struct rte_mbuf *mbufs[BURST];
+	uint16_t count;
+	unsigned int i;
+
 	know();
+	/* What came and was not looked at: buffers of its own and of others. */
+	for (i = 0; i < 1024; i++) {
+		count = rte_eth_rx_burst(port, 0, mbufs, BURST);
+		if (count == 0)
+			break;
+		rte_pktmbuf_free_bulk(mbufs, count);
+	}
 	if (rte_eth_dev_stop(port) == 0)
 		(void)rte_eth_dev_close(port);
-	rte_mempool_free(pool);
+	retire(pool);
 }
 
 int lr_dpdk_address(uint16_t port, uint8_t *address)
