@@ -185,6 +185,11 @@ counters! {
         /// Acknowledgements sent in answer to a request for a connection that stands, or to a reset that may be
         /// another one's (RFC 5961).
         out_challenges,
+        /// Times that a router on the way said that segments are too long, and shorter ones were sent from then on.
+        path_mtu_told,
+        /// Times that a segment was sent again in vain until shorter ones were sent: somebody drops long ones, and says
+        /// nothing.
+        path_mtu_guesses,
         /// Requests for a connection that found the listener's queue full.
         listen_overflows,
         /// Requests for a connection that found all sockets in use.

@@ -4,6 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use linerate_port::PortError;
 
+use crate::socket::Unreachable;
+
 /// Why a stack cannot be made, or a call on one of its sockets failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StackError {
@@ -129,6 +131,18 @@ pub enum StackError {
     Refused {
         /// The far end.
         remote: SocketAddr,
+    },
+    /// Somebody said that the far end cannot be reached, before the connection stood.
+    #[error(
+        "no connection to {remote}: {by} says that {what}; is the address right, and is something listening there?"
+    )]
+    Unreachable {
+        /// The far end.
+        remote: SocketAddr,
+        /// What cannot be reached.
+        what: Unreachable,
+        /// Who said it.
+        by: IpAddr,
     },
     /// The far end broke the connection off.
     #[error("the connection was reset: the far end closed it, or ended")]

@@ -46,7 +46,7 @@ mod addressing;
 pub use addressing::{Addressing, Network};
 
 mod socket;
-pub use socket::{Meta, SocketId, SocketKind, TcpState};
+pub use socket::{Meta, SocketId, SocketKind, TcpState, Unreachable};
 
 mod stack;
 pub use stack::{Stack, Turn, memory_plan, port_url, ring_url};

@@ -65,6 +65,43 @@ pub struct Meta {
     pub tos: u8,
 }
 
+/// What cannot be reached, as ICMP tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreachable {
+    /// There is no way to the network.
+    Network,
+    /// The host does not answer on its link.
+    Host,
+    /// The host does not speak TCP.
+    Protocol,
+    /// Nobody has the port.
+    Port,
+    /// Somebody on the way lets no packet through.
+    Prohibited,
+    /// The packet crossed as many networks as it may.
+    Hops,
+}
+
+impl Unreachable {
+    /// Whether asking again would change nothing (RFC 1122, section 4.2.3.9).
+    pub(crate) const fn is_final(self) -> bool {
+        matches!(self, Self::Protocol | Self::Port | Self::Prohibited)
+    }
+}
+
+impl std::fmt::Display for Unreachable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Network => "its network is unreachable",
+            Self::Host => "the host is unreachable",
+            Self::Protocol => "it does not speak TCP",
+            Self::Port => "the port is unreachable",
+            Self::Prohibited => "that is prohibited",
+            Self::Hops => "packets go round in a circle",
+        })
+    }
+}
+
 /// Where a connection stands (RFC 9293, section 3.3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TcpState {

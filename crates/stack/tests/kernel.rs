@@ -505,6 +505,73 @@ fn connections_to_the_kernel_over_a_tap_with_offloads() {
     connects_out(&TAP_VNET, 10_000_000);
 }
 
+/// Behind the tap's host a link with a smaller MTU, of which that host says so: also of packets that it would have
+/// cut.
+#[test]
+fn segments_cross_a_link_that_is_smaller() {
+    const BYTES: usize = 3_000_000;
+    const MTU: usize = 1_400;
+    if !privileged() {
+        println!("skipped: namespaces and taps need CAP_SYS_ADMIN and CAP_NET_ADMIN");
+        return;
+    }
+    for case in [&TAP, &TAP_VNET] {
+        let file = format!("[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ['a', 'b']\nmtu = {MTU}\n");
+        let topology = Topology::from_toml(&file).expect("a good lab file");
+        let lab = Lab::up(&topology).unwrap_or_else(|error| panic!("{}", error.full_text()));
+        let config = config(case.settings);
+        let url = port_url(&config, case.url).unwrap();
+        let memory = Memory::new(memory_plan(&config, &url)).unwrap();
+        let router = lab.host("a").unwrap();
+        let forwards = || std::fs::write("/proc/sys/net/ipv4/ip_forward", "1");
+        router.run(forwards).unwrap().unwrap();
+        let opened = router.run(|| linerate_port::open(&url, &memory));
+        let port = opened.unwrap().unwrap_or_else(|error| panic!("{error}"));
+        let mut own = Addressing::new(&[&format!("{}/24", case.stack)]).unwrap();
+        own.gateways.push(case.kernel.parse().unwrap());
+        let port = port.into_iter().next().unwrap();
+        let mut stack = Stack::new(port, &memory, &config, &own).unwrap();
+        let behind = lab.host("b").unwrap();
+        // As if only a link in between were smaller than its own.
+        let words = "route add 10.9.0.0/24 via 10.77.0.1 advmss 1460";
+        let added = behind.run(|| Command::new("ip").args(words.split(' ')).status());
+        assert!(added.unwrap().unwrap().success());
+        let listener = behind
+            .run(|| TcpListener::bind(address("10.77.0.2", 5_555)).unwrap())
+            .unwrap();
+        let kernel = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut got = Vec::new();
+            stream.read_to_end(&mut got).unwrap();
+            assert!(got == content(BYTES), "the content differs");
+        });
+        let start = Instant::now();
+        let socket = stack
+            .tcp_connect(address("10.77.0.2", 5_555), None)
+            .unwrap();
+        while stack.tcp_state(socket).unwrap() == TcpState::Opening {
+            assert!(start.elapsed() < PATIENCE, "no connection");
+            stack.turn(now(start));
+        }
+        let mut bulk = Bulk::new(socket, BYTES);
+        while !kernel.is_finished() {
+            assert!(start.elapsed() < PATIENCE, "{:#?}", stack.counters());
+            stack.turn(now(start));
+            bulk.step(&mut stack);
+        }
+        kernel.join().unwrap();
+        let tcp = stack.counters().tcp;
+        assert_eq!(
+            (tcp.path_mtu_told, tcp.path_mtu_guesses),
+            (1, 0),
+            "{}",
+            case.url
+        );
+        let together = tcp.out_segments < BYTES as u64 / MTU as u64;
+        assert_eq!(together, case.url.ends_with("vnet"), "{tcp:#?}");
+    }
+}
+
 #[test]
 fn it_answers_to_ping() {
     for case in [&TAP, &TAP_VNET, &TAP_V6, &TAP_VNET_V6] {

@@ -11,7 +11,7 @@ use linerate_host::sys::clock::Nanos;
 use linerate_stack::{SocketId, Stack, TcpState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::transport::{stack_error, why_closed};
+use crate::transport::{stack_error, why_closed, why_opening};
 
 /// Bytes that are on their way to the stack at most: more than any frame that is not a result.
 const ROOM_BYTES: usize = 16 << 10;
@@ -103,7 +103,7 @@ impl Bridge {
         let late = now.saturating_sub(*since) > PATIENCE_NS;
         let failed = match stack.tcp_state(self.socket) {
             Ok(TcpState::Opening) if !late => return Some(false),
-            Ok(TcpState::Opening) => io::ErrorKind::TimedOut.into(),
+            Ok(TcpState::Opening) => why_opening(stack, self.socket),
             Ok(TcpState::Closed) => why_closed(stack, self.socket),
             Err(error) => stack_error(error),
             Ok(_) => {

@@ -29,7 +29,7 @@ use calls::CallTally;
 pub(crate) use kernel::connect::open as open_socket;
 pub use kernel::{Block, Epoll, Kernel, Poll as PollCall, Select, Spin, Waiting, Watch};
 pub(crate) use kernel::{congestion_control, facts_of};
-pub use stack::{OnStack, Recorded, system as stack_error, why_closed};
+pub use stack::{OnStack, Recorded, system as stack_error, why_closed, why_opening};
 pub use uring::{Uring, pool_bytes};
 pub(crate) use way::zero_copy_bytes;
 

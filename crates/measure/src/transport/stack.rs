@@ -289,6 +289,7 @@ pub fn system(error: StackError) -> io::Error {
         StackError::Refused { .. } => io::ErrorKind::ConnectionRefused,
         StackError::Reset => io::ErrorKind::ConnectionReset,
         StackError::Finished => io::ErrorKind::BrokenPipe,
+        StackError::Unreachable { .. } => io::ErrorKind::HostUnreachable,
         StackError::NoRoute { .. } => io::ErrorKind::NetworkUnreachable,
         StackError::PortTaken { .. } => io::ErrorKind::AddrInUse,
         StackError::NotLocal { .. } => io::ErrorKind::AddrNotAvailable,
@@ -304,6 +305,15 @@ pub fn why_closed(stack: &mut Stack, socket: SocketId) -> io::Error {
     match stack.tcp_receive(socket, |_| (0, ())) {
         Poll::Ready(Err(error)) => system(error),
         _ => io::ErrorKind::ConnectionReset.into(),
+    }
+}
+
+/// Why a connection does not stand after so long: nobody answered, or somebody said why nobody does.
+pub fn why_opening(stack: &Stack, socket: SocketId) -> io::Error {
+    let kind = io::ErrorKind::TimedOut;
+    match stack.tcp_trouble(socket) {
+        Ok(Some((what, by))) => io::Error::new(kind, format!("{by} says that {what}")),
+        _ => kind.into(),
     }
 }
 

@@ -122,6 +122,7 @@ impl Stack {
             ICMP | ICMPV6 if (header.protocol == ICMP) == v4 => {
                 self.link.counters.ip.in_delivers += 1;
                 let message = &packet[header.body..header.end];
+                self.tcp.told(&mut self.link, &header, message);
                 let hops = packet[if v4 { 8 } else { 7 }];
                 let refused = icmp::input(
                     &mut self.link,

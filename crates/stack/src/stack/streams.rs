@@ -1,12 +1,12 @@
 //! Calls on TCP sockets.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::task::Poll;
 
 use super::Stack;
 use crate::Nanos;
 use crate::error::StackError;
-use crate::socket::{SocketId, TcpState};
+use crate::socket::{SocketId, TcpState, Unreachable};
 
 /// TCP.
 impl Stack {
@@ -54,6 +54,18 @@ impl Stack {
     /// [`StackError::Stale`], [`StackError::WrongKind`].
     pub fn tcp_state(&mut self, socket: SocketId) -> Result<TcpState, StackError> {
         self.tcp.state(socket)
+    }
+
+    /// What routers or the far host said last of packets of this connection that did not arrive, and who did: why it
+    /// does not come to stand, or nothing moves.
+    ///
+    /// # Errors
+    /// [`StackError::Stale`], [`StackError::WrongKind`].
+    pub fn tcp_trouble(
+        &self,
+        socket: SocketId,
+    ) -> Result<Option<(Unreachable, IpAddr)>, StackError> {
+        self.tcp.trouble(socket)
     }
 
     /// Offers room in the send buffer to `fill`, which says how many bytes it wrote from its start.

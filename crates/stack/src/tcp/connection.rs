@@ -1,6 +1,6 @@
 //! One connection.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::task::Poll;
 
 use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
@@ -12,7 +12,7 @@ use super::recovery::{Nudge, Recovery};
 use crate::Nanos;
 use crate::counters::Counters;
 use crate::error::StackError;
-use crate::socket::{SocketId, SocketKind, TcpState};
+use crate::socket::{SocketId, SocketKind, TcpState, Unreachable};
 use crate::wire::ip::Header;
 
 /// Whose a connection is.
@@ -55,6 +55,10 @@ pub(crate) struct Connection {
     sent: Sent,
     /// What of that may be lost.
     recovery: Recovery,
+    /// Who said last that something cannot be reached, and what.
+    pub(super) trouble: Option<(Unreachable, IpAddr)>,
+    /// How often it may still be looked whether what is on its way can be sent again: it was too long.
+    pub(super) resend: u8,
     /// When payload came last: to the port, and into the buffer; where stages are watched.
     pub(super) came: Option<(Nanos, Nanos)>,
 }
@@ -87,6 +91,8 @@ impl Connection {
             far_base: 0,
             sent: Sent::default(),
             recovery: Recovery::default(),
+            trouble: None,
+            resend: 0,
             came: None,
         }
     }
@@ -124,6 +130,7 @@ impl Connection {
         (self.stood, self.finished, self.next) = (false, false, None);
         (self.sent, self.came, self.written) = (Sent::default(), None, 0);
         self.recovery = Recovery::default();
+        (self.trouble, self.resend) = (None, 0);
     }
 
     /// A segment came, which acknowledges: whether the engine has to be shown that again.
@@ -272,6 +279,41 @@ impl Connection {
         })
     }
 
+    /// Whether the segment with this number was sent and is not acknowledged.
+    pub(super) fn is_on_its_way(&mut self, number: u32) -> bool {
+        let (Some(up_to), Some(acknowledged)) = (self.sent.up_to, self.acknowledged()) else {
+            return false;
+        };
+        let greets = match self.socket().state() {
+            State::Closed | State::Listen => return false,
+            State::SynSent | State::SynReceived => 1,
+            _ => 0,
+        };
+        let from = acknowledged.wrapping_sub(greets);
+        number.wrapping_sub(from) < up_to.wrapping_sub(from)
+    }
+
+    /// The path takes no longer packets than this, where the own link's are so long; whether that is news.
+    pub(super) fn narrow(&mut self, mtu: u16, own: u16, attempts: u8) -> bool {
+        let before = match self.sent.path_mtu {
+            0 => own,
+            before => before,
+        };
+        let greets = matches!(self.socket().state(), State::SynSent | State::SynReceived);
+        if mtu >= before || greets {
+            return false;
+        }
+        self.sent.path_mtu = mtu;
+        self.resend = attempts;
+        true
+    }
+
+    /// A refusal of what was asked for, as the far end would say it.
+    pub(super) fn refusal(&mut self) -> Option<Bare> {
+        let number = self.sent.up_to?;
+        Some(Bare::made((self.remote, self.local), 0, number, 0).breaking_off())
+    }
+
     /// A question whether this end is there, as the far end would ask it: the engine answers with where both
     /// streams are, once a second of its own at most.
     pub(super) fn question(&mut self) -> Option<Bare> {
@@ -332,12 +374,18 @@ impl Connection {
         self.why_closed()
     }
 
+    fn why_not_opened(&self) -> StackError {
+        let remote = self.remote;
+        match self.trouble {
+            Some((what, by)) if what.is_final() => StackError::Unreachable { remote, what, by },
+            _ => StackError::Refused { remote },
+        }
+    }
+
     fn why_closed<R>(&mut self) -> Poll<Result<R, StackError>> {
         match self.socket().state() {
             State::Closed if self.stood => Poll::Ready(Err(StackError::Reset)),
-            State::Closed => Poll::Ready(Err(StackError::Refused {
-                remote: self.remote,
-            })),
+            State::Closed => Poll::Ready(Err(self.why_not_opened())),
             State::SynSent | State::SynReceived | State::Listen => Poll::Pending,
             _ => Poll::Ready(Err(StackError::Reset)),
         }

@@ -2,12 +2,14 @@
 
 use std::net::IpAddr;
 
+use linerate_port::Frame;
 use linerate_port::vnet::{Segmentation, VnetHeader};
 use smoltcp::phy::{Device, DeviceCapabilities, PacketMeta, RxToken, TxToken};
 use smoltcp::time::Instant;
 
 use super::Wire;
 use super::edge;
+use super::path::{self, VAIN};
 use super::recovery::Nudge;
 use crate::config::Psh;
 use crate::link::Link;
@@ -54,6 +56,11 @@ pub(crate) struct Sent {
     pub(super) asked_end: bool,
     /// The engine has learnt of the end after that had left, and will send it: once more than is needed.
     pub(super) repeats_end: bool,
+    /// The longest packet that the path takes, where less than the own link does; or zero.
+    pub(super) path_mtu: u16,
+    /// What was sent again by time-outs alone since the last acknowledgement that moved: where it begins, and how
+    /// often.
+    pub(super) vain: (u32, u8),
     /// The end left with payload, or payload was sent again since. Where all payload is acknowledged and the end is
     /// not, it is lost: some far ends, this stack among them, keep what comes beyond a gap, and not the end.
     pub(super) end_rode: bool,
@@ -72,13 +79,26 @@ impl Sent {
         self.ends == Some(behind) && (payload > 0 || self.up_to == self.ends)
     }
 
+    /// The far end has acknowledged more.
+    #[inline]
+    pub(super) fn moved(&mut self) {
+        self.vain.1 = 0;
+    }
+
     /// A segment leaves that takes this much of the stream; whether all of it left before.
     fn leaves(&mut self, sequence: u32, length: u32) -> bool {
         let end = sequence.wrapping_add(length);
         match self.up_to {
             Some(last) if end.wrapping_sub(last) as i32 <= 0 => {
                 self.again = Some((sequence, last));
-                self.timed_out |= !std::mem::take(&mut self.asked);
+                let asked = std::mem::take(&mut self.asked);
+                self.timed_out |= !asked;
+                match &mut self.vain {
+                    _ if asked => {}
+                    (from, times @ 0) => (*from, *times) = (sequence, 1),
+                    (from, times) if *from == sequence => *times = times.saturating_add(1),
+                    _ => {}
+                }
                 true
             }
             _ => {
@@ -172,7 +192,11 @@ pub(super) struct Goes<'a> {
 }
 
 impl TxToken for Goes<'_> {
-    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, write: F) -> R {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(mut self, length: usize, write: F) -> R {
+        let narrow = self.sent.path_mtu != 0 && length > usize::from(self.sent.path_mtu);
+        if narrow && !self.wire.cuts() {
+            return self.cut(length, write);
+        }
         let Some(mut frame) = self.link.make(length) else {
             // As a device without a free buffer: written nowhere, and counted where it was missed.
             let mut nowhere = std::mem::take(&mut self.link.scratch);
@@ -182,16 +206,63 @@ impl TxToken for Goes<'_> {
         };
         let packet = self.link.packet(&mut frame);
         let result = write(packet);
+        if narrow {
+            // The port's other side cuts, shorter.
+            let fits = path::payload_within(packet, self.sent.path_mtu);
+            let fits = fits.min(self.sent.told);
+            self.segment = Some(self.segment.map_or(fits, |segment| segment.min(fits)));
+        }
+        self.leave(frame);
+        result
+    }
+
+    fn set_meta(&mut self, meta: PacketMeta) {
+        self.segment = meta
+            .segmentation_offload_size
+            .map(std::num::NonZeroU16::get);
+    }
+}
+
+impl Goes<'_> {
+    /// Cuts a segment into those that the path takes: its last flags belong to the last one.
+    #[cold]
+    fn cut<R>(mut self, length: usize, write: impl FnOnce(&mut [u8]) -> R) -> R {
+        let mut whole = std::mem::take(&mut self.link.scratch);
+        let result = write(&mut whole[..length]);
+        let asked = self.sent.asked;
+        let mut first = None;
+        for piece in path::pieces(&whole[..length], self.sent.path_mtu) {
+            let Some(mut frame) = self.link.make(piece.bytes()) else {
+                break;
+            };
+            piece.write(self.link.packet(&mut frame));
+            // What is asked for is all of it.
+            self.sent.asked = asked;
+            self.leave(frame);
+            first.get_or_insert((self.sent.again, self.sent.vain));
+        }
+        if let Some((again, vain)) = first {
+            (self.sent.again, self.sent.vain) = (again, vain);
+        }
+        self.link.scratch = whole;
+        result
+    }
+
+    /// A frame with a segment leaves.
+    #[inline(always)]
+    fn leave(&mut self, mut frame: Frame) {
+        let packet = self.link.packet(&mut frame);
         let (to, header) = finish(packet, self.wire, self.segment, self.sent);
         if header.repeats {
             self.link.unmake(frame);
-            return result;
+            return;
         }
         let flags = header.flags;
         let counters = &mut self.link.counters;
         counters.tcp.out_segments += 1;
         counters.ip.out_requests += 1;
         counters.tcp.retransmitted_segments += u64::from(header.again);
+        counters.tcp.path_mtu_guesses += u64::from(header.guessed);
         counters.tcp.out_resets += u64::from(flags & RST != 0);
         if let Some(watch) = &self.link.watch
             && let (Some(socket), Some(number)) = (self.socket, header.last_byte)
@@ -206,19 +277,14 @@ impl TxToken for Goes<'_> {
             });
         }
         self.link.send(frame, to, header.vnet);
-        result
-    }
-
-    fn set_meta(&mut self, meta: PacketMeta) {
-        self.segment = meta
-            .segmentation_offload_size
-            .map(std::num::NonZeroU16::get);
     }
 }
 
 struct Finished {
     flags: u16,
     again: bool,
+    /// From here on shorter ones leave: this one was sent again in vain.
+    guessed: bool,
     /// It does not leave: it has before, and the engine does not know.
     repeats: bool,
     /// The number of the last byte of payload in the stream, from 0.
@@ -251,7 +317,8 @@ fn finish(
     };
     let tcp = &mut packet[head..];
     let before = word(tcp, 12);
-    let payload = tcp.len() - usize::from(before >> 12) * 4;
+    let packet_head = usize::from(before >> 12) * 4;
+    let payload = tcp.len() - packet_head;
     let sequence = long(tcp, 4);
     let behind = sequence.wrapping_add(payload as u32);
     let mut flags = before;
@@ -277,9 +344,17 @@ fn finish(
     });
     let repeats = flags & FIN != 0 && std::mem::take(&mut sent.repeats_end) && payload == 0;
     let length = payload as u32 + u32::from(flags & (SYN | FIN) != 0);
-    let mut again = false;
+    let (mut again, mut guessed) = (false, false);
     if length > 0 && flags & RST == 0 && !repeats {
         again = sent.leaves(sequence, length);
+        if again && sent.vain.1 >= VAIN {
+            guessed = path::guess(
+                head + packet_head,
+                segment.map_or(payload, usize::from),
+                v4,
+                sent,
+            );
+        }
         sent.end_rode = payload > 0 && (again || flags & FIN != 0);
         let each = segment.map_or(payload as u32, u32::from);
         sent.largest = sent.largest.max(each);
@@ -306,12 +381,13 @@ fn finish(
                 false => Segmentation::TcpV6,
             };
             vnet.segment_bytes = segment;
-            vnet.header_bytes = (ETHERNET_BYTES + head + usize::from(before >> 12) * 4) as u16;
+            vnet.header_bytes = (ETHERNET_BYTES + head + packet_head) as u16;
         }
     }
     let finished = Finished {
         flags,
         again,
+        guessed,
         repeats,
         last_byte,
         vnet,

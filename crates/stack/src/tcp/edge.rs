@@ -33,6 +33,7 @@ const MSS_OPTION_BYTES: usize = 4;
 const UNTOLD_MSS: u16 = 536;
 
 const FIN: u16 = 0x01;
+const RST: u16 = 0x04;
 const SYN_RST: u16 = 0x06;
 const ACK: u16 = 0x10;
 
@@ -126,6 +127,14 @@ impl Bare {
         put(tcp, 12, (TCP_BYTES as u16 / 4) << 12 | ACK);
         put(tcp, 14, window);
         bare
+    }
+
+    /// The same as one that breaks the connection off.
+    pub(super) fn breaking_off(mut self) -> Self {
+        let at = self.body + 12;
+        let flags = word(&self.bytes, at);
+        put(&mut self.bytes, at, flags | RST);
+        self
     }
 
     /// A byte that came before, from the first of two ends to the other: the engine answers it at once.

@@ -9,7 +9,9 @@ mod connection;
 mod device;
 mod edge;
 mod listen;
+mod path;
 mod recovery;
+mod trouble;
 mod work;
 
 use std::net::{IpAddr, SocketAddr};
@@ -28,7 +30,7 @@ use crate::config::{Checksum, Config, CongestionControl, Psh};
 use crate::error::StackError;
 use crate::link::Link;
 use crate::queue::IndexQueue;
-use crate::socket::{SocketId, SocketKind};
+use crate::socket::{SocketId, SocketKind, Unreachable};
 use crate::table::{Table, pair_hash};
 use crate::timers::Timers;
 use crate::udp::FIRST_FREE_PORT;
@@ -107,6 +109,14 @@ impl Longest {
     #[inline]
     fn of(&self, v4: bool) -> u16 {
         if v4 { self.v4 } else { self.v6 }
+    }
+}
+
+impl Wire {
+    /// Whether the port's other side cuts packets into segments.
+    #[inline]
+    fn cuts(&self) -> bool {
+        self.capabilities.segmentation.tcpv4.is_some()
     }
 }
 
@@ -494,6 +504,14 @@ impl Tcp {
     /// When payload came last to a connection: to the port, and into its buffer.
     pub(crate) fn came(&self, id: SocketId) -> Result<Option<(Nanos, Nanos)>, StackError> {
         Ok(self.connections[self.index(id, "tcp_came")?].came)
+    }
+
+    /// Who said last that packets do not reach the far end, and what.
+    pub(crate) fn trouble(
+        &self,
+        id: SocketId,
+    ) -> Result<Option<(Unreachable, IpAddr)>, StackError> {
+        Ok(self.connections[self.index(id, "tcp_trouble")?].trouble)
     }
 
     pub(crate) fn state(&mut self, id: SocketId) -> Result<crate::TcpState, StackError> {

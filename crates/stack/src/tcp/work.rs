@@ -409,7 +409,11 @@ impl Tcp {
                 self.timers.no_later_than(index, at);
             }
             let (set, _) = self.connections[index as usize].parts();
-            match self.interface.poll_at(now, set) {
+            let next = self.interface.poll_at(now, set);
+            if self.connections[index as usize].resend > 0 && next.is_none_or(|at| at > now) {
+                self.resend(link, index, next);
+            }
+            match next {
                 // What cannot go now although it wants to is looked at in the next turn.
                 Some(at) if at <= now => {
                     idle += 1;
@@ -419,6 +423,40 @@ impl Tcp {
                 None => self.settle(index),
             }
         }
+    }
+
+    /// Has the engine find that its time-out is over: what was on its way is lost, as it was too long.
+    #[cold]
+    fn resend(&mut self, link: &mut Link, index: u32, next: Option<Instant>) {
+        let connection = &mut self.connections[index as usize];
+        connection.resend -= 1;
+        let Some(due) = next.filter(|_| connection.socket().send_queue() > 0) else {
+            connection.resend = 0;
+            return;
+        };
+        let before = std::mem::take(&mut connection.parts().1.timed_out);
+        self.poll_egress(link, due, index);
+        let connection = &mut self.connections[index as usize];
+        let timed_out = &mut connection.parts().1.timed_out;
+        if std::mem::replace(timed_out, *timed_out || before) {
+            connection.resend = 0;
+        }
+        self.dirty.push(index);
+    }
+
+    /// Has the engine send at most one segment of a connection.
+    fn poll_egress(&mut self, link: &mut Link, now: Instant, index: u32) {
+        let connection = &mut self.connections[index as usize];
+        let socket = Some(connection.id(index));
+        let (set, sent) = connection.parts();
+        let mut glance = Glance {
+            packet: None,
+            link,
+            wire: &self.wire,
+            sent,
+            socket,
+        };
+        self.interface.poll_egress(now, &mut glance, set);
     }
 
     /// Has the engine send a segment again where nothing was heard for too long.

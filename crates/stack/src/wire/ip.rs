@@ -170,6 +170,11 @@ pub(crate) const fn header_bytes(to: IpAddr) -> usize {
     }
 }
 
+/// The same by version.
+pub(crate) const fn header_bytes_of(v4: bool) -> usize {
+    if v4 { V4_BYTES } else { V6_BYTES }
+}
+
 pub(crate) const fn ethertype(to: IpAddr) -> u16 {
     match to {
         IpAddr::V4(_) => ETHERTYPE_IPV4,

@@ -11,7 +11,7 @@ use linerate_metric::stack::StackFacts;
 use linerate_stack::{SocketId, TcpState};
 
 use super::entries::{Entry, Place};
-use super::{BURST, OnStack, TEND_NS, system, why_closed};
+use super::{BURST, OnStack, TEND_NS, system, why_closed, why_opening};
 use crate::flow::Timeline;
 use crate::transport::calls::CallTally;
 use crate::transport::kernel::Watch;
@@ -126,7 +126,7 @@ impl OnStack {
                     return Err(io::ErrorKind::Interrupted.into());
                 }
                 if clock::now() >= give_up {
-                    return Err(io::ErrorKind::TimedOut.into());
+                    return Err(why_opening(&self.stack, socket));
                 }
                 self.tend();
             }

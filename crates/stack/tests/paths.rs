@@ -1,0 +1,311 @@
+//! Paths that take smaller packets than the links at their ends, and what is said of segments that did not arrive.
+
+mod common;
+
+use std::cell::RefCell;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::task::Poll;
+
+use common::segments::checksum;
+use common::{Bulk, FAR, FAR_V6, Link, World, any, at, ready};
+use linerate_stack::{SocketId, StackError, TcpState, Unreachable};
+
+const ETHERNET: usize = 14;
+
+type Frames = Rc<RefCell<Vec<Vec<u8>>>>;
+
+/// What a router in the middle says of a packet that the near end sent: kind, code, and the second half of the header.
+fn message(frame: &[u8], (kind, code): (u8, u8), word: u32) -> Vec<u8> {
+    let packet = &frame[ETHERNET..];
+    let v4 = packet[0] >> 4 == 4;
+    // The least that must be quoted, and as much as fits.
+    let quote = &packet[..packet.len().min(if v4 { 28 } else { 1_232 })];
+    let mut icmp = vec![kind, code, 0, 0];
+    icmp.extend(word.to_be_bytes());
+    icmp.extend(quote);
+    let (router, own): (&[u8], &[u8]) = match v4 {
+        true => (&[10, 0, 0, 254], &packet[12..16]),
+        false => (
+            &[0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 254],
+            &packet[8..24],
+        ),
+    };
+    let mut pseudo = 0;
+    if !v4 {
+        let ends = [router, own].concat();
+        let words = ends
+            .chunks(2)
+            .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
+        pseudo = words.sum::<u32>() + 58 + icmp.len() as u32;
+    }
+    let sum = checksum(&icmp, pseudo);
+    icmp[2..4].copy_from_slice(&sum.to_be_bytes());
+    let mut made = [&frame[6..12], &[2, 0, 0, 0, 0, 9], &frame[12..14]].concat();
+    if v4 {
+        let mut header = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 60, 1, 0, 0];
+        header[2..4].copy_from_slice(&(20 + icmp.len() as u16).to_be_bytes());
+        header.extend([router, own].concat());
+        let sum = checksum(&header, 0);
+        header[10..12].copy_from_slice(&sum.to_be_bytes());
+        made.extend(header);
+    } else {
+        made.extend([0x60, 0, 0, 0]);
+        made.extend((icmp.len() as u16).to_be_bytes());
+        made.extend([58, 60]);
+        made.extend([router, own].concat());
+    }
+    made.extend(icmp);
+    made
+}
+
+fn too_long(frame: &[u8], mtu: u32) -> Vec<u8> {
+    let kind = if frame[ETHERNET] >> 4 == 4 {
+        (3, 4)
+    } else {
+        (2, 0)
+    };
+    message(frame, kind, mtu)
+}
+
+/// A router between the ends, whose link takes packets of this length: what it says comes back to the near end.
+fn router(world: &mut World, mtu: usize, says: Option<u32>) -> Frames {
+    let said = Frames::default();
+    let list = Rc::clone(&said);
+    world.wire.watch = Box::new(move |end, frame| {
+        let fits = end == 1 || frame.len() - ETHERNET <= mtu;
+        if let (false, Some(mtu)) = (fits, says) {
+            list.borrow_mut().push(too_long(frame, mtu));
+        }
+        fits
+    });
+    said
+}
+
+fn pair(world: &mut World, v6: bool) -> (SocketId, SocketId) {
+    let listener = world.far.tcp_listen(any(80), 4).unwrap();
+    world.connect_to(listener, at(if v6 { FAR_V6 } else { FAR }, 80))
+}
+
+fn deliver(world: &mut World, said: &Frames) {
+    for frame in said.take() {
+        world.wire.put(0, &frame);
+    }
+}
+
+/// Sends a whole stream through a router; gives the milliseconds that it took.
+fn through(world: &mut World, said: &Frames, v6: bool, bytes: usize) -> u64 {
+    let (client, server) = pair(world, v6);
+    let start = world.now;
+    let (mut near, mut far) = (Bulk::new(client, bytes), Bulk::new(server, 1_000));
+    world.until(60, |world| {
+        deliver(world, said);
+        near.step(&mut world.near);
+        far.step(&mut world.far);
+        near.ended && far.ended
+    });
+    assert_eq!((near.received, far.received), (1_000, bytes));
+    assert_eq!(world.far.counters().tcp.in_checksum_errors, 0);
+    (world.now - start) / 1_000_000
+}
+
+#[test]
+fn segments_get_as_short_as_a_router_says() {
+    for (v6, mtu, says) in [
+        (false, 1_400, 1_400),
+        (false, 576, 576),
+        // An old one, which says nothing of its link.
+        (false, 1_492, 0),
+        (false, 1_006, 0),
+        (true, 1_400, 1_400),
+        (true, 1_280, 1_280),
+    ] {
+        for sums in ["software", "offload"] {
+            let sums = format!("checksum={sums}");
+            let settings = [&*sums, "tcp.send_buffer=64K", "tcp.min_rto=1s"];
+            let mut world = World::alike(&settings, Link::CLEAN);
+            let said = router(&mut world, mtu, Some(says));
+            let took_ms = through(&mut world, &said, v6, 400_000);
+            let case = format!("IPv6 {v6}, {mtu} B, {says} said, {sums}: {took_ms} ms");
+            // No time-out is waited for.
+            assert!(took_ms < 900, "{case}");
+            let counters = world.near.counters().tcp;
+            let told = if says == 0 && mtu < 1_492 { 2 } else { 1 };
+            assert_eq!(
+                (counters.path_mtu_told, counters.path_mtu_guesses),
+                (told, 0),
+                "{case}"
+            );
+            // Only what was on its way leaves again.
+            assert!(
+                counters.retransmitted_segments < 300,
+                "{case}: {counters:#?}"
+            );
+        }
+    }
+}
+
+/// Nobody says anything: time-outs of the same segment tell.
+#[test]
+fn a_hole_that_swallows_long_segments_is_found() {
+    for (v6, mtu, guesses) in [(false, 1_300, 1), (false, 600, 2), (true, 1_280, 1)] {
+        let mut world = World::alike(&["tcp.min_rto=100ms"], Link::CLEAN);
+        let said = router(&mut world, mtu, None);
+        through(&mut world, &said, v6, 100_000);
+        let counters = world.near.counters().tcp;
+        let found = (counters.path_mtu_told, counters.path_mtu_guesses);
+        assert_eq!(found, (0, guesses), "IPv6 {v6}, {mtu} B");
+    }
+    // Segments that are short already are not cut for that.
+    let mut world = World::alike(&["tcp.min_rto=100ms"], Link::CLEAN);
+    let (client, _) = pair(&mut world, false);
+    world.wire.watch = Box::new(|end, _| end == 1);
+    ready(world.near.tcp_send(client, |room| room.len().min(400)));
+    world.run(5_000);
+    let counters = world.near.counters().tcp;
+    assert!(counters.retransmitted_segments > 3);
+    assert_eq!(counters.path_mtu_guesses, 0);
+}
+
+/// Anybody can say that packets are too long; who does not see them knows no number that is on its way.
+#[test]
+fn messages_that_quote_nothing_on_its_way_are_not_believed() {
+    for v6 in [false, true] {
+        let sequence = ETHERNET + if v6 { 40 } else { 20 } + 4;
+        for (what, told) in [
+            ("as it is", 1),
+            ("old", 0),
+            ("new", 0),
+            ("other port", 0),
+            ("long link", 0),
+            ("bad sum", 0),
+        ] {
+            let mut world = World::alike(&["tcp.min_rto=1s"], Link::CLEAN);
+            let (client, server) = pair(&mut world, v6);
+            let seen = Frames::default();
+            let list = Rc::clone(&seen);
+            world.wire.watch = Box::new(move |end, frame| {
+                if end == 0 && frame.len() > 1_000 {
+                    list.borrow_mut().push(frame.clone());
+                }
+                true
+            });
+            ready(world.near.tcp_send(client, |room| room.len().min(3_000)));
+            world.near.flush();
+            world.wire.carry(world.now);
+            let mut frame = seen.borrow()[0].clone();
+            let number = u32::from_be_bytes(frame[sequence..sequence + 4].try_into().unwrap());
+            let number = match what {
+                "old" => number.wrapping_sub(1),
+                "new" => number.wrapping_add(3_000),
+                _ => number,
+            };
+            frame[sequence..sequence + 4].copy_from_slice(&number.to_be_bytes());
+            if what == "other port" {
+                frame[sequence - 4] ^= 1;
+            }
+            let mtu = if what == "long link" { 1_500 } else { 1_300 };
+            let mut said = too_long(&frame, mtu);
+            if what == "bad sum" {
+                *said.last_mut().unwrap() ^= 1;
+            }
+            world.wire.put(0, &said);
+            world.until(5, |world| world.far.tcp_queued(server).unwrap().1 == 3_000);
+            let counters = world.near.counters().tcp;
+            assert_eq!(counters.path_mtu_told, told, "{what}, IPv6 {v6}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_reached_is_said() {
+    let prohibited = Unreachable::Prohibited;
+    for (v6, kind, what, ends) in [
+        (false, (3, 3), Unreachable::Port, true),
+        (false, (3, 2), Unreachable::Protocol, true),
+        (false, (3, 13), prohibited, true),
+        (false, (3, 0), Unreachable::Network, false),
+        (false, (3, 1), Unreachable::Host, false),
+        (false, (11, 0), Unreachable::Hops, false),
+        (true, (1, 4), Unreachable::Port, true),
+        (true, (1, 1), prohibited, true),
+        (true, (1, 3), Unreachable::Host, false),
+        (true, (1, 0), Unreachable::Network, false),
+    ] {
+        let mut world = World::alike(&[], Link::CLEAN);
+        let asked = Frames::default();
+        let list = Rc::clone(&asked);
+        let tcp = if v6 { 20 } else { 23 };
+        world.wire.watch = Box::new(move |end, frame| {
+            let asks = end == 0 && frame[tcp] == 6;
+            if asks {
+                list.borrow_mut().push(frame.clone());
+            }
+            !asks
+        });
+        let to = at(if v6 { FAR_V6 } else { FAR }, 80);
+        let client = world.near.tcp_connect(to, None).unwrap();
+        world.until(1, |_| !asked.borrow().is_empty());
+        assert_eq!(world.near.tcp_trouble(client).unwrap(), None);
+        let said = message(&asked.borrow()[0], kind, 0);
+        world.wire.put(0, &said);
+        world.run(5);
+        let router: IpAddr = if v6 { "fd00::fe" } else { "10.0.0.254" }.parse().unwrap();
+        let case = format!("{kind:?}, IPv6 {v6}");
+        assert_eq!(
+            world.near.tcp_trouble(client).unwrap(),
+            Some((what, router)),
+            "{case}"
+        );
+        let got = world.near.tcp_receive(client, |bytes| (bytes.len(), ()));
+        if ends {
+            let Poll::Ready(Err(StackError::Unreachable {
+                remote,
+                what: told,
+                by,
+            })) = got
+            else {
+                panic!("{case}: {got:?}");
+            };
+            assert_eq!((remote, told, by), (to, what, router), "{case}");
+            assert_eq!(world.near.counters().tcp.attempt_fails, 1);
+            assert_eq!(world.near.counters().tcp.out_resets, 0);
+        } else {
+            assert!(got.is_pending(), "{case}");
+            assert_eq!(world.near.tcp_state(client).unwrap(), TcpState::Opening);
+            // It may be over soon.
+            world.wire.watch = Box::new(|_, _| true);
+            let listener = world.far.tcp_listen(any(80), 1).unwrap();
+            world.until(5, |world| {
+                world.near.tcp_state(client).unwrap() == TcpState::Established
+            });
+            world.far.close(listener).unwrap();
+        }
+    }
+}
+
+/// A connection that stands is not broken off by who says so (RFC 5927), and knows what was said.
+#[test]
+fn what_stands_is_not_ended_by_a_message() {
+    let mut world = World::alike(&["tcp.min_rto=200ms"], Link::CLEAN);
+    let (client, server) = pair(&mut world, false);
+    let seen = Frames::default();
+    let list = Rc::clone(&seen);
+    world.wire.watch = Box::new(move |end, frame| {
+        if end == 0 {
+            list.borrow_mut().push(frame.clone());
+        }
+        end == 1
+    });
+    ready(world.near.tcp_send(client, |room| room.len().min(100)));
+    world.until(1, |_| !seen.borrow().is_empty());
+    let said = message(&seen.borrow()[0], (3, 3), 0);
+    world.wire.put(0, &said);
+    world.run(5);
+    let router: IpAddr = "10.0.0.254".parse().unwrap();
+    let told = Some((Unreachable::Port, router));
+    assert_eq!(world.near.tcp_trouble(client).unwrap(), told);
+    world.wire.watch = Box::new(|_, _| true);
+    world.until(2, |world| world.far.tcp_queued(server).unwrap().1 == 100);
+    assert_eq!(world.near.tcp_state(client).unwrap(), TcpState::Established);
+}
