@@ -113,6 +113,14 @@ pub enum StackError {
         /// The address.
         address: IpAddr,
     },
+    /// Nobody on the link has the address that packets go to.
+    #[error(
+        "nobody answers for {neighbor} on the stack's link: is that host up, and in the same network?"
+    )]
+    NeighborSilent {
+        /// The far end, or the gateway towards it.
+        neighbor: IpAddr,
+    },
     /// A datagram without an addressee.
     #[error("this socket of the stack is not connected: name an addressee")]
     NotConnected,

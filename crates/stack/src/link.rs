@@ -1,6 +1,6 @@
 //! The way out: frames are made here, find their neighbour's address, and go to the port in bursts.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use linerate_port::vnet::{VNET_HEADER_BYTES, VnetHeader};
 use linerate_port::{AnyTransmit, Burst, Frame, Memory, MemoryPlan, Pool, Transmit};
@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::neighbors::{Neighbors, Resolved};
 use crate::watch::{Mark, Watch};
-use crate::wire::{ETHERNET_BYTES, ip, put};
+use crate::wire::{ETHERNET_BYTES, UDP, ip, put, word};
 
 /// What leaves the stack, who it is, and whom it knows.
 pub(crate) struct Link {
@@ -280,19 +280,43 @@ impl Link {
 
     /// Frames that waited for a neighbour leave.
     pub(crate) fn release(&mut self) {
-        while let Some((mut frame, ethernet)) = self.neighbors.released() {
-            match ethernet {
-                Some(ethernet) => {
-                    let at = self.vnet;
-                    self.memory.bytes_mut(&mut frame)[at..at + 6].copy_from_slice(&ethernet);
-                    self.push(frame);
-                }
-                None => {
-                    self.counters.link.out_unresolved += 1;
-                    self.pool.free(frame);
-                }
-            }
+        while let Some((frame, _)) = self.release_some() {
+            self.pool.free(frame);
         }
+    }
+
+    /// The same, up to the next one that waited in vain: it is given, with the neighbour that did not answer.
+    pub(crate) fn release_some(&mut self) -> Option<(Frame, IpAddr)> {
+        loop {
+            let (mut frame, hop, ethernet) = self.neighbors.released()?;
+            let Some(ethernet) = ethernet else {
+                self.counters.link.out_unresolved += 1;
+                return Some((frame, hop));
+            };
+            let at = self.vnet;
+            self.memory.bytes_mut(&mut frame)[at..at + 6].copy_from_slice(&ethernet);
+            self.push(frame);
+        }
+    }
+
+    /// Gives back a frame that did not leave, and says which ends its datagram of UDP has.
+    #[cold]
+    pub(crate) fn ends_of(&mut self, frame: Frame) -> Option<(SocketAddr, SocketAddr)> {
+        let packet = &self.memory.bytes(&frame)[self.head()..];
+        let header = match packet[0] >> 4 {
+            4 => ip::parse_v4(packet, false),
+            _ => ip::parse_v6(packet),
+        };
+        let first = |header: &ip::Header| header.piece.is_none_or(|piece| piece.offset == 0);
+        let ends = header
+            .filter(|header| header.protocol == UDP && first(header))
+            .and_then(|header| {
+                let ports = packet.get(header.body..header.body + 4)?;
+                let (from, to) = (word(ports, 0), word(ports, 2));
+                Some((SocketAddr::new(header.from, from), SocketAddr::new(header.to, to)))
+            });
+        self.pool.free(frame);
+        ends
     }
 
     /// Sends a packet to an Ethernet address.

@@ -1,7 +1,7 @@
 //! Neighbours on the link: who has which Ethernet address (ARP, RFC 826; neighbour discovery, RFC 4861).
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use linerate_port::Frame;
 use linerate_port::vnet::VnetHeader;
@@ -34,7 +34,7 @@ struct Neighbor {
     ethernet: Option<[u8; 6]>,
     /// When it last said so.
     confirmed: Nanos,
-    /// When it was last asked, and how often without an answer.
+    /// When it was last asked, and how often without an answer. Without an address and never asked it was given up.
     asked: Nanos,
     tries: u8,
     used: Nanos,
@@ -49,6 +49,13 @@ pub(crate) enum Resolved {
     Ask,
     /// Not known, and asked already.
     Asked,
+}
+
+/// A datagram that waited for a neighbour's answer in vain.
+pub(crate) struct Unreached {
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+    pub(crate) hop: IpAddr,
 }
 
 /// The neighbours that the stack remembers.
@@ -182,6 +189,8 @@ impl Neighbors {
             hash_of(seed, list[other as usize].address)
         });
         self.changed();
+        // Nobody is asked any more for what waits for it.
+        self.over = self.waiting.len();
     }
 
     /// A neighbour told its address. Strangers are remembered only if they may be (`new`).
@@ -211,20 +220,20 @@ impl Neighbors {
         Ok(())
     }
 
-    /// A frame whose waiting is over, with the address that it waited for or none.
-    pub(crate) fn released(&mut self) -> Option<(Frame, Option<[u8; 6]>)> {
+    /// A frame whose waiting is over, with the neighbour that it waited for and its address or none.
+    pub(crate) fn released(&mut self) -> Option<(Frame, IpAddr, Option<[u8; 6]>)> {
         while self.over > 0 {
             self.over -= 1;
             let (hop, frame) = self.waiting.pop_front()?;
             match self.find(hop).map(|at| &self.list[at]) {
                 Some(neighbor) if neighbor.ethernet.is_some() => {
-                    return Some((frame, neighbor.ethernet));
+                    return Some((frame, hop, neighbor.ethernet));
                 }
                 // Still hoped for: to the end of the line, where those behind it go too.
-                Some(neighbor) if neighbor.tries <= TRIES => {
+                Some(neighbor) if neighbor.tries > 0 => {
                     self.waiting.push_back((hop, frame));
                 }
-                _ => return Some((frame, None)),
+                _ => return Some((frame, hop, None)),
             }
         }
         None
@@ -247,13 +256,9 @@ impl Neighbors {
                 return Some(neighbor.address);
             }
             // It is silent: what waits for it is lost, and the next packet asks afresh.
-            let silent = neighbor.ethernet.is_some() || neighbor.tries == TRIES;
-            if silent {
-                neighbor.tries = TRIES + 1;
-                neighbor.ethernet = None;
-                self.changed();
-                self.over = self.waiting.len();
-            }
+            (neighbor.ethernet, neighbor.tries) = (None, 0);
+            self.changed();
+            self.over = self.waiting.len();
         }
         self.next_check = now + CHECK_EVERY;
         None
@@ -315,8 +320,9 @@ const TARGET_OPTION: u8 = 2;
 const DISCOVERY_BYTES: usize = 32;
 
 impl Link {
-    /// Work of a turn: the own addresses are announced, and neighbours that owe an answer are asked again.
-    pub(crate) fn check_neighbors(&mut self) {
+    /// Work of a turn: the own addresses are announced, neighbours that owe an answer are asked again, and what waited
+    /// for them leaves. Gives the next datagram that waited in vain; to be called until there is none.
+    pub(crate) fn check_neighbors(&mut self) -> Option<Unreached> {
         while self.neighbors.is_announcing(self.now) && self.has_room() {
             let at = (self.neighbors).announced(self.own.networks.len(), self.now);
             self.announce(self.own.networks[at].address);
@@ -324,7 +330,13 @@ impl Link {
         while let Some(address) = self.neighbors.overdue(self.now) {
             self.ask(address);
         }
-        self.release();
+        loop {
+            let (frame, hop) = self.release_some()?;
+            let ends = self.ends_of(frame);
+            if let Some((local, remote)) = ends {
+                return Some(Unreached { local, remote, hop });
+            }
+        }
     }
 
     /// Asks who has an address.

@@ -131,7 +131,9 @@ impl Stack {
         }
         turn.more = turn.received >= budget;
         self.link.counters.link.in_frames += turn.received as u64;
-        self.link.check_neighbors();
+        while let Some(lost) = self.link.check_neighbors() {
+            self.udp.unreached(&lost);
+        }
         self.udp.reassembly.expire(now, &mut self.link.counters);
         self.udp.fragmenter.work(&mut self.link);
         self.tcp.work(&mut self.link);

@@ -316,6 +316,21 @@ fn a_silent_neighbour_is_asked_again_and_given_up() {
     world.until(10, |world| world.near.counters().link.out_unresolved == 1);
     assert_eq!(world.near.counters().link.out_neighbor_requests, 3);
     assert_eq!(world.near.next_deadline(), None);
+    // What comes later waits no longer, whenever it comes, and a socket that is connected is told.
+    for lost in 2..6 {
+        world.run(300);
+        let connected = world.near.udp_bind(any(0)).unwrap();
+        (world.near.udp_connect(connected, at("10.0.0.77", 7))).unwrap();
+        ready(world.near.udp_send(connected, None, 1, |_| ()));
+        world.until(10, |world| world.near.counters().link.out_unresolved == lost);
+        let told = world.near.udp_receive(connected, |_, _| ());
+        assert!(
+            matches!(told, Poll::Ready(Err(StackError::NeighborSilent { .. }))),
+            "{told:?}"
+        );
+        assert!(world.near.udp_receive(connected, |_, _| ()).is_pending());
+        world.near.close(connected).unwrap();
+    }
     // A small cache forgets who was used least recently, and all still works.
     let server = world.far.udp_bind(any(7)).unwrap();
     for _ in 0..5 {

@@ -80,6 +80,19 @@ const ROWS: &[Row] = &[
         },
     },
     Row {
+        doubt: "neighbour-silent",
+        counted: &[("link", "out_unresolved")],
+        holds: |_| true,
+        says: |stack, count| {
+            format!(
+                "{count} packets waited in vain for an Ethernet address on {}: nobody answered for the address that they \
+                 were for, or for the gateway's. See that the far end is up and in the network of the stack's \
+                 address, which is set with --ip",
+                stack.device
+            )
+        },
+    },
+    Row {
         doubt: "duplicate-address",
         counted: &[("link", "in_address_conflicts")],
         holds: |_| true,

@@ -210,7 +210,10 @@ impl OnStack {
                 .stack
                 .udp_waiting(socket)
                 .is_ok_and(|waiting| waiting == 0);
-            if empty && let Poll::Ready(Err(_)) = self.stack.udp_receive(socket, |_, _| ()) {
+            if empty
+                && let Poll::Ready(Err(StackError::Refused { .. })) =
+                    self.stack.udp_receive(socket, |_, _| ())
+            {
                 *refusals = refusals.saturating_add(1);
             }
         }
@@ -289,7 +292,9 @@ pub fn system(error: StackError) -> io::Error {
         StackError::Refused { .. } => io::ErrorKind::ConnectionRefused,
         StackError::Reset => io::ErrorKind::ConnectionReset,
         StackError::Finished => io::ErrorKind::BrokenPipe,
-        StackError::Unreachable { .. } => io::ErrorKind::HostUnreachable,
+        StackError::Unreachable { .. } | StackError::NeighborSilent { .. } => {
+            io::ErrorKind::HostUnreachable
+        }
         StackError::NoRoute { .. } => io::ErrorKind::NetworkUnreachable,
         StackError::PortTaken { .. } => io::ErrorKind::AddrInUse,
         StackError::NotLocal { .. } => io::ErrorKind::AddrNotAvailable,
@@ -320,7 +325,11 @@ pub fn why_opening(stack: &Stack, socket: SocketId) -> io::Error {
 /// The outcome of a call on the stack as one on a socket.
 #[inline]
 fn outcome<R>(found: Poll<Result<R, StackError>>) -> Poll<io::Result<R>> {
-    found.map(|found| found.map_err(system))
+    match found {
+        // As over the kernel: a neighbour may come back, and what was lost meanwhile is counted.
+        Poll::Ready(Err(StackError::NeighborSilent { .. })) => Poll::Pending,
+        found => found.map(|found| found.map_err(system)),
+    }
 }
 
 fn meta_of(meta: &linerate_stack::Meta) -> Meta {

@@ -101,8 +101,8 @@ impl Stack {
     /// Receives one datagram and shows it to `take`.
     ///
     /// # Errors
-    /// [`StackError::Refused`] once after nobody had the port that a connected socket sent to;
-    /// [`StackError::Stale`].
+    /// [`StackError::Refused`] once after nobody had the port that a connected socket sent to, and
+    /// [`StackError::NeighborSilent`] after nobody answered for its address; [`StackError::Stale`].
     #[inline]
     pub fn udp_receive<R>(
         &mut self,

@@ -17,6 +17,7 @@ use crate::Nanos;
 use crate::config::{Checksum, Config};
 use crate::error::StackError;
 use crate::link::Link;
+use crate::neighbors::Unreached;
 use crate::queue::IndexQueue;
 use crate::socket::{Meta, SocketId, SocketKind};
 use crate::wire::ip::{self, Header};
@@ -55,8 +56,8 @@ struct Socket {
     peer: Option<SocketAddr>,
     /// It stands beside the owner of its port, for its peer alone.
     paired: bool,
-    /// The far end said that nobody has its port.
-    refused: Option<SocketAddr>,
+    /// What became of something that it sent.
+    fault: Option<Fault>,
     queue: VecDeque<Packet>,
     limit: usize,
     drops: u32,
@@ -67,6 +68,15 @@ struct Socket {
     answers: bool,
     /// Datagrams sent.
     sent: u32,
+}
+
+/// Why what a socket sent did not arrive.
+#[derive(Clone, Copy)]
+enum Fault {
+    /// The far end said that nobody has its port.
+    Refused(SocketAddr),
+    /// This neighbour did not answer.
+    Unreached(IpAddr),
 }
 
 /// A datagram that waits.
@@ -114,7 +124,7 @@ impl Udp {
             port: 0,
             peer: None,
             paired: false,
-            refused: None,
+            fault: None,
             queue: VecDeque::with_capacity(depth),
             limit: depth,
             drops: 0,
@@ -196,7 +206,7 @@ impl Udp {
         socket.open = true;
         socket.address = (!local.ip().is_unspecified()).then_some(local.ip());
         socket.port = local.port();
-        (socket.peer, socket.paired, socket.refused) = (None, false, None);
+        (socket.peer, socket.paired, socket.fault) = (None, false, None);
         socket.drops = 0;
         socket.template = Template::default();
         (socket.asked, socket.answers, socket.sent) = (None, true, 0);
@@ -445,13 +455,23 @@ impl Udp {
 
     /// Nobody has the port that a socket sent to.
     pub(crate) fn unreachable(&mut self, local: SocketAddr, remote: SocketAddr) {
+        self.fail(local, remote, Fault::Refused(remote));
+    }
+
+    /// What a socket sent waited for a neighbour in vain.
+    pub(crate) fn unreached(&mut self, lost: &Unreached) {
+        self.fail(lost.local, lost.remote, Fault::Unreached(lost.hop));
+    }
+
+    /// Tells the socket between two ends, if it is connected.
+    fn fail(&mut self, local: SocketAddr, remote: SocketAddr, fault: Fault) {
         let found = self.paired(local, remote);
         let Some(index) = found.or_else(|| self.ports.owner(local.port())) else {
             return;
         };
         let socket = &mut self.sockets[index as usize];
         if socket.peer == Some(remote) {
-            socket.refused = Some(remote);
+            socket.fault = Some(fault);
             self.ready.push(index);
         }
     }
@@ -497,8 +517,11 @@ impl Udp {
             Err(error) => return Poll::Ready(Err(error)),
         };
         let Some(packet) = socket.queue.front_mut() else {
-            return match socket.refused.take() {
-                Some(remote) => Poll::Ready(Err(StackError::Refused { remote })),
+            return match socket.fault.take() {
+                Some(Fault::Refused(remote)) => Poll::Ready(Err(StackError::Refused { remote })),
+                Some(Fault::Unreached(neighbor)) => {
+                    Poll::Ready(Err(StackError::NeighborSilent { neighbor }))
+                }
                 None => Poll::Pending,
             };
         };
