@@ -313,7 +313,10 @@ impl Link {
             .and_then(|header| {
                 let ports = packet.get(header.body..header.body + 4)?;
                 let (from, to) = (word(ports, 0), word(ports, 2));
-                Some((SocketAddr::new(header.from, from), SocketAddr::new(header.to, to)))
+                Some((
+                    SocketAddr::new(header.from, from),
+                    SocketAddr::new(header.to, to),
+                ))
             });
         self.pool.free(frame);
         ends

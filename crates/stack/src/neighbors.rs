@@ -32,12 +32,29 @@ const ANNOUNCE_EVERY: Nanos = 2_000_000_000;
 struct Neighbor {
     address: IpAddr,
     ethernet: Option<[u8; 6]>,
-    /// When it last said so.
-    confirmed: Nanos,
+    /// When it last said so; `None`: it is to be asked at its next use.
+    confirmed: Option<Nanos>,
     /// When it was last asked, and how often without an answer. Without an address and never asked it was given up.
     asked: Nanos,
     tries: u8,
     used: Nanos,
+}
+
+impl Neighbor {
+    /// Whether its address is known for so long that it is to be asked again.
+    fn is_stale(&self, now: Nanos) -> bool {
+        self.ethernet.is_some() && self.confirmed.is_none_or(|then| now >= then + FRESH)
+    }
+}
+
+/// What an advertisement says (RFC 4861, section 4.4).
+#[derive(Clone, Copy, Debug)]
+struct Advertised {
+    ethernet: Option<[u8; 6]>,
+    /// It answers a question, so the neighbour hears us.
+    solicited: bool,
+    /// It replaces what is known.
+    overrides: bool,
 }
 
 /// What is known of a neighbour.
@@ -141,7 +158,7 @@ impl Neighbors {
         neighbor.used = now;
         let may_ask = neighbor.tries == 0 || now >= neighbor.asked + ASK_EVERY;
         match neighbor.ethernet {
-            Some(ethernet) if now >= neighbor.confirmed + FRESH && may_ask => {
+            Some(ethernet) if neighbor.is_stale(now) && may_ask => {
                 neighbor.asked = now;
                 neighbor.tries = neighbor.tries.saturating_add(1);
                 Resolved::Renew(ethernet)
@@ -161,7 +178,7 @@ impl Neighbors {
         let neighbor = Neighbor {
             address,
             ethernet: None,
-            confirmed: 0,
+            confirmed: None,
             asked: 0,
             tries: 0,
             used: now,
@@ -201,12 +218,38 @@ impl Neighbors {
             None => return,
         };
         let neighbor = &mut self.list[at];
-        neighbor.confirmed = now;
+        neighbor.confirmed = Some(now);
         neighbor.tries = 0;
         if neighbor.ethernet.replace(ethernet) != Some(ethernet) {
             self.changed();
         }
-        if !self.waiting.is_empty() {
+        self.over = self.waiting.len();
+    }
+
+    /// A neighbour was advertised: what is known of it changes as RFC 4861 says, section 7.2.5.
+    fn advertised(&mut self, address: IpAddr, said: Advertised, now: Nanos) {
+        let Some(at) = self.find(address) else {
+            return;
+        };
+        let neighbor = &mut self.list[at];
+        let ethernet = match (neighbor.ethernet, said.ethernet) {
+            (None, None) => return,
+            // Somebody who may only fill in says something else: who is right shows when it is asked.
+            (Some(known), Some(other)) if known != other && !said.overrides => {
+                neighbor.confirmed = None;
+                return;
+            }
+            (known, said) => said.or(known),
+        };
+        let is_new = neighbor.ethernet != ethernet;
+        neighbor.ethernet = ethernet;
+        if said.solicited {
+            (neighbor.confirmed, neighbor.tries) = (Some(now), 0);
+        } else if is_new {
+            (neighbor.confirmed, neighbor.tries) = (None, 0);
+        }
+        if is_new {
+            self.changed();
             self.over = self.waiting.len();
         }
     }
@@ -246,7 +289,7 @@ impl Neighbors {
         }
         for at in 0..self.list.len() {
             let neighbor = &mut self.list[at];
-            let stale = neighbor.ethernet.is_some() && now >= neighbor.confirmed + FRESH;
+            let stale = neighbor.is_stale(now);
             if (neighbor.tries == 0 && !stale) || now < neighbor.asked + ASK_EVERY {
                 continue;
             }
@@ -498,10 +541,14 @@ impl Link {
             self.counters.link.in_neighbor_replies += 1;
             if let Some(ethernet) = ethernet {
                 self.count_conflict(self.own.is_own(target.into()), ethernet);
-                self.neighbors
-                    .learn(target.into(), ethernet, false, self.now);
-                self.release();
             }
+            let said = Advertised {
+                ethernet,
+                solicited: message[4] & SOLICITED != 0,
+                overrides: message[4] & OVERRIDE != 0,
+            };
+            (self.neighbors).advertised(target.into(), said, self.now);
+            self.release();
             return true;
         }
         self.counters.link.in_neighbor_requests += 1;
@@ -523,5 +570,61 @@ impl Link {
         self.counters.link.out_neighbor_replies += 1;
         self.send_discovery((ADVERTISEMENT, SOLICITED | OVERRIDE), target, from, target);
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: [u8; 6] = [2, 0, 0, 0, 0, 1];
+    const NEW: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+    /// The table of RFC 4861, section 7.2.5: what was known, what is said, what is used then and whether it is asked.
+    #[test]
+    fn an_advertisement_changes_what_its_flags_say() {
+        let address: IpAddr = "fd00::9".parse().unwrap();
+        for (known, ethernet, solicited, overrides, used, asks) in [
+            // Not known yet.
+            (None, None, true, true, None, false),
+            (None, Some(NEW), true, false, Some(NEW), false),
+            (None, Some(NEW), false, false, Some(NEW), true),
+            // The same again.
+            (Some(OLD), Some(OLD), false, false, Some(OLD), false),
+            (Some(OLD), None, true, false, Some(OLD), false),
+            // Another one that may not replace it.
+            (Some(OLD), Some(NEW), true, false, Some(OLD), true),
+            (Some(OLD), Some(NEW), false, false, Some(OLD), true),
+            // And one that may.
+            (Some(OLD), Some(NEW), true, true, Some(NEW), false),
+            (Some(OLD), Some(NEW), false, true, Some(NEW), true),
+        ] {
+            let said = Advertised {
+                ethernet,
+                solicited,
+                overrides,
+            };
+            let mut neighbors = Neighbors::new(4, 1);
+            match known {
+                Some(known) => neighbors.learn(address, known, true, 0),
+                None => drop(neighbors.resolve(address, 0)),
+            }
+            neighbors.advertised(address, said, 10);
+            let (found, renews) = match neighbors.resolve(address, ASK_EVERY) {
+                Resolved::Known(ethernet) => (Some(ethernet), false),
+                Resolved::Renew(ethernet) => (Some(ethernet), true),
+                Resolved::Ask | Resolved::Asked => (None, false),
+            };
+            assert_eq!((found, renews), (used, asks), "{known:?} {said:?}");
+        }
+        // Strangers are not remembered.
+        let mut neighbors = Neighbors::new(4, 1);
+        let said = Advertised {
+            ethernet: Some(NEW),
+            solicited: false,
+            overrides: true,
+        };
+        neighbors.advertised(address, said, 10);
+        assert!(neighbors.find(address).is_none());
     }
 }

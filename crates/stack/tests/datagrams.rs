@@ -322,7 +322,9 @@ fn a_silent_neighbour_is_asked_again_and_given_up() {
         let connected = world.near.udp_bind(any(0)).unwrap();
         (world.near.udp_connect(connected, at("10.0.0.77", 7))).unwrap();
         ready(world.near.udp_send(connected, None, 1, |_| ()));
-        world.until(10, |world| world.near.counters().link.out_unresolved == lost);
+        world.until(10, |world| {
+            world.near.counters().link.out_unresolved == lost
+        });
         let told = world.near.udp_receive(connected, |_, _| ());
         assert!(
             matches!(told, Poll::Ready(Err(StackError::NeighborSilent { .. }))),
