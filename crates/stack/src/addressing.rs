@@ -207,6 +207,21 @@ impl Addressing {
         self.is_own(address) || self.is_for_many(address)
     }
 
+    /// Whether no host has an address, so that no packet can come from it (RFC 1122, section 3.2.1.3; RFC 4291,
+    /// section 2.5): a group's, everybody's, loopback, "this host". The unspecified one of IPv6 is left to those who know
+    /// what may come from it.
+    #[inline(always)]
+    pub(crate) fn is_nobody(&self, from: IpAddr) -> bool {
+        match from {
+            IpAddr::V4(from) => {
+                let [first, .., last] = from.octets();
+                // The broadcast address of a network ends in two ones at least.
+                matches!(first, 0 | 127 | 224..=239) || (last & 3 == 3 && self.is_broadcast(from))
+            }
+            IpAddr::V6(from) => from.is_multicast() || from.is_loopback(),
+        }
+    }
+
     #[cold]
     fn is_for_many(&self, address: IpAddr) -> bool {
         match address {
@@ -320,6 +335,32 @@ mod tests {
         }
         own.gateways.push("10.9.0.1".parse().unwrap());
         assert!(own.check().is_err());
+    }
+
+    #[test]
+    fn nobody_has_some_addresses() {
+        let own = Addressing::new(&["10.0.0.2/24", "192.168.9.1/30", "fd00::2/64"]).unwrap();
+        for (from, nobody) in [
+            ("10.0.0.9", false),
+            ("10.0.0.7", false),
+            ("10.0.1.255", false),
+            ("223.255.255.254", false),
+            ("240.0.0.1", false),
+            ("10.0.0.255", true),
+            ("192.168.9.3", true),
+            ("255.255.255.255", true),
+            ("0.0.0.0", true),
+            ("127.0.0.1", true),
+            ("224.0.0.1", true),
+            ("239.1.2.3", true),
+            ("fd00::9", false),
+            ("fe80::9", false),
+            ("::", false),
+            ("::1", true),
+            ("ff02::1", true),
+        ] {
+            assert_eq!(own.is_nobody(from.parse().unwrap()), nobody, "{from}");
+        }
     }
 
     #[test]

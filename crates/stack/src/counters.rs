@@ -86,9 +86,11 @@ counters! {
         in_address_errors,
         /// Packets of protocols that the stack does not speak.
         in_unknown_protocols,
+        /// Packets from addresses that no host has: a group's, everybody's, loopback.
+        in_source_errors,
         /// Packets handed to a protocol.
         in_delivers,
-        /// Packets that protocols sent.
+        /// Packets that UDP, TCP and ICMP sent, those that left in fragments once each.
         out_requests,
         /// Packets without a route.
         out_no_routes,
@@ -126,6 +128,12 @@ counters! {
         in_checksum_errors,
         /// Echo requests.
         in_echos,
+        /// Echo requests to everybody, or to a group of IPv4, which nobody has to answer.
+        in_echos_ignored,
+        /// Messages sent, those of neighbour discovery among them.
+        out_messages,
+        /// Errors that were not sent because too many had been.
+        out_limited,
         /// Echo answers sent.
         out_echo_replies,
         /// Messages sent that a port is unreachable.

@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use linerate_port::vnet::VnetHeader;
 
+use crate::Nanos;
 use crate::link::Link;
 use crate::udp::fragment::Fragmenter;
 use crate::wire::ip::{self, Header};
@@ -12,6 +13,45 @@ use crate::wire::{FRAGMENT_V6, ICMP, ICMPV6, UDP, changed, combine, put, sum, wo
 const HEADER_BYTES: usize = 8;
 /// Bytes of an unreachable packet that are shown to its sender (RFC 1812, section 4.3.2.3; RFC 4443).
 const QUOTE_BYTES: usize = 548;
+
+/// Errors that may be sent at once, and within a second (Linux has the same, net.ipv4.icmp_msgs_burst and
+/// icmp_msgs_per_sec).
+const BURST: u32 = 50;
+const PER_SECOND: u64 = 1_000;
+const _: () = assert!(SECOND.is_multiple_of(PER_SECOND));
+const SECOND: Nanos = 1_000_000_000;
+
+/// How many errors may be sent (RFC 1812, section 4.3.2.8; RFC 4443, section 2.4): a bucket of them, which fills with time.
+pub(crate) struct Allowance {
+    left: u32,
+    /// Until when it has been filled.
+    filled: Nanos,
+}
+
+impl Allowance {
+    pub(crate) const fn new() -> Self {
+        Self {
+            left: BURST,
+            filled: 0,
+        }
+    }
+
+    /// Takes one, if there is one.
+    fn take(&mut self, now: Nanos) -> bool {
+        const EACH: Nanos = SECOND / PER_SECOND;
+        let more = now.saturating_sub(self.filled) / EACH;
+        self.filled += more * EACH;
+        let left = u64::from(self.left).saturating_add(more);
+        self.left = left.min(BURST.into()) as u32;
+        match self.left.checked_sub(1) {
+            Some(left) => {
+                self.left = left;
+                true
+            }
+            None => false,
+        }
+    }
+}
 
 struct Kinds {
     echo: u8,
@@ -70,7 +110,13 @@ pub(crate) fn input(
     let kind = message[0];
     if kind == kinds.echo {
         link.counters.icmp.in_echos += 1;
-        echo(link, fragmenter, header, message, mtu);
+        // A question to all hosts of IPv4 would bring an answer of each to whoever is named as its sender (RFC 1122,
+        // section 3.2.2.6); of IPv6 it is to be answered (RFC 4443, section 4.2).
+        if (header.to.is_ipv4() && !link.own.is_own(header.to)) || header.from.is_unspecified() {
+            link.counters.icmp.in_echos_ignored += 1;
+        } else {
+            echo(link, fragmenter, header, message, mtu);
+        }
     } else if kind == kinds.unreachable && message[1] == kinds.port {
         link.counters.icmp.in_port_unreachables += 1;
         return quoted(&message[HEADER_BYTES..], header.to.is_ipv4());
@@ -131,6 +177,7 @@ fn echo(link: &mut Link, fragmenter: &mut Fragmenter, header: &Header, message: 
             let id = link.next_id_to(header.from);
             fragmenter.send(own, header.from, protocol, id);
             link.counters.icmp.out_echo_replies += 1;
+            link.counters.icmp.out_messages += 1;
         }
         return;
     }
@@ -142,12 +189,17 @@ fn echo(link: &mut Link, fragmenter: &mut Fragmenter, header: &Header, message: 
     ip::write(packet, own, header.from, protocol, message.len(), id);
     answer(&mut packet[head..]);
     link.counters.icmp.out_echo_replies += 1;
+    link.counters.icmp.out_messages += 1;
     link.send(frame, header.from, VnetHeader::default());
 }
 
 /// Tells the sender of a packet that nobody has the port.
 pub(crate) fn port_unreachable(link: &mut Link, header: &Header, packet: &[u8]) {
     if !link.own.is_own(header.to) || header.from.is_unspecified() {
+        return;
+    }
+    if !link.errors.take(link.now) {
+        link.counters.icmp.out_limited += 1;
         return;
     }
     let quote = &packet[..header.end.min(QUOTE_BYTES)];
@@ -172,5 +224,28 @@ pub(crate) fn port_unreachable(link: &mut Link, header: &Header, packet: &[u8]) 
     let checksum = !combine([pseudo, sum(message)]);
     put(message, 2, checksum);
     link.counters.icmp.out_port_unreachables += 1;
+    link.counters.icmp.out_messages += 1;
     link.send(frame, header.from, VnetHeader::default());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_limited() {
+        let mut allowance = Allowance::new();
+        let mut taken = |now, times| (0..times).filter(|_| allowance.take(now)).count();
+        let start = 77 * SECOND + 5;
+        assert_eq!(taken(start, 200), 50);
+        assert_eq!(taken(start + SECOND / 100, 200), 10);
+        assert_eq!(taken(start + SECOND / 100 + 999_000, 200), 0);
+        // A steady stream: a thousand in a second.
+        let after = start + SECOND / 100;
+        let sent: usize = (1..=10_000)
+            .map(|step| taken(after + step * SECOND / 10_000, 1))
+            .sum();
+        assert_eq!(sent, 1_000);
+        assert_eq!(taken(start + 60 * SECOND, 200), 50);
+    }
 }

@@ -9,6 +9,7 @@ use crate::Nanos;
 use crate::addressing::Addressing;
 use crate::config::Config;
 use crate::counters::Counters;
+use crate::icmp::Allowance;
 use crate::neighbors::{Neighbors, Resolved};
 use crate::watch::{Mark, Watch};
 use crate::wire::{ETHERNET_BYTES, UDP, ip, put, word};
@@ -46,6 +47,8 @@ pub(crate) struct Link {
     tos: u8,
     /// Networks that packets to a group may cross.
     pub(crate) group_hops: u8,
+    /// Errors of ICMP that may be sent.
+    pub(crate) errors: Allowance,
 }
 
 impl Link {
@@ -83,6 +86,7 @@ impl Link {
             tos: config.ip.tos,
             // RFC 1112, section 6.1.
             group_hops: 1,
+            errors: Allowance::new(),
         }
     }
 

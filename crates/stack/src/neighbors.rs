@@ -504,6 +504,7 @@ impl Link {
         let pseudo = ip::pseudo(from.into(), to.into(), ICMPV6, DISCOVERY_BYTES);
         let checksum = !crate::wire::combine([pseudo, sum(message)]);
         put(message, 2, checksum);
+        self.counters.icmp.out_messages += 1;
         self.send(frame, to.into(), VnetHeader::default());
     }
 

@@ -197,6 +197,8 @@ impl Stack {
     #[must_use]
     pub fn counters(&self) -> Counters {
         let mut counters = self.link.counters;
+        counters.ip.out_requests =
+            counters.udp.out_datagrams + counters.tcp.out_segments + counters.icmp.out_messages;
         let drops = self.drops.read();
         let link = &mut counters.link;
         link.port_ring_full = drops.dropped(Cause::RingFull);

@@ -595,3 +595,101 @@ fn fragments_of_ipv6_are_taken_as_the_rfcs_say() {
         );
     }
 }
+
+/// A packet of IPv4 in a frame to everybody on the link.
+fn packet_v4(from: [u8; 4], to: [u8; 4], protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0; 14 + 20];
+    frame[..6].copy_from_slice(&[0xff; 6]);
+    frame[12..14].copy_from_slice(&[8, 0]);
+    let header = &mut frame[14..];
+    header[0] = 0x45;
+    header[2..4].copy_from_slice(&(20 + payload.len() as u16).to_be_bytes());
+    (header[8], header[9]) = (64, protocol);
+    header[12..16].copy_from_slice(&from);
+    header[16..20].copy_from_slice(&to);
+    let checksum = !Sum::of(header).folded();
+    header[10..12].copy_from_slice(&checksum.to_be_bytes());
+    frame.extend_from_slice(payload);
+    frame
+}
+
+#[test]
+fn what_no_host_can_have_asked_is_not_answered() {
+    let ping = [8, 0, 0xf7, 0xff, 0, 0, 0, 0];
+    // To a port that nobody has, without a checksum.
+    let stray = [0xc0, 1, 0x1f, 0x90, 0, 8, 0, 0];
+    let (near, far) = ([10, 0, 0, 1], [10, 0, 0, 2]);
+    let mut world = World::alike(&[], Link::CLEAN).announced();
+    let ethernet = world.far.ethernet();
+    let answers = |world: &mut World, mut frame: Vec<u8>, to_one: bool| {
+        if to_one {
+            frame[..6].copy_from_slice(&ethernet);
+        }
+        let before = world.far.counters();
+        world.wire.put(1, &frame);
+        world.run(20);
+        let since = world.far.counters().since(&before);
+        let errors = since.ip.in_source_errors + since.icmp.in_echos_ignored;
+        (since.icmp.out_messages, errors)
+    };
+    for (name, frame, to_one, wanted) in [
+        ("a ping", packet_v4(near, far, 1, &ping), true, (1, 0)),
+        (
+            "from a group",
+            packet_v4([224, 0, 0, 9], far, 1, &ping),
+            true,
+            (0, 1),
+        ),
+        (
+            "from everybody",
+            packet_v4([10, 0, 0, 255], far, 1, &ping),
+            true,
+            (0, 1),
+        ),
+        (
+            "from loopback",
+            packet_v4([127, 0, 0, 1], far, 17, &stray),
+            true,
+            (0, 1),
+        ),
+        (
+            "to everybody",
+            packet_v4(near, [10, 0, 0, 255], 1, &ping),
+            false,
+            (0, 1),
+        ),
+        (
+            "to all hosts",
+            packet_v4(near, [224, 0, 0, 1], 1, &ping),
+            false,
+            (0, 1),
+        ),
+        ("no port", packet_v4(near, far, 17, &stray), true, (1, 0)),
+        (
+            "in a frame to all",
+            packet_v4(near, far, 17, &stray),
+            false,
+            (0, 0),
+        ),
+    ] {
+        assert_eq!(answers(&mut world, frame, to_one), wanted, "{name}");
+    }
+}
+
+#[test]
+fn packets_of_all_protocols_are_counted() {
+    let mut world = World::alike(&[], Link::CLEAN).announced();
+    world.connected(80);
+    let (client, _) = pair(&mut world);
+    send(&mut world, client, 5_000);
+    world.run(100);
+    let counters = world.near.counters();
+    let (udp, tcp, icmp) = (counters.udp, counters.tcp, counters.icmp);
+    assert_eq!(udp.out_datagrams, 2);
+    assert!(
+        tcp.out_segments > 1 && icmp.out_messages > 0,
+        "{counters:#?}"
+    );
+    let all = udp.out_datagrams + tcp.out_segments + icmp.out_messages;
+    assert_eq!(counters.ip.out_requests, all);
+}

@@ -85,6 +85,10 @@ impl Stack {
             self.link.counters.ip.in_address_errors += 1;
             return Some(frame);
         }
+        if self.link.own.is_nobody(header.from) {
+            self.link.counters.ip.in_source_errors += 1;
+            return Some(frame);
+        }
         let v4 = header.to.is_ipv4();
         let packet = &self.memory.bytes(&frame)[at..];
         if let Some(piece) = header.piece {
@@ -106,7 +110,7 @@ impl Stack {
                 Fate::Queued => None,
                 Fate::Done(frame) => Some(frame),
                 Fate::NoPort(frame) => {
-                    self.no_port(&header, &self.memory.clone().bytes(&frame)[at..]);
+                    self.no_port(&header, &frame, at);
                     Some(frame)
                 }
             };
@@ -168,9 +172,13 @@ impl Stack {
     }
 
     #[cold]
-    fn no_port(&mut self, header: &Header, packet: &[u8]) {
+    fn no_port(&mut self, header: &Header, frame: &Frame, at: usize) {
         self.link.counters.udp.no_ports += 1;
-        icmp::port_unreachable(&mut self.link, header, packet);
+        let bytes = self.memory.bytes(frame);
+        // What everybody on the link got has no answer of each (RFC 1122, section 3.2.2).
+        if bytes[at - ETHERNET_BYTES] & 1 == 0 {
+            icmp::port_unreachable(&mut self.link, header, &bytes[at..]);
+        }
     }
 
     /// A datagram was put together.

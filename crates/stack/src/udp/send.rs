@@ -248,7 +248,6 @@ impl Udp {
             vnet_header.checksum_offset = 6;
         }
         link.counters.udp.out_datagrams += 1;
-        link.counters.ip.out_requests += 1;
         let socket = &mut self.sockets[id.index as usize];
         let sent = socket.sent;
         socket.sent = sent.wrapping_add(1);
@@ -347,7 +346,6 @@ impl Udp {
         socket.sent = socket.sent.wrapping_add(1);
         self.fragmenter.send(from, to.ip(), UDP, number);
         link.counters.udp.out_datagrams += 1;
-        link.counters.ip.out_requests += 1;
         self.fragmenter.work(link);
         Poll::Ready(Ok(bytes))
     }
