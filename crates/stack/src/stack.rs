@@ -90,7 +90,7 @@ impl Stack {
                 ethernet,
                 config,
             ),
-            udp: Udp::new(config, limit, sums, addressing.seed),
+            udp: Udp::new(config, limit, sums, addressing),
             tcp: Tcp::new(config, addressing, sums, (vnet, frame_bytes)),
             drops,
             memory: memory.clone(),

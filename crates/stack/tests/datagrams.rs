@@ -8,7 +8,7 @@ use std::task::Poll;
 
 use common::{FAR, FAR_V6, Link, NEAR, World, any, at, byte, ready};
 use linerate_port::checksum::Sum;
-use linerate_stack::{SocketId, StackError};
+use linerate_stack::{Addressing, SocketId, StackError};
 
 fn pair(world: &mut World) -> (SocketId, SocketId) {
     pair_at(world, FAR)
@@ -692,4 +692,26 @@ fn packets_of_all_protocols_are_counted() {
     );
     let all = udp.out_datagrams + tcp.out_segments + icmp.out_messages;
     assert_eq!(counters.ip.out_requests, all);
+}
+
+/// Of a stack with two addresses of a network the answer came from the first, and a connected client never saw it.
+#[test]
+fn an_answer_comes_from_the_address_that_was_asked() {
+    const OTHER: &str = "10.0.0.3";
+    for bytes in [64, 3_000] {
+        let own = Addressing::new(&["10.0.0.2/24", "10.0.0.3/24", "fd00::2/64"]).unwrap();
+        let config = common::config(&[]);
+        let mut world = World::between(&config, &config, Link::CLEAN, &own);
+        let server = world.far.udp_bind(any(7)).unwrap();
+        let client = world.near.udp_bind(any(0)).unwrap();
+        for far in [FAR, OTHER, OTHER, FAR] {
+            ready(world.near.udp_send(client, Some(at(far, 7)), bytes, |_| ()));
+            world.until(3, |world| world.far.udp_waiting(server).unwrap() == 1);
+            let from = ready(world.far.udp_receive(server, |_, meta| meta.from));
+            ready(world.far.udp_send(server, Some(from), bytes, |_| ()));
+            world.until(3, |world| world.near.udp_waiting(client).unwrap() == 1);
+            let from = ready(world.near.udp_receive(client, |_, meta| meta.from));
+            assert_eq!(from, at(far, 7), "{bytes} B");
+        }
+    }
 }

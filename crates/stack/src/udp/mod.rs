@@ -14,6 +14,7 @@ use linerate_port::Frame;
 use linerate_port::vnet::{Segmentation, VnetHeader};
 
 use crate::Nanos;
+use crate::addressing::Addressing;
 use crate::config::{Checksum, Config};
 use crate::error::StackError;
 use crate::link::Link;
@@ -44,6 +45,8 @@ pub(crate) struct Udp {
     verify: bool,
     /// Whether a checksum that was left to a device does for one.
     takes_open: bool,
+    /// The stack has several addresses: an answer is to come from the one that was asked.
+    several: bool,
     checksum: Checksum,
     mtu: usize,
 }
@@ -68,6 +71,8 @@ struct Socket {
     answers: bool,
     /// Datagrams sent.
     sent: u32,
+    /// Who sent what was received last, and to which own address; where the stack has several.
+    heard: Option<(SocketAddr, IpAddr)>,
 }
 
 /// Why what a socket sent did not arrive.
@@ -113,7 +118,7 @@ impl Udp {
         config: &Config,
         limit: u32,
         (verify, takes_open): (bool, bool),
-        seed: u64,
+        own: &Addressing,
     ) -> Self {
         let count = config.udp_sockets as usize;
         let depth = config.udp.receive_queue as usize;
@@ -132,6 +137,7 @@ impl Udp {
             asked: None,
             answers: true,
             sent: 0,
+            heard: None,
         };
         let mut sockets = Vec::with_capacity(count);
         sockets.extend((0..count).map(|_| socket()));
@@ -140,7 +146,7 @@ impl Udp {
         Self {
             sockets,
             free,
-            ports: Ports::new(count, seed),
+            ports: Ports::new(count, own.seed),
             held: 0,
             limit,
             ready: IndexQueue::new(count),
@@ -153,6 +159,7 @@ impl Udp {
             fragmenter: Fragmenter::new(config.ip.fragmentation, config.mtu.into()),
             verify,
             takes_open,
+            several: own.networks.len() > 1,
             checksum: config.checksum,
             mtu: config.mtu.into(),
         }
@@ -210,6 +217,7 @@ impl Udp {
         socket.drops = 0;
         socket.template = Template::default();
         (socket.asked, socket.answers, socket.sent) = (None, true, 0);
+        socket.heard = None;
         Ok(index)
     }
 
@@ -512,6 +520,7 @@ impl Udp {
         id: SocketId,
         take: impl FnOnce(&[u8], Meta) -> R,
     ) -> Poll<Result<R, StackError>> {
+        let several = self.several;
         let socket = match self.socket(id, "udp_receive") {
             Ok(socket) => socket,
             Err(error) => return Poll::Ready(Err(error)),
@@ -534,6 +543,9 @@ impl Udp {
             tos: packet.tos,
         };
         socket.asked = socket.answers.then_some(packet.arrived);
+        if several && link.own.is_own(packet.to) {
+            socket.heard = Some((packet.from, packet.to));
+        }
         let segment = packet.segment;
         if let Body::Frame(frame) = &mut packet.body
             && segment > 0

@@ -5,8 +5,8 @@ use std::task::Poll;
 
 use linerate_port::vnet::VnetHeader;
 
-use super::Udp;
 use super::fragment::longest;
+use super::{Socket, Udp};
 use crate::config::Checksum;
 use crate::error::StackError;
 use crate::link::Link;
@@ -81,6 +81,16 @@ fn checksum(sum: Sum) -> u16 {
     match !sum.folded() {
         0 => 0xffff,
         checksum => checksum,
+    }
+}
+
+impl Socket {
+    /// The own address that a peer's datagram was for, which was received last: what is sent to that peer next is an
+    /// answer, and comes from there (RFC 1122, section 4.1.3.5).
+    #[inline]
+    fn asked_at(&self, peer: SocketAddr) -> Option<IpAddr> {
+        let (from, own) = self.heard?;
+        (from == peer && self.address.is_none()).then_some(own)
     }
 }
 
@@ -180,8 +190,11 @@ impl Udp {
             return Poll::Pending;
         }
         let epoch = link.neighbors.epoch();
-        let template = &mut self.sockets[id.index as usize].template;
-        if (template.to != to || template.epoch != epoch)
+        let socket = &self.sockets[id.index as usize];
+        let template = &socket.template;
+        if (template.to != to
+            || template.epoch != epoch
+            || (self.several && socket.asked_at(to).is_some_and(|own| own != template.from)))
             && let Err(error) = self.prepare(link, id, to)
         {
             return Poll::Ready(Err(error));
@@ -284,7 +297,9 @@ impl Udp {
         let bound = socket
             .address
             .filter(|own| own.is_ipv4() == address.is_ipv4());
-        let from = bound.or_else(|| link.own.source_for(address));
+        let from = bound
+            .or_else(|| socket.asked_at(to))
+            .or_else(|| link.own.source_for(address));
         let from = from.ok_or(StackError::NoRoute { address })?;
         socket.template.make(link, from, socket.port, to);
         let known = link.neighbor(hop);

@@ -149,6 +149,11 @@ pub fn addressing(address: &str, address_v6: &str) -> Addressing {
 
 impl World {
     pub fn new(near: &Config, far: &Config, link: Link) -> Self {
+        Self::between(near, far, link, &addressing(FAR, FAR_V6))
+    }
+
+    /// The same, with other addresses of the far one.
+    pub fn between(near: &Config, far: &Config, link: Link, far_own: &Addressing) -> Self {
         let mtu = near.mtu.max(far.mtu);
         let url = |text: &str| -> PortUrl { format!("{text},mtu={mtu},rxd=4096").parse().unwrap() };
         let urls = [
@@ -171,7 +176,7 @@ impl World {
         let mut next = || ports.pop_front().unwrap();
         let near_stack = Stack::new(next(), &memory, near, &addressing(NEAR, NEAR_V6)).unwrap();
         let near_end = next();
-        let far_stack = Stack::new(next(), &memory, far, &addressing(FAR, FAR_V6)).unwrap();
+        let far_stack = Stack::new(next(), &memory, far, far_own).unwrap();
         let far_end = next();
         Self {
             near: near_stack,
