@@ -41,7 +41,7 @@ counters! {
     link Link {
         /// Frames taken from the port.
         in_frames,
-        /// Frames given to the port.
+        /// Frames that the port sent.
         out_frames,
         /// Frames to other Ethernet addresses, which the port showed us all the same.
         in_not_ours,
@@ -57,6 +57,8 @@ counters! {
         port_too_long,
         /// Frames that the port dropped because they are none, or cut off.
         port_bad,
+        /// Frames that the port took and did not send: longer than its interface sends now, or refused by it.
+        port_out_dropped,
         /// Frames that could not be made because no buffer was free.
         out_no_buffer,
         /// Answers that were given up because the transmit ring was full.

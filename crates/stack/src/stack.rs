@@ -52,8 +52,8 @@ pub struct Stack {
     config: Config,
     mtu: usize,
     verify: bool,
-    /// What the port lost of what came.
-    drops: Arc<QueueCounters>,
+    /// What the port lost of what came, and of what was to leave.
+    drops: [Arc<QueueCounters>; 2],
 }
 impl Stack {
     /// Makes a stack over a port, with all the memory that it will ever use. `memory` is the one that the
@@ -77,7 +77,7 @@ impl Stack {
             .unwrap_or_else(|| addressing.made_ethernet());
         let verify = config.checksum == Checksum::Software || vnet > 0;
         let sums = (verify, capabilities.leaves_checksums);
-        let drops = Arc::clone(port.receive.counters());
+        let drops = [port.receive.counters(), port.transmit.counters()].map(Arc::clone);
         let limit = held_frames(config, memory.frame_bytes());
         let frame_bytes = usize::from(capabilities.frame_bytes.min(memory.frame_bytes()));
         Ok(Self {
@@ -199,8 +199,11 @@ impl Stack {
         let mut counters = self.link.counters;
         counters.ip.out_requests =
             counters.udp.out_datagrams + counters.tcp.out_segments + counters.icmp.out_messages;
-        let drops = self.drops.read();
+        let [drops, unsent] = [&self.drops[0], &self.drops[1]].map(|queue| queue.read());
         let link = &mut counters.link;
+        // The stack counted what the port took.
+        link.port_out_dropped = unsent.all_dropped();
+        link.out_frames = link.out_frames.saturating_sub(link.port_out_dropped);
         link.port_ring_full = drops.dropped(Cause::RingFull);
         link.port_no_buffer = drops.dropped(Cause::NoBuffer);
         link.port_too_long = drops.dropped(Cause::TooLong);
@@ -208,10 +211,10 @@ impl Stack {
         counters
     }
 
-    /// Counts what this queue drops in place of the port that the stack was made with: of a port that another
-    /// thread polls.
-    pub fn count_drops_of(&mut self, queue: Arc<QueueCounters>) {
-        self.drops = queue;
+    /// Counts what these queues drop, receive and transmit, in place of the port that the stack was made with: of a port
+    /// that another thread polls.
+    pub fn count_drops_of(&mut self, queues: [Arc<QueueCounters>; 2]) {
+        self.drops = queues;
     }
 
     /// Has the stages of datagrams and segments watched from now on, by this clock, which is read once for

@@ -595,3 +595,34 @@ fn it_answers_to_ping() {
         });
     }
 }
+
+/// A link whose MTU shrinks under a stack: the port takes what is too long for it now, and drops it.
+#[test]
+fn frames_that_a_port_does_not_send_are_not_counted_as_sent() {
+    in_lab(&PACKET, |server| {
+        let mut stack = stack(server.lab, server.case);
+        let (start, to) = (Instant::now(), address(server.case.kernel, 7));
+        while !stack.neighbor_towards(to.ip()).unwrap().1 {
+            assert!(start.elapsed() < PATIENCE, "no neighbour");
+            stack.turn(now(start));
+        }
+        let host = server.lab.host(server.case.place).unwrap();
+        let shrink = || {
+            Command::new("ip")
+                .args(["link", "set", "eth0", "mtu", "600"])
+                .status()
+        };
+        assert!(host.run(shrink).unwrap().unwrap().success());
+        let socket = stack.udp_bind(any(0)).unwrap();
+        stack.flush();
+        let before = stack.counters().link;
+        for bytes in [1_000, 100] {
+            let sent = stack.udp_send(socket, Some(to), bytes, |payload| payload.fill(0));
+            assert!(sent.is_ready());
+            stack.flush();
+        }
+        let link = stack.counters().link;
+        let sent = link.out_frames - before.out_frames;
+        assert_eq!((sent, link.port_out_dropped), (1, 1), "{link:#?}");
+    });
+}

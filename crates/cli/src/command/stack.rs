@@ -30,6 +30,7 @@ const LOSES: &[(&str, &str, &str)] = &[
     ("link", "port_no_buffer", "the port, no buffer"),
     ("link", "port_too_long", "the port, too long"),
     ("link", "port_bad", "the port, no frames"),
+    ("link", "port_out_dropped", "the port, on sending"),
     ("link", "out_no_buffer", "sending, no buffer"),
     ("link", "out_ring_full", "the port's transmit ring"),
     ("link", "out_unresolved", "waiting for a neighbour"),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use linerate_metric::stack::{StackFacts, StackPlan};
 use linerate_metric::units::format_bytes;
-use linerate_port::{AnyPort, Memory, PortUrl, Receive};
+use linerate_port::{AnyPort, Memory, PortUrl, Receive, Transmit};
 use linerate_stack::{Addressing, Config, Stack, StackError, memory_plan, port_url};
 
 use super::background::Failure;
@@ -88,7 +88,7 @@ pub fn open(
             });
         }
     };
-    let drops = Arc::clone(port.receive.counters());
+    let drops = [port.receive.counters(), port.transmit.counters()].map(Arc::clone);
     let (port, driver) = match config.threads {
         1 => (port, None),
         _ => {
