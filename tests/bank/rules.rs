@@ -580,23 +580,30 @@ fn the_neighbour_that_moved_is_asked_for() {
     }
 }
 
-/// Where one processor is usable there is no second one to be asked for.
+/// Where one processor is usable another one of the machine may be made so; a machine of one has none.
 #[test]
 fn one_usable_processor_is_not_split() {
-    for (usable, split) in [(1, false), (2, true)] {
+    for (usable, logical, has) in [
+        (1, 1, None),
+        (1, 2, Some("taskset -c 0 linerate ")),
+        (2, 2, Some("--cpu 0/1")),
+    ] {
         let changes = [
             ("/hosts/0/cpu/usable", json!(usable)),
-            ("/hosts/0/cpu/logical", json!(2)),
+            ("/hosts/0/cpu/logical", json!(logical)),
         ];
         let found = of("shared-core", "shared-core-udp", &changes).expect("it is told");
-        assert_eq!(found.command.is_some(), split, "{usable}");
-        assert_eq!(found.gain.is_some(), split, "{usable}");
-        assert_eq!(found.is_cause(), split, "{usable}");
-        assert_eq!(
-            found.remedy.contains("one processor only"),
-            !split,
-            "{usable}"
-        );
+        let command = found.command.as_deref();
+        match has {
+            None => assert_eq!(command, None, "{usable} of {logical}"),
+            Some(has) => assert!(
+                command.is_some_and(|told| told.contains(has)),
+                "{command:?}"
+            ),
+        }
+        let remedied = logical > 1;
+        assert_eq!(found.gain.is_some(), remedied, "{usable} of {logical}");
+        assert_eq!(found.is_cause(), remedied, "{usable} of {logical}");
     }
 }
 
@@ -720,7 +727,11 @@ fn drops_at_a_router_are_of_the_direction_that_leaves_there() {
         ("qdisc-drop-short-queue", 200, 0, false),
     ] {
         let counters = json!([at("port1", near), at("port2", far)]);
-        let changes = [("/counters", counters), ("/losses", json!([]))];
+        let changes = [
+            ("/counters", counters),
+            ("/losses", json!([])),
+            ("/directions/0/retransmits", json!(200)),
+        ];
         let found = of("qdisc-drop", name, &changes);
         assert_eq!(found.is_some(), told, "{name} {near} {far}");
     }

@@ -179,12 +179,32 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// How an end's threads were scheduled.
+    /// How an end's threads were scheduled: as was asked for, or else as the program was started.
     #[must_use]
     pub fn sched(&self, role: Role) -> Sched {
+        let asked = self.asked_sched(role);
+        let started = self.host(role).and_then(|host| host.started_as);
+        match asked {
+            Sched::Inherited => started.unwrap_or(asked),
+            _ => asked,
+        }
+    }
+
+    /// How an end's threads were asked to be scheduled.
+    #[must_use]
+    pub fn asked_sched(&self, role: Role) -> Sched {
         match role {
             Role::Client => self.plan.sched.near,
             Role::Server => self.plan.sched.far,
+        }
+    }
+
+    /// Where it is known from how an end's threads were scheduled.
+    #[must_use]
+    pub fn sched_read(&self, role: Role) -> String {
+        match self.asked_sched(role) == self.sched(role) {
+            true => "plan".to_owned(),
+            false => format!("{} sched_getscheduler", name(role)),
         }
     }
 

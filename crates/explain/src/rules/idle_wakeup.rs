@@ -14,6 +14,9 @@ use crate::draft::Draft;
 /// What two wake-ups cost whose cores do not halt, ns: 4.3 us on the 2-core VM with /dev/cpu_dma_latency held.
 const AWAKE_NS: f64 = 5_000.0;
 
+/// What leaving an idle state takes at most over what its driver states.
+const COLD: f64 = 2.0;
+
 /// Share of a round trip, or of a thread's time, from which it matters.
 const MATTERS: f64 = 0.25;
 
@@ -34,8 +37,27 @@ impl Rule for IdleWakeup {
     }
 }
 
-/// What halting adds to two wake-ups at an end, ns; of two ends on one machine one measured it.
+/// The deepest state that processors of an end may rest in, and the time that its driver states to leave it, ns. A
+/// virtual processor's states are those of a machine that it does not see.
+fn deepest<'a>(case: &Case<'a>, role: Role) -> Option<(&'a str, f64)> {
+    let cpu = &case.host(role)?.cpu;
+    let states = cpu.idle_states.iter().filter(|state| !state.disabled);
+    let known = states.filter_map(|state| Some((state.name.as_str(), state.latency_us? as f64 * 1e3)));
+    known.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|_| cpu.hypervisor.is_none())
+}
+
+/// What halting adds to two wake-ups at an end, ns; of two ends on one machine one measured it. No more than the
+/// deepest state takes to be left, with as much again for what a processor finds cold: beyond that the probe met
+/// somebody else.
 fn halting(case: &Case<'_>, role: Role) -> Option<f64> {
+    let most = deepest(case, role).map(|(_, latency)| COLD * 2.0 * latency);
+    match (probed(case, role), most) {
+        (Some(probed), Some(most)) => Some(probed.min(most)),
+        (probed, _) => probed,
+    }
+}
+
+fn probed(case: &Case<'_>, role: Role) -> Option<f64> {
     let own = case.host(role)?.wake_up_ns;
     let other = match role {
         Role::Client => Role::Server,
@@ -88,6 +110,7 @@ impl IdleWakeup {
         // What is left are the wake-ups themselves, at least.
         let share = share.min(1.0 - AWAKE_NS / 2.0 * woken.len() as f64 / p50.max(1.0));
         let held = case.plan.hold_latency;
+        let state = woken.iter().find_map(|&role| deepest(case, role));
         let server = case.host(Role::Server).and_then(|host| host.wake_up_ns);
         let client = case.host(Role::Client).and_then(|host| host.wake_up_ns);
         let idle = case.host(Role::Client).and_then(|host| host.cpu.idle.as_deref());
@@ -102,6 +125,8 @@ impl IdleWakeup {
             .seen_if("wake_up_ns", server, "ns", "server, two threads waking each other")
             .seen("rtt_ns.p50", rtt.p50, "ns", "client")
             .seen_if("idle states", idle, "", "client /sys/devices/system/cpu/cpuidle")
+            .seen_if("deepest idle state", state.map(|(name, _)| name), "", "/sys/devices/system/cpu/cpu0/cpuidle")
+            .seen_if("time to leave it", state.map(|(_, latency)| latency), "ns", "/sys/devices/system/cpu/cpu0/cpuidle")
             .remedy(match held {
                 false => "keep the cores from halting while it matters, or let the ends spin",
                 true => "the cores are held, and waking still costs: let the ends spin",
@@ -126,6 +151,10 @@ impl IdleWakeup {
 
     fn of_stream(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
         if way.fills_path() || super::is_saturated(way) {
+            return None;
+        }
+        // As of round trips: cores that never rest do not halt, nor does one that goes from one end to the other.
+        if super::shared_core::is_one(case) || !case.rests(Role::Client) || !case.rests(Role::Server) {
             return None;
         }
         let (role, time) = [
@@ -154,6 +183,8 @@ impl IdleWakeup {
             .seen("voluntary switches", time.sleeps, "", format!("{} getrusage", name(role)))
             .seen("wake_up_ns", each * 2.0, "ns", "two threads waking each other, less what they take on cores that do not halt")
             .seen("free time", time.free(), "share", schedstat(role))
+            .seen_if("deepest idle state", deepest(case, role).map(|(name, _)| name), "", "/sys/devices/system/cpu/cpu0/cpuidle")
+            .seen_if("time to leave it", deepest(case, role).map(|(_, latency)| latency), "ns", "/sys/devices/system/cpu/cpu0/cpuidle")
             .remedy("keep the cores from halting, or let the receiver spin")
             .command(case.again("--hold-latency"))
             .gain(Some(1.0 / (1.0 - share).max(0.1)), "Amdahl: 1 / (1 - share of the time spent waking up)")

@@ -10,7 +10,7 @@ use crate::Rule;
 use crate::case::{Case, name};
 use crate::draft::Draft;
 
-/// The period of the throttle (kernel.sched_rt_period_us), us.
+/// The period of the throttle (kernel.sched_rt_period_us) where nobody told, us.
 const PERIOD_US: f64 = 1_000_000.0;
 
 /// A hole of the throttle, or of the fair server of newer kernels, is not shorter than this.
@@ -38,16 +38,21 @@ impl RtThrottle {
         }
         let runtime = case.host(role)?.sysctls.get("kernel.sched_rt_runtime_us")?;
         let runtime: f64 = runtime.parse().ok()?;
-        if !(0.0..PERIOD_US).contains(&runtime) {
+        let period = case.sysctl(role, "kernel.sched_rt_period_us").map_or(PERIOD_US, |period| period as f64);
+        if !(0.0..period).contains(&runtime) {
             return None;
         }
-        let share = 1.0 - runtime / PERIOD_US;
-        // That it may be taken off is no sign that it was: a round trip that fell into the hole is, and, of a
-        // stream, a thread that was ready to run for a good part of it and did not.
+        let share = 1.0 - runtime / period;
+        // That it may be taken off is no sign that it was: a thread that was ready to run for a good part of the
+        // hole and did not is, and, of round trips, one of them that fell into it and a thread that waited as long.
         let worst = case.record.summary.rtt_ns.map(|rtt| rtt.max);
-        let waited = case.time(role).map(|time| time.runnable);
+        let time = case.time(role);
+        let waited = time.map(|time| time.runnable);
+        let waited_ns = time.map(|time| time.runnable * time.wall_ns as f64 * time.threads as f64);
         let hit = match case.is_latency() {
-            true => worst.is_some_and(|worst| worst >= HOLE_NS),
+            true => worst.is_some_and(|worst| {
+                worst >= HOLE_NS && waited_ns.is_none_or(|waited| waited >= worst as f64 / 2.0)
+            }),
             false => waited.is_some_and(|waited| waited >= share / 2.0),
         };
         if !hit {
@@ -65,7 +70,7 @@ impl RtThrottle {
                 format_nanos(share * 1e9)
             ))
             .seen("kernel.sched_rt_runtime_us", runtime, "us", format!("{} sysctl", name(role)))
-            .seen("scheduling", sched.to_string(), "", "plan")
+            .seen("scheduling", sched.to_string(), "", case.sched_read(role))
             .seen("waiting", "spin", "", "plan")
             .seen_if("rtt_ns.max", worst, "ns", "client")
             .seen_if("ready to run and not running", waited, "share", schedstat(role))

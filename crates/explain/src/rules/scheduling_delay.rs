@@ -18,6 +18,9 @@ const MATTERS_TO_STREAMS: f64 = 0.2;
 const HIGH: u8 = 90;
 const HIGHEST: u8 = 99;
 
+/// Share of the round trips that few of them have to wait for a core.
+const MATTERS_SELDOM: f64 = 0.25;
+
 /// What a switch from one thread to another takes, ns.
 const SWITCH_NS: f64 = 5_000.0;
 
@@ -32,6 +35,17 @@ impl Rule for SchedulingDelay {
     fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
         super::of_ends(case, |role| self.of(case, role))
     }
+}
+
+/// What of each round trip was waiting for a core, ns and as a share, where they take less than half of the time
+/// (a schedule leaves pauses) and most of them are late: one long stall is none of each.
+fn of_round_trips(case: &Case<'_>, waited_ns: f64) -> Option<(f64, f64)> {
+    let rtt = case.record.summary.rtt_ns.filter(|_| case.is_latency())?;
+    let trips = case.record.summary.round_trips.filter(|&trips| trips > 0)? as f64;
+    let whole = case.time(Role::Client)?.wall_ns as f64;
+    let each = waited_ns / trips;
+    let late = rtt.p50.saturating_sub(rtt.min) as f64;
+    (trips * rtt.mean < whole / 2.0 && late >= each / 2.0).then(|| (each, (each / rtt.mean.max(1.0)).min(1.0)))
 }
 
 impl SchedulingDelay {
@@ -58,6 +72,11 @@ impl SchedulingDelay {
             true => time.runnable + line,
             false => time.runnable,
         };
+        // Who asks seldom is late by as much each time, and for little of the whole time.
+        let of_trips = of_round_trips(case, waited * time.wall_ns as f64 * time.threads as f64);
+        let of_trips = of_trips.filter(|(_, share)| *share >= MATTERS_SELDOM);
+        let each = of_trips.map(|(each, _)| each);
+        let waited = of_trips.map_or(waited, |(_, share)| share.max(waited));
         if waited < matters || self.is_hidden(case, matters) {
             return None;
         }
@@ -107,9 +126,10 @@ impl SchedulingDelay {
         let mut draft = Draft::limit_if(crowded, self.id(), role)
             .cost(waited)
             .says(format!(
-                "the {}'s threads were ready to run and waited for a core for {} of the time{}",
+                "the {}'s threads were ready to run and waited for a core for {} of the {}{}",
                 name(role),
                 format_share(waited),
+                if each.is_some() { "round trips' time" } else { "time" },
                 match crowded {
                     true => ": the run has more threads than its machine has processors",
                     false => "",
@@ -118,7 +138,8 @@ impl SchedulingDelay {
             .seen("waited for a core", waited, "share", schedstat(role))
             .seen("involuntary switches", time.pushed_off, "", format!("{} getrusage", name(role)))
             .seen_if("idle time of the machine", idle, "share", format!("{} /proc/stat", name(role)))
-            .seen("scheduling", case.sched(role).to_string(), "", "plan");
+            .seen("scheduling", case.sched(role).to_string(), "", case.sched_read(role))
+            .seen_if("waited for a core, each round trip", each.map(f64::round), "ns", "waiting over round_trips");
         if crowded {
             draft = draft.seen("threads of the run", threads as u64, "", "plan").seen(
                 "usable processors",
@@ -136,7 +157,10 @@ impl SchedulingDelay {
                 false => remedy.to_owned(),
             })
             .command(command)
-            .tried((case.sched(role) != Default::default()).then(|| format!("--sched {}", case.sched(role))))
+            .tried((case.sched(role) != Default::default()).then(|| match case.asked_sched(role) == case.sched(role) {
+                true => format!("--sched {}", case.sched(role)),
+                false => format!("started as {}", case.sched(role)),
+            }))
             .gain(Some(1.0 / (1.0 - waited).max(0.1)), "1 / (1 - share of the time waiting for a core)")
             .found()
     }

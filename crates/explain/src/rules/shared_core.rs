@@ -126,7 +126,11 @@ impl SharedCore {
         let usable = cpu.usable.or(cpu.logical).unwrap_or(1);
         let asked = !case.plan.cpu.near.0.is_empty() || !case.plan.cpu.far.0.is_empty();
         let core = near_cpus.first().map_or("one".to_owned(), u32::to_string);
-        let draft = Draft::limit_if(usable == 1 || !at_once, self.id(), End::Both)
+        // Another of the machine's processors, which the program may be let use by the same means.
+        let taken = near_cpus.first().copied().unwrap_or(0);
+        let logical = cpu.logical.filter(|&logical| logical > 1).unwrap_or(0);
+        let other = (0..logical).find(|&other| other != taken);
+        let draft = Draft::limit_if(other.is_none() || !at_once, self.id(), End::Both)
                 .cost(cost)
                 .says(format!(
                     "both ends ran on processor {core}: one was ready to run and did not for {} of the time",
@@ -137,17 +141,18 @@ impl SharedCore {
                 .seen("ready to run and not running, client", a.runnable + a.waking, "share", schedstat(Role::Client))
                 .seen("ready to run and not running, server", b.runnable + b.waking, "share", schedstat(Role::Server))
                 .remedy(match usable {
-                    1 if cpu.logical.is_some_and(|logical| logical > 1) => "the program may use one processor only: let it use more of the machine's (its cpuset, taskset), or put the ends on two machines",
+                    1 if cpu.logical.is_some_and(|logical| logical > 1) => "each end may use one processor only, and it is the same one: let one of them use another of the machine's (taskset, its cpuset)",
                     1 => "the machine has one processor: put the ends on two machines",
                     _ if at_once => "put the ends on processors of their own, and compare: with large pieces, which stay in the cache of one, it may be no gain",
                     _ => "compare with processors of their own: ends that wait for each other take turns anyway, and handing over from cache to cache may cost more than it gives",
                 })
                 .tried(asked.then(|| format!("--cpu {}", case.plan.cpu)));
-        let draft = match usable {
-            1 => draft,
+        let draft = match (usable, other) {
+            (1, None) => draft,
+            (1, Some(other)) => draft.command(format!("taskset -c {other} {}", case.again(""))),
             _ => draft.command(case.again("--cpu 0/1")),
         };
-        match at_once && usable > 1 {
+        match at_once && other.is_some() {
             true => draft.gain(
                 Some(gain),
                 format!("1 / (1 - share of the time waiting for the processor); at most {HEADROOM}, and 1.35 in large pieces, as two processors were measured against one"),

@@ -1,5 +1,6 @@
 //! Each call moves so little that the calls are the work.
 
+use linerate_metric::facts::Role;
 use linerate_metric::finding::Finding;
 use linerate_metric::plan::Protocol;
 use linerate_metric::record::CountedAt;
@@ -10,8 +11,8 @@ use crate::Rule;
 use crate::case::{Case, Way, name};
 use crate::draft::Draft;
 
-/// What a send call of a stream costs whatever it moves, ns: a write of 1 KiB takes 3.5 us on the 2-core VM
-/// (docs/METHOD.md, calls).
+/// What a send call of a stream costs whatever it moves, ns, beside 0.08 ns for each of its bytes: a write of 1 KiB
+/// takes 3.5 us on the 2-core VM (docs/METHOD.md, calls). Only the relation of the two is used.
 const CALL_NS: f64 = 3_000.0;
 
 /// Calls from this size on move more than they cost.
@@ -48,6 +49,26 @@ impl Rule for SmallWrites {
     }
 }
 
+/// Mean time of a send that found room, where calls were timed (those of the client).
+fn timed(case: &Case<'_>, role: Role) -> Option<f64> {
+    let sends = case.record.calls.values().filter(|_| role == Role::Client);
+    let room: Vec<_> = sends.filter_map(|call| call.room.as_ref()).collect();
+    let count: u64 = room.iter().map(|times| times.times.count).sum();
+    let total: u64 = room.iter().map(|times| times.total_ns).sum();
+    (count > 0).then(|| total as f64 / count as f64)
+}
+
+/// What of a call's time its bytes take, ns: on a slower machine both parts are longer alike. No less than they took the
+/// receiver, where that takes large pieces.
+fn of_bytes(way: &Way<'_>, each: f64, payload: u64) -> f64 {
+    let bytes = payload as f64 * super::BYTE_NS;
+    let alike = each * bytes / (CALL_NS + bytes);
+    let large = way.works_in_large_pieces(CountedAt::Receiver);
+    let received = way.time(CountedAt::Receiver).filter(|_| large).zip(way.goodput());
+    let received = received.map(|(time, goodput)| time.working * time.threads as f64 * 8e9 / goodput.max(1.0));
+    received.map_or(alike, |byte| alike.max(byte * payload as f64)).min(each)
+}
+
 impl SmallWrites {
     fn of_tcp(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
         let payload = case.plan.payload_bytes;
@@ -57,12 +78,13 @@ impl SmallWrites {
         let calls = way.summary().calls_per_second?;
         let time = way.time(CountedAt::Sender)?;
         let flows = time.threads.max(1) as f64;
-        let share = (calls * CALL_NS / 1e9 / flows).min(0.95);
+        let role = way.sender;
+        let timed = timed(case, role);
+        let each = timed.unwrap_or((time.working + time.turning) * 1e9 * flows / calls.max(1.0));
+        let share = ((each - of_bytes(way, each, payload)) * calls / 1e9 / flows).clamp(0.0, 0.95);
         if share < MATTERS {
             return None;
         }
-        let each = (time.working + time.turning) * 1e9 * flows / calls.max(1.0);
-        let role = way.sender;
         Draft::cause(self.id(), role)
             .way(way.direction)
             .cost(share)
@@ -74,6 +96,10 @@ impl SmallWrites {
             ))
             .seen("payload_bytes", payload, "B", "plan")
             .seen("calls_per_second", calls, "1/s", "sender")
+            .seen("time of a call", each.round(), "ns", match timed {
+                Some(_) => "calls".to_owned(),
+                None => format!("{} over the calls", schedstat(role)),
+            })
             .seen("working time of the sending threads", time.working, "share", schedstat(role))
             .remedy("write more at a time: 128 KiB to 1 MiB a call")
             .command(case.again("-l 128K"))

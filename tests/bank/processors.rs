@@ -1,0 +1,154 @@
+//! What rules of processors take for a sign, and what not: each row has one reading another.
+
+use serde_json::{Value, json};
+
+use super::rules::{changed, of, reading};
+
+/// Calls cost what they cost on this machine: a tenth of them a second in the same time are ten times as dear.
+#[test]
+fn calls_are_as_dear_as_the_record_has_them() {
+    for (calls, payload, least, most) in [
+        (142_355.0, 1_024, 0.7, 0.95),
+        (14_235.0, 1_024, 0.7, 0.95),
+        (1_423_550.0, 1_024, 0.7, 0.95),
+        // Half of it is the bytes.
+        (14_235.0, 30_000, 0.3, 0.55),
+    ] {
+        let changes = [
+            ("/directions/0/calls_per_second", json!(calls)),
+            ("/plan/payload_bytes", json!(payload)),
+        ];
+        let found = of("small-writes", "small-writes-1k", &changes).expect("it is told");
+        let fits = (least..most).contains(&found.cost);
+        assert!(fits, "{calls} of {payload}: {}", found.cost);
+        assert!(reading(&found, "time of a call").is_some());
+    }
+    // Calls that were timed go before the threads' time over their number.
+    let times = json!({ "count": 1000, "min": 1, "mean": 1e3, "p50": 1, "p90": 1, "p99": 1, "p99_9": 1, "p99_99": 1, "max": 1,
+        "standard_deviation": 0.0, "total_ns": 1_000_000, "histogram": { "unit": "ns", "significant_digits": 3, "count": 0, "sum": 0, "min": 0, "max": 0, "buckets": [] } });
+    let changes = [("/calls", json!({ "sendto": { "room": times } }))];
+    // A microsecond each is 0.14 of the time, and nothing that matters.
+    assert_eq!(of("small-writes", "small-writes-1k", &changes), None);
+}
+
+/// Cores that never rest, or go from one end to the other, do not halt; nor for longer than their states take.
+#[test]
+fn cores_halt_where_they_can() {
+    let stream = |idle_ns: u64| {
+        let machine = json!({ "processors": 2, "user_ns": 0, "system_ns": 2_000_000_000 - idle_ns, "irq_ns": 0, "softirq_ns": 0, "steal_ns": 0, "idle_ns": idle_ns });
+        vec![
+            ("/plan/wait", json!({ "near": "block", "far": "block" })),
+            ("/hosts/0/wake_up_ns", json!(60_000)),
+            ("/intervals/*/tcp/receive_window_limited", json!(0.0)),
+            ("/summary/cpu/0/machine", machine.clone()),
+            ("/summary/cpu/1/machine", machine),
+            ("/summary/cpu/0/threads/0/cpu_ns", json!(300_000_000)),
+            ("/summary/cpu/0/threads/0/runnable_ns", json!(0)),
+            ("/summary/cpu/0/threads/0/blocked_ns", json!(700_000_000)),
+            ("/summary/cpu/1/threads/0/cpu_ns", json!(300_000_000)),
+            ("/summary/cpu/1/threads/0/runnable_ns", json!(0)),
+            ("/summary/cpu/1/threads/0/blocked_ns", json!(700_000_000)),
+            ("/summary/cpu/1/threads/0/voluntary_switches", json!(20_000)),
+            ("/summary/cpu/1/threads/0/cpus", json!([1])),
+        ]
+    };
+    let states = |name: &str, latency_us: u64| json!([{ "name": "POLL", "latency_us": 0 }, { "name": name, "latency_us": latency_us }]);
+    let bare = ("/hosts/1/cpu/hypervisor", Value::Null);
+    for (more, idle_ns, told) in [
+        (vec![], 1_000_000_000, true),
+        (vec![], 100_000_000, false),
+        // Both on one processor.
+        (
+            vec![("/summary/cpu/1/threads/0/cpus", json!([0]))],
+            1_000_000_000,
+            false,
+        ),
+        // The probe says 60 us, and the deepest state is left within one: it met somebody else.
+        (
+            vec![bare.clone(), ("/hosts/1/cpu/idle_states", states("C1", 1))],
+            1_000_000_000,
+            false,
+        ),
+        (
+            vec![bare, ("/hosts/1/cpu/idle_states", states("C6", 130))],
+            1_000_000_000,
+            true,
+        ),
+        // Of a virtual processor its states tell nothing.
+        (
+            vec![("/hosts/1/cpu/idle_states", states("haltpoll idle", 1))],
+            1_000_000_000,
+            true,
+        ),
+    ] {
+        let mut changes = stream(idle_ns);
+        changes.extend(more.iter().cloned());
+        let found = of("idle-wakeup", "healthy-tcp-send", &changes);
+        assert_eq!(found.is_some(), told, "{more:?} {idle_ns}: {found:#?}");
+    }
+}
+
+/// A program that was started in a real-time class (`chrt`) has it although nobody asked for it.
+#[test]
+fn a_class_from_outside_is_seen() {
+    for (started, waited_ns, told) in [
+        (json!("fifo:50"), 49_000_000, true),
+        (Value::Null, 49_000_000, false),
+        // Late, and never off its processor.
+        (json!("fifo:50"), 100_000, false),
+    ] {
+        let changes = [
+            ("/plan/sched/near", json!("inherited")),
+            ("/hosts/0/started_as", started.clone()),
+            ("/summary/cpu/0/threads/0/runnable_ns", json!(waited_ns)),
+        ];
+        let found = of("rt-throttle", "rt-throttle-client", &changes);
+        assert_eq!(found.is_some(), told, "{started} {waited_ns}");
+        if let Some(found) = found {
+            let seen = found
+                .evidence
+                .iter()
+                .find(|seen| seen.counter == "scheduling");
+            let read = seen.map(|seen| seen.read.as_str());
+            assert_eq!(read, Some("client sched_getscheduler"));
+        }
+    }
+}
+
+/// Fifty questions that wait for two milliseconds each wait for a tenth of a second, and are all late.
+#[test]
+fn questions_that_are_seldom_are_late_all_the_same() {
+    for (trips, p50_ns, waited_ns, told) in [
+        (50, 2_000_000, 80_000_000, true),
+        (50, 2_000_000, 10_000_000, false),
+        // One long stall among quick answers.
+        (50, 70_000, 80_000_000, false),
+        // They fill the time: as ever.
+        (20_000, 70_000, 80_000_000, false),
+        (20_000, 70_000, 800_000_000, true),
+    ] {
+        let mut record = changed("scheduling-delay-hogs", &[]);
+        record.summary.round_trips = Some(trips);
+        let rtt = record.summary.rtt_ns.as_mut().expect("round trips");
+        (rtt.p50, rtt.mean) = (
+            p50_ns,
+            p50_ns.max(1_700_000 * u64::from(trips == 50)) as f64,
+        );
+        for cost in &mut record.summary.cpu {
+            let thread = &mut cost.threads[0];
+            thread.runnable_ns = Some(waited_ns);
+            thread.blocked_ns = Some(thread.wall_ns - waited_ns - thread.cpu_ns.min(100_000_000));
+            thread.cpu_ns = thread.cpu_ns.min(100_000_000);
+        }
+        let found = linerate_explain::explain(&record);
+        let found = found.iter().find(|found| found.cause == "scheduling-delay");
+        assert_eq!(
+            found.is_some(),
+            told,
+            "{trips} {p50_ns} {waited_ns}: {found:#?}"
+        );
+        let each = found
+            .is_some_and(|found| reading(found, "waited for a core, each round trip").is_some());
+        assert_eq!(each, told && trips == 50, "{trips} {p50_ns} {waited_ns}");
+    }
+}
