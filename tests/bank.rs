@@ -6,6 +6,8 @@
 
 #[path = "bank/confusion.rs"]
 mod confusion;
+#[path = "bank/evidence.rs"]
+mod evidence;
 #[path = "bank/processors.rs"]
 mod processors;
 #[path = "bank/rules.rs"]

@@ -15,6 +15,9 @@ const DEFAULT: u32 = 65_536;
 /// The largest that it takes (GSO_MAX_SIZE of linux/netdevice.h, eight times 65535).
 const LARGEST: u32 = 524_280;
 
+/// The most segments that a packet may have (GSO_MAX_SEGS of linux/netdevice.h).
+const MOST_SEGMENTS: u32 = 65_535;
+
 /// Time of a byte by size of the packets that hold it: `a + b / size`. From 94.6 Gb/s with 64 KiB and 180.5 with
 /// 512 KiB on veth (docs/METHOD.md); the unit cancels.
 const PER_BYTE: f64 = 0.00485;
@@ -56,9 +59,14 @@ impl GsoSize {
             return None;
         }
         let interface = way.sends_by()?;
-        let largest = interface.gso_ipv4_max_bytes?;
-        let segments = interface.offloads.get("tx-tcp-segmentation") == Some(&true);
-        if largest > 2 * DEFAULT || !segments || case.plan.payload_bytes < 32 << 10 {
+        let bytes = interface.gso_ipv4_max_bytes?;
+        // A packet of few segments is as small; how many a device takes is its own, and nobody's to raise.
+        let segments = interface.gso_max_segments.filter(|_| case.device(way.sender).is_none());
+        let held = segments.map(|segments| f64::from(segments) * way.tcp().map_or(1448.0, |tcp| tcp.mss));
+        let largest = held.map_or(bytes, |held| bytes.min(held as u32));
+        let by_segments = largest < bytes;
+        let cuts = interface.offloads.get("tx-tcp-segmentation") == Some(&true);
+        if largest > 2 * DEFAULT || !cuts || case.plan.payload_bytes < 32 << 10 {
             return None;
         }
         let share = 1.0 - time(LARGEST) / time(largest);
@@ -72,7 +80,13 @@ impl GsoSize {
             return None;
         }
         let (role, link) = (way.sender, &interface.name);
-        let (aim, command) = larger(case, role, link, largest)?;
+        let (aim, command) = match by_segments && small {
+            true => (bytes.min(DEFAULT), case.at(role, &format!("ip link set dev {link} gso_max_segs {MOST_SEGMENTS}{}", match bytes < DEFAULT - 1024 {
+                true => format!(" gso_max_size {DEFAULT}"),
+                false => String::new(),
+            }))),
+            false => larger(case, role, link, largest)?,
+        };
         Draft::limit_if(!small, self.id(), role)
             .way(way.direction)
             .cost(share)
@@ -85,7 +99,8 @@ impl GsoSize {
                     false => ": the kernel's own limit, and it can be raised",
                 }
             ))
-            .seen("gso_ipv4_max_size", largest, "B", format!("{} {link} IFLA_GSO_IPV4_MAX_SIZE", name(role)))
+            .seen("gso_ipv4_max_size", bytes, "B", format!("{} {link} IFLA_GSO_IPV4_MAX_SIZE", name(role)))
+            .seen_if("gso_max_segs", segments.filter(|_| by_segments), "segments", format!("{} {link} IFLA_GSO_MAX_SEGS", name(role)))
             .seen("goodput_bps", way.goodput()?, "bit/s", "receiver")
             .remedy(match small {
                 true => "let both ends of the link take packets as large as the kernel's own limit",

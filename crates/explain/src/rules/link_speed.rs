@@ -72,7 +72,9 @@ impl LinkSpeed {
             Some(_) => (1.0 - used.min(0.5)).max(1.0 - 1.0 / less),
             None => 1.0 - 1.0 / less,
         };
-        Draft::cause(self.id(), slow)
+        // Of a device whose modes nobody told it is not known whether it could be faster.
+        let known = fastest(slow).is_some();
+        Draft::limit_if(!known && half.is_none(), self.id(), slow)
             .cost(cost)
             .says(format!(
                 "{} of the {} runs at {}{}{}",
@@ -80,9 +82,10 @@ impl LinkSpeed {
                 name(slow),
                 format_bit_rate(own as f64),
                 if half.is_some() { ", one direction at a time" } else { "" },
-                match less >= 1.5 {
-                    true => format!(", and the device supports {}", format_bit_rate(could as f64)),
-                    false => String::new(),
+                match (less >= 1.5, known) {
+                    (true, true) => format!(", and the device supports {}", format_bit_rate(could as f64)),
+                    (true, false) => format!(", and the other end at {}; what the device supports is not known", format_bit_rate(could as f64)),
+                    (false, _) => String::new(),
                 }
             ))
             .seen("speed", own, "bit/s", format!("{} {} ethtool", name(slow), interface.name))
@@ -93,7 +96,7 @@ impl LinkSpeed {
             .remedy("look at the cable (two pairs carry 100 Mb/s only), at the switch's port, and at what both ends advertise")
             .command(case.at(slow, &format!("ethtool -s {} autoneg on; ethtool {}", interface.name, interface.name)))
             // What collisions take nobody can say.
-            .gain((less >= 1.5).then_some(less), "fastest supported over negotiated speed")
+            .gain((less >= 1.5 && known).then_some(less), "fastest supported over negotiated speed")
             .found()
     }
 }

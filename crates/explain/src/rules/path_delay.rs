@@ -17,6 +17,12 @@ const LONG_NS: u64 = 1_000_000;
 /// Share of the time limited by a window from which it matters.
 const MATTERS: f64 = 0.2;
 
+/// How much faster than it was a path is taken to be whose rate nobody knows.
+const FURTHER: f64 = 8.0;
+
+/// The largest buffer that is advised: 10 Gb/s over 100 ms, twice.
+const MOST_BYTES: u64 = 256 << 20;
+
 /// See docs/CAUSES.md#path-delay.
 pub struct PathDelay;
 
@@ -52,10 +58,17 @@ impl PathDelay {
         if held < MATTERS || windows < MATTERS && !starting {
             return None;
         }
-        let aim = headroom(way).unwrap_or(1.0) * goodput;
+        // Unscaled windows are no matter of buffers.
+        if !super::receive_window::unscaled(case).is_empty() && tcp.receive_window >= MATTERS {
+            return None;
+        }
+        let known = way.share_of_line().or(way.share_of_shape()).is_some();
+        let further = if known { f64::INFINITY } else { FURTHER };
+        let aim = headroom(way).unwrap_or(1.0).min(further) * goodput;
         let needed = (aim / 8.0 * tcp.min_rtt_ns / 1e9) as u64;
         let flows = way.streams().len().max(1) as u64;
-        let larger = (2 * needed / flows).clamp(4 << 20, 1 << 30).next_power_of_two();
+        let most = most_of_memory(case, flows);
+        let larger = (2 * needed / flows).max(4 << 20).next_power_of_two().min(most);
         // A window of our own stack is as large as it was configured.
         let ends = [(way.sender, "tcp.send_buffer"), (way.receiver, "tcp.receive_window")];
         let own = ends.into_iter().find(|(role, _)| way.is_own_stack(*role));
@@ -83,7 +96,9 @@ impl PathDelay {
             .seen_if("SO_SNDBUF", way.send_buffer(), "B", "sender socket")
             .remedy(match starting {
                 true => "measure longer, or leave the start out (-O); several flows start faster than one",
-                false => "raise the largest buffers of both ends above the bandwidth-delay product, or use several flows",
+                false if larger == most => "raise the largest buffers of both ends (more than this a flow takes too much of their memory), and use several flows",
+                false if known => "raise the largest buffers of both ends above the bandwidth-delay product, or use several flows",
+                false => "raise the largest buffers of both ends above the bandwidth-delay product, or use several flows; the path's rate is not known: this has room for 8 times of what came, raise it again as long as that helps",
             })
             .command(match starting {
                 true => case.again(&format!("-t {} -O 5", longer_s(case))),
@@ -129,6 +144,16 @@ impl PathDelay {
             .tried((case.plan.round_trip.outstanding > 1).then(|| format!("--outstanding {}", case.plan.round_trip.outstanding)))
             .found()
     }
+}
+
+/// What buffers of one flow may take at most: a 16th of the smaller end's memory, all flows and both buffers together,
+/// and 256 MiB.
+fn most_of_memory(case: &Case<'_>, flows: u64) -> u64 {
+    let ends = [Role::Client, Role::Server].into_iter();
+    let memory = ends.filter_map(|role| case.host(role)?.memory_bytes).min();
+    let share = memory.map_or(MOST_BYTES, |memory| (memory / 16 / 2 / flows).clamp(1 << 20, MOST_BYTES));
+    // The largest power of two within it.
+    1 << share.ilog2()
 }
 
 /// Twice the time of the run, 30 s at least.

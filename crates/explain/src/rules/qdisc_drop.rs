@@ -2,7 +2,7 @@
 
 use linerate_metric::facts::Interface;
 use linerate_metric::finding::{End, Finding};
-use linerate_metric::plan::Kind;
+use linerate_metric::plan::{Kind, Protocol};
 use linerate_metric::units::{format_count, format_share};
 
 use crate::Rule;
@@ -11,6 +11,9 @@ use crate::draft::Draft;
 
 /// Share of the packets from which it matters.
 const MATTERS: f64 = 0.0005;
+
+/// Share of the time that the congestion window holds a sender whose segments its own interface refuses.
+const HELD: f64 = 0.3;
 
 /// Drops that are an accident.
 const FEW: u64 = 10;
@@ -40,7 +43,8 @@ impl QdiscDrop {
         let other = name(way.receiver);
         let of_way = |host: &str, on: Option<&str>| host == own || host != other && way.leaves_by(host, on);
         let drops = case.added("qdisc_drops", of_way)?;
-        let lost = way.lost_at("qdisc").max(drops);
+        let here = case.added("qdisc_drops", |host, _| host == own).unwrap_or(0) > 0;
+        let lost = of_this_run(way, way.lost_at("qdisc").max(drops), here)?;
         let share = lost as f64 / (way.packets() + lost as f64).max(1.0);
         if lost < FEW || share < MATTERS {
             return None;
@@ -50,8 +54,8 @@ impl QdiscDrop {
         })?;
         let held = way.tcp().map_or(0.0, |tcp| super::congestion_loss::held_by_congestion(&tcp));
         let cost = match way.plan().protocol {
-            linerate_metric::plan::Protocol::Tcp => held.max(share),
-            linerate_metric::plan::Protocol::Udp => share,
+            Protocol::Tcp => held.max(share),
+            Protocol::Udp => share,
         };
         let interface = at.interface.as_deref().unwrap_or("IF");
         let sends = way.sends_by();
@@ -79,10 +83,32 @@ impl QdiscDrop {
             .remedy("give the discipline a longer queue, or send at a rate that it lets through")
             .command(case.at_host(&at.host, &longer_queue(interface, own_interface)))
             .gain(
-                (way.plan().protocol == linerate_metric::plan::Protocol::Udp).then(|| 1.0 / (1.0 - share).max(0.01)),
+                (way.plan().protocol == Protocol::Udp).then(|| 1.0 / (1.0 - share).max(0.01)),
                 "1 / (1 - share lost here)",
             )
             .found()
+    }
+}
+
+/// What of an interface's drops was this run's: all who send there have them counted. None where the run shows no sign
+/// of any.
+fn of_this_run(way: &Way<'_>, drops: u64, here: bool) -> Option<u64> {
+    match way.plan().protocol {
+        Protocol::Tcp => {
+            let Some(tcp) = way.tcp() else { return Some(drops) };
+            let again = tcp.retransmits.saturating_sub(tcp.spurious);
+            // What the own interface refuses a kernel tries again without counting it, and its congestion window shrinks.
+            let refused = here && super::congestion_loss::held_by_congestion(&tcp) >= HELD && !super::is_saturated(way);
+            match (again >= FEW, refused) {
+                (_, true) => Some(drops),
+                (true, false) => Some(drops.min(again)),
+                (false, false) => None,
+            }
+        }
+        Protocol::Udp => {
+            let lost = way.summary().loss_fraction.map(|share| share * way.packets_sent() * way.fragments());
+            Some(lost.map_or(drops, |lost| drops.min(lost.ceil() as u64)))
+        }
     }
 }
 

@@ -1,0 +1,162 @@
+//! What rules of paths and interfaces take for a sign, and what not: each row has one reading another.
+
+use serde_json::{Value, json};
+
+use super::rules::{of, reading};
+
+/// Other programs' packets are dropped by the same discipline.
+#[test]
+fn drops_of_others_are_no_drops_of_the_run() {
+    let drops = |count: u64| {
+        let counter = json!({ "host": "client", "interface": "eth0", "counter": "qdisc_drops", "before": 0, "after": count });
+        ("/counters", json!([counter]))
+    };
+    let stream = |again: u64, busy: f64, cpu_ns: u64| {
+        vec![
+            drops(5_000),
+            ("/directions/0/retransmits", json!(again)),
+            ("/intervals/*/tcp/busy", json!(busy)),
+            ("/intervals/*/tcp/receive_window_limited", json!(0.0)),
+            ("/summary/cpu/0/threads/0/cpu_ns", json!(cpu_ns)),
+            (
+                "/summary/cpu/0/threads/0/blocked_ns",
+                json!(1_000_000_000 - cpu_ns),
+            ),
+            ("/summary/cpu/0/threads/0/runnable_ns", json!(0)),
+            ("/summary/cpu/1/threads/0/cpu_ns", json!(200_000_000)),
+            ("/summary/cpu/1/threads/0/blocked_ns", json!(800_000_000)),
+            ("/summary/cpu/1/threads/0/runnable_ns", json!(0)),
+        ]
+    };
+    for (again, busy, cpu_ns, told) in [
+        // Nothing was sent again, and nothing held the sender but its reader.
+        (0, 0.1, 300_000_000, None),
+        // Its processor did.
+        (0, 1.0, 980_000_000, None),
+        // What its own interface refuses is sent again uncounted, and the congestion window shrinks.
+        (0, 1.0, 30_000_000, Some(5_000)),
+        // Fewer were sent again than were dropped: the rest was somebody else's.
+        (3_000, 1.0, 980_000_000, Some(3_000)),
+        (9_000, 1.0, 980_000_000, Some(5_000)),
+    ] {
+        let found = of(
+            "qdisc-drop",
+            "healthy-tcp-send",
+            &stream(again, busy, cpu_ns),
+        );
+        let what = found.map(|found| found.what);
+        let want = told.map(|lost: u64| format!("dropped {},000 packets", lost / 1000));
+        match (&what, &want) {
+            (None, None) => {}
+            (Some(what), Some(want)) => assert!(what.contains(want.as_str()), "{what}"),
+            _ => panic!("{again} {busy} {cpu_ns}: {what:?}, not {want:?}"),
+        }
+    }
+    for (lost, told) in [(0.0, false), (0.2, true)] {
+        let changes = [drops(5_000), ("/directions/0/loss_fraction", json!(lost))];
+        let found = of("qdisc-drop", "healthy-udp-paced", &changes);
+        assert_eq!(found.is_some(), told, "{lost}");
+    }
+}
+
+/// Buffers are advised for a rate that somebody knows, or for a step further, and never for the whole memory.
+#[test]
+fn buffers_of_a_long_path_have_an_end() {
+    let bare = [
+        ("/hosts/0/interface/speed_bps", Value::Null),
+        ("/hosts/1/interface/speed_bps", Value::Null),
+    ];
+    for (changes, rtt_ns, memory, want) in [
+        // 10 Gb/s over 40 ms are 50 MB.
+        (&[][..], 40_000_000_u64, 64_u64 << 30, "134217728"),
+        (&[], 400_000_000, 64 << 30, "268435456"),
+        (&[], 40_000_000, 1 << 30, "33554432"),
+        // Nobody knows a rate: eight times of the 0.9 Gb/s that came.
+        (&bare, 40_000_000, 64 << 30, "134217728"),
+        (&bare, 4_000_000, 64 << 30, "8388608"),
+    ] {
+        let mut all = changes.to_vec();
+        all.extend([
+            ("/intervals/*/tcp/min_rtt_ns", json!(rtt_ns)),
+            ("/intervals/*/tcp/rtt_ns", json!(rtt_ns + 500_000)),
+            ("/hosts/0/memory_bytes", json!(memory)),
+            ("/hosts/1/memory_bytes", json!(memory)),
+        ]);
+        for host in ["0", "1"] {
+            for (name, value) in [
+                ("rmem", "4096 131072 6291456"),
+                ("wmem", "4096 16384 4194304"),
+            ] {
+                let at = format!("/hosts/{host}/sysctls/net.ipv4.tcp_{name}");
+                all.push((Box::leak(at.into_boxed_str()), json!(value)));
+            }
+        }
+        let found = of("path-delay", "path-delay-window", &all);
+        let found = found.unwrap_or_else(|| panic!("{rtt_ns} {memory}: it is told"));
+        let told = found.command.as_deref().unwrap_or_default();
+        assert!(
+            told.contains(&format!(" {want}'")),
+            "{rtt_ns} {memory}: {told}"
+        );
+        let known = changes.is_empty();
+        assert_eq!(
+            found.remedy.contains("not known"),
+            !known,
+            "{}",
+            found.remedy
+        );
+    }
+}
+
+/// That the other end is faster says nothing of what a device supports.
+#[test]
+fn nobody_knows_what_a_device_supports_that_did_not_tell() {
+    for (fastest, is_cause) in [(json!(1_000_000_000), true), (Value::Null, false)] {
+        let changes = [("/hosts/0/interface/fastest_bps", fastest)];
+        let found = of("link-speed", "link-speed-cable", &changes).expect("it is told");
+        assert_eq!(found.is_cause(), is_cause, "{found:#?}");
+        assert_eq!(found.gain.is_some(), is_cause);
+        assert_eq!(
+            found.what.contains("supports 1.00 Gb/s"),
+            is_cause,
+            "{}",
+            found.what
+        );
+    }
+}
+
+/// A packet of eight segments is small, whatever its size may be.
+#[test]
+fn packets_of_few_segments_are_small() {
+    for (bytes, segments, want) in [
+        (65_536, None, None),
+        (65_536, Some(65_535), None),
+        (
+            65_536,
+            Some(8),
+            Some("ip link set dev eth0 gso_max_segs 65535"),
+        ),
+        (
+            32_768,
+            Some(8),
+            Some("ip link set dev eth0 gso_max_segs 65535 gso_max_size 65536"),
+        ),
+        (
+            8_192,
+            Some(64),
+            Some("ip link set dev eth0 gso_max_size 65536"),
+        ),
+    ] {
+        let changes = [
+            ("/hosts/0/interface/gso_ipv4_max_bytes", json!(bytes)),
+            ("/hosts/0/interface/gso_max_segments", json!(segments)),
+        ];
+        let found = of("gso-size", "gso-size-16k", &changes).expect("it is told");
+        assert_eq!(found.is_cause(), want.is_some(), "{bytes} {segments:?}");
+        if let Some(want) = want {
+            assert_eq!(found.command.as_deref(), Some(want), "{bytes} {segments:?}");
+        }
+        let seen = reading(&found, "gso_max_segs").is_some();
+        assert_eq!(seen, segments == Some(8), "{bytes} {segments:?}");
+    }
+}
