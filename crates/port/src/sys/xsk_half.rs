@@ -191,6 +191,11 @@ impl TransmitRings {
         self.transmit.publish();
     }
 
+    /// What the kernel has of its memory.
+    pub fn lent(&self) -> &Lent {
+        &self.lent
+    }
+
     /// Whether the kernel has left frames in the ring.
     #[inline]
     pub fn is_pending(&mut self) -> bool {

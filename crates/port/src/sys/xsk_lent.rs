@@ -30,6 +30,11 @@ impl Lent {
         }
     }
 
+    /// The memory whose frames it accounts for.
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
     /// How many frames are lent.
     #[inline]
     pub(crate) fn count(&self) -> u32 {

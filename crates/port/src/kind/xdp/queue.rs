@@ -5,6 +5,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::counters::{Cause, QueueCounters};
 use crate::error::PortError;
@@ -358,9 +360,29 @@ impl Transmit for XdpTransmit {
     }
 }
 
+/// How long frames in the ring are waited for when the port is closed.
+const LAST: Duration = Duration::from_millis(100);
+const LAST_PAUSE: Duration = Duration::from_micros(50);
+
+/// Has the kernel send what it left in the ring when it was busy: it counts as sent, and goes with the socket. A device
+/// that was given the frames themselves is waited for until it says that it has sent them.
+fn send_last(rings: &mut TransmitRings, socket: &XdpSocket, zero_copy: bool) {
+    let mut pool = rings.lent().memory().pool();
+    let until = Instant::now() + LAST;
+    while rings.is_pending() || (zero_copy && rings.lent().count() > 0) {
+        let woken = socket.wake_transmit();
+        collect(rings, &mut pool);
+        if woken.is_err_and(|error| !is_later(&error)) || Instant::now() >= until {
+            break;
+        }
+        thread::sleep(LAST_PAUSE);
+    }
+}
+
 impl Drop for XdpTransmit {
     fn drop(&mut self) {
-        if let Some(rings) = self.rings.take() {
+        if let Some(mut rings) = self.rings.take() {
+            send_last(&mut rings, self.shared.socket(), self.shared.zero_copy);
             self.shared.leave(rings.into_lent());
         }
     }

@@ -1,6 +1,10 @@
-//! What can be told without an interface.
+//! What can be told without an interface, and what no port does by itself.
 
+use std::fs;
 use std::io;
+use std::process::Command;
+
+use linerate_host::sys::namespace::{self, Space};
 
 use super::*;
 use crate::counters::Cause;
@@ -191,4 +195,78 @@ fn the_kernels_counters_become_causes() {
             (Cause::TooLong, 20)
         ]
     );
+}
+
+/// Frames that have left `va`, as the kernel counts them.
+fn sent_by_va() -> u64 {
+    let text = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+    let line = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("va:"));
+    let fields = line.expect("it is there").split_whitespace();
+    fields
+        .clone()
+        .nth(9)
+        .and_then(|word| word.parse().ok())
+        .unwrap()
+}
+
+/// A kernel that was busy leaves frames in the ring, which count as sent: they are, before the socket is closed.
+#[test]
+fn what_waits_in_the_ring_leaves_before_the_socket_is_closed() {
+    let running = thread::spawn(|| {
+        if let Err(error) = namespace::unshare(Space::Net) {
+            println!("skipped: no network namespace ({error}): run as root");
+            return;
+        }
+        // No address, and nothing that speaks by itself.
+        let _ = fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
+        for words in [
+            "link add va type veth peer name vb",
+            "link set va up",
+            "link set vb up",
+        ] {
+            match Command::new("ip").args(words.split(' ')).status() {
+                Ok(status) if status.success() => {}
+                other => {
+                    println!("skipped: no veth pair: {other:?}");
+                    return;
+                }
+            }
+        }
+        let url = parse("xdp:va").unwrap();
+        let memory = Memory::new(url.memory_plan()).unwrap();
+        let port = match crate::open(&url, &memory) {
+            Ok(mut ports) => ports.remove(0),
+            Err(error) if error.is_missing_privilege() => {
+                println!("skipped: {error}");
+                return;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let AnyPort {
+            receive, transmit, ..
+        } = port;
+        let crate::AnyTransmit::Xdp(mut transmit) = transmit else {
+            panic!("an xdp: port sends through AF_XDP");
+        };
+        let mut pool = memory.pool();
+        let rings = transmit.rings.as_mut().unwrap();
+        rings.room();
+        // More than the kernel takes in one call.
+        for _ in 0..100 {
+            let mut frame = pool.allocate().unwrap();
+            frame.set_len(60);
+            memory.bytes_mut(&mut frame).fill(0xff);
+            rings.put(frame).unwrap();
+        }
+        rings.show();
+        assert_eq!(sent_by_va(), 0, "nobody told the kernel yet");
+        drop(transmit);
+        assert_eq!(sent_by_va(), 100);
+        drop(receive);
+    });
+    if let Err(panic) = running.join() {
+        std::panic::resume_unwind(panic);
+    }
 }
