@@ -163,6 +163,10 @@ fn nonsense_and_contradictions() {
         ("throughput H -u --batch=8 --offload gso", "--offload"),
         ("throughput H --offload gso", "-u"),
         ("throughput H -u --offload trunc", "-u"),
+        (
+            "throughput H --dev tap:t0 --ip 10.0.0.2/24 --set threads.driver.cpus=1",
+            "threads.driver.cpus=1",
+        ),
         ("throughput H --offload sendfile,splice", "--offload"),
         ("throughput H --offload none,trunc", "--offload"),
         ("throughput H --verify --offload zerocopy", "--verify"),

@@ -5,6 +5,7 @@ use linerate_metric::event::Problem;
 use linerate_metric::plan::{Kind, Plan, Protocol, Wait};
 use linerate_metric::stack::{STACK_NAME, StackPlan};
 use linerate_metric::units::written_duration;
+use linerate_stack::config::Thread;
 use linerate_stack::{Config, StackError};
 
 use crate::args::{NearStackArgs, StackArgs};
@@ -75,7 +76,25 @@ fn config(args: &StackArgs, asked: &Asked) -> Result<(String, Config), Failure> 
     for setting in &args.set {
         config.apply(setting).map_err(refused)?;
     }
+    refuse_without_effect(args, &config)?;
     Ok((profile, config))
+}
+
+/// Refuses a place of the driver's thread where the driver has none.
+fn refuse_without_effect(args: &StackArgs, config: &Config) -> Result<(), Failure> {
+    if config.threads > 1 || config.driver == Thread::default() {
+        return Ok(());
+    }
+    let driver = |setting: &&String| setting.trim_start().starts_with("threads.driver.");
+    // What a profile says of it is its own affair.
+    match args.set.iter().rfind(driver) {
+        Some(setting) => Err(Failure::usage(Problem::new(
+            "it has no effect: with threads.count=1 the application's thread polls the port, too",
+            format!("--set {setting}"),
+            "add --set threads.count=2, or set threads.application.* instead",
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// The stack that options describe; `None` without `--dev`.

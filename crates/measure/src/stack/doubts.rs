@@ -50,6 +50,25 @@ const ROWS: &[Row] = &[
         },
     },
     Row {
+        doubt: "udp-buffers",
+        counted: &[("udp", "no_buffer")],
+        holds: |_| true,
+        says: |stack, count| match stack.device.split(',').any(|option| option == "vnet") {
+            true => format!(
+                "{count} datagrams found no buffer: with a vnet header, where each frame has room for 64 KiB, 256 wait \
+                 at most, whatever udp.receive_queue and udp.buffers are. Open {} without vnet and with --set \
+                 checksum=software",
+                stack.device
+            ),
+            false => format!(
+                "{count} datagrams found no buffer: all sockets together hold {} at most, whatever \
+                 udp.receive_queue ({} here) is. Start the stack with --set udp.buffers=N, higher than that",
+                key(stack, "udp.buffers"),
+                key(stack, "udp.receive_queue")
+            ),
+        },
+    },
+    Row {
         doubt: "frames-too-long",
         counted: &[("link", "port_too_long")],
         holds: |_| true,

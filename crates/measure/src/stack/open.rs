@@ -5,6 +5,7 @@ use std::sync::Arc;
 use linerate_metric::stack::{StackFacts, StackPlan};
 use linerate_metric::units::format_bytes;
 use linerate_port::{AnyPort, Memory, PortUrl, Receive, Transmit};
+use linerate_stack::config::MemoryAccount;
 use linerate_stack::{Addressing, Config, Stack, StackError, memory_plan, port_url};
 
 use super::background::Failure;
@@ -58,10 +59,40 @@ fn check_memory(config: &Config, url: &PortUrl) -> Result<(), MeasureError> {
         Some(available) if needed > available => Err(MeasureError::OptionRefused {
             option: format!("--set, for {} of memory", format_bytes(needed)),
             why: format!("the machine has {} available", format_bytes(available)),
-            next_step: "set tcp.send_buffer, tcp.receive_window or sockets.tcp lower".to_owned(),
+            next_step: lower(&config.memory(url)),
         }),
         _ => Ok(()),
     }
+}
+
+/// Which keys to set lower: those of what takes most.
+fn lower(account: &MemoryAccount) -> String {
+    const KEYS: &[(&str, &str)] = &[
+        (
+            "TCP buffers",
+            "tcp.send_buffer, tcp.receive_window or sockets.tcp",
+        ),
+        ("TCP connections", "sockets.tcp"),
+        ("UDP sockets and queues", "udp.receive_queue or sockets.udp"),
+        ("UDP port table", "sockets.udp"),
+        (
+            "reassembly buffers",
+            "ip.reassembly_buffers.count or ip.reassembly_buffers.bytes",
+        ),
+        ("neighbours", "arp.cache"),
+        (
+            "frames",
+            "udp.buffers, udp.receive_queue, rx_descriptors, tx_descriptors or mtu",
+        ),
+    ];
+    let most = account.items().max_by_key(|item| item.bytes);
+    let (name, bytes) = most.map_or(("", 0), |item| (item.name, item.bytes as u64));
+    let keys = KEYS.iter().find(|(item, _)| *item == name);
+    let keys = keys.map_or("sizes", |(_, keys)| *keys);
+    format!(
+        "{name} take {} of it: set {keys} lower",
+        format_bytes(bytes)
+    )
 }
 
 /// Opens the port and makes the stack, with all the memory that it will ever use.
@@ -121,4 +152,35 @@ fn between_threads(
     near.capabilities = port.capabilities.clone();
     let driver = Driver::start(port, far, memory, config, Arc::clone(failure))?;
     Ok((near, driver))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_takes_most_is_to_be_lowered() {
+        let url: PortUrl = "null:".parse().unwrap();
+        for (setting, key) in [
+            ("tcp.send_buffer=1G", "tcp.send_buffer"),
+            (
+                "ip.reassembly_buffers.count=4096",
+                "ip.reassembly_buffers.count",
+            ),
+            ("udp.buffers=1048576", "udp.buffers"),
+            ("sockets.udp=65535", "udp.receive_queue or sockets.udp"),
+            ("arp.cache=65536", "arp.cache"),
+        ] {
+            let mut config = Config::profile("embedded-default").unwrap();
+            if setting.starts_with("udp.buffers") {
+                config.apply("udp.receive_queue=65536").unwrap();
+            }
+            config.apply(setting).unwrap();
+            let advice = lower(&config.memory(&url));
+            assert!(
+                advice.contains(&format!("set {key}")),
+                "{setting}: {advice}"
+            );
+        }
+    }
 }
