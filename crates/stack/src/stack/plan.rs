@@ -89,6 +89,21 @@ pub fn port_url(config: &Config, text: &str) -> Result<PortUrl, PortError> {
     full.parse()
 }
 
+/// How a port comes to take packets that long.
+fn longer_frames(port: &str, mtu: u16) -> String {
+    let interface = ["packet:", "xdp:"]
+        .iter()
+        .find_map(|kind| port.strip_prefix(kind));
+    match interface.and_then(|rest| rest.split(',').next()) {
+        // It takes what both say.
+        Some(interface) => format!(
+            "`ip link set {interface} mtu {mtu}` where that has less, leave a lower mtu= out of its URL, or set \
+             mtu lower"
+        ),
+        None => format!("write mtu={mtu} in its URL, or set mtu lower"),
+    }
+}
+
 /// Refuses what the port cannot do.
 pub(super) fn check(
     config: &Config,
@@ -113,7 +128,7 @@ pub(super) fn check(
                 "frames of {} hold {has} B, and an mtu of {} needs {needed}",
                 capabilities.name, config.mtu
             ),
-            remedy: format!("add mtu={} to its URL, or set mtu lower", config.mtu),
+            remedy: longer_frames(&capabilities.name, config.mtu),
         });
     }
     // Where frames stay in memory nobody needs a sum; everybody else drops frames without one.
@@ -131,4 +146,21 @@ pub(super) fn check(
         });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The URL has the MTU of the configuration already: to write it there was no remedy.
+    #[test]
+    fn a_remedy_for_frames_that_are_too_short_is_one() {
+        for (port, remedy) in [
+            ("packet:eth0", "`ip link set eth0 mtu 9000`"),
+            ("xdp:eth1,mode=generic", "`ip link set eth1 mtu 9000`"),
+            ("tap:t0,mtu=1500", "write mtu=9000 in its URL"),
+        ] {
+            assert!(longer_frames(port, 9_000).starts_with(remedy), "{port}");
+        }
+    }
 }
