@@ -13,22 +13,61 @@ const MOST_ANSWERS: usize = 150;
 /// Frames that wait in queues of sockets and for neighbours.
 const MOST_HELD: usize = 2_000;
 
-thread_local! {
-    static MEMORY: RefCell<Option<Memory>> = const { RefCell::new(None) };
+/// Segments that are made of one at most, each behind the one before.
+const MOST_IN_A_ROW: usize = 250;
+/// Payload of those: a full segment.
+const FULL: usize = 1_400;
+/// Bytes in front of a segment over IPv4 without options, and of its header.
+const HEADS: usize = 14 + 20;
+const TCP_HEAD: usize = 20;
+
+/// How the stack is set, and whether frames come in rows.
+struct Scene {
+    window: &'static str,
+    rows: bool,
+    memory: usize,
 }
 
-fn config() -> Config {
+/// A frame a turn into a buffer whose window is not scaled, and rows of them into one whose window is.
+const SCENES: [Scene; 2] = [
+    Scene {
+        window: "tcp.receive_window=32K",
+        rows: false,
+        memory: 0,
+    },
+    Scene {
+        window: "tcp.receive_window=256K",
+        rows: true,
+        memory: 1,
+    },
+];
+
+thread_local! {
+    static MEMORY: RefCell<[Option<Memory>; 2]> = const { RefCell::new([None, None]) };
+}
+
+fn config(scene: &Scene) -> Config {
     let mut config = Config::profile("embedded-tuned").expect("it is shipped");
-    config
-        .apply("ip.reassembly_buffers.bytes=65535")
-        .expect("a good value");
+    for setting in ["ip.reassembly_buffers.bytes=65535", scene.window] {
+        config.apply(setting).expect("a good value");
+    }
+    if scene.rows {
+        // So that a row is taken in one turn, before the window is told again.
+        config.apply("rx_descriptors=512").expect("a good value");
+    }
     config
 }
 
 /// Each piece is a frame: first as it is, then with its sums made right, so that what lies behind them is
 /// reached. Nothing panics, nothing is lost, and no frame is answered by many.
 pub fn stack(data: &[u8]) {
-    let config = config();
+    for scene in &SCENES {
+        play(scene, data);
+    }
+}
+
+fn play(scene: &Scene, data: &[u8]) {
+    let config = config(scene);
     let urls: [PortUrl; 2] = ["a", "b"].map(|end| {
         format!("ring:fuzz,end={end},mtu=2000,rxd=512")
             .parse()
@@ -40,7 +79,7 @@ pub fn stack(data: &[u8]) {
             huge: false,
             ..plan
         };
-        memory
+        memory[scene.memory]
             .get_or_insert_with(|| Memory::new(plan).expect("there is memory"))
             .clone()
     });
@@ -58,28 +97,46 @@ pub fn stack(data: &[u8]) {
         .expect("the port is free");
     let mut connections = Vec::new();
     let mut now = 1_000;
+    // Behind what the stack's latest segment carries: what acknowledges this is not dropped unread.
+    let mut sent = 0u32;
     for piece in Pieces(data).take(64) {
+        let row = match piece.last() {
+            Some(&count) if scene.rows => 1 + usize::from(count) % MOST_IN_A_ROW,
+            _ => 1,
+        };
         for right in [false, true] {
-            let length = piece.len().min(2_000);
-            let mut frame = pool.allocate().expect("nothing is lost");
-            frame.set_len(length as u16);
-            let bytes = memory.bytes_mut(&mut frame);
-            bytes.copy_from_slice(&piece[..length]);
-            if right {
-                make_right(bytes);
+            let mut came = 0;
+            for place in 0..row {
+                let mut bytes = piece[..piece.len().min(2_000)].to_vec();
+                if right {
+                    if scene.rows {
+                        fit(&mut bytes, sent, place, row);
+                    }
+                    make_right(&mut bytes);
+                }
+                let Some(mut frame) = pool.allocate() else {
+                    break;
+                };
+                frame.set_len(bytes.len() as u16);
+                memory.bytes_mut(&mut frame).copy_from_slice(&bytes);
+                let mut burst = Burst::new();
+                burst.push(frame).expect("an empty burst has room");
+                came += far.transmit.transmit(&mut pool, &mut burst);
+                far.transmit.refuse(&mut pool, &mut burst);
             }
-            let mut burst = Burst::new();
-            burst.push(frame).expect("an empty burst has room");
-            far.transmit.transmit(&mut pool, &mut burst);
-            assert!(burst.is_empty());
             // Long enough that what waits is given up now and then.
             now += 40_000_000;
             stack.turn(now);
             while let Poll::Ready(socket) = stack.tcp_accept(listener) {
                 connections.push(socket.expect("the listener is open"));
             }
+            // Now and then nobody reads for a while.
+            let reads = !scene.rows || piece.len().is_multiple_of(3);
             connections.retain(|&socket| {
-                let got = stack.tcp_receive(socket, |bytes| (bytes.len(), bytes.len()));
+                let got = match reads {
+                    true => stack.tcp_receive(socket, |bytes| (bytes.len(), bytes.len())),
+                    false => Poll::Pending,
+                };
                 let _ = stack.tcp_send(socket, |room| room.len().min(3_000));
                 let over = matches!(got, Poll::Ready(Ok(0) | Err(_)));
                 if over {
@@ -91,10 +148,14 @@ pub fn stack(data: &[u8]) {
                 while stack.udp_receive(server, |_, _| ()).is_ready() {}
             }
             let mut answers = 0;
+            let mut burst = Burst::new();
             while far.receive.receive(&mut pool, &mut burst) > 0 {
+                for frame in burst.frames() {
+                    sent = behind(memory.bytes(frame)).unwrap_or(sent);
+                }
                 answers += pool.free_all(&mut burst);
             }
-            assert!(answers <= MOST_ANSWERS, "{answers} answers");
+            assert!(answers <= MOST_ANSWERS * came.max(1), "{answers} answers");
             let _ = stack.next_deadline();
         }
     }
@@ -106,6 +167,52 @@ pub fn stack(data: &[u8]) {
         missing == 0,
         "{missing} frames are lost, of {MOST_HELD} that may be held"
     );
+}
+
+fn is_segment(frame: &[u8]) -> bool {
+    frame.len() >= HEADS + TCP_HEAD
+        && frame[12..14] == [8, 0]
+        && frame[14] == 0x45
+        && frame[23] == 6
+}
+
+fn long(frame: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(frame[at..at + 4].try_into().expect("four bytes"))
+}
+
+/// The number behind a segment of the stack's that takes some.
+fn behind(frame: &[u8]) -> Option<u32> {
+    const SYN: u8 = 0x02;
+    const RST: u8 = 0x04;
+    if !is_segment(frame) || frame[HEADS + 13] & RST != 0 {
+        return None;
+    }
+    let head = usize::from(frame[HEADS + 12] >> 4) * 4;
+    let payload = (frame.len() - HEADS).checked_sub(head)?;
+    let syn = u32::from(frame[HEADS + 13] & SYN != 0);
+    Some(long(frame, HEADS + 4).wrapping_add(payload as u32 + syn))
+}
+
+/// Has a segment acknowledge what the stack has sent, or a little less, and be one of a row of full ones.
+fn fit(frame: &mut Vec<u8>, sent: u32, place: usize, row: usize) {
+    const SYN: u8 = 0x02;
+    if !is_segment(frame) || frame[HEADS + 13] & SYN != 0 {
+        return;
+    }
+    let asked = long(frame, HEADS + 8);
+    let number = if asked.is_multiple_of(4) {
+        sent
+    } else {
+        sent.wrapping_sub(asked % 5_000)
+    };
+    frame[HEADS + 8..HEADS + 12].copy_from_slice(&number.to_be_bytes());
+    if row > 1 {
+        frame.resize(HEADS + TCP_HEAD + FULL, place as u8);
+        frame[HEADS + 12] = 5 << 4;
+        frame[16..18].copy_from_slice(&((20 + TCP_HEAD + FULL) as u16).to_be_bytes());
+        let sequence = long(frame, HEADS + 4).wrapping_add((place * FULL) as u32);
+        frame[HEADS + 4..HEADS + 8].copy_from_slice(&sequence.to_be_bytes());
+    }
 }
 
 /// Makes the Ethernet address ours and the checksums right, as far as there are headers.
@@ -156,12 +263,25 @@ pub(crate) fn frames() -> Vec<Vec<u8>> {
     arp.extend([0, 0, 0, 0, 0, 0, 10, 0, 0, 1]);
     let udp = [0x13, 0x88, 0, 7, 0, 12, 0, 0, b'p', b'i', b'n', b'g'];
     let closed = [0x13, 0x88, 0, 9, 0, 8, 0, 0];
+    // With a scale for windows, which the stack answers with its own.
     let syn = [
-        0x13, 0x88, 0, 7, 0, 0, 0, 1, 0, 0, 0, 0, 0x60, 0x02, 0xff, 0xff, 0, 0, 0, 0, 2, 4, 5, 0xb4,
+        0x13, 0x88, 0, 7, 0, 0, 0, 1, 0, 0, 0, 0, 0x70, 0x02, 0xff, 0xff, 0, 0, 0, 0, 2, 4, 5,
+        0xb4, 1, 3, 3, 7,
     ];
     let reset = [
         0x13, 0x88, 0, 7, 0, 0, 0, 2, 0, 0, 0, 0, 0x50, 0x04, 0, 0, 0, 0, 0, 0,
     ];
+    let agreed = [
+        0x13, 0x88, 0, 7, 0, 0, 0, 2, 0, 0, 0, 0, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0,
+    ];
+    let payload = [
+        0x13, 0x88, 0, 7, 0, 0, 0, 2, 0, 0, 0, 0, 0x50, 0x18, 0xff, 0xff, 0, 0, 0, 0, b'p', 200,
+    ];
+    let mut too_long = vec![3, 4, 0, 0, 0, 0, 2, 88];
+    too_long.extend([
+        0x45, 0, 5, 220, 0, 9, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+    ]);
+    too_long.extend([0, 7, 0x13, 0x88, 0, 0, 0, 1]);
     let echo = [8, 0, 0xf7, 0xff, 0, 0, 0, 0];
     let mut solicitation = ethernet([0x86, 0xdd]);
     solicitation.extend([0x60, 0, 0, 0, 0, 32, 58, 255, 0xfd]);
@@ -176,6 +296,9 @@ pub(crate) fn frames() -> Vec<Vec<u8>> {
         packet(17, [0, 0], &udp),
         packet(17, [0, 0], &closed),
         packet(6, [0, 0], &syn),
+        packet(6, [0, 0], &payload),
+        packet(6, [0, 0], &agreed),
+        packet(1, [0, 0], &too_long),
         packet(6, [0, 0], &reset),
         packet(1, [0, 0], &echo),
         packet(17, [0x20, 0], &[1; 24]),
