@@ -30,6 +30,8 @@ pub struct Hosts {
 struct Host {
     name: String,
     inode: u64,
+    /// The kernel's own number of the network; of some networks it cannot be asked.
+    cookie: Option<u64>,
     namespace: OwnedFd,
     /// Switches have settings of links alone.
     is_switch: bool,
@@ -55,6 +57,7 @@ impl Hosts {
             hosts.push(Host {
                 name,
                 inode,
+                cookie: cookie(&namespace),
                 namespace,
                 is_switch,
             });
@@ -82,6 +85,7 @@ impl Hosts {
             hosts: vec![Host {
                 name: "this host".to_owned(),
                 inode,
+                cookie: namespace::network_cookie().ok(),
                 namespace: file.into(),
                 is_switch: false,
             }],
@@ -100,6 +104,7 @@ impl Hosts {
         let key = |host: &Host, name: &str| Key {
             host: host.name.clone(),
             namespace: host.inode,
+            cookie: host.cookie,
             kind,
             name: name.to_owned(),
         };
@@ -132,7 +137,8 @@ impl Hosts {
         key: &Key,
         run: impl FnOnce() -> Result<R, String> + Send,
     ) -> Result<R, String> {
-        let host = self.hosts.iter().find(|host| host.inode == key.namespace);
+        let mut hosts = self.hosts.iter();
+        let host = hosts.find(|host| key.is_of(host.inode, host.cookie));
         let host =
             host.ok_or("its network is not to be seen from here: run it where it was run before")?;
         if host.inode == self.own {
@@ -150,6 +156,17 @@ impl Hosts {
                 .expect("a thread that sets a value does not panic")
         })
     }
+}
+
+/// The kernel's number of a network, asked within it.
+fn cookie(network: &OwnedFd) -> Option<u64> {
+    thread::scope(|scope| {
+        let asked = scope.spawn(|| {
+            namespace::enter(network.as_fd(), Space::Net).ok()?;
+            namespace::network_cookie().ok()
+        });
+        asked.join().ok()?
+    })
 }
 
 fn file_of(sysctl: &str) -> String {

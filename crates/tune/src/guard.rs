@@ -357,6 +357,7 @@ mod tests {
         Key {
             host: "client".to_owned(),
             namespace: 7,
+            cookie: None,
             kind: Kind::Sysctl,
             name: name.to_owned(),
         }

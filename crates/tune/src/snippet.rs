@@ -93,6 +93,7 @@ mod tests {
         let key = |kind: &Kind| Key {
             host: "client".to_owned(),
             namespace: 1,
+            cookie: None,
             kind: *kind,
             name: "eth0".to_owned(),
         };

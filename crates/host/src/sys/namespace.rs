@@ -19,6 +19,35 @@ use rustix::mount::{
 };
 use rustix::thread::{CapabilitySet, LinkNameSpaceType, UnshareFlags};
 
+/// `SO_NETNS_COOKIE` of asm-generic/socket.h (Linux 5.14).
+const NETNS_COOKIE: libc::c_int = 71;
+
+/// The kernel's number of the calling thread's network, which no other one has until the machine starts again; inode
+/// numbers of namespaces that are gone are given out anew.
+///
+/// # Errors
+/// `ENOPROTOOPT` before Linux 5.14; else what `socket(2)` says.
+pub fn network_cookie() -> io::Result<u64> {
+    let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::DGRAM, None)?;
+    let mut cookie = 0_u64;
+    let mut length = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: the cookie is writable for `length` bytes, and both live through the call.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut length,
+        )
+    };
+    match result {
+        0 if length as usize == size_of::<u64>() => Ok(cookie),
+        0 => Err(io::ErrorKind::Unsupported.into()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// A kind of namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
@@ -342,6 +371,24 @@ mod tests {
     fn an_ordinary_file_is_no_namespace() {
         let file = std::fs::File::open("/proc/self/status").unwrap();
         assert!(enter(file.as_fd(), Space::Net).is_err());
+    }
+
+    #[test]
+    fn each_network_has_a_number_of_its_own() {
+        let Ok(own) = network_cookie() else {
+            println!("skipped: Linux 5.14");
+            return;
+        };
+        assert_eq!(network_cookie().unwrap(), own);
+        let fresh = || {
+            let made = std::thread::spawn(|| unshare(Space::Net).and_then(|()| network_cookie()));
+            made.join().expect("a thread that asks")
+        };
+        match (fresh(), fresh()) {
+            // The first one is gone before the second comes: inode numbers may be the same then.
+            (Ok(first), Ok(second)) => assert!(first != second && first != own && second != own),
+            _ => println!("skipped: needs CAP_SYS_ADMIN"),
+        }
     }
 
     #[test]

@@ -37,6 +37,10 @@ pub struct Key {
     pub host: String,
     /// The network namespace, by its inode number.
     pub namespace: u64,
+    /// The kernel's number of that namespace, where it has one: another namespace may have the inode number once this
+    /// one is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cookie: Option<u64>,
     /// What kind it is.
     pub kind: Kind,
     /// Which one.
@@ -44,12 +48,23 @@ pub struct Key {
 }
 
 impl Key {
+    /// Whether it is of the network with these numbers; a number that either does not know tells nothing.
+    #[must_use]
+    pub fn is_of(&self, namespace: u64, cookie: Option<u64>) -> bool {
+        let other = self
+            .cookie
+            .zip(cookie)
+            .is_some_and(|(own, other)| own != other);
+        self.namespace == namespace && !other
+    }
+
     /// The key of a knob that a command turns: of no network.
     #[must_use]
     pub fn of_command(knob: &str) -> Self {
         Self {
             host: "this host".to_owned(),
             namespace: 0,
+            cookie: None,
             kind: Kind::Command,
             name: knob.to_owned(),
         }
@@ -172,10 +187,37 @@ mod tests {
             let key = Key {
                 host: "client".to_owned(),
                 namespace: 7,
+                cookie: None,
                 kind,
                 name: "eth0".to_owned(),
             };
             assert_eq!(key.command(value), command);
         }
+    }
+
+    #[test]
+    fn a_network_that_came_later_is_another_one() {
+        let of = |cookie| Key {
+            cookie,
+            namespace: 7,
+            ..Key::of_command("a")
+        };
+        for (own, inode, cookie, is_it) in [
+            (Some(3), 7, Some(3), true),
+            (Some(3), 7, Some(4), false),
+            (Some(3), 8, Some(3), false),
+            // A journal of an older version, and a kernel without them.
+            (None, 7, Some(4), true),
+            (Some(3), 7, None, true),
+        ] {
+            assert_eq!(
+                of(own).is_of(inode, cookie),
+                is_it,
+                "{own:?} {inode} {cookie:?}"
+            );
+        }
+        let line = r#"{"host":"a","namespace":7,"kind":"sysctl","name":"b"}"#;
+        let old: Key = serde_json::from_str(line).expect("as it was written before");
+        assert_eq!(old.cookie, None);
     }
 }
