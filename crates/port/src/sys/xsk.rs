@@ -5,6 +5,8 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
 use super::xsk_half::{ReceiveRings, TransmitRings};
 use crate::sys::memory::Memory;
 
@@ -248,22 +250,8 @@ impl XdpSocket {
     /// interface is down.
     #[inline]
     pub fn wake_transmit(&self) -> io::Result<()> {
-        // SAFETY: nothing is read through the null pointers, as both lengths are zero.
-        let sent = unsafe {
-            libc::sendto(
-                self.raw(),
-                std::ptr::null(),
-                0,
-                libc::MSG_DONTWAIT,
-                std::ptr::null(),
-                0,
-            )
-        };
-        if sent < 0 {
-            Err(io::Error::last_os_error())
-        } else {
-            Ok(())
-        }
+        send(&self.descriptor, &[], SendFlags::DONTWAIT)?;
+        Ok(())
     }
 
     /// Has the kernel look at the fill ring, and drive the device when busy polling is on. Does not block.
@@ -272,22 +260,8 @@ impl XdpSocket {
     /// As [`Self::wake_transmit`].
     #[inline]
     pub fn wake_receive(&self) -> io::Result<()> {
-        // SAFETY: nothing is written through the null pointers, as the length is zero.
-        let received = unsafe {
-            libc::recvfrom(
-                self.raw(),
-                std::ptr::null_mut(),
-                0,
-                libc::MSG_DONTWAIT,
-                std::ptr::null_mut(),
-                std::ptr::null_mut(),
-            )
-        };
-        if received < 0 {
-            Err(io::Error::last_os_error())
-        } else {
-            Ok(())
-        }
+        recv(&self.descriptor, &mut [0; 0], RecvFlags::DONTWAIT)?;
+        Ok(())
     }
 
     fn raw(&self) -> RawFd {

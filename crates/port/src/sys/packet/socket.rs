@@ -5,6 +5,8 @@ use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
+use rustix::net::{SendFlags, send};
+
 use crate::sys::interface::Facts;
 
 /// A packet socket for whole frames.
@@ -157,11 +159,7 @@ impl PacketSocket {
 
     /// Tells the kernel to send what waits in the ring.
     pub(super) fn kick(&self) -> io::Result<()> {
-        // SAFETY: no buffer and no address are given, which the kernel allows for a ring.
-        let result = unsafe { libc::send(self.fd.as_raw_fd(), ptr::null(), 0, libc::MSG_DONTWAIT) };
-        if result < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        send(&self.fd, &[], SendFlags::DONTWAIT)?;
         Ok(())
     }
 }
