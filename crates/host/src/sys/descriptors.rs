@@ -37,35 +37,6 @@ pub fn own_table(keep: &[RawFd]) -> io::Result<()> {
     Ok(())
 }
 
-/// A table of open files of a thread's own that has all that the process had open; as it goes, what is in it is
-/// closed, but for the three standard ones. What others have open in theirs stays open there.
-#[derive(Debug)]
-pub struct OwnCopy(());
-
-impl OwnCopy {
-    /// Gives the calling thread one. For as long as it is there the thread may neither close what others have open
-    /// too, nor give away what it opens, nor be given what others open.
-    ///
-    /// # Errors
-    /// What the kernel says. Nothing has changed then.
-    pub fn take() -> io::Result<Self> {
-        // SAFETY: the call takes no pointers, and takes no file from any thread.
-        if unsafe { libc::unshare(libc::CLONE_FILES) } == 0 {
-            Ok(Self(()))
-        } else {
-            Err(io::Error::last_os_error())
-        }
-    }
-}
-
-impl Drop for OwnCopy {
-    fn drop(&mut self) {
-        // A thread's table goes some time after the thread was joined, and with it an interface that others closed:
-        // whoever wants its name again at once would find it taken.
-        let _ = close_range(3, libc::c_uint::MAX, 0);
-    }
-}
-
 fn close_range(first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint) -> io::Result<()> {
     // SAFETY: the call takes no pointers. What it closes is not used by this thread any more: the
     // caller named all that is, and other threads have a table that it does not touch.
@@ -141,23 +112,6 @@ mod tests {
         }
         other.send_to(b"still there", address).unwrap();
         kept.send_to(b"still there", address).unwrap();
-    }
-
-    #[test]
-    fn a_copy_goes_with_its_guard_and_the_others_keep_theirs() {
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let address = socket.local_addr().unwrap();
-        std::thread::scope(|scope| {
-            scope.spawn(|| match OwnCopy::take() {
-                Ok(copy) => {
-                    socket.send_to(b"ours", address).unwrap();
-                    drop(copy);
-                    assert!(socket.send_to(b"gone", address).is_err());
-                }
-                Err(error) => println!("no table of its own to be had: {error}"),
-            });
-        });
-        socket.send_to(b"still there", address).unwrap();
     }
 
     #[test]

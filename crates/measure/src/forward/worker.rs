@@ -6,7 +6,6 @@ use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::time::Duration;
 
 use linerate_host::sys::cpu::{self, ThreadUsage};
-use linerate_host::sys::descriptors::OwnCopy;
 use linerate_host::sys::{clock, ticks};
 use linerate_metric::forward::Idle;
 use linerate_port::kind::{AnyReceive, AnyTransmit};
@@ -202,11 +201,6 @@ impl Work {
             // Looked at before: a processor that went away meanwhile leaves the thread where it is.
             let _ = cpu::pin(&[cpu]);
         }
-        // Each call on a file of a table that threads share costs two atomic operations more. Refused, it is shared.
-        let keeps_files = self.streams.iter().all(|Assigned { stream, .. }| {
-            stream.receive.keeps_files() && stream.transmit.keeps_files()
-        });
-        let _own_files = keeps_files.then(OwnCopy::take);
         let settings = &*self.settings;
         let records = self.streams.iter().any(|given| given.recorded.is_some());
         let mut pool = self.memory.pool();

@@ -191,30 +191,6 @@ kinds! {
     Dpdk dpdk::{DpdkReceive, DpdkTransmit} Called
 }
 
-impl AnyReceive {
-    /// Whether it opens no file and closes none for as long as it is polled: its thread may have a table of open files
-    /// of its own.
-    #[must_use]
-    pub fn keeps_files(&self) -> bool {
-        // Peers of shared memory come and go with theirs, and nobody knows what DPDK does.
-        matches!(
-            self,
-            Self::Null(_) | Self::Ring(_) | Self::Packet(_) | Self::Xdp(_) | Self::Tap(_)
-        )
-    }
-}
-
-impl AnyTransmit {
-    /// The same of sending.
-    #[must_use]
-    pub fn keeps_files(&self) -> bool {
-        matches!(
-            self,
-            Self::Null(_) | Self::Ring(_) | Self::Packet(_) | Self::Xdp(_) | Self::Tap(_)
-        )
-    }
-}
-
 /// Kinds that a build with a cargo feature has: their scheme and the feature.
 pub(crate) const UNBUILT: &[(&str, &str)] = &[
     #[cfg(not(feature = "dpdk"))]
