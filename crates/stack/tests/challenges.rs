@@ -121,7 +121,8 @@ fn a_reset_needs_the_number_that_is_expected_next() {
             (0, 0, true),
             (1, 1, false),
             (WINDOW - queued - 1, 1, false),
-            (WINDOW - queued, 0, false),
+            (WINDOW - queued, 1, false),
+            (WINDOW - queued + 1, 0, false),
             (u32::MAX, 0, false),
         ] {
             for payload in [&b""[..], b"because"] {

@@ -95,7 +95,8 @@ impl Tcp {
             self.show(link, now, index, packet);
             self.look(link, index);
             self.dirty.push(index);
-        } else if (ahead as usize) < room {
+        } else if ahead as usize <= room {
+            // Also right behind the window: there stands who has filled it (as Linux takes it).
             self.challenge(link, now, index);
         }
     }

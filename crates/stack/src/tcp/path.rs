@@ -3,8 +3,8 @@
 //! Segments of TCP are never cut on their way (RFC 1191, RFC 8201): a router that would have to drops them, and says
 //! which MTU its link has. The engine learns how long segments may be from greetings alone, so what it makes is cut
 //! here, by the port's other side where that cuts. A router that says nothing makes a hole that nothing comes out of: what a
-//! time-out has sent again in vain three times is sent shorter from then on (RFC 4821, as Linux does with
-//! `tcp_mtu_probing=1`).
+//! time-out has sent again in vain several times is sent shorter from then on (RFC 4821, as Linux does with
+//! `tcp_mtu_probing=1`). Nothing here tries longer ones again, so that it takes more to be sure than there.
 
 use super::device::Sent;
 use crate::wire::ip;
@@ -13,8 +13,10 @@ use crate::wire::{long, put, word};
 const FIN: u16 = 0x01;
 const PSH: u16 = 0x08;
 
-/// Time-outs of the same segment after which its length is suspected (tcp_retries1 of Linux).
-pub(super) const VAIN: u8 = 3;
+/// Time-outs of the same segment after which its length is suspected. Linux, which goes back to longer ones, suspects
+/// it after three (tcp_retries1); plain loss of 5 % does not come to five of them in a million segments, nor a link
+/// that is gone for a second.
+pub(super) const VAIN: u8 = 5;
 
 /// Links with a smaller one are not believed in: Linux's (min_pmtu), and RFC 8200, section 5.
 const LEAST_V4: u16 = 552;
