@@ -56,9 +56,16 @@ fn read(mut ask: impl FnMut(&mut [u32]) -> io::Result<()>) -> io::Result<Indirec
     let mut rings = [0; RXNFC_WORDS];
     rings[0] = RINGS;
     let told = ask(&mut rings);
+    let entries = table.split_off(2);
+    // What a device does not tell it has at least as many as the table names: its own table, written back as if it
+    // were the user's, would hold the device to it.
+    let named = entries
+        .iter()
+        .max()
+        .map_or(0, |most| most.saturating_add(1));
     Ok(Indirection {
-        entries: table.split_off(2),
-        queues: told.map_or(0, |()| data_of(&rings)),
+        queues: told.map_or(named, |()| data_of(&rings)),
+        entries,
     })
 }
 
@@ -125,6 +132,17 @@ mod tests {
             &[0x39, 2, 0, 1],
         ];
         assert_eq!(asked, want);
+    }
+
+    #[test]
+    fn a_device_that_does_not_tell_its_queues_has_those_of_its_table() {
+        let mut asked = Vec::new();
+        let mut device = device(&mut asked);
+        let found = read(|words| match words[0] {
+            RINGS => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
+            _ => device(words),
+        });
+        assert_eq!(found.unwrap().queues, 2);
     }
 
     #[test]
