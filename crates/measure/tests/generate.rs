@@ -88,6 +88,12 @@ fn a_thread_that_dies_ends_the_run() {
             "{:?}",
             ran.trouble
         );
+        // Whatever had left by then left over some time.
+        let figures = &ran.figures;
+        assert!(
+            figures.sent == 0 || figures.duration_ns > 1_000,
+            "{figures:?}"
+        );
         let record = record(("ring:0", None), &settings, ran);
         assert!(common::doubts(&record).contains(&"port-stopped"));
     }

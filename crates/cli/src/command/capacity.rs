@@ -150,12 +150,13 @@ fn measure(args: &CapacityArgs, output: &mut Output) -> Result<u8, Failure> {
         };
         sized.check_template()?;
     }
+    // Before a device is changed: what ends the program earlier would leave it so.
+    let stop = stop_on_signals()?;
     let _nic = named.nic(output)?;
     let mut ports = named.open()?;
     if let Some(note) = &note {
         output.told(&format!("note: {note}"));
     }
-    let stop = stop_on_signals()?;
     let (send, receive) = named.names();
     let started = Timestamp::now();
     if output.is_stream() {

@@ -80,12 +80,13 @@ fn measure(args: &GenerateArgs, output: &mut Output) -> Result<u8, Failure> {
     let receives = !matches!(named.arrival, Arrival::Nowhere);
     let threads = settings.check_threads(receives);
     threads.map_err(|error| Failure::from(error).of_option("cpu"))?;
+    // Before a device is changed: what ends the program earlier would leave it so.
+    let stop = stop_on_signals()?;
     let _nic = named.nic(output)?;
     let mut ports = named.open()?;
     if let Some(port) = ports.without_carrier() {
         output.remark(&format!("warning: {}", carrier::warning(port)));
     }
-    let stop = stop_on_signals()?;
     let (send, receive) = named.names();
     let names = (send.as_str(), receive.as_deref());
     let ran = live::while_told(args.screen.is_asked(), &stop, output, |teller| {

@@ -582,10 +582,13 @@ impl Forwarder {
         }
         // A thread waits for the kernel for a moment at most, and so do we.
         let mut trouble = None;
+        let mut primed = 0;
         let mut done = Vec::new();
         for (control, thread) in running.threads {
             // One that a fault ended has told so, and its queues are gone.
             done.push(thread.join().ok());
+            // Also of a thread that a fault ended.
+            primed += control.primed.load(Relaxed);
             let mut told = control
                 .trouble
                 .lock()
@@ -598,7 +601,6 @@ impl Forwarder {
         let moved: Vec<_> = bases().map(|(place, base)| base.all(place)).collect();
         let shown: Vec<_> = bases().map(|(place, base)| base.shown(place)).collect();
         let (mut streams, mut cores) = (Vec::new(), Vec::new());
-        let mut primed = 0;
         let mut gone = Vec::new();
         for (core, done) in (0..).zip(done) {
             let Some(done) = done else {
@@ -612,7 +614,6 @@ impl Forwarder {
             };
             cores.push(core_figures(core, &done, &running.places));
             for stream in done.streams {
-                primed += stream.primed;
                 let figures = ForwardStream {
                     taken: stream.taken,
                     counts: stream.counts.clone(),

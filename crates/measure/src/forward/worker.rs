@@ -129,7 +129,6 @@ pub(super) struct StreamDone {
     pub(super) receive: AnyReceive,
     pub(super) transmit: AnyTransmit,
     pub(super) taken: u64,
-    pub(super) primed: u64,
     pub(super) counts: BTreeMap<String, u64>,
 }
 
@@ -497,7 +496,6 @@ impl<R: Receive, T: Outlet, M: Mode> Lane<R, T, M> {
             number: self.number,
             counts,
             taken: self.stream.taken,
-            primed: self.primed,
             receive: self.stream.receive.into(),
             transmit: self.stream.transmit.into(),
         }

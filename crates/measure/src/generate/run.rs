@@ -409,7 +409,8 @@ pub fn run(
     let (Some(sender), sink) = parts else {
         unreachable!("the first worker sends");
     };
-    let sent_at = shared.sent().map_or(0, |(at, _)| at);
+    // One that a fault ended sent until about now.
+    let sent_at = shared.sent().map_or_else(clock::now, |(at, _)| at);
     let ends = Ends {
         began: sender.began.unwrap_or(sent_at),
         due: sender.source.due(),
