@@ -77,13 +77,9 @@ impl Idling {
         matches!(self.way, Way::Spin)
     }
 
-    /// Idles once, no longer than until `due`, when a frame leaves that a mode holds; `holds` without
+    /// Idles once from now on, no longer than until `due`, when a frame leaves that a mode holds; `holds` without
     /// `due` says that there is one, and not when.
-    pub(super) fn idle(&mut self, holds: bool, due: Option<u64>) {
-        if self.spins() {
-            return;
-        }
-        let from = clock::now();
+    pub(super) fn idle(&mut self, from: u64, holds: bool, due: Option<u64>) {
         let until = match due {
             Some(due) if due <= from + NEAR_NS => Some(from),
             Some(due) => Some(due - NEAR_NS / 2),
@@ -175,14 +171,14 @@ mod tests {
     fn times_away_are_counted() {
         let mut idling = Idling::of(Way::Sleep(200_000));
         for _ in 0..3 {
-            idling.idle(false, None);
+            idling.idle(clock::now(), false, None);
         }
         let cost = idling.cost(None);
         assert!(cost.gap_ns >= Some(200_000) && cost.gap_max_ns >= cost.gap_ns);
         // A frame that is due ends a sleep.
         let mut idling = Idling::of(Way::Sleep(10_000_000_000));
-        idling.idle(true, Some(clock::now() + 1_000_000));
-        idling.idle(true, None);
+        idling.idle(clock::now(), true, Some(clock::now() + 1_000_000));
+        idling.idle(clock::now(), true, None);
         assert!(idling.cost(None).gap_max_ns < Some(9_000_000_000));
         let idling = Idling::of(Way::Spin);
         assert_eq!(idling.cost(None).gap_ns, None);

@@ -318,20 +318,21 @@ impl<R: Receive, T: Outlet, M: Mode> Loop<'_, R, T, M> {
         if self.idling.spins() && !self.idle_rounds.is_multiple_of(QUIET_ROUNDS) {
             return false;
         }
-        let holds = self.lanes.iter().any(Lane::holds);
         if self.lanes.iter().all(Lane::is_done) {
             self.control.ended.store(true, Relaxed);
             return true;
         }
         self.look_for_the_end();
+        if self.idling.spins() {
+            return false;
+        }
+        let now = clock::now();
+        let mut held = self.lanes.iter().filter(|lane| lane.holds()).peekable();
+        let holds = held.peek().is_some();
         // Of several lanes that hold frames, each must know when: else nobody sleeps.
-        let now = if holds { clock::now() } else { 0 };
-        let held = || self.lanes.iter().filter(|lane| lane.holds());
-        let due = match held().all(|lane| lane.due(now).is_some()) {
-            true => held().filter_map(|lane| lane.due(now)).min(),
-            false => None,
-        };
-        self.idling.idle(holds, due);
+        let due = held.try_fold(u64::MAX, |least, lane| Some(least.min(lane.due(now)?)));
+        let due = due.filter(|_| holds);
+        self.idling.idle(now, holds, due);
         false
     }
 
