@@ -16,11 +16,9 @@ use super::connection::Owner;
 use super::edge::Bare;
 use crate::link::Link;
 use crate::wire::ip::Header;
-use crate::wire::{long, word};
+use crate::wire::{ACK, RST, SYN, long, word};
 
-const SYN: u16 = 0x02;
-const RST: u16 = 0x04;
-const SYN_RST_ACK: u16 = 0x16;
+const SYN_RST_ACK: u16 = SYN | RST | ACK;
 
 /// What became of a request or a reset between the ends of a connection.
 pub(super) enum Unasked {

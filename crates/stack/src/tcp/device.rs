@@ -16,12 +16,7 @@ use crate::link::Link;
 use crate::socket::SocketId;
 use crate::watch::Mark;
 use crate::wire::ip;
-use crate::wire::{ETHERNET_BYTES, Sum, TCP, long, put, word};
-
-const FIN: u16 = 0x01;
-const SYN: u16 = 0x02;
-const RST: u16 = 0x04;
-const PSH: u16 = 0x08;
+use crate::wire::{ETHERNET_BYTES, FIN, PSH, RST, SYN, Sum, TCP, long, put, word};
 
 /// What the engine sees of the port while it works on one connection: one packet that came, or none.
 pub(super) struct Glance<'a> {

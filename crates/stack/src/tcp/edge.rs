@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use smoltcp::socket::tcp::{Socket, State};
 
 use crate::wire::ip::{self, Header};
-use crate::wire::{TCP, TCP_BYTES, long, put, word};
+use crate::wire::{ACK, FIN, RST, SYN, TCP, TCP_BYTES, long, put, word};
 
 /// The longest header of TCP, whose length is told in fifteen words at most.
 const MOST_TCP_HEADER: usize = 15 * 4;
@@ -32,10 +32,7 @@ const MSS_OPTION_BYTES: usize = 4;
 /// How long the engine takes them to be where nothing is told (RFC 9293, section 3.7.1).
 const UNTOLD_MSS: u16 = 536;
 
-const FIN: u16 = 0x01;
-const RST: u16 = 0x04;
-const SYN_RST: u16 = 0x06;
-const ACK: u16 = 0x10;
+const SYN_RST: u16 = SYN | RST;
 
 /// Headers alone.
 pub(super) struct Bare {

@@ -8,10 +8,7 @@
 
 use super::device::Sent;
 use crate::wire::ip;
-use crate::wire::{long, put, word};
-
-const FIN: u16 = 0x01;
-const PSH: u16 = 0x08;
+use crate::wire::{FIN, PSH, long, put, word};
 
 /// Time-outs of the same segment after which its length is suspected. Linux, which goes back to longer ones, suspects
 /// it after three (tcp_retries1); plain loss of 5 % does not come to five of them in a million segments, nor a link

@@ -17,11 +17,9 @@
 
 use super::device::Sent;
 use crate::Nanos;
-use crate::wire::{long, word};
+use crate::wire::{ACK, FIN, RST, SYN, long, word};
 
-const FIN: u16 = 0x01;
-const SYN_RST: u16 = 0x06;
-const ACK: u16 = 0x10;
+const SYN_RST: u16 = SYN | RST;
 
 /// Duplicates after which a segment counts as lost (RFC 5681, section 3.2).
 const DUPLICATES: u32 = 3;

@@ -18,7 +18,7 @@ use crate::config::CongestionControl;
 use crate::link::Link;
 use crate::socket::{SocketId, SocketKind};
 use crate::wire::ip::{self, Header};
-use crate::wire::{TCP, TCP_BYTES, Verdict, long, put, word};
+use crate::wire::{ACK, RST, SYN, TCP, TCP_BYTES, Verdict, long, put, word};
 
 /// How long nothing of a closed connection may move, as in Linux (tcp_fin_timeout).
 const PATIENCE: Nanos = 60_000_000_000;
@@ -33,9 +33,8 @@ const MOST_STEPS: u32 = 64;
 /// Segments that a connection sends before it is the next one's turn.
 const SEGMENTS_AT_A_TIME: u32 = 8;
 
-const ACK_RST: u16 = 0x14;
-const SYN: u16 = 0x02;
-const SYN_RST: u16 = 0x06;
+const ACK_RST: u16 = ACK | RST;
+const SYN_RST: u16 = SYN | RST;
 
 impl Tcp {
     /// A segment came, in a whole packet.

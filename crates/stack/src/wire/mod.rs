@@ -20,6 +20,13 @@ pub(crate) const ICMPV6: u8 = 58;
 /// IPv6's header of fragments (RFC 8200, section 4.5).
 pub(crate) const FRAGMENT_V6: u8 = 44;
 
+/// Flags in the word of a TCP header that its length begins.
+pub(crate) const FIN: u16 = 0x01;
+pub(crate) const SYN: u16 = 0x02;
+pub(crate) const RST: u16 = 0x04;
+pub(crate) const PSH: u16 = 0x08;
+pub(crate) const ACK: u16 = 0x10;
+
 /// TTL and hop limit of what the stack sends (RFC 1700; Linux has the same).
 pub(crate) const HOPS: u8 = 64;
 
