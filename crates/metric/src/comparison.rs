@@ -260,10 +260,10 @@ impl Differences {
         }
     }
 
-    fn spread(&self) -> Option<f64> {
-        match self.scale {
-            None => spread(&self.values),
-            Some(_) => deviation(&self.values).filter(|_| self.values.len() >= 4),
+    fn spread(scale: Option<f64>, values: &[f64]) -> Option<f64> {
+        match scale {
+            None => spread(values),
+            Some(_) => deviation(values).filter(|_| values.len() >= 4),
         }
     }
 
@@ -295,7 +295,7 @@ impl Look {
 /// Looks at differences of pairs; `None` below four of them.
 #[must_use]
 pub fn look(found: &Differences, effect: f64) -> Option<Look> {
-    let spread = found.spread()?;
+    let spread = Differences::spread(found.scale, &found.values)?;
     let effect = Differences::effect(found.scale, effect);
     Some(Look {
         ratio: 1.0 + Differences::share(found.scale, found.centre(&found.values)?),
@@ -354,11 +354,7 @@ pub fn of_samples(question: &Question, sides: [Side; 2], a: &[f64], b: &[f64]) -
         None => shift(&samples[0], &samples[1]),
         Some(_) => Some(mean(&samples[1])? - mean(&samples[0])?),
     });
-    let spread = |values: &[f64]| match scale {
-        None => spread(values),
-        Some(_) => deviation(values).filter(|_| values.len() >= 4),
-    };
-    let spreads = spread(&of_a).zip(spread(&of_b));
+    let spreads = Differences::spread(scale, &of_a).zip(Differences::spread(scale, &of_b));
     let seen = Seen {
         test: Test::MannWhitney,
         centre,
