@@ -926,25 +926,74 @@ fn round_a_wire(lab: &Lab, kind: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Processes that make links with this jitter.
+fn emulators(jitter_ns: u32) -> Vec<i32> {
+    let all = fs::read_dir("/proc").expect("a /proc").flatten();
+    let is_one = |entry: &fs::DirEntry| {
+        let words = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let words = String::from_utf8_lossy(&words).replace('\0', " ");
+        words.contains("lab-holder link") && words.contains(&format!("jitter={jitter_ns}ns"))
+    };
+    let found = all.filter(is_one);
+    let numbers = found.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers.collect()
+}
+
+/// A lab of two hosts, whose link has a jitter of its own: other checkouts have emulators, too.
+fn delayed(test: &str, delay: &str, jitter_ns: u32) -> Result<Lab, String> {
+    let text = format!(
+        "[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ['a', 'b']\ndelay = '{delay}'\njitter = '{jitter_ns}ns'\n"
+    );
+    Lab::of(test, &text)
+}
+
+/// A link that a process of ours makes, where the kernel has no netem, is cut when that ends: both ends see it, the
+/// list of labs tells it, and nothing is measured over it any more.
+#[test]
+fn a_link_whose_process_ended_is_no_network_that_loses_everything() {
+    let jitter = 200_000 + std::process::id() % 100_000;
+    let lab = lab!(delayed("fwdcut", "1ms", jitter));
+    let found = emulators(jitter);
+    let [emulator] = found[..] else {
+        skip!("the kernel has netem: {found:?}");
+    };
+    let go_on = lab.room.path().join("go-on");
+    let line = format!(
+        "cat /sys/class/net/eth0/carrier; while ! test -e {0}; do sleep 0.05; done; cat /sys/class/net/eth0/carrier",
+        go_on.display()
+    );
+    let mut meanwhile = Running::start(&mut lab.on("a", ["sh", "-c", &line]));
+    meanwhile.line(|line| line == "1");
+    let emulator = rustix::process::Pid::from_raw(emulator).expect("a process");
+    rustix::process::kill_process(emulator, Signal::KILL).expect("it may be killed");
+    let link = || {
+        let listed = lab.room.run("lab list --json").expect(0).json();
+        let labs = listed["labs"].as_array().expect("labs").iter();
+        let mut own = labs.filter(|one| one["name"] == lab.name.as_str());
+        own.next().expect("it is up")["links"][0].clone()
+    };
+    soon("the lab tells it", || link()["ended"] == "it was killed");
+    let listed = lab.room.run("lab list").expect(0).stdout;
+    assert!(listed.contains("ENDED"), "{listed}");
+
+    let again = format!("linerate lab down {}", lab.name);
+    let refused = finish(&mut lab.on("a", ["true"])).expect(1).stderr;
+    assert!(refused.contains("link a - b of lab"), "{refused}");
+    assert!(refused.contains(&again), "{refused}");
+
+    // What ran over it meanwhile learns it too, whatever it found.
+    fs::write(&go_on, "").expect("a file");
+    let ran = meanwhile.wait().expect(1);
+    assert!(ran.stdout.trim_end().ends_with('0'), "{ran:?}");
+    assert!(ran.stderr.contains(&again), "{ran:?}");
+}
+
 /// A link with delay: netem's where the kernel has it, else a process of ours that ends with the lab.
 #[test]
 fn a_lab_has_links_with_delay() {
-    // A jitter of its own: other checkouts have emulators, too.
     let jitter = 1_000_000 + std::process::id() % 100_000;
-    let text = format!(
-        "[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ['a', 'b']\ndelay = '20ms'\njitter = '{jitter}ns'\n"
-    );
-    let lab = lab!(Lab::of("fwddelay", &text));
-    let emulators = || {
-        let all = fs::read_dir("/proc").expect("a /proc").flatten();
-        let all = all.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
-        let words = all.map(|line| String::from_utf8_lossy(&line).replace('\0', " "));
-        words
-            .filter(|words| {
-                words.contains("lab-holder link") && words.contains(&format!("jitter={jitter}ns"))
-            })
-            .count()
-    };
+    let lab = lab!(delayed("fwddelay", "20ms", jitter));
+    let emulators = || emulators(jitter).len();
     println!("{} emulators", emulators());
     let server = Running::start(&mut lab.linerate("b", "server -1 --no-store"));
     let words = "latency 10.77.0.2 -u -n 20 --retry 30s --json --no-store";

@@ -369,8 +369,30 @@ impl<'a> Runner<'a> {
             Place::Lab => self.lab(setting, &id)?,
             Place::Host(_) => None,
         };
-        let lab = lab.map(|key| &self.labs[&key]);
-        let names = self.names(setting, lab, &id);
+        let measured = self.measure_in(lab.as_deref(), setting, round, &id)?;
+        let broken = lab.and_then(|key| {
+            let broken = self.labs[&key].check_links().err()?;
+            // The next point that needs this network gets a new one.
+            self.labs.remove(&key);
+            Some(ExperimentError::from(broken))
+        });
+        Ok(match broken {
+            // Whatever was found, it is nothing of the network that was asked for.
+            Some(error) => Err(Missed::by(error.problem(), Some(error.exit_code().into()))),
+            None => measured,
+        })
+    }
+
+    /// The same in a network that is up.
+    fn measure_in(
+        &self,
+        lab: Option<&str>,
+        setting: &Setting,
+        round: u32,
+        id: &str,
+    ) -> Result<Result<Measured, Missed>, ExperimentError> {
+        let lab = lab.map(|key| &self.labs[key]);
+        let names = self.names(setting, lab, id);
         let place = |host: &str| lab.map(|lab| lab.host(host)).transpose();
         let mut running = Programs::default();
         let far = self.experiment.far.iter();

@@ -40,7 +40,8 @@ fn run(arguments: &[OsString]) -> Result<u8, LabError> {
                 None => (None, *target),
             };
             let skip = 2 + usize::from(rest.first() == Some(&"--"));
-            linerate_lab::exec(lab, host, &arguments[skip.min(arguments.len())..])
+            let ran = linerate_lab::exec(lab, host, &arguments[skip.min(arguments.len())..])?;
+            ran.trouble.map_or(Ok(ran.code), Err)
         }
         ["list"] => {
             let labs = linerate_lab::list()?;

@@ -7,12 +7,18 @@
 //! ```
 //!
 //! The process has a pipe as its standard input and ends with it, so that it does not outlive the lab,
-//! however that ends.
+//! however that ends. Its standard output is the lab's way to see whether it is there: it ends with the
+//! process, and what it says before is why.
 
-use std::io::{BufRead, BufReader};
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
 use std::process::{Child, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use linerate_metric::units::{written_duration, written_share};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::error::LabError;
 use crate::holder::this_program;
@@ -92,6 +98,27 @@ fn frames(link: &Link) -> u64 {
 #[derive(Debug)]
 pub(crate) struct Emulator {
     child: Child,
+    /// Its standard output.
+    said: File,
+    /// Why it ended, once that was seen.
+    why: OnceLock<String>,
+    /// Whether its wire was taken away then.
+    cut: AtomicBool,
+}
+
+/// What it says at most before it ends.
+const LAST_WORDS_BYTES: usize = 4096;
+
+/// The next line of a program, or what there is of it when its output ends.
+fn line(mut said: &File) -> String {
+    let (mut line, mut byte) = (Vec::new(), [0]);
+    while line.len() < LAST_WORDS_BYTES && matches!(said.read(&mut byte), Ok(1)) {
+        if byte == *b"\n" {
+            break;
+        }
+        line.push(byte[0]);
+    }
+    String::from_utf8_lossy(&line).trim().to_owned()
 }
 
 impl Emulator {
@@ -120,13 +147,14 @@ impl Emulator {
         })?;
         let mut child =
             spawned.map_err(|error| LabError::system("start a link's process", error))?;
-        let mut said = String::new();
-        if let Some(out) = child.stdout.take() {
-            // One line, or the end of its output.
-            let _ = BufReader::new(out).read_line(&mut said);
-        }
-        let emulator = Self { child };
-        match said.trim() {
+        let out = child.stdout.take().expect("it is piped");
+        let emulator = Self {
+            child,
+            said: OwnedFd::from(out).into(),
+            why: OnceLock::new(),
+            cut: AtomicBool::new(false),
+        };
+        match line(&emulator.said).as_str() {
             PASSING => Ok(emulator),
             // A program that is not the one that can (a test, an example) says something else.
             "" => Err(refused("this program cannot do it".to_owned())),
@@ -134,12 +162,26 @@ impl Emulator {
         }
     }
 
-    /// Whether it is there.
-    pub(crate) fn is_alive(&self) -> bool {
-        std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).is_ok_and(|stat| {
-            let state = stat.rsplit(')').next().unwrap_or("");
-            !matches!(state.trim_start().chars().next(), Some('Z' | 'X') | None)
-        })
+    /// Why frames pass no more; none while they do.
+    ///
+    /// Told by its output alone. Its number tells nothing: a lab's holder is in a process-number namespace of its
+    /// own, while `/proc` may be that of another one, and whoever reaps children may have reaped it.
+    pub(crate) fn ended(&self) -> Option<&str> {
+        let mut waiting = [PollFd::new(&self.said, PollFlags::IN)];
+        let is_quiet = !matches!(poll(&mut waiting, Some(&Timespec::default())), Ok(1..));
+        if is_quiet && self.why.get().is_none() {
+            return None;
+        }
+        let last_words = || match line(&self.said) {
+            silence if silence.is_empty() => "it was killed".to_owned(),
+            words => words,
+        };
+        Some(self.why.get_or_init(last_words))
+    }
+
+    /// Whether nobody has asked for it before: its wire is taken away once.
+    pub(crate) fn is_first_cut(&self) -> bool {
+        !self.cut.swap(true, Relaxed)
     }
 }
 
@@ -148,7 +190,10 @@ impl Drop for Emulator {
         // It would end with its input anyway; this way nobody waits for it. Whoever reaps children of
         // this process may have done so already.
         drop(self.child.stdin.take());
-        let _ = self.child.kill();
+        if self.ended().is_none() {
+            // Not when it has ended: its number may be another's by now.
+            let _ = self.child.kill();
+        }
         let _ = self.child.wait();
     }
 }
@@ -177,5 +222,47 @@ mod tests {
             ..Link::between("a", "b")
         };
         assert_eq!(frames(&long), 48_764);
+    }
+
+    /// A process in place of a link's, which says what it is told to.
+    fn emulator(line: &str) -> Emulator {
+        let mut command = std::process::Command::new("/bin/sh");
+        command.args(["-c", line]);
+        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = spawned.expect("there is a shell");
+        let out = child.stdout.take().expect("it is piped");
+        Emulator {
+            child,
+            said: OwnedFd::from(out).into(),
+            why: OnceLock::new(),
+            cut: AtomicBool::new(false),
+        }
+    }
+
+    /// Until it has ended, which it does by itself.
+    fn why(emulator: &Emulator) -> &str {
+        loop {
+            match emulator.ended() {
+                Some(why) => return why,
+                None => std::thread::yield_now(),
+            }
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_link_is_seen_whoever_reaped_its_process() {
+        let mut killed = emulator("read line");
+        assert_eq!(killed.ended(), None);
+        killed.child.kill().unwrap();
+        killed.child.wait().unwrap();
+        assert_eq!(why(&killed), "it was killed");
+
+        let mut faulty = emulator("read line; echo its interface went away; read line");
+        assert_eq!(faulty.ended(), None);
+        let input = faulty.child.stdin.as_mut().unwrap();
+        std::io::Write::write_all(input, b"go on\n").unwrap();
+        // What it said holds, also while it has yet to end.
+        assert_eq!(why(&faulty), "its interface went away");
+        assert_eq!(faulty.ended(), Some("its interface went away"));
     }
 }

@@ -52,6 +52,16 @@ pub enum LabError {
         "link {link}: this kernel has no offload `{name}` on veth: choose one that `ethtool -k` lists there"
     )]
     UnknownOffload { link: String, name: String },
+    #[error(
+        "link {link} carries nothing any more: the program that made it has ended ({why}): {}",
+        begin_again(lab)
+    )]
+    LinkEnded {
+        link: String,
+        /// Empty where it is this process's own.
+        lab: String,
+        why: String,
+    },
     #[error("the lab was built, but {}", missing(failed))]
     CheckFailed { failed: Vec<CheckResult> },
     #[error("could not {action}")]
@@ -184,6 +194,17 @@ impl LabError {
                 format!("link {link}"),
                 "choose one that `ethtool -k` lists there",
             ),
+            Self::LinkEnded { link, lab, why } => Problem::new(
+                format!(
+                    "it carries nothing any more, because the program that made it has ended ({why}): what is measured \
+                     over it says nothing of a network"
+                ),
+                match lab.as_str() {
+                    "" => format!("link {link}"),
+                    lab => format!("link {link} of lab {lab}"),
+                },
+                begin_again(lab),
+            ),
             Self::CheckFailed { .. } => Problem::new(self.to_string(), "lab", DOCTOR),
             Self::System { source, .. } => {
                 Problem::new(format!("{self} ({source})"), "lab", retry(source))
@@ -274,6 +295,14 @@ fn topology_problem(error: &TopologyError) -> Problem {
         ),
         (_, Some((situation, next_step))) => Problem::new(situation, "lab file", next_step),
         (_, None) => Problem::new(text, "lab file", "correct it there"),
+    }
+}
+
+/// What to do about a lab that is not what it was.
+fn begin_again(lab: &str) -> String {
+    match lab {
+        "" => "run it again, on a new one".to_owned(),
+        lab => format!("end the lab with `linerate lab down {lab}`, and start it anew"),
     }
 }
 

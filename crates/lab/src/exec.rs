@@ -26,6 +26,15 @@ const PASSED_ON: [Signal; 6] = [
     Signal::USR2,
 ];
 
+/// What became of a command in a lab.
+#[derive(Debug)]
+pub struct Executed {
+    /// Its exit code.
+    pub code: u8,
+    /// That a link ended while it ran: what it measured over it says nothing of a network.
+    pub trouble: Option<LabError>,
+}
+
 /// Runs a command on a host, with this program's standard streams, and returns its exit code as a
 /// shell would: 128 and the signal's number for one that was killed, 127 when it was not found.
 /// Without a command it is the user's shell; without a lab it is the user's only one.
@@ -37,9 +46,10 @@ const PASSED_ON: [Signal; 6] = [
 ///
 /// # Errors
 /// [`LabError::NoLab`], [`LabError::UnknownLab`], [`LabError::WhichLab`], [`LabError::UnknownHost`],
-/// [`LabError::ThreadsRunning`], or [`LabError::System`] when the lab cannot be entered.
-pub fn exec(lab: Option<&str>, host: &str, command: &[OsString]) -> Result<u8, LabError> {
+/// [`LabError::LinkEnded`], [`LabError::ThreadsRunning`], or [`LabError::System`] when the lab cannot be entered.
+pub fn exec(lab: Option<&str>, host: &str, command: &[OsString]) -> Result<Executed, LabError> {
     let lab = registry::find(lab)?;
+    lab.info().check_links()?;
     join(&lab, host)?;
     let shell = [std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into())];
     let command = if command.is_empty() { &shell } else { command };
@@ -52,7 +62,11 @@ pub fn exec(lab: Option<&str>, host: &str, command: &[OsString]) -> Result<u8, L
         .args(command)
         .spawn()
         .map_err(|error| LabError::system("start a process inside the lab", error))?;
-    attend(child, &signals).map(exit_code).map_err(waiting)
+    let status = attend(child, &signals).map_err(waiting)?;
+    Ok(Executed {
+        code: exit_code(status),
+        trouble: lab.ended_meanwhile(),
+    })
 }
 
 fn exit_code(status: ExitStatus) -> u8 {

@@ -214,10 +214,12 @@ fn keep() -> Result<(), LabError> {
     let topology = Topology::from_toml(&order.file)?;
     let lab = Lab::up(&topology)?;
     // Filled in by whoever reads it, as process 1 does not know its number outside.
-    let mut info = lab.info(&name, 0, order.uid);
-    info.rootless = order.rootless;
-    let registration = Registration {
-        info,
+    let info = || LabInfo {
+        rootless: order.rootless,
+        ..lab.info(&name, 0, order.uid)
+    };
+    let mut registration = Registration {
+        info: info(),
         namespaces: lab
             .hosts()
             .iter()
@@ -225,11 +227,22 @@ fn keep() -> Result<(), LabError> {
             .collect(),
         switches: lab.switches().map(|space| space.as_fd().as_raw_fd()),
     };
-    let _offered = registry::offer(&registration)?;
+    let mut offered = registry::offer(&registration)?;
     listen(socket)?;
-    tell(&Report::Up(name))?;
+    tell(&Report::Up(name.clone()))?;
     let_go_of_starter()?;
-    wait(&signals);
+    let mut ended = 0;
+    wait(&signals, || {
+        // A link may have been among them.
+        let now = lab.cut_ended();
+        if now != ended {
+            registration.info = info();
+            if let Ok(again) = registry::offer(&registration) {
+                (ended, offered) = (now, again);
+            }
+        }
+    });
+    drop(offered);
     Ok(())
 }
 
@@ -281,12 +294,13 @@ fn let_go_of_starter() -> Result<(), LabError> {
     turn().map_err(|error: io::Error| LabError::system("open /dev/null", error))
 }
 
-/// Reaps what the lab's processes left behind, until told to end.
-fn wait(signals: &Signals) {
+/// Reaps what the lab's processes left behind, until told to end; then looks after what is left.
+fn wait(signals: &Signals, mut look: impl FnMut()) {
     while let Ok(arrived) = signals.wait() {
         if arrived.signal == Signal::TERM.as_raw() {
             return;
         }
         while let Ok(Some(_)) = rustix::process::wait(WaitOptions::NOHANG) {}
+        look();
     }
 }

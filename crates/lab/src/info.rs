@@ -4,6 +4,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::LabError;
+
 /// A lab that is up.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LabInfo {
@@ -22,6 +24,24 @@ pub struct LabInfo {
     pub switches: Vec<String>,
     /// In the order of the lab file.
     pub links: Vec<LinkInfo>,
+}
+
+impl LabInfo {
+    /// Looks whether all links carry.
+    ///
+    /// # Errors
+    /// [`LabError::LinkEnded`]: what is measured over such a link says nothing of a network.
+    pub fn check_links(&self) -> Result<(), LabError> {
+        let ended = |link: &LinkInfo| {
+            let why = link.ended.clone()?;
+            Some(LabError::LinkEnded {
+                link: link.between.join(" - "),
+                lab: self.name.clone(),
+                why,
+            })
+        };
+        self.links.iter().find_map(ended).map_or(Ok(()), Err)
+    }
 }
 
 /// A host of a lab.
@@ -84,4 +104,8 @@ pub struct LinkInfo {
     /// Largest segment of GSO and GRO in bytes, where it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gso_bytes: Option<u32>,
+    /// Why it carries nothing any more, where that is so: the program that makes it, on kernels without netem, has
+    /// ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<String>,
 }

@@ -189,7 +189,47 @@ impl Lab {
     /// Whether a link's frames pass through a program of ours, and whether that is there; none where
     /// the kernel makes the link.
     pub(crate) fn is_emulated(&self, link: usize) -> Option<bool> {
-        self.emulators.get(&link).map(Emulator::is_alive)
+        let emulator = self.emulators.get(&link)?;
+        Some(emulator.ended().is_none())
+    }
+
+    /// Why a link carries nothing any more, by its place: the program that made it has ended.
+    fn ended(&self, link: usize) -> Option<&str> {
+        self.emulators.get(&link)?.ended()
+    }
+
+    /// Takes the wire of links away whose program has ended, so that both ends see no carrier instead of a network
+    /// that loses everything; says how many those are.
+    pub(crate) fn cut_ended(&self) -> usize {
+        let ended = self.emulators.iter();
+        let ended: Vec<_> = ended.filter(|(_, it)| it.ended().is_some()).collect();
+        for (link, _) in ended.iter().filter(|(_, it)| it.is_first_cut()) {
+            self.cut(**link);
+        }
+        ended.len()
+    }
+
+    fn cut(&self, link: usize) {
+        let Some(wires) = &self.wires else { return };
+        for wire in wire_ends(link) {
+            // It may have gone before its program, which ended of that: then there is no wire already.
+            let _ = wires.run(|| {
+                let mut netlink = Netlink::open()?;
+                let index = netlink.link(&wire)?.index;
+                netlink.set_down(index)
+            });
+        }
+    }
+
+    /// Looks whether all links carry: those that a program of ours makes end with it.
+    ///
+    /// # Errors
+    /// [`LabError::LinkEnded`]; both ends of the link have lost their carrier then.
+    pub fn check_links(&self) -> Result<(), LabError> {
+        if self.cut_ended() == 0 {
+            return Ok(());
+        }
+        self.info("", 0, 0).check_links()
     }
 
     /// Checks that every host reaches every address of every other, over IPv4 and IPv6, and reads
@@ -241,6 +281,7 @@ impl Lab {
     #[must_use]
     pub fn info(&self, name: &str, holder_pid: u32, uid: u32) -> LabInfo {
         let links = self.topology.links.iter().zip(&self.layout.links);
+        let links = links.enumerate();
         LabInfo {
             name: name.to_owned(),
             holder_pid,
@@ -254,7 +295,8 @@ impl Lab {
                 .map(|(name, _)| name.clone())
                 .collect(),
             links: links
-                .map(|(link, ends)| LinkInfo {
+                .map(|(number, (link, ends))| LinkInfo {
+                    ended: self.ended(number).map(str::to_owned),
                     between: link.between.clone(),
                     interfaces: ends.each_ref().map(|end| end.interface.clone()),
                     mtu: link.mtu(),

@@ -30,7 +30,7 @@ mod sizes;
 pub use check::CheckResult;
 pub use emulate::{LINK as LINK_STEP, PASSING};
 pub use error::LabError;
-pub use exec::exec;
+pub use exec::{Executed, exec};
 pub use holder::{HOLDER_COMMAND, hold, up};
 pub use info::{HostInfo, InterfaceInfo, LabInfo, LinkInfo};
 pub use inside::{Inside, inside};

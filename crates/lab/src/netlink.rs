@@ -263,6 +263,14 @@ impl Netlink {
         self.change(|| format!("set interface {index} up"), link)
     }
 
+    /// Sets a link down: what is at its other end loses its carrier.
+    pub fn set_down(&mut self, index: u32) -> Result<(), LabError> {
+        let mut link = LinkMessage::default();
+        link.header.index = index;
+        link.header.change_mask = LinkFlags::Up;
+        self.change(|| format!("set interface {index} down"), link)
+    }
+
     /// Makes a link a port of a bridge.
     pub fn set_bridge(&mut self, index: u32, bridge: u32) -> Result<(), LabError> {
         self.set(

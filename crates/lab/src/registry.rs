@@ -30,6 +30,8 @@ const PREFIX: &str = "linerate-lab-";
 const MEMORY_FILE: &str = "linerate-lab";
 /// Largest registration that is read: thousands of hosts.
 const REGISTRATION_BYTES: u64 = 16 << 20;
+/// How often a registration is looked for again that went away while it was read.
+const AGAIN: u32 = 3;
 /// How long a holder that was asked to end has before it is killed.
 const END_WITHIN: Duration = Duration::from_secs(3);
 
@@ -170,6 +172,17 @@ fn look(uid: u32, name: &str) -> io::Result<Option<Found>> {
 
 /// What a process offers whose descriptors are in this folder of `/proc`; `None` for no holder.
 pub(crate) fn registration_of(descriptors: &Path) -> io::Result<Option<Registration>> {
+    // When a link ends, a holder offers another one and closes the first, which may be the one that was just seen.
+    for _ in 0..AGAIN {
+        match offered_in(descriptors) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            read => return read,
+        }
+    }
+    offered_in(descriptors)
+}
+
+fn offered_in(descriptors: &Path) -> io::Result<Option<Registration>> {
     let own = format!("/memfd:{MEMORY_FILE} ");
     for entry in fs::read_dir(descriptors)? {
         let path = entry?.path();
@@ -235,6 +248,12 @@ impl Found {
     /// A file of the holder in `/proc`.
     pub fn path(&self, below: &str) -> PathBuf {
         format!("/proc/{}/{below}", self.pid.as_raw_nonzero()).into()
+    }
+
+    /// That a link carries nothing any more, as the lab is now; none where it is gone.
+    pub fn ended_meanwhile(&self) -> Option<LabError> {
+        let now = registration_of(&self.path("fd")).ok()??;
+        self.lives().then(|| now.info.check_links().err())?
     }
 
     /// Whether the process that was found is still there: then what was opened below its number

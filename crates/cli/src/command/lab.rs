@@ -114,7 +114,15 @@ fn act(action: LabAction) -> Result<u8, Failure> {
                 Some((lab, host)) => (Some(lab), host),
                 None => (name.as_deref(), host.as_str()),
             };
-            Ok(linerate_lab::exec(lab, host, &command)?)
+            let ran = linerate_lab::exec(lab, host, &command)?;
+            let Some(trouble) = ran.trouble.map(Failure::from) else {
+                return Ok(ran.code);
+            };
+            complain(&text::problem(&trouble.problem, &stderr_style()));
+            Ok(match ran.code {
+                exit::OK => trouble.code,
+                code => code,
+            })
         }
         LabAction::List { json } => {
             let labs = linerate_lab::list()?;
@@ -168,6 +176,10 @@ fn describe(lab: &LabInfo) -> String {
         properties.extend(
             link.gso_bytes
                 .map(|gso| format!("gso {}", format_bytes(u64::from(gso)))),
+        );
+        properties.extend(
+            (link.ended.as_ref())
+                .map(|why| format!("ENDED: the program that made it is gone ({why})")),
         );
         let _ = writeln!(
             out,

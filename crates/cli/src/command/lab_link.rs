@@ -2,10 +2,13 @@
 //! forwarder's link mode, in a process of their own.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::Read;
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use linerate_host::sys::wait::{Ready, poll};
 use linerate_measure::forward::{Forwarder, MemoryWish, ModeSpec, PortUrl, Settings};
 use linerate_metric::exit;
 use linerate_metric::forward::Idle;
@@ -15,7 +18,10 @@ use crate::output::print;
 /// Frames of the memory for each that may be on its way: two directions share half of it.
 const SHARES: u32 = 4;
 
-/// Runs until standard input ends: the lab holds its other end.
+/// How often it is looked whether frames still pass.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Runs until standard input ends (the lab holds its other end), or frames pass no more.
 pub fn run(words: &[OsString]) -> ExitCode {
     let words: Option<Vec<&str>> = words.iter().map(|word| word.to_str()).collect();
     let passed = match words.as_deref() {
@@ -24,7 +30,7 @@ pub fn run(words: &[OsString]) -> ExitCode {
     };
     match passed {
         Ok(()) => ExitCode::from(exit::OK),
-        // The lab reads it, and reports.
+        // The lab reads it, at the start or when this has ended, and reports.
         Err(why) => {
             print(&why);
             ExitCode::from(exit::FAILED)
@@ -53,10 +59,97 @@ fn pass(interfaces: [&str; 2], mode: &str, mtu: &str) -> Result<(), String> {
     let mut forwarder = Forwarder::open(&urls, wish).map_err(failed)?;
     forwarder.start(&settings, Duration::ZERO).map_err(failed)?;
     print(linerate_lab::PASSING);
-    let mut input = std::io::stdin().lock();
-    let mut bytes = [0; 64];
-    // Nobody writes there; an error is an end as well.
-    while input.read(&mut bytes).is_ok_and(|count| count > 0) {}
+    let input = std::io::stdin().as_fd().try_clone_to_owned();
+    let input = input.map_err(|error| error.to_string())?;
+    attend(&mut forwarder, input.into())
+}
+
+/// Waits until the input ends, or the forwarder carries nothing any more: with one direction alone a link is none.
+fn attend(forwarder: &mut Forwarder, input: File) -> Result<(), String> {
+    while !is_over(&input) {
+        forwarder.look();
+        if forwarder.is_troubled() || forwarder.has_ended() {
+            let outcome = forwarder.stop();
+            let trouble = outcome.and_then(|outcome| outcome.trouble);
+            return Err(trouble.map_or_else(
+                || "its threads ended".to_owned(),
+                |trouble| trouble.to_string(),
+            ));
+        }
+    }
     forwarder.stop();
     Ok(())
+}
+
+/// Whether nobody holds the other end; waits for that for a moment.
+fn is_over(mut input: &File) -> bool {
+    match poll(input, Ready::Receive, LOOK) {
+        Ok(false) => false,
+        // Nobody writes there; an error is an end as well.
+        Ok(true) => !matches!(input.read(&mut [0; 64]), Ok(1..)),
+        Err(_) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::time::Instant;
+
+    use super::*;
+
+    /// Two ports over files: the link carries until they are read to their end.
+    fn forwarder(urls: [String; 2]) -> Forwarder {
+        let urls = urls.map(|url| url.parse().expect("a URL"));
+        Forwarder::open(&urls, MemoryWish::default()).expect("ports that can be opened")
+    }
+
+    #[test]
+    fn it_ends_with_its_input() {
+        let mut forwarder = forwarder(["ring:0", "ring:1"].map(str::to_owned));
+        let settings = Settings {
+            idle: Idle::Yield,
+            pinned: false,
+            ..Settings::default()
+        };
+        forwarder.start(&settings, Duration::ZERO).unwrap();
+        let (reader, writer) = std::io::pipe().unwrap();
+        let mut writer = File::from(std::os::fd::OwnedFd::from(writer));
+        // What is written there is nobody's word.
+        writer.write_all(b"go on").unwrap();
+        let attended = std::thread::scope(|scope| {
+            let reader = File::from(std::os::fd::OwnedFd::from(reader));
+            let attending = scope.spawn(|| attend(&mut forwarder, reader));
+            std::thread::sleep(LOOK / 4);
+            assert!(!attending.is_finished());
+            drop(writer);
+            attending.join().unwrap()
+        });
+        assert_eq!(attended, Ok(()));
+    }
+
+    /// Its input stays open: the lab does not know yet.
+    #[test]
+    fn a_link_that_carries_nothing_any_more_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("none.pcap");
+        // A capture of no frame: microseconds, version 2.4, Ethernet.
+        let head: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1];
+        let head: Vec<u8> = head.iter().flat_map(|word| word.to_le_bytes()).collect();
+        std::fs::write(&file, head).unwrap();
+        let url = format!("pcap:rx={}", file.display());
+        let mut forwarder = forwarder([url.clone(), url]);
+        let settings = Settings {
+            idle: Idle::Yield,
+            pinned: false,
+            ..Settings::default()
+        };
+        forwarder.start(&settings, Duration::ZERO).unwrap();
+        let (reader, writer) = std::io::pipe().unwrap();
+        let began = Instant::now();
+        let attended = attend(&mut forwarder, std::os::fd::OwnedFd::from(reader).into());
+        assert_eq!(attended, Err("its threads ended".to_owned()));
+        assert!(began.elapsed() < Duration::from_secs(60));
+        drop(writer);
+    }
 }
