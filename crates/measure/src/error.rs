@@ -222,6 +222,14 @@ pub enum MeasureError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// A thread that a run needs cannot be started.
+    #[error("{thread} cannot be started ({source})")]
+    Thread {
+        /// Which of how many.
+        thread: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// A call that should work did not.
     #[error("{doing}: {source}")]
     System {
@@ -268,9 +276,10 @@ impl MeasureError {
                 | StackError::Contradiction { .. } => exit::USAGE,
                 _ => exit::FAILED,
             },
-            Self::PortTaken { .. } | Self::LocalAddress { .. } | Self::System { .. } => {
-                exit::FAILED
-            }
+            Self::PortTaken { .. }
+            | Self::LocalAddress { .. }
+            | Self::Thread { .. }
+            | Self::System { .. } => exit::FAILED,
             Self::UnknownName { .. }
             | Self::NoAddress { .. }
             | Self::OtherFamily { .. }
@@ -541,6 +550,11 @@ impl MeasureError {
                 format!("cannot be used as a local address ({source})"),
                 address,
                 "choose one that `ip address` lists on this host",
+            ),
+            Self::Thread { thread, source } => Problem::new(
+                format!("cannot be started ({source})"),
+                thread.clone(),
+                "use fewer, or allow more: `ulimit -u`, and pids.max of the control group",
             ),
             Self::System { doing, source } => Problem::new(
                 format!("{doing} failed ({source})"),

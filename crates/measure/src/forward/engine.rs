@@ -30,9 +30,12 @@ use super::worker::{Assigned, Control, Done, Presence, StreamDone, Work};
 use crate::MeasureError;
 use crate::numa::Seats;
 
+mod hire;
 mod ports;
 #[cfg(test)]
 mod tests;
+
+use hire::{Spawn, hire};
 
 /// The memory that frames live in, beyond what ports need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,7 +87,7 @@ pub struct Forwarder {
 
 struct Running {
     places: Vec<StreamPlace>,
-    threads: Vec<(Arc<Control>, JoinHandle<Done>)>,
+    threads: Vec<(Arc<Control>, JoinHandle<Option<Done>>)>,
     /// Totals of ports and queues at the start.
     ports: Vec<PortTotals>,
     /// The same when they were cleared last, where that was since.
@@ -356,6 +359,15 @@ impl Forwarder {
         settings: &Settings,
         quiet: Duration,
     ) -> Result<Vec<StreamPlace>, MeasureError> {
+        self.start_by(settings, quiet, &mut |builder, job| builder.spawn(job))
+    }
+
+    fn start_by(
+        &mut self,
+        settings: &Settings,
+        quiet: Duration,
+        spawn: Spawn<'_>,
+    ) -> Result<Vec<StreamPlace>, MeasureError> {
         if self.is_running() {
             return Err(MeasureError::NotForwardable {
                 object: "forwarding".to_owned(),
@@ -371,6 +383,8 @@ impl Forwarder {
         if settings.idle == Idle::Interrupt {
             self.check_interrupts(&places)?;
         }
+        let threads = places.iter().map(|place| place.core + 1).max().unwrap_or(1);
+        let hired = hire(threads, &settings.mode, spawn)?;
         let mut flushed = 0;
         if settings.flush {
             let mut pool = self.memory.pool();
@@ -383,7 +397,6 @@ impl Forwarder {
         let ports = self.ports.iter().map(Port::totals).collect();
         let streams = places.iter().map(|place| self.base(place, settings));
         let streams: Vec<Base> = streams.collect();
-        let threads = places.iter().map(|place| place.core + 1).max().unwrap_or(1);
         let bit_rates = settings
             .record_bit_rates
             .then(|| Observed::new(self.totals(), clock::now()));
@@ -429,18 +442,12 @@ impl Forwarder {
             flushed,
             ask_at_ns: 0,
         };
-        for (core, work) in works.into_iter().enumerate() {
-            let (control, mode) = (Arc::clone(&work.control), settings.mode.clone());
-            let spawned = thread::Builder::new()
-                .name(format!("forward-{core}"))
-                .spawn(move || mode.run(work));
-            match spawned {
-                Ok(thread) => running.threads.push((control, thread)),
-                // The threads that wait at the barrier would wait for ever: nothing can go on.
-                Err(source) => {
-                    return Err(MeasureError::system("starting a forwarding thread", source));
-                }
-            }
+        for (work, hired) in works.into_iter().zip(hired) {
+            running
+                .threads
+                .push((Arc::clone(&work.control), hired.thread));
+            // It does nothing but wait for it.
+            let _ = hired.give.send(work);
         }
         self.running = Some(running);
         Ok(places)
@@ -586,7 +593,7 @@ impl Forwarder {
         let mut done = Vec::new();
         for (control, thread) in running.threads {
             // One that a fault ended has told so, and its queues are gone.
-            done.push(thread.join().ok());
+            done.push(thread.join().ok().flatten());
             // Also of a thread that a fault ended.
             primed += control.primed.load(Relaxed);
             let mut told = control

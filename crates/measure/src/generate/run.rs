@@ -371,11 +371,12 @@ pub fn run(
     let totals = || totals(&sent_counters, &received_counters);
     let mut readings = Vec::new();
     let ticks = Ticks::now();
-    let (started, interrupted, spent) = std::thread::scope(|scope| {
-        let threads: Vec<_> = workers
-            .iter_mut()
-            .map(|worker| scope.spawn(|| worker.run(&memory, &shared)))
-            .collect();
+    let ran = std::thread::scope(|scope| {
+        let threads = threads::hire(
+            &mut workers,
+            |worker| worker.run(&memory, &shared),
+            |builder, job| builder.spawn_scoped(scope, job),
+        )?;
         shared.gate.wait();
         let started = Timestamp::now();
         let interval = settings.interval.map(nanos).filter(|&time| time > 0);
@@ -392,15 +393,16 @@ pub fn run(
         // One that a fault ended has told so.
         let spent: Vec<Spent> = threads
             .into_iter()
-            .filter_map(|thread| thread.join().ok())
+            .filter_map(|thread| thread.join().ok().flatten())
             .collect();
         let missing = shared.progress.missing.load(Relaxed);
         if let Some(reading) = series.look(&totals, missing, true) {
             tell(Told::Interval(&reading));
             readings.push(reading);
         }
-        (started, interrupted, spent)
+        Ok::<_, MeasureError>((started, interrupted, spent))
     });
+    let (started, interrupted, spent) = ran?;
     let mut parts = (None, None);
     for worker in workers {
         parts.0 = parts.0.or(worker.sender);

@@ -73,6 +73,35 @@ fn a_thread_that_dies_ends_the_run() {
     }
 }
 
+/// A thread that cannot be had is named, nobody waits for it, and the ports have all their queues.
+#[test]
+fn a_thread_that_cannot_be_started_keeps_nobody_waiting() {
+    let urls = ["ring:0", "ring:1"].map(|url| url.parse().unwrap());
+    let mut forwarder = Forwarder::open(&urls, MemoryWish::default()).unwrap();
+    let settings = settings(2);
+    let mut started = 0;
+    let refused = forwarder.start_by(&settings, Duration::ZERO, &mut |builder, job| {
+        if started == 1 {
+            return Err(std::io::ErrorKind::WouldBlock.into());
+        }
+        started += 1;
+        builder.spawn(job)
+    });
+    let problem = refused.unwrap_err().problem();
+    assert_eq!(problem.object, "forwarding thread 2 of 2");
+    assert!(
+        problem.next_step.contains("ulimit -u"),
+        "{}",
+        problem.next_step
+    );
+    assert!(!forwarder.is_running() && forwarder.stop().is_none());
+
+    forwarder.start(&settings, Duration::ZERO).unwrap();
+    let outcome = forwarder.stop().unwrap();
+    assert!(outcome.trouble.is_none());
+    assert_eq!(outcome.figures.cores.len(), 2);
+}
+
 /// One that dies before all have met does not keep the others waiting.
 #[test]
 fn nobody_waits_for_a_thread_that_is_gone() {
