@@ -60,6 +60,8 @@ pub struct Primed {
 /// What was moved between a start and a stop.
 #[derive(Debug)]
 pub struct Outcome {
+    /// How streams were dealt to threads, those that died included.
+    pub places: Vec<StreamPlace>,
     /// All figures.
     pub figures: ForwardFigures,
     /// The same since somebody had them counted from zero, where that was: for who looks at them, not for the
@@ -664,6 +666,7 @@ impl Forwarder {
             }
         }
         Some(Outcome {
+            places: running.places,
             numa,
             figures,
             since_cleared,

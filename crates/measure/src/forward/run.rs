@@ -104,6 +104,8 @@ pub enum Told<'a> {
 pub struct Ran {
     /// When threads began to forward.
     pub started: Timestamp,
+    /// How streams were dealt to threads, those that died included.
+    pub places: Vec<StreamPlace>,
     /// All figures.
     pub figures: ForwardFigures,
     /// The series.
@@ -212,6 +214,7 @@ pub fn run(
             };
             return Ok(Ran {
                 started,
+                places: outcome.places,
                 figures: outcome.figures,
                 numa: outcome.numa,
                 readings,
@@ -228,8 +231,7 @@ pub fn run(
 /// The record of a run.
 #[must_use]
 pub fn record(urls: &[PortUrl], settings: &Settings, times: &Times, ran: Ran) -> Record {
-    let cores = ran.figures.cores.iter().map(|core| core.cpu).collect();
-    let plan = plan_of(urls, settings, times, ran.figures.streams.len(), cores);
+    let plan = plan(urls, settings, times, &ran.places);
     let mut host = snapshot::host();
     host.role = Some(Role::Client);
     Record {
@@ -247,33 +249,26 @@ pub fn record(urls: &[PortUrl], settings: &Settings, times: &Times, ran: Ran) ->
     }
 }
 
-/// The plan of a run that begins, whose streams are dealt to threads like this.
-#[must_use]
-pub fn plan(urls: &[PortUrl], settings: &Settings, times: &Times, places: &[StreamPlace]) -> Plan {
+/// The processor of each thread, where it was kept on one.
+fn cores_of(places: &[StreamPlace]) -> Vec<Option<u32>> {
     let cores: BTreeMap<u32, Option<u32>> =
         places.iter().map(|place| (place.core, place.cpu)).collect();
-    let cores = cores.into_values().collect();
-    plan_of(urls, settings, times, places.len(), cores)
+    cores.into_values().collect()
 }
 
-/// The same with the processor of each thread.
-fn plan_of(
-    urls: &[PortUrl],
-    settings: &Settings,
-    times: &Times,
-    streams: usize,
-    cores: Vec<Option<u32>>,
-) -> Plan {
+/// The plan of a run whose streams are dealt to threads like this.
+#[must_use]
+pub fn plan(urls: &[PortUrl], settings: &Settings, times: &Times, places: &[StreamPlace]) -> Plan {
     let names: Vec<String> = urls.iter().map(ToString::to_string).collect();
     let mut plan = Plan::new(Kind::Forward, Protocol::Udp, names.join(" "));
     plan.port = 0;
     plan.directions = Vec::new();
-    plan.streams = u32::try_from(streams).unwrap_or(u32::MAX);
+    plan.streams = u32::try_from(places.len()).unwrap_or(u32::MAX);
     plan.duration_ns = times.duration.map(nanos);
     plan.interval_ns = Some(nanos(times.interval));
     plan.payload_bytes = settings.frame.bytes.into();
     plan.stack = linerate_metric::plan::Ends::both("port".to_owned());
-    plan.forward = Some(Box::new(forward_plan(names, settings, &cores)));
+    plan.forward = Some(Box::new(forward_plan(names, settings, &cores_of(places))));
     plan
 }
 
@@ -385,7 +380,7 @@ pub(crate) const WHOLE_CORE: f64 = 0.95;
 
 fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
     let mut doubts = Vec::new();
-    let threads = ran.figures.cores.len();
+    let threads = cores_of(&ran.places).len();
     let usable = cpu::usable().map_or(0, |usable| usable.len());
     if threads > usable && usable > 0 {
         doubts.push(Doubt::new(

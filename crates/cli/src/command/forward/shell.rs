@@ -333,6 +333,7 @@ impl Shell<'_> {
             (self.started.take()).unwrap_or_else(|| (Timestamp::now(), self.settings.clone()));
         let ran = Ran {
             started,
+            places: outcome.places,
             figures: outcome.figures,
             readings: Vec::new(),
             interrupted: self.is_interrupted(),

@@ -59,6 +59,9 @@ fn a_thread_that_dies_ends_the_run() {
         assert_eq!(ran.figures.cores.len(), cores as usize - 1);
         assert!(ran.figures.ports[0].receive.packets > 0);
         let record = record(&forwarder.urls(), &settings, &times, ran);
+        // As many threads as there were, not as have lived.
+        let plan = record.plan.forward.as_ref().unwrap();
+        assert_eq!((plan.cores, record.plan.streams), (cores, 2));
         let mut doubts = record.validity.iter();
         let doubt = doubts.find(|doubt| doubt.doubt == "port-stopped").unwrap();
         assert!(doubt.why.contains("fault of this program"), "{}", doubt.why);
