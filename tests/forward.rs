@@ -380,6 +380,23 @@ fn a_stream_begins_with_what_is_measured() {
     }
 }
 
+/// Whoever waits hears of it when it happens, and the wait is over.
+#[test]
+fn a_port_that_stops_working_is_told_while_the_shell_sleeps() {
+    let room = Room::new();
+    // A capture of one frame of 60 bytes, of which none is there.
+    let mut bytes = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    bytes.extend([0xff, 0xff, 0, 0, 1, 0, 0, 0]);
+    bytes.extend([0, 0, 0, 0, 0, 0, 0, 0, 60, 0, 0, 0, 60, 0, 0, 0]);
+    fs::write(room.path().join("cut.pcap"), bytes).unwrap();
+    fs::write(room.path().join("script"), "start\nsleep 4h\nhelp\n").unwrap();
+    let words =
+        "forward --dev pcap:rx=cut.pcap --dev null: --commands script --idle yield --no-store";
+    let printed = room.run(words).expect(1).stdout;
+    let (at, next) = (printed.find("damaged"), printed.find("help PART"));
+    assert!(at.is_some() && at < next, "{printed}");
+}
+
 #[test]
 fn commands_come_from_a_file() {
     let room = Room::new();

@@ -364,6 +364,10 @@ impl Shell<'_> {
             std::thread::sleep(left.min(LOOK));
             self.forwarder.look();
             self.show_passed();
+            if self.forwarder.is_troubled() {
+                // Told now, and not when somebody says `stop`; there is nothing left to wait for.
+                return self.stop();
+            }
         }
         Ok(Reply::Said(String::new()))
     }
