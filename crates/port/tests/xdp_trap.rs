@@ -93,3 +93,61 @@ fn unfinished_checksums_and_large_segments_come_until_the_far_end_makes_them_its
         }
     });
 }
+
+/// The type of the frame in which a datagram comes that the far end's VLAN 5 sends.
+fn type_of_tagged(near: &mut End) -> u16 {
+    let socket = UdpSocket::bind("192.0.2.2:9000").unwrap();
+    socket.send_to(b"of VLAN 5", "192.0.2.1:9000").unwrap();
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let mut held = Vec::new();
+        near.take(&mut held);
+        let mut kinds = held.iter().filter_map(|frame| {
+            let bytes = near.memory.bytes(frame);
+            let is_ours = bytes.ends_with(b"of VLAN 5");
+            is_ours.then(|| u16::from_be_bytes([bytes[12], bytes[13]]))
+        });
+        let kind = kinds.next_back();
+        near.free(held);
+        if let Some(kind) = kind {
+            return kind;
+        }
+        assert!(Instant::now() < end, "it did not come");
+    }
+}
+
+#[test]
+fn vlan_tags_come_once_the_far_end_puts_them_into_frames() {
+    in_namespace(|| {
+        pair(1);
+        let words = "link add link vb name vlan5 type vlan id 5";
+        let made = Command::new("ip").args(words.split(' ')).output().unwrap();
+        if !made.status.success() {
+            println!("skipped: no VLANs here: {made:?}");
+            return;
+        }
+        ip("link set vlan5 up");
+        ip("address add 192.0.2.2/24 dev vlan5");
+        ip("neighbour add 192.0.2.1 lladdr 02:00:00:00:00:01 dev vlan5");
+        let memory = memory(&["xdp:va"]);
+        for mode in ["native", "generic"] {
+            let Some(mut near) = End::open(&format!("xdp:va,mode={mode}"), &memory) else {
+                return;
+            };
+            assert!(near.has_note("ethtool -K vb txvlan off"), "{mode}");
+            assert_eq!(type_of_tagged(&mut near), 0x0800, "{mode}: its tag is gone");
+        }
+        let off = Command::new("ethtool")
+            .args(["-K", "vb", "txvlan", "off"])
+            .output();
+        if !off.is_ok_and(|output| output.status.success()) {
+            println!("skipped the rest: there is no `ethtool` (package of the same name)");
+            return;
+        }
+        for mode in ["native", "generic"] {
+            let mut near = End::open(&format!("xdp:va,mode={mode}"), &memory).unwrap();
+            assert!(!near.has_note("VLAN tags"), "{mode}");
+            assert_eq!(type_of_tagged(&mut near), 0x8100, "{mode}");
+        }
+    });
+}

@@ -1,5 +1,5 @@
-//! Questions to an interface's driver: whether checksums are left to it, whether it has a carrier, and how many
-//! of its queues are in use.
+//! Questions to an interface's driver: whether checksums and VLAN tags are left to it, whether it has a carrier, and how
+//! many of its queues are in use.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,6 +16,11 @@ pub(crate) const TCP_SEGMENTATION: u32 = 0x1e;
 /// `ETHTOOL_GLINK` of linux/ethtool.h.
 const LINK: u32 = 0x0a;
 
+/// `ETHTOOL_GFLAGS` of linux/ethtool.h, and two of them: tags are left to the device, and taken out by it.
+const FLAGS: u32 = 0x25;
+const TX_VLAN: u32 = 1 << 7;
+const RX_VLAN: u32 = 1 << 8;
+
 /// `ETHTOOL_GCHANNELS` of linux/ethtool.h.
 const CHANNELS: u32 = 0x3c;
 /// Words of `struct ethtool_channels`, the longest answer: command, four limits, four counts.
@@ -28,6 +33,23 @@ const ANSWER_WORDS: usize = 9;
 /// `ENODEV` where there is no such interface, `EOPNOTSUPP` where it cannot be asked.
 pub(crate) fn leaves_checksums(interface: &str) -> io::Result<bool> {
     Ok(ask(&asking_socket()?, interface, TX_CHECKSUMS)? != 0)
+}
+
+/// Whether VLAN tags of what is sent are left to `interface`, of the calling thread's network namespace, and stand
+/// beside the frame until then (`ethtool -k`: `tx-vlan-offload`).
+///
+/// # Errors
+/// As [`leaves_checksums`].
+pub(crate) fn leaves_tags(interface: &str) -> io::Result<bool> {
+    Ok(ask(&asking_socket()?, interface, FLAGS)? & TX_VLAN != 0)
+}
+
+/// Whether it takes VLAN tags out of what arrives (`rx-vlan-offload`).
+///
+/// # Errors
+/// As [`leaves_checksums`].
+pub(crate) fn takes_tags(interface: &str) -> io::Result<bool> {
+    Ok(ask(&asking_socket()?, interface, FLAGS)? & RX_VLAN != 0)
 }
 
 /// Whether `interface`, of the network namespace that the socket is of, has a carrier: at once, where its
@@ -94,6 +116,7 @@ mod tests {
     fn loopback_is_told_from_what_is_not_there() {
         // Loopback computes no checksums, for good ([fixed] in `ethtool -k lo`).
         assert!(leaves_checksums("lo").unwrap());
+        assert!(!takes_tags("lo").unwrap());
         for name in ["no-such-link", "longer-than-any-name"] {
             let error = leaves_checksums(name).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::ENODEV), "{name}");

@@ -283,15 +283,19 @@ fn open_queue(
     let longest_sent = (link.mtu as usize + usize::from(ETHERNET_BYTES)).min(memory.slot_bytes());
     let longest_sent = u16::try_from(longest_sent).unwrap_or(u16::MAX);
 
+    // One in another namespace cannot be asked.
+    let seen = far.filter(|_| link.peer_namespace.is_none());
     let mut notes = vec![attachment.note().to_owned()];
     notes.extend(trap::notes(&trap::Situation {
         link,
         queues: range.clone(),
         in_use: place.in_use,
         far,
-        far_leaves_checksums: far
-            .filter(|_| link.peer_namespace.is_none())
-            .and_then(|far| xsk_offload::leaves_checksums(&far.name).ok()),
+        far_leaves_checksums: seen.and_then(|far| xsk_offload::leaves_checksums(&far.name).ok()),
+        tags_apart: match link.kind.as_deref() {
+            Some("veth") => seen.and_then(|far| xsk_offload::leaves_tags(&far.name).ok()),
+            _ => xsk_offload::takes_tags(&link.name).ok(),
+        },
         hook: attachment.hook(),
         zero_copy,
         longest_received,

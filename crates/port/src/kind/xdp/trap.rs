@@ -18,6 +18,9 @@ pub(super) struct Situation<'a> {
     pub far: Option<&'a Link>,
     /// Whether the other end's sockets leave checksums to the device; none where that cannot be seen.
     pub far_leaves_checksums: Option<bool>,
+    /// Whether VLAN tags stand beside the frames when the program meets them: taken out by the device, or not put in
+    /// by a veth's other end; none where that cannot be seen.
+    pub tags_apart: Option<bool>,
     pub hook: Hook,
     pub zero_copy: bool,
     /// Bytes of the longest frame that fits a buffer behind what the kernel keeps in front of it.
@@ -56,6 +59,11 @@ pub(super) fn notes(situation: &Situation<'_>) -> Vec<String> {
     }
     if situation.link.kind.as_deref() == Some("veth") {
         notes.extend(veth_notes(situation));
+    } else if situation.tags_apart == Some(true) {
+        notes.push(format!(
+            "VLAN tags do not come along, because the device takes them out of the frames: `ethtool -K {} rxvlan off`",
+            situation.link.name
+        ));
     }
     notes
 }
@@ -86,6 +94,11 @@ fn veth_notes(situation: &Situation<'_>) -> Vec<String> {
     if situation.far.is_none_or(|far| far.program.is_none()) {
         notes.push(format!(
             "XDP programs that redirect frames through this veth lose them unless its far end has an XDP program or GRO (`ethtool -K {far} gro on`); this port's own frames need neither"
+        ));
+    }
+    if situation.tags_apart != Some(false) {
+        notes.push(format!(
+            "VLAN tags of what the far end's own VLANs send do not come along, because they stand beside the frames: `ethtool -K {far} txvlan off` at that end"
         ));
     }
     notes
@@ -123,6 +136,7 @@ mod tests {
             in_use: None,
             far: None,
             far_leaves_checksums: None,
+            tags_apart: None,
             hook: Hook::Native,
             zero_copy: false,
             longest_received: 1792,
@@ -142,6 +156,7 @@ mod tests {
             "lose them unless",
             "received faster by `mode=generic`",
             "only what arrives on the receive queues 0-0",
+            "VLAN tags",
         ];
         for (name, situation, want) in [
             ("device", plain.clone(), vec![0]),
@@ -178,7 +193,15 @@ mod tests {
                 },
                 vec![0, 2],
             ),
-            ("native veth", on_veth.clone(), vec![0, 3, 7, 6]),
+            (
+                "a device that takes tags out",
+                Situation {
+                    tags_apart: Some(true),
+                    ..plain.clone()
+                },
+                vec![0, 9],
+            ),
+            ("native veth", on_veth.clone(), vec![0, 3, 7, 6, 9]),
             (
                 "generic veth, far end out of sight",
                 Situation {
@@ -186,13 +209,14 @@ mod tests {
                     hook: Hook::Generic,
                     ..on_veth.clone()
                 },
-                vec![0, 3, 4, 5, 6],
+                vec![0, 3, 4, 5, 6, 9],
             ),
             (
-                "both ends have programs, checksums are made",
+                "both ends have programs, checksums are made and tags put in",
                 Situation {
                     far: Some(&programmed),
                     far_leaves_checksums: Some(false),
+                    tags_apart: Some(false),
                     ..on_veth.clone()
                 },
                 vec![0, 7],
