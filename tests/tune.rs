@@ -315,6 +315,20 @@ fn a_knob_of_the_users_own_is_restored_after_a_kill() {
     let told = finish(&mut compare).expect(6);
     let note = "1 setting stands as a killed command left";
     assert!(told.stderr.contains(note), "{told:#?}");
+    // Also before anything is measured from there, once, and not again by what runs as a part of that.
+    for words in [
+        "forward --dev ring:0 -t 0.1 --idle yield --no-store",
+        "generate --dev ring:0 --pps 1000 -t 0.1 --no-store",
+        "throughput 127.0.0.1 -p 1 -t 0.1 --no-store",
+    ] {
+        println!("{words}");
+        let said = finish(&mut room.linerate(words)).stderr;
+        assert_eq!(said.matches(note).count(), 1, "{said}");
+        assert!(said.contains("`linerate tune --restore`"), "{said}");
+        let mut part = room.linerate(words);
+        let said = finish(part.env("LINERATE_PART", "1")).stderr;
+        assert!(!said.contains(note), "{said}");
+    }
     // From another folder: the command means the one where it was typed.
     let mut restore = room.linerate("tune --restore");
     let done = finish(restore.current_dir("/")).expect(0);

@@ -62,6 +62,9 @@ const OUTER: [&str; 13] = [
     "LINERATE_FIGURE",
 ];
 
+/// Set for what a command runs: it has told already what holds for all of its runs.
+pub const PART_VARIABLE: &str = "LINERATE_PART";
+
 /// How often it is looked whether somebody pressed Ctrl-C.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -89,7 +92,8 @@ pub fn measure(words: &[String], stop: &Stop, screen: Option<&Teller>) -> Result
     command
         .arg0("linerate")
         .args(words)
-        .args([form, "--no-store"]);
+        .args([form, "--no-store"])
+        .env(PART_VARIABLE, "1");
     for variable in OUTER {
         command.env_remove(variable);
     }
@@ -117,7 +121,8 @@ pub fn point(words: &[String], stop: &Stop) -> Result<Record, Ended> {
         .args(words)
         .arg("--dir")
         .arg(&folder.path)
-        .args(["--json", "--no-store"]);
+        .args(["--json", "--no-store"])
+        .env(PART_VARIABLE, "1");
     for variable in OUTER {
         command.env_remove(variable);
     }
@@ -203,7 +208,7 @@ fn sweep(place: &Path) {
 /// It ended with another code than 0, or somebody stopped it.
 pub fn shell(line: &str, stop: &Stop) -> Result<String, Ended> {
     let mut command = Command::new("/bin/sh");
-    command.args(["-c", line]);
+    command.args(["-c", line]).env(PART_VARIABLE, "1");
     let done = run(command, line, (stop, STOPPING), None)?;
     match done.code {
         Some(0) => Ok(done.stdout),

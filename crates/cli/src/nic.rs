@@ -15,6 +15,7 @@ use linerate_tune::journal::folder;
 use crate::failure::Failure;
 use crate::machine::{self, Hosts};
 use crate::output::{Output, complain};
+use crate::turn::left_note;
 
 /// The kernel keeps a queue for some time after the last AF_XDP socket on it was closed, and takes it away from
 /// nobody: as long as the port itself waits for one.
@@ -27,7 +28,8 @@ pub struct Nic {
 }
 
 impl Nic {
-    /// Sets what these ports ask for, and tells it.
+    /// Says first where settings of a killed command still stand: what is measured now starts from there. Then sets
+    /// what these ports ask for, and tells it.
     ///
     /// # Errors
     /// That it cannot be set, or written down before; all is as it was then.
@@ -35,6 +37,7 @@ impl Nic {
         urls: impl IntoIterator<Item = &'a PortUrl>,
         output: &Output,
     ) -> Result<Self, Failure> {
+        left_note().iter().for_each(|note| output.remark(note));
         let mut nic = Self { guard: None };
         for url in urls {
             if let Some(wish) = url.device_wish() {

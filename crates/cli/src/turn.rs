@@ -293,8 +293,13 @@ fn far_settings(command: &[String], name: &str) -> Result<FarSettings, Failure> 
     }
 }
 
-/// What to say before settings are changed while those of a killed command still stand.
+/// What to say before something is measured or changed while settings of a killed command still stand; none for a part
+/// of a command that has said it.
 pub fn left_note() -> Option<String> {
+    let is_part = |variable| std::env::var_os(variable).is_some();
+    if is_part(child::PART_VARIABLE) || is_part(linerate_experiment::PARENT_VARIABLE) {
+        return None;
+    }
     let left = linerate_tune::guard::count_left(&folder("tune")?, &machine::boot(), machine::runs);
     let said = match left {
         0 => return None,
