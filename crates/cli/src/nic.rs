@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use linerate_host::knob::rss::DEFAULT;
 use linerate_metric::event::Problem;
 use linerate_metric::exit;
-use linerate_port::{DeviceWish, PortUrl, in_use};
+use linerate_port::{DeviceWish, PortUrl, has_carrier, in_use};
 use linerate_tune::guard::{Guard, Key, Kind};
 use linerate_tune::journal::folder;
 
@@ -21,6 +21,10 @@ use crate::turn::left_note;
 /// nobody: as long as the port itself waits for one.
 const PATIENCE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(20);
+
+/// How long a link may take to come back once its device was set up anew: two ends that agree on 10 Gb/s over copper
+/// take several seconds.
+const CARRIER: Duration = Duration::from_secs(10);
 
 /// Settings of devices that go back when it drops: make it before the ports, so that they are closed by then.
 pub struct Nic {
@@ -83,6 +87,8 @@ impl Nic {
         };
         // Queues that a table names cannot go, and a table cannot name queues that have not come.
         let fewer = guard.read(&channels).ok().zip(wish.channels);
+        let carried = has_carrier(name);
+        let mut is_changed = false;
         let mut kinds = [channels, rss];
         if fewer.is_some_and(|(now, count)| is_more(&now, count)) {
             kinds.reverse();
@@ -91,20 +97,45 @@ impl Nic {
             match (key.kind, wish.channels, &wish.rss) {
                 (Kind::Channels, Some(count), _) => {
                     let want = |now: &str| channels_of(now, count);
-                    set(guard, key, "channels", url, want, output)?;
+                    is_changed |= set(guard, key, "channels", url, want, output)?;
                 }
                 (Kind::Rss, _, Some(taken)) => {
                     let want = |now: &str| rss_of(now, wish.channels, taken.clone());
-                    set(guard, key, "rss", url, want, output)?;
+                    is_changed |= set(guard, key, "rss", url, want, output)?;
                 }
                 _ => {}
             }
+        }
+        // Many drivers stop the device for it, and the first frames would go nowhere.
+        if is_changed
+            && carried == Some(true)
+            && !await_carrier(|| has_carrier(name), thread::sleep)
+        {
+            output.remark(&format!(
+                "warning: {name} has not had its carrier back within {} s of the change: see `ethtool {name}`, and \
+                 whether its far end is up",
+                CARRIER.as_secs()
+            ));
         }
         Ok(())
     }
 }
 
-/// Sets one thing, unless it stands so already.
+/// Waits until a link carries again; false where it does not within [`CARRIER`]. A driver that does not tell is not
+/// waited for.
+fn await_carrier(mut look: impl FnMut() -> Option<bool>, mut wait: impl FnMut(Duration)) -> bool {
+    let mut waited = Duration::ZERO;
+    while look() == Some(false) {
+        if waited >= CARRIER {
+            return false;
+        }
+        wait(LOOK);
+        waited += LOOK;
+    }
+    true
+}
+
+/// Sets one thing, unless it stands so already; says whether it did not.
 fn set(
     guard: &mut Guard<Hosts>,
     key: &Key,
@@ -112,7 +143,7 @@ fn set(
     url: &PortUrl,
     want: impl Fn(&str) -> Option<String>,
     output: &Output,
-) -> Result<(), Failure> {
+) -> Result<bool, Failure> {
     let name = &key.name;
     let refused = |why: String| Failure {
         problem: Problem::new(
@@ -133,7 +164,7 @@ fn set(
         .read(key)
         .map_err(|why| refused(format!("its driver does not tell what it has ({why})")))?;
     let Some(value) = want(&now) else {
-        return Ok(());
+        return Ok(false);
     };
     let command = key.command(&value);
     (guard.set(key, &value))
@@ -142,7 +173,7 @@ fn set(
         "note: as `{command}` does, until the port is closed; then `{}`",
         key.command(&now)
     ));
-    Ok(())
+    Ok(true)
 }
 
 fn failed(url: &PortUrl, situation: &str, next: &str) -> Failure {
@@ -237,6 +268,26 @@ mod tests {
         ] {
             assert_eq!(is_more(now, count), want, "{now} {count}");
         }
+    }
+
+    /// A device that was set up anew has no link for a while, and frames that are sent meanwhile go nowhere.
+    #[test]
+    fn a_link_is_waited_for_as_long_as_it_may_take() {
+        for (down, want) in [(0, Some(0)), (1, Some(1)), (150, Some(150)), (10_000, None)] {
+            let (mut looks, mut waits) = (0, 0);
+            let look = || {
+                looks += 1;
+                Some(looks > down)
+            };
+            let is_back = await_carrier(look, |time| {
+                assert_eq!(time, LOOK);
+                waits += 1;
+            });
+            let most = CARRIER.as_millis() / LOOK.as_millis();
+            assert_eq!(is_back, want.is_some(), "{down}");
+            assert_eq!(waits, want.unwrap_or(most), "{down}");
+        }
+        assert!(await_carrier(|| None, |_| panic!("nobody tells")));
     }
 
     #[test]

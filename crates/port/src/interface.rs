@@ -6,6 +6,7 @@ use std::iter;
 use std::net::IpAddr;
 use std::path::Path;
 
+use crate::capabilities::Interface;
 use crate::error::PortError;
 use crate::sys::interface::{self, Facts};
 use crate::url::PortUrl;
@@ -43,6 +44,13 @@ pub(crate) fn take(url: &PortUrl, takes_away: bool) -> Result<Facts, PortError> 
         });
     }
     Ok(facts)
+}
+
+/// Whether something is at the other end of an interface's wire; none where there is no such interface, or its driver
+/// does not say.
+#[must_use]
+pub fn has_carrier(interface: &str) -> Option<bool> {
+    Interface::named(interface)?.has_carrier()
 }
 
 /// What an interface carries, by itself or for one that stands on it, that a port on it may cut off: the default

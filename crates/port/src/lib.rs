@@ -66,6 +66,6 @@ pub mod pcap;
 pub mod vnet;
 
 mod interface;
-pub use interface::{in_use, with_lower};
+pub use interface::{has_carrier, in_use, with_lower};
 
 mod cursor;
