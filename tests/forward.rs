@@ -1133,6 +1133,22 @@ fn a_device_has_as_many_queues_as_its_port_takes() {
         "{error}"
     );
     assert_eq!(in_use(), Some((4, 4)), "after an error");
+    // A port that comes later asks as one of the start does.
+    let script = lab.room.path().join("attach");
+    fs::write(
+        &script,
+        "port attach xdp:va,q=0-1,rss=set\nshow port summary all\n",
+    )
+    .expect("a file");
+    let shell = format!(
+        "forward --dev ring:0 --idle yield --commands {}",
+        script.display()
+    );
+    let refused = finish(&mut lab.linerate("a", &shell)).expect(1).stdout;
+    assert!(
+        refused.contains("rss=set: ") && !refused.contains("is attached"),
+        "{refused}"
+    );
     for signal in [Signal::INT, Signal::KILL] {
         let mut running = Running::start(&mut lab.linerate("a", &words("channels=set")));
         soon("its queues are set", || in_use() == Some((2, 2)));

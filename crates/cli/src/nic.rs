@@ -44,11 +44,20 @@ impl Nic {
         left_note().iter().for_each(|note| output.remark(note));
         let mut nic = Self { guard: None };
         for url in urls {
-            if let Some(wish) = url.device_wish() {
-                nic.grant(url, &wish, output)?;
-            }
+            nic.add(url, output)?;
         }
         Ok(nic)
+    }
+
+    /// The same for one more port.
+    ///
+    /// # Errors
+    /// As [`Nic::for_ports`], but that what other ports asked for stands.
+    pub fn add(&mut self, url: &PortUrl, output: &Output) -> Result<(), Failure> {
+        if let Some(wish) = url.device_wish() {
+            self.grant(url, &wish, output)?;
+        }
+        Ok(())
     }
 
     /// The same for the port of our own stack, where a run has one.

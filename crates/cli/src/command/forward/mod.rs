@@ -73,7 +73,7 @@ fn go(args: &ForwardArgs, output: &mut Output) -> Result<u8, Failure> {
         cached_frames: args.mbcache,
     };
     // Dropped after the ports, whatever happens.
-    let _nic = Nic::for_ports(&urls, output)?;
+    let mut nic = Nic::for_ports(&urls, output)?;
     let mut forwarder = Forwarder::open(&urls, wish)?;
     check_displayed(args, &forwarder)?;
     let streams = forwarder.streams_of(&settings)?;
@@ -91,7 +91,7 @@ fn go(args: &ForwardArgs, output: &mut Output) -> Result<u8, Failure> {
         return saturate::run(args, &urls, &settings, &mut forwarder, &stop, output);
     }
     if shell {
-        return shell::run(args, settings, forwarder, &stop, output);
+        return shell::run(args, settings, (forwarder, &mut nic), &stop, output);
     }
     at_once_until_stopped(args, &urls, &settings, &mut forwarder, &stop, output)
 }

@@ -25,6 +25,7 @@ use super::commands::SECTIONS;
 use super::lines::{Line, Lines, PROMPT};
 use super::{INTERVAL, QUIET, few_in_flight, foreign, grammar, say, started};
 use crate::failure::Failure;
+use crate::nic::Nic;
 use crate::output::Output;
 
 /// What follows from a command.
@@ -51,6 +52,8 @@ const LOADED_LINES: usize = 100_000;
 /// A shell with open ports.
 pub struct Shell<'a> {
     forwarder: Forwarder,
+    /// What ports asked of their devices, set back when they are closed.
+    nic: &'a mut Nic,
     settings: Settings,
     defaults: Settings,
     output: &'a mut Output,
@@ -77,13 +80,14 @@ pub struct Shell<'a> {
 pub fn run(
     args: &ForwardArgs,
     settings: Settings,
-    forwarder: Forwarder,
+    (forwarder, nic): (Forwarder, &mut Nic),
     stop: &Stop,
     output: &mut Output,
 ) -> Result<u8, Failure> {
     let tx_first = settings.tx_first;
     let mut shell = Shell {
         forwarder,
+        nic,
         defaults: settings.clone(),
         settings,
         output,

@@ -92,6 +92,11 @@ impl Shell<'_> {
             .parse()
             .map_err(|error: linerate_measure::forward::PortError| error.to_string())?;
         let url = url.taken(super::super::onward(&self.settings, true));
+        // As for those that were named at the start: what it asks of its device is set, or it is not attached.
+        self.nic.add(&url, self.output).map_err(|failure| {
+            let problem = failure.problem;
+            format!("{problem}; {}", problem.next_step)
+        })?;
         let attached = self.forwarder.attach(&url);
         let total = self.forwarder.numbers().len();
         self.with_reopened(attached.map(|port| {
