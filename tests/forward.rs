@@ -1023,6 +1023,50 @@ fn a_lab_has_links_with_delay() {
     soon("no emulator is left", || emulators() == 0);
 }
 
+/// A tap that somebody made is as it was after a port on it: with all of its addresses, and after a kill as well.
+#[test]
+fn a_tap_that_was_there_goes_back_after_a_kill() {
+    let lab = lab!(Lab::of("fwdtap", WIRE));
+    let make = "ip tuntap add dev t0 mode tap && ip link set t0 mtu 1400 up && ip addr add 10.9.9.9/16 dev t0 \
+                && ip addr add 10.9.9.8/16 dev t0 && ip addr add fd09::1/64 dev t0 nodad";
+    if let Err(why) = lab.shell("a", make) {
+        skip!("no tap: {why}");
+    }
+    let state = || {
+        let line = "ip -o addr show dev t0 | grep -v fe80:: | sed 's/ tentative//; s/ nodad//; s/valid_lft.*//'; \
+                    ip -o link show dev t0 | grep -o 'mtu [0-9]*'; ethtool -k t0 | grep -E '^tx-checksumming|^tcp-seg'";
+        finish(&mut lab.on("a", ["sh", "-c", line]))
+            .expect(0)
+            .stdout
+    };
+    let before = state();
+    assert!(before.contains("10.9.9.8/16"), "{before}");
+    let words = "forward --dev tap:t0,address=10.9.0.1/24,mtu=600,vnet --mode rxonly --idle sleep:1ms \
+                 --stats-period 0.1 --no-store";
+    for signal in [Signal::INT, Signal::KILL] {
+        let mut running = Running::start(&mut lab.linerate("a", words));
+        running.line(|line| line.contains("NIC statistics for port 0"));
+        let during = state();
+        assert!(
+            during.contains("10.9.0.1/24") && during.contains("mtu 600"),
+            "{during}"
+        );
+        running.signal(signal);
+        if signal == Signal::INT {
+            running.wait().expect(0);
+        } else {
+            drop(running);
+            soon("it is gone", || {
+                let restored = finish(&mut lab.linerate("a", "tune --restore"))
+                    .expect(0)
+                    .stdout;
+                restored.contains("settings are back")
+            });
+        }
+        assert_eq!(state(), before, "{signal:?}");
+    }
+}
+
 #[test]
 fn packets_go_round_a_wire() {
     let lab = lab!(Lab::of("fwdpacket", WIRE));

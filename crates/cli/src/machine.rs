@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use linerate_host::knob::addresses::{addresses, set_addresses};
 use linerate_host::knob::queues::{Steering, set_steering, steering};
 use linerate_host::knob::rss::{rss, set_rss};
 use linerate_host::knob::{
@@ -114,7 +115,7 @@ impl Hosts {
                 .map(|host| key(host, name))
                 .collect(),
             // Both ends of each link, where a packet is as long as the shorter of them takes.
-            Kind::SegmentSizes | Kind::Mtu => (self.links.iter())
+            Kind::SegmentSizes | Kind::Mtu | Kind::State | Kind::Addresses => (self.links.iter())
                 .map(|(place, interface)| key(&self.hosts[*place], interface))
                 .collect(),
             Kind::Rings
@@ -190,6 +191,8 @@ impl Machine for Hosts {
                 Ok(sizes.map(|size| size.to_string()).join(" "))
             }
             Kind::Mtu => words(interface::mtu(name)).map(|bytes| bytes.to_string()),
+            Kind::State => words(interface::state(name)),
+            Kind::Addresses => words(addresses(name)),
             Kind::Rings => words(rings(name)),
             Kind::Channels => words(channels(name)),
             Kind::Rss => words(rss(name)),
@@ -225,6 +228,8 @@ impl Machine for Hosts {
                 Ok(bytes) => words(interface::set_mtu(name, bytes)),
                 Err(_) => Err(format!("`{value}` is no size")),
             },
+            Kind::State => words(interface::set_state(name, value)),
+            Kind::Addresses => words(set_addresses(name, value)),
             Kind::Rings => words(set_rings(name, value)),
             Kind::Channels => words(set_channels(name, value)),
             Kind::Rss => words(set_rss(name, value)),
@@ -234,6 +239,15 @@ impl Machine for Hosts {
             Kind::Xps => words(set_steering(name, Steering::Xps, value)),
             Kind::Command => shell(value),
         })
+    }
+
+    fn is_gone(&self, key: &Key) -> bool {
+        if matches!(key.kind, Kind::Sysctl | Kind::Command) {
+            return false;
+        }
+        // A network that cannot be seen from here tells nothing.
+        let there = self.within(key, || Ok(interface::is_there(&key.name)));
+        there == Ok(false)
     }
 }
 

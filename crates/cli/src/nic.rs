@@ -1,14 +1,15 @@
 //! Settings of a device that its port asks for by its URL (`channels=set`, `rss=set`): made before the port is opened,
-//! and set back when it is closed.
+//! and set back when it is closed. The same journal knows what a tap that was there before was like.
 
 use std::ops::RangeInclusive;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use linerate_host::knob::rss::DEFAULT;
+use linerate_host::snapshot::netlink::link;
 use linerate_metric::event::Problem;
 use linerate_metric::exit;
-use linerate_port::{DeviceWish, PortUrl, has_carrier, in_use};
+use linerate_port::{DeviceWish, FoundTap, PortUrl, has_carrier, in_use};
 use linerate_tune::guard::{Guard, Key, Kind};
 use linerate_tune::journal::folder;
 
@@ -26,7 +27,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// take several seconds.
 const CARRIER: Duration = Duration::from_secs(10);
 
-/// Settings of devices that go back when it drops: make it before the ports, so that they are closed by then.
+/// Settings of devices, and of taps that were there before, that go back when it drops: make it before the ports, so that
+/// they are closed by then.
 pub struct Nic {
     guard: Option<Guard<Hosts>>,
 }
@@ -57,6 +59,9 @@ impl Nic {
         if let Some(wish) = url.device_wish() {
             self.grant(url, &wish, output)?;
         }
+        if let Some(found) = url.found_tap() {
+            self.remember(url, &found, output)?;
+        }
         Ok(())
     }
 
@@ -68,6 +73,60 @@ impl Nic {
         // What is wrong with a URL is told where the port is opened.
         let url = device.and_then(|device| device.parse::<PortUrl>().ok());
         Self::for_ports(&url, output)
+    }
+
+    /// The guard of all ports; none where there is no folder for its journal.
+    fn guard(&mut self, hosts: Hosts) -> Option<&mut Guard<Hosts>> {
+        if self.guard.is_none() {
+            let journals = folder("tune")?;
+            self.guard = Some(Guard::new(hosts, &journals, machine::owner()));
+        }
+        self.guard.as_mut()
+    }
+
+    /// Notes what a tap is like that is there before the port opens it. The port sets back what it can while it lives;
+    /// this holds for all of its addresses, and after a kill.
+    fn remember(
+        &mut self,
+        url: &PortUrl,
+        found: &FoundTap,
+        output: &Output,
+    ) -> Result<(), Failure> {
+        let name = &found.interface;
+        let kinds = changed_by(found);
+        // Whatever else has this name will not be opened.
+        let is_tap = link(name).is_ok_and(|link| link.kind.as_deref() == Some("tun"));
+        if kinds.is_empty() || !is_tap {
+            return Ok(());
+        }
+        let hosts = Hosts::own(std::slice::from_ref(name));
+        let keys = hosts.as_ref().map(|hosts| {
+            let keys = kinds.iter().map(|kind| hosts.keys(*kind, name));
+            keys.flatten().collect::<Vec<Key>>()
+        });
+        let guard = match hosts {
+            Some(hosts) => self.guard(hosts),
+            None => None,
+        };
+        let Some((guard, keys)) = guard.zip(keys) else {
+            output.remark(&format!(
+                "warning: {}: there is no folder for the journal of changes (set HOME or XDG_STATE_HOME to an absolute \
+                 path): after kill -9 nobody knows what {name} was like",
+                url.short()
+            ));
+            return Ok(());
+        };
+        for key in &keys {
+            // What the kernel does not tell cannot be set back either.
+            let Ok(value) = guard.read(key) else {
+                continue;
+            };
+            guard.note_old(key, &value).map_err(|error| {
+                let next = "end that process, or make room where journals are kept";
+                failed(url, &error.to_string(), next)
+            })?;
+        }
+        Ok(())
     }
 
     fn grant(&mut self, url: &PortUrl, wish: &DeviceWish, output: &Output) -> Result<(), Failure> {
@@ -84,15 +143,10 @@ impl Nic {
             keys.pop().expect("the interface was named")
         };
         let (channels, rss) = (key(Kind::Channels), key(Kind::Rss));
-        let guard = match &mut self.guard {
-            Some(guard) => guard,
-            none => {
-                let journals = folder("tune").ok_or_else(|| {
-                    let next = "set HOME or XDG_STATE_HOME to an absolute path";
-                    failed(url, "there is no folder for the journal of changes", next)
-                })?;
-                none.insert(Guard::new(hosts, &journals, machine::owner()))
-            }
+        let Some(guard) = self.guard(hosts) else {
+            let next = "set HOME or XDG_STATE_HOME to an absolute path";
+            let situation = "there is no folder for the journal of changes";
+            return Err(failed(url, situation, next));
         };
         // Queues that a table names cannot go, and a table cannot name queues that have not come.
         let fewer = guard.read(&channels).ok().zip(wish.channels);
@@ -128,6 +182,16 @@ impl Nic {
         }
         Ok(())
     }
+}
+
+/// What opening a tap that is there may change of it, in the order opposite to that in which it goes back: an interface
+/// that is set down, or has a short MTU for a while, loses addresses.
+fn changed_by(found: &FoundTap) -> Vec<Kind> {
+    let settings = [Kind::Addresses, Kind::State, Kind::Mtu];
+    let settings = settings.into_iter().filter(|_| found.settings);
+    settings
+        .chain(found.offloads.then_some(Kind::Offloads))
+        .collect()
 }
 
 /// Waits until a link carries again; false where it does not within [`CARRIER`]. A driver that does not tell is not
@@ -277,6 +341,22 @@ mod tests {
         ] {
             assert_eq!(is_more(now, count), want, "{now} {count}");
         }
+    }
+
+    /// Going back is the other way round: addresses last.
+    #[test]
+    fn what_a_port_changes_of_a_tap_is_noted() {
+        let found = |settings, offloads| FoundTap {
+            interface: "t0".to_owned(),
+            settings,
+            offloads,
+        };
+        let settings = [Kind::Addresses, Kind::State, Kind::Mtu];
+        assert_eq!(changed_by(&found(false, false)), []);
+        assert_eq!(changed_by(&found(true, false)), settings);
+        assert_eq!(changed_by(&found(false, true)), [Kind::Offloads]);
+        let all = [&settings[..], &[Kind::Offloads]].concat();
+        assert_eq!(changed_by(&found(true, true)), all);
     }
 
     /// A device that was set up anew has no link for a while, and frames that are sent meanwhile go nowhere.

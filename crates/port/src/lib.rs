@@ -53,6 +53,7 @@ mod url;
 pub use url::{COMMON_KEYS, Common, Key, Onward, PortUrl, Value};
 
 pub mod kind;
+pub use kind::tap::FoundTap;
 pub use kind::xdp::DeviceWish;
 pub use kind::{AnyReceive, AnyTransmit, memory_plan, open};
 

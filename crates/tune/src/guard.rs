@@ -24,6 +24,11 @@ pub trait Machine {
     /// # Errors
     /// Why it cannot be set, in words.
     fn write(&self, key: &Key, value: &str) -> Result<(), String>;
+    /// Whether what had the setting is known to be no more: an interface that somebody took away.
+    fn is_gone(&self, key: &Key) -> bool {
+        let _ = key;
+        false
+    }
 }
 
 impl<M: Machine> Machine for &M {
@@ -33,6 +38,10 @@ impl<M: Machine> Machine for &M {
 
     fn write(&self, key: &Key, value: &str) -> Result<(), String> {
         (**self).write(key, value)
+    }
+
+    fn is_gone(&self, key: &Key) -> bool {
+        (**self).is_gone(key)
     }
 }
 
@@ -202,12 +211,15 @@ impl<M: Machine> Drop for Guard<M> {
     }
 }
 
-/// Sets back in the order opposite to that of the changes; gives what could not be, in its old order, and why.
+/// Sets back in the order opposite to that of the changes; gives what could not be, in its old order, and why. What is
+/// gone took its settings along.
 fn put_back<M: Machine>(machine: &M, olds: Vec<Old>) -> (Vec<Old>, Vec<String>) {
     let mut left = Vec::new();
     let mut wrong = Vec::new();
     for old in olds.into_iter().rev() {
-        if let Err(why) = machine.write(&old.key, &old.value) {
+        if let Err(why) = machine.write(&old.key, &old.value)
+            && !machine.is_gone(&old.key)
+        {
             wrong.push(format!("{} of {}: {why}", old.key.name, old.key.host));
             left.insert(0, old);
         }
@@ -432,6 +444,39 @@ mod tests {
         assert_eq!((restored.settings, restored.wrong.len()), (2, 0));
         assert_eq!(table.0.borrow()["a"], "1");
         assert_eq!(journals(&folder).count(), 0);
+        fs::remove_dir(&folder).unwrap();
+    }
+
+    /// A machine without the interface that `a` is a setting of.
+    struct Without<'a>(&'a Table);
+
+    impl Machine for Without<'_> {
+        fn read(&self, key: &Key) -> Result<String, String> {
+            self.0.read(key)
+        }
+
+        fn write(&self, key: &Key, value: &str) -> Result<(), String> {
+            match self.is_gone(key) {
+                true => Err("no such device".to_owned()),
+                false => self.0.write(key, value),
+            }
+        }
+
+        fn is_gone(&self, key: &Key) -> bool {
+            key.name == "a"
+        }
+    }
+
+    #[test]
+    fn what_is_gone_need_not_go_back() {
+        let (table, folder) = (table(), folder("gone"));
+        let mut guard = Guard::new(Without(&table), &folder, owner("x"));
+        guard.note_old(&key("a"), "1").unwrap();
+        guard.set(&key("b"), "20").unwrap();
+        assert_eq!(guard.restore(), [""; 0]);
+        assert_eq!(table.0.borrow()["b"], "2");
+        assert_eq!(journals(&folder).count(), 0);
+        drop(guard);
         fs::remove_dir(&folder).unwrap();
     }
 

@@ -1,4 +1,4 @@
-//! The MTU and the switches of `ethtool -K` of an interface, as text.
+//! The MTU of an interface, whether it is up, and the switches of `ethtool -K`, as text.
 
 use std::io;
 use std::net::UdpSocket;
@@ -19,6 +19,13 @@ const SWITCHES: &[(&str, Switch)] = &[
     ("gro", Switch::Gro),
 ];
 
+/// Whether the calling thread's network has an interface of this name; also where that cannot be asked.
+#[must_use]
+pub fn is_there(interface: &str) -> bool {
+    let found = link(interface);
+    !found.is_err_and(|error| error.raw_os_error() == Some(libc::ENODEV))
+}
+
 /// The largest packet of an interface of the calling thread's network, in bytes.
 ///
 /// # Errors
@@ -33,8 +40,50 @@ pub fn mtu(interface: &str) -> io::Result<u32> {
 /// # Errors
 /// What the kernel says: `EINVAL` beyond what the device takes, `EPERM`.
 pub fn set_mtu(interface: &str, bytes: u32) -> io::Result<()> {
-    let mut request = link_header(link(interface)?.index);
+    let link = link(interface)?;
+    if link.mtu == Some(bytes) {
+        // What stands already takes no privilege.
+        return Ok(());
+    }
+    let mut request = link_header(link.index);
     push_attribute(&mut request, IFLA_MTU, &bytes.to_ne_bytes());
+    ask(NEW_LINK, ACKNOWLEDGE, &request).map(drop)
+}
+
+/// Whether somebody switched it on: `up` or `down`.
+///
+/// # Errors
+/// `ENODEV` where there is none.
+pub fn state(interface: &str) -> io::Result<String> {
+    Ok(if link(interface)?.up { UP } else { DOWN }.to_owned())
+}
+
+const UP: &str = "up";
+const DOWN: &str = "down";
+
+/// Switches it.
+///
+/// # Errors
+/// `ENODEV`, `EPERM`; `InvalidInput` for a text that says something else.
+pub fn set_state(interface: &str, text: &str) -> io::Result<()> {
+    let up = match text {
+        UP => true,
+        DOWN => false,
+        _ => {
+            let why = format!("`{text}` is neither up nor down");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+    };
+    let link = link(interface)?;
+    if link.up == up {
+        return Ok(());
+    }
+    // struct ifinfomsg: behind the number its flags, and which of them are meant.
+    let mut request = link_header(link.index);
+    let flag = libc::IFF_UP as u32;
+    let wanted = if up { flag } else { 0 };
+    request[8..12].copy_from_slice(&wanted.to_ne_bytes());
+    request[12..16].copy_from_slice(&flag.to_ne_bytes());
     ask(NEW_LINK, ACKNOWLEDGE, &request).map(drop)
 }
 
@@ -130,5 +179,9 @@ mod tests {
             Err(error) => println!("skipped: no ethtool calls here: {error}"),
         }
         assert!(mtu("none-such0").is_err() && offloads("none-such0").is_err());
+        // What stands already takes no privilege.
+        set_mtu("lo", mtu("lo").unwrap()).unwrap();
+        set_state("lo", &state("lo").unwrap()).unwrap();
+        assert!(set_state("lo", "sideways").is_err() && state("none-such0").is_err());
     }
 }

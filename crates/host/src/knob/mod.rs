@@ -1,5 +1,6 @@
 //! Settings of this host: held while a guard lives, or read and written as text.
 
+pub mod addresses;
 pub mod idle;
 pub mod interface;
 pub mod queues;

@@ -180,7 +180,7 @@ const DONE: u16 = 3;
 const REQUEST: u16 = 0x1;
 /// `NLM_F_ACK`: the kernel says what came of it.
 pub(crate) const ACKNOWLEDGE: u16 = 0x4;
-const DUMP: u16 = 0x300;
+pub(crate) const DUMP: u16 = 0x300;
 
 const HEADER_BYTES: usize = 16;
 const IFINFOMSG_BYTES: usize = 16;

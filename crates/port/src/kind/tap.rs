@@ -2,7 +2,8 @@
 //!
 //! What the kernel sends on it is received here, and what is sent here arrives there: the kernel's own
 //! stack is the host at the other end. It is made in the network namespace of the thread that opens it
-//! and is gone with the process; one that was there before (`ip tuntap add`) stays, as it was. With `vnet`, every frame has a [`VnetHeader`](crate::vnet::VnetHeader)
+//! and is gone with the process; one that was there before (`ip tuntap add`) stays, as it was, but for addresses beyond
+//! its first one: whoever opens it sets those back ([`FoundTap`]), and all of it after a kill. With `vnet`, every frame has a [`VnetHeader`](crate::vnet::VnetHeader)
 //! in front, and TCP segments travel up to 64 KiB long, both ways.
 //!
 //! One call moves one frame; there is no call for more.
@@ -24,7 +25,7 @@ use crate::pool::Pool;
 use crate::port::{AnyPort, Pair, Receive, Transmit};
 use crate::sys::burst::Burst;
 use crate::sys::frame::Frame;
-use crate::sys::interface;
+use crate::sys::interface::{self, Settings};
 use crate::sys::memory::{Memory, MemoryPlan};
 use crate::sys::tap::{self, Found, TapOptions};
 use crate::url::{Key, PortUrl, Value};
@@ -80,6 +81,36 @@ fn plan(url: &PortUrl, plan: MemoryPlan) -> MemoryPlan {
         frames: LONG_FRAMES * url.common().queues.unwrap_or(1),
         frame_bytes: u16::MAX,
         ..plan
+    }
+}
+
+/// What opening a tap changes of an interface that is there already.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundTap {
+    /// The interface.
+    pub interface: String,
+    /// Its MTU, its addresses, or that it is down.
+    pub settings: bool,
+    /// What the kernel leaves to whoever reads from it.
+    pub offloads: bool,
+}
+
+impl PortUrl {
+    /// What opening it changes of a tap that the calling thread's network has; none where it makes one, or is no tap.
+    #[must_use]
+    pub fn found_tap(&self) -> Option<FoundTap> {
+        if self.kind().scheme != KIND.scheme {
+            return None;
+        }
+        let socket = interface::asking_socket().ok()?;
+        let found = Settings::read(&socket, self.name()).ok()?;
+        Some(FoundTap {
+            interface: self.name().to_owned(),
+            settings: !found.up
+                || found.mtu != u32::from(self.mtu())
+                || self.text("address").is_some(),
+            offloads: self.flag("vnet"),
+        })
     }
 }
 

@@ -12,6 +12,10 @@ pub enum Kind {
     SegmentSizes,
     /// The largest packet of an interface, by its name.
     Mtu,
+    /// Whether an interface is `up` or `down`.
+    State,
+    /// The addresses that somebody gave an interface: `10.0.0.1/24 fd00::1/64`.
+    Addresses,
     /// Descriptors of an interface: `rx=512 tx=512`.
     Rings,
     /// Queues of an interface that are in use: `rx=2 tx=2`, `combined=4`.
@@ -104,6 +108,11 @@ impl Key {
                 }
             }
             Kind::Mtu => format!("ip link set dev {name} mtu {value}"),
+            Kind::State => format!("ip link set dev {name} {value}"),
+            Kind::Addresses => std::iter::once(format!("ip address flush dev {name} scope global"))
+                .chain(value.split_whitespace().map(|word| given(word, name)))
+                .collect::<Vec<_>>()
+                .join("; "),
             Kind::Rings => format!("ethtool -G {name} {}", pairs()),
             Kind::Channels => format!("ethtool -L {name} {}", pairs()),
             Kind::Rss => format!("ethtool -X {name} {}", spread(value)),
@@ -114,6 +123,13 @@ impl Key {
             Kind::Command => value.to_owned(),
         }
     }
+}
+
+/// The command that gives an interface an address: `ADDRESS[>PEER]/LENGTH[+BROADCAST][@SCOPE]`.
+fn given(word: &str, interface: &str) -> String {
+    let word = word.replace('>', " peer ").replace('+', " broadcast ");
+    let word = word.replace('@', " scope ");
+    format!("ip address add {word} dev {interface}")
 }
 
 /// An order of queues as `ethtool -X` takes it: from one on, or how much each of them gets.
@@ -147,6 +163,13 @@ mod tests {
         for (kind, value, command) in [
             (Kind::Sysctl, "1 2", "sysctl -w eth0='1 2'"),
             (Kind::Mtu, "9000", "ip link set dev eth0 mtu 9000"),
+            (Kind::State, "down", "ip link set dev eth0 down"),
+            (
+                Kind::Addresses,
+                "10.0.0.1/24+10.0.0.255 10.0.0.2>10.0.0.3/32 fd00::1/64",
+                "ip address flush dev eth0 scope global; ip address add 10.0.0.1/24 broadcast 10.0.0.255 dev eth0; \
+                 ip address add 10.0.0.2 peer 10.0.0.3/32 dev eth0; ip address add fd00::1/64 dev eth0",
+            ),
             (
                 Kind::Rings,
                 "rx=512 tx=512",
