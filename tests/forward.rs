@@ -1177,6 +1177,18 @@ fn a_device_has_as_many_queues_as_its_port_takes() {
         "{error}"
     );
     assert_eq!(in_use(), Some((4, 4)), "after an error");
+    // Nor rules for flows.
+    let refused = end("channels=set,steer=udp4:7").expect(4).json();
+    assert_eq!(
+        refused["error"],
+        serde_json::json!({
+            "situation": "steer=udp4:7: its driver does not tell what it has (Operation not supported (os error 95))",
+            "object": "xdp:va",
+            "next_step": "run as root (CAP_NET_ADMIN), and switch filters on (`ethtool -K va ntuple on`); where the \
+                          driver cannot do it leave `steer=udp4:7` away, and see what it has with `ethtool -n va`"
+        })
+    );
+    assert_eq!(in_use(), Some((4, 4)), "after an error");
     // A port that comes later asks as one of the start does.
     let script = lab.room.path().join("attach");
     fs::write(

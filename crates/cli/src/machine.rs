@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use linerate_host::knob::addresses::{addresses, set_addresses};
+use linerate_host::knob::flow::{flow, set_flow};
 use linerate_host::knob::queues::{Steering, set_steering, steering};
 use linerate_host::knob::rss::{rss, set_rss};
 use linerate_host::knob::{
@@ -121,6 +122,7 @@ impl Hosts {
             Kind::Rings
             | Kind::Channels
             | Kind::Rss
+            | Kind::Flow
             | Kind::Coalescing
             | Kind::Offloads
             | Kind::Rps
@@ -174,6 +176,11 @@ fn file_of(sysctl: &str) -> String {
     format!("/proc/sys/{}", sysctl.replace('.', "/"))
 }
 
+/// The interface whose setting has this name, and which of several it is.
+fn interface_of(name: &str) -> (&str, &str) {
+    name.split_once(' ').unwrap_or((name, ""))
+}
+
 fn words<T>(result: std::io::Result<T>) -> Result<T, String> {
     result.map_err(|error| error.to_string())
 }
@@ -196,6 +203,10 @@ impl Machine for Hosts {
             Kind::Rings => words(rings(name)),
             Kind::Channels => words(channels(name)),
             Kind::Rss => words(rss(name)),
+            Kind::Flow => {
+                let (interface, rule) = interface_of(name);
+                words(flow(interface, rule))
+            }
             Kind::Coalescing => words(coalescing(name)),
             Kind::Offloads => words(interface::offloads(name)),
             Kind::Rps => words(steering(name, Steering::Rps)),
@@ -233,6 +244,10 @@ impl Machine for Hosts {
             Kind::Rings => words(set_rings(name, value)),
             Kind::Channels => words(set_channels(name, value)),
             Kind::Rss => words(set_rss(name, value)),
+            Kind::Flow => {
+                let (interface, rule) = interface_of(name);
+                words(set_flow(interface, rule, value))
+            }
             Kind::Coalescing => words(set_coalescing(name, value)),
             Kind::Offloads => words(interface::set_offloads(name, value)),
             Kind::Rps => words(set_steering(name, Steering::Rps, value)),
@@ -246,7 +261,7 @@ impl Machine for Hosts {
             return false;
         }
         // A network that cannot be seen from here tells nothing.
-        let there = self.within(key, || Ok(interface::is_there(&key.name)));
+        let there = self.within(key, || Ok(interface::is_there(interface_of(&key.name).0)));
         there == Ok(false)
     }
 }

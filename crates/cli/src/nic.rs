@@ -1,10 +1,11 @@
-//! Settings of a device that its port asks for by its URL (`channels=set`, `rss=set`): made before the port is opened,
+//! Settings of a device that its port asks for by its URL (`channels=set`, `rss=set`, `steer=udp:7`): made before the port is opened,
 //! and set back when it is closed. The same journal knows what a tap that was there before was like.
 
 use std::ops::RangeInclusive;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use linerate_host::knob::flow::ON;
 use linerate_host::knob::rss::DEFAULT;
 use linerate_host::snapshot::netlink::link;
 use linerate_metric::event::Problem;
@@ -143,6 +144,7 @@ impl Nic {
             keys.pop().expect("the interface was named")
         };
         let (channels, rss) = (key(Kind::Channels), key(Kind::Rss));
+        let flows = key(Kind::Flow);
         let Some(guard) = self.guard(hosts) else {
             let next = "set HOME or XDG_STATE_HOME to an absolute path";
             let situation = "there is no folder for the journal of changes";
@@ -160,14 +162,24 @@ impl Nic {
             match (key.kind, wish.channels, &wish.rss) {
                 (Kind::Channels, Some(count), _) => {
                     let want = |now: &str| channels_of(now, count);
-                    is_changed |= set(guard, key, "channels", url, want, output)?;
+                    is_changed |= set(guard, key, "channels=set", url, want, output)?;
                 }
                 (Kind::Rss, _, Some(taken)) => {
                     let want = |now: &str| rss_of(now, wish.channels, taken.clone());
-                    is_changed |= set(guard, key, "rss", url, want, output)?;
+                    is_changed |= set(guard, key, "rss=set", url, want, output)?;
                 }
                 _ => {}
             }
+        }
+        for steered in &wish.steer {
+            // After the queues: a rule cannot name one that has not come. It goes before they do.
+            let key = Key {
+                name: format!("{name} {steered}"),
+                ..flows.clone()
+            };
+            let word = format!("steer={}:{}", steered.protocol, steered.port);
+            let want = |now: &str| (now != ON).then(|| ON.to_owned());
+            set(guard, &key, &word, url, want, output)?;
         }
         // Many drivers stop the device for it, and the first frames would go nowhere.
         if is_changed
@@ -217,19 +229,11 @@ fn set(
     want: impl Fn(&str) -> Option<String>,
     output: &Output,
 ) -> Result<bool, Failure> {
-    let name = &key.name;
     let refused = |why: String| Failure {
         problem: Problem::new(
-            format!("{word}=set: {why}"),
+            format!("{word}: {why}"),
             url.short(),
-            format!(
-                "run as root (CAP_NET_ADMIN); where the driver cannot do it leave `{word}=set` away, and see what it has \
-                 with `{}`",
-                match key.kind {
-                    Kind::Rss => format!("ethtool -x {name}"),
-                    _ => format!("ethtool -l {name}"),
-                }
-            ),
+            next_step(key.kind, word, url.name()),
         ),
         code: exit::MISSING,
     };
@@ -247,6 +251,23 @@ fn set(
         key.command(&now)
     ));
     Ok(true)
+}
+
+/// What to do where something cannot be set.
+fn next_step(kind: Kind, word: &str, interface: &str) -> String {
+    let (first, shows) = match kind {
+        Kind::Flow => (
+            format!(
+                "run as root (CAP_NET_ADMIN), and switch filters on (`ethtool -K {interface} ntuple on`)"
+            ),
+            "-n",
+        ),
+        Kind::Rss => ("run as root (CAP_NET_ADMIN)".to_owned(), "-x"),
+        _ => ("run as root (CAP_NET_ADMIN)".to_owned(), "-l"),
+    };
+    format!(
+        "{first}; where the driver cannot do it leave `{word}` away, and see what it has with `ethtool {shows} {interface}`"
+    )
 }
 
 fn failed(url: &PortUrl, situation: &str, next: &str) -> Failure {

@@ -54,7 +54,7 @@ pub use url::{COMMON_KEYS, Common, Key, Onward, PortUrl, Value};
 
 pub mod kind;
 pub use kind::tap::FoundTap;
-pub use kind::xdp::DeviceWish;
+pub use kind::xdp::{DeviceWish, Steered};
 pub use kind::{AnyReceive, AnyTransmit, memory_plan, open};
 
 mod error;

@@ -1,6 +1,7 @@
 //! Settings of this host: held while a guard lives, or read and written as text.
 
 pub mod addresses;
+pub mod flow;
 pub mod idle;
 pub mod interface;
 pub mod queues;

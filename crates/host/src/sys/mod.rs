@@ -9,6 +9,7 @@ pub mod descriptors;
 pub mod device_stamps;
 pub mod ethtool;
 pub mod ethtool_set;
+pub mod flow_rules;
 pub mod indirection;
 pub mod memory;
 mod message;

@@ -22,6 +22,8 @@ pub enum Kind {
     Channels,
     /// Queues that it spreads what it receives over: `default`, or their numbers in the order of its table.
     Rss,
+    /// Whether it gives a flow to a queue, by its name and the flow: `on` or `off` for `eth0 udp4:7>0`.
+    Flow,
     /// When an interface interrupts: `rx-usecs=50 adaptive-rx=off`.
     Coalescing,
     /// The switches of `ethtool -K`: `tso=on gso=off`.
@@ -116,12 +118,26 @@ impl Key {
             Kind::Rings => format!("ethtool -G {name} {}", pairs()),
             Kind::Channels => format!("ethtool -L {name} {}", pairs()),
             Kind::Rss => format!("ethtool -X {name} {}", spread(value)),
+            Kind::Flow => rule(name, value),
             Kind::Coalescing => format!("ethtool -C {name} {}", pairs()),
             Kind::Offloads => format!("ethtool -K {name} {}", pairs()),
             Kind::Rps => queues("rx-*/rps_cpus"),
             Kind::Xps => queues("tx-*/xps_cpus"),
             Kind::Command => value.to_owned(),
         }
+    }
+}
+
+/// The command that makes or takes away a rule by which a flow goes to a queue: `eth0 udp4:7>0`.
+fn rule(name: &str, value: &str) -> String {
+    let mut words = name.split([' ', ':', '>']);
+    let mut word = || words.next().unwrap_or_default();
+    let (interface, protocol, port, queue) = (word(), word(), word(), word());
+    match value {
+        "on" => {
+            format!("ethtool -N {interface} flow-type {protocol} dst-port {port} action {queue}")
+        }
+        _ => format!("ethtool -N {interface} delete N, as `ethtool -n {interface}` numbers it"),
     }
 }
 
@@ -216,6 +232,18 @@ mod tests {
             };
             assert_eq!(key.command(value), command);
         }
+    }
+
+    #[test]
+    fn a_rule_for_a_flow_is_made_and_taken_away() {
+        let key = Key {
+            kind: Kind::Flow,
+            ..Key::of_command("eth0 udp4:7>3")
+        };
+        let make = "ethtool -N eth0 flow-type udp4 dst-port 7 action 3";
+        assert_eq!(key.command("on"), make);
+        let take = "ethtool -N eth0 delete N, as `ethtool -n eth0` numbers it";
+        assert_eq!(key.command("off"), take);
     }
 
     #[test]

@@ -35,7 +35,7 @@ use crate::url::{ETHERNET_BYTES, Key, PortUrl, Value};
 use attachment::{Attachment, Mode};
 use queue::Shared;
 pub use queue::{XdpReceive, XdpTransmit};
-pub use wish::DeviceWish;
+pub use wish::{DeviceWish, Steered};
 
 /// Frames that one call may poll from the driver unless `busy=` says otherwise, and how long it may take.
 const BUSY_POLL_MICROSECONDS: u32 = 20;
@@ -85,6 +85,11 @@ pub const KIND: Kind = Kind {
             about: "whether the device spreads all that it receives over the queues that are taken, and as before afterwards (keep)",
         },
         Key {
+            name: "steer",
+            value: Value::Text("udp:7"),
+            about: "flows that the device gives to the queues that are taken, in turn, until the port is closed: udp:PORT, tcp:PORT, or over one version of IP alone (udp4:PORT), joined by +",
+        },
+        Key {
             name: "wakeup",
             value: Value::Flag,
             about: "the kernel says when it wants to be woken, instead of being woken each time (yes)",
@@ -104,6 +109,7 @@ fn queues(url: &PortUrl) -> RangeInclusive<u32> {
 }
 
 fn check(url: &PortUrl) -> Result<(), PortError> {
+    wish::check_flows(url)?;
     for (key, value) in [("rxd", url.common().rxd), ("txd", url.common().txd)] {
         if let Some(value) = value
             && !value.is_power_of_two()

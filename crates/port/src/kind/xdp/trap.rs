@@ -46,7 +46,7 @@ pub(super) fn notes(situation: &Situation<'_>) -> Vec<String> {
         }
         .replace("{}", &all.to_string());
         notes.push(format!(
-            "only what arrives on the receive queues {first}-{last} comes here, the rest goes to the kernel's stack: the interface {there} (`q=0-{}` takes all of them, `channels=set` leaves no others for as long as the port is open, and `rss=set` sends nothing to others)",
+            "only what arrives on the receive queues {first}-{last} comes here, the rest goes to the kernel's stack: the interface {there} (`q=0-{}` takes all of them, `channels=set` leaves no others for as long as the port is open, `rss=set` sends nothing to others, and `steer=udp:PORT` gives it what goes to one port)",
             all - 1
         ));
     }

@@ -1,6 +1,7 @@
 //! What a URL asks of the device itself, which whoever opens the port sets before, and sets back when the port is
 //! closed: settings of an interface outlive this process, and no port leaves any behind.
 
+use std::fmt;
 use std::ops::RangeInclusive;
 
 use crate::error::PortError;
@@ -17,6 +18,64 @@ pub struct DeviceWish {
     pub channels: Option<u32>,
     /// Queues over which all that arrives is spread (`rss=set`).
     pub rss: Option<RangeInclusive<u32>>,
+    /// Flows that it gives to queues (`steer=udp:7`).
+    pub steer: Vec<Steered>,
+}
+
+/// A flow, and the queue that gets it: `udp4:7>0`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Steered {
+    /// Protocol and version of IP, as `ethtool -N` has them.
+    pub protocol: &'static str,
+    /// The port that its packets go to.
+    pub port: u16,
+    /// The queue.
+    pub queue: u32,
+}
+
+impl fmt::Display for Steered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}>{}", self.protocol, self.port, self.queue)
+    }
+}
+
+/// Words for protocols, and what `ethtool -N` calls them.
+const PROTOCOLS: &[(&str, &[&str])] = &[
+    ("udp", &["udp4", "udp6"]),
+    ("udp4", &["udp4"]),
+    ("udp6", &["udp6"]),
+    ("tcp", &["tcp4", "tcp6"]),
+    ("tcp4", &["tcp4"]),
+    ("tcp6", &["tcp6"]),
+];
+
+/// Flows in their words, and the queues that get them in turn; none where a word is none.
+fn steered(text: &str, queues: RangeInclusive<u32>) -> Option<Vec<Steered>> {
+    let mut all = Vec::new();
+    for (word, queue) in text.split('+').zip(queues.cycle()) {
+        let (protocol, port) = word.split_once(':')?;
+        let (_, protocols) = PROTOCOLS.iter().find(|(name, _)| *name == protocol)?;
+        let port = port.parse().ok().filter(|port| *port > 0)?;
+        all.extend(protocols.iter().map(|&protocol| Steered {
+            protocol,
+            port,
+            queue,
+        }));
+    }
+    Some(all)
+}
+
+/// Refuses flows that are none.
+pub(super) fn check_flows(url: &PortUrl) -> Result<(), PortError> {
+    match url.text("steer") {
+        Some(text) if steered(text, queues(url)).is_none() => Err(url.bad_value(
+            "steer",
+            text,
+            "udp:PORT, tcp:PORT, or over one version of IP alone as udp4:PORT, joined by +",
+            "udp:7+tcp:7",
+        )),
+        _ => Ok(()),
+    }
 }
 
 impl PortUrl {
@@ -25,14 +84,17 @@ impl PortUrl {
     pub fn device_wish(&self) -> Option<DeviceWish> {
         let is_set = |key| self.text(key) == Some("set");
         let (channels, rss) = (is_set("channels"), is_set("rss"));
-        if self.kind().scheme != KIND.scheme || !(channels || rss) {
+        let flows = self.text("steer");
+        if self.kind().scheme != KIND.scheme || !(channels || rss || flows.is_some()) {
             return None;
         }
         let taken = queues(self);
+        let steer = flows.and_then(|text| steered(text, taken.clone()));
         Some(DeviceWish {
             interface: self.name().to_owned(),
             channels: channels.then(|| taken.end() + 1),
             rss: rss.then_some(taken),
+            steer: steer.unwrap_or_default(),
         })
     }
 }
@@ -68,6 +130,7 @@ mod tests {
                 interface: "eth1".to_owned(),
                 channels,
                 rss,
+                steer: Vec::new(),
             })
         };
         for (text, want) in [
@@ -83,6 +146,32 @@ mod tests {
             ("xdp:eth1,q=1,rss=set", wish(None, Some(1..=1))),
         ] {
             assert_eq!(url(text).device_wish(), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn flows_go_to_the_queues_that_are_taken_in_turn() {
+        let words = |text: &str| {
+            let wish = url(text).device_wish().unwrap();
+            let words: Vec<String> = wish.steer.iter().map(Steered::to_string).collect();
+            words.join(" ")
+        };
+        for (text, want) in [
+            ("xdp:eth1,steer=udp4:7", "udp4:7>0"),
+            ("xdp:eth1,steer=udp:7", "udp4:7>0 udp6:7>0"),
+            (
+                "xdp:eth1,q=2-3,steer=udp4:7+tcp6:80+udp6:65535",
+                "udp4:7>2 tcp6:80>3 udp6:65535>2",
+            ),
+            ("xdp:eth1,q=1,rss=set,steer=tcp:1", "tcp4:1>1 tcp6:1>1"),
+        ] {
+            assert_eq!(words(text), want, "{text}");
+        }
+        for text in ["udp", "udp:", "udp:0", "udp:65536", "sctp:7", "udp:7+", "7"] {
+            let refused = format!("xdp:eth1,steer={text}")
+                .parse::<PortUrl>()
+                .unwrap_err();
+            assert!(refused.to_string().contains("udp:7+tcp:7"), "{refused}");
         }
     }
 

@@ -1,0 +1,99 @@
+//! Whether a device gives what goes to a port to one of its queues, as text: `udp4:7>0` is UDP over IPv4 to port 7 for
+//! queue 0, and it is `on` or `off`.
+
+use std::io;
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
+
+use crate::sys::flow_rules::{FlowRule, Protocol, add_rule, has_rule, remove_rule};
+
+/// The device has the rule.
+pub const ON: &str = "on";
+/// It does not.
+pub const OFF: &str = "off";
+
+/// Names of `ethtool -N`.
+const PROTOCOLS: &[(&str, Protocol)] = &[
+    ("tcp4", Protocol::Tcp4),
+    ("udp4", Protocol::Udp4),
+    ("tcp6", Protocol::Tcp6),
+    ("udp6", Protocol::Udp6),
+];
+
+/// Whether an interface of the calling thread's network has such a rule.
+///
+/// # Errors
+/// `EOPNOTSUPP` where it has none at all, `ENODEV` without such an interface, `InvalidInput` for a text that is no rule.
+pub fn flow(interface: &str, rule: &str) -> io::Result<String> {
+    let rule = parse(rule)?;
+    let has = has_rule(socket()?.as_fd(), interface, rule)?;
+    Ok(if has { ON } else { OFF }.to_owned())
+}
+
+/// Gives it the rule, or takes it away.
+///
+/// # Errors
+/// As [`flow`]; `EINVAL` for a queue that is not in use, `EPERM`, `ENOSPC` where there is no room.
+pub fn set_flow(interface: &str, rule: &str, text: &str) -> io::Result<()> {
+    let (rule, socket) = (parse(rule)?, socket()?);
+    match text {
+        ON => add_rule(socket.as_fd(), interface, rule),
+        OFF => remove_rule(socket.as_fd(), interface, rule),
+        _ => Err(wrong(text)),
+    }
+}
+
+fn wrong(text: &str) -> io::Error {
+    let why = format!("`{text}` is no rule, as `udp4:7>0` is one, and neither on nor off");
+    io::Error::new(io::ErrorKind::InvalidInput, why)
+}
+
+fn parse(text: &str) -> io::Result<FlowRule> {
+    let rule = || {
+        let (flow, queue) = text.split_once('>')?;
+        let (protocol, port) = flow.split_once(':')?;
+        let (_, protocol) = PROTOCOLS.iter().find(|(name, _)| *name == protocol)?;
+        Some(FlowRule {
+            protocol: *protocol,
+            port: port.parse().ok()?,
+            queue: queue.parse().ok()?,
+        })
+    };
+    rule().ok_or_else(|| wrong(text))
+}
+
+fn socket() -> io::Result<UdpSocket> {
+    UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("[::]:0"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_read() {
+        for (text, protocol, port, queue) in [
+            ("udp4:7>0", Protocol::Udp4, 7, 0),
+            ("tcp6:65535>31", Protocol::Tcp6, 65_535, 31),
+        ] {
+            let want = FlowRule {
+                protocol,
+                port,
+                queue,
+            };
+            assert_eq!(parse(text).unwrap(), want, "{text}");
+        }
+        for text in [
+            "",
+            "udp:7>0",
+            "udp4:7",
+            "udp4>0",
+            "udp4:65536>0",
+            "udp4:7>-1",
+        ] {
+            let error = flow("lo", text).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{text}");
+        }
+        assert!(set_flow("lo", "udp4:7>0", "maybe").is_err());
+    }
+}
