@@ -222,6 +222,19 @@ pub struct ShapeOf {
     /// Processors that it takes.
     #[serde(default)]
     pub cores: usize,
+    /// How far apart they have to be.
+    #[serde(default)]
+    pub processors: Option<Distance>,
+}
+
+/// How far apart two processors are, by the time a cache line takes from one to the other and back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Distance {
+    /// They share a cache.
+    Near,
+    /// They share none.
+    Far,
 }
 
 /// Points that are left out: always, or where something is missing.

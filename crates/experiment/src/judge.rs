@@ -10,23 +10,59 @@ use linerate_metric::record::Record;
 use linerate_metric::statistics::median;
 
 use crate::doubt::Ground;
-use crate::file::{Experiment, ShapeOf};
+use crate::file::{Distance, Experiment, ShapeOf};
 use crate::rule::{Along, Rule, Sum, Term};
 
 /// Combinations that a verdict lists at most.
 const LISTED: usize = 4;
+
+/// What a shape may ask of the machine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Machine {
+    pub cores: usize,
+    /// Of two processors; None where nobody asked, or it could not be measured.
+    pub distance: Option<Distance>,
+}
+
+impl Machine {
+    /// Why the shape cannot be tested here.
+    fn lacks(self, shape: &ShapeOf) -> Option<String> {
+        let cores = self.cores;
+        if cores < shape.cores {
+            let needs = shape.cores;
+            return Some(format!(
+                "needs {needs} processors, this machine has {cores}"
+            ));
+        }
+        let needs = shape
+            .processors
+            .filter(|needs| self.distance != Some(*needs))?;
+        Some(
+            match (needs, self.distance) {
+                (Distance::Far, Some(_)) => {
+                    "of processors that are far apart; here they are near now"
+                }
+                (Distance::Near, Some(_)) => {
+                    "of processors that are near; here they are far apart now"
+                }
+                (_, None) => "how far apart the processors are could not be measured",
+            }
+            .to_owned(),
+        )
+    }
+}
 
 /// Fills in the verdicts and what stands beside published figures.
 pub(crate) fn judge(
     experiment: &Experiment,
     result: &mut ExperimentResult,
     runs: &[Record],
-    cores: usize,
+    machine: Machine,
 ) {
     result.shapes = experiment
         .shapes
         .iter()
-        .map(|shape| verdict(experiment, shape, result, runs, cores))
+        .map(|shape| verdict(experiment, shape, result, runs, machine))
         .collect();
     result.published = experiment
         .published
@@ -138,7 +174,7 @@ fn verdict(
     shape: &ShapeOf,
     result: &ExperimentResult,
     runs: &[Record],
-    cores: usize,
+    machine: Machine,
 ) -> Shape {
     let mut verdict = Shape {
         says: shape.says.clone(),
@@ -148,8 +184,8 @@ fn verdict(
         doubts: Vec::new(),
         why: String::new(),
     };
-    if cores < shape.cores {
-        verdict.measured = format!("needs {} processors, this machine has {cores}", shape.cores);
+    if let Some(missing) = machine.lacks(shape) {
+        verdict.measured = missing;
         return verdict;
     }
     let rule = Rule::parse(&shape.rule).expect("it was read when the file was checked");
@@ -426,6 +462,11 @@ mod tests {
         }
     }
 
+    const TWO: Machine = Machine {
+        cores: 2,
+        distance: None,
+    };
+
     fn any() -> Experiment {
         Experiment::from_toml(crate::shipped::SHIPPED[0].1).unwrap()
     }
@@ -436,8 +477,9 @@ mod tests {
             rule: rule.into(),
             why: "because".into(),
             cores: 0,
+            processors: None,
         };
-        let verdict = verdict(&any(), &shape, result, &[], 2);
+        let verdict = verdict(&any(), &shape, result, &[], TWO);
         assert_eq!(verdict.why.is_empty(), verdict.state != ShapeState::Misses);
         verdict.state
     }
@@ -519,8 +561,9 @@ mod tests {
                 rule: rule.into(),
                 why: String::new(),
                 cores: 0,
+                processors: None,
             };
-            verdict(&any(), &shape, &result, &[], 2).measured
+            verdict(&any(), &shape, &result, &[], TWO).measured
         };
         assert_eq!(
             shape("p50[hops=0,socket=reopened] <= 1.2 * p50[hops=0,socket=reused]"),
@@ -627,8 +670,9 @@ mod tests {
                 rule: rule.into(),
                 why: String::new(),
                 cores: 0,
+                processors: None,
             };
-            verdict(experiment, &shape, &result, &runs, 2).doubts
+            verdict(experiment, &shape, &result, &runs, TWO).doubts
         };
         let mut experiment = any();
         let two = "p50[hops=1,socket=reused] > p50[hops=0,socket=reused]";
@@ -654,10 +698,62 @@ mod tests {
             rule: "p50 > 1".into(),
             why: String::new(),
             cores: 64,
+            processors: None,
         };
-        let verdict = verdict(&any(), &shape, &result(&[("0", "reused", 1.0)]), &[], 2);
+        let verdict = verdict(&any(), &shape, &result(&[("0", "reused", 1.0)]), &[], TWO);
         assert_eq!(verdict.state, ShapeState::Untested);
         assert!(verdict.measured.contains("64 processors"));
+    }
+
+    #[test]
+    fn what_holds_of_far_processors_is_not_asked_of_near_ones() {
+        let cases = [
+            (
+                Some(Distance::Far),
+                Some(Distance::Far),
+                ShapeState::Misses,
+                "1",
+            ),
+            (
+                Some(Distance::Near),
+                Some(Distance::Near),
+                ShapeState::Misses,
+                "1",
+            ),
+            (
+                Some(Distance::Far),
+                Some(Distance::Near),
+                ShapeState::Untested,
+                "near now",
+            ),
+            (
+                Some(Distance::Near),
+                Some(Distance::Far),
+                ShapeState::Untested,
+                "far apart now",
+            ),
+            (
+                Some(Distance::Far),
+                None,
+                ShapeState::Untested,
+                "could not be measured",
+            ),
+            (None, None, ShapeState::Misses, "1"),
+        ];
+        for (processors, distance, state, says) in cases {
+            let shape = ShapeOf {
+                says: String::new(),
+                rule: "p50 > 2".into(),
+                why: "because".into(),
+                cores: 2,
+                processors,
+            };
+            let machine = Machine { cores: 2, distance };
+            let result = result(&[("0", "reused", 1.0)]);
+            let verdict = verdict(&any(), &shape, &result, &[], machine);
+            assert_eq!(verdict.state, state, "{processors:?} {distance:?}");
+            assert!(verdict.measured.contains(says), "{}", verdict.measured);
+        }
     }
 
     #[test]

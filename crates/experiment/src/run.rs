@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ExperimentError;
 use crate::again::{Failures, PAUSE, Then};
-use crate::file::{Experiment, KnobOf};
+use crate::file::{Distance, Experiment, KnobOf};
 use crate::outcome::set;
 use crate::point::{settings, words_of};
 use crate::runner::Runner;
@@ -47,6 +47,9 @@ pub struct Options<'a> {
     pub program: PathBuf,
     /// Processors of this machine.
     pub cores: usize,
+    /// Measures how far apart two of them are. Virtual machines are moved, so it is asked when the points were
+    /// measured, and only where a shape depends on it.
+    pub distance: fn() -> Option<Distance>,
     /// Ends it early.
     pub stop: &'a AtomicBool,
     /// Who hears what commands tell while they measure.

@@ -95,6 +95,7 @@ impl Room {
             dir: self.folder.path().to_owned(),
             program: self.folder.path().join("program"),
             cores: 1,
+            distance: || None,
             stop: &stop,
             listener: None,
         };

@@ -24,6 +24,7 @@ use linerate_metric::facts::{Ability, Check, EXAMINATION_SCHEMA, Examination};
 use ground::Ground;
 
 pub use cache_line::cache_line_round_trip;
+pub use processor::processors_apart;
 
 /// One check: its name, stable for scripts, and the function that looks.
 type Probe = (&'static str, fn(&Ground) -> Answer);

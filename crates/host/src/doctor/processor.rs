@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::ground::Ground;
 use super::{Answer, cache_line};
 use crate::knob::idle::DMA_LATENCY;
-use crate::snapshot::{cpu_list, idle_states as states_of, text_of_cpu_list};
+use crate::snapshot::{Files, cpu_list, idle_states as states_of, text_of_cpu_list};
 use crate::steal::Ticks;
 use crate::sys::{clock, cpu};
 
@@ -119,7 +119,7 @@ fn clock_read_ns() -> u64 {
 
 pub(super) fn cache_line(ground: &Ground) -> Answer {
     let usable = cpu::usable().unwrap_or_default();
-    let Some((a, b)) = pair(ground, &usable) else {
+    let Some((a, b)) = pair(&ground.files, &usable) else {
         return Answer::unknown("needs two processors");
     };
     match cache_line::cache_line_round_trip(a, b) {
@@ -128,11 +128,18 @@ pub(super) fn cache_line(ground: &Ground) -> Answer {
     }
 }
 
+/// Median time for a cache line to go between two of this process's processors, of different cores if there are
+/// such, and back; both are busy for 50 ms. `None` where there is one processor, or they never ran at once.
+#[must_use]
+pub fn processors_apart() -> Option<Duration> {
+    let (a, b) = pair(&Files::machine(), &cpu::usable().ok()?)?;
+    cache_line::cache_line_round_trip(a, b)
+}
+
 /// Two processors of different cores if there are such.
-fn pair(ground: &Ground, usable: &[u32]) -> Option<(u32, u32)> {
+fn pair(files: &Files, usable: &[u32]) -> Option<(u32, u32)> {
     let (&first, rest) = usable.split_first()?;
-    let siblings = ground
-        .files
+    let siblings = files
         .text(&format!(
             "/sys/devices/system/cpu/cpu{first}/topology/thread_siblings_list"
         ))
@@ -318,10 +325,10 @@ mod tests {
             "0-1\n",
         )]);
         let ground = Ground::on(files);
-        assert_eq!(pair(&ground, &[0, 1, 2]), Some((0, 2)));
-        assert_eq!(pair(&ground, &[0, 1]), Some((0, 1)));
-        assert_eq!(pair(&ground, &[0]), None);
-        assert_eq!(pair(&ground, &[]), None);
+        assert_eq!(pair(&ground.files, &[0, 1, 2]), Some((0, 2)));
+        assert_eq!(pair(&ground.files, &[0, 1]), Some((0, 1)));
+        assert_eq!(pair(&ground.files, &[0]), None);
+        assert_eq!(pair(&ground.files, &[]), None);
     }
 
     #[test]

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use linerate_experiment::file::KnobOf;
+use linerate_experiment::file::{Distance, KnobOf};
 use linerate_experiment::shipped::{SHIPPED, shipped};
 use linerate_experiment::{Experiment, ExperimentError, Options, Place, Progress, run as measure};
+use linerate_host::doctor::{cache_line::NEAR_BELOW, processors_apart};
 use linerate_metric::event::Problem;
 use linerate_metric::exit;
 use linerate_metric::set::RunSet;
@@ -115,6 +116,7 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
         dir: dir.clone(),
         program,
         cores: std::thread::available_parallelism().map_or(1, usize::from),
+        distance,
         stop: &flag,
         listener: None,
     };
@@ -394,6 +396,14 @@ fn table(dir: &Path, name: &str, label: &str) -> Option<RunSet> {
     stored
         .chain(read(dir.join("result.json")))
         .max_by_key(|set| set.started)
+}
+
+/// How far apart two processors are now.
+fn distance() -> Option<Distance> {
+    processors_apart().map(|time| match time < NEAR_BELOW {
+        true => Distance::Near,
+        false => Distance::Far,
+    })
 }
 
 /// Writes the table, its page and its records, in place of those that an earlier table left there.
