@@ -28,7 +28,7 @@ use crate::knobs::Knobs;
 use crate::live;
 use crate::output::{Output, print};
 use crate::scene::{Part, Scene};
-use crate::turn::Turner;
+use crate::turn::{Turner, left_note};
 
 impl From<ExperimentError> for Failure {
     fn from(error: ExperimentError) -> Self {
@@ -95,6 +95,7 @@ fn act(args: &RunArgs, output: &mut Output) -> Result<u8, Failure> {
         check_table(before, &asked)?;
     }
     let stop = stop_on_signals()?;
+    left_note().iter().for_each(|note| output.remark(note));
     let flag = stop.as_flag();
     let program = std::env::current_exe().map_err(|error| {
         Failure::failed(Problem::new(
