@@ -53,8 +53,8 @@ impl Forger {
         }
     }
 
-    /// Says hello, with a file and frames of 1518 bytes.
-    fn hand(folder: &Path, file: BorrowedFd<'_>) -> OwnedFd {
+    /// Comes to the server, and says nothing.
+    fn silent(folder: &Path) -> OwnedFd {
         let socket = folder.join("linerate/shm-x.sock");
         let talk = net::socket_with(
             AddressFamily::UNIX,
@@ -64,6 +64,12 @@ impl Forger {
         );
         let talk = talk.unwrap();
         net::connect(&talk, &SocketAddrUnix::new(&socket).unwrap()).unwrap();
+        talk
+    }
+
+    /// Says hello, with a file and frames of 1518 bytes.
+    fn hand(folder: &Path, file: BorrowedFd<'_>) -> OwnedFd {
+        let talk = Self::silent(folder);
         let mut hello = *b"linrt-m\x01\x01\0\0\0\0\0\0\0";
         hello[10..12].copy_from_slice(&1518u16.to_ne_bytes());
         let files = [file];
@@ -154,6 +160,29 @@ fn memory_for_other_frames_is_refused() {
             assert!(says(slot_bytes) && says(1600), "{text}");
             assert_eq!(forger.answer(), Some(4), "{slot_bytes}");
             assert_eq!(server.receive.is_joined(), Some(false));
+        }
+    });
+}
+
+/// A server has one guest at a time: one that says nothing, as a program that was stopped, keeps others out for a moment
+/// and not for ever.
+#[test]
+fn one_that_says_nothing_keeps_nobody_out() {
+    in_own_folder("one_that_says_nothing_keeps_nobody_out", |folder| {
+        let memory = memory(256);
+        let (mut pool, mut burst) = (memory.pool(), Burst::new());
+        let mut server = common::open("shm:x,role=server", &memory);
+        let _silent = Forger::silent(folder);
+        // It is the one that the server hears.
+        server.receive.receive(&mut pool, &mut burst);
+        let mut client = common::open("shm:x", &memory);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while client.receive.is_joined() != Some(true) {
+            assert!(Instant::now() < deadline, "nobody answers");
+            for port in [&mut server, &mut client] {
+                port.receive.receive(&mut pool, &mut burst);
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
     });
 }

@@ -22,6 +22,9 @@ const PERIOD: Duration = Duration::from_millis(5);
 /// Absences of a partner that are remembered: one that dies again and again is told of all the same.
 const ABSENCES: usize = 64;
 
+/// How long whoever came to a server may say nothing: others wait behind it.
+const SILENCE: Duration = Duration::from_secs(1);
+
 /// What is done with memory of the other side.
 const MAP: &str = "map the memory that the other side gave";
 
@@ -104,6 +107,8 @@ struct State {
     /// A conversation that has begun: a client that has not said hello, or a server that has not
     /// answered.
     begun: Option<Talk>,
+    /// When it began, at a server.
+    begun_at: Instant,
     /// Why the last conversation came to nothing.
     trouble: Option<Trouble>,
     /// The last times without a partner.
@@ -182,6 +187,7 @@ impl Link {
                 place,
                 partner: None,
                 begun: None,
+                begun_at: Instant::now(),
                 trouble: None,
                 absences: VecDeque::with_capacity(ABSENCES),
             }),
@@ -272,12 +278,14 @@ impl Link {
     fn serve(&self, state: &mut State) {
         if state.begun.is_none() {
             state.begun = state.place.as_ref().and_then(Place::accept);
+            state.begun_at = Instant::now();
         }
         let Some(guest) = &state.begun else { return };
         let heard = guest.hear();
         match heard {
-            Heard::Nothing => return,
-            Heard::End => {}
+            Heard::Nothing if state.begun_at.elapsed() < SILENCE => return,
+            // One that says nothing keeps nobody else from coming.
+            Heard::Nothing | Heard::End => {}
             Heard::Word(Word::Hello, ..) if state.partner.is_some() => {
                 let _ = guest.say(Word::Taken, None, self.frame_bytes);
             }
