@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::rules::{changed, command, of};
+use super::rules::{changed, command, of, reading};
 
 /// A driver that keeps a feature off for good leaves nothing to be tried.
 #[test]
@@ -169,6 +169,95 @@ fn commands_are_commands() {
         match want {
             None => assert_eq!(found.command, None),
             Some(want) => assert!(found.command.is_some_and(|told| told.contains(want))),
+        }
+    }
+}
+
+/// Datagrams that wait in our own stack have a queue at their socket and buffers of all sockets: the smaller is told.
+#[test]
+fn the_room_that_binds_in_our_own_stack_is_the_one_to_raise() {
+    for (queue, buffers, full, no_buffer, want) in [
+        (
+            1_024,
+            2_048,
+            900,
+            0,
+            "--set udp.receive_queue=8192 --set udp.buffers=8192",
+        ),
+        (16, 2_048, 900, 10, "--set udp.receive_queue=128"),
+        (1_024, 100, 0, 900, "--set udp.buffers=800"),
+        (1_024, 512, 10, 900, "--set udp.buffers=4096"),
+        // Of a record that does not tell: what can be full at all.
+        (1_024, 512, 0, 0, "--set udp.buffers=4096"),
+        (64, 512, 0, 0, "--set udp.receive_queue=512"),
+        (60_000, 1_000_000, 900, 0, "--set udp.receive_queue=65536"),
+    ] {
+        let stack = "/hosts/0/stack";
+        let at = |what: &str| format!("{stack}/{what}");
+        let (queue_key, buffers_key) = (
+            at("configuration/udp.receive_queue"),
+            at("configuration/udp.buffers"),
+        );
+        let (full_key, none_key) = (
+            at("counters/udp/receive_queue_full"),
+            at("counters/udp/no_buffer"),
+        );
+        let changes = [
+            ("/losses/0/place", json!("udp-receive-queue")),
+            (&*queue_key, json!(queue.to_string())),
+            (&*buffers_key, json!(buffers.to_string())),
+            (&*full_key, json!(full)),
+            (&*none_key, json!(no_buffer)),
+        ];
+        let told = command("udp-receive-queue", "too-few-descriptors-poll", &changes);
+        let case = format!("{queue} of {buffers}, {full} and {no_buffer}");
+        assert!(told.ends_with(want), "{case}: {told}");
+    }
+}
+
+/// Our own stack counts that somebody drops long segments and says nothing.
+#[test]
+fn a_hole_that_our_own_stack_has_found_is_told() {
+    for (guesses, told, cut_off, mtu) in [
+        (0, 0, false, None),
+        // A router that says so makes no hole.
+        (0, 3, false, None),
+        (1, 0, false, Some("1280")),
+        (2, 1, false, Some("576")),
+        // Without any way all segments are in vain.
+        (1, 0, true, None),
+    ] {
+        let carrier = json!({
+            "host": "server", "interface": "eth0", "counter": "carrier_losses",
+            "before": 1, "after": if cut_off { 2 } else { 1 },
+        });
+        let changes = [
+            (
+                "/hosts/0/stack/counters",
+                json!({ "tcp": {
+                    "out_segments": 40_000, "retransmitted_segments": 9,
+                    "path_mtu_guesses": guesses, "path_mtu_told": told,
+                } }),
+            ),
+            ("/directions/0/duration_ns", json!(10_000_000_000_u64)),
+            ("/hosts/0/stack/configuration/tcp.min_rto", json!("200ms")),
+            ("/hosts/0/stack/configuration/mtu", json!("1500")),
+            ("/counters", json!([carrier])),
+        ];
+        let found = of("mtu-black-hole", "delayed-ack-own-stack", &changes);
+        let case = format!("{guesses} guesses, {told} told, cut off {cut_off}");
+        let want = mtu.map(|mtu| format!("--set mtu={mtu}"));
+        let command = found.as_ref().and_then(|found| found.command.clone());
+        let has = |command: &String| want.as_ref().is_some_and(|want| command.ends_with(want));
+        assert_eq!(command.is_some(), want.is_some(), "{case}: {found:#?}");
+        assert!(command.as_ref().is_none_or(has), "{case}: {command:?}");
+        if let Some(found) = found {
+            // 31 times 200 ms for each, of ten seconds.
+            let cost = (0.62 * f64::from(guesses)).min(0.95);
+            assert!((found.cost - cost).abs() < 1e-3, "{case}: {}", found.cost);
+            assert!(found.is_cause(), "{case}");
+            assert_eq!(reading(&found, "path_mtu_guesses"), Some(json!(guesses)));
+            assert_eq!(reading(&found, "path_mtu_told"), Some(json!(told)));
         }
     }
 }

@@ -81,6 +81,12 @@ impl Case<'_> {
     /// serves there.
     #[must_use]
     pub fn again_with_key(&self, role: Role, key: &str, value: &str) -> String {
+        self.again_with_keys(role, &[(key, value)])
+    }
+
+    /// The same with several keys.
+    #[must_use]
+    pub fn again_with_keys(&self, role: Role, keys: &[(&str, &str)]) -> String {
         let far = self.host(role).and_then(|host| host.stack.as_ref());
         let mut line = match (role, far) {
             (Role::Server, Some(stack)) => {
@@ -96,11 +102,13 @@ impl Case<'_> {
             }
             _ => self.line(""),
         };
-        if key == "tcp.congestion_control" {
-            // The option would set it again.
-            line.remove("congestion");
+        for (key, value) in keys {
+            if *key == "tcp.congestion_control" {
+                // The option would set it again.
+                line.remove("congestion");
+            }
+            line.set_key("set", key, value);
         }
-        line.set_key("set", key, value);
         self.with_far_end(line).to_string()
     }
 

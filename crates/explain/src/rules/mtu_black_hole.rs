@@ -3,7 +3,7 @@
 use linerate_metric::facts::Role;
 use linerate_metric::finding::{End, Finding};
 use linerate_metric::plan::{Kind, Protocol};
-use linerate_metric::units::format_count;
+use linerate_metric::units::{format_count, parse_duration};
 
 use super::{of_ways, sent_again, tcp_info};
 use crate::Rule;
@@ -22,6 +22,10 @@ const UNCUT: f64 = 0.01;
 /// Payload that arrives through a hole: what a few small segments hold.
 const NOTHING: u64 = 64 << 10;
 
+/// Time-outs, as multiples of the shortest one, until our own stack sends a segment shorter: five, each twice as long as
+/// the one before (RFC 6298).
+const IN_VAIN: f64 = 1.0 + 2.0 + 4.0 + 8.0 + 16.0;
+
 /// See docs/CAUSES.md#mtu-black-hole.
 pub struct MtuBlackHole;
 
@@ -31,7 +35,10 @@ impl Rule for MtuBlackHole {
     }
 
     fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        let of_tcp = |way: &Way<'_>| self.of_uncut(case, way).or_else(|| self.of_tcp(case, way));
+        let of_tcp = |way: &Way<'_>| {
+            let found = self.of_uncut(case, way).or_else(|| self.of_own_stack(case, way));
+            found.or_else(|| self.of_tcp(case, way))
+        };
         let mut found = of_ways(case, of_tcp, |way| self.of_udp(case, way));
         found.extend(self.of_questions(case));
         found
@@ -105,6 +112,43 @@ impl MtuBlackHole {
             .remedy(format!("let the {} cut segments itself", name(way.sender)))
             .command(case.at(way.sender, &format!("ethtool -K {} tso off gso off", sends.name)))
             .gain(super::headroom(way).map(|most| most.min(100.0)), "what small segments give over what arrives now: 100 on veth")
+            .found()
+    }
+
+    /// Our own stack has found the hole: it sends shorter segments once several time-outs were in vain, and counts that.
+    fn of_own_stack(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+        let stack = way.host(way.sender)?.stack.as_ref().filter(|_| way.is_own_stack(way.sender))?;
+        let count = |name| stack.counter("tcp", name);
+        let (told, guesses) = (count("path_mtu_told"), count("path_mtu_guesses"));
+        // Where there was no way at all every segment is in vain.
+        if guesses == 0 || case.was_cut_off() {
+            return None;
+        }
+        let flows = way.streams().len().max(1) as u64;
+        let timeout = stack.configuration.get("tcp.min_rto").and_then(|text| parse_duration(text).ok());
+        let waited = timeout.map(|timeout| timeout.as_secs_f64() * IN_VAIN * guesses as f64 / flows as f64);
+        let share = waited.map_or(1.0, |waited| waited / way.seconds().max(1e-9));
+        // What the first guess leaves of IPv4 may still be too long, and of IPv6 nothing smaller may be asked for.
+        let mtu = if guesses > flows && !way.is_ipv6() { "576" } else { "1280" };
+        let read = format!("{} stack", name(way.sender));
+        Draft::cause(self.id(), End::Path)
+            .way(way.direction)
+            .cost(share.min(0.95))
+            .says(format!(
+                "full segments were sent again and again in vain until our stack sent shorter ones ({}): somebody on the way has a smaller MTU and does not say so",
+                match guesses {
+                    1 => "once".to_owned(),
+                    guesses => format!("{} times", format_count(guesses)),
+                }
+            ))
+            .seen("path_mtu_guesses", guesses, "times", &*read)
+            .seen("path_mtu_told", told, "times", &*read)
+            .seen("retransmitted_segments", count("retransmitted_segments"), "segments", &*read)
+            .seen_if("tcp.min_rto", stack.configuration.get("tcp.min_rto").cloned(), "", &*read)
+            .seen_if("mtu", stack.configuration.get("mtu").cloned(), "B", &*read)
+            .remedy("give all links of a segment one MTU, or let ICMP \"too big\" through; until then have our stack send no longer packets")
+            .command(case.again_with_key(way.sender, "mtu", mtu))
+            .gain(Some(1.0 / (1.0 - share.min(0.95))), "1 / (1 - share of the time waiting for time-outs)")
             .found()
     }
 

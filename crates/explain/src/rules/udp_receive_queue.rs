@@ -16,6 +16,41 @@ const MATTERS: f64 = 0.001;
 /// A buffer from this size on holds what a receiver that has the time for it lets wait.
 const LARGE: u64 = 1 << 20;
 
+/// Keys of our own stack: datagrams that wait at a socket, and at all of them together.
+const QUEUE: &str = "udp.receive_queue";
+const BUFFERS: &str = "udp.buffers";
+
+/// As many as the stack takes for each.
+const MOST_QUEUE: u64 = 65_536;
+const MOST_BUFFERS: u64 = 1_048_576;
+
+/// What our own stack holds of datagrams that wait, and what found no room of each kind.
+struct Room {
+    queue: Option<u64>,
+    buffers: Option<u64>,
+    queue_full: u64,
+    no_buffer: u64,
+}
+
+impl Room {
+    /// The key whose room is too small, and what to set so that the other one is not at once.
+    fn larger(&self) -> (&'static str, Vec<(&'static str, String)>) {
+        let eightfold = |now: Option<u64>, most: u64| now.map_or(1024, |now| now.saturating_mul(8).max(64)).min(most);
+        // A queue that is as long as all buffers is never full before them.
+        let never_full = self.queue.zip(self.buffers).is_some_and(|(queue, buffers)| buffers < queue);
+        if self.no_buffer > self.queue_full || self.no_buffer + self.queue_full == 0 && never_full {
+            let buffers = eightfold(self.buffers, MOST_BUFFERS);
+            return (BUFFERS, vec![(BUFFERS, buffers.to_string())]);
+        }
+        let queue = eightfold(self.queue, MOST_QUEUE);
+        let mut keys = vec![(QUEUE, queue.to_string())];
+        if self.buffers.is_some_and(|buffers| buffers < queue) {
+            keys.push((BUFFERS, queue.to_string()));
+        }
+        (QUEUE, keys)
+    }
+}
+
 /// See docs/CAUSES.md#udp-receive-queue.
 pub struct UdpReceiveQueue;
 
@@ -57,13 +92,23 @@ impl UdpReceiveQueue {
         let larger = (granted.unwrap_or(0) * 8).clamp(8 << 20, 64 << 20);
         // Our own stack's queue holds datagrams, and as many as it was configured for.
         let stack = case.host(role).and_then(|host| host.stack.as_ref());
-        let waiting = stack.and_then(|stack| stack.configuration.get("udp.receive_queue")?.parse::<u64>().ok());
-        let longer = waiting.map_or(1024, |waiting| waiting.saturating_mul(8).max(64));
+        let room = |key: &str| stack?.configuration.get(key)?.parse::<u64>().ok();
+        let refused = |counter: &str| stack.map(|stack| stack.counter("udp", counter));
+        let own = Room {
+            queue: room(QUEUE),
+            buffers: room(BUFFERS),
+            queue_full: refused("receive_queue_full").unwrap_or(0),
+            no_buffer: refused("no_buffer").unwrap_or(0),
+        };
         let (remedy, command) = match large {
-            _ if case.is_own_stack(role) => (
-                "let more datagrams wait at our stack's socket: a burst has to fit".to_owned(),
-                case.again_with_key(role, "udp.receive_queue", &longer.to_string()),
-            ),
+            _ if case.is_own_stack(role) => {
+                let (binding, keys) = own.larger();
+                let keys: Vec<_> = keys.iter().map(|(key, value)| (*key, value.as_str())).collect();
+                (
+                    format!("let more datagrams wait in our stack: `{binding}` is what a burst does not fit into"),
+                    case.again_with_keys(role, &keys),
+                )
+            }
             false => (
                 format!("give the {end}'s socket a larger receive buffer: a burst, or one time slice of the receiver, has to fit"),
                 case.again(&format!("--rcvbuf {}M", larger >> 20)),
@@ -83,7 +128,13 @@ impl UdpReceiveQueue {
             ))
             .seen("losses[udp-receive-queue]", lost, "datagrams", counted)
             .seen_if("SO_RCVBUF", granted, "B", format!("{end} socket"));
-        draft = draft.seen_if("udp.receive_queue", waiting, "datagrams", format!("{end} stack"));
+        if case.is_own_stack(role) {
+            draft = draft
+                .seen("udp.receive_queue_full", own.queue_full, "datagrams", format!("{end} stack"))
+                .seen("udp.no_buffer", own.no_buffer, "datagrams", format!("{end} stack"))
+                .seen_if(QUEUE, own.queue, "datagrams", format!("{end} stack"))
+                .seen_if(BUFFERS, own.buffers, "datagrams", format!("{end} stack"));
+        }
         if let Some(time) = time {
             draft = draft
                 .seen("free time of the receiving threads", time.free(), "share", super::schedstat(role))
