@@ -32,18 +32,6 @@ impl IndexQueue {
         Some(index)
     }
 
-    /// Takes out the one at this place.
-    pub(crate) fn remove(&mut self, place: usize) {
-        if let Some(index) = self.order.remove(place) {
-            self.waiting[index as usize] = false;
-        }
-    }
-
-    /// The one at this place, from the front.
-    pub(crate) fn get(&self, place: usize) -> Option<u32> {
-        self.order.get(place).copied()
-    }
-
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.order.len()

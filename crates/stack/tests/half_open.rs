@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::task::Poll;
 
-use common::segments::{self, ETHERNET, IP, SYN};
+use common::segments::{self, ETHERNET, IP, RST, SYN};
 use common::{FAR, Link, NEAR, World, any, at, ready};
 use linerate_stack::{SocketId, TcpState};
 
@@ -39,13 +39,22 @@ impl Ghost {
 
     fn ask(&mut self, world: &mut World, ports: std::ops::Range<u16>, port: u16) {
         for from in ports {
-            let mut frame = segments::like(&self.0, u32::from(from), SYN, &[]);
-            frame[ETHERNET + 12..ETHERNET + 16].copy_from_slice(&[10, 0, 0, 77]);
-            frame[ETHERNET + IP..ETHERNET + IP + 2].copy_from_slice(&from.to_be_bytes());
-            frame[ETHERNET + IP + 2..ETHERNET + IP + 4].copy_from_slice(&port.to_be_bytes());
-            segments::sum_again(&mut frame);
-            world.wire.put(1, &frame);
+            self.say(world, (from, port), u32::from(from), SYN);
         }
+    }
+
+    /// Takes a request back.
+    fn reset(&mut self, world: &mut World, from: u16, port: u16) {
+        self.say(world, (from, port), u32::from(from) + 1, RST);
+    }
+
+    fn say(&mut self, world: &mut World, (from, port): (u16, u16), sequence: u32, flags: u8) {
+        let mut frame = segments::like(&self.0, sequence, flags, &[]);
+        frame[ETHERNET + 12..ETHERNET + 16].copy_from_slice(&[10, 0, 0, 77]);
+        frame[ETHERNET + IP..ETHERNET + IP + 2].copy_from_slice(&from.to_be_bytes());
+        frame[ETHERNET + IP + 2..ETHERNET + IP + 4].copy_from_slice(&port.to_be_bytes());
+        segments::sum_again(&mut frame);
+        world.wire.put(1, &frame);
     }
 }
 
@@ -81,7 +90,7 @@ fn requests_that_nobody_follows_up_make_room_for_others() {
     let fails = world.far.counters().tcp.attempt_fails;
     assert!(world.far.tcp_connect(at(NEAR, 9), None).is_err());
     assert_eq!(world.far.counters().tcp.attempt_fails, fails);
-    wait(&mut world, 250 * MILLISECOND);
+    wait(&mut world, 1_030 * MILLISECOND);
     let start = world.now;
     let clients = [80, 81].map(|port| world.near.tcp_connect(at(FAR, port), None).unwrap());
     world.until(1, |world| {
@@ -109,15 +118,49 @@ fn a_backlog_of_requests_that_nobody_follows_up_has_room_again() {
     let listener = world.far.tcp_listen(any(80), 4).unwrap();
     let other = world.far.tcp_listen(any(81), 4).unwrap();
     ghost.ask(&mut world, 3_000..3_004, 81);
-    wait(&mut world, 250 * MILLISECOND);
+    wait(&mut world, 1_050 * MILLISECOND);
     ghost.ask(&mut world, 1_000..1_004, 80);
-    wait(&mut world, 250 * MILLISECOND);
+    wait(&mut world, 1_050 * MILLISECOND);
     let client = world.near.tcp_connect(at(FAR, 80), None).unwrap();
     world.until(1, |world| stands(world, client));
     world.run(10);
     assert!(matches!(world.far.tcp_accept(listener), Poll::Ready(Ok(_))));
     assert_eq!(world.far.counters().tcp.attempt_fails, 1);
     world.far.close(other).unwrap();
+}
+
+/// A place that was free again and is a younger request's now stands behind the older ones.
+#[test]
+fn the_oldest_request_gives_way_whatever_became_of_others() {
+    for rto in ["tcp.min_rto=1s", "tcp.min_rto=10ms"] {
+        let mut world = World::alike(&["sockets.tcp=32", rto], Link::CLEAN);
+        let mut ghost = Ghost::new(&mut world);
+        world.far.tcp_listen(any(80), 3).unwrap();
+        ghost.ask(&mut world, 1_000..1_003, 80);
+        wait(&mut world, 10 * MILLISECOND);
+        ghost.reset(&mut world, 1_001, 80);
+        wait(&mut world, 600 * MILLISECOND);
+        assert_eq!(world.far.connections(), 2, "{rto}");
+        ghost.ask(&mut world, 1_003..1_004, 80);
+        wait(&mut world, 200 * MILLISECOND);
+        // Within a second an answer may be on its way, however short the time-out of ways that are known is.
+        let overflows = world.far.counters().tcp.listen_overflows;
+        ghost.ask(&mut world, 1_004..1_005, 80);
+        wait(&mut world, MILLISECOND);
+        let since = world.far.counters().tcp.listen_overflows - overflows;
+        assert_eq!(since, 1, "{rto}");
+        wait(&mut world, 300 * MILLISECOND);
+        for _ in 0..2 {
+            let start = world.now;
+            let client = world.near.tcp_connect(at(FAR, 80), None).unwrap();
+            world.until(1, |world| stands(world, client));
+            let took = world.now - start;
+            assert!(took < 5 * MILLISECOND, "{rto}: {took} ns");
+        }
+        world.run(5);
+        // The two that stand, and the youngest.
+        assert_eq!(world.far.connections(), 3, "{rto}");
+    }
 }
 
 #[test]

@@ -47,8 +47,10 @@ pub(crate) struct Connection {
     pub(super) since: Nanos,
     /// What of a connection that is nobody's was not acknowledged when last looked at.
     pub(super) left: usize,
-    /// The next in its listener's line.
+    /// The next in its listener's line: of those that do not stand yet, or of those that do; and the one in front of it
+    /// in the first of these.
     pub(super) next: Option<u32>,
+    pub(super) before: Option<u32>,
     /// The sequence number of the next byte that the application fetches.
     pub(super) far_base: u32,
     /// How far its stream was sent.
@@ -88,6 +90,7 @@ impl Connection {
             since: 0,
             left: 0,
             next: None,
+            before: None,
             far_base: 0,
             sent: Sent::default(),
             recovery: Recovery::default(),
@@ -127,7 +130,8 @@ impl Connection {
     ) {
         self.since = now;
         (self.local, self.remote, self.owner) = (local, remote, owner);
-        (self.stood, self.finished, self.next) = (false, false, None);
+        (self.stood, self.finished) = (false, false);
+        (self.next, self.before) = (None, None);
         (self.sent, self.came, self.written) = (Sent::default(), None, 0);
         self.recovery = Recovery::default();
         (self.trouble, self.resend) = (None, 0);

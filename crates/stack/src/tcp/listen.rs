@@ -23,8 +23,11 @@ pub(crate) struct Listener {
     backlog: u32,
     /// Connections begun and not accepted.
     pending: u32,
-    /// Those of them that do not stand yet.
+    /// Those of them that do not stand yet, in the order in which they were begun: a line through
+    /// [`super::Connection::next`] and [`super::Connection::before`].
     half_open: u32,
+    oldest: Option<u32>,
+    youngest: Option<u32>,
     /// Those that stand: a line through [`super::Connection::next`].
     first: Option<u32>,
     last: Option<u32>,
@@ -120,10 +123,12 @@ impl Tcp {
     /// Ends a listener; what was not accepted is reset.
     pub(crate) fn unlisten(&mut self, link: &mut Link, id: SocketId) -> Result<(), StackError> {
         let at = self.listener(id, "close")?;
-        let listener = &mut self.listeners[at];
-        listener.open = false;
-        listener.generation = listener.generation.wrapping_add(1);
-        if listener.pending == 0 {
+        let generation = self.listeners[at].generation.wrapping_add(1);
+        let ended = Listener {
+            generation,
+            ..Listener::default()
+        };
+        if std::mem::replace(&mut self.listeners[at], ended).pending == 0 {
             return Ok(());
         }
         for index in 0..self.connections.len() {
@@ -160,7 +165,6 @@ impl Tcp {
             link.counters.tcp.no_sockets += 1;
             return Ok(None);
         };
-        self.forget_what_stands();
         let connection = &mut self.connections[index as usize];
         let listens = connection.socket().listen((header.to, port));
         debug_assert!(listens.is_ok(), "a free connection is closed");
@@ -170,8 +174,7 @@ impl Tcp {
         // What the engine makes of a good request; with a bad one it goes on listening.
         connection.state = State::SynReceived;
         self.listeners[at].pending += 1;
-        self.listeners[at].half_open += 1;
-        self.half_open.push(index);
+        self.join_half_open(index, at);
         self.table.insert(self.hash(local, remote), index);
         link.counters.tcp.passive_opens += 1;
         Ok(Some(index))
@@ -179,8 +182,8 @@ impl Tcp {
 
     /// A connection stands: it waits to be accepted.
     pub(super) fn line_up(&mut self, index: u32, at: u32) {
+        self.leave_half_open(index, at);
         let listener = &mut self.listeners[at as usize];
-        listener.half_open -= 1;
         match listener.last.replace(index) {
             Some(last) => self.connections[last as usize].next = Some(index),
             None => listener.first = Some(index),
@@ -189,45 +192,62 @@ impl Tcp {
     }
 
     /// A connection that was begun for a listener did not come to stand.
-    pub(super) fn not_lined_up(&mut self, at: u32) {
+    pub(super) fn not_lined_up(&mut self, index: u32, at: u32) {
+        self.leave_half_open(index, at);
+        self.listeners[at as usize].pending -= 1;
+    }
+
+    /// A connection is the youngest of its listener that does not stand.
+    fn join_half_open(&mut self, index: u32, at: usize) {
+        let listener = &mut self.listeners[at];
+        listener.half_open += 1;
+        let before = listener.youngest.replace(index);
+        match before {
+            Some(before) => self.connections[before as usize].next = Some(index),
+            None => listener.oldest = Some(index),
+        }
+        self.connections[index as usize].before = before;
+    }
+
+    /// A connection stands, or is over: those in front of it and behind it close up.
+    fn leave_half_open(&mut self, index: u32, at: u32) {
+        let connection = &mut self.connections[index as usize];
+        let (before, next) = (connection.before.take(), connection.next.take());
         let listener = &mut self.listeners[at as usize];
-        listener.pending -= 1;
         listener.half_open -= 1;
+        match before {
+            Some(before) => self.connections[before as usize].next = next,
+            None => listener.oldest = next,
+        }
+        match next {
+            Some(next) => self.connections[next as usize].before = before,
+            None => listener.youngest = before,
+        }
     }
 
     /// Gives up the oldest connection that a listener has agreed to and heard nothing of for a time-out, of this
     /// listener or of any, so that a newer one has its place; whether there was one.
     #[cold]
     pub(super) fn give_up_half_open(&mut self, link: &mut Link, of: Option<u32>) -> bool {
-        self.forget_what_stands();
-        let patience = Nanos::from(self.clock.second_us) * 1_000;
-        for place in 0..self.half_open.len() {
-            let Some(index) = self.half_open.get(place) else {
-                return false;
-            };
-            let Some(at) = self.half_open_of(index) else {
-                continue;
-            };
-            // Those behind are younger.
-            if link.now < self.connections[index as usize].since + patience {
-                return false;
+        // The first time-out where nothing is known of the way (RFC 6298, section 2): what is shorter is so for ways that are
+        // known.
+        const LEAST: Nanos = 1_000_000_000;
+        let patience = (Nanos::from(self.clock.second_us) * 1_000).max(LEAST);
+        let since = |&index: &u32| self.connections[index as usize].since;
+        let oldest = match of {
+            Some(at) => self.listeners[at as usize].oldest,
+            None => {
+                let all = self.listeners.iter();
+                all.filter_map(|listener| listener.oldest).min_by_key(since)
             }
-            if of.is_none_or(|of| of == at) {
-                self.half_open.remove(place);
-                self.drop_half_open(link, index, at);
-                return true;
-            }
-        }
-        false
-    }
-
-    /// What stands by now, or is over, leaves the queue of those that do not stand as soon as it is the oldest.
-    fn forget_what_stands(&mut self) {
-        while let Some(first) = self.half_open.get(0)
-            && self.half_open_of(first).is_none()
-        {
-            self.half_open.pop();
-        }
+        };
+        let due = oldest.filter(|index| link.now >= since(index) + patience);
+        let Some((index, at)) = due.and_then(|index| Some((index, self.half_open_of(index)?)))
+        else {
+            return false;
+        };
+        self.drop_half_open(link, index, at);
+        true
     }
 
     /// The listener that waits for a connection to stand.
@@ -243,7 +263,7 @@ impl Tcp {
     /// says something.
     pub(super) fn drop_half_open(&mut self, link: &mut Link, index: u32, at: u32) {
         link.counters.tcp.attempt_fails += 1;
-        self.not_lined_up(at);
+        self.not_lined_up(index, at);
         self.drop_connection(index);
     }
 }

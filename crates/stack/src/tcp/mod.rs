@@ -48,8 +48,9 @@ pub(crate) struct Tcp {
     wire: Wire,
     connections: Vec<Connection>,
     free: Vec<u32>,
-    /// Where the search for a connection that can be given up goes on.
+    /// Where the search for a connection that can be given up goes on, and when it last found none.
     sweep: u32,
+    swept: Option<Nanos>,
     listeners: Vec<Listener>,
     table: Table,
     /// Whose the last segment was, so likely the next one's.
@@ -58,8 +59,6 @@ pub(crate) struct Tcp {
     timers: Timers,
     /// Connections that may have something to send.
     dirty: IndexQueue,
-    /// Connections that were begun for listeners, in this order; some of them stand by now, or are over.
-    half_open: IndexQueue,
     /// Connections and, behind them, listeners that changed.
     pub(crate) ready: IndexQueue,
     /// A set without sockets: what is given to it is answered by a reset.
@@ -228,13 +227,13 @@ impl Tcp {
             connections,
             free,
             sweep: 0,
+            swept: None,
             listeners,
             table: Table::new(count),
             latest: 0,
             seed: own.seed,
             timers: Timers::new(count),
             dirty: IndexQueue::new(count),
-            half_open: IndexQueue::new(count),
             ready: IndexQueue::new(count + LISTENERS),
             nobody: SocketSet::new(Vec::new()),
             clock,
@@ -255,7 +254,7 @@ impl Tcp {
     /// Bytes from the heap: connections without buffers, and tables; then buffers.
     pub(crate) const fn heap_bytes(config: &Config) -> (usize, usize) {
         let count = config.tcp_sockets as usize;
-        let queues = (3 * count + LISTENERS) * (size_of::<u32>() + size_of::<bool>());
+        let queues = (2 * count + LISTENERS) * (size_of::<u32>() + size_of::<bool>());
         let timers = count * (2 * size_of::<u32>() + size_of::<Nanos>());
         let each = size_of::<Connection>() + Connection::SET_BYTES + size_of::<u32>();
         let table = Table::slots_for(count) * size_of::<u32>();
@@ -376,7 +375,7 @@ impl Tcp {
 
     /// A connection that nobody uses, set up as configured.
     fn take(&mut self, link: &mut Link) -> Result<u32, StackError> {
-        if self.free.is_empty() && !self.give_one_up() {
+        if self.free.is_empty() && !self.give_one_up(link.now) {
             self.give_up_half_open(link, None);
         }
         let index = self.free.pop().ok_or(StackError::TooManySockets {
@@ -402,7 +401,11 @@ impl Tcp {
 
     /// Gives up a connection that only waits for stray segments (RFC 6191 allows it for new ones); whether there was
     /// one.
-    fn give_one_up(&mut self) -> bool {
+    fn give_one_up(&mut self, now: Nanos) -> bool {
+        // A flood of requests has it search all connections once a turn.
+        if self.swept == Some(now) {
+            return false;
+        }
         let count = self.connections.len() as u32;
         for step in 0..count {
             let index = (self.sweep + step) % count;
@@ -415,6 +418,7 @@ impl Tcp {
                 return true;
             }
         }
+        self.swept = Some(now);
         false
     }
 
@@ -537,6 +541,7 @@ impl Tcp {
         abort: bool,
     ) -> Result<(), StackError> {
         let index = self.index(id, "close")?;
+        self.swept = None;
         let connection = &mut self.connections[index];
         connection.disown(self.now);
         // Payload that nobody will read was not delivered: RFC 2525, section 2.17 asks for a reset.

@@ -320,7 +320,7 @@ impl Tcp {
                 // One that was asked for and goes on listening counts, too.
                 link.counters.tcp.attempt_fails += 1;
                 if let Owner::Listener(at) = owner {
-                    self.not_lined_up(at);
+                    self.not_lined_up(index, at);
                     let connection = &mut self.connections[index as usize];
                     connection.disown(self.now);
                     connection.socket().abort();
