@@ -153,3 +153,35 @@ fn a_reset_needs_the_number_that_is_expected_next() {
         }
     }
 }
+
+/// The far end has received all, and nothing that it said arrived. What the engine counts from after its time-out lies
+/// behind what is expected there.
+#[test]
+fn who_gives_up_after_a_time_out_is_believed() {
+    let mut world = World::alike(&["tcp.tail_probe=off"], Link::CLEAN);
+    let (client, server) = world.connected(80);
+    // Enough is acknowledged that three segments may be on their way.
+    for _ in 0..10 {
+        ready(world.near.tcp_send(client, |room| room.len().min(1_460)));
+        world.until(1, |world| world.near.tcp_queued(client).unwrap().0 == 0);
+        ready(world.far.tcp_receive(server, |bytes| (bytes.len(), ())));
+    }
+    world.run(20);
+    world.wire.watch = Box::new(|end, _| end == 0);
+    ready(
+        world
+            .near
+            .tcp_send(client, |room| room.len().min(3 * 1_460)),
+    );
+    world.until(1, |world| {
+        world.far.tcp_queued(server).unwrap().1 == 3 * 1_460
+    });
+    let before = world.near.counters().tcp.retransmitted_segments;
+    world.until(5, |world| {
+        world.near.counters().tcp.retransmitted_segments > before
+    });
+    assert_eq!(world.far.tcp_state(server).unwrap(), TcpState::Established);
+    world.near.abort(client).unwrap();
+    world.run(20);
+    assert_eq!(world.far.tcp_state(server).unwrap(), TcpState::Closed);
+}

@@ -330,6 +330,19 @@ impl Connection {
     pub(super) fn break_off(&mut self, counters: &mut Counters) {
         let state = self.socket().state();
         self.count_end(state, counters);
+        self.abort();
+    }
+
+    /// The same, without a word about what it was. After a time-out the engine counts from what was acknowledged on; a
+    /// reset with that number would lie behind what the far end expects, which drops it (RFC 5961, section 3.2), and would
+    /// never hear of the end. Of what was sent no more can have been taken than its window held: not the byte that asks
+    /// whether it is still closed.
+    pub(super) fn abort(&mut self) {
+        let ends = self.recovery.window_ends();
+        self.sent.broken_off = self.sent.up_to.map(|up_to| match ends {
+            Some(ends) if up_to.wrapping_sub(ends) as i32 > 0 => ends,
+            _ => up_to,
+        });
         self.socket().abort();
     }
 

@@ -16,7 +16,9 @@ use crate::link::Link;
 use crate::socket::SocketId;
 use crate::watch::Mark;
 use crate::wire::ip;
-use crate::wire::{ETHERNET_BYTES, FIN, PSH, RST, SYN, Sum, TCP, long, put, word};
+use crate::wire::{ACK, ETHERNET_BYTES, FIN, PSH, RST, SYN, Sum, TCP, long, put, word};
+
+const ACK_RST: u16 = ACK | RST;
 
 /// What the engine sees of the port while it works on one connection: one packet that came, or none.
 pub(super) struct Glance<'a> {
@@ -59,6 +61,8 @@ pub(crate) struct Sent {
     /// The end left with payload, or payload was sent again since. Where all payload is acknowledged and the end is
     /// not, it is lost: some far ends, this stack among them, keep what comes beyond a gap, and not the end.
     pub(super) end_rode: bool,
+    /// The number of the reset that breaks it off.
+    pub(super) broken_off: Option<u32>,
 }
 
 impl Sent {
@@ -314,6 +318,12 @@ fn finish(
     let before = word(tcp, 12);
     let packet_head = usize::from(before >> 12) * 4;
     let payload = tcp.len() - packet_head;
+    // What is only answered with a reset has the number that it asks for, and acknowledges nothing.
+    if before & ACK_RST == ACK_RST
+        && let Some(number) = sent.broken_off
+    {
+        tcp[4..8].copy_from_slice(&number.to_be_bytes());
+    }
     let sequence = long(tcp, 4);
     let behind = sequence.wrapping_add(payload as u32);
     let mut flags = before;

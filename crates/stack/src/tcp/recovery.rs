@@ -165,6 +165,12 @@ impl Recovery {
         Some((number, self.window))
     }
 
+    /// The number that the far end's window ends in front of, as it was told last.
+    pub(super) fn window_ends(&self) -> Option<u32> {
+        let number = self.acknowledged?;
+        Some(number.wrapping_add(u32::from(self.window) << self.shift))
+    }
+
     fn judge(
         &mut self,
         number: u32,

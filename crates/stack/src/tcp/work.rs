@@ -298,13 +298,13 @@ impl Tcp {
         let owner = connection.owner;
         if owner == Owner::Nobody {
             // Nobody reads what comes; it must not fill the window for good.
-            let socket = connection.socket();
-            if socket.can_recv() {
-                socket.abort();
+            if connection.socket().can_recv() {
+                connection.abort();
             }
-            let left = socket.send_queue();
+            let left = connection.socket().send_queue();
             if std::mem::replace(&mut connection.left, left) != left || state != before {
                 connection.since = link.now;
+                self.swept = None;
             }
             return;
         }
