@@ -154,6 +154,50 @@ fn a_reset_needs_the_number_that_is_expected_next() {
     }
 }
 
+/// A request that was long on its way comes between the ends of a connection that is over, and whose ends wait for such
+/// (RFC 1122, section 4.2.2.13; RFC 6191).
+#[test]
+fn an_old_request_ends_no_waiting() {
+    let mut world = World::alike(&["tcp.min_rto=1s"], Link::CLEAN);
+    let listener = world.far.tcp_listen(any(80), 4).unwrap();
+    let seen = watched(&mut world);
+    let (client, server) = world.connect_to(listener, at(FAR, 80));
+    ready(world.near.tcp_send(client, |room| room.len().min(700)));
+    world.run(20);
+    ready(world.far.tcp_receive(server, |_| (700, ())));
+    world.far.close(server).unwrap();
+    world.until(2, |world| {
+        world.near.tcp_state(client).unwrap() == TcpState::FarFinished
+    });
+    world.near.close(client).unwrap();
+    world.until(2, |world| world.near.connections() == 0);
+    assert_eq!(world.far.connections(), 1);
+    let mut asked = seen.borrow()[0].clone().into_iter();
+    let asked = asked.find(|frame| segments::flags(frame) == SYN).unwrap();
+    // Nobody says that he knows nothing of it, which would end it.
+    world.wire.watch = Box::new(|end, _| end == 1);
+    let first = segments::sequence(&asked);
+    let before = world.far.counters().tcp;
+    // The request, payload and the end have used these.
+    let next = first.wrapping_add(1 + 700 + 1);
+    for (number, opens) in [
+        (first, 0),
+        (first.wrapping_sub(5_000_000), 0),
+        (next.wrapping_sub(1), 0),
+        (next, 1),
+    ] {
+        world.wire.put(1, &segments::like(&asked, number, SYN, &[]));
+        world.run(20);
+        let since = world.far.counters().tcp.passive_opens - before.passive_opens;
+        assert_eq!(since, opens, "{}", number.wrapping_sub(first));
+        assert_eq!(world.far.connections(), 1);
+    }
+    assert_eq!(
+        world.far.counters().tcp.out_challenges - before.out_challenges,
+        1
+    );
+}
+
 /// The far end has received all, and nothing that it said arrived. What the engine counts from after its time-out lies
 /// behind what is expected there.
 #[test]

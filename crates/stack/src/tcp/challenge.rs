@@ -48,8 +48,14 @@ impl Tcp {
         let state = connection.socket().state();
         match (state, connection.owner) {
             (State::Listen | State::SynSent, _) => Unasked::Usual,
-            // Between the ends of one that only waits (RFC 6191), or is over for the stack.
-            (State::TimeWait | State::Closed, Owner::Nobody) if asks => {
+            // Between the ends of one that only waits. Numbers beyond all that it used are a new one's (RFC 1122, section
+            // 4.2.2.13; RFC 6191); others may be an old request's that was long on its way.
+            (State::TimeWait, Owner::Nobody) if asks && connection.is_beyond(long(segment, 4)) => {
+                self.drop_connection(index);
+                Unasked::Over
+            }
+            // Over for the stack.
+            (State::Closed, Owner::Nobody) if asks => {
                 self.drop_connection(index);
                 Unasked::Over
             }

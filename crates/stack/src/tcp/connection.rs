@@ -273,6 +273,12 @@ impl Connection {
         Some(self.far_base.wrapping_add(queued).wrapping_add(ended))
     }
 
+    /// Whether a number lies beyond all that the far end has used.
+    pub(super) fn is_beyond(&mut self, number: u32) -> bool {
+        let next = self.next_number();
+        next.is_some_and(|next| number.wrapping_sub(next) as i32 >= 0)
+    }
+
     /// The number that the far end has acknowledged, as the engine knows it.
     pub(super) fn acknowledged(&mut self) -> Option<u32> {
         self.sent.up_to?;
