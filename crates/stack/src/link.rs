@@ -1,5 +1,6 @@
 //! The way out: frames are made here, find their neighbour's address, and go to the port in bursts.
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use linerate_port::vnet::{VNET_HEADER_BYTES, VnetHeader};
@@ -23,6 +24,10 @@ pub(crate) struct Link {
     /// Frames that may still be made until the next turn, and how many a turn allows.
     budget: usize,
     per_turn: usize,
+    /// A segment is being cut: its pieces leave all, or wait in `rest` until those in front of them have left. While
+    /// one waits the burst is full.
+    pub(crate) cutting: bool,
+    rest: VecDeque<(Frame, Option<Mark>)>,
     /// Bytes in front of the Ethernet header.
     pub(crate) vnet: usize,
     pub(crate) own: Addressing,
@@ -70,6 +75,8 @@ impl Link {
             burst: Burst::new(),
             budget: per_turn as usize,
             per_turn: per_turn as usize,
+            cutting: false,
+            rest: VecDeque::with_capacity(most_pieces(config.mtu)),
             vnet,
             neighbors: Neighbors::new(config.arp_cache as usize, own.seed),
             latest: (Ipv4Addr::UNSPECIFIED.into(), [0; 6], 0),
@@ -90,11 +97,12 @@ impl Link {
         }
     }
 
-    /// Bytes from the heap, over a memory of this plan.
-    pub(crate) fn heap_bytes(plan: &MemoryPlan) -> usize {
+    /// Bytes from the heap, over a memory of this plan, and with this MTU.
+    pub(crate) fn heap_bytes(plan: &MemoryPlan, mtu: u16) -> usize {
         // The memory rounds slots up, and frames may fill them.
         let room = plan.slot_bytes() - usize::from(plan.headroom);
-        room.min(u16::MAX.into()) + Pool::HEAP_BYTES
+        let rest = most_pieces(mtu) * size_of::<(Frame, Option<Mark>)>();
+        room.min(u16::MAX.into()) + Pool::HEAP_BYTES + rest
     }
 
     /// Bytes in front of the IP header.
@@ -168,6 +176,25 @@ impl Link {
             self.counters.link.out_frames += sent as u64;
             if sent == 0 {
                 return;
+            }
+            if !self.rest.is_empty() {
+                self.refill();
+            }
+        }
+    }
+
+    /// Pieces that waited go where others have left.
+    #[cold]
+    fn refill(&mut self) {
+        while !self.burst.is_full()
+            && let Some((frame, mark)) = self.rest.pop_front()
+        {
+            if let Err(frame) = self.burst.push(frame) {
+                self.rest.push_front((frame, mark));
+                return;
+            }
+            if let Some(watch) = &mut self.watch {
+                watch.entered(mark);
             }
         }
     }
@@ -289,9 +316,16 @@ impl Link {
         }
     }
 
-    /// The same, up to the next one that waited in vain: it is given, with the neighbour that did not answer.
+    /// The same, up to the next one that waited in vain: it is given, with the neighbour that did not answer. What the port
+    /// has no room for goes on waiting, until the next turn.
     pub(crate) fn release_some(&mut self) -> Option<(Frame, IpAddr)> {
         loop {
+            if self.burst.is_full() {
+                self.flush();
+                if self.burst.is_full() {
+                    return None;
+                }
+            }
             let (mut frame, hop, ethernet) = self.neighbors.released()?;
             let Some(ethernet) = ethernet else {
                 self.counters.link.out_unresolved += 1;
@@ -366,22 +400,109 @@ impl Link {
         }
         self.budget = self.budget.saturating_sub(1);
         if let Err(frame) = self.burst.push(frame) {
-            self.mark = None;
-            self.counters.link.out_ring_full += 1;
-            self.pool.free(frame);
+            self.find_no_place(frame);
         } else if let Some(watch) = &mut self.watch {
             // Without anybody who watches nothing is ever marked.
             watch.entered(self.mark.take());
         }
     }
+
+    /// Neither the burst nor the port has room: a piece of a segment waits, an answer is lost.
+    #[cold]
+    fn find_no_place(&mut self, frame: Frame) {
+        let mark = self.mark.take();
+        if self.cutting && self.rest.len() < self.rest.capacity() {
+            self.rest.push_back((frame, mark));
+            return;
+        }
+        self.counters.link.out_ring_full += 1;
+        self.pool.free(frame);
+    }
+}
+
+/// Pieces that a packet of this length is cut into at most: 512 B of payload and headers are what every path takes
+/// (tcp/path.rs).
+const fn most_pieces(mtu: u16) -> usize {
+    mtu as usize / 512 + 1
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
         self.flush();
         self.pool.free_all(&mut self.burst);
+        for (frame, _) in self.rest.drain(..) {
+            self.pool.free(frame);
+        }
         for frame in self.neighbors.drain() {
             self.pool.free(frame);
         }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use linerate_port::{AnyPort, AnyReceive, PortUrl, Receive, open};
+
+    use super::*;
+    use crate::stack::memory_plan;
+
+    /// A link into a ring of so many frames, what its port receives, and the ring's far end.
+    pub(crate) fn on_ring(settings: &[&str], frames: u32) -> (Link, AnyReceive, AnyPort) {
+        let mut config = Config::default();
+        for setting in settings {
+            config.apply(setting).unwrap();
+        }
+        let urls: [PortUrl; 2] =
+            ["a", "b"].map(|end| format!("ring:l,end={end},rxd={frames}").parse().unwrap());
+        let plan = memory_plan(&config, &urls[0]).joined(memory_plan(&config, &urls[1]));
+        let memory = Memory::new(MemoryPlan {
+            huge: false,
+            ..plan
+        });
+        let memory = memory.unwrap();
+        let [near, far] = urls.map(|url| open(&url, &memory).unwrap().remove(0));
+        let own = Addressing::new(&["10.0.0.1/24", "fd00::1/64"]).unwrap();
+        let link = Link::new(
+            &memory,
+            near.transmit,
+            0,
+            own.copied(),
+            [2, 0, 0, 0, 0, 1],
+            &config,
+        );
+        (link, near.receive, far)
+    }
+
+    /// More than the ring and a burst hold, as the fragments of a long datagram are.
+    #[test]
+    fn what_has_waited_leaves_a_short_ring_whole() {
+        let (mut link, _receive, mut far) = on_ring(&["tx_descriptors=4"], 4);
+        let mut pool = link.memory.pool();
+        let to = "10.0.0.2".parse().unwrap();
+        link.begin(0);
+        for number in 0..45 {
+            let mut frame = link.make(40).unwrap();
+            link.packet(&mut frame).fill(number);
+            link.send(frame, to, VnetHeader::default());
+        }
+        link.neighbors.learn(to, [2, 0, 0, 0, 0, 2], true, 0);
+        link.release();
+        let mut left = Vec::new();
+        for turn in 1..100 {
+            let mut burst = Burst::new();
+            far.receive.receive(&mut pool, &mut burst);
+            let waited = burst.frames().iter().map(|frame| link.memory.bytes(frame));
+            left.extend(
+                waited
+                    .filter(|bytes| bytes.len() == 54)
+                    .map(|bytes| bytes[53]),
+            );
+            pool.free_all(&mut burst);
+            link.begin(turn);
+            assert!(link.check_neighbors().is_none());
+            link.flush();
+        }
+        assert_eq!(left, (0..45).collect::<Vec<u8>>());
+        assert_eq!(link.counters.link.out_ring_full, 0);
     }
 }

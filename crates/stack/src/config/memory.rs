@@ -97,7 +97,10 @@ impl Config {
                 Fragmenter::heap_bytes(self.ip.fragmentation),
             ),
             item("neighbours", Neighbors::heap_bytes(self.arp_cache as usize)),
-            item("frame without a place, and pool", Link::heap_bytes(plan)),
+            item(
+                "frame without a place, and pool",
+                Link::heap_bytes(plan, self.mtu),
+            ),
             item("settings", Addressing::HEAP_BYTES + cpus * size_of::<u32>()),
         ]
     }

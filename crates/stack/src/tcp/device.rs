@@ -230,9 +230,11 @@ impl Goes<'_> {
         let result = write(&mut whole[..length]);
         let asked = self.sent.asked;
         let mut first = None;
+        self.link.cutting = true;
         for piece in path::pieces(&whole[..length], self.sent.path_mtu) {
+            // Counted where it is missed, each of them.
             let Some(mut frame) = self.link.make(piece.bytes()) else {
-                break;
+                continue;
             };
             piece.write(self.link.packet(&mut frame));
             // What is asked for is all of it.
@@ -240,6 +242,7 @@ impl Goes<'_> {
             self.leave(frame);
             first.get_or_insert((self.sent.again, self.sent.vain));
         }
+        self.link.cutting = false;
         if let Some((again, vain)) = first {
             (self.sent.again, self.sent.vain) = (again, vain);
         }
@@ -520,5 +523,53 @@ mod tests {
             assert_eq!((cuts.tcpv4.is_some(), cuts.tcpv6.is_some()), (some, some));
             assert_eq!(cuts.tcpv4, cuts.tcpv6);
         }
+    }
+
+    /// One place is left: the rest of the segment waits for others, and is not lost.
+    #[test]
+    fn all_pieces_of_a_segment_leave_a_ring_that_is_full() {
+        use linerate_port::{BURST_FRAMES, Burst, Receive};
+
+        const RING: u32 = 8;
+        let wire = wire(&[]);
+        let (mut link, _receive, mut far) = crate::link::tests::on_ring(&[], RING);
+        let to: IpAddr = "10.0.0.2".parse().unwrap();
+        link.neighbors.learn(to, [2, 0, 0, 0, 0, 2], true, 0);
+        link.begin(1);
+        for _ in 0..RING as usize + BURST_FRAMES - 1 {
+            let frame = link.make(20).unwrap();
+            link.push(frame);
+        }
+        assert!(link.has_room());
+        let whole = segment(false, 0, 1_460);
+        let mut sent = Sent {
+            path_mtu: 552,
+            told: 1_460,
+            ..Sent::default()
+        };
+        let goes = Goes {
+            link: &mut link,
+            wire: &wire,
+            sent: &mut sent,
+            socket: None,
+            segment: None,
+        };
+        goes.consume(whole.len(), |packet| packet.copy_from_slice(&whole));
+        assert!(!link.has_room());
+        let (mut pool, mut pieces) = (link.memory.pool(), Vec::new());
+        loop {
+            let mut burst = Burst::new();
+            if far.receive.receive(&mut pool, &mut burst) == 0 {
+                break;
+            }
+            let lengths = burst.frames().iter().map(|frame| usize::from(frame.len()));
+            pieces.extend(lengths.filter(|&length| length > ETHERNET_BYTES + 20));
+            pool.free_all(&mut burst);
+            link.flush();
+        }
+        let head = ETHERNET_BYTES + ip::V4_BYTES + TCP_BYTES;
+        assert_eq!(pieces, [head + 512, head + 512, head + 436]);
+        assert_eq!(link.counters.link.out_ring_full, 0);
+        assert!(link.has_room() && !link.is_behind());
     }
 }
