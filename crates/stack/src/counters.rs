@@ -90,6 +90,10 @@ counters! {
         in_unknown_protocols,
         /// Packets from addresses that no host has: a group's, everybody's, loopback.
         in_source_errors,
+        /// Segments of TCP in pieces or behind headers of IPv6, for which no buffer was free.
+        in_no_buffer,
+        /// The same, longer than a frame.
+        in_too_long,
         /// Packets handed to a protocol.
         in_delivers,
         /// Packets that UDP, TCP and ICMP sent, those that left in fragments once each.

@@ -5,7 +5,7 @@ mod common;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use common::{Bulk, FAR_V6, Link, World, any, at, ready};
+use common::{Bulk, FAR, FAR_V6, Link, World, any, at, ready, segments};
 
 /// What it acknowledges is known already, and what it carries is not.
 #[test]
@@ -88,5 +88,76 @@ fn segments_behind_headers_of_ipv6_are_taken() {
         world.until(5, |world| {
             world.near.tcp_state(refused).unwrap() == linerate_stack::TcpState::Closed
         });
+    }
+}
+
+/// Pieces of a packet in a frame, the last one first.
+fn cut(frame: &[u8], id: u8) -> [Vec<u8>; 2] {
+    const FIRST: usize = 512;
+    let v4 = frame[12..14] == [8, 0];
+    let head = 14 + if v4 { 20 } else { 40 };
+    let piece = |from: usize, to: usize, more: bool| {
+        let mut piece = frame[..head].to_vec();
+        let place = (from / 8) as u16;
+        if v4 {
+            let length = (20 + to - from) as u16;
+            piece[16..18].copy_from_slice(&length.to_be_bytes());
+            piece[18..20].copy_from_slice(&[7, id]);
+            let place = place | u16::from(more) << 13;
+            piece[20..22].copy_from_slice(&place.to_be_bytes());
+            piece[24..26].fill(0);
+            let sum = segments::checksum(&piece[14..34], 0);
+            piece[24..26].copy_from_slice(&sum.to_be_bytes());
+        } else {
+            let length = (8 + to - from) as u16;
+            piece[18..20].copy_from_slice(&length.to_be_bytes());
+            piece[20] = 44;
+            piece.extend([6, 0]);
+            piece.extend((place << 3 | u16::from(more)).to_be_bytes());
+            piece.extend([0, 0, 7, id]);
+        }
+        piece.extend_from_slice(&frame[head + from..head + to]);
+        piece
+    };
+    [
+        piece(FIRST, frame.len() - head, false),
+        piece(0, FIRST, true),
+    ]
+}
+
+/// A router on the way has a link that is shorter, and cuts.
+#[test]
+fn segments_in_pieces_are_taken() {
+    for far in [FAR, FAR_V6] {
+        let mut world = World::alike(&["tcp.congestion_control=none"], Link::CLEAN);
+        let held = Rc::new(RefCell::new(Vec::new()));
+        let hold = Rc::clone(&held);
+        world.wire.watch = Box::new(move |end, frame| {
+            let long = end == 0 && frame.len() > 900;
+            if long {
+                hold.borrow_mut().push(frame.clone());
+            }
+            !long
+        });
+        let listener = world.far.tcp_listen(any(80), 1).unwrap();
+        let (client, server) = world.connect_to(listener, at(far, 80));
+        let (mut near, mut far) = (Bulk::new(client, 60_000), Bulk::new(server, 5_000));
+        let mut id = 0;
+        world.until(5, |world| {
+            near.step(&mut world.near);
+            far.step(&mut world.far);
+            for frame in held.take() {
+                for piece in cut(&frame, id) {
+                    world.wire.put(1, &piece);
+                }
+                id += 1;
+            }
+            near.ended && far.ended
+        });
+        assert_eq!((near.received, far.received), (5_000, 60_000));
+        assert_eq!(world.near.counters().tcp.retransmitted_segments, 0);
+        let ip = world.far.counters().ip;
+        assert!(ip.reassembly_ok > 40, "{ip:#?}");
+        assert_eq!(ip.in_unknown_protocols, 0);
     }
 }

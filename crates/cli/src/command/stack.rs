@@ -34,6 +34,8 @@ const LOSES: &[(&str, &str, &str)] = &[
     ("link", "out_no_buffer", "sending, no buffer"),
     ("link", "out_ring_full", "the port's transmit ring"),
     ("link", "out_unresolved", "waiting for a neighbour"),
+    ("ip", "in_no_buffer", "TCP in pieces, no buffer"),
+    ("ip", "in_too_long", "TCP in pieces, too long"),
     ("ip", "reassembly_timeouts", "reassembly, time over"),
     ("ip", "reassembly_evicted", "reassembly, for newer ones"),
     ("ip", "reassembly_no_buffer", "reassembly, no buffer"),

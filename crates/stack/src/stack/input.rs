@@ -7,12 +7,13 @@ use linerate_port::vnet::VnetHeader;
 
 use super::Stack;
 use crate::icmp;
+use crate::link::Link;
+use crate::tcp::Tcp;
 use crate::udp::Fate;
 use crate::udp::reassembly::Outcome;
 use crate::wire::ip::{self, Header};
 use crate::wire::{
-    ETHERNET_BYTES, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ICMP, ICMPV6, TCP, UDP, put,
-    word,
+    ETHERNET_BYTES, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ICMP, ICMPV6, TCP, UDP, word,
 };
 
 impl Stack {
@@ -117,7 +118,8 @@ impl Stack {
         }
         match header.protocol {
             TCP if !v4 && header.body != ip::V6_BYTES => {
-                self.input_extended(&header, &frame, at, vnet)
+                let segment = &packet[header.body..header.end];
+                input_segment(&mut self.link, &mut self.tcp, &header, segment, vnet);
             }
             TCP => {
                 self.link.counters.ip.in_delivers += 1;
@@ -144,31 +146,6 @@ impl Stack {
             _ => self.link.counters.ip.in_unknown_protocols += 1,
         }
         Some(frame)
-    }
-
-    /// A segment behind headers of options or of a way: the engine is shown it without them, as it knows neither.
-    #[cold]
-    fn input_extended(&mut self, header: &Header, frame: &Frame, at: usize, vnet: VnetHeader) {
-        let packet = &self.memory.bytes(frame)[at..];
-        let Some(mut plain) = self.link.pool.allocate() else {
-            return;
-        };
-        self.link.counters.ip.in_delivers += 1;
-        let segment = &packet[header.body..header.end];
-        let end = ip::V6_BYTES + segment.len();
-        plain.set_len(end as u16);
-        let bytes = self.memory.bytes_mut(&mut plain);
-        bytes[..ip::V6_BYTES].copy_from_slice(&packet[..ip::V6_BYTES]);
-        put(bytes, 4, segment.len() as u16);
-        bytes[6] = TCP;
-        bytes[ip::V6_BYTES..].copy_from_slice(segment);
-        let header = Header {
-            body: ip::V6_BYTES,
-            end,
-            ..*header
-        };
-        self.tcp.input(&mut self.link, &header, bytes, vnet);
-        self.link.pool.free(plain);
     }
 
     #[cold]
@@ -216,9 +193,52 @@ impl Stack {
                     self.mtu,
                 );
             }
-            // A segment of TCP is never cut by who knows the path; the engine takes whole packets.
+            // Cut by a router whose link is shorter, where who sent it allows that.
+            TCP => {
+                let segment = &whole[start..];
+                let vnet = VnetHeader::default();
+                input_segment(&mut self.link, &mut self.tcp, header, segment, vnet);
+            }
             _ => self.link.counters.ip.in_unknown_protocols += 1,
         }
         self.udp.reassembly.free(buffer);
     }
+}
+
+/// A segment behind headers of options or of a way, or one that came in pieces: the engine, which knows neither, is shown
+/// it behind a plain header.
+#[cold]
+fn input_segment(
+    link: &mut Link,
+    tcp: &mut Tcp,
+    header: &Header,
+    segment: &[u8],
+    vnet: VnetHeader,
+) {
+    let body = ip::header_bytes(header.to);
+    let end = body + segment.len();
+    if end > usize::from(link.memory.frame_bytes()) {
+        link.counters.ip.in_too_long += 1;
+        return;
+    }
+    let Some(mut plain) = link.pool.allocate() else {
+        link.counters.ip.in_no_buffer += 1;
+        return;
+    };
+    link.counters.ip.in_delivers += 1;
+    let memory = link.memory.clone();
+    plain.set_len(end as u16);
+    let packet = memory.bytes_mut(&mut plain);
+    ip::write(packet, header.from, header.to, TCP, segment.len(), 0);
+    ip::mark(packet, header.tos);
+    packet[body..].copy_from_slice(segment);
+    let header = Header {
+        protocol: TCP,
+        body,
+        end,
+        piece: None,
+        ..*header
+    };
+    tcp.input(link, &header, packet, vnet);
+    link.pool.free(plain);
 }
