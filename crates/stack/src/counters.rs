@@ -144,6 +144,8 @@ counters! {
         out_echo_replies,
         /// Messages sent that a port is unreachable.
         out_port_unreachables,
+        /// Messages sent that headers of IPv6 ask for what the stack does not do.
+        out_parameter_problems,
         /// Messages received that a port is unreachable.
         in_port_unreachables,
     }

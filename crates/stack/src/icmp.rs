@@ -37,7 +37,7 @@ impl Allowance {
     }
 
     /// Takes one, if there is one.
-    fn take(&mut self, now: Nanos) -> bool {
+    pub(crate) fn take(&mut self, now: Nanos) -> bool {
         const EACH: Nanos = SECOND / PER_SECOND;
         let more = now.saturating_sub(self.filled) / EACH;
         self.filled += more * EACH;

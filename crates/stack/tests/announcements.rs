@@ -247,3 +247,22 @@ fn who_wants_an_address_that_is_taken_is_told() {
     assert_eq!(world.near.counters().link.in_address_conflicts, 0);
     assert_eq!(world.near.counters().icmp.in_errors, 1);
 }
+
+/// Also a message that is all of its datagram, and says that it is a piece (RFC 6980).
+#[test]
+fn what_neighbours_say_in_pieces_is_not_heard() {
+    let mut world = World::alike(&[], Link::CLEAN).announced();
+    let [_, solicitation] = questions(&mut world);
+    let mut cut = solicitation.clone();
+    let length = (cut.len() - MESSAGE + 8) as u16;
+    cut[ETHERNET + 4..ETHERNET + 6].copy_from_slice(&length.to_be_bytes());
+    cut[ETHERNET + 6] = 44;
+    cut.splice(MESSAGE..MESSAGE, [58, 0, 0, 0, 1, 2, 3, 4]);
+    let heard = listen(&mut world);
+    for (frame, answers, errors) in [(&cut, 0, 1), (&solicitation, 1, 1)] {
+        world.wire.put(0, frame);
+        world.run(5);
+        assert_eq!(heard.borrow().len(), answers);
+        assert_eq!(world.near.counters().icmp.in_errors, errors);
+    }
+}

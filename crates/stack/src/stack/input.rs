@@ -8,6 +8,7 @@ use linerate_port::vnet::VnetHeader;
 use super::Stack;
 use crate::icmp;
 use crate::link::Link;
+use crate::problem;
 use crate::tcp::Tcp;
 use crate::udp::Fate;
 use crate::udp::reassembly::Outcome;
@@ -66,7 +67,20 @@ impl Stack {
     fn sort_v6(&mut self, frame: Frame, at: usize, vnet: VnetHeader) -> Option<Frame> {
         self.link.counters.ip.in_receives += 1;
         let header = ip::parse_v6(&self.memory.bytes(&frame)[at..]);
+        if header.is_none() {
+            self.refuse_v6(&frame, at);
+        }
         self.sort_packet(frame, at, vnet, header)
+    }
+
+    /// Whose headers are not taken is told, if something about them is to be told.
+    #[cold]
+    fn refuse_v6(&mut self, frame: &Frame, at: usize) {
+        let bytes = self.memory.bytes(frame);
+        if let Some(told) = ip::problem(&bytes[at..]) {
+            let to_many = bytes[at - ETHERNET_BYTES] & 1 != 0;
+            problem::tell(&mut self.link, &bytes[at..], told, to_many);
+        }
     }
 
     /// Hands a packet on, whose header lies `at` the frame's bytes and was read or is none.
@@ -129,7 +143,12 @@ impl Stack {
                 self.link.counters.ip.in_delivers += 1;
                 let message = &packet[header.body..header.end];
                 self.tcp.told(&mut self.link, &header, message);
-                let hops = packet[if v4 { 8 } else { 7 }];
+                let hops = match v4 {
+                    true => packet[8],
+                    // Nor are neighbours' messages ever cut, into one piece either (RFC 6980, section 5).
+                    false if header.body != ip::V6_BYTES && ip::has_fragment_header(packet) => 0,
+                    false => packet[7],
+                };
                 let refused = icmp::input(
                     &mut self.link,
                     &mut self.udp.fragmenter,
@@ -165,7 +184,7 @@ impl Stack {
         // Of IPv6 there may be more headers in front of the transport's, which were cut with it.
         let behind = match v4 {
             true => Some((header.protocol, 0)),
-            false => ip::past_extensions(whole, header.protocol, 0),
+            false => ip::past_extensions(whole, header.protocol, (0, 0)).ok(),
         };
         let Some((protocol, start)) = behind else {
             self.link.counters.ip.in_header_errors += 1;

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, FRAGMENT_V6, HOPS, Sum, long, put, sum, word};
+use super::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, FRAGMENT_V6, HOPS, ICMPV6, Sum, long, put, sum, word};
 
 pub(crate) const V4_BYTES: usize = 20;
 pub(crate) const V6_BYTES: usize = 40;
@@ -10,7 +10,11 @@ pub(crate) const V6_BYTES: usize = 40;
 pub(crate) const FRAGMENT_BYTES: usize = 8;
 
 /// Headers of IPv6 that lie in front of the transport's: hop-by-hop, routing, destination options.
-const EXTENSIONS: [u8; 3] = [0, 43, 60];
+const EXTENSIONS: [u8; 3] = [HOP_BY_HOP, ROUTING, 60];
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+/// Where IPv6's own header names the next one.
+const NEXT_HEADER: usize = 6;
 
 /// What a header says; positions count from the start of the IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +38,24 @@ pub(crate) struct Piece {
     pub(crate) offset: usize,
     pub(crate) more: bool,
 }
+
+/// What in the headers of a packet of IPv6 is not taken, and is to be told of (RFC 4443, section 3.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Problem {
+    pub(crate) code: u8,
+    /// Where it stands in the packet.
+    pub(crate) at: u32,
+    /// Also of a packet to a group.
+    pub(crate) to_groups: bool,
+}
+
+/// Kinds of problems: a field with a value that is none, a header and an option that are not known.
+const ERRONEOUS: u8 = 0;
+const UNKNOWN_HEADER: u8 = 1;
+const UNKNOWN_OPTION: u8 = 2;
+
+/// What is not taken and nobody told of: cut short, or marked so.
+const UNTOLD: Option<Problem> = None;
 
 /// Reads the header of a packet, which is of version 4 if `v4`. `None` when it is none, or its checksum
 /// is wrong.
@@ -102,10 +124,10 @@ pub(crate) fn parse_v6(packet: &[u8]) -> Option<Header> {
         let octets: [u8; 16] = packet[at..at + 16].try_into().expect("sixteen bytes");
         Ipv6Addr::from(octets)
     };
-    let (mut protocol, mut body) = past_extensions(&packet[..end], packet[6], V6_BYTES)?;
+    let (mut protocol, mut body) = past_own_extensions(&packet[..end]).ok()?;
     let mut piece = None;
     if protocol == FRAGMENT_V6 {
-        (protocol, body, piece) = parse_fragment(&packet[..end], body)?;
+        (protocol, body, piece) = parse_fragment(&packet[..end], body).ok()?;
     }
     Some(Header {
         from: address(8).into(),
@@ -118,41 +140,147 @@ pub(crate) fn parse_v6(packet: &[u8]) -> Option<Header> {
     })
 }
 
-/// What lies behind the extensions of which the first is of this kind and begins `at` there: the protocol, and where it
-/// begins.
+/// What is to be told about a packet of version 6 that [`parse_v6`] does not take.
+#[cold]
+pub(crate) fn problem(packet: &[u8]) -> Option<Problem> {
+    if packet.len() < V6_BYTES || packet[0] >> 4 != 6 {
+        return None;
+    }
+    let packet = packet.get(..V6_BYTES + usize::from(word(packet, 4)))?;
+    match past_own_extensions(packet) {
+        Ok((FRAGMENT_V6, at)) => parse_fragment(packet, at).err()?,
+        Ok(_) => None,
+        Err(problem) => problem,
+    }
+}
+
+/// What lies behind the extensions of a whole packet of version 6: the protocol, and where it begins.
+#[inline]
+fn past_own_extensions(packet: &[u8]) -> Result<(u8, usize), Option<Problem>> {
+    past_extensions(packet, packet[NEXT_HEADER], (NEXT_HEADER, V6_BYTES))
+}
+
+/// What lies behind the extensions of which the first is of this kind, is `named` at that place and begins at this one:
+/// the protocol, and where it begins. The problem where one of them is not taken, if its sender is to be told.
 #[inline]
 pub(crate) fn past_extensions(
     packet: &[u8],
     mut protocol: u8,
-    mut at: usize,
-) -> Option<(u8, usize)> {
+    (mut named, mut at): (usize, usize),
+) -> Result<(u8, usize), Option<Problem>> {
     while EXTENSIONS.contains(&protocol) {
-        let header = packet.get(at..at + 8)?;
-        protocol = header[0];
-        at += 8 + usize::from(header[1]) * 8;
+        let behind = past_one(packet, protocol, (named, at))?;
+        (protocol, named, at) = (packet[at], at, behind);
     }
-    (at <= packet.len()).then_some((protocol, at))
+    Ok((protocol, at))
+}
+
+/// Where an extension ends that holds nothing but what may be passed over (RFC 8200, sections 4.2 to 4.6).
+#[cold]
+fn past_one(
+    packet: &[u8],
+    kind: u8,
+    (named, at): (usize, usize),
+) -> Result<usize, Option<Problem>> {
+    let problem = |code, at: usize| Problem {
+        code,
+        at: at as u32,
+        to_groups: false,
+    };
+    let eights = *packet.get(at + 1).ok_or(UNTOLD)?;
+    let end = at + 8 + usize::from(eights) * 8;
+    let header = packet.get(at..end).ok_or(UNTOLD)?;
+    match kind {
+        HOP_BY_HOP if named != NEXT_HEADER => return Err(Some(problem(UNKNOWN_HEADER, named))),
+        // Ways that are not gone to their end lead on from here, and no kind of them is known.
+        ROUTING if header[3] != 0 => return Err(Some(problem(ERRONEOUS, at + 2))),
+        ROUTING => return Ok(end),
+        _ => {}
+    }
+    const ONE_OF_PADDING: u8 = 0;
+    let mut place = 2;
+    while place < header.len() {
+        let option = header[place];
+        if option == ONE_OF_PADDING {
+            place += 1;
+            continue;
+        }
+        let behind = place + 2 + usize::from(*header.get(place + 1).ok_or(UNTOLD)?);
+        if behind > header.len() {
+            return Err(UNTOLD);
+        }
+        // None that is known says more than that it may be passed over.
+        match option >> 6 {
+            0 => {}
+            1 => return Err(UNTOLD),
+            two => {
+                return Err(Some(Problem {
+                    to_groups: two == 2,
+                    ..problem(UNKNOWN_OPTION, at + place)
+                }));
+            }
+        }
+        place = behind;
+    }
+    Ok(end)
+}
+
+/// Walks through a packet's headers without a look at what they hold: shows each, by kind and place, until `found`.
+fn find_header(packet: &[u8], mut found: impl FnMut(u8, usize) -> bool) -> bool {
+    let (mut kind, mut at) = (packet[NEXT_HEADER], V6_BYTES);
+    loop {
+        if found(kind, at) {
+            return true;
+        }
+        let Some(header) = packet.get(at..at + 8) else {
+            return false;
+        };
+        at += match kind {
+            FRAGMENT_V6 => FRAGMENT_BYTES,
+            kind if EXTENSIONS.contains(&kind) => 8 + usize::from(header[1]) * 8,
+            _ => return false,
+        };
+        kind = header[0];
+    }
+}
+
+/// Whether a packet of version 6 has a header of fragments, also one that is all of its datagram.
+#[cold]
+pub(crate) fn has_fragment_header(packet: &[u8]) -> bool {
+    find_header(packet, |kind, _| kind == FRAGMENT_V6)
+}
+
+/// Whether a packet of version 6 carries an error of ICMP, which no error is told about.
+#[cold]
+pub(crate) fn is_error(packet: &[u8]) -> bool {
+    const FIRST_THAT_IS_NONE: u8 = 128;
+    let is = |at| {
+        packet
+            .get(at)
+            .is_some_and(|&kind| kind < FIRST_THAT_IS_NONE)
+    };
+    find_header(packet, |kind, at| kind == ICMPV6 && is(at))
 }
 
 /// Reads a header of fragments: the protocol behind it, where that begins, and the fragment's place. One that is all of
 /// its datagram is none, whatever other fragments say (RFC 6946).
 #[cold]
-fn parse_fragment(packet: &[u8], at: usize) -> Option<(u8, usize, Option<Piece>)> {
+fn parse_fragment(packet: &[u8], at: usize) -> Result<(u8, usize, Option<Piece>), Option<Problem>> {
     const MORE: u16 = 1;
     const OFFSET: u16 = 0xfff8;
-    let header = packet.get(at..at + FRAGMENT_BYTES)?;
+    let header = packet.get(at..at + FRAGMENT_BYTES).ok_or(UNTOLD)?;
     let place = word(header, 2);
     let (protocol, body) = (header[0], at + FRAGMENT_BYTES);
     if place & (MORE | OFFSET) == 0 {
-        let (protocol, body) = past_extensions(packet, protocol, body)?;
-        return Some((protocol, body, None));
+        let (protocol, body) = past_extensions(packet, protocol, (at, body))?;
+        return Ok((protocol, body, None));
     }
     let piece = Piece {
         id: long(header, 4),
         offset: (place & OFFSET).into(),
         more: place & MORE != 0,
     };
-    Some((protocol, body, Some(piece)))
+    Ok((protocol, body, Some(piece)))
 }
 
 /// Writes a header of fragments.

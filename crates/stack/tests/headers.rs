@@ -1,0 +1,216 @@
+//! Headers of IPv6 that a host passes over, drops, or complains of (RFC 8200, section 4; RFC 4443, section 3.4).
+
+mod common;
+
+use std::cell::RefCell;
+use std::net::Ipv6Addr;
+use std::rc::Rc;
+
+use common::{FAR_V6, Link, NEAR_V6, World, at};
+use linerate_port::checksum::Sum;
+
+const ETHERNET: usize = 14;
+const UDP: u8 = 17;
+const ICMPV6: u8 = 58;
+const ALL_NODES: &str = "ff02::1";
+
+fn octets(address: &str) -> [u8; 16] {
+    address.parse::<Ipv6Addr>().unwrap().octets()
+}
+
+/// A packet from near with these headers, of which the first is of this kind, in front of a datagram to port 7.
+fn frame(world: &World, to: &str, first: u8, headers: &[u8], last: &[u8]) -> Vec<u8> {
+    let mut frame = match to == ALL_NODES {
+        true => vec![0x33, 0x33, 0, 0, 0, 1],
+        false => world.far.ethernet().to_vec(),
+    };
+    frame.extend(world.near.ethernet());
+    frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+    frame.extend(((headers.len() + last.len()) as u16).to_be_bytes());
+    frame.extend([first, 64]);
+    frame.extend(octets(NEAR_V6));
+    frame.extend(octets(to));
+    frame.extend(headers);
+    frame.extend(last);
+    frame
+}
+
+fn datagram(to: &str) -> Vec<u8> {
+    let mut datagram = vec![0xc0, 1, 0, 7, 0, 12, 0, 0, 1, 2, 3, 4];
+    let ends = [octets(NEAR_V6), octets(to)].concat();
+    let sum = Sum::of(&ends) + Sum::word(UDP.into()) + Sum::word(12) + Sum::of(&datagram);
+    datagram[6..8].copy_from_slice(&(!sum.folded()).to_be_bytes());
+    datagram
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fate {
+    Taken,
+    Dropped,
+    /// With this code, and the place in the packet that is at fault.
+    Told(u8, u32),
+}
+
+#[test]
+fn what_is_not_known_is_passed_over_or_told() {
+    use Fate::{Dropped, Taken, Told};
+    // Of an error of ICMP: a port that nobody has.
+    let error = [1, 4, 0, 0, 0, 0, 0, 0, 0x60, 0, 0, 0];
+    let usual = (FAR_V6, UDP);
+    let to_all = (ALL_NODES, UDP);
+    for (name, (to, last), first, headers, fate) in [
+        // Destination options: what is to be done tell their upper two bits.
+        (
+            "pass over",
+            usual,
+            60,
+            &[UDP, 0, 0x1e, 4, 1, 2, 3, 4][..],
+            Taken,
+        ),
+        ("drop", usual, 60, &[UDP, 0, 0x5e, 4, 1, 2, 3, 4], Dropped),
+        (
+            "tell",
+            usual,
+            60,
+            &[UDP, 0, 0x9e, 4, 1, 2, 3, 4],
+            Told(2, 42),
+        ),
+        (
+            "tell, to one",
+            usual,
+            60,
+            &[UDP, 0, 0xde, 4, 1, 2, 3, 4],
+            Told(2, 42),
+        ),
+        (
+            "tell, to all",
+            to_all,
+            60,
+            &[UDP, 0, 0x9e, 4, 1, 2, 3, 4],
+            Told(2, 42),
+        ),
+        (
+            "not to all",
+            to_all,
+            60,
+            &[UDP, 0, 0xde, 4, 1, 2, 3, 4],
+            Dropped,
+        ),
+        (
+            "behind padding",
+            usual,
+            60,
+            &[UDP, 0, 0, 1, 0, 0x9e, 1, 9],
+            Told(2, 45),
+        ),
+        ("padding", usual, 60, &[UDP, 0, 1, 2, 0, 0, 0, 0], Taken),
+        (
+            "too long",
+            usual,
+            60,
+            &[UDP, 0, 0x1e, 5, 1, 2, 3, 4],
+            Dropped,
+        ),
+        (
+            "without a length",
+            usual,
+            60,
+            &[UDP, 0, 1, 3, 0, 0, 0, 0x1e],
+            Dropped,
+        ),
+        (
+            "of an error",
+            (FAR_V6, ICMPV6),
+            60,
+            &[ICMPV6, 0, 0x9e, 4, 1, 2, 3, 4],
+            Dropped,
+        ),
+        // Hop-by-hop options: in front of all others alone.
+        ("hops", usual, 0, &[UDP, 0, 0x1e, 4, 1, 2, 3, 4], Taken),
+        (
+            "hops, tell",
+            usual,
+            0,
+            &[UDP, 0, 0x9e, 4, 1, 2, 3, 4],
+            Told(2, 42),
+        ),
+        (
+            "hops behind",
+            usual,
+            60,
+            &[0, 0, 1, 4, 0, 0, 0, 0, UDP, 0, 1, 4, 0, 0, 0, 0],
+            Told(1, 40),
+        ),
+        // Ways: at their end, or not.
+        ("way", usual, 43, &[UDP, 0, 99, 0, 0, 0, 0, 0], Taken),
+        (
+            "way on",
+            usual,
+            43,
+            &[UDP, 0, 99, 1, 0, 0, 0, 0],
+            Told(0, 42),
+        ),
+        (
+            "way on behind",
+            usual,
+            60,
+            &[43, 0, 1, 4, 0, 0, 0, 0, UDP, 0, 0, 1, 0, 0, 0, 0],
+            Told(0, 50),
+        ),
+        // All of its datagram, though it says that it is a piece.
+        (
+            "piece, tell",
+            usual,
+            44,
+            &[60, 0, 0, 0, 1, 2, 3, 4, UDP, 0, 0x9e, 4, 1, 2, 3, 4],
+            Told(2, 50),
+        ),
+    ] {
+        let mut world = World::alike(&[], Link::CLEAN).announced();
+        let server = world.far.udp_bind(at("::", 7)).unwrap();
+        let told = Rc::new(RefCell::new(Vec::new()));
+        let list = Rc::clone(&told);
+        world.wire.watch = Box::new(move |end, frame| {
+            let is = frame[12..14] == [0x86, 0xdd] && frame[20] == ICMPV6 && frame[54] == 4;
+            if end == 1 && is {
+                list.borrow_mut().push(frame.clone());
+            }
+            true
+        });
+        let behind = match last {
+            UDP => datagram(to),
+            _ => error.to_vec(),
+        };
+        let sent = frame(&world, to, first, headers, &behind);
+        world.wire.put(1, &sent);
+        world.run(30);
+        let told = told.borrow();
+        let taken = world.far.udp_waiting(server).unwrap() > 0;
+        let found = match (&told[..], taken) {
+            ([], true) => Taken,
+            ([], false) => Dropped,
+            ([told], false) => {
+                // From the one that was asked, or the own address, to who sent it, with all of it.
+                assert_eq!(told[ETHERNET + 8..ETHERNET + 24], octets(FAR_V6), "{name}");
+                assert_eq!(
+                    told[ETHERNET + 24..ETHERNET + 40],
+                    octets(NEAR_V6),
+                    "{name}"
+                );
+                assert_eq!(told[62..], sent[ETHERNET..], "{name}");
+                Told(
+                    told[55],
+                    u32::from_be_bytes(told[58..62].try_into().unwrap()),
+                )
+            }
+            other => panic!("{name}: {other:?}"),
+        };
+        assert_eq!(found, fate, "{name}");
+        let counters = world.far.counters();
+        assert_eq!(counters.icmp.out_parameter_problems, told.len() as u64);
+        let errors = counters.ip.in_header_errors;
+        assert_eq!(errors, u64::from(fate != Taken), "{name}");
+        assert_eq!(world.near.counters().icmp.in_checksum_errors, 0, "{name}");
+    }
+}
