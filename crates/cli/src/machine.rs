@@ -14,6 +14,7 @@ use linerate_host::knob::rss::{rss, set_rss};
 use linerate_host::knob::{
     channels, coalescing, interface, rings, set_channels, set_coalescing, set_rings,
 };
+use linerate_host::networks::{Network, network};
 use linerate_host::reader::Reader;
 use linerate_host::sys::namespace::{self, Space};
 use linerate_host::sys::process::{deaf_to_terminal, ended};
@@ -257,12 +258,24 @@ impl Machine for Hosts {
     }
 
     fn is_gone(&self, key: &Key) -> bool {
-        if matches!(key.kind, Kind::Sysctl | Kind::Command) {
+        let is_of = |host: &Host| key.is_of(host.inode, host.cookie);
+        if key.kind == Kind::Command {
             return false;
         }
-        // A network that cannot be seen from here tells nothing.
-        let there = self.within(key, || Ok(interface::is_there(interface_of(&key.name).0)));
-        there == Ok(false)
+        if self.hosts.iter().any(is_of) {
+            let is_there = || Ok(interface::is_there(interface_of(&key.name).0));
+            return key.kind != Kind::Sysctl && self.within(key, is_there) == Ok(false);
+        }
+        // Another one has its inode number by now.
+        let is_other = |cookie: Option<u64>| !key.is_of(key.namespace, cookie);
+        if (self.hosts.iter()).any(|host| host.inode == key.namespace && is_other(host.cookie)) {
+            return true;
+        }
+        match network(key.namespace) {
+            Network::Lives(file) => is_other(cookie(&file.into())),
+            Network::Gone => true,
+            Network::Unknown => false,
+        }
     }
 }
 
@@ -346,6 +359,28 @@ fn started_ticks(pid: u32) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_network_that_nobody_has_is_gone() {
+        let hosts = Hosts::own(&[]).expect("/proc is mounted");
+        let own = hosts.keys(Kind::Sysctl, "net.ipv4.tcp_rmem").remove(0);
+        assert!(!hosts.is_gone(&own));
+        // The inode number came again.
+        let later = Key {
+            cookie: own.cookie.map(|cookie| cookie + 1),
+            ..own.clone()
+        };
+        assert_eq!(hosts.is_gone(&later), own.cookie.is_some());
+        // No namespace has this number. From a container not everybody is seen who might have one.
+        let none = Key {
+            namespace: 1,
+            ..own
+        };
+        let is_seen = matches!(network(1), Network::Gone);
+        assert_eq!(hosts.is_gone(&none), is_seen);
+        let command = Key::of_command("window");
+        assert!(!hosts.is_gone(&command), "what a command wrote is there");
+    }
 
     /// In a group of its own a command that asks for a password would be stopped by the terminal.
     #[test]

@@ -9,6 +9,7 @@ pub mod sys;
 pub mod device_clock;
 pub mod doctor;
 pub mod evidence;
+pub mod networks;
 pub mod processor_time;
 pub mod reader;
 pub mod snapshot;

@@ -24,7 +24,7 @@ pub trait Machine {
     /// # Errors
     /// Why it cannot be set, in words.
     fn write(&self, key: &Key, value: &str) -> Result<(), String>;
-    /// Whether what had the setting is known to be no more: an interface that somebody took away.
+    /// Whether what had the setting is known to be no more: an interface that somebody took away, a lab's network.
     fn is_gone(&self, key: &Key) -> bool {
         let _ = key;
         false
@@ -232,6 +232,8 @@ fn put_back<M: Machine>(machine: &M, olds: Vec<Old>) -> (Vec<Old>, Vec<String>) 
 pub struct Restored {
     /// Settings that were set back.
     pub settings: usize,
+    /// Those of networks and interfaces that are gone: nothing is there to be set back.
+    pub gone: usize,
     /// Journals of processes that still run: theirs to restore.
     pub running: Vec<u32>,
     /// What could not be set back, and why.
@@ -276,7 +278,10 @@ pub fn restore_left<M: Machine>(
             continue;
         }
         olds.retain(|old| outlives(old, &owner, boot));
+        let all = olds.len();
+        olds.retain(|old| !machine.is_gone(&old.key));
         let settings = olds.len();
+        restored.gone += all - settings;
         let (_, wrong) = put_back(machine, olds);
         restored.settings += settings - wrong.len();
         match wrong.is_empty() {
@@ -306,14 +311,20 @@ fn also_changes(folder: &Path, own: Option<&Path>, key: &Key) -> Option<u32> {
     others.filter_map(|path| holds(&path)).next()
 }
 
-/// How many settings processes left that were killed. Changes nothing, and passes over what it cannot read.
+/// How many settings processes left that were killed, of places that are there. Changes nothing, and passes over what
+/// it cannot read.
 #[must_use]
-pub fn count_left(folder: &Path, boot: &str, runs: impl Fn(&Owner) -> bool) -> usize {
+pub fn count_left<M: Machine>(
+    folder: &Path,
+    machine: &M,
+    boot: &str,
+    runs: impl Fn(&Owner) -> bool,
+) -> usize {
     let left = |path: PathBuf| {
         let (owner, olds, _) = journal::read::<Owner, Old>(&path).ok()?;
         let is_left = owner.boot != boot || !runs(&owner);
-        let olds = olds.iter().filter(|old| outlives(old, &owner, boot));
-        is_left.then(|| olds.count())
+        let stands = |old: &&Old| outlives(old, &owner, boot) && !machine.is_gone(&old.key);
+        is_left.then(|| olds.iter().filter(stands).count())
     };
     journals(folder).filter_map(left).sum()
 }
@@ -355,6 +366,10 @@ mod tests {
                 .borrow_mut()
                 .insert(key.name.clone(), value.to_owned());
             Ok(())
+        }
+
+        fn is_gone(&self, key: &Key) -> bool {
+            key.host == "of a lab that went down"
         }
     }
 
@@ -424,6 +439,10 @@ mod tests {
                 true => Err("no such device".to_owned()),
                 false => self.0.write(key, value),
             }
+        }
+
+        fn is_gone(&self, key: &Key) -> bool {
+            self.0.is_gone(key)
         }
     }
 
@@ -553,8 +572,12 @@ mod tests {
         killed(guard);
         let running = restore_left(&folder, &table, "x", |_| true).unwrap();
         assert_eq!((running.running, running.settings), (vec![4711], 0));
-        assert_eq!(count_left(&folder, "x", |_| true), 0, "it sets back itself");
-        assert_eq!(count_left(&folder, "x", |_| false), 2);
+        assert_eq!(
+            count_left(&folder, &table, "x", |_| true),
+            0,
+            "it sets back itself"
+        );
+        assert_eq!(count_left(&folder, &table, "x", |_| false), 2);
         let restored = restore_left(&folder, &table, "x", |_| false).unwrap();
         assert_eq!((restored.settings, restored.wrong.len()), (2, 0));
         assert_eq!(*table.0.borrow(), before);
@@ -572,7 +595,7 @@ mod tests {
         guard.note_old(&knob, "flash 2").unwrap();
         guard.set(&key("a"), "10").unwrap();
         killed(guard);
-        assert_eq!(count_left(&folder, "new", |_| false), 1);
+        assert_eq!(count_left(&folder, &table, "new", |_| false), 1);
         let restored = restore_left(&folder, &table, "new", |_| false).unwrap();
         assert_eq!((restored.settings, restored.wrong.len()), (1, 0));
         assert_eq!(table.0.borrow()["window"], "flash 1");
@@ -581,6 +604,26 @@ mod tests {
             "10",
             "a setting of the kernel's is not ours any more"
         );
+        fs::remove_dir(&folder).unwrap();
+    }
+
+    #[test]
+    fn what_a_network_had_that_is_gone_is_neither_left_nor_wrong() {
+        let (table, folder) = (table(), folder("network"));
+        let mut guard = Guard::new(&table, &folder, owner("x"));
+        let lost = Key {
+            host: "of a lab that went down".to_owned(),
+            ..key("b")
+        };
+        guard.set(&lost, "20").unwrap();
+        guard.set(&key("a"), "10").unwrap();
+        killed(guard);
+        assert_eq!(count_left(&folder, &table, "x", |_| false), 1);
+        let restored = restore_left(&folder, &table, "x", |_| false).unwrap();
+        let told = (restored.settings, restored.gone, restored.wrong.len());
+        assert_eq!(told, (1, 1, 0), "{restored:?}");
+        assert_eq!(table.0.borrow()["b"], "20", "another network's");
+        assert_eq!(journals(&folder).count(), 0, "nothing is left to be done");
         fs::remove_dir(&folder).unwrap();
     }
 

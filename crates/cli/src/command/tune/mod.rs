@@ -58,8 +58,18 @@ fn restore(output: &Output) -> Result<u8, Failure> {
             "note: process {pid} still runs and sets back what it changed itself"
         ));
     }
+    let gone = match restored.gone {
+        0 => None,
+        1 => Some("1 setting is".to_owned()),
+        n => Some(format!("{n} settings are")),
+    };
+    if let Some(gone) = &gone {
+        output.progress(&format!(
+            "{gone} gone with what had them, as with the network of a lab that went down: nothing is there to be set back"
+        ));
+    }
     let back = match restored.settings {
-        0 if !restored.wrong.is_empty() => None,
+        0 if !restored.wrong.is_empty() || gone.is_some() => None,
         0 => Some("nothing is left to set back".to_owned()),
         1 => Some("1 setting is back".to_owned()),
         n => Some(format!("{n} settings are back")),
