@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use linerate_metric::units::ByteSize;
 use serde::Deserialize;
 
-use super::{Knob, Limit, Set};
+use super::{DEFAULT, Knob, Limit, Set};
 use crate::TuneError;
 use crate::guard::Kind;
 
@@ -42,7 +43,14 @@ pub fn from_toml(path: &Path, text: &str) -> Result<Vec<Knob>, TuneError> {
         path: path.to_owned(),
         why,
     };
-    let file: File = toml::from_str(text).map_err(|error| shape(error.message().to_owned()))?;
+    let file: File = toml::from_str(text).map_err(|error| {
+        let before = error.span().and_then(|span| text.get(..span.start));
+        let line = before.map(|before| before.matches('\n').count() + 1);
+        shape(match line {
+            Some(line) => format!("line {line}: {}", error.message()),
+            None => error.message().to_owned(),
+        })
+    })?;
     let mut seen = std::collections::BTreeSet::new();
     file.knob
         .into_iter()
@@ -59,6 +67,10 @@ impl Own {
     fn knob(self) -> Result<Knob, String> {
         let Self { name, restore, .. } = self;
         let wrong = |why: &str| Err(format!("`{name}` {why}"));
+        let parts = |c: char| c.is_whitespace() || "=,;".contains(c);
+        if name.is_empty() || name.contains(parts) {
+            return wrong("is no name that a command line can say: leave out blanks and = , ;");
+        }
         let set = match (self.set, self.option, self.stack, self.sysctl) {
             (Some(line), None, None, None) => {
                 if !line.contains("{}") {
@@ -82,28 +94,53 @@ impl Own {
         }
         let memory = match self.memory {
             None => None,
-            Some(toml::Value::Float(bytes)) => Some(bytes),
-            Some(toml::Value::Integer(bytes)) => Some(bytes as f64),
+            Some(toml::Value::Float(bytes)) if bytes.is_finite() && bytes >= 0.0 => Some(bytes),
+            Some(toml::Value::Integer(bytes @ 0..)) => Some(bytes as f64),
             Some(_) => {
                 return wrong(
-                    "has a memory that is no number: say how many bytes each unit of its value takes, memory = 1 \
+                    "has a memory that is no number from 0 on: say how many bytes each unit of its value takes, memory = 1 \
                      where the value is a size",
                 );
             }
         };
-        let value = |value: toml::Value| match value {
-            toml::Value::String(text) => text,
-            other => other.to_string(),
-        };
+        let mut values: Vec<String> = Vec::new();
+        for value in self.values {
+            let value = match value {
+                toml::Value::String(text) => text,
+                toml::Value::Array(_) | toml::Value::Table(_) => {
+                    return wrong(&format!(
+                        "has {value} among its values, which are words or numbers"
+                    ));
+                }
+                other => other.to_string(),
+            };
+            if values.contains(&value) {
+                return wrong(&format!("has the value {value} twice"));
+            }
+            let is_size = value == DEFAULT || value.parse::<ByteSize>().is_ok();
+            if memory.is_some() && !is_size {
+                return wrong(&format!(
+                    "has memory for each unit of its value, and {value} is no number of units"
+                ));
+            }
+            values.push(value);
+        }
         let uncertain = !matches!(set, Set::Command { .. });
         let mut knob = Knob {
-            values: self.values.into_iter().map(value).collect(),
+            values,
             set,
             ordered: self.ordered,
             uncertain,
             memory,
             name: name.clone(),
         };
+        if self
+            .least
+            .zip(self.most)
+            .is_some_and(|(least, most)| least > most)
+        {
+            return wrong("has its least above its most");
+        }
         if self.least.is_some() || self.most.is_some() {
             Limit::new(&name, self.least, self.most).apply(&mut knob);
         }
@@ -156,6 +193,42 @@ mod tests {
             (
                 "[[knob]]\nname = \"x\"\nvalues = [1, 2]\nset = \"y {}\"\nmemory = \"8K\"\n",
                 "how many bytes each unit",
+            ),
+            (
+                "[[knob]]\nname = \"x\"\nvalues = [1, 2]\nset = \"y {}\"\nmemory = -1\n",
+                "no number from 0 on",
+            ),
+            (
+                "[[knob]]\nname = \"x\"\nvalues = [1, 2]\nset = \"y {}\"\nmemory = nan\n",
+                "no number from 0 on",
+            ),
+            (
+                "[[knob]]\nname = \"x\"\nvalues = [1024, \"many\"]\nset = \"y {}\"\nmemory = 1\n",
+                "many is no number of units",
+            ),
+            (
+                "[[knob]]\nname = \"x\"\nvalues = [1, 2, 1]\nset = \"y {}\"\n",
+                "the value 1 twice",
+            ),
+            (
+                "[[knob]]\nname = \"x\"\nvalues = [1, [2, 3]]\nset = \"y {}\"\n",
+                "[2, 3] among its values",
+            ),
+            (
+                "[[knob]]\nname = \"x\"\nvalues = [1, 2]\nset = \"y {}\"\nleast = 8\nmost = 4\n",
+                "least above its most",
+            ),
+            (
+                "[[knob]]\nname = \"a window\"\nvalues = [1, 2]\nset = \"y {}\"\n",
+                "no name that a command line can say",
+            ),
+            (
+                "[[knob]]\nname = \"x\"\nvalues = [1, 2]\nset = \"y {}\"\n\n[[knob]]\nname = \"z\"\nset = \"y {}\"\n",
+                "line 6: missing field `values`",
+            ),
+            (
+                "[[knob]]\nname = \"x\"\nvalues = []\nset = \"y {}\"\n",
+                "nothing to choose",
             ),
             (
                 "[[knob]]\nname = \"x\"\nvalues = [1, 2]\noption = \"a\"\n[[knob]]\nname = \"x\"\nvalues = [1, 2]\noption = \"b\"\n",
