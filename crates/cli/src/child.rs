@@ -75,6 +75,9 @@ const STOPPING: Duration = Duration::from_secs(5);
 /// long, and then its network goes down.
 const STOPPING_PROGRAMS: Duration = Duration::from_secs(60);
 
+/// How long what a command of the user's said last may be on its way: what it left running may hold the pipe for good.
+const LAST: Duration = Duration::from_secs(1);
+
 /// Text of an error that is told.
 const TOLD: usize = 400;
 
@@ -98,7 +101,7 @@ pub fn measure(words: &[String], stop: &Stop, screen: Option<&Teller>) -> Result
         command.env_remove(variable);
     }
     let named = format!("linerate {}", words::join(words));
-    let done = run(command, &named, (stop, STOPPING), screen)?;
+    let done = run(command, &named, (stop, STOPPING), Said::To(screen))?;
     if let Ok(record) = serde_json::from_str::<Record>(&done.stdout)
         && record.schema == RUN_SCHEMA
         && matches!(done.code, Some(0 | 3))
@@ -127,7 +130,7 @@ pub fn point(words: &[String], stop: &Stop) -> Result<Record, Ended> {
         command.env_remove(variable);
     }
     let named = format!("linerate {}", words::join(words));
-    let done = run(command, &named, (stop, STOPPING_PROGRAMS), None)?;
+    let done = run(command, &named, (stop, STOPPING_PROGRAMS), Said::To(None))?;
     // 3: a shape does not hold, which nobody asked for.
     let set = serde_json::from_str::<RunSet>(&done.stdout).ok();
     let set = set.filter(|_| matches!(done.code, Some(0 | 3)));
@@ -202,18 +205,28 @@ fn sweep(place: &Path) {
     }
 }
 
-/// Runs a shell command; gives what it printed.
+/// Runs a shell command; gives what it printed. It is over when its shell is: a program that it starts in the background
+/// goes on.
 ///
 /// # Errors
 /// It ended with another code than 0, or somebody stopped it.
 pub fn shell(line: &str, stop: &Stop) -> Result<String, Ended> {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", line]).env(PART_VARIABLE, "1");
-    let done = run(command, line, (stop, STOPPING), None)?;
+    let done = run(command, line, (stop, STOPPING), Said::UntilItEnds)?;
     match done.code {
         Some(0) => Ok(done.stdout),
         _ => Err(Ended::Over(failed(line, &done))),
     }
+}
+
+/// What is heard of a run.
+#[derive(Clone, Copy)]
+enum Said<'a> {
+    /// All of it; where there is a screen it sees the events.
+    To(Option<&'a Teller>),
+    /// What it said until it ended: others may hold its pipes.
+    UntilItEnds,
 }
 
 struct Done {
@@ -227,7 +240,7 @@ fn run(
     mut command: Command,
     named: &str,
     (stop, patience): (&Stop, Duration),
-    screen: Option<&Teller>,
+    said: Said<'_>,
 ) -> Result<Done, Ended> {
     // A second Ctrl-C, or whatever else aborts this program, leaves no run of ours behind. Of a command of the user's its
     // shell alone hears that, not what it started.
@@ -247,23 +260,31 @@ fn run(
         ))
     })?;
     let stdout = child.stdout.take().expect("it is piped");
-    let stdout = match screen {
-        Some(screen) => {
+    let stdout = match said {
+        Said::To(Some(screen)) => {
             let screen = screen.clone();
             // Of a stream of events the document that it ends with.
             Reader::lines(stdout, move |line| {
                 Some(read_line(line, &mut |event| screen.tell(event))? + "\n")
             })
         }
-        None => Reader::all(stdout),
+        Said::To(None) | Said::UntilItEnds => Reader::all(stdout),
     };
     let stderr = Reader::all(child.stderr.take().expect("it is piped"));
     let mut told: Option<Instant> = None;
+    let mut over: Option<Instant> = None;
     loop {
         let is_over = ended(&child).is_some();
         let is_quiet = stdout.ends_within(LOOK) && stderr.ends_within(LOOK);
         if is_over && is_quiet {
             break;
+        }
+        // Of one that somebody stops all that it started is to end.
+        if is_over && !stop.is_set() && matches!(said, Said::UntilItEnds) {
+            let since = *over.get_or_insert_with(Instant::now);
+            if since.elapsed() > LAST {
+                break;
+            }
         }
         match told {
             None if stop.is_set() => {
@@ -353,6 +374,18 @@ mod tests {
         let line = "seq 20000; sleep 0.2; seq 20000 >&2; echo last";
         let said = shell(line, &Stop::new()).unwrap_or_default();
         assert!(said.starts_with("1\n2\n") && said.ends_with("\n20000\nlast\n"));
+    }
+
+    #[test]
+    fn what_a_command_leaves_running_is_not_waited_for() {
+        let Ok(said) = shell("sleep 100 & echo $!", &Stop::new()) else {
+            panic!("it ended with code 0");
+        };
+        let left: i32 = said.trim().parse().expect("its number");
+        let comm = std::fs::read_to_string(format!("/proc/{left}/comm"));
+        assert_eq!(comm.unwrap_or_default().trim(), "sleep", "it goes on");
+        let left = Pid::from_raw(left).expect("a number");
+        rustix::process::kill_process(left, Signal::KILL).expect("it is ours");
     }
 
     fn made(place: &Path) -> Folder {
