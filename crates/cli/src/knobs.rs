@@ -137,8 +137,17 @@ impl Knobs {
             }
             knob
         };
-        if let Some(knob) = known(&self.own) {
-            return within(with(knob));
+        if let Some(own) = known(&self.own) {
+            let mut knob = with(own.clone());
+            // What is varied need not hold the start, and the start is what it goes back to.
+            if let Set::Command { restore, .. } = &mut knob.set {
+                *restore = own
+                    .values
+                    .first()
+                    .and_then(|start| own.lines(start))
+                    .map(|(_, back)| back);
+            }
+            return within(knob);
         }
         if words::has_option(words, &over.name) {
             if !over.values.is_empty() {
@@ -314,6 +323,22 @@ mod tests {
         ] {
             let found = pair(text).ok().map(|over| over.values);
             assert_eq!(found, value.map(|value| vec![value.to_owned()]), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_knob_of_the_users_own_goes_back_to_its_start_whatever_is_varied() {
+        let mut known = Knobs::of_commands().expect("/proc is mounted");
+        let text =
+            "[[knob]]\nname = \"window\"\nvalues = [1024, 4096]\nset = \"make flash WND={}\"\n";
+        known.own = knob::from_toml(Path::new("knobs.toml"), text).expect("it is one");
+        for over in ["window", "window=4096,65536"] {
+            let over: Over = over.parse().expect("a range");
+            let named = known
+                .named(&over, &["throughput".to_owned()])
+                .expect("it is known");
+            let (_, back) = named.lines("4096").expect("a command turns it");
+            assert_eq!(back, "make flash WND=1024", "{over:?}");
         }
     }
 }

@@ -205,10 +205,9 @@ impl<'a> Turner<'a> {
     /// Everything as it was: says what could not be.
     pub fn back(&mut self) -> Vec<String> {
         for knob in &self.knobs {
-            // A command that stands at its start already is not run once more: it may take minutes.
-            if let Set::Command { restore: None, .. } = &knob.set
-                && self.at.get(&knob.name) == knob.values.first()
-            {
+            // What was run last is not run once more: it may take minutes.
+            let last = self.at.get(&knob.name).and_then(|at| knob.lines(at));
+            if last.is_some_and(|(line, back)| line == back) {
                 self.guard.settled(&Key::of_command(&knob.name));
             }
         }
