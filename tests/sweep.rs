@@ -185,3 +185,26 @@ fn knobs_of_the_users_own_are_varied_and_go_back() {
         "back at its start: {turned}"
     );
 }
+
+#[test]
+fn a_value_that_a_command_refuses_is_a_failed_point() {
+    let room = Room::new();
+    let server = room.server("-q");
+    fs::write(
+        room.path().join("knobs.toml"),
+        "[[knob]]\nname = \"window\"\nvalues = [1, 2, 3]\n\
+         set = \"echo {} > window; test {} -ne 2 || { echo too much >&2; exit 7; }\"\n",
+    )
+    .expect("a file");
+    let words = format!(
+        "sweep --json --knob-file knobs.toml --over window=2,3 throughput 127.0.0.1 -p {} -u -b 1M -l 1000 -t 100ms",
+        server.port
+    );
+    let set = room.run(&words).expect(0).json();
+    let points = set["result"]["sweep"]["points"].as_array().expect("points");
+    let why = |at: usize| points[at]["failed"].as_str().unwrap_or_default();
+    assert!(why(0).contains("code 7: too much"), "{points:#?}");
+    assert!(points[1]["value"]["median"].is_number(), "{points:#?}");
+    let window = fs::read_to_string(room.path().join("window")).expect("it was turned");
+    assert_eq!(window, "1\n", "back at the start of its file");
+}

@@ -146,6 +146,27 @@ fn nonsense_is_refused_before_anything_runs() {
     assert!(done.stdout.contains("nothing is left"), "{}", done.stdout);
 }
 
+#[test]
+fn a_start_that_cannot_be_set_ends_it_and_what_did_not_go_back_is_told() {
+    let room = Room::new();
+    fs::write(
+        room.path().join("knobs.toml"),
+        "[[knob]]\nname = \"window\"\nvalues = [1, 2]\nset = \"echo {} is too much >&2; false\"\n",
+    )
+    .expect("a file");
+    let words = "tune 127.0.0.1 -u --knob-file knobs.toml --knobs window";
+    let done = room.run(words).expect(1);
+    for said in [
+        "the start",
+        "1 is too much",
+        "warning: could not be set back",
+    ] {
+        assert!(done.stderr.contains(said), "{said}: {done:#?}");
+    }
+    let left = room.run("tune --restore").expect(1);
+    assert!(left.stderr.contains("1 setting could not"), "{left:#?}");
+}
+
 /// A lab in which `linerate` is found by its name, with a server.
 struct Host {
     _server: Running,

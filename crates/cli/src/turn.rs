@@ -17,6 +17,7 @@ use crate::command::series::Ended;
 use crate::failure::Failure;
 use crate::knobs::{Knobs, is_default};
 use crate::machine::{self, Hosts};
+use crate::output::Output;
 use crate::{child, words};
 
 /// Knobs with what turns them.
@@ -92,10 +93,11 @@ impl<'a> Turner<'a> {
         Ok(words)
     }
 
-    /// Turns what is not part of the measuring command; the inner error says why a value cannot be had.
+    /// Turns what is not part of the measuring command; the inner error says why a value cannot be had, as where a
+    /// command of the user's failed.
     ///
     /// # Errors
-    /// A command of the user's failed, the far end is gone, or somebody pressed Ctrl-C.
+    /// The far end is gone, or somebody pressed Ctrl-C.
     pub fn apply(&mut self, point: &Point) -> Result<Result<(), String>, Ended> {
         for (knob, &value) in self.knobs.clone().iter().zip(point) {
             let value = &knob.values[value];
@@ -135,7 +137,12 @@ impl<'a> Turner<'a> {
                 noted.map_err(|error| journal_failed(&error))?;
                 // Whether it was turned is not known when it fails: then it is turned back as well.
                 self.at.remove(&knob.name);
-                child::shell(&line, self.stop)?;
+                match child::shell(&line, self.stop) {
+                    Ok(_) => {}
+                    // Of what a device does not take another value may do.
+                    Err(Ended::Over(failure)) => return Ok(Err(failure.problem.to_string())),
+                    Err(stopped) => return Err(stopped),
+                }
             }
             Set::Far(name) => {
                 let Some(far) = &self.far else {
@@ -202,7 +209,7 @@ impl<'a> Turner<'a> {
         }
     }
 
-    /// Everything as it was: says what could not be.
+    /// Everything as it was: says what could not be, and that it may be tried again.
     pub fn back(&mut self) -> Vec<String> {
         for knob in &self.knobs {
             // What was run last is not run once more: it may take minutes.
@@ -289,6 +296,13 @@ fn far_settings(command: &[String], name: &str) -> Result<FarSettings, Failure> 
             ),
             code: exit::MISSING,
         }),
+    }
+}
+
+/// Tells what did not go back of a command that ends without a result, which would have it among its notes.
+pub fn warn_of(stuck: &[String], output: &Output) {
+    for why in stuck {
+        output.remark(&format!("warning: {why}"));
     }
 }
 

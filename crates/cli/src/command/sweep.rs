@@ -123,6 +123,7 @@ fn sweep(args: &SweepArgs, output: &mut Output) -> Result<u8, Failure> {
         Err(Ended::Stopped) | Ok(()) => None,
     };
     if done.iter().all(|done| done.record.is_none()) {
+        turn::warn_of(&notes, output);
         let why = done.iter().find_map(|done| done.failed.clone());
         return Err(failure.unwrap_or_else(|| match why {
             Some(why) => Failure::failed(Problem::new(

@@ -277,6 +277,7 @@ fn in_turn(
         .collect();
     let runs = runs.into_inner();
     if turns.pairs.is_empty() {
+        turn::warn_of(&notes, output);
         return Err(match ended {
             Err(Ended::Over(failure)) => failure,
             _ => Failure::from(linerate_measure::MeasureError::Interrupted),

@@ -60,12 +60,14 @@ fn restore(output: &Output) -> Result<u8, Failure> {
     }
     let gone = match restored.gone {
         0 => None,
-        1 => Some("1 setting is".to_owned()),
-        n => Some(format!("{n} settings are")),
+        1 => Some("1 setting is gone with its network or interface".to_owned()),
+        n => Some(format!(
+            "{n} settings are gone with their networks or interfaces"
+        )),
     };
     if let Some(gone) = &gone {
         output.progress(&format!(
-            "{gone} gone with what had them, as with the network of a lab that went down: nothing is there to be set back"
+            "{gone}, as with a lab that went down: nothing is there to be set back"
         ));
     }
     let back = match restored.settings {
@@ -186,6 +188,7 @@ fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
     // What the far host set goes back when this conversation with it ends.
     let stands = |turned: &Turned| matches!(turned.set, Set::Host { .. } | Set::Command { .. });
     let is_far = |turned: &Turned| matches!(turned.set, Set::Far(_));
+    let mut stuck = Vec::new();
     let proven = complete && found.is_proven();
     let keeps = args.keep && proven && found.turned.iter().any(stands);
     if args.keep && proven && found.turned.iter().any(is_far) {
@@ -214,7 +217,7 @@ fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
         if !complete && wrong.is_empty() {
             output.progress("every setting is as it was before");
         }
-        notes.extend(
+        stuck.extend(
             wrong
                 .into_iter()
                 .map(|why| format!("could not be set back: {why}")),
@@ -225,6 +228,7 @@ fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
         _ => None,
     };
     if found.trials.iter().all(|trial| trial.value.is_none()) {
+        turn::warn_of(&stuck, output);
         return Err(failure.unwrap_or_else(|| match stop.is_set() {
             true => Failure::from(linerate_measure::MeasureError::Interrupted),
             false => Failure::failed(Problem::new(
@@ -236,6 +240,7 @@ fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
             )),
         }));
     }
+    notes.extend(stuck);
     notes.extend(limit.and_then(|limit| none_fits(&found.trials, limit)));
     let set = outcome::set_of(&bench, found, seed, started, (!complete, keeps), notes);
     if keeps {

@@ -1,5 +1,6 @@
 //! The first measurement and what it points at, what can be had at all, and the search.
 
+use linerate_metric::event::Problem;
 use linerate_metric::figure;
 use linerate_metric::tuning::{Best, Pointed, Trial, Vain};
 use linerate_tune::knob::{Set, set_of};
@@ -11,6 +12,7 @@ use super::bench::{Bench, Seen};
 use super::{Found, Stage};
 use crate::args::TuneArgs;
 use crate::command::series::Ended;
+use crate::failure::Failure;
 use crate::output::Output;
 
 /// Time of a run that only tells whether a value can be had.
@@ -29,6 +31,14 @@ pub fn first(
     found: &mut Found,
     output: &Output,
 ) -> Result<Seen, Ended> {
+    // Nothing can be compared with a start that cannot be set.
+    if let Err(why) = bench.turner.apply(start)? {
+        return Err(Ended::Over(Failure::failed(Problem::new(
+            why,
+            "the start",
+            "run its command alone to see what it says, or begin its values with one that it takes",
+        ))));
+    }
     let mut seen = bench.measure(start, None)?;
     found.spent.search += 1;
     note(bench, start, &seen, found, "first measurement", output);
