@@ -160,3 +160,58 @@ fn packets_of_few_segments_are_small() {
         assert_eq!(seen, segments == Some(8), "{bytes} {segments:?}");
     }
 }
+
+/// What a driver takes is nobody's to raise.
+#[test]
+fn packets_become_no_larger_than_a_driver_takes() {
+    for (driver, (bytes, segments), (most_bytes, most_segments), want) in [
+        // As it comes: 64000 B of r8169, 24 segments of another one.
+        ("r8169", (64_000, 64), (64_000, 64), None),
+        ("igb", (65_536, 24), (65_536, 24), None),
+        (
+            "igb",
+            (16_384, 65_535),
+            (65_536, 65_535),
+            Some("ip link set dev eth0 gso_max_size 65536"),
+        ),
+        (
+            "r8169",
+            (16_384, 64),
+            (64_000, 64),
+            Some("ip link set dev eth0 gso_max_size 64000"),
+        ),
+        (
+            "igb",
+            (65_536, 8),
+            (65_536, 40),
+            Some("ip link set dev eth0 gso_max_segs 40"),
+        ),
+        (
+            "r8169",
+            (8_000, 4),
+            (64_000, 64),
+            Some("ip link set dev eth0 gso_max_segs 64 gso_max_size 64000"),
+        ),
+        (
+            "veth",
+            (16_384, 65_535),
+            (524_280, 65_535),
+            Some("ip link set dev eth0 gso_max_size 65536"),
+        ),
+    ] {
+        let changes = [
+            ("/hosts/0/interface/driver", json!(driver)),
+            ("/hosts/0/interface/gso_ipv4_max_bytes", json!(bytes)),
+            ("/hosts/0/interface/gso_max_segments", json!(segments)),
+            ("/hosts/0/interface/tso_max_bytes", json!(most_bytes)),
+            ("/hosts/0/interface/tso_max_segments", json!(most_segments)),
+        ];
+        let found = of("gso-size", "gso-size-16k", &changes);
+        let told = found.as_ref().and_then(|found| found.command.as_deref());
+        assert_eq!(told, want, "{driver} {bytes} {segments}");
+        if let Some(found) = &found {
+            assert!(found.is_cause() && found.gain.is_some(), "{found:#?}");
+            assert!(reading(found, "tso_max_size").is_some());
+        }
+    }
+}

@@ -179,6 +179,12 @@ pub struct Interface {
     /// The most segments that such a packet is cut into.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gso_max_segments: Option<u32>,
+    /// The largest of these packets that its driver takes, in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tso_max_bytes: Option<u32>,
+    /// The most segments of one that its driver takes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tso_max_segments: Option<u32>,
     /// Receive queues.
     pub rx_queues: Option<u32>,
     /// Transmit queues.

@@ -23,13 +23,19 @@ const MOST_SEGMENTS: u32 = 65_535;
 const PER_BYTE: f64 = 0.00485;
 const PER_PACKET: f64 = 0.3635;
 
-/// What an end's interface is to be set to, and how; none where it takes as much already. A device takes the kernel's
-/// own limit at most. Up to that the size of IPv4's packets follows the common one; above it has an attribute of its
-/// own, which `ip` knows since 6.3.
+/// The largest packets that an interface can be set to: what its driver says, of a device no more than the kernel's own
+/// limit.
+fn most_bytes(case: &Case<'_>, role: Role) -> u32 {
+    let known = case.interface(role).and_then(|interface| interface.tso_max_bytes).unwrap_or(LARGEST);
+    known.min(if case.device(role).is_some() { DEFAULT } else { LARGEST })
+}
+
+/// What an end's interface is to be set to, and how; none where it takes as much already. Up to the kernel's own limit
+/// the size of IPv4's packets follows the common one; above it has an attribute of its own, which `ip` knows since 6.3.
 pub(super) fn larger(case: &Case<'_>, role: Role, link: &str, now: u32) -> Option<(u32, String)> {
-    let most = if case.device(role).is_some() { DEFAULT } else { LARGEST };
+    let most = most_bytes(case, role);
     let (aim, words) = match now < DEFAULT - 1024 {
-        true => (DEFAULT, format!("gso_max_size {DEFAULT}")),
+        true => (DEFAULT.min(most), format!("gso_max_size {}", DEFAULT.min(most))),
         false => (most, format!("gso_max_size {most} gso_ipv4_max_size {most} gro_ipv4_max_size {most}")),
     };
     (now < aim).then(|| (aim, case.at(role, &format!("ip link set dev {link} {words}"))))
@@ -60,9 +66,12 @@ impl GsoSize {
         }
         let interface = way.sends_by()?;
         let bytes = interface.gso_ipv4_max_bytes?;
-        // A packet of few segments is as small; how many a device takes is its own, and nobody's to raise.
-        let segments = interface.gso_max_segments.filter(|_| case.device(way.sender).is_none());
-        let held = segments.map(|segments| f64::from(segments) * way.tcp().map_or(1448.0, |tcp| tcp.mss));
+        // A packet of few segments is as small; how many a driver takes is its own, and nobody's to raise. Of a device
+        // that does not tell it may be that.
+        let most_segments = interface.tso_max_segments.or(case.device(way.sender).is_none().then_some(MOST_SEGMENTS));
+        let segments = interface.gso_max_segments.filter(|&now| most_segments.is_some_and(|most| now < most));
+        let of_segments = |segments: u32| f64::from(segments) * way.tcp().map_or(1448.0, |tcp| tcp.mss);
+        let held = segments.map(of_segments);
         let largest = held.map_or(bytes, |held| bytes.min(held as u32));
         let by_segments = largest < bytes;
         let cuts = interface.offloads.get("tx-tcp-segmentation") == Some(&true);
@@ -81,10 +90,12 @@ impl GsoSize {
         }
         let (role, link) = (way.sender, &interface.name);
         let (aim, command) = match by_segments && small {
-            true => (bytes.min(DEFAULT), case.at(role, &format!("ip link set dev {link} gso_max_segs {MOST_SEGMENTS}{}", match bytes < DEFAULT - 1024 {
-                true => format!(" gso_max_size {DEFAULT}"),
-                false => String::new(),
-            }))),
+            true => {
+                let (most, size) = (most_segments.unwrap_or(MOST_SEGMENTS), DEFAULT.min(most_bytes(case, role)));
+                let more = if bytes < size.saturating_sub(1024) { format!(" gso_max_size {size}") } else { String::new() };
+                let command = format!("ip link set dev {link} gso_max_segs {most}{more}");
+                (bytes.max(size).min(DEFAULT).min(of_segments(most) as u32), case.at(role, &command))
+            }
             false => larger(case, role, link, largest)?,
         };
         Draft::limit_if(!small, self.id(), role)
@@ -101,6 +112,7 @@ impl GsoSize {
             ))
             .seen("gso_ipv4_max_size", bytes, "B", format!("{} {link} IFLA_GSO_IPV4_MAX_SIZE", name(role)))
             .seen_if("gso_max_segs", segments.filter(|_| by_segments), "segments", format!("{} {link} IFLA_GSO_MAX_SEGS", name(role)))
+            .seen_if("tso_max_size", interface.tso_max_bytes, "B", format!("{} {link} IFLA_TSO_MAX_SIZE", name(role)))
             .seen("goodput_bps", way.goodput()?, "bit/s", "receiver")
             .remedy(match small {
                 true => "let both ends of the link take packets as large as the kernel's own limit",

@@ -107,6 +107,8 @@ fn facts(files: &Files, link: &Link) -> Interface {
                 .map(|bytes| bytes.min(OLD_GSO_IPV4_MAX_BYTES))
         }),
         gso_max_segments: link.gso_max_segments,
+        tso_max_bytes: link.tso_max.0,
+        tso_max_segments: link.tso_max.1,
         rx_queues: channels
             .and_then(|channels| nonzero(channels.rx))
             .or(link.rx_queues),

@@ -46,6 +46,8 @@ pub struct Link {
     pub gso_ipv4_max_bytes: Option<u32>,
     /// The most segments that such a packet is cut into.
     pub gso_max_segments: Option<u32>,
+    /// The largest packet that its driver takes, and the most segments of it: the two above are no more (Linux 5.19).
+    pub tso_max: (Option<u32>, Option<u32>),
     /// Kind of a virtual interface (`veth`, `bridge`, `vlan`).
     pub kind: Option<String>,
     /// Bus and name of the device behind it (`pci`, `0000:03:00.0`; Linux 5.14 and later).
@@ -203,6 +205,8 @@ const IFLA_GSO_MAX_SIZE: u16 = 41;
 const IFLA_CARRIER_DOWN_COUNT: u16 = 48;
 const IFLA_PARENT_DEV_NAME: u16 = 56;
 const IFLA_PARENT_DEV_BUS_NAME: u16 = 57;
+const IFLA_TSO_MAX_SIZE: u16 = 59;
+const IFLA_TSO_MAX_SEGS: u16 = 60;
 const IFLA_GSO_IPV4_MAX_SIZE: u16 = 63;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
@@ -353,6 +357,8 @@ fn link_of(kind: u16, body: &[u8]) -> Option<Link> {
             IFLA_NUM_RX_QUEUES => link.rx_queues = number(value),
             IFLA_GSO_MAX_SEGS => link.gso_max_segments = number(value),
             IFLA_GSO_MAX_SIZE => link.gso_max_bytes = number(value),
+            IFLA_TSO_MAX_SIZE => link.tso_max.0 = number(value),
+            IFLA_TSO_MAX_SEGS => link.tso_max.1 = number(value),
             IFLA_GSO_IPV4_MAX_SIZE => link.gso_ipv4_max_bytes = number(value),
             IFLA_PARENT_DEV_NAME => device = text(value),
             IFLA_PARENT_DEV_BUS_NAME => bus = text(value),
@@ -456,6 +462,8 @@ mod tests {
         push_attribute(&mut body, IFLA_QDISC, b"noqueue\0");
         push_attribute(&mut body, 0x7ff, b"unknown");
         push_attribute(&mut body, IFLA_GSO_MAX_SEGS, &65_535_u32.to_ne_bytes());
+        push_attribute(&mut body, IFLA_TSO_MAX_SIZE, &64_000_u32.to_ne_bytes());
+        push_attribute(&mut body, IFLA_TSO_MAX_SEGS, &24_u32.to_ne_bytes());
         push_attribute(&mut body, IFLA_CARRIER_DOWN_COUNT, &3_u32.to_ne_bytes());
         push_attribute(
             &mut body,
@@ -475,6 +483,7 @@ mod tests {
             qdisc: Some("noqueue".to_owned()),
             gso_ipv4_max_bytes: Some(524_280),
             gso_max_segments: Some(65_535),
+            tso_max: (Some(64_000), Some(24)),
             carrier_losses: Some(3),
             kind: Some("veth".to_owned()),
             ..Link::default()
