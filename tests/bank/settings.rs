@@ -128,6 +128,78 @@ fn a_window_that_cannot_grow_is_told_with_the_setting() {
     assert!(told.contains("--rcvbuf 4M"), "{told}");
 }
 
+/// Where an end tells of no more than the first segment that is missing, that goes before all else.
+#[test]
+fn loss_without_selective_acknowledgements_is_told_with_the_setting() {
+    let (near, far) = (
+        "/hosts/0/sysctls/net.ipv4.tcp_sack",
+        "/hosts/1/sysctls/net.ipv4.tcp_sack",
+    );
+    let on = "sysctl -w net.ipv4.tcp_sack=1";
+    for (cause, name) in [
+        ("path-loss", "path-loss-tcp"),
+        ("path-loss", "path-loss-cubic"),
+        ("congestion-loss", "congestion-loss-sawtooth"),
+    ] {
+        for (at_near, at_far, off) in [("1", "1", 0), ("0", "1", 1), ("1", "0", 1), ("0", "0", 2)] {
+            let changes = [(near, json!(at_near)), (far, json!(at_far))];
+            let found = of(cause, name, &changes);
+            let found = found.unwrap_or_else(|| panic!("{name} {at_near} {at_far}: it is told"));
+            let seen = found.evidence.iter();
+            let seen = seen.filter(|seen| seen.counter == "net.ipv4.tcp_sack");
+            assert_eq!(seen.count(), off, "{name} {at_near} {at_far}");
+            let command = found.command.as_deref().unwrap_or_default();
+            assert_eq!(
+                command == on,
+                off > 0,
+                "{name} {at_near} {at_far}: {command}"
+            );
+            let first = found.remedy.contains("acknowledge selectively");
+            assert_eq!(
+                first,
+                off > 0,
+                "{name} {at_near} {at_far}: {}",
+                found.remedy
+            );
+        }
+    }
+    // Our own stack has no such setting.
+    let changes = [
+        (near, json!("0")),
+        (far, json!("1")),
+        ("/plan/stack/near", json!("linerate")),
+    ];
+    let told = command("path-loss", "path-loss-tcp", &changes);
+    assert!(!told.contains("tcp_sack"), "{told}");
+}
+
+/// Kernels that send no time stamps have 12 bytes more of each packet for payload.
+#[test]
+fn headers_of_tcp_are_those_of_its_options() {
+    for (near, far, header) in [
+        ("1", "1", 32.0),
+        ("2", "1", 32.0),
+        ("0", "1", 20.0),
+        ("1", "0", 20.0),
+    ] {
+        let changes = [
+            ("/hosts/0/sysctls/net.ipv4.tcp_timestamps", json!(near)),
+            ("/hosts/1/sysctls/net.ipv4.tcp_timestamps", json!(far)),
+            ("/directions/0/goodput_bps", json!(1e9)),
+        ];
+        let record = changed("healthy-tcp-send", &changes);
+        let case = linerate_explain::case::Case::new(&record);
+        let way = &case.ways[0];
+        let mss = way.tcp().expect("TCP_INFO").mss;
+        let found = way.l2_bps().expect("a rate");
+        let want = 1e9 * (mss + 14.0 + 20.0 + header) / mss;
+        assert!(
+            (found / want - 1.0).abs() < 1e-12,
+            "{near} {far}: {found} for {want}"
+        );
+    }
+}
+
 /// The kernel refuses all of a command for one word that a driver does not know.
 #[test]
 fn interrupts_are_set_as_far_as_the_driver_knows_them() {

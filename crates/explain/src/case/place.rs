@@ -18,6 +18,23 @@ impl Case<'_> {
         self.at_host(if role == Role::Client { near } else { far }, command)
     }
 
+    /// The ends whose kernels have a setting switched off; our own stack has none of them.
+    #[must_use]
+    pub fn off_at(&self, name: &str) -> Vec<Role> {
+        let ends = [Role::Client, Role::Server].into_iter();
+        ends.filter(|&role| !self.is_own_stack(role) && self.sysctl(role, name) == Some(0))
+            .collect()
+    }
+
+    /// The command that switches a setting on at these ends; two on one host are told once.
+    #[must_use]
+    pub fn switched_on(&self, ends: &[Role], name: &str) -> String {
+        let command = format!("sysctl -w {name}=1");
+        let mut each: Vec<String> = ends.iter().map(|&role| self.at(role, &command)).collect();
+        each.dedup();
+        each.join("; ")
+    }
+
     /// The same of a host by the name that counters have it under.
     #[must_use]
     pub fn at_host(&self, host: &str, command: &str) -> String {

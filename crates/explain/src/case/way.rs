@@ -15,8 +15,9 @@ use super::Time;
 /// Ethernet's header, bytes a frame.
 const ETHERNET: f64 = 14.0;
 
-/// TCP's header with time stamps.
-const TCP_HEADER: f64 = 32.0;
+/// TCP's header, and its time stamps (RFC 7323) where both ends send them.
+const TCP_HEADER: f64 = 20.0;
+const TIME_STAMPS: f64 = 12.0;
 
 /// UDP's header.
 const UDP_HEADER: f64 = 8.0;
@@ -355,6 +356,19 @@ impl<'a> Way<'a> {
         if self.is_ipv6() { 40.0 } else { 20.0 }
     }
 
+    /// TCP's header with its options, bytes: kernels send time stamps unless either was told not to.
+    fn tcp_header(&self) -> f64 {
+        let is_off = |role| {
+            let host = self.host(role).filter(|_| !self.is_own_stack(role));
+            let stamps = host.and_then(|host| host.sysctls.get("net.ipv4.tcp_timestamps"));
+            stamps.is_some_and(|stamps| stamps == "0")
+        };
+        match is_off(Role::Client) || is_off(Role::Server) {
+            true => TCP_HEADER,
+            false => TCP_HEADER + TIME_STAMPS,
+        }
+    }
+
     /// Packets of UDP at their largest, bytes; none for TCP, which asks its far end.
     #[must_use]
     pub fn packet_bytes(&self) -> Option<f64> {
@@ -390,7 +404,7 @@ impl<'a> Way<'a> {
             Protocol::Tcp => {
                 let mss = self.tcp().map_or(1448.0, |tcp| tcp.mss);
                 // A write smaller than a segment may travel alone; most are joined.
-                (mss + headers + TCP_HEADER + wire) / mss
+                (mss + headers + self.tcp_header() + wire) / mss
             }
             Protocol::Udp => {
                 let payload = (plan.payload_bytes as f64).max(1.0);

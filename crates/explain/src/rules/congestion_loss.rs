@@ -4,9 +4,9 @@ use linerate_metric::finding::{End, Finding};
 use linerate_metric::plan::Protocol;
 use linerate_metric::units::format_share;
 
-use super::{is_paced, sent_again};
+use super::{is_paced, sent_again, tcp_info};
 use crate::Rule;
-use crate::case::{DROPS, Case, MATHIS, Tcp, Way, rate_word};
+use crate::case::{DROPS, Case, MATHIS, Tcp, Way, name, rate_word};
 use crate::draft::Draft;
 
 /// Share of the segments from which loss matters: with Mathis' formula it holds a stream of 1448 B segments on
@@ -18,6 +18,25 @@ pub(super) const FEW: u64 = 10;
 
 /// Share of the round-trip time that is queues from which loss comes of them.
 pub(super) const QUEUED: f64 = 0.5;
+
+/// Whether more than the first lost segment of a window is told to the sender (RFC 2018). Without it one is made good
+/// each round trip, and what is lost at the end of a window waits for a time-out; nor is told what came twice.
+pub(super) const SELECTIVE: &str = "net.ipv4.tcp_sack";
+
+/// A finding about loss with what to do first where an end does not acknowledge selectively.
+pub(super) fn selective(draft: Draft, case: &Case<'_>, way: &Way<'_>, tcp: &Tcp) -> Draft {
+    let ends = case.off_at(SELECTIVE);
+    if ends.is_empty() {
+        return draft;
+    }
+    let draft = ends.iter().fold(draft, |draft, &role| draft.seen(SELECTIVE, 0_u64, "", format!("{} sysctl", name(role))));
+    draft
+        .seen("timeouts", tcp.timeouts, "", tcp_info(way.sender))
+        .remedy(
+            "let both ends acknowledge selectively before anything else: without it one lost segment is made good each round trip, others wait for time-outs of 200 ms and more, and nobody tells what was sent again in vain",
+        )
+        .command(case.switched_on(&ends, SELECTIVE))
+}
 
 /// See docs/CAUSES.md#congestion-loss.
 pub struct CongestionLoss;
@@ -78,7 +97,7 @@ impl CongestionLoss {
                     false => "its room is less than what a window sends at once",
                 }
             ));
-        sent_again(draft, way.sender, &tcp)
+        let draft = sent_again(draft, way.sender, &tcp)
             .seen("drops on the way", dropped, "packets", "counters of both ends")
             .remedy(
                 "give the queue before the slowest link more room, or send in smaller bursts (a lower window, or pacing by the kernel)",
@@ -90,7 +109,7 @@ impl CongestionLoss {
             .gain(
                 (!full).then_some(std::f64::consts::SQRT_2),
                 "Mathis: MSS / RTT * 1.22 / sqrt(loss); half the loss gives sqrt(2)",
-            )
-            .found()
+            );
+        selective(draft, case, way, &tcp).found()
     }
 }

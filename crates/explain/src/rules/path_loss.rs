@@ -6,7 +6,7 @@ use linerate_metric::plan::Protocol;
 use linerate_metric::record::CountedAt;
 use linerate_metric::units::{format_bit_rate, format_count, format_nanos, format_share};
 
-use super::congestion_loss::{FEW, QUEUED, dropped_in_view, held_by_congestion, mathis};
+use super::congestion_loss::{FEW, QUEUED, dropped_in_view, held_by_congestion, mathis, selective};
 use super::{of_ways, sent_again, tcp_info, within_headroom};
 use crate::Rule;
 use crate::case::{Case, STANDING_NS, Way, name, rate_word};
@@ -86,7 +86,7 @@ impl PathLoss {
             .seen("tcpi_snd_cwnd", tcp.cwnd_bytes.round(), "B", tcp_info(way.sender))
             .seen("drops on the way", dropped_in_view(case), "packets", "counters of both ends")
             .tried(control.map(|name| format!("congestion control {name}")));
-        match (heeds, case.is_own_stack(way.sender)) {
+        let draft = match (heeds, case.is_own_stack(way.sender)) {
             (true, own) => draft
                 .seen("Mathis", allowed, "bit/s", "from MSS, RTT and loss")
                 .remedy("find who loses them: cables, a full device on the way, radio; until then a congestion control that does not take loss for congestion")
@@ -99,13 +99,12 @@ impl PathLoss {
                 .gain(
                     within_headroom(way, 1.0 / (1.0 - cost).max(0.01)),
                     "Mathis: MSS / RTT * 1.22 / sqrt(loss) is the limit now; without loss it is the next one",
-                )
-                .found(),
+                ),
             (false, _) => draft
                 .remedy("find who loses them: cables, a full device on the way, radio; datagrams of a rate tell whether it is load")
-                .command(datagrams(case, way))
-                .found(),
-        }
+                .command(datagrams(case, way)),
+        };
+        selective(draft, case, way, &tcp).found()
     }
 
     /// Our own stack sends, and counts what it sent again.

@@ -87,15 +87,9 @@ fn takes(granted: u64, is_scaled: bool) -> u64 {
     }
 }
 
-/// Whether an end's kernel has a setting switched off.
-fn is_off(case: &Case<'_>, role: Role, name: &str) -> bool {
-    !case.is_own_stack(role) && case.sysctl(role, name) == Some(0)
-}
-
 /// The ends whose kernels scale no window: of one that does not, none is scaled.
 pub(super) fn unscaled(case: &Case<'_>) -> Vec<Role> {
-    let ends = [Role::Client, Role::Server].into_iter();
-    ends.filter(|&role| is_off(case, role, SCALING)).collect()
+    case.off_at(SCALING)
 }
 
 /// Bytes under way, or not yet taken in by the receiver: goodput * round-trip time.
@@ -152,7 +146,7 @@ impl ReceiveWindow {
         let offered = offered.map(|offered| offered.max(on_its_way(way, &tcp) as u64));
         let unscaled = unscaled(case);
         // Nobody asked for a size, and the kernel leaves it as it was.
-        let stays = asked.is_none() && is_off(case, way.receiver, TUNING);
+        let stays = asked.is_none() && case.off_at(TUNING).contains(&way.receiver);
         let window = match unscaled.is_empty() {
             true => granted.or(offered)?,
             false => granted.or(offered)?.min(UNSCALED),
@@ -201,7 +195,7 @@ impl ReceiveWindow {
         let (remedy, command) = match (own, asked) {
             _ if !unscaled.is_empty() => (
                 "let both ends scale their windows: without it none holds more than 64 KiB, however large the buffer is".to_owned(),
-                scaled(case, &unscaled),
+                case.switched_on(&unscaled, SCALING),
             ),
             (false, None) if stays => (
                 format!("let the {end}'s kernel make receive buffers larger by itself, or ask for a size (-w)"),
@@ -266,11 +260,4 @@ impl ReceiveWindow {
             )
             .found()
     }
-}
-
-/// The command that lets these ends scale their windows; two on one host are told once.
-fn scaled(case: &Case<'_>, ends: &[Role]) -> String {
-    let mut each: Vec<String> = ends.iter().map(|&role| case.at(role, &format!("sysctl -w {SCALING}=1"))).collect();
-    each.dedup();
-    each.join("; ")
 }
