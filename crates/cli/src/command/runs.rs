@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use linerate_metric::event::Problem;
 use linerate_metric::exit;
 use linerate_metric::expect::{FIGURES, Unit};
+use linerate_report::ReportError;
 use linerate_report::document::Document;
 use linerate_report::history::{self, Arrived, Entry, Filter, History};
 use linerate_report::store::write_file;
@@ -325,7 +326,8 @@ fn remove(
     let mut removed = Vec::new();
     for entry in entries {
         if !dry_run {
-            history.remove(&entry.id)?;
+            let gone = history.remove(&entry.id);
+            gone.map_err(|error| ended_after(error, &removed, "removed"))?;
         }
         removed.push(entry.id);
     }
@@ -343,6 +345,18 @@ fn remove(
         false => print(&format!("{what} {}", removed.join(" "))),
     }
     Ok(exit::OK)
+}
+
+/// What ended a change of many documents, with those that were changed by then.
+fn ended_after<I: AsRef<str>>(error: ReportError, done: &[I], how: &str) -> Failure {
+    let mut failure = Failure::from(error);
+    let done: Vec<&str> = done.iter().map(AsRef::as_ref).collect();
+    let before = match done.len() {
+        0 => format!("nothing was {how} before"),
+        _ => format!("{how} before that: {}", done.join(" ")),
+    };
+    failure.problem.situation.push_str(&format!("; {before}"));
+    failure
 }
 
 fn trend(
@@ -469,7 +483,13 @@ fn import(
 ) -> Result<u8, Failure> {
     let mut arrived = Vec::new();
     for file in files {
-        arrived.extend(history.import(file, replace, tags)?);
+        history
+            .import(file, replace, tags, &mut arrived)
+            .map_err(|error| {
+                let taken = arrived.iter().filter(|(_, state)| *state == Arrived::Taken);
+                let taken: BTreeSet<&str> = taken.map(|(id, _)| id.as_str()).collect();
+                ended_after(error, &taken.into_iter().collect::<Vec<_>>(), "taken")
+            })?;
     }
     // A run that came alone and within its set is one.
     let mut records: BTreeMap<&str, Arrived> = BTreeMap::new();

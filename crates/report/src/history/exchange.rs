@@ -72,20 +72,20 @@ impl History {
     ///
     /// # Errors
     /// [`ReportError::Read`], [`ReportError::Foreign`] before anything of that file is taken;
-    /// [`ReportError::Store`].
+    /// [`ReportError::Store`]. What was taken before is in `arrived` all the same.
     pub fn import(
         &self,
         path: &Path,
         replace: bool,
         tags: &[String],
-    ) -> Result<Vec<(String, Arrived)>, ReportError> {
-        let mut arrived = Vec::new();
+        arrived: &mut Vec<(String, Arrived)>,
+    ) -> Result<(), ReportError> {
         for file in files(path)? {
             for exported in read(&file)? {
-                self.take(exported, &file, replace, tags, &mut arrived)?;
+                self.take(exported, &file, replace, tags, arrived)?;
             }
         }
-        Ok(arrived)
+        Ok(())
     }
 
     fn take(

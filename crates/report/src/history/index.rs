@@ -4,11 +4,12 @@
 //! brought up to date before each use: measuring never waits for it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior, params};
 
@@ -81,6 +82,9 @@ DELETE FROM file;
 
 /// How long one process waits for another that is bringing the index up to date.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often it is looked meanwhile.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// An open index.
 pub(super) struct Index {
@@ -175,7 +179,11 @@ impl Index {
     /// Throws a damaged index away, when nobody uses it, and makes it again.
     fn anew(path: &Path, runs: &Path, marks: &Path) -> Result<Self, Trouble> {
         let lock = lock_of(path)?;
-        lock.lock()?;
+        if !locked_within(&lock, PATIENCE)? {
+            return Err(Trouble::Unusable(
+                "it is damaged, and another process uses it".to_owned(),
+            ));
+        }
         // Somebody may have made it again while this process waited.
         let sound = open_file(path).and_then(|connection| is_sound(&connection));
         if !matches!(sound, Ok(true)) {
@@ -258,10 +266,23 @@ impl Index {
     }
 }
 
-fn lock_of(path: &Path) -> io::Result<File> {
+pub(super) fn lock_of(path: &Path) -> io::Result<File> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     marks::open_lock(Path::new(&name))
+}
+
+/// Waits so long until nobody else has a lock: a list in a pager keeps its index for as long as somebody reads it.
+pub(super) fn locked_within(lock: &File, patience: Duration) -> io::Result<bool> {
+    let until = Instant::now() + patience;
+    loop {
+        match lock.try_lock() {
+            Ok(()) => return Ok(true),
+            Err(TryLockError::Error(error)) => return Err(error),
+            Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(LOOK),
+            Err(TryLockError::WouldBlock) => return Ok(false),
+        }
+    }
 }
 
 fn open_file(path: &Path) -> Result<Connection, rusqlite::Error> {

@@ -367,7 +367,8 @@ fn what_is_exported_can_be_imported() {
     let other = tempfile::tempdir().unwrap();
     let there = History::open(other.path()).unwrap();
     // The set brings its runs along, which then are here already.
-    let arrived = there.import(&file, false, &["lab".into()]).unwrap();
+    let mut arrived = Vec::new();
+    (there.import(&file, false, &["lab".into()], &mut arrived)).unwrap();
     let taken = |state: Arrived| arrived.iter().filter(|(_, s)| *s == state).count();
     assert_eq!((taken(Arrived::Taken), taken(Arrived::Same)), (11, 10));
     let there = there.reopen().unwrap();
@@ -379,10 +380,11 @@ fn what_is_exported_can_be_imported() {
     // Another document of the same id stays out, unless it is to replace what is here.
     let other_run = other.path().join("other.json");
     std::fs::write(&other_run, run("r01", 1, 1.0).to_json()).unwrap();
-    let state = there.import(&other_run, false, &[]).unwrap();
-    assert_eq!(state, [("r01".to_owned(), Arrived::Differs)]);
-    let state = there.import(&other_run, true, &[]).unwrap();
-    assert_eq!(state, [("r01".to_owned(), Arrived::Taken)]);
+    for (replace, state) in [(false, Arrived::Differs), (true, Arrived::Taken)] {
+        let mut arrived = Vec::new();
+        (there.import(&other_run, replace, &[], &mut arrived)).unwrap();
+        assert_eq!(arrived, [("r01".to_owned(), state)]);
+    }
 
     let text = csv(&entries);
     let lines: Vec<_> = text.lines().collect();
@@ -396,6 +398,39 @@ fn what_is_exported_can_be_imported() {
     );
 }
 
+/// A disk may be full, or a file no record, when others have arrived already.
+#[test]
+fn what_was_taken_before_an_import_failed_is_known() {
+    let from = tempfile::tempdir().unwrap();
+    fs::write(from.path().join("a.json"), run("r01", 1, 1e9).to_json()).unwrap();
+    fs::write(
+        from.path().join("b.json"),
+        "{\"schema\": \"linerate/run/9\"}",
+    )
+    .unwrap();
+    let folder = folder(&[]);
+    let history = History::open(folder.path()).unwrap();
+    let mut arrived = Vec::new();
+    let failed = history.import(from.path(), false, &[], &mut arrived);
+    assert!(
+        matches!(failed, Err(ReportError::Foreign { .. })),
+        "{failed:?}"
+    );
+    assert_eq!(arrived, [("r01".to_owned(), Arrived::Taken)]);
+}
+
+#[test]
+fn a_damaged_index_that_somebody_uses_is_not_waited_for_without_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("index.sqlite");
+    let used = index::lock_of(&path).unwrap();
+    used.lock_shared().unwrap();
+    let other = index::lock_of(&path).unwrap();
+    assert!(!index::locked_within(&other, std::time::Duration::ZERO).unwrap());
+    drop(used);
+    assert!(index::locked_within(&other, std::time::Duration::ZERO).unwrap());
+}
+
 #[test]
 fn an_id_of_an_import_cannot_lead_out_of_the_folder() {
     let folder = tempfile::tempdir().unwrap();
@@ -403,7 +438,7 @@ fn an_id_of_an_import_cannot_lead_out_of_the_folder() {
     let file = folder.path().join("evil.json");
     std::fs::write(&file, run("../evil", 1, 1.0).to_json()).unwrap();
     assert!(matches!(
-        history.import(&file, false, &[]),
+        history.import(&file, false, &[], &mut Vec::new()),
         Err(ReportError::BadId { .. })
     ));
     assert!(history.tag("../evil", &["x".into()], &[]).is_err());
