@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::path::cut;
-use super::{COLORS, Size, escape, number, open};
+use super::{CHARACTER, COLORS, Size, escape, number, open};
 
 /// What was sent, and where some of it was lost.
 pub(crate) struct Flow {
@@ -24,15 +24,26 @@ const TOP: f64 = 24.0;
 const LEAST: f64 = 1.5;
 /// Between the lowest line of text and the end of what leaves.
 const TEXT: f64 = 40.0;
+/// A line of the list of places.
+const LINE: f64 = 18.0;
 
 impl Flow {
     /// Draws it.
     pub(crate) fn draw(&self, size: Size) -> String {
         let all = self.sent.1.max(1) as f64;
         let mut out = String::new();
-        let height = TOP + BAND + 44.0 + TEXT;
-        open(&mut out, size, height, &self.title, None);
         let step = size.width / (self.lost.len() as f64 + 1.4);
+        let room = step * 1.1;
+        let fits = |text: &str| text.chars().count() as f64 * CHARACTER <= room;
+        // Where they have no room below their places, names and numbers stand in a list.
+        let listed = !(self.lost.iter()).all(|(name, _, words)| fits(name) && fits(words));
+        let list = if listed {
+            LINE * self.lost.len() as f64
+        } else {
+            0.0
+        };
+        let height = TOP + BAND + 44.0 + TEXT + list;
+        open(&mut out, size, height, &self.title, None);
         let _ = write!(
             out,
             "<text class=\"name\" x=\"0\" y=\"14\">{}</text><text class=\"name end\" x=\"{}\" y=\"14\">{}</text>",
@@ -76,13 +87,28 @@ impl Flow {
                 m = number(end + reach),
                 low = number(low),
             );
-            for (line, class, text) in [(14.0, "value", words), (29.0, "about", name)] {
+            let mark = (position + 1).to_string();
+            let below = match listed {
+                true => vec![(14.0, "value", &mark)],
+                false => vec![(14.0, "value", words), (29.0, "about", name)],
+            };
+            for (line, class, text) in below {
                 let _ = write!(
                     out,
                     "<text class=\"{class} mid\" x=\"{}\" y=\"{}\">{}</text>",
                     number(end + reach - thin / 2.0),
                     number(low + line),
-                    escape(&cut(text, step * 1.1))
+                    escape(text)
+                );
+            }
+            if listed {
+                let y = number(low + 20.0 + LINE * (position as f64 + 1.0));
+                let _ = write!(
+                    out,
+                    "<text class=\"value\" x=\"0\" y=\"{y}\">{mark}</text><text class=\"about\" x=\"18\" y=\"{y}\">{}</text><text class=\"value end\" x=\"{}\" y=\"{y}\">{}</text>",
+                    escape(name),
+                    number(size.width),
+                    escape(words)
                 );
             }
             left = keep;
@@ -121,6 +147,32 @@ mod tests {
             assert_eq!(drawn.matches("class=\"gone\"").count(), 2);
             // Half of it is gone, and the one packet can be seen.
             assert!(drawn.contains("height=\"30.5\"/></svg>"), "{drawn}");
+        }
+    }
+
+    #[test]
+    fn names_and_numbers_are_never_cut() {
+        let place = |name: &str, count: u64| (name.to_owned(), count, format!("{count} (12.5 %)"));
+        let flow = |count: usize| Flow {
+            title: "flow".to_owned(),
+            sent: ("9,000,000 sent".to_owned(), 9_000_000),
+            lost: [
+                place("udp-receive-queue", 1_234_567),
+                place("softnet-backlog", 1_234_568),
+                place("interface-rx", 1_234_569),
+                place("path", 1_234_570),
+            ][..count]
+                .to_vec(),
+            arrived: ("4,061,726".to_owned(), "arrived".to_owned()),
+        };
+        for (size, count) in [(WIDE, 4), (WIDE, 1), (NARROW, 1), (NARROW, 3), (NARROW, 4)] {
+            let flow = flow(count);
+            let drawn = flow.draw(size);
+            assert!(!drawn.contains('…'), "{count}: {drawn}");
+            for (name, _, words) in &flow.lost {
+                assert_eq!(drawn.matches(&format!(">{name}<")).count(), 1, "{drawn}");
+                assert_eq!(drawn.matches(&format!(">{words}<")).count(), 1, "{drawn}");
+            }
         }
     }
 }
