@@ -191,6 +191,23 @@ fn no_way_to_the_far_end_is_no_shaped_link() {
     assert!(!shaped(record));
 }
 
+/// The least round trip is that of segments that overtook others: no queue is seen by it.
+#[test]
+fn segments_that_overtake_others_show_no_queue() {
+    let recorded: BTreeMap<String, Value> = documents("recorded").into_iter().collect();
+    let record = &recorded["reordering-back-live"]["record"];
+    for (seen, shaped) in [(None, false), (Some(0), true)] {
+        let mut record = record.clone();
+        if let Some(seen) = seen {
+            put(&mut record, "/intervals/*/tcp/reordering_seen", json!(seen));
+        }
+        let record: Record = serde_json::from_value(record).expect("a record");
+        let findings = linerate_explain::explain(&record);
+        let found = findings.iter().any(|found| found.cause == "shaped-link");
+        assert_eq!(found, shaped, "{seen:?}: {findings:#?}");
+    }
+}
+
 /// Where both ends wait for each other, `compare` finds no processor of their own better: a stream between far
 /// cores loses 76 %, a blocking round trip takes three times as long.
 #[test]

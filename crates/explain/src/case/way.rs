@@ -19,6 +19,10 @@ const ETHERNET: f64 = 14.0;
 const TCP_HEADER: f64 = 20.0;
 const TIME_STAMPS: f64 = 12.0;
 
+/// Share of the segments that overtake others from which the least round-trip time is no path's without a queue: over
+/// 4 ms with 5 % of them ahead it was 0.1 ms. Streams that lose in a queue are told of 0.03 %.
+const OVERTAKING: f64 = 0.005;
+
 /// UDP's header.
 const UDP_HEADER: f64 = 8.0;
 
@@ -96,10 +100,16 @@ impl Tcp {
         busy && self.receive_window < 0.3 && self.send_buffer < 0.3
     }
 
-    /// How much of the round-trip time is queues: 0 none, towards 1 all.
+    /// Whether so many segments overtake others that the least round-trip time is theirs.
+    #[must_use]
+    pub fn is_overtaking(&self) -> bool {
+        self.reordering as f64 >= OVERTAKING * self.segments
+    }
+
+    /// How much of the round-trip time is queues: 0 none, or not to be told, towards 1 all.
     #[must_use]
     pub fn queueing(&self) -> f64 {
-        match self.rtt_ns > 0.0 {
+        match self.rtt_ns > 0.0 && !(self.reordering > 0 && self.is_overtaking()) {
             true => (1.0 - self.min_rtt_ns / self.rtt_ns).clamp(0.0, 1.0),
             false => 0.0,
         }

@@ -36,7 +36,8 @@ impl Reordering {
     fn of_tcp(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
         let tcp = way.tcp()?;
         let share = tcp.repeated();
-        let needless = tcp.spurious >= FEW && tcp.spurious * 2 >= tcp.retransmits;
+        // A receiver does not report each of those that it had already.
+        let needless = tcp.spurious >= FEW && (tcp.spurious * 2 >= tcp.retransmits || tcp.is_overtaking());
         // An end that has no time left is not held by them.
         let saturated = super::is_saturated(way);
         if !needless || tcp.reordering == 0 || share < if saturated { 0.01 } else { 0.001 } {
