@@ -353,6 +353,39 @@ fn send_buffers_of_our_own_stack_are_small_by_their_rounds() {
     }
 }
 
+/// Over a longer path a bufferful takes a round trip of it, which the receiving kernel knows.
+#[test]
+fn send_buffers_of_our_own_stack_are_small_for_the_path() {
+    for (buffer, goodput, path_ns, told) in [
+        (1_u64 << 10, 1.31e6, json!(6_308_000), true),
+        (64 << 10, 84e6, json!(6_308_000), true),
+        // Something else takes most of the time, or nobody knows the path.
+        (1 << 10, 0.4e6, json!(6_308_000), false),
+        (1 << 10, 1.31e6, Value::Null, false),
+        (1 << 10, 1.31e6, json!(40_000), false),
+    ] {
+        let state = json!({ "retransmits": 0, "cwnd_segments": 10, "mss_bytes": 1460, "path_mtu_bytes": 1500, "rtt_ns": 6_400_000, "rtt_variation_ns": 9_000, "min_rtt_ns": path_ns });
+        let changes = [
+            ("/directions/0/goodput_bps", json!(goodput)),
+            (
+                "/directions/0/streams/0/sender/send_buffer_bytes",
+                json!(buffer),
+            ),
+            ("/directions/0/streams/0/receiver/tcp", state),
+            (
+                "/hosts/0/stack/counters",
+                json!({ "tcp": { "out_segments": 900, "retransmitted_segments": 0 } }),
+            ),
+        ];
+        let found = of("send-buffer", "delayed-ack-own-stack", &changes);
+        assert_eq!(
+            found.is_some(),
+            told,
+            "{buffer} {goodput} {path_ns}: {found:#?}"
+        );
+    }
+}
+
 /// A second of 40 ms each, with bufferfuls between them that nobody waited for.
 #[test]
 fn timers_of_acknowledgements_take_their_time_whatever_comes_between() {

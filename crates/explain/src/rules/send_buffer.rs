@@ -24,8 +24,11 @@ const ASKED: u64 = 2 << 20;
 /// 8 KiB, each in 10 to 30 us.
 const OWN_SMALL: u64 = 8 << 10;
 
-/// What takes longer may have waited for a slow path.
+/// What takes longer may have waited for a slow path, unless that is how long the path is.
 const OWN_ROUND_NS: f64 = 200e3;
+
+/// Time of a bufferful over the path's least round trip where each of them waits for that: 0.99 over 6 ms.
+const A_ROUND: std::ops::RangeInclusive<f64> = 0.75..=1.5;
 
 /// Share of the segments of our own stack sent again that are an accident.
 const OWN_AGAIN: f64 = 0.002;
@@ -51,16 +54,21 @@ impl SendBuffer {
     /// Our own stack sends, and looks again and again whether there is room.
     fn of_own_stack(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
         let (sent, again) = way.sent_by_own_stack()?;
-        let granted = way.send_buffer().filter(|&granted| granted <= OWN_SMALL)?;
+        let granted = way.send_buffer().filter(|&granted| granted <= ASKED)?;
         let lossy = again as f64 > OWN_AGAIN * sent as f64;
         let free = way.time(CountedAt::Receiver)?.free();
         let flows = way.streams().len().max(1) as f64;
         let round_ns = granted as f64 * 8e9 * flows / way.goodput().filter(|&goodput| goodput > 0.0)?;
-        if free < MATTERS || round_ns > OWN_ROUND_NS || lossy || way.fills_path() {
+        // The receiving kernel knows the path by the handshake.
+        let told = way.receivers().filter_map(|socket| socket.tcp.as_ref()?.min_rtt_ns).min();
+        let path_ns = told.filter(|&path_ns| path_ns as f64 > OWN_ROUND_NS);
+        let each_round = path_ns.is_some_and(|path_ns| A_ROUND.contains(&(round_ns / path_ns as f64)));
+        let quick = granted <= OWN_SMALL && round_ns <= OWN_ROUND_NS;
+        if free < MATTERS || !(quick || each_round) || lossy || way.fills_path() {
             return None;
         }
         let role = way.sender;
-        let larger = 64 << 10;
+        let larger = (granted * 8).max(64 << 10);
         Draft::cause(self.id(), role)
             .way(way.direction)
             .cost(free)
@@ -73,6 +81,7 @@ impl SendBuffer {
             ))
             .seen("tcp.send_buffer", granted, "B", format!("{} stack", name(role)))
             .seen("time for each", round_ns.round(), "ns", "send buffer / goodput")
+            .seen_if("tcpi_min_rtt", path_ns.filter(|_| each_round), "ns", tcp_info(way.receiver))
             .seen("free time of the receiving threads", free, "share", schedstat(way.receiver))
             .seen("retransmitted_segments", again, "segments", format!("{} stack", name(role)))
             .remedy(format!("let our stack hold more than {} until it is acknowledged", format_bytes(granted)))
