@@ -6,6 +6,8 @@
 mod common;
 #[path = "bank/confusion.rs"]
 mod confusion;
+#[path = "bank/planted_settings.rs"]
+mod planted_settings;
 #[path = "bank/plants.rs"]
 mod plants;
 
@@ -16,6 +18,11 @@ use confusion::{Confusion, folder};
 use linerate_metric::finding::Finding;
 use plants::{PLANTS, Plant};
 use serde_json::{Value, json};
+
+/// All of them.
+fn plants() -> impl Iterator<Item = &'static Plant> {
+    PLANTS.iter().chain(planted_settings::PLANTS)
+}
 
 /// Puts this session's programs before those of others: on a crowded machine a nice value alone counts among
 /// the programs of one session only (sched_autogroup). Only root may.
@@ -137,7 +144,7 @@ fn a_live_sample_finds_what_is_planted() {
         "slow-sender-asked-tcp",
         "burst-size-one",
     ];
-    let mut plants = PLANTS.iter().filter(|plant| sample.contains(&plant.name));
+    let mut plants = plants().filter(|plant| sample.contains(&plant.name));
     let Some(confusion) = plant_live(&mut plants, false) else {
         skip!("no lab can be built here");
     };
@@ -152,7 +159,7 @@ fn the_whole_bank_live() {
     let only = std::env::var("ONLY").unwrap_or_default();
     let wanted: Vec<&str> = only.split(',').filter(|name| !name.is_empty()).collect();
     let keep = std::env::var_os("LINERATE_UPDATE").is_some();
-    let mut plants = PLANTS.iter().filter(|plant| {
+    let mut plants = plants().filter(|plant| {
         wanted.is_empty() || wanted.iter().any(|name| plant.name.starts_with(name))
     });
     let Some(confusion) = plant_live(&mut plants, keep) else {

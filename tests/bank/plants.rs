@@ -19,11 +19,12 @@ pub struct Plant {
     pub calm: bool,
 }
 
-const PLAIN: &str = "[[links]]\nbetween = [\"client\", \"server\"]\n";
-const HOP: &str = "[switches.s1]\n[[links]]\nbetween = [\"client\", \"s1\"]\n[[links]]\nbetween = [\"s1\", \"server\"]\n";
+pub const PLAIN: &str = "[[links]]\nbetween = [\"client\", \"server\"]\n";
+pub const HOP: &str = "[switches.s1]\n[[links]]\nbetween = [\"client\", \"s1\"]\n[[links]]\nbetween = [\"s1\", \"server\"]\n";
 const BIG: &str = "[[links]]\nbetween = [\"client\", \"server\"]\ngso = \"512K\"\n";
 
-const fn plant(
+/// One without shell lines.
+pub const fn plant(
     name: &'static str,
     planted: &'static str,
     links: &'static str,
