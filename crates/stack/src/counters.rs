@@ -198,8 +198,8 @@ counters! {
         open_checksum_drops,
         /// Resets sent.
         out_resets,
-        /// Acknowledgements sent in answer to a request for a connection that stands, or to a reset that may be
-        /// another one's (RFC 5961).
+        /// Acknowledgements sent in answer to a request for a connection that stands, to a reset that may be another
+        /// one's, or to an acknowledgement of what was not sent (RFC 5961).
         out_challenges,
         /// Times that a router on the way said that segments are too long, and shorter ones were sent from then on.
         path_mtu_told,

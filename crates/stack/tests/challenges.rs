@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use common::segments::{self, ACK, RST, SYN};
-use common::{FAR, Link, NEAR, World, any, at, ready};
+use common::{Bulk, FAR, Link, NEAR, World, any, at, ready};
 use linerate_stack::{StackError, TcpState};
 
 /// The segments that each end has sent.
@@ -228,4 +228,47 @@ fn who_gives_up_after_a_time_out_is_believed() {
     world.near.abort(client).unwrap();
     world.run(20);
     assert_eq!(world.far.tcp_state(server).unwrap(), TcpState::Closed);
+}
+
+/// Who acknowledges ahead to be sent more (RFC 9293, section 3.10.7.4) would lose what it says to have.
+#[test]
+fn an_acknowledgement_of_what_was_not_sent_is_not_taken() {
+    const BYTES: usize = 30_000;
+    let settings = ["tcp.receive_window=4096", "tcp.send_buffer=64K"];
+    for (name, ahead, refused) in [
+        ("all that was sent", 0, false),
+        ("a byte more", 1, true),
+        ("all that waits", BYTES as u32 - 4_096, true),
+        ("more than there is", 1 << 20, true),
+    ] {
+        let mut world = World::alike(&settings, Link::CLEAN);
+        let seen = watched(&mut world);
+        let (client, server) = world.connected(80);
+        let mut near = Bulk::new(client, BYTES);
+        let mut far = Bulk::new(server, 0);
+        // The window is full, and the rest waits.
+        for _ in 0..100 {
+            near.step(&mut world.near);
+            world.turn();
+            world.pass();
+        }
+        assert_eq!(near.sent, BYTES);
+        assert_eq!(world.far.tcp_queued(server).unwrap().1, 4_096);
+        let last = seen.borrow()[1].last().cloned().expect("acknowledgements");
+        let mut forged = last.clone();
+        let number = segments::acknowledged(&last).wrapping_add(ahead);
+        let at = segments::ETHERNET + segments::IP + 8;
+        forged[at..at + 4].copy_from_slice(&number.to_be_bytes());
+        segments::sum_again(&mut forged);
+        world.wire.put(0, &forged);
+        world.run(3);
+        let counters = world.near.counters().tcp;
+        assert_eq!(counters.out_challenges, u64::from(refused), "{name}");
+        world.until(20, |world| {
+            near.step(&mut world.near);
+            far.step(&mut world.far);
+            far.ended
+        });
+        assert_eq!(far.received, BYTES, "{name}");
+    }
 }

@@ -1,4 +1,4 @@
-//! Requests for a connection that stands, and resets of it.
+//! Requests for a connection that stands, resets of it, and acknowledgements of what it has not sent.
 //!
 //! Whoever was switched off and on again asks anew from the ends of a connection that still stands here. The engine
 //! drops such a request, so that nothing would ever come of it. It is answered by an acknowledgement of where the
@@ -103,6 +103,21 @@ impl Tcp {
             // Also right behind the window: there stands who has filled it (as Linux takes it).
             self.challenge(link, now, index);
         }
+    }
+
+    /// A segment acknowledges what was not sent: it is dropped, and answered by where the streams are (RFC 9293, section
+    /// 3.10.7.4; RFC 5961, section 5). The engine takes it for whatever waits in its buffer, which nobody would ever be
+    /// sent. Whether it is so; before a connection stands the engine answers with a reset.
+    #[cold]
+    pub(super) fn refused(&mut self, link: &mut Link, now: Instant, index: u32) -> bool {
+        let stands = !matches!(
+            self.connections[index as usize].socket().state(),
+            State::Closed | State::Listen | State::SynSent | State::SynReceived
+        );
+        if stands {
+            self.challenge(link, now, index);
+        }
+        stands
     }
 
     /// Tells the far end where both streams are.

@@ -14,6 +14,7 @@ use crate::counters::Counters;
 use crate::error::StackError;
 use crate::socket::{SocketId, SocketKind, TcpState, Unreachable};
 use crate::wire::ip::Header;
+use crate::wire::{ACK, RST, SYN, long, word};
 
 /// Whose a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -330,6 +331,14 @@ impl Connection {
         let before = self.next_number()?.wrapping_sub(1);
         let number = self.acknowledged()?;
         Some(Bare::made((self.remote, self.local), before, number, 1))
+    }
+
+    /// Whether a segment acknowledges what was not sent.
+    #[inline]
+    pub(super) fn hears_of_unsent(&self, segment: &[u8]) -> bool {
+        let acknowledges = word(segment, 12) & (SYN | RST | ACK) == ACK;
+        let beyond = |up_to: u32| long(segment, 8).wrapping_sub(up_to) as i32 > 0;
+        acknowledges && self.sent.up_to.is_some_and(beyond)
     }
 
     /// It is to end at once, with a reset where the far end knows of it.

@@ -120,6 +120,10 @@ impl Tcp {
             }
         }
         let base = connection.far_base;
+        if connection.hears_of_unsent(segment) && self.refused(link, now, index) {
+            return;
+        }
+        let connection = &mut self.connections[index as usize];
         if let Some(mut bare) = edge::beyond(connection.socket(), base, header, packet) {
             self.show(link, now, index, bare.packet());
             // What cannot be taken is answered (RFC 9293, section 3.10.7.4), as the engine answers what lies behind.
