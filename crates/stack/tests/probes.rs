@@ -127,3 +127,28 @@ fn a_probe_waits_out_two_ticks() {
     assert!(on.1[3].1 > 0 && twenty.1[3].1 == 0, "{table}");
     assert!(on.0 < twenty.0 && 2 * on.0 < off.0, "{table}");
 }
+
+/// More than leaves at a time: of the first ones nothing can have been heard when the next ones leave.
+#[test]
+fn a_burst_after_a_pause_is_not_probed() {
+    let mut world = world("on");
+    let (client, server) = world.connected(80);
+    for pause in [0, 20 * MS, 60_000 * MS] {
+        world.now += pause;
+        let mut received = 0;
+        for _ in 0..4 {
+            ready(world.near.tcp_send(client, |room| room.len().min(20_000)));
+        }
+        world.until(10, |world| {
+            while let Poll::Ready(got) = world
+                .far
+                .tcp_receive(server, |bytes| (bytes.len(), bytes.len()))
+            {
+                received += got.unwrap();
+            }
+            received == 80_000 && world.near.tcp_queued(client).unwrap().0 == 0
+        });
+        let again = world.near.counters().tcp.retransmitted_segments;
+        assert_eq!(again, 0, "after {} ms", pause / MS);
+    }
+}

@@ -154,6 +154,8 @@ impl Connection {
 
     /// An acknowledgement that has the engine send its first segment again, if that is due.
     pub(super) fn probe(&mut self, now: Nanos, slack: Nanos) -> Option<Bare> {
+        // What has just left, of more than leaves at a time, is not waited for since the last one before it.
+        self.recovery.left(&self.sent, now);
         self.recovery
             .probe_at(&self.sent, slack)
             .filter(|due| *due <= now)?;
