@@ -1,11 +1,13 @@
-//! Who does not keep to the window that it was told.
+//! Who does not keep to the window that it was told, and windows that close, shrink and are told of late.
 
 mod common;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use common::{Bulk, Link, World, segments};
+use common::{Bulk, Link, World, ready, segments};
+
+const SECOND: u64 = 1_000_000_000;
 
 /// The window of a greeting is not scaled, and the engine takes it to be: eight times as much as there is room for.
 #[test]
@@ -54,4 +56,135 @@ fn what_is_sent_beyond_the_buffer_is_not_taken() {
         });
         assert_eq!(far.received, near.send, "{window} {ahead}");
     }
+}
+
+/// Time-outs ask a closed window for room again and again, with a byte that arrives and is not taken.
+#[test]
+fn a_closed_window_is_no_hole_in_the_path() {
+    let settings = [
+        "tcp.receive_window=8192",
+        "tcp.send_buffer=64K",
+        "tcp.min_rto=100ms",
+        "tcp.tail_probe=off",
+    ];
+    let mut world = World::alike(&settings, Link::CLEAN);
+    let (client, server) = world.connected(80);
+    let mut near = Bulk::new(client, 60_000);
+    near.ended = true;
+    let until = world.now + 30 * SECOND;
+    while world.now < until {
+        near.step(&mut world.near);
+        world.turn();
+        world.pass();
+    }
+    assert_eq!(world.far.tcp_queued(server).unwrap().1, 8192, "it is full");
+    let asked = world.near.counters().tcp;
+    // A greeting and its answer, six with payload, and questions.
+    assert!(asked.out_segments > 8 + 6, "{asked:#?}");
+    assert_eq!(asked.retransmitted_segments, 0);
+    // All that leaves first once there is room is lost, for one time-out.
+    let lost = Rc::new(Cell::new(0));
+    let count = Rc::clone(&lost);
+    let until = world.now + SECOND / 20;
+    let clock = Rc::new(Cell::new(world.now));
+    let now = Rc::clone(&clock);
+    world.wire.watch = Box::new(move |end, frame| {
+        let loses = end == 0 && frame.len() > 600 && now.get() < until;
+        count.set(count.get() + u32::from(loses));
+        !loses
+    });
+    let mut far = Bulk::new(server, 0);
+    world.until(60, |world| {
+        clock.set(world.now);
+        near.step(&mut world.near);
+        far.step(&mut world.far);
+        far.ended
+    });
+    assert!(lost.get() > 0);
+    assert_eq!(far.received, 60_000);
+    let counters = world.near.counters().tcp;
+    assert!(counters.retransmitted_segments > 0);
+    assert_eq!(counters.path_mtu_guesses, 0, "{counters:#?}");
+}
+
+/// The far end closes its window before what is on its way, which is lost, and nothing that it says later arrives: one
+/// end has to ask (RFC 9293, section 3.8.6: MUST-35).
+#[test]
+fn a_window_that_shrinks_to_nothing_is_asked_for_room() {
+    let mut world = World::alike(&["tcp.min_rto=100ms"], Link::CLEAN);
+    let (client, server) = world.connected(80);
+    // Both have told of their windows.
+    ready(world.near.tcp_send(client, |_| 1));
+    world.until(5, |world| world.near.tcp_queued(client).unwrap().0 == 0);
+    ready(world.far.tcp_receive(server, |_| (1, ())));
+    world.run(20);
+    // What the near end sends is lost, and what the far end sends closes its window.
+    world.wire.watch = Box::new(|end, frame| {
+        if end == 1 && segments::is_tcp(frame) {
+            let window = segments::ETHERNET + segments::IP + 14;
+            frame[window..window + 2].fill(0);
+            segments::sum_again(frame);
+        }
+        // Acknowledgements alone arrive.
+        end == 1 || !segments::is_tcp(frame) || frame.len() <= 54
+    });
+    ready(world.near.tcp_send(client, |room| {
+        room[..1_000].fill(7);
+        1_000
+    }));
+    ready(world.far.tcp_send(server, |_| 10));
+    let until = world.now + 2 * SECOND;
+    while world.now < until {
+        world.turn();
+        world.pass();
+    }
+    assert_eq!(world.near.tcp_queued(client).unwrap(), (1_000, 10));
+    // From here on all is as it should be, and the far end has nothing to say.
+    world.wire.watch = Box::new(|_, _| true);
+    world.until(20, |world| world.far.tcp_queued(server).unwrap().1 == 1_000);
+    assert_eq!(world.near.counters().tcp.path_mtu_guesses, 0);
+}
+
+/// A segment that others have overtaken tells of a window of before.
+#[test]
+fn what_comes_late_closes_no_window_that_has_opened() {
+    let settings = ["tcp.receive_window=8192", "tcp.min_rto=1s"];
+    let mut world = World::alike(&settings, Link::CLEAN);
+    let (client, server) = world.connected(80);
+    ready(world.near.tcp_send(client, |room| room.len().min(8_192)));
+    // The window is full, and all of it is acknowledged.
+    world.until(20, |world| {
+        world.far.tcp_queued(server).unwrap().1 == 8_192
+            && world.near.tcp_queued(client).unwrap().0 == 0
+    });
+    // Something of the far end's is held back, which says so.
+    let held = Rc::new(RefCell::new(None));
+    let late = Rc::clone(&held);
+    world.wire.watch = Box::new(move |end, frame| {
+        let holds = end == 1 && frame.len() > 500 && late.borrow().is_none();
+        if holds {
+            *late.borrow_mut() = Some(frame.clone());
+        }
+        !holds
+    });
+    ready(world.far.tcp_send(server, |room| room.len().min(500)));
+    world.run(5);
+    let held = held.take().expect("a segment that is held back");
+    // The far end reads all, and its window is open.
+    while world.far.tcp_queued(server).unwrap().1 > 0 {
+        ready(world.far.tcp_receive(server, |bytes| (bytes.len(), ())));
+    }
+    world.run(50);
+    world.wire.put(0, &held);
+    world.run(5);
+    assert_eq!(world.near.tcp_queued(client).unwrap().1, 500, "it is taken");
+    // What is sent now leaves at once, and not when a time-out has asked whether there is room.
+    let start = world.now;
+    ready(world.near.tcp_send(client, |room| {
+        room[..700].fill(7);
+        700
+    }));
+    world.until(5, |world| world.far.tcp_queued(server).unwrap().1 == 700);
+    let took_ms = (world.now - start) / 1_000_000;
+    assert!(took_ms < 100, "{took_ms} ms");
 }

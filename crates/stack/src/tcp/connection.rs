@@ -343,6 +343,18 @@ impl Connection {
         acknowledges && self.sent.up_to.is_some_and(beyond)
     }
 
+    /// Whether payload waits for a window that is closed.
+    #[inline]
+    pub(super) fn is_shut_out(&mut self) -> bool {
+        self.sent.closed && self.socket().send_queue() > 0
+    }
+
+    /// The acknowledgement that closed the window, as the far end would say it again.
+    pub(super) fn shut_out(&mut self) -> Option<Bare> {
+        let ends = (self.remote, self.local);
+        Some(Bare::made(ends, self.expected()?, self.acknowledged()?, 0))
+    }
+
     /// It is to end at once, with a reset where the far end knows of it.
     pub(super) fn break_off(&mut self, counters: &mut Counters) {
         let state = self.socket().state();

@@ -55,6 +55,8 @@ pub(crate) struct Sent {
     pub(super) repeats_end: bool,
     /// The longest packet that the path takes, where less than the own link does; or zero.
     pub(super) path_mtu: u16,
+    /// The far end's window is closed: the engine asks with a byte whether it still is.
+    pub(super) closed: bool,
     /// What was sent again by time-outs alone since the last acknowledgement that moved: where it begins, and how
     /// often.
     pub(super) vain: (u32, u8),
@@ -89,6 +91,10 @@ impl Sent {
         let end = sequence.wrapping_add(length);
         match self.up_to {
             Some(last) if end.wrapping_sub(last) as i32 <= 0 => {
+                if length == 1 && self.closed && !self.asked {
+                    // The same question once more: nothing was lost.
+                    return false;
+                }
                 self.again = Some((sequence, last));
                 let asked = std::mem::take(&mut self.asked);
                 self.timed_out |= !asked;

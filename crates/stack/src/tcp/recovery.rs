@@ -108,10 +108,32 @@ impl Recovery {
         }
         let number = long(segment, 8);
         if Some(number) == self.acknowledged && number == up_to {
-            // Everything that was sent is acknowledged: what comes is payload.
+            // Everything that was sent is acknowledged: what comes is payload, and a window.
+            let (sequence, window) = (long(segment, 4), word(segment, 14));
+            if self.is_late(sequence, window) {
+                return Some(Nudge::Late(self.window));
+            }
+            self.told(sequence, window, sent);
             return None;
         }
         self.judge(number, up_to, segment, sent, now)
+    }
+
+    /// Whether a segment that acknowledges nothing new left before the one that told of the window, and tells of a smaller
+    /// one (RFC 9293, section 3.10.7.4, SND.WL1). A larger one is believed: who told of it has that room, or had.
+    #[inline]
+    fn is_late(&self, sequence: u32, window: u16) -> bool {
+        window < self.window && ahead(sequence, self.window_from) < 0
+    }
+
+    /// A segment with this number tells of this window, and so does the engine know it from here on.
+    #[inline]
+    fn told(&mut self, sequence: u32, window: u16, sent: &mut Sent) {
+        if ahead(sequence, self.window_from) > 0 {
+            self.window_from = sequence;
+        }
+        self.window = window;
+        sent.closed = window == 0;
     }
 
     /// Segments may have left.
@@ -191,11 +213,15 @@ impl Recovery {
             let recent = i64::from(moved) >= -(1 << 16 << self.shift);
             return (carries && recent).then_some(Nudge::Late(self.window));
         }
-        if moved == 0 && window < self.window && ahead(sequence, self.window_from) < 0 {
+        if moved == 0 && self.is_late(sequence, window) {
             return Some(Nudge::Late(self.window));
         }
-        let before = std::mem::replace(&mut self.window, window);
-        self.window_from = sequence;
+        let before = self.window;
+        if moved > 0 {
+            // What acknowledges more is newer, whatever its number.
+            self.window_from = sequence;
+        }
+        self.told(sequence, window, sent);
         let came = furthest(segment.get(..head)?, number);
         self.selective |= came.is_some();
         if std::mem::take(&mut sent.timed_out) {
@@ -271,8 +297,9 @@ impl Recovery {
                 return Some(sent.ask(Nudge::Anew));
             }
         }
-        // From another window on the engine would count anew, and send once more what is on its way.
-        (window != before).then(|| {
+        // From another window on the engine would count anew, and send once more what is on its way. Into one that is
+        // closed it sends nothing at all.
+        (window != before && before > 0).then(|| {
             self.window = before;
             Nudge::Window(before)
         })
@@ -410,6 +437,43 @@ mod tests {
         );
         assert_eq!(heard(segment(at(3), 700, 30, 0, 0)), None);
         assert_eq!(recovery.window, 30);
+    }
+
+    /// Where all that was sent is acknowledged, too.
+    #[test]
+    fn the_window_that_was_told_last_is_known() {
+        let (mut recovery, mut sent) = (Recovery::default(), sent(3));
+        let segment = |sequence: u32, window, payload: usize| {
+            let mut segment = acknowledgement(at(3), window, &[]);
+            segment[4..8].copy_from_slice(&sequence.to_be_bytes());
+            segment.resize(20 + payload, 0);
+            segment
+        };
+        for (name, sequence, window, payload, nudge, known) in [
+            ("it closes", 700, 0, 0, None, 0),
+            ("it opens", 1_200, 50, 0, None, 50),
+            ("late", 700, 0, 500, Some(Nudge::Late(50)), 50),
+            ("late, and no smaller", 700, 60, 0, None, 60),
+            ("late once more", 900, 40, 0, Some(Nudge::Late(60)), 60),
+            ("it closes again", 1_200, 0, 100, None, 0),
+        ] {
+            let heard = recovery.heard(&segment(sequence, window, payload), &mut sent, 0);
+            assert_eq!(heard, nudge, "{name}");
+            assert_eq!(recovery.window, known, "{name}");
+            assert_eq!(sent.closed, known == 0, "{name}");
+        }
+    }
+
+    /// The engine can send nothing into a window that is closed: it is not held there.
+    #[test]
+    fn a_window_that_opens_in_a_recovery_is_told() {
+        let (mut recovery, mut sent) = (Recovery::default(), sent(10));
+        first_is_missing(&mut recovery, &mut sent);
+        sent.again = Some((at(1), at(10)));
+        let duplicate = |window| acknowledgement(at(1), window, &[(at(2), at(6))]);
+        assert_eq!(recovery.heard(&duplicate(0), &mut sent, 0), None);
+        assert_eq!(recovery.heard(&duplicate(40), &mut sent, 0), None);
+        assert_eq!(recovery.window, 40);
     }
 
     #[test]

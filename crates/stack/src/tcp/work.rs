@@ -416,6 +416,12 @@ impl Tcp {
             if self.connections[index as usize].resend > 0 && next.is_none_or(|at| at > now) {
                 self.resend(link, index, next);
             }
+            let next = match next {
+                None if self.connections[index as usize].is_shut_out() => {
+                    self.ask_for_room(link, now, index)
+                }
+                next => next,
+            };
             match next {
                 // What cannot go now although it wants to is looked at in the next turn.
                 Some(at) if at <= now => {
@@ -445,6 +451,18 @@ impl Tcp {
             connection.resend = 0;
         }
         self.dirty.push(index);
+    }
+
+    /// Has the engine ask whether the far end's window is still closed; when it will. It begins to when the window closes
+    /// behind what was sent, and forgets it where the window has shrunk and the time-out of what lies beyond runs out:
+    /// nothing would be said by either end any more (RFC 9293, section 3.8.6, MUST-35).
+    #[cold]
+    fn ask_for_room(&mut self, link: &mut Link, now: Instant, index: u32) -> Option<Instant> {
+        if let Some(bare) = self.connections[index as usize].shut_out() {
+            self.show(link, now, index, bare.packet());
+        }
+        let (set, _) = self.connections[index as usize].parts();
+        self.interface.poll_at(now, set)
     }
 
     /// Has the engine send at most one segment of a connection.
