@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: help demo test lint bench bench-tune bank experiments fuzz valgrind
+.PHONY: help demo test lint bench bench-tune bench-compare bank experiments fuzz valgrind
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ bench: ## compare with stock tools and bare loops (ONLY=name,… PAIRS=n LONG=1 
 bench-tune: ## does `linerate tune` find what an exhaustive sweep finds (ONLY=lab,… TRIES=n REPEATS=n TIME=t QUICK=1 WITHIN=s RESUME=1); see benches/README.md
 	$(CARGO) build --release --locked --package linerate --package linerate-bench
 	target/release/linerate-bench-tune
+
+bench-compare: ## is a thing called like itself, and a planted 5 % found, in a lab (RUNS=n of each kind, ONLY=name,…); see docs/METHOD.md
+	@RUNS='$(RUNS)' ONLY='$(ONLY)' $(CARGO) test --release --locked --package linerate --test compare -- --ignored --nocapture
 
 bank: ## plant every bottleneck live and see whether it is found (ONLY=name,…; LINERATE_UPDATE=1 records); see docs/CAUSES.md
 	@ONLY='$(ONLY)' $(CARGO) test --release --locked --package linerate-explain --package linerate --test bank --test bank_live -- --include-ignored --nocapture
