@@ -44,6 +44,10 @@ fn content_survives_a_bad_link() {
         if loss >= 10_000 {
             assert!(counters.retransmitted_segments > 0, "{link:?}");
         }
+        // Segments of any length are lost, and none for its length.
+        let far = world.far.counters().tcp;
+        let guesses = (counters.path_mtu_guesses, far.path_mtu_guesses);
+        assert_eq!(guesses, (0, 0), "{link:?}");
         assert_eq!(counters.in_checksum_errors, 0);
     }
 }
@@ -769,6 +773,9 @@ fn goodput_by_window_and_loss() {
                     far.received >= BYTES
                 });
                 took_ns += world.now - start;
+                // No loss of these was taken for a path that is too narrow.
+                let guesses = world.near.counters().tcp.path_mtu_guesses;
+                assert_eq!(guesses, 0, "{kib} KiB, loss {loss}, seed {seed}");
             }
             let rate = (SEEDS.len() * BYTES) as f64 * 8e3 / took_ns as f64;
             write!(table, " {rate:>9.2}").unwrap();
