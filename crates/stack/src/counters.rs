@@ -123,6 +123,9 @@ counters! {
         fragmented_fails,
         /// Fragments made.
         fragments_created,
+        /// Times that a router on the way said of a datagram or an echo answer of IPv6 that it is too long, and shorter
+        /// packets were sent there from then on.
+        path_mtu_told,
     }
     /// ICMP and ICMPv6.
     icmp Icmp {

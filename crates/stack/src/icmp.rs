@@ -1,4 +1,4 @@
-//! ICMP and ICMPv6: echo is answered, unreachable ports are told and heard of.
+//! ICMP and ICMPv6: echo is answered, unreachable ports are told and heard of, and links that datagrams are too long for.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,11 +6,15 @@ use linerate_port::vnet::VnetHeader;
 
 use crate::Nanos;
 use crate::link::Link;
+use crate::paths::believed;
+use crate::udp::Udp;
 use crate::udp::fragment::Fragmenter;
 use crate::wire::ip::{self, Header};
-use crate::wire::{FRAGMENT_V6, ICMP, ICMPV6, UDP, changed, combine, put, sum, word};
+use crate::wire::{FRAGMENT_V6, ICMP, ICMPV6, UDP, changed, combine, long, put, sum, word};
 
 const HEADER_BYTES: usize = 8;
+/// Kind of the message that a packet of IPv6 is too long for a link (RFC 4443, section 3.2).
+const TOO_LONG: u8 = 2;
 /// Bytes of an unreachable packet that are shown to its sender (RFC 1812, section 4.3.2.3; RFC 4443).
 const QUOTE_BYTES: usize = 548;
 
@@ -87,8 +91,85 @@ fn pseudo(header: &Header, bytes: usize) -> u16 {
     }
 }
 
-/// A message came, in a packet that may cross so many networks more (`hops`). Returns the local and far ends of a
-/// datagram that found no port there.
+/// What a message says of a packet that left here.
+pub(crate) enum News {
+    /// Of a datagram from this port: nobody has the one that it went to.
+    NoPort(u16, SocketAddr),
+    TooLong(TooLong),
+}
+
+/// A packet of IPv6 that no link on its way takes, as a router quotes it.
+pub(crate) struct TooLong {
+    from: IpAddr,
+    to: IpAddr,
+    /// Its length, and the longest that the link takes.
+    bytes: u16,
+    mtu: u32,
+    held: Held,
+}
+
+/// What such a packet held, or the first fragment of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Held {
+    /// From this port to that one.
+    Datagram(u16, u16),
+    EchoAnswer,
+}
+
+impl TooLong {
+    /// The packet that a message quotes; segments are [`crate::tcp`]'s.
+    fn quoted(message: &[u8]) -> Option<Self> {
+        let quote = &message[HEADER_BYTES..];
+        let head = quote.get(..ip::V6_BYTES)?;
+        let address = |at: usize| -> [u8; 16] { head[at..at + 16].try_into().expect("sixteen") };
+        let (protocol, body) = match head[6] {
+            FRAGMENT_V6 => {
+                let fragment = quote.get(ip::V6_BYTES..ip::V6_BYTES + ip::FRAGMENT_BYTES)?;
+                // Ports are in the first one, and where that is too long for all the others are, too.
+                if word(fragment, 2) & 0xfff8 != 0 {
+                    return None;
+                }
+                (fragment[0], ip::V6_BYTES + ip::FRAGMENT_BYTES)
+            }
+            protocol => (protocol, ip::V6_BYTES),
+        };
+        let begins = quote.get(body..body + 4)?;
+        let held = match protocol {
+            UDP => Held::Datagram(word(begins, 0), word(begins, 2)),
+            ICMPV6 if begins[0] == V6.reply => Held::EchoAnswer,
+            _ => return None,
+        };
+        Some(Self {
+            from: address(8).into(),
+            to: address(24).into(),
+            bytes: word(head, 4).saturating_add(ip::V6_BYTES as u16),
+            mtu: long(message, 4),
+            held,
+        })
+    }
+
+    /// Remembers the path, where something of that kind may have left here: anybody can send such a message (RFC 8201,
+    /// section 6), and nobody can make packets shorter by it than any path takes.
+    #[cold]
+    pub(crate) fn heed(&self, link: &mut Link, udp: &Udp) {
+        let Self { from, to, .. } = *self;
+        let left_here = link.own.is_own(from)
+            && match self.held {
+                Held::Datagram(own, far) => {
+                    udp.sends(SocketAddr::new(from, own), SocketAddr::new(to, far))
+                }
+                Held::EchoAnswer => link.paths.has_answered(to),
+            };
+        if !left_here || self.mtu >= self.bytes.into() {
+            return;
+        }
+        if link.learn_path(to, believed(self.mtu.max(1), self.bytes, false)) {
+            link.counters.ip.path_mtu_told += 1;
+        }
+    }
+}
+
+/// A message came, in a packet that may cross so many networks more (`hops`). Returns what it says of a packet of ours.
 pub(crate) fn input(
     link: &mut Link,
     fragmenter: &mut Fragmenter,
@@ -96,7 +177,7 @@ pub(crate) fn input(
     message: &[u8],
     hops: u8,
     mtu: usize,
-) -> Option<(u16, SocketAddr)> {
+) -> Option<News> {
     link.counters.icmp.in_messages += 1;
     if message.len() < HEADER_BYTES {
         link.counters.icmp.in_errors += 1;
@@ -119,7 +200,10 @@ pub(crate) fn input(
         }
     } else if kind == kinds.unreachable && message[1] == kinds.port {
         link.counters.icmp.in_port_unreachables += 1;
-        return quoted(&message[HEADER_BYTES..], header.to.is_ipv4());
+        let (port, remote) = quoted(&message[HEADER_BYTES..], header.to.is_ipv4())?;
+        return Some(News::NoPort(port, remote));
+    } else if kind == TOO_LONG && message[1] == 0 && header.to.is_ipv6() {
+        return TooLong::quoted(message).map(News::TooLong);
     } else if let IpAddr::V6(from) = header.from {
         link.input_discovery(from, message, hops);
     }
@@ -146,7 +230,13 @@ fn quoted(quote: &[u8], v4: bool) -> Option<(u16, SocketAddr)> {
     (protocol == UDP).then(|| (word(ports, 0), SocketAddr::new(to, word(ports, 2))))
 }
 
-fn echo(link: &mut Link, fragmenter: &mut Fragmenter, header: &Header, message: &[u8], mtu: usize) {
+fn echo(
+    link: &mut Link,
+    fragmenter: &mut Fragmenter,
+    header: &Header,
+    message: &[u8],
+    own_mtu: usize,
+) {
     // Asked of a group, we answer from our own address.
     let own = if link.own.is_own(header.to) {
         header.to
@@ -158,6 +248,8 @@ fn echo(link: &mut Link, fragmenter: &mut Fragmenter, header: &Header, message: 
     };
     let (kinds, protocol) = kinds(header.to);
     let head = ip::header_bytes(own);
+    let whole = link.paths.whole(header.from, own_mtu);
+    link.paths.answers(header.from, head + message.len());
     let answer = |to: &mut [u8]| {
         to.copy_from_slice(message);
         let from = word(to, 0);
@@ -171,11 +263,11 @@ fn echo(link: &mut Link, fragmenter: &mut Fragmenter, header: &Header, message: 
         }
         put(to, 2, checksum);
     };
-    if head + message.len() > mtu {
+    if head + message.len() > whole {
         if let Some(room) = fragmenter.begin(message.len()) {
             answer(room);
             let id = link.next_id_to(header.from);
-            fragmenter.send(own, header.from, protocol, id);
+            fragmenter.send((own, header.from), protocol, id, whole);
             link.counters.icmp.out_echo_replies += 1;
             link.counters.icmp.out_messages += 1;
         }

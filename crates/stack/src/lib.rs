@@ -63,6 +63,7 @@ pub use error::StackError;
 mod icmp;
 mod link;
 mod neighbors;
+mod paths;
 mod problem;
 mod queue;
 mod table;

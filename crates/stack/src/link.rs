@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::icmp::Allowance;
 use crate::neighbors::{Neighbors, Resolved};
+use crate::paths::Paths;
 use crate::watch::{Mark, Watch};
 use crate::wire::{ETHERNET_BYTES, UDP, ip, put, word};
 
@@ -33,6 +34,7 @@ pub(crate) struct Link {
     pub(crate) own: Addressing,
     pub(crate) ethernet: [u8; 6],
     pub(crate) neighbors: Neighbors,
+    pub(crate) paths: Paths,
     /// Where the last packet went, and what its neighbour's address was in which state of them: most go
     /// where the last one did.
     latest: (IpAddr, [u8; 6], u32),
@@ -79,6 +81,7 @@ impl Link {
             rest: VecDeque::with_capacity(most_pieces(config.mtu)),
             vnet,
             neighbors: Neighbors::new(config.arp_cache as usize, own.seed),
+            paths: Paths::new(),
             latest: (Ipv4Addr::UNSPECIFIED.into(), [0; 6], 0),
             own,
             ethernet,

@@ -132,7 +132,7 @@ impl Neighbors {
     }
 
     /// Whatever was made with an address is to be made anew; zero stays free for "never".
-    fn changed(&mut self) {
+    pub(crate) fn changed(&mut self) {
         self.epoch = self.epoch.wrapping_add(1).max(1);
     }
 

@@ -135,6 +135,7 @@ impl Stack {
             self.udp.unreached(&lost);
         }
         self.udp.reassembly.expire(now, &mut self.link.counters);
+        self.link.forget_paths();
         self.udp.fragmenter.work(&mut self.link);
         self.tcp.work(&mut self.link);
         if self.link.is_behind() {

@@ -6,6 +6,7 @@ use super::Config;
 use crate::addressing::Addressing;
 use crate::link::Link;
 use crate::neighbors::Neighbors;
+use crate::paths::Paths;
 use crate::stack::{frames_of_its_own, memory_plan};
 use crate::tcp::Tcp;
 use crate::udp::Udp;
@@ -97,6 +98,7 @@ impl Config {
                 Fragmenter::heap_bytes(self.ip.fragmentation),
             ),
             item("neighbours", Neighbors::heap_bytes(self.arp_cache as usize)),
+            item("smaller paths", Paths::heap_bytes()),
             item(
                 "frame without a place, and pool",
                 Link::heap_bytes(plan, self.mtu),

@@ -6,7 +6,7 @@ use linerate_port::Frame;
 use linerate_port::vnet::VnetHeader;
 
 use super::Stack;
-use crate::icmp;
+use crate::icmp::{self, News};
 use crate::link::Link;
 use crate::problem;
 use crate::tcp::Tcp;
@@ -149,7 +149,7 @@ impl Stack {
                     false if header.body != ip::V6_BYTES && ip::has_fragment_header(packet) => 0,
                     false => packet[7],
                 };
-                let refused = icmp::input(
+                let news = icmp::input(
                     &mut self.link,
                     &mut self.udp.fragmenter,
                     &header,
@@ -157,9 +157,13 @@ impl Stack {
                     hops,
                     self.mtu,
                 );
-                if let Some((port, remote)) = refused {
-                    let local = SocketAddr::new(header.to, port);
-                    self.udp.unreachable(local, remote);
+                match news {
+                    Some(News::NoPort(port, remote)) => {
+                        let local = SocketAddr::new(header.to, port);
+                        self.udp.unreachable(local, remote);
+                    }
+                    Some(News::TooLong(packet)) => packet.heed(&mut self.link, &self.udp),
+                    None => {}
                 }
             }
             _ => self.link.counters.ip.in_unknown_protocols += 1,

@@ -12,9 +12,10 @@ use super::recovery::{Nudge, Recovery};
 use crate::Nanos;
 use crate::counters::Counters;
 use crate::error::StackError;
+use crate::paths::Path;
 use crate::socket::{SocketId, SocketKind, TcpState, Unreachable};
-use crate::wire::ip::Header;
-use crate::wire::{ACK, RST, SYN, long, word};
+use crate::wire::ip::{self, Header};
+use crate::wire::{ACK, RST, SYN, TCP_BYTES, long, word};
 
 /// Whose a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,10 +166,21 @@ impl Connection {
         Some(Bare::made(ends, expected, number, window))
     }
 
-    /// The far end asked for the connection, or agreed to it.
-    pub(super) fn greeted(&mut self, segment: &[u8]) {
+    /// The far end asked for the connection, or agreed to it; `longest` is the payload of the longest segments that are
+    /// sent anywhere, and `path` what is known of the way there.
+    pub(super) fn greeted(&mut self, segment: &[u8], longest: u16, path: Option<Path>) {
         self.recovery.greeted(segment);
         self.sent.told = edge::told_mss(segment);
+        let own = self.longest_packet(longest);
+        if let Some(path) = path.filter(|path| path.mtu < own) {
+            self.sent.known(path.mtu, path.until);
+        }
+    }
+
+    /// The longest packet that leaves, where the path takes any.
+    fn longest_packet(&self, longest: u16) -> u16 {
+        let headers = ip::header_bytes(self.remote.ip()) + TCP_BYTES;
+        longest.min(self.sent.told) + headers as u16
     }
 
     /// The stream ends with what is in the buffer. Where the far end has finished already the engine is not told
@@ -306,17 +318,20 @@ impl Connection {
         number.wrapping_sub(from) < up_to.wrapping_sub(from)
     }
 
-    /// The path takes no longer packets than this, where the own link's are so long; whether that is news.
-    pub(super) fn narrow(&mut self, mtu: u16, own: u16, attempts: u8) -> bool {
-        let before = match self.sent.path_mtu {
-            0 => own,
-            before => before,
+    /// The path takes no longer packets than this, where the longest segments that are sent anywhere have so much
+    /// payload; whether that is news.
+    pub(super) fn narrow(&mut self, mtu: u16, longest: u16, attempts: u8, now: Nanos) -> bool {
+        let before = match (self.sent.trial, self.sent.path_mtu) {
+            // A longer one was tried, and may have taught of a path that is wider than it was.
+            (Some(trial), _) => trial.mtu,
+            (None, 0) => self.longest_packet(longest),
+            (None, before) => before,
         };
         let greets = matches!(self.socket().state(), State::SynSent | State::SynReceived);
         if mtu >= before || greets {
             return false;
         }
-        self.sent.path_mtu = mtu;
+        self.sent.narrow(mtu, self.remote.is_ipv4(), now);
         self.resend = attempts;
         true
     }

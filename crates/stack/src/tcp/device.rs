@@ -9,10 +9,12 @@ use smoltcp::time::Instant;
 
 use super::Wire;
 use super::edge;
-use super::path::{self, VAIN};
+use super::path::{self, Trial, Written};
 use super::recovery::Nudge;
+use crate::Nanos;
 use crate::config::Psh;
 use crate::link::Link;
+use crate::paths::LEAST_V4;
 use crate::socket::SocketId;
 use crate::watch::Mark;
 use crate::wire::ip;
@@ -55,6 +57,9 @@ pub(crate) struct Sent {
     pub(super) repeats_end: bool,
     /// The longest packet that the path takes, where less than the own link does; or zero.
     pub(super) path_mtu: u16,
+    /// When a longer one is tried, and the one that is on its way.
+    pub(super) wider_at: Nanos,
+    pub(super) trial: Option<Trial>,
     /// The far end's window is closed: the engine asks with a byte whether it still is.
     pub(super) closed: bool,
     /// What was sent again by time-outs alone since the last acknowledgement that moved: where it begins, and how
@@ -80,15 +85,12 @@ impl Sent {
         self.ends == Some(behind) && (payload > 0 || self.up_to == self.ends)
     }
 
-    /// The far end has acknowledged more.
-    #[inline]
-    pub(super) fn moved(&mut self) {
-        self.vain.1 = 0;
-    }
-
     /// A segment leaves that takes this much of the stream; whether all of it left before.
     fn leaves(&mut self, sequence: u32, length: u32) -> bool {
         let end = sequence.wrapping_add(length);
+        if self.trial.is_some() {
+            self.leaves_again(sequence, end);
+        }
         match self.up_to {
             Some(last) if end.wrapping_sub(last) as i32 <= 0 => {
                 if length == 1 && self.closed && !self.asked {
@@ -199,7 +201,9 @@ pub(super) struct Goes<'a> {
 impl TxToken for Goes<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(mut self, length: usize, write: F) -> R {
         let narrow = self.sent.path_mtu != 0 && length > usize::from(self.sent.path_mtu);
-        if narrow && !self.wire.cuts() {
+        let decides = (narrow && self.link.now >= self.sent.wider_at)
+            || (self.sent.is_suspected() && length > usize::from(LEAST_V4));
+        if decides || (narrow && !self.wire.cuts()) {
             return self.cut(length, write);
         }
         let Some(mut frame) = self.link.make(length) else {
@@ -229,15 +233,32 @@ impl TxToken for Goes<'_> {
 }
 
 impl Goes<'_> {
-    /// Cuts a segment into those that the path takes: its last flags belong to the last one.
+    /// Decides how long the segments may be that a packet leaves in, and cuts it into them: its last flags belong to the
+    /// last one.
     #[cold]
     fn cut<R>(mut self, length: usize, write: impl FnOnce(&mut [u8]) -> R) -> R {
         let mut whole = std::mem::take(&mut self.link.scratch);
         let result = write(&mut whole[..length]);
+        let (packet, now) = (&whole[..length], self.link.now);
+        let written = Written::of(packet);
+        let most = self.wire.longest.of(written.is_v4()).min(self.sent.told);
+        let mut each = self.segment.unwrap_or(most);
+        let guesses = self.sent.guess(&written, each, now);
+        self.link.counters.tcp.path_mtu_guesses += u64::from(guesses);
+        let mut trial = self.sent.tries(&written, most, now);
+        let mut longest = u16::MAX;
+        if self.sent.path_mtu != 0 {
+            each = each.min(path::payload_within(packet, self.sent.path_mtu));
+            if !self.wire.cuts() {
+                longest = self.sent.path_mtu;
+            }
+        }
         let asked = self.sent.asked;
         let mut first = None;
         self.link.cutting = true;
-        for piece in path::pieces(&whole[..length], self.sent.path_mtu) {
+        let begins = trial.map_or(longest, |trial| trial.mtu);
+        for piece in path::pieces(packet, begins, longest) {
+            let tries = trial.take();
             // Counted where it is missed, each of them.
             let Some(mut frame) = self.link.make(piece.bytes()) else {
                 continue;
@@ -245,12 +266,23 @@ impl Goes<'_> {
             piece.write(self.link.packet(&mut frame));
             // What is asked for is all of it.
             self.sent.asked = asked;
+            let largest = self.sent.largest;
+            // The port's other side cuts the others further.
+            self.segment = (tries.is_none() && piece.payload > usize::from(each)).then_some(each);
             self.leave(frame);
+            if let Some(trial) = tries {
+                self.sent.largest = largest;
+                self.sent.tried(trial, now);
+            }
             first.get_or_insert((self.sent.again, self.sent.vain));
         }
         self.link.cutting = false;
         if let Some((again, vain)) = first {
             (self.sent.again, self.sent.vain) = (again, vain);
+        }
+        if guesses {
+            // In this length it has left once.
+            self.sent.vain.1 = 0;
         }
         self.link.scratch = whole;
         result
@@ -270,7 +302,6 @@ impl Goes<'_> {
         counters.tcp.out_segments += 1;
         counters.ip.out_requests += 1;
         counters.tcp.retransmitted_segments += u64::from(header.again);
-        counters.tcp.path_mtu_guesses += u64::from(header.guessed);
         counters.tcp.out_resets += u64::from(flags & RST != 0);
         if let Some(watch) = &self.link.watch
             && let (Some(socket), Some(number)) = (self.socket, header.last_byte)
@@ -291,8 +322,6 @@ impl Goes<'_> {
 struct Finished {
     flags: u16,
     again: bool,
-    /// From here on shorter ones leave: this one was sent again in vain.
-    guessed: bool,
     /// It does not leave: it has before, and the engine does not know.
     repeats: bool,
     /// The number of the last byte of payload in the stream, from 0.
@@ -358,17 +387,9 @@ fn finish(
     });
     let repeats = flags & FIN != 0 && std::mem::take(&mut sent.repeats_end) && payload == 0;
     let length = payload as u32 + u32::from(flags & (SYN | FIN) != 0);
-    let (mut again, mut guessed) = (false, false);
+    let mut again = false;
     if length > 0 && flags & RST == 0 && !repeats {
         again = sent.leaves(sequence, length);
-        if again && sent.vain.1 >= VAIN {
-            guessed = path::guess(
-                head + packet_head,
-                segment.map_or(payload, usize::from),
-                v4,
-                sent,
-            );
-        }
         sent.end_rode = payload > 0 && (again || flags & FIN != 0);
         let each = segment.map_or(payload as u32, u32::from);
         sent.largest = sent.largest.max(each);
@@ -401,7 +422,6 @@ fn finish(
     let finished = Finished {
         flags,
         again,
-        guessed,
         repeats,
         last_byte,
         vnet,

@@ -4,46 +4,168 @@
 //! which MTU its link has. The engine learns how long segments may be from greetings alone, so what it makes is cut
 //! here, by the port's other side where that cuts. A router that says nothing makes a hole that nothing comes out of: what a
 //! time-out has sent again in vain several times is sent shorter from then on (RFC 4821, as Linux does with
-//! `tcp_mtu_probing=1`). Nothing here tries longer ones again, so that it takes more to be sure than there.
+//! `tcp_mtu_probing=1`).
+//!
+//! Paths change, and what was taken for a hole may have been a link that was down. So after ten minutes one longer
+//! segment is tried (RFC 8899, section 5.1.1: PMTU_RAISE_TIMER): where it arrives longer ones leave, and the next length
+//! is tried; where it does not it is sent again in pieces, which costs what one lost segment does.
 
 use super::device::Sent;
+use crate::Nanos;
+use crate::paths::{HOLDS, LEAST_V4, LEAST_V6};
 use crate::wire::ip;
-use crate::wire::{FIN, PSH, long, put, word};
+use crate::wire::{FIN, PSH, TCP_BYTES, long, put, word};
 
-/// Time-outs of the same segment after which its length is suspected. Linux, which goes back to longer ones, suspects
-/// it after three (tcp_retries1); plain loss of 5 % does not come to five of them in a million segments, nor a link
-/// that is gone for a second.
-pub(super) const VAIN: u8 = 5;
+/// Time-outs of the same segment after which its length is suspected. Linux, which goes back to longer ones sooner,
+/// suspects it after three (tcp_retries1); plain loss of 5 % does not come to five of them in a million segments, nor a
+/// link that is gone for a second.
+const VAIN: u8 = 5;
 
-/// Links with a smaller one are not believed in: Linux's (min_pmtu), and RFC 8200, section 5.
-const LEAST_V4: u16 = 552;
-const LEAST_V6: u16 = 1_280;
-
-/// What links have below the one that a packet was too long for, where the router does not say (RFC 1191, section 7).
-const PLATEAUS: [u16; 7] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006];
-
-/// The MTU to be used where a router said this one of a packet of so many bytes.
-pub(super) fn believed(told: u32, packet: u16, v4: bool) -> u16 {
-    let least = if v4 { LEAST_V4 } else { LEAST_V6 };
-    let told = match told {
-        0 => PLATEAUS.into_iter().find(|plateau| *plateau < packet),
-        told => Some(told.min(u16::MAX.into()) as u16),
-    };
-    told.unwrap_or(least).max(least)
+/// A longer segment that is on its way, to learn whether it arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Trial {
+    /// Its numbers in the stream.
+    from: u32,
+    behind: u32,
+    /// The length of its packet.
+    pub(super) mtu: u16,
+    /// None that leaves here is longer.
+    is_longest: bool,
 }
 
-/// A segment with these headers and so much payload was sent again in vain: shorter ones will be, unless it is short.
-/// Whether they will.
-#[cold]
-pub(super) fn guess(headers: usize, payload: usize, v4: bool, sent: &mut Sent) -> bool {
-    let packet = headers + payload;
-    let steps = [LEAST_V6, if v4 { LEAST_V4 } else { LEAST_V6 }];
-    let Some(shorter) = steps.into_iter().find(|step| usize::from(*step) < packet) else {
-        return false;
-    };
-    sent.path_mtu = shorter;
-    sent.moved();
-    true
+/// A packet that the engine wrote.
+#[derive(Clone, Copy)]
+pub(super) struct Written {
+    v4: bool,
+    /// Headers of IP and TCP.
+    head: usize,
+    payload: usize,
+    sequence: u32,
+}
+
+impl Written {
+    pub(super) fn of(packet: &[u8]) -> Self {
+        let (ip, tcp) = heads(packet);
+        Self {
+            v4: packet[0] >> 4 == 4,
+            head: ip + tcp,
+            payload: packet.len() - ip - tcp,
+            sequence: long(packet, ip + 4),
+        }
+    }
+
+    pub(super) fn is_v4(&self) -> bool {
+        self.v4
+    }
+
+    fn behind(&self) -> u32 {
+        self.sequence.wrapping_add(self.payload as u32)
+    }
+
+    /// The length of the packets that it leaves in, with so much payload in a segment at most.
+    fn packet(&self, each: u16) -> u16 {
+        (self.head + self.payload.min(each.into())) as u16
+    }
+}
+
+impl Sent {
+    /// The path takes no longer packets than this.
+    pub(super) fn narrow(&mut self, mtu: u16, v4: bool, now: Nanos) {
+        (self.path_mtu, self.wider_at, self.trial) = (mtu, now + HOLDS, None);
+        self.vain.1 = 0;
+        // What is on its way leaves again, in segments of this length; how many are there is counted by it.
+        let holds = usize::from(mtu) - ip::header_bytes_of(v4) - TCP_BYTES;
+        self.largest = self.largest.min(holds as u32);
+    }
+
+    /// What was said of the path to the far end before the connection was begun.
+    pub(super) fn known(&mut self, mtu: u16, until: Nanos) {
+        (self.path_mtu, self.wider_at) = (mtu, until);
+    }
+
+    /// A segment that is sent again now may be too long for its path: time-outs alone have sent it before.
+    #[inline]
+    pub(super) fn is_suspected(&self) -> bool {
+        self.vain.1 >= VAIN - 1
+    }
+
+    /// A suspected segment leaves, with so much payload in each packet at most. In vain as often as is believed to be no
+    /// accident it is sent shorter from now on, unless it is short: whether it will.
+    #[cold]
+    pub(super) fn guess(&mut self, written: &Written, each: u16, now: Nanos) -> bool {
+        let again = self.is_again(written) && !self.asked && self.vain.0 == written.sequence;
+        if !self.is_suspected() || !again {
+            return false;
+        }
+        let packet = match (written.packet(each), self.path_mtu) {
+            (packet, 0) => packet,
+            (packet, mtu) => packet.min(mtu),
+        };
+        let steps = [LEAST_V6, if written.v4 { LEAST_V4 } else { LEAST_V6 }];
+        let Some(shorter) = steps.into_iter().find(|step| *step < packet) else {
+            return false;
+        };
+        self.narrow(shorter, written.v4, now);
+        true
+    }
+
+    /// All of it left before.
+    fn is_again(&self, written: &Written) -> bool {
+        let before = |last: u32| written.behind().wrapping_sub(last) as i32 <= 0;
+        self.up_to.is_some_and(before)
+    }
+
+    /// A longer segment than the path is believed to take, the first part of one with payload that has not left before,
+    /// where it is time to try one. None that leaves here has more payload than `most`.
+    #[cold]
+    pub(super) fn tries(&self, written: &Written, most: u16, now: Nanos) -> Option<Trial> {
+        let is_new = self.up_to == Some(written.sequence);
+        let is_time = self.path_mtu != 0 && self.trial.is_none() && now >= self.wider_at;
+        let longest = (written.head + usize::from(most)) as u16;
+        let next = match self.path_mtu < LEAST_V6 {
+            true => LEAST_V6.min(longest),
+            false => longest,
+        };
+        let mtu = next.min(written.packet(most));
+        let payload = u32::from(mtu) - written.head as u32;
+        let trial = Trial {
+            from: written.sequence,
+            behind: written.sequence.wrapping_add(payload),
+            mtu,
+            is_longest: mtu == longest,
+        };
+        (is_new && is_time && mtu > self.path_mtu).then_some(trial)
+    }
+
+    /// The segment that is tried has left.
+    pub(super) fn tried(&mut self, trial: Trial, now: Nanos) {
+        (self.trial, self.wider_at) = (Some(trial), now + HOLDS);
+    }
+
+    /// These numbers of the stream leave; where they are those of what is tried it has not arrived.
+    pub(super) fn leaves_again(&mut self, from: u32, behind: u32) {
+        let ahead = |number: u32, of: u32| number.wrapping_sub(of) as i32 > 0;
+        let meets = |trial: Trial| ahead(behind, trial.from) && ahead(trial.behind, from);
+        self.trial = self.trial.filter(|trial| !meets(*trial));
+    }
+
+    /// The far end has acknowledged all before this number.
+    #[inline]
+    pub(super) fn moved(&mut self, number: u32, now: Nanos) {
+        self.vain.1 = 0;
+        if let Some(trial) = self.trial
+            && number.wrapping_sub(trial.behind) as i32 >= 0
+        {
+            self.widen(trial, now);
+        }
+    }
+
+    /// A longer segment has arrived: longer ones leave, and the next length is tried.
+    #[cold]
+    fn widen(&mut self, trial: Trial, now: Nanos) {
+        self.path_mtu = if trial.is_longest { 0 } else { trial.mtu };
+        (self.wider_at, self.trial) = (now, None);
+    }
 }
 
 /// Headers of IP and TCP.
@@ -66,19 +188,22 @@ pub(super) struct Piece<'a> {
     whole: &'a [u8],
     /// Where its payload begins in that of the whole.
     at: usize,
-    payload: usize,
+    pub(super) payload: usize,
 }
 
-/// The packets of this length at most that a longer one is cut into.
-pub(super) fn pieces(whole: &[u8], mtu: u16) -> impl Iterator<Item = Piece<'_>> {
+/// The packets of this length at most that a longer one is cut into, of which the first may be as long as `first`.
+pub(super) fn pieces(whole: &[u8], first: u16, mtu: u16) -> impl Iterator<Item = Piece<'_>> {
     let (ip, tcp) = heads(whole);
     let payload = whole.len() - ip - tcp;
-    let each = usize::from(payload_within(whole, mtu));
-    (0..payload).step_by(each).map(move |at| Piece {
+    let holds = |mtu: u16| usize::from(mtu) - ip - tcp;
+    let (begins, each) = (holds(first).min(payload), holds(mtu));
+    let piece = move |at: usize, most: usize| Piece {
         whole,
         at,
-        payload: each.min(payload - at),
-    })
+        payload: most.min(payload - at),
+    };
+    let rest = (begins..payload).step_by(each);
+    std::iter::once(piece(0, begins)).chain(rest.map(move |at| piece(at, each)))
 }
 
 impl Piece<'_> {
@@ -114,20 +239,110 @@ impl Piece<'_> {
 mod tests {
     use super::*;
 
+    const SECOND: Nanos = 1_000_000_000;
+
+    /// A segment of IPv4 without options at this number, as the engine wrote it.
+    fn written(sequence: u32, payload: usize) -> Written {
+        Written {
+            v4: true,
+            head: 40,
+            payload,
+            sequence,
+        }
+    }
+
+    fn sent(up_to: u32) -> Sent {
+        Sent {
+            up_to: Some(up_to),
+            largest: 1_460,
+            ..Sent::default()
+        }
+    }
+
+    /// Segments that are counted by their length are counted by the one that they have now.
     #[test]
-    fn routers_are_believed_within_reason() {
-        for (told, packet, v4, believe) in [
-            (1_400, 1_500, true, 1_400),
-            (68, 1_500, true, 552),
-            (1_400, 1_500, false, 1_400),
-            (600, 1_500, false, 1_280),
-            // Before RFC 1191 routers said nothing.
-            (0, 1_500, true, 1_492),
-            (0, 1_492, true, 1_006),
-            (0, 900, true, 552),
-            (70_000, 9_000, false, u16::MAX),
+    fn the_longest_segment_gets_as_short_as_the_path() {
+        for (v4, mtu, largest, then) in [
+            (true, 552, 1_460, 512),
+            (false, 1_280, 1_440, 1_220),
+            (true, 1_400, 600, 600),
         ] {
-            assert_eq!(believed(told, packet, v4), believe, "{told} of {packet}");
+            let mut sent = Sent {
+                largest,
+                ..sent(1_000)
+            };
+            sent.narrow(mtu, v4, SECOND);
+            assert_eq!(sent.largest, then, "{mtu}");
+        }
+    }
+
+    #[test]
+    fn the_fifth_time_out_of_a_long_segment_makes_it_shorter() {
+        for (name, vain, asked, sequence, payload, path_mtu, then) in [
+            ("in vain", 4, false, 7, 1_460, 0, 1_280),
+            ("shorter, in vain", 4, false, 7, 1_460, 1_280, 552),
+            ("once less", 3, false, 7, 1_460, 0, 0),
+            ("asked for", 4, true, 7, 1_460, 0, 0),
+            ("another one", 4, false, 1_467, 1_460, 0, 0),
+            ("a new one", 4, false, 3_000, 1_460, 0, 0),
+            ("a short one", 4, false, 7, 500, 0, 0),
+            ("not that long", 4, false, 7, 1_000, 0, 552),
+        ] {
+            let mut sent = Sent {
+                vain: (7, vain),
+                asked,
+                path_mtu,
+                ..sent(3_000)
+            };
+            let guesses = sent.guess(&written(sequence, payload), 1_460, SECOND);
+            assert_eq!((guesses, sent.path_mtu), (then != path_mtu, then), "{name}");
+            if guesses {
+                assert_eq!((sent.vain.1, sent.wider_at), (0, SECOND + HOLDS), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_longer_segment_is_tried_and_widens_the_path_where_it_arrives() {
+        let due = SECOND + HOLDS;
+        for (name, path_mtu, sequence, payload, at, tried) in [
+            ("too early", 1_280, 3_000, 1_460, due - 1, None),
+            ("due", 1_280, 3_000, 1_460, due, Some(1_500)),
+            ("by a step", 552, 3_000, 1_460, due, Some(1_280)),
+            ("as long as there is", 1_280, 3_000, 1_300, due, Some(1_340)),
+            ("no longer one", 1_280, 3_000, 1_240, due, None),
+            ("of before", 1_280, 2_000, 1_460, due, None),
+            ("no path", 0, 3_000, 1_460, due, None),
+        ] {
+            let mut sent = sent(3_000);
+            if path_mtu != 0 {
+                sent.narrow(path_mtu, true, SECOND);
+            }
+            let written = written(sequence, payload);
+            let trial = sent.tries(&written, 1_460, at);
+            assert_eq!(trial.map(|trial| trial.mtu), tried, "{name}");
+            let (Some(trial), Some(mtu)) = (trial, tried) else {
+                continue;
+            };
+            sent.tried(trial, at);
+            let behind = sequence + u32::from(mtu) - 40;
+            sent.up_to = Some(behind);
+            // One is enough.
+            let next = self::written(behind, 1_460);
+            assert_eq!(sent.tries(&next, 1_460, at + HOLDS), None, "{name}");
+            let mut again = sent;
+            again.leaves_again(sequence, sequence + 500);
+            again.moved(behind, at);
+            let stays = (again.path_mtu, again.wider_at, again.trial);
+            assert_eq!(stays, (path_mtu, at + HOLDS, None), "{name}");
+            // What lies before it says nothing.
+            sent.leaves_again(sequence - 500, sequence);
+            sent.moved(behind - 1, at + 1);
+            assert_eq!(sent.path_mtu, path_mtu, "{name}");
+            sent.moved(behind, at + 2);
+            let widens = (sent.path_mtu, sent.wider_at, sent.trial);
+            let wide = if mtu == 1_500 { 0 } else { mtu };
+            assert_eq!(widens, (wide, at + 2, None), "{name}");
         }
     }
 
@@ -145,7 +360,7 @@ mod tests {
                 ((20 + options) as u16 / 4) << 12 | 0x10 | PSH | FIN,
             );
             whole.extend((0..payload).map(|place| (place % 251) as u8));
-            let cut: Vec<Vec<u8>> = pieces(&whole, mtu)
+            let cut: Vec<Vec<u8>> = pieces(&whole, mtu, mtu)
                 .map(|piece| {
                     let mut packet = vec![0; piece.bytes()];
                     piece.write(&mut packet);

@@ -229,7 +229,7 @@ impl Recovery {
             self.timed = None;
         }
         if moved > 0 {
-            sent.moved();
+            sent.moved(number, now);
             let last = self.acknowledged.replace(number);
             // A round trip after the one that was sent again, that one alone came: nothing was there behind it.
             let alone = moved as u32 <= sent.largest

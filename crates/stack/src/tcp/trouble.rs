@@ -7,11 +7,12 @@ use std::net::{IpAddr, SocketAddr};
 
 use smoltcp::socket::tcp::State;
 
-use super::{Tcp, path};
+use super::Tcp;
 use crate::link::Link;
+use crate::paths::believed;
 use crate::socket::Unreachable;
 use crate::wire::ip::{self, Header};
-use crate::wire::{ICMPV6, TCP, TCP_BYTES, combine, long, sum, word};
+use crate::wire::{ICMPV6, TCP, combine, long, sum, word};
 
 const HEADER_BYTES: usize = 8;
 
@@ -104,15 +105,18 @@ impl Tcp {
         }
         match says {
             Says::TooLong(mtu) if mtu >= bytes.into() => {}
-            Says::TooLong(mtu) => self.too_long(link, index, path::believed(mtu, bytes, v4), v4),
+            Says::TooLong(mtu) => self.too_long(link, index, believed(mtu, bytes, v4), v4),
             Says::Unreachable(what) => self.unreachable(link, index, what, header.from),
         }
     }
 
     /// Segments leave no longer than this, and what is on its way leaves again.
     fn too_long(&mut self, link: &mut Link, index: u32, mtu: u16, v4: bool) {
-        let own = self.wire.longest.of(v4) + (ip::header_bytes_of(v4) + TCP_BYTES) as u16;
-        if self.connections[index as usize].narrow(mtu, own, ATTEMPTS) {
+        let longest = self.wire.longest.of(v4);
+        let connection = &mut self.connections[index as usize];
+        // Others go there, too: datagrams, and connections that begin later.
+        link.learn_path(connection.remote.ip(), mtu);
+        if connection.narrow(mtu, longest, ATTEMPTS, link.now) {
             link.counters.tcp.path_mtu_told += 1;
             self.dirty.push(index);
         }

@@ -116,14 +116,15 @@ impl Tcp {
             let first = long(segment, 4);
             if matches!(connection.socket().state(), State::Listen | State::SynSent) {
                 connection.far_base = first.wrapping_add(1);
-                connection.greeted(segment);
+                let longest = self.wire.longest.of(header.to.is_ipv4());
+                connection.greeted(segment, longest, link.paths.of(header.from));
             }
         }
-        let base = connection.far_base;
         if connection.hears_of_unsent(segment) && self.refused(link, now, index) {
             return;
         }
         let connection = &mut self.connections[index as usize];
+        let base = connection.far_base;
         if let Some(mut bare) = edge::beyond(connection.socket(), base, header, packet) {
             self.show(link, now, index, bare.packet());
             // What cannot be taken is answered (RFC 9293, section 3.10.7.4), as the engine answers what lies behind.

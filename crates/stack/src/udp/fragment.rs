@@ -31,11 +31,12 @@ pub(crate) struct Fragmenter {
     to: IpAddr,
     protocol: u8,
     id: u32,
+    /// The longest packet that the way to the addressee takes.
     mtu: usize,
 }
 
 impl Fragmenter {
-    pub(crate) fn new(on: bool, mtu: usize) -> Self {
+    pub(crate) fn new(on: bool) -> Self {
         Self {
             datagram: vec![0; Self::heap_bytes(on)],
             length: 0,
@@ -44,7 +45,7 @@ impl Fragmenter {
             to: Ipv4Addr::UNSPECIFIED.into(),
             protocol: 0,
             id: 0,
-            mtu,
+            mtu: 0,
         }
     }
 
@@ -70,14 +71,17 @@ impl Fragmenter {
         Some(room)
     }
 
-    /// What [`Fragmenter::begin`] made room for is written and may leave.
-    pub(crate) fn send(&mut self, from: IpAddr, to: IpAddr, protocol: u8, id: u32) {
-        (self.from, self.to, self.protocol, self.id) = (from, to, protocol, id);
-        self.sent = 0;
+    /// What [`Fragmenter::begin`] made room for is written and may leave, in packets of so many bytes at most.
+    pub(crate) fn send(&mut self, ends: (IpAddr, IpAddr), protocol: u8, id: u32, mtu: usize) {
+        ((self.from, self.to), self.protocol, self.id) = (ends, protocol, id);
+        (self.sent, self.mtu) = (0, mtu);
     }
 
     /// Makes fragments while there is room for frames.
     pub(crate) fn work(&mut self, link: &mut Link) {
+        if self.is_idle() {
+            return;
+        }
         let head = match self.to {
             IpAddr::V4(_) => V4_BYTES,
             IpAddr::V6(_) => V6_BYTES + FRAGMENT_BYTES,

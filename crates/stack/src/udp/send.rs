@@ -29,6 +29,8 @@ pub(super) struct Template {
     pseudo_sum: Sum,
     ports_sum: Sum,
     from: IpAddr,
+    /// The longest packet that may leave whole.
+    whole: usize,
 }
 
 impl Default for Template {
@@ -41,11 +43,17 @@ impl Default for Template {
             pseudo_sum: Sum::default(),
             ports_sum: Sum::default(),
             from: Ipv4Addr::UNSPECIFIED.into(),
+            whole: 0,
         }
     }
 }
 
 impl Template {
+    /// Whether the datagram that was sent last went there.
+    pub(super) fn is_to(&self, remote: SocketAddr) -> bool {
+        self.to == remote
+    }
+
     /// Makes the headers; the Ethernet address of the peer may be unknown.
     fn make(&mut self, link: &Link, from: IpAddr, port: u16, to: SocketAddr) {
         let head = ip::header_bytes(to.ip());
@@ -105,12 +113,12 @@ impl Udp {
         bytes: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Poll<Result<usize, StackError>> {
-        let to = match self.begin(link, id, to) {
-            Poll::Ready(Ok(to)) => to,
+        let (to, whole) = match self.begin(link, id, to) {
+            Poll::Ready(Ok(found)) => found,
             Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
             Poll::Pending => return Poll::Pending,
         };
-        if ip::header_bytes(to.ip()) + UDP_BYTES + bytes > self.mtu {
+        if ip::header_bytes(to.ip()) + UDP_BYTES + bytes > whole {
             return self.send_long(link, id, to, bytes, fill);
         }
         match self.send_one(link, id, to, bytes, fill) {
@@ -130,12 +138,12 @@ impl Udp {
         (bytes, count): (usize, usize),
         mut fill: impl FnMut(usize, &mut [u8]),
     ) -> Poll<Result<usize, StackError>> {
-        let to = match self.begin(link, id, to) {
-            Poll::Ready(Ok(to)) => to,
+        let (to, whole) = match self.begin(link, id, to) {
+            Poll::Ready(Ok(found)) => found,
             Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
             Poll::Pending => return Poll::Pending,
         };
-        let long = ip::header_bytes(to.ip()) + UDP_BYTES + bytes > self.mtu;
+        let long = ip::header_bytes(to.ip()) + UDP_BYTES + bytes > whole;
         for number in 0..count {
             let fill = |room: &mut [u8]| fill(number, room);
             let sent = if long {
@@ -171,14 +179,14 @@ impl Udp {
         self.fragmenter.is_idle()
     }
 
-    /// Whom a datagram goes to, once its socket's headers are made.
+    /// Whom a datagram goes to, and the longest packet that may go there whole, once its socket's headers are made.
     #[inline]
     fn begin(
         &mut self,
         link: &mut Link,
         id: SocketId,
         to: Option<SocketAddr>,
-    ) -> Poll<Result<SocketAddr, StackError>> {
+    ) -> Poll<Result<(SocketAddr, usize), StackError>> {
         let to = match self.socket(id, "udp_send") {
             Ok(socket) => match to.or(socket.peer) {
                 Some(to) => to,
@@ -199,7 +207,8 @@ impl Udp {
         {
             return Poll::Ready(Err(error));
         }
-        Poll::Ready(Ok(to))
+        let whole = self.sockets[id.index as usize].template.whole;
+        Poll::Ready(Ok((to, whole)))
     }
 
     /// Sends a datagram that fits into a frame, by its socket's headers; whether there was room.
@@ -302,6 +311,7 @@ impl Udp {
             .or_else(|| link.own.source_for(address));
         let from = from.ok_or(StackError::NoRoute { address })?;
         socket.template.make(link, from, socket.port, to);
+        socket.template.whole = link.paths.whole(address, self.mtu);
         let known = link.neighbor(hop);
         let template = &mut self.sockets[id.index as usize].template;
         template.epoch = match known {
@@ -324,9 +334,14 @@ impl Udp {
     ) -> Poll<Result<usize, StackError>> {
         let head = ip::header_bytes(to.ip());
         let length = UDP_BYTES + bytes;
+        let whole = self.sockets[id.index as usize].template.whole;
         let (limit, remedy) = match self.fragmenter.is_on() {
+            false if whole < self.mtu => (
+                whole - head - UDP_BYTES,
+                "a router on the way takes no longer ones: set ip.fragmentation=on, or send less",
+            ),
             false => (
-                self.mtu - head - UDP_BYTES,
+                whole - head - UDP_BYTES,
                 "it would leave in fragments: set ip.fragmentation=on, send less, or raise mtu",
             ),
             true => (longest(to.ip()) - UDP_BYTES, "send less"),
@@ -359,7 +374,7 @@ impl Udp {
         }
         let socket = &mut self.sockets[id.index as usize];
         socket.sent = socket.sent.wrapping_add(1);
-        self.fragmenter.send(from, to.ip(), UDP, number);
+        self.fragmenter.send((from, to.ip()), UDP, number, whole);
         link.counters.udp.out_datagrams += 1;
         self.fragmenter.work(link);
         Poll::Ready(Ok(bytes))

@@ -1,12 +1,15 @@
 //! Two stacks in simulated time, and a link between them that may lose, double and shuffle frames.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod device;
+pub mod router;
 pub mod segments;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::task::Poll;
 
+use linerate_port::vnet::VNET_HEADER_BYTES;
 use linerate_port::{AnyPort, Burst, Memory, MemoryPlan, Pool, PortUrl, Receive, Transmit};
 use linerate_stack::{Addressing, Config, SocketId, Stack, StackError, TcpState, memory_plan};
 
@@ -57,6 +60,8 @@ pub struct Wire {
     pub watch: Watch,
     /// Frames came to an end, which has not looked since.
     came: bool,
+    /// At each end is a device that sums and cuts.
+    devices: bool,
 }
 
 impl Wire {
@@ -64,8 +69,15 @@ impl Wire {
         let mut burst = Burst::new();
         for end in 0..2 {
             while self.ends[end].receive.receive(&mut self.pool, &mut burst) > 0 {
-                for frame in burst.frames() {
-                    let mut bytes = self.pool.memory().bytes(frame).to_vec();
+                let memory = self.pool.memory();
+                let frames = burst.frames().iter().flat_map(|frame| {
+                    let bytes = memory.bytes(frame);
+                    match self.devices {
+                        true => device::frames(bytes),
+                        false => vec![bytes.to_vec()],
+                    }
+                });
+                for mut bytes in frames.collect::<Vec<_>>() {
                     if !(self.watch)(end, &mut bytes) || self.chance(self.link.loss) {
                         continue;
                     }
@@ -97,6 +109,13 @@ impl Wire {
 
     /// Puts a frame in at an end, as if it came over the wire.
     pub fn put(&mut self, end: usize, bytes: &[u8]) {
+        if self.devices {
+            return self.put_as_is(end, &device::closed(bytes));
+        }
+        self.put_as_is(end, bytes);
+    }
+
+    fn put_as_is(&mut self, end: usize, bytes: &[u8]) {
         let Some(mut frame) = self.pool.allocate() else {
             return;
         };
@@ -155,7 +174,31 @@ impl World {
     /// The same, with other addresses of the far one.
     pub fn between(near: &Config, far: &Config, link: Link, far_own: &Addressing) -> Self {
         let mtu = near.mtu.max(far.mtu);
-        let url = |text: &str| -> PortUrl { format!("{text},mtu={mtu},rxd=4096").parse().unwrap() };
+        Self::over(near, far, link, far_own, (mtu, 4_096, 20_000))
+    }
+
+    /// Two stacks that are configured alike, each over a device that sums, and cuts what is longer than a packet.
+    pub fn with_devices(settings: &[&str], link: Link) -> Self {
+        let mut config = config(settings);
+        config.apply("checksum=offload").unwrap();
+        let own = addressing(FAR, FAR_V6);
+        Self::over(&config, &config, link, &own, (65_000, 256, 1_000))
+    }
+
+    /// Over ports that take packets so long, with so many descriptors, and so many frames more than they need; where
+    /// the packets are longer than the stack's own over devices that cut them.
+    fn over(
+        near: &Config,
+        far: &Config,
+        link: Link,
+        far_own: &Addressing,
+        (mtu, descriptors, frames): (u16, u32, u32),
+    ) -> Self {
+        let devices = mtu > near.mtu.max(far.mtu);
+        let url = |text: &str| -> PortUrl {
+            let keys = format!("mtu={mtu},rxd={descriptors},txd={descriptors}");
+            format!("{text},{keys}").parse().unwrap()
+        };
         let urls = [
             url("ring:n,end=a"),
             url("ring:n,end=b"),
@@ -164,7 +207,7 @@ impl World {
         ];
         let plan = memory_plan(near, &urls[0]).joined(memory_plan(far, &urls[2]));
         let memory = Memory::new(MemoryPlan {
-            frames: plan.frames + 20_000,
+            frames: plan.frames + frames,
             huge: false,
             ..plan
         })
@@ -173,6 +216,11 @@ impl World {
             .iter()
             .map(|url| linerate_port::open(url, &memory).unwrap().remove(0))
             .collect::<VecDeque<_>>();
+        if devices {
+            for port in &mut ports {
+                port.capabilities.vnet_header = VNET_HEADER_BYTES as u8;
+            }
+        }
         let mut next = || ports.pop_front().unwrap();
         let near_stack = Stack::new(next(), &memory, near, &addressing(NEAR, NEAR_V6)).unwrap();
         let near_end = next();
@@ -191,6 +239,7 @@ impl World {
                 random: fastrand::Rng::with_seed(link.seed),
                 watch: Box::new(|_, _| true),
                 came: false,
+                devices,
             },
             now: 1_000_000,
         }

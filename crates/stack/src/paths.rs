@@ -1,0 +1,217 @@
+//! Paths that take smaller packets than the own link, as routers have said.
+//!
+//! A datagram has no acknowledgement that its sender could learn from, and of IPv6 no router cuts what is too long for
+//! its link (RFC 8201). So what is said of a packet of any protocol is remembered by where that went: datagrams, their
+//! fragments and answers to echo requests heed it over IPv6, connections of both protocols from their greeting on.
+
+use std::net::IpAddr;
+
+use crate::Nanos;
+use crate::link::Link;
+
+/// Paths that are remembered at a time, in 2 KiB. The one that would be forgotten first makes room, and is learnt again
+/// when it is used.
+const PATHS: usize = 64;
+
+/// How long what was said holds before something longer is tried (RFC 1191, section 6.3; RFC 8201, section 4).
+pub(crate) const HOLDS: Nanos = 600_000_000_000;
+
+/// Links with a smaller one are not believed in: Linux's (min_pmtu), and RFC 8200, section 5.
+pub(crate) const LEAST_V4: u16 = 552;
+pub(crate) const LEAST_V6: u16 = 1_280;
+
+/// What links have below the one that a packet was too long for, where the router does not say (RFC 1191, section 7).
+const PLATEAUS: [u16; 7] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006];
+
+/// The MTU to be used where a router said this one of a packet of so many bytes.
+pub(crate) fn believed(told: u32, packet: u16, v4: bool) -> u16 {
+    let least = if v4 { LEAST_V4 } else { LEAST_V6 };
+    let told = match told {
+        0 => PLATEAUS.into_iter().find(|plateau| *plateau < packet),
+        told => Some(told.min(u16::MAX.into()) as u16),
+    };
+    told.unwrap_or(least).max(least)
+}
+
+/// What is known of the way to a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Path {
+    to: IpAddr,
+    /// The longest packet that it takes.
+    pub(crate) mtu: u16,
+    pub(crate) until: Nanos,
+}
+
+/// The paths that are remembered.
+pub(crate) struct Paths {
+    list: Vec<Path>,
+    /// When the first of them is forgotten.
+    next: Nanos,
+    /// Who was last given an echo answer that a router could find too long.
+    answered: Option<IpAddr>,
+}
+
+impl Paths {
+    pub(crate) fn new() -> Self {
+        Self {
+            list: Vec::with_capacity(PATHS),
+            next: Nanos::MAX,
+            answered: None,
+        }
+    }
+
+    /// Bytes from the heap.
+    pub(crate) const fn heap_bytes() -> usize {
+        PATHS * size_of::<Path>()
+    }
+
+    /// What is known of the way to a host; nothing where it takes what the own link does, as far as is known.
+    pub(crate) fn of(&self, to: IpAddr) -> Option<Path> {
+        self.list.iter().find(|path| path.to == to).copied()
+    }
+
+    /// The longest packet that may leave in one piece, where the own link takes such ones: routers cut those of IPv4
+    /// that do not say that they must not, and this stack's datagrams do not.
+    pub(crate) fn whole(&self, to: IpAddr, own: usize) -> usize {
+        match to {
+            IpAddr::V4(_) => own,
+            IpAddr::V6(_) => self.of(to).map_or(own, |path| own.min(path.mtu.into())),
+        }
+    }
+
+    /// Remembers a path; whether it is smaller than was known.
+    fn learn(&mut self, to: IpAddr, mtu: u16, now: Nanos) -> bool {
+        let until = now + HOLDS;
+        let learnt = match self.list.iter_mut().find(|path| path.to == to) {
+            // What is said later of something that had left before is no news; larger it gets with time alone.
+            Some(known) if known.mtu <= mtu => false,
+            Some(known) => {
+                (known.mtu, known.until) = (mtu, until);
+                true
+            }
+            None => {
+                if self.list.len() == PATHS {
+                    let ages = self.list.iter().enumerate();
+                    let oldest = ages.min_by_key(|(_, path)| path.until);
+                    let (oldest, _) = oldest.expect("a full list has a first");
+                    self.list.swap_remove(oldest);
+                }
+                self.list.push(Path { to, mtu, until });
+                true
+            }
+        };
+        self.count_down();
+        learnt
+    }
+
+    fn count_down(&mut self) {
+        let first = self.list.iter().map(|path| path.until).min();
+        self.next = first.unwrap_or(Nanos::MAX);
+    }
+
+    /// An echo answer of so many bytes, headers included, leaves.
+    pub(crate) fn answers(&mut self, to: IpAddr, bytes: usize) {
+        if bytes > LEAST_V6.into() {
+            self.answered = Some(to);
+        }
+    }
+
+    pub(crate) fn has_answered(&self, to: IpAddr) -> bool {
+        self.answered == Some(to)
+    }
+}
+
+impl Link {
+    /// A router says that its link takes no such packet: it went to that host, and had so many bytes. Whether that is
+    /// news.
+    pub(crate) fn learn_path(&mut self, to: IpAddr, mtu: u16) -> bool {
+        let learnt = self.paths.learn(to, mtu, self.now);
+        if learnt {
+            // Headers that were made for that host say how long its datagrams may be.
+            self.neighbors.changed();
+        }
+        learnt
+    }
+
+    /// What was said of paths long ago is forgotten.
+    #[inline]
+    pub(crate) fn forget_paths(&mut self) {
+        if self.now >= self.paths.next {
+            self.forget_old_paths();
+        }
+    }
+
+    #[cold]
+    fn forget_old_paths(&mut self) {
+        let now = self.now;
+        self.paths.list.retain(|path| path.until > now);
+        self.paths.count_down();
+        self.neighbors.changed();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Nanos = 1_000_000_000;
+
+    fn host(number: usize) -> IpAddr {
+        std::net::Ipv6Addr::from(number as u128).into()
+    }
+
+    #[test]
+    fn routers_are_believed_within_reason() {
+        for (told, packet, v4, believe) in [
+            (1_400, 1_500, true, 1_400),
+            (68, 1_500, true, 552),
+            (1_400, 1_500, false, 1_400),
+            (600, 1_500, false, 1_280),
+            // Before RFC 1191 routers said nothing.
+            (0, 1_500, true, 1_492),
+            (0, 1_492, true, 1_006),
+            (0, 900, true, 552),
+            (70_000, 9_000, false, u16::MAX),
+        ] {
+            assert_eq!(believed(told, packet, v4), believe, "{told} of {packet}");
+        }
+    }
+
+    #[test]
+    fn a_path_gets_smaller_by_what_is_said_and_larger_by_time_alone() {
+        let mut paths = Paths::new();
+        for (mtu, at, news, known) in [
+            (1_400, 5, true, 1_400),
+            (1_450, 6, false, 1_400),
+            (1_400, 7, false, 1_400),
+            (1_300, 8, true, 1_300),
+        ] {
+            assert_eq!(paths.learn(host(1), mtu, at * SECOND), news, "{mtu}");
+            assert_eq!(paths.of(host(1)).unwrap().mtu, known, "{mtu}");
+        }
+        assert_eq!(paths.next, 8 * SECOND + HOLDS);
+        assert_eq!(paths.whole(host(1), 1_500), 1_300);
+        assert_eq!(paths.whole(host(2), 1_500), 1_500);
+        assert_eq!(paths.whole(host(1), 1_200), 1_200);
+        // A datagram of IPv4 is cut by who has to.
+        let v4 = std::net::Ipv4Addr::LOCALHOST.into();
+        paths.learn(v4, 600, 9 * SECOND);
+        assert_eq!(paths.whole(v4, 1_500), 1_500);
+    }
+
+    #[test]
+    fn as_many_as_there_is_room_for_are_remembered() {
+        let mut paths = Paths::new();
+        let room = paths.list.capacity();
+        for number in 0..3 * PATHS {
+            assert!(paths.learn(host(number), 1_300, number as u64 * SECOND));
+        }
+        // The newest ones, and nothing more of the heap was taken.
+        assert_eq!((paths.list.len(), paths.list.capacity()), (PATHS, room));
+        assert_eq!(Paths::heap_bytes(), room * size_of::<Path>());
+        for number in 0..3 * PATHS {
+            assert_eq!(paths.of(host(number)).is_some(), number >= 2 * PATHS);
+        }
+        assert_eq!(paths.next, 2 * PATHS as u64 * SECOND + HOLDS);
+    }
+}

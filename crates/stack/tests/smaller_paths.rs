@@ -1,0 +1,365 @@
+//! What is remembered of paths that take smaller packets than the links at their ends, and for how long.
+
+mod common;
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::task::Poll;
+
+use common::router::{CUTTERS, ETHERNET, Frames, cut_by, deliver, router, too_long};
+use common::{FAR, FAR_V6, Link, NEAR_V6, World, any, at, byte, ready};
+use linerate_port::checksum::Sum;
+use linerate_stack::{SocketId, StackError};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// How long what was said, or guessed, holds.
+const HOLDS: u64 = 600 * SECOND;
+
+/// Sends so much over a connection that goes on, until all has come and is acknowledged.
+fn carry(world: &mut World, said: &Frames, pair: (SocketId, SocketId), bytes: usize) {
+    let (client, server) = pair;
+    let (mut sent, mut got) = (0, 0);
+    world.until(60, |world| {
+        deliver(world, said);
+        while sent < bytes {
+            match (world.near).tcp_send(client, |room| room.len().min(bytes - sent)) {
+                Poll::Ready(more) => sent += more.unwrap(),
+                Poll::Pending => break,
+            }
+        }
+        let take = |bytes: &[u8]| (bytes.len(), bytes.len());
+        while let Poll::Ready(more) = world.far.tcp_receive(server, take) {
+            got += more.unwrap();
+        }
+        got == bytes && world.near.tcp_queued(client).unwrap().0 == 0
+    });
+}
+
+/// A router whose link takes packets of this length now.
+fn changing(world: &mut World, says: Option<u32>) -> (Frames, Rc<Cell<usize>>, Rc<Cell<usize>>) {
+    let (said, mtu) = (Frames::default(), Rc::new(Cell::new(1_300)));
+    let longs = Rc::new(Cell::new(0));
+    let (list, takes, count) = (Rc::clone(&said), Rc::clone(&mtu), Rc::clone(&longs));
+    world.wire.watch = Box::new(move |end, frame| {
+        let length = frame.len() - ETHERNET;
+        let fits = end == 1 || length <= takes.get();
+        count.set(count.get() + usize::from(end == 0 && length > 1_300));
+        if let (false, Some(told)) = (fits, says) {
+            list.borrow_mut().push(too_long(frame, told));
+        }
+        fits
+    });
+    (said, mtu, longs)
+}
+
+/// A path that was smaller, or a link that was down, may be as it was before.
+#[test]
+fn longer_segments_are_tried_once_in_ten_minutes() {
+    for (v6, says) in [(false, Some(1_300)), (false, None), (true, Some(1_300))] {
+        for cutter in CUTTERS {
+            let settings = ["tcp.min_rto=100ms", "tcp.send_buffer=64K"];
+            let mut world = cut_by(cutter, &settings);
+            let (said, mtu, longs) = changing(&mut world, says);
+            let listener = world.far.tcp_listen(any(80), 1).unwrap();
+            let pair = world.connect_to(listener, at(if v6 { FAR_V6 } else { FAR }, 80));
+            let case = format!("IPv6 {v6}, {says:?} said, {cutter}");
+            let found = |world: &World| {
+                let tcp = world.near.counters().tcp;
+                tcp.path_mtu_told + tcp.path_mtu_guesses
+            };
+            carry(&mut world, &said, pair, 100_000);
+            assert_eq!(found(&world), 1, "{case}");
+            let start = world.now;
+            // Not before it is time.
+            world.now += HOLDS - 60 * SECOND;
+            longs.set(0);
+            carry(&mut world, &said, pair, 100_000);
+            assert_eq!(longs.get(), 0, "{case}");
+            // It is as small as it was: one segment finds out, and is not taken for a hole.
+            world.now = start + HOLDS + SECOND;
+            let again = world.near.counters().tcp.retransmitted_segments;
+            carry(&mut world, &said, pair, 100_000);
+            assert_eq!(longs.get(), 1, "{case}");
+            let told = u64::from(says.is_some());
+            assert_eq!(found(&world), 1 + told, "{case}");
+            let again = world.near.counters().tcp.retransmitted_segments - again;
+            assert!((1..120).contains(&again), "{case}: {again}");
+            let start = world.now;
+            carry(&mut world, &said, pair, 100_000);
+            assert_eq!(longs.get(), 1, "{case}");
+            // Now it is not.
+            mtu.set(1_500);
+            world.now = start + HOLDS + SECOND;
+            let again = world.near.counters().tcp.retransmitted_segments;
+            carry(&mut world, &said, pair, 300_000);
+            assert!(longs.get() > 100, "{case}: {}", longs.get());
+            assert_eq!(found(&world), 1 + told, "{case}");
+            let now = world.near.counters().tcp.retransmitted_segments;
+            assert_eq!(now, again, "{case}");
+        }
+    }
+}
+
+/// From the smallest guess longer ones are found again in steps.
+#[test]
+fn the_next_length_is_tried_at_once() {
+    let settings = ["tcp.min_rto=100ms", "tcp.send_buffer=16K"];
+    let mut world = World::alike(&settings, Link::CLEAN);
+    let (said, mtu, longs) = changing(&mut world, None);
+    mtu.set(600);
+    let pair = world.connected(80);
+    carry(&mut world, &said, pair, 20_000);
+    assert_eq!(world.near.counters().tcp.path_mtu_guesses, 2);
+    mtu.set(1_300);
+    world.now += HOLDS + SECOND;
+    let before = world.near.counters().tcp.out_segments;
+    longs.set(0);
+    carry(&mut world, &said, pair, 1_000_000);
+    let sent = world.near.counters().tcp.out_segments - before;
+    // What the engine makes as one of 1460 B leaves in two of 1240 B at most, which takes 1370, or in three of 512 B.
+    assert!((1_370..1_450).contains(&sent), "{sent}");
+    // What was longer still did not arrive.
+    assert_eq!(longs.get(), 1);
+    assert_eq!(world.near.counters().tcp.path_mtu_guesses, 2);
+}
+
+/// A router says so of the first, and nobody has to of the second.
+#[test]
+fn connections_begin_with_what_is_known_of_a_path() {
+    for v6 in [false, true] {
+        for cutter in CUTTERS {
+            let mut world = cut_by(cutter, &["tcp.send_buffer=64K"]);
+            let (said, _, longs) = changing(&mut world, Some(1_300));
+            let listener = world.far.tcp_listen(any(80), 4).unwrap();
+            let to = at(if v6 { FAR_V6 } else { FAR }, 80);
+            let first = world.connect_to(listener, to);
+            carry(&mut world, &said, first, 50_000);
+            longs.set(0);
+            let before = world.near.counters();
+            let second = world.connect_to(listener, to);
+            carry(&mut world, &said, second, 50_000);
+            let case = format!("IPv6 {v6}, {cutter}");
+            assert_eq!(longs.get(), 0, "{case}");
+            let since = world.near.counters().since(&before).tcp;
+            let again = (since.path_mtu_told, since.retransmitted_segments);
+            assert_eq!(again, (0, 0), "{case}");
+        }
+    }
+}
+
+fn sockets(world: &mut World, connected: bool) -> (SocketId, SocketId) {
+    let server = world.far.udp_bind(any(7)).unwrap();
+    let client = world.near.udp_bind(any(0)).unwrap();
+    if connected {
+        world.near.udp_connect(client, at(FAR_V6, 7)).unwrap();
+    }
+    (client, server)
+}
+
+/// Whether a datagram of so many bytes arrives.
+fn arrives(world: &mut World, said: &Frames, pair: (SocketId, SocketId), bytes: usize) -> bool {
+    let (client, server) = pair;
+    let fill = |payload: &mut [u8]| {
+        for (number, place) in payload.iter_mut().enumerate() {
+            *place = byte(number);
+        }
+    };
+    let to = Some(at(FAR_V6, 7));
+    assert_eq!(ready(world.near.udp_send(client, to, bytes, fill)), bytes);
+    for _ in 0..200 {
+        world.turn();
+        world.pass();
+        deliver(world, said);
+    }
+    match world.far.udp_receive(server, |payload, _| payload.to_vec()) {
+        Poll::Ready(got) => {
+            let want: Vec<u8> = (0..bytes).map(byte).collect();
+            assert!(got.unwrap() == want, "{bytes} B are others");
+            true
+        }
+        Poll::Pending => false,
+    }
+}
+
+/// A destination behind a narrower hop was never reached: no router cuts datagrams of IPv6.
+#[test]
+fn datagrams_leave_in_fragments_that_a_path_takes() {
+    for connected in [false, true] {
+        // One that fits the own link, and one that leaves in fragments of its length anyway.
+        for first in [1_400, 5_000] {
+            let mut world = World::alike(&[], Link::CLEAN).announced();
+            let said = router(&mut world, 1_300, Some(1_300));
+            let pair = sockets(&mut world, connected);
+            let told = |world: &World| world.near.counters().ip.path_mtu_told;
+            assert!(arrives(&mut world, &said, pair, 100));
+            assert!(!arrives(&mut world, &said, pair, first));
+            assert_eq!(told(&world), 1);
+            for bytes in [first, 1_252, 1_253, 1_400, 1_452, 1_453, 20_000] {
+                assert!(arrives(&mut world, &said, pair, bytes), "{bytes} B");
+            }
+            assert_eq!(told(&world), 1);
+            assert!(said.borrow().is_empty());
+            // What was said is forgotten, and learnt again where it still holds.
+            world.now += HOLDS;
+            world.turn();
+            assert!(!arrives(&mut world, &said, pair, first));
+            assert_eq!(told(&world), 2);
+            assert!(arrives(&mut world, &said, pair, first));
+        }
+    }
+}
+
+#[test]
+fn a_datagram_that_may_not_be_cut_is_refused_once_a_path_is_known() {
+    let mut world = World::alike(&["ip.fragmentation=off"], Link::CLEAN).announced();
+    let said = router(&mut world, 1_300, Some(1_300));
+    let pair = sockets(&mut world, true);
+    assert!(!arrives(&mut world, &said, pair, 1_400));
+    let refused = world.near.udp_send(pair.0, None, 1_400, |_| ());
+    assert!(
+        matches!(
+            refused,
+            Poll::Ready(Err(StackError::TooLong { limit: 1_252, .. }))
+        ),
+        "{refused:?}"
+    );
+    assert!(arrives(&mut world, &said, pair, 1_252));
+    // Elsewhere the link's own length holds.
+    let other = at("fd00::77", 7);
+    assert!(
+        world
+            .near
+            .udp_send(pair.0, Some(other), 1_452, |_| ())
+            .is_ready()
+    );
+}
+
+/// Anybody can say that packets are too long: what quotes nothing that a socket sends is not heeded, and nobody makes
+/// packets shorter than any path takes them.
+#[test]
+fn what_quotes_no_datagram_of_ours_is_not_heeded() {
+    // Where in a frame its parts are.
+    const FROM: usize = ETHERNET + 8 + 15;
+    const TO: usize = ETHERNET + 24 + 15;
+    const PORTS: usize = ETHERNET + 40;
+    for (what, mtu, place, mtu_then) in [
+        ("as it is", 1_300, None, 1_300),
+        ("hardly any MTU", 68, None, 1_280),
+        ("a link that takes it", 1_448, None, 1_500),
+        ("another host", 1_300, Some(TO), 1_500),
+        ("from another one", 1_300, Some(FROM), 1_500),
+        ("a port that nobody has", 1_300, Some(PORTS + 1), 1_500),
+        (
+            "a port that is not spoken to",
+            1_300,
+            Some(PORTS + 3),
+            1_500,
+        ),
+        ("a protocol of nobody", 1_300, Some(ETHERNET + 6), 1_500),
+    ] {
+        let mut world = World::alike(&[], Link::CLEAN).announced();
+        let seen = Frames::default();
+        let list = Rc::clone(&seen);
+        world.wire.watch = Box::new(move |end, frame| {
+            if end == 0 && frame.len() > 1_000 {
+                list.borrow_mut().push(frame.clone());
+            }
+            true
+        });
+        let pair = sockets(&mut world, true);
+        let nothing = Frames::default();
+        assert!(arrives(&mut world, &nothing, pair, 1_400), "{what}");
+        let mut frame = seen.take().remove(0);
+        if let Some(place) = place {
+            frame[place] ^= 0x40;
+        }
+        let mut said = too_long(&frame, mtu);
+        // It comes to who is named as the sender, or to us.
+        said[..6].copy_from_slice(&world.near.ethernet());
+        let near: std::net::Ipv6Addr = NEAR_V6.parse().unwrap();
+        said[ETHERNET + 24..ETHERNET + 40].copy_from_slice(&near.octets());
+        sum_again(&mut said);
+        world.wire.put(0, &said);
+        world.run(3);
+        assert!(arrives(&mut world, &nothing, pair, 1_452), "{what}");
+        let longest = seen.borrow().iter().map(Vec::len).max().unwrap() - ETHERNET;
+        // Fragments but the last end on eight bytes behind their headers.
+        let want = if mtu_then == 1_500 {
+            1_500
+        } else {
+            48 + (mtu_then - 48) / 8 * 8
+        };
+        assert_eq!(longest, want, "{what}");
+        let told = world.near.counters().ip.path_mtu_told;
+        assert_eq!(told, u64::from(mtu_then != 1_500), "{what}");
+        assert_eq!(world.near.counters().icmp.in_checksum_errors, 0, "{what}");
+    }
+}
+
+/// Writes the checksum of a message of ICMPv6.
+fn sum_again(frame: &mut [u8]) {
+    let (head, message) = frame[ETHERNET..].split_at_mut(40);
+    message[2..4].fill(0);
+    let length = Sum::word(message.len() as u16);
+    let sum = Sum::of(&head[8..40]) + Sum::word(58) + length + Sum::of(message);
+    message[2..4].copy_from_slice(&(!sum.folded()).to_be_bytes());
+}
+
+/// A question of so many bytes from the far end to the near one.
+fn ping(world: &World, bytes: usize) -> Vec<u8> {
+    let mut frame = world.near.ethernet().to_vec();
+    frame.extend(world.far.ethernet());
+    frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+    frame.extend(((8 + bytes) as u16).to_be_bytes());
+    frame.extend([58, 64]);
+    for address in [FAR_V6, NEAR_V6] {
+        frame.extend(address.parse::<std::net::Ipv6Addr>().unwrap().octets());
+    }
+    frame.extend([128, 0, 0, 0, 1, 2, 0, 1]);
+    frame.extend((0..bytes).map(byte));
+    sum_again(&mut frame);
+    frame
+}
+
+#[test]
+fn answers_to_pings_leave_in_fragments_that_a_path_takes() {
+    let mut world = World::alike(&[], Link::CLEAN).announced();
+    let said = router(&mut world, 1_300, Some(1_300));
+    let mut answered = Vec::new();
+    for _ in 0..3 {
+        let before = world.far.counters();
+        let question = ping(&world, 1_400);
+        world.wire.put(0, &question);
+        for _ in 0..200 {
+            world.turn();
+            world.pass();
+            deliver(&mut world, &said);
+        }
+        let since = world.far.counters().since(&before);
+        answered.push(since.ip.reassembly_ok);
+    }
+    // The first one taught the path.
+    assert_eq!(answered, [0, 1, 1]);
+    assert_eq!(world.near.counters().ip.path_mtu_told, 1);
+    assert_eq!(world.near.counters().icmp.out_echo_replies, 3);
+    assert_eq!(world.far.counters().icmp.in_checksum_errors, 0);
+    // An answer to somebody else is none of ours.
+    let mut world = World::alike(&[], Link::CLEAN).announced();
+    let seen = Frames::default();
+    let list = Rc::clone(&seen);
+    world.wire.watch = Box::new(move |end, frame| {
+        if end == 0 && frame.len() > 1_000 {
+            list.borrow_mut().push(frame.clone());
+        }
+        true
+    });
+    let question = ping(&world, 1_400);
+    world.wire.put(0, &question);
+    world.run(50);
+    let mut answer = seen.take().remove(0);
+    answer[ETHERNET + 24 + 15] ^= 0x40;
+    world.wire.put(0, &too_long(&answer, 1_300));
+    world.run(3);
+    assert_eq!(world.near.counters().ip.path_mtu_told, 0);
+}
