@@ -149,7 +149,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(folder);
     let mut file = file.map_err(plain)?;
-    file.write_all(bytes)?;
+    file.write_all(bytes).map_err(plain)?;
     file.persist(path).map_err(|failed| failed.error)?;
     Ok(())
 }
@@ -259,6 +259,7 @@ mod tests {
             store.put("small", "{}").unwrap();
             let error = store.put("large", &"x".repeat(1 << 20)).unwrap_err();
             assert!(error.to_string().contains("free some space"), "{error}");
+            assert!(!error.to_string().contains(".partial"), "{error}");
             let names: Vec<_> = fs::read_dir(store.folder()).unwrap().collect();
             assert_eq!(names.len(), 1, "{names:?}");
             return;
