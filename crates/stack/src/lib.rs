@@ -60,6 +60,7 @@ pub use watch::Departure;
 mod error;
 pub use error::StackError;
 
+mod discovery;
 mod icmp;
 mod link;
 mod neighbors;

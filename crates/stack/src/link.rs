@@ -25,6 +25,8 @@ pub(crate) struct Link {
     /// Frames that may still be made until the next turn, and how many a turn allows.
     budget: usize,
     per_turn: usize,
+    /// What comes is being taken in: what leaves meanwhile is an answer that nobody here has asked for.
+    pub(crate) answering: bool,
     /// A segment is being cut: its pieces leave all, or wait in `rest` until those in front of them have left. While
     /// one waits the burst is full.
     pub(crate) cutting: bool,
@@ -77,6 +79,7 @@ impl Link {
             burst: Burst::new(),
             budget: per_turn as usize,
             per_turn: per_turn as usize,
+            answering: false,
             cutting: false,
             rest: VecDeque::with_capacity(most_pieces(config.mtu)),
             vnet,
@@ -255,7 +258,10 @@ impl Link {
         };
         match self.neighbor(hop) {
             Some(ethernet) => {
-                self.latest = (to, ethernet, self.neighbors.epoch());
+                // What is only answered stays known as that.
+                if !self.answering {
+                    self.latest = (to, ethernet, self.neighbors.epoch());
+                }
                 self.send_to(frame, ethernet, to, header);
             }
             None => self.wait(frame, hop, to, header),
@@ -289,7 +295,7 @@ impl Link {
             }
             _ => {}
         }
-        match self.neighbors.resolve(hop, self.now) {
+        match self.neighbors.resolve(hop, self.now, !self.answering) {
             Resolved::Known(ethernet) => Some(ethernet),
             Resolved::Renew(ethernet) => {
                 self.ask(hop);
@@ -306,7 +312,7 @@ impl Link {
     fn wait(&mut self, mut frame: Frame, hop: IpAddr, to: IpAddr, header: VnetHeader) {
         self.mark = None;
         self.write_head(&mut frame, [0; 6], ip::ethertype(to), header);
-        if let Err(frame) = self.neighbors.wait(hop, frame) {
+        if let Err(frame) = self.neighbors.wait(hop, frame, self.answering) {
             self.counters.link.out_unresolved += 1;
             self.pool.free(frame);
         }

@@ -1,17 +1,12 @@
-//! Neighbours on the link: who has which Ethernet address (ARP, RFC 826; neighbour discovery, RFC 4861).
+//! Neighbours on the link: what is known of who has which Ethernet address (ARP, RFC 826; neighbour discovery, RFC 4861).
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use linerate_port::Frame;
-use linerate_port::vnet::VnetHeader;
 
 use crate::Nanos;
-use crate::addressing::{ALL_NODES_V6, solicited_node};
-use crate::link::Link;
 use crate::table::{Table, hash};
-use crate::wire::ip::{self, V6_BYTES};
-use crate::wire::{ETHERTYPE_ARP, ICMPV6, put, sum, word};
 
 /// Time between two questions about the same neighbour (RFC 1122, section 2.3.2.1).
 const ASK_EVERY: Nanos = 1_000_000_000;
@@ -23,6 +18,13 @@ const FRESH: Nanos = 60_000_000_000;
 const CHECK_EVERY: Nanos = 250_000_000;
 /// Frames that wait for neighbours' answers, in all.
 pub(crate) const WAITING: usize = 64;
+/// How many times as many as it leaves free wait for one neighbour at most (RFC 4861, section 7.2.2: a small number):
+/// 48, so that a datagram of 64 KiB, in 45 fragments of Ethernet's length, has room, and 16 are left for others.
+const SHARE: usize = 3;
+/// Of these answers leave as many free, for what sockets send.
+const KEPT_FROM_ANSWERS: usize = WAITING / 2;
+/// How often whoever only asks for an address, or is answered, may take the place of a neighbour that is sent to.
+const DISPLACE_EVERY: Nanos = 1_000_000_000;
 /// How often the own addresses are announced (RFC 5227, ANNOUNCE_NUM), and the time from one to the next
 /// (ANNOUNCE_INTERVAL); within what RFC 4861 allows, MAX_NEIGHBOR_ADVERTISEMENT and RetransTimer.
 const ANNOUNCEMENTS: u8 = 2;
@@ -38,6 +40,8 @@ struct Neighbor {
     asked: Nanos,
     tries: u8,
     used: Nanos,
+    /// Sockets send to it, or have. Others are known because they asked, or were answered.
+    wanted: bool,
 }
 
 impl Neighbor {
@@ -49,12 +53,12 @@ impl Neighbor {
 
 /// What an advertisement says (RFC 4861, section 4.4).
 #[derive(Clone, Copy, Debug)]
-struct Advertised {
-    ethernet: Option<[u8; 6]>,
+pub(crate) struct Advertised {
+    pub(crate) ethernet: Option<[u8; 6]>,
     /// It answers a question, so the neighbour hears us.
-    solicited: bool,
+    pub(crate) solicited: bool,
     /// It replaces what is known.
-    overrides: bool,
+    pub(crate) overrides: bool,
 }
 
 /// What is known of a neighbour.
@@ -87,6 +91,10 @@ pub(crate) struct Neighbors {
     /// Changes with every change of an address, so that whoever copied one knows.
     epoch: u32,
     next_check: Nanos,
+    /// How far the check that is due has come.
+    checked: usize,
+    /// When the place of a neighbour that is sent to may be taken again by one that is not.
+    displaces: Nanos,
     announcing: Announcing,
 }
 
@@ -120,6 +128,8 @@ impl Neighbors {
             over: 0,
             epoch: 1,
             next_check: 0,
+            checked: 0,
+            displaces: 0,
             announcing: Announcing::default(),
         }
     }
@@ -148,14 +158,15 @@ impl Neighbors {
         found.map(|index| index as usize)
     }
 
-    /// What is known of a neighbour; whoever is told to ask does.
-    pub(crate) fn resolve(&mut self, address: IpAddr, now: Nanos) -> Resolved {
-        let at = match self.find(address) {
-            Some(at) => at,
-            None => self.add(address, now),
+    /// What is known of a neighbour; whoever is told to ask does. `wanted`: it is not only to be answered.
+    pub(crate) fn resolve(&mut self, address: IpAddr, now: Nanos, wanted: bool) -> Resolved {
+        let at = self.find(address);
+        let Some(at) = at.or_else(|| self.add(address, now, wanted)) else {
+            return Resolved::Asked;
         };
         let neighbor = &mut self.list[at];
         neighbor.used = now;
+        neighbor.wanted |= wanted;
         let may_ask = neighbor.tries == 0 || now >= neighbor.asked + ASK_EVERY;
         match neighbor.ethernet {
             Some(ethernet) if neighbor.is_stale(now) && may_ask => {
@@ -173,8 +184,10 @@ impl Neighbors {
         }
     }
 
-    /// Adds a neighbour without an address; the one used least recently makes room.
-    fn add(&mut self, address: IpAddr, now: Nanos) -> usize {
+    /// Adds a neighbour without an address; the one used least recently makes room, of those that are not sent to if there
+    /// are any. One that is not sent to itself takes the place of one that is once in a while: whoever makes names up
+    /// drives nobody out.
+    fn add(&mut self, address: IpAddr, now: Nanos, wanted: bool) -> Option<usize> {
         let neighbor = Neighbor {
             address,
             ethernet: None,
@@ -182,20 +195,26 @@ impl Neighbors {
             asked: 0,
             tries: 0,
             used: now,
+            wanted,
         };
         let at = if self.list.len() < self.limit {
             self.list.push(neighbor);
             self.list.len() - 1
         } else {
-            let at = (0..self.list.len())
-                .min_by_key(|&at| self.list[at].used)
-                .expect("a cache has a place");
+            let worth = |&at: &usize| (self.list[at].wanted, self.list[at].used);
+            let at = (0..self.list.len()).min_by_key(worth)?;
+            if self.list[at].wanted && !wanted {
+                if now < self.displaces {
+                    return None;
+                }
+                self.displaces = now + DISPLACE_EVERY;
+            }
             self.forget(at);
             self.list[at] = neighbor;
             at
         };
         self.table.insert(hash_of(self.seed, address), at as u32);
-        at
+        Some(at)
     }
 
     /// Takes a neighbour out of the table; its place stays.
@@ -205,29 +224,56 @@ impl Neighbors {
         table.remove(hash_of(seed, list[at].address), at as u32, |other| {
             hash_of(seed, list[other as usize].address)
         });
-        self.changed();
+        // Nobody has copied the address of one that is only answered.
+        if list[at].wanted && list[at].ethernet.is_some() {
+            self.changed();
+        }
         // Nobody is asked any more for what waits for it.
         self.over = self.waiting.len();
     }
 
     /// A neighbour told its address. Strangers are remembered only if they may be (`new`).
     pub(crate) fn learn(&mut self, address: IpAddr, ethernet: [u8; 6], new: bool, now: Nanos) {
-        let at = match self.find(address) {
-            Some(at) => at,
-            None if new => self.add(address, now),
-            None => return,
+        let Some(at) = self.find_or_add(address, new, now) else {
+            return;
         };
         let neighbor = &mut self.list[at];
         neighbor.confirmed = Some(now);
         neighbor.tries = 0;
-        if neighbor.ethernet.replace(ethernet) != Some(ethernet) {
+        self.set(at, ethernet);
+    }
+
+    fn find_or_add(&mut self, address: IpAddr, new: bool, now: Nanos) -> Option<usize> {
+        let at = self.find(address);
+        at.or_else(|| new.then(|| self.add(address, now, false)).flatten())
+    }
+
+    /// A neighbour has this address from here on.
+    fn set(&mut self, at: usize, ethernet: [u8; 6]) {
+        let neighbor = &mut self.list[at];
+        let before = neighbor.ethernet.replace(ethernet);
+        // Nobody has copied one that was not known.
+        if neighbor.wanted && before.is_some_and(|before| before != ethernet) {
             self.changed();
         }
         self.over = self.waiting.len();
     }
 
+    /// A neighbour asked, and told its address. That it hears what is sent to it is not known: with a new address it is
+    /// asked at its next use, with the one that it had nothing changes (RFC 4861, section 7.2.3).
+    pub(crate) fn solicited_by(&mut self, address: IpAddr, ethernet: [u8; 6], now: Nanos) {
+        let Some(at) = self.find_or_add(address, true, now) else {
+            return;
+        };
+        let neighbor = &mut self.list[at];
+        if neighbor.ethernet != Some(ethernet) {
+            (neighbor.confirmed, neighbor.tries) = (None, 0);
+            self.set(at, ethernet);
+        }
+    }
+
     /// A neighbour was advertised: what is known of it changes as RFC 4861 says, section 7.2.5.
-    fn advertised(&mut self, address: IpAddr, said: Advertised, now: Nanos) {
+    pub(crate) fn advertised(&mut self, address: IpAddr, said: Advertised, now: Nanos) {
         let Some(at) = self.find(address) else {
             return;
         };
@@ -254,9 +300,12 @@ impl Neighbors {
         }
     }
 
-    /// Keeps a frame until a neighbour has answered; gives it back when there is no place.
-    pub(crate) fn wait(&mut self, hop: IpAddr, frame: Frame) -> Result<(), Frame> {
-        if self.waiting.len() == WAITING {
+    /// Keeps a frame until a neighbour has answered; gives it back when there is no place. `answer`: it is one.
+    pub(crate) fn wait(&mut self, hop: IpAddr, frame: Frame, answer: bool) -> Result<(), Frame> {
+        let free = WAITING - self.waiting.len();
+        let least = if answer { KEPT_FROM_ANSWERS } else { 0 };
+        let same = self.waiting.iter().filter(|(other, _)| *other == hop);
+        if free <= least || same.count() >= SHARE * free || self.find(hop).is_none() {
             return Err(frame);
         }
         self.waiting.push_back((hop, frame));
@@ -282,14 +331,15 @@ impl Neighbors {
         None
     }
 
-    /// Looks for neighbours that owe an answer. Gives the next one that is to be asked again.
+    /// Looks for neighbours that owe an answer. Gives the next one that is to be asked again; the look goes on behind it.
     pub(crate) fn overdue(&mut self, now: Nanos) -> Option<IpAddr> {
         if now < self.next_check || self.list.is_empty() {
             return None;
         }
-        for at in 0..self.list.len() {
-            let neighbor = &mut self.list[at];
-            let stale = neighbor.is_stale(now);
+        while let Some(neighbor) = self.list.get_mut(self.checked) {
+            self.checked += 1;
+            // Whoever sends to it remembers its address, and does not ask here.
+            let stale = neighbor.wanted && neighbor.is_stale(now);
             if (neighbor.tries == 0 && !stale) || now < neighbor.asked + ASK_EVERY {
                 continue;
             }
@@ -303,6 +353,7 @@ impl Neighbors {
             self.changed();
             self.over = self.waiting.len();
         }
+        self.checked = 0;
         self.next_check = now + CHECK_EVERY;
         None
     }
@@ -320,12 +371,12 @@ impl Neighbors {
 
     /// Whether an own address is to be announced now.
     #[inline]
-    fn is_announcing(&self, now: Nanos) -> bool {
+    pub(crate) fn is_announcing(&self, now: Nanos) -> bool {
         self.announcing.rounds < ANNOUNCEMENTS && now >= self.announcing.due
     }
 
     /// One of `count` own addresses is announced: its place among them.
-    fn announced(&mut self, count: usize, now: Nanos) -> usize {
+    pub(crate) fn announced(&mut self, count: usize, now: Nanos) -> usize {
         let announcing = &mut self.announcing;
         let at = announcing.addresses;
         announcing.addresses += 1;
@@ -341,236 +392,6 @@ impl Neighbors {
 
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Frame> + '_ {
         self.waiting.drain(..).map(|(_, frame)| frame)
-    }
-}
-
-const ARP_BYTES: usize = 28;
-/// Ethernet and IPv4, six and four bytes of address (RFC 826).
-const ARP_KIND: [u8; 6] = [0, 1, 8, 0, 6, 4];
-const ARP_REQUEST: u16 = 1;
-const ARP_REPLY: u16 = 2;
-
-const SOLICITATION: u8 = 135;
-const ADVERTISEMENT: u8 = 136;
-/// What an advertisement says of itself: that it answers a solicitation, and that it replaces what was known.
-const SOLICITED: u8 = 0x40;
-const OVERRIDE: u8 = 0x20;
-/// What no packet has that was passed on.
-const MOST_HOPS: u8 = 255;
-const SOURCE_OPTION: u8 = 1;
-const TARGET_OPTION: u8 = 2;
-/// The message, the address in question, and one option with an Ethernet address.
-const DISCOVERY_BYTES: usize = 32;
-
-impl Link {
-    /// Work of a turn: the own addresses are announced, neighbours that owe an answer are asked again, and what waited
-    /// for them leaves. Gives the next datagram that waited in vain; to be called until there is none.
-    pub(crate) fn check_neighbors(&mut self) -> Option<Unreached> {
-        while self.neighbors.is_announcing(self.now) && self.has_room() {
-            let at = (self.neighbors).announced(self.own.networks.len(), self.now);
-            self.announce(self.own.networks[at].address);
-        }
-        while let Some(address) = self.neighbors.overdue(self.now) {
-            self.ask(address);
-        }
-        loop {
-            let (frame, hop) = self.release_some()?;
-            let ends = self.ends_of(frame);
-            if let Some((local, remote)) = ends {
-                return Some(Unreached { local, remote, hop });
-            }
-        }
-    }
-
-    /// Asks who has an address.
-    pub(crate) fn ask(&mut self, address: IpAddr) {
-        self.counters.link.out_neighbor_requests += 1;
-        let Some(own) = self.own.source_for(address) else {
-            return;
-        };
-        match (own, address) {
-            (IpAddr::V4(own), IpAddr::V4(target)) => {
-                self.send_arp(ARP_REQUEST, [0xff; 6], own, ([0; 6], target));
-            }
-            (IpAddr::V6(own), IpAddr::V6(target)) => {
-                self.send_discovery((SOLICITATION, 0), own, solicited_node(target), target);
-            }
-            _ => {}
-        }
-    }
-
-    /// Tells everybody on the link that an address is this stack's: whoever knows it with another Ethernet
-    /// address, of what had it before, renews that.
-    #[cold]
-    fn announce(&mut self, own: IpAddr) {
-        self.counters.link.out_announcements += 1;
-        match own {
-            // A question that nobody has to answer (RFC 5227, section 2.3).
-            IpAddr::V4(own) => self.send_arp(ARP_REQUEST, [0xff; 6], own, ([0; 6], own)),
-            IpAddr::V6(own) => {
-                self.send_discovery((ADVERTISEMENT, OVERRIDE), own, ALL_NODES_V6, own)
-            }
-        }
-    }
-
-    fn send_arp(
-        &mut self,
-        operation: u16,
-        ethernet: [u8; 6],
-        own: Ipv4Addr,
-        (far, target): ([u8; 6], Ipv4Addr),
-    ) {
-        let Some(mut frame) = self.make(ARP_BYTES) else {
-            return;
-        };
-        let sender = self.ethernet;
-        let packet = self.packet(&mut frame);
-        packet[..6].copy_from_slice(&ARP_KIND);
-        put(packet, 6, operation);
-        packet[8..14].copy_from_slice(&sender);
-        packet[14..18].copy_from_slice(&own.octets());
-        packet[18..24].copy_from_slice(&far);
-        packet[24..28].copy_from_slice(&target.octets());
-        self.write_head(&mut frame, ethernet, ETHERTYPE_ARP, VnetHeader::default());
-        self.push(frame);
-    }
-
-    /// An ARP packet came, with whatever pads its frame.
-    pub(crate) fn input_arp(&mut self, packet: &[u8]) {
-        if packet.len() < ARP_BYTES || packet[..6] != ARP_KIND {
-            self.counters.link.in_errors += 1;
-            return;
-        }
-        let ethernet: [u8; 6] = packet[8..14].try_into().expect("six bytes");
-        let address =
-            |at: usize| Ipv4Addr::new(packet[at], packet[at + 1], packet[at + 2], packet[at + 3]);
-        let (from, target) = (address(14), address(24));
-        let operation = word(packet, 6);
-        match operation {
-            ARP_REQUEST => self.counters.link.in_neighbor_requests += 1,
-            ARP_REPLY => self.counters.link.in_neighbor_replies += 1,
-            _ => return,
-        }
-        let near = self.own.next_hop(from.into()) == Some(from.into());
-        let is_ours = self.own.is_own(from.into());
-        self.count_conflict(is_ours, ethernet);
-        let sane = ethernet[0] & 1 == 0 && near && !is_ours;
-        let for_us = self.own.is_own(target.into());
-        if sane {
-            // Whoever asks for us will talk to us (RFC 826); others only renew what is known.
-            self.neighbors
-                .learn(from.into(), ethernet, for_us, self.now);
-            self.release();
-        }
-        // A probe for a free address comes from no address (RFC 5227).
-        if for_us && operation == ARP_REQUEST && (sane || from.is_unspecified()) {
-            self.counters.link.out_neighbor_replies += 1;
-            self.send_arp(ARP_REPLY, ethernet, target, (ethernet, from));
-        }
-    }
-
-    /// Somebody said which Ethernet address he has; `is_ours`: of an address of this stack's (RFC 5227, section 2.4).
-    fn count_conflict(&mut self, is_ours: bool, ethernet: [u8; 6]) {
-        // What comes back from where it was sent is no conflict.
-        let other = is_ours && ethernet != self.ethernet;
-        self.counters.link.in_address_conflicts += u64::from(other);
-    }
-
-    /// Sends a message of neighbour discovery: its kind, and of an advertisement what it says of itself.
-    fn send_discovery(
-        &mut self,
-        (kind, says): (u8, u8),
-        from: Ipv6Addr,
-        to: Ipv6Addr,
-        target: Ipv6Addr,
-    ) {
-        let Some(mut frame) = self.make(V6_BYTES + DISCOVERY_BYTES) else {
-            return;
-        };
-        let own = self.ethernet;
-        let packet = self.packet(&mut frame);
-        ip::write(packet, from.into(), to.into(), ICMPV6, DISCOVERY_BYTES, 0);
-        packet[7] = MOST_HOPS;
-        let message = &mut packet[V6_BYTES..];
-        message[..8].fill(0);
-        (message[0], message[4]) = (kind, says);
-        let option = match kind {
-            SOLICITATION => SOURCE_OPTION,
-            _ => TARGET_OPTION,
-        };
-        message[8..24].copy_from_slice(&target.octets());
-        message[24..26].copy_from_slice(&[option, 1]);
-        message[26..32].copy_from_slice(&own);
-        let pseudo = ip::pseudo(from.into(), to.into(), ICMPV6, DISCOVERY_BYTES);
-        let checksum = !crate::wire::combine([pseudo, sum(message)]);
-        put(message, 2, checksum);
-        self.counters.icmp.out_messages += 1;
-        self.send(frame, to.into(), VnetHeader::default());
-    }
-
-    /// A message of neighbour discovery came, its checksum checked. False when it is none.
-    pub(crate) fn input_discovery(&mut self, from: Ipv6Addr, message: &[u8], hops: u8) -> bool {
-        let kind = message[0];
-        if kind != SOLICITATION && kind != ADVERTISEMENT {
-            return false;
-        }
-        // One that a router passed on is no neighbour's (RFC 4861, section 7.1).
-        if message.len() < 24 || hops != MOST_HOPS {
-            self.counters.icmp.in_errors += 1;
-            return true;
-        }
-        let target: [u8; 16] = message[8..24].try_into().expect("sixteen bytes");
-        let target = Ipv6Addr::from(target);
-        let wanted = if kind == SOLICITATION {
-            SOURCE_OPTION
-        } else {
-            TARGET_OPTION
-        };
-        let mut options = &message[24..];
-        let mut ethernet = None;
-        while let [option, length, rest @ ..] = options {
-            let bytes = usize::from(*length) * 8;
-            if bytes == 0 || bytes > options.len() {
-                break;
-            }
-            if *option == wanted && *length == 1 && rest[0] & 1 == 0 {
-                ethernet = rest[..6].try_into().ok();
-            }
-            options = &options[bytes..];
-        }
-        if kind == ADVERTISEMENT {
-            self.counters.link.in_neighbor_replies += 1;
-            if let Some(ethernet) = ethernet {
-                self.count_conflict(self.own.is_own(target.into()), ethernet);
-            }
-            let said = Advertised {
-                ethernet,
-                solicited: message[4] & SOLICITED != 0,
-                overrides: message[4] & OVERRIDE != 0,
-            };
-            (self.neighbors).advertised(target.into(), said, self.now);
-            self.release();
-            return true;
-        }
-        self.counters.link.in_neighbor_requests += 1;
-        if !self.own.is_own(target.into()) {
-            return true;
-        }
-        if from.is_unspecified() {
-            // Whoever is about to take the address learns that it is taken (RFC 4861, section 7.2.4).
-            self.counters.link.out_neighbor_replies += 1;
-            self.send_discovery((ADVERTISEMENT, OVERRIDE), target, ALL_NODES_V6, target);
-            return true;
-        }
-        if let Some(ethernet) = ethernet
-            && self.own.next_hop(from.into()) == Some(from.into())
-        {
-            self.neighbors.learn(from.into(), ethernet, true, self.now);
-            self.release();
-        }
-        self.counters.link.out_neighbor_replies += 1;
-        self.send_discovery((ADVERTISEMENT, SOLICITED | OVERRIDE), target, from, target);
-        true
     }
 }
 
@@ -608,10 +429,10 @@ mod tests {
             let mut neighbors = Neighbors::new(4, 1);
             match known {
                 Some(known) => neighbors.learn(address, known, true, 0),
-                None => drop(neighbors.resolve(address, 0)),
+                None => drop(neighbors.resolve(address, 0, true)),
             }
             neighbors.advertised(address, said, 10);
-            let (found, renews) = match neighbors.resolve(address, ASK_EVERY) {
+            let (found, renews) = match neighbors.resolve(address, ASK_EVERY, true) {
                 Resolved::Known(ethernet) => (Some(ethernet), false),
                 Resolved::Renew(ethernet) => (Some(ethernet), true),
                 Resolved::Ask | Resolved::Asked => (None, false),
@@ -627,5 +448,64 @@ mod tests {
         };
         neighbors.advertised(address, said, 10);
         assert!(neighbors.find(address).is_none());
+    }
+
+    fn seen(neighbors: &mut Neighbors, address: IpAddr) -> (Option<[u8; 6]>, bool) {
+        match neighbors.resolve(address, ASK_EVERY, true) {
+            Resolved::Known(ethernet) => (Some(ethernet), false),
+            Resolved::Renew(ethernet) => (Some(ethernet), true),
+            Resolved::Ask | Resolved::Asked => (None, false),
+        }
+    }
+
+    /// RFC 4861, section 7.2.3: what is used then, and whether it is asked.
+    #[test]
+    fn who_asks_is_not_known_to_hear() {
+        let address: IpAddr = "fd00::9".parse().unwrap();
+        for (known, used, asks) in [
+            (None, NEW, true),
+            (Some(OLD), NEW, true),
+            (Some(NEW), NEW, false),
+        ] {
+            let mut neighbors = Neighbors::new(4, 1);
+            if let Some(known) = known {
+                neighbors.learn(address, known, true, 0);
+            }
+            neighbors.solicited_by(address, NEW, 10);
+            // Nobody sends to it: nothing is asked.
+            assert_eq!(neighbors.overdue(2 * ASK_EVERY), None);
+            let found = seen(&mut neighbors, address);
+            assert_eq!(found, (Some(used), asks), "{known:?}");
+        }
+    }
+
+    /// Whoever says that he is many drives nobody out to whom something is sent, and has nothing made anew.
+    #[test]
+    fn strangers_take_the_places_of_strangers() {
+        let address = |number: u32| IpAddr::from((0x0a00_0000 + number).to_be_bytes());
+        let mut neighbors = Neighbors::new(8, 1);
+        for number in 0..8 {
+            neighbors.learn(address(number), OLD, true, 0);
+        }
+        for number in 0..4 {
+            assert_eq!(seen(&mut neighbors, address(number)), (Some(OLD), false));
+        }
+        for number in 100..200 {
+            neighbors.learn(address(number), NEW, true, 2 * ASK_EVERY);
+        }
+        let known = |number: &u32| neighbors.find(address(*number)).is_some();
+        assert_eq!((0..8).filter(known).count(), 4);
+        assert_eq!((100..200).filter(known).count(), 4);
+        // Where all are sent to one gives way in a second.
+        for number in 0..8 {
+            let _ = seen(&mut neighbors, address(number));
+        }
+        let epoch = neighbors.epoch();
+        for number in 200..300 {
+            neighbors.learn(address(number), NEW, true, 3 * ASK_EVERY);
+        }
+        let known = |number: &u32| neighbors.find(address(*number)).is_some();
+        assert_eq!((0..8).filter(known).count(), 7);
+        assert!(neighbors.epoch() - epoch <= 1);
     }
 }

@@ -108,6 +108,7 @@ impl Stack {
         self.link.begin(now);
         let budget = self.config.rx_descriptors as usize;
         let mut turn = Turn::default();
+        self.link.answering = true;
         while turn.received < budget {
             let wanted = (budget - turn.received).min(BURST_FRAMES);
             let mut burst = Burst::with_limit(wanted);
@@ -129,6 +130,7 @@ impl Stack {
                 break;
             }
         }
+        self.link.answering = false;
         turn.more = turn.received >= budget;
         self.link.counters.link.in_frames += turn.received as u64;
         while let Some(lost) = self.link.check_neighbors() {
