@@ -63,6 +63,9 @@ counters! {
         out_no_buffer,
         /// Answers that were given up because the transmit ring was full.
         out_ring_full,
+        /// Answers that were given up because answers had their share of what a turn sends: to echo, to neighbours who
+        /// ask, resets and errors.
+        out_answers_limited,
         /// Frames that waited for a neighbour's address in vain, or found no place to wait.
         out_unresolved,
         /// ARP and neighbour discovery: questions that came.

@@ -133,7 +133,7 @@ impl Link {
         }
         // A probe for a free address comes from no address (RFC 5227).
         let asks = for_us && operation == ARP_REQUEST && (sane || from.is_unspecified());
-        if asks {
+        if asks && self.may_answer_neighbor() {
             self.counters.link.out_neighbor_replies += 1;
             self.send_arp(ARP_REPLY, ethernet, target, (ethernet, from));
         }
@@ -217,6 +217,9 @@ impl Link {
         if let Some(ethernet) = ethernet {
             (self.neighbors).solicited_by(from.into(), ethernet, self.now);
             self.release();
+        }
+        if !self.may_answer_neighbor() {
+            return true;
         }
         self.counters.link.out_neighbor_replies += 1;
         // Whoever is about to take the address learns that it is taken (RFC 4861, section 7.2.4).

@@ -195,7 +195,7 @@ pub(crate) fn input(
         // section 3.2.2.6); of IPv6 it is to be answered (RFC 4443, section 4.2).
         if (header.to.is_ipv4() && !link.own.is_own(header.to)) || header.from.is_unspecified() {
             link.counters.icmp.in_echos_ignored += 1;
-        } else {
+        } else if link.may_answer(message.len() / mtu + 1) {
             echo(link, fragmenter, header, message, mtu);
         }
     } else if kind == kinds.unreachable && message[1] == kinds.port {
@@ -292,6 +292,9 @@ pub(crate) fn port_unreachable(link: &mut Link, header: &Header, packet: &[u8]) 
     }
     if !link.errors.take(link.now) {
         link.counters.icmp.out_limited += 1;
+        return;
+    }
+    if !link.may_answer(1) {
         return;
     }
     let quote = &packet[..header.end.min(QUOTE_BYTES)];

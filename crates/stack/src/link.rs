@@ -25,6 +25,10 @@ pub(crate) struct Link {
     /// Frames that may still be made until the next turn, and how many a turn allows.
     budget: usize,
     per_turn: usize,
+    /// What answers may still take of that, in halves of a frame; below zero after a long one.
+    answers: i64,
+    /// Frames that had left when the turn began.
+    left_before: u64,
     /// What comes is being taken in: what leaves meanwhile is an answer that nobody here has asked for.
     pub(crate) answering: bool,
     /// A segment is being cut: its pieces leave all, or wait in `rest` until those in front of them have left. While
@@ -79,6 +83,8 @@ impl Link {
             burst: Burst::new(),
             budget: per_turn as usize,
             per_turn: per_turn as usize,
+            answers: 0,
+            left_before: 0,
             answering: false,
             cutting: false,
             rest: VecDeque::with_capacity(most_pieces(config.mtu)),
@@ -146,6 +152,41 @@ impl Link {
         self.now = now;
         self.budget = self.per_turn;
         self.flush();
+        self.share();
+    }
+
+    /// Half of what a turn sends may be answers, and where the port is full half of what it has taken since the last
+    /// turn: whoever floods the stack with questions leaves the other half to sockets.
+    fn share(&mut self) {
+        let left = self.counters.link.out_frames;
+        let since = left - std::mem::replace(&mut self.left_before, left);
+        let more = match self.is_behind() {
+            true => since as i64,
+            false => self.per_turn as i64,
+        };
+        // Of one descriptor every second frame.
+        self.answers = (self.answers + more).min(self.per_turn.max(2) as i64);
+    }
+
+    /// Whether an answer of so many frames may be made; counted where it may not.
+    pub(crate) fn may_answer(&mut self, frames: usize) -> bool {
+        // Without neighbours' answers nothing else comes: some places are kept for them.
+        self.takes_share(frames, self.per_turn as i64 / 4)
+    }
+
+    /// The same of an answer to a neighbour who asks for an address.
+    pub(crate) fn may_answer_neighbor(&mut self) -> bool {
+        self.takes_share(1, 0)
+    }
+
+    fn takes_share(&mut self, frames: usize, kept: i64) -> bool {
+        const FRAME: i64 = 2;
+        if self.answers < FRAME + kept {
+            self.counters.link.out_answers_limited += 1;
+            return false;
+        }
+        self.answers -= FRAME * frames as i64;
+        true
     }
 
     /// Whether a frame that can wait may be made now.
@@ -482,6 +523,59 @@ pub(crate) mod tests {
         (link, near.receive, far)
     }
 
+    /// A frame with this in its first byte.
+    fn push(link: &mut Link, kind: u8) {
+        let mut frame = link.make(20).unwrap();
+        link.memory.bytes_mut(&mut frame)[0] = kind;
+        link.push(frame);
+    }
+
+    #[test]
+    fn answers_take_half_of_what_a_port_takes() {
+        // Turns with room for all, for a few, and for one frame; a port that takes two of them meanwhile.
+        for (descriptors, frames) in [(64u32, 512u32), (6, 512), (1, 512), (64, 8)] {
+            let setting = format!("tx_descriptors={descriptors}");
+            let (mut link, _receive, mut far) = on_ring(&[&setting], frames);
+            let mut pool = link.memory.pool();
+            let takes = if frames == 8 { 2 } else { 64 };
+            let mut left = [0u32; 2];
+            for turn in 0..400u64 {
+                link.begin(turn);
+                for _ in 0..64 {
+                    if link.may_answer(1) {
+                        push(&mut link, 1);
+                    }
+                }
+                while link.has_room() {
+                    push(&mut link, 0);
+                }
+                link.flush();
+                let mut taken = 0;
+                while taken < takes {
+                    let mut burst = Burst::with_limit(takes - taken);
+                    let count = far.receive.receive(&mut pool, &mut burst);
+                    for frame in burst.frames() {
+                        let kind = link.memory.bytes(frame)[0];
+                        left[usize::from(kind)] += u32::from(turn >= 100);
+                    }
+                    pool.free_all(&mut burst);
+                    taken += count;
+                    if count == 0 {
+                        break;
+                    }
+                }
+            }
+            let [others, answers] = left;
+            let all = 300 * descriptors.min(takes as u32);
+            let case = format!("{descriptors} descriptors, {frames} frames: {left:?}");
+            assert_eq!(others + answers, all, "{case}");
+            // A part of their half is kept for neighbours.
+            assert!(answers * 4 >= all, "{case}");
+            assert!(others * 2 + 10 >= all, "{case}");
+            assert!(link.counters.link.out_answers_limited > 0);
+        }
+    }
+
     /// More than the ring and a burst hold, as the fragments of a long datagram are.
     #[test]
     fn what_has_waited_leaves_a_short_ring_whole() {
@@ -513,5 +607,18 @@ pub(crate) mod tests {
         }
         assert_eq!(left, (0..45).collect::<Vec<u8>>());
         assert_eq!(link.counters.link.out_ring_full, 0);
+    }
+
+    #[test]
+    fn a_long_answer_is_paid_for_later() {
+        let (mut link, _receive, _far) = on_ring(&["tx_descriptors=4"], 64);
+        link.begin(0);
+        // In 45 frames: as many as 22 turns may answer with.
+        assert!(link.may_answer(45));
+        let waited = (1..100).find(|&turn| {
+            link.begin(turn);
+            link.may_answer(1)
+        });
+        assert_eq!(waited, Some(23));
     }
 }

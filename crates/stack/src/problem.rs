@@ -44,6 +44,9 @@ pub(crate) fn tell(link: &mut Link, packet: &[u8], problem: Problem, to_many: bo
         link.counters.icmp.out_limited += 1;
         return;
     }
+    if !link.may_answer(1) {
+        return;
+    }
     let quote = &packet[..packet.len().min(QUOTE_BYTES)];
     let length = HEADER_BYTES + quote.len();
     let Some(mut frame) = link.make(V6_BYTES + length) else {

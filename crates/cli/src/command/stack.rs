@@ -33,6 +33,7 @@ const LOSES: &[(&str, &str, &str)] = &[
     ("link", "port_out_dropped", "the port, on sending"),
     ("link", "out_no_buffer", "sending, no buffer"),
     ("link", "out_ring_full", "the port's transmit ring"),
+    ("link", "out_answers_limited", "answers, beyond their share"),
     ("link", "out_unresolved", "waiting for a neighbour"),
     ("ip", "in_no_buffer", "TCP in pieces, no buffer"),
     ("ip", "in_too_long", "TCP in pieces, too long"),

@@ -96,7 +96,8 @@ impl Tcp {
         };
         let Some(index) = index else {
             link.counters.tcp.no_ports += 1;
-            if !link.own.is_own(header.to) {
+            // A reset has no answer.
+            if !link.own.is_own(header.to) || flags & RST != 0 || !link.may_answer(1) {
                 return;
             }
             let mut glance = Glance {
