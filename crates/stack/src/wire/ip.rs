@@ -71,39 +71,43 @@ pub(crate) fn parse(packet: &[u8], v4: bool, verify: bool) -> Option<Header> {
 /// Reads the header of a packet of version 4; `None` when it is none, or its checksum is wrong.
 #[inline(always)]
 pub(crate) fn parse_v4(packet: &[u8], verify: bool) -> Option<Header> {
-    let first = *packet.first()?;
-    let body = usize::from(first & 0xf) * 4;
-    if first >> 4 != 4 || body < V4_BYTES || packet.len() < body {
+    // Of a known length, so that each of its bytes is there: read in any other way, the header was put together in
+    // memory by a function of its own, and the path of datagrams waited for it.
+    let plain: &[u8; V4_BYTES] = packet.first_chunk()?;
+    let body = usize::from(plain[0] & 0xf) * 4;
+    if plain[0] >> 4 != 4 || body < V4_BYTES || packet.len() < body {
         return None;
     }
-    let end = usize::from(word(packet, 2));
+    let end = usize::from(word(plain, 2));
     if end < body || end > packet.len() {
         return None;
     }
     if verify {
-        let summed = match packet.first_chunk::<V4_BYTES>() {
-            Some(plain) if body == V4_BYTES => Sum::of_header(plain),
+        let summed = match body {
+            V4_BYTES => Sum::of_header(plain),
             _ => Sum::of(&packet[..body]),
         };
         if !summed.is_right() {
             return None;
         }
     }
-    let address =
-        |at: usize| Ipv4Addr::new(packet[at], packet[at + 1], packet[at + 2], packet[at + 3]);
     const MORE: u16 = 0x2000;
     const OFFSET: u16 = 0x1fff;
-    let place = word(packet, 6);
-    let piece = (place & (MORE | OFFSET) != 0).then(|| Piece {
-        id: word(packet, 4).into(),
-        offset: usize::from(place & OFFSET) * 8,
-        more: place & MORE != 0,
-    });
+    let place = word(plain, 6);
+    let piece = match place & (MORE | OFFSET) {
+        0 => None,
+        _ => Some(Piece {
+            id: word(plain, 4).into(),
+            offset: usize::from(place & OFFSET) * 8,
+            more: place & MORE != 0,
+        }),
+    };
+    let &[.., a, b, c, d, e, f, g, h] = plain;
     Some(Header {
-        from: address(12).into(),
-        to: address(16).into(),
-        protocol: packet[9],
-        tos: packet[1],
+        from: Ipv4Addr::new(a, b, c, d).into(),
+        to: Ipv4Addr::new(e, f, g, h).into(),
+        protocol: plain[9],
+        tos: plain[1],
         body,
         end,
         piece,
