@@ -93,12 +93,16 @@ impl FlowRule {
         self.write(&mut own);
         let port = FLOW + 1 + self.port_word();
         let mask = second_half(u16::MAX);
-        words[FLOW] == own[FLOW]
+        words[FLOW] & !EXTENDED == own[FLOW]
             && words[port] & mask == own[port]
             && words[MASKS..MASKS_END] == own[MASKS..MASKS_END]
             && words[QUEUE..PLACE] == own[QUEUE..PLACE]
     }
 }
+
+/// The extension's words mean something (`FLOW_EXT`): ixgbe says so of every rule, where the masks of these words are
+/// what tells.
+const EXTENDED: u32 = 0x8000_0000;
 
 /// 16 bits in network order behind 16 of zeros.
 fn second_half(bits: u16) -> u32 {
@@ -246,7 +250,11 @@ mod tests {
                     }
                 }
                 0x2f => match self.rules.get(&words[PLACE]) {
-                    Some(rule) => words[FLOW..PLACE].copy_from_slice(rule),
+                    Some(rule) => {
+                        words[FLOW..PLACE].copy_from_slice(rule);
+                        // As ixgbe does.
+                        words[FLOW] |= if self.chooses { 0 } else { EXTENDED };
+                    }
                     None => return error(libc::EINVAL),
                 },
                 0x31 => match self.rules.remove(&words[PLACE]) {
