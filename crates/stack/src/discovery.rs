@@ -123,7 +123,8 @@ impl Link {
         let near = self.own.next_hop(from.into()) == Some(from.into());
         let is_ours = self.own.is_own(from.into());
         self.count_conflict(is_ours, ethernet);
-        let sane = ethernet[0] & 1 == 0 && near && !is_ours;
+        let is_one = ethernet[0] & 1 == 0;
+        let sane = is_one && near && !is_ours;
         let for_us = self.own.is_own(target.into());
         if sane {
             // Whoever asks for us will talk to us (RFC 826); others only renew what is known.
@@ -132,7 +133,8 @@ impl Link {
             self.release();
         }
         // A probe for a free address comes from no address (RFC 5227).
-        let asks = for_us && operation == ARP_REQUEST && (sane || from.is_unspecified());
+        let probes = is_one && from.is_unspecified();
+        let asks = for_us && operation == ARP_REQUEST && (sane || probes);
         if asks && self.may_answer_neighbor() {
             self.counters.link.out_neighbor_replies += 1;
             self.send_arp(ARP_REPLY, ethernet, target, (ethernet, from));

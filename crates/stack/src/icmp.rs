@@ -22,31 +22,51 @@ const QUOTE_BYTES: usize = 548;
 /// icmp_msgs_per_sec).
 const BURST: u32 = 50;
 const PER_SECOND: u64 = 1_000;
-const _: () = assert!(SECOND.is_multiple_of(PER_SECOND));
 const SECOND: Nanos = 1_000_000_000;
 
-/// How many errors may be sent (RFC 1812, section 4.3.2.8; RFC 4443, section 2.4): a bucket of them, which fills with time.
+/// The same of what is believed about the paths of datagrams and echo answers. Whoever knows a port can make such
+/// messages up: so many at a time push few of the remembered paths out, and remake few headers.
+const TOLD_BURST: u32 = 16;
+const TOLD_PER_SECOND: u64 = 10;
+
+/// How many of something may be (of errors: RFC 1812, section 4.3.2.8; RFC 4443, section 2.4): a bucket of them, which
+/// fills with time.
 pub(crate) struct Allowance {
+    burst: u32,
+    /// Time that one more takes.
+    each: Nanos,
     left: u32,
     /// Until when it has been filled.
     filled: Nanos,
 }
 
 impl Allowance {
-    pub(crate) const fn new() -> Self {
+    /// Of errors that are sent.
+    pub(crate) const fn of_errors() -> Self {
+        Self::new(BURST, PER_SECOND)
+    }
+
+    /// Of what is believed about paths.
+    pub(crate) const fn of_paths() -> Self {
+        Self::new(TOLD_BURST, TOLD_PER_SECOND)
+    }
+
+    const fn new(burst: u32, per_second: u64) -> Self {
+        assert!(SECOND.is_multiple_of(per_second));
         Self {
-            left: BURST,
+            burst,
+            each: SECOND / per_second,
+            left: burst,
             filled: 0,
         }
     }
 
     /// Takes one, if there is one.
     pub(crate) fn take(&mut self, now: Nanos) -> bool {
-        const EACH: Nanos = SECOND / PER_SECOND;
-        let more = now.saturating_sub(self.filled) / EACH;
-        self.filled += more * EACH;
+        let more = now.saturating_sub(self.filled) / self.each;
+        self.filled += more * self.each;
         let left = u64::from(self.left).saturating_add(more);
-        self.left = left.min(BURST.into()) as u32;
+        self.left = left.min(self.burst.into()) as u32;
         match self.left.checked_sub(1) {
             Some(left) => {
                 self.left = left;
@@ -160,7 +180,7 @@ impl TooLong {
                 }
                 Held::EchoAnswer => link.paths.has_answered(to),
             };
-        if !left_here || self.mtu >= self.bytes.into() {
+        if !left_here || self.mtu >= self.bytes.into() || !link.told.take(link.now) {
             return;
         }
         if link.learn_path(to, believed(self.mtu.max(1), self.bytes, false)) {
@@ -329,7 +349,7 @@ mod tests {
 
     #[test]
     fn errors_are_limited() {
-        let mut allowance = Allowance::new();
+        let mut allowance = Allowance::of_errors();
         let mut taken = |now, times| (0..times).filter(|_| allowance.take(now)).count();
         let start = 77 * SECOND + 5;
         assert_eq!(taken(start, 200), 50);
@@ -342,5 +362,15 @@ mod tests {
             .sum();
         assert_eq!(sent, 1_000);
         assert_eq!(taken(start + 60 * SECOND, 200), 50);
+    }
+
+    #[test]
+    fn few_paths_are_believed_at_a_time() {
+        let mut allowance = Allowance::of_paths();
+        let mut taken = |now, times| (0..times).filter(|_| allowance.take(now)).count();
+        // Fewer than are remembered, so that a burst of them leaves most of those that were known.
+        assert_eq!(taken(7 * SECOND, 1_000), 16);
+        assert_eq!(taken(7 * SECOND + SECOND / 2, 1_000), 5);
+        assert_eq!(taken(60 * SECOND, 1_000), 16);
     }
 }

@@ -62,6 +62,7 @@ pub(crate) struct Link {
     pub(crate) group_hops: u8,
     /// Errors of ICMP that may be sent.
     pub(crate) errors: Allowance,
+    pub(crate) told: Allowance,
 }
 
 impl Link {
@@ -105,7 +106,8 @@ impl Link {
             tos: config.ip.tos,
             // RFC 1112, section 6.1.
             group_hops: 1,
-            errors: Allowance::new(),
+            errors: Allowance::of_errors(),
+            told: Allowance::of_paths(),
         }
     }
 
@@ -472,7 +474,7 @@ impl Link {
 
 /// Pieces that a packet of this length is cut into at most: 512 B of payload and headers are what every path takes
 /// (tcp/path.rs).
-const fn most_pieces(mtu: u16) -> usize {
+pub(crate) const fn most_pieces(mtu: u16) -> usize {
     mtu as usize / 512 + 1
 }
 

@@ -295,7 +295,10 @@ impl Neighbors {
             (neighbor.confirmed, neighbor.tries) = (None, 0);
         }
         if is_new {
-            self.changed();
+            // As in `forget`: nobody has copied the address of one that is only answered.
+            if neighbor.wanted {
+                self.changed();
+            }
             self.over = self.waiting.len();
         }
     }
@@ -350,7 +353,9 @@ impl Neighbors {
             }
             // It is silent: what waits for it is lost, and the next packet asks afresh.
             (neighbor.ethernet, neighbor.tries) = (None, 0);
-            self.changed();
+            if neighbor.wanted {
+                self.changed();
+            }
             self.over = self.waiting.len();
         }
         self.checked = 0;

@@ -7,6 +7,7 @@ use linerate_port::{
 
 use crate::config::{Checksum, Config};
 use crate::error::StackError;
+use crate::link::most_pieces;
 use crate::neighbors::WAITING;
 use crate::wire::ETHERNET_BYTES;
 
@@ -30,8 +31,10 @@ pub(crate) fn held_frames(config: &Config, frame_bytes: u16) -> u32 {
 
 /// Frames that a stack may hold beside those that its port does.
 pub(crate) fn frames_of_its_own(config: &Config, frame_bytes: u16) -> u32 {
-    // A burst each way, one that a pool holds back (`Pool` shares what is beyond), those that wait.
-    held_frames(config, frame_bytes) + WAITING as u32 + 2 * BURST_FRAMES as u32
+    // A burst each way, one that a pool holds back (`Pool` shares what is beyond), those that wait: for a neighbour, and
+    // pieces for a full port; and one in which a segment is put together.
+    let pieces = most_pieces(config.mtu) as u32;
+    held_frames(config, frame_bytes) + WAITING as u32 + 2 * BURST_FRAMES as u32 + pieces + 1
 }
 
 /// The memory that a stack with this configuration and its port need; add others' with
