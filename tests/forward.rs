@@ -1205,6 +1205,17 @@ fn a_device_has_as_many_queues_as_its_port_takes() {
         refused.contains("rss=set: ") && !refused.contains("is attached"),
         "{refused}"
     );
+    // And none while ports are polled: its device stays as it is.
+    fs::write(
+        &script,
+        "start\nport attach xdp:va,q=0-1,channels=set\nstop\n",
+    )
+    .expect("a file");
+    let refused = finish(&mut lab.linerate("a", &shell)).expect(1).stdout;
+    assert!(
+        refused.contains("say `stop` first") && !refused.contains("ethtool"),
+        "{refused}"
+    );
     for signal in [Signal::INT, Signal::KILL] {
         let mut running = Running::start(&mut lab.linerate("a", &words("channels=set")));
         soon("its queues are set", || in_use() == Some((2, 2)));

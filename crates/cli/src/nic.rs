@@ -256,12 +256,21 @@ fn set(
 /// What to do where something cannot be set.
 fn next_step(kind: Kind, word: &str, interface: &str) -> String {
     let (first, shows) = match kind {
-        Kind::Flow => (
-            format!(
-                "run as root (CAP_NET_ADMIN), and switch filters on (`ethtool -K {interface} ntuple on`)"
-            ),
-            "-n",
-        ),
+        Kind::Flow => {
+            let root = "run as root (CAP_NET_ADMIN)";
+            let filters =
+                format!("{root}, and switch filters on (`ethtool -K {interface} ntuple on`)");
+            // Drivers that have rules for IPv4 alone refuse the other half of `udp` and `tcp`.
+            match word.split_once("6:") {
+                None => (filters, "-n"),
+                Some((kind, port)) => (
+                    format!(
+                        "{filters}; where the driver has no rules of IPv6 say `{kind}4:{port}`"
+                    ),
+                    "-n",
+                ),
+            }
+        }
         Kind::Rss => ("run as root (CAP_NET_ADMIN)".to_owned(), "-x"),
         _ => ("run as root (CAP_NET_ADMIN)".to_owned(), "-l"),
     };

@@ -103,8 +103,7 @@ pub(crate) fn offer(registration: &Registration) -> Result<OwnedFd, LabError> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create(MEMORY_FILE, flags)?;
         let mut file = File::from(file);
-        serde_json::to_writer(&file, registration)?;
-        file.flush()?;
+        file.write_all(&serde_json::to_vec(registration)?)?;
         let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&file, seals)?;
         Ok(file.into())
@@ -192,10 +191,15 @@ fn offered_in(descriptors: &Path) -> io::Result<Option<Registration>> {
         if !target.to_string_lossy().starts_with(&own) {
             continue;
         }
+        let file = open(&path)?;
+        // A holder that offers another one has this one open before it is written to the end; the one before it is
+        // there until then.
+        let seals = rustix::fs::fcntl_get_seals(&file)?;
+        if !seals.contains(SealFlags::WRITE) {
+            continue;
+        }
         let mut text = Vec::new();
-        open(&path)?
-            .take(REGISTRATION_BYTES)
-            .read_to_end(&mut text)?;
+        file.take(REGISTRATION_BYTES).read_to_end(&mut text)?;
         return Ok(Some(serde_json::from_slice(&text)?));
     }
     Ok(None)

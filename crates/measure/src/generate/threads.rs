@@ -92,14 +92,19 @@ pub(super) fn hire<'scope, W: Send, D>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
     #[test]
     fn nobody_works_unless_all_do() {
         for (most, want) in [(2, None), (3, Some(vec![1, 2, 3]))] {
             let mut workers = [0, 1, 2];
             let mut started = 0;
+            let ran = AtomicU32::new(0);
             let worked = std::thread::scope(|scope| {
-                let run = |worker: &mut u32| *worker + 1;
+                let run = |worker: &mut u32| {
+                    ran.fetch_add(1, Relaxed);
+                    *worker + 1
+                };
                 let hired = hire(&mut workers, run, |builder, job| {
                     started += 1;
                     match started > most {
@@ -110,6 +115,8 @@ mod tests {
                 let ended = hired.into_iter().map(|thread| thread.join().unwrap());
                 Ok::<_, MeasureError>(ended.map(|worked| worked.unwrap()).collect::<Vec<u32>>())
             });
+            let all_or_none = if want.is_some() { 3 } else { 0 };
+            assert_eq!(ran.load(Relaxed), all_or_none);
             match (worked, want) {
                 (Ok(worked), Some(want)) => assert_eq!(worked, want),
                 (Err(MeasureError::Thread { thread, .. }), None) => {

@@ -444,7 +444,11 @@ impl Forwarder {
         ))
     }
 
-    fn not_running(&self) -> Result<(), MeasureError> {
+    /// Whether ports may be changed.
+    ///
+    /// # Errors
+    /// They are polled at the moment.
+    pub fn not_running(&self) -> Result<(), MeasureError> {
         match self.is_running() {
             false => Ok(()),
             true => Err(refused(

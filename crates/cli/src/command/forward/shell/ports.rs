@@ -92,6 +92,8 @@ impl Shell<'_> {
             .parse()
             .map_err(|error: linerate_measure::forward::PortError| error.to_string())?;
         let url = url.taken(super::super::onward(&self.settings, true));
+        // Refused before its device is changed: that may be one that is polled.
+        self.forwarder.not_running().map_err(words)?;
         // As for those that were named at the start: what it asks of its device is set, or it is not attached.
         self.nic.add(&url, self.output).map_err(|failure| {
             let problem = failure.problem;
