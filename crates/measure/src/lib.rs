@@ -31,6 +31,7 @@ mod loss;
 
 mod cost;
 mod end;
+mod hire;
 mod lane;
 mod memory;
 mod outcome;

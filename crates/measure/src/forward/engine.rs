@@ -1,8 +1,10 @@
 //! The forwarder: open ports, and the threads that poll them between a start and a stop.
 
+use std::io;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread::{self, Builder, JoinHandle};
 use std::time::Duration;
 
 use linerate_host::sys::{clock, cpu};
@@ -28,14 +30,18 @@ use super::settings::Settings;
 use super::stream::{Facts, Stream};
 use super::worker::{Assigned, Control, Done, Presence, StreamDone, Work};
 use crate::MeasureError;
+use crate::hire::hire;
 use crate::numa::Seats;
 
-mod hire;
 mod ports;
 #[cfg(test)]
 mod tests;
 
-use hire::{Spawn, hire};
+/// All that a thread does; nothing where it gets no work.
+type Job = Box<dyn FnOnce() -> Option<Done> + Send>;
+
+/// Starts a thread, or cannot.
+type Spawn<'a> = &'a mut dyn FnMut(Builder, Job) -> io::Result<JoinHandle<Option<Done>>>;
 
 /// The memory that frames live in, beyond what ports need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -386,7 +392,17 @@ impl Forwarder {
             self.check_interrupts(&places)?;
         }
         let threads = places.iter().map(|place| place.core + 1).max().unwrap_or(1);
-        let hired = hire(threads, &settings.mode, spawn)?;
+        // Before any queue is taken from its port, and before anybody waits for the others.
+        let hired = hire(
+            "forward",
+            "forwarding",
+            threads as usize,
+            |builder, work: Receiver<Work>| {
+                let mode = settings.mode.clone();
+                let job = move || work.recv().ok().map(|work| mode.run(work));
+                spawn(builder, Box::new(job))
+            },
+        )?;
         let mut flushed = 0;
         if settings.flush {
             let mut pool = self.memory.pool();
@@ -444,12 +460,10 @@ impl Forwarder {
             flushed,
             ask_at_ns: 0,
         };
-        for (work, hired) in works.into_iter().zip(hired) {
-            running
-                .threads
-                .push((Arc::clone(&work.control), hired.thread));
+        for (work, (give, thread)) in works.into_iter().zip(hired) {
+            running.threads.push((Arc::clone(&work.control), thread));
             // It does nothing but wait for it.
-            let _ = hired.give.send(work);
+            let _ = give.send(work);
         }
         self.running = Some(running);
         Ok(places)

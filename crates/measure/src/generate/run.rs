@@ -1,7 +1,9 @@
 //! A generating run: opens ports, starts the threads, keeps the time, counts.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc;
 use std::sync::{Arc, PoisonError};
+use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -26,6 +28,7 @@ use super::source::{Frames, Source};
 use super::template::{Layout, MAC_BYTES, Template};
 use super::threads;
 use crate::MeasureError;
+use crate::hire::hire;
 use crate::stamped::instruments::processors;
 
 /// What is sent.
@@ -372,17 +375,29 @@ pub fn run(
     let mut readings = Vec::new();
     let ticks = Ticks::now();
     let ran = std::thread::scope(|scope| {
-        let threads = threads::hire(
-            &mut workers,
-            |worker| worker.run(&memory, &shared),
-            |builder, job| builder.spawn_scoped(scope, job),
+        let (memory, shared) = (&memory, &shared);
+        let hired = hire::<&mut Worker<'_>, _>(
+            "generate",
+            "generating",
+            workers.len(),
+            |builder, given| {
+                builder.spawn_scoped(scope, move || {
+                    given.recv().ok().map(|worker| worker.run(memory, shared))
+                })
+            },
         )?;
+        let give = |(worker, (give, thread)): (_, (mpsc::Sender<_>, _))| {
+            // It does nothing but wait for it.
+            let _ = give.send(worker);
+            thread
+        };
+        let threads: Vec<ScopedJoinHandle<_>> = workers.iter_mut().zip(hired).map(give).collect();
         shared.gate.wait();
         let started = Timestamp::now();
         let interval = settings.interval.map(nanos).filter(|&time| time > 0);
         let drain = (nanos(settings.drain), settings.settle);
         let mut series = Series::new(before, interval);
-        let interrupted = watch(&shared, stop, receives, drain, &mut || {
+        let interrupted = watch(shared, stop, receives, drain, &mut || {
             let missing = shared.progress.missing.load(Relaxed);
             if let Some(reading) = series.look(&totals, missing, false) {
                 tell(Told::Interval(&reading));

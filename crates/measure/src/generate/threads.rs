@@ -1,8 +1,4 @@
-//! How many threads poll, and where; and their start, of all or none.
-
-use std::io;
-use std::sync::mpsc;
-use std::thread::{Builder, ScopedJoinHandle};
+//! How many threads poll, and where.
 
 use linerate_metric::plan::Cpus;
 
@@ -60,72 +56,9 @@ pub(super) fn of(settings: &Settings, receives: bool, usable: &[u32]) -> Result<
     )
 }
 
-/// All that a thread does; nothing where another could not be started.
-pub(super) type Job<'scope, D> = Box<dyn FnOnce() -> Option<D> + Send + 'scope>;
-
-/// Starts a thread for each worker. Nobody works, and so nobody waits for the others, before all are there; where one
-/// cannot be had the rest end.
-pub(super) fn hire<'scope, W: Send, D>(
-    workers: &'scope mut [W],
-    run: impl Fn(&mut W) -> D + Copy + Send + 'scope,
-    mut spawn: impl FnMut(Builder, Job<'scope, D>) -> io::Result<ScopedJoinHandle<'scope, Option<D>>>,
-) -> Result<Vec<ScopedJoinHandle<'scope, Option<D>>>, MeasureError> {
-    let count = workers.len();
-    let (mut doors, mut hired) = (Vec::new(), Vec::new());
-    for (number, worker) in workers.iter_mut().enumerate() {
-        let (door, opened) = mpsc::channel::<()>();
-        let job: Job<'scope, D> = Box::new(move || opened.recv().ok().map(|()| run(worker)));
-        let spawned = spawn(Builder::new().name(format!("generate-{number}")), job);
-        hired.push(spawned.map_err(|source| MeasureError::Thread {
-            thread: format!("generating thread {} of {count}", number + 1),
-            source,
-        })?);
-        doors.push(door);
-    }
-    for door in doors {
-        // Who waits behind it does nothing else.
-        let _ = door.send(());
-    }
-    Ok(hired)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-
-    #[test]
-    fn nobody_works_unless_all_do() {
-        for (most, want) in [(2, None), (3, Some(vec![1, 2, 3]))] {
-            let mut workers = [0, 1, 2];
-            let mut started = 0;
-            let ran = AtomicU32::new(0);
-            let worked = std::thread::scope(|scope| {
-                let run = |worker: &mut u32| {
-                    ran.fetch_add(1, Relaxed);
-                    *worker + 1
-                };
-                let hired = hire(&mut workers, run, |builder, job| {
-                    started += 1;
-                    match started > most {
-                        true => Err(io::ErrorKind::WouldBlock.into()),
-                        false => builder.spawn_scoped(scope, job),
-                    }
-                })?;
-                let ended = hired.into_iter().map(|thread| thread.join().unwrap());
-                Ok::<_, MeasureError>(ended.map(|worked| worked.unwrap()).collect::<Vec<u32>>())
-            });
-            let all_or_none = if want.is_some() { 3 } else { 0 };
-            assert_eq!(ran.load(Relaxed), all_or_none);
-            match (worked, want) {
-                (Ok(worked), Some(want)) => assert_eq!(worked, want),
-                (Err(MeasureError::Thread { thread, .. }), None) => {
-                    assert_eq!(thread, "generating thread 3 of 3");
-                }
-                (other, _) => panic!("{other:?}"),
-            }
-        }
-    }
 
     #[test]
     fn a_processor_for_each_thread_that_there_is() {

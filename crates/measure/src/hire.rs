@@ -1,0 +1,67 @@
+//! Starting the threads of a run, all of them or none.
+
+use std::io;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::Builder;
+
+use crate::MeasureError;
+
+/// Starts so many threads, which wait for their work: it is given when all are there. Where one of them cannot be had,
+/// the others find nobody to give them any, and end.
+pub(crate) fn hire<W, H>(
+    name: &str,
+    doing: &str,
+    count: usize,
+    mut spawn: impl FnMut(Builder, Receiver<W>) -> io::Result<H>,
+) -> Result<Vec<(Sender<W>, H)>, MeasureError> {
+    let start = |number| {
+        let (give, work) = mpsc::channel();
+        let thread = spawn(Builder::new().name(format!("{name}-{number}")), work);
+        thread
+            .map(|thread| (give, thread))
+            .map_err(|source| MeasureError::Thread {
+                thread: format!("{doing} thread {} of {count}", number + 1),
+                source,
+            })
+    };
+    (0..count).map(start).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+    #[test]
+    fn nobody_works_unless_all_do() {
+        for (most, works) in [(2, 0), (3, 3)] {
+            let mut started = 0;
+            let ran = &AtomicU32::new(0);
+            let hired = std::thread::scope(|scope| {
+                let hired = hire("test", "trying", 3, |builder, work: Receiver<u32>| {
+                    if started == most {
+                        return Err(io::ErrorKind::WouldBlock.into());
+                    }
+                    started += 1;
+                    builder.spawn_scoped(scope, move || {
+                        work.into_iter().for_each(|by| {
+                            ran.fetch_add(by, Relaxed);
+                        });
+                    })
+                })?;
+                for (give, _) in hired {
+                    give.send(1).expect("it waits");
+                }
+                Ok(())
+            });
+            assert_eq!(ran.load(Relaxed), works);
+            match hired {
+                Ok(()) => assert_eq!(most, 3),
+                Err(MeasureError::Thread { thread, .. }) => {
+                    assert_eq!((thread.as_str(), most), ("trying thread 3 of 3", 2));
+                }
+                Err(other) => panic!("{other:?}"),
+            }
+        }
+    }
+}
