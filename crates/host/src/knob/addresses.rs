@@ -5,25 +5,23 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
-use crate::snapshot::netlink::{ACKNOWLEDGE, DUMP, ask, attributes, link, push_attribute};
+use crate::snapshot::netlink::{
+    ACKNOWLEDGE, DUMP, GET_ADDRESS, IFA_ADDRESS, IFADDRMSG_BYTES, NEW_ADDRESS, ask, attributes,
+    ip_of, link, number, octets, push_attribute,
+};
 
-/// `RTM_…ADDR` of linux/rtnetlink.h, and what makes a new one.
-const NEW: u16 = 20;
+/// `RTM_DELADDR` of linux/rtnetlink.h, and what makes a new one.
 const DELETE: u16 = 21;
-const GET: u16 = 22;
 const CREATE: u16 = 0x600;
 /// `IFA_…` of linux/if_addr.h.
-const ADDRESS: u16 = 1;
 const LOCAL: u16 = 2;
 const BROADCAST: u16 = 4;
 const FLAGS: u16 = 8;
 /// `IFA_F_PERMANENT`: it has no lifetime.
 const PERMANENT: u32 = 0x80;
-/// struct ifaddrmsg: family, bits of the network, flags, scope, number of the interface.
-const HEADER_BYTES: usize = 8;
 
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,15 +111,15 @@ pub fn set_addresses(interface: &str, text: &str) -> io::Result<()> {
         ask(DELETE, ACKNOWLEDGE, &encode(index, own))?;
     }
     for own in &come {
-        ask(NEW, ACKNOWLEDGE | CREATE, &encode(index, own))?;
+        ask(NEW_ADDRESS, ACKNOWLEDGE | CREATE, &encode(index, own))?;
     }
     Ok(())
 }
 
 fn own(interface: &str) -> io::Result<Vec<Own>> {
     let index = link(interface)?.index;
-    let all = ask(GET, DUMP, &[0; HEADER_BYTES])?;
-    let of = |(kind, body): &(u16, Vec<u8>)| (*kind == NEW).then(|| decode(index, body))?;
+    let all = ask(GET_ADDRESS, DUMP, &[0; IFADDRMSG_BYTES])?;
+    let of = |(kind, body): &(u16, Vec<u8>)| (*kind == NEW_ADDRESS).then(|| decode(index, body))?;
     Ok(all.iter().filter_map(of).collect())
 }
 
@@ -147,19 +145,12 @@ fn changes(now: &[Own], wanted: &[Own]) -> (Vec<Own>, Vec<Own>) {
 }
 
 fn encode(index: u32, own: &Own) -> Vec<u8> {
-    let octets = |address: IpAddr| match address {
-        IpAddr::V4(address) => address.octets().to_vec(),
-        IpAddr::V6(address) => address.octets().to_vec(),
-    };
-    let family = match own.address {
-        IpAddr::V4(_) => libc::AF_INET,
-        IpAddr::V6(_) => libc::AF_INET6,
-    };
-    let mut message = vec![family as u8, own.prefix, 0, own.scope];
+    let (family, bytes) = octets(own.address);
+    let mut message = vec![family, own.prefix, 0, own.scope];
     message.extend(index.to_ne_bytes());
-    push_attribute(&mut message, LOCAL, &octets(own.address));
-    let far = own.peer.unwrap_or(own.address);
-    push_attribute(&mut message, ADDRESS, &octets(far));
+    push_attribute(&mut message, LOCAL, &bytes);
+    let (_, far) = octets(own.peer.unwrap_or(own.address));
+    push_attribute(&mut message, IFA_ADDRESS, &far);
     if let Some(broadcast) = own.broadcast {
         push_attribute(&mut message, BROADCAST, &broadcast.octets());
     }
@@ -168,29 +159,18 @@ fn encode(index: u32, own: &Own) -> Vec<u8> {
 
 /// An address of the interface of this number, where somebody gave it for good.
 fn decode(index: u32, body: &[u8]) -> Option<Own> {
-    let (header, rest) = body.split_first_chunk::<HEADER_BYTES>()?;
-    let [family, prefix, flags, scope, number @ ..] = *header;
-    if u32::from_ne_bytes(number) != index {
+    let (header, rest) = body.split_first_chunk::<IFADDRMSG_BYTES>()?;
+    let [family, prefix, flags, scope, interface @ ..] = *header;
+    if u32::from_ne_bytes(interface) != index {
         return None;
     }
-    let address = |value: &[u8]| -> Option<IpAddr> {
-        match i32::from(family) {
-            libc::AF_INET => Some(Ipv4Addr::from(*value.first_chunk::<4>()?).into()),
-            libc::AF_INET6 => Some(Ipv6Addr::from(*value.first_chunk::<16>()?).into()),
-            _ => None,
-        }
-    };
     let (mut local, mut far, mut broadcast, mut flags) = (None, None, None, u32::from(flags));
     for (kind, value) in attributes(rest) {
         match kind {
-            LOCAL => local = address(value),
-            ADDRESS => far = address(value),
+            LOCAL => local = ip_of(family, value),
+            IFA_ADDRESS => far = ip_of(family, value),
             BROADCAST => broadcast = value.first_chunk::<4>().copied().map(Ipv4Addr::from),
-            FLAGS => {
-                flags = value
-                    .first_chunk()
-                    .map_or(flags, |value| u32::from_ne_bytes(*value))
-            }
+            FLAGS => flags = number(value).unwrap_or(flags),
             _ => {}
         }
     }

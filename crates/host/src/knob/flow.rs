@@ -2,9 +2,9 @@
 //! queue 0, and it is `on` or `off`.
 
 use std::io;
-use std::net::UdpSocket;
 use std::os::fd::AsFd;
 
+use super::socket;
 use crate::sys::flow_rules::{FlowRule, Protocol, add_rule, has_rule, remove_rule};
 
 /// The device has the rule.
@@ -60,10 +60,6 @@ fn parse(text: &str) -> io::Result<FlowRule> {
         })
     };
     rule().ok_or_else(|| wrong(text))
-}
-
-fn socket() -> io::Result<UdpSocket> {
-    UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("[::]:0"))
 }
 
 #[cfg(test)]

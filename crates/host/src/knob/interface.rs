@@ -1,9 +1,9 @@
 //! The MTU of an interface, whether it is up, and the switches of `ethtool -K`, as text.
 
 use std::io;
-use std::net::UdpSocket;
 use std::os::fd::AsFd;
 
+use super::socket;
 use crate::snapshot::netlink::{
     ACKNOWLEDGE, IFLA_MTU, NEW_LINK, ask, link, link_header, push_attribute,
 };
@@ -92,7 +92,7 @@ pub fn set_state(interface: &str, text: &str) -> io::Result<()> {
 /// # Errors
 /// `ENODEV`, or `EOPNOTSUPP` where it tells none.
 pub fn offloads(interface: &str) -> io::Result<String> {
-    let socket = UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("[::]:0"))?;
+    let socket = socket()?;
     let mut last = None;
     let mut told = Vec::new();
     for (name, which) in SWITCHES {
@@ -113,7 +113,7 @@ pub fn offloads(interface: &str) -> io::Result<String> {
 /// What the kernel says; `InvalidInput` for a text that says something else.
 pub fn set_offloads(interface: &str, text: &str) -> io::Result<()> {
     let wanted = parse(text)?;
-    let socket = UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("[::]:0"))?;
+    let socket = socket()?;
     for (name, which, on) in wanted {
         // What stands already may be fixed.
         if switch(socket.as_fd(), interface, which).is_ok_and(|now| now == on) {

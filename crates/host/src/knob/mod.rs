@@ -9,4 +9,10 @@ pub mod rss;
 
 mod ethtool;
 
+/// A socket to ask a driver through, of the calling thread's network.
+fn socket() -> std::io::Result<std::net::UdpSocket> {
+    use std::net::UdpSocket;
+    UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("[::]:0"))
+}
+
 pub use ethtool::{channels, coalescing, rings, set_channels, set_coalescing, set_rings};

@@ -4,9 +4,9 @@
 //! order in which the table names them, again and again until it is full: `0 1`, `2 3`.
 
 use std::io;
-use std::net::UdpSocket;
 use std::os::fd::AsFd;
 
+use super::socket;
 use crate::sys::indirection::{Indirection, indirection, set_indirection};
 
 /// The driver's own table.
@@ -33,10 +33,6 @@ pub fn set_rss(interface: &str, text: &str) -> io::Result<()> {
     let size = indirection(socket.as_fd(), interface)?.entries.len();
     let entries: Vec<u32> = queues.into_iter().cycle().take(size).collect();
     set_indirection(socket.as_fd(), interface, &entries)
-}
-
-fn socket() -> io::Result<UdpSocket> {
-    UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("[::]:0"))
 }
 
 /// The shortest order of queues that makes the table when it is repeated.

@@ -151,14 +151,10 @@ pub fn is_delivered_here(destination: IpAddr) -> io::Result<bool> {
 /// What the kernel says of the way to `destination`.
 fn route(destination: IpAddr) -> io::Result<Vec<(u16, Vec<u8>)>> {
     // A route to a mapped address is IPv4's.
-    let destination = destination.to_canonical();
-    let (family, bytes) = match destination {
-        IpAddr::V4(address) => (libc::AF_INET, address.octets().to_vec()),
-        IpAddr::V6(address) => (libc::AF_INET6, address.octets().to_vec()),
-    };
+    let (family, bytes) = octets(destination.to_canonical());
     // struct rtmsg: family, destination bits, five more bytes, type, flags.
     let mut request = vec![0_u8; RTMSG_BYTES];
-    request[0] = family as u8;
+    request[0] = family;
     request[1] = 8 * bytes.len() as u8;
     push_attribute(&mut request, RTA_DST, &bytes);
     ask(GET_ROUTE, 0, &request)
@@ -173,8 +169,8 @@ fn one_link(request: &[u8]) -> io::Result<Link> {
 
 pub(crate) const NEW_LINK: u16 = 16;
 const GET_LINK: u16 = 18;
-const NEW_ADDRESS: u16 = 20;
-const GET_ADDRESS: u16 = 22;
+pub(crate) const NEW_ADDRESS: u16 = 20;
+pub(crate) const GET_ADDRESS: u16 = 22;
 const NEW_ROUTE: u16 = 24;
 const GET_ROUTE: u16 = 26;
 const ERROR: u16 = 2;
@@ -187,10 +183,10 @@ pub(crate) const DUMP: u16 = 0x300;
 const HEADER_BYTES: usize = 16;
 const IFINFOMSG_BYTES: usize = 16;
 /// struct ifaddrmsg: family, bits of the network, flags, scope, interface.
-const IFADDRMSG_BYTES: usize = 8;
+pub(crate) const IFADDRMSG_BYTES: usize = 8;
 const RTMSG_BYTES: usize = 12;
 
-const IFA_ADDRESS: u16 = 1;
+pub(crate) const IFA_ADDRESS: u16 = 1;
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 pub(crate) const IFLA_MTU: u16 = 4;
@@ -381,14 +377,9 @@ fn address_of(kind: u16, body: &[u8]) -> Option<Address> {
         .filter(|_| kind == NEW_ADDRESS)?;
     let attributes = attributes(&body[IFADDRMSG_BYTES..]);
     let (_, value) = attributes.iter().find(|(kind, _)| *kind == IFA_ADDRESS)?;
-    let address = match i32::from(header[0]) {
-        libc::AF_INET => IpAddr::from(<[u8; 4]>::try_from(*value).ok()?),
-        libc::AF_INET6 => IpAddr::from(<[u8; 16]>::try_from(*value).ok()?),
-        _ => return None,
-    };
     Some(Address {
         link: number(&header[4..])?,
-        address,
+        address: ip_of(header[0], value)?,
         prefix: header[1],
     })
 }
@@ -420,7 +411,24 @@ fn route_of(kind: u16, body: &[u8]) -> Option<u32> {
         .and_then(|(_, value)| number(value))
 }
 
-fn number(value: &[u8]) -> Option<u32> {
+/// An address as messages have it: its family, and its bytes.
+pub(crate) fn octets(address: IpAddr) -> (u8, Vec<u8>) {
+    match address {
+        IpAddr::V4(address) => (libc::AF_INET as u8, address.octets().to_vec()),
+        IpAddr::V6(address) => (libc::AF_INET6 as u8, address.octets().to_vec()),
+    }
+}
+
+/// The address of a family that has these bytes.
+pub(crate) fn ip_of(family: u8, value: &[u8]) -> Option<IpAddr> {
+    match i32::from(family) {
+        libc::AF_INET => Some(<[u8; 4]>::try_from(value).ok()?.into()),
+        libc::AF_INET6 => Some(<[u8; 16]>::try_from(value).ok()?.into()),
+        _ => None,
+    }
+}
+
+pub(crate) fn number(value: &[u8]) -> Option<u32> {
     value.first_chunk().map(|value| u32::from_ne_bytes(*value))
 }
 

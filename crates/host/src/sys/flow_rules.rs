@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use super::ethtool_set::request;
+use super::indirection::{RXNFC_WORDS as WORDS, data_of};
 
 /// `ETHTOOL_GRXCLSRLCNT`, `_GRXCLSRULE`, `_GRXCLSRLALL`, `_SRXCLSRLDEL` and `_SRXCLSRLINS`.
 const COUNT: u32 = 0x2e;
@@ -15,7 +16,6 @@ const LIST: u32 = 0x30;
 const DELETE: u32 = 0x31;
 const INSERT: u32 = 0x32;
 
-const DATA: usize = 2;
 const FLOW: usize = 4;
 const MASKS: usize = 23;
 const MASKS_END: usize = 41;
@@ -24,8 +24,6 @@ const QUEUE: usize = if align_of::<u64>() == 4 { 41 } else { 42 };
 const PLACE: usize = QUEUE + 2;
 const RULES: usize = (PLACE + 1).next_multiple_of(align_of::<u64>() / 4);
 const PLACES: usize = RULES + 1;
-/// At least as long as the kernel takes it to be; a newer kernel's may be longer.
-const WORDS: usize = 128;
 
 /// `RX_CLS_LOC_SPECIAL`: the driver chooses places itself, where it is asked for any (`RX_CLS_LOC_ANY`).
 const CHOOSES: u32 = 0x8000_0000;
@@ -153,24 +151,16 @@ fn table(ask: &mut impl FnMut(&mut [u32]) -> io::Result<()>) -> io::Result<Table
     if count > MOST_RULES {
         return Err(io::ErrorKind::Unsupported.into());
     }
-    let chooses = low_of(&words) & CHOOSES != 0;
+    let chooses = data_of(&words) & CHOOSES != 0;
     let mut words = vec![0; WORDS.max(PLACES + count as usize)];
     (words[0], words[RULES]) = (LIST, count);
     ask(&mut words)?;
     let told = words[RULES].min(count) as usize;
     Ok(Table {
         places: words[PLACES..PLACES + told].to_vec(),
-        size: low_of(&words) & !CHOOSES,
+        size: data_of(&words) & !CHOOSES,
         chooses,
     })
-}
-
-/// The lower half of the 64 bits of data.
-fn low_of(words: &[u32]) -> u32 {
-    match cfg!(target_endian = "little") {
-        true => words[DATA],
-        false => words[DATA + 1],
-    }
 }
 
 fn place_of(

@@ -10,7 +10,7 @@ const RINGS: u32 = 0x2d;
 const READ: u32 = 0x38;
 const WRITE: u32 = 0x39;
 /// `struct ethtool_rxnfc` is 192 bytes; a newer kernel's may be longer.
-const RXNFC_WORDS: usize = 128;
+pub(super) const RXNFC_WORDS: usize = 128;
 
 /// A table that more than this many entries are claimed for is nobody's.
 const MOST_ENTRIES: u32 = 65_536;
@@ -69,8 +69,8 @@ fn read(mut ask: impl FnMut(&mut [u32]) -> io::Result<()>) -> io::Result<Indirec
     })
 }
 
-/// The 64 bits of data, as far as they are a number of queues.
-fn data_of(words: &[u32; RXNFC_WORDS]) -> u32 {
+/// The 64 bits of data of an `ethtool_rxnfc`, as far as they are a number.
+pub(super) fn data_of(words: &[u32]) -> u32 {
     let (first, second) = (words[2].to_ne_bytes(), words[3].to_ne_bytes());
     let mut bytes = [0; 8];
     bytes[..4].copy_from_slice(&first);
