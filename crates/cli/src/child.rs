@@ -95,8 +95,7 @@ pub fn measure(words: &[String], stop: &Stop, screen: Option<&Teller>) -> Result
     command
         .arg0("linerate")
         .args(words)
-        .args([form, "--no-store"])
-        .env(PART_VARIABLE, "1");
+        .args([form, "--no-store"]);
     for variable in OUTER {
         command.env_remove(variable);
     }
@@ -124,8 +123,7 @@ pub fn point(words: &[String], stop: &Stop) -> Result<Record, Ended> {
         .args(words)
         .arg("--dir")
         .arg(&folder.path)
-        .args(["--json", "--no-store"])
-        .env(PART_VARIABLE, "1");
+        .args(["--json", "--no-store"]);
     for variable in OUTER {
         command.env_remove(variable);
     }
@@ -212,7 +210,7 @@ fn sweep(place: &Path) {
 /// It ended with another code than 0, or somebody stopped it.
 pub fn shell(line: &str, stop: &Stop) -> Result<String, Ended> {
     let mut command = Command::new("/bin/sh");
-    command.args(["-c", line]).env(PART_VARIABLE, "1");
+    command.args(["-c", line]);
     let done = run(command, line, (stop, STOPPING), Said::UntilItEnds)?;
     match done.code {
         Some(0) => Ok(done.stdout),
@@ -246,6 +244,7 @@ fn run(
     // shell alone hears that, not what it started.
     end_with_thread(&mut command);
     let started = command
+        .env(PART_VARIABLE, "1")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

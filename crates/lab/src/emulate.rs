@@ -145,20 +145,23 @@ impl Emulator {
                 .stderr(Stdio::null())
                 .spawn()
         })?;
-        let mut child =
-            spawned.map_err(|error| LabError::system("start a link's process", error))?;
-        let out = child.stdout.take().expect("it is piped");
-        let emulator = Self {
-            child,
-            said: OwnedFd::from(out).into(),
-            why: OnceLock::new(),
-            cut: AtomicBool::new(false),
-        };
+        let child = spawned.map_err(|error| LabError::system("start a link's process", error))?;
+        let emulator = Self::of(child);
         match line(&emulator.said).as_str() {
             PASSING => Ok(emulator),
             // A program that is not the one that can (a test, an example) says something else.
             "" => Err(refused("this program cannot do it".to_owned())),
             why => Err(refused(why.to_owned())),
+        }
+    }
+
+    fn of(mut child: Child) -> Self {
+        let out = child.stdout.take().expect("it is piped");
+        Self {
+            child,
+            said: OwnedFd::from(out).into(),
+            why: OnceLock::new(),
+            cut: AtomicBool::new(false),
         }
     }
 
@@ -229,14 +232,7 @@ mod tests {
         let mut command = std::process::Command::new("/bin/sh");
         command.args(["-c", line]);
         let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut child = spawned.expect("there is a shell");
-        let out = child.stdout.take().expect("it is piped");
-        Emulator {
-            child,
-            said: OwnedFd::from(out).into(),
-            why: OnceLock::new(),
-            cut: AtomicBool::new(false),
-        }
+        Emulator::of(spawned.expect("there is a shell"))
     }
 
     /// Until it has ended, which it does by itself.

@@ -98,21 +98,23 @@ mod tests {
 
     use super::*;
 
-    /// Two ports over files: the link carries until they are read to their end.
+    /// A link of two ports, which passes frames on.
     fn forwarder(urls: [String; 2]) -> Forwarder {
         let urls = urls.map(|url| url.parse().expect("a URL"));
-        Forwarder::open(&urls, MemoryWish::default()).expect("ports that can be opened")
-    }
-
-    #[test]
-    fn it_ends_with_its_input() {
-        let mut forwarder = forwarder(["ring:0", "ring:1"].map(str::to_owned));
+        let opened = Forwarder::open(&urls, MemoryWish::default());
+        let mut forwarder = opened.expect("ports that can be opened");
         let settings = Settings {
             idle: Idle::Yield,
             pinned: false,
             ..Settings::default()
         };
         forwarder.start(&settings, Duration::ZERO).unwrap();
+        forwarder
+    }
+
+    #[test]
+    fn it_ends_with_its_input() {
+        let mut forwarder = forwarder(["ring:0", "ring:1"].map(str::to_owned));
         let (reader, writer) = std::io::pipe().unwrap();
         let mut writer = File::from(std::os::fd::OwnedFd::from(writer));
         // What is written there is nobody's word.
@@ -139,12 +141,6 @@ mod tests {
         std::fs::write(&file, head).unwrap();
         let url = format!("pcap:rx={}", file.display());
         let mut forwarder = forwarder([url.clone(), url]);
-        let settings = Settings {
-            idle: Idle::Yield,
-            pinned: false,
-            ..Settings::default()
-        };
-        forwarder.start(&settings, Duration::ZERO).unwrap();
         let (reader, writer) = std::io::pipe().unwrap();
         let began = Instant::now();
         let attended = attend(&mut forwarder, std::os::fd::OwnedFd::from(reader).into());
