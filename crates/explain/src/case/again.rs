@@ -81,12 +81,12 @@ impl Case<'_> {
     /// serves there.
     #[must_use]
     pub fn again_with_key(&self, role: Role, key: &str, value: &str) -> String {
-        self.again_with_keys(role, &[(key, value)])
+        self.again_with_keys(role, &[(key, value.to_owned())])
     }
 
     /// The same with several keys.
     #[must_use]
-    pub fn again_with_keys(&self, role: Role, keys: &[(&str, &str)]) -> String {
+    pub fn again_with_keys(&self, role: Role, keys: &[(&str, String)]) -> String {
         let far = self.host(role).and_then(|host| host.stack.as_ref());
         let mut line = match (role, far) {
             (Role::Server, Some(stack)) => {

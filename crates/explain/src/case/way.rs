@@ -103,13 +103,13 @@ impl Tcp {
     /// Whether so many segments overtake others that the least round-trip time is theirs.
     #[must_use]
     pub fn is_overtaking(&self) -> bool {
-        self.reordering as f64 >= OVERTAKING * self.segments
+        self.reordering > 0 && self.reordering as f64 >= OVERTAKING * self.segments
     }
 
     /// How much of the round-trip time is queues: 0 none, or not to be told, towards 1 all.
     #[must_use]
     pub fn queueing(&self) -> f64 {
-        match self.rtt_ns > 0.0 && !(self.reordering > 0 && self.is_overtaking()) {
+        match self.rtt_ns > 0.0 && !self.is_overtaking() {
             true => (1.0 - self.min_rtt_ns / self.rtt_ns).clamp(0.0, 1.0),
             false => 0.0,
         }
@@ -369,7 +369,7 @@ impl<'a> Way<'a> {
     /// TCP's header with its options, bytes: kernels send time stamps unless either was told not to.
     fn tcp_header(&self) -> f64 {
         let is_off = |role| {
-            let host = self.host(role).filter(|_| !self.is_own_stack(role));
+            let host = self.by_kernel(role);
             let stamps = host.and_then(|host| host.sysctls.get("net.ipv4.tcp_timestamps"));
             stamps.is_some_and(|stamps| stamps == "0")
         };

@@ -77,10 +77,7 @@ impl MtuBlackHole {
             .seen_if("InDestUnreachs", told, "packets", format!("{} /proc/net/snmp", name(way.sender)))
             .seen_if("net.ipv4.tcp_mtu_probing", probing, "", format!("{} sysctl", name(way.sender)))
             .remedy("give all links of a segment one MTU, let ICMP \"fragmentation needed\" through, or let TCP probe")
-            .command(match case.is_own_stack(way.sender) {
-                true => case.again_with_key(way.sender, "mtu", "1200"),
-                false => case.at(way.sender, "sysctl -w net.ipv4.tcp_mtu_probing=1"),
-            })
+            .command(case.at(way.sender, "sysctl -w net.ipv4.tcp_mtu_probing=1"))
             .tried(probing.filter(|&probing| probing > 0).map(|probing| format!("net.ipv4.tcp_mtu_probing={probing}")))
             .found()
     }

@@ -93,17 +93,16 @@ impl UdpReceiveQueue {
         // Our own stack's queue holds datagrams, and as many as it was configured for.
         let stack = case.host(role).and_then(|host| host.stack.as_ref());
         let room = |key: &str| stack?.configuration.get(key)?.parse::<u64>().ok();
-        let refused = |counter: &str| stack.map(|stack| stack.counter("udp", counter));
+        let refused = |counter: &str| stack.map_or(0, |stack| stack.counter("udp", counter));
         let own = Room {
             queue: room(QUEUE),
             buffers: room(BUFFERS),
-            queue_full: refused("receive_queue_full").unwrap_or(0),
-            no_buffer: refused("no_buffer").unwrap_or(0),
+            queue_full: refused("receive_queue_full"),
+            no_buffer: refused("no_buffer"),
         };
         let (remedy, command) = match large {
             _ if case.is_own_stack(role) => {
                 let (binding, keys) = own.larger();
-                let keys: Vec<_> = keys.iter().map(|(key, value)| (*key, value.as_str())).collect();
                 (
                     format!("let more datagrams wait in our stack: `{binding}` is what a burst does not fit into"),
                     case.again_with_keys(role, &keys),
