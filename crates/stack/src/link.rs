@@ -62,6 +62,7 @@ pub(crate) struct Link {
     pub(crate) group_hops: u8,
     /// Errors of ICMP that may be sent.
     pub(crate) errors: Allowance,
+    /// What is believed about the paths of datagrams and echo answers.
     pub(crate) told: Allowance,
 }
 

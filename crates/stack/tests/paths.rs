@@ -71,6 +71,12 @@ fn segments_get_as_short_as_a_router_says() {
 #[test]
 fn a_hole_that_swallows_long_segments_is_found() {
     for (v6, mtu, guesses) in [(false, 1_300, 1), (false, 600, 2), (true, 1_280, 1)] {
+        let mut world = World::alike(&["tcp.min_rto=100ms"], Link::CLEAN);
+        let said = router(&mut world, mtu, None);
+        through(&mut world, &said, v6, 100_000);
+        let counters = world.near.counters().tcp;
+        let found = (counters.path_mtu_told, counters.path_mtu_guesses);
+        assert_eq!(found, (0, guesses), "a stream, IPv6 {v6}, {mtu} B");
         for cutter in CUTTERS {
             let mut world = cut_by(cutter, &["tcp.min_rto=100ms", "tcp.tail_probe=off"]);
             let vanished = Rc::new(Cell::new(0));
