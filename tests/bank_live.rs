@@ -13,7 +13,7 @@ mod plants;
 
 use std::fs;
 
-use common::{Lab, Room, finish, is_root, skip};
+use common::{Lab, Room, finish, is_root, is_wanted, skip};
 use confusion::{Confusion, folder};
 use linerate_metric::finding::Finding;
 use plants::{PLANTS, Plant};
@@ -156,12 +156,8 @@ fn a_live_sample_finds_what_is_planted() {
 #[test]
 #[ignore = "plants everything, for minutes, and wants a quiet machine: `make bank`"]
 fn the_whole_bank_live() {
-    let only = std::env::var("ONLY").unwrap_or_default();
-    let wanted: Vec<&str> = only.split(',').filter(|name| !name.is_empty()).collect();
     let keep = std::env::var_os("LINERATE_UPDATE").is_some();
-    let mut plants = plants().filter(|plant| {
-        wanted.is_empty() || wanted.iter().any(|name| plant.name.starts_with(name))
-    });
+    let mut plants = plants().filter(|plant| is_wanted(plant.name));
     let Some(confusion) = plant_live(&mut plants, keep) else {
         skip!("no lab can be built here");
     };

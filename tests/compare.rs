@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::process::Command;
 
-use common::{Lab, Room, Running, finish, is_record, lab, one_of};
+use common::{Lab, Room, Running, finish, is_record, is_wanted, lab, one_of};
 use serde_json::Value;
 
 /// `linerate` on one processor: what depends on the state of the machine between two of them, as which pairs
@@ -393,19 +393,13 @@ fn by_chance(wrong: u32, of: u32) -> f64 {
 #[test]
 #[ignore = "compares for minutes, and wants a quiet machine: `make bench-compare`"]
 fn most_comparisons_in_a_lab_are_right() {
-    let asked = |name: &str| std::env::var(name).unwrap_or_default();
-    let runs: u32 = match asked("RUNS").as_str() {
+    let runs: u32 = match std::env::var("RUNS").unwrap_or_default().as_str() {
         "" => 20,
         runs => runs.parse().expect("RUNS is a number"),
     };
-    let only = asked("ONLY");
-    let wanted = |kind: &&Kind| {
-        let mut names = only.split(',').filter(|name| !name.is_empty());
-        only.is_empty() || names.any(|name| kind.name.starts_with(name))
-    };
     let mut wrong = Vec::new();
     println!("comparisons               right  of    pairs, median  other verdicts");
-    for kind in KINDS.iter().filter(wanted) {
+    for kind in KINDS.iter().filter(|kind| is_wanted(kind.name)) {
         // One each: what a kind prepares stays for the rest of its lab.
         let lab = lab!(Lab::up(Room::new(), "compare-often", "--hops 0"));
         let _server = lab.server("-q");
@@ -413,13 +407,9 @@ fn most_comparisons_in_a_lab_are_right() {
         for _ in 0..runs {
             let rate = "tc qdisc replace dev eth0 root tbf burst 16k latency 20ms rate";
             let sides = kind.sides.iter().map(|side| side.replace("RATE", rate));
-            let words = ["compare", "--json"].map(str::to_owned).into_iter();
-            let words = words
-                .chain(sides)
-                .chain(kind.command.split(' ').map(str::to_owned));
-            let binary = lab.room.binary().to_owned();
-            let mut command = lab.on("client", [binary]);
-            let set = finish(command.args(words)).json();
+            let mut command = lab.linerate("client", "compare --json");
+            command.args(sides).args(kind.command.split(' '));
+            let set = finish(&mut command).json();
             let found = comparison(&set);
             pairs.push(found["pairs"].as_array().expect("pairs").len());
             let verdict = found["verdict"].as_str().expect("one").to_owned();

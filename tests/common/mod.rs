@@ -35,6 +35,13 @@ pub const LONG: Duration = Duration::from_secs(300);
 /// The user that owns nothing.
 const NOBODY: u32 = 65534;
 
+/// Whether ONLY=name,… asks for it: by how its name begins, or for all where it names none.
+pub fn is_wanted(name: &str) -> bool {
+    let only = std::env::var("ONLY").unwrap_or_default();
+    let mut names = (only.split(',')).filter(|name| !name.is_empty()).peekable();
+    names.peek().is_none() || names.any(|only| name.starts_with(only))
+}
+
 /// Says why a test does not run here. `tests/run` collects these lines.
 macro_rules! skip {
     ($($why:tt)*) => {{
