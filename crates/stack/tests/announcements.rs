@@ -73,19 +73,6 @@ fn announcements(own: &Addressing) -> Vec<Vec<u8>> {
     frames.into_iter().map(|(_, frame)| frame).collect()
 }
 
-/// Frames that the near end sends are kept.
-fn listen(world: &mut World) -> Rc<RefCell<Vec<Vec<u8>>>> {
-    let heard = Rc::new(RefCell::new(Vec::new()));
-    let keep = Rc::clone(&heard);
-    world.wire.watch = Box::new(move |end, frame| {
-        if end == 0 {
-            keep.borrow_mut().push(frame.clone());
-        }
-        true
-    });
-    heard
-}
-
 #[test]
 fn who_knew_the_last_stack_of_an_address_sends_to_the_new_one() {
     let mut world = World::alike(&[], Link::CLEAN);
@@ -93,7 +80,7 @@ fn who_knew_the_last_stack_of_an_address_sends_to_the_new_one() {
     for far in [FAR, FAR_V6] {
         let family = if far == FAR { "0.0.0.0" } else { "::" };
         let socket = world.near.udp_bind(at(family, 0)).unwrap();
-        let heard = listen(&mut world);
+        let heard = world.kept(|end, _| end == 0);
         let to = |world: &mut World| {
             heard.borrow_mut().clear();
             let sent = world
@@ -196,7 +183,7 @@ fn who_asks_from_an_address_of_the_link_is_answered() {
     (from[0], from[1], from[15]) = (0xfe, 0x80, 5);
     solicitation[ETHERNET + 8..ETHERNET + 24].copy_from_slice(&from);
     complete(&mut solicitation);
-    let heard = listen(&mut world);
+    let heard = world.kept(|end, _| end == 0);
     world.wire.put(0, &solicitation);
     world.run(5);
     let heard = heard.borrow();
@@ -223,7 +210,7 @@ fn who_wants_an_address_that_is_taken_is_told() {
     solicitation.truncate(MESSAGE + 24);
     complete(solicitation);
 
-    let heard = listen(&mut world);
+    let heard = world.kept(|end, _| end == 0);
     for frame in &questions {
         world.wire.put(0, frame);
     }
@@ -258,7 +245,7 @@ fn what_neighbours_say_in_pieces_is_not_heard() {
     cut[ETHERNET + 4..ETHERNET + 6].copy_from_slice(&length.to_be_bytes());
     cut[ETHERNET + 6] = 44;
     cut.splice(MESSAGE..MESSAGE, [58, 0, 0, 0, 1, 2, 3, 4]);
-    let heard = listen(&mut world);
+    let heard = world.kept(|end, _| end == 0);
     for (frame, answers, errors) in [(&cut, 0, 1), (&solicitation, 1, 1)] {
         world.wire.put(0, frame);
         world.run(5);

@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -366,14 +366,7 @@ fn a_lost_question_for_an_address_is_asked_again() {
 fn bad_frames_are_counted_by_what_is_wrong() {
     let mut world = World::alike(&[], Link::CLEAN);
     let (client, server) = pair(&mut world);
-    let seen = Rc::new(RefCell::new(Vec::new()));
-    let list = seen.clone();
-    world.wire.watch = Box::new(move |end, frame| {
-        if end == 0 && frame[12..14] == [8, 0] {
-            list.borrow_mut().push(frame.clone());
-        }
-        true
-    });
+    let seen = world.kept(|end, frame| end == 0 && frame[12..14] == [8, 0]);
     send(&mut world, client, 20);
     world.until(3, |world| world.far.udp_waiting(server).unwrap() == 1);
     let good = seen.borrow()[0].clone();
@@ -475,12 +468,7 @@ fn datagrams_to_a_group_go_as_far_as_they_may() {
             if let Some(limit) = limit {
                 world.near.limit_group_hops(limit);
             }
-            let frames: Rc<RefCell<Vec<Vec<u8>>>> = Rc::default();
-            let list = frames.clone();
-            world.wire.watch = Box::new(move |_, frame| {
-                list.borrow_mut().push(frame.clone());
-                true
-            });
+            let frames = world.kept(|_, _| true);
             let socket = world.near.udp_bind(any(0)).unwrap();
             let to = Some(at(group, 9));
             ready(

@@ -2,9 +2,7 @@
 
 mod common;
 
-use std::cell::RefCell;
 use std::net::Ipv6Addr;
-use std::rc::Rc;
 
 use common::segments::{self, ETHERNET, SYN};
 use common::{Bulk, FAR, FAR_V6, Link, NEAR, World, any, at, config, ready};
@@ -33,14 +31,7 @@ fn ping(world: &World, from: [u8; 4], payload: usize) -> Vec<u8> {
 
 /// Questions that everybody may ask, by name: echo, both kinds of neighbours' and a request that is refused.
 fn questions(world: &mut World) -> Vec<(&'static str, Vec<u8>)> {
-    let seen = Rc::new(RefCell::new(Vec::new()));
-    let list = Rc::clone(&seen);
-    world.wire.watch = Box::new(move |end, frame| {
-        if end == 0 {
-            list.borrow_mut().push(frame.clone());
-        }
-        true
-    });
+    let seen = world.kept(|end, _| end == 0);
     let client = world.near.udp_bind(any(0)).unwrap();
     for far in [FAR, FAR_V6] {
         ready(world.near.udp_send(client, Some(at(far, 7)), 1, |_| ()));

@@ -2,8 +2,6 @@
 
 mod common;
 
-use std::cell::RefCell;
-use std::rc::Rc;
 use std::task::Poll;
 
 use common::segments::{self, ETHERNET, IP, RST, SYN};
@@ -18,14 +16,7 @@ struct Ghost(Vec<u8>);
 
 impl Ghost {
     fn new(world: &mut World) -> Self {
-        let seen = Rc::new(RefCell::new(Vec::new()));
-        let list = Rc::clone(&seen);
-        world.wire.watch = Box::new(move |end, frame| {
-            if end == 0 && segments::is_tcp(frame) {
-                list.borrow_mut().push(frame.clone());
-            }
-            true
-        });
+        let seen = world.kept(|end, frame| end == 0 && segments::is_tcp(frame));
         // A request that is refused, for its headers.
         let asks = world.near.tcp_connect(at(FAR, 9), None).unwrap();
         world.until(5, |world| {

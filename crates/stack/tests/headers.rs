@@ -2,9 +2,7 @@
 
 mod common;
 
-use std::cell::RefCell;
 use std::net::Ipv6Addr;
-use std::rc::Rc;
 
 use common::{FAR_V6, Link, NEAR_V6, World, at};
 use linerate_port::checksum::Sum;
@@ -169,14 +167,8 @@ fn what_is_not_known_is_passed_over_or_told() {
     ] {
         let mut world = World::alike(&[], Link::CLEAN).announced();
         let server = world.far.udp_bind(at("::", 7)).unwrap();
-        let told = Rc::new(RefCell::new(Vec::new()));
-        let list = Rc::clone(&told);
-        world.wire.watch = Box::new(move |end, frame| {
-            let is = frame[12..14] == [0x86, 0xdd] && frame[20] == ICMPV6 && frame[54] == 4;
-            if end == 1 && is {
-                list.borrow_mut().push(frame.clone());
-            }
-            true
+        let told = world.kept(|end, frame| {
+            end == 1 && frame[12..14] == [0x86, 0xdd] && frame[20] == ICMPV6 && frame[54] == 4
         });
         let behind = match last {
             UDP => datagram(to),

@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::task::Poll;
 
-use common::router::{CUTTERS, ETHERNET, Frames, cut_by, deliver, message, router, too_long};
-use common::{Bulk, FAR, FAR_V6, Link, World, any, at, ready};
+use common::router::{CUTTERS, ETHERNET, cut_by, deliver, message, router, too_long};
+use common::{Bulk, FAR, FAR_V6, Frames, Link, World, any, at, ready};
 use linerate_stack::{SocketId, StackError, TcpState, Unreachable};
 
 fn pair(world: &mut World, v6: bool) -> (SocketId, SocketId) {
@@ -123,14 +123,7 @@ fn messages_that_quote_nothing_on_its_way_are_not_believed() {
         ] {
             let mut world = World::alike(&["tcp.min_rto=1s"], Link::CLEAN);
             let (client, server) = pair(&mut world, v6);
-            let seen = Frames::default();
-            let list = Rc::clone(&seen);
-            world.wire.watch = Box::new(move |end, frame| {
-                if end == 0 && frame.len() > 1_000 {
-                    list.borrow_mut().push(frame.clone());
-                }
-                true
-            });
+            let seen = world.kept(|end, frame| end == 0 && frame.len() > 1_000);
             ready(world.near.tcp_send(client, |room| room.len().min(3_000)));
             world.near.flush();
             world.wire.carry(world.now);

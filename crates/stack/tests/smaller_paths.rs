@@ -2,12 +2,10 @@
 
 mod common;
 
-use std::cell::Cell;
-use std::rc::Rc;
 use std::task::Poll;
 
-use common::router::{CUTTERS, ETHERNET, Frames, cut_by, deliver, router, too_long};
-use common::{FAR, FAR_V6, Link, NEAR_V6, World, any, at, byte, ready};
+use common::router::{CUTTERS, ETHERNET, changing, cut_by, deliver, router, too_long};
+use common::{FAR, FAR_V6, Frames, Link, NEAR_V6, World, any, at, byte, ready};
 use linerate_port::checksum::Sum;
 use linerate_stack::{SocketId, StackError};
 
@@ -36,23 +34,6 @@ fn carry(world: &mut World, said: &Frames, pair: (SocketId, SocketId), bytes: us
     });
 }
 
-/// A router whose link takes packets of this length now.
-fn changing(world: &mut World, says: Option<u32>) -> (Frames, Rc<Cell<usize>>, Rc<Cell<usize>>) {
-    let (said, mtu) = (Frames::default(), Rc::new(Cell::new(1_300)));
-    let longs = Rc::new(Cell::new(0));
-    let (list, takes, count) = (Rc::clone(&said), Rc::clone(&mtu), Rc::clone(&longs));
-    world.wire.watch = Box::new(move |end, frame| {
-        let length = frame.len() - ETHERNET;
-        let fits = end == 1 || length <= takes.get();
-        count.set(count.get() + usize::from(end == 0 && length > 1_300));
-        if let (false, Some(told)) = (fits, says) {
-            list.borrow_mut().push(too_long(frame, told));
-        }
-        fits
-    });
-    (said, mtu, longs)
-}
-
 /// A path that was smaller, or a link that was down, may be as it was before.
 #[test]
 fn longer_segments_are_tried_once_in_ten_minutes() {
@@ -60,7 +41,7 @@ fn longer_segments_are_tried_once_in_ten_minutes() {
         for cutter in CUTTERS {
             let settings = ["tcp.min_rto=100ms", "tcp.send_buffer=64K"];
             let mut world = cut_by(cutter, &settings);
-            let (said, mtu, longs) = changing(&mut world, says);
+            let (said, mtu, longs) = changing(&mut world, 1_300, says);
             let listener = world.far.tcp_listen(any(80), 1).unwrap();
             let pair = world.connect_to(listener, at(if v6 { FAR_V6 } else { FAR }, 80));
             let case = format!("IPv6 {v6}, {says:?} said, {cutter}");
@@ -106,8 +87,7 @@ fn longer_segments_are_tried_once_in_ten_minutes() {
 fn the_next_length_is_tried_at_once() {
     let settings = ["tcp.min_rto=100ms", "tcp.send_buffer=16K"];
     let mut world = World::alike(&settings, Link::CLEAN);
-    let (said, mtu, longs) = changing(&mut world, None);
-    mtu.set(600);
+    let (said, mtu, longs) = changing(&mut world, 600, None);
     let pair = world.connected(80);
     carry(&mut world, &said, pair, 20_000);
     assert_eq!(world.near.counters().tcp.path_mtu_guesses, 2);
@@ -130,7 +110,7 @@ fn connections_begin_with_what_is_known_of_a_path() {
     for v6 in [false, true] {
         for cutter in CUTTERS {
             let mut world = cut_by(cutter, &["tcp.send_buffer=64K"]);
-            let (said, _, longs) = changing(&mut world, Some(1_300));
+            let (said, _, longs) = changing(&mut world, 1_300, Some(1_300));
             let listener = world.far.tcp_listen(any(80), 4).unwrap();
             let to = at(if v6 { FAR_V6 } else { FAR }, 80);
             let first = world.connect_to(listener, to);
@@ -259,14 +239,7 @@ fn what_quotes_no_datagram_of_ours_is_not_heeded() {
         ("a protocol of nobody", 1_300, Some(ETHERNET + 6), 1_500),
     ] {
         let mut world = World::alike(&[], Link::CLEAN).announced();
-        let seen = Frames::default();
-        let list = Rc::clone(&seen);
-        world.wire.watch = Box::new(move |end, frame| {
-            if end == 0 && frame.len() > 1_000 {
-                list.borrow_mut().push(frame.clone());
-            }
-            true
-        });
+        let seen = world.kept(|end, frame| end == 0 && frame.len() > 1_000);
         let pair = sockets(&mut world, true);
         let nothing = Frames::default();
         assert!(arrives(&mut world, &nothing, pair, 1_400), "{what}");
@@ -346,14 +319,7 @@ fn answers_to_pings_leave_in_fragments_that_a_path_takes() {
     assert_eq!(world.far.counters().icmp.in_checksum_errors, 0);
     // An answer to somebody else is none of ours.
     let mut world = World::alike(&[], Link::CLEAN).announced();
-    let seen = Frames::default();
-    let list = Rc::clone(&seen);
-    world.wire.watch = Box::new(move |end, frame| {
-        if end == 0 && frame.len() > 1_000 {
-            list.borrow_mut().push(frame.clone());
-        }
-        true
-    });
+    let seen = world.kept(|end, frame| end == 0 && frame.len() > 1_000);
     let question = ping(&world, 1_400);
     world.wire.put(0, &question);
     world.run(50);

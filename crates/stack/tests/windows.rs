@@ -23,14 +23,7 @@ fn what_is_sent_beyond_the_buffer_is_not_taken() {
     ] {
         let window_setting = format!("tcp.receive_window={window}");
         let mut world = World::alike(&[&window_setting], Link::CLEAN);
-        let frames = Rc::new(RefCell::new(Vec::new()));
-        let seen = Rc::clone(&frames);
-        world.wire.watch = Box::new(move |end, frame| {
-            if end == 0 && segments::is_tcp(frame) {
-                seen.borrow_mut().push(frame.clone());
-            }
-            true
-        });
+        let frames = world.kept(|end, frame| end == 0 && segments::is_tcp(frame));
         let (client, server) = world.connected(80);
         // The last of the greeting, after which the far end has told of no window yet.
         let last = frames.borrow().last().cloned().expect("a greeting");

@@ -5,8 +5,10 @@ pub mod device;
 pub mod router;
 pub mod segments;
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::task::Poll;
 
 use linerate_port::vnet::VNET_HEADER_BYTES;
@@ -166,7 +168,23 @@ pub fn addressing(address: &str, address_v6: &str) -> Addressing {
     Addressing::new(&[&format!("{address}/24"), &format!("{address_v6}/64")]).unwrap()
 }
 
+/// Copies of frames that somebody keeps.
+pub type Frames = Rc<RefCell<Vec<Vec<u8>>>>;
+
 impl World {
+    /// Keeps a copy of those frames that are meant, by the end that sends them, from now on; all of them arrive.
+    pub fn kept(&mut self, is_meant: impl Fn(usize, &[u8]) -> bool + 'static) -> Frames {
+        let kept = Frames::default();
+        let list = Rc::clone(&kept);
+        self.wire.watch = Box::new(move |end, frame| {
+            if is_meant(end, frame) {
+                list.borrow_mut().push(frame.clone());
+            }
+            true
+        });
+        kept
+    }
+
     pub fn new(near: &Config, far: &Config, link: Link) -> Self {
         Self::between(near, far, link, &addressing(FAR, FAR_V6))
     }

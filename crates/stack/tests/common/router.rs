@@ -1,14 +1,12 @@
 //! A router between two stacks, whose other link takes shorter packets.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::rc::Rc;
 
 use super::segments::checksum;
-use super::{Link, World};
+use super::{Frames, Link, World};
 
 pub const ETHERNET: usize = 14;
-
-pub type Frames = Rc<RefCell<Vec<Vec<u8>>>>;
 
 /// What a router in the middle says of a packet that the near end sent: kind, code, and the second half of the header.
 pub fn message(frame: &[u8], (kind, code): (u8, u8), word: u32) -> Vec<u8> {
@@ -77,16 +75,29 @@ pub fn cut_by(cutter: &str, settings: &[&str]) -> World {
 
 /// A router between the ends, whose link takes packets of this length: what it says comes back to the near end.
 pub fn router(world: &mut World, mtu: usize, says: Option<u32>) -> Frames {
-    let said = Frames::default();
-    let list = Rc::clone(&said);
+    changing(world, mtu, says).0
+}
+
+/// The same of a link that changes: what it says, how long packets it takes, which may be set, and how many longer than
+/// 1,300 B came to it.
+pub fn changing(
+    world: &mut World,
+    mtu: usize,
+    says: Option<u32>,
+) -> (Frames, Rc<Cell<usize>>, Rc<Cell<usize>>) {
+    let (said, mtu) = (Frames::default(), Rc::new(Cell::new(mtu)));
+    let longs = Rc::new(Cell::new(0));
+    let (list, takes, count) = (Rc::clone(&said), Rc::clone(&mtu), Rc::clone(&longs));
     world.wire.watch = Box::new(move |end, frame| {
-        let fits = end == 1 || frame.len() - ETHERNET <= mtu;
-        if let (false, Some(mtu)) = (fits, says) {
-            list.borrow_mut().push(too_long(frame, mtu));
+        let length = frame.len() - ETHERNET;
+        let fits = end == 1 || length <= takes.get();
+        count.set(count.get() + usize::from(end == 0 && length > 1_300));
+        if let (false, Some(told)) = (fits, says) {
+            list.borrow_mut().push(too_long(frame, told));
         }
         fits
     });
-    said
+    (said, mtu, longs)
 }
 
 /// What the router has said arrives.
