@@ -310,6 +310,9 @@ impl Tcp {
             let left = connection.socket().send_queue();
             if std::mem::replace(&mut connection.left, left) != left || state != before {
                 connection.since = link.now;
+            }
+            if state == State::TimeWait && before != State::TimeWait {
+                // One that can be given up.
                 self.swept = None;
             }
             return;
