@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use common::{memory, open_in, pair, receive_within, send, with_privilege};
 use linerate_lab::LabHost;
 use linerate_port::vnet::{Segmentation, VNET_HEADER_BYTES, VnetHeader};
-use linerate_port::{AnyPort, Cause, Memory, Pool, Port, PortError, PortUrl, Transmit, checksum};
+use linerate_port::{
+    AnyPort, Burst, Cause, Memory, Pool, Port, PortError, PortUrl, Receive, Transmit, checksum,
+};
 
 const OWN: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
@@ -112,6 +114,19 @@ fn the_kernel_is_at_the_other_end() {
         let (received, sent) = peer.port.counters();
         assert!(received.read().frames >= 2 && sent.read().frames == 2);
         peer.port.refresh().unwrap();
+
+        // After a poll that found nothing the first of several frames is handed on alone.
+        let mut burst = Burst::new();
+        let mut poll = |peer: &mut Peer| {
+            let count = peer.port.receive.receive(&mut peer.pool, &mut burst);
+            peer.pool.free_all(&mut burst);
+            count
+        };
+        while poll(&mut peer) > 0 {}
+        for _ in 0..3 {
+            client.send_to(b"question", "10.9.0.2:7").unwrap();
+        }
+        assert_eq!([poll(&mut peer), poll(&mut peer)], [1, 2]);
         let Peer { port, mut pool, .. } = peer;
         drop(port);
         let free = std::iter::from_fn(|| pool.allocate()).count();

@@ -196,10 +196,16 @@ impl Burst {
     /// Changes the bytes of each frame, in order; their lengths stay.
     #[inline(always)]
     pub fn change(&mut self, memory: &Memory, mut change: impl FnMut(&mut [u8])) {
+        self.change_numbered(memory, |_, bytes| change(bytes));
+    }
+
+    /// The same, told beside each frame's bytes which of the memory's frames it is ([`Memory::number`]).
+    #[inline(always)]
+    pub fn change_numbered(&mut self, memory: &Memory, mut change: impl FnMut(usize, &mut [u8])) {
         // No handle changes, so what is known of their lengths stays known.
         let bytes = self.bytes;
         for frame in self.frames_mut() {
-            change(memory.bytes_mut(frame));
+            change(memory.number(frame), memory.bytes_mut(frame));
         }
         self.bytes = bytes;
     }

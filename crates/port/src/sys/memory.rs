@@ -274,6 +274,18 @@ impl Memory {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
+    /// Which of the [`Memory::frames`] it is, from 0: the same for as long as the memory lives.
+    ///
+    /// # Panics
+    /// When the frame is of another memory.
+    #[inline]
+    #[must_use]
+    pub fn number(&self, frame: &Frame) -> usize {
+        let number = frame.index().wrapping_sub(self.inner.first);
+        assert!(number < self.inner.frames, "a frame of another memory");
+        number as usize
+    }
+
     /// Where the frame's bytes lie, counted from the start of the region.
     ///
     /// # Panics
@@ -281,11 +293,10 @@ impl Memory {
     #[inline]
     #[must_use]
     pub fn span(&self, frame: &Frame) -> Range<usize> {
-        let number = frame.index().wrapping_sub(self.inner.first);
-        assert!(number < self.inner.frames, "a frame of another memory");
+        let number = self.number(frame);
         let end = usize::from(frame.offset()) + usize::from(frame.len());
         assert!(end <= self.inner.slot_bytes, "a frame longer than its slot");
-        let slot = number as usize * self.inner.slot_bytes;
+        let slot = number * self.inner.slot_bytes;
         slot + usize::from(frame.offset())..slot + end
     }
 
