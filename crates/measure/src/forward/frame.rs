@@ -183,11 +183,17 @@ impl Flows {
         self.headers.len() as u32
     }
 
+    /// Writes the headers of a flow below [`Flows::flows`] into a slot that holds a frame of its length already.
+    #[inline]
+    pub fn write_headers(&self, slot: &mut [u8], flow: u32) {
+        slot[..HEADERS].copy_from_slice(&self.headers[flow as usize]);
+    }
+
     /// Writes a frame of a flow below [`Flows::flows`] into a slot of its length.
     #[inline]
     pub fn write(&self, slot: &mut [u8], flow: u32) {
-        let (header, content) = slot.split_at_mut(HEADERS);
-        header.copy_from_slice(&self.headers[flow as usize]);
+        self.write_headers(slot, flow);
+        let content = &mut slot[HEADERS..];
         // The shortest frames' content without a call, which would cost more than the bytes.
         match <&mut [u8; SHORT]>::try_from(&mut *content) {
             Ok(short) => *short = [0; SHORT],

@@ -230,6 +230,38 @@ fn txonly_and_flowgen_send_right_frames() {
     assert_eq!(sources[..7], [1, 2, 3, 1, 2, 3, 1]);
     ground.none_lost();
 
+    // From slots that others have used, and from its own again: the content is zeros in all of them.
+    let mut ground = Ground::<tx_only::TxOnly>::new(&NoPlan, &settings);
+    let mut used = Burst::new();
+    while let Some(mut frame) = ground.pool.allocate() {
+        frame.set_len(100);
+        ground.memory.bytes_mut(&mut frame).fill(0xee);
+        if used.push(frame).is_err() {
+            break;
+        }
+    }
+    ground.pool.free_all(&mut used);
+    for first in [1, 3, 2] {
+        assert_eq!(ground.step(), 32);
+        let frames: Vec<Vec<u8>> = check(&ground.arrived()).cloned().collect();
+        assert_eq!(frames.len(), 32);
+        assert_eq!(frames[0][29], first);
+        assert!(frames.iter().all(|frame| frame[42..] == [0; 58]));
+    }
+    // A burst before all others (`--tx-first`) trusts no slot.
+    ground
+        .mode
+        .fill(&mut ground.stream, &mut ground.pool, &ground.memory);
+    ground.stream.change(&ground.memory, |slot| slot.fill(0xee));
+    ground.pool.free_all(&mut ground.stream.burst);
+    ground
+        .mode
+        .fill(&mut ground.stream, &mut ground.pool, &ground.memory);
+    ground
+        .stream
+        .change(&ground.memory, |slot| assert_eq!(slot[42..], [0; 58]));
+    ground.pool.free_all(&mut ground.stream.burst);
+
     let mut ground = Ground::<flowgen::FlowGen>::new(&NoPlan, &settings);
     let out = ground.pass(&[udp(), udp()]);
     let destinations: Vec<u8> = check(&out).map(|frame| frame[33]).collect();
