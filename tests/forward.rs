@@ -465,6 +465,32 @@ fn a_signal_stops_prints_and_stores() {
     assert!(interrupted.contains(&Value::Bool(true)));
 }
 
+/// Nobody waits for the rest of a script that Ctrl-C was pressed in, wherever it comes from.
+#[test]
+fn a_signal_ends_a_script() {
+    let room = Room::new();
+    let lines = "start tx_first 1\nsleep 600\nstop\nsleep 600\nhelp\nquit\n";
+    fs::write(room.path().join("script"), lines).unwrap();
+    fs::write(room.path().join("loads"), "load script\nquit\n").unwrap();
+    let words = "forward --dev ring:0 --idle yield --no-store";
+    for (more, piped) in [
+        ("--commands script", None),
+        ("--interactive", Some("script")),
+        ("--interactive", Some("loads")),
+    ] {
+        let mut command = room.linerate(&format!("{words} {more}"));
+        if let Some(file) = piped {
+            command.stdin(fs::File::open(room.path().join(file)).unwrap());
+        }
+        let mut held = Running::start(&mut command);
+        held.line(|line| line.ends_with("> sleep 600"));
+        held.interrupt();
+        let printed = held.wait().expect(130).stdout;
+        assert!(!printed.contains("help PART"), "{more}: {printed}");
+        assert!(printed.contains("Accumulated"), "{more}: {printed}");
+    }
+}
+
 /// Whether the folder where shared memory meets holds a socket.
 fn meetings(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder.join("linerate")).into_iter().flatten();

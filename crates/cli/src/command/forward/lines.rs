@@ -73,16 +73,7 @@ impl Lines {
                 type_in(editor, &asked, &answer);
                 return;
             }
-            let mut lines = stdin().lock().lines();
-            while asked.recv().is_ok() {
-                let line = match lines.next() {
-                    Some(Ok(line)) => Line::Text(line),
-                    _ => Line::End,
-                };
-                if answer.send(line).is_err() {
-                    return;
-                }
-            }
+            read_from(stdin().lock(), &asked, &answer);
         });
         Self {
             ask,
@@ -154,6 +145,21 @@ fn editor(
     Ok(editor)
 }
 
+/// Reads lines of a pipe or a file. What is no text makes a word that nobody knows, and not the end of all that
+/// follows.
+fn read_from(mut input: impl BufRead, asked: &Receiver<()>, answer: &Sender<Line>) {
+    while asked.recv().is_ok() {
+        let mut bytes = Vec::new();
+        let line = match input.read_until(b'\n', &mut bytes) {
+            Ok(0) | Err(_) => Line::End,
+            Ok(_) => Line::Text(String::from_utf8_lossy(&bytes).trim_end().to_owned()),
+        };
+        if answer.send(line).is_err() {
+            return;
+        }
+    }
+}
+
 fn type_in(
     mut editor: Editor<Completions, FileHistory>,
     asked: &Receiver<()>,
@@ -221,4 +227,27 @@ impl Highlighter for Completions {}
 impl Validator for Completions {}
 impl Hinter for Completions {
     type Hint = String;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_that_are_no_text_end_nothing() {
+        let ((ask, asked), (answer, answers)) = (mpsc::channel(), mpsc::channel());
+        (0..4).for_each(|_| ask.send(()).unwrap());
+        drop(ask);
+        read_from(&b"start\r\n\xff\xfe set\nstop"[..], &asked, &answer);
+        drop(answer);
+        let lines: Vec<_> = answers.iter().collect();
+        let texts: Vec<_> = (lines.iter())
+            .map(|line| match line {
+                Line::Text(text) => text.as_str(),
+                Line::End => "the end",
+                Line::Interrupted => "Ctrl-C",
+            })
+            .collect();
+        assert_eq!(texts, ["start", "\u{fffd}\u{fffd} set", "stop", "the end"]);
+    }
 }

@@ -134,14 +134,8 @@ pub fn run(
 
 impl Shell<'_> {
     fn serve(&mut self, goes_on: bool) -> u8 {
-        while let Some(line) = self.loaded.pop_front() {
-            self.echo(&line);
-            if self.take(&line) {
-                return exit::OK;
-            }
-            if self.stop.is_set() {
-                return exit::INTERRUPTED;
-            }
+        if let Some(code) = self.take_loaded() {
+            return code;
         }
         if !goes_on {
             return exit::OK;
@@ -174,14 +168,9 @@ impl Shell<'_> {
                     if !lines.typed {
                         self.echo(&line);
                     }
-                    if self.take(&line) {
-                        return exit::OK;
-                    }
-                    while let Some(line) = self.loaded.pop_front() {
-                        self.echo(&line);
-                        if self.take(&line) {
-                            return exit::OK;
-                        }
+                    let ended = self.ended_by(&line).or_else(|| self.take_loaded());
+                    if let Some(code) = ended {
+                        return code;
                     }
                 }
                 Line::End => return exit::OK,
@@ -191,6 +180,26 @@ impl Shell<'_> {
                 }
             }
         }
+    }
+
+    /// Does what a line says; the exit code where the shell ends: somebody quits, or pressed Ctrl-C meanwhile,
+    /// and waits for no more of a script.
+    fn ended_by(&mut self, line: &str) -> Option<u8> {
+        match self.take(line) {
+            true => Some(exit::OK),
+            false => self.stop.is_set().then_some(exit::INTERRUPTED),
+        }
+    }
+
+    /// The same for lines of files.
+    fn take_loaded(&mut self) -> Option<u8> {
+        while let Some(line) = self.loaded.pop_front() {
+            self.echo(&line);
+            if let Some(code) = self.ended_by(&line) {
+                return Some(code);
+            }
+        }
+        None
     }
 
     /// What `--json` prints: the record of the only run, or a set of as many as there were.
