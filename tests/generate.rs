@@ -127,6 +127,24 @@ fn what_cannot_be_is_refused() {
         ("generate --dev ring:0 --line-rate 0", 2, "carries nothing"),
         ("generate --dev ring:0 --size 64,63", 2, "64 to 65535"),
         ("generate --dev ring:0 --source-port 9-3", 2, "goes down"),
+        ("generate --dev ring:0 --learn", 2, "no other port receives"),
+        ("capacity --dev ring:0 --learn", 2, "no other port receives"),
+        // Frames of a capture are sent as they are.
+        (
+            "generate --dev ring:0 --pcap x --vlan 5",
+            2,
+            "cannot be used with",
+        ),
+        (
+            "generate --dev ring:0 --pcap x --source 10.0.0.1",
+            2,
+            "cannot be used with",
+        ),
+        (
+            "generate --dev ring:0 --pcap x --recorded-times --pps 10k",
+            2,
+            "cannot be used with",
+        ),
     ] {
         let done = room.run(words).expect(code);
         assert!(done.stderr.contains(what), "{words}: {}", done.stderr);

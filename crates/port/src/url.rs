@@ -148,6 +148,12 @@ impl PortUrl {
         &self.name
     }
 
+    /// The interface of the kernel that it is; none where the name is of something else.
+    #[must_use]
+    pub fn interface(&self) -> Option<&str> {
+        (self.kind.name == Name::Needed("interface")).then_some(self.name.as_str())
+    }
+
     /// The kind and the name without keys: `packet:eth0`.
     #[must_use]
     pub fn short(&self) -> String {

@@ -74,8 +74,8 @@ pub struct CapacityArgs {
     /// Shares of the throughput at which delay is measured
     #[arg(long, value_name = "SHARE", value_delimiter = ',', default_value = "10,50,90%", value_parser = shares, env = "LINERATE_LATENCY_AT")]
     pub latency_at: Vec<f64>,
-    /// Sizes with check sequence, and imix [default: 64,128,256,512,1024,1280,1518,imix, those too short
-    /// for the headers as short as they fit]
+    /// Sizes with check sequence, and imix [default: that of the template file, else
+    /// 64,128,256,512,1024,1280,1518,imix, those too short for the headers as short as they fit]
     #[arg(
         long,
         value_name = "SIZE",

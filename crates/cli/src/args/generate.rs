@@ -37,6 +37,23 @@ fn expectation(text: &str) -> Result<Expectation, ExpectError> {
     Expectation::of_kind(text, Kind::Generate)
 }
 
+/// Options that say what made frames are: those of a capture are as they were captured.
+const MADE: [&str; 13] = [
+    "template",
+    "size",
+    "flows",
+    "content",
+    "source_mac",
+    "destination_mac",
+    "vlan",
+    "source",
+    "destination",
+    "transport",
+    "source_port",
+    "destination_port",
+    "learn",
+];
+
 /// Generate frames.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = format!("{VALUES}\n\n{EXAMPLES}"))]
@@ -94,12 +111,13 @@ pub struct GenerateArgs {
     #[command(flatten)]
     pub frames: FrameArgs,
     /// Send the frames of a capture instead, again and again
-    #[arg(long, value_name = "FILE", env = "LINERATE_PCAP", conflicts_with_all = ["template", "size", "transport"], help_heading = "Frames")]
+    #[arg(long, value_name = "FILE", env = "LINERATE_PCAP", conflicts_with_all = MADE, help_heading = "Frames")]
     pub pcap: Option<PathBuf>,
     /// At the times at which they were captured
     #[arg(
         long,
         requires = "pcap",
+        conflicts_with_all = ["rate", "pps", "burst"],
         env = "LINERATE_RECORDED_TIMES",
         help_heading = "Frames"
     )]

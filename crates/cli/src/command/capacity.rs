@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use linerate_measure::capacity::{Measured, Options, Test, run as measure_capacity};
 use linerate_measure::generate::template::{SHORTEST_BYTES, Sizes, TemplateError, fitted_size};
-use linerate_measure::generate::{Arrival, Settings, What as Sent};
+use linerate_measure::generate::{Settings, What as Sent};
 use linerate_metric::capacity::{Capacity, CapacityTrial};
 use linerate_metric::event::{Event, Problem, What};
 use linerate_metric::exit;
@@ -39,8 +39,12 @@ pub fn run(args: &CapacityArgs) -> u8 {
 /// Sizes of RFC 2544 (section 9.1), and a mix of them, where nobody asks for others.
 const SIZES: [&str; 8] = ["64", "128", "256", "512", "1024", "1280", "1518", "imix"];
 
-/// Sizes that nobody asked for, as short as the headers fit; and what has another size for that.
+/// Sizes that no option asks for: the template's, else all, as short as the headers fit; and what has another size
+/// for that.
 fn fitting_sizes(plan: &TemplatePlan) -> Result<(Vec<String>, Option<String>), TemplateError> {
+    if let Some(size) = &plan.size {
+        return Ok((vec![size.clone()], None));
+    }
     let least = fitted_size(plan)?;
     if least <= SHORTEST_BYTES {
         return Ok((SIZES.map(str::to_owned).to_vec(), None));
@@ -132,7 +136,7 @@ fn measure(args: &CapacityArgs, output: &mut Output) -> Result<u8, Failure> {
             .clone()
             .map(|cpus| cpus.0)
             .unwrap_or_default(),
-        learn: args.ports.learn && matches!(named.arrival, Arrival::At(_)),
+        learn: args.ports.learn,
         ..Settings::default()
     };
     let threads = base.check_threads(true);
@@ -271,6 +275,13 @@ mod tests {
         let (sizes, note) = fitting_sizes(&TemplatePlan::default()).unwrap();
         assert_eq!(sizes, SIZES);
         assert_eq!(note, None);
+        // A mix of one's own is the size of a template file: a list of sizes has its commas already.
+        let plan = TemplatePlan {
+            size: Some("64:7,594:4".to_owned()),
+            ..TemplatePlan::default()
+        };
+        let (sizes, note) = fitting_sizes(&plan).unwrap();
+        assert_eq!((sizes.join(" ").as_str(), note), ("64:7,594:4", None));
         let tag = VlanPlan {
             id: "1".to_owned(),
             ..VlanPlan::default()

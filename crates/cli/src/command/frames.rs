@@ -47,6 +47,13 @@ impl Named {
             None if none => Arrival::Nowhere,
             None => Arrival::Back,
         };
+        if args.learn && !matches!(arrival, Arrival::At(_)) {
+            return Err(Failure::usage(Problem::new(
+                "the receiving port is to send first, and no other port receives",
+                "--learn",
+                "name the receiving port with a second --dev, or leave it out",
+            )));
+        }
         Ok(Self {
             send: forced(send),
             arrival,
@@ -81,6 +88,6 @@ impl Named {
     /// none.
     pub fn line_bps(&self, args: &PortArgs) -> Option<u64> {
         let said = args.line_rate.map(|rate| rate.0);
-        said.or_else(|| linerate_host::snapshot::interface(self.send.name())?.speed_bps)
+        said.or_else(|| linerate_host::snapshot::interface(self.send.interface()?)?.speed_bps)
     }
 }

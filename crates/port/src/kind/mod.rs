@@ -235,9 +235,9 @@ pub fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
         });
     }
     let mut ports = (url.kind().open)(url, memory)?;
-    if url.kind().name == Name::Needed("interface") {
+    if let Some(name) = url.interface() {
         for port in &mut ports {
-            port.capabilities.interface = Interface::named(url.name());
+            port.capabilities.interface = Interface::named(name);
         }
     }
     Ok(ports)

@@ -13,6 +13,16 @@ fn names_and_keys_are_told_apart() {
     assert_eq!(url.frame_bytes(), 9018);
     assert_eq!(url.to_string(), "ring:0,rxd=18,burst=8,mtu=9000");
     assert_eq!(url.short(), "ring:0");
+    // A name that an interface may have as well.
+    for (text, interface) in [
+        ("packet:eth0", Some("eth0")),
+        ("xdp:eth0,q=1", Some("eth0")),
+        ("tap:eth0", Some("eth0")),
+        ("shm:eth0", None),
+        ("null:", None),
+    ] {
+        assert_eq!(parse(text).unwrap().interface(), interface, "{text}");
+    }
     let url = parse("null:").unwrap();
     assert_eq!((url.name(), url.common()), ("", Common::default()));
     assert!(parse("null:force").unwrap().common().force);
