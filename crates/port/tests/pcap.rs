@@ -258,13 +258,79 @@ fn no_file_is_read_and_written_at_a_time() {
     drop((null, common::open("pcap:tx=/dev/null", &memory)));
 }
 
+/// No more frames than count as sent are told to be missing, wherever in a burst the disk was full.
+#[test]
+fn frames_that_a_full_disk_takes_not_are_those_sent() {
+    if !Path::new("/dev/full").exists() {
+        return;
+    }
+    let memory = memory(64);
+    let mut pool = memory.pool();
+    let mut port = common::open("pcap:tx=/dev/full", &memory);
+    loop {
+        let mut burst = linerate_port::Burst::new();
+        while !burst.is_full() {
+            let mut frame = pool.allocate().unwrap();
+            frame.set_len(1000);
+            burst.push(frame).unwrap();
+        }
+        let taken = port.transmit.transmit(&mut pool, &mut burst);
+        pool.free_all(&mut burst);
+        if taken == 0 {
+            break;
+        }
+    }
+    let sent = port.transmit.counters().read().frames;
+    assert!(sent > 0);
+    let problem = port.transmit.refresh().unwrap_err().problem();
+    let told = format!("up to {sent} of the frames that count as sent");
+    assert!(problem.situation.contains(&told), "{problem:?}");
+}
+
+fn pipe(path: &Path) -> bool {
+    let made = Command::new("mkfifo").arg(path).status();
+    made.is_ok_and(|made| made.success())
+}
+
+/// Whoever reads a pipe gets the capture through it; where nobody does, that is told at once.
+#[test]
+fn a_pipe_is_written_for_whoever_reads_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pipe");
+    if !pipe(&path) {
+        return;
+    }
+    let url = format!("pcap:tx={}", path.display());
+    let memory = memory(64);
+    let refused = linerate_port::open(&url.parse().unwrap(), &memory).map(|_| ());
+    let problem = refused.unwrap_err().problem();
+    assert!(problem.situation.contains("nobody reads it"), "{problem:?}");
+    let reader = std::thread::spawn(move || fs::read(path).unwrap());
+    let until = Instant::now() + Duration::from_secs(60);
+    let mut port = loop {
+        // The reader may not have come yet.
+        match linerate_port::open(&url.parse().unwrap(), &memory) {
+            Ok(mut ports) => break ports.remove(0),
+            Err(_) if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let frames = [numbered(1, 60), numbered(2, 61)];
+    send(&mut port, &mut memory.pool(), &frames);
+    drop(port);
+    let written = reader.join().unwrap();
+    let mut capture = CaptureReader::new(&written[..]).unwrap();
+    for frame in &frames {
+        assert_eq!(capture.read().unwrap().unwrap().bytes, frame);
+    }
+}
+
 /// To open a pipe waits for whoever writes it, for ever if need be.
 #[test]
 fn a_pipe_is_no_capture() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("pipe");
-    let made = std::process::Command::new("mkfifo").arg(&path).status();
-    if !made.is_ok_and(|made| made.success()) {
+    if !pipe(&path) {
         return;
     }
     let refused = linerate_port::pcap::open(&path).unwrap_err();

@@ -4,11 +4,12 @@
 //! writes pcapng. At its end a file gives nothing more, unless `loop` begins it again.
 
 use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, OFlags};
 
 use crate::capabilities::{Capabilities, Copies};
 use crate::counters::{Cause, QueueCounters};
@@ -120,6 +121,8 @@ pub struct PcapTransmit {
     sink: Option<(PathBuf, CaptureWriter<File>)>,
     counters: Arc<QueueCounters>,
     stopped: Option<std::io::Error>,
+    /// Frames of the burst that could not be written: they are lost with those that count as sent, and do not.
+    uncounted: u64,
 }
 
 fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
@@ -145,10 +148,7 @@ fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
             next_step: "give tx= a file in a folder where you may write",
             source: Some(source),
         };
-        // Emptied only once it is known that nobody reads it.
-        let mut options = OpenOptions::new();
-        let file = (options.write(true).create(true).truncate(false)).open(&path);
-        let file = file.map_err(failed)?;
+        let file = open_to_write(&path)?.map_err(failed)?;
         hold(&file, &path, FlockOperation::NonBlockingLockExclusive)?;
         if file.metadata().is_ok_and(|facts| facts.is_file()) {
             file.set_len(0).map_err(failed)?;
@@ -172,10 +172,34 @@ fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
             sink,
             counters: Arc::default(),
             stopped: None,
+            uncounted: 0,
         },
         capabilities,
     };
     Ok(vec![port.any()])
+}
+
+/// Opens a file to write, as it is: emptied only once it is known that nobody reads it. A pipe is told apart where
+/// nobody reads it: whoever opened it would wait for a reader, Ctrl-C or not.
+fn open_to_write(path: &Path) -> Result<std::io::Result<File>, PortError> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false);
+    let file = options.custom_flags(libc::O_NONBLOCK).open(path);
+    if let Err(error) = &file
+        && error.raw_os_error() == Some(libc::ENXIO)
+    {
+        return Err(PortError::File {
+            path: path.to_owned(),
+            situation: "it is a pipe, and nobody reads it".to_owned(),
+            next_step: "start whoever reads it first, as `wireshark -k -i` with its name",
+            source: None,
+        });
+    }
+    Ok(file.and_then(|file| {
+        let flags = rustix::fs::fcntl_getfl(&file)?;
+        rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
+        Ok(file)
+    }))
 }
 
 /// Locks a file for as long as it is open, so that none is written that a port reads or writes, under whatever
@@ -343,8 +367,9 @@ impl PcapTransmit {
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let time_ns = now.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(0));
-        for frame in burst.frames() {
-            writer.write(time_ns, pool.memory().bytes(frame))?;
+        for (before, frame) in (0..).zip(burst.frames()) {
+            let written = writer.write(time_ns, pool.memory().bytes(frame));
+            written.inspect_err(|_| self.uncounted = before)?;
         }
         Ok(())
     }
@@ -381,7 +406,7 @@ impl Transmit for PcapTransmit {
         result.map_err(|source| {
             // Nothing more is written: a gap would look like frames that were never sent.
             self.stopped = Some(source.kind().into());
-            let situation = match writer.unwritten() {
+            let situation = match writer.unwritten().saturating_sub(self.uncounted) {
                 0 => "it cannot be written".to_owned(),
                 frames => format!(
                     "it cannot be written, and up to {frames} of the frames that count as sent are not in it"
