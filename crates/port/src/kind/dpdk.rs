@@ -25,7 +25,7 @@ use crate::url::PortUrl;
 pub const KIND: Kind = Kind {
     scheme: "dpdk",
     about: "a device of DPDK, physical or virtual (feature dpdk)",
-    name: Name::Whole("a device as the EAL knows it"),
+    name: Name::Whole("device as the EAL knows it"),
     example: "dpdk:net_ring0",
     keys: &[],
     descriptors: 1024,

@@ -76,6 +76,10 @@ static STARTED: Mutex<bool> = Mutex::new(false);
 /// Free huge pages that make it worth to take them: what its memory needs, of 2 MB each.
 const HUGE_PAGES: u64 = 128;
 
+/// An address of a bus that no device has: what the EAL may take at its start. Each device is taken when its port is
+/// opened, and without such a list it would take every one that it has a driver for.
+const NO_DEVICE: &str = "ffff:ff:1f.7";
+
 fn arguments(device: &str) -> Vec<String> {
     let free = fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
     let free: u64 = free
@@ -90,8 +94,9 @@ fn arguments(device: &str) -> Vec<String> {
     words.extend(["-m", "256", "--log-level", "*:error"].map(str::to_owned));
     words.push(format!("--file-prefix=linerate-{}", std::process::id()));
     // Addresses of a bus begin with a digit (0000:01:00.0); names of virtual devices do not.
-    if !device.starts_with(|first: char| first.is_ascii_digit()) {
-        words.push("--no-pci".to_owned());
+    match device.starts_with(|first: char| first.is_ascii_digit()) {
+        true => words.extend(["-a", NO_DEVICE].map(str::to_owned)),
+        false => words.push("--no-pci".to_owned()),
     }
     words
 }
@@ -264,5 +269,21 @@ impl Drop for Device {
         // SAFETY: both halves are gone, so nobody uses its queues; frames of it that another device has keep
         // the pool until they are back.
         unsafe { lr_dpdk_stop(self.port, self.pool.as_ptr()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever other devices the machine has stay with whoever has them.
+    #[test]
+    fn the_eal_takes_no_device_at_its_start() {
+        let list = ["-a", NO_DEVICE];
+        let words = arguments("0000:01:00.0,mac=1");
+        assert!(words.windows(2).any(|pair| pair == list), "{words:?}");
+        let words = arguments("net_ring0");
+        assert!(words.contains(&"--no-pci".to_owned()), "{words:?}");
+        assert!(!words.contains(&"-a".to_owned()), "{words:?}");
     }
 }
