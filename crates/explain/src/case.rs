@@ -61,12 +61,13 @@ impl<'a> Case<'a> {
         doubts.any(|doubt| doubt.doubt == "no-carrier")
     }
 
-    /// The same, or nobody ever came to the other end of a port: frames went nowhere, and whoever sent them is no
-    /// limit.
+    /// The same, or nobody was at the other end of a port, ever or for a while, or the port itself stopped: frames
+    /// went nowhere, and neither whoever sent them nor a ring is the limit.
     #[must_use]
     pub fn leads_nowhere(&self) -> bool {
+        const NOWHERE: [&str; 3] = ["no-peer", "peer-left", "port-stopped"];
         let mut doubts = self.record.validity.iter();
-        self.lacks_carrier() || doubts.any(|doubt| doubt.doubt == "no-peer")
+        self.lacks_carrier() || doubts.any(|doubt| NOWHERE.contains(&&*doubt.doubt))
     }
 
     /// Whether there was no way between the ends for a while: a link was down, or a route was gone. Then what

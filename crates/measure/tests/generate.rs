@@ -4,7 +4,7 @@ mod common;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use linerate_lab::{Lab, Topology, privileged};
 use linerate_measure::capacity;
@@ -96,6 +96,44 @@ fn a_thread_that_dies_ends_the_run() {
         );
         let record = record(("ring:0", None), &settings, ran);
         assert!(common::doubts(&record).contains(&"port-stopped"));
+    }
+}
+
+/// A process at the other end that goes away is told, and neither the generator nor a stall is blamed for what
+/// found no room then.
+#[test]
+fn a_far_process_that_goes_away_is_told() {
+    let name = format!("shm:generate-left-{}", std::process::id());
+    let url: PortUrl = format!("{name},role=server,rxd=64").parse().unwrap();
+    let memory = Memory::new(memory_plan(std::slice::from_ref(&url))).unwrap();
+    let mut far = open(&url, &memory).unwrap().remove(0);
+    let url: PortUrl = format!("{name},rxd=64").parse().unwrap();
+    let mut ports = Ports::open(&url, &Arrival::Back).unwrap();
+    let settings = Settings {
+        load: Load::Frames(5000.0),
+        duration: Some(Duration::from_millis(800)),
+        drain: Duration::from_millis(10),
+        ..Settings::default()
+    };
+    // It sends back what comes, and goes once some has.
+    let gone = std::thread::spawn(move || {
+        let (mut pool, mut burst, mut came) = (memory.pool(), Burst::new(), 0);
+        let until = Instant::now() + Duration::from_secs(60);
+        while came < 300 && Instant::now() < until {
+            came += far.receive.receive(&mut pool, &mut burst);
+            far.transmit.transmit(&mut pool, &mut burst);
+            pool.free_all(&mut burst);
+            std::thread::yield_now();
+        }
+    });
+    let ran = run(&mut ports, &settings, &AtomicBool::new(false), &mut |_| {}).unwrap();
+    gone.join().unwrap();
+    assert!(ran.figures.sent < 3000, "{:?}", ran.figures);
+    let record = record((&name, None), &settings, ran);
+    let doubts = common::doubts(&record);
+    assert!(doubts.contains(&"peer-left"), "{doubts:?}");
+    for blamed in ["tool-limit", "sender-stalled", "no-peer"] {
+        assert!(!doubts.contains(&blamed), "{doubts:?}");
     }
 }
 
@@ -351,6 +389,23 @@ fn a_capture_of_cut_frames_is_refused() {
     assert!(problem.next_step.contains("-s 0"), "{problem:?}");
     cut_capture(&file, &[(60, 60), (96, 96)]);
     assert_eq!(Capture::read(&file, false).unwrap().len(), 2);
+}
+
+/// A frame of all the bytes that there can be, with its check sequence, is told for what it is.
+#[test]
+fn the_longest_captured_frame_is_refused_with_its_length() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("long.pcap");
+    cut_capture(&file, &[(65_535, 65_535)]);
+    let settings = Settings {
+        what: read(&file, false),
+        frames: Some(1),
+        ..Settings::default()
+    };
+    let mut ports = Ports::open(&"ring:0".parse().unwrap(), &Arrival::Back).unwrap();
+    let error = run(&mut ports, &settings, &AtomicBool::new(false), &mut |_| {}).unwrap_err();
+    let situation = error.problem().situation;
+    assert!(situation.contains("65539 bytes"), "{situation}");
 }
 
 /// What others send that is no whole frame says nothing of how fast this program is.

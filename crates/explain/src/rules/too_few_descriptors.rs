@@ -112,9 +112,7 @@ impl TooFewDescriptors {
     fn of_forwarder(&self, case: &Case<'_>) -> Option<Finding> {
         let figures = case.record.forward.as_ref()?;
         // Where nobody takes frames out, no ring is long enough.
-        let alone = ["no-peer", "port-stopped"];
-        let doubts = &case.record.validity;
-        if case.lacks_carrier() || doubts.iter().any(|doubt| alone.contains(&&*doubt.doubt)) {
+        if case.leads_nowhere() {
             return None;
         }
         let port = figures

@@ -35,8 +35,8 @@ pub use linerate_port::{
 };
 pub use modes::{MODES, ModeLine, ModeSpec};
 pub use port::PortTotals;
-pub(crate) use port::xdp_facts;
+pub(crate) use port::{absences_since, xdp_facts};
 
-pub(crate) use run::{NO_PEER_NEXT, WHOLE_CORE, no_peer};
+pub(crate) use run::{NO_PEER_NEXT, WHOLE_CORE, no_peer, peer_left};
 pub use run::{Ran, Reading, Times, Told, plan, record, run};
 pub use settings::{Peer, QueueRate, Retry, Settings, Verbose};

@@ -71,6 +71,22 @@ pub(crate) fn xdp_facts(binding: &XdpBinding) -> XdpFacts {
     }
 }
 
+/// Times without a process at the other end of a queue, of those that a run has which began then.
+pub(crate) fn absences_since(receive: &AnyReceive, began: Instant) -> Vec<PeerAbsence> {
+    let since = |time: Instant| {
+        let since = time.saturating_duration_since(began);
+        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    };
+    let absences = receive.absences().into_iter();
+    absences
+        .filter(|absence| absence.until.is_none_or(|until| until > began))
+        .map(|absence| PeerAbsence {
+            from_ns: since(absence.from),
+            until_ns: absence.until.map(since),
+        })
+        .collect()
+}
+
 /// One queue pair.
 pub(super) struct Queue {
     pub(super) receive: Option<AnyReceive>,
@@ -147,25 +163,11 @@ impl Port {
 
     /// Times within the run without a process at the other end, of the queue that had the most.
     fn absences(&self) -> Vec<PeerAbsence> {
-        let since = |time: Instant| {
-            let since = time.saturating_duration_since(self.began);
-            u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-        };
-        let of = |queue: &Queue| -> Vec<PeerAbsence> {
-            let absences = queue
-                .receive
-                .as_ref()
-                .map_or_else(Vec::new, Receive::absences);
-            let absences = absences.into_iter();
-            absences
-                .filter(|absence| absence.until.is_none_or(|until| until > self.began))
-                .map(|absence| PeerAbsence {
-                    from_ns: since(absence.from),
-                    until_ns: absence.until.map(since),
-                })
-                .collect()
-        };
-        let queues = self.queues.iter().map(of);
+        let queues = self
+            .queues
+            .iter()
+            .filter_map(|queue| queue.receive.as_ref());
+        let queues = queues.map(|receive| absences_since(receive, self.began));
         queues.max_by_key(Vec::len).unwrap_or_default()
     }
 

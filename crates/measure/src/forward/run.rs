@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use linerate_host::snapshot;
 use linerate_host::sys::{clock, cpu};
 use linerate_metric::facts::Role;
-use linerate_metric::forward::{ForwardFigures, ForwardPlan, ForwardPort, Idle, StreamPlace};
+use linerate_metric::forward::{ForwardFigures, ForwardPlan, Idle, PeerAbsence, StreamPlace};
 use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
 use linerate_metric::record::{CountedAt, Doubt, Interval, Loss, Record, Summary, new_id};
 use linerate_metric::units::format_nanos;
@@ -344,20 +344,20 @@ pub(crate) const NO_PEER_NEXT: &str =
     "start the other process with the same name, one of the two with role=server";
 
 /// That the process at the other end of a port went away: the figures are of the whole time all the same.
-fn peer_left(port: &ForwardPort, duration_ns: u64) -> Option<Doubt> {
-    let first = port.absences.first()?;
+pub(crate) fn peer_left(port: &str, absences: &[PeerAbsence], duration_ns: u64) -> Option<Doubt> {
+    let first = absences.first()?;
     let time = |ns: u64| format_nanos(ns as f64);
-    let gone: u64 = (port.absences.iter())
+    let gone: u64 = (absences.iter())
         .map(|absence| {
             let until = absence.until_ns.unwrap_or(duration_ns).min(duration_ns);
             until.saturating_sub(absence.from_ns)
         })
         .sum();
-    let times = match port.absences.len() {
+    let times = match absences.len() {
         1 => String::new(),
         times => format!(", {times} times in all"),
     };
-    let came = match (first.until_ns, port.absences.last()?.until_ns) {
+    let came = match (first.until_ns, absences.last()?.until_ns) {
         (_, None) => "nobody has come since".to_owned(),
         (Some(first), _) => format!("somebody was there again at {}", time(first)),
         (None, Some(_)) => "somebody came later".to_owned(),
@@ -365,9 +365,8 @@ fn peer_left(port: &ForwardPort, duration_ns: u64) -> Option<Doubt> {
     Some(Doubt::new(
         "peer-left",
         format!(
-            "the process at the other end of {} left {} after the start{times}, and {came}: figures are of \
+            "the process at the other end of {port} left {} after the start{times}, and {came}: figures are of \
              the whole {}, {} of which nobody was there",
-            port.name,
             time(first.from_ns),
             time(duration_ns),
             time(gone)
@@ -409,7 +408,11 @@ fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
         doubts.push(no_peer(&port.name));
     }
     for port in &ran.figures.ports {
-        doubts.extend(peer_left(port, ran.figures.duration_ns));
+        doubts.extend(peer_left(
+            &port.name,
+            &port.absences,
+            ran.figures.duration_ns,
+        ));
         doubts.extend((port.carrier == Some(false)).then(|| crate::carrier::doubt(&port.name)));
     }
     doubts.extend(ran.numa.clone());
@@ -422,7 +425,7 @@ fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_metric::forward::{ForwardStream, PeerAbsence};
+    use linerate_metric::forward::{ForwardPort, ForwardStream};
 
     #[test]
     fn what_a_link_lost_is_lost_and_has_its_place() {
@@ -463,12 +466,8 @@ mod tests {
                 from_ns: from * 1_000_000,
                 until_ns: until.map(|until| until * 1_000_000),
             });
-            let port = ForwardPort {
-                name: "shm:x".to_owned(),
-                absences: absences.collect(),
-                ..ForwardPort::default()
-            };
-            peer_left(&port, 2_500_000_000).map(|doubt| doubt.why)
+            let absences: Vec<_> = absences.collect();
+            peer_left("shm:x", &absences, 2_500_000_000).map(|doubt| doubt.why)
         };
         assert_eq!(said(&[]), None);
         for (absences, words) in [

@@ -1,8 +1,10 @@
 //! The ports of a generator, over one memory.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use linerate_metric::generate::{FCS_BYTES, TemplatePlan};
+use linerate_metric::record::Doubt;
 use linerate_port::{
     AnyPort, Capabilities, Memory, PortError, PortUrl, QueueCounters, QueueTotals, Receive,
     Transmit, memory_plan, open,
@@ -10,6 +12,7 @@ use linerate_port::{
 
 use super::template::{MAC_BYTES, Template, TemplateError};
 use crate::MeasureError;
+use crate::forward::{absences_since, peer_left};
 use crate::numa::Seats;
 
 /// Carriers of the sending and the receiving port.
@@ -124,10 +127,12 @@ impl Ports {
     pub(super) fn check_size(&self, largest: u16) -> Result<(), MeasureError> {
         for port in self.capabilities() {
             if largest > port.frame_bytes {
+                // The longest captured frame has all the bytes that 16 bits count already.
+                let with_check = |bytes: u16| u32::from(bytes) + u32::from(FCS_BYTES);
                 return Err(TemplateError::TooLong {
-                    size: largest + FCS_BYTES,
+                    size: with_check(largest),
                     port: port.name.clone(),
-                    most: port.frame_bytes + FCS_BYTES,
+                    most: with_check(port.frame_bytes),
                 }
                 .into());
             }
@@ -150,6 +155,20 @@ impl Ports {
         let mut ports = std::iter::once(&self.send).chain(receive);
         let port = ports.find(|port| port.receive.is_joined() == Some(false))?;
         Some(&port.capabilities.name)
+    }
+
+    /// That processes at other ends went away in a run that began then and sent for so long.
+    pub(super) fn left(&self, began: Instant, sending_ns: u64) -> Vec<Doubt> {
+        let receive = self.receive.iter().flatten();
+        let left = std::iter::once(&self.send)
+            .chain(receive)
+            .filter_map(|port| {
+                let mut absences = absences_since(&port.receive, began);
+                // Whoever goes once all has left takes nothing with it.
+                absences.retain(|absence| absence.from_ns < sending_ns);
+                peer_left(&port.capabilities.name, &absences, sending_ns)
+            });
+        left.collect()
     }
 
     pub(super) fn carriers(&self) -> Carriers {

@@ -174,9 +174,11 @@ pub fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
         .find(|port| port.carrier == Some(false));
     doubts.extend(down.map(|port| crate::carrier::doubt(&port.name)));
     doubts.extend(ran.alone.as_deref().map(no_peer));
+    doubts.extend(ran.left.iter().cloned());
     doubts.extend(ran.numa.clone());
-    // A port that sends nowhere is no limit of the generator.
-    let leads_nowhere = down.is_some() || ran.alone.is_some();
+    // A port that sends nowhere, for a while or from some moment on, is no limit of the generator.
+    let leads_nowhere =
+        down.is_some() || ran.alone.is_some() || !ran.left.is_empty() || ran.trouble.is_some();
     let short = ran
         .kept_share()
         .filter(|_| !ran.kept() && !ran.interrupted && !leads_nowhere);
@@ -190,7 +192,7 @@ pub fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
             ),
         ));
     }
-    if figures.unsent > 0 {
+    if figures.unsent > 0 && !leads_nowhere {
         doubts.push(Doubt::new(
             "sender-stalled",
             format!(

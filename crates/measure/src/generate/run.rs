@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::sync::{Arc, PoisonError};
 use std::thread::ScopedJoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use linerate_host::steal::Ticks;
@@ -204,6 +204,8 @@ pub struct Ran {
     pub trouble: Option<PortError>,
     /// A port at whose other end nobody ever was.
     pub alone: Option<String>,
+    /// That processes at the other ends of ports went away meanwhile.
+    pub left: Vec<Doubt>,
     /// That ports, memory and threads sit on several NUMA nodes.
     pub numa: Option<Doubt>,
     /// A queue on the way that was still filling when sending ended, where frames tell.
@@ -337,6 +339,7 @@ pub fn run(
         cpus,
     };
     let numa = ports.seats.doubt(&facts.cpus);
+    let began = Instant::now();
     tell(Told::Started(&facts));
 
     let memory = ports.memory.clone();
@@ -487,6 +490,7 @@ pub fn run(
         interrupted,
         trouble,
         alone: ports.without_peer().map(str::to_owned),
+        left: ports.left(began, ends.duration()),
         numa,
         filling,
         arrival_fps,

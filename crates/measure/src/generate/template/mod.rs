@@ -65,11 +65,11 @@ pub enum TemplateError {
     )]
     TooLong {
         /// With check sequence.
-        size: u16,
+        size: u32,
         /// Which port.
         port: String,
         /// The most, with check sequence.
-        most: u16,
+        most: u32,
     },
     /// No flow, or more than headers are kept for.
     #[error("{flows} flows cannot be: use 1 to {FLOWS_LIMIT} (--flows)")]
