@@ -226,11 +226,17 @@ pub(crate) fn each_option(
     text: &str,
     mut set: impl FnMut(&str, &str) -> Result<(), String>,
 ) -> Result<(), String> {
+    let mut known: Vec<&str> = Vec::new();
     for part in text.split(',').filter(|part| !part.is_empty()) {
         let (key, value) = part
             .split_once('=')
             .ok_or_else(|| format!("`{part}` has no value: write {part}=VALUE"))?;
-        set(key.trim(), value.trim())?;
+        let key = key.trim();
+        if known.contains(&key) {
+            return Err(format!("`{key}` is given twice: leave one out"));
+        }
+        set(key, value.trim())?;
+        known.push(key);
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 use linerate_port::{Memory, Pool, Receive, Transmit};
 
 use super::mac_swap;
+use crate::forward::frame::{IPV4, carried};
 use crate::forward::settings::Settings;
 use crate::forward::stream::{Facts, Mode, NoPlan, Stream};
 
@@ -12,7 +13,6 @@ pub struct FiveTupleSwap;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-const VLAN: [u8; 2] = [0x81, 0x00];
 
 /// Swaps two fields of `width` bytes that lie side by side from `at` on; frames too short stay.
 #[inline(always)]
@@ -28,27 +28,23 @@ fn swap_at<const WIDTH: usize>(bytes: &mut [u8], at: usize) {
 #[inline]
 pub(super) fn swap(frame: &mut [u8]) {
     mac_swap::swap(frame);
-    let mut at = 12;
-    if frame.get(at..at + 2) == Some(&VLAN) {
-        at += 4;
-    }
-    let Some(&[high, low]) = frame.get(at..at + 2).and_then(|kind| kind.first_chunk()) else {
+    let Some((packet, kind)) = carried(frame) else {
         return;
     };
-    let packet = at + 2;
-    let (protocol, transport) = match [high, low] {
-        [0x08, 0x00] => {
+    let (protocol, transport) = match kind {
+        0x0800 => {
             swap_at::<4>(frame, packet + 12);
             let Some(header) = frame.get(packet..packet + 10) else {
                 return;
             };
-            // Only the first fragment has ports.
-            if header[6] & 0x1f != 0 || header[7] != 0 {
+            let length = usize::from(header[0] & 0xf) * 4;
+            // Only the first fragment has ports, and a header that is too short for itself says not where.
+            if header[6] & 0x1f != 0 || header[7] != 0 || length < IPV4 {
                 return;
             }
-            (header[9], packet + usize::from(header[0] & 0xf) * 4)
+            (header[9], packet + length)
         }
-        [0x86, 0xdd] => {
+        0x86dd => {
             swap_at::<16>(frame, packet + 8);
             let Some(&next) = frame.get(packet + 6) else {
                 return;

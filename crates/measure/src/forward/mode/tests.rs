@@ -198,6 +198,15 @@ fn a_five_tuple_swap_is_its_own_inverse_and_keeps_checksums() {
     );
     let swapped = passed::<five_tuple_swap::FiveTupleSwap>(&bytes(UDP_V6));
     assert_eq!(swapped, [bytes(UDP_V6_SWAPPED)]);
+    // Behind any tags.
+    let tags = [[0x88, 0xa8, 0, 5], [0x81, 0, 0, 6]];
+    let swapped = passed::<five_tuple_swap::FiveTupleSwap>(&tagged(&frame, &tags));
+    assert_eq!(swapped, [tagged(&out, &tags)]);
+    // Ports are looked for in no header that says that it is shorter than any.
+    let mut short = frame.clone();
+    short[14] = 0x40;
+    let swapped = passed::<five_tuple_swap::FiveTupleSwap>(&short).remove(0);
+    assert_eq!((swapped[14], &swapped[34..38]), (0x40, &frame[34..38]));
     // Cut off anywhere, nothing breaks.
     for end in 0..frame.len() {
         let _ = passed::<five_tuple_swap::FiveTupleSwap>(&frame[..end]);

@@ -372,6 +372,12 @@ mod tests {
     }
 
     #[test]
+    fn a_key_is_given_once() {
+        let refused = LinkPlan::from_options("loss=1%,delay=1ms,loss=2%").unwrap_err();
+        assert!(refused.contains("`loss` is given twice"), "{refused}");
+    }
+
+    #[test]
     fn a_rate_spaces_frames_as_a_line_does() {
         // 60 B and 24 B of overhead are 672 bits: 672 ns at 1 Gb/s, 67.2 ns at 10 Gb/s.
         let mut gigabit = link("rate=1G");
