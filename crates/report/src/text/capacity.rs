@@ -86,7 +86,8 @@ pub(crate) fn headline(capacity: &Capacity) -> Option<String> {
             true => format!("{size} B frames"),
             false => size.clone(),
         };
-        let is_bound = ["generator", "interrupted"].contains(&found.stopped_by.as_str());
+        // What lies between it and the lowest that failed was not found out.
+        let is_bound = ["generator", "interrupted", "trials"].contains(&found.stopped_by.as_str());
         let rate = match found.fps {
             Some(fps) if is_bound => format!("at least {}", format_per_second(fps)),
             Some(fps) => format_per_second(fps),
@@ -435,6 +436,10 @@ mod tests {
         assert_eq!(
             headline(&[(Some(72.5), "interrupted"), (None, "interrupted")]),
             "Without loss pass at least 72.5 /s of 64 B frames, and an unknown rate of 64 B frames."
+        );
+        assert_eq!(
+            headline(&[(Some(72.5), "trials"), (Some(72.5), "resolution")]),
+            "Without loss pass at least 72.5 /s of 64 B frames, and 72.5 /s of 64 B frames."
         );
         assert_eq!(
             headline(&[(None, "nothing-sent")]),

@@ -82,8 +82,9 @@ fn saturation(result: &SetResult, style: &Style) -> Vec<String> {
     });
     let mut headings = forward::SATURATION.to_vec();
     headings.insert(BARS_AT, "");
-    let words: Vec<_> = walks.iter().map(forward::saturation_words).collect();
-    vec![table(&headings, rows.collect(), 0, style), words.join("\n")]
+    let words = walks.iter().map(forward::saturation_words);
+    let lines: Vec<_> = words.flat_map(|words| wrap(&words, style.width)).collect();
+    vec![table(&headings, rows.collect(), 0, style), lines.join("\n")]
 }
 
 /// Where bars stand: behind the rates that they show.
@@ -401,14 +402,23 @@ mod tests {
             width: 80,
             unicode: false,
         };
-        let text = saturation(&result, &plain).remove(0);
+        let mut text = saturation(&result, &plain);
+        let (text, words) = (text.remove(0), text.remove(0));
         let bars: Vec<usize> = (text.lines().skip(1))
             .map(|line| line.matches('#').count())
             .collect();
         assert_eq!(bars, [7, 14, 14, 0, 4, 14], "{text}");
-        assert!(
-            text.lines().all(|line| line.chars().count() <= 80),
-            "{text}"
-        );
+        assert_eq!(words.lines().count(), 2, "{words}");
+        let fits = |text: &str| text.lines().all(|line| line.chars().count() <= 80);
+        assert!(fits(&text), "{text}");
+        // What is to be said of a disturbed walk is longer than a line.
+        let mut disturbed = result;
+        for walk in &mut disturbed.saturation {
+            walk.points
+                .iter_mut()
+                .for_each(|point| point.disturbed = true);
+        }
+        let words = saturation(&disturbed, &plain).remove(1);
+        assert!(fits(&words) && words.contains("core-disturbed"), "{words}");
     }
 }

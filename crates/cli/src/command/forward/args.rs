@@ -115,8 +115,10 @@ pub fn burst(text: &str) -> Result<u8, String> {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Ports: ring:N[,end=a|b], shm:NAME[,role=server], packet:IF[,v=mmsg|2|3,qdisc],
-  xdp:IF[,q=0-3,mode=native|generic,zerocopy=yes|no,busy=N,wakeup=no],
-  tap:NAME[,address=A/LEN,vnet], pcap:rx=FILE,tx=FILE[,timing=recorded,loop], null:[size=N,silent]
+  xdp:IF[,q=0-3,mode=native|generic,zerocopy=yes|no,busy=N,wakeup=no,channels=set,
+    rss=set,steer=udp:7],
+  tap:NAME[,address=A/LEN,vnet], pcap:rx=FILE,tx=FILE[,timing=recorded,loop], null:[size=N,silent],
+  dpdk:ARGS (in a build with it)
 Keys of every port: queues=N, rxd=N, txd=N, burst=N, mtu=N, force (docs/GUIDE.md says what each does)
 Modes: io, mac, macswap, 5tswap, rxonly, txonly, flowgen, icmpecho, csum,
   noisy:delay=10us,memory=16M,reads=4,writes=4

@@ -50,7 +50,7 @@ commands! {
         "show port stats PORT" "what a port moved, and its rates since shown last" => {
             |shell, words| shell.port_stats(words[0])
         };
-        "show port xstats PORT" "every counter of a port that is not zero" => {
+        "show port xstats PORT" "every counter of a port, and causes of drops that struck" => {
             |shell, words| shell.port_xstats(words[0])
         };
         "show port info PORT" "what a port is" => |shell, words| shell.port_info(words[0]);
