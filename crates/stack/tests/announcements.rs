@@ -5,11 +5,10 @@ mod common;
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use common::packets::{ETHERNET, FRAGMENT, V6, complete, insert_headers};
 use common::{FAR, FAR_V6, Link, NEAR, NEAR_V6, World, addressing, at, config};
 use linerate_port::{Memory, PortUrl, open};
 use linerate_stack::{Addressing, Config, Stack, memory_plan};
-
-const ETHERNET: usize = 14;
 
 /// Frames that a stack with this configuration sends, with the milliseconds in which each left, while nobody asks
 /// it for anything.
@@ -159,20 +158,7 @@ fn questions(world: &mut World) -> [Vec<u8>; 2] {
 }
 
 /// Where a message of ICMPv6 begins.
-const MESSAGE: usize = ETHERNET + 40;
-
-/// Tells the length and the sum of a message of ICMPv6 anew.
-fn complete(frame: &mut [u8]) {
-    let length = frame.len() - MESSAGE;
-    frame[ETHERNET + 4..ETHERNET + 6].copy_from_slice(&(length as u16).to_be_bytes());
-    frame[MESSAGE + 2..MESSAGE + 4].fill(0);
-    // Of both addresses, the message, its length and its protocol.
-    let words = frame[ETHERNET + 8..].chunks_exact(2);
-    let words = words.map(|two| u32::from(u16::from_be_bytes([two[0], two[1]])));
-    let sum = words.sum::<u32>() + length as u32 + 58;
-    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
-    frame[MESSAGE + 2..MESSAGE + 4].copy_from_slice(&sum.to_be_bytes());
-}
+const MESSAGE: usize = ETHERNET + V6;
 
 /// As Linux does that knows a neighbour and asks whether he is still there.
 #[test]
@@ -241,10 +227,7 @@ fn what_neighbours_say_in_pieces_is_not_heard() {
     let mut world = World::alike(&[], Link::CLEAN).announced();
     let [_, solicitation] = questions(&mut world);
     let mut cut = solicitation.clone();
-    let length = (cut.len() - MESSAGE + 8) as u16;
-    cut[ETHERNET + 4..ETHERNET + 6].copy_from_slice(&length.to_be_bytes());
-    cut[ETHERNET + 6] = 44;
-    cut.splice(MESSAGE..MESSAGE, [58, 0, 0, 0, 1, 2, 3, 4]);
+    insert_headers(&mut cut, FRAGMENT, &[58, 0, 0, 0, 1, 2, 3, 4]);
     let heard = world.kept(|end, _| end == 0);
     for (frame, answers, errors) in [(&cut, 0, 1), (&solicitation, 1, 1)] {
         world.wire.put(0, frame);

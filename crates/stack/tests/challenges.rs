@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use common::segments::{self, ACK, RST, SYN};
-use common::{Bulk, FAR, Link, NEAR, World, any, at, ready};
+use common::{Bulk, FAR, Link, NEAR, World, any, at, packets, ready};
 use linerate_stack::{StackError, TcpState};
 
 /// The segments that each end has sent.
@@ -135,7 +135,7 @@ fn a_reset_needs_the_number_that_is_expected_next() {
                     world.until(5, |world| world.near.tcp_queued(client).unwrap().0 == 0);
                 }
                 let last = seen.borrow()[0].last().cloned().unwrap();
-                let behind = last.len() - segments::ETHERNET - segments::IP - segments::TCP;
+                let behind = last.len() - segments::PAYLOAD;
                 let next = segments::sequence(&last).wrapping_add(behind as u32);
                 let sent = segments::like(&last, next.wrapping_add(ahead), RST, payload);
                 let before = seen.borrow()[1].len();
@@ -257,9 +257,9 @@ fn an_acknowledgement_of_what_was_not_sent_is_not_taken() {
         let last = seen.borrow()[1].last().cloned().expect("acknowledgements");
         let mut forged = last.clone();
         let number = segments::acknowledged(&last).wrapping_add(ahead);
-        let at = segments::ETHERNET + segments::IP + 8;
+        let at = segments::AT + 8;
         forged[at..at + 4].copy_from_slice(&number.to_be_bytes());
-        segments::sum_again(&mut forged);
+        packets::complete(&mut forged);
         world.wire.put(0, &forged);
         world.run(3);
         let counters = world.near.counters().tcp;

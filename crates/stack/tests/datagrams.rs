@@ -6,6 +6,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::task::Poll;
 
+use common::packets::{self, EVERYBODY, ICMP, UDP};
 use common::{FAR, FAR_V6, Link, NEAR, World, any, at, byte, ready};
 use linerate_port::checksum::Sum;
 use linerate_stack::{Addressing, SocketId, StackError};
@@ -400,7 +401,6 @@ fn bad_frames_are_counted_by_what_is_wrong() {
         .collect();
     assert!(names.contains(&"in_checksum_errors") && !names.contains(&"no_ports"));
     assert_eq!(world.far.addressing().networks[0].address.to_string(), FAR);
-    let _ = NEAR;
 }
 
 /// A checksum that only has the pseudo header's sum was left to a device; here is none that could have been
@@ -487,57 +487,26 @@ fn datagrams_to_a_group_go_as_far_as_they_may() {
     }
 }
 
-/// A frame with a fragment of IPv6 from near to far: what kind of payload, its place in eight bytes, whether more come.
-fn fragment_v6(next: u8, (place, more): (u16, bool), payload: &[u8]) -> Vec<u8> {
-    let mut frame = vec![0; 14 + 40 + 8];
-    frame[..6].copy_from_slice(&[0xff; 6]);
-    frame[12..14].copy_from_slice(&[0x86, 0xdd]);
-    frame[14] = 0x60;
-    let behind = (8 + payload.len()) as u16;
-    frame[18..20].copy_from_slice(&behind.to_be_bytes());
-    (frame[20], frame[21]) = (44, 64);
-    for (at, address) in [(22, common::NEAR_V6), (38, FAR_V6)] {
-        let address: std::net::Ipv6Addr = address.parse().unwrap();
-        frame[at..at + 16].copy_from_slice(&address.octets());
-    }
-    frame[54] = next;
-    let place = place << 3 | u16::from(more);
-    frame[56..58].copy_from_slice(&place.to_be_bytes());
-    frame[58..62].copy_from_slice(&[1, 2, 3, 4]);
-    frame.extend_from_slice(payload);
-    frame
-}
-
-/// A datagram to port 7 with its checksum.
-fn datagram_v6(payload: &[u8]) -> Vec<u8> {
-    let length = (8 + payload.len()) as u16;
-    let mut datagram = vec![0xc0, 1, 0, 7];
-    datagram.extend(length.to_be_bytes());
-    datagram.extend([0, 0]);
-    datagram.extend_from_slice(payload);
-    let address = |text: &str| text.parse::<std::net::Ipv6Addr>().unwrap().octets();
-    let ends = [address(common::NEAR_V6), address(FAR_V6)].concat();
-    let sum = Sum::of(&ends) + Sum::word(17) + Sum::word(length) + Sum::of(&datagram);
-    datagram[6..8].copy_from_slice(&(!sum.folded()).to_be_bytes());
-    datagram
-}
-
 #[test]
 fn fragments_of_ipv6_are_taken_as_the_rfcs_say() {
     let payload = content(30);
-    let datagram = datagram_v6(&payload);
+    let ends = (common::NEAR_V6, FAR_V6);
+    let datagram = packets::datagram(0xc001, 7, &payload);
+    let plain = packets::packet(EVERYBODY, ends, UDP, &datagram);
     // Options lie in front of the datagram, and were cut with it.
-    let options = [&[17, 0, 1, 4, 0, 0, 0, 0][..], &datagram].concat();
-    let cut = |next, whole: &[u8]| {
-        [
-            fragment_v6(next, (0, true), &whole[..16]),
-            // What fragments but the first name counts for nothing (RFC 8200, section 4.5).
-            fragment_v6(99, (2, false), &whole[16..]),
-        ]
+    let mut options = plain.clone();
+    packets::insert_headers(&mut options, 60, &[UDP, 0, 1, 4, 0, 0, 0, 0]);
+    let piece = |bytes| packets::piece(&plain, 9, bytes);
+    let cut = |frame: &[u8]| {
+        let end = frame.len() - packets::body(frame);
+        let [first, mut second] = [0..16, 16..end].map(|bytes| packets::piece(frame, 9, bytes));
+        // What fragments but the first name counts for nothing (RFC 8200, section 4.5).
+        second[packets::body(frame)] = 99;
+        [first, second]
     };
-    let whole = fragment_v6(17, (0, false), &datagram);
-    let [first, second] = cut(17, &datagram);
-    let [options_first, options_second] = cut(60, &options);
+    let whole = piece(0..datagram.len());
+    let [first, second] = cut(&plain);
+    let [options_first, options_second] = cut(&options);
     for (name, frames, taken, errors) in [
         ("in order", vec![&first, &second], 1, 0),
         ("reversed", vec![&second, &first], 1, 0),
@@ -550,7 +519,7 @@ fn fragments_of_ipv6_are_taken_as_the_rfcs_say() {
             "overlapping",
             vec![
                 &first,
-                &fragment_v6(17, (1, true), &datagram[..16]),
+                &piece(8..24),
                 &second,
                 &first,
             ],
@@ -559,7 +528,7 @@ fn fragments_of_ipv6_are_taken_as_the_rfcs_say() {
         ),
         (
             "no eights",
-            vec![&fragment_v6(17, (0, true), &datagram[..15])],
+            vec![&piece(0..15)],
             0,
             1,
         ),
@@ -584,83 +553,65 @@ fn fragments_of_ipv6_are_taken_as_the_rfcs_say() {
     }
 }
 
-/// A packet of IPv4 in a frame to everybody on the link.
-fn packet_v4(from: [u8; 4], to: [u8; 4], protocol: u8, payload: &[u8]) -> Vec<u8> {
-    let mut frame = vec![0; 14 + 20];
-    frame[..6].copy_from_slice(&[0xff; 6]);
-    frame[12..14].copy_from_slice(&[8, 0]);
-    let header = &mut frame[14..];
-    header[0] = 0x45;
-    header[2..4].copy_from_slice(&(20 + payload.len() as u16).to_be_bytes());
-    (header[8], header[9]) = (64, protocol);
-    header[12..16].copy_from_slice(&from);
-    header[16..20].copy_from_slice(&to);
-    let checksum = !Sum::of(header).folded();
-    header[10..12].copy_from_slice(&checksum.to_be_bytes());
-    frame.extend_from_slice(payload);
-    frame
-}
-
 #[test]
 fn what_no_host_can_have_asked_is_not_answered() {
-    let ping = [8, 0, 0xf7, 0xff, 0, 0, 0, 0];
-    // To a port that nobody has, without a checksum.
-    let stray = [0xc0, 1, 0x1f, 0x90, 0, 8, 0, 0];
-    let (near, far) = ([10, 0, 0, 1], [10, 0, 0, 2]);
+    let ping = [8, 0, 0, 0, 0, 0, 0, 0];
+    let stray = packets::datagram(0xc001, 8_080, &[]);
     let mut world = World::alike(&[], Link::CLEAN).announced();
     let ethernet = world.far.ethernet();
-    let answers = |world: &mut World, mut frame: Vec<u8>, to_one: bool| {
-        if to_one {
-            frame[..6].copy_from_slice(&ethernet);
-        }
-        let before = world.far.counters();
-        world.wire.put(1, &frame);
-        world.run(20);
-        let since = world.far.counters().since(&before);
-        let errors = since.ip.in_source_errors + since.icmp.in_echos_ignored;
-        (since.icmp.out_messages, errors)
-    };
-    for (name, frame, to_one, wanted) in [
-        ("a ping", packet_v4(near, far, 1, &ping), true, (1, 0)),
+    for (name, (from, to), (kind, payload), to_one, wanted) in [
+        ("a ping", (NEAR, FAR), (ICMP, &ping[..]), true, (1, 0)),
         (
             "from a group",
-            packet_v4([224, 0, 0, 9], far, 1, &ping),
+            ("224.0.0.9", FAR),
+            (ICMP, &ping),
             true,
             (0, 1),
         ),
         (
             "from everybody",
-            packet_v4([10, 0, 0, 255], far, 1, &ping),
+            ("10.0.0.255", FAR),
+            (ICMP, &ping),
             true,
             (0, 1),
         ),
         (
             "from loopback",
-            packet_v4([127, 0, 0, 1], far, 17, &stray),
+            ("127.0.0.1", FAR),
+            (UDP, &stray),
             true,
             (0, 1),
         ),
         (
             "to everybody",
-            packet_v4(near, [10, 0, 0, 255], 1, &ping),
+            (NEAR, "10.0.0.255"),
+            (ICMP, &ping),
             false,
             (0, 1),
         ),
         (
             "to all hosts",
-            packet_v4(near, [224, 0, 0, 1], 1, &ping),
+            (NEAR, "224.0.0.1"),
+            (ICMP, &ping),
             false,
             (0, 1),
         ),
-        ("no port", packet_v4(near, far, 17, &stray), true, (1, 0)),
+        ("no port", (NEAR, FAR), (UDP, &stray), true, (1, 0)),
         (
             "in a frame to all",
-            packet_v4(near, far, 17, &stray),
+            (NEAR, FAR),
+            (UDP, &stray),
             false,
             (0, 0),
         ),
     ] {
-        assert_eq!(answers(&mut world, frame, to_one), wanted, "{name}");
+        let to_whom = if to_one { ethernet } else { EVERYBODY };
+        let before = world.far.counters();
+        (world.wire).put(1, &packets::packet(to_whom, (from, to), kind, payload));
+        world.run(20);
+        let since = world.far.counters().since(&before);
+        let errors = since.ip.in_source_errors + since.icmp.in_echos_ignored;
+        assert_eq!((since.icmp.out_messages, errors), wanted, "{name}");
     }
 }
 

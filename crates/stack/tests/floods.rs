@@ -4,30 +4,9 @@ mod common;
 
 use std::net::Ipv6Addr;
 
-use common::segments::{self, ETHERNET, SYN};
+use common::packets::{piece, ping};
+use common::segments::{self, SYN};
 use common::{Bulk, FAR, FAR_V6, Link, NEAR, World, any, at, config, ready};
-use linerate_port::checksum::Sum;
-
-/// An echo request over IPv4 to the far end, from a host of its network.
-fn ping(world: &World, from: [u8; 4], payload: usize) -> Vec<u8> {
-    let mut frame = vec![0; ETHERNET + 20];
-    frame[..6].copy_from_slice(&world.far.ethernet());
-    frame[12..14].copy_from_slice(&[8, 0]);
-    let ip = &mut frame[ETHERNET..];
-    ip[0] = 0x45;
-    ip[2..4].copy_from_slice(&(28 + payload as u16).to_be_bytes());
-    (ip[8], ip[9]) = (64, 1);
-    ip[12..16].copy_from_slice(&from);
-    ip[16..20].copy_from_slice(&[10, 0, 0, 2]);
-    let sum = !Sum::of(ip).folded();
-    ip[10..12].copy_from_slice(&sum.to_be_bytes());
-    let mut message = vec![0; 8 + payload];
-    message[0] = 8;
-    let sum = !Sum::of(&message).folded();
-    message[2..4].copy_from_slice(&sum.to_be_bytes());
-    frame.extend(message);
-    frame
-}
 
 /// Questions that everybody may ask, by name: echo, both kinds of neighbours' and a request that is refused.
 fn questions(world: &mut World) -> Vec<(&'static str, Vec<u8>)> {
@@ -42,7 +21,7 @@ fn questions(world: &mut World) -> Vec<(&'static str, Vec<u8>)> {
     world.near.close(refused).unwrap();
     world.near.close(client).unwrap();
     world.wire.watch = Box::new(|_, _| true);
-    let echo = ping(world, [10, 0, 0, 1], 56);
+    let echo = ping(world.far.ethernet(), (NEAR, FAR), 56);
     let seen = seen.borrow();
     let find = |is: &dyn Fn(&[u8]) -> bool| seen.iter().find(|frame| is(frame)).unwrap().clone();
     let arp = find(&|frame| frame[12..14] == [8, 6] && frame[38..42] == [10, 0, 0, 2]);
@@ -128,29 +107,13 @@ fn long_echoes_are_paid_for() {
         let mut world = World::new(&config(&[]), &far, Link::CLEAN);
         let _ = questions(&mut world);
         let server = world.far.udp_bind(any(7)).unwrap();
-        // Two pieces: as long as no packet is, so that its answer is cut as well.
-        let whole = ping(&world, [10, 0, 0, 1], 3_000);
-        let pieces = |id: u8| {
-            let piece = |from: usize, to: usize| {
-                let mut piece = whole[..ETHERNET + 20].to_vec();
-                piece.extend_from_slice(&whole[ETHERNET + 20..][from..to]);
-                let ip = &mut piece[ETHERNET..];
-                ip[2..4].copy_from_slice(&((20 + to - from) as u16).to_be_bytes());
-                ip[5] = id;
-                let more = u16::from(to < 3_008) << 13;
-                ip[6..8].copy_from_slice(&((from / 8) as u16 | more).to_be_bytes());
-                ip[10..12].fill(0);
-                let sum = !Sum::of(&ip[..20]).folded();
-                ip[10..12].copy_from_slice(&sum.to_be_bytes());
-                piece
-            };
-            [piece(0, 1_480), piece(1_480, 2_960), piece(2_960, 3_008)]
-        };
+        // In pieces: as long as no packet is, so that its answer is cut as well.
+        let whole = ping(world.far.ethernet(), (NEAR, FAR), 3_000);
         let before = world.far.counters().icmp.out_echo_replies;
         let mut sent = 0;
-        for turn in 0..300u32 {
-            for piece in pieces(turn as u8) {
-                world.wire.put(1, &piece);
+        for turn in 0..300 {
+            for bytes in [0..1_480, 1_480..2_960, 2_960..3_008] {
+                world.wire.put(1, &piece(&whole, turn, bytes));
             }
             world.turn();
             let to = Some(at(NEAR, 7));
@@ -179,7 +142,8 @@ fn answers_to_nobody_leave_datagrams_a_place_to_wait() {
     let mut world = World::alike(&[], Link::CLEAN).announced();
     let server = world.far.udp_bind(any(7)).unwrap();
     for host in 100..180 {
-        let question = ping(&world, [10, 0, 0, host], 56);
+        let from = format!("10.0.0.{host}");
+        let question = ping(world.far.ethernet(), (&from, FAR), 56);
         world.wire.put(1, &question);
     }
     world.turn();

@@ -4,7 +4,8 @@ mod common;
 
 use std::task::Poll;
 
-use common::segments::{self, ETHERNET, IP, RST, SYN};
+use common::packets::{ETHERNET, complete};
+use common::segments::{self, AT, RST, SYN};
 use common::{FAR, Link, NEAR, World, any, at, ready};
 use linerate_stack::{SocketId, TcpState};
 
@@ -42,9 +43,9 @@ impl Ghost {
     fn say(&mut self, world: &mut World, (from, port): (u16, u16), sequence: u32, flags: u8) {
         let mut frame = segments::like(&self.0, sequence, flags, &[]);
         frame[ETHERNET + 12..ETHERNET + 16].copy_from_slice(&[10, 0, 0, 77]);
-        frame[ETHERNET + IP..ETHERNET + IP + 2].copy_from_slice(&from.to_be_bytes());
-        frame[ETHERNET + IP + 2..ETHERNET + IP + 4].copy_from_slice(&port.to_be_bytes());
-        segments::sum_again(&mut frame);
+        frame[AT..AT + 2].copy_from_slice(&from.to_be_bytes());
+        frame[AT + 2..AT + 4].copy_from_slice(&port.to_be_bytes());
+        complete(&mut frame);
         world.wire.put(1, &frame);
     }
 }

@@ -4,41 +4,13 @@ mod common;
 
 use std::net::Ipv6Addr;
 
+use common::packets::{self, ETHERNET, ICMPV6, UDP, V6, insert_headers};
 use common::{FAR_V6, Link, NEAR_V6, World, at};
-use linerate_port::checksum::Sum;
 
-const ETHERNET: usize = 14;
-const UDP: u8 = 17;
-const ICMPV6: u8 = 58;
 const ALL_NODES: &str = "ff02::1";
 
 fn octets(address: &str) -> [u8; 16] {
     address.parse::<Ipv6Addr>().unwrap().octets()
-}
-
-/// A packet from near with these headers, of which the first is of this kind, in front of a datagram to port 7.
-fn frame(world: &World, to: &str, first: u8, headers: &[u8], last: &[u8]) -> Vec<u8> {
-    let mut frame = match to == ALL_NODES {
-        true => vec![0x33, 0x33, 0, 0, 0, 1],
-        false => world.far.ethernet().to_vec(),
-    };
-    frame.extend(world.near.ethernet());
-    frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
-    frame.extend(((headers.len() + last.len()) as u16).to_be_bytes());
-    frame.extend([first, 64]);
-    frame.extend(octets(NEAR_V6));
-    frame.extend(octets(to));
-    frame.extend(headers);
-    frame.extend(last);
-    frame
-}
-
-fn datagram(to: &str) -> Vec<u8> {
-    let mut datagram = vec![0xc0, 1, 0, 7, 0, 12, 0, 0, 1, 2, 3, 4];
-    let ends = [octets(NEAR_V6), octets(to)].concat();
-    let sum = Sum::of(&ends) + Sum::word(UDP.into()) + Sum::word(12) + Sum::of(&datagram);
-    datagram[6..8].copy_from_slice(&(!sum.folded()).to_be_bytes());
-    datagram
 }
 
 /// What becomes of a packet.
@@ -171,10 +143,15 @@ fn what_is_not_known_is_passed_over_or_told() {
             end == 1 && frame[12..14] == [0x86, 0xdd] && frame[20] == ICMPV6 && frame[54] == 4
         });
         let behind = match last {
-            UDP => datagram(to),
+            UDP => packets::datagram(0xc001, 7, &[1, 2, 3, 4]),
             _ => error.to_vec(),
         };
-        let sent = frame(&world, to, first, headers, &behind);
+        let ethernet = match to {
+            ALL_NODES => [0x33, 0x33, 0, 0, 0, 1],
+            _ => world.far.ethernet(),
+        };
+        let mut sent = packets::packet(ethernet, (NEAR_V6, to), last, &behind);
+        insert_headers(&mut sent, first, headers);
         world.wire.put(1, &sent);
         world.run(30);
         let told = told.borrow();
@@ -186,7 +163,7 @@ fn what_is_not_known_is_passed_over_or_told() {
                 // From the one that was asked, or the own address, to who sent it, with all of it.
                 assert_eq!(told[ETHERNET + 8..ETHERNET + 24], octets(FAR_V6), "{name}");
                 assert_eq!(
-                    told[ETHERNET + 24..ETHERNET + 40],
+                    told[ETHERNET + 24..ETHERNET + V6],
                     octets(NEAR_V6),
                     "{name}"
                 );

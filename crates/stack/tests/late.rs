@@ -5,7 +5,7 @@ mod common;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use common::{Bulk, FAR, FAR_V6, Link, World, any, at, ready, segments};
+use common::{Bulk, FAR, FAR_V6, Link, World, any, at, packets, ready};
 
 /// What it acknowledges is known already, and what it carries is not.
 #[test]
@@ -61,16 +61,13 @@ fn segments_behind_headers_of_ipv6_are_taken() {
             if frame[20] != 6 {
                 return true;
             }
-            let length = u16::from_be_bytes([frame[18], frame[19]]) + 8 * kinds.len() as u16;
-            frame[18..20].copy_from_slice(&length.to_be_bytes());
-            frame[20] = kinds[0];
             let headers = kinds.iter().enumerate().flat_map(|(place, _)| {
                 let next = kinds.get(place + 1).copied().unwrap_or(6);
                 // Four bytes of padding.
                 [next, 0, 1, 4, 0, 0, 0, 0]
             });
             let headers: Vec<u8> = headers.collect();
-            frame.splice(54..54, headers);
+            packets::insert_headers(frame, kinds[0], &headers);
             true
         });
         let listener = world.far.tcp_listen(any(80), 1).unwrap();
@@ -91,38 +88,11 @@ fn segments_behind_headers_of_ipv6_are_taken() {
     }
 }
 
-/// Pieces of a packet in a frame, the last one first.
-fn cut(frame: &[u8], id: u8) -> [Vec<u8>; 2] {
+/// Pieces of a packet, the last one first.
+fn cut(frame: &[u8], id: u16) -> [Vec<u8>; 2] {
     const FIRST: usize = 512;
-    let v4 = frame[12..14] == [8, 0];
-    let head = 14 + if v4 { 20 } else { 40 };
-    let piece = |from: usize, to: usize, more: bool| {
-        let mut piece = frame[..head].to_vec();
-        let place = (from / 8) as u16;
-        if v4 {
-            let length = (20 + to - from) as u16;
-            piece[16..18].copy_from_slice(&length.to_be_bytes());
-            piece[18..20].copy_from_slice(&[7, id]);
-            let place = place | u16::from(more) << 13;
-            piece[20..22].copy_from_slice(&place.to_be_bytes());
-            piece[24..26].fill(0);
-            let sum = segments::checksum(&piece[14..34], 0);
-            piece[24..26].copy_from_slice(&sum.to_be_bytes());
-        } else {
-            let length = (8 + to - from) as u16;
-            piece[18..20].copy_from_slice(&length.to_be_bytes());
-            piece[20] = 44;
-            piece.extend([6, 0]);
-            piece.extend((place << 3 | u16::from(more)).to_be_bytes());
-            piece.extend([0, 0, 7, id]);
-        }
-        piece.extend_from_slice(&frame[head + from..head + to]);
-        piece
-    };
-    [
-        piece(FIRST, frame.len() - head, false),
-        piece(0, FIRST, true),
-    ]
+    let end = frame.len() - packets::body(frame);
+    [FIRST..end, 0..FIRST].map(|bytes| packets::piece(frame, id, bytes))
 }
 
 /// A router on the way has a link that is shorter, and cuts.

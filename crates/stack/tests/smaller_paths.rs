@@ -4,9 +4,9 @@ mod common;
 
 use std::task::Poll;
 
-use common::router::{CUTTERS, ETHERNET, changing, cut_by, deliver, router, too_long};
+use common::packets::{ETHERNET, V6, complete, ping};
+use common::router::{CUTTERS, changing, cut_by, deliver, router, too_long};
 use common::{FAR, FAR_V6, Frames, Link, NEAR_V6, World, any, at, byte, ready};
-use linerate_port::checksum::Sum;
 use linerate_stack::{SocketId, StackError};
 
 const SECOND: u64 = 1_000_000_000;
@@ -222,7 +222,7 @@ fn what_quotes_no_datagram_of_ours_is_not_heeded() {
     // Where in a frame its parts are.
     const FROM: usize = ETHERNET + 8 + 15;
     const TO: usize = ETHERNET + 24 + 15;
-    const PORTS: usize = ETHERNET + 40;
+    const PORTS: usize = ETHERNET + V6;
     for (what, mtu, place, mtu_then) in [
         ("as it is", 1_300, None, 1_300),
         ("hardly any MTU", 68, None, 1_280),
@@ -251,8 +251,8 @@ fn what_quotes_no_datagram_of_ours_is_not_heeded() {
         // It comes to who is named as the sender, or to us.
         said[..6].copy_from_slice(&world.near.ethernet());
         let near: std::net::Ipv6Addr = NEAR_V6.parse().unwrap();
-        said[ETHERNET + 24..ETHERNET + 40].copy_from_slice(&near.octets());
-        sum_again(&mut said);
+        said[ETHERNET + 24..ETHERNET + V6].copy_from_slice(&near.octets());
+        complete(&mut said);
         world.wire.put(0, &said);
         world.run(3);
         assert!(arrives(&mut world, &nothing, pair, 1_452), "{what}");
@@ -270,31 +270,6 @@ fn what_quotes_no_datagram_of_ours_is_not_heeded() {
     }
 }
 
-/// Writes the checksum of a message of ICMPv6.
-fn sum_again(frame: &mut [u8]) {
-    let (head, message) = frame[ETHERNET..].split_at_mut(40);
-    message[2..4].fill(0);
-    let length = Sum::word(message.len() as u16);
-    let sum = Sum::of(&head[8..40]) + Sum::word(58) + length + Sum::of(message);
-    message[2..4].copy_from_slice(&(!sum.folded()).to_be_bytes());
-}
-
-/// A question of so many bytes from the far end to the near one.
-fn ping(world: &World, bytes: usize) -> Vec<u8> {
-    let mut frame = world.near.ethernet().to_vec();
-    frame.extend(world.far.ethernet());
-    frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
-    frame.extend(((8 + bytes) as u16).to_be_bytes());
-    frame.extend([58, 64]);
-    for address in [FAR_V6, NEAR_V6] {
-        frame.extend(address.parse::<std::net::Ipv6Addr>().unwrap().octets());
-    }
-    frame.extend([128, 0, 0, 0, 1, 2, 0, 1]);
-    frame.extend((0..bytes).map(byte));
-    sum_again(&mut frame);
-    frame
-}
-
 #[test]
 fn answers_to_pings_leave_in_fragments_that_a_path_takes() {
     let mut world = World::alike(&[], Link::CLEAN).announced();
@@ -302,7 +277,7 @@ fn answers_to_pings_leave_in_fragments_that_a_path_takes() {
     let mut answered = Vec::new();
     for _ in 0..3 {
         let before = world.far.counters();
-        let question = ping(&world, 1_400);
+        let question = ping(world.near.ethernet(), (FAR_V6, NEAR_V6), 1_400);
         world.wire.put(0, &question);
         for _ in 0..200 {
             world.turn();
@@ -320,7 +295,7 @@ fn answers_to_pings_leave_in_fragments_that_a_path_takes() {
     // An answer to somebody else is none of ours.
     let mut world = World::alike(&[], Link::CLEAN).announced();
     let seen = world.kept(|end, frame| end == 0 && frame.len() > 1_000);
-    let question = ping(&world, 1_400);
+    let question = ping(world.near.ethernet(), (FAR_V6, NEAR_V6), 1_400);
     world.wire.put(0, &question);
     world.run(50);
     let mut answer = seen.take().remove(0);

@@ -5,7 +5,7 @@ mod common;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use common::{Bulk, Link, World, ready, segments};
+use common::{Bulk, Link, World, packets, ready, segments};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -114,9 +114,9 @@ fn a_window_that_shrinks_to_nothing_is_asked_for_room() {
     // What the near end sends is lost, and what the far end sends closes its window.
     world.wire.watch = Box::new(|end, frame| {
         if end == 1 && segments::is_tcp(frame) {
-            let window = segments::ETHERNET + segments::IP + 14;
+            let window = segments::AT + 14;
             frame[window..window + 2].fill(0);
-            segments::sum_again(frame);
+            packets::complete(frame);
         }
         // Acknowledgements alone arrive.
         end == 1 || !segments::is_tcp(frame) || frame.len() <= 54

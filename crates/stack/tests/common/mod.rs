@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub mod device;
+pub mod packets;
 pub mod router;
 pub mod segments;
 

@@ -3,60 +3,29 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use super::segments::checksum;
+use super::packets::{self, ETHERNET};
 use super::{Frames, Link, World};
-
-pub const ETHERNET: usize = 14;
 
 /// What a router in the middle says of a packet that the near end sent: kind, code, and the second half of the header.
 pub fn message(frame: &[u8], (kind, code): (u8, u8), word: u32) -> Vec<u8> {
     let packet = &frame[ETHERNET..];
-    let v4 = packet[0] >> 4 == 4;
-    // The least that must be quoted, and as much as fits.
-    let quote = &packet[..packet.len().min(if v4 { 28 } else { 1_232 })];
-    let mut icmp = vec![kind, code, 0, 0];
-    icmp.extend(word.to_be_bytes());
-    icmp.extend(quote);
-    let (router, own): (&[u8], &[u8]) = match v4 {
-        true => (&[10, 0, 0, 254], &packet[12..16]),
-        false => (
-            &[0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 254],
-            &packet[8..24],
-        ),
+    let (least, router, protocol) = match packets::is_v4(frame) {
+        true => (28, "10.0.0.254", packets::ICMP),
+        false => (1_232, "fd00::fe", packets::ICMPV6),
     };
-    let mut pseudo = 0;
-    if !v4 {
-        let ends = [router, own].concat();
-        let words = ends
-            .chunks(2)
-            .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
-        pseudo = words.sum::<u32>() + 58 + icmp.len() as u32;
-    }
-    let sum = checksum(&icmp, pseudo);
-    icmp[2..4].copy_from_slice(&sum.to_be_bytes());
-    let mut made = [&frame[6..12], &[2, 0, 0, 0, 0, 9], &frame[12..14]].concat();
-    if v4 {
-        let mut header = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 60, 1, 0, 0];
-        header[2..4].copy_from_slice(&(20 + icmp.len() as u16).to_be_bytes());
-        header.extend([router, own].concat());
-        let sum = checksum(&header, 0);
-        header[10..12].copy_from_slice(&sum.to_be_bytes());
-        made.extend(header);
-    } else {
-        made.extend([0x60, 0, 0, 0]);
-        made.extend((icmp.len() as u16).to_be_bytes());
-        made.extend([58, 60]);
-        made.extend([router, own].concat());
-    }
-    made.extend(icmp);
-    made
+    let mut message = vec![kind, code, 0, 0];
+    message.extend(word.to_be_bytes());
+    // The least that must be quoted, and as much as fits.
+    message.extend(&packet[..packet.len().min(least)]);
+    let to = packets::sender(frame).to_string();
+    let ethernet = frame[6..12].try_into().unwrap();
+    packets::packet(ethernet, (router, &to), protocol, &message)
 }
 
 pub fn too_long(frame: &[u8], mtu: u32) -> Vec<u8> {
-    let kind = if frame[ETHERNET] >> 4 == 4 {
-        (3, 4)
-    } else {
-        (2, 0)
+    let kind = match packets::is_v4(frame) {
+        true => (3, 4),
+        false => (2, 0),
     };
     message(frame, kind, mtu)
 }
