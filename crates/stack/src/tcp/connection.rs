@@ -160,6 +160,20 @@ impl Connection {
         self.recovery
             .probe_at(&self.sent, slack)
             .filter(|due| *due <= now)?;
+        self.again()
+    }
+
+    /// What a router says to have dropped was tried, and all in front of it has come: an acknowledgement that has the
+    /// engine send it again.
+    #[cold]
+    pub(super) fn dropped(&mut self) -> Option<Bare> {
+        let from = self.sent.dropped?;
+        let is_first = self.recovery.is_at(from);
+        is_first.then(|| self.again())?
+    }
+
+    /// An acknowledgement that has the engine send its first segment again.
+    fn again(&mut self) -> Option<Bare> {
         let expected = self.nudged_at()?;
         let (number, window) = self.recovery.probe(&mut self.sent)?;
         let ends = (self.remote, self.local);
@@ -331,8 +345,15 @@ impl Connection {
         if mtu >= before || greets {
             return false;
         }
+        // What is on its way beside the one that was tried is as short as the path was believed to be.
+        self.sent.dropped = (self.sent.trial)
+            .filter(|_| mtu >= self.sent.path_mtu)
+            .map(|trial| trial.from);
+        self.resend = match self.sent.dropped {
+            Some(_) => 0,
+            None => attempts,
+        };
         self.sent.narrow(mtu, self.remote.is_ipv4(), now);
-        self.resend = attempts;
         true
     }
 

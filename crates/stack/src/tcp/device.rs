@@ -60,6 +60,8 @@ pub(crate) struct Sent {
     /// When a longer one is tried, and the one that is on its way.
     pub(super) wider_at: Nanos,
     pub(super) trial: Option<Trial>,
+    /// Where what was tried begins, once a router has said that it is lost: it alone is missing.
+    pub(super) dropped: Option<u32>,
     /// The far end's window is closed: the engine asks with a byte whether it still is.
     pub(super) closed: bool,
     /// What was sent again by time-outs alone since the last acknowledgement that moved: where it begins, and how
@@ -98,6 +100,7 @@ impl Sent {
                     return false;
                 }
                 self.again = Some((sequence, last));
+                (self.dropped).take_if(|from| end.wrapping_sub(*from) as i32 > 0);
                 let asked = std::mem::take(&mut self.asked);
                 self.timed_out |= !asked;
                 match &mut self.vain {

@@ -25,7 +25,7 @@ const VAIN: u8 = 5;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Trial {
     /// Its numbers in the stream.
-    from: u32,
+    pub(super) from: u32,
     behind: u32,
     /// The length of its packet.
     pub(super) mtu: u16,
@@ -147,6 +147,13 @@ impl Sent {
         let ahead = |number: u32, of: u32| number.wrapping_sub(of) as i32 > 0;
         let meets = |trial: Trial| ahead(behind, trial.from) && ahead(trial.behind, from);
         self.trial = self.trial.filter(|trial| !meets(*trial));
+    }
+
+    /// The far end has acknowledged all before this number: whether what a router dropped of what was tried begins there.
+    #[inline]
+    pub(super) fn passes_dropped(&mut self, number: u32) -> bool {
+        let behind = |from: &mut u32| number.wrapping_sub(*from) as i32 >= 0;
+        self.dropped.take_if(behind) == Some(number)
     }
 
     /// The far end has acknowledged all before this number.

@@ -187,6 +187,11 @@ impl Recovery {
         Some((number, self.window))
     }
 
+    /// Whether this is the number that was acknowledged last.
+    pub(super) fn is_at(&self, number: u32) -> bool {
+        self.acknowledged == Some(number)
+    }
+
     /// The number that the far end's window ends in front of, as it was told last.
     pub(super) fn window_ends(&self) -> Option<u32> {
         let number = self.acknowledged?;
@@ -242,11 +247,14 @@ impl Recovery {
             let beyond = |end: &u32| ahead(*end, number) > 0;
             self.until = self.until.filter(beyond);
             self.resent = self.resent.filter(beyond);
+            // A router has said that the next one is lost.
+            let dropped = sent.passes_dropped(number);
             // Who says what came, and says nothing, misses nothing: the first one was only late.
             let next = self.until.is_some()
                 && (came.is_some() || !self.selective || alone)
                 && sent.again.is_none_or(|(first, _)| first != number);
-            if next {
+            if next || dropped {
+                self.until.get_or_insert(up_to);
                 self.asked = Some(number);
                 return Some(sent.ask(Nudge::Again));
             }

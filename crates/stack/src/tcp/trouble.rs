@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use smoltcp::socket::tcp::State;
 
 use super::Tcp;
+use super::recovery::Nudge;
 use crate::link::Link;
 use crate::paths::believed;
 use crate::socket::Unreachable;
@@ -110,7 +111,7 @@ impl Tcp {
         }
     }
 
-    /// Segments leave no longer than this, and what is on its way leaves again.
+    /// Segments leave no longer than this, and what of that is on its way and longer leaves again.
     fn too_long(&mut self, link: &mut Link, index: u32, mtu: u16, v4: bool) {
         let longest = self.wire.longest.of(v4);
         let connection = &mut self.connections[index as usize];
@@ -118,6 +119,10 @@ impl Tcp {
         link.learn_path(connection.remote.ip(), mtu);
         if connection.narrow(mtu, longest, ATTEMPTS, link.now) {
             link.counters.tcp.path_mtu_told += 1;
+            if let Some(bare) = connection.dropped() {
+                let now = self.clock.instant(link.now);
+                self.repeat(link, now, index, bare, Nudge::Anew);
+            }
             self.dirty.push(index);
         }
     }

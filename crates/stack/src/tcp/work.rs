@@ -281,7 +281,14 @@ impl Tcp {
 
     /// Shows the engine an acknowledgement until it has counted three duplicates.
     #[cold]
-    fn repeat(&mut self, link: &mut Link, now: Instant, index: u32, mut bare: Bare, nudge: Nudge) {
+    pub(super) fn repeat(
+        &mut self,
+        link: &mut Link,
+        now: Instant,
+        index: u32,
+        mut bare: Bare,
+        nudge: Nudge,
+    ) {
         let window = bare.window();
         // One that differs makes the engine count anew.
         let other = if window > 1 { window - 1 } else { 2 };
