@@ -27,9 +27,12 @@ pub(crate) struct Link {
     per_turn: usize,
     /// What answers may still take of that, in halves of a frame; below zero after a long one.
     answers: i64,
+    /// The same of agreements to connections that are asked for, in quarters of a frame.
+    agreements: i64,
     /// Frames that had left when the turn began.
     left_before: u64,
-    /// What comes is being taken in: what leaves meanwhile is an answer that nobody here has asked for.
+    /// What comes is being taken in, or somebody's request for a connection is answered: what leaves meanwhile is an
+    /// answer that nobody here has asked for.
     pub(crate) answering: bool,
     /// A segment is being cut: its pieces leave all, or wait in `rest` until those in front of them have left. While
     /// one waits the burst is full.
@@ -86,6 +89,7 @@ impl Link {
             budget: per_turn as usize,
             per_turn: per_turn as usize,
             answers: 0,
+            agreements: 0,
             left_before: 0,
             answering: false,
             cutting: false,
@@ -159,7 +163,8 @@ impl Link {
     }
 
     /// Half of what a turn sends may be answers, and where the port is full half of what it has taken since the last
-    /// turn: whoever floods the stack with questions leaves the other half to sockets.
+    /// turn: whoever floods the stack with questions leaves the other half to sockets. A quarter of all may be agreements,
+    /// which are no answers: a flood of questions lets connections come to stand.
     fn share(&mut self) {
         let left = self.counters.link.out_frames;
         let since = left - std::mem::replace(&mut self.left_before, left);
@@ -167,8 +172,9 @@ impl Link {
             true => since as i64,
             false => self.per_turn as i64,
         };
-        // Of one descriptor every second frame.
+        // Of one descriptor every second frame, and every fourth.
         self.answers = (self.answers + more).min(self.per_turn.max(2) as i64);
+        self.agreements = (self.agreements + more).min(self.per_turn.max(4) as i64);
     }
 
     /// Whether an answer of so many frames may be made; counted where it may not.
@@ -190,6 +196,18 @@ impl Link {
         }
         self.answers -= FRAME * frames as i64;
         true
+    }
+
+    /// Agreements to connections that may be made until the next turn.
+    pub(crate) fn agreements_left(&self) -> usize {
+        self.agreements as usize / 4
+    }
+
+    /// Whether one of them may be made now; one that may not waits.
+    pub(crate) fn may_agree(&mut self) -> bool {
+        let may = self.agreements_left() > 0;
+        self.agreements -= 4 * i64::from(may);
+        may
     }
 
     /// Whether a frame that can wait may be made now.

@@ -49,6 +49,13 @@ impl Neighbor {
     fn is_stale(&self, now: Nanos) -> bool {
         self.ethernet.is_some() && self.confirmed.is_none_or(|then| now >= then + FRESH)
     }
+
+    /// Who makes room is who is worth least: of those that are not sent to before those that are, who has no address, and
+    /// is not one that was asked for it just now by who sends to it, and then who was used least recently.
+    fn worth(&self, now: Nanos) -> (bool, bool, Nanos) {
+        let hoped_for = self.wanted && self.tries > 0 && now < self.asked + ASK_EVERY;
+        (self.wanted, self.ethernet.is_some() || hoped_for, self.used)
+    }
 }
 
 /// What an advertisement says (RFC 4861, section 4.4).
@@ -83,6 +90,8 @@ pub(crate) struct Unreached {
 pub(crate) struct Neighbors {
     list: Vec<Neighbor>,
     limit: usize,
+    /// How many of them are sent to.
+    wanted: usize,
     table: Table,
     seed: u64,
     waiting: VecDeque<(IpAddr, Frame)>,
@@ -122,6 +131,7 @@ impl Neighbors {
         Self {
             list: Vec::with_capacity(limit),
             limit,
+            wanted: 0,
             table: Table::new(limit),
             seed,
             waiting: VecDeque::with_capacity(WAITING),
@@ -166,7 +176,9 @@ impl Neighbors {
         };
         let neighbor = &mut self.list[at];
         neighbor.used = now;
-        neighbor.wanted |= wanted;
+        if wanted && !std::mem::replace(&mut neighbor.wanted, true) {
+            self.wanted += 1;
+        }
         let may_ask = neighbor.tries == 0 || now >= neighbor.asked + ASK_EVERY;
         match neighbor.ethernet {
             Some(ethernet) if neighbor.is_stale(now) && may_ask => {
@@ -184,9 +196,8 @@ impl Neighbors {
         }
     }
 
-    /// Adds a neighbour without an address; the one used least recently makes room, of those that are not sent to if there
-    /// are any. One that is not sent to itself takes the place of one that is once in a while: whoever makes names up
-    /// drives nobody out.
+    /// Adds a neighbour without an address; the one that is worth least makes room. One that is not sent to itself takes
+    /// the place of one that is once in a while: whoever makes names up drives nobody out, and has nobody searched for.
     fn add(&mut self, address: IpAddr, now: Nanos, wanted: bool) -> Option<usize> {
         let neighbor = Neighbor {
             address,
@@ -201,18 +212,19 @@ impl Neighbors {
             self.list.push(neighbor);
             self.list.len() - 1
         } else {
-            let worth = |&at: &usize| (self.list[at].wanted, self.list[at].used);
-            let at = (0..self.list.len()).min_by_key(worth)?;
-            if self.list[at].wanted && !wanted {
+            if !wanted && self.wanted == self.limit {
                 if now < self.displaces {
                     return None;
                 }
                 self.displaces = now + DISPLACE_EVERY;
             }
+            let worth = |&at: &usize| self.list[at].worth(now);
+            let at = (0..self.list.len()).min_by_key(worth)?;
             self.forget(at);
             self.list[at] = neighbor;
             at
         };
+        self.wanted += usize::from(wanted);
         self.table.insert(hash_of(self.seed, address), at as u32);
         Some(at)
     }
@@ -225,9 +237,11 @@ impl Neighbors {
             hash_of(seed, list[other as usize].address)
         });
         // Nobody has copied the address of one that is only answered.
-        if list[at].wanted && list[at].ethernet.is_some() {
+        let wanted = list[at].wanted;
+        if wanted && list[at].ethernet.is_some() {
             self.changed();
         }
+        self.wanted -= usize::from(wanted);
         // Nobody is asked any more for what waits for it.
         self.over = self.waiting.len();
     }
@@ -455,6 +469,43 @@ mod tests {
         assert!(neighbors.find(address).is_none());
     }
 
+    /// The last host of this number.
+    fn host(number: u32) -> IpAddr {
+        IpAddr::from((0x0a00_0000 + number).to_be_bytes())
+    }
+
+    /// Who is not there takes no place from who is, however recently he was sent something.
+    #[test]
+    fn who_has_no_address_makes_room_first() {
+        for wanted in [false, true] {
+            let mut neighbors = Neighbors::new(4, 1);
+            for number in 0..2 {
+                neighbors.learn(host(number), OLD, true, 0);
+                let _ = neighbors.resolve(host(number), 1, wanted);
+            }
+            for number in 10..30 {
+                let now = (number + 1) as Nanos * 2 * ASK_EVERY;
+                let asks = neighbors.resolve(host(number), now, wanted);
+                assert!(matches!(asks, Resolved::Ask));
+            }
+            let known = |number: &u32| neighbors.find(host(*number)).is_some();
+            let left: Vec<u32> = (0..30).filter(known).collect();
+            assert_eq!(left, [0, 1, 28, 29], "sent to: {wanted}");
+        }
+        // Two that are sent to in turns do not drive each other out before they can have answered.
+        let mut neighbors = Neighbors::new(2, 1);
+        for number in 0..2 {
+            let _ = neighbors.resolve(host(number), 0, true);
+            neighbors.learn(host(number), OLD, true, 0);
+        }
+        let now = 5 * ASK_EVERY;
+        let asks = |neighbors: &mut Neighbors, number| {
+            matches!(neighbors.resolve(host(number), now, true), Resolved::Ask)
+        };
+        let first = [8, 9, 8, 9].map(|number| asks(&mut neighbors, number));
+        assert_eq!(first, [true, true, false, false]);
+    }
+
     fn seen(neighbors: &mut Neighbors, address: IpAddr) -> (Option<[u8; 6]>, bool) {
         match neighbors.resolve(address, ASK_EVERY, true) {
             Resolved::Known(ethernet) => (Some(ethernet), false),
@@ -487,30 +538,33 @@ mod tests {
     /// Whoever says that he is many drives nobody out to whom something is sent, and has nothing made anew.
     #[test]
     fn strangers_take_the_places_of_strangers() {
-        let address = |number: u32| IpAddr::from((0x0a00_0000 + number).to_be_bytes());
         let mut neighbors = Neighbors::new(8, 1);
         for number in 0..8 {
-            neighbors.learn(address(number), OLD, true, 0);
+            neighbors.learn(host(number), OLD, true, 0);
         }
         for number in 0..4 {
-            assert_eq!(seen(&mut neighbors, address(number)), (Some(OLD), false));
+            assert_eq!(seen(&mut neighbors, host(number)), (Some(OLD), false));
         }
         for number in 100..200 {
-            neighbors.learn(address(number), NEW, true, 2 * ASK_EVERY);
+            neighbors.learn(host(number), NEW, true, 2 * ASK_EVERY);
         }
-        let known = |number: &u32| neighbors.find(address(*number)).is_some();
+        let known = |number: &u32| neighbors.find(host(*number)).is_some();
         assert_eq!((0..8).filter(known).count(), 4);
         assert_eq!((100..200).filter(known).count(), 4);
         // Where all are sent to one gives way in a second.
         for number in 0..8 {
-            let _ = seen(&mut neighbors, address(number));
+            let _ = seen(&mut neighbors, host(number));
         }
         let epoch = neighbors.epoch();
         for number in 200..300 {
-            neighbors.learn(address(number), NEW, true, 3 * ASK_EVERY);
+            neighbors.learn(host(number), NEW, true, 3 * ASK_EVERY);
         }
-        let known = |number: &u32| neighbors.find(address(*number)).is_some();
+        let known = |number: &u32| neighbors.find(host(*number)).is_some();
         assert_eq!((0..8).filter(known).count(), 7);
         assert!(neighbors.epoch() - epoch <= 1);
+        // One of the others is sent to: it takes the place of the one that is not.
+        let _ = seen(&mut neighbors, host(400));
+        let wanted = neighbors.list.iter().filter(|neighbor| neighbor.wanted);
+        assert_eq!((wanted.count(), neighbors.wanted), (8, 8));
     }
 }

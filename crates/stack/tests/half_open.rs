@@ -12,8 +12,8 @@ use linerate_stack::{SocketId, TcpState};
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLISECOND;
 
-/// Requests of a host that never says anything else.
-struct Ghost(Vec<u8>);
+/// Requests of a host that never says anything else: one of its segments, and the last byte of its address.
+struct Ghost(Vec<u8>, u8);
 
 impl Ghost {
     fn new(world: &mut World) -> Self {
@@ -26,7 +26,7 @@ impl Ghost {
         world.near.close(asks).unwrap();
         world.wire.watch = Box::new(|_, _| true);
         let frame = seen.borrow()[0].clone();
-        Self(frame)
+        Self(frame, 77)
     }
 
     fn ask(&mut self, world: &mut World, ports: std::ops::Range<u16>, port: u16) {
@@ -42,7 +42,7 @@ impl Ghost {
 
     fn say(&mut self, world: &mut World, (from, port): (u16, u16), sequence: u32, flags: u8) {
         let mut frame = segments::like(&self.0, sequence, flags, &[]);
-        frame[ETHERNET + 12..ETHERNET + 16].copy_from_slice(&[10, 0, 0, 77]);
+        frame[ETHERNET + 12..ETHERNET + 16].copy_from_slice(&[10, 0, 0, self.1]);
         frame[AT..AT + 2].copy_from_slice(&from.to_be_bytes());
         frame[AT + 2..AT + 4].copy_from_slice(&port.to_be_bytes());
         complete(&mut frame);
@@ -100,6 +100,25 @@ fn requests_that_nobody_follows_up_make_room_for_others() {
     // What is asked for here has one, too.
     assert!(world.far.tcp_connect(at(NEAR, 9), None).is_ok());
     assert_eq!(world.far.counters().tcp.attempt_fails, fails + 3);
+}
+
+/// Hosts of the link that are not there: nobody is forgotten for them to whom something is sent.
+#[test]
+fn requests_of_nobody_drive_no_neighbor_out() {
+    let mut world = World::alike(&["arp.cache=4", "sockets.tcp=64"], Link::CLEAN).announced();
+    let mut ghost = Ghost::new(&mut world);
+    world.far.tcp_listen(any(80), 64).unwrap();
+    let socket = world.far.udp_bind(any(7)).unwrap();
+    ready(world.far.udp_send(socket, Some(at(NEAR, 7)), 10, |_| ()));
+    wait(&mut world, MILLISECOND);
+    for host in 100..140 {
+        ghost.1 = host;
+        ghost.ask(&mut world, 1_000..1_001, 80);
+        wait(&mut world, MILLISECOND);
+    }
+    assert_eq!(world.far.connections(), 40);
+    let (_, known) = world.far.neighbor_towards(NEAR.parse().unwrap()).unwrap();
+    assert!(known);
 }
 
 /// The line of a listener is full of them, though sockets are free.

@@ -59,6 +59,8 @@ pub(crate) struct Tcp {
     timers: Timers,
     /// Connections that may have something to send.
     dirty: IndexQueue,
+    /// Those of them that were asked for and not agreed to yet, as agreements have a share of what a turn sends.
+    unanswered: IndexQueue,
     /// Connections and, behind them, listeners that changed.
     pub(crate) ready: IndexQueue,
     /// A set without sockets: what is given to it is answered by a reset.
@@ -234,6 +236,7 @@ impl Tcp {
             seed: own.seed,
             timers: Timers::new(count),
             dirty: IndexQueue::new(count),
+            unanswered: IndexQueue::new(count),
             ready: IndexQueue::new(count + LISTENERS),
             nobody: SocketSet::new(Vec::new()),
             clock,
@@ -254,7 +257,7 @@ impl Tcp {
     /// Bytes from the heap: connections without buffers, and tables; then buffers.
     pub(crate) const fn heap_bytes(config: &Config) -> (usize, usize) {
         let count = config.tcp_sockets as usize;
-        let queues = (2 * count + LISTENERS) * (size_of::<u32>() + size_of::<bool>());
+        let queues = (3 * count + LISTENERS) * (size_of::<u32>() + size_of::<bool>());
         let timers = count * (2 * size_of::<u32>() + size_of::<Nanos>());
         let each = size_of::<Connection>() + Connection::SET_BYTES + size_of::<u32>();
         let table = Table::slots_for(count) * size_of::<u32>();

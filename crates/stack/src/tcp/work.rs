@@ -357,6 +357,12 @@ impl Tcp {
         while let Some(index) = self.timers.expired(link.now) {
             self.dirty.push(index);
         }
+        for _ in 0..link.agreements_left() {
+            let Some(index) = self.unanswered.pop() else {
+                break;
+            };
+            self.dirty.push(index);
+        }
         if self.dirty.is_empty() {
             return;
         }
@@ -364,7 +370,7 @@ impl Tcp {
         let mut idle = 0;
         while idle < self.dirty.len() && link.has_room() {
             let Some(index) = self.dirty.pop() else {
-                return;
+                break;
             };
             if self.connections[index as usize].owner == Owner::Free {
                 continue;
@@ -372,6 +378,12 @@ impl Tcp {
             link.counters.tcp.connection_steps += 1;
             // Before anything is sent that would be answered when nobody is there any more.
             if self.end_if_due(link, index) {
+                continue;
+            }
+            // Who asked for a connection may be nobody: until it stands what is sent to him is an answer.
+            link.answering = self.half_open_of(index).is_some();
+            if link.answering && !link.may_agree() {
+                self.unanswered.push(index);
                 continue;
             }
             if self.connections[index as usize].is_ending()
@@ -444,6 +456,7 @@ impl Tcp {
                 None => self.settle(index),
             }
         }
+        link.answering = false;
     }
 
     /// Has the engine find that its time-out is over: what was on its way is lost, as it was too long.
@@ -557,7 +570,7 @@ impl Tcp {
 
     /// When a connection has something to do; now, when one has already.
     pub(crate) fn next_deadline(&self, now: Nanos) -> Option<Nanos> {
-        if self.dirty.is_empty() {
+        if self.dirty.is_empty() && self.unanswered.is_empty() {
             self.timers.next()
         } else {
             Some(now)
