@@ -6,8 +6,7 @@ use linerate_port::vnet::VnetHeader;
 
 use crate::Nanos;
 use crate::link::Link;
-use crate::paths::believed;
-use crate::udp::Udp;
+use crate::paths::{Paths, believed};
 use crate::udp::fragment::Fragmenter;
 use crate::wire::ip::{self, Header};
 use crate::wire::{FRAGMENT_V6, ICMP, ICMPV6, UDP, changed, combine, long, put, sum, word};
@@ -24,8 +23,8 @@ const BURST: u32 = 50;
 const PER_SECOND: u64 = 1_000;
 const SECOND: Nanos = 1_000_000_000;
 
-/// The same of what is believed about the paths of datagrams and echo answers. Whoever knows a port can make such
-/// messages up: so many at a time push few of the remembered paths out, and remake few headers.
+/// The same of what is believed about the paths of datagrams and echo answers. Whoever has long ones sent to many hosts
+/// can say that they are too long: so many at a time push few of the remembered paths out, and remake few headers.
 const TOLD_BURST: u32 = 16;
 const TOLD_PER_SECOND: u64 = 10;
 
@@ -120,20 +119,13 @@ pub(crate) enum News {
 
 /// A packet of IPv6 that no link on its way takes, as a router quotes it.
 pub(crate) struct TooLong {
-    from: IpAddr,
-    to: IpAddr,
+    /// Where it came from and went to; of an echo answer without ports.
+    from: SocketAddr,
+    to: SocketAddr,
+    is_answer: bool,
     /// Its length, and the longest that the link takes.
     bytes: u16,
     mtu: u32,
-    held: Held,
-}
-
-/// What such a packet held, or the first fragment of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Held {
-    /// From this port to that one.
-    Datagram(u16, u16),
-    EchoAnswer,
 }
 
 impl TooLong {
@@ -154,36 +146,34 @@ impl TooLong {
             protocol => (protocol, ip::V6_BYTES),
         };
         let begins = quote.get(body..body + 4)?;
-        let held = match protocol {
-            UDP => Held::Datagram(word(begins, 0), word(begins, 2)),
-            ICMPV6 if begins[0] == V6.reply => Held::EchoAnswer,
+        let ports = match protocol {
+            UDP => (word(begins, 0), word(begins, 2)),
+            ICMPV6 if begins[0] == V6.reply => (0, 0),
             _ => return None,
         };
         Some(Self {
-            from: address(8).into(),
-            to: address(24).into(),
+            from: SocketAddr::new(address(8).into(), ports.0),
+            to: SocketAddr::new(address(24).into(), ports.1),
+            is_answer: protocol == ICMPV6,
             bytes: word(head, 4).saturating_add(ip::V6_BYTES as u16),
             mtu: long(message, 4),
-            held,
         })
     }
 
-    /// Remembers the path, where something of that kind may have left here: anybody can send such a message (RFC 8201,
-    /// section 6), and nobody can make packets shorter by it than any path takes.
+    /// Remembers the path, where something long has left between these ends lately: anybody can send such a message (RFC
+    /// 8201, section 6), and nobody can make packets shorter by it than any path takes.
     #[cold]
-    pub(crate) fn heed(&self, link: &mut Link, udp: &Udp) {
-        let Self { from, to, .. } = *self;
-        let left_here = link.own.is_own(from)
-            && match self.held {
-                Held::Datagram(own, far) => {
-                    udp.sends(SocketAddr::new(from, own), SocketAddr::new(to, far))
-                }
-                Held::EchoAnswer => link.paths.has_answered(to),
-            };
+    pub(crate) fn heed(&self, link: &mut Link) {
+        let left = match self.is_answer {
+            true => &link.paths.answers,
+            false => &link.paths.datagrams,
+        };
+        let left_here = left.has(self.from, self.to);
         if !left_here || self.mtu >= self.bytes.into() || !link.told.take(link.now) {
             return;
         }
-        if link.learn_path(to, believed(self.mtu.max(1), self.bytes, false)) {
+        let mtu = believed(self.mtu.max(1), self.bytes, false);
+        if link.learn_path(self.to.ip(), mtu) {
             link.counters.ip.path_mtu_told += 1;
         }
     }
@@ -267,9 +257,13 @@ fn echo(
         }
     };
     let (kinds, protocol) = kinds(header.to);
-    let head = ip::header_bytes(own);
+    let bytes = ip::header_bytes(own) + message.len();
     let whole = link.paths.whole(header.from, own_mtu);
-    link.paths.answers(header.from, head + message.len());
+    if Paths::may_be_too_long(bytes, own.is_ipv4()) {
+        let answers = &mut link.paths.answers;
+        let name = answers.name(SocketAddr::new(own, 0), SocketAddr::new(header.from, 0));
+        answers.add(name);
+    }
     let answer = |to: &mut [u8]| {
         to.copy_from_slice(message);
         let from = word(to, 0);
@@ -283,23 +277,22 @@ fn echo(
         }
         put(to, 2, checksum);
     };
-    if head + message.len() > whole {
+    if bytes > whole {
         if let Some(room) = fragmenter.begin(message.len()) {
             answer(room);
-            let id = link.next_id_to(header.from);
-            fragmenter.send((own, header.from), protocol, id, whole);
+            fragmenter.send(link, (own, header.from), protocol, whole);
             link.counters.icmp.out_echo_replies += 1;
             link.counters.icmp.out_messages += 1;
         }
         return;
     }
     let id = link.next_id();
-    let Some(mut frame) = link.make(head + message.len()) else {
+    let Some(mut frame) = link.make(bytes) else {
         return;
     };
     let packet = link.packet(&mut frame);
     ip::write(packet, own, header.from, protocol, message.len(), id);
-    answer(&mut packet[head..]);
+    answer(&mut packet[bytes - message.len()..]);
     link.counters.icmp.out_echo_replies += 1;
     link.counters.icmp.out_messages += 1;
     link.send(frame, header.from, VnetHeader::default());

@@ -67,6 +67,7 @@ mod neighbors;
 mod paths;
 mod problem;
 mod queue;
+mod recent;
 mod table;
 mod tcp;
 mod timers;

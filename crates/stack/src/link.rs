@@ -56,9 +56,8 @@ pub(crate) struct Link {
     pub(crate) mark: Option<Mark>,
     /// Where a packet is written for which no buffer is free.
     pub(crate) scratch: Vec<u8>,
-    /// Identification of the next IPv4 datagram, and of the next one of IPv6 that is cut.
+    /// Identification of the next IPv4 datagram.
     id: u16,
-    id_v6: u32,
     /// Type of service or traffic class of what is sent for sockets.
     tos: u8,
     /// Networks that packets to a group may cross.
@@ -79,8 +78,7 @@ impl Link {
         config: &Config,
     ) -> Self {
         let per_turn = config.tx_descriptors;
-        let own_seed = own.seed;
-        let id = own_seed as u16;
+        let id = own.seed as u16;
         Self {
             memory: memory.clone(),
             pool: memory.pool(),
@@ -96,7 +94,7 @@ impl Link {
             rest: VecDeque::with_capacity(most_pieces(config.mtu)),
             vnet,
             neighbors: Neighbors::new(config.arp_cache as usize, own.seed),
-            paths: Paths::new(),
+            paths: Paths::new(own.seed),
             latest: (Ipv4Addr::UNSPECIFIED.into(), [0; 6], 0),
             own,
             ethernet,
@@ -107,7 +105,6 @@ impl Link {
             mark: None,
             scratch: vec![0; memory.frame_bytes().into()],
             id,
-            id_v6: (own_seed >> 16) as u32,
             tos: config.ip.tos,
             // RFC 1112, section 6.1.
             group_hops: 1,
@@ -141,17 +138,6 @@ impl Link {
     pub(crate) fn next_id(&mut self) -> u16 {
         self.id = self.id.wrapping_add(1);
         self.id
-    }
-
-    /// The number of a datagram that leaves in fragments.
-    pub(crate) fn next_id_to(&mut self, to: IpAddr) -> u32 {
-        match to {
-            IpAddr::V4(_) => self.next_id().into(),
-            IpAddr::V6(_) => {
-                self.id_v6 = self.id_v6.wrapping_add(1);
-                self.id_v6
-            }
-        }
     }
 
     /// A turn begins: as many frames as it has descriptors may leave again.

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 use crate::Nanos;
 use crate::link::Link;
+use crate::recent::Recent;
 
 /// Paths that are remembered at a time, in 2 KiB. The one that would be forgotten first makes room, and is learnt again
 /// when it is used.
@@ -47,22 +48,25 @@ pub(crate) struct Paths {
     list: Vec<Path>,
     /// When the first of them is forgotten.
     next: Nanos,
-    /// Who was last given an echo answer that a router could find too long.
-    answered: Option<IpAddr>,
+    /// The ends of datagrams that a router could find too long, and of answers to echo requests (their ports are zero):
+    /// whoever asks for those drives none of these out.
+    pub(crate) datagrams: Recent,
+    pub(crate) answers: Recent,
 }
 
 impl Paths {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self {
             list: Vec::with_capacity(PATHS),
             next: Nanos::MAX,
-            answered: None,
+            datagrams: Recent::new(seed),
+            answers: Recent::new(seed),
         }
     }
 
     /// Bytes from the heap.
     pub(crate) const fn heap_bytes() -> usize {
-        PATHS * size_of::<Path>()
+        PATHS * size_of::<Path>() + 2 * Recent::heap_bytes()
     }
 
     /// What is known of the way to a host; nothing where it takes what the own link does, as far as is known.
@@ -109,15 +113,11 @@ impl Paths {
         self.next = first.unwrap_or(Nanos::MAX);
     }
 
-    /// An echo answer of so many bytes, headers included, leaves.
-    pub(crate) fn answers(&mut self, to: IpAddr, bytes: usize) {
-        if bytes > LEAST_V6.into() {
-            self.answered = Some(to);
-        }
-    }
-
-    pub(crate) fn has_answered(&self, to: IpAddr) -> bool {
-        self.answered == Some(to)
+    /// Whether routers may find a packet of so many bytes too long, and say so: those of IPv4 cut it, as this stack's
+    /// datagrams allow.
+    #[inline]
+    pub(crate) const fn may_be_too_long(bytes: usize, v4: bool) -> bool {
+        !v4 && bytes > LEAST_V6 as usize
     }
 }
 
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_path_gets_smaller_by_what_is_said_and_larger_by_time_alone() {
-        let mut paths = Paths::new();
+        let mut paths = Paths::new(1);
         for (mtu, at, news, known) in [
             (1_400, 5, true, 1_400),
             (1_450, 6, false, 1_400),
@@ -201,14 +201,15 @@ mod tests {
 
     #[test]
     fn as_many_as_there_is_room_for_are_remembered() {
-        let mut paths = Paths::new();
+        let mut paths = Paths::new(1);
         let room = paths.list.capacity();
         for number in 0..3 * PATHS {
             assert!(paths.learn(host(number), 1_300, number as u64 * SECOND));
         }
         // The newest ones, and nothing more of the heap was taken.
         assert_eq!((paths.list.len(), paths.list.capacity()), (PATHS, room));
-        assert_eq!(Paths::heap_bytes(), room * size_of::<Path>());
+        let recent = 2 * Recent::heap_bytes();
+        assert_eq!(Paths::heap_bytes(), room * size_of::<Path>() + recent);
         for number in 0..3 * PATHS {
             assert_eq!(paths.of(host(number)).is_some(), number >= 2 * PATHS);
         }

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::task::Poll;
 
-use common::packets::{self, EVERYBODY, ICMP, UDP};
+use common::packets::{self, EVERYBODY, FRAGMENT, ICMP, UDP};
 use common::{FAR, FAR_V6, Link, NEAR, World, any, at, byte, ready};
 use linerate_port::checksum::Sum;
 use linerate_stack::{Addressing, SocketId, StackError};
@@ -76,6 +76,42 @@ fn long_datagrams_arrive_whole_at_any_mtu() {
             Poll::Ready(Err(StackError::TooLong { limit, .. })) if limit == most
         ));
     }
+}
+
+/// Numbers that count for all hosts alike tell each what others are sent, and let him spoil it (RFC 7739).
+#[test]
+fn numbers_of_fragments_say_nothing_of_those_to_others() {
+    const OTHER: &str = "fd00::3";
+    let own = Addressing::new(&["10.0.0.2/24", "fd00::2/64", "fd00::3/64"]).unwrap();
+    let config = common::config(&[]);
+    let mut world = World::between(&config, &config, Link::CLEAN, &own);
+    let (client, _) = pair_at(&mut world, FAR_V6);
+    // First ones, of those from near.
+    let firsts =
+        world.kept(|end, frame| end == 0 && frame[20] == FRAGMENT && frame[56..58] == [0, 1]);
+    for far in [FAR_V6, OTHER, OTHER, FAR_V6, OTHER, FAR_V6] {
+        let sent = world.near.udp_send(client, Some(at(far, 7)), 3_000, |_| ());
+        assert!(sent.is_ready());
+        world.run(100);
+    }
+    let firsts = firsts.borrow();
+    let numbers = firsts.iter().map(|frame| {
+        let number = u32::from_be_bytes(frame[58..62].try_into().unwrap());
+        (frame[53], number)
+    });
+    let to = |host: u8| -> Vec<u32> {
+        let to_it = numbers.clone().filter(|(to, _)| *to == host);
+        to_it.map(|(_, number)| number).collect()
+    };
+    let (ones, others) = (to(2), to(3));
+    assert_eq!((ones.len(), others.len()), (3, 3));
+    for numbers in [&ones, &others] {
+        // None comes again soon.
+        let mut each = numbers.windows(2).map(|two| two[1].wrapping_sub(two[0]));
+        assert!(each.all(|more| (1..10).contains(&more)), "{numbers:?}");
+    }
+    let apart = ones[0].wrapping_sub(others[0]) as i32;
+    assert!(apart.unsigned_abs() > 1_000, "{ones:?} {others:?}");
 }
 
 /// The engine's fragmenter forgot all but the last of a burst; ours has one on its way at a time.
@@ -517,21 +553,11 @@ fn fragments_of_ipv6_are_taken_as_the_rfcs_say() {
         // Dropped whole, with what is still to come (RFC 5722).
         (
             "overlapping",
-            vec![
-                &first,
-                &piece(8..24),
-                &second,
-                &first,
-            ],
+            vec![&first, &piece(8..24), &second, &first],
             0,
             1,
         ),
-        (
-            "no eights",
-            vec![&piece(0..15)],
-            0,
-            1,
-        ),
+        ("no eights", vec![&piece(0..15)], 0, 1),
     ] {
         let mut world = World::alike(&[], Link::CLEAN);
         let server = world.far.udp_bind(any(7)).unwrap();

@@ -268,7 +268,7 @@ fn what_quotes_no_datagram_of_ours_is_not_heeded() {
     const FROM: usize = ETHERNET + 8 + 15;
     const TO: usize = ETHERNET + 24 + 15;
     const PORTS: usize = ETHERNET + V6;
-    for (what, mtu, place, mtu_then) in [
+    let cases = [
         ("as it is", 1_300, None, 1_300),
         ("hardly any MTU", 68, None, 1_280),
         ("a link that takes it", 1_448, None, 1_500),
@@ -282,10 +282,13 @@ fn what_quotes_no_datagram_of_ours_is_not_heeded() {
             1_500,
         ),
         ("a protocol of nobody", 1_300, Some(ETHERNET + 6), 1_500),
-    ] {
+    ];
+    // Also of a socket that speaks to anybody.
+    let cases = cases.map(|case| [(true, case), (false, case)]);
+    for (connected, (what, mtu, place, mtu_then)) in cases.into_iter().flatten() {
         let mut world = World::alike(&[], Link::CLEAN).announced();
         let seen = world.kept(|end, frame| end == 0 && frame.len() > 1_000);
-        let pair = sockets(&mut world, true);
+        let pair = sockets(&mut world, connected);
         let nothing = Frames::default();
         assert!(arrives(&mut world, &nothing, pair, 1_400), "{what}");
         let mut frame = seen.take().remove(0);
@@ -337,15 +340,36 @@ fn answers_to_pings_leave_in_fragments_that_a_path_takes() {
     assert_eq!(world.near.counters().ip.path_mtu_told, 1);
     assert_eq!(world.near.counters().icmp.out_echo_replies, 3);
     assert_eq!(world.far.counters().icmp.in_checksum_errors, 0);
-    // An answer to somebody else is none of ours.
-    let mut world = World::alike(&[], Link::CLEAN).announced();
-    let seen = world.kept(|end, frame| end == 0 && frame.len() > 1_000);
-    let question = ping(world.near.ethernet(), (FAR_V6, NEAR_V6), 1_400);
-    world.wire.put(0, &question);
-    world.run(50);
-    let mut answer = seen.take().remove(0);
-    answer[ETHERNET + 24 + 15] ^= 0x40;
-    world.wire.put(0, &too_long(&answer, 1_300));
-    world.run(3);
-    assert_eq!(world.near.counters().ip.path_mtu_told, 0);
+    // An answer to somebody else is none of ours, and one that is may have others behind it.
+    for (other, told) in [(0x40, 0), (0, 1)] {
+        let mut world = World::alike(&[], Link::CLEAN).announced();
+        let seen = world.kept(|end, frame| end == 0 && frame.len() > 1_000);
+        let near = world.near.ethernet();
+        for host in [FAR_V6, "fd00::77"] {
+            (world.wire).put(0, &ping(near, (host, NEAR_V6), 1_400));
+            world.run(50);
+        }
+        let mut answer = seen.take().remove(0);
+        answer[ETHERNET + 24 + 15] ^= other;
+        world.wire.put(0, &too_long(&answer, 1_300));
+        world.run(3);
+        assert_eq!(world.near.counters().ip.path_mtu_told, told);
+    }
+}
+
+/// Of a short one no router says that it is too long.
+#[test]
+fn what_quotes_a_datagram_that_was_short_is_not_heeded() {
+    for (bytes, told) in [(1_232, 0), (1_233, 1)] {
+        let mut world = World::alike(&[], Link::CLEAN).announced();
+        let seen = world.kept(|end, frame| end == 0 && frame.len() > 1_000);
+        let pair = sockets(&mut world, true);
+        assert!(arrives(&mut world, &Frames::default(), pair, bytes));
+        // It says that it was longer.
+        let mut frame = seen.take().remove(0);
+        frame[ETHERNET + 4..ETHERNET + 6].copy_from_slice(&1_450u16.to_be_bytes());
+        world.wire.put(0, &too_long(&frame, 1_300));
+        world.run(3);
+        assert_eq!(world.near.counters().ip.path_mtu_told, told, "{bytes} B");
+    }
 }

@@ -162,7 +162,7 @@ impl Stack {
                         let local = SocketAddr::new(header.to, port);
                         self.udp.unreachable(local, remote);
                     }
-                    Some(News::TooLong(packet)) => packet.heed(&mut self.link, &self.udp),
+                    Some(News::TooLong(packet)) => packet.heed(&mut self.link),
                     None => {}
                 }
             }

@@ -1,5 +1,6 @@
 //! Datagrams that are longer than a frame leave in fragments (RFC 791; RFC 8200, section 4.5).
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr};
 
 use linerate_port::vnet::VnetHeader;
@@ -33,10 +34,13 @@ pub(crate) struct Fragmenter {
     id: u32,
     /// The longest packet that the way to the addressee takes.
     mtu: usize,
+    /// Datagrams of IPv6 that were cut, and the key of their numbers.
+    count: u32,
+    secret: u64,
 }
 
 impl Fragmenter {
-    pub(crate) fn new(on: bool) -> Self {
+    pub(crate) fn new(on: bool, secret: u64) -> Self {
         Self {
             datagram: vec![0; Self::heap_bytes(on)],
             length: 0,
@@ -46,6 +50,8 @@ impl Fragmenter {
             protocol: 0,
             id: 0,
             mtu: 0,
+            count: 0,
+            secret,
         }
     }
 
@@ -72,9 +78,31 @@ impl Fragmenter {
     }
 
     /// What [`Fragmenter::begin`] made room for is written and may leave, in packets of so many bytes at most.
-    pub(crate) fn send(&mut self, ends: (IpAddr, IpAddr), protocol: u8, id: u32, mtu: usize) {
-        ((self.from, self.to), self.protocol, self.id) = (ends, protocol, id);
+    pub(crate) fn send(
+        &mut self,
+        link: &mut Link,
+        ends: (IpAddr, IpAddr),
+        protocol: u8,
+        mtu: usize,
+    ) {
+        ((self.from, self.to), self.protocol) = (ends, protocol);
         (self.sent, self.mtu) = (0, mtu);
+        self.id = match self.to {
+            IpAddr::V4(_) => link.next_id().into(),
+            IpAddr::V6(_) => {
+                self.count = self.count.wrapping_add(1);
+                self.first_number().wrapping_add(self.count)
+            }
+        };
+    }
+
+    /// What is counted from between two hosts: who sees the numbers of one way cannot guess those of another, to spoil
+    /// what is put together at its end (RFC 7739).
+    fn first_number(&self) -> u32 {
+        // Of this kind (SipHash), as from the quick one of the tables its key could be reckoned back.
+        let mut hasher = DefaultHasher::new();
+        (self.secret, self.from, self.to).hash(&mut hasher);
+        hasher.finish() as u32
     }
 
     /// Makes fragments while there is room for frames.

@@ -156,7 +156,7 @@ impl Udp {
                 config.ip.reassembly_bytes,
                 config.ip.reassembly_timeout.as_nanos() as Nanos,
             ),
-            fragmenter: Fragmenter::new(config.ip.fragmentation),
+            fragmenter: Fragmenter::new(config.ip.fragmentation, own.seed),
             verify,
             takes_open,
             several: own.networks.len() > 1,
@@ -459,18 +459,6 @@ impl Udp {
         let socket = &self.sockets[index as usize];
         let bound = socket.address.is_none_or(|own| own == header.to);
         (bound && socket.peer.is_none_or(|peer| peer == sender)).then_some(index)
-    }
-
-    /// Whether a datagram between these ends may be one that a socket has sent.
-    pub(crate) fn sends(&self, local: SocketAddr, remote: SocketAddr) -> bool {
-        let found = self.paired(local, remote);
-        let found = found.or_else(|| self.ports.owner(local.port()));
-        found.is_some_and(|index| {
-            let socket = &self.sockets[index as usize];
-            socket.sent > 0
-                && socket.address.is_none_or(|own| own == local.ip())
-                && (socket.peer.is_none_or(|peer| peer == remote) || socket.template.is_to(remote))
-        })
     }
 
     /// Nobody has the port that a socket sent to.

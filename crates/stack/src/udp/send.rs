@@ -10,6 +10,7 @@ use super::{Socket, Udp};
 use crate::config::Checksum;
 use crate::error::StackError;
 use crate::link::Link;
+use crate::paths::Paths;
 use crate::socket::SocketId;
 use crate::watch::Mark;
 use crate::wire::ip::{self, V4_BYTES, V6_BYTES};
@@ -31,6 +32,8 @@ pub(super) struct Template {
     from: IpAddr,
     /// The longest packet that may leave whole.
     whole: usize,
+    /// What the ends of long ones are remembered as; zero before the first of them.
+    name: u32,
 }
 
 impl Default for Template {
@@ -44,21 +47,16 @@ impl Default for Template {
             ports_sum: Sum::default(),
             from: Ipv4Addr::UNSPECIFIED.into(),
             whole: 0,
+            name: 0,
         }
     }
 }
 
 impl Template {
-    /// Whether the datagram that was sent last went there.
-    pub(super) fn is_to(&self, remote: SocketAddr) -> bool {
-        self.to == remote
-    }
-
     /// Makes the headers; the Ethernet address of the peer may be unknown.
     fn make(&mut self, link: &Link, from: IpAddr, port: u16, to: SocketAddr) {
         let head = ip::header_bytes(to.ip());
-        self.to = to;
-        self.from = from;
+        (self.from, self.to, self.name) = (from, to, 0);
         self.bytes[6..12].copy_from_slice(&link.ethernet);
         put(&mut self.bytes, 12, ip::ethertype(to.ip()));
         let packet = &mut self.bytes[ETHERNET_BYTES..];
@@ -72,6 +70,15 @@ impl Template {
         head_of(&mut packet[head..], port, to, 0);
         self.pseudo_sum = ip::pseudo_sum(from, to.ip(), UDP, 0);
         self.ports_sum = Sum::word(port) + Sum::word(to.port());
+    }
+
+    /// A datagram leaves of which routers may say that it is too long.
+    fn leaves_long(&mut self, port: u16, paths: &mut Paths) {
+        if self.name == 0 {
+            let local = SocketAddr::new(self.from, port);
+            self.name = paths.datagrams.name(local, self.to);
+        }
+        paths.datagrams.add(self.name);
     }
 }
 
@@ -273,6 +280,9 @@ impl Udp {
         let socket = &mut self.sockets[id.index as usize];
         let sent = socket.sent;
         socket.sent = sent.wrapping_add(1);
+        if Paths::may_be_too_long(head + UDP_BYTES + bytes, head == V4_BYTES) {
+            socket.template.leaves_long(socket.port, &mut link.paths);
+        }
         if let Some(watch) = &link.watch {
             link.mark = Some(Mark {
                 socket: id,
@@ -354,7 +364,6 @@ impl Udp {
                 remedy,
             }));
         }
-        let number = link.next_id_to(to.ip());
         let socket = &self.sockets[id.index as usize];
         let (from, port) = (socket.template.from, socket.port);
         let Some(datagram) = self.fragmenter.begin(length) else {
@@ -374,7 +383,11 @@ impl Udp {
         }
         let socket = &mut self.sockets[id.index as usize];
         socket.sent = socket.sent.wrapping_add(1);
-        self.fragmenter.send((from, to.ip()), UDP, number, whole);
+        if Paths::may_be_too_long(head + length, head == V4_BYTES) {
+            socket.template.leaves_long(socket.port, &mut link.paths);
+        }
+        let ends = (from, to.ip());
+        self.fragmenter.send(link, ends, UDP, whole);
         link.counters.udp.out_datagrams += 1;
         self.fragmenter.work(link);
         Poll::Ready(Ok(bytes))
