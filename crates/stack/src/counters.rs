@@ -64,7 +64,7 @@ counters! {
         /// Answers that were given up because the transmit ring was full.
         out_ring_full,
         /// Answers that were given up because answers had their share of what a turn sends: to echo, to neighbours who
-        /// ask, resets and errors.
+        /// ask, resets and errors; and to echo in fragments, while another datagram leaves in some.
         out_answers_limited,
         /// Frames that waited for a neighbour's address in vain, or found no place to wait.
         out_unresolved,

@@ -7,7 +7,7 @@ use linerate_port::vnet::VnetHeader;
 use crate::Nanos;
 use crate::link::Link;
 use crate::paths::{Paths, believed};
-use crate::udp::fragment::Fragmenter;
+use crate::udp::fragment::{Fragmenter, pieces};
 use crate::wire::ip::{self, Header};
 use crate::wire::{FRAGMENT_V6, ICMP, ICMPV6, UDP, changed, combine, long, put, sum, word};
 
@@ -60,19 +60,20 @@ impl Allowance {
         }
     }
 
-    /// Takes one, if there is one.
-    pub(crate) fn take(&mut self, now: Nanos) -> bool {
+    /// Whether there is one.
+    fn has_one(&mut self, now: Nanos) -> bool {
         let more = now.saturating_sub(self.filled) / self.each;
         self.filled += more * self.each;
         let left = u64::from(self.left).saturating_add(more);
         self.left = left.min(self.burst.into()) as u32;
-        match self.left.checked_sub(1) {
-            Some(left) => {
-                self.left = left;
-                true
-            }
-            None => false,
-        }
+        self.left > 0
+    }
+
+    /// Takes one, if there is one.
+    pub(crate) fn take(&mut self, now: Nanos) -> bool {
+        let has_one = self.has_one(now);
+        self.left -= u32::from(has_one);
+        has_one
     }
 }
 
@@ -179,6 +180,17 @@ impl TooLong {
     }
 }
 
+impl Link {
+    /// Whether an error may be sent; counted where it may not. What has no room in a turn is taken from neither limit.
+    pub(crate) fn may_complain(&mut self) -> bool {
+        if !self.errors.has_one(self.now) {
+            self.counters.icmp.out_limited += 1;
+            return false;
+        }
+        self.may_answer(1) && self.errors.take(self.now)
+    }
+}
+
 /// A message came, in a packet that may cross so many networks more (`hops`). Returns what it says of a packet of ours.
 pub(crate) fn input(
     link: &mut Link,
@@ -205,7 +217,7 @@ pub(crate) fn input(
         // section 3.2.2.6); of IPv6 it is to be answered (RFC 4443, section 4.2).
         if (header.to.is_ipv4() && !link.own.is_own(header.to)) || header.from.is_unspecified() {
             link.counters.icmp.in_echos_ignored += 1;
-        } else if link.may_answer(message.len() / mtu + 1) {
+        } else {
             echo(link, fragmenter, header, message, mtu);
         }
     } else if kind == kinds.unreachable && message[1] == kinds.port {
@@ -259,6 +271,22 @@ fn echo(
     let (kinds, protocol) = kinds(header.to);
     let bytes = ip::header_bytes(own) + message.len();
     let whole = link.paths.whole(header.from, own_mtu);
+    let is_cut = bytes > whole;
+    if is_cut && !fragmenter.is_on() {
+        link.counters.ip.fragmented_fails += 1;
+        return;
+    }
+    if is_cut && !fragmenter.is_idle() {
+        link.counters.link.out_answers_limited += 1;
+        return;
+    }
+    let frames = match is_cut {
+        true => pieces(header.from, message.len(), whole),
+        false => 1,
+    };
+    if !link.may_answer(frames) {
+        return;
+    }
     if Paths::may_be_too_long(bytes, own.is_ipv4()) {
         let answers = &mut link.paths.answers;
         let name = answers.name(SocketAddr::new(own, 0), SocketAddr::new(header.from, 0));
@@ -277,7 +305,7 @@ fn echo(
         }
         put(to, 2, checksum);
     };
-    if bytes > whole {
+    if is_cut {
         if let Some(room) = fragmenter.begin(message.len()) {
             answer(room);
             fragmenter.send(link, (own, header.from), protocol, whole);
@@ -303,11 +331,7 @@ pub(crate) fn port_unreachable(link: &mut Link, header: &Header, packet: &[u8]) 
     if !link.own.is_own(header.to) || header.from.is_unspecified() {
         return;
     }
-    if !link.errors.take(link.now) {
-        link.counters.icmp.out_limited += 1;
-        return;
-    }
-    if !link.may_answer(1) {
+    if !link.may_complain() {
         return;
     }
     let quote = &packet[..header.end.min(QUOTE_BYTES)];

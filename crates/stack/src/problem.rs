@@ -40,11 +40,7 @@ pub(crate) fn tell(link: &mut Link, packet: &[u8], problem: Problem, to_many: bo
     let Some(own) = own else {
         return;
     };
-    if !link.errors.take(link.now) {
-        link.counters.icmp.out_limited += 1;
-        return;
-    }
-    if !link.may_answer(1) {
+    if !link.may_complain() {
         return;
     }
     let quote = &packet[..packet.len().min(QUOTE_BYTES)];

@@ -39,6 +39,24 @@ pub(crate) struct Fragmenter {
     secret: u64,
 }
 
+/// Bytes of a fragment's headers.
+const fn head_bytes(to: IpAddr) -> usize {
+    match to {
+        IpAddr::V4(_) => V4_BYTES,
+        IpAddr::V6(_) => V6_BYTES + FRAGMENT_BYTES,
+    }
+}
+
+/// What of a datagram fragments hold, in packets of so many bytes at most: all but the last end on eight bytes.
+fn step(to: IpAddr, mtu: usize) -> usize {
+    (mtu - head_bytes(to)) & !7
+}
+
+/// Fragments that a datagram of so many bytes leaves in.
+pub(crate) fn pieces(to: IpAddr, length: usize, mtu: usize) -> usize {
+    length.div_ceil(step(to, mtu))
+}
+
 impl Fragmenter {
     pub(crate) fn new(on: bool, secret: u64) -> Self {
         Self {
@@ -110,12 +128,8 @@ impl Fragmenter {
         if self.is_idle() {
             return;
         }
-        let head = match self.to {
-            IpAddr::V4(_) => V4_BYTES,
-            IpAddr::V6(_) => V6_BYTES + FRAGMENT_BYTES,
-        };
-        // All fragments but the last end on eight bytes.
-        let step = (self.mtu - head) & !7;
+        let head = head_bytes(self.to);
+        let step = step(self.to, self.mtu);
         while !self.is_idle() && link.has_room() {
             let length = step.min(self.length - self.sent);
             let Some(mut frame) = link.make(head + length) else {
