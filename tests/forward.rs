@@ -1054,19 +1054,29 @@ fn a_lab_has_links_with_delay() {
 fn a_tap_that_was_there_goes_back_after_a_kill() {
     let lab = lab!(Lab::of("fwdtap", WIRE));
     let make = "ip tuntap add dev t0 mode tap && ip link set t0 mtu 1400 up && ip addr add 10.9.9.9/16 dev t0 \
-                && ip addr add 10.9.9.8/16 dev t0 && ip addr add fd09::1/64 dev t0 nodad";
+                && ip addr add 10.9.9.8/16 dev t0 && ip addr add fd09::1/64 dev t0 nodad \
+                && ip addr add 10.9.9.7/16 dev t0 label t0:a metric 77 noprefixroute \
+                && ip addr add 10.9.9.6/16 dev t0 valid_lft 3600 preferred_lft 1800";
     if let Err(why) = lab.shell("a", make) {
         skip!("no tap: {why}");
     }
     let state = || {
-        let line = "ip -o addr show dev t0 | grep -v fe80:: | sed 's/ tentative//; s/ nodad//; s/valid_lft.*//'; \
+        let line = "ip -o addr show dev t0 | grep -v fe80:: | sed 's/ tentative//; s/valid_lft.*//'; \
                     ip -o link show dev t0 | grep -o 'mtu [0-9]*'; ethtool -k t0 | grep -E '^tx-checksumming|^tcp-seg'";
         finish(&mut lab.on("a", ["sh", "-c", line]))
             .expect(0)
             .stdout
     };
     let before = state();
-    assert!(before.contains("10.9.9.8/16"), "{before}");
+    for said in [
+        "10.9.9.8/16",
+        "metric 77",
+        "noprefixroute",
+        "t0:a",
+        "dynamic",
+    ] {
+        assert!(before.contains(said), "{said}: {before}");
+    }
     let words = "forward --dev tap:t0,address=10.9.0.1/24,mtu=600,vnet --mode rxonly --idle sleep:1ms \
                  --stats-period 0.1 --no-store";
     for signal in [Signal::INT, Signal::KILL] {

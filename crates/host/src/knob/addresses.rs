@@ -1,242 +1,112 @@
 //! The addresses of an interface, as text: `10.0.0.1/24+10.0.0.255 10.0.0.2/24 fd00::1/64`.
 //!
 //! In the order in which the kernel has them, since of several of one network the first is the one that packets leave
-//! with. Those that the kernel or a router gave it are left alone: link-local ones of IPv6, and all with a lifetime.
+//! with. What else the kernel says of an address stands behind it (`,3=74303a6100`: attributes by their numbers, and their
+//! bytes), and when its lifetime ends (`~5400:4500`). Those of IPv6 that the kernel gives and takes itself are left
+//! alone: of the link, and of a router's prefix.
 
-use std::fmt;
+mod own;
+
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
-use std::str::FromStr;
 
+use self::own::Own;
 use crate::snapshot::netlink::{
-    ACKNOWLEDGE, DUMP, GET_ADDRESS, IFA_ADDRESS, IFADDRMSG_BYTES, NEW_ADDRESS, ask, attributes,
-    ip_of, link, number, octets, push_attribute,
+    ACKNOWLEDGE, DUMP, GET_ADDRESS, IFADDRMSG_BYTES, Link, NEW_ADDRESS, ask, link,
 };
+use crate::sys::clock;
 
 /// `RTM_DELADDR` of linux/rtnetlink.h, and what makes a new one.
 const DELETE: u16 = 21;
 const CREATE: u16 = 0x600;
-/// `IFA_…` of linux/if_addr.h.
-const LOCAL: u16 = 2;
-const BROADCAST: u16 = 4;
-const FLAGS: u16 = 8;
-/// `IFA_F_PERMANENT`: it has no lifetime.
-const PERMANENT: u32 = 0x80;
-
-/// One of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Own {
-    address: IpAddr,
-    /// The other end, where the two were set together.
-    peer: Option<IpAddr>,
-    prefix: u8,
-    broadcast: Option<Ipv4Addr>,
-    /// How far it means something (`RT_SCOPE_…`); 0 is everywhere.
-    scope: u8,
-}
-
-impl fmt::Display for Own {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.address)?;
-        if let Some(peer) = self.peer {
-            write!(f, ">{peer}")?;
-        }
-        write!(f, "/{}", self.prefix)?;
-        if let Some(broadcast) = self.broadcast {
-            write!(f, "+{broadcast}")?;
-        }
-        match self.scope {
-            0 => Ok(()),
-            scope => write!(f, "@{scope}"),
-        }
-    }
-}
-
-impl FromStr for Own {
-    type Err = io::Error;
-
-    fn from_str(word: &str) -> io::Result<Self> {
-        let wrong = || {
-            let why = format!("`{word}` is no address with the length of its network");
-            io::Error::new(io::ErrorKind::InvalidInput, why)
-        };
-        let (rest, scope) = word.split_once('@').unwrap_or((word, "0"));
-        let (rest, broadcast) = match rest.split_once('+') {
-            Some((rest, broadcast)) => (rest, Some(broadcast.parse().map_err(|_| wrong())?)),
-            None => (rest, None),
-        };
-        let (ends, prefix) = rest.split_once('/').ok_or_else(wrong)?;
-        let (address, peer) = match ends.split_once('>') {
-            Some((address, peer)) => (address, Some(peer.parse().map_err(|_| wrong())?)),
-            None => (ends, None),
-        };
-        let own = Self {
-            address: address.parse().map_err(|_| wrong())?,
-            peer,
-            prefix: prefix.parse().map_err(|_| wrong())?,
-            broadcast,
-            scope: scope.parse().map_err(|_| wrong())?,
-        };
-        let is_alike = own
-            .peer
-            .is_none_or(|peer| peer.is_ipv4() == own.address.is_ipv4());
-        let bits = if own.address.is_ipv4() { 32 } else { 128 };
-        (is_alike && own.prefix <= bits)
-            .then_some(own)
-            .ok_or_else(wrong)
-    }
-}
 
 /// Those that somebody gave an interface of the calling thread's network.
 ///
 /// # Errors
 /// `ENODEV` without such an interface.
 pub fn addresses(interface: &str) -> io::Result<String> {
-    let words: Vec<String> = own(interface)?.iter().map(Own::to_string).collect();
+    let own = own(&link(interface)?, now_s())?;
+    let words: Vec<String> = own.iter().map(Own::to_string).collect();
     Ok(words.join(" "))
 }
 
-/// Gives it these and no others.
+/// Gives it these, and no others but those that somebody lent it meanwhile. One whose lifetime has ended is not given.
 ///
 /// # Errors
 /// `ENODEV`, `EPERM`, or `InvalidInput` for a text that says something else.
 pub fn set_addresses(interface: &str, text: &str) -> io::Result<()> {
-    let wanted: Vec<Own> = text
+    let mut wanted: Vec<Own> = text
         .split_whitespace()
         .map(str::parse)
         .collect::<io::Result<_>>()?;
-    let index = link(interface)?.index;
-    let (leave, come) = changes(&own(interface)?, &wanted);
+    let now_s = now_s();
+    wanted.retain(|own| !own.is_over(now_s));
+    let link = link(interface)?;
+    let (leave, come) = changes(&own(&link, now_s)?, &wanted);
     for own in &leave {
-        ask(DELETE, ACKNOWLEDGE, &encode(index, own))?;
+        ask(DELETE, ACKNOWLEDGE, &own.encode(link.index, now_s))?;
     }
     for own in &come {
-        ask(NEW_ADDRESS, ACKNOWLEDGE | CREATE, &encode(index, own))?;
+        let message = own.encode(link.index, now_s);
+        ask(NEW_ADDRESS, ACKNOWLEDGE | CREATE, &message)?;
     }
     Ok(())
 }
 
-fn own(interface: &str) -> io::Result<Vec<Own>> {
-    let index = link(interface)?.index;
+/// Seconds of the clock that lifetimes end by: the kernel counts them on this one.
+fn now_s() -> u64 {
+    clock::now() / 1_000_000_000
+}
+
+fn own(link: &Link, now_s: u64) -> io::Result<Vec<Own>> {
     let all = ask(GET_ADDRESS, DUMP, &[0; IFADDRMSG_BYTES])?;
-    let of = |(kind, body): &(u16, Vec<u8>)| (*kind == NEW_ADDRESS).then(|| decode(index, body))?;
+    let of = |(kind, body): &(u16, Vec<u8>)| {
+        (*kind == NEW_ADDRESS).then(|| Own::decode(link, now_s, body))?
+    };
     Ok(all.iter().filter_map(of).collect())
 }
 
 /// What leaves and what comes, each in its order. The order of those of IPv4 means something, so that where it is
-/// another all of them are given anew; the last first, since others of its network leave with the first.
+/// another all of them are given anew; the last first, since others of its network leave with the first. What has a
+/// lifetime that was not there before was lent meanwhile, and stays.
 fn changes(now: &[Own], wanted: &[Own]) -> (Vec<Own>, Vec<Own>) {
-    let v4 = |all: &[Own]| -> Vec<Own> {
-        let all = all.iter().copied();
-        all.filter(|own| own.address.is_ipv4()).collect()
+    let has = |all: &[Own], own: &Own| all.iter().any(|other| other.is(own));
+    let of = |all: &[Own], is_ipv4: bool| -> Vec<Own> {
+        let all = all.iter().filter(|own| own.address.is_ipv4() == is_ipv4);
+        all.cloned().collect()
     };
-    let (mut leave, mut come) = (v4(now), v4(wanted));
-    if leave == come {
+    let (mut leave, mut come) = (of(now, true), of(wanted, true));
+    let lent = |own: &&Own| own.is_lent() && !has(wanted, own);
+    let lent: Vec<Own> = leave.iter().filter(lent).cloned().collect();
+    let mut kept = leave.iter().filter(|own| !has(&lent, own));
+    let is_same = come
+        .iter()
+        .all(|own| kept.next().is_some_and(|now| now.is(own)));
+    if is_same && kept.next().is_none() {
         (leave, come) = (Vec::new(), Vec::new());
-    }
-    leave.reverse();
-    let without = |all: &[Own], others: &[Own]| -> Vec<Own> {
-        let all = all.iter().filter(|own| own.address.is_ipv6());
-        all.filter(|own| !others.contains(own)).copied().collect()
-    };
-    leave.extend(without(now, wanted));
-    come.extend(without(wanted, now));
-    (leave, come)
-}
-
-fn encode(index: u32, own: &Own) -> Vec<u8> {
-    let (family, bytes) = octets(own.address);
-    let mut message = vec![family, own.prefix, 0, own.scope];
-    message.extend(index.to_ne_bytes());
-    push_attribute(&mut message, LOCAL, &bytes);
-    let (_, far) = octets(own.peer.unwrap_or(own.address));
-    push_attribute(&mut message, IFA_ADDRESS, &far);
-    if let Some(broadcast) = own.broadcast {
-        push_attribute(&mut message, BROADCAST, &broadcast.octets());
-    }
-    message
-}
-
-/// An address of the interface of this number, where somebody gave it for good.
-fn decode(index: u32, body: &[u8]) -> Option<Own> {
-    let (header, rest) = body.split_first_chunk::<IFADDRMSG_BYTES>()?;
-    let [family, prefix, flags, scope, interface @ ..] = *header;
-    if u32::from_ne_bytes(interface) != index {
-        return None;
-    }
-    let (mut local, mut far, mut broadcast, mut flags) = (None, None, None, u32::from(flags));
-    for (kind, value) in attributes(rest) {
-        match kind {
-            LOCAL => local = ip_of(family, value),
-            IFA_ADDRESS => far = ip_of(family, value),
-            BROADCAST => broadcast = value.first_chunk::<4>().copied().map(Ipv4Addr::from),
-            FLAGS => flags = number(value).unwrap_or(flags),
-            _ => {}
+    } else {
+        for own in &mut come {
+            // Its lifetime may have been made longer.
+            let fresh = leave.iter().find(|now| now.is(own));
+            fresh.into_iter().for_each(|now| own.clone_from(now));
         }
+        come.extend(lent);
+        leave.reverse();
     }
-    let address = local.or(far)?;
-    let (is_near, scope) = match address {
-        IpAddr::V4(_) => (false, scope),
-        // The kernel tells it by the address.
-        IpAddr::V6(address) => (address.is_unicast_link_local(), 0),
-    };
-    let is_given = flags & PERMANENT != 0 && !is_near;
-    is_given.then_some(Own {
-        address,
-        peer: far.filter(|far| *far != address),
-        prefix,
-        broadcast,
-        scope,
-    })
+    let v6 = of(now, false).into_iter();
+    leave.extend(v6.filter(|own| !own.is_lent() && !has(wanted, own)));
+    let v6 = of(wanted, false).into_iter();
+    come.extend(v6.filter(|own| !has(now, own)));
+    (leave, come)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     fn of(text: &str) -> Vec<Own> {
         text.split_whitespace()
             .map(|word| word.parse().unwrap())
             .collect()
-    }
-
-    #[test]
-    fn addresses_read_as_they_print() {
-        for word in [
-            "10.0.0.1/24",
-            "10.0.0.1/24+10.0.0.255",
-            "10.0.0.1>10.0.0.2/32",
-            "169.254.3.1/16@253",
-            "fd00::1/64",
-            "fd00::1>fd00::2/128",
-        ] {
-            let own: Own = word.parse().unwrap();
-            assert_eq!(own.to_string(), word);
-            // The kernel tells it as it was told.
-            let mut told = encode(7, &own);
-            told[2] = PERMANENT as u8;
-            assert_eq!(decode(7, &told), Some(own), "{word}");
-            assert_eq!(decode(8, &told), None, "{word}");
-            told[2] = 0;
-            assert_eq!(decode(7, &told), None, "{word}: it has a lifetime");
-            push_attribute(&mut told, FLAGS, &PERMANENT.to_ne_bytes());
-            assert_eq!(decode(7, &told), Some(own), "{word}");
-        }
-        let near: Own = "fe80::1/64".parse().unwrap();
-        let mut told = encode(7, &near);
-        told[2] = PERMANENT as u8;
-        assert_eq!(decode(7, &told), None, "the kernel's own");
-        for word in [
-            "",
-            "10.0.0.1",
-            "10.0.0.1/33",
-            "10.0.0.1>fd00::1/8",
-            "a/8",
-            "::1/8@x",
-        ] {
-            assert!(word.parse::<Own>().is_err(), "{word}");
-        }
     }
 
     #[test]
@@ -264,6 +134,38 @@ mod tests {
                 "fd00::3/64",
             ),
             ("10.9.9.9/16", "", "10.9.9.9/16", ""),
+            // The same address with another metric is another one.
+            (
+                "10.9.9.9/16,9=4d000000",
+                "10.9.9.9/16",
+                "10.9.9.9/16,9=4d000000",
+                "10.9.9.9/16",
+            ),
+        ] {
+            let found = changes(&of(now), &of(wanted));
+            assert_eq!(found, (of(leave), of(come)), "{now:?} to {wanted:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_lent_stays_for_as_long_as_it_was_lent() {
+        for (now, wanted, leave, come) in [
+            // Lent for longer meanwhile, and lent meanwhile.
+            (
+                "10.9.9.9/16~90:90 10.8.0.1/24~50:50 fd00::1/64~50:50",
+                "10.9.9.9/16~60:60",
+                "",
+                "",
+            ),
+            // It goes with the first of its network, and comes back as it is now.
+            (
+                "10.9.9.8/16 10.9.9.9/16~90:90 10.9.9.7/16~50:50",
+                "10.9.9.6/16 10.9.9.9/16~60:60",
+                "10.9.9.7/16~50:50 10.9.9.9/16~90:90 10.9.9.8/16",
+                "10.9.9.6/16 10.9.9.9/16~90:90 10.9.9.7/16~50:50",
+            ),
+            // What setting an interface down took.
+            ("", "fd00::1/64~60:60", "", "fd00::1/64~60:60"),
         ] {
             let found = changes(&of(now), &of(wanted));
             assert_eq!(found, (of(leave), of(come)), "{now:?} to {wanted:?}");
@@ -279,12 +181,5 @@ mod tests {
         set_addresses("lo", &told).unwrap();
         let error = addresses("none-such0").unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
-    }
-
-    proptest! {
-        #[test]
-        fn no_bytes_can_hurt(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
-            let _ = decode(0, &bytes);
-        }
     }
 }

@@ -141,8 +141,10 @@ fn rule(name: &str, value: &str) -> String {
     }
 }
 
-/// The command that gives an interface an address: `ADDRESS[>PEER]/LENGTH[+BROADCAST][@SCOPE]`.
+/// The command that gives an interface an address: `ADDRESS[>PEER]/LENGTH[+BROADCAST][@SCOPE]`, and behind that what people
+/// cannot read.
 fn given(word: &str, interface: &str) -> String {
+    let word = word.split([',', '~']).next().unwrap_or_default();
     let word = word.replace('>', " peer ").replace('+', " broadcast ");
     let word = word.replace('@', " scope ");
     format!("ip address add {word} dev {interface}")
@@ -182,7 +184,7 @@ mod tests {
             (Kind::State, "down", "ip link set dev eth0 down"),
             (
                 Kind::Addresses,
-                "10.0.0.1/24+10.0.0.255 10.0.0.2>10.0.0.3/32 fd00::1/64",
+                "10.0.0.1/24+10.0.0.255,9=4d000000 10.0.0.2>10.0.0.3/32 fd00::1/64~90:60",
                 "ip address flush dev eth0 scope global; ip address add 10.0.0.1/24 broadcast 10.0.0.255 dev eth0; \
                  ip address add 10.0.0.2 peer 10.0.0.3/32 dev eth0; ip address add fd00::1/64 dev eth0",
             ),
