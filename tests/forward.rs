@@ -634,6 +634,13 @@ fn ports_queues_and_frames_by_testpmds_words() {
         );
     }
     assert!(!ran.stdout.contains("error:"), "{}", ran.stdout);
+    // Who looks for the first time sees the rates since the start.
+    let mut rates = ran
+        .stdout
+        .lines()
+        .filter_map(|line| line.split("Rx-pps:").nth(1));
+    let first = rates.next().and_then(|rest| rest.split_whitespace().next());
+    assert!(first.is_some_and(|pps| pps != "0"), "{}", ran.stdout);
     // What cannot be says why, and what to do.
     let ran = shell(
         &room,

@@ -47,7 +47,7 @@ commands! {
         "quit" "stop forwarding, close all ports and leave" => |shell, _| shell.quit();
     }
     "display" {
-        "show port stats PORT" "what a port moved, and its rates since shown last" => {
+        "show port stats PORT" "what a port moved, and its rates since shown last, else since the start" => {
             |shell, words| shell.port_stats(words[0])
         };
         "show port xstats PORT" "every counter of a port, and causes of drops that struck" => {

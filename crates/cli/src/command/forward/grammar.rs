@@ -3,6 +3,7 @@
 use linerate_measure::forward::{KINDS, MODES};
 
 use super::commands::{Command, SECTIONS};
+use super::foreign;
 
 /// Whether a word of the table is one that may be anything.
 fn is_free(word: &str) -> bool {
@@ -35,8 +36,57 @@ pub fn find<'a>(line: &[&'a str]) -> Option<(&'static Command, Vec<&'a str>)> {
     all.find_map(|command| Some((command, matched(command, line)?)))
 }
 
+/// What to say of a line that is no command.
+pub fn unknown(line: &[&str]) -> String {
+    let said = line.join(" ");
+    if let Some((command, beyond)) = too_long(line) {
+        let many = match beyond.len() {
+            1 => "one word too many",
+            _ => "words too many",
+        };
+        let longer = going_on(command);
+        let longer = match longer.is_empty() {
+            true => String::new(),
+            false => format!(", or goes on:\n  {}", longer.join("\n  ")),
+        };
+        let beyond = beyond.join(" ");
+        return format!("{many}: {beyond}: `{}` ends before{longer}", command.words);
+    }
+    let similar = similar(line);
+    match (foreign::instead_of(line), &similar[..]) {
+        (Some(instead), _) => format!("not here: {said}: {instead}"),
+        (None, []) => format!("no such command: {said}: `help` lists the commands"),
+        // A line each: there may be twenty.
+        (None, known) => format!(
+            "no such command: {said}: there is:\n  {}",
+            known.join("\n  ")
+        ),
+    }
+}
+
+/// The longest command that a line begins with, and the words behind it.
+fn too_long<'a>(line: &'a [&'a str]) -> Option<(&'static Command, &'a [&'a str])> {
+    (1..line.len()).rev().find_map(|end| {
+        let (said, beyond) = line.split_at(end);
+        find(said).map(|(command, _)| (command, beyond))
+    })
+}
+
+/// Commands that go on where this one ends.
+fn going_on(command: &Command) -> Vec<&'static str> {
+    let all = SECTIONS.iter().flat_map(|section| section.commands);
+    let rest = |words: &&str| {
+        words
+            .strip_prefix(command.words)
+            .map(|it| it.starts_with(' '))
+    };
+    all.map(|other| other.words)
+        .filter(|words| rest(words) == Some(true))
+        .collect()
+}
+
 /// Commands that begin as a line does, for who mistyped the rest.
-pub fn similar(line: &[&str]) -> Vec<&'static str> {
+fn similar(line: &[&str]) -> Vec<&'static str> {
     let all = SECTIONS.iter().flat_map(|section| section.commands);
     let first = line.first().copied().unwrap_or("");
     let mut found: Vec<_> = all
@@ -163,6 +213,36 @@ mod tests {
         }
         assert!(find(&["strat"]).is_none() && find(&["show", "config", "x"]).is_none());
         assert_eq!(similar(&["show", "fwd"]), ["show fwd stats all"]);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_line_is_said() {
+        for (line, want) in [
+            (
+                "show port stats all EXTRA",
+                "one word too many: EXTRA: `show port stats PORT` ends before",
+            ),
+            (
+                "start tx_first 4 5 6",
+                "words too many: 5 6: `start tx_first N` ends before",
+            ),
+            (
+                "set fwd mac rety",
+                "one word too many: rety: `set fwd MODE` ends before, or goes on:\n  set fwd MODE retry",
+            ),
+            ("strat", "no such command: strat: `help` lists the commands"),
+            (
+                "show fwd",
+                "no such command: show fwd: there is:\n  show fwd stats all",
+            ),
+            (
+                "show port 0",
+                "not here: show port 0: there is info, summary, stats and xstats of a port",
+            ),
+        ] {
+            let words: Vec<_> = line.split(' ').collect();
+            assert_eq!(unknown(&words), want, "{line}");
+        }
     }
 
     #[test]

@@ -60,7 +60,7 @@ pub struct Shell<'a> {
     stop: &'a Stop,
     /// When forwarding started, and with which settings: later ones are for the next time.
     started: Option<(Timestamp, Settings)>,
-    /// What ports had moved when they were shown last, and when that was.
+    /// What ports had moved when they were shown last, or when they started or were cleared, and when that was.
     shown: Option<show::Shown>,
     /// Counters that are shown with what ports moved.
     displayed: Vec<String>,
@@ -244,22 +244,8 @@ impl Shell<'_> {
             return false;
         }
         let Some((command, free)) = grammar::find(&words) else {
-            let similar = grammar::similar(&words);
-            let help = match (foreign::instead_of(&words), &similar[..]) {
-                (Some(instead), _) => format!("not here: {}: {instead}", words.join(" ")),
-                (None, []) => format!(
-                    "no such command: {}: `help` lists the commands",
-                    words.join(" ")
-                ),
-                // A line each: there may be twenty.
-                (None, known) => format!(
-                    "no such command: {}: there is:\n  {}",
-                    words.join(" "),
-                    known.join("\n  ")
-                ),
-            };
             self.failed = true;
-            say(self.output, &help);
+            say(self.output, &grammar::unknown(&words));
             return false;
         };
         let reply = (command.run)(self, &free);
@@ -291,7 +277,10 @@ impl Shell<'_> {
             tx_first,
             ..self.settings.clone()
         };
+        let before = self.look();
         let places = self.forwarder.start(&settings, QUIET).map_err(words)?;
+        // Whoever looks for the first time sees the rates since then.
+        self.shown = Some(before);
         let ports = self.forwarder.numbers().len();
         let mut map = stream_map(&settings.mode.to_string(), ports, &places);
         if self.output.is_stream() {

@@ -13,7 +13,7 @@ use super::{Reply, Shell, words};
 use crate::command::forward::commands::number;
 use crate::command::forward::{queue_figures, rates};
 
-/// What ports had moved when they were shown last.
+/// What ports have moved at some time.
 pub(super) struct Shown {
     at: Instant,
     ports: Vec<ForwardPort>,
@@ -39,22 +39,29 @@ impl Shell<'_> {
         extended_statistics(port, &queues)
     }
 
+    /// What ports have moved by now.
+    pub(super) fn look(&mut self) -> Shown {
+        self.forwarder.refresh();
+        let ports = self.forwarder.port_facts();
+        let counters = ports.iter().map(|port| (port.port, self.counters(port)));
+        Shown {
+            at: Instant::now(),
+            counters: counters.collect(),
+            ports,
+        }
+    }
+
     pub fn port_stats(&mut self, text: &str) -> Result<Reply, String> {
         let wanted = self.port(text)?;
-        let all = self.facts("all")?;
-        let now = Instant::now();
+        let now = self.look();
         let before = self.shown.take();
-        let counters: Vec<_> = all
-            .iter()
-            .map(|port| (port.port, self.counters(port)))
-            .collect();
         let mut blocks = Vec::new();
-        for (port, (_, counters)) in all.iter().zip(&counters) {
+        for (port, (_, counters)) in now.ports.iter().zip(&now.counters) {
             if wanted.is_some_and(|wanted| wanted != port.port) {
                 continue;
             }
             let since = before.as_ref().map(|shown| {
-                let seconds = now.duration_since(shown.at).as_secs_f64();
+                let seconds = now.at.duration_since(shown.at).as_secs_f64();
                 (shown, seconds)
             });
             let moved = since.and_then(|(shown, seconds)| {
@@ -80,11 +87,7 @@ impl Shell<'_> {
                 &beside,
             ));
         }
-        self.shown = Some(Shown {
-            at: now,
-            ports: all,
-            counters,
-        });
+        self.shown = Some(now);
         Ok(Reply::Said(blocks.join("\n\n")))
     }
 
@@ -179,7 +182,7 @@ impl Shell<'_> {
     pub fn clear_port(&mut self, text: &str) -> Result<Reply, String> {
         let port = self.port(text)?;
         self.forwarder.clear(port);
-        self.shown = None;
+        self.shown = Some(self.look());
         Ok(Reply::Said("statistics are cleared".to_owned()))
     }
 
