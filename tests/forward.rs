@@ -1038,6 +1038,25 @@ fn a_link_whose_process_ended_is_no_network_that_loses_everything() {
     assert!(ran.stderr.contains(&again), "{ran:?}");
 }
 
+/// Also where that is the last that a command does: nobody has noticed by then.
+#[test]
+fn a_link_that_ends_with_a_command_is_told() {
+    let jitter = 300_000 + std::process::id() % 100_000;
+    let lab = lab!(delayed("fwdend", "1ms", jitter));
+    let found = emulators(jitter);
+    let [emulator] = found[..] else {
+        skip!("the kernel has netem: {found:?}");
+    };
+    let status = fs::read_to_string(format!("/proc/{emulator}/status")).expect("it runs");
+    let numbers = status.lines().find(|line| line.starts_with("NSpid:"));
+    // The last one is its number in the lab.
+    let inside = numbers.and_then(|line| line.split_whitespace().last());
+    let inside = inside.expect("a number");
+    let ran = finish(&mut lab.on("a", ["sh", "-c", &format!("kill -9 {inside}")])).expect(1);
+    let again = format!("linerate lab down {}", lab.name);
+    assert!(ran.stderr.contains(&again), "{ran:?}");
+}
+
 /// A link with delay: netem's where the kernel has it, else a process of ours that ends with the lab.
 #[test]
 fn a_lab_has_links_with_delay() {

@@ -6,19 +6,24 @@
 //! eth0 ── veth ── w0a ── lab-holder link w0a w0b ── w0b ── veth ── eth0
 //! ```
 //!
-//! The process has a pipe as its standard input and ends with it, so that it does not outlive the lab,
+//! The process has a socket as its standard input and ends with it, so that it does not outlive the lab,
 //! however that ends. Its standard output is the lab's way to see whether it is there: it ends with the
-//! process, and what it says before is why.
+//! process, and what it says before is why. What comes in asks whether frames pass: it looks now and then by itself, and
+//! whoever has to know at once cannot wait for that.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
-use std::process::{Child, Stdio};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
+use linerate_host::sys::wait::{Ready, poll};
 use linerate_metric::units::{written_duration, written_share};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{SendFlags, send};
 
 use crate::error::LabError;
 use crate::holder::this_program;
@@ -29,8 +34,10 @@ use crate::topology::Link;
 
 /// The step by which the program emulates a link: two interfaces and the mode follow.
 pub const LINK: &str = "link";
-/// What the step prints once frames pass.
+/// What the step prints once frames pass, and as an answer while they do.
 pub const PASSING: &str = "passing";
+/// How long an answer may take: a process that gets no processor for so long is there all the same.
+pub(crate) const ANSWERS: Duration = Duration::from_secs(1);
 
 /// Offloads that make frames larger than the link's: a program in between would have to cut them.
 pub(crate) const LARGE_SENDS: [&str; 3] = ["tso", "gso", "tx-udp-segmentation"];
@@ -98,6 +105,8 @@ fn frames(link: &Link) -> u64 {
 #[derive(Debug)]
 pub(crate) struct Emulator {
     child: Child,
+    /// The other end of its standard input.
+    questions: UnixStream,
     /// Its standard output.
     said: File,
     /// Why it ended, once that was seen.
@@ -137,16 +146,15 @@ impl Emulator {
         };
         // Born into the namespace of the thread that starts it.
         let spawned = space.run(|| {
-            this_program(LINK)
+            let mut program = this_program(LINK);
+            program
                 .args(interfaces)
                 .args([mode, link.mtu().to_string()])
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::null())
-                .spawn()
+                .stderr(Stdio::null());
+            Self::spawn(program)
         })?;
-        let child = spawned.map_err(|error| LabError::system("start a link's process", error))?;
-        let emulator = Self::of(child);
+        let emulator =
+            spawned.map_err(|error| LabError::system("start a link's process", error))?;
         match line(&emulator.said).as_str() {
             PASSING => Ok(emulator),
             // A program that is not the one that can (a test, an example) says something else.
@@ -155,31 +163,55 @@ impl Emulator {
         }
     }
 
-    fn of(mut child: Child) -> Self {
+    fn spawn(mut program: Command) -> io::Result<Self> {
+        let (near, far) = UnixStream::pair()?;
+        program.stdin(OwnedFd::from(far)).stdout(Stdio::piped());
+        let mut child = program.spawn()?;
         let out = child.stdout.take().expect("it is piped");
-        Self {
+        Ok(Self {
             child,
+            questions: near,
             said: OwnedFd::from(out).into(),
             why: OnceLock::new(),
             cut: AtomicBool::new(false),
-        }
+        })
     }
 
-    /// Why frames pass no more; none while they do.
+    /// Asks whether frames pass; [`Emulator::ended_by`] has the answer.
+    pub(crate) fn ask(&self) {
+        // One that has ended hears nothing, and its output says so.
+        let _ = send(&self.questions, b"?", SendFlags::NOSIGNAL);
+    }
+
+    /// Why frames pass no more, as far as it has said so; none while they do.
+    pub(crate) fn ended(&self) -> Option<&str> {
+        self.ended_by(Instant::now())
+    }
+
+    /// The same, of one that was asked: an answer is waited for until then.
     ///
     /// Told by its output alone. Its number tells nothing: a lab's holder is in a process-number namespace of its
     /// own, while `/proc` may be that of another one, and whoever reaps children may have reaped it.
-    pub(crate) fn ended(&self) -> Option<&str> {
-        let mut waiting = [PollFd::new(&self.said, PollFlags::IN)];
-        let is_quiet = !matches!(poll(&mut waiting, Some(&Timespec::default())), Ok(1..));
-        if is_quiet && self.why.get().is_none() {
-            return None;
+    pub(crate) fn ended_by(&self, mut until: Instant) -> Option<&str> {
+        while self.why.get().is_none() && self.speaks(until) {
+            let why = match line(&self.said) {
+                answer if answer == PASSING => {
+                    // What else it has said is there already.
+                    until = Instant::now();
+                    continue;
+                }
+                silence if silence.is_empty() => "it was killed".to_owned(),
+                words => words,
+            };
+            let _ = self.why.set(why);
         }
-        let last_words = || match line(&self.said) {
-            silence if silence.is_empty() => "it was killed".to_owned(),
-            words => words,
-        };
-        Some(self.why.get_or_init(last_words))
+        self.why.get().map(String::as_str)
+    }
+
+    /// Whether there is something to be read of it, or its end, by then.
+    fn speaks(&self, until: Instant) -> bool {
+        let time = until.saturating_duration_since(Instant::now());
+        poll(&self.said, Ready::Receive, time).unwrap_or(false)
     }
 
     /// Whether nobody has asked for it before: its wire is taken away once.
@@ -192,7 +224,7 @@ impl Drop for Emulator {
     fn drop(&mut self) {
         // It would end with its input anyway; this way nobody waits for it. Whoever reaps children of
         // this process may have done so already.
-        drop(self.child.stdin.take());
+        let _ = self.questions.shutdown(Shutdown::Both);
         if self.ended().is_none() {
             // Not when it has ended: its number may be another's by now.
             let _ = self.child.kill();
@@ -204,7 +236,6 @@ impl Drop for Emulator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn a_link_as_the_forwarder_is_told() {
@@ -229,10 +260,9 @@ mod tests {
 
     /// A process in place of a link's, which says what it is told to.
     fn emulator(line: &str) -> Emulator {
-        let mut command = std::process::Command::new("/bin/sh");
+        let mut command = Command::new("/bin/sh");
         command.args(["-c", line]);
-        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        Emulator::of(spawned.expect("there is a shell"))
+        Emulator::spawn(command).expect("there is a shell")
     }
 
     /// Until it has ended, which it does by itself.
@@ -255,10 +285,34 @@ mod tests {
 
         let mut faulty = emulator("read line; echo its interface went away; read line");
         assert_eq!(faulty.ended(), None);
-        let input = faulty.child.stdin.as_mut().unwrap();
-        std::io::Write::write_all(input, b"go on\n").unwrap();
+        std::io::Write::write_all(&mut faulty.questions, b"go on\n").unwrap();
         // What it said holds, also while it has yet to end.
         assert_eq!(why(&faulty), "its interface went away");
         assert_eq!(faulty.ended(), Some("its interface went away"));
+    }
+
+    /// It would notice by itself some time later.
+    #[test]
+    fn a_link_that_is_asked_says_at_once_how_it_is() {
+        // A character at a time, as there is no end of a line.
+        let hear = "dd bs=1 count=1 2> /dev/null > /dev/null";
+        let line = format!("{hear}; echo passing; {hear}; echo its threads ended; {hear}");
+        let asked = emulator(&line);
+        let now = || {
+            asked.ask();
+            asked.ended_by(Instant::now() + Duration::from_secs(60))
+        };
+        assert_eq!(now(), None);
+        assert_eq!(asked.ended(), None, "an answer is no last word");
+        assert_eq!(now(), Some("its threads ended"));
+
+        let mut killed = emulator(hear);
+        killed.child.kill().unwrap();
+        killed.ask();
+        let ended = killed.ended_by(Instant::now() + Duration::from_secs(60));
+        assert_eq!(ended, Some("it was killed"));
+        killed.child.wait().unwrap();
+        // Nobody hears it: that ends no program of ours.
+        killed.ask();
     }
 }

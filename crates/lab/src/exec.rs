@@ -50,6 +50,7 @@ pub struct Executed {
 pub fn exec(lab: Option<&str>, host: &str, command: &[OsString]) -> Result<Executed, LabError> {
     let lab = registry::find(lab)?;
     lab.info().check_links()?;
+    let question = lab.question()?;
     join(&lab, host)?;
     let shell = [std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into())];
     let command = if command.is_empty() { &shell } else { command };
@@ -65,7 +66,7 @@ pub fn exec(lab: Option<&str>, host: &str, command: &[OsString]) -> Result<Execu
     let status = attend(child, &signals).map_err(waiting)?;
     Ok(Executed {
         code: exit_code(status),
-        trouble: lab.ended_meanwhile(),
+        trouble: lab.ended_meanwhile(&question),
     })
 }
 

@@ -20,6 +20,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -213,37 +214,64 @@ fn keep() -> Result<(), LabError> {
     let (name, socket) = take_name(&order)?;
     let topology = Topology::from_toml(&order.file)?;
     let lab = Lab::up(&topology)?;
-    // Filled in by whoever reads it, as process 1 does not know its number outside.
-    let info = || LabInfo {
-        rootless: order.rootless,
-        ..lab.info(&name, 0, order.uid)
-    };
-    let mut registration = Registration {
-        info: info(),
-        namespaces: lab
-            .hosts()
-            .iter()
-            .map(|host: &LabHost| (host.name().to_owned(), host.handle().as_raw_fd()))
-            .collect(),
-        switches: lab.switches().map(|space| space.as_fd().as_raw_fd()),
-    };
-    let mut offered = registry::offer(&registration)?;
-    listen(socket)?;
-    tell(&Report::Up(name.clone()))?;
+    let held = Arc::new(Mutex::new(Held::new(lab, &name, &order)?));
+    listen(socket, Arc::clone(&held))?;
+    tell(&Report::Up(name))?;
     let_go_of_starter()?;
-    let mut ended = 0;
-    wait(&signals, || {
-        // A link may have been among them.
-        let now = lab.cut_ended();
-        if now != ended {
-            registration.info = info();
-            if let Ok(again) = registry::offer(&registration) {
-                (ended, offered) = (now, again);
-            }
-        }
-    });
-    drop(offered);
+    // A link may have been among what ended.
+    wait(&signals, || look(&held));
     Ok(())
+}
+
+/// A lab, and what is offered of it.
+struct Held {
+    lab: Lab,
+    registration: Registration,
+    /// It is there for as long as it is open.
+    _offered: OwnedFd,
+    /// Links that are known to have ended.
+    ended: usize,
+}
+
+impl Held {
+    fn new(lab: Lab, name: &str, order: &Order) -> Result<Self, LabError> {
+        let handle = |host: &LabHost| (host.name().to_owned(), host.handle().as_raw_fd());
+        let registration = Registration {
+            // Its number is filled in by whoever reads it, as process 1 does not know that outside.
+            info: LabInfo {
+                rootless: order.rootless,
+                ..lab.info(name, 0, order.uid)
+            },
+            namespaces: lab.hosts().iter().map(handle).collect(),
+            switches: lab.switches().map(|space| space.as_fd().as_raw_fd()),
+        };
+        Ok(Self {
+            _offered: registry::offer(&registration)?,
+            registration,
+            lab,
+            ended: 0,
+        })
+    }
+
+    /// Looks after its links, and offers it anew where one has ended.
+    fn look(&mut self) {
+        let now = self.lab.cut_ended();
+        if now == self.ended {
+            return;
+        }
+        let info = &self.registration.info;
+        self.registration.info = LabInfo {
+            rootless: info.rootless,
+            ..self.lab.info(&info.name, 0, info.uid)
+        };
+        if let Ok(again) = registry::offer(&self.registration) {
+            (self.ended, self._offered) = (now, again);
+        }
+    }
+}
+
+fn look(held: &Mutex<Held>) {
+    held.lock().unwrap_or_else(PoisonError::into_inner).look();
 }
 
 /// Takes the name asked for, or the first of `lab1`, `lab2`, ... that is free.
@@ -263,8 +291,9 @@ fn take_name(order: &Order) -> Result<(String, OwnedFd), LabError> {
 }
 
 /// From now on the lab is found. Whoever connects learns from the kernel which process this is, and
-/// everything else from `/proc`; the connections themselves carry nothing.
-fn listen(socket: OwnedFd) -> Result<(), LabError> {
+/// everything else from `/proc`; the connections themselves carry nothing. What is there once this side has closed one
+/// is what is known of the links by then.
+fn listen(socket: OwnedFd, held: Arc<Mutex<Held>>) -> Result<(), LabError> {
     rustix::net::listen(&socket, 64)
         .map_err(|error| LabError::system("listen on the lab's socket", error))?;
     let listener = UnixListener::from(socket);
@@ -272,9 +301,10 @@ fn listen(socket: OwnedFd) -> Result<(), LabError> {
         .name("lab-socket".to_owned())
         .spawn(move || {
             loop {
-                if listener.accept().is_err() {
+                match listener.accept() {
+                    Ok(_connection) => look(&held),
                     // Out of descriptors, say: never spin on it.
-                    thread::sleep(Duration::from_millis(100));
+                    Err(_) => thread::sleep(Duration::from_millis(100)),
                 }
             }
         })

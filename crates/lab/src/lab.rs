@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 use linerate_host::sys::namespace;
 
@@ -199,10 +200,15 @@ impl Lab {
     }
 
     /// Takes the wire of links away whose program has ended, so that both ends see no carrier instead of a network
-    /// that loses everything; says how many those are.
+    /// that loses everything; says how many those are. All programs are asked: one that moves frames no more may have
+    /// yet to notice.
     pub(crate) fn cut_ended(&self) -> usize {
+        self.emulators.values().for_each(Emulator::ask);
+        let until = Instant::now() + emulate::ANSWERS;
         let ended = self.emulators.iter();
-        let ended: Vec<_> = ended.filter(|(_, it)| it.ended().is_some()).collect();
+        let ended: Vec<_> = ended
+            .filter(|(_, it)| it.ended_by(until).is_some())
+            .collect();
         for (link, _) in ended.iter().filter(|(_, it)| it.is_first_cut()) {
             self.cut(**link);
         }

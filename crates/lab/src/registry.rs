@@ -15,12 +15,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use linerate_host::sys::namespace;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use linerate_host::sys::wait::{Ready, poll};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use serde::{Deserialize, Serialize};
 
+use crate::emulate::ANSWERS;
 use crate::error::LabError;
 use crate::info::LabInfo;
 
@@ -32,6 +33,9 @@ const MEMORY_FILE: &str = "linerate-lab";
 const REGISTRATION_BYTES: u64 = 16 << 20;
 /// How often a registration is looked for again that went away while it was read.
 const AGAIN: u32 = 3;
+/// How long a holder may look at its links: as long as the slowest of them may take to answer, and some more.
+const LOOKS: Duration = Duration::from_secs(2);
+const _: () = assert!(LOOKS.as_secs() > ANSWERS.as_secs());
 /// How long a holder that was asked to end has before it is killed.
 const END_WITHIN: Duration = Duration::from_secs(3);
 
@@ -254,8 +258,19 @@ impl Found {
         format!("/proc/{}/{below}", self.pid.as_raw_nonzero()).into()
     }
 
+    /// Who asks later how its links are; made before this thread goes into another network, where the lab's socket
+    /// is not.
+    pub fn question(&self) -> Result<Question, LabError> {
+        let failed = |error| LabError::system("make a socket to ask the lab through", error);
+        let info = self.info();
+        let socket = socket(SocketFlags::NONBLOCK).map_err(failed)?;
+        let address = address(info.uid, &info.name).map_err(failed)?;
+        Ok(Question { socket, address })
+    }
+
     /// That a link carries nothing any more, as the lab is now; none where it is gone.
-    pub fn ended_meanwhile(&self) -> Option<LabError> {
+    pub fn ended_meanwhile(&self, question: &Question) -> Option<LabError> {
+        question.ask();
         let now = registration_of(&self.path("fd")).ok()??;
         self.lives().then(|| now.info.check_links().err())?
     }
@@ -267,12 +282,22 @@ impl Found {
     }
 
     fn ends_within(&self, time: Duration) -> bool {
-        let timeout = Timespec {
-            tv_sec: time.as_secs() as _,
-            tv_nsec: time.subsec_nanos().into(),
-        };
-        let mut waiting = [PollFd::new(&self.handle, PollFlags::IN)];
-        matches!(poll(&mut waiting, Some(&timeout)), Ok(1..))
+        poll(&self.handle, Ready::Receive, time).unwrap_or(false)
+    }
+}
+
+/// A way to have a lab's holder look after its links.
+pub(crate) struct Question {
+    socket: OwnedFd,
+    address: SocketAddrUnix,
+}
+
+impl Question {
+    /// Returns once it has looked, or after a moment: it closes a connection when that is done.
+    fn ask(&self) {
+        if rustix::net::connect(&self.socket, &self.address).is_ok() {
+            let _ = poll(&self.socket, Ready::Receive, LOOKS);
+        }
     }
 }
 

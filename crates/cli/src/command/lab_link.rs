@@ -61,13 +61,22 @@ fn pass(interfaces: [&str; 2], mode: &str, mtu: &str) -> Result<(), String> {
     print(linerate_lab::PASSING);
     let input = std::io::stdin().as_fd().try_clone_to_owned();
     let input = input.map_err(|error| error.to_string())?;
-    attend(&mut forwarder, input.into())
+    attend(&mut forwarder, input.into(), || {
+        print(linerate_lab::PASSING)
+    })
 }
 
-/// Waits until the input ends, or the forwarder carries nothing any more: with one direction alone a link is none.
-fn attend(forwarder: &mut Forwarder, input: File) -> Result<(), String> {
-    while !is_over(&input) {
-        forwarder.look();
+/// Waits until the input ends, or the forwarder carries nothing any more: with one direction alone a link is none. Who
+/// asks meanwhile gets an answer while it does.
+fn attend(forwarder: &mut Forwarder, input: File, mut answer: impl FnMut()) -> Result<(), String> {
+    loop {
+        let heard = listen(&input);
+        match heard {
+            Heard::Nothing => forwarder.look(),
+            // Who asks wants to know how it is by now: its threads are waited for.
+            Heard::Question => forwarder.refresh(),
+            Heard::End => break,
+        }
         if forwarder.is_troubled() || forwarder.has_ended() {
             let outcome = forwarder.stop();
             let trouble = outcome.and_then(|outcome| outcome.trouble);
@@ -76,18 +85,33 @@ fn attend(forwarder: &mut Forwarder, input: File) -> Result<(), String> {
                 |trouble| trouble.to_string(),
             ));
         }
+        if heard == Heard::Question {
+            answer();
+        }
     }
     forwarder.stop();
     Ok(())
 }
 
-/// Whether nobody holds the other end; waits for that for a moment.
-fn is_over(mut input: &File) -> bool {
+/// What came in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Heard {
+    Nothing,
+    Question,
+    /// Nobody holds the other end.
+    End,
+}
+
+/// Waits for it for a moment.
+fn listen(mut input: &File) -> Heard {
     match poll(input, Ready::Receive, LOOK) {
-        Ok(false) => false,
-        // Nobody writes there; an error is an end as well.
-        Ok(true) => !matches!(input.read(&mut [0; 64]), Ok(1..)),
-        Err(_) => true,
+        Ok(false) => Heard::Nothing,
+        Ok(true) => match input.read(&mut [0]) {
+            Ok(1..) => Heard::Question,
+            // An error is an end as well.
+            _ => Heard::End,
+        },
+        Err(_) => Heard::End,
     }
 }
 
@@ -97,6 +121,8 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
 
     /// A link of two ports, which passes frames on.
     fn forwarder(urls: [String; 2]) -> Forwarder {
@@ -117,17 +143,22 @@ mod tests {
         let mut forwarder = forwarder(["ring:0", "ring:1"].map(str::to_owned));
         let (reader, writer) = std::io::pipe().unwrap();
         let mut writer = File::from(std::os::fd::OwnedFd::from(writer));
-        // What is written there is nobody's word.
-        writer.write_all(b"go on").unwrap();
+        let (answers, answered) = std::sync::mpsc::channel();
         let attended = std::thread::scope(|scope| {
             let reader = File::from(std::os::fd::OwnedFd::from(reader));
-            let attending = scope.spawn(|| attend(&mut forwarder, reader));
-            std::thread::sleep(LOOK / 4);
+            let answer = move || answers.send(()).expect("somebody waits");
+            let attending = scope.spawn(|| attend(&mut forwarder, reader, answer));
+            // Each question gets an answer, and none ends it.
+            writer.write_all(b"??").unwrap();
+            for _ in 0..2 {
+                answered.recv_timeout(LONG).expect("an answer");
+            }
             assert!(!attending.is_finished());
             drop(writer);
             attending.join().unwrap()
         });
         assert_eq!(attended, Ok(()));
+        assert!(answered.recv().is_err(), "nobody asked again");
     }
 
     /// Its input stays open: the lab does not know yet.
@@ -143,9 +174,10 @@ mod tests {
         let mut forwarder = forwarder([url.clone(), url]);
         let (reader, writer) = std::io::pipe().unwrap();
         let began = Instant::now();
-        let attended = attend(&mut forwarder, std::os::fd::OwnedFd::from(reader).into());
+        let reader = std::os::fd::OwnedFd::from(reader).into();
+        let attended = attend(&mut forwarder, reader, || panic!("nobody asked"));
         assert_eq!(attended, Err("its threads ended".to_owned()));
-        assert!(began.elapsed() < Duration::from_secs(60));
+        assert!(began.elapsed() < LONG);
         drop(writer);
     }
 }
