@@ -1129,6 +1129,78 @@ fn a_tap_that_was_there_goes_back_after_a_kill() {
     }
 }
 
+/// A tap that was given another name, or moved to another host, goes back there; one that was taken away is gone.
+#[test]
+fn a_tap_goes_back_whatever_it_is_called_and_wherever_it_is() {
+    let lab = lab!(Lab::of("fwdmoved", WIRE));
+    let mtu = |host: &str, name: &str| {
+        let shown = finish(&mut lab.on(host, ["ip", "-o", "link", "show", "dev", name])).stdout;
+        let rest = shown.split(" mtu ").nth(1).unwrap_or_default().to_owned();
+        rest.split(' ')
+            .next()
+            .and_then(|mtu| mtu.parse::<u32>().ok())
+    };
+    let pid = lab.room.path().join("pid");
+    let _other = Running::start(&mut lab.on("b", ["sh", "-c", "echo $$ > pid; exec sleep 600"]));
+    soon("a process on the other host", || {
+        fs::read_to_string(&pid).is_ok_and(|pid| pid.ends_with('\n'))
+    });
+    let words =
+        "forward --dev tap:t0,mtu=600 --mode rxonly --idle sleep:1ms --stats-period 0.1 --no-store";
+    for (what, host, name, told) in [
+        (
+            "ip link set t0 down; ip link set t0 name t1",
+            "a",
+            "t1",
+            "t0 of this host is called t1 now",
+        ),
+        (
+            "ip link set t0 netns $(cat pid)",
+            "b",
+            "t0",
+            "t0 of this host is t0 of b now",
+        ),
+        (
+            "ip link del t0; ip tuntap add dev t0 mode tap",
+            "a",
+            "t0",
+            "settings are gone with their networks or interfaces",
+        ),
+    ] {
+        let make = "ip link del t1 2> /dev/null || true; ip link del t0 2> /dev/null || true; \
+                    ip tuntap add dev t0 mode tap; ip link set t0 mtu 1400 up";
+        if let Err(why) = lab.shell("a", make) {
+            skip!("no tap: {why}");
+        }
+        let mut running = Running::start(&mut lab.linerate("a", words));
+        running.line(|line| line.contains("NIC statistics for port 0"));
+        assert_eq!(mtu("a", "t0"), Some(600), "{what}");
+        running.signal(Signal::KILL);
+        running.wait();
+        lab.shell("a", what).expect("it is changed");
+        // Who was killed may live for a moment longer.
+        let mut restored = String::new();
+        soon("it is set back", || {
+            restored = finish(&mut lab.linerate("a", "tune --restore"))
+                .expect(0)
+                .stdout;
+            restored.contains("setting")
+        });
+        assert!(restored.contains(told), "{what}: {restored}");
+        let is_new = told.contains("gone");
+        assert_eq!(
+            mtu(host, name),
+            Some(if is_new { 1500 } else { 1400 }),
+            "{what}: {restored}"
+        );
+        assert_eq!(
+            restored.contains("settings are back"),
+            !is_new,
+            "{what}: {restored}"
+        );
+    }
+}
+
 #[test]
 fn packets_go_round_a_wire() {
     let lab = lab!(Lab::of("fwdpacket", WIRE));

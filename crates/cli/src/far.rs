@@ -22,7 +22,7 @@ pub fn maker() -> Maker {
         let journals =
             folder("tune").ok_or("it has no folder for a journal: set HOME or XDG_STATE_HOME")?;
         Ok(Box::new(Settings {
-            guard: Guard::new(hosts, &journals, machine::owner()),
+            guard: machine::guard(hosts, Some(journals)),
             _lease: lease,
         }))
     }))

@@ -1,9 +1,15 @@
 //! The hosts whose settings may be changed: this one, or all of the lab around this program.
 
+mod place;
+
 use std::fs::{self, File};
+use std::io;
+use std::iter;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,12 +20,13 @@ use linerate_host::knob::rss::{rss, set_rss};
 use linerate_host::knob::{
     channels, coalescing, interface, rings, set_channels, set_coalescing, set_rings,
 };
-use linerate_host::networks::{Network, network};
+use linerate_host::networks::networks;
 use linerate_host::reader::Reader;
+use linerate_host::snapshot::netlink::link;
 use linerate_host::sys::namespace::{self, Space};
 use linerate_host::sys::process::{deaf_to_terminal, ended};
 use linerate_lab::{segment_sizes, set_segment_sizes};
-use linerate_tune::guard::{Key, Kind, Machine, Owner};
+use linerate_tune::guard::{Device, Guard, Key, Kind, Machine, Owner, Place};
 
 /// Hosts with their network namespaces.
 pub struct Hosts {
@@ -28,6 +35,9 @@ pub struct Hosts {
     links: Vec<(usize, String)>,
     /// The network that this process is in.
     own: u64,
+    /// All other networks of this machine that can be entered from here. It takes a look at all processes, so they are
+    /// looked for when they are needed.
+    others: OnceLock<Vec<Host>>,
 }
 
 struct Host {
@@ -77,7 +87,12 @@ impl Hosts {
         }
         let own = File::open("/proc/thread-self/ns/net").ok()?;
         let own = own.metadata().ok()?.ino();
-        Some(Self { hosts, links, own })
+        Some(Self {
+            hosts,
+            links,
+            own,
+            others: OnceLock::new(),
+        })
     }
 
     /// This host alone, with the interfaces of it that may be changed.
@@ -94,6 +109,7 @@ impl Hosts {
             }],
             links: interfaces.iter().map(|name| (0, name.clone())).collect(),
             own: inode,
+            others: OnceLock::new(),
         })
     }
 
@@ -135,51 +151,80 @@ impl Hosts {
         }
     }
 
+    /// The network of a setting: one of these hosts', or else any that can be entered.
+    fn host_of(&self, key: &Key) -> Option<&Host> {
+        let is_it = |host: &&Host| key.is_of(host.inode, host.cookie);
+        let mut hosts = self.hosts.iter();
+        hosts
+            .find(is_it)
+            .or_else(|| self.others().iter().find(is_it))
+    }
+
+    fn others(&self) -> &[Host] {
+        let other = |(inode, file): (u64, File)| {
+            if self.hosts.iter().any(|host| host.inode == inode) {
+                return None;
+            }
+            let namespace = OwnedFd::from(file);
+            let cookie = within(&namespace, || namespace::network_cookie().ok()).ok()?;
+            Some(Host {
+                name: format!("network {inode}"),
+                inode,
+                cookie,
+                namespace,
+                is_switch: false,
+            })
+        };
+        self.others
+            .get_or_init(|| networks().into_iter().filter_map(other).collect())
+    }
+
     /// Runs something in the network of a setting.
     fn within<R: Send>(
         &self,
         key: &Key,
         run: impl FnOnce() -> Result<R, String> + Send,
     ) -> Result<R, String> {
-        let mut hosts = self.hosts.iter();
-        let host = hosts.find(|host| key.is_of(host.inode, host.cookie));
+        let host = self.host_of(key);
         let host =
             host.ok_or("its network is not to be seen from here: run it where it was run before")?;
+        self.inside(host, run)
+    }
+
+    fn inside<R: Send>(
+        &self,
+        host: &Host,
+        run: impl FnOnce() -> Result<R, String> + Send,
+    ) -> Result<R, String> {
         if host.inode == self.own {
             // Entering it again takes a privilege that setting something in it does not.
             return run();
         }
-        std::thread::scope(|scope| {
-            let running = scope.spawn(|| {
-                namespace::enter(host.namespace.as_fd(), Space::Net)
-                    .map_err(|error| format!("its network cannot be entered ({error})"))?;
-                run()
-            });
-            running
-                .join()
-                .expect("a thread that sets a value does not panic")
-        })
+        within(&host.namespace, run)
+            .map_err(|error| format!("its network cannot be entered ({error})"))?
     }
+}
+
+/// Runs something on a thread of its own in a network.
+fn within<R: Send>(network: &OwnedFd, run: impl FnOnce() -> R + Send) -> io::Result<R> {
+    thread::scope(|scope| {
+        let running = scope.spawn(|| {
+            namespace::enter(network.as_fd(), Space::Net)?;
+            Ok(run())
+        });
+        running
+            .join()
+            .expect("a thread that sets a value does not panic")
+    })
 }
 
 /// The kernel's number of a network, asked within it.
 fn cookie(network: &OwnedFd) -> Option<u64> {
-    thread::scope(|scope| {
-        let asked = scope.spawn(|| {
-            namespace::enter(network.as_fd(), Space::Net).ok()?;
-            namespace::network_cookie().ok()
-        });
-        asked.join().ok()?
-    })
+    within(network, || namespace::network_cookie().ok()).ok()?
 }
 
 fn file_of(sysctl: &str) -> String {
     format!("/proc/sys/{}", sysctl.replace('.', "/"))
-}
-
-/// The interface whose setting has this name, and which of several it is.
-fn interface_of(name: &str) -> (&str, &str) {
-    name.split_once(' ').unwrap_or((name, ""))
 }
 
 fn words<T>(result: std::io::Result<T>) -> Result<T, String> {
@@ -205,7 +250,7 @@ impl Machine for Hosts {
             Kind::Channels => words(channels(name)),
             Kind::Rss => words(rss(name)),
             Kind::Flow => {
-                let (interface, rule) = interface_of(name);
+                let (interface, rule) = name.split_once(' ').unwrap_or((name, ""));
                 words(flow(interface, rule))
             }
             Kind::Coalescing => words(coalescing(name)),
@@ -246,7 +291,7 @@ impl Machine for Hosts {
             Kind::Channels => words(set_channels(name, value)),
             Kind::Rss => words(set_rss(name, value)),
             Kind::Flow => {
-                let (interface, rule) = interface_of(name);
+                let (interface, rule) = name.split_once(' ').unwrap_or((name, ""));
                 words(set_flow(interface, rule, value))
             }
             Kind::Coalescing => words(set_coalescing(name, value)),
@@ -257,25 +302,14 @@ impl Machine for Hosts {
         })
     }
 
-    fn is_gone(&self, key: &Key) -> bool {
-        let is_of = |host: &Host| key.is_of(host.inode, host.cookie);
-        if key.kind == Kind::Command {
-            return false;
-        }
-        if self.hosts.iter().any(is_of) {
-            let is_there = || Ok(interface::is_there(interface_of(&key.name).0));
-            return key.kind != Kind::Sysctl && self.within(key, is_there) == Ok(false);
-        }
-        // Another one has its inode number by now.
-        let is_other = |cookie: Option<u64>| !key.is_of(key.namespace, cookie);
-        if (self.hosts.iter()).any(|host| host.inode == key.namespace && is_other(host.cookie)) {
-            return true;
-        }
-        match network(key.namespace) {
-            Network::Lives(file) => is_other(cookie(&file.into())),
-            Network::Gone => true,
-            Network::Unknown => false,
-        }
+    fn device(&self, key: &Key) -> Option<Device> {
+        let interface = key.interface()?;
+        let link = self.within(key, || words(link(interface))).ok()?;
+        Some(place::device_of(&link))
+    }
+
+    fn find(&self, key: &Key, device: Option<&Device>) -> Place {
+        self.place(key, device)
     }
 }
 
@@ -324,19 +358,52 @@ fn shell_within(line: &str, limit: Duration) -> Result<(), String> {
     ))
 }
 
+/// A guard whose journal is in this folder, where there is one; what the commands around this one have set it may set as
+/// well.
+pub fn guard<M: Machine>(machine: M, journals: Option<PathBuf>) -> Guard<M> {
+    Guard::new(machine, journals, owner()).within(around())
+}
+
 /// This process, as a journal names it.
-pub fn owner() -> Owner {
+fn owner() -> Owner {
     let pid = std::process::id();
-    Owner {
+    owner_of(pid).map_or_else(
+        || Owner {
+            boot: boot(),
+            pid,
+            started_ticks: 0,
+        },
+        |(owner, _)| owner,
+    )
+}
+
+/// Processes that this one may have been started by, one by the next: more are none but a loop.
+const MOST_AROUND: usize = 64;
+
+/// Who started this process, who started that, and so on.
+fn around() -> Vec<Owner> {
+    let parent = |(_, parent): &(Owner, u32)| owner_of(*parent);
+    let all = iter::successors(owner_of(std::process::id()), parent);
+    all.skip(1)
+        .take(MOST_AROUND)
+        .map(|(owner, _)| owner)
+        .collect()
+}
+
+/// A process, as a journal would name it, and who started it.
+fn owner_of(pid: u32) -> Option<(Owner, u32)> {
+    let (parent, started_ticks) = born(pid)?;
+    let owner = Owner {
         boot: boot(),
         pid,
-        started_ticks: started_ticks(pid).unwrap_or_default(),
-    }
+        started_ticks,
+    };
+    Some((owner, parent))
 }
 
 /// Whether the process of a journal still runs.
 pub fn runs(owner: &Owner) -> bool {
-    started_ticks(owner.pid) == Some(owner.started_ticks)
+    born(owner.pid).is_some_and(|(_, started_ticks)| started_ticks == owner.started_ticks)
 }
 
 /// Which boot of the machine this is.
@@ -345,41 +412,74 @@ pub fn boot() -> String {
     text.trim().to_owned()
 }
 
-/// Field 22 of `/proc/PID/stat` (proc_pid_stat(5)); the name before it may hold spaces. None of a process that has
-/// ended and whose parent has not asked for it yet: some never do, and it sets nothing back.
-fn started_ticks(pid: u32) -> Option<u64> {
+/// Who started a process and when, in clock ticks: fields 4 and 22 of `/proc/PID/stat` (proc_pid_stat(5)); the name before
+/// them may hold spaces. None of a process that has ended and whose parent has not asked for it yet: some never do, and
+/// it sets nothing back.
+fn born(pid: u32) -> Option<(u32, u64)> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, rest) = text.rsplit_once(')')?;
     let mut fields = rest.split_whitespace();
     let state = fields.next()?;
-    let ticks = fields.nth(18)?.parse().ok();
-    ticks.filter(|_| !["Z", "X"].contains(&state))
+    let parent = fields.next()?.parse().ok()?;
+    let ticks = fields.nth(17)?.parse().ok()?;
+    (!["Z", "X"].contains(&state)).then_some((parent, ticks))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use linerate_host::networks::{Network, network};
 
     #[test]
     fn a_network_that_nobody_has_is_gone() {
         let hosts = Hosts::own(&[]).expect("/proc is mounted");
+        let is_gone = |key: &Key| hosts.find(key, None) == Place::Gone;
         let own = hosts.keys(Kind::Sysctl, "net.ipv4.tcp_rmem").remove(0);
-        assert!(!hosts.is_gone(&own));
+        assert!(!is_gone(&own));
         // The inode number came again.
         let later = Key {
             cookie: own.cookie.map(|cookie| cookie + 1),
             ..own.clone()
         };
-        assert_eq!(hosts.is_gone(&later), own.cookie.is_some());
+        assert_eq!(is_gone(&later), own.cookie.is_some());
         // No namespace has this number. From a container not everybody is seen who might have one.
         let none = Key {
             namespace: 1,
             ..own
         };
         let is_seen = matches!(network(1), Network::Gone);
-        assert_eq!(hosts.is_gone(&none), is_seen);
+        assert_eq!(is_gone(&none), is_seen);
         let command = Key::of_command("window");
-        assert!(!hosts.is_gone(&command), "what a command wrote is there");
+        assert!(!is_gone(&command), "what a command wrote is there");
+    }
+
+    #[test]
+    fn an_interface_is_there_under_its_name_or_it_is_another_one() {
+        let hosts = Hosts::own(&["lo".to_owned()]).expect("/proc is mounted");
+        let key = hosts.keys(Kind::Mtu, "lo").remove(0);
+        let own = hosts.device(&key).expect("every network has one");
+        let there = Place::At(key.clone());
+        assert_eq!(hosts.find(&key, Some(&own)), there);
+        // Noted before the interface was.
+        assert_eq!(hosts.find(&key, None), there);
+        let other = key.of_interface("none-such0");
+        assert_eq!(hosts.find(&other, None), Place::Gone);
+        // It is called `lo` by now.
+        assert_eq!(hosts.find(&other, Some(&own)), there);
+        // What had this name had another number.
+        let gone = Device {
+            index: u32::MAX,
+            ..own
+        };
+        assert_eq!(hosts.find(&key, Some(&gone)), Place::Gone);
+    }
+
+    #[test]
+    fn who_started_this_process_is_around_it() {
+        let around = around();
+        let parent = std::os::unix::process::parent_id();
+        assert_eq!(around.first().map(|owner| owner.pid), Some(parent));
+        assert!(around.iter().all(runs) && !around.contains(&owner()));
     }
 
     /// In a group of its own a command that asks for a password would be stopped by the terminal.
@@ -397,7 +497,7 @@ mod tests {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let its = Owner {
             pid: child.id(),
-            started_ticks: started_ticks(child.id()).unwrap(),
+            started_ticks: born(child.id()).unwrap().1,
             ..owner()
         };
         assert!(runs(&its));

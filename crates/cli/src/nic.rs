@@ -80,7 +80,7 @@ impl Nic {
     fn guard(&mut self, hosts: Hosts) -> Option<&mut Guard<Hosts>> {
         if self.guard.is_none() {
             let journals = folder("tune")?;
-            self.guard = Some(Guard::new(hosts, &journals, machine::owner()));
+            self.guard = Some(machine::guard(hosts, Some(journals)));
         }
         self.guard.as_mut()
     }

@@ -64,7 +64,7 @@ impl<'a> Turner<'a> {
             hosts: &known.hosts,
             may_change: known.may_change,
             far,
-            guard: Guard::new(&known.hosts, &journals, machine::owner()),
+            guard: machine::guard(&known.hosts, Some(journals)),
             stop,
             at: BTreeMap::new(),
         })

@@ -1,7 +1,9 @@
 //! Which networks of this machine live: what was set in one that is gone went with it.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
+use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -24,69 +26,116 @@ pub enum Network {
 /// to be seen; those of other users hold no network that this user changes.
 #[must_use]
 pub fn network(inode: u64) -> Network {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let own = rustix::process::geteuid().as_raw();
-    let found = held_at(Path::new("/proc"), &mounts, inode, own);
-    if let Some(file) = found.path.and_then(|path| File::open(path).ok()) {
+    let mut found = None;
+    let hidden = visit(Path::new("/proc"), &mounts(), own_user(), |number, path| {
+        if number != inode {
+            return ControlFlow::Continue(());
+        }
+        found = Some(path);
+        ControlFlow::Break(())
+    });
+    if let Some(file) = found.and_then(|path| File::open(path).ok()) {
         return Network::Lives(file);
     }
     let first = fs::metadata("/proc/self/ns/pid").is_ok_and(|facts| facts.ino() == FIRST_PROCESSES);
-    match first && !found.hidden {
+    match first && !hidden {
         true => Network::Gone,
         false => Network::Unknown,
     }
 }
 
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Held {
-    /// Where there is a handle on it.
-    path: Option<PathBuf>,
-    /// Whether somebody could hold it who may not be looked at.
-    hidden: bool,
+/// All networks that can be seen from here, each once: their inode numbers, and a handle on each.
+#[must_use]
+pub fn networks() -> Vec<(u64, File)> {
+    let mut found: BTreeMap<u64, PathBuf> = BTreeMap::new();
+    visit(Path::new("/proc"), &mounts(), own_user(), |number, path| {
+        found.entry(number).or_insert(path);
+        ControlFlow::Continue(())
+    });
+    let opened = found.into_iter().filter_map(|(number, path)| {
+        let file = File::open(path).ok()?;
+        // Whose handle it was may be in another one by now.
+        let is_it = file.metadata().is_ok_and(|facts| facts.ino() == number);
+        is_it.then_some((number, file))
+    });
+    opened.collect()
 }
 
-/// Goes through what threads are in, what processes hold open, and what is mounted.
-fn held_at(proc: &Path, mounts: &str, inode: u64, user: u32) -> Held {
-    let name = PathBuf::from(format!("net:[{inode}]"));
-    let mut held = Held {
-        path: mounted(mounts, &name),
-        hidden: false,
-    };
+fn mounts() -> String {
+    fs::read_to_string("/proc/self/mountinfo").unwrap_or_default()
+}
+
+fn own_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Goes through what is mounted, what threads are in, and what processes hold open, until `look` has found what it
+/// looks for. Says whether somebody could hold a network who may not be looked at.
+fn visit(
+    proc: &Path,
+    mounts: &str,
+    user: u32,
+    mut look: impl FnMut(u64, PathBuf) -> ControlFlow<()>,
+) -> bool {
+    for (number, path) in mounted(mounts) {
+        if look(number, path).is_break() {
+            return false;
+        }
+    }
     let is_number = |path: &PathBuf| {
         let last = path.file_name().and_then(|last| last.to_str());
         last.is_some_and(|last| last.bytes().all(|byte| byte.is_ascii_digit()))
     };
     let mut processes = entries(proc).unwrap_or_default();
     processes.retain(is_number);
+    let mut hidden = false;
     for process in processes {
-        if held.path.is_some() {
-            break;
-        }
-        match of_process(&process, &name) {
-            Ok(path) => held.path = path,
+        match of_process(&process, &mut look) {
+            Ok(ControlFlow::Break(())) => break,
+            Ok(ControlFlow::Continue(())) => {}
             // It may have ended meanwhile.
             Err(error) if error.kind() != ErrorKind::PermissionDenied => {}
             Err(_) => {
                 let owner = fs::metadata(&process).map(|facts| facts.uid());
-                held.hidden |= user == 0 || owner.is_ok_and(|owner| owner == user);
+                hidden |= user == 0 || owner.is_ok_and(|owner| owner == user);
             }
         }
     }
-    held
+    hidden
 }
 
-fn of_process(process: &Path, name: &Path) -> io::Result<Option<PathBuf>> {
+fn of_process(
+    process: &Path,
+    look: &mut impl FnMut(u64, PathBuf) -> ControlFlow<()>,
+) -> io::Result<ControlFlow<()>> {
+    let mut seen = |target: &Path, path| match number_of(target) {
+        Some(number) => look(number, path),
+        None => ControlFlow::Continue(()),
+    };
     for thread in entries(&process.join("task"))? {
         let path = thread.join("ns/net");
-        match fs::read_link(&path) {
-            Ok(target) if target == name => return Ok(Some(path)),
+        let target = match fs::read_link(&path) {
+            Ok(target) => target,
             Err(error) if error.kind() == ErrorKind::PermissionDenied => return Err(error),
-            _ => {}
+            Err(_) => continue,
+        };
+        if seen(&target, path).is_break() {
+            return Ok(ControlFlow::Break(()));
         }
     }
-    let open = entries(&process.join("fd"))?;
-    let is_it = |path: &PathBuf| fs::read_link(path).is_ok_and(|target| target == name);
-    Ok(open.into_iter().find(is_it))
+    for path in entries(&process.join("fd"))? {
+        let target = fs::read_link(&path);
+        if target.is_ok_and(|target| seen(&target, path).is_break()) {
+            return Ok(ControlFlow::Break(()));
+        }
+    }
+    Ok(ControlFlow::Continue(()))
+}
+
+/// The inode number of a network that a link leads to.
+fn number_of(target: &Path) -> Option<u64> {
+    let name = target.to_str()?.strip_prefix("net:[")?;
+    name.strip_suffix(']')?.parse().ok()
 }
 
 fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
@@ -94,13 +143,13 @@ fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(entries.map(|entry| entry.path()).collect())
 }
 
-/// Where a namespace is mounted, as `ip netns` does it (proc_pid_mountinfo(5): the root is the fourth field, the place
+/// Where namespaces are mounted, as `ip netns` does it (proc_pid_mountinfo(5): the root is the fourth field, the place
 /// the fifth).
-fn mounted(mounts: &str, name: &Path) -> Option<PathBuf> {
-    mounts.lines().find_map(|line| {
+fn mounted(mounts: &str) -> impl Iterator<Item = (u64, PathBuf)> {
+    mounts.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(3);
         let (root, place) = (fields.next()?, fields.next()?);
-        (Path::new(root) == name).then(|| PathBuf::from(place))
+        Some((number_of(Path::new(root))?, PathBuf::from(place)))
     })
 }
 
@@ -129,21 +178,30 @@ mod tests {
         fs::create_dir(proc.join("10")).unwrap();
         let mounts = "36 35 0:4 net:[103] /run/netns/blue rw shared:9 - nsfs nsfs rw\n\
                       37 35 0:5 / /proc rw - proc proc rw\n";
-        for (inode, place) in [
-            (100, Some("7/task/7/ns/net")),
-            (101, Some("7/task/8/ns/net")),
-            (102, Some("9/fd/4")),
-            (103, Some("/run/netns/blue")),
-            (104, None),
-            (10, None),
+        let mut all: BTreeMap<u64, Vec<PathBuf>> = BTreeMap::new();
+        let hidden = visit(proc, mounts, 1000, |number, path| {
+            all.entry(number).or_default().push(path);
+            ControlFlow::Continue(())
+        });
+        assert!(!hidden);
+        let of = |number| all.get(&number).map_or(&[][..], Vec::as_slice);
+        assert_eq!(all.len(), 4, "{all:?}");
+        // Which of several is found first does not matter.
+        assert_eq!(of(100).len(), 2);
+        for (number, place) in [
+            (101, "7/task/8/ns/net"),
+            (102, "9/fd/4"),
+            (103, "/run/netns/blue"),
         ] {
-            let held = held_at(proc, mounts, inode, 1000);
-            let want = place.map(|place| proc.join(place));
-            // Which of several is found first does not matter.
-            let same = inode == 100 && held.path.is_some();
-            assert!(same || held.path == want, "{inode}: {held:?}");
-            assert!(!held.hidden, "{inode}");
+            assert_eq!(of(number), [proc.join(place)]);
         }
+        // Who has found what it looks for goes no further.
+        let mut looks = 0;
+        visit(proc, mounts, 1000, |_, _| {
+            looks += 1;
+            ControlFlow::Break(())
+        });
+        assert_eq!(looks, 1);
     }
 
     #[test]
@@ -153,6 +211,8 @@ mod tests {
             panic!("this process is in it");
         };
         assert_eq!(file.metadata().unwrap().ino(), own);
+        let all = networks();
+        assert_eq!(all.iter().filter(|(number, _)| *number == own).count(), 1);
         // Inode numbers of namespaces begin far above it (PROC_DYNAMIC_FIRST of linux/proc_ns.h).
         assert!(!matches!(network(1), Network::Lives(_)));
     }

@@ -50,6 +50,17 @@ pub enum TuneError {
         /// The process.
         pid: u32,
     },
+    /// Something else of this process changes the same setting.
+    #[error("{setting} is set for another port of this command as well: ask for it once")]
+    Twice {
+        /// What is changed, and of which host.
+        setting: String,
+    },
+    /// There is nowhere to write down what was there before.
+    #[error(
+        "there is no folder for the journal of changes: set HOME or XDG_STATE_HOME to an absolute path"
+    )]
+    NoFolder,
     /// A file of knobs makes no sense.
     #[error("{} holds no knobs ({why}): each [[knob]] has name, values, and one of set, option, stack and sysctl", path.display())]
     Knobs {

@@ -1,16 +1,22 @@
 //! Settings of a host that go back: each old value is on the disk before the new one is set.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use serde::{Deserialize, Serialize};
 
 use crate::TuneError;
-use crate::journal::{self, Journal};
+use crate::journal::Journal;
 
+mod device;
 mod key;
+mod left;
+pub use device::{Device, Place, Seen};
 pub use key::{Key, Kind};
+pub use left::{Restored, count_left, restore_left};
+
+#[cfg(test)]
+mod tests;
 
 /// Who reads and writes settings.
 pub trait Machine {
@@ -24,10 +30,15 @@ pub trait Machine {
     /// # Errors
     /// Why it cannot be set, in words.
     fn write(&self, key: &Key, value: &str) -> Result<(), String>;
-    /// Whether what had the setting is known to be no more: an interface that somebody took away, a lab's network.
-    fn is_gone(&self, key: &Key) -> bool {
+    /// Which interface it is a setting of; none where it is of no interface, or that is not told.
+    fn device(&self, key: &Key) -> Option<Device> {
         let _ = key;
-        false
+        None
+    }
+    /// Where the setting is now that had this key when it was noted, and was of this interface.
+    fn find(&self, key: &Key, device: Option<&Device>) -> Place {
+        let _ = device;
+        Place::At(key.clone())
     }
 }
 
@@ -40,8 +51,12 @@ impl<M: Machine> Machine for &M {
         (**self).write(key, value)
     }
 
-    fn is_gone(&self, key: &Key) -> bool {
-        (**self).is_gone(key)
+    fn device(&self, key: &Key) -> Option<Device> {
+        (**self).device(key)
+    }
+
+    fn find(&self, key: &Key, device: Option<&Device>) -> Place {
+        (**self).find(key, device)
     }
 }
 
@@ -60,28 +75,42 @@ pub struct Owner {
 struct Old {
     key: Key,
     value: String,
+    /// The interface, whose name and network may be others by the time it goes back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    device: Option<Device>,
 }
 
 /// Settings that go back when it drops.
 pub struct Guard<M: Machine> {
     machine: M,
-    folder: PathBuf,
+    folder: Option<PathBuf>,
     owner: Owner,
+    around: Vec<Owner>,
     journal: Option<Journal>,
     olds: Vec<Old>,
 }
 
 impl<M: Machine> Guard<M> {
-    /// Nothing is changed and no file is made yet.
+    /// Nothing is changed and no file is made yet. Without a folder nothing can be set, and what others are about to
+    /// change is kept in mind alone.
     #[must_use]
-    pub fn new(machine: M, folder: &Path, owner: Owner) -> Self {
+    pub fn new(machine: M, folder: Option<PathBuf>, owner: Owner) -> Self {
         Self {
             machine,
-            folder: folder.to_owned(),
+            folder,
             owner,
+            around: Vec::new(),
             journal: None,
             olds: Vec::new(),
         }
+    }
+
+    /// Within what these processes do, which wait for this one: what they have set may be set anew, since it is back
+    /// before they go on.
+    #[must_use]
+    pub fn within(mut self, around: Vec<Owner>) -> Self {
+        self.around = around;
+        self
     }
 
     /// Sets a value; the old one is on the disk before.
@@ -120,12 +149,8 @@ impl<M: Machine> Guard<M> {
     /// # Errors
     /// The journal cannot be written: then it must not be changed.
     pub fn note_old(&mut self, key: &Key, value: &str) -> Result<(), TuneError> {
-        if self.olds.iter().any(|old| old.key == *key) {
+        let Some(old) = self.old(key, value) else {
             return Ok(());
-        }
-        let old = Old {
-            key: key.clone(),
-            value: value.to_owned(),
         };
         self.alone(key)?;
         self.note(&old)?;
@@ -135,17 +160,36 @@ impl<M: Machine> Guard<M> {
         Ok(())
     }
 
+    /// The same where the journal cannot be written, of what is changed all the same: it goes back when this drops, and
+    /// a kill leaves it.
+    pub fn keep_in_mind(&mut self, key: &Key, value: &str) {
+        let old = self.old(key, value);
+        self.olds.extend(old);
+    }
+
+    /// What is to be noted; none where it was.
+    fn old(&self, key: &Key, value: &str) -> Option<Old> {
+        let is_known = self.olds.iter().any(|old| old.key == *key);
+        (!is_known).then(|| Old {
+            key: key.clone(),
+            value: value.to_owned(),
+            device: self.machine.device(key),
+        })
+    }
+
     /// Refuses what another process changes as well. Commands of the user's are left out: they are told apart by
     /// the names that they were given, which need not mean the same thing.
     fn alone(&self, key: &Key) -> Result<(), TuneError> {
-        if key.kind == Kind::Command {
+        let Some(folder) = self.folder.as_ref().filter(|_| key.kind != Kind::Command) else {
             return Ok(());
-        }
+        };
         let own = self.journal.as_ref().map(Journal::path);
-        match also_changes(&self.folder, own, key) {
+        let setting = || format!("{} of {}", key.name, key.host);
+        match left::also_changes(folder, own, &self.around, key) {
             None => Ok(()),
+            Some(pid) if pid == self.owner.pid => Err(TuneError::Twice { setting: setting() }),
             Some(pid) => Err(TuneError::Shared {
-                setting: format!("{} of {}", key.name, key.host),
+                setting: setting(),
                 pid,
             }),
         }
@@ -168,27 +212,30 @@ impl<M: Machine> Guard<M> {
     }
 
     fn note(&mut self, old: &Old) -> Result<(), TuneError> {
-        if self.journal.is_none() {
-            // A server has one for each client whose settings it makes.
-            static NUMBER: AtomicU32 = AtomicU32::new(0);
-            let number = NUMBER.fetch_add(1, Relaxed);
-            let path = (self.folder).join(format!("{}-{number}.jsonl", self.owner.pid));
-            self.journal = Some(Journal::create(&path, &self.owner)?);
-        }
-        match &mut self.journal {
-            Some(journal) => journal.append(old),
-            None => Ok(()),
-        }
+        let journal = match self.journal.take() {
+            Some(journal) => journal,
+            None => self.begin()?,
+        };
+        self.journal.insert(journal).append(old)
+    }
+
+    fn begin(&self) -> Result<Journal, TuneError> {
+        // A server has one for each client whose settings it makes, and a forwarder one for each port.
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let folder = self.folder.as_ref().ok_or(TuneError::NoFolder)?;
+        let number = NUMBER.fetch_add(1, Relaxed);
+        let path = folder.join(format!("{}-{number}.jsonl", self.owner.pid));
+        Journal::create(&path, &self.owner)
     }
 
     /// Sets all back. Says what could not be; that is still to be set back, and the journal stays for it.
     pub fn restore(&mut self) -> Vec<String> {
-        let wrong;
-        (self.olds, wrong) = put_back(&self.machine, std::mem::take(&mut self.olds));
+        let back = put_back(&self.machine, std::mem::take(&mut self.olds));
+        self.olds = back.left;
         if self.olds.is_empty() {
             self.forget();
         }
-        wrong
+        back.wrong
     }
 
     /// Leaves all as it is now.
@@ -211,431 +258,45 @@ impl<M: Machine> Drop for Guard<M> {
     }
 }
 
-/// Sets back in the order opposite to that of the changes; gives what could not be, in its old order, and why. What is
-/// gone took its settings along.
-fn put_back<M: Machine>(machine: &M, olds: Vec<Old>) -> (Vec<Old>, Vec<String>) {
-    let mut left = Vec::new();
-    let mut wrong = Vec::new();
+/// What setting back came to.
+#[derive(Default)]
+struct Back {
+    /// Settings that are back.
+    settings: usize,
+    /// Those of them that are elsewhere by now: where they were, and where they are.
+    moved: Vec<(Key, Key)>,
+    /// Those that are nowhere: what is gone took its settings along.
+    gone: usize,
+    /// What could not be set back, in its old order, and why.
+    left: Vec<Old>,
+    wrong: Vec<String>,
+}
+
+/// Sets back in the order opposite to that of the changes.
+fn put_back<M: Machine>(machine: &M, olds: Vec<Old>) -> Back {
+    let mut back = Back::default();
     for old in olds.into_iter().rev() {
-        if let Err(why) = machine.write(&old.key, &old.value)
-            && !machine.is_gone(&old.key)
-        {
-            wrong.push(format!("{} of {}: {why}", old.key.name, old.key.host));
-            left.insert(0, old);
-        }
-    }
-    (left, wrong)
-}
-
-/// What a restore came to.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Restored {
-    /// Settings that were set back.
-    pub settings: usize,
-    /// Those of networks and interfaces that are gone: nothing is there to be set back.
-    pub gone: usize,
-    /// Journals of processes that still run: theirs to restore.
-    pub running: Vec<u32>,
-    /// What could not be set back, and why.
-    pub wrong: Vec<String>,
-    /// Where that is written down.
-    pub journals: Vec<PathBuf>,
-}
-
-/// Sets back what processes left that were killed. A journal that is no use stops nothing: what it is and why is
-/// in the outcome, and the others are gone through all the same.
-///
-/// # Errors
-/// A journal whose settings are all back cannot be removed.
-pub fn restore_left<M: Machine>(
-    folder: &Path,
-    machine: &M,
-    boot: &str,
-    runs: impl Fn(&Owner) -> bool,
-) -> Result<Restored, TuneError> {
-    let mut restored = Restored::default();
-    for path in journals(folder) {
-        let (owner, mut olds, journal) = match Journal::resume::<Owner, Old>(&path) {
-            Ok(left) => left,
-            // Who holds it lives, and sets back what it changed.
-            Err(TuneError::InUse { .. }) => {
-                restored.running.extend(pid_of(&path));
+        let set = match machine.find(&old.key, old.device.as_ref()) {
+            Place::Gone => {
+                back.gone += 1;
                 continue;
             }
-            Err(TuneError::Headless { .. }) => {
-                // The first line is on the disk before anything is changed.
-                journal::remove(&path)?;
-                continue;
-            }
-            Err(error) => {
-                restored.wrong.push(error.to_string());
-                restored.journals.push(path);
-                continue;
-            }
+            Place::At(key) => machine.write(&key, &old.value).map(|()| key),
+            Place::Unknown(why) => Err(why),
         };
-        if owner.boot == boot && runs(&owner) {
-            restored.running.push(owner.pid);
-            continue;
-        }
-        olds.retain(|old| outlives(old, &owner, boot));
-        let all = olds.len();
-        olds.retain(|old| !machine.is_gone(&old.key));
-        let settings = olds.len();
-        restored.gone += all - settings;
-        let (_, wrong) = put_back(machine, olds);
-        restored.settings += settings - wrong.len();
-        match wrong.is_empty() {
-            true => journal.remove()?,
-            false => restored.journals.push(path),
-        }
-        restored.wrong.extend(wrong);
-    }
-    Ok(restored)
-}
-
-/// Whose journal it is: told by its first line, or else by its name.
-fn pid_of(path: &Path) -> Option<u32> {
-    let read = journal::read::<Owner, Old>(path).ok();
-    let named = || path.file_stem()?.to_str()?.split('-').next()?.parse().ok();
-    read.map(|(owner, ..)| owner.pid).or_else(named)
-}
-
-/// Who else holds a journal with this setting in it: two that change one setting would leave it at what the first
-/// made of it, because the second notes that as what was there before.
-fn also_changes(folder: &Path, own: Option<&Path>, key: &Key) -> Option<u32> {
-    let others = journals(folder).filter(|path| Some(path.as_path()) != own);
-    let holds = |path: &PathBuf| {
-        let (_, olds, _) = journal::read::<Owner, Old>(path).ok()?;
-        (olds.iter().any(|old| old.key == *key) && journal::is_held(path)).then(|| pid_of(path))?
-    };
-    others.filter_map(|path| holds(&path)).next()
-}
-
-/// How many settings processes left that were killed, of places that are there. Changes nothing, and passes over what
-/// it cannot read.
-#[must_use]
-pub fn count_left<M: Machine>(
-    folder: &Path,
-    machine: &M,
-    boot: &str,
-    runs: impl Fn(&Owner) -> bool,
-) -> usize {
-    let left = |path: PathBuf| {
-        let (owner, olds, _) = journal::read::<Owner, Old>(&path).ok()?;
-        let is_left = owner.boot != boot || !runs(&owner);
-        let stands = |old: &&Old| outlives(old, &owner, boot) && !machine.is_gone(&old.key);
-        is_left.then(|| olds.iter().filter(stands).count())
-    };
-    journals(folder).filter_map(left).sum()
-}
-
-/// The journals of a folder; none where nothing was ever changed.
-fn journals(folder: &Path) -> impl Iterator<Item = PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let paths = entries.map(|entry| entry.path());
-    paths.filter(|path| path.extension().is_some_and(|end| end == "jsonl"))
-}
-
-/// After another boot the kernel forgot its settings; what a command wrote elsewhere is there still.
-fn outlives(old: &Old, owner: &Owner, boot: &str) -> bool {
-    owner.boot == boot || old.key.kind == Kind::Command
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::cell::RefCell;
-    use std::collections::BTreeMap;
-
-    struct Table(RefCell<BTreeMap<String, String>>);
-
-    impl Machine for Table {
-        fn read(&self, key: &Key) -> Result<String, String> {
-            self.0
-                .borrow()
-                .get(&key.name)
-                .cloned()
-                .ok_or_else(|| "not there".to_owned())
-        }
-
-        fn write(&self, key: &Key, value: &str) -> Result<(), String> {
-            if value == "bad" || key.name == "fixed" {
-                return Err("invalid".to_owned());
+        match set {
+            Ok(key) => {
+                back.settings += 1;
+                if key != old.key {
+                    back.moved.push((old.key, key));
+                }
             }
-            self.0
-                .borrow_mut()
-                .insert(key.name.clone(), value.to_owned());
-            Ok(())
-        }
-
-        fn is_gone(&self, key: &Key) -> bool {
-            key.host == "of a lab that went down"
-        }
-    }
-
-    fn table() -> Table {
-        let settings = [("a", "1"), ("b", "2"), ("fixed", "3")];
-        Table(RefCell::new(
-            settings.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
-        ))
-    }
-
-    fn key(name: &str) -> Key {
-        Key {
-            host: "client".to_owned(),
-            namespace: 7,
-            cookie: None,
-            kind: Kind::Sysctl,
-            name: name.to_owned(),
-        }
-    }
-
-    fn owner(boot: &str) -> Owner {
-        Owner {
-            boot: boot.to_owned(),
-            pid: 4711,
-            started_ticks: 9,
-        }
-    }
-
-    fn folder(name: &str) -> PathBuf {
-        std::env::temp_dir().join(format!("linerate-guard-{name}-{}", std::process::id()))
-    }
-
-    #[test]
-    fn all_goes_back_when_it_drops() {
-        let (table, folder) = (table(), folder("drop"));
-        let before = table.0.borrow().clone();
-        let mut guard = Guard::new(&table, &folder, owner("x"));
-        guard.set(&key("a"), "10").unwrap();
-        guard.set(&key("a"), "11").unwrap();
-        guard.set(&key("b"), "12").unwrap();
-        assert!(guard.set(&key("c"), "1").is_err());
-        assert!(guard.set(&key("fixed"), "1").is_err());
-        assert!(guard.set(&key("b"), "bad").is_err());
-        guard.reset(&key("a")).unwrap();
-        assert_eq!(table.0.borrow()["a"], "1");
-        assert_eq!(guard.restore(), [""; 0], "what is fixed need not go back");
-        drop(guard);
-        assert_eq!(*table.0.borrow(), before);
-        assert_eq!(
-            fs::read_dir(&folder).unwrap().count(),
-            0,
-            "no journal is left"
-        );
-        fs::remove_dir(&folder).unwrap();
-    }
-
-    /// A machine whose settings cannot be written any more.
-    struct Stuck<'a>(&'a Table, RefCell<bool>);
-
-    impl Machine for Stuck<'_> {
-        fn read(&self, key: &Key) -> Result<String, String> {
-            self.0.read(key)
-        }
-
-        fn write(&self, key: &Key, value: &str) -> Result<(), String> {
-            match *self.1.borrow() && key.name == "a" {
-                true => Err("no such device".to_owned()),
-                false => self.0.write(key, value),
+            Err(why) => {
+                let wrong = format!("{} of {}: {why}", old.key.name, old.key.host);
+                back.wrong.push(wrong);
+                back.left.insert(0, old);
             }
         }
-
-        fn is_gone(&self, key: &Key) -> bool {
-            self.0.is_gone(key)
-        }
     }
-
-    #[test]
-    fn what_cannot_go_back_stays_in_the_journal() {
-        let (table, folder) = (table(), folder("stuck"));
-        let stuck = Stuck(&table, RefCell::new(false));
-        let mut guard = Guard::new(&stuck, &folder, owner("x"));
-        guard.set(&key("a"), "10").unwrap();
-        guard.set(&key("b"), "20").unwrap();
-        *stuck.1.borrow_mut() = true;
-        assert_eq!(guard.restore(), ["a of client: no such device"]);
-        drop(guard);
-        assert_eq!(table.0.borrow()["b"], "2");
-        assert_eq!(journals(&folder).count(), 1, "it is the only word of it");
-        *stuck.1.borrow_mut() = false;
-        let restored = restore_left(&folder, &&stuck, "x", |_| false).unwrap();
-        assert_eq!((restored.settings, restored.wrong.len()), (2, 0));
-        assert_eq!(table.0.borrow()["a"], "1");
-        assert_eq!(journals(&folder).count(), 0);
-        fs::remove_dir(&folder).unwrap();
-    }
-
-    /// A machine without the interface that `a` is a setting of.
-    struct Without<'a>(&'a Table);
-
-    impl Machine for Without<'_> {
-        fn read(&self, key: &Key) -> Result<String, String> {
-            self.0.read(key)
-        }
-
-        fn write(&self, key: &Key, value: &str) -> Result<(), String> {
-            match self.is_gone(key) {
-                true => Err("no such device".to_owned()),
-                false => self.0.write(key, value),
-            }
-        }
-
-        fn is_gone(&self, key: &Key) -> bool {
-            key.name == "a"
-        }
-    }
-
-    #[test]
-    fn what_is_gone_need_not_go_back() {
-        let (table, folder) = (table(), folder("gone"));
-        let mut guard = Guard::new(Without(&table), &folder, owner("x"));
-        guard.note_old(&key("a"), "1").unwrap();
-        guard.set(&key("b"), "20").unwrap();
-        assert_eq!(guard.restore(), [""; 0]);
-        assert_eq!(table.0.borrow()["b"], "2");
-        assert_eq!(journals(&folder).count(), 0);
-        drop(guard);
-        fs::remove_dir(&folder).unwrap();
-    }
-
-    #[test]
-    fn one_journal_that_is_no_use_keeps_no_other_from_its_settings() {
-        let (table, folder) = (table(), folder("mixed"));
-        // The first by name: held by one that lives.
-        let mut living = Guard::new(&table, &folder, owner("x"));
-        living.set(&key("b"), "20").unwrap();
-        fs::write(folder.join("1-0.jsonl"), "").unwrap();
-        fs::write(folder.join("2-0.jsonl"), "no journal\n").unwrap();
-        let left = Old {
-            key: key("a"),
-            value: "1".to_owned(),
-        };
-        drop(
-            Journal::create(&folder.join("9999-0.jsonl"), &owner("x"))
-                .and_then(|mut journal| journal.append(&left)),
-        );
-        table.0.borrow_mut().insert("a".to_owned(), "10".to_owned());
-        let restored = restore_left(&folder, &&table, "x", |_| false).unwrap();
-        assert_eq!(table.0.borrow()["a"], "1");
-        assert_eq!(
-            (restored.settings, restored.running.as_slice()),
-            (1, &[4711][..])
-        );
-        assert_eq!(restored.wrong.len(), 1, "{restored:?}");
-        assert!(restored.journals[0].ends_with("2-0.jsonl"), "{restored:?}");
-        assert!(
-            !folder.join("1-0.jsonl").exists(),
-            "nothing was changed by then"
-        );
-        drop(living);
-        fs::remove_dir_all(&folder).unwrap();
-    }
-
-    #[test]
-    fn what_one_changes_no_other_changes_at_the_same_time() {
-        let (table, folder) = (table(), folder("two"));
-        let mut first = Guard::new(&table, &folder, owner("x"));
-        first.set(&key("a"), "10").unwrap();
-        let mut second = Guard::new(&table, &folder, owner("x"));
-        let told = second.set(&key("a"), "20").unwrap_err();
-        assert!(told.contains("process 4711"), "{told}");
-        second.set(&key("b"), "20").unwrap();
-        assert_eq!(table.0.borrow()["a"], "10");
-        drop(first);
-        second.set(&key("a"), "20").unwrap();
-        drop(second);
-        assert_eq!(
-            (
-                table.0.borrow()["a"].as_str(),
-                table.0.borrow()["b"].as_str()
-            ),
-            ("1", "2")
-        );
-        fs::remove_dir(&folder).unwrap();
-    }
-
-    /// What a kill leaves of a guard: its journal, which nobody holds any more.
-    fn killed<M: Machine>(mut guard: Guard<M>) {
-        drop(guard.journal.take());
-        std::mem::forget(guard);
-    }
-
-    #[test]
-    fn what_a_killed_process_left_goes_back() {
-        let (table, folder) = (table(), folder("kill"));
-        let before = table.0.borrow().clone();
-        let mut guard = Guard::new(&table, &folder, owner("x"));
-        guard.set(&key("a"), "10").unwrap();
-        guard.set(&key("b"), "12").unwrap();
-        // Killed: nothing drops.
-        killed(guard);
-        let running = restore_left(&folder, &table, "x", |_| true).unwrap();
-        assert_eq!((running.running, running.settings), (vec![4711], 0));
-        assert_eq!(
-            count_left(&folder, &table, "x", |_| true),
-            0,
-            "it sets back itself"
-        );
-        assert_eq!(count_left(&folder, &table, "x", |_| false), 2);
-        let restored = restore_left(&folder, &table, "x", |_| false).unwrap();
-        assert_eq!((restored.settings, restored.wrong.len()), (2, 0));
-        assert_eq!(*table.0.borrow(), before);
-        let again = restore_left(&folder, &table, "x", |_| false).unwrap();
-        assert_eq!(again, Restored::default());
-        fs::remove_dir(&folder).unwrap();
-    }
-
-    #[test]
-    fn what_others_change_goes_back_by_the_first_note_even_after_a_boot() {
-        let (table, folder) = (table(), folder("note"));
-        let mut guard = Guard::new(&table, &folder, owner("old"));
-        let knob = Key::of_command("window");
-        guard.note_old(&knob, "flash 1").unwrap();
-        guard.note_old(&knob, "flash 2").unwrap();
-        guard.set(&key("a"), "10").unwrap();
-        killed(guard);
-        assert_eq!(count_left(&folder, &table, "new", |_| false), 1);
-        let restored = restore_left(&folder, &table, "new", |_| false).unwrap();
-        assert_eq!((restored.settings, restored.wrong.len()), (1, 0));
-        assert_eq!(table.0.borrow()["window"], "flash 1");
-        assert_eq!(
-            table.0.borrow()["a"],
-            "10",
-            "a setting of the kernel's is not ours any more"
-        );
-        fs::remove_dir(&folder).unwrap();
-    }
-
-    #[test]
-    fn what_a_network_had_that_is_gone_is_neither_left_nor_wrong() {
-        let (table, folder) = (table(), folder("network"));
-        let mut guard = Guard::new(&table, &folder, owner("x"));
-        let lost = Key {
-            host: "of a lab that went down".to_owned(),
-            ..key("b")
-        };
-        guard.set(&lost, "20").unwrap();
-        guard.set(&key("a"), "10").unwrap();
-        killed(guard);
-        assert_eq!(count_left(&folder, &table, "x", |_| false), 1);
-        let restored = restore_left(&folder, &table, "x", |_| false).unwrap();
-        let told = (restored.settings, restored.gone, restored.wrong.len());
-        assert_eq!(told, (1, 1, 0), "{restored:?}");
-        assert_eq!(table.0.borrow()["b"], "20", "another network's");
-        assert_eq!(journals(&folder).count(), 0, "nothing is left to be done");
-        fs::remove_dir(&folder).unwrap();
-    }
-
-    #[test]
-    fn after_another_boot_nothing_is_left_to_restore() {
-        let (table, folder) = (table(), folder("boot"));
-        let mut guard = Guard::new(&table, &folder, owner("old"));
-        guard.set(&key("a"), "10").unwrap();
-        killed(guard);
-        let restored = restore_left(&folder, &table, "new", |_| false).unwrap();
-        assert_eq!(restored, Restored::default());
-        assert_eq!(table.0.borrow()["a"], "10", "it is not ours any more");
-        fs::remove_dir(&folder).unwrap();
-    }
+    back
 }

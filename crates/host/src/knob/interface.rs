@@ -19,13 +19,6 @@ const SWITCHES: &[(&str, Switch)] = &[
     ("gro", Switch::Gro),
 ];
 
-/// Whether the calling thread's network has an interface of this name; also where that cannot be asked.
-#[must_use]
-pub fn is_there(interface: &str) -> bool {
-    let found = link(interface);
-    !found.is_err_and(|error| error.raw_os_error() == Some(libc::ENODEV))
-}
-
 /// The largest packet of an interface of the calling thread's network, in bytes.
 ///
 /// # Errors

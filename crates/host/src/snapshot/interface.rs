@@ -207,7 +207,7 @@ fn is_pci_address(text: &str) -> bool {
 }
 
 /// An address in the usual spelling; `None` for all zeros (loopback has no address).
-fn mac(address: &[u8]) -> Option<String> {
+pub(super) fn mac(address: &[u8]) -> Option<String> {
     if address.iter().all(|&byte| byte == 0) {
         return None;
     }

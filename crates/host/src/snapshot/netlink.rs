@@ -15,6 +15,8 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::interface::mac;
+
 /// An interface as the kernel sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
@@ -34,6 +36,8 @@ pub struct Link {
     pub mtu: Option<u32>,
     /// Link-layer address.
     pub address: Option<Vec<u8>>,
+    /// The one of its hardware, which nobody changes (Linux 5.6).
+    pub permanent_address: Option<Vec<u8>>,
     /// Root queueing discipline.
     pub qdisc: Option<String>,
     /// Transmit queues that it was made with.
@@ -56,6 +60,15 @@ pub struct Link {
     pub statistics: Option<Statistics>,
     /// Times that it lost its carrier, as when somebody switches it or its other end off (Linux 4.16).
     pub carrier_losses: Option<u32>,
+}
+
+impl Link {
+    /// The address of its hardware, or else the one that it has; none of all zeros, as loopback has it.
+    #[must_use]
+    pub fn hardware_address(&self) -> Option<String> {
+        let own = self.permanent_address.as_ref().or(self.address.as_ref());
+        own.and_then(|address| mac(address))
+    }
 }
 
 /// An address of an interface.
@@ -199,6 +212,7 @@ const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFLA_GSO_MAX_SEGS: u16 = 40;
 const IFLA_GSO_MAX_SIZE: u16 = 41;
 const IFLA_CARRIER_DOWN_COUNT: u16 = 48;
+const IFLA_PERM_ADDRESS: u16 = 54;
 const IFLA_PARENT_DEV_NAME: u16 = 56;
 const IFLA_PARENT_DEV_BUS_NAME: u16 = 57;
 const IFLA_TSO_MAX_SIZE: u16 = 59;
@@ -345,6 +359,9 @@ fn link_of(kind: u16, body: &[u8]) -> Option<Link> {
         match kind {
             IFLA_IFNAME => link.name = text(value).unwrap_or_default(),
             IFLA_ADDRESS => link.address = (!value.is_empty()).then(|| value.to_vec()),
+            IFLA_PERM_ADDRESS => {
+                link.permanent_address = (!value.is_empty()).then(|| value.to_vec());
+            }
             IFLA_MTU => link.mtu = number(value),
             IFLA_QDISC => link.qdisc = text(value),
             IFLA_STATS64 => link.statistics = statistics_of(value),
@@ -466,6 +483,7 @@ mod tests {
         body[8..12].copy_from_slice(&(libc::IFF_UP as u32).to_ne_bytes());
         push_attribute(&mut body, IFLA_IFNAME, b"veth0\0");
         push_attribute(&mut body, IFLA_ADDRESS, &[2, 0, 0, 0, 0, 9]);
+        push_attribute(&mut body, IFLA_PERM_ADDRESS, &[2, 0, 0, 0, 0, 8]);
         push_attribute(&mut body, IFLA_MTU, &1500_u32.to_ne_bytes());
         push_attribute(&mut body, IFLA_QDISC, b"noqueue\0");
         push_attribute(&mut body, 0x7ff, b"unknown");
@@ -487,6 +505,7 @@ mod tests {
             name: "veth0".to_owned(),
             up: true,
             address: Some(vec![2, 0, 0, 0, 0, 9]),
+            permanent_address: Some(vec![2, 0, 0, 0, 0, 8]),
             mtu: Some(1500),
             qdisc: Some("noqueue".to_owned()),
             gso_ipv4_max_bytes: Some(524_280),

@@ -64,6 +64,28 @@ impl Key {
         self.namespace == namespace && !other
     }
 
+    /// The interface that it is a setting of; none where it is one of a whole network, or a command's.
+    #[must_use]
+    pub fn interface(&self) -> Option<&str> {
+        match self.kind {
+            Kind::Sysctl | Kind::Command => None,
+            _ => self.name.split(' ').next(),
+        }
+    }
+
+    /// The same setting of an interface of this name.
+    #[must_use]
+    pub fn of_interface(&self, name: &str) -> Self {
+        let name = match self.name.split_once(' ') {
+            Some((_, which)) => format!("{name} {which}"),
+            None => name.to_owned(),
+        };
+        Self {
+            name,
+            ..self.clone()
+        }
+    }
+
     /// The key of a knob that a command turns: of no network.
     #[must_use]
     pub fn of_command(knob: &str) -> Self {
@@ -246,6 +268,23 @@ mod tests {
         assert_eq!(key.command("on"), make);
         let take = "ethtool -N eth0 delete N, as `ethtool -n eth0` numbers it";
         assert_eq!(key.command("off"), take);
+    }
+
+    #[test]
+    fn a_setting_goes_with_its_interface() {
+        for (kind, name, interface, renamed) in [
+            (Kind::Mtu, "eth0", Some("eth0"), "lan"),
+            (Kind::Flow, "eth0 udp4:7>3", Some("eth0"), "lan udp4:7>3"),
+            (Kind::Sysctl, "net.core.rmem_max", None, "lan"),
+            (Kind::Command, "eth0", None, "lan"),
+        ] {
+            let key = Key {
+                kind,
+                ..Key::of_command(name)
+            };
+            assert_eq!(key.interface(), interface, "{name}");
+            assert_eq!(key.of_interface("lan").name, renamed, "{name}");
+        }
     }
 
     #[test]

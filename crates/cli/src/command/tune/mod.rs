@@ -14,6 +14,7 @@ use linerate_metric::figure;
 use linerate_metric::record::Record;
 use linerate_metric::tuning::{Best, Change, Pointed, Spent, Trial, Vain};
 use linerate_metric::units::format_bytes;
+use linerate_tune::guard::Key;
 use linerate_tune::knob::Set;
 use linerate_tune::search::Point;
 use linerate_tune::snippet::Turned;
@@ -58,6 +59,11 @@ fn restore(output: &Output) -> Result<u8, Failure> {
             "note: process {pid} still runs and sets back what it changed itself"
         ));
     }
+    let mut elsewhere: Vec<String> = restored.moved.iter().map(moved).collect();
+    elsewhere.dedup();
+    for moved in &elsewhere {
+        output.progress(moved);
+    }
     let gone = match restored.gone {
         0 => None,
         1 => Some("1 setting is gone with its network or interface".to_owned()),
@@ -97,6 +103,21 @@ fn restore(output: &Output) -> Result<u8, Failure> {
             journals.collect::<Vec<_>>().join(", ")
         ),
     )))
+}
+
+/// That an interface is not where it was when its settings were noted.
+fn moved((was, is): &(Key, Key)) -> String {
+    let [was_called, is_called] = [was, is].map(|key| key.interface().unwrap_or(&key.name));
+    match was.is_of(is.namespace, is.cookie) {
+        true => format!(
+            "{was_called} of {} is called {is_called} now: its settings are set back there",
+            was.host
+        ),
+        false => format!(
+            "{was_called} of {} is {is_called} of {} now: its settings are set back there",
+            was.host, is.host
+        ),
+    }
 }
 
 /// How far a search has come.
@@ -296,6 +317,28 @@ fn all(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use linerate_tune::guard::Kind;
+
+    #[test]
+    fn what_goes_back_elsewhere_is_told() {
+        let of = |host: &str, namespace, kind, name: &str| Key {
+            host: host.to_owned(),
+            namespace,
+            kind,
+            ..Key::of_command(name)
+        };
+        let was = of("this host", 7, Kind::Mtu, "t0");
+        assert_eq!(
+            moved(&(was.clone(), was.of_interface("t1"))),
+            "t0 of this host is called t1 now: its settings are set back there"
+        );
+        let rule = of("this host", 7, Kind::Flow, "eth0 udp4:7>0");
+        let there = of("network 9", 9, Kind::Flow, "eth0 udp4:7>0");
+        assert_eq!(
+            moved(&(rule, there)),
+            "eth0 of this host is eth0 of network 9 now: its settings are set back there"
+        );
+    }
 
     fn trial(memory_bytes: f64, refused: bool) -> Trial {
         Trial {
