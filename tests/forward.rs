@@ -1201,6 +1201,35 @@ fn a_tap_goes_back_whatever_it_is_called_and_wherever_it_is() {
     }
 }
 
+/// Where nothing can be written down a tap is opened all the same, and goes back; that a kill leaves it is said.
+#[test]
+fn a_tap_needs_no_journal() {
+    let lab = lab!(Lab::of("fwdnohome", WIRE));
+    let make = "ip tuntap add dev t0 mode tap && ip link set t0 mtu 1400 up && ip addr add 10.9.9.9/16 dev t0 \
+                && ip addr add 10.9.9.8/16 dev t0";
+    if let Err(why) = lab.shell("a", make) {
+        skip!("no tap: {why}");
+    }
+    let state = || {
+        let line = "ip -o addr show dev t0 | grep -v fe80:: | sed 's/valid_lft.*//'; ip -o link show dev t0 | grep -o 'mtu [0-9]*'";
+        finish(&mut lab.on("a", ["sh", "-c", line]))
+            .expect(0)
+            .stdout
+    };
+    let before = state();
+    let words = "forward --dev tap:t0,address=10.9.0.1/24,mtu=600 --mode rxonly --idle sleep:1ms -t 0.2 --no-store";
+    let mut command = lab.linerate("a", words);
+    command.env("XDG_STATE_HOME", "/dev/null");
+    let ran = finish(&mut command).expect(0);
+    for said in [
+        "warning: tap:t0: ",
+        "after kill -9 nobody knows what it was like",
+    ] {
+        assert!(ran.stderr.contains(said), "{said}: {ran:?}");
+    }
+    assert_eq!(state(), before);
+}
+
 #[test]
 fn packets_go_round_a_wire() {
     let lab = lab!(Lab::of("fwdpacket", WIRE));
@@ -1350,6 +1379,15 @@ fn a_device_has_as_many_queues_as_its_port_takes() {
         refused.contains("say `stop` first") && !refused.contains("ethtool"),
         "{refused}"
     );
+    // A port that goes takes along what was set for it: the next one finds it as it was.
+    fs::write(
+        &script,
+        "port attach xdp:va,q=0-1,channels=set\nport detach 1\nport attach xdp:va,q=0-1,channels=set\n",
+    )
+    .expect("a file");
+    let ran = finish(&mut lab.linerate("a", &shell)).expect(0);
+    assert_eq!(ran.stderr.matches(note).count(), 2, "{ran:?}");
+    assert_eq!(in_use(), Some((4, 4)), "after a shell");
     for signal in [Signal::INT, Signal::KILL] {
         let mut running = Running::start(&mut lab.linerate("a", &words("channels=set")));
         soon("its queues are set", || in_use() == Some((2, 2)));

@@ -1,19 +1,25 @@
 //! Settings of a device that its port asks for by its URL (`channels=set`, `rss=set`, `steer=udp:7`): made before the port is opened,
 //! and set back when it is closed. The same journal knows what a tap that was there before was like.
 
-use std::ops::RangeInclusive;
+mod carrier;
+mod wanted;
+
 use std::thread;
 use std::time::{Duration, Instant};
 
 use linerate_host::knob::flow::ON;
-use linerate_host::knob::rss::DEFAULT;
 use linerate_host::snapshot::netlink::link;
+use linerate_host::stop::Stop;
+use linerate_measure::MeasureError;
 use linerate_metric::event::Problem;
 use linerate_metric::exit;
 use linerate_port::{DeviceWish, FoundTap, PortUrl, has_carrier, in_use};
+use linerate_tune::TuneError;
 use linerate_tune::guard::{Guard, Key, Kind};
 use linerate_tune::journal::folder;
 
+use self::carrier::Waited;
+use self::wanted::{channels_of, is_more, next_step, rss_of};
 use crate::failure::Failure;
 use crate::machine::{self, Hosts};
 use crate::output::{Output, complain};
@@ -24,69 +30,128 @@ use crate::turn::left_note;
 const PATIENCE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How long a link may take to come back once its device was set up anew: two ends that agree on 10 Gb/s over copper
-/// take several seconds.
-const CARRIER: Duration = Duration::from_secs(10);
+/// Settings of the devices of ports, by the numbers of those: what was set last goes back first. Make it before the
+/// ports, so that they are closed by then.
+pub struct Nics(Vec<(u32, Nic)>);
 
-/// Settings of devices, and of taps that were there before, that go back when it drops: make it before the ports, so that
-/// they are closed by then.
-pub struct Nic {
-    guard: Option<Guard<Hosts>>,
-}
-
-impl Nic {
+impl Nics {
     /// Says first where settings of a killed command still stand: what is measured now starts from there. Then sets
-    /// what these ports ask for, and tells it.
+    /// what these ports ask for, and tells it; they are numbered from 0.
     ///
     /// # Errors
-    /// That it cannot be set, or written down before; all is as it was then.
+    /// That it cannot be set, or written down before, or that somebody pressed Ctrl-C; all is as it was then.
     pub fn for_ports<'a>(
         urls: impl IntoIterator<Item = &'a PortUrl>,
+        stop: &Stop,
         output: &Output,
     ) -> Result<Self, Failure> {
         left_note().iter().for_each(|note| output.remark(note));
-        let mut nic = Self { guard: None };
-        for url in urls {
-            nic.add(url, output)?;
+        let mut nics = Self(Vec::new());
+        for (port, url) in (0..).zip(urls) {
+            match Nic::for_port(url, stop, output) {
+                Ok(nic) => nics.hold(port, nic),
+                Err(failure) => {
+                    if stop.is_set() {
+                        // Who wants no run waits for no link.
+                        nics.restore();
+                    }
+                    return Err(failure);
+                }
+            }
         }
-        Ok(nic)
-    }
-
-    /// The same for one more port.
-    ///
-    /// # Errors
-    /// As [`Nic::for_ports`], but that what other ports asked for stands.
-    pub fn add(&mut self, url: &PortUrl, output: &Output) -> Result<(), Failure> {
-        if let Some(wish) = url.device_wish() {
-            self.grant(url, &wish, output)?;
-        }
-        if let Some(found) = url.found_tap() {
-            self.remember(url, &found, output)?;
-        }
-        Ok(())
+        Ok(nics)
     }
 
     /// The same for the port of our own stack, where a run has one.
     ///
     /// # Errors
-    /// As [`Nic::for_ports`].
-    pub fn for_stack(device: Option<&String>, output: &Output) -> Result<Self, Failure> {
+    /// As [`Nics::for_ports`].
+    pub fn for_stack(
+        device: Option<&String>,
+        stop: &Stop,
+        output: &Output,
+    ) -> Result<Self, Failure> {
         // What is wrong with a URL is told where the port is opened.
         let url = device.and_then(|device| device.parse::<PortUrl>().ok());
-        Self::for_ports(&url, output)
+        Self::for_ports(&url, stop, output)
     }
 
-    /// The guard of all ports; none where there is no folder for its journal.
-    fn guard(&mut self, hosts: Hosts) -> Option<&mut Guard<Hosts>> {
-        if self.guard.is_none() {
-            let journals = folder("tune")?;
-            self.guard = Some(machine::guard(hosts, Some(journals)));
+    /// Holds what a port asked for until it is released.
+    pub fn hold(&mut self, port: u32, nic: Nic) {
+        self.0.push((port, nic));
+    }
+
+    /// Sets back what a port asked for that was closed for good.
+    pub fn release(&mut self, port: u32) {
+        self.0.retain(|(held, _)| *held != port);
+    }
+
+    /// Sets all back; gives the interfaces whose links it may take for a while.
+    fn restore(&mut self) -> Vec<String> {
+        let last_first = self.0.iter_mut().rev();
+        last_first.filter_map(|(_, nic)| nic.restore()).collect()
+    }
+}
+
+impl Drop for Nics {
+    fn drop(&mut self) {
+        let Some((_, last)) = self.0.last() else {
+            return;
+        };
+        let stop = last.stop.clone();
+        // All of them before anybody waits: their links come back at the same time.
+        carrier::wait(&self.restore(), &stop, complain);
+    }
+}
+
+/// Settings of the device of one port, or of a tap that was there before, that go back when it drops.
+pub struct Nic {
+    held: Option<Held>,
+    stop: Stop,
+}
+
+struct Held {
+    interface: String,
+    guard: Guard<Hosts>,
+}
+
+impl Nic {
+    /// Sets what a port asks for, and notes what it changes.
+    ///
+    /// # Errors
+    /// As [`Nics::for_ports`].
+    pub fn for_port(url: &PortUrl, stop: &Stop, output: &Output) -> Result<Self, Failure> {
+        let mut nic = Self {
+            held: None,
+            stop: stop.clone(),
+        };
+        if let Some(wish) = url.device_wish() {
+            nic.grant(url, &wish, output)?;
         }
-        self.guard.as_mut()
+        if let Some(found) = url.found_tap() {
+            nic.remember(url, &found, output)?;
+        }
+        Ok(nic)
+    }
+
+    /// The guard of an interface, and its keys for these settings; none where the network cannot be seen.
+    fn guard(
+        &mut self,
+        interface: &String,
+        kinds: &[Kind],
+    ) -> Option<(&mut Guard<Hosts>, Vec<Key>)> {
+        let hosts = Hosts::own(std::slice::from_ref(interface))?;
+        let keys = kinds.iter().flat_map(|kind| hosts.keys(*kind, interface));
+        let keys = keys.collect();
+        let held = self.held.insert(Held {
+            interface: interface.clone(),
+            guard: machine::guard(hosts, folder("tune")),
+        });
+        Some((&mut held.guard, keys))
     }
 
     /// Notes what a tap is like that is there before the port opens it. The port sets back what it can while it lives;
-    /// this holds for all of its addresses, and after a kill.
+    /// this holds for all of its addresses, and after a kill where it can be written down.
     fn remember(
         &mut self,
         url: &PortUrl,
@@ -100,32 +165,19 @@ impl Nic {
         if kinds.is_empty() || !is_tap {
             return Ok(());
         }
-        let hosts = Hosts::own(std::slice::from_ref(name));
-        let keys = hosts.as_ref().map(|hosts| {
-            let keys = kinds.iter().map(|kind| hosts.keys(*kind, name));
-            keys.flatten().collect::<Vec<Key>>()
-        });
-        let guard = match hosts {
-            Some(hosts) => self.guard(hosts),
-            None => None,
+        let unwritten = match self.guard(name, &kinds) {
+            Some((guard, keys)) => note(guard, &keys).map_err(|error| {
+                let next = "end that process, or name another tap";
+                failed(url, &error.to_string(), next)
+            })?,
+            None => Some("its network cannot be seen (mount /proc)".to_owned()),
         };
-        let Some((guard, keys)) = guard.zip(keys) else {
+        if let Some(why) = unwritten {
             output.remark(&format!(
-                "warning: {}: there is no folder for the journal of changes (set HOME or XDG_STATE_HOME to an absolute \
-                 path): after kill -9 nobody knows what {name} was like",
+                "warning: {}: {why}; {name} goes back when the port is closed, but after kill -9 nobody knows what it \
+                 was like",
                 url.short()
             ));
-            return Ok(());
-        };
-        for key in &keys {
-            // What the kernel does not tell cannot be set back either.
-            let Ok(value) = guard.read(key) else {
-                continue;
-            };
-            guard.note_old(key, &value).map_err(|error| {
-                let next = "end that process, or make room where journals are kept";
-                failed(url, &error.to_string(), next)
-            })?;
         }
         Ok(())
     }
@@ -136,29 +188,26 @@ impl Nic {
             // The port will not be opened: a device that sets its queues up anew loses its link for a while.
             return Ok(());
         }
-        let hosts = Hosts::own(std::slice::from_ref(name));
-        let hosts =
-            hosts.ok_or_else(|| failed(url, "its network cannot be seen", "mount /proc"))?;
-        let key = |kind| {
-            let mut keys = hosts.keys(kind, name);
-            keys.pop().expect("the interface was named")
-        };
-        let (channels, rss) = (key(Kind::Channels), key(Kind::Rss));
-        let flows = key(Kind::Flow);
-        let Some(guard) = self.guard(hosts) else {
+        if folder("tune").is_none() {
             let next = "set HOME or XDG_STATE_HOME to an absolute path";
             let situation = "there is no folder for the journal of changes";
             return Err(failed(url, situation, next));
+        }
+        let kinds = [Kind::Channels, Kind::Rss, Kind::Flow];
+        let (guard, keys) = (self.guard(name, &kinds))
+            .ok_or_else(|| failed(url, "its network cannot be seen", "mount /proc"))?;
+        let [channels, rss, flows] = &keys[..] else {
+            unreachable!("one interface has one setting of each kind");
         };
         // Queues that a table names cannot go, and a table cannot name queues that have not come.
-        let fewer = guard.read(&channels).ok().zip(wish.channels);
-        let carried = has_carrier(name);
+        let fewer = guard.read(channels).ok().zip(wish.channels);
+        let carried = has_carrier(name) == Some(true);
         let mut is_changed = false;
-        let mut kinds = [channels, rss];
+        let mut order = [channels, rss];
         if fewer.is_some_and(|(now, count)| is_more(&now, count)) {
-            kinds.reverse();
+            order.reverse();
         }
-        for key in &kinds {
+        for key in order {
             match (key.kind, wish.channels, &wish.rss) {
                 (Kind::Channels, Some(count), _) => {
                     let want = |now: &str| channels_of(now, count);
@@ -181,19 +230,66 @@ impl Nic {
             let want = |now: &str| (now != ON).then(|| ON.to_owned());
             set(guard, &key, &word, url, want, output)?;
         }
-        // Many drivers stop the device for it, and the first frames would go nowhere.
-        if is_changed
-            && carried == Some(true)
-            && !await_carrier(|| has_carrier(name), thread::sleep)
-        {
-            output.remark(&format!(
-                "warning: {name} has not had its carrier back within {} s of the change: see `ethtool {name}`, and \
-                 whether its far end is up",
-                CARRIER.as_secs()
+        // The first frames would go nowhere.
+        let links = (is_changed && carried).then(|| name.clone());
+        match carrier::wait(links.as_slice(), &self.stop, |text| output.remark(text)) {
+            Waited::Stopped => Err(MeasureError::Interrupted.into()),
+            Waited::Back | Waited::Late => Ok(()),
+        }
+    }
+
+    /// Sets all back; gives the interface whose link it may take for a while.
+    fn restore(&mut self) -> Option<String> {
+        let Held {
+            interface,
+            mut guard,
+        } = self.held.take()?;
+        // One that has none, as where its far end went, does not get one.
+        let has_link = has_carrier(&interface) == Some(true);
+        let until = Instant::now() + PATIENCE;
+        let mut wrong = guard.restore();
+        while !wrong.is_empty() && Instant::now() < until {
+            thread::sleep(LOOK);
+            wrong = guard.restore();
+        }
+        if let Some(first) = wrong.first() {
+            complain(&format!(
+                "warning: could not be set back: {first}; `linerate tune --restore` does it once that is over"
             ));
         }
-        Ok(())
+        has_link.then_some(interface)
     }
+}
+
+impl Drop for Nic {
+    fn drop(&mut self) {
+        if let Some(link) = self.restore() {
+            carrier::wait(&[link], &self.stop, complain);
+        }
+    }
+}
+
+/// Notes what is about to be changed; why it is not written down, where it is not.
+///
+/// # Errors
+/// Somebody else changes it as well.
+fn note(guard: &mut Guard<Hosts>, keys: &[Key]) -> Result<Option<String>, TuneError> {
+    let mut unwritten = None;
+    for key in keys {
+        // What the kernel does not tell cannot be set back either.
+        let Ok(value) = guard.read(key) else {
+            continue;
+        };
+        match guard.note_old(key, &value) {
+            Ok(()) => {}
+            Err(error @ (TuneError::Shared { .. } | TuneError::Twice { .. })) => return Err(error),
+            Err(error) => {
+                guard.keep_in_mind(key, &value);
+                unwritten.get_or_insert(error.to_string());
+            }
+        }
+    }
+    Ok(unwritten)
 }
 
 /// What opening a tap that is there may change of it, in the order opposite to that in which it goes back: an interface
@@ -204,20 +300,6 @@ fn changed_by(found: &FoundTap) -> Vec<Kind> {
     settings
         .chain(found.offloads.then_some(Kind::Offloads))
         .collect()
-}
-
-/// Waits until a link carries again; false where it does not within [`CARRIER`]. A driver that does not tell is not
-/// waited for.
-fn await_carrier(mut look: impl FnMut() -> Option<bool>, mut wait: impl FnMut(Duration)) -> bool {
-    let mut waited = Duration::ZERO;
-    while look() == Some(false) {
-        if waited >= CARRIER {
-            return false;
-        }
-        wait(LOOK);
-        waited += LOOK;
-    }
-    true
 }
 
 /// Sets one thing, unless it stands so already; says whether it did not.
@@ -253,125 +335,13 @@ fn set(
     Ok(true)
 }
 
-/// What to do where something cannot be set.
-fn next_step(kind: Kind, word: &str, interface: &str) -> String {
-    let (first, shows) = match kind {
-        Kind::Flow => {
-            let root = "run as root (CAP_NET_ADMIN)";
-            let filters =
-                format!("{root}, and switch filters on (`ethtool -K {interface} ntuple on`)");
-            // Drivers that have rules for IPv4 alone refuse the other half of `udp` and `tcp`.
-            match word.split_once("6:") {
-                None => (filters, "-n"),
-                Some((kind, port)) => (
-                    format!(
-                        "{filters}; where the driver has no rules of IPv6 say `{kind}4:{port}`"
-                    ),
-                    "-n",
-                ),
-            }
-        }
-        Kind::Rss => ("run as root (CAP_NET_ADMIN)".to_owned(), "-x"),
-        _ => ("run as root (CAP_NET_ADMIN)".to_owned(), "-l"),
-    };
-    format!(
-        "{first}; where the driver cannot do it leave `{word}` away, and see what it has with `ethtool {shows} {interface}`"
-    )
-}
-
 fn failed(url: &PortUrl, situation: &str, next: &str) -> Failure {
     Failure::failed(Problem::new(situation, url.short(), next))
-}
-
-/// What to set for so many queues where these are in use; none where they are so many already. Queues for both ways
-/// stand beside those for one, where a driver has both.
-fn channels_of(now: &str, count: u32) -> Option<String> {
-    let words: Vec<(&str, &str)> = now
-        .split_whitespace()
-        .filter_map(|word| word.split_once('='))
-        .collect();
-    let both = words
-        .iter()
-        .any(|(name, value)| *name == "combined" && *value != "0");
-    let only = words.iter().all(|(name, _)| *name == "combined");
-    let is_meant = |name: &str| (name == "combined") == (both || only);
-    let wanted = |(name, value): &(&str, &str)| {
-        let wanted = match is_meant(name) {
-            true => count,
-            false => 0,
-        };
-        // One that only receives or sends has none of the other kind to begin with.
-        (*value != wanted.to_string()).then(|| format!("{name}={wanted}"))
-    };
-    let changes: Vec<String> = words.iter().filter_map(wanted).collect();
-    (!changes.is_empty() || words.is_empty()).then(|| match words.is_empty() {
-        true => format!("combined={count}"),
-        false => changes.join(" "),
-    })
-}
-
-/// Whether more queues of a kind than so many are in use.
-fn is_more(now: &str, count: u32) -> bool {
-    let counts = now
-        .split_whitespace()
-        .filter_map(|word| word.split_once('='));
-    let mut counts = counts.filter_map(|(_, value)| value.parse::<u32>().ok());
-    counts.any(|now| now > count)
-}
-
-/// The table over the queues that are taken; none where it is that already.
-fn rss_of(now: &str, channels: Option<u32>, taken: RangeInclusive<u32>) -> Option<String> {
-    let queues: Vec<String> = taken.map(|queue| queue.to_string()).collect();
-    // The driver's own spreads over all queues, and these are all where their number is set.
-    let all = now == DEFAULT && channels.is_some_and(|count| count as usize == queues.len());
-    let want = queues.join(" ");
-    (!all && now != want).then_some(want)
-}
-
-impl Drop for Nic {
-    fn drop(&mut self) {
-        let Some(guard) = &mut self.guard else {
-            return;
-        };
-        let until = Instant::now() + PATIENCE;
-        let mut wrong = guard.restore();
-        while !wrong.is_empty() && Instant::now() < until {
-            thread::sleep(LOOK);
-            wrong = guard.restore();
-        }
-        if let Some(first) = wrong.first() {
-            complain(&format!(
-                "warning: could not be set back: {first}; `linerate tune --restore` does it once that is over"
-            ));
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_table_is_changed_where_it_names_others() {
-        for (now, channels, taken, want) in [
-            ("default", Some(2), 0..=1, None),
-            ("default", None, 0..=1, Some("0 1")),
-            ("default", Some(4), 2..=3, Some("2 3")),
-            ("0 1", Some(2), 0..=1, None),
-            ("0 3", Some(2), 0..=1, Some("0 1")),
-        ] {
-            let found = rss_of(now, channels, taken.clone());
-            assert_eq!(found, want.map(str::to_owned), "{now} {taken:?}");
-        }
-        for (now, count, want) in [
-            ("rx=4 tx=1", 2, true),
-            ("combined=2", 2, false),
-            ("combined=2", 4, false),
-            ("", 1, false),
-        ] {
-            assert_eq!(is_more(now, count), want, "{now} {count}");
-        }
-    }
 
     /// Going back is the other way round: addresses last.
     #[test]
@@ -387,50 +357,5 @@ mod tests {
         assert_eq!(changed_by(&found(false, true)), [Kind::Offloads]);
         let all = [&settings[..], &[Kind::Offloads]].concat();
         assert_eq!(changed_by(&found(true, true)), all);
-    }
-
-    /// A device that was set up anew has no link for a while, and frames that are sent meanwhile go nowhere.
-    #[test]
-    fn a_link_is_waited_for_as_long_as_it_may_take() {
-        for (down, want) in [(0, Some(0)), (1, Some(1)), (150, Some(150)), (10_000, None)] {
-            let (mut looks, mut waits) = (0, 0);
-            let look = || {
-                looks += 1;
-                Some(looks > down)
-            };
-            let is_back = await_carrier(look, |time| {
-                assert_eq!(time, LOOK);
-                waits += 1;
-            });
-            let most = CARRIER.as_millis() / LOOK.as_millis();
-            assert_eq!(is_back, want.is_some(), "{down}");
-            assert_eq!(waits, want.unwrap_or(most), "{down}");
-        }
-        assert!(await_carrier(|| None, |_| panic!("nobody tells")));
-    }
-
-    #[test]
-    fn channels_are_changed_where_they_are_others() {
-        for (now, count, want) in [
-            ("rx=4 tx=4", 2, Some("rx=2 tx=2")),
-            ("rx=2 tx=4", 2, Some("tx=2")),
-            ("rx=2 tx=2", 2, None),
-            ("combined=8", 2, Some("combined=2")),
-            ("combined=2", 2, None),
-            // Drivers that have both kinds use one of them.
-            ("rx=0 tx=0 combined=8", 4, Some("combined=4")),
-            ("rx=0 tx=0 combined=4", 4, None),
-            ("rx=8 tx=8 combined=0", 4, Some("rx=4 tx=4")),
-            // Queues for one way beside those for both would be numbered after them.
-            ("rx=2 tx=0 combined=4", 4, Some("rx=0")),
-            // A driver that tells nothing is asked all the same, and says why not.
-            ("", 2, Some("combined=2")),
-        ] {
-            assert_eq!(
-                channels_of(now, count),
-                want.map(str::to_owned),
-                "{now} {count}"
-            );
-        }
     }
 }

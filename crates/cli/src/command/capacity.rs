@@ -156,7 +156,7 @@ fn measure(args: &CapacityArgs, output: &mut Output) -> Result<u8, Failure> {
     }
     // Before a device is changed: what ends the program earlier would leave it so.
     let stop = stop_on_signals()?;
-    let _nic = named.nic(output)?;
+    let _nics = named.nics(&stop, output)?;
     let mut ports = named.open()?;
     if let Some(note) = &note {
         output.told(&format!("note: {note}"));

@@ -1,12 +1,13 @@
 //! What `generate` and `capacity` share: opening ports, and the rate of their line.
 
+use linerate_host::stop::Stop;
 use linerate_measure::generate::{Arrival, Ports};
 use linerate_metric::event::Problem;
 use linerate_port::PortUrl;
 
 use crate::args::PortArgs;
 use crate::failure::Failure;
-use crate::nic::Nic;
+use crate::nic::Nics;
 use crate::output::Output;
 
 /// Ports as they were named.
@@ -61,12 +62,12 @@ impl Named {
     }
 
     /// What they ask of their devices, set until it drops: before they are opened, so that they are closed by then.
-    pub fn nic(&self, output: &Output) -> Result<Nic, Failure> {
+    pub fn nics(&self, stop: &Stop, output: &Output) -> Result<Nics, Failure> {
         let receive = match &self.arrival {
             Arrival::At(url) => Some(url),
             Arrival::Back | Arrival::Nowhere => None,
         };
-        Nic::for_ports(std::iter::once(&self.send).chain(receive), output)
+        Nics::for_ports(std::iter::once(&self.send).chain(receive), stop, output)
     }
 
     /// Opens them.

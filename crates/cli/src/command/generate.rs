@@ -82,7 +82,7 @@ fn measure(args: &GenerateArgs, output: &mut Output) -> Result<u8, Failure> {
     threads.map_err(|error| Failure::from(error).of_option("cpu"))?;
     // Before a device is changed: what ends the program earlier would leave it so.
     let stop = stop_on_signals()?;
-    let _nic = named.nic(output)?;
+    let _nics = named.nics(&stop, output)?;
     let mut ports = named.open()?;
     if let Some(port) = ports.without_carrier() {
         output.remark(&format!("warning: {}", carrier::warning(port)));

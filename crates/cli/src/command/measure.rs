@@ -12,7 +12,7 @@ use linerate_metric::units::format_count;
 use super::explained;
 use crate::args::MeasureArgs;
 use crate::failure::Failure;
-use crate::nic::Nic;
+use crate::nic::Nics;
 use crate::output::{self, Output};
 use crate::plan::Measurement;
 use crate::printer::Teller;
@@ -116,7 +116,7 @@ fn measure(
         output::check_folder(file)?;
     }
     let stop = stop_on_signals()?;
-    let _nic = Nic::for_stack(args.near.stack.dev.as_ref(), output)?;
+    let _nics = Nics::for_stack(args.near.stack.dev.as_ref(), &stop, output)?;
     let (mut runs, mut failure) =
         live::while_told(args.screen.is_asked(), &stop, output, |teller| {
             runs(measurement, &stop, teller)

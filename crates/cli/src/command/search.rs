@@ -14,7 +14,7 @@ use linerate_metric::units::{format_bit_rate, format_share};
 use super::measure::{ended_by_far_end, judge, stop_on_signals};
 use crate::args::ThroughputArgs;
 use crate::failure::Failure;
-use crate::nic::Nic;
+use crate::nic::Nics;
 use crate::output::Output;
 use crate::plan::{self, SearchPlan};
 use crate::printer::Teller;
@@ -60,7 +60,7 @@ fn find(asked: &SearchPlan, args: &ThroughputArgs, output: &mut Output) -> Resul
     let screen = args.measure.screen.is_asked();
     live::check(screen)?;
     let stop = stop_on_signals()?;
-    let _nic = Nic::for_stack(args.measure.near.stack.dev.as_ref(), output)?;
+    let _nics = Nics::for_stack(args.measure.near.stack.dev.as_ref(), &stop, output)?;
     let mut made = live::while_told(screen, &stop, output, |teller| {
         trials(asked, screen, &stop, teller)
     })?;

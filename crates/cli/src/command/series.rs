@@ -15,7 +15,7 @@ use linerate_metric::set::{RunSet, SET_SCHEMA, SetResult};
 use super::measure::{ended_by_far_end, stop_on_signals};
 use crate::args::MeasureArgs;
 use crate::failure::Failure;
-use crate::nic::Nic;
+use crate::nic::Nics;
 use crate::output::Output;
 use crate::printer::Teller;
 use crate::scene::{Part, Scene};
@@ -212,7 +212,7 @@ fn series(
     let screen = args.screen.is_asked();
     live::check(screen)?;
     let stop = stop_on_signals()?;
-    let _nic = Nic::for_stack(args.near.stack.dev.as_ref(), output)?;
+    let _nics = Nics::for_stack(args.near.stack.dev.as_ref(), &stop, output)?;
     let (ended, runs, notes) = live::while_told(screen, &stop, output, |teller| {
         let mut runner = Runner {
             stop: &stop,

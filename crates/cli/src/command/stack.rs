@@ -15,7 +15,7 @@ use super::measure::stop_on_signals;
 use crate::args::StackHostArgs;
 use crate::failure::Failure;
 use crate::live;
-use crate::nic::Nic;
+use crate::nic::Nics;
 use crate::output::{Output, print};
 use crate::plan::stack;
 use crate::printer::Teller;
@@ -76,7 +76,7 @@ fn serve(args: &StackHostArgs, output: &mut Output) -> Result<u8, Failure> {
         },
     };
     let stop = stop_on_signals()?;
-    let _nic = Nic::for_stack(args.stack.dev.as_ref(), output)?;
+    let _nics = Nics::for_stack(args.stack.dev.as_ref(), &stop, output)?;
     let ran = live::series(shown, "", &stop, output, |output| {
         let mut lost = Lost::new();
         host::run(

@@ -14,7 +14,7 @@ use super::explained;
 use super::measure::stop_on_signals;
 use crate::args::TtcpArgs;
 use crate::failure::Failure;
-use crate::nic::Nic;
+use crate::nic::Nics;
 use crate::output::{self, Output, print};
 use crate::{live, network};
 
@@ -117,7 +117,7 @@ fn measure(args: &TtcpArgs, output: &mut Output) -> Result<u8, Failure> {
         output::check_folder(file)?;
     }
     let stop = stop_on_signals()?;
-    let _nic = Nic::for_stack(args.stack.stack.dev.as_ref(), output)?;
+    let _nics = Nics::for_stack(args.stack.stack.dev.as_ref(), &stop, output)?;
     let flag = stop.as_flag();
     let network = network::around();
     let ran = live::while_told(args.screen.is_asked(), &stop, output, |teller| {

@@ -34,7 +34,7 @@ use linerate_report::forward::{
 
 use super::measure::stop_on_signals;
 use crate::failure::Failure;
-use crate::nic::Nic;
+use crate::nic::Nics;
 use crate::output::Output;
 use args::ForwardArgs;
 
@@ -73,7 +73,7 @@ fn go(args: &ForwardArgs, output: &mut Output) -> Result<u8, Failure> {
         cached_frames: args.mbcache,
     };
     // Dropped after the ports, whatever happens.
-    let mut nic = Nic::for_ports(&urls, output)?;
+    let nics = Nics::for_ports(&urls, &stop, output)?;
     let mut forwarder = Forwarder::open(&urls, wish)?;
     check_displayed(args, &forwarder)?;
     let streams = forwarder.streams_of(&settings)?;
@@ -91,7 +91,7 @@ fn go(args: &ForwardArgs, output: &mut Output) -> Result<u8, Failure> {
         return saturate::run(args, &urls, &settings, &mut forwarder, &stop, output);
     }
     if shell {
-        return shell::run(args, settings, (forwarder, &mut nic), &stop, output);
+        return shell::run(args, settings, (forwarder, nics), &stop, output);
     }
     at_once_until_stopped(args, &urls, &settings, &mut forwarder, &stop, output)
 }

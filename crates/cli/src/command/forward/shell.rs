@@ -25,7 +25,7 @@ use super::commands::SECTIONS;
 use super::lines::{Line, Lines, PROMPT};
 use super::{INTERVAL, QUIET, few_in_flight, foreign, grammar, say, started};
 use crate::failure::Failure;
-use crate::nic::Nic;
+use crate::nic::Nics;
 use crate::output::Output;
 
 /// What follows from a command.
@@ -52,8 +52,8 @@ const LOADED_LINES: usize = 100_000;
 /// A shell with open ports.
 pub struct Shell<'a> {
     forwarder: Forwarder,
-    /// What ports asked of their devices, set back when they are closed.
-    nic: &'a mut Nic,
+    /// What ports asked of their devices, set back when they are closed: behind them, so that it drops after them.
+    nics: Nics,
     settings: Settings,
     defaults: Settings,
     output: &'a mut Output,
@@ -80,14 +80,14 @@ pub struct Shell<'a> {
 pub fn run(
     args: &ForwardArgs,
     settings: Settings,
-    (forwarder, nic): (Forwarder, &mut Nic),
+    (forwarder, nics): (Forwarder, Nics),
     stop: &Stop,
     output: &mut Output,
 ) -> Result<u8, Failure> {
     let tx_first = settings.tx_first;
     let mut shell = Shell {
         forwarder,
-        nic,
+        nics,
         defaults: settings.clone(),
         settings,
         output,

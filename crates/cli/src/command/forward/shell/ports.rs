@@ -5,6 +5,7 @@ use linerate_measure::forward::PortUrl;
 
 use super::{Reply, Shell, words};
 use crate::command::forward::max_packet_mtu;
+use crate::nic::Nic;
 
 impl Shell<'_> {
     /// That there is no such port, and which there are.
@@ -95,11 +96,15 @@ impl Shell<'_> {
         // Refused before its device is changed: that may be one that is polled.
         self.forwarder.not_running().map_err(words)?;
         // As for those that were named at the start: what it asks of its device is set, or it is not attached.
-        self.nic.add(&url, self.output).map_err(|failure| {
+        let nic = Nic::for_port(&url, self.stop, self.output).map_err(|failure| {
             let problem = failure.problem;
             format!("{problem}; {}", problem.next_step)
         })?;
         let attached = self.forwarder.attach(&url);
+        match &attached {
+            Ok(port) => self.nics.hold(*port, nic),
+            Err(_) => drop(nic),
+        }
         let total = self.forwarder.numbers().len();
         self.with_reopened(attached.map(|port| {
             format!("Port {port} is attached, and started. Now total ports is {total}")
@@ -115,6 +120,7 @@ impl Shell<'_> {
             ));
         }
         self.forwarder.detach(port).map_err(words)?;
+        self.nics.release(port);
         // What was said of it is not meant for the next one of its number.
         let others = self.settings.ports.clone();
         for settings in [&mut self.settings, &mut self.defaults] {
