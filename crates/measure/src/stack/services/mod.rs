@@ -7,6 +7,7 @@ mod connection;
 mod datagrams;
 mod dials;
 mod flows;
+mod patrol;
 pub mod reception;
 
 use std::collections::VecDeque;
@@ -25,6 +26,7 @@ use linerate_stack::{SocketId, SocketKind, Stack};
 use self::connection::{Connection, Next};
 use self::datagrams::Datagrams;
 use self::dials::{Dialled, Dials};
+use self::patrol::Patrol;
 use self::reception::{Desk, Reception};
 use crate::error::MeasureError;
 use crate::peers::serve::Hall;
@@ -184,6 +186,8 @@ pub struct Services {
     services: Vec<Service>,
     /// By the place of their socket.
     connections: Vec<Option<Box<Connection>>>,
+    /// Which of them are asked now whether they are forgotten.
+    patrol: Patrol,
     /// Sockets that have more to do than one round allows.
     again: VecDeque<SocketId>,
     /// Sockets that go on by the time and not by what changes.
@@ -247,6 +251,7 @@ impl Services {
         Ok(Self {
             services,
             connections: std::iter::repeat_with(|| None).take(connections).collect(),
+            patrol: Patrol::default(),
             again: VecDeque::with_capacity(connections + 16),
             timed: Vec::with_capacity(16),
             dials: Dials::default(),
@@ -321,7 +326,8 @@ impl Services {
         if let Some(reception) = &mut self.reception {
             reception.look(stack, now);
         }
-        for place in &mut self.connections {
+        let share = self.patrol.share(self.connections.len(), now);
+        for place in &mut self.connections[share] {
             if let Some(connection) = place
                 && connection.is_forgotten(now)
             {
