@@ -40,7 +40,7 @@ use crate::memory::Memory;
 use crate::meter::Totals;
 use crate::outcome::Account;
 use crate::series::Series;
-use crate::stack::doubts as stack_doubts;
+use crate::stack::{doubts as stack_doubts, schedule};
 use crate::stamped::{Noted, Stamped};
 use crate::tcp_series::TcpSums;
 use crate::threads::Threads;
@@ -240,8 +240,11 @@ impl End<'_> {
         };
         // `chrt -f 10 linerate …` makes all threads alike: those that never sleep would outlive the end of the run.
         let inherited = (sched == Sched::Inherited).then(sched::real_time_priority);
+        // Those of our own stack have a class of their own.
+        let of_stack = self.host.stack.as_deref();
         let _above = (sched.real_time_priority())
             .or_else(|| inherited.flatten())
+            .max(of_stack.and_then(schedule::real_time_priority))
             .and_then(Above::priority);
         let threads = Threads::new(&self.lanes, start_ns);
         let machine = machine_time();
@@ -575,8 +578,13 @@ impl Run<'_> {
 
     fn account(&self) -> Account<'_> {
         let mut doubts = self.end.doubts.clone();
-        let stacks = self.end.host.stack.iter();
-        doubts.extend(stacks.flat_map(|stack| stack_doubts::of(stack)));
+        let stack = self.end.host.stack.as_deref();
+        for doubt in stack.map(stack_doubts::of).unwrap_or_default() {
+            // What holds for all threads of this end was told already.
+            if doubts.iter().all(|told| told.doubt != doubt.doubt) {
+                doubts.push(doubt);
+            }
+        }
         if self.exchange.drain_cut {
             doubts.push(Doubt::new(
                 "drain-cut",

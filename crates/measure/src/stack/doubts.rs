@@ -1,8 +1,11 @@
-//! What a stack has dropped that its sender could be made to send otherwise, and how.
+//! What a stack has dropped that its sender could be made to send otherwise, and how; and what else speaks against
+//! its figures.
 
 use linerate_metric::record::Doubt;
 use linerate_metric::stack::StackFacts;
 use linerate_metric::units::format_count;
+
+use super::schedule;
 
 /// A kind of loss: its name, the counters of which one must have moved, and what is said of so many.
 struct Row {
@@ -125,7 +128,7 @@ const ROWS: &[Row] = &[
     },
 ];
 
-/// What a stack's counters say of losses that its sender can prevent.
+/// What a stack's counters say of losses that its sender can prevent, and what its threads meet.
 #[must_use]
 pub fn of(stack: &StackFacts) -> Vec<Doubt> {
     let rows = ROWS.iter().filter_map(|row| {
@@ -136,7 +139,19 @@ pub fn of(stack: &StackFacts) -> Vec<Doubt> {
         (count > 0 && (row.holds)(stack))
             .then(|| Doubt::new(row.doubt, (row.says)(stack, &format_count(count))))
     });
-    rows.collect()
+    rows.chain(throttled(stack)).collect()
+}
+
+/// Real-time threads that never sleep.
+fn throttled(stack: &StackFacts) -> Option<Doubt> {
+    schedule::never_sleeps(stack).map(|_| {
+        Doubt::new(
+            "rt-throttle",
+            "a real-time thread of our own stack that spins meets the kernel's throttle \
+             (kernel.sched_rt_runtime_us): holes of some 50 ms a second; use --set poll.interval=125us with it, or \
+             set threads.driver.sched and threads.application.sched to inherited",
+        )
+    })
 }
 
 fn key<'a>(stack: &'a StackFacts, key: &str) -> &'a str {
@@ -190,6 +205,20 @@ mod tests {
                 assert!(told, "{doubts:?}");
             }
         }
+    }
+
+    #[test]
+    fn threads_that_meet_the_throttle_say_so() {
+        let mut stack = StackFacts::default();
+        let set = |stack: &mut StackFacts, key: &str, value: &str| {
+            stack.configuration.insert(key.to_owned(), value.to_owned())
+        };
+        set(&mut stack, "poll.interval", "spin");
+        assert!(of(&stack).is_empty());
+        set(&mut stack, "threads.application.sched", "fifo:50");
+        assert_eq!(of(&stack)[0].doubt, "rt-throttle");
+        set(&mut stack, "poll.interval", "125us");
+        assert!(of(&stack).is_empty());
     }
 
     #[test]

@@ -35,15 +35,24 @@ pub struct Driver {
 /// # Errors
 /// What this user may not have.
 pub fn place(whose: &str, place: &Thread) -> Result<(), MeasureError> {
-    let refused = |key: &str, value: String, error: io::Error| MeasureError::OptionRefused {
-        option: format!("--set threads.{whose}.{key}={value}"),
-        why: format!("the thread cannot have that ({error})"),
-        next_step: "run as root, or leave it out".to_owned(),
+    // It may be the profile that asks for it: to leave an option out is no remedy.
+    let refused = |key: &str, value: String, remedy: &str, without: &str, error: io::Error| {
+        MeasureError::OptionRefused {
+            option: format!("--set threads.{whose}.{key}={value}"),
+            why: format!("the thread cannot have that ({error})"),
+            next_step: format!("{remedy}, or --set threads.{whose}.{key}={without}"),
+        }
     };
     if !place.cpus.0.is_empty() {
-        cpu::pin(&place.cpus.0).map_err(|error| refused("cpus", place.cpus.to_string(), error))?;
+        cpu::pin(&place.cpus.0).map_err(|error| {
+            let remedy = "name processors that this process may run on";
+            refused("cpus", place.cpus.to_string(), remedy, "any", error)
+        })?;
     }
-    schedule(place.sched).map_err(|error| refused("sched", place.sched.to_string(), error))
+    schedule(place.sched).map_err(|error| {
+        let sched = place.sched.to_string();
+        refused("sched", sched, "run as root", "inherited", error)
+    })
 }
 
 impl Driver {

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use linerate_dialect::guard::Network;
 use linerate_host::snapshot;
 use linerate_host::sys::clock::{self, Nanos};
+use linerate_host::sys::sched::Above;
 use linerate_metric::event::Event;
 use linerate_metric::facts::Role;
 use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol, Wait};
@@ -19,7 +20,7 @@ use linerate_metric::stack::{
 use linerate_stack::Counters;
 
 use super::services::ServiceSpec;
-use super::{StackThread, doubts, facts, open, sessions};
+use super::{StackThread, doubts, facts, open, schedule, sessions};
 use crate::error::MeasureError;
 
 /// How soon Ctrl-C and a port that broke are noticed.
@@ -97,6 +98,9 @@ fn serve(
     stop: &AtomicBool,
     tell: &mut dyn FnMut(Told<'_>),
 ) -> Result<(Record, Option<MeasureError>), MeasureError> {
+    // Real-time threads that spin on all processors would keep this one from coming: from Ctrl-C, and from the end of
+    // the time.
+    let _above = schedule::real_time_priority(thread.facts()).and_then(Above::priority);
     tell(Told::Ready(thread.facts()));
     let gone = || {
         let died = std::io::Error::other("it ended before it was told to");

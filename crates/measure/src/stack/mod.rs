@@ -15,6 +15,7 @@ pub mod open;
 #[cfg(test)]
 pub mod pair;
 pub mod refuse;
+pub mod schedule;
 pub mod services;
 mod sessions;
 mod thread;

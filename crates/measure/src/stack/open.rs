@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use linerate_host::sys::cpu;
 use linerate_metric::stack::{StackFacts, StackPlan};
 use linerate_metric::units::format_bytes;
 use linerate_port::{AnyPort, Memory, PortUrl, Receive, Transmit};
@@ -10,7 +11,7 @@ use linerate_stack::{Addressing, Config, Stack, StackError, memory_plan, port_ur
 
 use super::background::Failure;
 use super::driver::Driver;
-use super::facts;
+use super::{facts, schedule};
 use crate::error::MeasureError;
 use crate::memory;
 
@@ -106,6 +107,8 @@ pub fn open(
     let config = config(plan)?;
     let addressing = addressing(plan)?;
     let url = url(&config, plan)?;
+    let usable = cpu::usable().map_err(|error| MeasureError::system("affinity", error))?;
+    schedule::check(&config, &usable)?;
     check_memory(&config, &url)?;
     let memory = Memory::new(memory_plan(&config, &url))?;
     let mut ports = linerate_port::open(&url, &memory)?;

@@ -1,0 +1,169 @@
+//! Where the threads of a stack stand among others, and whom that keeps from running.
+
+use linerate_metric::plan::Sched;
+use linerate_metric::stack::StackFacts;
+use linerate_stack::Config;
+use linerate_stack::config::Thread;
+
+use crate::error::MeasureError;
+
+/// The highest priority that threads of a stack have, where one of them is real-time.
+#[must_use]
+pub fn real_time_priority(stack: &StackFacts) -> Option<u8> {
+    let key = |key: &str| stack.configuration.get(key).map_or("", String::as_str);
+    let of = |key: &str| -> Option<u8> {
+        let sched: Sched = key.parse().ok()?;
+        sched.real_time_priority()
+    };
+    let driver = match key("threads.count") {
+        "2" => of(key("threads.driver.sched")),
+        _ => None,
+    };
+    driver.max(of(key("threads.application.sched")))
+}
+
+/// The same of one whose threads never sleep: whoever is not real-time waits for what the kernel leaves.
+#[must_use]
+pub fn never_sleeps(stack: &StackFacts) -> Option<u8> {
+    let spins = stack.configuration.get("poll.interval");
+    real_time_priority(stack).filter(|_| spins.is_some_and(|interval| interval == "spin"))
+}
+
+/// Refuses two threads of which one never lets the other run: on one processor, neither of them sleeps, and a real-time
+/// thread gives way to none of its own priority or below.
+///
+/// # Errors
+/// [`MeasureError::OptionRefused`] with what to set.
+pub fn check(config: &Config, usable: &[u32]) -> Result<(), MeasureError> {
+    if config.threads < 2 || config.poll_interval.is_some() {
+        return Ok(());
+    }
+    let on = |thread: &Thread| match thread.cpus.0.is_empty() {
+        true => usable.to_vec(),
+        false => thread.cpus.0.clone(),
+    };
+    let (driver, application) = (&config.driver, &config.application);
+    let [processor] = on(driver)[..] else {
+        return Ok(());
+    };
+    if on(application) != [processor] {
+        return Ok(());
+    }
+    let (above, below) = match keeps_from_running(driver.sched, application.sched) {
+        true => ("driver", "application"),
+        false if keeps_from_running(application.sched, driver.sched) => ("application", "driver"),
+        false => return Ok(()),
+    };
+    Err(MeasureError::OptionRefused {
+        option: format!(
+            "--set threads.driver.sched={} with threads.application.sched={} on processor {processor} alone",
+            driver.sched, application.sched
+        ),
+        why: format!(
+            "with poll.interval=spin the {above}'s thread never sleeps, and the {below}'s would never run"
+        ),
+        next_step: "let them sleep (--set poll.interval=125us), give each a processor of its own \
+                    (threads.driver.cpus, threads.application.cpus), or --set threads.count=1"
+            .to_owned(),
+    })
+}
+
+/// Whether a thread that does not sleep keeps another real-time one off their processor for ever. (One that is not
+/// real-time gets what the kernel's throttle leaves.)
+fn keeps_from_running(runs: Sched, waits: Sched) -> bool {
+    let (Some(own), Some(other)) = (runs.real_time_priority(), waits.real_time_priority()) else {
+        return false;
+    };
+    let in_turn = matches!(runs, Sched::RoundRobin(_)) && own == other;
+    own >= other && !in_turn
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(settings: &[(&str, &str)]) -> StackFacts {
+        let pairs = settings.iter();
+        StackFacts {
+            configuration: pairs
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect(),
+            ..StackFacts::default()
+        }
+    }
+
+    #[test]
+    fn the_thread_that_is_there_counts() {
+        let driver = ("threads.driver.sched", "fifo:80");
+        let application = ("threads.application.sched", "rr:50");
+        let one = ("threads.count", "1");
+        let two = ("threads.count", "2");
+        for (settings, want) in [
+            (&[][..], None),
+            (&[one, driver], None),
+            (&[one, driver, application], Some(50)),
+            (&[two, driver, application], Some(80)),
+            (&[two, ("threads.driver.sched", "inherited")], None),
+        ] {
+            assert_eq!(real_time_priority(&facts(settings)), want, "{settings:?}");
+            let mut spinning = settings.to_vec();
+            spinning.push(("poll.interval", "spin"));
+            assert_eq!(never_sleeps(&facts(&spinning)), want, "{settings:?}");
+            spinning.push(("poll.interval", "125us"));
+            assert_eq!(never_sleeps(&facts(&spinning)), None, "{settings:?}");
+        }
+    }
+
+    /// Such a stack never stood, and whoever started it could not even end it.
+    #[test]
+    fn threads_that_never_let_each_other_run_are_refused() {
+        let tuned = "threads.driver.sched=fifo:80 threads.application.sched=fifo:50";
+        let reversed = "threads.driver.sched=fifo:50 threads.application.sched=fifo:80";
+        let equal = "threads.driver.sched=fifo:50 threads.application.sched=fifo:50";
+        let in_turn = "threads.driver.sched=rr:50 threads.application.sched=rr:50";
+        let half = "threads.driver.sched=fifo:80 threads.application.sched=inherited";
+        for (settings, usable, refused) in [
+            (tuned, &[3][..], Some("application's would never")),
+            (reversed, &[3], Some("driver's would never")),
+            (equal, &[3], Some("application's would never")),
+            (in_turn, &[3], None),
+            (half, &[3], None),
+            (tuned, &[0, 1], None),
+            (
+                "threads.driver.sched=fifo:80 threads.application.sched=fifo:50 threads.driver.cpus=1 \
+                 threads.application.cpus=1",
+                &[0, 1],
+                Some("on processor 1 alone"),
+            ),
+            (
+                "threads.driver.sched=fifo:80 threads.application.sched=fifo:50 threads.driver.cpus=0 \
+                 threads.application.cpus=1",
+                &[0, 1],
+                None,
+            ),
+            (
+                "threads.driver.sched=fifo:80 threads.application.sched=fifo:50 poll.interval=125us",
+                &[3],
+                None,
+            ),
+            (
+                "threads.driver.sched=fifo:80 threads.application.sched=fifo:50 threads.count=1",
+                &[3],
+                None,
+            ),
+        ] {
+            let mut config = Config::profile("embedded-tuned").unwrap();
+            for setting in settings.split_whitespace() {
+                config.apply(setting).unwrap();
+            }
+            let found = check(&config, usable).map_err(|error| error.to_string());
+            match refused {
+                None => assert_eq!(found, Ok(()), "{settings} on {usable:?}"),
+                Some(words) => {
+                    let text = found.unwrap_err();
+                    assert!(text.contains(words), "{settings} on {usable:?}: {text}");
+                }
+            }
+        }
+    }
+}
