@@ -1,12 +1,14 @@
 //! What the kernel dropped before a run, or before counters were cleared, is no drop of what follows.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use linerate_lab::{Lab, Topology, privileged};
 use linerate_measure::forward::{Forwarder, MemoryWish, Settings};
 use linerate_measure::generate::{self, Arrival, Ports};
+use linerate_measure::stack::host::{self, HostOptions, Told};
 use linerate_metric::forward::Idle;
+use linerate_metric::stack::StackPlan;
 use linerate_port::{AnyPort, Burst, Memory, Pool, PortUrl, Receive, Transmit, memory_plan, open};
 
 /// More frames than [`SMALL`] has room for.
@@ -17,6 +19,10 @@ const SMALL: &str = "packet:eth0,v=2,rxd=32";
 /// Two hosts with a link: one sends, the other receives all of it at a port with room, beside whatever is tested.
 struct Link {
     lab: Lab,
+    traffic: Traffic,
+}
+
+struct Traffic {
     pool: Pool,
     sender: AnyPort,
     witness: AnyPort,
@@ -37,9 +43,11 @@ impl Link {
         let inside = |name: &str| host(name).run(|| open(&url, &memory).unwrap().remove(0));
         let (sender, witness) = (inside("a").unwrap(), inside("b").unwrap());
         Some(Self {
-            pool: memory.pool(),
-            sender,
-            witness,
+            traffic: Traffic {
+                pool: memory.pool(),
+                sender,
+                witness,
+            },
             lab,
         })
     }
@@ -48,6 +56,12 @@ impl Link {
         self.lab.host("b").unwrap().run(f).unwrap()
     }
 
+    fn flood(&mut self) {
+        self.traffic.flood();
+    }
+}
+
+impl Traffic {
     /// Sends more than the small ring holds, and waits until the receiving host's kernel has dealt with all of it.
     fn flood(&mut self) {
         let (mut sent, mut came) = (0, 0);
@@ -142,4 +156,51 @@ fn a_run_of_the_generator_begins_without_drops() {
     assert_eq!(receive.dropped, 0, "{receive:?}");
     // Those that the ring had room for are nobody's.
     assert!(ran.figures.foreign > 0, "{receive:?}");
+}
+
+/// What only the kernel counts was asked for twice a second, whenever somebody looked.
+#[test]
+fn an_interval_of_our_stack_has_its_own_drops_and_no_others() {
+    let Some(Link { lab, mut traffic }) = Link::up() else {
+        return;
+    };
+    let options = HostOptions {
+        plan: StackPlan {
+            device: SMALL.to_owned(),
+            addresses: vec!["10.9.0.2/24".to_owned()],
+            profile: "default".to_owned(),
+            // Between two looks the ring is full; each look is late enough to be one at the counters, too.
+            configuration: [("poll.interval".to_owned(), "600ms".to_owned())].into(),
+            ..StackPlan::default()
+        },
+        services: vec!["discard".parse().unwrap()],
+        allow: Vec::new(),
+        duration: None,
+        interval: Some(Duration::from_millis(20)),
+    };
+    let stop = AtomicBool::new(false);
+    let mut dropped = Vec::new();
+    let mut tell = |told: Told<'_>| match told {
+        // Before the first look: of no interval.
+        Told::Ready(_) => traffic.flood(),
+        Told::Interval(interval) => {
+            let of_link = interval.counters.get("link");
+            let full = of_link.and_then(|link| link.get("port_ring_full"));
+            dropped.push(full.copied().unwrap_or(0));
+            match dropped.len() {
+                1 => traffic.flood(),
+                2 => stop.store(true, Relaxed),
+                _ => {}
+            }
+        }
+        Told::Test(_) | Told::Doubt(_) => {}
+    };
+    let host = lab.host("b").unwrap();
+    let ran = host.run(|| host::run(&options, &stop, &mut tell)).unwrap();
+    let (record, failure) = ran.unwrap();
+    assert!(failure.is_none(), "{failure:?}");
+    assert_eq!(dropped[0], 0, "{dropped:?}");
+    assert!(dropped[1] > 0, "{dropped:?}");
+    let stack = record.hosts[0].stack.as_deref().unwrap();
+    assert_eq!(stack.counter("link", "port_ring_full"), dropped[1]);
 }

@@ -29,6 +29,8 @@ pub enum Ask {
     },
     /// To look at the stack and its services.
     Look(Look),
+    /// The same, with all that is counted up to now.
+    Count(Look),
 }
 
 /// Something to be looked at.
@@ -132,6 +134,10 @@ impl Background {
                     }
                 }
                 Ask::Look(look) => look(stack, self.services.as_deref_mut()),
+                Ask::Count(look) => {
+                    self.refresh(stack);
+                    look(stack, self.services.as_deref_mut());
+                }
             }
         }
         if let Some(reception) = self.reception() {
@@ -149,14 +155,20 @@ impl Background {
         }
         if now >= self.refresh_ns {
             self.refresh_ns = now + REFRESH_NS;
-            if let Err(error) = stack.refresh() {
-                let mut failure = self.failure.lock().expect("no holder panics");
-                failure.get_or_insert(error);
-                // Nothing will come any more: whoever talks learns it now.
-                self.bridges.clear();
-            }
+            self.refresh(stack);
         }
         worked
+    }
+
+    /// Has the port say what only the kernel counts of it, and whether it still works: once in a while, and whenever
+    /// its counters are to be those of this moment.
+    pub fn refresh(&mut self, stack: &mut Stack) {
+        if let Err(error) = stack.refresh() {
+            let mut failure = self.failure.lock().expect("no holder panics");
+            failure.get_or_insert(error);
+            // Nothing will come any more: whoever talks learns it now.
+            self.bridges.clear();
+        }
     }
 
     /// Bridges that still carry something.

@@ -183,7 +183,7 @@ fn serve(
 }
 
 fn read(thread: &StackThread) -> Option<Reading> {
-    thread.handle().look(|stack, services| Reading {
+    thread.handle().count(|stack, services| Reading {
         at_ns: clock::now(),
         counters: stack.counters(),
         services: services

@@ -90,12 +90,28 @@ impl StackHandle {
         &self,
         look: impl FnOnce(&mut linerate_stack::Stack, Option<&mut Services>) -> R + Send + 'static,
     ) -> Option<R> {
+        self.ask(Ask::Look, look)
+    }
+
+    /// The same once the port has said what only the kernel counts of it: counters are those of this moment.
+    pub fn count<R: Send + 'static>(
+        &self,
+        look: impl FnOnce(&mut linerate_stack::Stack, Option<&mut Services>) -> R + Send + 'static,
+    ) -> Option<R> {
+        self.ask(Ask::Count, look)
+    }
+
+    fn ask<R: Send + 'static>(
+        &self,
+        how: fn(Look) -> Ask,
+        look: impl FnOnce(&mut linerate_stack::Stack, Option<&mut Services>) -> R + Send + 'static,
+    ) -> Option<R> {
         let (say, said) = mpsc::channel();
         let look: Look = Box::new(move |stack, services| {
             // Whoever asked waits for it.
             let _ = say.send(look(stack, services));
         });
-        self.asks.send(Ask::Look(look)).ok()?;
+        self.asks.send(how(look)).ok()?;
         said.recv_timeout(PATIENCE).ok()
     }
 }

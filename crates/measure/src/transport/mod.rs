@@ -199,7 +199,7 @@ pub trait Adapter: Transport + Sized {
     }
 
     /// What our own stack counted since the start.
-    fn stack_facts(&self) -> Option<Box<StackFacts>> {
+    fn stack_facts(&mut self) -> Option<Box<StackFacts>> {
         None
     }
 

@@ -117,7 +117,8 @@ impl OnStack {
     }
 
     /// What records say of it now.
-    pub fn facts_now(&self) -> StackFacts {
+    pub fn facts_now(&mut self) -> StackFacts {
+        self.background.refresh(&mut self.stack);
         StackFacts {
             counters: facts::counters(&self.stack.counters().since(&self.before)),
             ..self.facts.clone()
@@ -126,6 +127,7 @@ impl OnStack {
 
     /// Counters begin at zero from here.
     pub fn begin_counting(&mut self) {
+        self.background.refresh(&mut self.stack);
         self.before = self.stack.counters();
     }
 

@@ -257,7 +257,7 @@ impl Adapter for OnStack {
         true
     }
 
-    fn stack_facts(&self) -> Option<Box<StackFacts>> {
+    fn stack_facts(&mut self) -> Option<Box<StackFacts>> {
         Some(Box::new(self.facts_now()))
     }
 

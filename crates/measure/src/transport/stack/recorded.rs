@@ -294,7 +294,7 @@ impl<R: Recorder> Adapter for Recorded<'_, R> {
         self.stack.tend()
     }
 
-    fn stack_facts(&self) -> Option<Box<StackFacts>> {
+    fn stack_facts(&mut self) -> Option<Box<StackFacts>> {
         self.stack.stack_facts()
     }
 
