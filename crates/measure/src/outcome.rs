@@ -496,6 +496,8 @@ impl Account<'_> {
         };
         let retransmits = flow.facts.tcp.as_ref().map(|tcp| tcp.retransmits);
         let retransmits = retransmits.map(|now| now.saturating_sub(base.retransmits));
+        let of_stack = || crate::stack::facts::retransmits(self.host.stack.as_deref()?, plan);
+        let retransmits = retransmits.or_else(of_stack);
         match (plan.kind, flow.part) {
             (Kind::Throughput, Part::Source) => {
                 summary.bytes_sent = Some(totals.bytes);

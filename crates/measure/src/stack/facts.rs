@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use linerate_metric::plan::{Plan, Protocol};
 use linerate_metric::stack::{STACK_NAME, StackFacts, StackMemory, StackMemoryItem, StackPlan};
 use linerate_port::PortUrl;
 use linerate_stack::{Config, Counters, Stack};
@@ -51,4 +52,42 @@ pub fn counters(counters: &Counters) -> BTreeMap<String, BTreeMap<String, u64>> 
         of.insert(name.to_owned(), count);
     }
     all
+}
+
+/// Segments that the only stream of a run sent again. The stack counts them for all connections together: with several
+/// nobody tells them apart, and where the beginning is not counted, nobody knows when they were.
+#[must_use]
+pub fn retransmits(stack: &StackFacts, plan: &Plan) -> Option<u64> {
+    let streams = u64::from(plan.streams) * plan.directions.len() as u64;
+    let is_alone = plan.protocol == Protocol::Tcp && streams == 1 && plan.omit_ns == 0;
+    is_alone.then(|| stack.counter("tcp", "retransmitted_segments"))
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate_metric::plan::{Direction, Kind};
+
+    use super::*;
+
+    /// The documents said so, and no record had it.
+    #[test]
+    fn a_lone_stream_has_the_segments_that_were_sent_again() {
+        let mut stack = StackFacts::default();
+        let of_tcp = stack.counters.entry("tcp".to_owned()).or_default();
+        of_tcp.insert("retransmitted_segments".to_owned(), 7);
+        let plan = |protocol| Plan::new(Kind::Throughput, protocol, "10.9.0.1");
+        let tcp = plan(Protocol::Tcp);
+        assert_eq!(retransmits(&stack, &tcp), Some(7));
+        let several: [fn(&mut Plan); 3] = [
+            |plan| plan.streams = 2,
+            |plan| plan.directions = vec![Direction::Send, Direction::Receive],
+            |plan| plan.omit_ns = 1,
+        ];
+        for change in several {
+            let mut plan = tcp.clone();
+            change(&mut plan);
+            assert_eq!(retransmits(&stack, &plan), None, "{plan:?}");
+        }
+        assert_eq!(retransmits(&stack, &plan(Protocol::Udp)), None);
+    }
 }
