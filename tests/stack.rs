@@ -373,6 +373,26 @@ fn what_a_host_did_is_a_record() {
     assert!(intervals.len() >= 2, "{record:#}");
 }
 
+/// They were text on standard error, and nothing of them was in the stream.
+#[test]
+fn a_stream_has_a_line_for_each_interval_of_a_host() {
+    let words = "stack --dev null:silent --ip 10.9.0.2/24 --set poll.interval=1ms --no-store --json-stream -t 1 -i 0.2";
+    let room = Room::new();
+    let ran = Running::start(&mut room.linerate(words)).wait().expect(0);
+    let lines = ran.stdout.lines();
+    let lines: Vec<Value> = lines
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let intervals = lines
+        .iter()
+        .filter(|line| line["event"] == "stack-interval");
+    let mut ends = intervals.map(|line| number(line, "/interval/end_ns"));
+    assert!(ends.next().is_some_and(|end| end > 0.0), "{lines:#?}");
+    assert!(ends.next().is_some(), "{lines:#?}");
+    let last = lines.last().map(|line| line["event"].clone());
+    assert_eq!(last, Some(Value::from("finished")), "{lines:#?}");
+}
+
 #[test]
 fn a_host_notes_when_questions_came_and_answers_left() {
     let house = house!("stamps");

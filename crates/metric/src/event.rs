@@ -8,6 +8,7 @@ use crate::capacity::CapacityTrial;
 use crate::plan::{Cpus, Ends, Plan, Wait};
 use crate::record::{Doubt, Interval, Record};
 use crate::set::Trial;
+use crate::stack::StackInterval;
 
 /// Something that happened, and to which test.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -56,6 +57,11 @@ pub enum What {
     Interval {
         /// Its figures.
         interval: Box<Interval>,
+    },
+    /// An interval of a host on our own stack ended.
+    StackInterval {
+        /// What was counted in it.
+        interval: Box<StackInterval>,
     },
     /// Something speaks against the figures to come.
     Doubted {

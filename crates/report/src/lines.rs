@@ -143,6 +143,7 @@ impl Lines {
                 crate::style::wrap(&clean(&line), self.text_width(event.test)).join("\n")
             }
             What::Interval { interval } => self.interval(event.test, interval),
+            What::StackInterval { interval } => text::stack::interval(interval),
             What::Doubted { doubt } => text::note(doubt, &self.style, self.text_width(event.test)),
             What::Pass {
                 pass,

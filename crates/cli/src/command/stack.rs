@@ -7,8 +7,7 @@ use linerate_measure::stack::host::{self, HostOptions, Told};
 use linerate_metric::event::{Event, What};
 use linerate_metric::exit;
 use linerate_metric::plan::{Ends, Kind, Plan, Protocol, Wait};
-use linerate_metric::stack::{StackFacts, StackInterval};
-use linerate_metric::units::format_count;
+use linerate_metric::stack::StackFacts;
 use linerate_report::text::stack as words;
 
 use super::measure::stop_on_signals;
@@ -127,11 +126,24 @@ fn say(told: Told<'_>, args: &StackHostArgs, output: &mut Output) {
                 output.progress(&before(facts, output));
             }
         }
-        Told::Interval(interval) if !quiet => output.progress(&line(interval)),
+        Told::Interval(interval) if output.is_stream() => {
+            let interval = Box::new(interval.clone());
+            own(What::StackInterval { interval }, output);
+        }
+        Told::Interval(interval) if !quiet => output.progress(&words::interval(interval)),
         Told::Interval(_) => {}
         Told::Test(event) => test(&event, output),
+        Told::Doubt(doubt) if output.is_stream() => {
+            let doubt = doubt.clone();
+            own(What::Doubted { doubt }, output);
+        }
         Told::Doubt(doubt) => output.remark(&format!("warning: {}", doubt.why)),
     }
+}
+
+/// What happens to the host itself, and to no test of it.
+fn own(what: What, output: &mut Output) {
+    output.event(&Event { test: 0, what }, jiff::Timestamp::now());
 }
 
 /// What a host is told while it runs, on a screen.
@@ -212,24 +224,4 @@ fn before(facts: &StackFacts, output: &Output) -> String {
         words::configuration(facts, style),
         words::memory(&facts.memory, style)
     )
-}
-
-/// `12.0-13.0 s  udp: in_datagrams 1,234, ...`.
-fn line(interval: &StackInterval) -> String {
-    let seconds = |ns: u64| ns as f64 / 1e9;
-    let mut text = format!(
-        "{:.1}-{:.1} s",
-        seconds(interval.start_ns),
-        seconds(interval.end_ns)
-    );
-    if interval.counters.is_empty() {
-        text.push_str("  nothing");
-    }
-    for (protocol, counters) in &interval.counters {
-        let counted: Vec<_> = (counters.iter())
-            .map(|(name, count)| format!("{name} {}", format_count(*count)))
-            .collect();
-        text.push_str(&format!("  {protocol}: {}", counted.join(", ")));
-    }
-    text
 }

@@ -141,7 +141,11 @@ impl Picture {
                 passes,
                 notes,
             } => self.list(format!("pass {pass} of {passes}: {notes}")),
-            What::Awaited { .. } | What::Ready { .. } | What::Connected { .. } => {}
+            What::Awaited { .. }
+            | What::Ready { .. }
+            | What::Connected { .. }
+            // The screen of such a host is told of its frames instead.
+            | What::StackInterval { .. } => {}
         }
     }
 

@@ -3,7 +3,7 @@
 use linerate_metric::facts::Host;
 use linerate_metric::plan::Kind;
 use linerate_metric::record::Record;
-use linerate_metric::stack::{ServiceFigures, StackFacts, StackMemory};
+use linerate_metric::stack::{ServiceFigures, StackFacts, StackInterval, StackMemory};
 use linerate_metric::units::{format_bytes, format_count};
 
 use super::table::table;
@@ -25,6 +25,27 @@ pub(crate) fn blocks(record: &Record, style: &Style) -> Vec<String> {
         blocks.extend(counters(stack, style));
     }
     blocks
+}
+
+/// `12.0-13.0 s  udp: in_datagrams 1,234, ...`.
+#[must_use]
+pub fn interval(interval: &StackInterval) -> String {
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    let mut text = format!(
+        "{:.1}-{:.1} s",
+        seconds(interval.start_ns),
+        seconds(interval.end_ns)
+    );
+    if interval.counters.is_empty() {
+        text.push_str("  nothing");
+    }
+    for (protocol, counters) in &interval.counters {
+        let counted: Vec<_> = (counters.iter())
+            .map(|(name, count)| format!("{} {}", clean(name), format_count(*count)))
+            .collect();
+        text.push_str(&format!("  {}: {}", clean(protocol), counted.join(", ")));
+    }
+    text
 }
 
 /// `client's stack  tap:t0 as 10.0.0.1/24; 1.2 MiB, all of it allocated at the start`.
