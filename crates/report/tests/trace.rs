@@ -157,7 +157,7 @@ fn what_happened_stands_on_the_right_track() {
         [("net-rx".to_owned(), 1_500, 1_600)]
     );
     assert_eq!(
-        seen["packets in the kernel"],
+        seen["packets in the stack"],
         [("qdisc".to_owned(), 1_700, 1_700)]
     );
     assert!(slices(&perfetto(&Timeline::default())).is_empty());

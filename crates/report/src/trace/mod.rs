@@ -34,7 +34,8 @@ impl Track {
                 Some(thread) => format!("measuring thread {}", thread + 1),
                 None => "measuring thread".to_owned(),
             },
-            (Lane::Kernel, _) => "packets in the kernel".to_owned(),
+            // The kernel's, or our own.
+            (Lane::Kernel, _) => "packets in the stack".to_owned(),
             (Lane::Driver, Some(cpu)) => format!("receive work, cpu {cpu}"),
             (Lane::Driver, None) => "receive work".to_owned(),
         }
